@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+#include "base/log.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <mutex>
+
+namespace dalle2 {
+namespace {
+
+std::mutex log_mutex;
+LogSink custom_sink;
+std::string live_text;
+
+void print(std::FILE* stream, const std::string& line) {
+  std::fwrite(line.data(), 1, line.size(), stream);
+  std::fflush(stream);
+}
+
+void clear_live_line() {
+  if (!live_text.empty()) print(stdout, "\r\x1b[K");
+}
+
+}  // namespace
+
+bool log_is_terminal() {
+  static const bool terminal = ::isatty(STDOUT_FILENO) == 1;
+  return terminal;
+}
+
+void log_line(LogLevel level, const std::string& tag, const std::string& text) {
+  const std::lock_guard lock(log_mutex);
+  if (custom_sink) return custom_sink(level, tag, text);
+  clear_live_line();
+  const char* prefix = level == LogLevel::kError     ? "error: "
+                       : level == LogLevel::kWarning ? "warning: "
+                                                     : "";
+  std::FILE* stream = level == LogLevel::kInfo ? stdout : stderr;
+  print(stream, tag.empty() ? fmt::format("{}{}\n", prefix, text)
+                            : fmt::format("[{}] {}{}\n", tag, prefix, text));
+  if (!live_text.empty()) print(stdout, live_text);
+}
+
+void log_live(const std::string& text) {
+  if (!log_is_terminal()) return;
+  const std::lock_guard lock(log_mutex);
+  clear_live_line();
+  live_text = text;
+  if (!live_text.empty()) print(stdout, live_text);
+}
+
+void set_log_sink(LogSink sink) {
+  const std::lock_guard lock(log_mutex);
+  custom_sink = std::move(sink);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+// Lines for people: `[train] text` on stdout, warnings and errors on stderr.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+
+namespace dalle2 {
+
+enum class LogLevel { kInfo, kWarning, kError };
+
+/// Writes one line, tagged `[tag]`; safe from any thread. A live progress line is moved out of the way.
+void log_line(LogLevel level, const std::string& tag, const std::string& text);
+
+template <class... Args>
+void log_info(const std::string& tag, fmt::format_string<Args...> text, Args&&... args) {
+  log_line(LogLevel::kInfo, tag, fmt::format(text, std::forward<Args>(args)...));
+}
+template <class... Args>
+void log_warning(const std::string& tag, fmt::format_string<Args...> text, Args&&... args) {
+  log_line(LogLevel::kWarning, tag, fmt::format(text, std::forward<Args>(args)...));
+}
+template <class... Args>
+void log_error(const std::string& tag, fmt::format_string<Args...> text, Args&&... args) {
+  log_line(LogLevel::kError, tag, fmt::format(text, std::forward<Args>(args)...));
+}
+
+/// Shows `text` as the one live line of a terminal; empty clears it. Does nothing off a terminal.
+void log_live(const std::string& text);
+
+/// True if stdout is a terminal that can show a live line.
+bool log_is_terminal();
+
+/// Replaces where lines go (tests catch warnings with it); an empty function restores the default.
+using LogSink = std::function<void(LogLevel, const std::string& tag, const std::string& text)>;
+void set_log_sink(LogSink sink);
+
+}  // namespace dalle2

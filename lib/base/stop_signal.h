@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+// SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 ask a run to save and stop; a second one ends it at once.
+#pragma once
+
+namespace dalle2 {
+
+/// Installs the handlers. Call once, from main.
+void install_stop_signals();
+
+/// The signal that asked for a stop, or 0.
+int stop_requested();
+
+/// Forgets a request (tests).
+void clear_stop_request();
+
+}  // namespace dalle2

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+#include "base/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+namespace dalle2 {
+
+int edit_distance(const std::string& a, const std::string& b) {
+  const size_t rows = a.size() + 1;
+  const size_t columns = b.size() + 1;
+  std::vector<int> table(rows * columns);
+  const auto at = [&](size_t i, size_t j) -> int& { return table[i * columns + j]; };
+  for (size_t i = 0; i < rows; ++i) at(i, 0) = static_cast<int>(i);
+  for (size_t j = 0; j < columns; ++j) at(0, j) = static_cast<int>(j);
+  for (size_t i = 1; i < rows; ++i) {
+    for (size_t j = 1; j < columns; ++j) {
+      const int replace = at(i - 1, j - 1) + (a[i - 1] == b[j - 1] ? 0 : 1);
+      at(i, j) = std::min({at(i - 1, j) + 1, at(i, j - 1) + 1, replace});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        at(i, j) = std::min(at(i, j), at(i - 2, j - 2) + 1);
+      }
+    }
+  }
+  return at(a.size(), b.size());
+}
+
+std::optional<std::string> nearest_word(const std::string& word,
+                                        const std::vector<std::string>& candidates) {
+  // A third of the letters, at least one and at most three, may be wrong.
+  const int limit = std::clamp(static_cast<int>(word.size()) / 3, 1, 3);
+  std::optional<std::string> best;
+  int best_distance = limit + 1;
+  for (const std::string& candidate : candidates) {
+    const int distance = edit_distance(word, candidate);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+std::string with_commas(int64_t number) {
+  std::string digits = std::to_string(std::abs(number));
+  for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > 0; i -= 3) {
+    digits.insert(static_cast<size_t>(i), ",");
+  }
+  return number < 0 ? "-" + digits : digits;
+}
+
+std::string human_bytes(uint64_t bytes) {
+  constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
+}
+
+std::string human_duration(double seconds) {
+  const int64_t total = static_cast<int64_t>(seconds);
+  if (total >= 3600) {
+    return fmt::format("{}:{:02}:{:02}", total / 3600, total / 60 % 60, total % 60);
+  }
+  return fmt::format("{}:{:02}", total / 60, total % 60);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+// Text for people: near misses, counts, sizes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace dalle2 {
+
+/// Edits (insert, delete, replace, swap of neighbours) between two words.
+int edit_distance(const std::string& a, const std::string& b);
+
+/// The candidate nearest to `word`, if near enough to be a typing error of it.
+std::optional<std::string> nearest_word(const std::string& word,
+                                        const std::vector<std::string>& candidates);
+
+/// 1234567 -> "1,234,567".
+std::string with_commas(int64_t number);
+
+/// 123456789 bytes -> "117.7 MiB".
+std::string human_bytes(uint64_t bytes);
+
+/// 75.4 s -> "1:15", 3700 s -> "1:01:40".
+std::string human_duration(double seconds);
+
+}  // namespace dalle2

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+// Value types of the configuration.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace dalle2 {
+
+/// A value, or one for each unet (or resolution): `1e-4` or `[1e-4, 2e-4]` in JSON.
+template <class T>
+class OneOrMany {
+ public:
+  OneOrMany(T value) : values_{std::move(value)}, is_one_(true) {}  // NOLINT(google-explicit-constructor)
+  OneOrMany(std::vector<T> values) : values_(std::move(values)), is_one_(false) {}  // NOLINT
+
+  /// True if it was given as a single value.
+  bool is_one() const { return is_one_; }
+  /// How many values were given: 1 for a single value.
+  size_t size() const { return values_.size(); }
+  const std::vector<T>& values() const { return values_; }
+  /// The value for `index`: the single one, or the array's entry (std::out_of_range past its end).
+  T at(size_t index) const { return is_one_ ? values_[0] : values_.at(index); }
+
+  bool operator==(const OneOrMany&) const = default;
+
+ private:
+  std::vector<T> values_;
+  bool is_one_;
+};
+
+enum class LossType { l1, l2, huber };
+enum class BetaSchedule { cosine, linear, quadratic, jsd, sigmoid };
+/// What a unet predicts: the noise, the clean image, or v (Salimans & Ho 2022).
+enum class Objective { eps, x_start, v };
+
+}  // namespace dalle2

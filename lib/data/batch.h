@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+namespace dalle2 {
+
+/// What the loader yields.
+struct Batch {
+  at::Tensor images;           ///< [B, 3, H, W] float32 in [0, 1]
+  at::Tensor image_embeds;     ///< [B, D] float32, undefined without
+  at::Tensor text_encodings;   ///< [B, L, D] float32, undefined without
+  std::vector<std::string> captions;  ///< B texts as stored
+  std::vector<std::string> keys;      ///< B sample keys
+
+  int64_t size() const { return static_cast<int64_t>(keys.size()); }
+};
+
+}  // namespace dalle2

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: MIT
+# dalle2_library(NAME [TORCH] SOURCES ... [USES layer...] [LINKS target...]): one layer.
+# dalle2_test(NAME [TORCH] LABELS ... SOURCES ... [USES layer...] [LINKS target...]): its tests, one binary.
+
+# What every target of ours is compiled with; warnings become errors in the presets
+# (CMAKE_COMPILE_WARNING_AS_ERROR), not here.
+add_library(dalle2_options INTERFACE)
+target_compile_options(dalle2_options INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-unknown-pragmas)
+target_include_directories(dalle2_options INTERFACE ${CMAKE_SOURCE_DIR}/lib)
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  # A precompiled header needs these two to be cached at all.
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} ${CCACHE_PROGRAM})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
+  add_compile_options(-fpch-preprocess)
+endif()
+
+# One precompiled header for all that sees tensors: 35 s once instead of 15 s in each file.
+function(dalle2_precompiled_torch)
+  if(TARGET dalle2_torch_pch)
+    return()
+  endif()
+  file(WRITE ${CMAKE_BINARY_DIR}/torch_pch.cpp "// Carries the shared precompiled header.\n")
+  add_library(dalle2_torch_pch OBJECT ${CMAKE_BINARY_DIR}/torch_pch.cpp)
+  target_link_libraries(dalle2_torch_pch PRIVATE dalle2_options dalle2_torch)
+  target_precompile_headers(dalle2_torch_pch PRIVATE <torch/torch.h>)
+endfunction()
+
+function(dalle2_setup target)
+  cmake_parse_arguments(ARG "TORCH" "" "USES;LINKS" ${ARGN})
+  target_link_libraries(${target} PUBLIC ${ARG_USES} ${ARG_LINKS} PRIVATE dalle2_options)
+  target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR}/lib)
+  if(ARG_TORCH)
+    dalle2_precompiled_torch()
+    target_link_libraries(${target} PUBLIC dalle2_torch)
+    target_precompile_headers(${target} REUSE_FROM dalle2_torch_pch)
+  endif()
+endfunction()
+
+function(dalle2_library name)
+  cmake_parse_arguments(ARG "TORCH" "" "SOURCES;USES;LINKS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  set(torch)
+  if(ARG_TORCH)
+    set(torch TORCH)
+  endif()
+  dalle2_setup(${name} ${torch} USES ${ARG_USES} LINKS ${ARG_LINKS})
+endfunction()
+
+function(dalle2_test name)
+  cmake_parse_arguments(ARG "TORCH" "" "SOURCES;USES;LINKS;LABELS" ${ARGN})
+  add_executable(test_${name} ${ARG_SOURCES})
+  set(torch)
+  if(ARG_TORCH)
+    set(torch TORCH)
+  endif()
+  dalle2_setup(test_${name} ${torch} USES ${ARG_USES} LINKS ${ARG_LINKS} Catch2::Catch2WithMain)
+  target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+  target_compile_definitions(test_${name} PRIVATE DALLE2_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
+                                                  DALLE2_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  add_test(NAME ${name} COMMAND test_${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600
+    WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+endfunction()

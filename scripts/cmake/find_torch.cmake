@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: MIT
+# LibTorch from the folder TORCH_DIR (the `torch` folder of the wheel, or an unpacked LibTorch) as the
+# target dalle2_torch. The wheel's own CMake files demand a CUDA toolkit of the same version even
+# for CPU programs, so the libraries are named here: they need no more than the headers and -l.
+set(TORCH_DIR "$ENV{TORCH_DIR}" CACHE PATH "Folder of LibTorch: holds include/ and lib/")
+if(NOT EXISTS "${TORCH_DIR}/include/torch/csrc/api/include/torch/torch.h")
+  message(FATAL_ERROR "TORCH_DIR is '${TORCH_DIR}', which holds no LibTorch.\n"
+    "Run ./scripts/setup.sh, which installs it and writes the folder to build/torch_dir, or pass "
+    "-DTORCH_DIR=<the torch folder of a wheel, or an unpacked LibTorch>.")
+endif()
+
+add_library(dalle2_torch INTERFACE)
+target_include_directories(dalle2_torch SYSTEM INTERFACE
+  ${TORCH_DIR}/include ${TORCH_DIR}/include/torch/csrc/api/include)
+target_compile_definitions(dalle2_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1)
+set(torch_libraries ${TORCH_DIR}/lib/libtorch_cpu.so ${TORCH_DIR}/lib/libc10.so)
+if(DALLE2_CUDA)
+  foreach(library torch_cuda c10_cuda)
+    if(NOT EXISTS ${TORCH_DIR}/lib/lib${library}.so)
+      message(FATAL_ERROR "DALLE2_CUDA is on, but ${TORCH_DIR}/lib/lib${library}.so is absent: "
+        "this is a LibTorch without CUDA. Run ./scripts/setup.sh --cuda, or configure with -DDALLE2_CUDA=OFF.")
+    endif()
+  endforeach()
+  # Nothing of ours names a symbol of torch_cuda: it registers its kernels when it is loaded.
+  list(APPEND torch_libraries -Wl,--push-state,--no-as-needed
+    ${TORCH_DIR}/lib/libtorch_cuda.so ${TORCH_DIR}/lib/libc10_cuda.so -Wl,--pop-state)
+endif()
+# libtorch_cpu of the CUDA wheel finds libcudart and libcupti through its own RPATH at run time.
+target_link_options(dalle2_torch INTERFACE -Wl,--allow-shlib-undefined)
+target_link_libraries(dalle2_torch INTERFACE ${torch_libraries} pthread)
+list(APPEND CMAKE_BUILD_RPATH ${TORCH_DIR}/lib)
+set(DALLE2_TORCH_RPATH "${TORCH_DIR}/lib" CACHE STRING "RPATH of the installed binary")
+set(CMAKE_INSTALL_RPATH ${DALLE2_TORCH_RPATH})
