@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Installs what is missing, configures and builds: build/bin/dalle2-train and, unless --no-tests, the tests.
+#
+#   scripts/build.sh [--cpu | --cuda] [--no-tests]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tests=ON
+setup=()
+for argument in "$@"; do
+  case "$argument" in
+    --no-tests) tests=OFF ;;
+    --cpu | --cuda) setup+=("$argument") ;;
+    *) echo "build.sh: unknown option $argument (known: --cpu --cuda --no-tests)" >&2; exit 2 ;;
+  esac
+done
+scripts/setup.sh "${setup[@]}"
+preset=cpu
+[ "$(cat build/variant)" = cuda ] && preset=release
+echo "[build] configuring (preset $preset)"
+cmake --preset "$preset" -DTORCH_DIR="$(cat build/torch_dir)" -DDALLE2_TESTS=$tests > build/configure.log ||
+  { cat build/configure.log; exit 1; }
+# A file that sees LibTorch takes about 1.5 GB to compile.
+jobs=$(awk -v cores="$(nproc)" '/MemAvailable/ {n = int($2 / 1500000); if (n < 1) n = 1; print n < cores ? n : cores}' /proc/meminfo)
+echo "[build] compiling with $jobs jobs (minutes the first time)"
+cmake --build build -j "$jobs"

@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Installs what the build needs and nothing twice: Debian packages, and LibTorch from the pinned
+# PyPI wheel into a private Python environment. Writes build/torch_dir and build/variant, which
+# the other scripts read.
+#
+#   scripts/setup.sh [--cpu | --cuda]
+#
+#   TORCH_DIR=/path/to/torch   take this LibTorch instead of installing one
+#   DALLE2_DEPS=/path          where the private environment goes (default ~/.cache/dalle2-train)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+torch_version=2.11.0
+packages=(g++ cmake ninja-build ccache pkg-config git ca-certificates python3 python3-venv
+  libcli11-dev nlohmann-json3-dev catch2 libfmt-dev libspdlog-dev libopencv-imgproc-dev
+  libcurl4-openssl-dev libarchive-dev libjpeg62-turbo-dev libpng-dev libwebp-dev zlib1g-dev
+  libgoogle-perftools-dev)
+
+usage() { sed -n '3,11s/^# \{0,1\}//p' "$0"; }
+
+variant=auto
+for argument in "$@"; do
+  case "$argument" in
+    --cpu) variant=cpu ;;
+    --cuda) variant=cuda ;;
+    --help | -h) usage; exit 0 ;;
+    *) echo "setup.sh: unknown option $argument (known: --cpu --cuda --help)" >&2; exit 2 ;;
+  esac
+done
+if [ "$variant" = auto ]; then
+  if command -v nvcc >/dev/null || nvidia-smi >/dev/null 2>&1; then variant=cuda; else variant=cpu; fi
+fi
+
+say() { printf '[setup] %s\n' "$*"; }
+
+install_packages() {
+  local missing=()
+  for package in "${packages[@]}"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
+  done
+  if [ ${#missing[@]} -eq 0 ]; then
+    say "Debian packages: all there"
+    return
+  fi
+  local sudo=()
+  if [ "$(id -u)" -ne 0 ]; then
+    if ! command -v sudo >/dev/null; then
+      echo "setup.sh: these Debian packages are missing and there is neither root nor sudo to install them:" >&2
+      echo "  apt-get install --no-install-recommends ${missing[*]}" >&2
+      exit 1
+    fi
+    sudo=(sudo)
+  fi
+  say "installing with apt-get (about 700 MB on a bare system): ${missing[*]}"
+  "${sudo[@]}" apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# The wheel's libraries are LibTorch. Without CUDA a program needs of it libtorch_cpu alone, which
+# asks for libcudart and libcupti only: 1.3 GB instead of 4.7 GB.
+install_torch() {
+  local deps=${DALLE2_DEPS:-${XDG_CACHE_HOME:-$HOME/.cache}/dalle2-train}
+  local environment=$deps/torch-$torch_version-$variant
+  if [ ! -f "$environment/complete" ]; then
+    rm -rf "$environment"
+    python3 -m venv "$environment"
+    if [ "$variant" = cuda ]; then
+      say "installing torch $torch_version with CUDA from PyPI (2.5 GB to fetch, 4.7 GB on disk) into $environment"
+      "$environment/bin/pip" install --quiet --disable-pip-version-check "torch==$torch_version"
+    else
+      say "installing torch $torch_version for the CPU from PyPI (0.5 GB to fetch, 1.3 GB on disk) into $environment"
+      "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps "torch==$torch_version" \
+        nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85
+    fi
+    touch "$environment/complete"
+  fi
+  torch_dir=$(echo "$environment"/lib/python3*/site-packages/torch)
+}
+
+install_packages
+if [ -n "${TORCH_DIR:-}" ]; then
+  torch_dir=$TORCH_DIR
+  if [ ! -f "$torch_dir/lib/libtorch_cpu.so" ]; then
+    echo "setup.sh: TORCH_DIR=$torch_dir holds no lib/libtorch_cpu.so: give the torch folder of a wheel or an unpacked LibTorch" >&2
+    exit 2
+  fi
+  if [ "$variant" = cuda ] && [ ! -f "$torch_dir/lib/libtorch_cuda.so" ]; then
+    say "TORCH_DIR has no libtorch_cuda.so: building for the CPU"
+    variant=cpu
+  fi
+else
+  install_torch
+fi
+mkdir -p build
+echo "$torch_dir" > build/torch_dir
+echo "$variant" > build/variant
+say "LibTorch: $torch_dir ($variant build)"
