@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: MIT
+// auto_resume.json: the mark by which a restarted run knows that it goes on with an older one.
+#pragma once
+
+#include <string>
+
+#include "tracker/loggers.h"
+
+namespace dalle2 {
+
+/// Looks at `path` and says what it means for this run: absent, a first run; present with auto_resume
+/// off, it is removed; present with auto_resume on, the run is resumed.
+/// @return true if resumed. @throws ConfigError the file is of another logger, or unreadable
+bool read_auto_resume(const std::string& path, const Logger& logger);
+
+/// Writes `path`, whole or not at all.
+void write_auto_resume(const std::string& path, const Logger& logger);
+
+}  // namespace dalle2

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+// Where a run starts from.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "config/tracker_config.h"
+
+namespace dalle2 {
+
+class Loader {
+ public:
+  explicit Loader(bool only_auto_resume) : only_auto_resume_(only_auto_resume) {}
+  virtual ~Loader() = default;
+
+  /// Finds a fault before the run starts. @throws ConfigError
+  virtual void check() const = 0;
+  /// The checkpoint as a local file. It may be missing if only_auto_resume().
+  virtual std::string fetch() const = 0;
+  /// True if it is used by auto-resumed runs only.
+  bool only_auto_resume() const { return only_auto_resume_; }
+
+ private:
+  bool only_auto_resume_;
+};
+
+/// The loader of a config. @throws ConfigError for one that is not available yet
+std::unique_ptr<Loader> make_loader(const LoadConfig& config);
+
+}  // namespace dalle2

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+// log.jsonl: one JSON object a record.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tracker/record.h"
+
+namespace dalle2 {
+
+/// How NaN and infinity are written: JSON has neither, people want to see which.
+enum class NonFinite { kNull, kName };
+
+/// {"Epoch": 3, "loss": 0.5, "step": 40} on one line.
+std::string format_record(const LogRecord& record, int64_t step, NonFinite non_finite);
+
+/// Appends whole lines; what a killed run left half-written is dropped when the file is opened.
+class LogFile {
+ public:
+  /// @param append go on with the file; otherwise an older one is kept as PATH.1, PATH.2, ...
+  /// @throws ConfigError if the file cannot be written
+  LogFile(std::string path, bool append);
+  ~LogFile();
+  LogFile(LogFile&& other) noexcept;
+  LogFile& operator=(LogFile&&) = delete;
+
+  void write(const LogRecord& record, int64_t step);
+  /// {section: [{"path": ..., "caption": text or null}, ...], "step": n}
+  void write_images(const std::vector<StoredImage>& images, const std::string& section, int64_t step);
+
+ private:
+  void append_line(const std::string& line);
+
+  std::string path_;
+  int descriptor_ = -1;
+  bool warned_ = false;
+};
+
+}  // namespace dalle2

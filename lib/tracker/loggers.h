@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+// Where records are shown. log.jsonl is not a logger: it is always kept.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "config/tracker_config.h"
+#include "tracker/record.h"
+
+namespace dalle2 {
+
+class Logger {
+ public:
+  explicit Logger(bool auto_resume) : auto_resume_(auto_resume) {}
+  virtual ~Logger() = default;
+
+  /// Its name in auto_resume.json, the reference's class name: "ConsoleLogger".
+  virtual std::string type_name() const = 0;
+  virtual void init() = 0;
+  virtual void log(const LogRecord& record, int64_t step) = 0;
+  /// @param images already stored below data_path
+  virtual void log_images(const std::vector<StoredImage>& images, const std::string& section, int64_t step) = 0;
+  virtual void log_error(const std::string& message) = 0;
+  /// What a later run needs to go on with this log, beside the type's name.
+  virtual std::map<std::string, std::string> resume_data() const = 0;
+
+  bool auto_resume() const { return auto_resume_; }
+
+ private:
+  bool auto_resume_;
+};
+
+/// The logger of a config. @throws ConfigError for one that is not available yet
+std::unique_ptr<Logger> make_logger(const LogConfig& config);
+
+}  // namespace dalle2

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT
+// How far a run is: one live line on a terminal, a plain line at intervals elsewhere.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace dalle2 {
+
+/// Where the run stands. A total of 0 is unknown and left out, with the bar and the ETA.
+struct ProgressState {
+  int64_t epoch = 0;    ///< from 0; shown from 1
+  int64_t epochs = 0;
+  int64_t sample = 0;   ///< samples done in this epoch, over all ranks
+  int64_t samples_per_epoch = 0;
+  std::vector<double> losses;  ///< one a trained unet; empty until known
+};
+
+/// One line: "epoch 2/10 [=====>    ] 512/1,000  loss 0.0213  85.3 samples/s  ETA 1:42".
+/// @param samples_per_second 0: not known yet; the line then has no rate and no ETA
+/// @param width columns of the terminal, the bar takes what is left of them; 0: no bar
+std::string progress_line(const ProgressState& state, double samples_per_second, int width);
+
+struct ProgressOptions {
+  bool quiet = false;
+  bool terminal = true;               ///< usually log_is_terminal()
+  double live_interval_seconds = 0.1;
+  double plain_interval_seconds = 10;
+  /// Seconds on a clock that never goes back (tests give their own).
+  std::function<double()> clock;
+  /// Where lines go; the default is log_live and log_info("train").
+  std::function<void(const std::string&)> show_live, print_plain;
+};
+
+class Progress {
+ public:
+  explicit Progress(ProgressOptions options);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  /// Call once a step; shows at most one line an interval.
+  void update(const ProgressState& state);
+  /// Leaves out the time until the next update() from the rate (validation, sampling, saving).
+  void pause();
+  /// Prints the last state as a plain line and clears the live one.
+  void finish();
+
+ private:
+  void measure(double now);
+  void show(double now);
+
+  ProgressOptions options_;
+  ProgressState state_;
+  bool has_state_ = false;
+  bool shown_ = false;        ///< state_ has been printed as a plain line
+  double last_shown_ = 0;
+  int64_t measured_samples_ = 0;
+  double measured_at_ = 0;
+  bool measuring_ = false;
+  double rate_ = 0;           ///< samples a second, smoothed over some seconds
+};
+
+}  // namespace dalle2

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+// Python's str.format for the values a file name can hold: "epoch_{epoch:03d}.pth".
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace dalle2 {
+
+using FormatValue = std::variant<int64_t, double, std::string, std::vector<double>>;
+using FormatFields = std::vector<std::pair<std::string, FormatValue>>;
+
+/// `text` with each {name} replaced, as Python's text.format(**fields) does: format specs with fill,
+/// align, sign, z, #, 0, width, grouping, precision and type; !s, !r and !a; {list[0]}; {{ and }};
+/// specs that hold fields themselves. Attributes and positional fields are refused.
+/// @throws ConfigError where Python raises: an unknown name (the known ones are listed), a bad spec
+std::string python_format(const std::string& text, const FormatFields& fields);
+
+/// One value under one spec, as Python's format(value, spec). @throws ConfigError
+std::string python_format_value(const FormatValue& value, const std::string& spec);
+
+/// The pieces of `text` between its replacement fields, one more than there are fields: "a{x}b{y}"
+/// gives "a", "b", "". @throws ConfigError for unbalanced braces
+std::vector<std::string> python_format_literals(const std::string& text);
+
+}  // namespace dalle2

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+// What a run reports: named values in a fixed order.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace dalle2 {
+
+using LogValue = std::variant<int64_t, double, std::string>;
+/// Named values in the order they are shown, e.g. {{"Epoch", 3}, {"Unet 0 Training Loss", 0.12}}.
+using LogRecord = std::vector<std::pair<std::string, LogValue>>;
+
+/// A picture for people: a whole PNG file, and its caption (empty: none).
+struct LogImage {
+  std::string png;
+  std::string caption;
+};
+
+/// Where a logged picture lies.
+struct StoredImage {
+  std::string path;  ///< relative to data_path
+  std::string caption;
+};
+
+}  // namespace dalle2

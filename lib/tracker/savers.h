@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+// Where checkpoints are copied to.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "config/tracker_config.h"
+#include "tracker/python_format.h"
+
+namespace dalle2 {
+
+class Saver {
+ public:
+  explicit Saver(SaveTargets targets) : targets_(std::move(targets)) {}
+  virtual ~Saver() = default;
+
+  virtual void init() = 0;
+  /// Copies a local file to `target`; `what` names it for people ("latest.pth checkpoint").
+  /// @throws anything: the tracker logs it and goes on
+  virtual void save_file(const std::string& local_path, const std::string& target, const std::string& what) = 0;
+  /// Removes the parts that an interrupted copy left.
+  virtual void sweep() = 0;
+
+  const SaveTargets& targets() const { return targets_; }
+
+ private:
+  SaveTargets targets_;
+};
+
+/// "checkpoint" or "model".
+std::string save_type_name(SaveType type);
+
+/// Checks the targets of a saver by filling in `example` values.
+/// @throws ConfigError none given, an empty one, `..` in a path, an unknown placeholder, a bad format spec
+void check_save_targets(const SaveTargets& targets, const FormatFields& example);
+
+/// The saver of a config. @throws ConfigError for one that is not available yet
+std::unique_ptr<Saver> make_saver(const SaveConfig& config);
+
+}  // namespace dalle2

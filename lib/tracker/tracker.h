@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+// Keeps what a run leaves behind: log.jsonl, pictures, checkpoints and their copies, auto_resume.json.
+//
+//   Tracker tracker(config.tracker, decoder_placeholders(), /*dummy=*/rank != 0);   // checks, writes nothing
+//   tracker.init();
+//   tracker.save_config("decoder_config.json", json);
+//   if (tracker.can_recall()) for (const std::string& path : tracker.recall_candidates()) ...
+//   tracker.log({{"Epoch", epoch}, {"Unet 0 Training Loss", loss}}, step);
+//   tracker.save({.is_latest = true, .placeholders = {{"epoch", epoch}, ...}, .write_checkpoint = ...});
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/tracker_config.h"
+#include "tracker/loaders.h"
+#include "tracker/log_file.h"
+#include "tracker/loggers.h"
+#include "tracker/python_format.h"
+#include "tracker/record.h"
+#include "tracker/savers.h"
+
+namespace dalle2 {
+
+/// The placeholders of `save_latest_to` and `save_best_to` in a decoder run, with values of their kind:
+/// the templates are tried with them at start.
+const FormatFields& decoder_placeholders();
+
+/// One call of Tracker::save.
+struct SaveRequest {
+  bool is_best = false;
+  bool is_latest = false;
+  FormatFields placeholders;  ///< the names the tracker was built with, with their values of now
+  /// Write a file at the path given, whole or not at all.
+  std::function<void(const std::string& path)> write_checkpoint;
+  std::function<void(const std::string& path)> write_model;
+};
+
+/// Names and JSON texts that are stored in a checkpoint beside the state.
+using SaveMetadata = std::vector<std::pair<std::string, std::string>>;
+
+class Tracker {
+ public:
+  /// Checks all that can be checked without writing (a dry run stops here).
+  /// @param example_placeholders every name the templates may use, with a value of its kind
+  /// @param dummy a rank other than 0: it may recall; every other call does nothing
+  /// @throws ConfigError data_path exists without overwrite_data_path, no saver, a template with `..` or
+  ///         an unknown placeholder, a loader's file that is not there
+  Tracker(const TrackerConfig& config, const FormatFields& example_placeholders, bool dummy);
+
+  /// Looks for auto_resume.json, makes data_path, sweeps what an interrupted run left, opens log.jsonl.
+  /// @param auto_resumed_on_main dummy only: what auto_resumed() is on rank 0, since the file may
+  ///        change before this rank could look
+  /// @throws ConfigError auto_resume.json is of another logger type, or data_path cannot be made
+  void init(bool auto_resumed_on_main = false);
+
+  /// True if this run goes on with the one that wrote auto_resume.json.
+  bool auto_resumed() const { return auto_resumed_; }
+  const std::string& data_path() const { return config_.data_path; }
+
+  /// A console line and a line in log.jsonl. NaN and infinity become null in the file.
+  void log(const LogRecord& record, int64_t step);
+  /// Stores data_path/images/{step}_{section}_{i}.png and a record {section: [{path, caption}]}.
+  void log_images(const std::vector<LogImage>& images, const std::string& section, int64_t step);
+  void log_error(const std::string& message);
+
+  /// Stores `content` as data_path/name, and as save_meta_to/name with each saver that has one.
+  void save_config(const std::string& name, const std::string& content);
+
+  /// Stores `json` under `key` beside the state of every later checkpoint and model file.
+  void add_save_metadata(const std::string& key, const std::string& json);
+  /// What goes into a checkpoint: without the keys that hold the state itself (version, steps, ...).
+  SaveMetadata checkpoint_metadata() const;
+  /// What goes into a model file: `version` too, as a string (the reference pickles an object there,
+  /// which torch.load(weights_only=True) refuses).
+  SaveMetadata model_metadata() const;
+
+  /// True if there is a loader, and it is not kept for auto-resumed runs only.
+  bool can_recall() const;
+  /// The loader's file. @throws ConfigError if not can_recall()
+  std::string recall_path() const;
+  /// Files to try in order: the loader's, then, in an auto-resumed run, data_path/checkpoint.pth (newer if
+  /// the run died between writing and copying). Only files that exist; empty if an auto-resumed run
+  /// died before its first save: start from the beginning. @throws ConfigError if not can_recall()
+  std::vector<std::string> recall_candidates() const;
+
+  /// Writes data_path/checkpoint.pth and model.pth, then lets each saver copy the one it wants. A saver
+  /// that fails is logged and the others still save. Does nothing if neither best nor latest.
+  /// @throws what the writers throw: without these two files there is nothing to go on from
+  void save(const SaveRequest& request);
+
+ private:
+  std::string in_data_path(const std::string& name) const;
+  void check_data_path() const;
+  void find_auto_resume();
+  void prepare_data_path();
+  void save_with(Saver& saver, const std::string& target_template, const SaveRequest& request);
+
+  TrackerConfig config_;
+  bool dummy_;
+  bool auto_resumed_ = false;
+  int64_t last_step_ = 0;
+  std::unique_ptr<Logger> logger_;
+  std::unique_ptr<Loader> loader_;
+  std::vector<std::unique_ptr<Saver>> savers_;
+  std::optional<LogFile> log_file_;
+  SaveMetadata metadata_;
+};
+
+}  // namespace dalle2
