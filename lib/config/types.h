@@ -2,6 +2,7 @@
 // Value types of the configuration.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -33,8 +34,19 @@ class OneOrMany {
   bool is_one_;
 };
 
+/// The JSON names of an enum's values, in the order of their declaration.
+template <class E>
+inline constexpr std::array<const char*, 0> enum_names{};
+
 enum class LossType { l1, l2, huber };
+template <>
+inline constexpr std::array enum_names<LossType> = {"l1", "l2", "huber"};
+
 enum class BetaSchedule { cosine, linear, quadratic, jsd, sigmoid };
+template <>
+inline constexpr std::array enum_names<BetaSchedule> = {"cosine", "linear", "quadratic", "jsd",
+                                                        "sigmoid"};
+
 /// What a unet predicts: the noise, the clean image, or v (Salimans & Ho 2022).
 enum class Objective { eps, x_start, v };
 

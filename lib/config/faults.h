@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+// What is wrong with a config: collected, then reported at once.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace dalle2 {
+
+/// One finding: the JSON pointer of a value ("" is the root) and what is the matter with it.
+struct Fault {
+  std::string pointer;
+  std::string text;
+};
+
+/// The errors and warnings found while a config is read.
+class Faults {
+ public:
+  void error(const std::string& pointer, const std::string& text) {
+    errors_.push_back({pointer, text});
+  }
+  void warn(const std::string& pointer, const std::string& text) {
+    warnings_.push_back({pointer, text});
+  }
+
+  const std::vector<Fault>& errors() const { return errors_; }
+  const std::vector<Fault>& warnings() const { return warnings_; }
+  /// True if an error stands at `pointer` or below it.
+  bool has_error_under(const std::string& pointer) const;
+  /// Makes each warning an error (`--strict`).
+  void promote_warnings();
+  /// @throws ConfigError "ORIGIN: N problems\n  /pointer: text\n...", at most 50 lines; nothing if none
+  void throw_if_any(const std::string& origin) const;
+
+ private:
+  std::vector<Fault> errors_;
+  std::vector<Fault> warnings_;
+};
+
+/// "/pointer: text", the form in which a fault is printed.
+std::string fault_line(const Fault& fault);
+
+}  // namespace dalle2

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT
+// The rules that plan_decoder applies to each stage.
+#pragma once
+
+#include <string>
+
+#include "config/faults.h"
+#include "config/model_config.h"
+
+namespace dalle2 {
+
+/// As plan_decoder, but adds what is wrong to `faults` and returns what could be made of it.
+DecoderPlan plan_decoder(const DecoderConfig& config, Faults& faults);
+
+/// Halvings of the image between the input of the unet and its middle.
+int64_t halvings(const UnetConfig& unet);
+
+/// Widths, groups, kernels and array lengths of a unet whose plain limits hold.
+void check_unet_shape(const UnetConfig& unet, const std::string& pointer, Faults& faults);
+
+/// Refuses schedules in which a beta reaches 1 where the maths of this stage would turn into NaN.
+void check_noise_schedule(const UnetPlan& stage,
+                          size_t index,
+                          bool zero_terminal_snr,
+                          Faults& faults);
+
+}  // namespace dalle2
