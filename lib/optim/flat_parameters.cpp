@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT
+#include "optim/flat_parameters.h"
+
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <optional>
+#include <unordered_set>
+#include <utility>
+
+#include "base/error.h"
+
+namespace dalle2 {
+namespace {
+
+int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// The norm reads the parameters' part as rows of this many floats (grad_norm.cpp).
+constexpr int64_t kSpanMultiple = 1024;
+
+void check_tensor(const std::string& name, const at::Tensor& tensor, const at::Device& device) {
+  D2_CHECK(tensor.scalar_type() == at::kFloat && tensor.device() == device,
+           "'{}' is {} on {}; flat buffers hold float32 of one device ({})",
+           name,
+           c10::toString(tensor.scalar_type()),
+           tensor.device().str(),
+           device.str());
+}
+
+/// Gives `entries` their offsets from `cursor` on, one after the other.
+int64_t place(const std::vector<FlatEntry*>& entries, int64_t cursor) {
+  for (FlatEntry* entry : entries) {
+    entry->offset = cursor;
+    entry->numel = entry->tensor.numel();
+    cursor += round_up(entry->numel, kFlatAlignment);
+  }
+  return cursor;
+}
+
+at::Tensor view_of(const at::Tensor& flat, const FlatEntry& entry) {
+  return flat.narrow(0, entry.offset, entry.numel).view(entry.tensor.sizes());
+}
+
+}  // namespace
+
+FlatParameters::FlatParameters(const torch::nn::Module& module) {
+  std::unordered_set<const void*> seen;
+  std::optional<at::Device> device;
+  for (const auto& item : module.named_parameters()) {
+    if (!device) {
+      device = item.value().device();
+    }
+    check_tensor(item.key(), item.value(), *device);
+    if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
+      parameters_.push_back({item.key(), item.value()});
+    }
+  }
+  for (const auto& item : module.named_buffers()) {
+    if (item.value().is_floating_point() && seen.insert(item.value().unsafeGetTensorImpl()).second) {
+      check_tensor(item.key(), item.value(), device.value_or(item.value().device()));
+      buffers_.push_back({item.key(), item.value()});
+    }
+  }
+
+  std::vector<FlatEntry*> decaying, others, buffers;
+  for (FlatEntry& entry : parameters_) {
+    (entry.tensor.dim() >= 2 ? decaying : others).push_back(&entry);
+  }
+  for (FlatEntry& entry : buffers_) {
+    buffers.push_back(&entry);
+  }
+  parameter_span_ = round_up(place(others, place(decaying, 0)), kSpanMultiple);
+  const int64_t total = place(buffers, parameter_span_);
+
+  const torch::NoGradGuard no_grad;
+  values_ = at::zeros({total}, at::device(device.value_or(at::kCPU)).dtype(at::kFloat));
+  for (std::vector<FlatEntry>* entries : {&parameters_, &buffers_}) {
+    for (FlatEntry& entry : *entries) {
+      const at::Tensor view = view_of(values_, entry);
+      view.copy_(entry.tensor);
+      entry.tensor.set_data(view);
+    }
+  }
+}
+
+int64_t FlatParameters::parameter_count() const {
+  int64_t count = 0;
+  for (const FlatEntry& entry : parameters_) {
+    count += entry.numel;
+  }
+  return count;
+}
+
+struct FlatGradients::State {
+  at::Tensor flat;
+  std::vector<at::Tensor> views;
+  std::vector<bool> received;
+  std::vector<bool> filled;  ///< the slice may hold something other than zero
+};
+
+namespace {
+
+/// Runs behind every accumulation into `.grad`. On the first one autograd has put a tensor of its own
+/// there: it goes into the slice. Later ones were added to the slice in place already.
+class StoreGradient : public torch::autograd::PostAccumulateGradHook {
+ public:
+  explicit StoreGradient(std::function<void(const at::Tensor&)> store) : store_(std::move(store)) {}
+  void operator()(const torch::autograd::Variable& parameter) override { store_(parameter); }
+
+ private:
+  std::function<void(const at::Tensor&)> store_;
+};
+
+}  // namespace
+
+FlatGradients::FlatGradients(const FlatParameters& parameters) : state_(std::make_shared<State>()) {
+  const size_t count = parameters.parameters().size();
+  state_->flat = at::zeros({parameters.parameter_span()}, parameters.values().options());
+  state_->received.assign(count, false);
+  state_->filled.assign(count, false);
+  for (size_t i = 0; i < count; ++i) {
+    const FlatEntry& entry = parameters.parameters()[i];
+    parameters_.push_back(entry.tensor);
+    state_->views.push_back(view_of(state_->flat, entry));
+    if (!entry.tensor.requires_grad()) {
+      continue;
+    }
+    auto store = [state = state_, i](const at::Tensor& parameter) {
+      at::Tensor& grad = parameter.mutable_grad();
+      if (!grad.is_same(state->views[i])) {
+        const torch::NoGradGuard no_grad;
+        state->views[i].copy_(grad);
+        grad = state->views[i];
+      }
+      state->received[i] = true;
+      state->filled[i] = true;
+    };
+    torch::autograd::impl::set_post_acc_grad_hooks(
+        entry.tensor, std::make_unique<StoreGradient>(std::move(store)));
+  }
+}
+
+FlatGradients::~FlatGradients() {
+  for (const at::Tensor& parameter : parameters_) {
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
+  }
+}
+
+const at::Tensor& FlatGradients::values() {
+  for (size_t i = 0; i < state_->views.size(); ++i) {
+    if (state_->filled[i] && !state_->received[i]) {
+      state_->views[i].zero_();
+      state_->filled[i] = false;
+    }
+  }
+  return state_->flat;
+}
+
+const std::vector<bool>& FlatGradients::received() const { return state_->received; }
+
+void FlatGradients::zero_grad() {
+  for (const at::Tensor& parameter : parameters_) {
+    parameter.mutable_grad().reset();
+  }
+  state_->received.assign(state_->received.size(), false);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+// The tensors of a module in one buffer, its gradients in a second: what passes over all of them
+// (clip, optimizer, average) is one pass over memory.
+#pragma once
+
+#include <torch/nn.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace dalle2 {
+
+/// One named tensor of the module and its place in the flat buffer.
+struct FlatEntry {
+  std::string name;     ///< as in the module's state dict
+  at::Tensor tensor;    ///< the module's own tensor: a view of the buffer
+  int64_t offset = 0;   ///< first element; a multiple of kFlatAlignment
+  int64_t numel = 0;    ///< elements of its own, without the padding behind it
+};
+
+/// Entries begin at multiples of this many floats (64 bytes), so that kernels see aligned rows.
+/// What lies between them stays zero.
+inline constexpr int64_t kFlatAlignment = 16;
+
+/// Moves the float32 parameters and buffers of a module into one buffer.
+/// Layout: parameters with ndim >= 2 (those that decay), then the others, then the buffers.
+/// The module must not be moved to another device or dtype afterwards; copying into its tensors is
+/// what keeps the views.
+class FlatParameters {
+ public:
+  /// The module's tensors keep their values, their identity and their device.
+  /// @throws std::logic_error unless all parameters and all floating buffers are float32 on one device
+  explicit FlatParameters(const torch::nn::Module& module);
+
+  /// [n] float32: everything.
+  const at::Tensor& values() const { return values_; }
+  /// Length of the part that belongs to parameters; what follows are buffers.
+  int64_t parameter_span() const { return parameter_span_; }
+  /// Parameters in the order of registration, shared ones once.
+  const std::vector<FlatEntry>& parameters() const { return parameters_; }
+  /// Floating buffers in the order of registration.
+  const std::vector<FlatEntry>& buffers() const { return buffers_; }
+  /// Elements of all parameters, padding not counted.
+  int64_t parameter_count() const;
+
+ private:
+  at::Tensor values_;
+  int64_t parameter_span_ = 0;
+  std::vector<FlatEntry> parameters_, buffers_;
+};
+
+/// The gradients of a FlatParameters' parameters in a buffer of the same layout.
+/// A backward pass fills it by itself: a gradient is copied into its slice as soon as it is made, a
+/// second backward adds to it there. Which parameters got one is known without looking at values.
+class FlatGradients {
+ public:
+  explicit FlatGradients(const FlatParameters& parameters);
+  ~FlatGradients();
+  FlatGradients(const FlatGradients&) = delete;
+  FlatGradients& operator=(const FlatGradients&) = delete;
+
+  /// [parameter_span] float32. Parameters without a gradient since zero_grad() are zero in it.
+  const at::Tensor& values();
+  /// One flag a parameter, in the order of FlatParameters::parameters(): a gradient has arrived.
+  const std::vector<bool>& received() const;
+  /// Forgets all gradients: `.grad()` of every parameter is undefined again.
+  void zero_grad();
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+  std::vector<at::Tensor> parameters_;
+};
+
+}  // namespace dalle2

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT
+// Global norm of the gradients and the clipping that follows from it, without reading a value.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace dalle2 {
+
+/// Euclidean norm of FlatGradients::values().
+/// @param flat [n] float32, n a multiple of 1024
+/// @return [] float32 on the same device
+at::Tensor grad_norm(const at::Tensor& flat);
+
+/// What to divide the gradients by so that their norm is at most `max_norm`:
+/// max(1, (norm + 1e-6) / max_norm), the reciprocal of torch.nn.utils.clip_grad_norm_'s factor.
+/// Optimizer::step takes it, so that clipping costs no pass of its own.
+/// @return [] float32, on norm's device
+at::Tensor clip_divisor(const at::Tensor& norm, double max_norm);
+
+}  // namespace dalle2

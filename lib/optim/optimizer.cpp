@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT
+#include "optim/optimizer.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace dalle2 {
+namespace {
+
+void check_options(const OptimizerOptions& options) {
+  for (const double beta : {options.beta1, options.beta2}) {
+    if (!(beta >= 0.0 && beta < 1.0)) {
+      throw ConfigError("betas: expected two numbers in [0, 1), got [{}, {}]", options.beta1, options.beta2);
+    }
+  }
+  if (!(options.eps >= 0.0)) {
+    throw ConfigError("eps: expected a number >= 0, got {}", options.eps);
+  }
+  if (!(options.weight_decay >= 0.0)) {
+    throw ConfigError("wd: expected a number >= 0, got {}", options.weight_decay);
+  }
+}
+
+int64_t padded(int64_t numel) {
+  return (numel + kFlatAlignment - 1) / kFlatAlignment * kFlatAlignment;
+}
+
+}  // namespace
+
+Optimizer::Optimizer(const FlatParameters& parameters, const OptimizerOptions& options)
+    : options_(options),
+      values_(parameters.values().narrow(0, 0, parameters.parameter_span())),
+      exp_avg_(at::zeros_like(values_)),
+      exp_avg_sq_(at::zeros_like(values_)),
+      entries_(parameters.parameters()),
+      by_offset_(entries_.size()),
+      decay_of_(entries_.size(), options.weight_decay),
+      steps_(entries_.size(), 0) {
+  check_options(options);
+  std::iota(by_offset_.begin(), by_offset_.end(), size_t{0});
+  std::sort(by_offset_.begin(), by_offset_.end(), [&](size_t a, size_t b) {
+    return entries_[a].offset < entries_[b].offset;
+  });
+  groups_.push_back({options.weight_decay, {}});
+  const bool grouped = is_adamw() && options.group_wd_params;
+  if (grouped) {
+    groups_.push_back({0.0, {}});
+  }
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    const size_t group = grouped && entries_[i].tensor.dim() < 2 ? 1 : 0;
+    groups_[group].members.push_back(i);
+    decay_of_[i] = groups_[group].weight_decay;
+  }
+}
+
+void Optimizer::add_range(Call& call, size_t first, size_t last) const {
+  const int64_t offset = entries_[first].offset;
+  // With the padding behind the last: it is zero and an update leaves it zero.
+  const int64_t length = entries_[last].offset + padded(entries_[last].numel) - offset;
+  call.ranges.emplace_back(offset, length);
+  call.values.push_back(values_.narrow(0, offset, length));
+  call.exp_avgs.push_back(exp_avg_.narrow(0, offset, length));
+  call.exp_avg_sqs.push_back(exp_avg_sq_.narrow(0, offset, length));
+  call.steps.push_back(at::full({}, static_cast<double>(steps_[first]), values_.options()));
+}
+
+void Optimizer::build_calls(const std::vector<bool>& active) {
+  calls_.clear();
+  const auto call_for = [&](double weight_decay) -> Call& {
+    for (Call& call : calls_) {
+      if (call.weight_decay == weight_decay) {
+        return call;
+      }
+    }
+    calls_.emplace_back().weight_decay = weight_decay;
+    return calls_.back();
+  };
+  for (size_t k = 0; k < by_offset_.size(); ++k) {
+    const size_t first = by_offset_[k];
+    if (!active[first]) {
+      continue;
+    }
+    size_t last = first;
+    while (k + 1 < by_offset_.size()) {
+      const size_t next = by_offset_[k + 1];
+      if (!active[next] || steps_[next] != steps_[first] || decay_of_[next] != decay_of_[first]) {
+        break;
+      }
+      last = next;
+      ++k;
+    }
+    add_range(call_for(decay_of_[first]), first, last);
+  }
+  active_ = active;
+}
+
+void Optimizer::step(FlatGradients& gradients, double lr, const std::optional<at::Tensor>& grad_divisor) {
+  const torch::NoGradGuard no_grad;
+  const at::Tensor& flat = gradients.values();
+  if (active_ != gradients.received()) {
+    build_calls(gradients.received());
+  }
+  for (const Call& call : calls_) {
+    std::vector<at::Tensor> grads;
+    for (const auto& [offset, length] : call.ranges) {
+      grads.push_back(flat.narrow(0, offset, length));
+    }
+    for (const at::Tensor& step : call.steps) {
+      step.add_(1);
+    }
+    const auto update = [&](auto&& fused) {
+      fused(call.values,
+            grads,
+            call.exp_avgs,
+            call.exp_avg_sqs,
+            /*max_exp_avg_sqs=*/at::TensorList{},
+            call.steps,
+            lr,
+            options_.beta1,
+            options_.beta2,
+            call.weight_decay,
+            options_.eps,
+            /*amsgrad=*/false,
+            /*maximize=*/false,
+            grad_divisor);
+    };
+    if (is_adamw()) {
+      update([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
+    } else {
+      update([](auto&&... arguments) { at::_fused_adam_(arguments...); });
+    }
+  }
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    steps_[i] += active_[i] ? 1 : 0;
+  }
+}
+
+std::optional<ParameterState> Optimizer::state(size_t i) const {
+  if (steps_.at(i) == 0) {
+    return std::nullopt;
+  }
+  const FlatEntry& entry = entries_[i];
+  const auto view = [&](const at::Tensor& flat) {
+    return flat.narrow(0, entry.offset, entry.numel).view(entry.tensor.sizes());
+  };
+  return ParameterState{steps_[i], view(exp_avg_), view(exp_avg_sq_)};
+}
+
+void Optimizer::set_state(size_t i, const std::optional<ParameterState>& state) {
+  const torch::NoGradGuard no_grad;
+  const FlatEntry& entry = entries_.at(i);
+  const at::Tensor exp_avg = exp_avg_.narrow(0, entry.offset, entry.numel).view(entry.tensor.sizes());
+  const at::Tensor exp_avg_sq = exp_avg_sq_.narrow(0, entry.offset, entry.numel).view(entry.tensor.sizes());
+  steps_[i] = state ? state->step : 0;
+  if (state) {
+    D2_CHECK(state->exp_avg.sizes() == entry.tensor.sizes() && state->exp_avg_sq.sizes() == entry.tensor.sizes(),
+             "moments of '{}' have another shape than the parameter", entry.name);
+    exp_avg.copy_(state->exp_avg);
+    exp_avg_sq.copy_(state->exp_avg_sq);
+  } else {
+    exp_avg.zero_();
+    exp_avg_sq.zero_();
+  }
+  active_.clear();
+}
+
+}  // namespace dalle2

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+// Adam and AdamW over flat buffers, equal to torch.optim's parameter by parameter.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "optim/flat_parameters.h"
+
+namespace dalle2 {
+
+struct OptimizerOptions {
+  double weight_decay = 1e-2;   ///< 0 makes it Adam, else AdamW (decoupled decay)
+  double beta1 = 0.9, beta2 = 0.99;
+  double eps = 1e-8;
+  bool group_wd_params = true;  ///< parameters with ndim < 2 do not decay
+};
+
+/// Parameters that share a weight decay, in the order torch.optim numbers them.
+struct ParameterGroup {
+  double weight_decay = 0.0;
+  std::vector<size_t> members;  ///< indices into FlatParameters::parameters()
+};
+
+/// What torch.optim keeps for a parameter that has been updated at least once.
+struct ParameterState {
+  int64_t step = 0;                 ///< updates so far
+  at::Tensor exp_avg, exp_avg_sq;   ///< views of the flat moments, shaped like the parameter
+};
+
+class Optimizer {
+ public:
+  /// @throws ConfigError for a beta outside [0, 1), or a negative eps or weight decay
+  Optimizer(const FlatParameters& parameters, const OptimizerOptions& options);
+
+  /// One update of every parameter that has received a gradient; the others are left alone, their
+  /// step count too, as torch.optim leaves those whose `.grad` is None.
+  /// @param grad_divisor [] float32 on the parameters' device: gradients are divided by it first
+  void step(FlatGradients& gradients,
+            double lr,
+            const std::optional<at::Tensor>& grad_divisor = std::nullopt);
+
+  const OptimizerOptions& options() const { return options_; }
+  bool is_adamw() const { return options_.weight_decay != 0.0; }
+  const std::vector<ParameterGroup>& groups() const { return groups_; }
+
+  /// State of the i-th of FlatParameters::parameters(); none if it was never updated.
+  std::optional<ParameterState> state(size_t i) const;
+  /// Copies `state` in, or forgets what was there. @throws std::logic_error for other shapes
+  void set_state(size_t i, const std::optional<ParameterState>& state);
+
+ private:
+  /// One fused call: stretches of the buffer with the same weight decay. Neighbours that are updated
+  /// alike are one stretch, so in the usual case there is one for each group.
+  struct Call {
+    double weight_decay = 0.0;
+    std::vector<std::pair<int64_t, int64_t>> ranges;  ///< offset and length
+    std::vector<at::Tensor> values, exp_avgs, exp_avg_sqs;
+    std::vector<at::Tensor> steps;                    ///< [] float32 each, on the device
+  };
+  void build_calls(const std::vector<bool>& active);
+  void add_range(Call& call, size_t first, size_t last) const;
+
+  OptimizerOptions options_;
+  at::Tensor values_, exp_avg_, exp_avg_sq_;  // [parameter_span]
+  std::vector<FlatEntry> entries_;            // FlatParameters::parameters()
+  std::vector<size_t> by_offset_;             // entries in the order of the buffer
+  std::vector<double> decay_of_;
+  std::vector<int64_t> steps_;
+  std::vector<ParameterGroup> groups_;
+  std::vector<Call> calls_;
+  std::vector<bool> active_;                  // what calls_ was built for; empty: not built
+};
+
+}  // namespace dalle2

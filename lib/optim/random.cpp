@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+#include "optim/random.h"
+
+#include <ATen/Context.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <initializer_list>
+
+namespace dalle2 {
+namespace {
+
+// Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators".
+uint64_t splitmix64(uint64_t x) {
+  x += 0x9e3779b97f4a7c15ULL;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+// FNV-1a: names of purposes are few and short.
+uint64_t hash_name(std::string_view name) {
+  uint64_t hash = 0xcbf29ce484222325ULL;
+  for (const char c : name) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+  }
+  return hash;
+}
+
+}  // namespace
+
+uint64_t hash_address(const RandomAddress& address) {
+  uint64_t hash = hash_name(address.purpose);
+  for (const int64_t part : {address.seed, address.epoch, address.step, address.rank}) {
+    hash = splitmix64(hash ^ static_cast<uint64_t>(part));
+  }
+  return hash;
+}
+
+at::Generator make_generator(const RandomAddress& address, const at::Device& device) {
+  const uint64_t hash = hash_address(address);
+  if (device.is_cpu()) {
+    return at::detail::createCPUGenerator(hash);
+  }
+  at::Generator generator = at::globalContext().defaultGenerator(device).clone();
+  generator.set_current_seed(hash);
+  return generator;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+// Randomness by address: what is drawn depends on where in the run it is drawn, never on what was
+// drawn before. A resume, another number of threads or a skipped batch changes nothing.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <string_view>
+
+namespace dalle2 {
+
+struct RandomAddress {
+  int64_t seed = 0;            ///< of the run
+  std::string_view purpose;    ///< "train", "validate", "sample", ...
+  int64_t epoch = 0;
+  int64_t step = 0;            ///< any counter that is unique within the epoch
+  int64_t rank = 0;
+};
+
+/// 64 well mixed bits of an address (splitmix64 over its parts).
+uint64_t hash_address(const RandomAddress& address);
+
+/// A fresh generator for `device`, seeded by the address.
+at::Generator make_generator(const RandomAddress& address, const at::Device& device);
+
+}  // namespace dalle2
