@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: MIT
+#include "checkpoint/safetensors.h"
+
+#include "base/error.h"
+#include "checkpoint/dtypes.h"
+#include "checkpoint/mapped_file.h"
+
+#include <torch/types.h>
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_set>
+
+namespace dalle2 {
+namespace {
+
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the Python package's limit
+constexpr uint64_t kLengthBytes = 8;
+
+struct TensorEntry {
+  std::string name, dtype;
+  std::vector<int64_t> shape;
+  std::vector<uint64_t> offsets;
+  bool has_dtype = false, has_shape = false, has_offsets = false;
+};
+
+/// Takes the header apart as it is parsed: {name: {dtype, shape, data_offsets}, __metadata__: {..}}.
+/// Anything of another form ends the parse with `fault` set.
+class HeaderHandler : public nlohmann::json::json_sax_t {
+ public:
+  std::vector<TensorEntry> entries;
+  std::map<std::string, std::string> metadata;
+  std::string fault;
+
+  bool null() override { return unexpected("null"); }
+  bool boolean(bool) override { return unexpected("a bool"); }
+  bool number_integer(int64_t value) override { return unexpected(std::to_string(value)); }
+  bool number_float(double, const std::string& text) override { return unexpected(text); }
+  bool binary(binary_t&) override { return unexpected("binary"); }
+
+  bool number_unsigned(uint64_t value) override {
+    if (level_ != kArray || value > static_cast<uint64_t>(INT64_MAX)) {
+      return unexpected(std::to_string(value));
+    }
+    if (field_ == "shape") {
+      entries.back().shape.push_back(static_cast<int64_t>(value));
+    } else {
+      entries.back().offsets.push_back(value);
+    }
+    return true;
+  }
+
+  bool string(std::string& value) override {
+    if (level_ == kMetadata) {
+      metadata[field_] = value;
+      return true;
+    }
+    if (level_ == kTensor && field_ == "dtype") {
+      entries.back().dtype = value;
+      return true;
+    }
+    return unexpected("the string '" + value + "'");
+  }
+
+  bool start_object(size_t) override {
+    if (level_ == kStart) {
+      level_ = kRoot;
+      return true;
+    }
+    if (level_ != kRoot) {
+      return unexpected("an object");
+    }
+    level_ = field_ == "__metadata__" ? kMetadata : kTensor;
+    if (level_ == kTensor) {
+      entries.push_back({});
+      entries.back().name = field_;
+    }
+    return true;
+  }
+
+  bool key(std::string& name) override {
+    field_ = name;
+    switch (level_) {
+      case kRoot:
+        return names_.insert(name).second || failed("'" + name + "' stands there twice");
+      case kMetadata:
+        return metadata.find(name) == metadata.end() ||
+               failed("__metadata__: '" + name + "' stands there twice");
+      default:
+        return tensor_field(name);
+    }
+  }
+
+  bool end_object() override {
+    if (level_ == kTensor) {
+      const TensorEntry& entry = entries.back();
+      if (!entry.has_dtype || !entry.has_shape || !entry.has_offsets) {
+        return failed(entry.name + ": expected dtype, shape and data_offsets");
+      }
+    }
+    level_ = level_ == kRoot ? kEnd : kRoot;
+    return true;
+  }
+
+  bool start_array(size_t) override {
+    if (level_ != kTensor || field_ == "dtype") {
+      return unexpected("an array");
+    }
+    level_ = kArray;
+    return true;
+  }
+
+  bool end_array() override {
+    level_ = kTensor;
+    return true;
+  }
+
+  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
+    return failed("no valid JSON at byte " + std::to_string(position));
+  }
+
+ private:
+  enum Level { kStart, kRoot, kMetadata, kTensor, kArray, kEnd };
+
+  bool tensor_field(const std::string& name) {
+    TensorEntry& entry = entries.back();
+    bool* seen = name == "dtype"          ? &entry.has_dtype
+                 : name == "shape"        ? &entry.has_shape
+                 : name == "data_offsets" ? &entry.has_offsets
+                                          : nullptr;
+    if (seen == nullptr) {
+      return failed(entry.name + ": unknown field '" + name + "'");
+    }
+    return !std::exchange(*seen, true) || failed(entry.name + ": '" + name + "' stands there twice");
+  }
+
+  bool unexpected(const std::string& what) {
+    const std::string where = entries.empty() || level_ < kTensor ? field_ : entries.back().name;
+    return failed(where + ": " + what + " where none belongs");
+  }
+
+  bool failed(const std::string& text) {
+    fault = text;
+    return false;
+  }
+
+  Level level_ = kStart;
+  std::string field_;
+  std::unordered_set<std::string> names_;
+};
+
+uint64_t header_length(const MappedFile& file) {
+  if (file.size() < kLengthBytes) {
+    throw DataError("{}: no safetensors file: expected a header, got {} bytes", file.path(), file.size());
+  }
+  uint64_t length = 0;
+  for (uint64_t i = 0; i < kLengthBytes; ++i) {
+    length |= static_cast<uint64_t>(file.data()[i]) << (8 * i);
+  }
+  if (length > kMaxHeaderBytes || length > file.size() - kLengthBytes) {
+    throw DataError(
+        "{}: no safetensors file, or cut off: its header should have {} bytes, the file has {}",
+        file.path(), length, file.size());
+  }
+  return length;
+}
+
+HeaderHandler parse_header(const MappedFile& file, uint64_t length) {
+  const char* begin = reinterpret_cast<const char*>(file.data()) + kLengthBytes;
+  HeaderHandler handler;
+  // The parser takes NUL for the end of the text, so that it must not come to one.
+  if (std::memchr(begin, 0, length) != nullptr) {
+    throw DataError("{}: safetensors header: NUL byte inside", file.path());
+  }
+  if (!nlohmann::json::sax_parse(begin, begin + length, &handler)) {
+    throw DataError("{}: safetensors header: {}", file.path(), handler.fault);
+  }
+  return handler;
+}
+
+/// Bytes of the tensor. @throws DataError if that overflows
+uint64_t tensor_bytes(const std::string& path, const TensorEntry& entry, at::ScalarType dtype) {
+  uint64_t bytes = c10::elementSize(dtype);
+  for (const int64_t extent : entry.shape) {
+    if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(extent), &bytes)) {
+      throw DataError("{}: tensor '{}': its shape overflows", path, entry.name);
+    }
+  }
+  return bytes;
+}
+
+at::ScalarType checked_dtype(const std::string& path, const TensorEntry& entry) {
+  const auto dtype = dtype_of_safetensors(entry.dtype);
+  if (!dtype) {
+    throw DataError("{}: tensor '{}': unknown element type '{}'", path, entry.name, entry.dtype);
+  }
+  if (entry.offsets.size() != 2 || entry.offsets[0] > entry.offsets[1]) {
+    throw DataError("{}: tensor '{}': expected data_offsets [begin, end]", path, entry.name);
+  }
+  const uint64_t bytes = tensor_bytes(path, entry, *dtype);
+  if (entry.offsets[1] - entry.offsets[0] != bytes) {
+    throw DataError("{}: tensor '{}': its shape needs {} bytes, its place has {}", path, entry.name,
+                    bytes, entry.offsets[1] - entry.offsets[0]);
+  }
+  return *dtype;
+}
+
+/// The places in the order of the file have to cover the data without a hole or an overlap.
+void check_coverage(const std::string& path, const std::vector<TensorEntry>& entries, uint64_t data_bytes) {
+  std::vector<const TensorEntry*> order;
+  order.reserve(entries.size());
+  for (const TensorEntry& entry : entries) {
+    order.push_back(&entry);
+  }
+  std::sort(order.begin(), order.end(),
+            [](const TensorEntry* a, const TensorEntry* b) { return a->offsets < b->offsets; });
+  uint64_t end = 0;
+  for (const TensorEntry* entry : order) {
+    if (entry->offsets[0] != end) {
+      throw DataError("{}: tensor '{}': {} before it: expected its data at byte {}, got {}", path,
+                      entry->name, entry->offsets[0] < end ? "an overlap" : "a hole", end,
+                      entry->offsets[0]);
+    }
+    end = entry->offsets[1];
+  }
+  if (end != data_bytes) {
+    throw DataError("{}: {}: the header describes {} bytes of data, the file has {}", path,
+                    end > data_bytes ? "cut off" : "trailing bytes", end, data_bytes);
+  }
+}
+
+}  // namespace
+
+SafetensorsFile read_safetensors(const std::string& path) {
+  const auto file = std::make_shared<MappedFile>(path);
+  const uint64_t length = header_length(*file);
+  HeaderHandler header = parse_header(*file, length);
+  std::vector<at::ScalarType> dtypes;
+  dtypes.reserve(header.entries.size());
+  for (const TensorEntry& entry : header.entries) {
+    dtypes.push_back(checked_dtype(path, entry));
+  }
+  const uint64_t data_begin = kLengthBytes + length;
+  check_coverage(path, header.entries, file->size() - data_begin);
+
+  SafetensorsFile result;
+  result.metadata = std::move(header.metadata);
+  result.tensors.reserve(header.entries.size());
+  for (size_t i = 0; i < header.entries.size(); ++i) {
+    TensorEntry& entry = header.entries[i];
+    at::Tensor tensor =
+        tensor_in_file(file, data_begin + entry.offsets[0], entry.shape, dtypes[i]);
+    result.tensors.emplace_back(std::move(entry.name), std::move(tensor));
+  }
+  return result;
+}
+
+}  // namespace dalle2

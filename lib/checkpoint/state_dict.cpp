@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MIT
+#include "checkpoint/state_dict.h"
+
+#include "base/error.h"
+
+#include <torch/types.h>
+
+#include <cmath>
+
+namespace dalle2 {
+namespace {
+
+constexpr size_t kMaxNamesShown = 12;
+
+[[noreturn]] void throw_type_error(const std::string& path, const std::string& expected,
+                                   const Value& got) {
+  throw DataError("{}: expected {}, got {}", path.empty() ? "value" : path, expected, got.type_name());
+}
+
+/// The number in a tensor of one element, as the reference keeps its counters.
+std::optional<double> number_in_tensor(const Value& value) {
+  const auto* tensor = std::get_if<at::Tensor>(&value.data);
+  if (tensor == nullptr || !tensor->defined() || tensor->numel() != 1 || tensor->is_complex()) {
+    return std::nullopt;
+  }
+  return tensor->to(at::kCPU, at::kDouble).reshape({-1}).data_ptr<double>()[0];
+}
+
+std::string names_of(const Dict& dict) {
+  std::string names;
+  size_t shown = 0;
+  for (const auto& [key, value] : dict.items) {
+    if (shown++ == kMaxNamesShown) {
+      return names + fmt::format(", ... ({} in all)", dict.items.size());
+    }
+    names += (names.empty() ? "" : ", ");
+    names += key.is_string() ? key.as_string() : fmt::format("({})", key.type_name());
+  }
+  return names.empty() ? "nothing" : names;
+}
+
+}  // namespace
+
+const Value* Dict::find(const std::string& key) const {
+  for (const auto& [name, value] : items) {
+    const auto* text = std::get_if<std::string>(&name.data);
+    if (text != nullptr && *text == key) {
+      return &value;
+    }
+  }
+  return nullptr;
+}
+
+void Dict::set(const std::string& key, Value value) {
+  for (auto& [name, old] : items) {
+    const auto* text = std::get_if<std::string>(&name.data);
+    if (text != nullptr && *text == key) {
+      old = std::move(value);
+      return;
+    }
+  }
+  items.emplace_back(key, std::move(value));
+}
+
+std::string Value::type_name() const {
+  struct Namer {
+    std::string operator()(std::monostate) const { return "None"; }
+    std::string operator()(bool) const { return "bool"; }
+    std::string operator()(int64_t) const { return "int"; }
+    std::string operator()(double) const { return "float"; }
+    std::string operator()(const std::string&) const { return "str"; }
+    std::string operator()(const at::Tensor&) const { return "Tensor"; }
+    std::string operator()(const List&) const { return "list"; }
+    std::string operator()(const Tuple&) const { return "tuple"; }
+    std::string operator()(const Dict& dict) const { return dict.ordered ? "OrderedDict" : "dict"; }
+    std::string operator()(const std::shared_ptr<StubObject>& stub) const { return stub->full_name(); }
+    std::string operator()(const Bytes&) const { return "bytes"; }
+  };
+  return std::visit(Namer{}, data);
+}
+
+bool Value::as_bool(const std::string& path) const {
+  if (const auto* value = std::get_if<bool>(&data)) {
+    return *value;
+  }
+  const auto* tensor = std::get_if<at::Tensor>(&data);
+  if (tensor != nullptr && tensor->defined() && tensor->scalar_type() == at::kBool &&
+      tensor->numel() == 1) {
+    return tensor->item<bool>();
+  }
+  throw_type_error(path, "a bool", *this);
+}
+
+int64_t Value::as_int(const std::string& path) const {
+  if (const auto* value = std::get_if<int64_t>(&data)) {
+    return *value;
+  }
+  const auto* tensor = std::get_if<at::Tensor>(&data);
+  if (tensor != nullptr && tensor->defined() && tensor->scalar_type() == at::kLong &&
+      tensor->numel() == 1) {
+    return tensor->item<int64_t>();
+  }
+  const auto number = number_in_tensor(*this);
+  constexpr double kExact = 9007199254740992.0;  // 2^53
+  if (!number || std::floor(*number) != *number || std::abs(*number) > kExact) {
+    throw_type_error(path, "a whole number", *this);
+  }
+  return static_cast<int64_t>(*number);
+}
+
+double Value::as_double(const std::string& path) const {
+  if (const auto* value = std::get_if<double>(&data)) {
+    return *value;
+  }
+  if (const auto* value = std::get_if<int64_t>(&data)) {
+    return static_cast<double>(*value);
+  }
+  const auto number = number_in_tensor(*this);
+  if (!number) {
+    throw_type_error(path, "a number", *this);
+  }
+  return *number;
+}
+
+const std::string& Value::as_string(const std::string& path) const {
+  if (const auto* value = std::get_if<std::string>(&data)) {
+    return *value;
+  }
+  throw_type_error(path, "a str", *this);
+}
+
+const at::Tensor& Value::as_tensor(const std::string& path) const {
+  const auto* value = std::get_if<at::Tensor>(&data);
+  if (value != nullptr && value->defined()) {
+    return *value;
+  }
+  throw_type_error(path, "a Tensor", *this);
+}
+
+const std::vector<Value>& Value::as_sequence(const std::string& path) const {
+  if (const auto* list = std::get_if<List>(&data)) {
+    return list->items;
+  }
+  if (const auto* tuple = std::get_if<Tuple>(&data)) {
+    return tuple->items;
+  }
+  throw_type_error(path, "a list or tuple", *this);
+}
+
+const Dict& Value::as_dict(const std::string& path) const {
+  if (const auto* dict = std::get_if<Dict>(&data)) {
+    return *dict;
+  }
+  throw_type_error(path, "a dict", *this);
+}
+
+Dict& Value::as_dict(const std::string& path) {
+  return const_cast<Dict&>(static_cast<const Value*>(this)->as_dict(path));
+}
+
+std::string Cursor::where() const {
+  const std::string path = path_.empty() ? "/" : path_;
+  return file_.empty() ? path : file_ + ": " + path;
+}
+
+bool Cursor::has(const std::string& key) const {
+  return value_->is_dict() && value_->as_dict().find(key) != nullptr;
+}
+
+Cursor Cursor::at(const std::string& key) const {
+  const Dict& dict = value_->as_dict(where());
+  const Value* child = dict.find(key);
+  if (child == nullptr) {
+    throw DataError("{}: expected an entry '{}', got {}", where(), key, names_of(dict));
+  }
+  Cursor cursor(*child, file_);
+  cursor.path_ = path_ + "/" + key;
+  return cursor;
+}
+
+Cursor Cursor::at(size_t index) const {
+  const std::vector<Value>& items = value_->as_sequence(where());
+  if (index >= items.size()) {
+    throw DataError("{}: expected at least {} items, got {}", where(), index + 1, items.size());
+  }
+  Cursor cursor(items[index], file_);
+  cursor.path_ = path_ + "/" + std::to_string(index);
+  return cursor;
+}
+
+std::optional<Cursor> Cursor::find(const std::string& key) const {
+  if (!has(key)) {
+    return std::nullopt;
+  }
+  return at(key);
+}
+
+size_t Cursor::size() const {
+  return value_->is_dict() ? value_->as_dict().items.size() : value_->as_sequence(where()).size();
+}
+
+StateDict Cursor::as_state_dict() const {
+  StateDict tensors;
+  for (const auto& [key, value] : value_->as_dict(where()).items) {
+    const std::string& name = key.as_string(where() + " (a key)");
+    tensors.emplace_back(name, value.as_tensor(where() + "/" + name));
+  }
+  return tensors;
+}
+
+Dict to_dict(const StateDict& tensors) {
+  Dict dict;
+  dict.ordered = true;
+  dict.items.reserve(tensors.size());
+  for (const auto& [name, tensor] : tensors) {
+    dict.items.emplace_back(name, tensor);
+  }
+  return dict;
+}
+
+const at::Tensor* find_tensor(const StateDict& tensors, const std::string& name) {
+  for (const auto& [key, tensor] : tensors) {
+    if (key == name) {
+      return &tensor;
+    }
+  }
+  return nullptr;
+}
+
+StateDict strip_prefix(const StateDict& tensors, const std::string& prefix) {
+  StateDict result;
+  for (const auto& [name, tensor] : tensors) {
+    if (name.starts_with(prefix)) {
+      result.emplace_back(name.substr(prefix.size()), tensor);
+    }
+  }
+  return result;
+}
+
+}  // namespace dalle2
