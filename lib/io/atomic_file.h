@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Files that are whole or absent.
+//
+// Test hook: DALLE2_FAIL_AT="open|write|fsync|rename|dirsync:<n>:<abort|eio|enospc>" makes the n-th such
+// call of the process (from 1) fail with that errno, or ends the process at that moment as kill -9
+// would (exit status 137; a write is torn in the middle). Calls are counted from the moment the
+// variable takes its value.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +17,14 @@ namespace dalle2 {
 /// destroyed before commit() removes the part and leaves an older `path` as it was.
 class AtomicFile {
  public:
-  /// Creates missing parent folders. @throws ResourceError (disk full), DataError (cannot be written)
+  /// Creates missing parent folders. @throws ResourceError (disk full, failing or over quota),
+  /// DataError (cannot be written: permission, a folder in the way, read-only)
   explicit AtomicFile(std::string path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
+  /// Appends through a buffer. @throws as the constructor
   void write(const void* data, size_t size);
   /// Bytes written so far.
   uint64_t position() const { return position_; }
@@ -25,11 +32,17 @@ class AtomicFile {
   const std::string& part_path() const { return part_path_; }
   /// Flushes to the disk without renaming (so that the part can be read back).
   void sync();
+  /// Flushes, renames onto `path` and flushes the folder; nothing can be written afterwards.
   void commit();
 
  private:
+  void flush_buffer();
+  void write_through(const char* data, size_t size);
+
   std::string path_, part_path_;
+  std::string buffer_;
   int descriptor_ = -1;
+  bool part_exists_ = false;
   uint64_t position_ = 0;
 };
 
@@ -39,7 +52,8 @@ void write_file_atomically(const std::string& path, const std::string& content);
 void copy_file_atomically(const std::string& from, const std::string& to);
 /// The whole file. @throws DataError naming the path and the reason
 std::string read_file(const std::string& path);
-/// Removes `*.part` files below `folder` that an interrupted run left. @return how many
+/// Removes `*.part` files below `folder` that an interrupted run left; links are not followed, and
+/// what cannot be read or removed is passed over. @return how many
 int sweep_parts(const std::string& folder);
 
 }  // namespace dalle2

@@ -14,13 +14,20 @@ struct Image {
   std::vector<uint8_t> pixels;
 };
 
+/// Pillow's limit against decompression bombs.
+inline constexpr int64_t kMostImagePixels = 178'956'970;
+
 enum class Interpolation { kNearest, kBox, kBilinear, kHamming, kBicubic, kLanczos };
 
-/// Decodes JPEG, PNG or WebP by content (a PNG named .jpg works), to RGB like Pillow's convert("RGB").
-/// @param origin names the picture in errors. @throws DataError (not a picture, truncated, too large)
+/// Decodes JPEG, PNG or WebP by content (a PNG named .jpg works), to RGB like Pillow's convert("RGB"):
+/// alpha is dropped, an EXIF orientation is ignored, 16 bits become 8.
+/// @param origin names the picture in errors
+/// @throws DataError (not a picture, truncated, damaged, too large), before anything is allocated for a size
+/// beyond kMostImagePixels
 Image decode_image(const std::string& content, const std::string& origin);
 
-/// Pillow's Image.resize(box=crop): crops `left, top, width, height`, then resamples to the size; bit-equal.
+/// Crops `left, top, width, height` (inside the image), then resamples to the size: torchvision's
+/// resized_crop on a Pillow image, bit-equal. Pixels outside the crop have no influence.
 Image crop_resize(const Image& image, int left, int top, int width, int height,
                   int out_width, int out_height, Interpolation mode);
 
@@ -33,6 +40,6 @@ Interpolation interpolation_from_name(const std::string& name);
 
 std::string encode_png(const Image& image);
 void write_png(const std::string& path, const Image& image);  ///< whole or not at all
-std::string encode_jpeg(const Image& image, int quality);
+std::string encode_jpeg(const Image& image, int quality);  ///< quality 1 to 100, colour not subsampled
 
 }  // namespace dalle2

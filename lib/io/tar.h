@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,15 +16,29 @@ struct TarMember {
   std::string content;
 };
 
-/// Walks the regular files of a tar in order. Plain, gzip, xz and zstd are told by content.
+/// Fills `buffer` with up to `capacity` bytes. @return how many, 0 at the end. @throws DataError
+using ByteSource = std::function<size_t(char* buffer, size_t capacity)>;
+
+/// What a tar may ask of us.
+struct TarLimits {
+  uint64_t member_bytes = uint64_t{1} << 30;       ///< the largest member
+  uint64_t suspicious_bytes = uint64_t{1} << 30;   ///< unpacked bytes from which the ratio is watched
+  double inflate_ratio = 200;                      ///< unpacked to packed
+};
+
+/// Walks the regular files of a tar in order; folders, links and devices are passed over. ustar, GNU
+/// and PAX names of any length. Plain, gzip, bzip2, xz and zstd are told by content.
 class TarReader {
  public:
   /// @throws DataError naming the file and the reason
-  explicit TarReader(const std::string& path);
+  explicit TarReader(const std::string& path, TarLimits limits = {});
+  /// From any stream; `origin` names it in errors.
+  TarReader(ByteSource source, const std::string& origin, TarLimits limits = {});
   ~TarReader();
   TarReader(const TarReader&) = delete;
   TarReader& operator=(const TarReader&) = delete;
-  /// Reads the next regular file. @return false at the end. @throws DataError (truncated, damaged)
+  /// Reads the next regular file. @return false at the end. @throws DataError (truncated, damaged,
+  /// too large) naming the file, the last whole member and the offset; the reader is done then
   bool next(TarMember& member);
 
  private:
@@ -31,7 +46,8 @@ class TarReader {
   std::unique_ptr<State> state_;
 };
 
-/// Writes a tar, whole or not at all.
+/// Writes a tar, whole or not at all. The same members give the same bytes (ustar, PAX where a name
+/// needs it; time 0, owner 0, mode 0644).
 class TarWriter {
  public:
   explicit TarWriter(const std::string& path, bool gzip = false);

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: MIT
+#include "io/atomic_file.h"
+
+#include "base/error.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <mutex>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kBufferBytes = size_t{1} << 18;
+constexpr int kKilledStatus = 137;  // what a shell reports after kill -9
+
+enum class FailAction { kNone, kAbort, kEio, kEnospc };
+
+/// DALLE2_FAIL_AT, counted over the whole process.
+class FailPoint {
+ public:
+  /// To be asked at the beginning of each call of the kind `operation`.
+  FailAction next(std::string_view operation) {
+    const char* text = std::getenv("DALLE2_FAIL_AT");
+    if (text == nullptr) {
+      return FailAction::kNone;
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (spec_ != text) {
+      parse(text);
+    }
+    if (action_ == FailAction::kNone || operation != operation_ || ++calls_ != at_) {
+      return FailAction::kNone;
+    }
+    return action_;
+  }
+
+ private:
+  void parse(const char* text) {
+    spec_ = text;
+    calls_ = 0;
+    action_ = FailAction::kNone;
+    const size_t first = spec_.find(':');
+    const size_t second = first == std::string::npos ? first : spec_.find(':', first + 1);
+    if (second == std::string::npos) {
+      return;
+    }
+    operation_ = spec_.substr(0, first);
+    at_ = 0;
+    std::from_chars(spec_.data() + first + 1, spec_.data() + second, at_);
+    const std::string action = spec_.substr(second + 1);
+    action_ = action == "abort"    ? FailAction::kAbort
+              : action == "eio"    ? FailAction::kEio
+              : action == "enospc" ? FailAction::kEnospc
+                                   : FailAction::kNone;
+  }
+
+  std::mutex mutex_;
+  std::string spec_, operation_;
+  int64_t at_ = 0, calls_ = 0;
+  FailAction action_ = FailAction::kNone;
+};
+
+/// True if the call is to fail now, with errno set. Does not return for `abort`.
+bool fails_here(std::string_view operation) {
+  static FailPoint fail_point;
+  switch (fail_point.next(operation)) {
+    case FailAction::kNone: return false;
+    case FailAction::kAbort: _exit(kKilledStatus);
+    case FailAction::kEio: errno = EIO; return true;
+    case FailAction::kEnospc: errno = ENOSPC; return true;
+  }
+  return false;
+}
+
+[[noreturn]] void throw_write_error(const std::string& path, const char* doing, int error_number) {
+  switch (error_number) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      throw ResourceError(
+          "{}: cannot {}: {}.\n  Free some space (an older file of this name is untouched), or "
+          "choose another folder, and run again.",
+          path, doing, errno_text(error_number));
+    case EIO:
+      throw ResourceError(
+          "{}: cannot {}: {}.\n  The disk or the network file system fails; an older file of this "
+          "name is untouched.",
+          path, doing, errno_text(error_number));
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      throw DataError(
+          "{}: cannot {}: {}.\n  Make the folder writable for this user, or choose another one.", path,
+          doing, errno_text(error_number));
+    default:
+      throw DataError("{}: cannot {}: {}", path, doing, errno_text(error_number));
+  }
+}
+
+/// fsync of a folder, so that a rename or a new entry in it outlives a power cut.
+/// @return 0 or errno
+int sync_folder(const std::string& folder) {
+  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) {
+    return errno == EACCES ? 0 : errno;  // a folder may be writable and yet not readable
+  }
+  int result = 0;
+  while ((result = fsync(descriptor)) != 0 && errno == EINTR) {
+  }
+  const int error_number = result == 0 ? 0 : errno;
+  close(descriptor);
+  // Some file systems refuse to sync a folder; there is nothing more that could be done.
+  return error_number == EINVAL || error_number == ENOTSUP || error_number == EROFS ? 0 : error_number;
+}
+
+std::string parent_folder(const std::string& path) {
+  const std::string parent = fs::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+/// mkdir -p, with each new entry flushed.
+void create_folders(const std::string& folder, const std::string& for_path) {
+  std::error_code ignored;
+  if (fs::exists(folder, ignored)) {
+    return;
+  }
+  const std::string parent = parent_folder(folder);
+  if (parent != folder) {
+    create_folders(parent, for_path);
+  }
+  if (mkdir(folder.c_str(), 0777) != 0) {
+    if (errno != EEXIST) {
+      throw_write_error(for_path, "create its folder", errno);
+    }
+    return;
+  }
+  if (const int error_number = sync_folder(parent)) {
+    throw_write_error(for_path, "flush the folder above it", error_number);
+  }
+}
+
+/// An open file that is closed with its scope.
+struct Descriptor {
+  int value;
+  explicit Descriptor(int descriptor) : value(descriptor) {}
+  ~Descriptor() {
+    if (value >= 0) {
+      close(value);
+    }
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+};
+
+/// Hands the file to `sink` piece by piece.
+void read_pieces(const std::string& path, const std::function<void(const char*, size_t)>& sink) {
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.value < 0) {
+    throw DataError("{}: cannot be opened: {}", path, errno_text(errno));
+  }
+  std::string piece(kBufferBytes, '\0');
+  while (true) {
+    const ssize_t got = read(file.value, piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got < 0) {
+      throw DataError("{}: cannot be read: {}", path, errno_text(errno));
+    }
+    if (got == 0) {
+      return;
+    }
+    sink(piece.data(), static_cast<size_t>(got));
+  }
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), part_path_(path_ + ".part") {
+  create_folders(parent_folder(path_), path_);
+  std::error_code ignored;
+  if (fs::is_directory(path_, ignored)) {
+    throw_write_error(path_, "write", EISDIR);
+  }
+  // A link in the part's place could point anywhere; it is never followed.
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW;
+  if (!fails_here("open")) {
+    do {
+      descriptor_ = open(part_path_.c_str(), kFlags, 0666);
+    } while (descriptor_ < 0 && errno == EINTR);
+  }
+  if (descriptor_ < 0) {
+    throw_write_error(part_path_, "create the file", errno);
+  }
+  part_exists_ = true;
+  buffer_.reserve(kBufferBytes);
+}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_ >= 0) {
+    close(descriptor_);
+  }
+  if (part_exists_) {
+    unlink(part_path_.c_str());
+  }
+}
+
+void AtomicFile::write(const void* data, size_t size) {
+  D2_CHECK(descriptor_ >= 0, "{}: write after commit", path_);
+  const char* bytes = static_cast<const char*>(data);
+  position_ += size;
+  if (buffer_.size() + size <= kBufferBytes) {
+    buffer_.append(bytes, size);
+    return;
+  }
+  flush_buffer();
+  if (size < kBufferBytes) {
+    buffer_.append(bytes, size);
+  } else {
+    write_through(bytes, size);
+  }
+}
+
+void AtomicFile::flush_buffer() {
+  write_through(buffer_.data(), buffer_.size());
+  buffer_.clear();
+}
+
+void AtomicFile::write_through(const char* data, size_t size) {
+  // Larger calls gain nothing, and Linux cuts them at 2 GiB anyway.
+  constexpr size_t kLargestWrite = size_t{1} << 24;
+  while (size > 0) {
+    const size_t wanted = std::min(size, kLargestWrite);
+    const char* spec = std::getenv("DALLE2_FAIL_AT");
+    if (spec != nullptr && std::string_view(spec).starts_with("write:")) {
+      // A torn write: half of it reaches the file before the failure strikes.
+      const off_t before = lseek(descriptor_, 0, SEEK_CUR);
+      const ssize_t torn = ::write(descriptor_, data, wanted / 2);
+      if (fails_here("write")) {
+        throw_write_error(part_path_, "write", errno);
+      }
+      if (torn > 0 && lseek(descriptor_, before, SEEK_SET) < 0) {
+        throw_write_error(part_path_, "write", errno);
+      }
+    }
+    const ssize_t written = ::write(descriptor_, data, wanted);
+    if (written < 0) {
+      if (errno == EINTR) {
+        continue;
+      }
+      throw_write_error(part_path_, "write", errno);
+    }
+    data += written;
+    size -= static_cast<size_t>(written);
+  }
+}
+
+void AtomicFile::sync() {
+  D2_CHECK(descriptor_ >= 0, "{}: sync after commit", path_);
+  flush_buffer();
+  if (fails_here("fsync")) {
+    throw_write_error(part_path_, "flush to the disk", errno);
+  }
+  while (fsync(descriptor_) != 0) {
+    if (errno == EINTR) {
+      continue;
+    }
+    if (errno == EINVAL || errno == ENOTSUP) {
+      return;  // not a file of a disk (a pipe, /dev/full's like): nothing to flush
+    }
+    throw_write_error(part_path_, "flush to the disk", errno);
+  }
+}
+
+void AtomicFile::commit() {
+  sync();
+  const int closed = close(std::exchange(descriptor_, -1));
+  if (closed != 0 && errno != EINTR) {
+    throw_write_error(part_path_, "close", errno);
+  }
+  if (fails_here("rename") || rename(part_path_.c_str(), path_.c_str()) != 0) {
+    throw_write_error(path_, "rename the finished part onto it", errno);
+  }
+  part_exists_ = false;
+  const int error_number =
+      fails_here("dirsync") ? errno : sync_folder(parent_folder(path_));
+  if (error_number != 0) {
+    throw_write_error(path_, "flush its folder", error_number);
+  }
+}
+
+void write_file_atomically(const std::string& path, const std::string& content) {
+  AtomicFile file(path);
+  file.write(content.data(), content.size());
+  file.commit();
+}
+
+void copy_file_atomically(const std::string& from, const std::string& to) {
+  AtomicFile file(to);
+  read_pieces(from, [&](const char* data, size_t size) { file.write(data, size); });
+  file.commit();
+}
+
+std::string read_file(const std::string& path) {
+  std::string content;
+  struct stat status {};
+  if (stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode)) {
+    content.reserve(static_cast<size_t>(status.st_size));
+  }
+  read_pieces(path, [&](const char* data, size_t size) { content.append(data, size); });
+  return content;
+}
+
+int sweep_parts(const std::string& folder) {
+  int removed = 0;
+  std::error_code error;
+  fs::recursive_directory_iterator walk(folder, fs::directory_options::skip_permission_denied, error);
+  std::vector<fs::path> stale;
+  while (!error && walk != fs::recursive_directory_iterator()) {
+    std::error_code ignored;
+    if (walk->path().extension() == ".part" && walk->symlink_status(ignored).type() == fs::file_type::regular) {
+      stale.push_back(walk->path());
+    }
+    walk.increment(error);
+  }
+  for (const fs::path& path : stale) {
+    std::error_code ignored;
+    removed += fs::remove(path, ignored) ? 1 : 0;
+  }
+  return removed;
+}
+
+}  // namespace dalle2

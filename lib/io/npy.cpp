@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: MIT
+#include "io/npy.h"
+
+#include "base/error.h"
+#include "io/atomic_file.h"
+
+#include <bit>
+#include <charconv>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <string_view>
+
+namespace dalle2 {
+namespace {
+
+constexpr std::string_view kMagic("\x93NUMPY", 6);
+constexpr size_t kLargestHeader = size_t{1} << 20;  // NumPy itself stops at 10,000 bytes
+constexpr size_t kMostDimensions = 64;              // as NumPy
+
+struct Header {
+  std::optional<std::string> descr;
+  std::optional<bool> fortran_order;
+  std::optional<std::vector<int64_t>> shape;
+};
+
+/// The header's grammar, a part of Python's: a dict of text keys whose values are a text, True or
+/// False, or a tuple of integers.
+class HeaderParser {
+ public:
+  HeaderParser(std::string_view text, const std::string& origin) : text_(text), origin_(origin) {}
+
+  Header parse() {
+    Header header;
+    expect('{');
+    while (!take('}')) {
+      const std::string key = quoted_text();
+      expect(':');
+      if (key == "descr") {
+        if (peek() == '[') {
+          throw DataError("{}: a structured NumPy array (records); expected plain numbers", origin_);
+        }
+        header.descr = quoted_text();
+      } else if (key == "fortran_order") {
+        header.fortran_order = boolean();
+      } else if (key == "shape") {
+        header.shape = tuple();
+      } else {
+        fail("the key descr, fortran_order or shape");
+      }
+      if (!take(',') && peek() != '}') {
+        fail("',' or '}'");
+      }
+    }
+    if (peek() != '\0') {
+      fail("nothing after '}'");
+    }
+    return header;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& expected) const {
+    throw DataError("{}: damaged NumPy header at its byte {}: expected {}", origin_, position_, expected);
+  }
+  /// The next character that is no space; NUL at the end.
+  char peek() {
+    while (position_ < text_.size() && std::strchr(" \t\r\n", text_[position_]) != nullptr &&
+           text_[position_] != '\0') {
+      ++position_;
+    }
+    return position_ < text_.size() ? text_[position_] : '\0';
+  }
+  bool take(char wanted) {
+    if (peek() != wanted) {
+      return false;
+    }
+    ++position_;
+    return true;
+  }
+  void expect(char wanted) {
+    if (!take(wanted)) {
+      fail(fmt::format("'{}'", wanted));
+    }
+  }
+  std::string quoted_text() {
+    const char quote = peek();
+    if (quote != '\'' && quote != '"') {
+      fail("a quoted text");
+    }
+    const size_t end = text_.find(quote, ++position_);
+    if (end == std::string_view::npos) {
+      fail("a closing quote");
+    }
+    const std::string value(text_.substr(position_, end - position_));
+    position_ = end + 1;
+    return value;
+  }
+  bool boolean() {
+    peek();
+    for (const bool value : {true, false}) {
+      const std::string_view word = value ? "True" : "False";
+      if (text_.substr(position_).starts_with(word)) {
+        position_ += word.size();
+        return value;
+      }
+    }
+    fail("True or False");
+  }
+  std::vector<int64_t> tuple() {
+    std::vector<int64_t> values;
+    expect('(');
+    while (!take(')')) {
+      int64_t value = 0;
+      peek();
+      const char* begin = text_.data() + position_;
+      const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), value);
+      if (error != std::errc()) {
+        fail("an integer of the shape");
+      }
+      if (value < 0) {
+        throw DataError("{}: NumPy header with the negative dimension {}", origin_, value);
+      }
+      position_ += static_cast<size_t>(end - begin);
+      values.push_back(value);
+      if (values.size() > kMostDimensions) {
+        throw DataError("{}: NumPy header with more than {} dimensions", origin_, kMostDimensions);
+      }
+      if (!take(',') && peek() != ')') {
+        fail("',' or ')'");
+      }
+    }
+    return values;
+  }
+
+  std::string_view text_;
+  const std::string& origin_;
+  size_t position_ = 0;
+};
+
+NpyType type_from_descr(const std::string& descr, const std::string& origin) {
+  struct Row {
+    const char* descr;
+    NpyType type;
+  };
+  constexpr Row kRows[] = {
+      {"<f2", NpyType::kFloat16}, {"<f4", NpyType::kFloat32}, {"<f8", NpyType::kFloat64},
+      {"<i8", NpyType::kInt64},   {"|u1", NpyType::kUint8},   {"|b1", NpyType::kBool},
+  };
+  for (const Row& row : kRows) {
+    if (descr == row.descr) {
+      return row.type;
+    }
+  }
+  if (descr.starts_with('>')) {
+    throw DataError(
+        "{}: big-endian NumPy values '{}'; expected little-endian.\n  Convert with "
+        "array.astype('<{}') and save again.",
+        origin, descr, descr.substr(1));
+  }
+  throw DataError(
+      "{}: NumPy type '{}'; expected float16, float32, float64, int64, uint8 or bool "
+      "(<f2 <f4 <f8 <i8 |u1 |b1)",
+      origin, descr);
+}
+
+uint64_t little_endian(std::string_view bytes) {
+  uint64_t value = 0;
+  for (size_t i = bytes.size(); i-- > 0;) {
+    value = value << 8 | static_cast<unsigned char>(bytes[i]);
+  }
+  return value;
+}
+
+/// The header's text, and where the values begin.
+struct Preamble {
+  std::string_view header;
+  size_t data_begin;
+};
+
+Preamble read_preamble(std::string_view content, const std::string& origin) {
+  if (!content.starts_with(kMagic)) {
+    throw DataError("{}: not a NumPy .npy file ({})", origin,
+                    content.empty() ? "it is empty" : "it does not begin with \\x93NUMPY");
+  }
+  if (content.size() < 10) {
+    throw DataError("{}: truncated NumPy file ({} bytes)", origin, content.size());
+  }
+  const int version = static_cast<unsigned char>(content[6]);
+  if (version != 1 && version != 2) {
+    throw DataError("{}: NumPy format version {}; expected 1 or 2", origin, version);
+  }
+  const size_t length_bytes = version == 1 ? 2 : 4;
+  if (content.size() < 8 + length_bytes) {
+    throw DataError("{}: truncated NumPy file ({} bytes)", origin, content.size());
+  }
+  const uint64_t length = little_endian(content.substr(8, length_bytes));
+  const size_t begin = 8 + length_bytes;
+  if (length > kLargestHeader) {
+    throw DataError("{}: NumPy header of {} bytes; expected at most {}", origin, length, kLargestHeader);
+  }
+  if (length > content.size() - begin) {
+    throw DataError("{}: truncated NumPy header: {} bytes announced, {} there", origin, length,
+                    content.size() - begin);
+  }
+  return {content.substr(begin, length), begin + length};
+}
+
+template <class T>
+T load(const char* bytes) {
+  T value;
+  std::memcpy(&value, bytes, sizeof(T));
+  return value;
+}
+
+std::vector<float> convert(NpyType type, const char* bytes, size_t count) {
+  std::vector<float> values(count);
+  switch (type) {
+    case NpyType::kFloat16:
+      for (size_t i = 0; i < count; ++i) {
+        values[i] = float16_to_float32(load<uint16_t>(bytes + 2 * i));
+      }
+      break;
+    case NpyType::kFloat32:
+      if (count > 0) {
+        std::memcpy(values.data(), bytes, 4 * count);
+      }
+      break;
+    case NpyType::kFloat64:
+      for (size_t i = 0; i < count; ++i) {
+        values[i] = static_cast<float>(load<double>(bytes + 8 * i));
+      }
+      break;
+    case NpyType::kInt64:
+      for (size_t i = 0; i < count; ++i) {
+        values[i] = static_cast<float>(load<int64_t>(bytes + 8 * i));
+      }
+      break;
+    case NpyType::kUint8:
+      for (size_t i = 0; i < count; ++i) {
+        values[i] = static_cast<float>(load<uint8_t>(bytes + i));
+      }
+      break;
+    case NpyType::kBool:
+      for (size_t i = 0; i < count; ++i) {
+        values[i] = bytes[i] != 0 ? 1.0F : 0.0F;
+      }
+      break;
+  }
+  return values;
+}
+
+}  // namespace
+
+size_t npy_item_size(NpyType type) {
+  switch (type) {
+    case NpyType::kFloat16: return 2;
+    case NpyType::kFloat32: return 4;
+    case NpyType::kFloat64:
+    case NpyType::kInt64: return 8;
+    case NpyType::kUint8:
+    case NpyType::kBool: return 1;
+  }
+  return 0;
+}
+
+float float16_to_float32(uint16_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
+  const uint32_t magnitude = bits & 0x7fffU;
+  if (magnitude < 0x0400) {
+    // Zero and subnormals: integer arithmetic, so that no flush-to-zero mode of the CPU can matter.
+    const float value = static_cast<float>(magnitude) * 0x1p-24F;
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | sign);
+  }
+  // The exponent moves from bias 15 to bias 127; infinity and NaN to its largest value.
+  const uint32_t exponent_shift = magnitude >= 0x7c00 ? (255U - 31U) << 23 : (127U - 15U) << 23;
+  return std::bit_cast<float>(sign | ((magnitude << 13) + exponent_shift));
+}
+
+int64_t NpyArray::numel() const {
+  int64_t count = 1;
+  for (const int64_t size : shape) {
+    count *= size;
+  }
+  return count;
+}
+
+std::vector<float> NpyArray::to_float32() const {
+  return convert(type, bytes.data(), static_cast<size_t>(numel()));
+}
+
+std::vector<float> NpyArray::row_float32(int64_t row) const {
+  D2_CHECK(!shape.empty() && row >= 0 && row < shape[0], "row {} of a NumPy array", row);
+  const size_t values = static_cast<size_t>(numel() / shape[0]);
+  return convert(type, bytes.data() + static_cast<size_t>(row) * values * npy_item_size(type), values);
+}
+
+NpyArray parse_npy(const std::string& content, const std::string& origin) {
+  const Preamble preamble = read_preamble(content, origin);
+  Header header = HeaderParser(preamble.header, origin).parse();
+  if (!header.descr || !header.fortran_order || !header.shape) {
+    throw DataError("{}: NumPy header without {}", origin,
+                    !header.descr           ? "descr"
+                    : !header.fortran_order ? "fortran_order"
+                                            : "shape");
+  }
+  NpyArray array;
+  array.type = type_from_descr(*header.descr, origin);
+  array.shape = std::move(*header.shape);
+  if (*header.fortran_order && array.shape.size() > 1) {
+    throw DataError(
+        "{}: NumPy array in Fortran order; expected C order.\n  Save np.ascontiguousarray(array).",
+        origin);
+  }
+  uint64_t expected = npy_item_size(array.type);
+  bool too_large = false;
+  for (const int64_t size : array.shape) {
+    too_large = too_large || __builtin_mul_overflow(expected, static_cast<uint64_t>(size), &expected);
+  }
+  // A zero dimension would hide an overflow of the others.
+  too_large = too_large || expected > static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  const uint64_t found = content.size() - preamble.data_begin;
+  if (too_large || found != expected) {
+    throw DataError("{}: {} NumPy file: shape [{}] of '{}' takes {} bytes, {} are there", origin,
+                    too_large || found < expected ? "truncated" : "oversize",
+                    fmt::join(array.shape, ", "), *header.descr,
+                    too_large ? std::string("more than 2^63") : std::to_string(expected), found);
+  }
+  array.bytes = content.substr(preamble.data_begin);
+  return array;
+}
+
+NpyArray read_npy(const std::string& path) {
+  return parse_npy(read_file(path), path);
+}
+
+std::string format_npy_float32(const std::vector<int64_t>& shape, const float* values) {
+  size_t count = 1;
+  for (const int64_t size : shape) {
+    count *= static_cast<size_t>(size);
+  }
+  std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}{}), }}",
+                                   fmt::join(shape, ", "), shape.size() == 1 ? "," : "");
+  // Values begin at a multiple of 64 bytes, and the header ends in a newline, as NumPy writes it.
+  header.append(63 - (kMagic.size() + 4 + header.size()) % 64, ' ');
+  header += '\n';
+  std::string file(kMagic);
+  file += '\x01';
+  file += '\0';
+  file += static_cast<char>(header.size() & 0xff);
+  file += static_cast<char>(header.size() >> 8);
+  file += header;
+  file.append(reinterpret_cast<const char*>(values), 4 * count);
+  return file;
+}
+
+void write_npy_float32(const std::string& path, const std::vector<int64_t>& shape, const float* values) {
+  write_file_atomically(path, format_npy_float32(shape, values));
+}
+
+}  // namespace dalle2

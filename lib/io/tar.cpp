@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: MIT
+#include "io/tar.h"
+
+#include "base/error.h"
+#include "io/atomic_file.h"
+
+#include <archive.h>
+#include <archive_entry.h>
+#include <fcntl.h>
+#include <locale.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <exception>
+#include <utility>
+
+namespace dalle2 {
+namespace {
+
+constexpr size_t kBlockBytes = size_t{1} << 18;
+
+/// libarchive converts names through the thread's locale; in "C" every non-ASCII name would be lost.
+class Utf8Scope {
+ public:
+  Utf8Scope() : previous_(uselocale(utf8())) {}
+  ~Utf8Scope() { uselocale(previous_); }
+  Utf8Scope(const Utf8Scope&) = delete;
+  Utf8Scope& operator=(const Utf8Scope&) = delete;
+
+ private:
+  static locale_t utf8() {
+    static const locale_t locale = newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
+    return locale;  // null (no such locale) leaves the thread's own in place
+  }
+  locale_t previous_;
+};
+
+std::string last_error(archive* handle) {
+  const char* text = archive_error_string(handle);
+  return text != nullptr ? text : "unknown error";
+}
+
+ByteSource file_source(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) {
+    throw DataError("{}: cannot be opened: {}", path, errno_text(errno));
+  }
+  const std::shared_ptr<void> closer(nullptr, [descriptor](void*) { close(descriptor); });
+  return [descriptor, closer, path](char* buffer, size_t capacity) {
+    while (true) {
+      const ssize_t got = read(descriptor, buffer, capacity);
+      if (got >= 0) {
+        return static_cast<size_t>(got);
+      }
+      if (errno != EINTR) {
+        throw DataError("{}: cannot be read: {}", path, errno_text(errno));
+      }
+    }
+  };
+}
+
+}  // namespace
+
+struct TarReader::State {
+  archive* handle = nullptr;
+  ByteSource source;
+  std::string origin;
+  TarLimits limits;
+  std::string block = std::string(kBlockBytes, '\0');
+  std::string last_name;      // of the last whole member
+  std::exception_ptr failure; // of the source, carried through libarchive
+  bool done = false;
+
+  ~State() {
+    if (handle != nullptr) {
+      archive_read_free(handle);
+    }
+  }
+
+  static la_ssize_t read_block(archive* handle, void* self, const void** block) {
+    State& state = *static_cast<State*>(self);
+    *block = state.block.data();
+    try {
+      return static_cast<la_ssize_t>(state.source(state.block.data(), state.block.size()));
+    } catch (...) {
+      state.failure = std::current_exception();
+      archive_set_error(handle, EIO, "the stream failed");
+      return ARCHIVE_FATAL;
+    }
+  }
+
+  [[noreturn]] void fail(const std::string& reason) {
+    done = true;
+    if (failure) {
+      std::rethrow_exception(failure);
+    }
+    throw DataError("{}: damaged or truncated tar: {} (at byte {}, {})", origin, reason,
+                    archive_read_header_position(handle),
+                    last_name.empty() ? std::string("before the first whole member")
+                                      : "after the member " + last_name);
+  }
+
+  void open_stream() {
+    const Utf8Scope locale;
+    handle = archive_read_new();
+    if (handle == nullptr) {
+      throw ResourceError("{}: out of memory", origin);
+    }
+    archive_read_support_filter_gzip(handle);
+    archive_read_support_filter_bzip2(handle);
+    archive_read_support_filter_xz(handle);
+    archive_read_support_filter_zstd(handle);
+    archive_read_support_format_tar(handle);
+    if (archive_read_open(handle, this, nullptr, &read_block, nullptr) != ARCHIVE_OK) {
+      fail(last_error(handle));
+    }
+  }
+
+  void check_bomb(const std::string& name) {
+    const double packed = static_cast<double>(archive_filter_bytes(handle, -1));
+    const double unpacked = static_cast<double>(archive_filter_bytes(handle, 0));
+    if (unpacked > static_cast<double>(limits.suspicious_bytes) && unpacked > packed * limits.inflate_ratio) {
+      done = true;
+      throw DataError(
+          "{}: {:.0f} bytes have unpacked to {:.0f} at the member {}; refused as a decompression bomb "
+          "(more than {:.0f} times)",
+          origin, packed, unpacked, name, limits.inflate_ratio);
+    }
+  }
+
+  void read_content(archive_entry* entry, TarMember& member) {
+    const int64_t announced = archive_entry_size(entry);
+    if (announced < 0 || static_cast<uint64_t>(announced) > limits.member_bytes) {
+      done = true;
+      throw DataError("{}: the member {} announces {} bytes; at most {} are read", origin, member.name,
+                      announced, limits.member_bytes);
+    }
+    const size_t size = static_cast<size_t>(announced);
+    size_t filled = 0;
+    // Grown as the bytes come, so that a lying header cannot allocate what the file does not hold.
+    while (filled < size) {
+      const size_t wanted = std::min(size - filled, size_t{1} << 24);
+      member.content.resize(filled + wanted);
+      const la_ssize_t got = archive_read_data(handle, member.content.data() + filled, wanted);
+      if (got <= 0) {
+        fail(got == 0 ? "the member " + member.name + " ends early"
+                      : last_error(handle) + " in the member " + member.name);
+      }
+      filled += static_cast<size_t>(got);
+      check_bomb(member.name);
+    }
+    member.content.resize(size);
+  }
+};
+
+TarReader::TarReader(const std::string& path, TarLimits limits)
+    : TarReader(file_source(path), path, limits) {}
+
+TarReader::TarReader(ByteSource source, const std::string& origin, TarLimits limits)
+    : state_(std::make_unique<State>()) {
+  state_->source = std::move(source);
+  state_->origin = origin;
+  state_->limits = limits;
+  state_->open_stream();
+}
+
+TarReader::~TarReader() = default;
+
+bool TarReader::next(TarMember& member) {
+  State& state = *state_;
+  const Utf8Scope locale;
+  while (!state.done) {
+    archive_entry* entry = nullptr;
+    const int result = archive_read_next_header(state.handle, &entry);
+    if (result == ARCHIVE_EOF) {
+      state.done = true;
+      break;
+    }
+    // A warning is about an attribute (a time, an owner, a name of another charset), not the content.
+    if (result != ARCHIVE_OK && result != ARCHIVE_WARN) {
+      state.fail(last_error(state.handle));
+    }
+    state.check_bomb(state.last_name);
+    const char* name = archive_entry_pathname(entry);
+    if (name == nullptr || archive_entry_filetype(entry) != AE_IFREG ||
+        archive_entry_hardlink(entry) != nullptr) {
+      continue;
+    }
+    member.name = name;
+    member.content.clear();
+    state.read_content(entry, member);
+    state.last_name = member.name;
+    return true;
+  }
+  return false;
+}
+
+struct TarWriter::State {
+  AtomicFile file;
+  archive* handle = nullptr;
+  std::exception_ptr failure;  // of the file, carried through libarchive
+
+  explicit State(const std::string& path) : file(path) {}
+  ~State() {
+    if (handle != nullptr) {
+      archive_write_fail(handle);  // else freeing would try to write the end of the tar
+      archive_write_free(handle);
+    }
+  }
+
+  static la_ssize_t write_block(archive* handle, void* self, const void* data, size_t size) {
+    State& state = *static_cast<State*>(self);
+    try {
+      state.file.write(data, size);
+      return static_cast<la_ssize_t>(size);
+    } catch (...) {
+      state.failure = std::current_exception();
+      archive_set_error(handle, EIO, "the file failed");
+      return -1;
+    }
+  }
+
+  void check(int result, const std::string& what) {
+    if (failure) {
+      std::rethrow_exception(failure);
+    }
+    if (result != ARCHIVE_OK && result != ARCHIVE_WARN) {
+      throw DataError("{}: cannot write {}: {}", file.part_path(), what, last_error(handle));
+    }
+  }
+};
+
+TarWriter::TarWriter(const std::string& path, bool gzip) : state_(std::make_unique<State>(path)) {
+  const Utf8Scope locale;
+  state_->handle = archive_write_new();
+  if (state_->handle == nullptr) {
+    throw ResourceError("{}: out of memory", path);
+  }
+  if (gzip) {
+    archive_write_add_filter_gzip(state_->handle);
+    archive_write_set_filter_option(state_->handle, "gzip", "timestamp", nullptr);
+  }
+  archive_write_set_format_pax_restricted(state_->handle);
+  state_->check(archive_write_open(state_->handle, state_.get(), nullptr, &State::write_block, nullptr),
+                "the tar");
+}
+
+TarWriter::~TarWriter() = default;
+
+void TarWriter::add(const std::string& name, const std::string& content) {
+  D2_CHECK(state_->handle != nullptr, "add to a committed tar");
+  const Utf8Scope locale;
+  const std::unique_ptr<archive_entry, void (*)(archive_entry*)> entry(archive_entry_new(),
+                                                                       &archive_entry_free);
+  archive_entry_set_pathname(entry.get(), name.c_str());
+  archive_entry_set_size(entry.get(), static_cast<la_int64_t>(content.size()));
+  archive_entry_set_filetype(entry.get(), AE_IFREG);
+  archive_entry_set_perm(entry.get(), 0644);
+  archive_entry_set_mtime(entry.get(), 0, 0);
+  state_->check(archive_write_header(state_->handle, entry.get()), name);
+  size_t written = 0;
+  while (written < content.size()) {
+    const la_ssize_t result =
+        archive_write_data(state_->handle, content.data() + written, content.size() - written);
+    state_->check(result > 0 ? ARCHIVE_OK : ARCHIVE_FATAL, name);
+    written += static_cast<size_t>(result);
+  }
+}
+
+void TarWriter::commit() {
+  D2_CHECK(state_->handle != nullptr, "a tar is committed once");
+  const Utf8Scope locale;
+  state_->check(archive_write_close(state_->handle), "the end of the tar");
+  archive_write_free(std::exchange(state_->handle, nullptr));
+  state_->file.commit();
+}
+
+}  // namespace dalle2
