@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT
+#include "io/webdataset.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+namespace dalle2 {
+namespace {
+
+/// ASCII only, as every field name in use is; Python would lower other alphabets too.
+std::string lower_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return text;
+}
+
+}  // namespace
+
+// The regular expression of webdataset, ^((?:.*/|)[^.]+)[.]([^/]*)$ : a folder part that is as long as
+// possible (or none), a part without dots, a dot, the field. A folder part has no newline.
+std::optional<std::pair<std::string, std::string>> split_member_name(const std::string& name) {
+  const size_t last_slash = name.rfind('/');
+  const size_t base = last_slash == std::string::npos ? 0 : last_slash + 1;
+  const size_t dot = name.find('.', base);
+  if (dot == std::string::npos) {
+    return std::nullopt;
+  }
+  const size_t newline = name.find('\n');
+  // Where the part without dots may begin: behind a slash or at 0, the rightmost place first. It grows
+  // leftward until a dot gets into it.
+  for (size_t begin = base;;) {
+    if (begin < dot && (begin <= newline || begin == 0)) {
+      return std::make_pair(name.substr(0, dot), name.substr(dot + 1));
+    }
+    if (begin == 0) {
+      return std::nullopt;
+    }
+    const size_t slash = begin >= 2 ? name.rfind('/', begin - 2) : std::string::npos;
+    const size_t next = slash == std::string::npos ? 0 : slash + 1;
+    if (std::string_view(name).substr(next, begin - next).find('.') != std::string_view::npos) {
+      return std::nullopt;
+    }
+    begin = next;
+  }
+}
+
+bool is_meta_member(const std::string& name) {
+  const std::string_view view(name);
+  const size_t slash = view.find('/');
+  if (slash == std::string_view::npos && view.starts_with("__") && view.ends_with("__")) {
+    return true;
+  }
+  std::string_view top = view.substr(0, slash);
+  if (slash == std::string_view::npos && top.ends_with('\n')) {
+    top.remove_suffix(1);  // `$` of Python also matches before a last newline
+  }
+  return top.size() >= 4 && top.starts_with("__") && top.ends_with("__");
+}
+
+const std::string* GroupedSample::find(std::initializer_list<const char*> names) const {
+  for (const char* name : names) {
+    const auto found = fields.find(name);
+    if (found != fields.end()) {
+      return &found->second;
+    }
+  }
+  return nullptr;
+}
+
+SampleGrouper::SampleGrouper(MemberWarning warn) : warn_(std::move(warn)) {}
+
+std::optional<GroupedSample> SampleGrouper::add(TarMember member) {
+  if (is_meta_member(member.name)) {
+    return std::nullopt;
+  }
+  auto split = split_member_name(member.name);
+  if (!split) {
+    return std::nullopt;
+  }
+  std::string& key = split->first;
+  const std::string field = lower_case(std::move(split->second));
+  std::optional<GroupedSample> closed;
+  if (!current_ || current_->key != key) {
+    closed = close();
+    if (closed_keys_.contains(key) && !warned_of_return_) {
+      warned_of_return_ = true;
+      warn(fmt::format("the key {} comes back after other keys, so its fields are in two samples; the "
+                       "members of a sample have to follow each other (tar --sort=name)",
+                       key));
+    }
+    current_ = GroupedSample{std::move(key), {}};
+  }
+  // __key__ and __url__ are fields that webdataset itself sets.
+  if (field == "__key__" || field == "__url__" || current_->fields.contains(field)) {
+    warn(fmt::format("the member {} has the field \"{}\" of its sample a second time; left out",
+                     member.name, field));
+    return closed;
+  }
+  current_->fields.emplace(field, std::move(member.content));
+  return closed;
+}
+
+std::optional<GroupedSample> SampleGrouper::close() {
+  if (!current_) {
+    return std::nullopt;
+  }
+  std::optional<GroupedSample> sample = std::exchange(current_, std::nullopt);
+  closed_keys_.insert(sample->key);
+  const auto bad = sample->fields.find("__bad__");  // a mark that webdataset knows
+  return bad != sample->fields.end() && !bad->second.empty() ? std::nullopt : sample;
+}
+
+std::optional<GroupedSample> SampleGrouper::finish() {
+  std::optional<GroupedSample> sample = close();
+  closed_keys_.clear();
+  warned_of_return_ = false;
+  return sample;
+}
+
+std::optional<std::string> SampleGrouper::abandon() {
+  std::optional<std::string> key;
+  if (current_) {
+    key = std::move(current_->key);
+  }
+  current_.reset();
+  finish();
+  return key;
+}
+
+void SampleGrouper::warn(const std::string& text) const {
+  if (warn_) {
+    warn_(text);
+  }
+}
+
+SampleReader::SampleReader(const std::string& path, MemberWarning warn)
+    : tar_(path), grouper_(std::move(warn)) {}
+
+SampleReader::SampleReader(ByteSource source, const std::string& origin, MemberWarning warn)
+    : tar_(std::move(source), origin), grouper_(std::move(warn)) {}
+
+std::optional<GroupedSample> SampleReader::next() {
+  while (!done_) {
+    TarMember member;
+    bool found = false;
+    try {
+      found = tar_.next(member);
+    } catch (...) {
+      done_ = true;
+      grouper_.abandon();
+      throw;
+    }
+    if (!found) {
+      done_ = true;
+      return grouper_.finish();
+    }
+    if (std::optional<GroupedSample> sample = grouper_.add(std::move(member))) {
+      return sample;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace dalle2
