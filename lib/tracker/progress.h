@@ -51,17 +51,18 @@ class Progress {
 
  private:
   void measure(double now);
-  void show(double now);
+  void print();
 
   ProgressOptions options_;
   ProgressState state_;
   bool has_state_ = false;
-  bool shown_ = false;        ///< state_ has been printed as a plain line
-  double last_shown_ = 0;
-  int64_t measured_samples_ = 0;
-  double measured_at_ = 0;
+  bool printed_ = false;  ///< state_ stands in a plain line
+  bool shown_once_ = false;
+  double shown_at_ = 0;
   bool measuring_ = false;
-  double rate_ = 0;           ///< samples a second, smoothed over some seconds
+  double measured_at_ = 0;
+  int64_t measured_samples_ = 0;
+  double rate_ = 0;  ///< samples a second, smoothed over some seconds
 };
 
 }  // namespace dalle2

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "config/tracker_config.h"
 #include "tracker/python_format.h"
@@ -16,11 +17,11 @@ class Saver {
   virtual ~Saver() = default;
 
   virtual void init() = 0;
-  /// Copies a local file to `target`; `what` names it for people ("latest.pth checkpoint").
+  /// Copies a local file to `target`; `kind` names it for people beside its file name ("checkpoint").
   /// @throws anything: the tracker logs it and goes on
-  virtual void save_file(const std::string& local_path, const std::string& target, const std::string& what) = 0;
-  /// Removes the parts that an interrupted copy left.
-  virtual void sweep() = 0;
+  virtual void save_file(const std::string& local_path,
+                         const std::string& target,
+                         const std::string& kind) = 0;
 
   const SaveTargets& targets() const { return targets_; }
 

@@ -97,7 +97,6 @@ class Tracker {
  private:
   std::string in_data_path(const std::string& name) const;
   void check_data_path() const;
-  void find_auto_resume();
   void prepare_data_path();
   void save_with(Saver& saver, const std::string& target_template, const SaveRequest& request);
 

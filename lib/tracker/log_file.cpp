@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/log_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "tracker/format_spec.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Bytes that are no UTF-8 (a caption's) become replacement characters.
+std::string json_text(const nlohmann::json& value) {
+  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string value_text(const LogValue& value, NonFinite non_finite) {
+  if (const auto* number = std::get_if<int64_t>(&value)) return std::to_string(*number);
+  if (const auto* text = std::get_if<std::string>(&value)) return json_text(*text);
+  const double real = std::get<double>(value);
+  if (!std::isfinite(real) && non_finite == NonFinite::kNull) return "null";
+  return python_repr(real);
+}
+
+/// Where the last whole line of a file ends. A line that lacks only its end is whole.
+struct LastLine {
+  int64_t end = 0;
+  bool needs_newline = false;
+};
+
+LastLine find_last_line(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  file.seekg(0, std::ios::end);
+  const int64_t size = static_cast<int64_t>(file.tellg());
+  std::string tail;
+  int64_t begin = size;
+  constexpr int64_t kBlock = 64 * 1024;
+  while (begin > 0 && tail.find('\n') == std::string::npos) {
+    const int64_t block = std::min(kBlock, begin);
+    begin -= block;
+    std::string bytes(static_cast<size_t>(block), '\0');
+    file.seekg(begin);
+    file.read(bytes.data(), block);
+    tail.insert(0, bytes);
+  }
+  const size_t newline = tail.rfind('\n');
+  const size_t last = newline == std::string::npos ? 0 : newline + 1;
+  const int64_t end = begin + static_cast<int64_t>(last);
+  if (last == tail.size()) return {end, false};
+  const bool whole = nlohmann::json::parse(tail.substr(last), nullptr, /*allow_exceptions=*/false).is_object();
+  return whole ? LastLine{size, true} : LastLine{end, false};
+}
+
+/// Makes `path` end after a whole line.
+void repair(const std::string& path) {
+  const int64_t size = static_cast<int64_t>(fs::file_size(path));
+  const LastLine last = find_last_line(path);
+  if (last.end != size) {
+    fs::resize_file(path, static_cast<uintmax_t>(last.end));
+    log_info("track", "{}: dropped {} bytes of a half-written record", path, size - last.end);
+  }
+  if (last.needs_newline) std::ofstream(path, std::ios::binary | std::ios::app) << '\n';
+}
+
+/// Moves the log of another run out of the way, to the first free PATH.1, PATH.2, ...
+void keep_older(const std::string& path) {
+  int number = 1;
+  while (fs::exists(path + "." + std::to_string(number))) ++number;
+  const std::string kept = path + "." + std::to_string(number);
+  fs::rename(path, kept);
+  log_info("track", "This is a new run: the log of an older one is kept as {}", kept);
+}
+
+}  // namespace
+
+std::string format_record(const LogRecord& record, int64_t step, NonFinite non_finite) {
+  std::string line = "{";
+  for (const auto& [name, value] : record) {
+    line += json_text(name) + ": " + value_text(value, non_finite) + ", ";
+  }
+  return line + "\"step\": " + std::to_string(step) + "}";
+}
+
+LogFile::LogFile(std::string path, bool append) : path_(std::move(path)) {
+  try {
+    if (fs::exists(path_) && fs::file_size(path_) > 0) append ? repair(path_) : keep_older(path_);
+  } catch (const fs::filesystem_error& error) {
+    throw ConfigError("{}: the log cannot be gone on with: {}", path_, error.code().message());
+  }
+  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) throw ConfigError("{}: cannot be written: {}", path_, errno_text(errno));
+}
+
+LogFile::~LogFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+LogFile::LogFile(LogFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      warned_(other.warned_) {}
+
+void LogFile::write(const LogRecord& record, int64_t step) {
+  append_line(format_record(record, step, NonFinite::kNull));
+}
+
+void LogFile::write_images(const std::vector<StoredImage>& images,
+                           const std::string& section,
+                           int64_t step) {
+  nlohmann::ordered_json record;
+  nlohmann::ordered_json& list = record[section] = nlohmann::ordered_json::array();
+  for (const StoredImage& image : images) {
+    nlohmann::ordered_json entry;
+    entry["path"] = image.path;
+    if (image.caption.empty()) {
+      entry["caption"] = nullptr;
+    } else {
+      entry["caption"] = image.caption;
+    }
+    list.push_back(std::move(entry));
+  }
+  record["step"] = step;
+  append_line(record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+void LogFile::append_line(const std::string& line) {
+  const std::string bytes = line + "\n";
+  struct stat before = {};
+  const bool known = ::fstat(descriptor_, &before) == 0;
+  size_t written = 0;
+  while (written < bytes.size()) {
+    const ssize_t count = ::write(descriptor_, bytes.data() + written, bytes.size() - written);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      const int reason = errno;
+      // A run is worth more than its log: leave no half line, say so once, and go on.
+      if (known && written > 0 && ::ftruncate(descriptor_, before.st_size) != 0) written = 0;
+      if (!warned_) log_warning("track", "{}: records are being lost: {}", path_, errno_text(reason));
+      warned_ = true;
+      return;
+    }
+    written += static_cast<size_t>(count);
+  }
+  warned_ = false;
+}
+
+}  // namespace dalle2

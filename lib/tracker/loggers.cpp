@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/loggers.h"
+
+#include "base/error.h"
+#include "base/log.h"
+#include "tracker/log_file.h"
+
+namespace dalle2 {
+namespace {
+
+/// Prints each record as one line.
+class ConsoleLogger : public Logger {
+ public:
+  explicit ConsoleLogger(const ConsoleLogConfig& config) : Logger(config.auto_resume) {}
+
+  std::string type_name() const override { return "ConsoleLogger"; }
+  void init() override { log_info("track", "Logging to console"); }
+  void log(const LogRecord& record, int64_t step) override {
+    log_info("track", "{}", format_record(record, step, NonFinite::kName));
+  }
+  /// Differs from upstream, which says nothing: where the pictures lie.
+  void log_images(const std::vector<StoredImage>& images,
+                  const std::string& section,
+                  int64_t step) override {
+    if (images.empty()) return;
+    log_info("track",
+             "{}: {} pictures of step {}, from {}",
+             section,
+             images.size(),
+             step,
+             images.front().path);
+  }
+  void log_error(const std::string& message) override { dalle2::log_error("track", "{}", message); }
+  std::map<std::string, std::string> resume_data() const override { return {}; }
+};
+
+}  // namespace
+
+std::unique_ptr<Logger> make_logger(const LogConfig& config) {
+  if (const auto* console = std::get_if<ConsoleLogConfig>(&config)) {
+    return std::make_unique<ConsoleLogger>(*console);
+  }
+  throw ConfigError("/tracker/log/log_type: 'wandb' is not available yet, use 'console'");
+}
+
+}  // namespace dalle2

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/python_format.h"
+
+#include <cctype>
+#include <charconv>
+#include <optional>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "tracker/format_spec.h"
+
+namespace dalle2 {
+namespace {
+
+/// One {name[index]!conversion:spec}.
+struct Field {
+  std::string name;
+  std::string conversion;
+  std::string spec;
+};
+
+/// Splits the inside of a field. Brackets of an index may hold any letter, as in Python.
+Field parse_field(const std::string& inside) {
+  Field field;
+  size_t at = 0;
+  bool in_index = false;
+  for (; at < inside.size(); ++at) {
+    const char letter = inside[at];
+    if (letter == '[') in_index = true;
+    if (letter == ']') in_index = false;
+    if (!in_index && (letter == '!' || letter == ':')) break;
+  }
+  field.name = inside.substr(0, at);
+  if (at < inside.size() && inside[at] == '!') {
+    const size_t colon = inside.find(':', at);
+    field.conversion = inside.substr(at + 1, colon == std::string::npos ? colon : colon - at - 1);
+    if (field.conversion.size() != 1) {
+      throw ConfigError("'{{{}}}': one of !s, !r, !a is expected after the name", inside);
+    }
+    at = colon == std::string::npos ? inside.size() : colon;
+  }
+  if (at < inside.size()) field.spec = inside.substr(at + 1);
+  return field;
+}
+
+/// Cuts `text` at its fields: literals[i], field i, literals[i + 1].
+void split(const std::string& text, std::vector<std::string>& literals, std::vector<std::string>& fields) {
+  literals.assign(1, "");
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char letter = text[i];
+    if (letter != '{' && letter != '}') {
+      literals.back() += letter;
+    } else if (i + 1 < text.size() && text[i + 1] == letter) {
+      literals.back() += letter;
+      ++i;
+    } else if (letter == '}') {
+      throw ConfigError("a single '}}' in '{}': write '}}}}' for the brace itself", text);
+    } else {
+      int depth = 1;
+      size_t end = i + 1;
+      for (; end < text.size() && depth > 0; ++end) {
+        if (text[end] == '{') ++depth;
+        if (text[end] == '}') --depth;
+      }
+      if (depth > 0) {
+        throw ConfigError("a '{{' without its '}}' in '{}': write '{{{{' for the brace itself", text);
+      }
+      fields.push_back(text.substr(i + 1, end - i - 2));
+      literals.emplace_back();
+      i = end - 1;
+    }
+  }
+}
+
+const FormatValue& find(const std::string& name, const FormatFields& fields) {
+  std::vector<std::string> names;
+  std::string listed;
+  for (const auto& [known, value] : fields) {
+    if (known == name) return value;
+    names.push_back(known);
+    listed += (listed.empty() ? "{" : ", {") + known + "}";
+  }
+  const std::optional<std::string> near = nearest_word(name, names);
+  throw ConfigError("unknown placeholder {{{}}}{}: known are {}",
+                    name,
+                    near ? " (did you mean {" + *near + "}?)" : "",
+                    listed);
+}
+
+/// The value named by "validation_losses" or "validation_losses[0]".
+FormatValue look_up(const std::string& path, const FormatFields& fields) {
+  const size_t name_end = path.find_first_of("[.");
+  const FormatValue& value = find(path.substr(0, name_end), fields);
+  if (name_end == std::string::npos) return value;
+  const auto* list = std::get_if<std::vector<double>>(&value);
+  if (path[name_end] == '.' || list == nullptr || path.back() != ']') {
+    throw ConfigError("'{{{}}}': only an entry of a list can be picked, as in {{validation_losses[0]}}",
+                      path);
+  }
+  const char* first = path.data() + name_end + 1;
+  const char* last = path.data() + path.size() - 1;
+  size_t index = 0;
+  const auto parsed = std::from_chars(first, last, index);
+  if (parsed.ec != std::errc{} || parsed.ptr != last) {
+    throw ConfigError("'{{{}}}': the index of a list is a whole number from 0", path);
+  }
+  if (index >= list->size()) {
+    throw ConfigError("'{{{}}}': the list has {} entries now", path, list->size());
+  }
+  return (*list)[index];
+}
+
+std::string list_text(const std::vector<double>& values) {
+  std::string text = "[";
+  for (const double value : values) text += (text.size() > 1 ? ", " : "") + python_repr(value);
+  return text + "]";
+}
+
+/// Python's str of a value.
+std::string plain_text(const FormatValue& value) {
+  if (const auto* number = std::get_if<int64_t>(&value)) return std::to_string(*number);
+  if (const auto* real = std::get_if<double>(&value)) return python_repr(*real);
+  if (const auto* text = std::get_if<std::string>(&value)) return *text;
+  return list_text(std::get<std::vector<double>>(value));
+}
+
+/// Python's repr of text without control characters.
+std::string quoted(const std::string& text) {
+  const bool double_quotes =
+      text.find('\'') != std::string::npos && text.find('"') == std::string::npos;
+  const char quote = double_quotes ? '"' : '\'';
+  std::string result(1, quote);
+  for (const char letter : text) {
+    if (letter == quote || letter == '\\') result += '\\';
+    result += letter;
+  }
+  return result + quote;
+}
+
+FormatValue convert(const FormatValue& value, const std::string& conversion) {
+  if (conversion.empty()) return value;
+  if (conversion == "s") return plain_text(value);
+  if (conversion != "r" && conversion != "a") {
+    throw ConfigError("unknown conversion !{}: one of !s, !r, !a is expected", conversion);
+  }
+  const auto* text = std::get_if<std::string>(&value);
+  return text ? quoted(*text) : plain_text(value);
+}
+
+std::string format_at_depth(const std::string& text, const FormatFields& fields, int depth) {
+  if (depth > 2) throw ConfigError("'{}': fields are nested too deeply", text);
+  std::vector<std::string> literals;
+  std::vector<std::string> insides;
+  split(text, literals, insides);
+  std::string result = literals[0];
+  for (size_t i = 0; i < insides.size(); ++i) {
+    const Field field = parse_field(insides[i]);
+    const FormatValue value = convert(look_up(field.name, fields), field.conversion);
+    result += python_format_value(value, format_at_depth(field.spec, fields, depth + 1));
+    result += literals[i + 1];
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string python_format(const std::string& text, const FormatFields& fields) {
+  return format_at_depth(text, fields, 1);
+}
+
+std::string python_format_value(const FormatValue& value, const std::string& spec) {
+  if (const auto* number = std::get_if<int64_t>(&value)) {
+    return format_integer(*number, parse_format_spec(spec, /*numeric=*/true));
+  }
+  if (const auto* real = std::get_if<double>(&value)) {
+    return format_real(*real, parse_format_spec(spec, /*numeric=*/true));
+  }
+  if (const auto* text = std::get_if<std::string>(&value)) {
+    return format_text(*text, parse_format_spec(spec, /*numeric=*/false));
+  }
+  if (!spec.empty()) throw ConfigError("a list takes no format spec, got ':{}'", spec);
+  return plain_text(value);
+}
+
+std::vector<std::string> python_format_literals(const std::string& text) {
+  std::vector<std::string> literals;
+  std::vector<std::string> insides;
+  split(text, literals, insides);
+  return literals;
+}
+
+}  // namespace dalle2

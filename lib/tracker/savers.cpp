@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/savers.h"
+
+#include <glob.h>
+
+#include <filesystem>
+#include <optional>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "io/atomic_file.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Removes the parts that an interrupted copy to `target_template` left. Only names of the template
+/// are touched: the folder may be anybody's.
+void sweep_target(const std::string& target_template) {
+  std::string pattern;
+  bool first = true;
+  for (const std::string& literal : python_format_literals(target_template)) {
+    if (!first) pattern += '*';
+    first = false;
+    for (const char letter : literal) {
+      if (std::string_view("*?[]\\").find(letter) != std::string_view::npos) pattern += '\\';
+      pattern += letter;
+    }
+  }
+  glob_t found = {};
+  if (::glob((pattern + ".part").c_str(), GLOB_NOSORT, nullptr, &found) == 0) {
+    for (size_t i = 0; i < found.gl_pathc; ++i) {
+      std::error_code error;
+      if (fs::remove(found.gl_pathv[i], error)) {
+        log_info("track", "Removed {}, left by an interrupted save", found.gl_pathv[i]);
+      }
+    }
+  }
+  ::globfree(&found);
+}
+
+/// Copies on this machine; targets are relative to the working directory, not to data_path.
+class LocalSaver : public Saver {
+ public:
+  using Saver::Saver;
+
+  void init() override {
+    log_info("track", "Saving {} locally", save_type_name(targets().save_type));
+    for (const auto& target : {targets().save_latest_to, targets().save_best_to}) {
+      if (target) sweep_target(*target);
+    }
+  }
+
+  void save_file(const std::string& local_path,
+                 const std::string& target,
+                 const std::string& kind) override {
+    log_info("track",
+             "Saving {} {} to local path {}",
+             fs::path(target).filename().string(),
+             kind,
+             target);
+    std::error_code error;
+    if (fs::equivalent(local_path, target, error)) return;  // the file in data_path is the target
+    copy_file_atomically(local_path, target);
+  }
+};
+
+void check_path(const char* key, const std::string& target, const std::string& path) {
+  if (path.empty() || path.back() == '/') {
+    throw ConfigError("/tracker/save/{}: '{}' names no file, e.g. 'checkpoints/latest.pth'", key, target);
+  }
+  for (const fs::path& part : fs::path(path)) {
+    if (part == "..") {
+      throw ConfigError(
+          "/tracker/save/{}: '..' is refused in '{}': targets are relative to the working directory; "
+          "write an absolute path for one outside of it",
+          key,
+          target);
+    }
+  }
+}
+
+}  // namespace
+
+std::string save_type_name(SaveType type) {
+  return type == SaveType::checkpoint ? "checkpoint" : "model";
+}
+
+void check_save_targets(const SaveTargets& targets, const FormatFields& example) {
+  if (!targets.save_latest_to && !targets.save_best_to && !targets.save_meta_to) {
+    throw ConfigError(
+        "/tracker/save: At least one saving option must be specified: save_latest_to, save_best_to or "
+        "save_meta_to");
+  }
+  const auto check_template = [&](const char* key, const std::optional<std::string>& target) {
+    if (!target) return;
+    std::string path;
+    try {
+      path = python_format(*target, example);
+    } catch (const ConfigError& error) {
+      throw ConfigError("/tracker/save/{}: '{}': {}", key, *target, error.what());
+    }
+    check_path(key, *target, path);
+  };
+  check_template("save_latest_to", targets.save_latest_to);
+  check_template("save_best_to", targets.save_best_to);
+  if (targets.save_meta_to) {
+    check_path("save_meta_to", *targets.save_meta_to, *targets.save_meta_to + "/config.json");
+  }
+}
+
+std::unique_ptr<Saver> make_saver(const SaveConfig& config) {
+  if (const auto* local = std::get_if<LocalSaveConfig>(&config)) {
+    return std::make_unique<LocalSaver>(*local);
+  }
+  throw ConfigError("/tracker/save/save_to: only 'local' is available yet");
+}
+
+}  // namespace dalle2

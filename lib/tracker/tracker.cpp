@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/tracker.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "io/atomic_file.h"
+#include "tracker/auto_resume.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kCheckpointFile = "checkpoint.pth";
+constexpr const char* kModelFile = "model.pth";
+
+/// Entries of a checkpoint that hold the state itself: metadata must not take their place.
+constexpr std::array<std::string_view, 6> kStateKeys = {
+    "scaler", "optimizer", "model", "version", "step", "steps"};
+
+bool is_state_key(const std::string& key) {
+  return std::find(kStateKeys.begin(), kStateKeys.end(), key) != kStateKeys.end();
+}
+
+/// A section as part of a file name.
+std::string file_name_of(std::string section) {
+  std::replace(section.begin(), section.end(), '/', '_');
+  return section;
+}
+
+/// A saver that copies the model over the run's own checkpoint (or the other way round) would leave
+/// nothing to resume from.
+void check_against_own_files(const SaveTargets& targets,
+                             const FormatFields& example,
+                             const std::string& data_path) {
+  const char* other = targets.save_type == SaveType::checkpoint ? kModelFile : kCheckpointFile;
+  for (const auto& target : {targets.save_latest_to, targets.save_best_to}) {
+    if (!target) continue;
+    const fs::path path = fs::absolute(python_format(*target, example)).lexically_normal();
+    if (path == fs::absolute(fs::path(data_path) / other).lexically_normal()) {
+      throw ConfigError(
+          "/tracker/save: '{}' is where the run keeps its own {}, a {} cannot be saved there: choose "
+          "another path",
+          *target,
+          other,
+          save_type_name(targets.save_type));
+    }
+  }
+}
+
+}  // namespace
+
+const FormatFields& decoder_placeholders() {
+  static const FormatFields fields = {{"epoch", int64_t{0}},
+                                      {"sample", int64_t{0}},
+                                      {"next_task", std::string("train")},
+                                      {"validation_losses", std::vector<double>{0.5}},
+                                      {"samples_seen", int64_t{0}}};
+  return fields;
+}
+
+Tracker::Tracker(const TrackerConfig& config, const FormatFields& example_placeholders, bool dummy)
+    : config_(config), dummy_(dummy), logger_(make_logger(config.log)) {
+  if (config.load) loader_ = make_loader(*config.load);
+  if (loader_) loader_->check();
+  if (dummy_) return;
+  check_data_path();
+  for (const SaveConfig& save : config.save) {
+    savers_.push_back(make_saver(save));
+    check_save_targets(savers_.back()->targets(), example_placeholders);
+    check_against_own_files(savers_.back()->targets(), example_placeholders, config.data_path);
+  }
+  if (savers_.empty()) {
+    throw ConfigError(
+        "/tracker/save: `savers` must be set: a run without one keeps nothing, e.g. "
+        "{{\"save_to\": \"local\", \"save_latest_to\": \"latest.pth\"}}");
+  }
+}
+
+void Tracker::check_data_path() const {
+  const fs::path folder(config_.data_path);
+  if (!fs::exists(folder)) return;
+  if (!fs::is_directory(folder)) {
+    throw ConfigError("/tracker/data_path: '{}' is a file, a folder is expected", config_.data_path);
+  }
+  if (config_.overwrite_data_path) return;
+  throw ConfigError(
+      "Data path {} already exists. Set overwrite_data_path to True to overwrite.\n"
+      "  Nothing in it is deleted by that, and a run that resumes needs it. Or choose another\n"
+      "  /tracker/data_path for a new run.",
+      config_.data_path);
+}
+
+void Tracker::init(bool auto_resumed_on_main) {
+  if (dummy_) {
+    auto_resumed_ = auto_resumed_on_main;
+    return;
+  }
+  const std::string auto_resume_path = in_data_path("auto_resume.json");
+  auto_resumed_ = read_auto_resume(auto_resume_path, *logger_);
+  prepare_data_path();
+  log_file_.emplace(in_data_path("log.jsonl"), /*append=*/auto_resumed_ || can_recall());
+  logger_->init();
+  for (const auto& saver : savers_) saver->init();
+  if (logger_->auto_resume()) write_auto_resume(auto_resume_path, *logger_);
+}
+
+void Tracker::prepare_data_path() {
+  std::error_code error;
+  fs::create_directories(config_.data_path, error);
+  if (error) {
+    throw ConfigError("/tracker/data_path: '{}' cannot be made: {}", config_.data_path, error.message());
+  }
+  const int swept = sweep_parts(config_.data_path);
+  if (swept > 0) {
+    log_info("track", "Removed {} unfinished files of an interrupted run from {}", swept, config_.data_path);
+  }
+}
+
+void Tracker::log(const LogRecord& record, int64_t step) {
+  if (dummy_) return;
+  last_step_ = step;
+  logger_->log(record, step);
+  log_file_->write(record, step);
+}
+
+void Tracker::log_images(const std::vector<LogImage>& images, const std::string& section, int64_t step) {
+  if (dummy_) return;
+  std::vector<StoredImage> stored;
+  for (const LogImage& image : images) {
+    const std::string name =
+        fmt::format("images/{}_{}_{}.png", step, file_name_of(section), stored.size());
+    write_file_atomically(in_data_path(name), image.png);
+    stored.push_back({name, image.caption});
+  }
+  logger_->log_images(stored, section, step);
+  log_file_->write_images(stored, section, step);
+}
+
+void Tracker::log_error(const std::string& message) {
+  if (dummy_) return;
+  logger_->log_error(message);
+  log_file_->write({{"error", message}}, last_step_);
+}
+
+void Tracker::save_config(const std::string& name, const std::string& content) {
+  if (dummy_) return;
+  write_file_atomically(in_data_path(name), content);
+  for (const auto& saver : savers_) {
+    if (!saver->targets().save_meta_to) continue;
+    const std::string target = (fs::path(*saver->targets().save_meta_to) / name).string();
+    try {
+      saver->save_file(in_data_path(name), target, "config");
+    } catch (const std::exception& error) {
+      log_error(fmt::format("Error saving {}: {}", name, error.what()));
+    }
+  }
+}
+
+void Tracker::add_save_metadata(const std::string& key, const std::string& json) {
+  for (auto& [known, value] : metadata_) {
+    if (known == key) {
+      value = json;
+      return;
+    }
+  }
+  metadata_.emplace_back(key, json);
+}
+
+SaveMetadata Tracker::checkpoint_metadata() const {
+  SaveMetadata result;
+  for (const auto& entry : metadata_) {
+    if (!is_state_key(entry.first)) result.push_back(entry);
+  }
+  return result;
+}
+
+SaveMetadata Tracker::model_metadata() const {
+  SaveMetadata result = {{"version", fmt::format("\"{}\"", kCheckpointLayoutVersion)}};
+  for (const auto& entry : metadata_) {
+    if (entry.first != "version" && entry.first != "model") result.push_back(entry);
+  }
+  return result;
+}
+
+bool Tracker::can_recall() const {
+  return loader_ != nullptr && (!loader_->only_auto_resume() || auto_resumed_);
+}
+
+std::string Tracker::recall_path() const {
+  if (!can_recall()) {
+    throw ConfigError("Tried to recall, but no loader was set or auto-resume was not performed.");
+  }
+  return loader_->fetch();
+}
+
+std::vector<std::string> Tracker::recall_candidates() const {
+  std::vector<std::string> candidates = {recall_path()};
+  if (auto_resumed_) candidates.push_back(in_data_path(kCheckpointFile));
+  std::vector<std::string> existing;
+  for (const std::string& path : candidates) {
+    std::error_code error;
+    const bool repeated = !existing.empty() && fs::equivalent(existing.front(), path, error);
+    if (fs::exists(path, error) && !repeated) existing.push_back(path);
+  }
+  return existing;
+}
+
+void Tracker::save(const SaveRequest& request) {
+  if (dummy_ || (!request.is_best && !request.is_latest)) return;
+  request.write_checkpoint(in_data_path(kCheckpointFile));
+  request.write_model(in_data_path(kModelFile));
+  log_info("track", "Saved cached models");
+  for (const auto& saver : savers_) {
+    const SaveTargets& targets = saver->targets();
+    if (request.is_latest && targets.save_latest_to) save_with(*saver, *targets.save_latest_to, request);
+    if (request.is_best && targets.save_best_to) save_with(*saver, *targets.save_best_to, request);
+  }
+}
+
+void Tracker::save_with(Saver& saver, const std::string& target_template, const SaveRequest& request) {
+  const SaveType type = saver.targets().save_type;
+  const std::string source = in_data_path(type == SaveType::checkpoint ? kCheckpointFile : kModelFile);
+  try {
+    saver.save_file(source, python_format(target_template, request.placeholders), save_type_name(type));
+  } catch (const std::exception& error) {
+    log_error(fmt::format("Error saving checkpoint: {}", error.what()));
+  }
+}
+
+std::string Tracker::in_data_path(const std::string& name) const {
+  return (fs::path(config_.data_path) / name).string();
+}
+
+}  // namespace dalle2
