@@ -24,10 +24,7 @@ void clear_live_line() {
 
 }  // namespace
 
-bool log_is_terminal() {
-  static const bool terminal = ::isatty(STDOUT_FILENO) == 1;
-  return terminal;
-}
+bool log_is_terminal() { return ::isatty(STDOUT_FILENO) == 1; }
 
 void log_line(LogLevel level, const std::string& tag, const std::string& text) {
   const std::lock_guard lock(log_mutex);

@@ -24,6 +24,8 @@ void install_stop_signals() {
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
   for (const int number : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2}) sigaction(number, &action, nullptr);
+  // A reader of our output that goes away (`| tee`, a lost ssh) must not end a run unsaved.
+  signal(SIGPIPE, SIG_IGN);
 }
 
 int stop_requested() { return requested.load(); }

@@ -4,7 +4,8 @@
 
 namespace dalle2 {
 
-/// Installs the handlers. Call once, from main.
+/// Installs the handlers, and ignores SIGPIPE (writing to a closed pipe becomes an error). Call once,
+/// from main.
 void install_stop_signals();
 
 /// The signal that asked for a stop, or 0.

@@ -5,9 +5,20 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstdlib>
+#include <string_view>
 
 namespace dalle2 {
+namespace {
+
+std::string lower_case(std::string_view text) {
+  std::string result(text);
+  for (char& letter : result) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  return result;
+}
+
+}  // namespace
 
 int edit_distance(const std::string& a, const std::string& b) {
   const size_t rows = a.size() + 1;
@@ -30,12 +41,15 @@ int edit_distance(const std::string& a, const std::string& b) {
 
 std::optional<std::string> nearest_word(const std::string& word,
                                         const std::vector<std::string>& candidates) {
-  // A third of the letters, at least one and at most three, may be wrong.
-  const int limit = std::clamp(static_cast<int>(word.size()) / 3, 1, 3);
+  // A third of the letters, at least one and at most three, may be wrong, but never all of them.
+  const int size = static_cast<int>(word.size());
+  const int limit = std::min(std::clamp(size / 3, 1, 3), size - 1);
   std::optional<std::string> best;
   int best_distance = limit + 1;
   for (const std::string& candidate : candidates) {
-    const int distance = edit_distance(word, candidate);
+    // A difference in length is the least number of edits; it saves the table for long words.
+    if (std::abs(static_cast<int>(candidate.size()) - size) >= best_distance) continue;
+    const int distance = edit_distance(lower_case(word), lower_case(candidate));
     if (distance < best_distance) {
       best_distance = distance;
       best = candidate;
@@ -45,26 +59,31 @@ std::optional<std::string> nearest_word(const std::string& word,
 }
 
 std::string with_commas(int64_t number) {
-  std::string digits = std::to_string(std::abs(number));
-  for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > 0; i -= 3) {
+  std::string digits = std::to_string(number);
+  const int64_t first = number < 0 ? 1 : 0;
+  for (int64_t i = static_cast<int64_t>(digits.size()) - 3; i > first; i -= 3) {
     digits.insert(static_cast<size_t>(i), ",");
   }
-  return number < 0 ? "-" + digits : digits;
+  return digits;
 }
 
 std::string human_bytes(uint64_t bytes) {
-  constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  constexpr std::array<const char*, 7> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  constexpr double kRoundsUp = 1023.95;  // would be shown as 1024.0 of the unit
+  if (bytes < 1024) return fmt::format("{} B", bytes);
   double value = static_cast<double>(bytes);
   size_t unit = 0;
-  while (value >= 1024 && unit + 1 < kUnits.size()) {
+  while (value >= kRoundsUp && unit + 1 < kUnits.size()) {
     value /= 1024;
     ++unit;
   }
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
+  return fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
 std::string human_duration(double seconds) {
-  const int64_t total = static_cast<int64_t>(seconds);
+  constexpr double kLongest = 1e12;  // beyond it, and for NaN, there is nothing to say
+  if (!(seconds <= kLongest)) return "-:--";
+  const int64_t total = seconds > 0 ? static_cast<int64_t>(seconds) : 0;
   if (total >= 3600) {
     return fmt::format("{}:{:02}:{:02}", total / 3600, total / 60 % 60, total % 60);
   }

@@ -12,7 +12,8 @@ namespace dalle2 {
 /// Edits (insert, delete, replace, swap of neighbours) between two words.
 int edit_distance(const std::string& a, const std::string& b);
 
-/// The candidate nearest to `word`, if near enough to be a typing error of it.
+/// The candidate nearest to `word`, if near enough to be a typing error of it; the case of letters
+/// does not count.
 std::optional<std::string> nearest_word(const std::string& word,
                                         const std::vector<std::string>& candidates);
 
@@ -22,7 +23,7 @@ std::string with_commas(int64_t number);
 /// 123456789 bytes -> "117.7 MiB".
 std::string human_bytes(uint64_t bytes);
 
-/// 75.4 s -> "1:15", 3700 s -> "1:01:40".
+/// 75.4 s -> "1:15", 3700 s -> "1:01:40"; "-:--" for NaN and infinity, "0:00" for less than nothing.
 std::string human_duration(double seconds);
 
 }  // namespace dalle2

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT
+#include "base/log.h"
+
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#include "support/captured_log.h"
+#include "support/temp_dir.h"
+
+namespace dalle2 {
+namespace {
+
+/// Runs `body` in a child whose stdout is `out` and stderr `err`, and waits for it.
+template <class Body>
+void run_child(int out, int err, const Body& body) {
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    ::dup2(out, STDOUT_FILENO);
+    ::dup2(err, STDERR_FILENO);
+    body();
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(status == 0);
+}
+
+std::string content_of(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+TEST_CASE("facts go to stdout with their tag, warnings and errors to stderr with their level") {
+  const test::TempDir folder;
+  std::FILE* out = std::fopen((folder / "out").c_str(), "w");
+  std::FILE* err = std::fopen((folder / "err").c_str(), "w");
+  REQUIRE((out != nullptr && err != nullptr));
+  run_child(::fileno(out), ::fileno(err), [] {
+    log_info("data", "{} shards", 3);
+    log_info("", "no tag");
+    log_warning("data", "shard {} is short", "a.tar");
+    log_error("", "stopped");
+    log_live("never seen off a terminal");
+  });
+  std::fclose(out);
+  std::fclose(err);
+  CHECK(content_of(folder / "out") == "[data] 3 shards\nno tag\n");
+  CHECK(content_of(folder / "err") == "[data] warning: shard a.tar is short\nerror: stopped\n");
+}
+
+TEST_CASE("a line on a terminal moves the live line out of the way and brings it back") {
+  int master = -1;
+  int terminal = -1;
+  REQUIRE(::openpty(&master, &terminal, nullptr, nullptr, nullptr) == 0);
+  run_child(terminal, terminal, [] {
+    log_live("10 %");
+    log_info("train", "saved");
+    log_live("20 %");
+    log_live("");
+    log_info("train", "done");
+  });
+  ::close(terminal);
+  std::string shown;
+  char bytes[256];
+  for (ssize_t size = 0; (size = ::read(master, bytes, sizeof bytes)) > 0;) {
+    shown.append(bytes, static_cast<size_t>(size));
+  }
+  ::close(master);
+  const std::string clear = "\r\x1b[K";
+  CHECK(shown == "10 %" + clear + "[train] saved\r\n10 %" + clear + "20 %" + clear + "[train] done\r\n");
+}
+
+TEST_CASE("lines of many threads arrive whole") {
+  test::CapturedLog log;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([i] {
+      for (int j = 0; j < 100; ++j) log_info("t", "{}-{}", i, j);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(log.lines().size() == 800);
+  CHECK(log.count("7-99") == 1);
+}
+
+TEST_CASE("braces in a user's text pass through a line unchanged") {
+  test::CapturedLog log;
+  log_warning("config", "{}", "{epoch} {");
+  REQUIRE(log.lines().size() == 1);
+  CHECK(log.lines()[0].text == "{epoch} {");
+  CHECK(log.lines()[0].tag == "config");
+  CHECK(log.count(LogLevel::kWarning) == 1);
+}
+
+}  // namespace
+}  // namespace dalle2

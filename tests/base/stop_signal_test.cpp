@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT
+#include "base/stop_signal.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+
+namespace dalle2 {
+namespace {
+
+/// Exit status of a child that runs `body`, which returns its exit code.
+template <class Body>
+int exit_code_of(const Body& body) {
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) ::_exit(body());
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  return WEXITSTATUS(status);
+}
+
+TEST_CASE("without a signal no stop is requested") { CHECK(stop_requested() == 0); }
+
+TEST_CASE("each of the four signals asks for a stop and lets the process live") {
+  for (const int number : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2}) {
+    CAPTURE(number);
+    const int seen = exit_code_of([number] {
+      install_stop_signals();
+      ::raise(number);
+      return stop_requested();
+    });
+    CHECK(seen == number);
+  }
+}
+
+TEST_CASE("a second signal ends the process at once") {
+  const int code = exit_code_of([] {
+    install_stop_signals();
+    ::raise(SIGUSR1);
+    ::raise(SIGTERM);
+    return 1;
+  });
+  CHECK(code == 128 + SIGTERM);
+}
+
+TEST_CASE("a request that was cleared is forgotten") {
+  const int code = exit_code_of([] {
+    install_stop_signals();
+    ::raise(SIGTERM);
+    clear_stop_request();
+    const bool forgotten = stop_requested() == 0;
+    ::raise(SIGINT);
+    return forgotten ? stop_requested() : 0;
+  });
+  CHECK(code == SIGINT);
+}
+
+TEST_CASE("a read is taken up again after the signal") {
+  const int code = exit_code_of([] {
+    install_stop_signals();
+    int ends[2];
+    if (::pipe(ends) != 0) return 1;
+    const pid_t parent = ::getpid();
+    if (::fork() == 0) {
+      ::usleep(100'000);
+      ::kill(parent, SIGTERM);
+      ::usleep(100'000);
+      ::_exit(::write(ends[1], "x", 1) == 1 ? 0 : 1);
+    }
+    char letter = 0;
+    const bool read = ::read(ends[0], &letter, 1) == 1;
+    return read && stop_requested() == SIGTERM ? 0 : 1;
+  });
+  CHECK(code == 0);
+}
+
+TEST_CASE("a reader of our output that goes away does not end the process") {
+  const int code = exit_code_of([] {
+    install_stop_signals();
+    int ends[2];
+    if (::pipe(ends) != 0) return 1;
+    ::close(ends[0]);
+    return ::write(ends[1], "x", 1) == -1 ? 0 : 2;
+  });
+  CHECK(code == 0);
+}
+
+}  // namespace
+}  // namespace dalle2

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+#include "base/text.h"
+
+#include <catch2/catch.hpp>
+#include <limits>
+
+namespace dalle2 {
+namespace {
+
+TEST_CASE("edits are counted, a swap of neighbours as one") {
+  CHECK(edit_distance("", "") == 0);
+  CHECK(edit_distance("", "abc") == 3);
+  CHECK(edit_distance("kitten", "sitting") == 3);
+  CHECK(edit_distance("epcohs", "epochs") == 1);
+  CHECK(edit_distance("batch_size", "batchsize") == 1);
+  CHECK(edit_distance("sitting", "kitten") == edit_distance("kitten", "sitting"));
+}
+
+TEST_CASE("a near miss finds the word that was meant") {
+  const std::vector<std::string> keys = {"lr", "wd", "epochs", "batch_size", "save_every_n_samples"};
+  CHECK(nearest_word("epcohs", keys) == "epochs");
+  CHECK(nearest_word("EPOCHS", keys) == "epochs");
+  CHECK(nearest_word("bach_size", keys) == "batch_size");
+  CHECK(nearest_word("save_every_samples", keys) == "save_every_n_samples");
+  CHECK(nearest_word("epochs", keys) == "epochs");
+}
+
+TEST_CASE("a word that is no near miss finds none") {
+  const std::vector<std::string> keys = {"lr", "wd", "t"};
+  CHECK_FALSE(nearest_word("scheduler", keys));
+  CHECK_FALSE(nearest_word("x", keys));  // a letter is not a typing error of another
+  CHECK_FALSE(nearest_word("", keys));
+  CHECK_FALSE(nearest_word("xx", keys));
+  CHECK_FALSE(nearest_word(std::string(1'000'000, 'l'), keys));
+  CHECK_FALSE(nearest_word("anything", {}));
+}
+
+TEST_CASE("the nearest of several near words wins, the first of equals") {
+  CHECK(nearest_word("save_bets_to", {"save_meta_to", "save_best_to"}) == "save_best_to");
+  CHECK(nearest_word("betas", {"beta1", "beta2"}) == "beta1");
+}
+
+TEST_CASE("counts have commas") {
+  CHECK(with_commas(0) == "0");
+  CHECK(with_commas(999) == "999");
+  CHECK(with_commas(1000) == "1,000");
+  CHECK(with_commas(1234567) == "1,234,567");
+  CHECK(with_commas(-999) == "-999");
+  CHECK(with_commas(-123456) == "-123,456");
+  CHECK(with_commas(std::numeric_limits<int64_t>::min()) == "-9,223,372,036,854,775,808");
+}
+
+TEST_CASE("sizes have the unit in which they are short") {
+  CHECK(human_bytes(0) == "0 B");
+  CHECK(human_bytes(1023) == "1023 B");
+  CHECK(human_bytes(1024) == "1.0 KiB");
+  CHECK(human_bytes(123456789) == "117.7 MiB");
+  CHECK(human_bytes(1024 * 1024 - 1) == "1.0 MiB");  // not 1024.0 KiB
+  CHECK(human_bytes(std::numeric_limits<uint64_t>::max()) == "16.0 EiB");
+}
+
+TEST_CASE("durations read like a clock") {
+  CHECK(human_duration(0) == "0:00");
+  CHECK(human_duration(75.4) == "1:15");
+  CHECK(human_duration(3599.9) == "59:59");
+  CHECK(human_duration(3700) == "1:01:40");
+  CHECK(human_duration(-3) == "0:00");
+  CHECK(human_duration(std::numeric_limits<double>::infinity()) == "-:--");
+  CHECK(human_duration(std::numeric_limits<double>::quiet_NaN()) == "-:--");
+}
+
+}  // namespace
+}  // namespace dalle2
