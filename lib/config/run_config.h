@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "config/data_config.h"
+#include "config/evaluate_config.h"
 #include "config/model_config.h"
 #include "config/tracker_config.h"
 #include "config/train_config.h"
@@ -14,18 +15,31 @@
 namespace dalle2 {
 
 struct TrainDecoderConfig {
+  static constexpr const char* kDoc = "A file that trains a decoder.";
+
   DecoderConfig decoder;
   DecoderDataConfig data;
   DecoderTrainConfig train;
   DecoderEvaluateConfig evaluate;
   TrackerConfig tracker;
   int64_t seed = 0;
+
+  void fields(auto& f) {
+    D2_REQUIRED(decoder, "The model.");
+    D2_REQUIRED(data, "The samples.");
+    D2_REQUIRED(train, "The optimisation; `{}` for the defaults.");
+    D2_REQUIRED(evaluate, "The metrics; `{}` for the defaults.");
+    D2_REQUIRED(tracker, "Logs and checkpoints.");
+    D2_FIELD(seed, "Seed of everything random: weights, noise, order and split of the shards.",
+             at_least(0));
+  }
 };
 
 /// Options of reading a file.
 struct ReadOptions {
   std::vector<std::string> overrides;  ///< `--set`: "/train/lr=3e-4", value parsed as JSON, else a string
   bool strict = false;                 ///< warnings become errors
+  bool check_available = true;         ///< refuse what the program cannot do yet
 };
 
 /// A file that was read: the config, its warnings, and what else belongs to it.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// `tracker` and `evaluate` (config.md, sections 7 and 8).
+// `tracker` of a config (config.md, section 8).
 #pragma once
 
 #include <cstdint>
@@ -8,68 +8,229 @@
 #include <variant>
 #include <vector>
 
+#include "config/evaluate_config.h"
+#include "config/reflect.h"
+#include "config/save_target.h"
 #include "config/types.h"
 
 namespace dalle2 {
 
+/// Hints of what is not there yet.
+inline constexpr const char* kWandbHint =
+    "Weights & Biases is a later part; use \"console\", which writes log.jsonl and images as well";
+
+/// The keys that every logger has.
+void log_fields(auto& f, auto& log) {
+  f.field("resume", log.resume, "Go on with an earlier run of the logging service.");
+  f.field("auto_resume", log.auto_resume,
+          "After a crash or a stop, the same command goes on where the run ended. Needs "
+          "`overwrite_data_path` and a loader.");
+  f.field("verbose", log.verbose,
+          "Print every record to the console too. No effect on the console logger, which always "
+          "does.");
+}
+
 struct ConsoleLogConfig {
+  static constexpr const char* kTag = "console";
+  static constexpr const char* kDoc = "Prints one line a record.";
+
   bool resume = false;
   bool auto_resume = false;
   bool verbose = false;
+
+  void fields(auto& f) { log_fields(f, *this); }
 };
+
 struct WandbLogConfig {
+  static constexpr const char* kTag = "wandb";
+  static constexpr const char* kDoc = "Logs to Weights & Biases.";
+  static constexpr const char* kUnavailable = kWandbHint;
+
   bool resume = false;
   bool auto_resume = false;
   bool verbose = false;
   std::optional<std::string> wandb_entity, wandb_project, wandb_run_id, wandb_run_name;
+
+  void fields(auto& f) {
+    log_fields(f, *this);
+    D2_REQUIRED(wandb_entity, "User or team that owns the project.", not_empty());
+    D2_REQUIRED(wandb_project, "Project to log to.", not_empty());
+    D2_FIELD(wandb_run_id, "Run to go on with; needed with `resume`.", not_empty());
+    D2_FIELD(wandb_run_name, "Name of the run.", not_empty());
+    f.check(wandb_entity.has_value(), "wandb_entity",
+            "wandb_entity must be specified for wandb logger, got null");
+    f.check(wandb_project.has_value(), "wandb_project",
+            "wandb_project must be specified for wandb logger, got null");
+    f.check(!resume || wandb_run_id.has_value(), "wandb_run_id",
+            "must be given with resume: the run to go on with");
+  }
 };
 using LogConfig = std::variant<ConsoleLogConfig, WandbLogConfig>;  // tag key log_type
+template <>
+struct TagTraits<LogConfig> {
+  static constexpr const char* key = "log_type";
+  static constexpr const char* noun = "logger";
+  static constexpr const char* doc = "Kind of logger.";
+};
+
+/// The key that every loader has.
+void load_fields(auto& f, auto& load) {
+  f.field("only_auto_resume", load.only_auto_resume,
+          "Load only when a run goes on by `log.auto_resume`; the first run starts afresh and need "
+          "not find a file.");
+}
 
 struct LocalLoadConfig {
+  static constexpr const char* kTag = "local";
+  static constexpr const char* kDoc = "Loads a checkpoint from a file.";
+
   std::string file_path;  // required
   bool only_auto_resume = false;
+
+  void fields(auto& f) {
+    D2_REQUIRED(file_path, "The checkpoint, relative to the working directory.", not_empty());
+    load_fields(f, *this);
+  }
 };
+
 struct UrlLoadConfig {
+  static constexpr const char* kTag = "url";
+  static constexpr const char* kDoc = "Downloads a checkpoint.";
+  static constexpr const char* kUnavailable =
+      "download the file and use \"local\" with its file_path";
+
   std::string url;  // required
   bool only_auto_resume = false;
+
+  void fields(auto& f) {
+    D2_REQUIRED(url, "Address of the checkpoint.", not_empty());
+    load_fields(f, *this);
+  }
 };
+
 struct WandbLoadConfig {
+  static constexpr const char* kTag = "wandb";
+  static constexpr const char* kDoc = "Loads a checkpoint from a Weights & Biases run.";
+  static constexpr const char* kUnavailable =
+      "download the file and use \"local\" with its file_path";
+
   std::string wandb_file_path;  // required
   std::optional<std::string> wandb_run_path;
   bool only_auto_resume = false;
+
+  void fields(auto& f) {
+    D2_REQUIRED(wandb_file_path, "File of the run.", not_empty());
+    D2_FIELD(wandb_run_path, "`entity/project/run`; null for the logger's own run.", not_empty());
+    load_fields(f, *this);
+  }
 };
 using LoadConfig = std::variant<LocalLoadConfig, UrlLoadConfig, WandbLoadConfig>;  // tag key load_from
+template <>
+struct TagTraits<LoadConfig> {
+  static constexpr const char* key = "load_from";
+  static constexpr const char* noun = "loader";
+  static constexpr const char* doc = "Kind of loader; null or absent loads nothing.";
+};
 
 enum class SaveType { checkpoint, model };
+template <>
+inline constexpr std::array enum_names<SaveType> = {"checkpoint", "model"};
 
 struct SaveTargets {
   std::optional<std::string> save_latest_to, save_best_to, save_meta_to;  // false and null: off
   SaveType save_type = SaveType::checkpoint;
+  bool save_all = false;
+  bool save_latest = true;
+  bool save_best = true;
+
+  void fields(auto& f) {
+    D2_FIELD(save_latest_to, "File for the latest state; may hold `{epoch}` `{sample}` "
+                             "`{next_task}` `{validation_losses}` `{samples_seen}` with Python's "
+                             "format specs (`{epoch:03d}`).",
+             path_or_off());
+    D2_FIELD(save_best_to, "The same for the state of the least validation loss.", path_or_off());
+    D2_FIELD(save_meta_to, "Folder for a copy of the config.", path_or_off());
+    D2_FIELD(save_type, "`checkpoint` holds all that resuming needs, `model` the averaged weights "
+                        "alone.");
+    D2_FIELD(save_all, "No effect, as in the reference.");
+    D2_FIELD(save_latest, "No effect, as in the reference: leave out `save_latest_to` instead.");
+    D2_FIELD(save_best, "No effect, as in the reference: leave out `save_best_to` instead.");
+    f.rule("save_latest_to", template_fault(save_latest_to));
+    f.rule("save_best_to", template_fault(save_best_to));
+    f.rule("save_meta_to", folder_fault(save_meta_to));
+    f.check(save_latest_to || save_best_to || save_meta_to, "",
+            "At least one saving option must be specified: save_latest_to, save_best_to or "
+            "save_meta_to");
+    f.note(save_all, "save_all", "has no effect, as in the reference");
+    f.note(!save_latest && save_latest_to, "save_latest",
+           "has no effect, as in the reference: set save_latest_to to null instead");
+    f.note(!save_best && save_best_to, "save_best",
+           "has no effect, as in the reference: set save_best_to to null instead");
+  }
 };
-struct LocalSaveConfig : SaveTargets {};
+
+struct LocalSaveConfig : SaveTargets {
+  static constexpr const char* kTag = "local";
+  static constexpr const char* kDoc =
+      "Saves to files; targets are relative to the working directory, folders are made.";
+};
+
 struct WandbSaveConfig : SaveTargets {
+  static constexpr const char* kTag = "wandb";
+  static constexpr const char* kDoc = "Saves to a Weights & Biases run.";
+  static constexpr const char* kUnavailable = "Weights & Biases is a later part; use \"local\"";
+
   std::optional<std::string> wandb_run_path;
+
+  void fields(auto& f) {
+    SaveTargets::fields(f);
+    D2_FIELD(wandb_run_path, "`entity/project/run`; null for the logger's own run.", not_empty());
+  }
 };
+
 struct HuggingfaceSaveConfig : SaveTargets {
+  static constexpr const char* kTag = "huggingface";
+  static constexpr const char* kDoc = "Saves to a repository of the Hugging Face hub.";
+  static constexpr const char* kUnavailable = "the Hugging Face hub is a later part; use \"local\"";
+
   std::string huggingface_repo;  // required
   std::optional<std::string> token_path;
+
+  void fields(auto& f) {
+    SaveTargets::fields(f);
+    D2_REQUIRED(huggingface_repo, "Repository to save to, `owner/name`.", not_empty());
+    D2_FIELD(token_path, "File with an access token; null if logged in.", not_empty());
+  }
 };
 using SaveConfig = std::variant<LocalSaveConfig, WandbSaveConfig, HuggingfaceSaveConfig>;  // tag key save_to
+template <>
+struct TagTraits<SaveConfig> {
+  static constexpr const char* key = "save_to";
+  static constexpr const char* noun = "saver";
+  static constexpr const char* doc = "Kind of saver.";
+};
 
 struct TrackerConfig {
+  static constexpr const char* kDoc =
+      "Where a run keeps its files, logs to, loads from and saves to.";
+
   std::string data_path = ".tracker_data";
   bool overwrite_data_path = false;
   LogConfig log = ConsoleLogConfig{};   // required
   std::optional<LoadConfig> load;       // load_from null: none
   std::vector<SaveConfig> save;         // required, one or many
-};
 
-struct FidConfig {
-  int64_t feature = 2048;
-};
-struct DecoderEvaluateConfig {
-  int64_t n_evaluation_samples = 1000;
-  // FID, IS, KID, LPIPS: object or null. The metrics are a later part: any but null is refused.
+  void fields(auto& f) {
+    D2_FIELD(data_path, "Folder of the run's own files: log.jsonl, images, checkpoint.pth, "
+                        "model.pth, auto_resume.json.",
+             not_empty());
+    D2_FIELD(overwrite_data_path, "Use `data_path` though it exists (nothing in it is deleted); "
+                                  "without it an existing folder is refused.");
+    D2_REQUIRED(log, "Where records and images go; `{}` for the console.");
+    D2_FIELD(load, "Which checkpoint to start from; null for none.");
+    D2_REQUIRED(save, "Where checkpoints go: one saver or a list of them.",
+                not_empty().one_is_list());
+  }
 };
 
 }  // namespace dalle2

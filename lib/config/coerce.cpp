@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+#include "config/coerce.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <cstdlib>
+#include <regex>
+
+namespace dalle2 {
+namespace {
+
+std::string trimmed(const std::string& text) {
+  const char* kSpaces = " \t\n\r\f\v";
+  const size_t begin = text.find_first_not_of(kSpaces);
+  if (begin == std::string::npos) return "";
+  return text.substr(begin, text.find_last_not_of(kSpaces) + 1 - begin);
+}
+
+// Python allows single underscores between digits.
+std::optional<double> number_of(const std::string& text) {
+  static const std::regex kNumber(
+      "[-+]?([0-9]+(_[0-9]+)*(\\.([0-9]+(_[0-9]+)*)?)?|\\.[0-9]+(_[0-9]+)*)"
+      "([eE][-+]?[0-9]+(_[0-9]+)*)?");
+  std::string digits = trimmed(text);
+  if (!std::regex_match(digits, kNumber)) return std::nullopt;
+  std::erase(digits, '_');
+  return std::strtod(digits.c_str(), nullptr);
+}
+
+std::optional<int64_t> whole(double value) {
+  // 2^63 is the first double beyond int64.
+  if (!(std::abs(value) < 9223372036854775808.0) || value != std::floor(value)) return std::nullopt;
+  return static_cast<int64_t>(value);
+}
+
+std::optional<int64_t> integer_of(const std::string& text) {
+  static const std::regex kInteger("[-+]?[0-9]+(_[0-9]+)*(\\.0*)?");
+  std::string digits = trimmed(text);
+  if (!std::regex_match(digits, kInteger)) return std::nullopt;
+  std::erase(digits, '_');
+  digits.resize(std::min(digits.find('.'), digits.size()));
+  errno = 0;
+  const int64_t value = std::strtoll(digits.c_str(), nullptr, 10);
+  return errno == 0 ? std::optional(value) : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<int64_t> as_integer(const Json& value) {
+  if (value.is_boolean()) return value.get<bool>() ? 1 : 0;
+  if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX}) return std::nullopt;
+  if (value.is_number_integer()) return value.get<int64_t>();
+  if (value.is_number_float()) return whole(value.get<double>());
+  if (value.is_string()) return integer_of(value.get<std::string>());
+  return std::nullopt;
+}
+
+std::optional<double> as_number(const Json& value) {
+  std::optional<double> number;
+  if (value.is_boolean()) number = value.get<bool>() ? 1 : 0;
+  if (value.is_number()) number = value.get<double>();
+  if (value.is_string()) number = number_of(value.get<std::string>());
+  if (number && !std::isfinite(*number)) return std::nullopt;
+  return number;
+}
+
+std::optional<bool> as_boolean(const Json& value) {
+  if (value.is_boolean()) return value.get<bool>();
+  if (value.is_number()) {
+    const double number = value.get<double>();
+    if (number == 0 || number == 1) return number == 1;
+  }
+  if (value.is_string()) {
+    std::string word = value.get<std::string>();
+    std::transform(word.begin(), word.end(), word.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    for (const char* yes : {"1", "on", "t", "true", "y", "yes"}) {
+      if (word == yes) return true;
+    }
+    for (const char* no : {"0", "off", "f", "false", "n", "no"}) {
+      if (word == no) return false;
+    }
+  }
+  return std::nullopt;
+}
+
+std::string limits_text(const Limits& limits) {
+  std::string text;
+  if (std::isfinite(limits.low)) {
+    text = fmt::format("{} {}", limits.low_open ? ">" : ">=", limits.low);
+  }
+  if (std::isfinite(limits.high)) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : " and ", limits.high_open ? "<" : "<=",
+                        limits.high);
+  }
+  return text;
+}
+
+std::optional<std::string> limit_fault(const Limits& limits, double value, const std::string& got) {
+  const bool low = limits.low_open ? value > limits.low : value >= limits.low;
+  const bool high = limits.high_open ? value < limits.high : value <= limits.high;
+  if (low && high) return std::nullopt;
+  return fmt::format("must be {}, got {}", limits_text(limits), got);
+}
+
+bool is_remote(const std::string& path) {
+  static const std::regex kScheme("[A-Za-z][A-Za-z0-9+.-]+:.*");
+  return std::regex_match(path, kScheme) && !path.starts_with("file:");
+}
+
+}  // namespace dalle2

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT
+#include "config/cross_rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace dalle2 {
+namespace {
+
+void check_embedding_sources(const TrainDecoderConfig& config,
+                             const DecoderPlan& plan,
+                             Faults& faults) {
+  const bool text = plan.text_conditioned();
+  const bool clip = config.decoder.clip.has_value();
+  const bool image_url = config.data.img_embeddings_url.has_value();
+  const bool text_url = config.data.text_embeddings_url.has_value();
+  const bool in_tar = config.data.embeddings_in_tar;
+  if (text && !clip && !text_url && !in_tar) {
+    faults.error("/data/text_embeddings_url",
+                 "If text conditioning, either clip or text_embeddings_url must be provided "
+                 "(or set embeddings_in_tar to true)");
+  }
+  if (clip && text && text_url && image_url) {
+    faults.error("/decoder/clip",
+                 "Loaded clip, but also provided text_embeddings_url and img_embeddings_url. This is "
+                 "redundant. Remove the clip model or the text embeddings");
+  }
+  if (clip && !text && image_url) {
+    faults.error("/decoder/clip", "Loaded clip, but also provided img_embeddings_url. This is "
+                                  "redundant. Remove the clip model or the embeddings");
+  }
+  if (text_url && !text) {
+    faults.error("/data/text_embeddings_url",
+                 "Text embeddings are being loaded, but text embeddings are not being conditioned "
+                 "on. Remove text_embeddings_url, or set cond_on_text_encodings for a unet");
+  }
+  if (config.decoder.unconditional) {
+    if (image_url) {
+      faults.warn("/data/img_embeddings_url", "has no effect: decoder.unconditional is true");
+    }
+  } else if (!clip && !image_url && !in_tar) {
+    faults.error("/data/img_embeddings_url",
+                 "No image embeddings source specified: give img_embeddings_url, set "
+                 "embeddings_in_tar to true, or set decoder.unconditional to true");
+  }
+}
+
+class TrainRules {
+ public:
+  TrainRules(const TrainDecoderConfig& config, Faults& faults)
+      : train_(config.train), count_(config.decoder.unets.size()), faults_(faults) {}
+
+  void check() {
+    check_length(train_.lr, "lr");
+    check_length(train_.wd, "wd");
+    if (train_.warmup_steps) check_length(*train_.warmup_steps, "warmup_steps");
+    check_length(train_.max_grad_norm, "max_grad_norm");
+    check_length(train_.cond_scale, "cond_scale");
+    check_length(train_.eps, "eps");
+    if (train_.cosine_decay_max_steps) {
+      check_length(*train_.cosine_decay_max_steps, "cosine_decay_max_steps");
+    }
+    if (!train_.unet_training_mask) return;
+    const std::vector<bool>& mask = *train_.unet_training_mask;
+    check_count(mask.size(), "unet_training_mask", "must have one entry for each of the");
+    if (std::find(mask.begin(), mask.end(), true) == mask.end()) {
+      faults_.error("/train/unet_training_mask", "must train at least one unet, all are false");
+    }
+  }
+
+ private:
+  template <class T>
+  void check_length(const OneOrMany<T>& value, const char* key) {
+    if (!value.is_one()) {
+      check_count(value.size(), key, "must be one value or a list with one entry for each of the");
+    }
+  }
+  void check_count(size_t count, const char* key, const char* text) {
+    if (count == count_) return;
+    faults_.error(fmt::format("/train/{}", key), fmt::format("{} {} unet{}, got {}", text, count_,
+                                                             count_ == 1 ? "" : "s", count));
+  }
+
+  const DecoderTrainConfig& train_;
+  size_t count_;
+  Faults& faults_;
+};
+
+}  // namespace
+
+void check_sections(const TrainDecoderConfig& config, const DecoderPlan& plan, Faults& faults) {
+  const bool decoder = !faults.has_error_under("/decoder");
+  const bool data = !faults.has_error_under("/data");
+  const bool train = !faults.has_error_under("/train");
+  if (decoder && data) check_embedding_sources(config, plan, faults);
+  // Lengths need only the number of unets, which a fault elsewhere in the decoder leaves alone.
+  if (train && !config.decoder.unets.empty()) TrainRules(config, faults).check();
+  if (data && train && config.data.resample_train && !config.train.epoch_samples) {
+    faults.warn("/train/epoch_samples",
+                "resample_train draws without end, so the first epoch never ends: set epoch_samples");
+  }
+}
+
+}  // namespace dalle2
