@@ -12,7 +12,8 @@ endif()
 add_library(dalle2_torch INTERFACE)
 target_include_directories(dalle2_torch SYSTEM INTERFACE
   ${TORCH_DIR}/include ${TORCH_DIR}/include/torch/csrc/api/include)
-target_compile_definitions(dalle2_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1)
+# The wheel brings headers of a newer fmt than Debian's library: what sees torch uses them alone.
+target_compile_definitions(dalle2_torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1 FMT_HEADER_ONLY=1)
 set(torch_libraries ${TORCH_DIR}/lib/libtorch_cpu.so ${TORCH_DIR}/lib/libc10.so)
 if(DALLE2_CUDA)
   foreach(library torch_cuda c10_cuda)
