@@ -113,7 +113,7 @@ bool read_rows(Decompressor& decompressor, J_COLOR_SPACE colour_space, uint8_t* 
     JSAMPROW row = pixels + info.output_scanline * stride;
     jpeg_read_scanlines(&info, &row, 1);
   }
-  jpeg_abort_decompress(&info);
+  jpeg_finish_decompress(&info);  // asks for the end marker: without it Pillow calls a file truncated
   return true;
 }
 

@@ -96,16 +96,13 @@ int stored_channels(int colour_type) {
   }
 }
 
-/// Colours of the indices; those beyond the file's palette are grey, as in Pillow.
+/// Colours of the indices; those beyond the file's palette are black, as in Pillow.
 struct Palette {
   uint8_t rgb[256][3];
 };
 
 Palette read_palette(Reader& reader) {
-  Palette palette;
-  for (int i = 0; i < 256; ++i) {
-    std::memset(palette.rgb[i], i, 3);
-  }
+  Palette palette{};
   png_colorp colours = nullptr;
   int count = 0;
   if (png_get_PLTE(reader.handle, reader.info, &colours, &count) != 0) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Pillow's resampling (Resample.c) bit for bit: a horizontal and a vertical pass in fixed point, 8 bits
-// between them. Differs in how it is computed, not in what: rows are taken eight at a time.
+// Resampling bit for bit as in Pillow 13: a horizontal and a vertical pass in fixed point, 8 bits between
+// them. Differs in how it is computed, not in what: rows are taken eight at a time.
 #include "base/error.h"
 #include "io/image.h"
 
@@ -299,13 +299,18 @@ Image crop_resize(const Image& image, int left, int top, int width, int height, 
     return {out_width, out_height, resize_nearest(rows, out_width, out_height)};
   }
   const Filter filter = filter_of(mode);
+  // Since Pillow 13 the vertical pass comes first where the height loses more than twice what the width
+  // does; the bytes between the passes are rounded, so the order shows.
+  const bool vertical_first = height > out_height && height - out_height > 2 * (width - out_width);
   std::vector<uint8_t> pixels;
-  if (width != out_width) {
-    pixels = resize_rows(rows, out_width, filter);
-    rows = {pixels.data(), 3 * static_cast<size_t>(out_width), out_width, height};
-  }
-  if (height != out_height) {
-    pixels = resize_columns(rows, out_height, filter);
+  for (const bool vertical : {vertical_first, !vertical_first}) {
+    if (vertical && height != out_height) {
+      pixels = resize_columns(rows, out_height, filter);
+      rows = {pixels.data(), 3 * static_cast<size_t>(rows.width), rows.width, out_height};
+    } else if (!vertical && width != out_width) {
+      pixels = resize_rows(rows, out_width, filter);
+      rows = {pixels.data(), 3 * static_cast<size_t>(out_width), out_width, rows.height};
+    }
   }
   return {out_width, out_height, std::move(pixels)};
 }

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT
+#include "io/image.h"
+
+#include "base/error.h"
+#include "io/atomic_file.h"
+#include "io/npy.h"
+#include "io/test_folder.h"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+
+using namespace dalle2;
+using Catch::Contains;
+using nlohmann::json;
+
+namespace {
+
+json cases() {
+  return json::parse(read_file(test::parity_folder("images") + "/cases.json"));
+}
+
+std::string encoded(const std::string& name) {
+  return read_file(test::parity_folder("images") + "/decode/" + name);
+}
+
+int largest_difference(const uint8_t* expected, const std::vector<uint8_t>& found) {
+  int largest = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    largest = std::max(largest, std::abs(static_cast<int>(expected[i]) - static_cast<int>(found[i])));
+  }
+  return largest;
+}
+
+Image noise_image(int width, int height, unsigned seed) {
+  Image image{width, height, std::vector<uint8_t>(static_cast<size_t>(3 * width * height))};
+  std::mt19937 random(seed);
+  for (uint8_t& value : image.pixels) {
+    value = static_cast<uint8_t>(random());
+  }
+  return image;
+}
+
+void patch_big_endian(std::string& file, size_t at, uint32_t value) {
+  for (size_t i = 0; i < 4; ++i) {
+    file[at + i] = static_cast<char>(value >> (24 - 8 * i));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("pictures of every kind decode bit for bit as with Pillow", "[image][parity]") {
+  const NpyArray expected = read_npy(test::parity_folder("images") + "/decoded.npy");
+  const uint8_t* next = reinterpret_cast<const uint8_t*>(expected.bytes.data());
+  size_t checked = 0;
+  const json all = cases().at("decode");
+  for (const json& one : all) {
+    const std::string name = one.at("file");
+    INFO(name);
+    if (one.at("refused").get<bool>()) {
+      CHECK_THROWS_AS(decode_image(encoded(name), name), DataError);
+      continue;
+    }
+    const Image image = decode_image(encoded(name), name);
+    REQUIRE(image.width == one.at("width").get<int>());
+    REQUIRE(image.height == one.at("height").get<int>());
+    CHECK(largest_difference(next, image.pixels) == 0);
+    next += image.pixels.size();
+    ++checked;
+  }
+  CHECK(checked > 40);
+  CHECK(next == reinterpret_cast<const uint8_t*>(expected.bytes.data() + expected.bytes.size()));
+}
+
+TEST_CASE("crops resize bit for bit as with Pillow in all six modes", "[image][parity]") {
+  const NpyArray source = read_npy(test::parity_folder("images") + "/source.npy");
+  const NpyArray expected = read_npy(test::parity_folder("images") + "/resized.npy");
+  Image image{static_cast<int>(source.shape.at(1)), static_cast<int>(source.shape.at(0)), {}};
+  image.pixels.assign(source.bytes.begin(), source.bytes.end());
+  const uint8_t* next = reinterpret_cast<const uint8_t*>(expected.bytes.data());
+  const json all = cases().at("resize");
+  for (const json& one : all) {
+    INFO(one.dump());
+    const Image resized =
+        crop_resize(image, one.at("left"), one.at("top"), one.at("width"), one.at("height"),
+                    one.at("out_width"), one.at("out_height"), interpolation_from_name(one.at("mode")));
+    REQUIRE(resized.pixels.size() == 3 * one.at("out_width").get<size_t>() * one.at("out_height").get<size_t>());
+    CHECK(largest_difference(next, resized.pixels) == 0);
+    next += resized.pixels.size();
+  }
+  CHECK(all.size() >= 100);
+}
+
+TEST_CASE("an unknown interpolation is refused with the list of names") {
+  CHECK(interpolation_from_name("nearest_exact") == Interpolation::kNearest);
+  CHECK_THROWS_AS(interpolation_from_name("cubic"), ConfigError);
+  CHECK_THROWS_WITH(interpolation_from_name("cubic"),
+                    Contains("\"cubic\"") && Contains("bilinear, bicubic, box, nearest, nearest_exact, "
+                                                      "hamming, lanczos"));
+}
+
+TEST_CASE("PNG gives back what went in, and JPEG nearly") {
+  const Image image = noise_image(37, 23, 1);
+  const Image back = decode_image(encode_png(image), "png");
+  CHECK(back.width == 37);
+  CHECK(back.height == 23);
+  CHECK(back.pixels == image.pixels);
+  // Smooth colours survive a JPEG of quality 95 within a few levels, edges of colour included.
+  Image halves{32, 32, std::vector<uint8_t>(3 * 32 * 32)};
+  for (size_t i = 0; i < 32 * 32; ++i) {
+    const uint8_t colours[2][3] = {{200, 30, 40}, {30, 60, 210}};
+    std::memcpy(halves.pixels.data() + 3 * i, colours[i % 32 < 16 ? 0 : 1], 3);
+  }
+  const Image jpeg = decode_image(encode_jpeg(halves, 95), "jpeg");
+  CHECK(largest_difference(halves.pixels.data(), jpeg.pixels) <= 6);
+}
+
+TEST_CASE("a picture on disk is whole or absent") {
+  const test::ScratchFolder folder;
+  write_png(folder / "a/b.png", noise_image(3, 2, 2));
+  CHECK(decode_image(read_file(folder / "a/b.png"), "b").pixels.size() == 18);
+  CHECK_FALSE(std::filesystem::exists(folder / "a/b.png.part"));
+}
+
+TEST_CASE("flip and crop move pixels and nothing else") {
+  const Image image = noise_image(5, 3, 3);
+  const Image flipped = flip_horizontally(image);
+  for (size_t y = 0; y < 3; ++y) {
+    for (size_t x = 0; x < 5; ++x) {
+      CHECK(std::memcmp(&flipped.pixels[3 * (5 * y + x)], &image.pixels[3 * (5 * y + 4 - x)], 3) == 0);
+    }
+  }
+  CHECK(flip_horizontally(flipped).pixels == image.pixels);
+  const Image inner = crop(image, 1, 1, 2, 2);
+  CHECK(std::memcmp(inner.pixels.data(), &image.pixels[3 * (5 + 1)], 6) == 0);
+  const Image wider = crop(image, -1, -2, 7, 7);  // a black frame
+  CHECK(wider.pixels[0] == 0);
+  CHECK(std::memcmp(&wider.pixels[3 * (7 * 2 + 1)], image.pixels.data(), 15) == 0);
+  CHECK(std::all_of(wider.pixels.end() - 3 * 7 * 2, wider.pixels.end(), [](uint8_t v) { return v == 0; }));
+  CHECK(crop(image, 9, 9, 2, 2).pixels == std::vector<uint8_t>(12, 0));
+}
+
+TEST_CASE("what is no picture is refused by name") {
+  CHECK_THROWS_WITH(decode_image("", "0001.jpg"), Contains("0001.jpg") && Contains("JPEG, PNG or WebP"));
+  CHECK_THROWS_AS(decode_image("GIF89a......", "x"), DataError);
+  CHECK_THROWS_AS(decode_image(std::string("\xff\xd8\xff", 3), "x"), DataError);
+  CHECK_THROWS_AS(decode_image(std::string("\x89PNG\r\n\x1a\n", 8), "x"), DataError);
+  CHECK_THROWS_AS(decode_image("RIFF____WEBPVP8 ", "x"), DataError);
+}
+
+TEST_CASE("a picture that was cut at any byte is refused") {
+  for (const std::string name : {"rgb_s2_baseline.jpg", "rgb_s1_progressive.jpg", "rgba8.png", "palette4_adam7.png",
+                                 "lossy.webp", "lossless.webp"}) {
+    const std::string whole = encoded(name);
+    // After the pixels a PNG has only its end chunk, which Pillow does not need either.
+    const size_t needed = name.ends_with(".png") ? whole.size() - 20 : whole.size();
+    for (size_t size = 0; size < needed; size += 1 + size / 16) {
+      INFO(name << " cut to " << size << " of " << whole.size());
+      CHECK_THROWS_AS(decode_image(whole.substr(0, size), name), DataError);
+    }
+  }
+}
+
+TEST_CASE("a header that promises too many pixels is refused before anything is allocated") {
+  std::string png = encode_png(noise_image(4, 4, 4));
+  patch_big_endian(png, 16, 400'000);
+  patch_big_endian(png, 20, 400'000);
+  png[29] = png[30] = png[31] = png[32] = 0;  // the checksum is wrong now as well
+  CHECK_THROWS_AS(decode_image(png, "bomb.png"), DataError);
+  std::string jpeg = encode_jpeg(noise_image(4, 4, 4), 90);
+  const size_t frame = jpeg.find("\xff\xc0");
+  REQUIRE(frame != std::string::npos);
+  jpeg[frame + 5] = jpeg[frame + 6] = jpeg[frame + 7] = jpeg[frame + 8] = static_cast<char>(0xfe);
+  CHECK_THROWS_WITH(decode_image(jpeg, "bomb.jpg"),
+                    Contains("bomb.jpg") && Contains("65278x65278") && Contains("178956970"));
+}

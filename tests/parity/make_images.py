@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Pictures as Pillow decodes and resamples them.
+
+Writes <out>/images/: the encoded files (decode/), cases.json, and the expected RGB bytes of all cases
+one after another in decoded.npy and resized.npy (uint8). Needs Pillow 13.0.0 and numpy.
+"""
+import argparse
+import io
+import json
+import os
+import struct
+import zlib
+
+import numpy as np
+from PIL import Image
+
+FILTERS = ["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
+ADAM7 = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
+
+
+def picture(rng, width, height, channels=3):
+    """Smooth waves with an edge and some noise, as photographs have."""
+    y, x = np.mgrid[0:height, 0:width].astype(np.float64)
+    planes = []
+    for _ in range(channels):
+        fx, fy, phase = rng.uniform(0.02, 0.9), rng.uniform(0.02, 0.9), rng.uniform(0, 6.3)
+        plane = 128 + 100 * np.sin(fx * x + fy * y + phase)
+        plane += rng.choice([-80, 80]) * (x > rng.uniform(0, width)) + rng.normal(0, 12, x.shape)
+        planes.append(plane)
+    return np.clip(np.stack(planes, -1), 0, 255).astype(np.uint8)
+
+
+def png_file(samples, depth, colour_type, interlace=False, palette=None, transparency=None):
+    """A PNG of [h, w, channels] integers, for what Pillow itself does not write."""
+    height, width, _ = samples.shape
+
+    def rows(part):
+        out = b""
+        for row in part:
+            if depth == 16:
+                out += b"\0" + row.astype(">u2").tobytes()
+            elif depth == 8:
+                out += b"\0" + row.astype("u1").tobytes()
+            else:
+                bits = "".join(format(int(v), f"0{depth}b") for v in row.reshape(-1))
+                bits += "0" * (-len(bits) % 8)
+                out += b"\0" + bytes(int(bits[i:i + 8], 2) for i in range(0, len(bits), 8))
+        return out
+
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    if interlace:
+        data = b""
+        for x0, y0, dx, dy in ADAM7:
+            part = samples[y0::dy, x0::dx]
+            if part.size:
+                data += rows(part)
+    else:
+        data = rows(samples)
+    file = b"\x89PNG\r\n\x1a\n"
+    file += chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour_type, 0, 0, int(interlace)))
+    if palette is not None:
+        file += chunk(b"PLTE", palette.astype("u1").tobytes())
+    if transparency is not None:
+        file += chunk(b"tRNS", transparency)
+    return file + chunk(b"IDAT", zlib.compress(data, 9)) + chunk(b"IEND", b"")
+
+
+def saved(image, format_, **options):
+    out = io.BytesIO()
+    image.save(out, format_, **options)
+    return out.getvalue()
+
+
+def jpegs(rng, size):
+    def rgb():
+        return Image.fromarray(picture(rng, *size()))
+
+    for subsampling in (0, 1, 2):
+        for progressive in (False, True):
+            quality = int(rng.integers(20, 96))
+            yield (f"rgb_s{subsampling}_{'progressive' if progressive else 'baseline'}.jpg",
+                   saved(rgb(), "JPEG", quality=quality, subsampling=subsampling, progressive=progressive))
+    yield "grey.jpg", saved(rgb().convert("L"), "JPEG", quality=80)
+    yield "restarts.jpg", saved(rgb(), "JPEG", restart_marker_blocks=2)
+    yield "keep_rgb.jpg", saved(rgb(), "JPEG", keep_rgb=True, quality=90)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # orientation: to be ignored
+    yield "exif_orientation.jpg", saved(rgb(), "JPEG", exif=exif)
+    cmyk = saved(Image.fromarray(picture(rng, *size(), 4), "CMYK"), "JPEG", quality=85)
+    yield "cmyk.jpg", cmyk
+    adobe = cmyk.index(b"Adobe")
+    yield "ycck.jpg", cmyk[:adobe + 11] + b"\x02" + cmyk[adobe + 12:]
+    whole = saved(rgb(), "JPEG")
+    yield "no_end_marker.jpg", whole[:-2]
+    yield "png_inside.jpg", saved(rgb(), "PNG")
+
+
+def pngs(rng, size):
+    def sample(depth, channels):
+        if depth == 8:
+            return picture(rng, *size(), channels).astype(np.int64)
+        width, height = size()
+        return rng.integers(0, 2 ** depth, (height, width, channels))
+
+    for interlace in (False, True):
+        end = "_adam7.png" if interlace else ".png"
+        for depth in (1, 2, 4, 8, 16):
+            yield f"grey{depth}{end}", png_file(sample(depth, 1), depth, 0, interlace)
+        for depth in (8, 16):
+            yield f"rgb{depth}{end}", png_file(sample(depth, 3), depth, 2, interlace)
+            yield f"grey_alpha{depth}{end}", png_file(sample(depth, 2), depth, 4, interlace)
+            yield f"rgba{depth}{end}", png_file(sample(depth, 4), depth, 6, interlace)
+        for depth in (1, 2, 4, 8):
+            palette = rng.integers(0, 256, (2 ** depth, 3))
+            yield f"palette{depth}{end}", png_file(sample(depth, 1), depth, 3, interlace, palette)
+    palette = rng.integers(0, 256, (16, 3))
+    yield "palette_transparent.png", png_file(sample(4, 1), 4, 3, False, palette, bytes([0, 128, 255]))
+    yield "palette_short.png", png_file(sample(8, 1), 8, 3, False, palette)
+    yield "grey_transparent.png", png_file(sample(8, 1), 8, 0, False, None, struct.pack(">H", 120))
+    yield "rgb_transparent.png", png_file(sample(8, 3), 8, 2, False, None, struct.pack(">HHH", 1, 2, 3))
+    dark = rng.integers(0, 400, (9, 11, 1))  # 16 bits, of which many values are below 256
+    yield "grey16_dark.png", png_file(dark, 16, 0)
+
+
+def webps(rng, size):
+    yield "lossy.webp", saved(Image.fromarray(picture(rng, *size())), "WEBP", quality=70)
+    yield "lossless.webp", saved(Image.fromarray(picture(rng, *size())), "WEBP", lossless=True)
+    rgba = Image.fromarray(picture(rng, *size(), 4))
+    yield "lossy_alpha.webp", saved(rgba, "WEBP", quality=60)
+    yield "lossless_alpha.webp", saved(rgba, "WEBP", lossless=True)
+    yield "webp_inside.jpg", saved(Image.fromarray(picture(rng, *size())), "WEBP", quality=90)
+
+
+def decode_cases(rng, folder):
+    def size():
+        return int(rng.integers(1, 49)), int(rng.integers(1, 41))
+
+    cases, expected = [], []
+    for name, content in [*jpegs(rng, size), *pngs(rng, size), *webps(rng, size)]:
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(content)
+        image = Image.open(io.BytesIO(content))
+        try:
+            image.load()
+        except OSError:
+            cases.append({"file": name, "refused": True})
+            continue
+        rgb = np.asarray(image.convert("RGB"))
+        cases.append({"file": name, "refused": False, "width": rgb.shape[1], "height": rgb.shape[0]})
+        expected.append(rgb.reshape(-1))
+    return cases, np.concatenate(expected)
+
+
+def resize_cases(rng, count):
+    """Crop, then resize, as torchvision's resized_crop does."""
+    source = Image.fromarray(picture(rng, 61, 47))
+    cases, expected = [], []
+    for i in range(count):
+        mode = FILTERS[i % len(FILTERS)]
+        width, height = int(rng.integers(1, 62)), int(rng.integers(1, 48))
+        if i % 5 == 0:
+            width, height = 61, 47
+        left, top = int(rng.integers(0, 62 - width)), int(rng.integers(0, 48 - height))
+        out_width, out_height = int(rng.integers(1, 49)), int(rng.integers(1, 49))
+        if i % 11 == 0:
+            out_width = width
+        if i % 13 == 0:
+            out_height = height
+        crop = source.crop((left, top, left + width, top + height))
+        resized = crop.resize((out_width, out_height), getattr(Image.Resampling, mode.upper()))
+        cases.append({"mode": mode, "left": left, "top": top, "width": width, "height": height,
+                      "out_width": out_width, "out_height": out_height})
+        expected.append(np.asarray(resized).reshape(-1))
+    return source, cases, np.concatenate(expected)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", default=os.path.join(os.path.dirname(__file__), "fixtures"))
+    parser.add_argument("--resize-cases", type=int, default=150)
+    arguments = parser.parse_args()
+    rng = np.random.default_rng(arguments.seed)
+    folder = os.path.join(arguments.out, "images")
+    os.makedirs(os.path.join(folder, "decode"), exist_ok=True)
+    decode, decoded = decode_cases(rng, os.path.join(folder, "decode"))
+    source, resize, resized = resize_cases(rng, arguments.resize_cases)
+    np.save(os.path.join(folder, "decoded.npy"), decoded)
+    np.save(os.path.join(folder, "source.npy"), np.asarray(source))
+    np.save(os.path.join(folder, "resized.npy"), resized)
+    with open(os.path.join(folder, "cases.json"), "w", encoding="utf-8") as file:
+        json.dump({"decode": decode, "resize": resize}, file, indent=0)
+        file.write("\n")
+
+
+if __name__ == "__main__":
+    main()
