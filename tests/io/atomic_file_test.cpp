@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: MIT
+#include "io/atomic_file.h"
+
+#include "base/error.h"
+#include "io/test_folder.h"
+
+#include <catch2/catch.hpp>
+
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <random>
+
+using namespace dalle2;
+using Catch::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// DALLE2_FAIL_AT for a scope.
+class FailAt {
+ public:
+  explicit FailAt(const std::string& spec) { setenv("DALLE2_FAIL_AT", spec.c_str(), 1); }
+  ~FailAt() { unsetenv("DALLE2_FAIL_AT"); }
+  FailAt(const FailAt&) = delete;
+  FailAt& operator=(const FailAt&) = delete;
+};
+
+std::string random_bytes(size_t size, unsigned seed) {
+  std::mt19937 random(seed);
+  std::string bytes(size, '\0');
+  for (char& byte : bytes) {
+    byte = static_cast<char>(random());
+  }
+  return bytes;
+}
+
+/// Runs `body` in a child. @return its exit status
+template <class Body>
+int in_child(Body body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    try {
+      body();
+    } catch (...) {
+      _exit(99);
+    }
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace
+
+TEST_CASE("what is written in pieces of any size reads back whole") {
+  const test::ScratchFolder folder;
+  const std::string content = random_bytes(3'000'000, 1);
+  const std::string path = folder / "new/deep/file.bin";
+  std::mt19937 random(2);
+  AtomicFile file(path);
+  for (size_t at = 0; at < content.size();) {
+    const size_t size = std::min<size_t>(content.size() - at, random() % (random() % 3 == 0 ? 900'000 : 40));
+    file.write(content.data() + at, size);
+    at += size;
+    CHECK(file.position() == at);
+  }
+  CHECK_FALSE(fs::exists(path));
+  file.sync();
+  CHECK(read_file(file.part_path()) == content);
+  file.commit();
+  CHECK(read_file(path) == content);
+  CHECK_FALSE(fs::exists(file.part_path()));
+}
+
+TEST_CASE("an older file stays until the new one is whole") {
+  const test::ScratchFolder folder;
+  const std::string path = folder / "checkpoint.pth";
+  write_file_atomically(path, "old");
+  {
+    AtomicFile file(path);
+    file.write("new", 3);
+    file.sync();
+    CHECK(read_file(path) == "old");
+  }
+  CHECK(read_file(path) == "old");
+  CHECK_FALSE(fs::exists(path + ".part"));
+  write_file_atomically(path, "new");
+  CHECK(read_file(path) == "new");
+}
+
+TEST_CASE("every failing call of a save leaves the old file and no part") {
+  const test::ScratchFolder folder;
+  const std::string path = folder / "model.pth";
+  const std::string content = random_bytes(1'000'000, 3);
+  struct Case {
+    const char* spec;
+    bool in_place;  // the rename has happened
+  };
+  for (const Case& one : {Case{"open:1:eio", false}, Case{"open:1:enospc", false}, Case{"write:1:enospc", false},
+                          Case{"write:2:eio", false}, Case{"write:3:enospc", false}, Case{"fsync:1:eio", false},
+                          Case{"rename:1:eio", false}, Case{"dirsync:1:eio", true}}) {
+    INFO(one.spec);
+    write_file_atomically(path, "old");
+    const FailAt fail_at(one.spec);
+    const auto save = [&] {
+      AtomicFile file(path);
+      for (size_t at = 0; at < content.size(); at += 100'000) {
+        file.write(content.data() + at, 100'000);
+      }
+      file.commit();
+    };
+    CHECK_THROWS_AS(save(), ResourceError);
+    CHECK(read_file(path) == (one.in_place ? content : "old"));
+    CHECK_FALSE(fs::exists(path + ".part"));
+    save();  // the hook strikes once
+    CHECK(read_file(path) == content);
+  }
+}
+
+TEST_CASE("a process killed at any call of a save leaves the old file or the new one") {
+  const test::ScratchFolder folder;
+  const std::string path = folder / "model.pth";
+  const std::string content = random_bytes(1'000'000, 4);
+  for (const std::string spec : {"open:1", "write:1", "write:2", "write:4", "fsync:1", "rename:1", "dirsync:1"}) {
+    INFO(spec);
+    write_file_atomically(path, "old");
+    const int status = in_child([&] {
+      setenv("DALLE2_FAIL_AT", (spec + ":abort").c_str(), 1);
+      AtomicFile file(path);
+      for (size_t at = 0; at < content.size(); at += 100'000) {
+        file.write(content.data() + at, 100'000);
+      }
+      file.commit();
+    });
+    CHECK(status == 137);
+    CHECK(read_file(path) == (spec == "dirsync:1" ? content : "old"));
+    CHECK(sweep_parts(folder.path()) == (spec == "open:1" || spec == "dirsync:1" ? 0 : 1));
+  }
+}
+
+TEST_CASE("a full disk is a resource error that says what to do") {
+  const test::ScratchFolder folder;
+  // A limit on the size of files stands in for the full disk; the kernel then cuts writes short first.
+  const int status = in_child([&] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{300'000, 300'000};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    try {
+      write_file_atomically(folder / "big", std::string(1'000'000, 'x'));
+    } catch (const ResourceError& error) {
+      _exit(std::string(error.what()).find("Free some space") != std::string::npos ? 42 : 41);
+    }
+  });
+  CHECK(status == 42);
+  CHECK_FALSE(fs::exists(folder / "big"));
+  CHECK_FALSE(fs::exists(folder / "big.part"));
+}
+
+TEST_CASE("what cannot be written is refused by name") {
+  const test::ScratchFolder folder;
+  fs::create_directory(folder / "taken");
+  CHECK_THROWS_AS(write_file_atomically(folder / "taken", "x"), DataError);
+  CHECK_THROWS_WITH(write_file_atomically(folder / "taken", "x"), Contains("taken") && Contains("Is a directory"));
+  test::put_file(folder / "file", "x");
+  CHECK_THROWS_WITH(write_file_atomically(folder / "file/below", "x"), Contains("Not a directory"));
+  CHECK_THROWS_WITH(write_file_atomically(folder / std::string(300, 'n'), "x"), Contains("File name too long"));
+  CHECK_THROWS_WITH(write_file_atomically("/proc/dalle2_test", "x"), Contains("/proc/dalle2_test"));
+  fs::create_symlink(folder / "victim", folder / "linked.part");
+  CHECK_THROWS_AS(write_file_atomically(folder / "linked", "x"), DataError);
+  CHECK_FALSE(fs::exists(folder / "victim"));
+}
+
+TEST_CASE("reading names the file and the reason") {
+  const test::ScratchFolder folder;
+  CHECK_THROWS_AS(read_file(folder / "absent"), DataError);
+  CHECK_THROWS_WITH(read_file(folder / "absent"), Contains("absent") && Contains("No such file"));
+  CHECK_THROWS_WITH(read_file(folder.path()), Contains("Is a directory"));
+  test::put_file(folder / "empty", "");
+  CHECK(read_file(folder / "empty").empty());
+}
+
+TEST_CASE("copies are whole and make their folder") {
+  const test::ScratchFolder folder;
+  const std::string content = random_bytes(1'234'567, 5);
+  test::put_file(folder / "from", content);
+  copy_file_atomically(folder / "from", folder / "x/y/to");
+  CHECK(read_file(folder / "x/y/to") == content);
+  CHECK_THROWS_AS(copy_file_atomically(folder / "absent", folder / "z"), DataError);
+  CHECK_FALSE(fs::exists(folder / "z"));
+  CHECK_FALSE(fs::exists(folder / "z.part"));
+}
+
+TEST_CASE("only stale parts are swept") {
+  const test::ScratchFolder folder;
+  fs::create_directories(folder / "sub/odd.part");
+  for (const char* name : {"a.part", "sub/b.pth.part", "sub/odd.part/c", "keep.pth", "part", "x.partial"}) {
+    test::put_file(folder / name, "x");
+  }
+  fs::create_symlink(folder / "keep.pth", folder / "link.part");
+  CHECK(sweep_parts(folder.path()) == 2);
+  CHECK_FALSE(fs::exists(folder / "a.part"));
+  CHECK_FALSE(fs::exists(folder / "sub/b.pth.part"));
+  for (const char* name : {"sub/odd.part/c", "keep.pth", "part", "x.partial"}) {
+    CHECK(fs::exists(folder / name));
+  }
+  CHECK(fs::is_symlink(folder / "link.part"));
+  CHECK(sweep_parts(folder / "absent") == 0);
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT
+#include "io/tar.h"
+
+#include "base/error.h"
+#include "io/atomic_file.h"
+#include "io/test_folder.h"
+
+#include <catch2/catch.hpp>
+
+#include <archive.h>
+#include <archive_entry.h>
+
+using namespace dalle2;
+using Catch::Contains;
+
+namespace {
+
+using Members = std::vector<std::pair<std::string, std::string>>;
+
+Members read_all(const std::string& path, TarLimits limits = {}) {
+  Members members;
+  TarReader reader(path, limits);
+  TarMember member;
+  while (reader.next(member)) {
+    members.emplace_back(member.name, member.content);
+  }
+  CHECK_FALSE(reader.next(member));
+  return members;
+}
+
+void write_all(const std::string& path, const Members& members, bool gzip = false) {
+  TarWriter writer(path, gzip);
+  for (const auto& [name, content] : members) {
+    writer.add(name, content);
+  }
+  writer.commit();
+}
+
+const Members kMembers = {{"0001.jpg", std::string(700, 'j')},
+                          {"0001.txt", "a cat\n"},
+                          {"folder/" + std::string(200, 'n') + ".json", "{}"},
+                          {"empty.cls", ""},
+                          {"höhe_日本.txt", std::string("\0\xff", 2)},
+                          {"big.npy", std::string(300'000, 'b')}};
+
+/// A tar through another of libarchive's filters.
+std::string packed_with(int (*add_filter)(archive*)) {
+  std::string out(1 << 20, '\0');
+  size_t used = 0;
+  archive* handle = archive_write_new();
+  add_filter(handle);
+  archive_write_set_format_ustar(handle);
+  archive_write_open_memory(handle, out.data(), out.size(), &used);
+  archive_entry* entry = archive_entry_new();
+  archive_entry_set_pathname(entry, "7.txt");
+  archive_entry_set_size(entry, 5);
+  archive_entry_set_filetype(entry, AE_IFREG);
+  archive_entry_set_perm(entry, 0644);
+  archive_write_header(handle, entry);
+  archive_write_data(handle, "hello", 5);
+  archive_entry_free(entry);
+  archive_write_close(handle);
+  archive_write_free(handle);
+  out.resize(used);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a written tar reads back, plain and gzip, with long and foreign names") {
+  const test::ScratchFolder folder;
+  for (const bool gzip : {false, true}) {
+    write_all(folder / "a.tar", kMembers, gzip);
+    CHECK(read_all(folder / "a.tar") == kMembers);
+    CHECK(read_file(folder / "a.tar").starts_with("\x1f\x8b") == gzip);
+    write_all(folder / "b.tar", kMembers, gzip);
+    CHECK(read_file(folder / "a.tar") == read_file(folder / "b.tar"));
+  }
+}
+
+TEST_CASE("every packing that webdataset knows is told by content, and zstd too") {
+  const test::ScratchFolder folder;
+  for (int (*filter)(archive*) : {archive_write_add_filter_none, archive_write_add_filter_gzip,
+                                  archive_write_add_filter_bzip2, archive_write_add_filter_xz,
+                                  archive_write_add_filter_zstd}) {
+    test::put_file(folder / "x.tar", packed_with(filter));
+    CHECK(read_all(folder / "x.tar") == Members{{"7.txt", "hello"}});
+  }
+}
+
+TEST_CASE("a tar that is not committed leaves nothing") {
+  const test::ScratchFolder folder;
+  {
+    TarWriter writer(folder / "a.tar");
+    writer.add("x", std::string(500'000, 'x'));
+  }
+  CHECK(std::filesystem::is_empty(folder.path()));
+  {
+    setenv("DALLE2_FAIL_AT", "write:1:enospc", 1);
+    TarWriter writer(folder / "a.tar");
+    const auto fill = [&] {
+      writer.add("x", std::string(500'000, 'x'));
+      writer.commit();
+    };
+    CHECK_THROWS_AS(fill(), ResourceError);
+    unsetenv("DALLE2_FAIL_AT");
+  }
+  CHECK(std::filesystem::is_empty(folder.path()));
+}
+
+TEST_CASE("a truncated tar gives its whole members, then an error with file, member and offset") {
+  const test::ScratchFolder folder;
+  for (const bool gzip : {false, true}) {
+    write_all(folder / "a.tar", {{"1.jpg", std::string(2000, '1')}, {"1.txt", "one"}, {"2.jpg", std::string(2000, '2')}},
+              gzip);
+    std::string content = read_file(folder / "a.tar");
+    content.resize(gzip ? content.size() / 2 : 512 + 2048 + 1024 + 512 + 100);
+    test::put_file(folder / "cut.tar", content);
+    TarReader reader(folder / "cut.tar");
+    TarMember member;
+    if (!gzip) {
+      CHECK(reader.next(member));
+      CHECK(reader.next(member));
+      CHECK(member.content == "one");
+      CHECK_THROWS_WITH(reader.next(member), Contains("cut.tar") && Contains("1.txt") && Contains("2.jpg") &&
+                                                 Contains("at byte 3584"));
+    } else {
+      const auto read_on = [&] {
+        while (reader.next(member)) {
+        }
+      };
+      CHECK_THROWS_AS(read_on(), DataError);
+    }
+    CHECK_FALSE(reader.next(member));  // it is done, not stuck
+  }
+}
+
+TEST_CASE("what is no tar is refused by name") {
+  const test::ScratchFolder folder;
+  CHECK_THROWS_WITH(TarReader(folder / "absent.tar"), Contains("absent.tar") && Contains("No such file"));
+  CHECK_THROWS_AS(TarReader(folder / "absent.tar"), DataError);
+  TarMember member;
+  for (const std::string& content : {std::string(3000, 'x'), std::string("\x1f\x8bgarbage..............."),
+                                     std::string("\x89PNG\r\n\x1a\n")}) {
+    test::put_file(folder / "no.tar", content);
+    CHECK_THROWS_AS(TarReader(folder / "no.tar").next(member), DataError);
+  }
+}
+
+TEST_CASE("links, folders and devices are passed over") {
+  const test::ScratchFolder folder;
+  std::string out(1 << 16, '\0');
+  size_t used = 0;
+  archive* handle = archive_write_new();
+  archive_write_set_format_gnutar(handle);
+  archive_write_open_memory(handle, out.data(), out.size(), &used);
+  const auto add = [&](const char* name, unsigned type, const char* symlink, const char* hardlink) {
+    archive_entry* entry = archive_entry_new();
+    archive_entry_set_pathname(entry, name);
+    archive_entry_set_filetype(entry, type);
+    archive_entry_set_perm(entry, 0644);
+    archive_entry_set_size(entry, 0);
+    if (symlink != nullptr) archive_entry_set_symlink(entry, symlink);
+    if (hardlink != nullptr) archive_entry_set_hardlink(entry, hardlink);
+    archive_write_header(handle, entry);
+    archive_entry_free(entry);
+  };
+  add("d", AE_IFDIR, nullptr, nullptr);
+  add("a.jpg", AE_IFLNK, "/etc/passwd", nullptr);
+  add("b.jpg", AE_IFREG, nullptr, "c.jpg");
+  add("p.jpg", AE_IFIFO, nullptr, nullptr);
+  add("c.jpg", AE_IFREG, nullptr, nullptr);
+  archive_write_close(handle);
+  archive_write_free(handle);
+  test::put_file(folder / "a.tar", out.substr(0, used));
+  CHECK(read_all(folder / "a.tar") == Members{{"c.jpg", ""}});
+}
+
+TEST_CASE("decompression bombs and giant members are refused") {
+  const test::ScratchFolder folder;
+  write_all(folder / "a.tar", {{"zeros.npy", std::string(30 << 20, '\0')}}, /*gzip=*/true);
+  CHECK(read_all(folder / "a.tar").size() == 1);
+  CHECK_THROWS_WITH(read_all(folder / "a.tar", {.suspicious_bytes = 1 << 20}),
+                    Contains("bomb") && Contains("zeros.npy") && Contains("200 times"));
+  CHECK_THROWS_WITH(read_all(folder / "a.tar", {.member_bytes = 1000}),
+                    Contains("zeros.npy") && Contains("31457280") && Contains("1000"));
+}
+
+TEST_CASE("an error of the stream comes out as it went in") {
+  TarMember member;
+  CHECK_THROWS_WITH(TarReader([](char*, size_t) -> size_t { throw DataError("the cable is loose"); }, "http://x/1.tar")
+                        .next(member),
+                    Contains("the cable is loose"));
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT
+#include "io/webdataset.h"
+
+#include "base/error.h"
+#include "io/atomic_file.h"
+#include "io/test_folder.h"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+using namespace dalle2;
+using Catch::Contains;
+using nlohmann::json;
+
+TEST_CASE("random tars fall into samples as with webdataset 1.0.2", "[parity]") {
+  const std::string folder = test::parity_folder("webdataset");
+  const json all = json::parse(read_file(folder + "/cases.json"));
+  REQUIRE(all.size() >= 50);
+  for (const json& one : all) {
+    const std::string name = one.at("file");
+    INFO(name);
+    int duplicates = 0;
+    SampleReader reader(folder + "/" + name, [&](const std::string& text) {
+      duplicates += text.find("second time") != std::string::npos ? 1 : 0;
+    });
+    for (const json& expected : one.at("samples")) {
+      const std::optional<GroupedSample> sample = reader.next();
+      REQUIRE(sample);
+      CHECK(sample->key == expected.at("key").get<std::string>());
+      CHECK(sample->fields == expected.at("fields").get<std::map<std::string, std::string>>());
+    }
+    CHECK_FALSE(reader.next());
+    CHECK(duplicates == one.at("warnings").get<int>());
+  }
+}
+
+TEST_CASE("names split at the first dot of the base name") {
+  const auto split = [](const char* name) {
+    const auto parts = split_member_name(name);
+    return parts ? parts->first + "|" + parts->second : std::string("none");
+  };
+  CHECK(split("000012.jpg") == "000012|jpg");
+  CHECK(split("a.seg.png") == "a|seg.png");
+  CHECK(split("v1.2/x.y/k.JPG") == "v1.2/x.y/k|JPG");
+  CHECK(split("./i.jpg") == "./i|jpg");
+  CHECK(split("m.") == "m|");
+  CHECK(split("README") == "none");
+  CHECK(split(".hidden") == "none");
+  CHECK(split("x.y/nodot") == "none");
+  CHECK(split("dir/.hidden") == "dir/|hidden");
+  CHECK(split("") == "none");
+  CHECK(is_meta_member("__x__"));
+  CHECK(is_meta_member("__x__/a.jpg"));
+  CHECK_FALSE(is_meta_member("a/__x__/b.jpg"));
+  CHECK_FALSE(is_meta_member("__x__.jpg"));
+}
+
+TEST_CASE("upper case, folders, dots and meta members make the samples that webdataset makes") {
+  SampleGrouper grouper;
+  CHECK_FALSE(grouper.add({"__info__", "meta"}));
+  CHECK_FALSE(grouper.add({"d.1/a.JPG", "picture"}));
+  CHECK_FALSE(grouper.add({"d.1/a.img_emb.npy", "embedding"}));
+  const std::optional<GroupedSample> first = grouper.add({"d.1/b.txt", "caption"});
+  REQUIRE(first);
+  CHECK(first->key == "d.1/a");
+  REQUIRE(first->find({"jpeg", "jpg"}) != nullptr);
+  CHECK(*first->find({"jpeg", "jpg"}) == "picture");
+  CHECK(first->find({"png"}) == nullptr);
+  CHECK(first->fields.contains("img_emb.npy"));
+  const std::optional<GroupedSample> last = grouper.finish();
+  REQUIRE(last);
+  CHECK(last->key == "d.1/b");
+  CHECK_FALSE(grouper.finish());
+}
+
+TEST_CASE("a field given twice and a key that comes back are told") {
+  std::vector<std::string> warnings;
+  SampleGrouper grouper([&](const std::string& text) { warnings.push_back(text); });
+  grouper.add({"a.jpg", "1"});
+  grouper.add({"a.JPG", "2"});
+  const auto first = grouper.add({"b.jpg", "3"});
+  REQUIRE(first);
+  CHECK(first->fields.at("jpg") == "1");
+  grouper.add({"a.txt", "4"});
+  grouper.add({"b.txt", "5"});
+  REQUIRE(warnings.size() == 2);
+  CHECK_THAT(warnings[0], Contains("a.JPG") && Contains("\"jpg\""));
+  CHECK_THAT(warnings[1], Contains("the key a ") && Contains("--sort=name"));
+  grouper.finish();
+  grouper.add({"a.jpg", "6"});  // another shard may have the same keys
+  CHECK(warnings.size() == 2);
+}
+
+TEST_CASE("a shard that breaks off yields its whole samples, never the cut one") {
+  const test::ScratchFolder folder;
+  {
+    TarWriter writer(folder / "a.tar");
+    for (const char* name : {"1.jpg", "1.txt", "2.jpg", "2.txt"}) {
+      writer.add(name, std::string(1000, 'x'));
+    }
+    writer.commit();
+  }
+  test::put_file(folder / "cut.tar", read_file(folder / "a.tar").substr(0, 3 * 1536 + 700));
+  SampleReader reader(folder / "cut.tar");
+  const auto sample = reader.next();
+  REQUIRE(sample);
+  CHECK(sample->key == "1");
+  CHECK_THROWS_AS(reader.next(), DataError);
+  CHECK_FALSE(reader.next());
+}
