@@ -2,8 +2,9 @@
 // Tar streams, plain or compressed, through libarchive.
 #pragma once
 
+#include "io/stream.h"
+
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,9 +16,6 @@ struct TarMember {
   std::string name;     ///< as stored; a key, never a path
   std::string content;
 };
-
-/// Fills `buffer` with up to `capacity` bytes. @return how many, 0 at the end. @throws DataError
-using ByteSource = std::function<size_t(char* buffer, size_t capacity)>;
 
 /// What a tar may ask of us.
 struct TarLimits {
