@@ -63,7 +63,7 @@ class TrainRules {
     }
     if (!train_.unet_training_mask) return;
     const std::vector<bool>& mask = *train_.unet_training_mask;
-    check_count(mask.size(), "unet_training_mask", "must have one entry for each of the");
+    check_count(mask.size(), "unet_training_mask", "must have");
     if (std::find(mask.begin(), mask.end(), true) == mask.end()) {
       faults_.error("/train/unet_training_mask", "must train at least one unet, all are false");
     }
@@ -73,13 +73,13 @@ class TrainRules {
   template <class T>
   void check_length(const OneOrMany<T>& value, const char* key) {
     if (!value.is_one()) {
-      check_count(value.size(), key, "must be one value or a list with one entry for each of the");
+      check_count(value.size(), key, "must be one value or have");
     }
   }
   void check_count(size_t count, const char* key, const char* text) {
     if (count == count_) return;
-    faults_.error(fmt::format("/train/{}", key), fmt::format("{} {} unet{}, got {}", text, count_,
-                                                             count_ == 1 ? "" : "s", count));
+    faults_.error(fmt::format("/train/{}", key),
+                  fmt::format("{} one entry for each unet ({}), got {}", text, count_, count));
   }
 
   const DecoderTrainConfig& train_;

@@ -111,14 +111,15 @@ struct DecoderDataConfig {
     D2_REQUIRED(webdataset_base_url,
                 "Path of the shards with one `{}` for the zero-padded shard number, e.g. "
                 "`shards/{}.tar`. Relative to the working directory.",
-                local_path());
+                not_empty().local());
     D2_FIELD(img_embeddings_url,
              "Folder of `.npy` files with the image embeddings, one file a shard, named "
              "`<anything>_<shard number>.npy`; row = the last digits of a sample's key.",
-             local_path());
+             not_empty().local());
     D2_FIELD(text_embeddings_url,
-             "The same for text encodings; allowed only if a unet has `cond_on_text_encodings`.",
-             local_path());
+             "The same for text encodings; allowed only if a unet has `cond_on_text_encodings`. An "
+             "empty text is none.",
+             any_value().local());
     D2_FIELD(num_workers, "Threads that read and decode, per process; 0 reads in the main thread. "
                           "The order of the samples does not depend on it.",
              at_least(0));

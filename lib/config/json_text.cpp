@@ -87,6 +87,8 @@ void apply_override(Json& root, const std::string& assignment) {
       for (Json::json_pointer p = rest; !p.empty(); p.pop_back()) parts.push_back(p.back());
       const std::string part = parts.back();
       if (at->is_null()) *at = Json::object();
+      // One past its end appends to a list.
+      if (at->is_array() && part == std::to_string(at->size())) at->push_back(nullptr);
       at = at->is_array() ? &at->at(Json::json_pointer("/" + part)) : &(*at)[part];
       rest = Json::json_pointer();
       for (size_t i = parts.size() - 1; i-- > 0;) rest.push_back(parts[i]);

@@ -49,8 +49,8 @@ class Planner {
     if (value.is_one()) return std::vector<T>(count_, value.at(0));
     std::vector<T> values = value.values();
     if (values.size() != count_) {
-      error(key, fmt::format("must have one entry for each of the {} unet{}, got {}", count_,
-                             count_ == 1 ? "" : "s", values.size()));
+      error(key,
+            fmt::format("must have one entry for each unet ({}), got {}", count_, values.size()));
       values.resize(count_);
     }
     return values;
@@ -73,9 +73,9 @@ class Planner {
     std::sort(sizes.begin(), sizes.end());
     sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
     if (sizes.size() != count_) {
-      return error(key, fmt::format("{} unet{} need{} {} different size{}, got {} ({})", count_,
-                                    count_ == 1 ? "" : "s", count_ == 1 ? "s" : "", count_,
-                                    count_ == 1 ? "" : "s", sizes.size(), given));
+      return error(key, fmt::format("the number of unets ({}) and of different image sizes ({}: {}) "
+                                    "must be the same",
+                                    count_, sizes.size(), given));
     }
     for (size_t i = 0; i < count_; ++i) stages[i].image_size = sizes[i];
   }
@@ -94,10 +94,8 @@ class Planner {
     // A single value is for the first unet; a short array is filled with false.
     std::vector<bool> learned_variance = config_.learned_variance.values();
     if (learned_variance.size() > count_) {
-      error("learned_variance", fmt::format("must have at most one entry for each of the {} "
-                                            "unet{}, got {}",
-                                            count_, count_ == 1 ? "" : "s",
-                                            learned_variance.size()));
+      error("learned_variance", fmt::format("must have at most one entry for each unet ({}), got {}",
+                                            count_, learned_variance.size()));
     }
     learned_variance.resize(count_, false);
 
@@ -135,9 +133,9 @@ class Planner {
                                               : std::vector<bool>(value.values());
     if (values.size() == count_ - 1) values.insert(values.begin(), false);
     if (values.size() != count_) {
-      error(key, fmt::format("must have one entry for each of the {} unet{}, or one for each but "
-                             "the first, got {}",
-                             count_, count_ == 1 ? "" : "s", values.size()));
+      error(key, fmt::format("must have one entry for each unet ({}), or for each but the first, "
+                             "got {}",
+                             count_, values.size()));
       values.resize(count_);
     }
     if (values[0]) {
@@ -212,11 +210,11 @@ class Planner {
     const int64_t factor = int64_t{1} << steps;
     const auto check = [&](int64_t side, const std::string& pointer, const char* what) {
       if (side % factor == 0) return;
-      faults_.error(pointer, fmt::format("{} of unet {} must be divisible by {} ({} halvings: {} "
-                                         "dim_mults{}), got {}",
-                                         what, i + 1, factor, steps, stage.unet.dim_mults.size(),
-                                         stage.unet.memory_efficient ? ", memory_efficient" : "",
-                                         side));
+      faults_.error(pointer, fmt::format("{} of unet {} must be divisible by {} ({} dim_mults{} halve "
+                                         "it {} time{}), got {}",
+                                         what, i + 1, factor, stage.unet.dim_mults.size(),
+                                         stage.unet.memory_efficient ? " with memory_efficient" : "",
+                                         steps, steps == 1 ? "" : "s", side));
     };
     check(stage.image_size, config_.image_sizes ? "/decoder/image_sizes" : "/decoder/image_size",
           "the image size");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "config/reader.h"
 
-#include <cctype>
+#include <cmath>
 
 namespace dalle2 {
 namespace {
@@ -30,7 +30,8 @@ void Reader::wrong_word(const Json& json,
 
 void Reader::check_count(size_t count, const std::string& pointer, const Limits& limits) {
   if (limits.not_empty_ && count == 0) {
-    faults_.error(pointer, "must have at least one entry, got none");
+    faults_.error(pointer, limits.empty_text == nullptr ? "must have at least one entry, got none"
+                                                        : limits.empty_text);
   }
   if (count < limits.least || (limits.most > 0 && count > limits.most)) {
     const std::string expected = limits.least == limits.most
@@ -88,6 +89,12 @@ void Reader::read_scalar(const Json& json,
                          const Limits& limits,
                          int64_t& out) {
   const std::optional<int64_t> value = as_integer(json);
+  if (!value && json.is_number_float()) {
+    const bool whole = std::floor(json.get<double>()) == json.get<double>();
+    faults_.error(pointer, fmt::format("expected an integer, got {} ({})", shown(json),
+                                       whole ? "too large" : "a number with a fractional part"));
+    return;
+  }
   if (!value) return wrong_type(json, pointer, "an integer");
   out = *value;
   if (auto fault = limit_fault(limits, static_cast<double>(*value), std::to_string(*value))) {
@@ -175,8 +182,12 @@ void Reader::read_transform(const std::string& name,
   }
   TransformConfig transform;
   transform.kind = static_cast<TransformKind>(found - names.begin());
+  // torchvision has it, but for pictures (not tensors) it changes nothing there either.
+  if (json.is_object() && json.contains("antialias")) {
+    faults_.warn(pointer + "/antialias", "has no effect: pictures are always smoothed when shrunk");
+  }
   // Like the reference, anything but an object means: no arguments.
-  read_struct(json.is_object() ? json : Json::object(), pointer, transform);
+  read_struct(json.is_object() ? json : Json::object(), pointer, transform, {"antialias"});
   out.push_back(std::move(transform));
 }
 

@@ -24,6 +24,7 @@ struct Limits {
   bool low_open = false;   ///< `low` itself is not allowed
   bool high_open = false;  ///< `high` itself is not allowed
   bool not_empty_ = false;
+  const char* empty_text = nullptr;   ///< what to say of an empty list
   size_t most = 0;                    ///< entries of a list at most; 0 is any
   size_t least = 0;                   ///< entries of a list at least
   bool false_is_null_ = false;        ///< false switches an optional value off, as null does
@@ -40,6 +41,10 @@ struct Limits {
     return least = at_least, most = at_most, std::move(*this);
   }
   Limits not_empty() && { return not_empty_ = true, std::move(*this); }
+  Limits not_empty(const char* text) && {
+    return not_empty_ = true, empty_text = text, std::move(*this);
+  }
+  Limits local() && { return local_ = true, std::move(*this); }
   Limits one_is_list() && { return one_is_list_ = true, std::move(*this); }
   Limits index_is_word() && { return index_is_word_ = true, std::move(*this); }
 };
@@ -60,12 +65,6 @@ inline Limits not_empty() { return Limits{}.not_empty(); }
 inline Limits one_of(std::vector<std::string> words) {
   Limits limits;
   limits.words = std::move(words);
-  return limits;
-}
-/// A path (or file: url) that must not be empty.
-inline Limits local_path() {
-  Limits limits = not_empty();
-  limits.local_ = true;
   return limits;
 }
 /// A path, or false or null for none.

@@ -229,7 +229,9 @@ struct TrackerConfig {
     D2_REQUIRED(log, "Where records and images go; `{}` for the console.");
     D2_FIELD(load, "Which checkpoint to start from; null for none.");
     D2_REQUIRED(save, "Where checkpoints go: one saver or a list of them.",
-                not_empty().one_is_list());
+                any_value()
+                    .not_empty("`savers` must be set: give at least one saver, got none")
+                    .one_is_list());
   }
 };
 

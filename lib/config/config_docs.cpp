@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT
+// The visitor that writes docs/config.md.
+#include "config/coerce.h"
+#include "config/run_config.h"
+#include "config/writer.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr const char* kIntroduction = R"(# The config of a training run
+
+<!-- Generated from lib/config; `DALLE2_UPDATE_GENERATED=1 ctest -R config` writes it anew. -->
+
+A run is described by one JSON file, with the keys and defaults of dalle2-pytorch's
+`train_decoder.py`, so its files work as they are. The smallest one that trains:
+
+```json
+{
+  "decoder": {
+    "unets": [{"dim": 32, "dim_mults": [1, 2, 4], "image_embed_dim": 512}],
+    "image_sizes": [64]
+  },
+  "data": {
+    "webdataset_base_url": "shards/{}.tar",
+    "img_embeddings_url": "embeddings",
+    "end_shard": 99,
+    "splits": {}
+  },
+  "train": {},
+  "evaluate": {},
+  "tracker": {"log": {}, "save": {"save_latest_to": "latest.pth"}}
+}
+```
+
+## How a file is read
+
+- **All faults at once.** A fault names its place as a JSON pointer (`/decoder/unets/0/dim`), what was
+  expected, what was found, and the key you may have meant. The program then ends with exit code 2,
+  before data or model are touched.
+- **Lenient where nothing can be misunderstood.** `"3"`, `8.0`, `1e6` and `true` are integers, `"1e-4"`
+  is a number, `0`, `1`, `"yes"`, `"off"` and the like are booleans. `8.5` is no integer.
+- **One or many.** "X, or a list" takes one value for all unets (or resolutions), or one for each.
+- **Unknown keys** are ignored with a warning, but an error if they are near a known key ("did you
+  mean"), and always an error in `decoder`, in the arguments of transforms and in those of metrics.
+  With `--strict` every warning is an error. `$schema` is free for editors:
+  `configs/schema/decoder.json` has the schema.
+- **Comments** (`//` and `/* */`) are allowed; a key given twice in an object is an error.
+- **Paths** are relative to the working directory.
+- `--set /train/lr=3e-4` changes one value from the command line; it beats the file. The part after `=`
+  is JSON, or else text. `--dump-config` prints the config as it is used, with every default.
+- What is marked *not available yet* is refused unless it has its default.
+)";
+
+constexpr const char* kClosing = R"(
+## Rules between the sections
+
+| when | then |
+|---|---|
+| a unet has `cond_on_text_encodings` | `data.text_embeddings_url`, `data.embeddings_in_tar` or `decoder.clip` must give the encodings |
+| no unet has it | `data.text_embeddings_url` must be absent |
+| not `decoder.unconditional` | `data.img_embeddings_url`, `data.embeddings_in_tar` or `decoder.clip` must give the image embeddings |
+| `decoder.clip` is given | not both embedding urls with text conditioning, and no `data.img_embeddings_url` without it |
+| `decoder.clip` is given | not `decoder.unconditional` |
+| a value of `train` is a list | it has one entry for each unet |
+| `data.resample_train` | `train.epoch_samples` should bound the epoch |
+
+## What is derived for each unet
+
+- **Sizes.** `image_sizes` is sorted and stripped of doubles; the lowest belongs to the first unet. Each
+  size (and crop size) must be divisible by 2 for each halving: one less than there are `dim_mults`,
+  as many with `memory_efficient`.
+- **Wiring.** The first unet gets the image embedding (unless `unconditional`), the others the low
+  resolution image of the one before. Text goes to the unets with `cond_on_text_encodings`.
+- **Schedules.** Every beta must stay below 1: `linear`, `quadratic` and `sigmoid` need about 20
+  timesteps at least. `jsd` ends at beta = 1, which leaves nothing of the image in the last step. It is
+  allowed where that does no harm: without `learned_variance`, and either with `predict_v` or
+  `predict_x_start` or with `sample_timesteps` below `timesteps - 1`. The same holds for
+  `zero_terminal_snr`.
+- **Widths.** `init_dim` equals `dim`, and `dim_mults` starts with 1 unless `memory_efficient`: the last
+  block of the network has no other shape. `resnet_groups` divides every width.
+)";
+
+std::string escaped(const std::string& text) {
+  std::string cell;
+  for (const char c : text) cell += c == '|' ? "\\|" : std::string(1, c);
+  return cell;
+}
+
+std::string words_text(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "`" : ", `") + word + "`";
+  return text;
+}
+
+std::string with_limits(const std::string& type, const Limits& limits) {
+  const std::string text = limits_text(limits);
+  return text.empty() ? type : type + " " + text;
+}
+
+template <class T>
+std::string type_text(const Limits& limits) {
+  if constexpr (OptionalTraits<T>::is_optional) {
+    const std::string off = limits.false_is_null_ ? ", false or null" : " or null";
+    return type_text<typename OptionalTraits<T>::Value>(limits) + off;
+  } else if constexpr (std::is_same_v<T, std::vector<TransformConfig>>) {
+    return "object";
+  } else if constexpr (IsVector<T>::value) {
+    const std::string item = type_text<typename ValueOf<T>::Type>(limits);
+    if (limits.one_is_list_) return item + ", or a list";
+    const std::string count = limits.least > 0 && limits.least == limits.most
+                                  ? fmt::format("list of {}: ", limits.most)
+                                  : "list of: ";
+    return count + item;
+  } else if constexpr (IsOneOrMany<T>::value) {
+    return type_text<typename ValueOf<T>::Type>(limits) + ", or a list";
+  } else if constexpr (std::is_enum_v<T>) {
+    std::vector<std::string> names(enum_names<T>.begin(), enum_names<T>.end());
+    return words_text(names);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return "boolean";
+  } else if constexpr (std::is_same_v<T, int64_t>) {
+    return with_limits("integer", limits);
+  } else if constexpr (std::is_same_v<T, double>) {
+    return with_limits("number", limits);
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return limits.words.empty() ? "text" : words_text(limits.words);
+  } else {
+    return "object";
+  }
+}
+
+/// A table of one struct, and the sections of the structs below it.
+class Tables {
+ public:
+  explicit Tables(std::string path) : path_(std::move(path)) {}
+
+  template <class Member>
+  void field(const char* key, Member& member, const char* doc, const Limits& limits = {}) {
+    row<Member>(key, "`" + to_json(member).dump() + "`", doc, limits);
+    section<Member>(path_.empty() ? key : path_ + "." + key);
+  }
+  template <class Member>
+  void required(const char* key, Member&, const char* doc, const Limits& limits = {}) {
+    row<Member>(key, "**required**", doc, limits);
+    section<Member>(path_.empty() ? key : path_ + "." + key);
+  }
+  void check(bool, const std::string&, const std::string&) {}
+  void rule(const std::string&, const std::optional<std::string>&) {}
+  void note(bool, const std::string&, const std::string&) {}
+
+  template <class T>
+  static std::string section_of(T value, const std::string& path, const std::string& title) {
+    Tables tables(path);
+    value.fields(tables);
+    std::string text = fmt::format("\n## {}\n", title);
+    if constexpr (requires { T::kDoc; }) text += fmt::format("\n{}\n", T::kDoc);
+    if constexpr (requires { T::kUnavailable; }) {
+      text += fmt::format("\n*Not available yet:* {}.\n", T::kUnavailable);
+    }
+    if (!tables.rows_.empty()) {
+      text += "\n| key | type | default | meaning |\n|---|---|---|---|\n" + tables.rows_;
+    }
+    return text + tables.below_;
+  }
+
+ private:
+  template <class Member>
+  void row(const char* key, const std::string& initial, const char* doc, const Limits& limits) {
+    rows_ += fmt::format("| `{}` | {} | {} | {}{} |\n", key, escaped(type_text<Member>(limits)),
+                         escaped(initial), escaped(doc),
+                         limits.unavailable == nullptr ? "" : " *Not available yet.*");
+  }
+
+  template <class Member>
+  void section(const std::string& path) {
+    if constexpr (OptionalTraits<Member>::is_optional) {
+      section<typename OptionalTraits<Member>::Value>(path);
+    } else if constexpr (std::is_same_v<Member, std::vector<TransformConfig>>) {
+      below_ += transforms(path);
+    } else if constexpr (IsVector<Member>::value) {
+      section<typename ValueOf<Member>::Type>(path + "[i]");
+    } else if constexpr (IsVariant<Member>::value) {
+      alternatives(static_cast<Member*>(nullptr), path);
+    } else if constexpr (Reflected<Member>) {
+      below_ += section_of(Member{}, path, "`" + path + "`");
+    }
+  }
+
+  template <class... Alternatives>
+  void alternatives(std::variant<Alternatives...>*, const std::string& path) {
+    const char* key = TagTraits<std::variant<Alternatives...>>::key;
+    ((below_ += section_of(Alternatives{}, path,
+                           fmt::format("`{}` with `\"{}\": \"{}\"`", path, key, Alternatives::kTag))),
+     ...);
+  }
+
+  static std::string transforms(const std::string& path) {
+    std::string text = fmt::format(
+        "\n## `{}`\n\nAn object: the name of a transform -> an object with its arguments, or `true` for "
+        "none, or `false` to leave it out. They are applied in the order of their keys; `ToTensor` is "
+        "needed.\n\n| transform | argument | type | default | meaning |\n|---|---|---|---|---|\n",
+        path);
+    for (size_t i = 0; i < enum_names<TransformKind>.size(); ++i) {
+      TransformConfig transform;
+      transform.kind = static_cast<TransformKind>(i);
+      Tables arguments("");
+      transform.fields(arguments);
+      const std::string name = fmt::format("| `{}` ", enum_names<TransformKind>[i]);
+      if (arguments.rows_.empty()) text += name + "| | | | no arguments |\n";
+      for (size_t at = 0; at < arguments.rows_.size();) {
+        const size_t end = arguments.rows_.find('\n', at) + 1;
+        text += name + arguments.rows_.substr(at, end - at);
+        at = end;
+      }
+    }
+    return text;
+  }
+
+  std::string path_;
+  std::string rows_;
+  std::string below_;
+};
+
+}  // namespace
+
+std::string config_docs() {
+  return kIntroduction + Tables::section_of(TrainDecoderConfig{}, "", "The sections") + kClosing;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: MIT
+"""What the reference's pydantic models make of configs: every default, and its lenient coercions.
+
+Writes OUT/defaults.json (the dump of a minimal config, the signatures of Unet and Decoder, the
+defaults of the trainer's arguments that the config drops) and OUT/coercions.json (value, field,
+result or null for refused). Needs dalle2-pytorch 1.15.6. The seed adds random values to the table.
+"""
+
+import argparse
+import inspect
+import json
+import random
+from pathlib import Path
+
+from dalle2_pytorch.dalle2_pytorch import Decoder, Unet
+from dalle2_pytorch.train_configs import (
+    AdapterConfig,
+    TrainDecoderConfig,
+    TrackerLoadConfig,
+    TrackerLogConfig,
+    TrackerSaveConfig,
+)
+from dalle2_pytorch.trainer import DecoderTrainer
+from pydantic import ValidationError
+
+MINIMAL = {
+    "decoder": {"unets": [{"dim": 16, "dim_mults": [1, 2], "image_embed_dim": 8}], "image_sizes": [16]},
+    "data": {"webdataset_base_url": "shards/{}.tar", "img_embeddings_url": "embeddings", "splits": {}},
+    "train": {},
+    "evaluate": {},
+    "tracker": {"log": {}, "save": {"save_to": "local", "save_latest_to": "latest.pth"}},
+}
+
+# One field of each type the reference has.
+FIELDS = {
+    "int": ("/train/epochs", None),
+    "float": ("/train/ema_beta", None),
+    "bool": ("/train/use_ema", None),
+    "str": ("/train/device", None),
+    "optional_int": ("/train/epoch_samples", None),
+    "one_or_many_float": ("/train/cond_scale", None),
+    "one_or_many_bool": ("/decoder/learned_variance", None),
+    "list_int": ("/decoder/unets/0/dim_mults", None),
+    "list_str": ("/decoder/beta_schedule", None),
+}
+
+SCALARS = [
+    3, 1, 0, 8.0, 8.5, 1e6, 25e7, 0.5, 1e-4, True, False, None, "3", " 3 ", "3.0", "3.5", "1_000", "+3",
+    "0003", "1e3", "0x10", "", "abc", "0.5", "1e-4", ".5", "5.", "+.5e1", "1_0.5", "on", "off", "yes", "No",
+    "TRUE", "t", "F", "y", "n", "1", "0", "2", " true", 2, 1.0, 0.0, [], {}, "cosine",
+]
+
+
+def signature(cls, skip):
+    parameters = inspect.signature(cls.__init__).parameters
+    return {
+        name: None if p.default is inspect.Parameter.empty else p.default
+        for name, p in parameters.items()
+        if name not in skip and p.kind is not inspect.Parameter.VAR_KEYWORD
+    }
+
+
+def defaults():
+    return {
+        "minimal": MINIMAL,
+        "config": TrainDecoderConfig(**MINIMAL).model_dump(),
+        "clip": AdapterConfig().model_dump(),
+        "log": TrackerLogConfig().model_dump(),
+        "load": TrackerLoadConfig().model_dump(),
+        "save": TrackerSaveConfig().model_dump(),
+        "unet_arguments": signature(Unet, ("self",)),
+        "decoder_arguments": signature(Decoder, ("self", "unet", "vae")),
+        "trainer_arguments": signature(DecoderTrainer, ("self", "decoder", "accelerator", "dataloaders", "use_ema")),
+    }
+
+
+def set_at(config, pointer, value):
+    *path, last = pointer[1:].split("/")
+    for part in path:
+        config = config[int(part) if part.isdigit() else part]
+    config[last] = value
+
+
+def get_at(config, pointer):
+    for part in pointer[1:].split("/"):
+        config = config[int(part) if part.isdigit() else part]
+    return config
+
+
+def coerce(pointer, value):
+    config = json.loads(json.dumps(MINIMAL))
+    set_at(config, pointer, value)
+    try:
+        return {"accepted": True, "result": get_at(TrainDecoderConfig(**config).model_dump(), pointer)}
+    except ValidationError:
+        return {"accepted": False}
+
+
+def coercions(seed):
+    rng = random.Random(seed)
+    drawn = [rng.randint(2, 10**12), float(rng.randint(2, 10**9)), rng.random(), str(rng.randint(2, 10**12))]
+    drawn += [f"{rng.random():.6f}", f"{rng.randint(1, 9)}e-{rng.randint(1, 9)}"]
+    values = SCALARS + drawn
+    table = []
+    for name, (pointer, _) in FIELDS.items():
+        for value in values + [[v] for v in values if not isinstance(v, (list, dict))]:
+            table.append({"type": name, "pointer": pointer, "value": value, **coerce(pointer, value)})
+    return {"minimal": MINIMAL, "table": table}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "fixtures" / "config_defaults")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for name, content in (("defaults", defaults()), ("coercions", coercions(arguments.seed))):
+        if name == "coercions":
+            rows = ",\n".join("  " + json.dumps(row) for row in content["table"])
+            text = f'{{"minimal": {json.dumps(content["minimal"])},\n "table": [\n{rows}\n]}}\n'
+        else:
+            text = json.dumps(content, indent=1) + "\n"
+        (arguments.out / f"{name}.json").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
