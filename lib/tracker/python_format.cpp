@@ -156,7 +156,9 @@ std::string format_at_depth(const std::string& text, const FormatFields& fields,
   for (size_t i = 0; i < insides.size(); ++i) {
     const Field field = parse_field(insides[i]);
     const FormatValue value = convert(look_up(field.name, fields), field.conversion);
-    result += python_format_value(value, format_at_depth(field.spec, fields, depth + 1));
+    const bool nested = field.spec.find_first_of("{}") != std::string::npos;
+    result += python_format_value(
+        value, nested ? format_at_depth(field.spec, fields, depth + 1) : field.spec);
     result += literals[i + 1];
   }
   return result;

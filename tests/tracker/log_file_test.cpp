@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/log_file.h"
+
+#include <sys/resource.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "io/atomic_file.h"
+#include "support/captured_log.h"
+#include "support/temp_dir.h"
+
+namespace dalle2 {
+namespace {
+
+std::vector<nlohmann::ordered_json> records_of(const std::string& path) {
+  std::vector<nlohmann::ordered_json> records;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    records.push_back(nlohmann::ordered_json::parse(line));
+  }
+  return records;
+}
+
+void write_raw(const std::string& path, const std::string& content) {
+  std::ofstream(path, std::ios::binary) << content;
+}
+
+TEST_CASE("a record is one JSON object with its names in order and the step last") {
+  const test::TempDir folder;
+  LogFile(folder / "log.jsonl", /*append=*/false)
+      .write({{"Epoch", int64_t{3}}, {"Unet 0 Training Loss", 0.5}, {"note", "a \"b\"\n"}}, 40);
+  CHECK(read_file(folder / "log.jsonl") ==
+        "{\"Epoch\": 3, \"Unet 0 Training Loss\": 0.5, \"note\": \"a \\\"b\\\"\\n\", \"step\": 40}\n");
+}
+
+TEST_CASE("numbers come back from a record bit for bit") {
+  const test::TempDir folder;
+  const std::vector<double> values = {0.1, 1e-300, 1e16, 123456789.125, -0.0, 5e-324};
+  LogFile file(folder / "log.jsonl", /*append=*/false);
+  for (const double value : values) file.write({{"x", value}}, 0);
+  const auto records = records_of(folder / "log.jsonl");
+  REQUIRE(records.size() == values.size());
+  for (size_t i = 0; i < values.size(); ++i) CHECK(records[i]["x"].get<double>() == values[i]);
+}
+
+TEST_CASE("a loss that is not finite is null in the file and has its name on the console") {
+  const LogRecord record = {{"a", std::numeric_limits<double>::quiet_NaN()},
+                            {"b", -std::numeric_limits<double>::infinity()}};
+  CHECK(format_record(record, 1, NonFinite::kNull) == R"({"a": null, "b": null, "step": 1})");
+  CHECK(format_record(record, 1, NonFinite::kName) == R"({"a": nan, "b": -inf, "step": 1})");
+}
+
+TEST_CASE("pictures are recorded under their section, an absent caption as null") {
+  const test::TempDir folder;
+  LogFile(folder / "log.jsonl", /*append=*/false)
+      .write_images({{"images/7_Test Samples_0.png", "Test: \xff cat"}, {"images/7_Test Samples_1.png", ""}},
+                    "Test Samples",
+                    7);
+  const auto records = records_of(folder / "log.jsonl");
+  REQUIRE(records.size() == 1);
+  CHECK(records[0]["step"] == 7);
+  CHECK(records[0]["Test Samples"][0]["path"] == "images/7_Test Samples_0.png");
+  CHECK(records[0]["Test Samples"][0]["caption"] == "Test: \xEF\xBF\xBD cat");
+  CHECK(records[0]["Test Samples"][1]["caption"].is_null());
+}
+
+TEST_CASE("a record that a kill tore is dropped on a resume, at any byte") {
+  test::CapturedLog log;
+  const std::string first = "{\"loss\": 0.5, \"step\": 1}\n";
+  const std::string second = "{\"loss\": 0.25, \"step\": 2}\n";
+  for (size_t size = 0; size <= second.size(); ++size) {
+    CAPTURE(size);
+    const test::TempDir folder;
+    write_raw(folder / "log.jsonl", first + second.substr(0, size));
+    LogFile(folder / "log.jsonl", /*append=*/true).write({{"loss", 0.125}}, 3);
+    const auto records = records_of(folder / "log.jsonl");
+    // A line that lacks only its end is whole and stays.
+    const bool whole = size + 1 >= second.size();
+    REQUIRE(records.size() == (whole ? 3 : 2));
+    CHECK(records.front()["step"] == 1);
+    CHECK(records.back()["step"] == 3);
+  }
+  CHECK(log.count("half-written record") == static_cast<long>(second.size()) - 2);
+}
+
+TEST_CASE("a torn record longer than a block, and a file of one torn record, are dropped") {
+  test::CapturedLog log;
+  const test::TempDir folder;
+  const std::string torn = "{\"note\": \"" + std::string(300'000, 'x');
+  write_raw(folder / "a.jsonl", "{\"step\": 1}\n" + torn);
+  write_raw(folder / "b.jsonl", torn);
+  write_raw(folder / "c.jsonl", std::string(5000, '\0'));
+  for (const char* name : {"a.jsonl", "b.jsonl", "c.jsonl"}) {
+    LogFile(folder / name, /*append=*/true).write({}, 2);
+  }
+  CHECK(read_file(folder / "a.jsonl") == "{\"step\": 1}\n{\"step\": 2}\n");
+  CHECK(read_file(folder / "b.jsonl") == "{\"step\": 2}\n");
+  CHECK(read_file(folder / "c.jsonl") == "{\"step\": 2}\n");
+}
+
+TEST_CASE("a new run keeps the log of each older one under a number") {
+  test::CapturedLog log;
+  const test::TempDir folder;
+  for (int run = 1; run <= 3; ++run) LogFile(folder / "log.jsonl", /*append=*/false).write({}, run);
+  CHECK(read_file(folder / "log.jsonl") == "{\"step\": 3}\n");
+  CHECK(read_file(folder / "log.jsonl.1") == "{\"step\": 1}\n");
+  CHECK(read_file(folder / "log.jsonl.2") == "{\"step\": 2}\n");
+}
+
+TEST_CASE("a log that cannot be written is refused at the start") {
+  const test::TempDir folder;
+  std::filesystem::create_directory(folder / "log.jsonl");
+  CHECK_THROWS_AS(LogFile(folder / "log.jsonl", /*append=*/true), ConfigError);
+  CHECK_THROWS_WITH(LogFile(folder / "absent/log.jsonl", /*append=*/false),
+                    Catch::Contains("No such file or directory"));
+}
+
+/// Files cannot grow beyond `bytes` while it lives: a full disk for this process.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit = {bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FullDisk() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+  FullDisk(const FullDisk&) = delete;
+  FullDisk& operator=(const FullDisk&) = delete;
+
+ private:
+  rlimit before_ = {};
+  void (*handler_)(int);
+};
+
+TEST_CASE("a full disk loses records with one warning, and leaves no half line") {
+  test::CapturedLog log;
+  const test::TempDir folder;
+  LogFile file(folder / "log.jsonl", /*append=*/false);
+  file.write({}, 1);
+  {
+    const FullDisk full(20);
+    file.write({{"loss", 0.5}}, 2);
+    file.write({{"loss", 0.5}}, 3);
+  }
+  file.write({}, 4);
+  CHECK(read_file(folder / "log.jsonl") == "{\"step\": 1}\n{\"step\": 4}\n");
+  CHECK(log.count(LogLevel::kWarning) == 1);
+}
+
+}  // namespace
+}  // namespace dalle2

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/progress.h"
+
+#include <catch2/catch.hpp>
+#include <limits>
+
+namespace dalle2 {
+namespace {
+
+/// A progress display whose time and lines the test holds.
+struct Watched {
+  double now = 100;
+  std::vector<std::string> live, plain;
+
+  ProgressOptions options(bool terminal, bool quiet = false) {
+    ProgressOptions result;
+    result.terminal = terminal;
+    result.quiet = quiet;
+    result.clock = [this] { return now; };
+    result.show_live = [this](const std::string& line) { live.push_back(line); };
+    result.print_plain = [this](const std::string& line) { plain.push_back(line); };
+    return result;
+  }
+};
+
+ProgressState at_sample(int64_t sample, int64_t epoch = 0) {
+  ProgressState state;
+  state.epoch = epoch;
+  state.epochs = 2;
+  state.sample = sample;
+  state.samples_per_epoch = 1000;
+  state.losses = {0.02134};
+  return state;
+}
+
+TEST_CASE("the line has epoch, bar, samples, loss, rate and time left") {
+  CHECK(progress_line(at_sample(500), 50, 100) ==
+        "epoch 1/2 [==============>             ] 500/1,000  loss 0.02134  50.0 samples/s  ETA 0:30");
+}
+
+TEST_CASE("the bar gives way to the figures on a narrow terminal, and no line wraps") {
+  for (int width = 1; width < 140; ++width) {
+    CAPTURE(width);
+    CHECK(static_cast<int>(progress_line(at_sample(500), 50, width).size()) < std::max(width, 2));
+  }
+  CHECK(progress_line(at_sample(500), 50, 68).find('[') == std::string::npos);
+}
+
+TEST_CASE("what is unknown is left out") {
+  ProgressState state;
+  state.sample = 12345;
+  CHECK(progress_line(state, 0, 80) == "epoch 1 12,345");
+  CHECK(progress_line(state, 0, 0) == "epoch 1, sample 12,345");
+  state.losses = {0.5, std::numeric_limits<double>::quiet_NaN()};
+  CHECK(progress_line(state, 1234, 0) == "epoch 1, sample 12,345  loss 0.5 nan  1234 samples/s");
+}
+
+TEST_CASE("more samples than an epoch should have fill the bar and no more") {
+  CHECK(progress_line(at_sample(1200, 1), 50, 100).find("[============================]") !=
+        std::string::npos);
+  CHECK(progress_line(at_sample(1200, 1), 50, 0).find("ETA 0:00") != std::string::npos);
+}
+
+TEST_CASE("off a terminal a plain line comes at the first step, at intervals and at the end") {
+  Watched watched;
+  Progress progress(watched.options(/*terminal=*/false));
+  for (int step = 0; step <= 25; ++step) {
+    progress.update(at_sample(step * 10));
+    watched.now += 1;
+  }
+  REQUIRE(watched.plain.size() == 3);  // at 0, 10 and 20 s
+  CHECK(watched.plain[1].find("100/1,000") != std::string::npos);
+  CHECK(watched.plain[1].find("10.0 samples/s") != std::string::npos);
+  progress.finish();
+  progress.finish();
+  REQUIRE(watched.plain.size() == 4);
+  CHECK(watched.plain[3].find("250/1,000") != std::string::npos);
+  CHECK(watched.live.empty());
+}
+
+TEST_CASE("on a terminal one line lives, and is cleared at the end") {
+  Watched watched;
+  Progress progress(watched.options(/*terminal=*/true));
+  for (int step = 0; step < 100; ++step) {
+    progress.update(at_sample(step));
+    watched.now += 0.01;
+  }
+  CHECK(watched.live.size() >= 9);
+  CHECK(watched.live.size() <= 11);  // ten a second
+  CHECK(watched.plain.empty());
+  progress.finish();
+  CHECK(watched.live.back().empty());
+  REQUIRE(watched.plain.size() == 1);
+  CHECK(watched.plain[0].find("99/1,000") != std::string::npos);
+}
+
+TEST_CASE("an error that ends the run clears the live line") {
+  Watched watched;
+  { Progress(watched.options(/*terminal=*/true)).update(at_sample(1)); }
+  REQUIRE(watched.live.size() == 2);
+  CHECK(watched.live.back().empty());
+}
+
+TEST_CASE("quiet shows nothing") {
+  for (const bool terminal : {true, false}) {
+    Watched watched;
+    {
+      Progress progress(watched.options(terminal, /*quiet=*/true));
+      progress.update(at_sample(1));
+      watched.now += 60;
+      progress.update(at_sample(2));
+      progress.finish();
+    }
+    CHECK(watched.live.empty());
+    CHECK(watched.plain.empty());
+  }
+}
+
+TEST_CASE("the time of a pause and of a new epoch's start does not count for the rate") {
+  Watched watched;
+  Progress progress(watched.options(/*terminal=*/false));
+  progress.update(at_sample(0));
+  watched.now += 10;
+  progress.update(at_sample(100));
+  progress.pause();
+  watched.now += 3600;  // validation
+  progress.update(at_sample(110));
+  watched.now += 10;
+  progress.update(at_sample(210));
+  CHECK(watched.plain.back().find("10.0 samples/s") != std::string::npos);
+  watched.now += 3600;
+  progress.update(at_sample(0, 1));
+  watched.now += 10;
+  progress.update(at_sample(100, 1));
+  CHECK(watched.plain.back().find("10.0 samples/s") != std::string::npos);
+}
+
+TEST_CASE("the rate follows a change within some intervals") {
+  Watched watched;
+  Progress progress(watched.options(/*terminal=*/false));
+  int64_t sample = 0;
+  for (int second = 0; second < 30; ++second, sample += 10, watched.now += 1) {
+    progress.update(at_sample(sample));
+  }
+  for (int second = 0; second < 60; ++second, sample += 2, watched.now += 1) {
+    progress.update(at_sample(sample));
+  }
+  progress.finish();
+  CHECK(watched.plain.back().find("  2.0 samples/s") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace dalle2

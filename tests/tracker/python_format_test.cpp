@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/python_format.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "tracker/format_spec.h"
+
+namespace dalle2 {
+namespace {
+
+nlohmann::json parity_cases() {
+  const char* fresh = std::getenv("DALLE2_PARITY_DIR");
+  std::string folder = fresh == nullptr ? "" : std::string(fresh) + "/format";
+  if (!std::filesystem::is_directory(folder)) {
+    folder = std::string(DALLE2_SOURCE_DIR) + "/tests/parity/fixtures/format";
+  }
+  return nlohmann::json::parse(std::ifstream(folder + "/cases.json"));
+}
+
+FormatValue decode(const nlohmann::json& value) {
+  const auto real = [](const std::string& text) { return std::strtod(text.c_str(), nullptr); };
+  if (value.is_number_integer()) return value.get<int64_t>();
+  if (value.is_string()) return value.get<std::string>();
+  if (value.contains("float")) return real(value["float"].get<std::string>());
+  std::vector<double> list;
+  for (const auto& entry : value["list"]) list.push_back(real(entry.get<std::string>()));
+  return list;
+}
+
+std::string format_or_error(const std::string& text, const FormatFields& fields) {
+  try {
+    return python_format(text, fields);
+  } catch (const ConfigError& error) {
+    return std::string("error: ") + error.what();
+  }
+}
+
+TEST_CASE("templates give what Python's str.format gives, and fail where it fails") {
+  const nlohmann::json cases = parity_cases();
+  REQUIRE(cases.size() > 1000);
+  for (const auto& one : cases) {
+    const std::string text = one["template"].get<std::string>();
+    FormatFields fields;
+    for (const auto& [name, value] : one["fields"].items()) fields.emplace_back(name, decode(value));
+    CAPTURE(text, one["fields"].dump());
+    if (one["expected"].is_null()) {
+      CHECK_THROWS_AS(python_format(text, fields), ConfigError);
+    } else {
+      CHECK(format_or_error(text, fields) == one["expected"].get<std::string>());
+    }
+  }
+}
+
+TEST_CASE("an unknown placeholder is told with the known ones and the one that was meant") {
+  const FormatFields fields = {{"epoch", int64_t{3}}, {"samples_seen", int64_t{64}}};
+  CHECK_THROWS_WITH(python_format("{epcoh}.pth", fields),
+                    Catch::Contains("{epcoh}") && Catch::Contains("did you mean {epoch}") &&
+                        Catch::Contains("{samples_seen}"));
+}
+
+TEST_CASE("a number in a spec that no file name could hold is refused") {
+  const FormatFields fields = {{"epoch", int64_t{3}}};
+  CHECK_THROWS_WITH(python_format("{epoch:99999999999}", fields), Catch::Contains("too large"));
+  CHECK_THROWS_AS(python_format("{epoch:.99999999999f}", fields), ConfigError);
+}
+
+TEST_CASE("a code that is no printable letter is refused in a file name") {
+  CHECK_THROWS_AS(python_format_value(int64_t{10}, "c"), ConfigError);
+  CHECK(python_format_value(int64_t{65}, "c") == "A");
+}
+
+TEST_CASE("the text between fields is cut at them") {
+  CHECK(python_format_literals("a{epoch:03d}b{sample}") == std::vector<std::string>{"a", "b", ""});
+  CHECK(python_format_literals("{{x}}") == std::vector<std::string>{"{x}"});
+  CHECK(python_format_literals("") == std::vector<std::string>{""});
+}
+
+TEST_CASE("a float is shown with the fewest digits that give it back") {
+  CHECK(python_repr(13.725955963134766) == "13.725955963134766");
+  CHECK(python_repr(1) == "1.0");
+  CHECK(python_repr(1e16) == "1e+16");
+  CHECK(python_repr(-0.00001) == "-1e-05");
+}
+
+}  // namespace
+}  // namespace dalle2

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MIT
+// The saving rule: which file goes where, and what a failing saver does.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "io/atomic_file.h"
+#include "support/captured_log.h"
+#include "support/temp_dir.h"
+#include "tracker/tracker.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+LocalSaveConfig saver(std::optional<std::string> latest,
+                      std::optional<std::string> best,
+                      SaveType type = SaveType::checkpoint) {
+  LocalSaveConfig config;
+  config.save_latest_to = std::move(latest);
+  config.save_best_to = std::move(best);
+  config.save_type = type;
+  return config;
+}
+
+/// A run in an empty working directory that saves counted contents.
+struct Run {
+  test::TempDir folder;
+  test::WorkingDirectory inside{folder.path()};
+  test::CapturedLog log;
+  int saves = 0;
+
+  Tracker start(const std::vector<SaveConfig>& savers) {
+    TrackerConfig config;
+    config.data_path = "data";
+    config.overwrite_data_path = true;
+    config.save = savers;
+    Tracker tracker(config, decoder_placeholders(), /*dummy=*/false);
+    tracker.init();
+    return tracker;
+  }
+  void save(Tracker& tracker, bool is_best, bool is_latest, std::vector<double> losses = {}) {
+    ++saves;
+    const auto writer = [this](const std::string& kind) {
+      return [this, kind](const std::string& path) {
+        write_file_atomically(path, kind + " " + std::to_string(saves));
+      };
+    };
+    tracker.save({.is_best = is_best,
+                  .is_latest = is_latest,
+                  .placeholders = {{"epoch", int64_t{3}},
+                                   {"sample", int64_t{64}},
+                                   {"next_task", std::string("train")},
+                                   {"validation_losses", std::move(losses)},
+                                   {"samples_seen", int64_t{3064}}},
+                  .write_checkpoint = writer("checkpoint"),
+                  .write_model = writer("model")});
+  }
+};
+
+TEST_CASE("each save leaves checkpoint.pth and model.pth in data_path") {
+  Run run;
+  Tracker tracker = run.start({saver("latest.pth", {})});
+  run.save(tracker, /*is_best=*/false, /*is_latest=*/true);
+  CHECK(read_file("data/checkpoint.pth") == "checkpoint 1");
+  CHECK(read_file("data/model.pth") == "model 1");
+  CHECK(run.log.count("Saving checkpoint locally") == 1);
+  CHECK(run.log.count("Saved cached models") == 1);
+  CHECK(run.log.count("Saving latest.pth checkpoint to local path latest.pth") == 1);
+  run.save(tracker, /*is_best=*/true, /*is_latest=*/false);  // no saver wants the best
+  CHECK(read_file("data/checkpoint.pth") == "checkpoint 2");
+  CHECK(read_file("latest.pth") == "checkpoint 1");
+}
+
+TEST_CASE("a save that is neither best nor latest does nothing") {
+  Run run;
+  Tracker tracker = run.start({saver("latest.pth", "best.pth")});
+  run.save(tracker, /*is_best=*/false, /*is_latest=*/false);
+  CHECK_FALSE(fs::exists("data/checkpoint.pth"));
+  CHECK_FALSE(fs::exists("latest.pth"));
+}
+
+TEST_CASE("latest and best go to their own targets, with parents made below the working directory") {
+  Run run;
+  Tracker tracker = run.start({saver("a/b/latest.pth", "c/best.pth")});
+  run.save(tracker, /*is_best=*/true, /*is_latest=*/true);
+  run.save(tracker, /*is_best=*/false, /*is_latest=*/true);
+  CHECK(read_file("a/b/latest.pth") == "checkpoint 2");
+  CHECK(read_file("c/best.pth") == "checkpoint 1");
+}
+
+TEST_CASE("several savers keep to their own type and targets") {
+  Run run;
+  Tracker tracker =
+      run.start({saver("latest.pth", {}), saver({}, "best.pth", SaveType::model), saver("copy.pth", {})});
+  run.save(tracker, /*is_best=*/true, /*is_latest=*/true);
+  CHECK(read_file("latest.pth") == "checkpoint 1");
+  CHECK(read_file("best.pth") == "model 1");
+  CHECK(read_file("copy.pth") == "checkpoint 1");
+}
+
+TEST_CASE("placeholders take the values of the save") {
+  Run run;
+  Tracker tracker = run.start(
+      {saver("out/{epoch:03d}_{sample}_{next_task}_{samples_seen:>6}_{validation_losses}.pth", {})});
+  run.save(tracker, /*is_best=*/false, /*is_latest=*/true, {0.5, 0.25});
+  CHECK(read_file("out/003_64_train_  3064_[0.5, 0.25].pth") == "checkpoint 1");
+}
+
+TEST_CASE("a saver that fails is told, and the others still save") {
+  Run run;
+  fs::create_directories("blocked.pth/folder");
+  std::ofstream("file") << "no folder";
+  Tracker tracker =
+      run.start({saver("blocked.pth", {}), saver("file/below.pth", {}), saver("latest.pth", {})});
+  CHECK_NOTHROW(run.save(tracker, /*is_best=*/false, /*is_latest=*/true));
+  CHECK(read_file("latest.pth") == "checkpoint 1");
+  CHECK(run.log.count("Error saving checkpoint: ") == 2);
+  CHECK(run.log.count(LogLevel::kError) == 2);
+  CHECK_THAT(read_file("data/log.jsonl"), Catch::Contains("\"error\": \"Error saving checkpoint: "));
+}
+
+TEST_CASE("a template that only some values fit fails alone") {
+  Run run;
+  Tracker tracker = run.start({saver("{validation_losses[0]}.pth", {}), saver("latest.pth", {})});
+  run.save(tracker, /*is_best=*/false, /*is_latest=*/true);
+  CHECK(run.log.count("the list has 0 entries now") == 1);
+  CHECK(fs::exists("latest.pth"));
+  run.save(tracker, /*is_best=*/false, /*is_latest=*/true, {0.5, 0.25});
+  CHECK(read_file("0.5.pth") == "checkpoint 2");
+}
+
+TEST_CASE("a checkpoint that cannot be written ends the run") {
+  Run run;
+  Tracker tracker = run.start({saver("latest.pth", {})});
+  const SaveRequest request = {
+      .is_best = false,
+      .is_latest = true,
+      .placeholders = {},
+      .write_checkpoint = [](const std::string& path) { throw ResourceError("{}: disk full", path); },
+      .write_model = [](const std::string&) {}};
+  CHECK_THROWS_WITH(tracker.save(request), "data/checkpoint.pth: disk full");
+}
+
+TEST_CASE("a target that is the run's own file is not copied over itself") {
+  Run run;
+  Tracker tracker = run.start({saver("./data/checkpoint.pth", {})});
+  run.save(tracker, /*is_best=*/false, /*is_latest=*/true);
+  CHECK(read_file("data/checkpoint.pth") == "checkpoint 1");
+  CHECK(run.log.count(LogLevel::kError) == 0);
+}
+
+TEST_CASE("a model may not be saved over the run's own checkpoint") {
+  Run run;
+  CHECK_THROWS_WITH(run.start({saver({}, "x/./../data/checkpoint.pth", SaveType::model)}),
+                    Catch::Contains("'..' is refused"));
+  CHECK_THROWS_WITH(run.start({saver({}, "data//checkpoint.pth", SaveType::model)}),
+                    Catch::Contains("keeps its own checkpoint.pth"));
+  CHECK_THROWS_WITH(run.start({saver("data/model.pth", {})}), Catch::Contains("keeps its own model.pth"));
+}
+
+TEST_CASE("a saver without any target is refused") {
+  Run run;
+  CHECK_THROWS_WITH(run.start({saver({}, {})}),
+                    Catch::Contains("At least one saving option must be specified"));
+}
+
+TEST_CASE("bad targets are refused at the start with key, text and reason") {
+  Run run;
+  CHECK_THROWS_WITH(run.start({saver("{epcoh}.pth", {})}),
+                    Catch::Contains("save_latest_to: '{epcoh}.pth': unknown placeholder {epcoh}"));
+  CHECK_THROWS_WITH(run.start({saver({}, "{epoch:03q}.pth")}),
+                    Catch::Contains("save_best_to") && Catch::Contains("'q'"));
+  CHECK_THROWS_WITH(run.start({saver("{epoch", {})}), Catch::Contains("without its '}'"));
+  CHECK_THROWS_WITH(run.start({saver("../latest.pth", {})}), Catch::Contains("'..' is refused"));
+  CHECK_THROWS_WITH(run.start({saver("a/{epoch}/../latest.pth", {})}), Catch::Contains("'..' is refused"));
+  CHECK_THROWS_WITH(run.start({saver("", {})}), Catch::Contains("names no file"));
+  CHECK_THROWS_WITH(run.start({saver("folder/", {})}), Catch::Contains("names no file"));
+  LocalSaveConfig meta;
+  meta.save_meta_to = "../meta";
+  CHECK_THROWS_WITH(run.start({meta}), Catch::Contains("save_meta_to") && Catch::Contains("'..'"));
+  CHECK_NOTHROW(run.start({saver("a..b/..c.pth", {})}));
+  CHECK_NOTHROW(run.start({saver(run.folder / "absolute.pth", {})}));
+}
+
+TEST_CASE("the config is kept in data_path and with each saver that has save_meta_to") {
+  Run run;
+  LocalSaveConfig with_meta = saver("latest.pth", {});
+  with_meta.save_meta_to = "meta/run1";
+  LocalSaveConfig only_meta;
+  only_meta.save_meta_to = "{not_a_placeholder}";
+  std::ofstream("file") << "no folder";
+  LocalSaveConfig failing;
+  failing.save_meta_to = "file";
+  Tracker tracker = run.start({with_meta, failing, only_meta, saver("other.pth", {})});
+  tracker.save_config("decoder_config.json", "{\"seed\": 1}\n");
+  CHECK(read_file("data/decoder_config.json") == "{\"seed\": 1}\n");
+  CHECK(read_file("meta/run1/decoder_config.json") == "{\"seed\": 1}\n");
+  CHECK(read_file("{not_a_placeholder}/decoder_config.json") == "{\"seed\": 1}\n");
+  CHECK(run.log.count("Error saving decoder_config.json: ") == 1);
+}
+
+}  // namespace
+}  // namespace dalle2

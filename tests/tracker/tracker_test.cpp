@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/tracker.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "io/atomic_file.h"
+#include "support/captured_log.h"
+#include "support/temp_dir.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A run in an empty working directory; data_path is "data".
+struct Run {
+  test::TempDir folder;
+  test::WorkingDirectory inside{folder.path()};
+  test::CapturedLog log;
+  TrackerConfig config;
+
+  Run() {
+    config.data_path = "data";
+    LocalSaveConfig save;
+    save.save_latest_to = "latest.pth";
+    config.save = {save};
+  }
+  void auto_resume(bool on) {
+    ConsoleLogConfig console;
+    console.auto_resume = on;
+    config.log = console;
+  }
+  void load(const std::string& path, bool only_auto_resume) {
+    LocalLoadConfig local;
+    local.file_path = path;
+    local.only_auto_resume = only_auto_resume;
+    config.load = local;
+  }
+  Tracker start(bool dummy = false) {
+    Tracker tracker(config, decoder_placeholders(), dummy);
+    tracker.init();
+    return tracker;
+  }
+};
+
+std::string file(const std::string& path) { return read_file(path); }
+void put(const std::string& path, const std::string& content) {
+  fs::create_directories(fs::absolute(path).parent_path());
+  std::ofstream(path) << content;
+}
+
+TEST_CASE("a data_path that exists is refused unless it may be overwritten") {
+  Run run;
+  fs::create_directory("data");
+  put("data/old.txt", "kept");
+  CHECK_THROWS_WITH(run.start(),
+                    Catch::StartsWith("Data path data already exists. Set overwrite_data_path to True"));
+  run.config.overwrite_data_path = true;
+  run.start();
+  CHECK(file("data/old.txt") == "kept");
+  CHECK(fs::exists("data/log.jsonl"));
+}
+
+TEST_CASE("an absent data_path is made with its parents, with overwrite or without") {
+  for (const bool overwrite : {false, true}) {
+    Run run;
+    run.config.data_path = "a/b/data";
+    run.config.overwrite_data_path = overwrite;
+    run.start();
+    CHECK(fs::is_directory("a/b/data"));
+  }
+}
+
+TEST_CASE("what is only looked at leaves nothing behind: a faulty start can be repeated") {
+  Run run;
+  Tracker(run.config, decoder_placeholders(), /*dummy=*/false);
+  CHECK_FALSE(fs::exists("data"));
+  run.load("absent.pth", /*only_auto_resume=*/false);
+  CHECK_THROWS_AS(run.start(), ConfigError);
+  CHECK_FALSE(fs::exists("data"));
+}
+
+TEST_CASE("a data_path that is a file, or lies below one, is refused with the reason") {
+  Run run;
+  put("data", "a file");
+  run.config.overwrite_data_path = true;
+  CHECK_THROWS_WITH(run.start(), Catch::Contains("'data' is a file, a folder is expected"));
+  run.config.data_path = "data/below";
+  CHECK_THROWS_WITH(run.start(), Catch::Contains("/tracker/data_path: 'data/below' cannot be made"));
+}
+
+TEST_CASE("a run without savers is refused") {
+  Run run;
+  run.config.save.clear();
+  CHECK_THROWS_WITH(run.start(), Catch::Contains("`savers` must be set"));
+}
+
+TEST_CASE("loggers, loaders and savers of later parts are refused by name") {
+  Run run;
+  TrackerConfig config = run.config;
+  config.log = WandbLogConfig{};
+  CHECK_THROWS_WITH(Tracker(config, {}, false), Catch::Contains("/tracker/log/log_type"));
+  config = run.config;
+  config.load = UrlLoadConfig{};
+  CHECK_THROWS_WITH(Tracker(config, {}, false), Catch::Contains("/tracker/load/load_from"));
+  config = run.config;
+  config.save = {HuggingfaceSaveConfig{}};
+  CHECK_THROWS_WITH(Tracker(config, {}, false), Catch::Contains("/tracker/save/save_to"));
+}
+
+TEST_CASE("other ranks write nothing") {
+  Run run;
+  Tracker tracker = run.start(/*dummy=*/true);
+  tracker.log({{"Epoch", int64_t{0}}}, 0);
+  tracker.log_images({{"png", "caption"}}, "Test Samples", 0);
+  tracker.log_error("nothing");
+  tracker.save_config("decoder_config.json", "{}");
+  tracker.save({.is_best = true, .is_latest = true, .placeholders = {}, .write_checkpoint = nullptr,
+                .write_model = nullptr});
+  CHECK(fs::is_empty(run.folder.path()));
+  CHECK(run.log.lines().empty());
+}
+
+TEST_CASE("other ranks do not mind a data_path that rank 0 has made") {
+  Run run;
+  run.start();
+  CHECK_NOTHROW(run.start(/*dummy=*/true));
+}
+
+TEST_CASE("without auto_resume and its file a run is a new one, silently") {
+  Run run;
+  const Tracker tracker = run.start();
+  CHECK_FALSE(tracker.auto_resumed());
+  CHECK_FALSE(fs::exists("data/auto_resume.json"));
+  CHECK(run.log.count("uto") == 0);
+}
+
+TEST_CASE("the first run with auto_resume says so and leaves the mark") {
+  Run run;
+  run.auto_resume(true);
+  const Tracker tracker = run.start();
+  CHECK_FALSE(tracker.auto_resumed());
+  CHECK(run.log.count("Auto_resume is enabled but no auto_resume.json file exists. Assuming this is the "
+                      "first run.") == 1);
+  CHECK(nlohmann::json::parse(file("data/auto_resume.json")) ==
+        nlohmann::json{{"logger_type", "ConsoleLogger"}});
+}
+
+TEST_CASE("the second run with auto_resume goes on with the first and warns of it") {
+  Run run;
+  run.auto_resume(true);
+  run.config.overwrite_data_path = true;
+  run.start().log({{"Epoch", int64_t{0}}}, 1);
+  run.log.clear();
+  Tracker tracker = run.start();
+  CHECK(tracker.auto_resumed());
+  CHECK(run.log.count("RUN HAS BEEN AUTO-RESUMED WITH THE LOGGER TYPE ConsoleLogger") == 1);
+  CHECK(run.log.count("set `auto_resume` to `False`") == 1);
+  tracker.log({{"Epoch", int64_t{1}}}, 2);
+  CHECK(file("data/log.jsonl") == "{\"Epoch\": 0, \"step\": 1}\n{\"Epoch\": 1, \"step\": 2}\n");
+  CHECK(fs::exists("data/auto_resume.json"));
+}
+
+TEST_CASE("a run without auto_resume removes the mark and starts a log of its own") {
+  Run run;
+  run.config.overwrite_data_path = true;
+  run.auto_resume(true);
+  run.start().log({}, 1);
+  run.auto_resume(false);
+  const Tracker tracker = run.start();
+  CHECK_FALSE(tracker.auto_resumed());
+  CHECK_FALSE(fs::exists("data/auto_resume.json"));
+  CHECK(run.log.count("Removing auto_resume.json because auto_resume is not enabled in the config") == 1);
+  CHECK(file("data/log.jsonl").empty());
+  CHECK(file("data/log.jsonl.1") == "{\"step\": 1}\n");
+}
+
+TEST_CASE("a mark of another logger is refused with advice, and stays") {
+  Run run;
+  run.auto_resume(true);
+  run.config.overwrite_data_path = true;
+  put("data/auto_resume.json", R"({"run_id": "x", "logger_type": "WandbLogger"})");
+  CHECK_THROWS_WITH(run.start(),
+                    Catch::Contains("in the auto_resume file is WandbLogger but the current logger is "
+                                    "ConsoleLogger") &&
+                        Catch::Contains("set `auto_resume` to `False`"));
+  CHECK(fs::exists("data/auto_resume.json"));
+  CHECK_FALSE(fs::exists("data/log.jsonl"));
+}
+
+TEST_CASE("a damaged mark is answered with what to do") {
+  for (const char* content : {"", "{", "[]", "{}", R"({"logger_type": 3})"}) {
+    CAPTURE(content);
+    Run run;
+    run.auto_resume(true);
+    run.config.overwrite_data_path = true;
+    put("data/auto_resume.json", content);
+    CHECK_THROWS_WITH(run.start(), Catch::Contains("data/auto_resume.json: unreadable") &&
+                                       Catch::Contains("delete it to start a new one"));
+  }
+}
+
+TEST_CASE("another rank is resumed if rank 0 says so") {
+  Run run;
+  run.auto_resume(true);
+  run.load("absent.pth", /*only_auto_resume=*/true);
+  Tracker tracker(run.config, decoder_placeholders(), /*dummy=*/true);
+  tracker.init(/*auto_resumed_on_main=*/true);
+  CHECK(tracker.auto_resumed());
+  CHECK(tracker.can_recall());
+}
+
+TEST_CASE("a file to load that is not there is refused before anything is written") {
+  Run run;
+  run.load("models/absent.pth", /*only_auto_resume=*/false);
+  CHECK_THROWS_WITH(run.start(), Catch::StartsWith("Model not found at models/absent.pth") &&
+                                     Catch::Contains(run.folder.path()));
+  CHECK_THROWS_AS(run.start(/*dummy=*/true), ConfigError);
+  fs::create_directories("models/absent.pth");
+  CHECK_THROWS_WITH(run.start(), Catch::Contains("is a folder"));
+}
+
+TEST_CASE("only_auto_resume ignores the missing file first, and loads it in the second run") {
+  Run run;
+  run.auto_resume(true);
+  run.config.overwrite_data_path = true;
+  run.load("latest.pth", /*only_auto_resume=*/true);
+  const Tracker first = run.start();
+  CHECK_FALSE(first.can_recall());
+  CHECK_THROWS_WITH(first.recall_path(),
+                    "Tried to recall, but no loader was set or auto-resume was not performed.");
+  put("latest.pth", "state");
+  const Tracker second = run.start();
+  CHECK(second.can_recall());
+  CHECK(second.recall_path() == "latest.pth");
+  CHECK(second.recall_candidates() == std::vector<std::string>{"latest.pth"});
+}
+
+TEST_CASE("without a loader there is nothing to recall") {
+  Run run;
+  const Tracker tracker = run.start();
+  CHECK_FALSE(tracker.can_recall());
+  CHECK_THROWS_AS(tracker.recall_candidates(), ConfigError);
+}
+
+TEST_CASE("a resumed run falls back on its own checkpoint, a run from elsewhere does not") {
+  Run run;
+  run.auto_resume(true);
+  run.config.overwrite_data_path = true;
+  put("data/auto_resume.json", R"({"logger_type": "ConsoleLogger"})");
+  put("data/checkpoint.pth", "own");
+  run.load("latest.pth", /*only_auto_resume=*/true);
+  CHECK(run.start().recall_candidates() == std::vector<std::string>{"data/checkpoint.pth"});
+  put("latest.pth", "copy");
+  CHECK(run.start().recall_candidates() ==
+        std::vector<std::string>{"latest.pth", "data/checkpoint.pth"});
+  run.load("./data/checkpoint.pth", /*only_auto_resume=*/true);
+  CHECK(run.start().recall_candidates() == std::vector<std::string>{"./data/checkpoint.pth"});
+
+  run.auto_resume(false);
+  run.load("latest.pth", /*only_auto_resume=*/false);
+  CHECK(run.start().recall_candidates() == std::vector<std::string>{"latest.pth"});
+}
+
+TEST_CASE("a run that was killed before its first save has nothing to recall and starts anew") {
+  Run run;
+  run.auto_resume(true);
+  run.config.overwrite_data_path = true;
+  run.load("latest.pth", /*only_auto_resume=*/true);
+  run.start();
+  const Tracker second = run.start();
+  CHECK(second.can_recall());
+  CHECK(second.recall_candidates().empty());
+}
+
+TEST_CASE("a record is a console line and a line of the log") {
+  Run run;
+  Tracker tracker = run.start();
+  tracker.log({{"Epoch", int64_t{0}}, {"Unet 0 Training Loss", 0.25}}, 10);
+  CHECK(run.log.count("Logging to console") == 1);
+  CHECK(run.log.count(R"({"Epoch": 0, "Unet 0 Training Loss": 0.25, "step": 10})") == 1);
+  CHECK(file("data/log.jsonl") == "{\"Epoch\": 0, \"Unet 0 Training Loss\": 0.25, \"step\": 10}\n");
+}
+
+TEST_CASE("an error is a line on the console and in the log, with the step it came after") {
+  Run run;
+  Tracker tracker = run.start();
+  tracker.log({}, 7);
+  tracker.log_error("shard lost");
+  CHECK(run.log.count(LogLevel::kError) == 1);
+  CHECK(file("data/log.jsonl") == "{\"step\": 7}\n{\"error\": \"shard lost\", \"step\": 7}\n");
+}
+
+TEST_CASE("pictures lie in images, named by step, section and number") {
+  Run run;
+  Tracker tracker = run.start();
+  tracker.log_images({{"first", "Train: a cat"}, {"second", ""}}, "Train Samples", 30);
+  CHECK(file("data/images/30_Train Samples_0.png") == "first");
+  CHECK(file("data/images/30_Train Samples_1.png") == "second");
+  const auto record = nlohmann::json::parse(file("data/log.jsonl"));
+  CHECK(record["Train Samples"][0]["caption"] == "Train: a cat");
+  CHECK(fs::exists(fs::path("data") / record["Train Samples"][1]["path"].get<std::string>()));
+  tracker.log_images({{"png", ""}}, "a/../b", 1);
+  CHECK(fs::exists("data/images/1_a_.._b_0.png"));
+}
+
+TEST_CASE("metadata cannot take the place of the state in a checkpoint") {
+  Run run;
+  Tracker tracker = run.start();
+  tracker.add_save_metadata("config", "{}");
+  for (const char* key : {"scaler", "optimizer", "model", "version", "step", "steps"}) {
+    tracker.add_save_metadata(key, "\"taken\"");
+  }
+  tracker.add_save_metadata("config", "{\"seed\": 1}");
+  CHECK(tracker.checkpoint_metadata() == SaveMetadata{{"config", "{\"seed\": 1}"}});
+  const SaveMetadata model = tracker.model_metadata();
+  CHECK(model.front() == std::pair<std::string, std::string>("version", "\"1.15.6\""));
+  CHECK(std::count(model.begin(), model.end(), SaveMetadata::value_type("config", "{\"seed\": 1}")) == 1);
+}
+
+TEST_CASE("unfinished files of an interrupted run are swept, those of others stay") {
+  Run run;
+  run.config.overwrite_data_path = true;
+  LocalSaveConfig save;
+  save.save_latest_to = "out/[a]_{epoch:03d}_{{x}}.pth";
+  run.config.save = {save};
+  put("data/checkpoint.pth.part", "half");
+  put("data/images/3.png.part", "half");
+  put("out/[a]_007_{x}.pth.part", "half");
+  put("out/a_007_{x}.pth.part", "not ours");
+  put("out/film.part", "not ours");
+  run.start();
+  CHECK_FALSE(fs::exists("data/checkpoint.pth.part"));
+  CHECK_FALSE(fs::exists("data/images/3.png.part"));
+  CHECK_FALSE(fs::exists("out/[a]_007_{x}.pth.part"));
+  CHECK(fs::exists("out/a_007_{x}.pth.part"));
+  CHECK(fs::exists("out/film.part"));
+}
+
+}  // namespace
+}  // namespace dalle2
