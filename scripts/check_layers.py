@@ -88,7 +88,7 @@ def check_includes(root, path, layers, used, breaches):
                 breaches.add(path, number, f'"{header}": {name} may use {allowed}, not {target}')
             elif target != name:
                 used.setdefault(target, (path, number))
-        elif found.group(1) is not None:
+        elif found.group(1) is not None and not (name == "apps" and (root / "apps" / header).exists()):
             breaches.add(path, number, f'"{header}": write the path from lib/, e.g. "base/error.h"')
 
 
