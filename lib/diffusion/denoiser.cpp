@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+#include "diffusion/denoiser.h"
+
+#include <torch/torch.h>
+
+namespace dalle2 {
+
+at::Tensor rescale_guidance(const at::Tensor& guided, const at::Tensor& conditional, double share) {
+  const auto spread = [](const at::Tensor& x) { return x.std({1, 2, 3}, true, /*keepdim=*/true); };
+  const at::Tensor rescaled = guided * (spread(conditional) / spread(guided));
+  return share * rescaled + (1 - share) * guided;
+}
+
+Denoiser::Denoiser(std::shared_ptr<UnetImpl> unet,
+                   NoiseSchedule schedule,
+                   const PredictionTarget& target,
+                   UnetConditions conditions,
+                   DenoiserOptions options)
+    : unet_(std::move(unet)),
+      schedule_(std::move(schedule)),
+      target_(target),
+      conditions_(std::move(conditions)),
+      options_(std::move(options)) {}
+
+Denoised Denoiser::operator()(const at::Tensor& x,
+                              const at::Tensor& times,
+                              const at::Tensor& self_cond) {
+  UnetConditions conditions = conditions_;
+  conditions.self_cond = self_cond;
+  const at::Tensor output = guided_output(x, times, conditions).to(x.scalar_type());
+  at::Tensor prediction = output;
+  at::Tensor raw_fraction;
+  if (options_.learned_variance) {
+    const int64_t channels = output.size(1) / 2;
+    prediction = output.narrow(1, 0, channels);
+    raw_fraction = output.narrow(1, channels, channels);
+  }
+  return {options_.threshold(target_.x_start(*schedule_, x, times, prediction)), raw_fraction};
+}
+
+at::Tensor Denoiser::guided_output(const at::Tensor& x,
+                                   const at::Tensor& times,
+                                   const UnetConditions& conditions) {
+  if (options_.cfg_rescale == 0 || options_.cond_scale == 1) {
+    return unet_->forward_with_cond_scale(x, times, conditions, options_.cond_scale);
+  }
+  UnetConditions null = conditions;
+  null.image_keep_mask = null.text_keep_mask =
+      at::zeros({x.size(0)}, x.options().dtype(at::kBool));
+  const at::Tensor conditional = unet_->forward(x, times, conditions);
+  const at::Tensor unconditional = unet_->forward(x, times, null);
+  const at::Tensor guided = unconditional + (conditional - unconditional) * options_.cond_scale;
+  const int64_t channels = x.size(1);
+  at::Tensor rescaled = rescale_guidance(guided.narrow(1, 0, channels),
+                                         conditional.narrow(1, 0, channels), options_.cfg_rescale);
+  if (!options_.learned_variance) return rescaled;
+  return at::cat({rescaled, guided.narrow(1, channels, channels)}, 1);  // the variance as it is
+}
+
+}  // namespace dalle2

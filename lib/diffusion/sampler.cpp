@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: MIT
+#include "diffusion/sampler.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace dalle2 {
+namespace {
+
+// The schedule's acp on the host, so that scalar coefficients need no device.
+std::vector<float> host_acp(const NoiseSchedule& schedule) {
+  const at::Tensor acp = schedule->alphas_cumprod.cpu().contiguous();
+  return {acp.data_ptr<float>(), acp.data_ptr<float>() + acp.numel()};
+}
+
+class DdpmSampler final : public Sampler {
+ public:
+  DdpmSampler(NoiseSchedule schedule, std::optional<LearnedVariance> variance)
+      : schedule_(std::move(schedule)), variance_(variance) {}
+
+  std::vector<TimePair> time_pairs() const override {
+    std::vector<TimePair> pairs;
+    for (int64_t t = schedule_->timesteps() - 1; t >= 0; --t) pairs.push_back({t, t - 1});
+    return pairs;
+  }
+
+  at::Tensor step(const at::Tensor& x,
+                  const at::Tensor& times,
+                  const TimePair& pair,
+                  const Denoised& denoised,
+                  const NoiseSource& noise) override {
+    auto [mean, log_variance] = schedule_->q_posterior(denoised.x_start, x, times);
+    const at::Tensor n = noise(x.sizes());
+    if (pair.time == 0) return mean;
+    if (variance_) {
+      log_variance = variance_->log_variance(*schedule_, times, denoised.raw_fraction);
+    }
+    return mean + (0.5 * log_variance).exp() * n;
+  }
+
+ private:
+  NoiseSchedule schedule_;
+  std::optional<LearnedVariance> variance_;
+};
+
+class DdimSampler final : public Sampler {
+ public:
+  DdimSampler(NoiseSchedule schedule, int64_t steps, double eta)
+      : schedule_(std::move(schedule)),
+        acp_(host_acp(schedule_)),
+        steps_(steps),
+        eta_(static_cast<float>(eta)) {}
+
+  std::vector<TimePair> time_pairs() const override {
+    return ddim_time_pairs(schedule_->timesteps(), steps_);
+  }
+
+  at::Tensor step(const at::Tensor& x,
+                  const at::Tensor& times,
+                  const TimePair& pair,
+                  const Denoised& denoised,
+                  const NoiseSource& noise) override {
+    // Single precision on purpose: 1 - acp / acp_next cancels, and the reference rounds the same way.
+    const float acp = acp_.at(static_cast<size_t>(pair.time));
+    const float acp_next = acp_.at(static_cast<size_t>(pair.next));
+    const float noise_scale =
+        eta_ * std::sqrt((1.0F - acp / acp_next) * (1.0F - acp_next) / (1.0F - acp));
+    const float direction_scale = std::sqrt((1.0F - acp_next) - noise_scale * noise_scale);
+    const at::Tensor predicted_noise = schedule_->noise_from_x_start(x, times, denoised.x_start);
+    at::Tensor result =
+        denoised.x_start * std::sqrt(acp_next) + direction_scale * predicted_noise;
+    if (pair.next == 0) return result;
+    return result + noise_scale * noise(x.sizes());
+  }
+
+ private:
+  NoiseSchedule schedule_;
+  std::vector<float> acp_;
+  int64_t steps_;
+  float eta_;
+};
+
+class DpmppSampler final : public Sampler {
+ public:
+  DpmppSampler(const NoiseSchedule& schedule, int64_t steps)
+      : acp_(host_acp(schedule)), steps_(steps) {}
+
+  // diffusers' "linspace" spacing: T-1 down to 0 in steps + 1 points, without the 0.
+  std::vector<TimePair> time_pairs() const override {
+    const auto last = static_cast<double>(acp_.size() - 1);
+    std::vector<TimePair> pairs;
+    for (int64_t i = 0; i < steps_; ++i) {
+      const double share = static_cast<double>(steps_ - i) / static_cast<double>(steps_);
+      const auto time = static_cast<int64_t>(std::nearbyint(last * share));
+      if (!pairs.empty()) pairs.back().next = time;
+      pairs.push_back({time, -1});
+    }
+    return pairs;
+  }
+
+  at::Tensor step(const at::Tensor& x,
+                  const at::Tensor&,
+                  const TimePair& pair,
+                  const Denoised& denoised,
+                  const NoiseSource&) override {
+    if (pair.next < 0) return denoised.x_start;  // sigma 0: the clean image itself
+    const Level from = level(pair.time);
+    const Level to = level(pair.next);
+    const double h = to.lambda - from.lambda;
+    at::Tensor estimate = denoised.x_start;
+    if (previous_x_start_.defined()) {
+      // After a start at zero SNR h is infinite there, and its slope weighs nothing.
+      const double inverse_ratio = h / (from.lambda - previous_lambda_);
+      estimate = estimate + 0.5 * inverse_ratio * (denoised.x_start - previous_x_start_);
+    }
+    previous_x_start_ = denoised.x_start;
+    previous_lambda_ = from.lambda;
+    return (to.sigma / from.sigma) * x - to.alpha * std::expm1(-h) * estimate;
+  }
+
+ private:
+  struct Level {
+    double alpha, sigma, lambda;  // sqrt(acp), sqrt(1 - acp), log(alpha / sigma)
+  };
+  Level level(int64_t time) const {
+    const double acp = acp_.at(static_cast<size_t>(time));
+    return {std::sqrt(acp), std::sqrt(1 - acp), 0.5 * std::log(acp / (1 - acp))};
+  }
+
+  std::vector<float> acp_;
+  int64_t steps_;
+  at::Tensor previous_x_start_;
+  double previous_lambda_ = 0;
+};
+
+}  // namespace
+
+std::vector<TimePair> ddim_time_pairs(int64_t timesteps, int64_t steps) {
+  // The grid's rounding decides which integers it hits, so it is the reference's: fp32, truncated.
+  const at::Tensor grid =
+      at::linspace(0, static_cast<double>(timesteps), steps + 2, at::kFloat).to(at::kLong);
+  std::vector<TimePair> pairs;
+  for (int64_t i = steps; i > 0; --i) {
+    const TimePair pair{grid[i].item<int64_t>(), grid[i - 1].item<int64_t>()};
+    if (pair.time > pair.next) pairs.push_back(pair);
+  }
+  return pairs;
+}
+
+std::unique_ptr<Sampler> make_ddpm_sampler(const NoiseSchedule& schedule,
+                                           std::optional<LearnedVariance> variance) {
+  return std::make_unique<DdpmSampler>(schedule, variance);
+}
+
+std::unique_ptr<Sampler> make_ddim_sampler(const NoiseSchedule& schedule, int64_t steps, double eta) {
+  return std::make_unique<DdimSampler>(schedule, steps, eta);
+}
+
+std::unique_ptr<Sampler> make_dpmpp_sampler(const NoiseSchedule& schedule, int64_t steps) {
+  return std::make_unique<DpmppSampler>(schedule, steps);
+}
+
+at::Tensor static_threshold(const at::Tensor& x_start) { return x_start.clamp(-1, 1); }
+
+at::Tensor dynamic_threshold(const at::Tensor& x_start, double percentile) {
+  constexpr int64_t kMostAtOnce = int64_t{1} << 23;  // at::quantile refuses more than 2^24 values
+  const at::Tensor magnitudes = x_start.flatten(1).abs();
+  const int64_t rows = std::max<int64_t>(1, kMostAtOnce / magnitudes.size(1));
+  std::vector<at::Tensor> thresholds;
+  for (const at::Tensor& part : magnitudes.split(rows)) {
+    thresholds.push_back(at::quantile(part, percentile, /*dim=*/1));
+  }
+  const at::Tensor s = at::cat(thresholds).clamp_min(1).view({-1, 1, 1, 1});
+  return at::minimum(at::maximum(x_start, -s), s) / s;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+// How a sample walks from noise to an image: DDPM, DDIM, DPM-Solver++(2M).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "diffusion/learned_variance.h"
+#include "diffusion/noise_schedule.h"
+
+namespace dalle2 {
+
+/// Standard normal noise of a shape.
+using NoiseSource = std::function<at::Tensor(at::IntArrayRef)>;
+
+/// One step of a walk: from `time` to the less noisy `next`; -1 is the clean image.
+struct TimePair {
+  int64_t time = 0;
+  int64_t next = 0;
+  bool operator==(const TimePair&) const = default;
+};
+
+/// What the network said at a step.
+struct Denoised {
+  at::Tensor x_start;       ///< [B, C, H, W] clean image, clipped as the run wants it
+  at::Tensor raw_fraction;  ///< [B, C, H, W] variance half, undefined without learned variance
+};
+
+/// A walk of one stage. It may remember earlier steps: make a new one for each run.
+class Sampler {
+ public:
+  virtual ~Sampler() = default;
+
+  /// The whole walk, noisiest step first.
+  virtual std::vector<TimePair> time_pairs() const = 0;
+
+  /// x at pair.next. @param times [B] int64, filled with pair.time
+  virtual at::Tensor step(const at::Tensor& x,
+                          const at::Tensor& times,
+                          const TimePair& pair,
+                          const Denoised& denoised,
+                          const NoiseSource& noise) = 0;
+};
+
+/// Ancestral sampling over all T steps (Ho et al. 2020, algorithm 2). Draws noise at every step, also at
+/// the last where it is not used: the reference's sequence of draws.
+std::unique_ptr<Sampler> make_ddpm_sampler(const NoiseSchedule& schedule,
+                                           std::optional<LearnedVariance> variance);
+
+/// Song et al. 2020, eq. 12 and 16, in `steps` steps; `eta` 0 is deterministic. The walk ends at the
+/// state of t = 0, which still holds a little noise, as in the reference.
+std::unique_ptr<Sampler> make_ddim_sampler(const NoiseSchedule& schedule, int64_t steps, double eta);
+
+/// The times of make_ddim_sampler: (10, 4) gives (8,6) (6,4) (4,2) (2,0).
+std::vector<TimePair> ddim_time_pairs(int64_t timesteps, int64_t steps);
+
+/// DPM-Solver++(2M) (Lu et al. 2022, algorithm 2) with evenly spaced times and a first-order last step
+/// to the clean image: diffusers' DPMSolverMultistepScheduler with its default settings. Draws nothing.
+std::unique_ptr<Sampler> make_dpmpp_sampler(const NoiseSchedule& schedule, int64_t steps);
+
+/// Clips the clean image to [-1, 1].
+at::Tensor static_threshold(const at::Tensor& x_start);
+
+/// Imagen's dynamic thresholding (Saharia et al. 2022, section 2.3): clips each sample to its own
+/// `percentile` of |x|, at least 1, and divides by it.
+at::Tensor dynamic_threshold(const at::Tensor& x_start, double percentile);
+
+}  // namespace dalle2

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+// One stage of the cascade, with every option that changes the maths turned into an object.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "config/model_config.h"
+#include "diffusion/decoder.h"
+#include "diffusion/learned_variance.h"
+#include "diffusion/loss.h"
+#include "diffusion/lowres_conditioner.h"
+#include "diffusion/noise_schedule.h"
+#include "diffusion/objective.h"
+#include "model/unet.h"
+
+namespace dalle2 {
+
+struct DecoderImpl::Stage {
+  UnetPlan plan;
+  std::shared_ptr<UnetImpl> unet;  ///< null after drop_unet
+  NoiseSchedule schedule{nullptr};
+  LowresConditioner lowres{nullptr};  ///< null in the first stage
+  std::unique_ptr<PredictionTarget> target;
+  /// What the variational bound and the self conditioning of a training step take the output for.
+  std::unique_ptr<PredictionTarget> bound_target, self_cond_target;
+  PixelLoss pixel_loss = nullptr;
+  std::unique_ptr<LossWeight> weight;
+  std::optional<LearnedVariance> variance;
+};
+
+}  // namespace dalle2

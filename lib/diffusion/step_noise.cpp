@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT
+#include "diffusion/step_noise.h"
+
+#include <torch/torch.h>
+
+#include "model/unet.h"
+
+namespace dalle2 {
+namespace {
+
+// Self conditioning is used in half of the steps (Chen et al. 2022).
+constexpr double kSelfConditionProbability = 0.5;
+
+std::vector<CropOffset> draw_crops(int64_t batch, int64_t free_pixels, at::Generator generator) {
+  const at::Tensor offsets = at::randint(0, free_pixels + 1, {2, batch}, generator, at::kLong);
+  std::vector<CropOffset> crops(static_cast<size_t>(batch));
+  for (int64_t i = 0; i < batch; ++i) {
+    crops[static_cast<size_t>(i)] = {offsets[0][i].item<int64_t>(), offsets[1][i].item<int64_t>()};
+  }
+  return crops;
+}
+
+}  // namespace
+
+at::Generator host_generator(const at::Generator& generator) {
+  if (generator.device().is_cpu()) return generator;
+  at::Generator device = generator;
+  constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15;  // spreads neighbouring positions apart
+  return at::make_generator<at::CPUGeneratorImpl>(device.current_seed() ^
+                                                  ((device.get_offset() + 1) * kGoldenRatio));
+}
+
+DecoderStepNoise draw_step_noise(const UnetPlan& stage,
+                                 const DecoderConfig& decoder,
+                                 const LowresConditionerImpl* lowres,
+                                 int64_t batch,
+                                 at::Generator generator,
+                                 const at::Device& device) {
+  const at::Device home = generator.device();
+  const auto integers = at::TensorOptions(home).dtype(at::kLong);
+  const auto floats = at::TensorOptions(home).dtype(at::kFloat);
+  at::Generator host = host_generator(generator);
+  const int64_t side = stage.random_crop_size.value_or(stage.image_size);
+
+  DecoderStepNoise draws;
+  draws.times = at::randint(0, stage.timesteps, {batch}, generator, integers).to(device);
+  draws.noise =
+      at::randn({batch, decoder.channels, side, side}, generator, floats).to(device);
+  draws.image_keep_mask =
+      prob_mask(batch, 1 - decoder.image_cond_drop_prob, home, generator).to(device);
+  draws.text_keep_mask =
+      prob_mask(batch, 1 - decoder.text_cond_drop_prob, home, generator).to(device);
+  if (stage.unet.self_cond) {
+    draws.self_condition =
+        at::rand({1}, host, at::kDouble).item<double>() < kSelfConditionProbability;
+  }
+  if (stage.random_crop_size) {
+    draws.crop_offsets = draw_crops(batch, stage.image_size - side, host);
+  }
+  if (lowres == nullptr) return draws;
+  draws.lowres = lowres->draw_blur(host);
+  if (lowres->options().use_noise) {
+    draws.lowres.noise_level =
+        at::randint(0, LowresConditionerImpl::kNoiseLevels, {batch}, generator, integers).to(device);
+    draws.lowres.noise =
+        at::randn({batch, decoder.channels, stage.image_size, stage.image_size}, generator, floats)
+            .to(device);
+  }
+  return draws;
+}
+
+}  // namespace dalle2

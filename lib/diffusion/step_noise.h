@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+// Everything random of one training step of a stage.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "config/model_config.h"
+#include "diffusion/lowres_conditioner.h"
+
+namespace dalle2 {
+
+/// Upper left corner of a sample's crop, pixels.
+struct CropOffset {
+  int64_t x = 0;
+  int64_t y = 0;
+};
+
+/// Given by a test, or made by draw_step_noise.
+struct DecoderStepNoise {
+  at::Tensor times;            ///< [B] int64 in [0, T)
+  at::Tensor noise;            ///< [B, C, S, S] standard normal; S is the crop's side if there is one
+  at::Tensor image_keep_mask;  ///< [B] bool: false puts the null embedding
+  at::Tensor text_keep_mask;   ///< [B] bool
+  bool self_condition = false;             ///< one decision for the batch
+  std::vector<CropOffset> crop_offsets;    ///< one a sample, empty without random crops
+  LowresDraws lowres;                      ///< upper stages
+};
+
+/// A CPU generator for decisions that the host has to know. For a CUDA generator it is derived from its
+/// seed and position, because asking the device would stall the step.
+at::Generator host_generator(const at::Generator& generator);
+
+/// Draws the noise of a step.
+/// @param lowres the stage's conditioner, null for the first stage
+/// @param generator on the CPU or on `device`; tensors are drawn where it lives and moved to `device`
+DecoderStepNoise draw_step_noise(const UnetPlan& stage,
+                                 const DecoderConfig& decoder,
+                                 const LowresConditionerImpl* lowres,
+                                 int64_t batch,
+                                 at::Generator generator,
+                                 const at::Device& device);
+
+}  // namespace dalle2
