@@ -4,9 +4,11 @@
 
 #include <torch/nn.h>
 
+#include <memory>
 #include <optional>
 
 #include "config/model_config.h"
+#include "model/resize.h"
 
 namespace dalle2 {
 
@@ -24,6 +26,8 @@ struct UnetConditions {
 /// true with probability 1 - drop_prob for each sample; 0 and 1 draw nothing. [B] bool
 at::Tensor prob_mask(int64_t batch, double keep_prob, const at::Device& device,
                      std::optional<at::Generator> generator);
+
+struct UnetLayers;
 
 class UnetImpl : public torch::nn::Module {
  public:
@@ -43,15 +47,8 @@ class UnetImpl : public torch::nn::Module {
   const UnetConfig& config() const;
 
  private:
-  struct Layers;
-  std::unique_ptr<Layers> layers_;
+  std::unique_ptr<UnetLayers> layers_;
 };
 TORCH_MODULE(Unet);
-
-/// Pillow-free cubic resampling of tensors, exact to the "ResizeRight" of the reference (model.md 9).
-/// [B, C, H, W] -> [B, C, size, size]; equal width returns the input untouched.
-at::Tensor resize_image_to(const at::Tensor& image, int64_t size,
-                           std::optional<std::pair<double, double>> clamp_range = std::nullopt,
-                           bool nearest = false);
 
 }  // namespace dalle2

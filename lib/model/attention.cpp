@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT
+#include "model/attention.h"
+
+#include <cmath>
+
+namespace dalle2 {
+namespace {
+
+constexpr int64_t kCrossHeads = 8;
+constexpr int64_t kCrossDimHead = 64;
+constexpr int64_t kCrossInner = kCrossHeads * kCrossDimHead;
+constexpr double kCosineScale = 16.0;
+
+std::shared_ptr<torch::nn::Conv2dImpl> make_conv_without_bias(int64_t in, int64_t out) {
+  return std::make_shared<torch::nn::Conv2dImpl>(
+      torch::nn::Conv2dOptions(in, out, 1).bias(false));
+}
+
+// A 1x1 convolution over tokens.
+at::Tensor convolve_tokens(const at::Tensor& tokens, const torch::nn::Conv2dImpl& conv) {
+  return at::linear(tokens, conv.weight.flatten(1));
+}
+
+}  // namespace
+
+at::Tensor map_to_tokens(const at::Tensor& map) { return map.flatten(2).transpose(1, 2); }
+
+at::Tensor tokens_to_map(const at::Tensor& tokens, int64_t height, int64_t width) {
+  return tokens.transpose(1, 2).unflatten(2, {height, width});
+}
+
+AttentionOutImpl::AttentionOutImpl(int64_t inner, int64_t dim) {
+  linear = register_module("0", make_linear(inner, dim, /*bias=*/false));
+  norm = register_module("1", std::make_shared<GainNormImpl>(std::vector<int64_t>{dim}));
+}
+
+AttentionImpl::AttentionImpl(int64_t dim, int64_t heads, int64_t dim_head, bool cosine_sim)
+    : dim_head_(dim_head), cosine_sim_(cosine_sim) {
+  null_kv_ = register_parameter("null_kv", torch::randn({2, dim_head}));
+  norm_ = register_module("norm", std::make_shared<GainNormImpl>(std::vector<int64_t>{dim}));
+  to_q_ = register_module("to_q", make_linear(dim, heads * dim_head, /*bias=*/false));
+  to_kv_ = register_module("to_kv", make_linear(dim, 2 * dim_head, /*bias=*/false));
+  to_out_ = register_module("to_out", std::make_shared<AttentionOutImpl>(heads * dim_head, dim));
+}
+
+at::Tensor AttentionImpl::forward(const at::Tensor& x) {
+  const int64_t batch = x.size(0);
+  const int64_t tokens = x.size(1);
+  const at::Tensor normed = norm_->forward(x);
+  // With one key/value head the query heads are just more queries: [B, 1, N heads, d], no copy.
+  at::Tensor q = to_q_->forward(normed).view({batch, 1, -1, dim_head_});
+  const at::Tensor projected = to_kv_->forward(normed);  // [B, N, 2 d]
+  const at::Tensor null_kv = null_kv_.to(projected.scalar_type()).view({1, 1, 2 * dim_head_});
+  const at::Tensor kv =
+      at::cat({null_kv.expand({batch, 1, -1}), projected}, 1).unsqueeze(1);  // [B, 1, N + 1, 2 d]
+  at::Tensor k = kv.narrow(-1, 0, dim_head_);
+  const at::Tensor v = kv.narrow(-1, dim_head_, dim_head_);
+  if (cosine_sim_) {
+    q = l2_normalize(q);
+    k = l2_normalize(k);
+  }
+  const double scale = cosine_sim_ ? kCosineScale : 1.0 / static_cast<double>(dim_head_);
+  const at::Tensor out = at::scaled_dot_product_attention(
+      q, k, v, /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/false, scale);
+  return to_out_->forward(out.reshape({batch, tokens, -1}));
+}
+
+CrossAttentionImpl::CrossAttentionImpl(int64_t dim, int64_t context_dim, bool cosine_sim)
+    : cosine_sim_(cosine_sim) {
+  null_kv_ = register_parameter("null_kv", torch::randn({2, kCrossDimHead}));
+  norm_ = register_module("norm", std::make_shared<GainNormImpl>(std::vector<int64_t>{dim}));
+  to_q_ = register_module("to_q", make_linear(dim, kCrossInner, /*bias=*/false));
+  to_kv_ = register_module("to_kv", make_linear(context_dim, 2 * kCrossInner, /*bias=*/false));
+  to_out_ = register_module("to_out", std::make_shared<AttentionOutImpl>(kCrossInner, dim));
+}
+
+at::Tensor CrossAttentionImpl::forward(const at::Tensor& x, const at::Tensor& context) {
+  const at::Tensor normed = norm_->forward(x);
+  const at::Tensor kv = keys_values(context);
+  // Multiplications a sample, up to a common factor: with n pixels, m condition tokens and width
+  // d, the plain way takes d * 512 * n twice and 512 * n * m twice; folded it is the projections
+  // of m tokens and 8 * m logits a pixel. A dozen tokens make folding ten times cheaper.
+  const double n = static_cast<double>(x.size(1));
+  const double m = static_cast<double>(kv.size(1));
+  const double d = static_cast<double>(x.size(2));
+  const double plain = n * (d + m) * static_cast<double>(kCrossInner);
+  const double folded =
+      m * d * static_cast<double>(kCrossInner) + n * m * d * static_cast<double>(kCrossHeads);
+  if (cosine_sim_ || plain < folded) return to_out_->forward(attend(normed, kv));
+  return to_out_->norm->forward(attend_folded(normed, kv));
+}
+
+// Null key and value, then those of the context: [B, M + 1, 2 (k, v), heads, 64].
+at::Tensor CrossAttentionImpl::keys_values(const at::Tensor& context) {
+  const at::Tensor projected =
+      to_kv_->forward(context).unflatten(-1, {2, kCrossHeads, kCrossDimHead});
+  const at::Tensor null_kv = null_kv_.to(projected.scalar_type()).view({1, 1, 2, 1, -1});
+  return at::cat(
+      {null_kv.expand({context.size(0), 1, 2, kCrossHeads, kCrossDimHead}), projected}, 1);
+}
+
+// [B, N, 512]
+at::Tensor CrossAttentionImpl::attend(const at::Tensor& x, const at::Tensor& kv) {
+  at::Tensor q =
+      to_q_->forward(x).unflatten(-1, {kCrossHeads, kCrossDimHead}).transpose(1, 2);
+  at::Tensor k = kv.select(2, 0).transpose(1, 2);  // [B, heads, M + 1, 64]
+  const at::Tensor v = kv.select(2, 1).transpose(1, 2);
+  if (cosine_sim_) {
+    q = l2_normalize(q);
+    k = l2_normalize(k);
+  }
+  const double scale = cosine_sim_ ? kCosineScale : 1.0 / std::sqrt(double{kCrossDimHead});
+  return at::scaled_dot_product_attention(
+             q, k, v, /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/false, scale)
+      .transpose(1, 2)
+      .flatten(2);
+}
+
+// The same with the 512-wide projections moved from the pixels to the few condition tokens:
+// (x Wq^T) k^T = x (k Wq)^T and (P v) Wo^T = P (v Wo^T). Includes to_out's linear: [B, N, dim].
+at::Tensor CrossAttentionImpl::attend_folded(const at::Tensor& x, const at::Tensor& kv) {
+  const int64_t batch = x.size(0);
+  const int64_t keys = kv.size(1);
+  const int64_t dim = x.size(2);
+  // [heads, B (M + 1), 64]
+  const auto per_head = [&](int64_t which) {
+    return kv.select(2, which).permute({2, 0, 1, 3}).reshape({kCrossHeads, -1, kCrossDimHead});
+  };
+  // [heads, B (M + 1), dim] -> [B, heads (M + 1), dim]
+  const auto per_sample = [&](const at::Tensor& t) {
+    return t.view({kCrossHeads, batch, keys, dim}).transpose(0, 1).reshape({batch, -1, dim});
+  };
+  const double scale = 1.0 / std::sqrt(double{kCrossDimHead});
+  const at::Tensor wq = to_q_->weight.view({kCrossHeads, kCrossDimHead, dim});
+  const at::Tensor wo =
+      to_out_->linear->weight.view({dim, kCrossHeads, kCrossDimHead}).permute({1, 2, 0});
+  const at::Tensor k = per_sample(at::bmm(per_head(0) * scale, wq));
+  const at::Tensor v = per_sample(at::bmm(per_head(1), wo));
+  // Pixels are the fastest dimension of the logits, so the softmax runs over whole vectors.
+  const at::Tensor logits = at::bmm(k, x.transpose(1, 2)).view({batch, kCrossHeads, keys, -1});
+  const at::Tensor weights = logits.softmax(2).view({batch, kCrossHeads * keys, -1});
+  return at::bmm(weights.transpose(1, 2), v);
+}
+
+MapAttentionImpl::MapAttentionImpl(int64_t dim, int64_t heads, int64_t dim_head, bool cosine_sim) {
+  attention_ = add_group(*this, "fn")->register_module(
+      "fn", std::make_shared<AttentionImpl>(dim, heads, dim_head, cosine_sim));
+}
+
+at::Tensor MapAttentionImpl::forward(const at::Tensor& x) {
+  const at::Tensor out = attention_->forward(map_to_tokens(x));
+  return x + tokens_to_map(out, x.size(2), x.size(3));
+}
+
+LinearAttentionImpl::LinearAttentionImpl(int64_t dim, int64_t heads, int64_t dim_head)
+    : heads_(heads), dim_head_(dim_head) {
+  const int64_t inner = heads * dim_head;
+  const std::vector<int64_t> gain_shape = {1, dim, 1, 1};
+  const auto fn = add_group(*this, "fn");
+  norm_ = fn->register_module("norm", std::make_shared<GainNormImpl>(gain_shape));
+  to_qkv_ = fn->register_module("to_qkv", make_conv_without_bias(dim, 3 * inner));
+  const auto to_out = add_group(*fn, "to_out");
+  to_out_ = to_out->register_module("0", make_conv_without_bias(inner, dim));
+  out_norm_ = to_out->register_module("1", std::make_shared<GainNormImpl>(gain_shape));
+}
+
+at::Tensor LinearAttentionImpl::forward(const at::Tensor& x) {
+  const int64_t batch = x.size(0);
+  const double tokens = static_cast<double>(x.size(2) * x.size(3));
+  const at::Tensor normed = norm_->forward(map_to_tokens(x));
+  const std::vector<at::Tensor> qkv = convolve_tokens(normed, *to_qkv_)
+                                          .view({batch, -1, 3, heads_, dim_head_})
+                                          .unbind(2);  // 3 x [B, N, heads, d]
+  const at::Tensor q = qkv[0].softmax(-1).transpose(1, 2);       // [B, heads, N, d]
+  const at::Tensor k = qkv[1].softmax(1).permute({0, 2, 3, 1});  // [B, heads, d, N]
+  const at::Tensor v = l2_normalize(qkv[2]).transpose(1, 2);     // [B, heads, N, d]
+  // The reference scales q by d^-1/2 and both k and v by N^-1/2.
+  const double scale = 1.0 / (tokens * std::sqrt(static_cast<double>(dim_head_)));
+  const at::Tensor context = at::matmul(k, v) * scale;  // [B, heads, d, d]
+  const at::Tensor out = at::matmul(q, context).transpose(1, 2).flatten(2);
+  const at::Tensor projected = convolve_tokens(at::gelu(out), *to_out_);
+  return x + tokens_to_map(out_norm_->forward(projected), x.size(2), x.size(3));
+}
+
+}  // namespace dalle2

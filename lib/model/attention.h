@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT
+// Attention of the Unet (model.md, sections 1.1 to 1.3). Tokens are [B, N, D].
+#pragma once
+
+#include <torch/nn.h>
+
+#include <memory>
+
+#include "model/layers.h"
+
+namespace dalle2 {
+
+/// The last stage of an attention: linear without bias, then a GainNorm (keys `0.weight`, `1.g`).
+class AttentionOutImpl : public torch::nn::Module {
+ public:
+  AttentionOutImpl(int64_t inner, int64_t dim);
+  at::Tensor forward(const at::Tensor& x) { return norm->forward(linear->forward(x)); }
+
+  std::shared_ptr<torch::nn::LinearImpl> linear;
+  std::shared_ptr<GainNormImpl> norm;
+};
+
+/// Self attention with many query heads and one shared key/value head; a learned null key and value
+/// stand before the first token. The logits are q.k / dim_head (the reference scales twice by
+/// dim_head^-1/2, and trained weights depend on it), or 16 cos(q, k) with `cosine_sim`.
+class AttentionImpl : public torch::nn::Module {
+ public:
+  AttentionImpl(int64_t dim, int64_t heads, int64_t dim_head, bool cosine_sim);
+  /// [B, N, dim] -> [B, N, dim], without the residual
+  at::Tensor forward(const at::Tensor& x);
+
+ private:
+  int64_t dim_head_;
+  bool cosine_sim_;
+  at::Tensor null_kv_;  // [2, dim_head]
+  std::shared_ptr<GainNormImpl> norm_;
+  std::shared_ptr<torch::nn::LinearImpl> to_q_, to_kv_;
+  std::shared_ptr<AttentionOutImpl> to_out_;
+};
+
+/// Attention from image tokens to condition tokens: 8 heads of 64, always. A learned null key and
+/// value stand before the first condition token. Logits are q.k / 8, or 16 cos(q, k).
+class CrossAttentionImpl : public torch::nn::Module {
+ public:
+  CrossAttentionImpl(int64_t dim, int64_t context_dim, bool cosine_sim);
+  /// @param x [B, N, dim]; @param context [B, M, context_dim]
+  /// @return [B, N, dim], without the residual
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& context);
+
+ private:
+  at::Tensor keys_values(const at::Tensor& context);
+  at::Tensor attend(const at::Tensor& x, const at::Tensor& kv);
+  at::Tensor attend_folded(const at::Tensor& x, const at::Tensor& kv);
+
+  bool cosine_sim_;
+  at::Tensor null_kv_;  // [2, 64]
+  std::shared_ptr<GainNormImpl> norm_;
+  std::shared_ptr<torch::nn::LinearImpl> to_q_, to_kv_;
+  std::shared_ptr<AttentionOutImpl> to_out_;
+};
+
+/// Self attention over a feature map with its residual; keys `fn.fn.*`.
+class MapAttentionImpl : public torch::nn::Module {
+ public:
+  MapAttentionImpl(int64_t dim, int64_t heads, int64_t dim_head, bool cosine_sim);
+  /// [B, C, H, W] -> [B, C, H, W]
+  at::Tensor forward(const at::Tensor& x);
+
+ private:
+  std::shared_ptr<AttentionImpl> attention_;
+};
+
+/// Linear attention over a feature map with its residual; keys `fn.*`. The cost grows with the
+/// number of pixels, not with its square (Shen et al. 2018, "Efficient Attention").
+class LinearAttentionImpl : public torch::nn::Module {
+ public:
+  LinearAttentionImpl(int64_t dim, int64_t heads, int64_t dim_head);
+  /// [B, C, H, W] -> [B, C, H, W]
+  at::Tensor forward(const at::Tensor& x);
+
+ private:
+  int64_t heads_, dim_head_;
+  std::shared_ptr<GainNormImpl> norm_, out_norm_;
+  std::shared_ptr<torch::nn::Conv2dImpl> to_qkv_, to_out_;
+};
+
+/// [B, C, H, W] -> [B, H W, C]
+at::Tensor map_to_tokens(const at::Tensor& map);
+/// [B, H W, C] -> [B, C, H, W], as a view
+at::Tensor tokens_to_map(const at::Tensor& tokens, int64_t height, int64_t width);
+
+}  // namespace dalle2

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT
+#include "model/layers.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+
+namespace dalle2 {
+
+std::shared_ptr<torch::nn::Module> add_group(torch::nn::Module& parent, const std::string& name) {
+  return parent.register_module(name, std::make_shared<torch::nn::Module>());
+}
+
+std::shared_ptr<torch::nn::LinearImpl> make_linear(int64_t in, int64_t out, bool bias) {
+  return std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(in, out).bias(bias));
+}
+
+std::shared_ptr<torch::nn::Conv2dImpl> make_conv(
+    int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding) {
+  return std::make_shared<torch::nn::Conv2dImpl>(
+      torch::nn::Conv2dOptions(in, out, kernel).stride(stride).padding(padding));
+}
+
+double norm_eps(at::ScalarType dtype) { return dtype == at::kFloat ? 1e-5 : 1e-3; }
+
+at::Tensor l2_normalize(const at::Tensor& x) {
+  return x / x.norm(2, {-1}, /*keepdim=*/true).clamp_min(1e-12);
+}
+
+GainNormImpl::GainNormImpl(std::vector<int64_t> gain_shape, bool stable) : stable_(stable) {
+  g = register_parameter("g", torch::ones(gain_shape));
+}
+
+at::Tensor GainNormImpl::forward(const at::Tensor& x) {
+  at::Tensor input = x;
+  if (stable_) input = x / x.amax({-1}, /*keepdim=*/true).detach();
+  return at::layer_norm(input, {x.size(-1)}, g.reshape({-1}), {}, norm_eps(x.scalar_type()));
+}
+
+std::vector<int64_t> cross_embed_widths(int64_t out, size_t kernels) {
+  std::vector<int64_t> widths;
+  int64_t left = out;
+  for (size_t i = 1; i < kernels; ++i) {
+    widths.push_back(out >> i);
+    left -= widths.back();
+  }
+  widths.push_back(left);
+  return widths;
+}
+
+CrossEmbedImpl::CrossEmbedImpl(int64_t in,
+                               int64_t out,
+                               std::vector<int64_t> kernels,
+                               int64_t stride) {
+  std::sort(kernels.begin(), kernels.end());
+  const std::vector<int64_t> widths = cross_embed_widths(out, kernels.size());
+  const auto group = add_group(*this, "convs");
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    const int64_t padding = (kernels[i] - stride) / 2;
+    convs_.push_back(group->register_module(
+        std::to_string(i), make_conv(in, widths[i], kernels[i], stride, padding)));
+  }
+}
+
+at::Tensor CrossEmbedImpl::forward(const at::Tensor& x) {
+  std::vector<at::Tensor> maps;
+  maps.reserve(convs_.size());
+  for (const auto& conv : convs_) maps.push_back(conv->forward(x));
+  return at::cat(maps, 1);
+}
+
+DownsampleImpl::DownsampleImpl(int64_t in, int64_t out) {
+  conv_ = register_module("1", make_conv(4 * in, out, 1));
+}
+
+at::Tensor DownsampleImpl::forward(const at::Tensor& x) {
+  // A 1x1 convolution of the unshuffled pixels is a 2x2 convolution of stride 2 of the pixels: the
+  // weights [out, (c s1 s2), 1, 1] are [out, c, 2, 2] already.
+  const at::Tensor kernel = conv_->weight.view({conv_->weight.size(0), x.size(1), 2, 2});
+  return at::conv2d(x, kernel, conv_->bias, /*stride=*/2);
+}
+
+PixelShuffleUpsampleImpl::PixelShuffleUpsampleImpl(int64_t in, int64_t out) {
+  conv_ = add_group(*this, "net")->register_module("0", make_conv(in, 4 * out, 1));
+  torch::NoGradGuard no_grad;
+  const at::Tensor quarter = torch::empty({out, in, 1, 1});
+  torch::nn::init::kaiming_uniform_(quarter);
+  conv_->weight.copy_(quarter.repeat_interleave(4, 0));
+  conv_->bias.zero_();
+}
+
+at::Tensor PixelShuffleUpsampleImpl::forward(const at::Tensor& x) {
+  return at::pixel_shuffle(at::silu(conv_->forward(x)), 2);
+}
+
+NearestUpsampleImpl::NearestUpsampleImpl(int64_t in, int64_t out) {
+  conv_ = register_module("1", make_conv(in, out, 3, 1, 1));
+}
+
+at::Tensor NearestUpsampleImpl::forward(const at::Tensor& x) {
+  return conv_->forward(at::upsample_nearest2d(x, {2 * x.size(-2), 2 * x.size(-1)}));
+}
+
+at::Tensor sinusoidal_embedding(const at::Tensor& t, int64_t dim) {
+  const int64_t half = dim / 2;
+  D2_CHECK(half >= 2 && dim % 2 == 0, "sinusoidal embedding of width {}: even and 4 or more", dim);
+  const at::ScalarType dtype = t.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const double step = -std::log(10000.0) / static_cast<double>(half - 1);
+  const at::Tensor frequencies = at::exp(at::arange(half, t.options().dtype(dtype)) * step);
+  const at::Tensor angles = t.to(dtype).unsqueeze(1) * frequencies.unsqueeze(0);  // [B, dim / 2]
+  return at::cat({angles.sin(), angles.cos()}, -1).to(t.scalar_type());
+}
+
+}  // namespace dalle2

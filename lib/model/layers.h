@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+// Norms, convolutions and resamplers the networks are made of. Names of parameters are the file
+// format (model.md, section 1). Legend: B batch, C channels, H W pixels, N tokens, D width.
+#pragma once
+
+#include <torch/nn.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace dalle2 {
+
+/// A module that only lends its name to those below: "downs" -> "downs.0" -> "downs.0.2".
+std::shared_ptr<torch::nn::Module> add_group(torch::nn::Module& parent, const std::string& name);
+
+/// A linear layer with or without a bias, initialised as torch does.
+std::shared_ptr<torch::nn::LinearImpl> make_linear(int64_t in, int64_t out, bool bias = true);
+
+/// A convolution with a square kernel, initialised as torch does.
+std::shared_ptr<torch::nn::Conv2dImpl> make_conv(int64_t in,
+                                                 int64_t out,
+                                                 int64_t kernel,
+                                                 int64_t stride = 1,
+                                                 int64_t padding = 0);
+
+/// 1e-5 for float32 and 1e-3 for everything else, float64 included: trained weights depend on it.
+double norm_eps(at::ScalarType dtype);
+
+/// x / max(|x|, 1e-12) over the last dimension.
+at::Tensor l2_normalize(const at::Tensor& x);
+
+/// LayerNorm over the last dimension with a gain `g` and no bias; eps by norm_eps.
+class GainNormImpl : public torch::nn::Module {
+ public:
+  /// @param gain_shape shape of `g` in files: {D}, or {1, D, 1, 1} for the norm of a feature map
+  /// @param stable divides x by its largest (signed) entry first
+  explicit GainNormImpl(std::vector<int64_t> gain_shape, bool stable = false);
+  /// @param x [..., D]
+  at::Tensor forward(const at::Tensor& x);
+
+  at::Tensor g;
+
+ private:
+  bool stable_;
+};
+
+/// Convolutions of several kernel sizes side by side; their outputs are concatenated.
+class CrossEmbedImpl : public torch::nn::Module {
+ public:
+  CrossEmbedImpl(int64_t in, int64_t out, std::vector<int64_t> kernels, int64_t stride);
+  /// [B, in, H, W] -> [B, out, H / stride, W / stride]
+  at::Tensor forward(const at::Tensor& x);
+
+ private:
+  std::vector<std::shared_ptr<torch::nn::Conv2dImpl>> convs_;
+};
+
+/// Output widths of a CrossEmbed: halves, quarters, ... and the remainder for the largest kernel.
+std::vector<int64_t> cross_embed_widths(int64_t out, size_t kernels);
+
+/// Halves the side: pixels move into channels (channel slowest), then a 1x1 convolution.
+class DownsampleImpl : public torch::nn::Module {
+ public:
+  DownsampleImpl(int64_t in, int64_t out);
+  /// [B, in, H, W] -> [B, out, H/2, W/2]
+  at::Tensor forward(const at::Tensor& x);
+
+ private:
+  std::shared_ptr<torch::nn::Conv2dImpl> conv_;
+};
+
+/// Doubles the side: 1x1 convolution, SiLU, channels move into pixels. It starts as a nearest
+/// enlargement: the four channels of a pixel square begin with the same weights.
+class PixelShuffleUpsampleImpl : public torch::nn::Module {
+ public:
+  PixelShuffleUpsampleImpl(int64_t in, int64_t out);
+  /// [B, in, H, W] -> [B, out, 2H, 2W]
+  at::Tensor forward(const at::Tensor& x);
+
+ private:
+  std::shared_ptr<torch::nn::Conv2dImpl> conv_;
+};
+
+/// Doubles the side: nearest enlargement, then a 3x3 convolution.
+class NearestUpsampleImpl : public torch::nn::Module {
+ public:
+  NearestUpsampleImpl(int64_t in, int64_t out);
+  /// [B, in, H, W] -> [B, out, 2H, 2W]
+  at::Tensor forward(const at::Tensor& x);
+
+ private:
+  std::shared_ptr<torch::nn::Conv2dImpl> conv_;
+};
+
+/// Sines and cosines of `t` at `dim` / 2 frequencies from 1 down to 1 / 10000.
+/// Computed in float32 at least: a timestep of 999 has no exact bfloat16.
+/// @param t [B] floating point @return [B, dim], dtype of t
+at::Tensor sinusoidal_embedding(const at::Tensor& t, int64_t dim);
+
+}  // namespace dalle2
