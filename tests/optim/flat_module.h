@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+// A module whose parameters a test names.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <string>
+#include <vector>
+
+#include "checkpoint/state_dict.h"
+
+namespace dalle2::test {
+
+struct FlatModule : torch::nn::Module {
+  /// Parameters with these names and values, in this order.
+  explicit FlatModule(const StateDict& parameters) {
+    for (const auto& [name, value] : parameters) {
+      register_parameter(name, value.clone());
+    }
+  }
+
+  at::Tensor parameter(const std::string& name) { return named_parameters(/*recurse=*/false)[name]; }
+
+  /// Runs a backward pass that gives each named parameter exactly this gradient.
+  void backward(const StateDict& gradients) {
+    at::Tensor loss = at::zeros({});
+    for (const auto& [name, gradient] : gradients) {
+      loss = loss + (parameter(name) * gradient).sum();
+    }
+    if (!gradients.empty()) {
+      loss.backward();
+    }
+  }
+};
+
+}  // namespace dalle2::test

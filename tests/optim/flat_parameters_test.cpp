@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT
+#include "optim/flat_parameters.h"
+
+#include <catch2/catch.hpp>
+
+#include "flat_module.h"
+#include "support/fixture.h"
+
+namespace dalle2 {
+namespace {
+
+StateDict three_parameters() {
+  return {{"bias", test::wave({3})}, {"weight", test::wave({5, 7})}, {"token", test::wave({1, 2, 2})}};
+}
+
+TEST_CASE("the tensors of a module become views of one buffer and keep their values") {
+  test::FlatModule module(three_parameters());
+  const at::Tensor weight = module.parameter("weight");
+  const at::Tensor before = weight.clone();
+  const FlatParameters flat(module);
+
+  CHECK(weight.is_same(module.parameter("weight")));
+  CHECK(at::equal(weight, before));
+  CHECK(weight.requires_grad());
+  CHECK(weight.is_leaf());
+  for (const FlatEntry& entry : flat.parameters()) {
+    CHECK(entry.tensor.data_ptr<float>() == flat.values().data_ptr<float>() + entry.offset);
+    CHECK(entry.offset % kFlatAlignment == 0);
+  }
+  {
+    const torch::NoGradGuard no_grad;
+    flat.values().mul_(2.0);
+  }
+  CHECK(at::equal(weight, before * 2.0));
+}
+
+TEST_CASE("parameters that decay come first and the order of registration stays known") {
+  test::FlatModule module(three_parameters());
+  const FlatParameters flat(module);
+  REQUIRE(flat.parameters().size() == 3);
+  CHECK(flat.parameters()[0].name == "bias");
+  CHECK(flat.parameters()[1].name == "weight");
+  CHECK(flat.parameters()[2].name == "token");
+  CHECK(flat.parameters()[1].offset == 0);
+  CHECK(flat.parameters()[2].offset == 48);   // 35 floats, up to the next multiple of 16
+  CHECK(flat.parameters()[0].offset == 64);
+  CHECK(flat.parameter_count() == 42);
+}
+
+TEST_CASE("floating buffers lie behind the parameters and others stay where they are") {
+  test::FlatModule module({{"weight", test::wave({2, 2})}});
+  module.register_buffer("running", at::full({3}, 7.0F));
+  const at::Tensor count = module.register_buffer("count", at::full({}, 5, at::kLong));
+  const FlatParameters flat(module);
+  REQUIRE(flat.buffers().size() == 1);
+  CHECK(flat.buffers()[0].offset == flat.parameter_span());
+  CHECK(flat.values().numel() == flat.parameter_span() + kFlatAlignment);
+  CHECK(flat.values()[flat.parameter_span()].item<float>() == 7.0F);
+  CHECK(count.item<int64_t>() == 5);
+}
+
+TEST_CASE("a parameter registered twice is held once") {
+  test::FlatModule module({{"weight", test::wave({2, 2})}});
+  auto child = std::make_shared<torch::nn::Module>();
+  child->register_parameter("same", module.parameter("weight"));
+  module.register_module("child", child);
+  CHECK(FlatParameters(module).parameters().size() == 1);
+}
+
+TEST_CASE("a backward pass fills the flat gradients and says which parameters it reached") {
+  test::FlatModule module(three_parameters());
+  const FlatParameters flat(module);
+  FlatGradients gradients(flat);
+  const at::Tensor g = test::wave({5, 7}, 0.9);
+  module.backward({{"weight", g}});
+
+  CHECK(gradients.received() == std::vector<bool>{false, true, false});
+  CHECK(at::equal(module.parameter("weight").grad(), g));
+  CHECK(module.parameter("weight").grad().data_ptr<float>() == gradients.values().data_ptr<float>());
+  CHECK_FALSE(module.parameter("bias").grad().defined());
+}
+
+TEST_CASE("a second backward pass adds to the first in place") {
+  test::FlatModule module(three_parameters());
+  const FlatParameters flat(module);
+  FlatGradients gradients(flat);
+  const at::Tensor g = test::wave({5, 7}, 0.9), h = test::wave({5, 7}, 0.2);
+  module.backward({{"weight", g}});
+  const float* place = module.parameter("weight").grad().data_ptr<float>();
+  module.backward({{"weight", h}, {"bias", test::wave({3})}});
+  CHECK(at::equal(gradients.values().narrow(0, 0, 35).view({5, 7}), g + h));
+  CHECK(module.parameter("weight").grad().data_ptr<float>() == place);
+  CHECK(gradients.received() == std::vector<bool>{true, true, false});
+}
+
+TEST_CASE("a parameter that got a gradient once and none the next time counts as zero") {
+  test::FlatModule module(three_parameters());
+  const FlatParameters flat(module);
+  FlatGradients gradients(flat);
+  module.backward({{"weight", test::wave({5, 7})}, {"bias", at::ones({3})}});
+  gradients.zero_grad();
+  CHECK_FALSE(module.parameter("weight").grad().defined());
+  CHECK(gradients.received() == std::vector<bool>{false, false, false});
+  module.backward({{"bias", at::full({3}, 2.0F)}});
+  CHECK(gradients.received() == std::vector<bool>{true, false, false});
+  CHECK(gradients.values().sum().item<float>() == 6.0F);
+}
+
+TEST_CASE("the module can go on without its flat gradients") {
+  test::FlatModule module(three_parameters());
+  const FlatParameters flat(module);
+  { const FlatGradients gradients(flat); }
+  module.backward({{"bias", at::ones({3})}});
+  CHECK(at::equal(module.parameter("bias").grad(), at::ones({3})));
+}
+
+TEST_CASE("a parameter of another type is refused by name") {
+  test::FlatModule module({{"weight", test::wave({2, 2}).to(at::kDouble)}});
+  REQUIRE_THROWS_WITH(FlatParameters(module), Catch::Contains("'weight' is Double"));
+}
+
+}  // namespace
+}  // namespace dalle2

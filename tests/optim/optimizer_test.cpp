@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT
+#include "optim/optimizer.h"
+
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "flat_module.h"
+#include "optim/grad_norm.h"
+#include "support/fixture.h"
+
+namespace dalle2 {
+namespace {
+
+// Single float32 operations in another order (torch's loop divides where the fused kernel multiplies):
+// a few ulp an update, twenty updates.
+constexpr double kTrajectoryTolerance = 5e-6;
+
+OptimizerOptions options_of(const nlohmann::json& json) {
+  OptimizerOptions options;
+  options.weight_decay = json.at("wd").get<double>();
+  options.eps = json.at("eps").get<double>();
+  options.beta1 = json.at("betas")[0].get<double>();
+  options.beta2 = json.at("betas")[1].get<double>();
+  options.group_wd_params = json.at("group_wd_params").get<bool>();
+  return options;
+}
+
+StateDict initial_parameters(const test::Fixture& fixture) {
+  StateDict parameters;
+  for (const auto& name : fixture.json.at("names")) {
+    parameters.emplace_back(name, fixture.tensor("initial." + name.get<std::string>()));
+  }
+  return parameters;
+}
+
+void check_state(const test::Fixture& fixture, const Optimizer& optimizer, const FlatParameters& flat) {
+  size_t index = 0;
+  for (const ParameterGroup& group : optimizer.groups()) {
+    for (const size_t i : group.members) {
+      const std::string prefix = fmt::format("state.{}.", index++);
+      const std::optional<ParameterState> state = optimizer.state(i);
+      INFO(prefix << flat.parameters()[i].name);
+      REQUIRE(state.has_value() == fixture.has(prefix + "step"));
+      if (state) {
+        CHECK(static_cast<double>(state->step) == fixture.tensor(prefix + "step").item<double>());
+        test::expect_close(state->exp_avg, fixture.tensor(prefix + "exp_avg"), kTrajectoryTolerance, "exp_avg");
+        test::expect_close(state->exp_avg_sq, fixture.tensor(prefix + "exp_avg_sq"), kTrajectoryTolerance,
+                           "exp_avg_sq");
+      }
+    }
+  }
+}
+
+void check_groups(const test::Fixture& fixture, const Optimizer& optimizer, const FlatParameters& flat) {
+  const nlohmann::json& groups = fixture.json.at("groups");
+  REQUIRE(optimizer.groups().size() == groups.size());
+  std::vector<std::string> order;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    CHECK(optimizer.groups()[g].weight_decay == groups[g].at("weight_decay").get<double>());
+    REQUIRE(optimizer.groups()[g].members.size() == groups[g].at("params").size());
+    for (const size_t i : optimizer.groups()[g].members) {
+      order.push_back(flat.parameters()[i].name);
+    }
+  }
+  CHECK(order == fixture.json.at("order").get<std::vector<std::string>>());
+}
+
+/// Replays all steps; parameters get late, rare or no gradients as the fixture says.
+void replay(const std::string& name) {
+  const test::Fixture fixture = test::load_fixture("optim/" + name);
+  test::FlatModule module(initial_parameters(fixture));
+  const FlatParameters flat(module);
+  FlatGradients gradients(flat);
+  Optimizer optimizer(flat, options_of(fixture.json));
+  check_groups(fixture, optimizer, flat);
+
+  const nlohmann::json& max_grad_norm = fixture.json.at("max_grad_norm");
+  const double lr = fixture.json.at("lr").get<double>();
+  for (int64_t step = 0; step < fixture.json.at("steps").get<int64_t>(); ++step) {
+    gradients.zero_grad();
+    module.backward(fixture.below(fmt::format("grad.{}.", step)));
+    std::optional<at::Tensor> divisor;
+    if (!max_grad_norm.is_null()) {
+      const at::Tensor norm = grad_norm(gradients.values());
+      const double expected = fixture.json.at("norms").at(static_cast<size_t>(step)).get<double>();
+      CHECK(norm.item<double>() == Approx(expected).epsilon(1e-6));
+      divisor = clip_divisor(norm, max_grad_norm.get<double>());
+    }
+    optimizer.step(gradients, lr, divisor);
+    for (const auto& [parameter, expected] : fixture.below(fmt::format("after.{}.", step))) {
+      test::expect_close(module.parameter(parameter), expected, kTrajectoryTolerance,
+                         fmt::format("{} after step {}", parameter, step));
+    }
+  }
+  check_state(fixture, optimizer, flat);
+}
+
+TEST_CASE("AdamW with two groups follows torch for twenty steps") { replay("optimizer_adamw"); }
+TEST_CASE("AdamW behind clipping follows torch for twenty steps") { replay("optimizer_adamw_clip"); }
+TEST_CASE("AdamW with one group follows torch for twenty steps") { replay("optimizer_adamw_one_group"); }
+TEST_CASE("no weight decay makes it Adam with one group") { replay("optimizer_adam"); }
+
+StateDict two_parameters() { return {{"weight", test::wave({4, 4})}, {"bias", test::wave({4})}}; }
+
+TEST_CASE("an optimizer that takes over another's state goes on bit for bit") {
+  test::FlatModule a(two_parameters()), b(two_parameters());
+  const FlatParameters flat_a(a), flat_b(b);
+  FlatGradients gradients_a(flat_a), gradients_b(flat_b);
+  Optimizer first(flat_a, {}), second(flat_b, {});
+  const auto run = [](test::FlatModule& module, FlatGradients& gradients, Optimizer& optimizer, int begin, int end) {
+    for (int step = begin; step < end; ++step) {
+      gradients.zero_grad();
+      StateDict g = {{"weight", test::wave({4, 4}, 0.3 * step)}};
+      if (step % 2 == 1) {
+        g.emplace_back("bias", test::wave({4}, 0.1 * step));
+      }
+      module.backward(g);
+      optimizer.step(gradients, 1e-2);
+    }
+  };
+  run(a, gradients_a, first, 0, 5);
+  for (size_t i = 0; i < 2; ++i) {
+    second.set_state(i, first.state(i));
+    const torch::NoGradGuard no_grad;
+    flat_b.parameters()[i].tensor.copy_(flat_a.parameters()[i].tensor);
+  }
+  run(a, gradients_a, first, 5, 9);
+  run(b, gradients_b, second, 5, 9);
+  CHECK(at::equal(flat_a.values(), flat_b.values()));
+}
+
+TEST_CASE("a state that is taken away makes the parameter start anew") {
+  test::FlatModule module(two_parameters());
+  const FlatParameters flat(module);
+  FlatGradients gradients(flat);
+  Optimizer optimizer(flat, {});
+  module.backward({{"weight", at::ones({4, 4})}});
+  optimizer.step(gradients, 1e-2);
+  REQUIRE(optimizer.state(0).has_value());
+  CHECK_FALSE(optimizer.state(1).has_value());
+  optimizer.set_state(0, std::nullopt);
+  CHECK_FALSE(optimizer.state(0).has_value());
+  optimizer.step(gradients, 1e-2);
+  CHECK(optimizer.state(0)->step == 1);
+  CHECK(optimizer.state(0)->exp_avg[0][0].item<float>() == Approx(0.1));
+}
+
+TEST_CASE("options out of range are refused by name") {
+  test::FlatModule module(two_parameters());
+  const FlatParameters flat(module);
+  OptimizerOptions options;
+  options.beta2 = 1.0;
+  CHECK_THROWS_WITH(Optimizer(flat, options), Catch::Contains("betas") && Catch::Contains("[0.9, 1]"));
+  options = {};
+  options.eps = -1.0;
+  CHECK_THROWS_WITH(Optimizer(flat, options), Catch::Contains("eps"));
+  options = {};
+  options.weight_decay = -0.1;
+  CHECK_THROWS_WITH(Optimizer(flat, options), Catch::Contains("wd"));
+}
+
+}  // namespace
+}  // namespace dalle2

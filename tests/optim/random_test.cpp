@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+#include "optim/random.h"
+
+#include <catch2/catch.hpp>
+#include <torch/torch.h>
+
+#include <set>
+
+namespace dalle2 {
+namespace {
+
+at::Tensor draw(const RandomAddress& address) {
+  return at::randn({8}, make_generator(address, at::kCPU));
+}
+
+TEST_CASE("an address always gives the same numbers") {
+  const RandomAddress address{7, "train", 3, 41, 1};
+  CHECK(at::equal(draw(address), draw(address)));
+}
+
+TEST_CASE("every part of an address matters") {
+  std::set<uint64_t> seen;
+  for (const int64_t seed : {0, 1}) {
+    for (const char* purpose : {"train", "sample"}) {
+      for (const int64_t epoch : {0, 1}) {
+        for (const int64_t step : {0, 1, 2}) {
+          for (const int64_t rank : {0, 1}) {
+            seen.insert(hash_address({seed, purpose, epoch, step, rank}));
+          }
+        }
+      }
+    }
+  }
+  CHECK(seen.size() == 48);
+  CHECK_FALSE(at::equal(draw({0, "train", 0, 1, 0}), draw({0, "train", 1, 0, 0})));
+}
+
+TEST_CASE("the low halves of neighbouring addresses differ, which is all a CPU generator takes in") {
+  std::set<uint32_t> low;
+  for (int64_t step = 0; step < 1000; ++step) {
+    low.insert(static_cast<uint32_t>(hash_address({0, "train", 0, step, 0})));
+  }
+  CHECK(low.size() == 1000);
+}
+
+}  // namespace
+}  // namespace dalle2
