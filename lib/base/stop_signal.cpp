@@ -10,7 +10,8 @@ namespace dalle2 {
 namespace {
 
 std::atomic<int> requested{0};
-static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may only touch lock-free atomics");
+static_assert(std::atomic<int>::is_always_lock_free,
+              "a signal handler may only touch lock-free atomics");
 
 void on_signal(int number) {
   if (requested.exchange(number) != 0) _exit(128 + number);
@@ -28,8 +29,12 @@ void install_stop_signals() {
   signal(SIGPIPE, SIG_IGN);
 }
 
-int stop_requested() { return requested.load(); }
+int stop_requested() {
+  return requested.load();
+}
 
-void clear_stop_request() { requested.store(0); }
+void clear_stop_request() {
+  requested.store(0);
+}
 
 }  // namespace dalle2

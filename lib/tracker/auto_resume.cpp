@@ -17,12 +17,14 @@ namespace fs = std::filesystem;
 std::string read_logger_type(const std::string& path) {
   const nlohmann::json content =
       nlohmann::json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
-  if (content.is_object() && content.contains("logger_type") && content["logger_type"].is_string()) {
+  if (content.is_object() && content.contains("logger_type") &&
+      content["logger_type"].is_string()) {
     return content["logger_type"].get<std::string>();
   }
   throw ConfigError(
       "{}: unreadable: a JSON object with \"logger_type\" is expected\n"
-      "  It marks {} as a run to go on with. Write {{\"logger_type\": \"ConsoleLogger\"}} into it to go on\n"
+      "  It marks {} as a run to go on with. Write {{\"logger_type\": \"ConsoleLogger\"}} into it "
+      "to go on\n"
       "  with that run, or delete it to start a new one.",
       path,
       fs::path(path).parent_path().string());
@@ -34,7 +36,8 @@ bool read_auto_resume(const std::string& path, const Logger& logger) {
   if (!fs::exists(path)) {
     if (logger.auto_resume()) {
       log_info("track",
-               "Auto_resume is enabled but no auto_resume.json file exists. Assuming this is the first run.");
+               "Auto_resume is enabled but no auto_resume.json file exists. Assuming this is the "
+               "first run.");
     }
     return false;
   }
@@ -46,8 +49,10 @@ bool read_auto_resume(const std::string& path, const Logger& logger) {
   const std::string logger_type = read_logger_type(path);
   if (logger_type != logger.type_name()) {
     throw ConfigError(
-        "The logger type in the auto_resume file is {} but the current logger is {}. Either use the "
-        "original logger type, set `auto_resume` to `False`, or delete your existing tracker-data folder "
+        "The logger type in the auto_resume file is {} but the current logger is {}. Either use "
+        "the "
+        "original logger type, set `auto_resume` to `False`, or delete your existing tracker-data "
+        "folder "
         "({}).",
         logger_type,
         logger.type_name(),
@@ -55,7 +60,8 @@ bool read_auto_resume(const std::string& path, const Logger& logger) {
   }
   log_warning("track",
               "RUN HAS BEEN AUTO-RESUMED WITH THE LOGGER TYPE {}.\n"
-              "If this was not your intention, stop this run and set `auto_resume` to `False` in the config.",
+              "If this was not your intention, stop this run and set `auto_resume` to `False` in "
+              "the config.",
               logger.type_name());
   return true;
 }

@@ -8,8 +8,8 @@
 
 namespace dalle2 {
 
-/// Looks at `path` and says what it means for this run: absent, a first run; present with auto_resume
-/// off, it is removed; present with auto_resume on, the run is resumed.
+/// Looks at `path` and says what it means for this run: absent, a first run; present with
+/// auto_resume off, it is removed; present with auto_resume on, the run is resumed.
 /// @return true if resumed. @throws ConfigError the file is of another logger, or unreadable
 bool read_auto_resume(const std::string& path, const Logger& logger);
 

@@ -14,9 +14,13 @@ namespace {
 
 constexpr int kMaxNumber = 4096;  // of columns or decimals: a file name holds 255
 
-bool is_align(char letter) { return std::string_view("<>=^").find(letter) != std::string_view::npos; }
+bool is_align(char letter) {
+  return std::string_view("<>=^").find(letter) != std::string_view::npos;
+}
 
-bool is_digit(char letter) { return letter >= '0' && letter <= '9'; }
+bool is_digit(char letter) {
+  return letter >= '0' && letter <= '9';
+}
 
 /// Bytes of the UTF-8 character that starts with `lead`.
 size_t character_bytes(char lead) {
@@ -41,7 +45,8 @@ struct NumberParts {
   std::string sign, digits, rest;
 };
 
-/// Puts `separator` between groups of digits, with zeros in front until `min_width` columns are filled.
+/// Puts `separator` between groups of digits, with zeros in front until `min_width` columns are
+/// filled.
 std::string group_digits(std::string digits, char separator, size_t group, int min_width) {
   if (digits.empty()) separator = '\0';  // inf and nan: Python fills them without separators
   const auto grouped = [&] {
@@ -60,15 +65,22 @@ std::string group_digits(std::string digits, char separator, size_t group, int m
   return result;
 }
 
-std::string pad(const std::string& head, const std::string& body, const FormatSpec& spec, char align) {
+std::string pad(const std::string& head,
+                const std::string& body,
+                const FormatSpec& spec,
+                char align) {
   const int size = static_cast<int>(count_characters(head) + count_characters(body));
   const int missing = std::max(0, spec.width - size);
   switch (align) {
-    case '<': return head + body + repeat(spec.fill, missing);
+    case '<':
+      return head + body + repeat(spec.fill, missing);
     case '^':
-      return repeat(spec.fill, missing / 2) + head + body + repeat(spec.fill, missing - missing / 2);
-    case '=': return head + repeat(spec.fill, missing) + body;
-    default: return repeat(spec.fill, missing) + head + body;
+      return repeat(spec.fill, missing / 2) + head + body +
+             repeat(spec.fill, missing - missing / 2);
+    case '=':
+      return head + repeat(spec.fill, missing) + body;
+    default:
+      return repeat(spec.fill, missing) + head + body;
   }
 }
 
@@ -96,7 +108,8 @@ int parse_number(const std::string& spec, size_t& at) {
   int number = 0;
   while (at < spec.size() && is_digit(spec[at])) {
     number = number * 10 + (spec[at++] - '0');
-    if (number > kMaxNumber) throw ConfigError("the number in the format spec '{}' is too large", spec);
+    if (number > kMaxNumber)
+      throw ConfigError("the number in the format spec '{}' is too large", spec);
   }
   return number;
 }
@@ -111,7 +124,8 @@ std::string digits_in_base(uint64_t magnitude, unsigned base) {
 }
 
 std::string upper(std::string text) {
-  for (char& letter : text) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+  for (char& letter : text)
+    letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
   return text;
 }
 
@@ -156,11 +170,15 @@ std::string real_text(double magnitude, const FormatSpec& spec) {
       if (bare_point) text.insert(text.find('e'), ".");
       return text;
     }
-    case 'f': return fmt::format("{:.{}f}", magnitude, precision) + (bare_point ? "." : "");
-    case '%': return fmt::format("{:.{}f}", magnitude * 100, precision) + (bare_point ? ".%" : "%");
+    case 'f':
+      return fmt::format("{:.{}f}", magnitude, precision) + (bare_point ? "." : "");
+    case '%':
+      return fmt::format("{:.{}f}", magnitude * 100, precision) + (bare_point ? ".%" : "%");
     case 'g':
-    case 'n': return general(magnitude, precision, spec.alternate, /*add_point_zero=*/false);
-    default: break;
+    case 'n':
+      return general(magnitude, precision, spec.alternate, /*add_point_zero=*/false);
+    default:
+      break;
   }
   if (spec.precision >= 0) {
     return general(magnitude, precision, spec.alternate, /*add_point_zero=*/true);
@@ -175,7 +193,9 @@ std::string real_text(double magnitude, const FormatSpec& spec) {
 FormatSpec parse_format_spec(const std::string& spec, bool numeric) {
   FormatSpec result;
   size_t at = 0;
-  const auto peek = [&](size_t ahead) { return at + ahead < spec.size() ? spec[at + ahead] : '\0'; };
+  const auto peek = [&](size_t ahead) {
+    return at + ahead < spec.size() ? spec[at + ahead] : '\0';
+  };
   const size_t fill_bytes = spec.empty() ? 1 : character_bytes(spec[0]);
   if (spec.size() > fill_bytes && is_align(spec[fill_bytes])) {
     result.fill = spec.substr(0, fill_bytes);
@@ -219,7 +239,8 @@ std::string format_text(const std::string& value, const FormatSpec& spec) {
   std::string shown = value;
   if (spec.precision >= 0) {
     size_t bytes = 0;
-    for (int i = 0; i < spec.precision && bytes < shown.size(); ++i) bytes += character_bytes(shown[bytes]);
+    for (int i = 0; i < spec.precision && bytes < shown.size(); ++i)
+      bytes += character_bytes(shown[bytes]);
     shown.resize(std::min(bytes, shown.size()));
   }
   return pad("", shown, spec, spec.align == '\0' ? '<' : spec.align);
@@ -263,8 +284,8 @@ std::string format_real(double value, const FormatSpec& spec) {
   const bool upper_case = spec.type == 'E' || spec.type == 'F' || spec.type == 'G';
   if (upper_case) text = upper(text);
   bool negative = std::signbit(value) && !std::isnan(value);
-  const bool shows_zero = text.substr(0, text.find_first_of("eE")).find_first_of("123456789in") ==
-                          std::string::npos;
+  const bool shows_zero =
+      text.substr(0, text.find_first_of("eE")).find_first_of("123456789in") == std::string::npos;
   if (spec.no_negative_zero && shows_zero && std::isfinite(value)) negative = false;
   const size_t whole = text.find_first_not_of("0123456789");
   return lay_out({sign_text(negative, spec.sign),

@@ -19,13 +19,15 @@ class LocalLoader : public Loader {
   void check() const override {
     std::error_code error;
     if (fs::is_directory(path_, error)) {
-      throw ConfigError("/tracker/load/file_path: '{}' is a folder, a checkpoint file is expected", path_);
+      throw ConfigError("/tracker/load/file_path: '{}' is a folder, a checkpoint file is expected",
+                        path_);
     }
     if (only_auto_resume() || fs::exists(path_, error)) return;
     throw ConfigError(
         "Model not found at {}\n"
         "  /tracker/load/file_path is relative to the working directory, which is {}.\n"
-        "  Correct it, leave /tracker/load out to start from the beginning, or set only_auto_resume for a\n"
+        "  Correct it, leave /tracker/load out to start from the beginning, or set "
+        "only_auto_resume for a\n"
         "  run whose first start has no file yet.",
         path_,
         fs::current_path(error).string());

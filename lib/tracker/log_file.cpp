@@ -59,7 +59,8 @@ LastLine find_last_line(const std::string& path) {
   const size_t last = newline == std::string::npos ? 0 : newline + 1;
   const int64_t end = begin + static_cast<int64_t>(last);
   if (last == tail.size()) return {end, false};
-  const bool whole = nlohmann::json::parse(tail.substr(last), nullptr, /*allow_exceptions=*/false).is_object();
+  const bool whole =
+      nlohmann::json::parse(tail.substr(last), nullptr, /*allow_exceptions=*/false).is_object();
   return whole ? LastLine{size, true} : LastLine{end, false};
 }
 
@@ -147,7 +148,8 @@ void LogFile::append_line(const std::string& line) {
       const int reason = errno;
       // A run is worth more than its log: leave no half line, say so once, and go on.
       if (known && written > 0 && ::ftruncate(descriptor_, before.st_size) != 0) written = 0;
-      if (!warned_) log_warning("track", "{}: records are being lost: {}", path_, errno_text(reason));
+      if (!warned_)
+        log_warning("track", "{}: records are being lost: {}", path_, errno_text(reason));
       warned_ = true;
       return;
     }

@@ -28,7 +28,9 @@ class LogFile {
 
   void write(const LogRecord& record, int64_t step);
   /// {section: [{"path": ..., "caption": text or null}, ...], "step": n}
-  void write_images(const std::vector<StoredImage>& images, const std::string& section, int64_t step);
+  void write_images(const std::vector<StoredImage>& images,
+                    const std::string& section,
+                    int64_t step);
 
  private:
   void append_line(const std::string& line);

@@ -23,7 +23,9 @@ class Logger {
   virtual void init() = 0;
   virtual void log(const LogRecord& record, int64_t step) = 0;
   /// @param images already stored below data_path
-  virtual void log_images(const std::vector<StoredImage>& images, const std::string& section, int64_t step) = 0;
+  virtual void log_images(const std::vector<StoredImage>& images,
+                          const std::string& section,
+                          int64_t step) = 0;
   virtual void log_error(const std::string& message) = 0;
   /// What a later run needs to go on with this log, beside the type's name.
   virtual std::map<std::string, std::string> resume_data() const = 0;

@@ -63,7 +63,8 @@ std::string progress_line(const ProgressState& state, double samples_per_second,
     for (const double loss : state.losses) rest += fmt::format(" {:.4g}", loss);
   }
   if (samples_per_second > 0) {
-    rest += fmt::format("  {:.{}f} samples/s", samples_per_second, samples_per_second < 100 ? 1 : 0);
+    rest +=
+        fmt::format("  {:.{}f} samples/s", samples_per_second, samples_per_second < 100 ? 1 : 0);
     if (state.samples_per_epoch > 0 && state.epochs > 0) {
       rest += "  ETA " + human_duration(remaining_seconds(state, samples_per_second));
     }
@@ -76,7 +77,8 @@ std::string progress_line(const ProgressState& state, double samples_per_second,
     line += " " + bar(done_fraction(state), std::min(space, kMaxBar));
   }
   line += rest;
-  if (static_cast<int>(line.size()) >= width) line.resize(static_cast<size_t>(std::max(1, width - 1)));
+  if (static_cast<int>(line.size()) >= width)
+    line.resize(static_cast<size_t>(std::max(1, width - 1)));
   return line;
 }
 
@@ -94,7 +96,8 @@ Progress::~Progress() {
 
 void Progress::update(const ProgressState& state) {
   const double now = options_.clock();
-  const bool new_epoch = has_state_ && (state.epoch != state_.epoch || state.sample < state_.sample);
+  const bool new_epoch =
+      has_state_ && (state.epoch != state_.epoch || state.sample < state_.sample);
   if (new_epoch) measuring_ = false;
   state_ = state;
   has_state_ = true;
@@ -113,7 +116,9 @@ void Progress::update(const ProgressState& state) {
   }
 }
 
-void Progress::pause() { measuring_ = false; }
+void Progress::pause() {
+  measuring_ = false;
+}
 
 void Progress::finish() {
   if (options_.quiet || !has_state_) return;

@@ -12,9 +12,9 @@ namespace dalle2 {
 
 /// Where the run stands. A total of 0 is unknown and left out, with the bar and the ETA.
 struct ProgressState {
-  int64_t epoch = 0;    ///< from 0; shown from 1
+  int64_t epoch = 0;  ///< from 0; shown from 1
   int64_t epochs = 0;
-  int64_t sample = 0;   ///< samples done in this epoch, over all ranks
+  int64_t sample = 0;  ///< samples done in this epoch, over all ranks
   int64_t samples_per_epoch = 0;
   std::vector<double> losses;  ///< one a trained unet; empty until known
 };
@@ -26,7 +26,7 @@ std::string progress_line(const ProgressState& state, double samples_per_second,
 
 struct ProgressOptions {
   bool quiet = false;
-  bool terminal = true;               ///< usually log_is_terminal()
+  bool terminal = true;  ///< usually log_is_terminal()
   double live_interval_seconds = 0.1;
   double plain_interval_seconds = 10;
   /// Seconds on a clock that never goes back (tests give their own).

@@ -44,7 +44,9 @@ Field parse_field(const std::string& inside) {
 }
 
 /// Cuts `text` at its fields: literals[i], field i, literals[i + 1].
-void split(const std::string& text, std::vector<std::string>& literals, std::vector<std::string>& fields) {
+void split(const std::string& text,
+           std::vector<std::string>& literals,
+           std::vector<std::string>& fields) {
   literals.assign(1, "");
   for (size_t i = 0; i < text.size(); ++i) {
     const char letter = text[i];
@@ -63,7 +65,8 @@ void split(const std::string& text, std::vector<std::string>& literals, std::vec
         if (text[end] == '}') --depth;
       }
       if (depth > 0) {
-        throw ConfigError("a '{{' without its '}}' in '{}': write '{{{{' for the brace itself", text);
+        throw ConfigError("a '{{' without its '}}' in '{}': write '{{{{' for the brace itself",
+                          text);
       }
       fields.push_back(text.substr(i + 1, end - i - 2));
       literals.emplace_back();
@@ -94,8 +97,8 @@ FormatValue look_up(const std::string& path, const FormatFields& fields) {
   if (name_end == std::string::npos) return value;
   const auto* list = std::get_if<std::vector<double>>(&value);
   if (path[name_end] == '.' || list == nullptr || path.back() != ']') {
-    throw ConfigError("'{{{}}}': only an entry of a list can be picked, as in {{validation_losses[0]}}",
-                      path);
+    throw ConfigError(
+        "'{{{}}}': only an entry of a list can be picked, as in {{validation_losses[0]}}", path);
   }
   const char* first = path.data() + name_end + 1;
   const char* last = path.data() + path.size() - 1;

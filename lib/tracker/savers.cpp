@@ -69,12 +69,14 @@ class LocalSaver : public Saver {
 
 void check_path(const char* key, const std::string& target, const std::string& path) {
   if (path.empty() || path.back() == '/') {
-    throw ConfigError("/tracker/save/{}: '{}' names no file, e.g. 'checkpoints/latest.pth'", key, target);
+    throw ConfigError(
+        "/tracker/save/{}: '{}' names no file, e.g. 'checkpoints/latest.pth'", key, target);
   }
   for (const fs::path& part : fs::path(path)) {
     if (part == "..") {
       throw ConfigError(
-          "/tracker/save/{}: '..' is refused in '{}': targets are relative to the working directory; "
+          "/tracker/save/{}: '..' is refused in '{}': targets are relative to the working "
+          "directory; "
           "write an absolute path for one outside of it",
           key,
           target);
@@ -91,7 +93,8 @@ std::string save_type_name(SaveType type) {
 void check_save_targets(const SaveTargets& targets, const FormatFields& example) {
   if (!targets.save_latest_to && !targets.save_best_to && !targets.save_meta_to) {
     throw ConfigError(
-        "/tracker/save: At least one saving option must be specified: save_latest_to, save_best_to or "
+        "/tracker/save: At least one saving option must be specified: save_latest_to, save_best_to "
+        "or "
         "save_meta_to");
   }
   const auto check_template = [&](const char* key, const std::optional<std::string>& target) {

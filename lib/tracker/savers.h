@@ -17,7 +17,8 @@ class Saver {
   virtual ~Saver() = default;
 
   virtual void init() = 0;
-  /// Copies a local file to `target`; `kind` names it for people beside its file name ("checkpoint").
+  /// Copies a local file to `target`; `kind` names it for people beside its file name
+  /// ("checkpoint").
   /// @throws anything: the tracker logs it and goes on
   virtual void save_file(const std::string& local_path,
                          const std::string& target,
@@ -33,7 +34,8 @@ class Saver {
 std::string save_type_name(SaveType type);
 
 /// Checks the targets of a saver by filling in `example` values.
-/// @throws ConfigError none given, an empty one, `..` in a path, an unknown placeholder, a bad format spec
+/// @throws ConfigError none given, an empty one, `..` in a path, an unknown placeholder, a bad
+/// format spec
 void check_save_targets(const SaveTargets& targets, const FormatFields& example);
 
 /// The saver of a config. @throws ConfigError for one that is not available yet

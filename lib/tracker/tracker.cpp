@@ -45,7 +45,8 @@ void check_against_own_files(const SaveTargets& targets,
     const fs::path path = fs::absolute(python_format(*target, example)).lexically_normal();
     if (path == fs::absolute(fs::path(data_path) / other).lexically_normal()) {
       throw ConfigError(
-          "/tracker/save: '{}' is where the run keeps its own {}, a {} cannot be saved there: choose "
+          "/tracker/save: '{}' is where the run keeps its own {}, a {} cannot be saved there: "
+          "choose "
           "another path",
           *target,
           other,
@@ -87,7 +88,8 @@ void Tracker::check_data_path() const {
   const fs::path folder(config_.data_path);
   if (!fs::exists(folder)) return;
   if (!fs::is_directory(folder)) {
-    throw ConfigError("/tracker/data_path: '{}' is a file, a folder is expected", config_.data_path);
+    throw ConfigError("/tracker/data_path: '{}' is a file, a folder is expected",
+                      config_.data_path);
   }
   if (config_.overwrite_data_path) return;
   throw ConfigError(
@@ -115,23 +117,31 @@ void Tracker::prepare_data_path() {
   std::error_code error;
   fs::create_directories(config_.data_path, error);
   if (error) {
-    throw ConfigError("/tracker/data_path: '{}' cannot be made: {}", config_.data_path, error.message());
+    throw ConfigError(
+        "/tracker/data_path: '{}' cannot be made: {}", config_.data_path, error.message());
   }
   const int swept = sweep_parts(config_.data_path);
   if (swept > 0) {
-    log_info("track", "Removed {} unfinished files of an interrupted run from {}", swept, config_.data_path);
+    log_info("track",
+             "Removed {} unfinished files of an interrupted run from {}",
+             swept,
+             config_.data_path);
   }
 }
 
 void Tracker::log(const LogRecord& record, int64_t step) {
   if (dummy_) return;
+  D2_CHECK(log_file_.has_value(), "Tracker::init comes before anything is logged");
   last_step_ = step;
   logger_->log(record, step);
   log_file_->write(record, step);
 }
 
-void Tracker::log_images(const std::vector<LogImage>& images, const std::string& section, int64_t step) {
+void Tracker::log_images(const std::vector<LogImage>& images,
+                         const std::string& section,
+                         int64_t step) {
   if (dummy_) return;
+  D2_CHECK(log_file_.has_value(), "Tracker::init comes before anything is logged");
   std::vector<StoredImage> stored;
   for (const LogImage& image : images) {
     const std::string name =
@@ -145,6 +155,7 @@ void Tracker::log_images(const std::vector<LogImage>& images, const std::string&
 
 void Tracker::log_error(const std::string& message) {
   if (dummy_) return;
+  D2_CHECK(log_file_.has_value(), "Tracker::init comes before anything is logged");
   logger_->log_error(message);
   log_file_->write({{"error", message}}, last_step_);
 }
@@ -219,16 +230,21 @@ void Tracker::save(const SaveRequest& request) {
   log_info("track", "Saved cached models");
   for (const auto& saver : savers_) {
     const SaveTargets& targets = saver->targets();
-    if (request.is_latest && targets.save_latest_to) save_with(*saver, *targets.save_latest_to, request);
+    if (request.is_latest && targets.save_latest_to)
+      save_with(*saver, *targets.save_latest_to, request);
     if (request.is_best && targets.save_best_to) save_with(*saver, *targets.save_best_to, request);
   }
 }
 
-void Tracker::save_with(Saver& saver, const std::string& target_template, const SaveRequest& request) {
+void Tracker::save_with(Saver& saver,
+                        const std::string& target_template,
+                        const SaveRequest& request) {
   const SaveType type = saver.targets().save_type;
-  const std::string source = in_data_path(type == SaveType::checkpoint ? kCheckpointFile : kModelFile);
+  const std::string source =
+      in_data_path(type == SaveType::checkpoint ? kCheckpointFile : kModelFile);
   try {
-    saver.save_file(source, python_format(target_template, request.placeholders), save_type_name(type));
+    saver.save_file(
+        source, python_format(target_template, request.placeholders), save_type_name(type));
   } catch (const std::exception& error) {
     log_error(fmt::format("Error saving checkpoint: {}", error.what()));
   }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Keeps what a run leaves behind: log.jsonl, pictures, checkpoints and their copies, auto_resume.json.
+// Keeps what a run leaves behind: log.jsonl, pictures, checkpoints and their copies,
+// auto_resume.json.
 //
-//   Tracker tracker(config.tracker, decoder_placeholders(), /*dummy=*/rank != 0);   // checks, writes nothing
-//   tracker.init();
-//   tracker.save_config("decoder_config.json", json);
-//   if (tracker.can_recall()) for (const std::string& path : tracker.recall_candidates()) ...
+//   Tracker tracker(config.tracker, decoder_placeholders(), /*dummy=*/rank != 0);   // checks,
+//   writes nothing tracker.init(); tracker.save_config("decoder_config.json", json); if
+//   (tracker.can_recall()) for (const std::string& path : tracker.recall_candidates()) ...
 //   tracker.log({{"Epoch", epoch}, {"Unet 0 Training Loss", loss}}, step);
-//   tracker.save({.is_latest = true, .placeholders = {{"epoch", epoch}, ...}, .write_checkpoint = ...});
+//   tracker.save({.is_latest = true, .placeholders = {{"epoch", epoch}, ...}, .write_checkpoint =
+//   ...});
 #pragma once
 
 #include <cstdint>
@@ -27,8 +28,8 @@
 
 namespace dalle2 {
 
-/// The placeholders of `save_latest_to` and `save_best_to` in a decoder run, with values of their kind:
-/// the templates are tried with them at start.
+/// The placeholders of `save_latest_to` and `save_best_to` in a decoder run, with values of their
+/// kind: the templates are tried with them at start.
 const FormatFields& decoder_placeholders();
 
 /// One call of Tracker::save.
@@ -49,11 +50,13 @@ class Tracker {
   /// Checks all that can be checked without writing (a dry run stops here).
   /// @param example_placeholders every name the templates may use, with a value of its kind
   /// @param dummy a rank other than 0: it may recall; every other call does nothing
-  /// @throws ConfigError data_path exists without overwrite_data_path, no saver, a template with `..` or
+  /// @throws ConfigError data_path exists without overwrite_data_path, no saver, a template with
+  /// `..` or
   ///         an unknown placeholder, a loader's file that is not there
   Tracker(const TrackerConfig& config, const FormatFields& example_placeholders, bool dummy);
 
-  /// Looks for auto_resume.json, makes data_path, sweeps what an interrupted run left, opens log.jsonl.
+  /// Looks for auto_resume.json, makes data_path, sweeps what an interrupted run left, opens
+  /// log.jsonl.
   /// @param auto_resumed_on_main dummy only: what auto_resumed() is on rank 0, since the file may
   ///        change before this rank could look
   /// @throws ConfigError auto_resume.json is of another logger type, or data_path cannot be made
@@ -74,23 +77,25 @@ class Tracker {
 
   /// Stores `json` under `key` beside the state of every later checkpoint and model file.
   void add_save_metadata(const std::string& key, const std::string& json);
-  /// What goes into a checkpoint: without the keys that hold the state itself (version, steps, ...).
+  /// What goes into a checkpoint: without the keys that hold the state itself (version, steps,
+  /// ...).
   SaveMetadata checkpoint_metadata() const;
-  /// What goes into a model file: `version` too, as a string (the reference pickles an object there,
-  /// which torch.load(weights_only=True) refuses).
+  /// What goes into a model file: `version` too, as a string (the reference pickles an object
+  /// there, which torch.load(weights_only=True) refuses).
   SaveMetadata model_metadata() const;
 
   /// True if there is a loader, and it is not kept for auto-resumed runs only.
   bool can_recall() const;
   /// The loader's file. @throws ConfigError if not can_recall()
   std::string recall_path() const;
-  /// Files to try in order: the loader's, then, in an auto-resumed run, data_path/checkpoint.pth (newer if
-  /// the run died between writing and copying). Only files that exist; empty if an auto-resumed run
-  /// died before its first save: start from the beginning. @throws ConfigError if not can_recall()
+  /// Files to try in order: the loader's, then, in an auto-resumed run, data_path/checkpoint.pth
+  /// (newer if the run died between writing and copying). Only files that exist; empty if an
+  /// auto-resumed run died before its first save: start from the beginning. @throws ConfigError if
+  /// not can_recall()
   std::vector<std::string> recall_candidates() const;
 
-  /// Writes data_path/checkpoint.pth and model.pth, then lets each saver copy the one it wants. A saver
-  /// that fails is logged and the others still save. Does nothing if neither best nor latest.
+  /// Writes data_path/checkpoint.pth and model.pth, then lets each saver copy the one it wants. A
+  /// saver that fails is logged and the others still save. Does nothing if neither best nor latest.
   /// @throws what the writers throw: without these two files there is nothing to go on from
   void save(const SaveRequest& request);
 

@@ -50,7 +50,9 @@ TEST_CASE("D2_CHECK is one statement also in an if without braces") {
   CHECK(reached == 2);
 }
 
-TEST_CASE("errno is told in words") { CHECK(errno_text(ENOENT) == "No such file or directory"); }
+TEST_CASE("errno is told in words") {
+  CHECK(errno_text(ENOENT) == "No such file or directory");
+}
 
 TEST_CASE("the version has three numbers") {
   CHECK_THAT(program_version(), Catch::Matches("[0-9]+\\.[0-9]+\\.[0-9]+"));

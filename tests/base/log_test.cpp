@@ -76,7 +76,8 @@ TEST_CASE("a line on a terminal moves the live line out of the way and brings it
   }
   ::close(master);
   const std::string clear = "\r\x1b[K";
-  CHECK(shown == "10 %" + clear + "[train] saved\r\n10 %" + clear + "20 %" + clear + "[train] done\r\n");
+  CHECK(shown ==
+        "10 %" + clear + "[train] saved\r\n10 %" + clear + "20 %" + clear + "[train] done\r\n");
 }
 
 TEST_CASE("lines of many threads arrive whole") {

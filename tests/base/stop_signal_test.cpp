@@ -22,7 +22,9 @@ int exit_code_of(const Body& body) {
   return WEXITSTATUS(status);
 }
 
-TEST_CASE("without a signal no stop is requested") { CHECK(stop_requested() == 0); }
+TEST_CASE("without a signal no stop is requested") {
+  CHECK(stop_requested() == 0);
+}
 
 TEST_CASE("each of the four signals asks for a stop and lets the process live") {
   for (const int number : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2}) {

@@ -17,7 +17,8 @@ TEST_CASE("edits are counted, a swap of neighbours as one") {
 }
 
 TEST_CASE("a near miss finds the word that was meant") {
-  const std::vector<std::string> keys = {"lr", "wd", "epochs", "batch_size", "save_every_n_samples"};
+  const std::vector<std::string> keys = {
+      "lr", "wd", "epochs", "batch_size", "save_every_n_samples"};
   CHECK(nearest_word("epcohs", keys) == "epochs");
   CHECK(nearest_word("EPOCHS", keys) == "epochs");
   CHECK(nearest_word("bach_size", keys) == "batch_size");

@@ -36,7 +36,8 @@ TEST_CASE("a record is one JSON object with its names in order and the step last
   LogFile(folder / "log.jsonl", /*append=*/false)
       .write({{"Epoch", int64_t{3}}, {"Unet 0 Training Loss", 0.5}, {"note", "a \"b\"\n"}}, 40);
   CHECK(read_file(folder / "log.jsonl") ==
-        "{\"Epoch\": 3, \"Unet 0 Training Loss\": 0.5, \"note\": \"a \\\"b\\\"\\n\", \"step\": 40}\n");
+        "{\"Epoch\": 3, \"Unet 0 Training Loss\": 0.5, \"note\": \"a \\\"b\\\"\\n\", \"step\": "
+        "40}\n");
 }
 
 TEST_CASE("numbers come back from a record bit for bit") {
@@ -59,9 +60,10 @@ TEST_CASE("a loss that is not finite is null in the file and has its name on the
 TEST_CASE("pictures are recorded under their section, an absent caption as null") {
   const test::TempDir folder;
   LogFile(folder / "log.jsonl", /*append=*/false)
-      .write_images({{"images/7_Test Samples_0.png", "Test: \xff cat"}, {"images/7_Test Samples_1.png", ""}},
-                    "Test Samples",
-                    7);
+      .write_images(
+          {{"images/7_Test Samples_0.png", "Test: \xff cat"}, {"images/7_Test Samples_1.png", ""}},
+          "Test Samples",
+          7);
   const auto records = records_of(folder / "log.jsonl");
   REQUIRE(records.size() == 1);
   CHECK(records[0]["step"] == 7);

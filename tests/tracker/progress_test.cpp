@@ -34,8 +34,9 @@ ProgressState at_sample(int64_t sample, int64_t epoch = 0) {
 }
 
 TEST_CASE("the line has epoch, bar, samples, loss, rate and time left") {
-  CHECK(progress_line(at_sample(500), 50, 100) ==
-        "epoch 1/2 [==============>             ] 500/1,000  loss 0.02134  50.0 samples/s  ETA 0:30");
+  CHECK(
+      progress_line(at_sample(500), 50, 100) ==
+      "epoch 1/2 [==============>             ] 500/1,000  loss 0.02134  50.0 samples/s  ETA 0:30");
 }
 
 TEST_CASE("the bar gives way to the figures on a narrow terminal, and no line wraps") {

@@ -46,7 +46,8 @@ TEST_CASE("templates give what Python's str.format gives, and fail where it fail
   for (const auto& one : cases) {
     const std::string text = one["template"].get<std::string>();
     FormatFields fields;
-    for (const auto& [name, value] : one["fields"].items()) fields.emplace_back(name, decode(value));
+    for (const auto& [name, value] : one["fields"].items())
+      fields.emplace_back(name, decode(value));
     CAPTURE(text, one["fields"].dump());
     if (one["expected"].is_null()) {
       CHECK_THROWS_AS(python_format(text, fields), ConfigError);

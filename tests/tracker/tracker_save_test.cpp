@@ -82,7 +82,8 @@ TEST_CASE("a save that is neither best nor latest does nothing") {
   CHECK_FALSE(fs::exists("latest.pth"));
 }
 
-TEST_CASE("latest and best go to their own targets, with parents made below the working directory") {
+TEST_CASE(
+    "latest and best go to their own targets, with parents made below the working directory") {
   Run run;
   Tracker tracker = run.start({saver("a/b/latest.pth", "c/best.pth")});
   run.save(tracker, /*is_best=*/true, /*is_latest=*/true);
@@ -93,8 +94,8 @@ TEST_CASE("latest and best go to their own targets, with parents made below the 
 
 TEST_CASE("several savers keep to their own type and targets") {
   Run run;
-  Tracker tracker =
-      run.start({saver("latest.pth", {}), saver({}, "best.pth", SaveType::model), saver("copy.pth", {})});
+  Tracker tracker = run.start(
+      {saver("latest.pth", {}), saver({}, "best.pth", SaveType::model), saver("copy.pth", {})});
   run.save(tracker, /*is_best=*/true, /*is_latest=*/true);
   CHECK(read_file("latest.pth") == "checkpoint 1");
   CHECK(read_file("best.pth") == "model 1");
@@ -103,8 +104,8 @@ TEST_CASE("several savers keep to their own type and targets") {
 
 TEST_CASE("placeholders take the values of the save") {
   Run run;
-  Tracker tracker = run.start(
-      {saver("out/{epoch:03d}_{sample}_{next_task}_{samples_seen:>6}_{validation_losses}.pth", {})});
+  Tracker tracker = run.start({saver(
+      "out/{epoch:03d}_{sample}_{next_task}_{samples_seen:>6}_{validation_losses}.pth", {})});
   run.save(tracker, /*is_best=*/false, /*is_latest=*/true, {0.5, 0.25});
   CHECK(read_file("out/003_64_train_  3064_[0.5, 0.25].pth") == "checkpoint 1");
 }
@@ -119,7 +120,8 @@ TEST_CASE("a saver that fails is told, and the others still save") {
   CHECK(read_file("latest.pth") == "checkpoint 1");
   CHECK(run.log.count("Error saving checkpoint: ") == 2);
   CHECK(run.log.count(LogLevel::kError) == 2);
-  CHECK_THAT(read_file("data/log.jsonl"), Catch::Contains("\"error\": \"Error saving checkpoint: "));
+  CHECK_THAT(read_file("data/log.jsonl"),
+             Catch::Contains("\"error\": \"Error saving checkpoint: "));
 }
 
 TEST_CASE("a template that only some values fit fails alone") {
@@ -139,7 +141,8 @@ TEST_CASE("a checkpoint that cannot be written ends the run") {
       .is_best = false,
       .is_latest = true,
       .placeholders = {},
-      .write_checkpoint = [](const std::string& path) { throw ResourceError("{}: disk full", path); },
+      .write_checkpoint =
+          [](const std::string& path) { throw ResourceError("{}: disk full", path); },
       .write_model = [](const std::string&) {}};
   CHECK_THROWS_WITH(tracker.save(request), "data/checkpoint.pth: disk full");
 }
@@ -158,7 +161,8 @@ TEST_CASE("a model may not be saved over the run's own checkpoint") {
                     Catch::Contains("'..' is refused"));
   CHECK_THROWS_WITH(run.start({saver({}, "data//checkpoint.pth", SaveType::model)}),
                     Catch::Contains("keeps its own checkpoint.pth"));
-  CHECK_THROWS_WITH(run.start({saver("data/model.pth", {})}), Catch::Contains("keeps its own model.pth"));
+  CHECK_THROWS_WITH(run.start({saver("data/model.pth", {})}),
+                    Catch::Contains("keeps its own model.pth"));
 }
 
 TEST_CASE("a saver without any target is refused") {
@@ -175,7 +179,8 @@ TEST_CASE("bad targets are refused at the start with key, text and reason") {
                     Catch::Contains("save_best_to") && Catch::Contains("'q'"));
   CHECK_THROWS_WITH(run.start({saver("{epoch", {})}), Catch::Contains("without its '}'"));
   CHECK_THROWS_WITH(run.start({saver("../latest.pth", {})}), Catch::Contains("'..' is refused"));
-  CHECK_THROWS_WITH(run.start({saver("a/{epoch}/../latest.pth", {})}), Catch::Contains("'..' is refused"));
+  CHECK_THROWS_WITH(run.start({saver("a/{epoch}/../latest.pth", {})}),
+                    Catch::Contains("'..' is refused"));
   CHECK_THROWS_WITH(run.start({saver("", {})}), Catch::Contains("names no file"));
   CHECK_THROWS_WITH(run.start({saver("folder/", {})}), Catch::Contains("names no file"));
   LocalSaveConfig meta;

@@ -47,7 +47,9 @@ struct Run {
   }
 };
 
-std::string file(const std::string& path) { return read_file(path); }
+std::string file(const std::string& path) {
+  return read_file(path);
+}
 void put(const std::string& path, const std::string& content) {
   fs::create_directories(fs::absolute(path).parent_path());
   std::ofstream(path) << content;
@@ -57,8 +59,9 @@ TEST_CASE("a data_path that exists is refused unless it may be overwritten") {
   Run run;
   fs::create_directory("data");
   put("data/old.txt", "kept");
-  CHECK_THROWS_WITH(run.start(),
-                    Catch::StartsWith("Data path data already exists. Set overwrite_data_path to True"));
+  CHECK_THROWS_WITH(
+      run.start(),
+      Catch::StartsWith("Data path data already exists. Set overwrite_data_path to True"));
   run.config.overwrite_data_path = true;
   run.start();
   CHECK(file("data/old.txt") == "kept");
@@ -90,7 +93,8 @@ TEST_CASE("a data_path that is a file, or lies below one, is refused with the re
   run.config.overwrite_data_path = true;
   CHECK_THROWS_WITH(run.start(), Catch::Contains("'data' is a file, a folder is expected"));
   run.config.data_path = "data/below";
-  CHECK_THROWS_WITH(run.start(), Catch::Contains("/tracker/data_path: 'data/below' cannot be made"));
+  CHECK_THROWS_WITH(run.start(),
+                    Catch::Contains("/tracker/data_path: 'data/below' cannot be made"));
 }
 
 TEST_CASE("a run without savers is refused") {
@@ -119,7 +123,10 @@ TEST_CASE("other ranks write nothing") {
   tracker.log_images({{"png", "caption"}}, "Test Samples", 0);
   tracker.log_error("nothing");
   tracker.save_config("decoder_config.json", "{}");
-  tracker.save({.is_best = true, .is_latest = true, .placeholders = {}, .write_checkpoint = nullptr,
+  tracker.save({.is_best = true,
+                .is_latest = true,
+                .placeholders = {},
+                .write_checkpoint = nullptr,
                 .write_model = nullptr});
   CHECK(fs::is_empty(run.folder.path()));
   CHECK(run.log.lines().empty());
@@ -144,8 +151,9 @@ TEST_CASE("the first run with auto_resume says so and leaves the mark") {
   run.auto_resume(true);
   const Tracker tracker = run.start();
   CHECK_FALSE(tracker.auto_resumed());
-  CHECK(run.log.count("Auto_resume is enabled but no auto_resume.json file exists. Assuming this is the "
-                      "first run.") == 1);
+  CHECK(run.log.count(
+            "Auto_resume is enabled but no auto_resume.json file exists. Assuming this is the "
+            "first run.") == 1);
   CHECK(nlohmann::json::parse(file("data/auto_resume.json")) ==
         nlohmann::json{{"logger_type", "ConsoleLogger"}});
 }
@@ -174,7 +182,8 @@ TEST_CASE("a run without auto_resume removes the mark and starts a log of its ow
   const Tracker tracker = run.start();
   CHECK_FALSE(tracker.auto_resumed());
   CHECK_FALSE(fs::exists("data/auto_resume.json"));
-  CHECK(run.log.count("Removing auto_resume.json because auto_resume is not enabled in the config") == 1);
+  CHECK(run.log.count(
+            "Removing auto_resume.json because auto_resume is not enabled in the config") == 1);
   CHECK(file("data/log.jsonl").empty());
   CHECK(file("data/log.jsonl.1") == "{\"step\": 1}\n");
 }
@@ -184,10 +193,11 @@ TEST_CASE("a mark of another logger is refused with advice, and stays") {
   run.auto_resume(true);
   run.config.overwrite_data_path = true;
   put("data/auto_resume.json", R"({"run_id": "x", "logger_type": "WandbLogger"})");
-  CHECK_THROWS_WITH(run.start(),
-                    Catch::Contains("in the auto_resume file is WandbLogger but the current logger is "
-                                    "ConsoleLogger") &&
-                        Catch::Contains("set `auto_resume` to `False`"));
+  CHECK_THROWS_WITH(
+      run.start(),
+      Catch::Contains("in the auto_resume file is WandbLogger but the current logger is "
+                      "ConsoleLogger") &&
+          Catch::Contains("set `auto_resume` to `False`"));
   CHECK(fs::exists("data/auto_resume.json"));
   CHECK_FALSE(fs::exists("data/log.jsonl"));
 }
@@ -199,8 +209,9 @@ TEST_CASE("a damaged mark is answered with what to do") {
     run.auto_resume(true);
     run.config.overwrite_data_path = true;
     put("data/auto_resume.json", content);
-    CHECK_THROWS_WITH(run.start(), Catch::Contains("data/auto_resume.json: unreadable") &&
-                                       Catch::Contains("delete it to start a new one"));
+    CHECK_THROWS_WITH(run.start(),
+                      Catch::Contains("data/auto_resume.json: unreadable") &&
+                          Catch::Contains("delete it to start a new one"));
   }
 }
 
@@ -217,8 +228,9 @@ TEST_CASE("another rank is resumed if rank 0 says so") {
 TEST_CASE("a file to load that is not there is refused before anything is written") {
   Run run;
   run.load("models/absent.pth", /*only_auto_resume=*/false);
-  CHECK_THROWS_WITH(run.start(), Catch::StartsWith("Model not found at models/absent.pth") &&
-                                     Catch::Contains(run.folder.path()));
+  CHECK_THROWS_WITH(run.start(),
+                    Catch::StartsWith("Model not found at models/absent.pth") &&
+                        Catch::Contains(run.folder.path()));
   CHECK_THROWS_AS(run.start(/*dummy=*/true), ConfigError);
   fs::create_directories("models/absent.pth");
   CHECK_THROWS_WITH(run.start(), Catch::Contains("is a folder"));
@@ -308,6 +320,14 @@ TEST_CASE("pictures lie in images, named by step, section and number") {
   CHECK(fs::exists("data/images/1_a_.._b_0.png"));
 }
 
+TEST_CASE("logging before init is a broken promise, not a crash") {
+  Run run;
+  Tracker tracker(run.config, decoder_placeholders(), /*dummy=*/false);
+  CHECK_THROWS_AS(tracker.log({}, 0), std::logic_error);
+  CHECK_THROWS_AS(tracker.log_images({}, "Test Samples", 0), std::logic_error);
+  CHECK_THROWS_AS(tracker.log_error("x"), std::logic_error);
+}
+
 TEST_CASE("metadata cannot take the place of the state in a checkpoint") {
   Run run;
   Tracker tracker = run.start();
@@ -319,7 +339,8 @@ TEST_CASE("metadata cannot take the place of the state in a checkpoint") {
   CHECK(tracker.checkpoint_metadata() == SaveMetadata{{"config", "{\"seed\": 1}"}});
   const SaveMetadata model = tracker.model_metadata();
   CHECK(model.front() == std::pair<std::string, std::string>("version", "\"1.15.6\""));
-  CHECK(std::count(model.begin(), model.end(), SaveMetadata::value_type("config", "{\"seed\": 1}")) == 1);
+  CHECK(std::count(
+            model.begin(), model.end(), SaveMetadata::value_type("config", "{\"seed\": 1}")) == 1);
 }
 
 TEST_CASE("unfinished files of an interrupted run are swept, those of others stay") {
