@@ -26,6 +26,9 @@ class Planner {
     if (config_.unconditional && config_.clip) {
       faults_.error("/decoder/clip", "clip must not be given if doing unconditional image training");
     }
+    if (config_.timesteps < 1) {
+      error("timesteps", fmt::format("must be >= 1, got {}", config_.timesteps));
+    }
     for (size_t i = 0; i < count_; ++i) plan.stages[i].unet = config_.unets[i];
     set_sizes(plan.stages);
     set_objectives(plan.stages);
@@ -71,6 +74,9 @@ class Planner {
         config_.image_sizes ? *config_.image_sizes : std::vector{*config_.image_size};
     const std::string given = fmt::format("{}", fmt::join(sizes, ", "));
     std::sort(sizes.begin(), sizes.end());
+    if (!sizes.empty() && sizes[0] < 1) {
+      return error(key, fmt::format("must be >= 1, got {}", sizes[0]));
+    }
     sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
     if (sizes.size() != count_) {
       return error(key, fmt::format("the number of unets ({}) and of different image sizes ({}: {}) "

@@ -45,7 +45,7 @@ void check_noise_schedule(const UnetPlan& stage,
                           size_t index,
                           bool zero_terminal_snr,
                           Faults& faults) {
-  if (stage.timesteps < 1) return;  // a limit of the field, already reported
+  if (stage.timesteps < 1) return;  // reported by the caller
   const std::vector<double> betas = beta_schedule_values(stage.beta_schedule, stage.timesteps);
   if (stage.beta_schedule == BetaSchedule::jsd) {
     check_last_step(stage, index, "/decoder/beta_schedule", "the jsd schedule", faults);

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """What the reference's pydantic models make of configs: every default, and its lenient coercions.
 
-Writes OUT/defaults.json (the dump of a minimal config, the signatures of Unet and Decoder, the
-defaults of the trainer's arguments that the config drops) and OUT/coercions.json (value, field,
-result or null for refused). Needs dalle2-pytorch 1.15.6. The seed adds random values to the table.
+Writes OUT/defaults.json (the dump of a minimal config, the signatures of Unet, Decoder and the
+trainer), OUT/coercions.json (what becomes of a value in a field of each type) and OUT/betas.json
+(the noise schedules). Needs dalle2-pytorch 1.15.6. The seed adds random values to the table.
 """
 
 import argparse
@@ -12,7 +12,15 @@ import json
 import random
 from pathlib import Path
 
-from dalle2_pytorch.dalle2_pytorch import Decoder, Unet
+import torch
+from dalle2_pytorch.dalle2_pytorch import (
+    Decoder,
+    Unet,
+    cosine_beta_schedule,
+    linear_beta_schedule,
+    quadratic_beta_schedule,
+    sigmoid_beta_schedule,
+)
 from dalle2_pytorch.train_configs import (
     AdapterConfig,
     TrainDecoderConfig,
@@ -21,6 +29,7 @@ from dalle2_pytorch.train_configs import (
     TrackerSaveConfig,
 )
 from dalle2_pytorch.trainer import DecoderTrainer
+from ema_pytorch import EMA
 from pydantic import ValidationError
 
 MINIMAL = {
@@ -33,15 +42,15 @@ MINIMAL = {
 
 # One field of each type the reference has.
 FIELDS = {
-    "int": ("/train/epochs", None),
-    "float": ("/train/ema_beta", None),
-    "bool": ("/train/use_ema", None),
-    "str": ("/train/device", None),
-    "optional_int": ("/train/epoch_samples", None),
-    "one_or_many_float": ("/train/cond_scale", None),
-    "one_or_many_bool": ("/decoder/learned_variance", None),
-    "list_int": ("/decoder/unets/0/dim_mults", None),
-    "list_str": ("/decoder/beta_schedule", None),
+    "int": "/train/epochs",
+    "float": "/train/ema_beta",
+    "bool": "/train/use_ema",
+    "str": "/train/device",
+    "optional_int": "/train/epoch_samples",
+    "one_or_many_float": "/train/cond_scale",
+    "one_or_many_bool": "/decoder/learned_variance",
+    "list_int": "/decoder/unets/0/dim_mults",
+    "optional_list_str": "/decoder/beta_schedule",
 }
 
 SCALARS = [
@@ -71,6 +80,7 @@ def defaults():
         "unet_arguments": signature(Unet, ("self",)),
         "decoder_arguments": signature(Decoder, ("self", "unet", "vae")),
         "trainer_arguments": signature(DecoderTrainer, ("self", "decoder", "accelerator", "dataloaders", "use_ema")),
+        "ema_arguments": signature(EMA, ("self", "model", "ema_model", "beta")),
     }
 
 
@@ -102,10 +112,21 @@ def coercions(seed):
     drawn += [f"{rng.random():.6f}", f"{rng.randint(1, 9)}e-{rng.randint(1, 9)}"]
     values = SCALARS + drawn
     table = []
-    for name, (pointer, _) in FIELDS.items():
+    for name, pointer in FIELDS.items():
         for value in values + [[v] for v in values if not isinstance(v, (list, dict))]:
             table.append({"type": name, "pointer": pointer, "value": value, **coerce(pointer, value)})
-    return {"minimal": MINIMAL, "table": table}
+    return table
+
+
+def betas():
+    schedules = {
+        "cosine": cosine_beta_schedule,
+        "linear": linear_beta_schedule,
+        "quadratic": quadratic_beta_schedule,
+        "jsd": lambda timesteps: 1.0 / torch.linspace(timesteps, 1, timesteps),
+        "sigmoid": sigmoid_beta_schedule,
+    }
+    return {name: {n: make(n).tolist() for n in (1, 2, 10, 20, 50)} for name, make in schedules.items()}
 
 
 def main():
@@ -114,13 +135,10 @@ def main():
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "fixtures" / "config_defaults")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    for name, content in (("defaults", defaults()), ("coercions", coercions(arguments.seed))):
-        if name == "coercions":
-            rows = ",\n".join("  " + json.dumps(row) for row in content["table"])
-            text = f'{{"minimal": {json.dumps(content["minimal"])},\n "table": [\n{rows}\n]}}\n'
-        else:
-            text = json.dumps(content, indent=1) + "\n"
-        (arguments.out / f"{name}.json").write_text(text)
+    rows = ",\n".join(" " + json.dumps(row) for row in coercions(arguments.seed))
+    (arguments.out / "coercions.json").write_text(f"[\n{rows}\n]\n")
+    (arguments.out / "defaults.json").write_text(json.dumps(defaults(), indent=1, default=str) + "\n")
+    (arguments.out / "betas.json").write_text(json.dumps(betas()) + "\n")
 
 
 if __name__ == "__main__":

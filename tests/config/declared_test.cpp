@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT
+// Every member of every config struct has to be declared in its `fields`.
+#include <catch2/catch.hpp>
+
+#include "config/run_config.h"
+
+namespace dalle2 {
+namespace {
+
+// Converts to anything but an optional, and to any optional. std::optional<T> has a constructor from
+// whatever T is made of, so one type that converts to both would be ambiguous.
+struct AnyPlain {
+  template <class T>
+    requires(!OptionalTraits<T>::is_optional)
+  operator T() const;  // NOLINT: never defined, it only stands in unevaluated braces
+};
+struct AnyOptional {
+  template <class T>
+    requires OptionalTraits<T>::is_optional
+  operator T() const;  // NOLINT
+};
+
+/// How many initialisers the aggregate T takes: its members, and 1 for a base class.
+template <class T, class... Members>
+constexpr size_t count_members() {
+  if constexpr (requires { T{Members{}..., AnyPlain{}}; }) {
+    return count_members<T, Members..., AnyPlain>();
+  } else if constexpr (requires { T{Members{}..., AnyOptional{}}; }) {
+    return count_members<T, Members..., AnyOptional>();
+  } else {
+    return sizeof...(Members);
+  }
+}
+
+/// Counts the fields of one struct and checks that each has a doc line and its own key.
+struct Counter {
+  std::vector<std::string> keys;
+  std::vector<const void*> members;
+
+  template <class Member>
+  void field(const char* key, Member& member, const char* doc, const Limits& = {}) {
+    CAPTURE(key);
+    CHECK(std::string(doc).size() >= 10);
+    CHECK(std::find(keys.begin(), keys.end(), key) == keys.end());
+    CHECK(std::find(members.begin(), members.end(), &member) == members.end());
+    keys.emplace_back(key);
+    members.push_back(&member);
+  }
+  template <class Member>
+  void required(const char* key, Member& member, const char* doc, const Limits& limits = {}) {
+    field(key, member, doc, limits);
+  }
+  void check(bool, const std::string&, const std::string&) {}
+  void rule(const std::string&, const std::optional<std::string>&) {}
+  void note(bool, const std::string&, const std::string&) {}
+};
+
+template <class T>
+size_t declared(T value = {}) {
+  Counter counter;
+  value.fields(counter);
+  return counter.keys.size();
+}
+
+struct Sample {
+  std::optional<int64_t> a;
+  std::vector<int64_t> b;
+  OneOrMany<double> c = 1.0;
+  std::variant<ConsoleLogConfig, WandbLogConfig> d;
+  std::string e;
+};
+
+}  // namespace
+
+TEST_CASE("members of an aggregate are counted") {
+  CHECK(count_members<Sample>() == 5);
+  CHECK(count_members<SplitConfig>() == 3);
+}
+
+TEST_CASE("every member of every config struct is declared") {
+  CHECK(declared<TrainDecoderConfig>() == count_members<TrainDecoderConfig>());
+  CHECK(declared<DecoderConfig>() == count_members<DecoderConfig>());
+  CHECK(declared<UnetConfig>() == count_members<UnetConfig>());
+  CHECK(declared<ClipConfig>() == count_members<ClipConfig>());
+  CHECK(declared<DecoderDataConfig>() == count_members<DecoderDataConfig>());
+  CHECK(declared<SplitConfig>() == count_members<SplitConfig>());
+  CHECK(declared<DecoderTrainConfig>() == count_members<DecoderTrainConfig>());
+  CHECK(declared<DecoderEvaluateConfig>() == count_members<DecoderEvaluateConfig>());
+  CHECK(declared<FidConfig>() == count_members<FidConfig>());
+  CHECK(declared<InceptionScoreConfig>() == count_members<InceptionScoreConfig>());
+  CHECK(declared<KidConfig>() == count_members<KidConfig>());
+  CHECK(declared<LpipsConfig>() == count_members<LpipsConfig>());
+  CHECK(declared<TrackerConfig>() == count_members<TrackerConfig>());
+  CHECK(declared<ConsoleLogConfig>() == count_members<ConsoleLogConfig>());
+  CHECK(declared<WandbLogConfig>() == count_members<WandbLogConfig>());
+  CHECK(declared<LocalLoadConfig>() == count_members<LocalLoadConfig>());
+  CHECK(declared<UrlLoadConfig>() == count_members<UrlLoadConfig>());
+  CHECK(declared<WandbLoadConfig>() == count_members<WandbLoadConfig>());
+  // A base class counts as one initialiser.
+  CHECK(declared<SaveTargets>() == count_members<SaveTargets>());
+  CHECK(declared<WandbSaveConfig>() - declared<SaveTargets>() ==
+        count_members<WandbSaveConfig>() - 1);
+  CHECK(declared<HuggingfaceSaveConfig>() - declared<SaveTargets>() ==
+        count_members<HuggingfaceSaveConfig>() - 1);
+}
+
+TEST_CASE("the transforms together declare every member but their kind") {
+  std::vector<std::string> keys;
+  for (size_t i = 0; i < enum_names<TransformKind>.size(); ++i) {
+    TransformConfig transform;
+    transform.kind = static_cast<TransformKind>(i);
+    Counter counter;
+    transform.fields(counter);
+    for (const std::string& key : counter.keys) {
+      if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(key);
+    }
+  }
+  CHECK(keys.size() == count_members<TransformConfig>() - 1);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT
+// Defaults, leniency and noise schedules against what the reference makes of them
+// (tests/parity/make_config_defaults.py).
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "config/beta_schedule.h"
+#include "config/minimal_config.h"
+#include "config/reader.h"
+#include "config/writer.h"
+
+namespace dalle2 {
+namespace {
+
+Json fixture(const std::string& name) {
+  std::filesystem::path folder = DALLE2_SOURCE_DIR "/tests/parity/fixtures/config_defaults";
+  if (const char* fresh = std::getenv("DALLE2_PARITY_DIR")) {
+    const std::filesystem::path path = std::filesystem::path(fresh) / "config_defaults";
+    if (std::filesystem::is_directory(path)) folder = path;
+  }
+  std::ifstream file(folder / name);
+  REQUIRE(file.good());
+  return Json::parse(file);
+}
+
+// Each key of `reference` has to be in `ours` with the same value; ours may have more.
+void expect_same(const Json& reference, const Json& ours, const std::string& pointer) {
+  INFO(pointer);
+  if (reference.is_object()) {
+    REQUIRE(ours.is_object());
+    for (const auto& [key, value] : reference.items()) {
+      INFO(key);
+      REQUIRE(ours.contains(key));
+      expect_same(value, ours[key], pointer + "/" + key);
+    }
+  } else if (reference.is_number() && ours.is_number()) {
+    CHECK(reference.get<double>() == ours.get<double>());
+  } else {
+    CHECK(reference == ours);
+  }
+}
+
+template <class T>
+void expect_coercion(const Json& row) {
+  INFO(row.dump());
+  ReadFindings findings;
+  Reader reader(findings);
+  T value = [] {
+    if constexpr (IsOneOrMany<T>::value) return T(typename ValueOf<T>::Type{});
+    else return T{};
+  }();
+  reader.read(row["value"], "", {}, value);
+  CHECK(findings.faults.errors().empty() == row["accepted"].get<bool>());
+  if (row["accepted"].get<bool>() && findings.faults.errors().empty()) {
+    CHECK(to_json(value) == row["result"]);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every default is the reference's") {
+  const Json reference = fixture("defaults.json");
+  const LoadedDecoderConfig loaded =
+      parse_decoder_config(reference["minimal"].dump(), "minimal.json", {});
+  Json expected = reference["config"];
+  // One saver stays one there; here it is a list of one.
+  expected["tracker"]["save"] = Json::array({expected["tracker"]["save"]});
+  const Json ours = Json::parse(loaded.full_json);
+  const Json save = ours["tracker"]["save"][0];
+  expect_same(expected["tracker"]["save"][0], save, "/tracker/save/0");
+  expected["tracker"].erase("save");
+  Json unets = expected["decoder"]["unets"];
+  expect_same(unets[0], ours["decoder"]["unets"][0], "/decoder/unets/0");
+  expected["decoder"].erase("unets");
+  expect_same(expected, ours, "");
+}
+
+TEST_CASE("every argument of the reference's Unet and Decoder is a key with the same default") {
+  const Json reference = fixture("defaults.json");
+  Json unet = reference["unet_arguments"];
+  // Required here, and null stands for false, as in the reference's own config class.
+  unet["dim"] = 0;
+  unet["dim_mults"] = Json::array();
+  unet["cond_on_text_encodings"] = nullptr;
+  expect_same(unet, to_json(UnetConfig{}), "unet");
+  Json decoder = reference["decoder_arguments"];
+  decoder["clip_adapter_overrides"] = nullptr;  // none is the same as no arguments
+  expect_same(decoder, to_json(DecoderConfig{}), "decoder");
+}
+
+TEST_CASE("the trainer's and the average's arguments have the reference's defaults") {
+  const Json reference = fixture("defaults.json");
+  const Json ours = to_json(DecoderTrainConfig{});
+  expect_same(reference["trainer_arguments"], ours, "trainer");
+  for (const char* key : {"update_after_step", "update_every", "inv_gamma", "power", "min_value"}) {
+    INFO(key);
+    expect_same(reference["ema_arguments"][key], ours[std::string("ema_") + key], key);
+  }
+}
+
+TEST_CASE("tracker sections and clip have the reference's defaults") {
+  const Json reference = fixture("defaults.json");
+  expect_same(reference["clip"], to_json(ClipConfig{}), "clip");
+  expect_same(reference["log"], to_json(LogConfig{}), "log");
+  expect_same(reference["save"], to_json(SaveConfig{}), "save");
+  CHECK(reference["load"]["only_auto_resume"] == to_json(LoadConfig{})["only_auto_resume"]);
+}
+
+TEST_CASE("a value is coerced or refused as by the reference") {
+  const Json table = fixture("coercions.json");
+  REQUIRE(table.size() > 500);
+  for (const Json& row : table) {
+    const std::string type = row["type"];
+    if (type == "int") expect_coercion<int64_t>(row);
+    else if (type == "float") expect_coercion<double>(row);
+    else if (type == "bool") expect_coercion<bool>(row);
+    else if (type == "str") expect_coercion<std::string>(row);
+    else if (type == "optional_int") expect_coercion<std::optional<int64_t>>(row);
+    else if (type == "one_or_many_float") expect_coercion<OneOrMany<double>>(row);
+    else if (type == "one_or_many_bool") expect_coercion<OneOrMany<bool>>(row);
+    else if (type == "list_int") expect_coercion<std::vector<int64_t>>(row);
+    else if (type == "optional_list_str") expect_coercion<std::optional<std::vector<std::string>>>(row);
+    else FAIL("unknown type " << type);
+  }
+}
+
+TEST_CASE("the noise schedules are the reference's") {
+  const Json reference = fixture("betas.json");
+  for (size_t i = 0; i < enum_names<BetaSchedule>.size(); ++i) {
+    for (const auto& [timesteps, betas] : reference[enum_names<BetaSchedule>[i]].items()) {
+      INFO(enum_names<BetaSchedule>[i] << " " << timesteps);
+      const std::vector<double> ours =
+          beta_schedule_values(static_cast<BetaSchedule>(i), std::stoll(timesteps));
+      REQUIRE(ours.size() == betas.size());
+      for (size_t t = 0; t < ours.size(); ++t) {
+        // Both in double; cosine takes differences of cosines near 1, hence not the last digits.
+        CHECK(ours[t] == Approx(betas[t].get<double>()).epsilon(1e-10));
+      }
+    }
+  }
+}
+
+}  // namespace dalle2

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+// The smallest config that trains, and what becomes of it when something in it is changed.
+#pragma once
+
+#include <catch2/catch.hpp>
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "config/run_config.h"
+
+namespace dalle2 {
+
+inline const std::string kMinimalConfig = R"({
+  "decoder": {"unets": [{"dim": 16, "dim_mults": [1, 2], "image_embed_dim": 8}], "image_sizes": [16]},
+  "data": {"webdataset_base_url": "shards/{}.tar", "img_embeddings_url": "embeddings", "splits": {}},
+  "train": {},
+  "evaluate": {},
+  "tracker": {"log": {}, "save": {"save_to": "local", "save_latest_to": "latest.pth"}}
+})";
+
+/// A second unet of 32 pixels, as assignments before others.
+inline std::vector<std::string> cascade(std::vector<std::string> assignments) {
+  assignments.insert(assignments.begin(), {R"(/decoder/unets/1={"dim": 16, "dim_mults": [1, 2]})",
+                                           "/decoder/image_sizes=[16, 32]"});
+  return assignments;
+}
+
+/// Reads the minimal config with some values assigned (`/pointer=value`).
+inline LoadedDecoderConfig read_with(const std::vector<std::string>& assignments,
+                                     bool strict = false,
+                                     bool check_available = true) {
+  ReadOptions options;
+  options.overrides = assignments;
+  options.strict = strict;
+  options.check_available = check_available;
+  return parse_decoder_config(kMinimalConfig, "test.json", options);
+}
+
+/// The message of the ConfigError that `action` throws; "no error" if it throws none.
+template <class Action>
+std::string message_of(Action action) {
+  try {
+    action();
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+/// Checks the whole message for a config with some values assigned.
+inline void expect_problems(const std::vector<std::string>& assignments,
+                            const std::vector<std::string>& lines) {
+  std::string expected = "test.json: " + std::to_string(lines.size()) + " problem" +
+                         (lines.size() == 1 ? "" : "s");
+  for (const std::string& line : lines) expected += "\n  " + line;
+  CHECK(message_of([&] { read_with(assignments); }) == expected);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT
+#include "config/minimal_config.h"
+
+namespace dalle2 {
+
+TEST_CASE("a value of the wrong type is named with what was expected and found") {
+  expect_problems({"/decoder/unets/0/dim=x"},
+                  {R"(/decoder/unets/0/dim: expected an integer, got "x")"});
+  expect_problems({"/train/epochs=8.5"},
+                  {"/train/epochs: expected an integer, got 8.5 (a number with a fractional "
+                   "part)"});
+  expect_problems({"/train/lr=fast"},
+                  {R"(/train/lr: expected a number, got "fast")"});
+  expect_problems({"/train/use_ema=maybe"},
+                  {R"(/train/use_ema: expected true or false, got "maybe")"});
+  expect_problems({"/train/device=0"},
+                  {"/train/device: expected a string, got 0"});
+  expect_problems({"/decoder/unets/0/dim_mults=2"},
+                  {"/decoder/unets/0/dim_mults: expected a list, got 2"});
+  expect_problems({"/decoder/unets=3"},
+                  {"/decoder/unets: expected a list, got 3"});
+  expect_problems({"/decoder/beta_schedule=cosine"},
+                  {R"(/decoder/beta_schedule: expected a list, got "cosine")"});
+  expect_problems({"/data/splits=[]"},
+                  {"/data/splits: expected an object, got []"});
+  expect_problems({"/train/max_grad_norm=null"},
+                  {"/train/max_grad_norm: must not be null; expected a number or a list"});
+  expect_problems({"/decoder/unets/0/dim_mults/1=null"},
+                  {"/decoder/unets/0/dim_mults/1: must not be null; expected an integer"});
+  expect_problems({"/train/lr={}"},
+                  {"/train/lr: expected a number or a list, got {}"});
+  expect_problems({"/decoder/unets/0/self_attn=[true, 2]"},
+                  {"/decoder/unets/0/self_attn/1: expected true or false, got 2"});
+  expect_problems({"/seed=99999999999999999999"},
+                  {"/seed: expected an integer, got 1e+20 (too large)"});
+  expect_problems({"/train/betas=[0.9]"},
+                  {"/train/betas: must have 2 entries, got 1"});
+  expect_problems({"/data/preprocessing=[]"},
+                  {"/data/preprocessing: expected an object, name -> arguments, got []"});
+  expect_problems({"/decoder/loss_type=L2"},
+                  {R"(/decoder/loss_type: expected one of "l1" "l2" "huber", got "L2"; did )"
+                   R"(you mean "l2"?)"});
+  expect_problems({"/decoder/loss_type=3"},
+                  {R"(/decoder/loss_type: expected one of "l1" "l2" "huber", got 3)"});
+  expect_problems({R"(/decoder/beta_schedule=["cosin"])"},
+                  {R"(/decoder/beta_schedule/0: expected one of "cosine" "linear" )"
+                   R"("quadratic" "jsd" "sigmoid", got "cosin"; did you mean "cosine"?)"});
+  expect_problems({"/tracker/save/save_type=modell"},
+                  {R"(/tracker/save/save_type: expected one of "checkpoint" "model", got )"
+                   R"("modell"; did you mean "model"?)"});
+  expect_problems({R"(/evaluate/FID={"feature": 65})"},
+                  {"/evaluate/FID/feature: expected one of 64 192 768 2048 "
+                   R"("logits_unbiased", got 65)",
+                   R"(/evaluate/FID: "FID" is not available yet: the metrics are a later )"
+                   "part; set it to null and compare samples by eye"});
+  expect_problems({R"(/decoder/clip={"make": "openclip"})"},
+                  {R"(/decoder/clip/make: expected one of "openai" "open_clip" "x-clip" )"
+                   R"("coca", got "openclip"; did you mean "open_clip"?)",
+                   R"(/decoder/clip: "clip" is not available yet: CLIP models are a later )"
+                   "part; compute the embeddings before, and give "
+                   "data.img_embeddings_url or data.embeddings_in_tar"});
+}
+
+TEST_CASE("a value beyond its limits is named with the limits") {
+  expect_problems({"/train/lr=-1"},
+                  {"/train/lr: must be > 0 and <= 0.01, got -1"});
+  expect_problems({"/train/lr=[1e-4, 0.02]"},
+                  {"/train/lr/1: must be > 0 and <= 0.01, got 0.02"});
+  expect_problems({"/train/epochs=0"},
+                  {"/train/epochs: must be >= 1, got 0"});
+  expect_problems({"/train/ema_beta=2"},
+                  {"/train/ema_beta: must be >= 0 and <= 1, got 2"});
+  expect_problems({"/train/betas=[0.9, 1]"},
+                  {"/train/betas/1: must be >= 0 and < 1, got 1"});
+  expect_problems({"/train/warmup_steps=0"},
+                  {"/train/warmup_steps: must be >= 1, got 0"});
+  expect_problems({"/data/batch_size=0"},
+                  {"/data/batch_size: must be >= 1, got 0"});
+  expect_problems({"/data/splits/train=1.5"},
+                  {"/data/splits/train: must be >= 0 and <= 1, got 1.5"});
+  expect_problems({"/decoder/lowres_noise_sample_level=1"},
+                  {"/decoder/lowres_noise_sample_level: must be >= 0 and < 1, got 1"});
+  expect_problems({"/decoder/unets=[]"},
+                  {"/decoder/unets: must have at least one entry, got none"});
+  expect_problems({R"(/tracker/data_path="")"},
+                  {"/tracker/data_path: must not be empty"});
+  expect_problems({"/tracker/save=[]"},
+                  {"/tracker/save: `savers` must be set: give at least one saver, got none"});
+  expect_problems({"/data/num_workers=-1"},
+                  {"/data/num_workers: must be >= 0, got -1"});
+}
+
+TEST_CASE("an unknown key is named with the one it may have been meant for") {
+  expect_problems({"/decoder/unet=1"},
+                  {R"(/decoder/unet: no such key; did you mean "unets"?)"});
+  expect_problems({"/decoder/colour=1"},
+                  {"/decoder/colour: no such key; known are: unets image_size image_sizes "
+                   "clip vae channels timesteps sample_timesteps loss_type beta_schedule "
+                   "learned_variance image_cond_drop_prob text_cond_drop_prob "
+                   "predict_x_start predict_v predict_x_start_for_latent_diffusion "
+                   "random_crop_sizes use_noise_for_lowres_cond use_blur_for_lowres_cond "
+                   "lowres_downsample_first blur_prob blur_sigma blur_kernel_size "
+                   "lowres_noise_sample_level clip_denoised clip_x_start "
+                   "clip_adapter_overrides learned_variance_constrain_frac vb_loss_weight "
+                   "unconditional auto_normalize_img use_dynamic_thres "
+                   "dynamic_thres_percentile p2_loss_weight_gamma p2_loss_weight_k "
+                   "ddim_sampling_eta zero_terminal_snr"});
+  expect_problems({"/train/ema_bta=0.9"},
+                  {R"(/train/ema_bta: no such key; did you mean "ema_beta"?)"});
+  expect_problems({"/decoder/unets/0/dim_mult=[1]"},
+                  {R"(/decoder/unets/0/dim_mult: no such key; did you mean "dim_mults"?)"});
+  expect_problems({R"(/evaluate/KID={"subset": 1, "colour": 2})"},
+                  {R"(/evaluate/KID/subset: no such key; did you mean "subsets"?)",
+                   "/evaluate/KID/colour: no such key; known are: feature subsets "
+                   "subset_size degree gamma coef reset_real_features normalize",
+                   R"(/evaluate/KID: "KID" is not available yet: the metrics are a later )"
+                   "part; set it to null and compare samples by eye"});
+  expect_problems({R"(/data/preprocessing/Resize={"size": 8, "antialias": true})"},
+                  {"/data/preprocessing: ToTensor is missing: pictures cannot be made "
+                   R"(into a batch without it; add "ToTensor": true as the last transform)"});
+}
+
+TEST_CASE("the sections have to fit each other") {
+  expect_problems({"/train/lr=[1e-4, 1e-4]"},
+                  {"/train/lr: must be one value or have one entry for each unet (1), got 2"});
+  expect_problems({"/train/unet_training_mask=[true, false]"},
+                  {"/train/unet_training_mask: must have one entry for each unet (1), got 2"});
+  expect_problems({"/train/unet_training_mask=[false]"},
+                  {"/train/unet_training_mask: must train at least one unet, all are false"});
+  expect_problems({"/train/cond_scale=[1, 2]"},
+                  {"/train/cond_scale: must be one value or have one entry for each unet "
+                   "(1), got 2"});
+  expect_problems({"/train/warmup_steps=[5, null]"},
+                  {"/train/warmup_steps: must be one value or have one entry for each unet "
+                   "(1), got 2"});
+  expect_problems({R"(/evaluate/KID={"subset_size": 2000})"},
+                  {"/evaluate/KID/subset_size: must not exceed n_evaluation_samples (1000), "
+                   "got 2000",
+                   R"(/evaluate/KID: "KID" is not available yet: the metrics are a later )"
+                   "part; set it to null and compare samples by eye"});
+}
+
+}  // namespace dalle2

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: MIT
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "config/minimal_config.h"
+
+namespace dalle2 {
+namespace {
+
+LoadedDecoderConfig read_reference_file(const std::string& name, bool check_available) {
+  ReadOptions options;
+  options.check_available = check_available;
+  return load_decoder_config(DALLE2_SOURCE_DIR "/tests/config/data/" + name, options);
+}
+
+std::string write_file(const std::string& name, const std::string& text) {
+  const auto path = std::filesystem::temp_directory_path() / ("dalle2_config_test_" + name);
+  std::ofstream(path) << text;
+  return path.string();
+}
+
+}  // namespace
+
+TEST_CASE("the reference's example config is accepted as it is") {
+  const TrainDecoderConfig config = read_reference_file("reference_example.json", false).config;
+  CHECK(config.decoder.unets.at(0).dim == 128);
+  CHECK(config.decoder.unets[0].cond_dim == 64);
+  CHECK(config.data.preprocessing.size() == 2);
+  CHECK(config.data.preprocessing[0].kind == TransformKind::RandomResizedCrop);
+  CHECK(config.data.preprocessing[0].size == std::vector<int64_t>{128, 128});
+  CHECK(config.evaluate.KID->subset_size == 10);
+  CHECK(config.evaluate.LPIPS->net_type == LpipsNet::vgg);
+  CHECK_FALSE(config.tracker.load);
+  CHECK(std::get<WandbLogConfig>(config.tracker.log).wandb_entity == "your_wandb");
+  REQUIRE(config.tracker.save.size() == 2);
+  const auto& hub = std::get<HuggingfaceSaveConfig>(config.tracker.save[1]);
+  CHECK(hub.save_type == SaveType::model);
+  CHECK(hub.save_meta_to == "path/to/directory/for/assorted/files");
+}
+
+TEST_CASE("the reference's test config is accepted as it is") {
+  const LoadedDecoderConfig loaded = read_reference_file("reference_test.json", false);
+  CHECK(loaded.warnings.empty());
+  CHECK(loaded.config.decoder.unets.at(0).self_attn.values() ==
+        std::vector<bool>{false, true, true, true});
+  CHECK(loaded.config.decoder.clip->model == "ViT-L/14");
+  CHECK(loaded.config.train.lr.at(0) == 1e-16);
+  CHECK(std::get<LocalSaveConfig>(loaded.config.tracker.save.at(0)).save_latest_to == "latest.pth");
+}
+
+TEST_CASE("the reference's example config is refused only for what has not landed yet") {
+  const std::string message = message_of([] { read_reference_file("reference_example.json", true); });
+  for (const char* pointer :
+       {"/data/webdataset_base_url: remote data is not available yet", "/data/img_embeddings_url: ",
+        "/evaluate/FID: \"FID\" is not available yet", "/evaluate/IS: ", "/evaluate/KID: ",
+        "/evaluate/LPIPS: ", "/tracker/log/log_type: \"wandb\" is not available yet",
+        "/tracker/save/0/save_to: ", "/tracker/save/1/save_to: "}) {
+    CHECK_THAT(message, Catch::Contains(std::string("\n  ") + pointer));
+  }
+  CHECK_THAT(message, Catch::Contains(": 9 problems"));
+}
+
+TEST_CASE("all faults of all sections are reported at once, in the order of the file") {
+  expect_problems({"/decoder/unets/0/dim=x", "/decoder/unets/0/dim_mults/1=q",
+                   "/decoder/loss_type=L2", "/data/batch_size=0", "/train/lr=-1",
+                   "/train/ema_bta=0.9", "/tracker/log/log_type=wandb"},
+                  {R"(/decoder/unets/0/dim: expected an integer, got "x")",
+                   R"(/decoder/unets/0/dim_mults/1: expected an integer, got "q")",
+                   R"(/decoder/loss_type: expected one of "l1" "l2" "huber", got "L2"; )"
+                   R"(did you mean "l2"?)",
+                   "/data/batch_size: must be >= 1, got 0",
+                   "/train/lr: must be > 0 and <= 0.01, got -1",
+                   R"(/train/ema_bta: no such key; did you mean "ema_beta"?)",
+                   "/tracker/log/wandb_entity: required, but missing",
+                   "/tracker/log/wandb_project: required, but missing",
+                   R"(/tracker/log/log_type: "wandb" is not available yet: Weights & Biases is a )"
+                   R"(later part; use "console", which writes log.jsonl and images as well)"});
+}
+
+TEST_CASE("missing sections and fields are all listed") {
+  const std::string message =
+      message_of([] { parse_decoder_config(R"({"decoder": {}, "data": {}})", "a.json", {}); });
+  CHECK(message ==
+        "a.json: 6 problems\n"
+        "  /decoder/unets: required, but missing\n"
+        "  /data/webdataset_base_url: required, but missing\n"
+        "  /data/splits: required, but missing\n"
+        "  /train: required, but missing\n"
+        "  /evaluate: required, but missing\n"
+        "  /tracker: required, but missing");
+}
+
+TEST_CASE("a report of very many faults fits a terminal") {
+  std::vector<std::string> assignments;
+  for (int i = 0; i < 80; ++i) {
+    assignments.push_back("/decoder/unets/0/dim_mults/" + std::to_string(i) + "=x");
+  }
+  const std::string message = message_of([&] { read_with(assignments); });
+  CHECK(std::count(message.begin(), message.end(), '\n') <= 51);
+  CHECK_THAT(message, Catch::StartsWith("test.json: 80 problems\n"));
+  CHECK_THAT(message, Catch::EndsWith("\n  and 30 more"));
+}
+
+TEST_CASE("values that can only mean one thing are taken as the reference takes them") {
+  const TrainDecoderConfig config =
+      read_with({R"(/train/epochs="3")", "/data/batch_size=8.0", "/train/save_every_n_samples=1e6",
+                 "/data/num_workers=true", R"(/train/lr="1e-4")", "/train/use_ema=0",
+                 R"(/train/save_immediately="yes")", "/decoder/learned_variance=[1]"})
+          .config;
+  CHECK(config.train.epochs == 3);
+  CHECK(config.data.batch_size == 8);
+  CHECK(config.train.save_every_n_samples == 1000000);
+  CHECK(config.data.num_workers == 1);
+  CHECK(config.train.lr.at(0) == 1e-4);
+  CHECK_FALSE(config.train.use_ema);
+  CHECK(config.train.save_immediately);
+  CHECK(config.decoder.learned_variance == OneOrMany<bool>(std::vector<bool>{true}));
+}
+
+TEST_CASE("an unknown key far from any known one is a warning, with --strict an error") {
+  const std::vector<std::string> assignments = {"/train/colour=1",
+                                                "/decoder/unets/0/sparse_attn_window=8"};
+  CHECK(read_with(assignments).warnings ==
+        std::vector<std::string>{
+            "/decoder/unets/0/sparse_attn_window: no such key, it is ignored",
+            "/train/colour: no such key, it is ignored"});
+  CHECK(message_of([&] { read_with(assignments, /*strict=*/true); }) ==
+        "test.json: 2 problems\n"
+        "  /decoder/unets/0/sparse_attn_window: no such key, it is ignored\n"
+        "  /train/colour: no such key, it is ignored");
+}
+
+TEST_CASE("options without effect are warned of") {
+  const LoadedDecoderConfig loaded = read_with(
+      {"/decoder/clip_denoised=false", "/decoder/unets/0/attend_at_middle=false",
+       "/tracker/save/save_latest=false", "/data/shuffle_train=false", "/data/resample_train=true"});
+  CHECK(loaded.warnings ==
+        std::vector<std::string>{
+            "/decoder/unets/0/attend_at_middle: has no effect, as in the reference: the middle "
+            "always attends",
+            "/decoder/clip_denoised: has no effect, as in the reference",
+            "/tracker/save/save_latest: has no effect, as in the reference: set save_latest_to to "
+            "null instead",
+            "/train/epoch_samples: resample_train draws without end, so the first epoch never ends: "
+            "set epoch_samples"});
+}
+
+TEST_CASE("a pointer escapes the signs that pointers are made of") {
+  CHECK(read_with({R"(/train={"a/b~c": 1})"}).warnings ==
+        std::vector<std::string>{"/train/a~1b~0c: no such key, it is ignored"});
+}
+
+TEST_CASE("comments are allowed and editors may name the schema") {
+  const std::string text = "// a comment\n{\"$schema\": \"schema.json\", /* another */" +
+                           kMinimalConfig.substr(1);
+  CHECK(parse_decoder_config(text, "a.json", {}).warnings.empty());
+}
+
+TEST_CASE("a key given twice is an error that names its place") {
+  const std::string message = message_of([] {
+    parse_decoder_config(R"({"decoder": {"unets": [{"dim": 8, "dim_mults": [1]}, {"dim": 8, "dim": 16,
+        "dim_mults": [1]}], "image_sizes": [8, 16]}})",
+                         "a.json", {});
+  });
+  CHECK_THAT(message, Catch::Contains("\n  /decoder/unets/1/dim: given twice; remove one of the two"));
+}
+
+TEST_CASE("a file that is no JSON is refused with line and column") {
+  CHECK(message_of([] { parse_decoder_config("{\n  \"decoder\": {,}\n}", "a.json", {}); }) ==
+        "a.json: not valid JSON: parse error at line 2, column 15: syntax error while parsing object "
+        "key - unexpected ','; expected string literal");
+  CHECK(message_of([] { parse_decoder_config("[1]", "a.json", {}); }) ==
+        "a.json: expected an object with the sections of a config, got [1]");
+}
+
+TEST_CASE("a file that cannot be read is refused with the reason") {
+  CHECK(message_of([] { load_decoder_config("/no/such/config.json", {}); }) ==
+        "/no/such/config.json: cannot read the config: No such file or directory");
+  CHECK_THAT(message_of([] { load_decoder_config("/tmp", {}); }),
+             Catch::StartsWith("/tmp: cannot read the config: "));
+}
+
+TEST_CASE("--set beats the file, makes sections and appends to lists") {
+  const TrainDecoderConfig config =
+      read_with({"/train/epochs=7", "/train/device=cpu", "/tracker/load/load_from=local",
+                 "/tracker/load/file_path=a=b.pth", "/decoder/unets/0/dim_mults/2=4"})
+          .config;
+  CHECK(config.train.epochs == 7);
+  CHECK(config.train.device == "cpu");
+  CHECK(std::get<LocalLoadConfig>(*config.tracker.load).file_path == "a=b.pth");
+  CHECK(config.decoder.unets[0].dim_mults == std::vector<int64_t>{1, 2, 4});
+}
+
+TEST_CASE("--set that names no place is refused") {
+  CHECK(message_of([] { read_with({"train.lr=1"}); }) ==
+        "--set \"train.lr=1\": expected /pointer=value, e.g. --set /train/lr=3e-4");
+  CHECK(message_of([] { read_with({"/train/lr"}); }) ==
+        "--set \"/train/lr\": expected /pointer=value, e.g. --set /train/lr=3e-4");
+  CHECK_THAT(message_of([] { read_with({"/decoder/unets/5/dim=8"}); }),
+             Catch::StartsWith("--set \"/decoder/unets/5/dim=8\": no such place in the config: "));
+  CHECK_THAT(message_of([] { read_with({"/decoder/unets/x=8"}); }),
+             Catch::StartsWith("--set \"/decoder/unets/x=8\": no such place in the config: "));
+  CHECK_THAT(message_of([] { read_with({"/decoder/unets/0/dim/a=8"}); }),
+             Catch::StartsWith("--set \"/decoder/unets/0/dim/a=8\": no such place in the config: "));
+}
+
+TEST_CASE("the full config reads back to the same full config, the raw one is the file") {
+  for (const std::string& text :
+       {kMinimalConfig, read_reference_file("reference_example.json", false).full_json,
+        read_with(cascade({"/train/lr=[1e-4, 3e-4]", R"(/tracker/load={"load_from": "local",
+            "file_path": "a.pth"})",
+                           "/decoder/blur_sigma=[0.4, 0.6]", "/decoder/sample_timesteps=[null, 50]"}))
+            .full_json}) {
+    ReadOptions options;
+    options.check_available = false;
+    const LoadedDecoderConfig once = parse_decoder_config(text, "a.json", options);
+    const LoadedDecoderConfig twice = parse_decoder_config(once.full_json, "b.json", options);
+    CHECK(once.raw_json == text);
+    CHECK(once.full_json == twice.full_json);
+    CHECK(twice.warnings.empty());
+  }
+}
+
+TEST_CASE("transforms keep the order of the file and false leaves one out") {
+  const LoadedDecoderConfig loaded = read_with(
+      {R"(/data/preprocessing={"RandomHorizontalFlip": {"p": 0.25}, "CenterCrop": {"size": 9},
+          "Resize": {"size": [8, 9], "interpolation": 3}, "RandomResizedCrop": false,
+          "ToTensor": null})"});
+  const std::vector<TransformConfig>& transforms = loaded.config.data.preprocessing;
+  REQUIRE(transforms.size() == 4);
+  CHECK(transforms[0].kind == TransformKind::RandomHorizontalFlip);
+  CHECK(transforms[0].p == 0.25);
+  CHECK(transforms[1].kind == TransformKind::CenterCrop);
+  CHECK(transforms[1].size == std::vector<int64_t>{9});
+  CHECK(transforms[2].kind == TransformKind::Resize);
+  CHECK(transforms[2].interpolation == "bicubic");
+  CHECK(transforms[3].kind == TransformKind::ToTensor);
+  CHECK(loaded.warnings ==
+        std::vector<std::string>{"/data/preprocessing/RandomResizedCrop: false switches the transform "
+                                 "off (the reference applies it all the same)"});
+}
+
+TEST_CASE("shares that sum to 1 but for rounding are taken") {
+  // 0.7 + 0.2 + 0.1 is 0.9999999999999999, which the reference refuses.
+  CHECK_NOTHROW(read_with({R"(/data/splits={"train": 0.7, "val": 0.2, "test": 0.1})"}));
+  CHECK_NOTHROW(read_with({R"(/data/splits={"train": 1, "val": 0, "test": 0})"}));
+  CHECK_THROWS_AS(read_with({R"(/data/splits={"train": 0.70001, "val": 0.2, "test": 0.1})"}),
+                  ConfigError);
+}
+
+TEST_CASE("a loader of none is no loader, a saver may stand alone or in a list") {
+  CHECK_FALSE(read_with({R"(/tracker/load={"load_from": null})"}).config.tracker.load);
+  CHECK_FALSE(read_with({"/tracker/load={}"}).config.tracker.load);
+  CHECK_FALSE(read_with({"/tracker/load=null"}).config.tracker.load);
+  CHECK(read_with({R"(/tracker/save={"save_best_to": "b"})"}).config.tracker.save.size() == 1);
+  CHECK(read_with({R"(/tracker/save=[{"save_best_to": "b"}, {"save_meta_to": "m"}])"})
+            .config.tracker.save.size() == 2);
+}
+
+TEST_CASE("targets may hold placeholders with Python's format specs, false is off") {
+  const auto config = read_with({"/tracker/save/save_latest_to=a/{epoch:03d}_{sample:,}_{{x}}.pth",
+                                 "/tracker/save/save_best_to=false",
+                                 "/tracker/save/save_meta_to=null"})
+                          .config;
+  const auto& save = std::get<LocalSaveConfig>(config.tracker.save[0]);
+  CHECK(save.save_latest_to == "a/{epoch:03d}_{sample:,}_{{x}}.pth");
+  CHECK_FALSE(save.save_best_to);
+  CHECK_FALSE(save.save_meta_to);
+  for (const char* target : {"{samples_seen:>10}", "{next_task:_<8s}", "{validation_losses}",
+                             "{epoch:+.3e}", "a..b/...pth"}) {
+    CHECK_NOTHROW(read_with({std::string("/tracker/save/save_latest_to=") + target}));
+  }
+}
+
+TEST_CASE("embeddings may come from the shards, and an unconditional decoder needs none") {
+  CHECK_NOTHROW(read_with({"/data/img_embeddings_url=null", "/data/embeddings_in_tar=true"}));
+  CHECK_NOTHROW(read_with({"/data/embeddings_in_tar=true", "/data/img_embeddings_url=null",
+                           "/decoder/unets/0/cond_on_text_encodings=true",
+                           "/decoder/unets/0/text_embed_dim=8"}));
+  CHECK_NOTHROW(read_with({"/data/img_embeddings_url=null", "/decoder/unconditional=true"}));
+  CHECK(read_with({"/decoder/unconditional=true"}).warnings ==
+        std::vector<std::string>{
+            "/data/img_embeddings_url: has no effect: decoder.unconditional is true"});
+  CHECK_FALSE(read_with({R"(/data/text_embeddings_url="")"}).config.data.text_embeddings_url);
+}
+
+TEST_CASE("a clip model makes the embeddings that are not given") {
+  const auto accepted = [](const std::vector<std::string>& assignments) {
+    return message_of([&] { read_with(assignments, false, /*check_available=*/false); });
+  };
+  const std::vector<std::string> text = {"/decoder/clip={}",
+                                         "/decoder/unets/0/cond_on_text_encodings=true",
+                                         "/decoder/unets/0/text_embed_dim=8"};
+  CHECK(accepted(text) == "no error");  // image embeddings from the files, text from clip
+  CHECK(accepted({"/decoder/clip={}", "/data/img_embeddings_url=null"}) == "no error");
+}
+
+TEST_CASE("the kind of a config follows from its root key") {
+  CHECK(config_kind(write_file("decoder.json", "{\"decoder\": 1}")) == "decoder");
+  CHECK(config_kind(write_file("prior.json", "{\"prior\": 1}")) == "prior");
+  CHECK(config_kind(write_file("vae.json", "{\"vae\": 1}")) == "vae");
+  const std::string none = write_file("none.json", "{\"train\": 1}");
+  CHECK(message_of([&] { config_kind(none); }) ==
+        none + ": none of the root keys \"decoder\", \"prior\" or \"vae\" is there, so it is no "
+               "training config");
+  const std::string both = write_file("both.json", "{\"decoder\": 1, \"prior\": 2}");
+  CHECK(message_of([&] { config_kind(both); }) ==
+        both + ": has both \"decoder\" and \"prior\"; a config trains one of them");
+}
+
+}  // namespace dalle2

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT
+#include "config/minimal_config.h"
+
+namespace dalle2 {
+
+TEST_CASE("the rules of the data section are enforced") {
+  expect_problems({"/data/splits/train=0.7"},
+                  {"/data/splits: train, val and test must sum to 1.0, found: 0.950000"});
+  expect_problems({"/data/webdataset_base_url=shards.tar"},
+                  {"/data/webdataset_base_url: must contain {} exactly once, where the "
+                   R"(shard number goes, got "shards.tar")"});
+  expect_problems({"/data/webdataset_base_url={}/{}.tar"},
+                  {"/data/webdataset_base_url: must contain {} exactly once, where the "
+                   R"(shard number goes, got "{}/{}.tar")"});
+  expect_problems({"/data/end_shard=-1"},
+                  {"/data/end_shard: must be >= 0, got -1"});
+  expect_problems({"/data/start_shard=5",
+                  "/data/end_shard=4"},
+                  {"/data/end_shard: must not be less than start_shard (5), got 4"});
+  expect_problems({"/data/resample_train=true"},
+                  {"/data/resample_train: Cannot both resample and shuffle: set "
+                   "shuffle_train (default true) or resample_train to false"});
+  expect_problems({R"(/data/preprocessing={"ToTensr": true})"},
+                  {"/data/preprocessing/ToTensr: no such transform; known are "
+                   R"("RandomResizedCrop" "RandomHorizontalFlip" "Resize" "CenterCrop" )"
+                   R"("ToTensor"; did you mean "ToTensor"?)"});
+  expect_problems({R"(/data/preprocessing={"ToTensor": false})"},
+                  {"/data/preprocessing: ToTensor is missing: pictures cannot be made "
+                   R"(into a batch without it; add "ToTensor": true as the last transform)"});
+  expect_problems({R"(/data/preprocessing={"RandomResizedCrop": true, "ToTensor": true})"},
+                  {"/data/preprocessing/RandomResizedCrop/size: required, but missing"});
+  expect_problems({R"(/data/preprocessing={"Resize": {"size": [1,2,3]}, "ToTensor": true})"},
+                  {"/data/preprocessing/Resize/size: must have 1 to 2 entries, got 3"});
+  expect_problems({R"(/data/preprocessing={"RandomResizedCrop": {"size": 8, "scale": [1, )"
+                  R"(0.5]}, "ToTensor": true})"},
+                  {"/data/preprocessing/RandomResizedCrop/scale: must be a range [low, high] "
+                   "with low <= high"});
+  expect_problems({R"(/data/preprocessing={"Resize": {"size": 8, "interpolation": "cubic"}, )"
+                  R"("ToTensor": true})"},
+                  {R"(/data/preprocessing/Resize/interpolation: expected one of "nearest" )"
+                   R"("lanczos" "bilinear" "bicubic" "box" "hamming", got "cubic")"});
+  expect_problems({R"(/data/img_embeddings_url="")"},
+                  {"/data/img_embeddings_url: must not be empty"});
+}
+
+TEST_CASE("the rules of the tracker section are enforced") {
+  expect_problems({"/tracker/log/log_type=wandbb"},
+                  {"/tracker/log/log_type: Unknown logger type: wandbb. Must be one of "
+                   R"(['console', 'wandb']; did you mean "wandb"?)"});
+  expect_problems({"/tracker/log/log_type=custom"},
+                  {"/tracker/log/log_type: Custom loggers are not supported yet. Please use "
+                   "a different logger type."});
+  expect_problems({R"(/tracker/load={"load_from": "disk"})"},
+                  {"/tracker/load/load_from: Unknown loader type: disk. Must be one of "
+                   "['local', 'url', 'wandb']"});
+  expect_problems({R"(/tracker/load={"load_from": "custom"})"},
+                  {"/tracker/load/load_from: Custom loaders are not supported yet. Please "
+                   "use a different loader type."});
+  expect_problems({"/tracker/save/save_to=s3"},
+                  {"/tracker/save/save_to: Unknown saver type: s3. Must be one of ['local', "
+                   "'wandb', 'huggingface']"});
+  expect_problems({"/tracker/save/save_to=custom"},
+                  {"/tracker/save/save_to: Custom savers are not supported yet. Please use a "
+                   "different saver type."});
+  expect_problems({R"(/tracker/load={"load_from": "local"})"},
+                  {"/tracker/load/file_path: required, but missing"});
+  expect_problems({"/tracker/save/save_latest_to=true"},
+                  {"/tracker/save/save_latest_to: expected a path, or false or null for "
+                   "none, got true"});
+  expect_problems({"/tracker/save/save_latest_to=false"},
+                  {"/tracker/save: At least one saving option must be specified: "
+                   "save_latest_to, save_best_to or save_meta_to"});
+  expect_problems({"/tracker/save/save_latest_to=../latest.pth"},
+                  {R"(/tracker/save/save_latest_to: must not contain "..", got )"
+                   R"("../latest.pth")"});
+  expect_problems({"/tracker/save/save_latest_to=a/{epok}.pth"},
+                  {"/tracker/save/save_latest_to: unknown placeholder {epok}; known are "
+                   "{epoch} {sample} {next_task} {validation_losses} {samples_seen}"});
+  expect_problems({"/tracker/save/save_latest_to={0}.pth"},
+                  {"/tracker/save/save_latest_to: unknown placeholder {0}; known are {epoch} "
+                   "{sample} {next_task} {validation_losses} {samples_seen}"});
+  expect_problems({"/tracker/save/save_best_to={next_task:03d}.pth"},
+                  {R"(/tracker/save/save_best_to: the format ":03d" does not fit )"
+                   "{next_task}"});
+  expect_problems({"/tracker/save/save_best_to=a}b"},
+                  {R"(/tracker/save/save_best_to: single "}" in "a}b"; write "}}" for a )"
+                   "brace"});
+  expect_problems({"/tracker/save/save_best_to=a{epoch"},
+                  {R"(/tracker/save/save_best_to: single "{" in "a{epoch"; write "{{" for )"
+                   "a brace"});
+  expect_problems({"/tracker/save/save_meta_to=a/.."},
+                  {R"(/tracker/save/save_meta_to: must not contain "..", got "a/..")"});
+  expect_problems({R"(/tracker/log={"log_type": "wandb", "wandb_entity": null, )"
+                  R"("wandb_project": "p"})"},
+                  {"/tracker/log/wandb_entity: wandb_entity must be specified for wandb "
+                   "logger, got null",
+                   R"(/tracker/log/log_type: "wandb" is not available yet: Weights & )"
+                   R"(Biases is a later part; use "console", which writes log.jsonl and )"
+                   "images as well"});
+  expect_problems({R"(/tracker/log={"log_type": "wandb", "wandb_entity": "e", )"
+                  R"("wandb_project": "p", "resume": true})"},
+                  {"/tracker/log/wandb_run_id: must be given with resume: the run to go on "
+                   "with",
+                   R"(/tracker/log/log_type: "wandb" is not available yet: Weights & )"
+                   R"(Biases is a later part; use "console", which writes log.jsonl and )"
+                   "images as well"});
+}
+
+TEST_CASE("the embeddings must come from exactly the places that are used") {
+  expect_problems({"/decoder/unets/0/cond_on_text_encodings=true",
+                  "/decoder/unets/0/text_embed_dim=8"},
+                  {"/data/text_embeddings_url: If text conditioning, either clip or "
+                   "text_embeddings_url must be provided (or set embeddings_in_tar to true)"});
+  expect_problems({"/data/text_embeddings_url=text"},
+                  {"/data/text_embeddings_url: Text embeddings are being loaded, but text "
+                   "embeddings are not being conditioned on. Remove text_embeddings_url, or "
+                   "set cond_on_text_encodings for a unet"});
+  expect_problems({"/data/img_embeddings_url=null"},
+                  {"/data/img_embeddings_url: No image embeddings source specified: give "
+                   "img_embeddings_url, set embeddings_in_tar to true, or set "
+                   "decoder.unconditional to true"});
+  expect_problems({"/decoder/clip={}"},
+                  {"/decoder/clip: Loaded clip, but also provided img_embeddings_url. This "
+                   "is redundant. Remove the clip model or the embeddings",
+                   R"(/decoder/clip: "clip" is not available yet: CLIP models are a later )"
+                   "part; compute the embeddings before, and give "
+                   "data.img_embeddings_url or data.embeddings_in_tar"});
+  expect_problems({"/decoder/clip={}",
+                  "/decoder/unets/0/cond_on_text_encodings=true",
+                  "/decoder/unets/0/text_embed_dim=8",
+                  "/data/text_embeddings_url=text"},
+                  {"/decoder/clip: Loaded clip, but also provided text_embeddings_url and "
+                   "img_embeddings_url. This is redundant. Remove the clip model or the text "
+                   "embeddings",
+                   R"(/decoder/clip: "clip" is not available yet: CLIP models are a later )"
+                   "part; compute the embeddings before, and give "
+                   "data.img_embeddings_url or data.embeddings_in_tar"});
+}
+
+TEST_CASE("what has not landed yet is refused by name") {
+  expect_problems({"/decoder/clip={}",
+                  "/data/img_embeddings_url=null"},
+                  {R"(/decoder/clip: "clip" is not available yet: CLIP models are a later )"
+                   "part; compute the embeddings before, and give "
+                   "data.img_embeddings_url or data.embeddings_in_tar"});
+  expect_problems({"/decoder/vae={}"},
+                  {R"(/decoder/vae: "vae" is not available yet: latent diffusion is a )"
+                   "later part; train in pixel space"});
+  expect_problems({"/evaluate/FID={}"},
+                  {R"(/evaluate/FID: "FID" is not available yet: the metrics are a later )"
+                   "part; set it to null and compare samples by eye"});
+  expect_problems({"/train/amp=true"},
+                  {R"(/train/amp: "amp" is not available yet: mixed precision is a later )"
+                   "part; training is in full precision"});
+  expect_problems({R"(/tracker/log={"log_type": "wandb", "wandb_entity": "e", )"
+                  R"("wandb_project": "p"})"},
+                  {R"(/tracker/log/log_type: "wandb" is not available yet: Weights & )"
+                   R"(Biases is a later part; use "console", which writes log.jsonl and )"
+                   "images as well"});
+  expect_problems({R"(/tracker/load={"load_from": "url", "url": "http://h/f"})"},
+                  {R"(/tracker/load/load_from: "url" is not available yet: download the )"
+                   R"(file and use "local" with its file_path)"});
+  expect_problems({R"(/tracker/load={"load_from": "wandb", "wandb_file_path": "f"})"},
+                  {R"(/tracker/load/load_from: "wandb" is not available yet: download the )"
+                   R"(file and use "local" with its file_path)"});
+  expect_problems({"/tracker/save/save_to=wandb"},
+                  {R"(/tracker/save/save_to: "wandb" is not available yet: Weights & )"
+                   R"(Biases is a later part; use "local")"});
+  expect_problems({R"(/tracker/save={"save_to": "huggingface", "huggingface_repo": "o/r", )"
+                  R"("save_best_to": "b"})"},
+                  {R"(/tracker/save/save_to: "huggingface" is not available yet: the )"
+                   R"(Hugging Face hub is a later part; use "local")"});
+  expect_problems({"/data/webdataset_base_url=http://h/{}.tar"},
+                  {"/data/webdataset_base_url: remote data is not available yet: copy it "
+                   R"(here and give a local path, got "http://h/{}.tar")"});
+  expect_problems({"/data/text_embeddings_url=s3://t",
+                  "/decoder/unets/0/cond_on_text_encodings=true",
+                  "/decoder/unets/0/text_embed_dim=8"},
+                  {"/data/text_embeddings_url: remote data is not available yet: copy it "
+                   R"(here and give a local path, got "s3://t")"});
+  expect_problems({"/prior={}"},
+                  {R"(/prior: "prior" is not available yet: this version trains decoders )"
+                   "only"});
+}
+
+}  // namespace dalle2
