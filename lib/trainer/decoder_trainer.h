@@ -19,6 +19,8 @@
 
 namespace dalle2 {
 
+struct DecoderTrainerState;
+
 /// A loss and the low-resolution images the stage was conditioned on.
 struct StepResult {
   at::Tensor loss;                ///< [] float32 on the device, detached: reading it synchronises
@@ -49,6 +51,12 @@ class DecoderTrainer {
   at::Tensor step(const DecoderInputs& inputs,
                   int64_t unet_number,
                   at::Generator generator,
+                  std::optional<int64_t> max_batch_size = std::nullopt);
+
+  /// The same with everything random given, for the whole batch.
+  at::Tensor step(const DecoderInputs& inputs,
+                  int64_t unet_number,
+                  const DecoderStepNoise& draws,
                   std::optional<int64_t> max_batch_size = std::nullopt);
 
   /// The loss without gradients, the decoder in eval mode meanwhile.
@@ -104,8 +112,7 @@ class DecoderTrainer {
   std::shared_ptr<UnetImpl> ema_unet(int64_t unet_number) const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<DecoderTrainerState> state_;
 };
 
 }  // namespace dalle2

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: MIT
+// Saving and loading of a DecoderTrainer.
+#include <torch/torch.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "checkpoint/module_state.h"
+#include "trainer/decoder_trainer_state.h"
+#include "trainer/optimizer_state.h"
+
+namespace dalle2 {
+namespace {
+
+using Extras = std::vector<std::pair<std::string, Value>>;
+using TrainedUnets = std::vector<std::unique_ptr<TrainedUnet>>;
+
+/// The one list of what a checkpoint holds, in the order of the reference. Writer and Reader go
+/// through it.
+template <class Visitor>
+void visit_state(DecoderTrainerState& state, Visitor& visitor) {
+  visitor.model("model", state.decoder);
+  visitor.version("version");
+  visitor.steps("steps", state.steps);
+  visitor.extras();
+  for (size_t i = 0; i < state.unets.size(); ++i) {
+    visitor.optimizer("optim" + std::to_string(i), state.unets[i].get(), state.steps[i]);
+    visitor.schedule("sched" + std::to_string(i), state.unets[i].get(), state.steps[i]);
+  }
+  if (state.use_ema) {
+    visitor.averages("ema", state.unets);
+  }
+}
+
+void append(StateDict& all, const std::string& prefix, const StateDict& part) {
+  for (const auto& [name, tensor] : part) {
+    all.emplace_back(prefix + name, tensor);
+  }
+}
+
+class Writer {
+ public:
+  explicit Writer(const Extras& extras) : extras_(extras) {}
+
+  void model(const char* key, Decoder& decoder) { out.set(key, to_dict(state_dict(*decoder))); }
+  void version(const char* key) { out.set(key, kCheckpointLayoutVersion); }
+  void steps(const char* key, const std::vector<int64_t>& steps) {
+    out.set(key, at::tensor(steps, at::kLong));
+  }
+  void extras() {
+    for (const auto& [key, value] : extras_) {
+      out.set(key, value);
+    }
+  }
+  void optimizer(const std::string& key, const TrainedUnet* unet, int64_t steps) {
+    out.set(key, unet ? Value(optimizer_state(unet->optimizer, unet->schedule, steps)) : Value());
+  }
+  void schedule(const std::string& key, const TrainedUnet* unet, int64_t steps) {
+    out.set(key,
+            unet ? Value(schedule_state(unet->schedule, unet->optimizer.groups().size(), steps)) : Value());
+  }
+  /// A ModuleList of ema_pytorch.EMA; an untrained stage has only the counters.
+  void averages(const char* key, const TrainedUnets& unets) {
+    StateDict all;
+    for (size_t i = 0; i < unets.size(); ++i) {
+      const std::string prefix = std::to_string(i) + ".";
+      const bool initted = unets[i] && unets[i]->average->ema.initted();
+      const int64_t step = unets[i] ? unets[i]->average->ema.step() : 0;
+      all.emplace_back(prefix + "initted", at::full({}, initted, at::kBool));
+      all.emplace_back(prefix + "step", at::full({}, step, at::kLong));
+      if (unets[i]) {
+        append(all, prefix + "online_model.", state_dict(*unets[i]->unet));
+        append(all, prefix + "ema_model.", state_dict(*unets[i]->average->unet));
+      }
+    }
+    out.set(key, to_dict(all));
+  }
+
+  Dict out;
+
+ private:
+  const Extras& extras_;
+};
+
+class Reader {
+ public:
+  Reader(const Cursor& root, bool only_model, bool strict)
+      : root_(root), only_model_(only_model), strict_(strict) {}
+
+  void model(const char* key, Decoder& decoder) {
+    warn_of(load_state_dict(*decoder, root_.at(key), "", strict_), root_.at(key));
+  }
+
+  void version(const char* key) {
+    const auto version = root_.find(key);
+    const std::string theirs = version && version->value().is_string() ? version->as_string() : "unknown";
+    if (theirs != kCheckpointLayoutVersion) {
+      log_info("ckpt",
+               "loading a decoder saved at version {}; the layout here is that of version {}",
+               theirs,
+               kCheckpointLayoutVersion);
+    }
+  }
+
+  void steps(const char* key, std::vector<int64_t>& steps) {
+    const at::Tensor saved = root_.at(key).as_tensor().to(at::kCPU, at::kLong).flatten();
+    if (saved.numel() != static_cast<int64_t>(steps.size())) {
+      throw DataError("{}: expected step counts of {} unets, got {}",
+                      root_.at(key).where(),
+                      steps.size(),
+                      saved.numel());
+    }
+    for (size_t i = 0; i < steps.size(); ++i) {
+      steps[i] = saved[static_cast<int64_t>(i)].item<int64_t>();
+    }
+  }
+
+  void extras() {}  // the caller's: the trainer has no use for them
+
+  void optimizer(const std::string& key, TrainedUnet* unet, int64_t /*steps*/) {
+    if (only_model_ || !unet) {
+      return;
+    }
+    const Cursor saved = root_.at(key);
+    if (saved.is_none()) {
+      throw DataError("{}: this stage was not trained when the checkpoint was made, but is now; train it "
+                      "on with the same /train/unet_training_mask, or load the weights alone",
+                      saved.where());
+    }
+    load_optimizer_state(saved, unet->parameters, unet->schedule, unet->optimizer);
+  }
+
+  // A schedule is a function of the step count and the config: nothing to take up.
+  void schedule(const std::string& /*key*/, TrainedUnet* /*unet*/, int64_t /*steps*/) {}
+
+  void averages(const char* key, TrainedUnets& unets) {
+    const auto saved = root_.find(key);
+    if (!only_model_ && !saved) {
+      log_warning("ckpt",
+                  "{}: no averaged weights (it was made with use_ema false): they begin as copies of the "
+                  "weights",
+                  root_.where());
+    }
+    const StateDict tensors = only_model_ || !saved ? StateDict() : saved->as_state_dict();
+    for (size_t i = 0; i < unets.size(); ++i) {
+      if (!unets[i]) {
+        continue;
+      }
+      AveragedUnet& average = *unets[i]->average;
+      if (tensors.empty()) {
+        average.ema.copy_from_online();
+        average.ema.set_counters(/*initted=*/false, /*step=*/0);
+      } else {
+        const std::string prefix = std::to_string(i) + ".";
+        warn_of(load_state_dict(
+                    *average.unet, tensors, prefix + "ema_model.", strict_, saved->where()),
+                *saved);
+        average.ema.set_counters(saved->at(prefix + "initted").as_double() != 0.0,
+                                 saved->at(prefix + "step").as_int());
+      }
+    }
+  }
+
+ private:
+  /// What a load that is not strict left out.
+  static void warn_of(const LoadReport& report, const Cursor& place) {
+    if (!report.missing.empty() || !report.unexpected.empty()) {
+      log_warning("ckpt",
+                  "{}: {} tensors of the model were not there and keep their values (the first: {}), {} "
+                  "have no place in it (the first: {})",
+                  place.where(),
+                  report.missing.size(),
+                  report.missing.empty() ? "-" : report.missing.front(),
+                  report.unexpected.size(),
+                  report.unexpected.empty() ? "-" : report.unexpected.front());
+    }
+  }
+
+  Cursor root_;
+  bool only_model_, strict_;
+};
+
+}  // namespace
+
+Dict DecoderTrainer::state(const Extras& extras) const {
+  const torch::NoGradGuard no_grad;
+  Writer writer(extras);
+  visit_state(*state_, writer);
+  return std::move(writer.out);
+}
+
+Dict DecoderTrainer::model_state(const Extras& extras) const {
+  Dict out;
+  out.set("version", kCheckpointLayoutVersion);
+  for (const auto& [key, value] : extras) {
+    out.set(key, value);
+  }
+  const AveragesInPlace averages(state_->decoder, state_->unets);
+  out.set("model", to_dict(state_dict(*state_->decoder)));
+  return out;
+}
+
+void DecoderTrainer::load_state(const Value& checkpoint,
+                                bool only_model,
+                                bool strict,
+                                const std::string& file) {
+  const torch::NoGradGuard no_grad;
+  Reader reader(Cursor(checkpoint, file), only_model, strict);
+  visit_state(*state_, reader);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT
+// What a DecoderTrainer is made of: seen by its own source files only.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "optim/ema.h"
+#include "optim/flat_parameters.h"
+#include "optim/lr_schedule.h"
+#include "optim/optimizer.h"
+#include "trainer/decoder_trainer.h"
+
+namespace dalle2 {
+
+/// The average of a unet: a network of its own and the rule by which it follows.
+struct AveragedUnet {
+  AveragedUnet(std::shared_ptr<UnetImpl> network, const FlatParameters& online, const EmaOptions& options)
+      : unet(std::move(network)), parameters(*unet), ema(online, parameters, options) {}
+
+  std::shared_ptr<UnetImpl> unet;
+  FlatParameters parameters;
+  Ema ema;
+};
+
+/// A unet that is trained, with all that belongs to it.
+struct TrainedUnet {
+  TrainedUnet(std::shared_ptr<UnetImpl> network,
+              const OptimizerOptions& optimizer_options,
+              const LrSchedule& lr_schedule,
+              double max_norm)
+      : unet(std::move(network)),
+        parameters(*unet),
+        gradients(parameters),
+        optimizer(parameters, optimizer_options),
+        schedule(lr_schedule),
+        max_grad_norm(max_norm) {}
+
+  std::shared_ptr<UnetImpl> unet;
+  FlatParameters parameters;
+  FlatGradients gradients;
+  Optimizer optimizer;
+  LrSchedule schedule;
+  double max_grad_norm;
+  std::unique_ptr<AveragedUnet> average;  ///< null without averages
+  at::Tensor grad_norm;                   ///< [] of the last update
+};
+
+struct DecoderTrainerState {
+  Decoder decoder;
+  at::Device device;
+  bool use_ema;
+  std::optional<int64_t> max_batch_size;
+  std::vector<std::unique_ptr<TrainedUnet>> unets;  ///< null where the stage is not trained
+  std::vector<int64_t> steps;                       ///< updates of each unet
+};
+
+/// Puts the averaged unets into the decoder for as long as it lives.
+class AveragesInPlace {
+ public:
+  AveragesInPlace(Decoder decoder, const std::vector<std::unique_ptr<TrainedUnet>>& unets);
+  ~AveragesInPlace();
+  AveragesInPlace(const AveragesInPlace&) = delete;
+  AveragesInPlace& operator=(const AveragesInPlace&) = delete;
+
+ private:
+  Decoder decoder_;
+  std::vector<std::shared_ptr<UnetImpl>> live_;  ///< null where nothing was swapped
+};
+
+}  // namespace dalle2
