@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: MIT
+#include "data/decoder_dataset.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+
+namespace dalle2 {
+namespace {
+
+std::string base_name(const std::string& url) {
+  if (url.starts_with("pipe:")) return url;
+  const size_t slash = url.rfind('/');
+  return slash == std::string::npos ? url : url.substr(slash + 1);
+}
+
+/// The field of that name, null without.
+std::string* find_field(GroupedSample& sample, const std::string& name) {
+  const auto found = sample.fields.find(name);
+  return found == sample.fields.end() ? nullptr : &found->second;
+}
+
+}  // namespace
+
+std::string Candidate::where() const { return fmt::format("shard {}, sample {}", shard, key); }
+
+DecoderDataset::Embeddings::Embeddings(std::string kind_,
+                                       std::string field_,
+                                       std::string none_,
+                                       std::string zero_)
+    : kind(std::move(kind_)),
+      field(std::move(field_)),
+      none(std::move(none_)),
+      zero(std::move(zero_)) {}
+
+/// Proves at the start what would else show as an empty epoch: that there are files, that they are for
+/// these shards, and that they have the model's width.
+void DecoderDataset::Embeddings::open(const std::optional<std::string>& url,
+                                      bool in_tar,
+                                      const LoaderOptions& options) {
+  if (!needed) return;
+  const std::string key = kind == "image" ? "img_embeddings_url" : "text_embeddings_url";
+  if (!url || url->empty()) {
+    if (in_tar) return;
+    throw ConfigError(
+        "/data/{}: No {} embeddings source specified.\n"
+        "  Give the folder of the .npy files, or set /data/embeddings_in_tar for shards that hold "
+        "<key>.{}.",
+        key, kind, field);
+  }
+  folder.emplace(*url, kind);
+  row_shape = folder->row_shape();
+  if (width && row_shape.back() != *width) {
+    throw DataError(
+        "{}: {} embeddings are {} wide, the model takes {}.\n"
+        "  Give embeddings of the encoder that the model is made for, or change the model's width.",
+        folder->paths().begin()->second, kind, row_shape.back(), *width);
+  }
+  const auto covered = std::count_if(
+      options.urls.begin(), options.urls.end(),
+      [&](const std::string& shard) { return folder->has(shard_number(shard)); });
+  if (covered == 0) {
+    throw DataError(
+        "/data/{}: none of the {} {} shards has an embedding file: {} files for shards {} to {}, first "
+        "shard {}.\n  The digits after the last '_' of a file must be the number of its shard.",
+        key, with_commas(static_cast<int64_t>(options.urls.size())), options.split,
+        with_commas(folder->file_count()), folder->paths().begin()->first,
+        folder->paths().rbegin()->first, options.urls.front());
+  }
+}
+
+/// The first embedding seen sets the shape; a batch cannot hold another.
+bool DecoderDataset::Embeddings::check_shape(const std::vector<int64_t>& shape,
+                                             const std::string& where,
+                                             DropLog& drops) {
+  if (row_shape.empty() && (!width || shape.back() == *width)) row_shape = shape;
+  if (shape == row_shape) return true;
+  const std::string expected =
+      row_shape.empty() ? fmt::format("width {}", *width) : shape_text(row_shape);
+  drops.add(drop::kWrongEmbeddingShape,
+            fmt::format("{}: {} embedding of shape {}, expected {}", where, kind, shape_text(shape),
+                        expected));
+  return false;
+}
+
+bool DecoderDataset::Embeddings::take(GroupedSample& sample,
+                                      int64_t index_width,
+                                      const std::string& where,
+                                      EmbeddingRow& row,
+                                      DropLog& drops) {
+  if (!needed) return true;
+  if (folder) {
+    const auto index = row_of_key(sample.key, index_width);
+    if (!index || *index >= rows->rows()) {
+      drops.add(none, index ? fmt::format("{}: row {} of {} rows", where, *index, rows->rows())
+                            : fmt::format("{}: the key does not end in {} digits", where,
+                                          index_width));
+      return false;
+    }
+    row = {rows, *index};
+  } else {
+    const std::string* content = find_field(sample, field);
+    // A plain .npy field is the image embedding.
+    if (content == nullptr && kind == "image") content = find_field(sample, "npy");
+    if (content == nullptr) {
+      drops.add(none, fmt::format("{}: no field {}", where, field));
+      return false;
+    }
+    try {
+      row = parse_embedding(*content, kind == "image" ? 1 : 2, fmt::format("{}.{}", where, field));
+    } catch (const DataError& error) {
+      drops.add(none, error.what());
+      return false;
+    }
+    if (!check_shape(row.rows->row_shape(), where, drops)) return false;
+  }
+  if (row.rows->is_zero(row.row)) {
+    drops.add(zero, fmt::format("{}: row {} is all zero", where, row.row));
+    return false;
+  }
+  return true;
+}
+
+DecoderDataset::DecoderDataset(const DecoderDataConfig& config, const LoaderOptions& options)
+    : options_(options), index_width_(config.index_width) {
+  if (options_.urls.empty()) {
+    throw DataError("the split \"{}\" has no shards.\n  Make more shards, or change /data/splits.",
+                    options_.split);
+  }
+  if (options_.shuffle && options_.resample) {
+    throw ConfigError(
+        "/data/resample_train: Cannot both resample and shuffle: resampling is random already.\n"
+        "  Set /data/shuffle_train to false.");
+  }
+  image_.needed = options_.need_image_embeds;
+  image_.width = options_.image_embed_dim;
+  text_.needed = options_.need_text_encodings;
+  text_.width = options_.text_embed_dim;
+  image_.open(config.img_embeddings_url, config.embeddings_in_tar, options_);
+  text_.open(config.text_embeddings_url, config.embeddings_in_tar, options_);
+}
+
+void DecoderDataset::start_epoch(int64_t epoch) {
+  reader_.reset();
+  shards_opened_ = 0;
+  opened_since_candidate_ = 0;
+  // Ranks read shards of their own, so their orders are drawn apart, too.
+  draws_of_shards_.emplace(options_.seed, epoch, "order of shards", options_.split,
+                           options_.rank.rank);
+  order_.resize(options_.urls.size());
+  std::iota(order_.begin(), order_.end(), size_t{0});
+  if (!options_.shuffle) return;
+  for (size_t i = order_.size(); i > 1; --i) {
+    std::swap(order_[i - 1], order_[(*draws_of_shards_)() % i]);
+  }
+}
+
+bool DecoderDataset::open_embeddings(Embeddings& embeddings, const std::string& url, DropLog& drops) {
+  embeddings.rows.reset();
+  if (!embeddings.folder) return true;
+  const int64_t shard = shard_number(url);
+  if (!embeddings.folder->has(shard)) {
+    drops.add(drop::kShardWithoutEmbeddings,
+              fmt::format("{}: no file for it in {}", url, embeddings.folder->folder()));
+    return false;
+  }
+  try {
+    embeddings.rows = embeddings.folder->load(shard);
+  } catch (const DataError& error) {
+    drops.add(drop::kShardWithoutEmbeddings, fmt::format("{}: {}", url, error.what()));
+    return false;
+  }
+  return embeddings.check_shape(embeddings.rows->row_shape(), embeddings.folder->path(shard), drops);
+}
+
+/// @return false at the end of the epoch
+bool DecoderDataset::open_next_shard(DropLog& drops) {
+  const int64_t shards = static_cast<int64_t>(options_.urls.size());
+  while (true) {
+    size_t index = 0;
+    if (options_.resample) {
+      // Ten times round without one sample: there is none.
+      if (opened_since_candidate_ >= 10 * shards + 10) return false;
+      index = (*draws_of_shards_)() % options_.urls.size();
+    } else {
+      if (shards_opened_ == shards) return false;
+      index = order_[static_cast<size_t>(shards_opened_)];
+    }
+    ++shards_opened_;
+    ++opened_since_candidate_;
+    const std::string& url = options_.urls[index];
+    shard_name_ = base_name(url);
+    if (!open_embeddings(image_, url, drops) || !open_embeddings(text_, url, drops)) continue;
+    try {
+      reader_ = open_shard(url, [this](const std::string& text) {
+        member_warnings_.add(drop::kRepeatedMember, fmt::format("{}: {}", shard_name_, text));
+      });
+      return true;
+    } catch (const DataError& error) {
+      std::error_code ignored;
+      const bool absent = is_local_url(url) && !std::filesystem::exists(local_path(url), ignored);
+      drops.add(absent ? drop::kAbsentShard : drop::kDamagedShard, error.what());
+    }
+  }
+}
+
+bool DecoderDataset::take_caption(GroupedSample& sample, Candidate& candidate, DropLog& drops) {
+  candidate.caption.clear();
+  if (std::string* text = find_field(sample, "txt")) {
+    candidate.caption = std::move(*text);
+    return true;
+  }
+  if (options_.need_captions) {
+    drops.add(drop::kNoCaption, fmt::format("{}: no field txt", candidate.where()));
+    return false;
+  }
+  if (!warned_of_caption_) {
+    log_warning("data", "{}: {} has no caption (field txt); it and others like it get an empty one",
+                options_.split, candidate.where());
+    warned_of_caption_ = true;
+  }
+  return true;
+}
+
+bool DecoderDataset::take(GroupedSample& sample, Candidate& candidate, DropLog& drops) {
+  candidate.shard = shard_name_;
+  candidate.key = sample.key;
+  candidate.ordinal = options_.resample ? shards_opened_ : 0;
+  std::string* picture = nullptr;
+  for (const char* name : {"jpg", "jpeg", "png", "webp"}) {
+    if (picture == nullptr) picture = find_field(sample, name);
+  }
+  if (picture == nullptr) {
+    drops.add(drop::kNoPicture,
+              fmt::format("{}: no field jpg, jpeg, png or webp", candidate.where()));
+    return false;
+  }
+  if (!take_caption(sample, candidate, drops)) return false;
+  const std::string where = candidate.where();
+  if (!image_.take(sample, index_width_, where, candidate.image_embed, drops)) return false;
+  if (!text_.take(sample, index_width_, where, candidate.text_encoding, drops)) return false;
+  candidate.picture = std::move(*picture);
+  return true;
+}
+
+bool DecoderDataset::next(Candidate& candidate) {
+  D2_CHECK(draws_of_shards_.has_value(), "start_epoch() comes before next()");
+  candidate = Candidate{};
+  DropLog drops;
+  bool found = false;
+  while (!found && (reader_ || open_next_shard(drops))) {
+    std::optional<GroupedSample> sample;
+    try {
+      sample = reader_->next();
+      drops.merge(std::exchange(member_warnings_, DropLog{}));
+      if (!sample) {
+        reader_.reset();
+        continue;
+      }
+    } catch (const DataError& error) {
+      drops.add(drop::kDamagedShard, error.what());
+      reader_.reset();
+      continue;
+    }
+    found = take(*sample, candidate, drops);
+  }
+  if (found) opened_since_candidate_ = 0;
+  candidate.dropped_before = std::move(drops);
+  return found;
+}
+
+}  // namespace dalle2

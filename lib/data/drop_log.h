@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+// What was left out of the data, by reason, with examples.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace dalle2 {
+
+/// Why samples (or whole shards) were left out, and how many: "broken picture" -> 3.
+using DropCounts = std::map<std::string, int64_t>;
+
+namespace drop {
+inline constexpr const char* kAbsentShard = "absent shard";
+inline constexpr const char* kDamagedShard = "damaged shard";
+inline constexpr const char* kShardWithoutEmbeddings = "shard without embeddings";
+inline constexpr const char* kNoPicture = "no picture";
+inline constexpr const char* kBrokenPicture = "broken picture";
+inline constexpr const char* kNoCaption = "no caption";
+inline constexpr const char* kNoImageEmbedding = "no image embedding";
+inline constexpr const char* kNoTextEmbedding = "no text embedding";
+inline constexpr const char* kZeroImageEmbedding = "zero image embedding";
+inline constexpr const char* kZeroTextEmbedding = "zero text embedding";
+inline constexpr const char* kWrongEmbeddingShape = "embedding of another shape";
+inline constexpr const char* kRepeatedMember = "repeated key or field";
+}  // namespace drop
+
+/// Drops on their way from where they happen to the batch that is handed out after them, where they
+/// are counted and told: the counts then do not depend on how far the threads have read ahead.
+class DropLog {
+ public:
+  /// @param text names the sample or shard and what is wrong with it
+  void add(const std::string& reason, std::string text);
+  void merge(DropLog&& later);
+  bool empty() const { return counts_.empty(); }
+  int64_t total() const;
+
+  /// Adds to `total` and `epoch`, and warns by the former of what is new: each of the first few of a reason, then at 100, 1000, ...
+  void report(const std::string& split, DropCounts& total, DropCounts& epoch) const;
+
+ private:
+  DropCounts counts_;
+  std::map<std::string, std::vector<std::string>> texts_;  // the first of each reason
+};
+
+/// "3 broken picture, 1 absent shard", "nothing was found" if empty.
+std::string describe_drops(const DropCounts& counts);
+
+}  // namespace dalle2

@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: MIT
+// How the threads keep the order: the dataset hands out candidates under a lock, each with its number;
+// threads decode them in any order; a decoded one waits until all before it are there, and only then
+// gets its place in a batch. Places, batches, drops and errors therefore follow the numbers alone.
+#include "data/loader.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "data/decoder_dataset.h"
+#include "data/preprocess.h"
+#include "data/sample_trace.h"
+#include "io/image.h"
+
+namespace dalle2 {
+namespace {
+
+/// A candidate on its way from the dataset to its batch.
+struct Item {
+  int64_t number = 0;  // in the epoch, those passed over counted
+  bool last = false;   // the end of the epoch, no sample
+  Candidate candidate;
+  Image picture;             // 8-bit, all transforms but ToTensor applied
+  std::string fault;         // why the picture cannot be used
+  std::exception_ptr error;  // what ends the epoch
+};
+
+/// A batch being filled.
+struct OpenBatch {
+  Batch batch;
+  int width = 0, height = 0;
+  int64_t assigned = 0, filled = 0;  // samples with a place; samples written to it
+  bool closed = false;
+  DropLog drops;  // up to its last sample
+};
+
+/// A sample and its place.
+struct Placement {
+  std::shared_ptr<OpenBatch> batch;
+  int64_t slot = 0;
+  Item item;
+};
+
+at::Tensor empty_like_rows(int64_t batch_size, const EmbeddingRow& row) {
+  std::vector<int64_t> shape = row.rows->row_shape();
+  shape.insert(shape.begin(), batch_size);
+  return at::empty(shape, at::kFloat);
+}
+
+void copy_embedding(const EmbeddingRow& row, int64_t slot, const at::Tensor& out) {
+  if (row.rows) row.rows->copy_row(row.row, out.data_ptr<float>() + slot * row.rows->row_numel());
+}
+
+/// Writes a sample to its place; several threads may fill one batch.
+void fill(const Placement& placement) {
+  const Batch& batch = placement.batch->batch;
+  const Image& picture = placement.item.picture;
+  const int64_t numel = int64_t{3} * picture.width * picture.height;
+  write_planes(picture, batch.images.data_ptr<float>() + placement.slot * numel);
+  copy_embedding(placement.item.candidate.image_embed, placement.slot, batch.image_embeds);
+  copy_embedding(placement.item.candidate.text_encoding, placement.slot, batch.text_encodings);
+}
+
+void close_batch(OpenBatch& open, int64_t position, DropLog&& drops) {
+  Batch& batch = open.batch;
+  for (at::Tensor* tensor : {&batch.images, &batch.image_embeds, &batch.text_encodings}) {
+    if (tensor->defined()) *tensor = tensor->narrow(0, 0, open.assigned);
+  }
+  batch.position = position;
+  open.drops = std::move(drops);
+  open.closed = true;
+}
+
+}  // namespace
+
+struct DecoderLoader::State {
+  State(const DecoderDataConfig& config, LoaderOptions given)
+      : options(std::move(given)),
+        workers(config.num_workers),
+        preprocess(config.preprocessing),
+        dataset(config, options) {
+    if (options.batch_size < 1 || workers < 0) {
+      throw ConfigError("/data: batch_size must be 1 or more, got {}; num_workers 0 or more, got {}.",
+                        options.batch_size, workers);
+    }
+    // Two batches a thread, as the reference's prefetch_factor.
+    window = 2 * std::max<int64_t>(workers, 1) * options.batch_size;
+  }
+  ~State() { stop(); }
+
+  void start(int64_t new_epoch, int64_t skip_samples);
+  void stop();
+  std::optional<Batch> next();
+
+  bool work_once();
+  bool reserve();
+  bool fetch(Item& item);
+  void prepare(Item& item) const;
+  void place(Item&& item);
+  void assign(Item&& item, std::vector<Placement>& placements);
+  bool pass_over(DropLog& drops);
+  OpenBatch& batch_for(const Item& item);
+  bool front_is_ready() const;
+  bool is_settled() const;
+  std::optional<Batch> finish();
+
+  const LoaderOptions options;
+  const int64_t workers;
+  const Preprocess preprocess;
+  int64_t window = 0;
+  int64_t epoch = 0;
+  bool started = false;
+  DropCounts dropped;        // of the caller's thread
+  DropCounts epoch_dropped;  // the same, of this epoch
+  std::vector<std::thread> threads;
+  std::atomic<bool> stopping = false;
+
+  std::mutex source_mutex;  // guards the next four
+  DecoderDataset dataset;
+  int64_t next_number = 0, skip_until = 0;
+  bool source_done = false;
+
+  std::mutex mutex;  // guards all below
+  std::condition_variable changed;
+  std::map<int64_t, Item> decoded;  // waiting for those before them
+  int64_t next_to_assign = 0;
+  int64_t in_flight = 0;    // candidates without a place yet
+  int64_t placed = 0;       // samples of the epoch that got one
+  int64_t unconsumed = 0;   // of them, not handed out yet
+  DropLog carry;            // drops since the last closed batch
+  std::deque<std::shared_ptr<OpenBatch>> batches;
+  bool ended = false;
+  std::exception_ptr error;
+};
+
+void DecoderLoader::State::stop() {
+  {
+    const std::lock_guard lock(mutex);
+    stopping = true;
+  }
+  changed.notify_all();
+  for (std::thread& thread : threads) thread.join();
+  threads.clear();
+}
+
+void DecoderLoader::State::start(int64_t new_epoch, int64_t skip_samples) {
+  stop();
+  stopping = false;
+  epoch = new_epoch;
+  dataset.start_epoch(epoch);
+  next_number = 0;
+  skip_until = std::max<int64_t>(skip_samples, 0);
+  source_done = false;
+  decoded.clear();
+  next_to_assign = skip_until;
+  in_flight = placed = unconsumed = 0;
+  carry = DropLog{};
+  batches.clear();
+  ended = false;
+  error = nullptr;
+  epoch_dropped.clear();
+  started = true;
+  for (int64_t i = 0; i < workers; ++i) {
+    threads.emplace_back([this] {
+      while (work_once()) {
+      }
+    });
+  }
+}
+
+/// One candidate from the dataset to its batch. @return false if there is no more to do
+bool DecoderLoader::State::work_once() {
+  if (!reserve()) return false;
+  Item item;
+  if (!fetch(item)) {
+    const std::lock_guard lock(mutex);
+    --in_flight;
+    return false;
+  }
+  if (!item.last && !item.error) prepare(item);
+  place(std::move(item));
+  return true;
+}
+
+/// Waits for room in the window of candidates that are ahead of the caller.
+bool DecoderLoader::State::reserve() {
+  std::unique_lock lock(mutex);
+  const auto over = [this] { return stopping || ended || error; };
+  if (workers > 0) {
+    changed.wait(lock, [&] { return over() || in_flight + unconsumed < window; });
+  }
+  if (over()) return false;
+  ++in_flight;
+  return true;
+}
+
+/// Passes over what an earlier run consumed. @return false if the epoch ended within it
+bool DecoderLoader::State::pass_over(DropLog& drops) {
+  Candidate candidate;
+  while (next_number < skip_until) {
+    if (stopping) return false;
+    const bool found = dataset.next(candidate);
+    drops.merge(std::move(candidate.dropped_before));
+    if (!found) return false;
+    ++next_number;
+  }
+  return true;
+}
+
+/// @return false if another thread has taken the end of the epoch
+bool DecoderLoader::State::fetch(Item& item) {
+  const std::lock_guard lock(source_mutex);
+  if (source_done) return false;
+  try {
+    DropLog passed;
+    item.last = !pass_over(passed) || !dataset.next(item.candidate);
+    passed.merge(std::move(item.candidate.dropped_before));
+    item.candidate.dropped_before = std::move(passed);
+  } catch (...) {
+    item.error = std::current_exception();
+  }
+  source_done = item.last || item.error != nullptr;
+  item.number = std::max(next_number, skip_until);
+  next_number = item.number + 1;
+  return true;
+}
+
+void DecoderLoader::State::prepare(Item& item) const {
+  const Candidate& candidate = item.candidate;
+  try {
+    SampleRandom random(options.seed, epoch, candidate.shard, candidate.key, candidate.ordinal);
+    item.picture = preprocess.apply(decode_image(candidate.picture, candidate.where()),
+                                    std::ref(random));
+  } catch (const DataError& broken) {
+    item.fault = broken.what();
+  } catch (...) {
+    item.error = std::current_exception();
+  }
+  item.candidate.picture = std::string();
+}
+
+/// Gives places to this item and to those that waited for it, and writes them.
+void DecoderLoader::State::place(Item&& item) {
+  std::vector<Placement> placements;
+  {
+    const std::lock_guard lock(mutex);
+    decoded.emplace(item.number, std::move(item));
+    for (auto next = decoded.begin(); next != decoded.end() && next->first == next_to_assign;
+         next = decoded.begin()) {
+      ++next_to_assign;
+      --in_flight;
+      if (!error && !ended) assign(std::move(next->second), placements);
+      decoded.erase(next);
+    }
+  }
+  std::exception_ptr failure;
+  try {
+    for (const Placement& placement : placements) fill(placement);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  {
+    const std::lock_guard lock(mutex);
+    for (const Placement& placement : placements) ++placement.batch->filled;
+    if (failure) {
+      error = failure;
+      batches.clear();
+    }
+  }
+  changed.notify_all();
+}
+
+/// Called in the order of the numbers, under the mutex.
+void DecoderLoader::State::assign(Item&& item, std::vector<Placement>& placements) {
+  if (item.error) {
+    error = item.error;
+    return;
+  }
+  Candidate& candidate = item.candidate;
+  carry.merge(std::move(candidate.dropped_before));
+  const bool partial = !batches.empty() && !batches.back()->closed;
+  const int64_t give_up = 10 * static_cast<int64_t>(options.urls.size()) + 10;
+  const bool hopeless = options.resample && placed == 0 && candidate.ordinal > give_up;
+  if (item.last || hopeless) {
+    if (partial) close_batch(*batches.back(), item.number, std::exchange(carry, DropLog{}));
+    ended = true;
+    return;
+  }
+  if (!item.fault.empty()) {
+    carry.add(drop::kBrokenPicture, item.fault);
+    return;
+  }
+  try {
+    OpenBatch& open = batch_for(item);
+    const int64_t slot = open.assigned++;
+    open.batch.keys.push_back(candidate.key);
+    open.batch.captions.push_back(std::move(candidate.caption));
+    ++placed;
+    ++unconsumed;
+    const int64_t position = item.number + 1;
+    placements.push_back({batches.back(), slot, std::move(item)});
+    if (open.assigned == options.batch_size) {
+      close_batch(open, position, std::exchange(carry, DropLog{}));
+    }
+  } catch (...) {
+    error = std::current_exception();
+  }
+}
+
+/// The batch that takes the item, a new one if need be.
+OpenBatch& DecoderLoader::State::batch_for(const Item& item) {
+  const Image& picture = item.picture;
+  if (batches.empty() || batches.back()->closed) {
+    auto open = std::make_shared<OpenBatch>();
+    open->width = picture.width;
+    open->height = picture.height;
+    open->batch.images =
+        at::empty({options.batch_size, 3, picture.height, picture.width}, at::kFloat);
+    const Candidate& first = item.candidate;
+    if (first.image_embed.rows) {
+      open->batch.image_embeds = empty_like_rows(options.batch_size, first.image_embed);
+    }
+    if (first.text_encoding.rows) {
+      open->batch.text_encodings = empty_like_rows(options.batch_size, first.text_encoding);
+    }
+    batches.push_back(std::move(open));
+  }
+  OpenBatch& open = *batches.back();
+  if (picture.width != open.width || picture.height != open.height) {
+    throw DataError(
+        "{}: the pictures of a batch differ in size: \"{}\" is {} x {}, \"{}\" is {} x {} pixels.\n"
+        "  Let /data/preprocessing end in one size: add \"Resize\": {{\"size\": S}} and \"CenterCrop\": "
+        "{{\"size\": S}}, or RandomResizedCrop, before ToTensor.",
+        options.split, open.batch.keys.front(), open.width, open.height, item.candidate.key,
+        picture.width, picture.height);
+  }
+  return open;
+}
+
+bool DecoderLoader::State::front_is_ready() const {
+  return !batches.empty() && batches.front()->closed &&
+         batches.front()->filled == batches.front()->assigned;
+}
+
+/// No batch will become ready any more.
+bool DecoderLoader::State::is_settled() const {
+  return (ended || error) && (batches.empty() || !batches.front()->closed);
+}
+
+std::optional<Batch> DecoderLoader::State::next() {
+  D2_CHECK(started, "start_epoch() comes before next()");
+  std::unique_lock lock(mutex);
+  while (!front_is_ready() && !is_settled()) {
+    if (workers > 0) {
+      changed.wait(lock);
+    } else {
+      lock.unlock();
+      work_once();
+      lock.lock();
+    }
+  }
+  if (!front_is_ready()) return finish();
+  const std::shared_ptr<OpenBatch> done = std::move(batches.front());
+  batches.pop_front();
+  unconsumed -= done->assigned;
+  lock.unlock();
+  changed.notify_all();
+
+  done->drops.report(options.split, dropped, epoch_dropped);
+  trace_samples(options.rank.rank, options.split, epoch, done->batch);
+  return std::move(done->batch);
+}
+
+/// The end of the epoch, under the mutex.
+std::optional<Batch> DecoderLoader::State::finish() {
+  if (error) std::rethrow_exception(error);
+  std::exchange(carry, DropLog{}).report(options.split, dropped, epoch_dropped);
+  if (placed == 0 && skip_until == 0) {
+    throw DataError(
+        "the split \"{}\" has no usable sample in {} shards ({} ...): {}.\n"
+        "  `dalle2-train shards check` tells what is wrong with the shards and their embeddings.",
+        options.split, options.urls.size(), options.urls.front(), describe_drops(epoch_dropped));
+  }
+  return std::nullopt;
+}
+
+DecoderLoader::DecoderLoader(const DecoderDataConfig& config, LoaderOptions options)
+    : state_(std::make_unique<State>(config, std::move(options))) {}
+
+DecoderLoader::~DecoderLoader() = default;
+
+void DecoderLoader::start_epoch(int64_t epoch, int64_t skip_samples) {
+  state_->start(epoch, skip_samples);
+}
+
+std::optional<Batch> DecoderLoader::next() { return state_->next(); }
+
+const DropCounts& DecoderLoader::dropped() const { return state_->dropped; }
+
+}  // namespace dalle2

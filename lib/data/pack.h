@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+// `shards make`: a folder of pictures with same-named .txt captions becomes tar shards.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace dalle2 {
+
+struct PackOptions {
+  /// Pictures a shard; 0: a tenth of all, 1000 at most, so that every split finds shards.
+  int64_t samples_per_shard = 0;
+  int64_t shard_width = 6;  ///< digits of the shard number, in file names and keys
+  int64_t index_width = 4;  ///< digits of the place in the shard, at the end of a key
+  bool white_ground = false;       ///< transparent pictures are laid on white and stored as PNG
+  bool need_captions = false;      ///< pictures without a caption are left out
+  bool first_line_only = false;    ///< of a caption (files that go on with translations)
+};
+
+struct PackProgress {
+  int64_t pictures = 0, total = 0;  ///< done, and of how many
+  std::string shard;                ///< the file at work
+};
+
+/// What became of a folder.
+struct PackReport {
+  struct Skipped {
+    std::string path, reason;
+  };
+  int64_t found = 0, packed = 0, without_caption = 0, whitened = 0;
+  int64_t shards_written = 0, shards_kept = 0;  ///< kept: they were there, and right
+  std::vector<Skipped> skipped;                 ///< pictures that are in no shard
+  std::map<std::string, int64_t> other_files;   ///< by extension: no pictures by name
+  bool stopped = false;                         ///< by a signal, after a whole shard
+};
+
+/// Packs the jpg, jpeg, png and webp files below `from`, sorted by path, into OUT/000000.tar and so on.
+/// A sample KEY has KEY.jpg (or png, webp, by content), KEY.txt and KEY.json (its source); the place of a
+/// picture that is left out stays empty. Shards that are there already are read through and kept if
+/// they hold what would be written, so an interrupted run is finished by running it again.
+/// @throws ConfigError (options that cannot hold), DataError (no pictures, folder cannot be read),
+/// ResourceError (disk full)
+PackReport pack_folder(const std::string& from,
+                       const std::string& out,
+                       const PackOptions& options,
+                       const std::function<void(const PackProgress&)>& progress = {});
+
+/// The report as lines for people.
+std::vector<std::string> describe_pack(const PackReport& report);
+
+}  // namespace dalle2

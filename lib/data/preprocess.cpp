@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: MIT
+#include "data/preprocess.h"
+
+#include <fmt/ranges.h>
+
+#include <array>
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr std::array<const char*, 5> kTransformNames = {
+    "RandomResizedCrop", "RandomHorizontalFlip", "Resize", "CenterCrop", "ToTensor"};
+
+const char* name_of(TransformKind kind) { return kTransformNames[static_cast<size_t>(kind)]; }
+
+/// SplitMix64's finaliser.
+uint64_t mix(uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+  return z ^ (z >> 31);
+}
+
+constexpr uint64_t kGoldenGamma = 0x9e3779b97f4a7c15ULL;
+
+uint64_t absorb(uint64_t state, uint64_t value) { return mix((state ^ value) + kGoldenGamma); }
+
+/// FNV-1a: a fixed hash, the same on every machine (std::hash is not).
+uint64_t hash_text(std::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325ULL;
+  for (const char c : text) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+  }
+  return hash;
+}
+
+/// ATen's uniform_ for one float: 24 random bits.
+float draw_uniform(const RandomBits& random, float from, float to) {
+  const float x = static_cast<float>(random() & 0xffffffU) * 0x1p-24F;
+  return x * (to - from) + from;
+}
+
+/// ATen's randint(0, count) for counts below 2^28.
+int draw_below(const RandomBits& random, int count) {
+  return static_cast<int>(random() % static_cast<uint32_t>(count));
+}
+
+int64_t height_of(const std::vector<int64_t>& size) { return size.front(); }
+int64_t width_of(const std::vector<int64_t>& size) { return size.back(); }
+
+void check_step(const TransformConfig& step) {
+  const std::string where = fmt::format("/data/preprocessing/{}", name_of(step.kind));
+  const bool has_size = step.kind == TransformKind::RandomResizedCrop ||
+                        step.kind == TransformKind::Resize ||
+                        step.kind == TransformKind::CenterCrop;
+  if (has_size) {
+    bool right = step.size.size() == 1 || step.size.size() == 2;
+    for (const int64_t side : step.size) right = right && side >= 1 && side <= 65535;
+    if (!right) {
+      throw ConfigError(
+          "{}/size: expected a side or [height, width] in pixels, 1 to 65535, got [{}].\n"
+          "  Write for example {{\"size\": 64}}.",
+          where, fmt::join(step.size, ", "));
+    }
+  }
+  if (step.kind != TransformKind::RandomResizedCrop) return;
+  const auto is_range = [](const std::vector<double>& range) {
+    return range.size() == 2 && range[0] >= 0 && range[0] <= range[1] && range[1] > 0 &&
+           std::isfinite(range[1]);
+  };
+  if (!is_range(step.scale)) {
+    throw ConfigError("{}/scale: expected [low, high] with 0 <= low <= high, got [{}].", where,
+                      fmt::join(step.scale, ", "));
+  }
+  if (!is_range(step.ratio) || step.ratio[0] <= 0) {
+    throw ConfigError("{}/ratio: expected [low, high] with 0 < low <= high, got [{}].", where,
+                      fmt::join(step.ratio, ", "));
+  }
+}
+
+}  // namespace
+
+SampleRandom::SampleRandom(int64_t seed,
+                           int64_t epoch,
+                           const std::string& shard,
+                           const std::string& key,
+                           int64_t ordinal)
+    : state_(kGoldenGamma) {
+  for (const uint64_t part : {static_cast<uint64_t>(seed), static_cast<uint64_t>(epoch),
+                              hash_text(shard), hash_text(key), static_cast<uint64_t>(ordinal)}) {
+    state_ = absorb(state_, part);
+  }
+}
+
+uint32_t SampleRandom::operator()() {
+  state_ += kGoldenGamma;
+  return static_cast<uint32_t>(mix(state_) >> 32);
+}
+
+CropBox random_resized_crop_box(int width,
+                                int height,
+                                const std::vector<double>& scale,
+                                const std::vector<double>& ratio,
+                                const RandomBits& random) {
+  const double area = static_cast<double>(height) * width;
+  const float low_share = static_cast<float>(scale[0]), high_share = static_cast<float>(scale[1]);
+  const float low_log = std::log(static_cast<float>(ratio[0]));
+  const float high_log = std::log(static_cast<float>(ratio[1]));
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    const double target_area = area * draw_uniform(random, low_share, high_share);
+    const double aspect = std::exp(draw_uniform(random, low_log, high_log));
+    const double w = std::nearbyint(std::sqrt(target_area * aspect));
+    const double h = std::nearbyint(std::sqrt(target_area / aspect));
+    if (w <= 0 || w > width || h <= 0 || h > height) continue;
+    CropBox box{0, 0, static_cast<int>(w), static_cast<int>(h)};
+    box.top = draw_below(random, height - box.height + 1);
+    box.left = draw_below(random, width - box.width + 1);
+    return box;
+  }
+  const double aspect = static_cast<double>(width) / height;
+  CropBox box{0, 0, width, height};
+  if (aspect < ratio[0]) {
+    box.height = static_cast<int>(std::nearbyint(width / ratio[0]));
+  } else if (aspect > ratio[1]) {
+    box.width = static_cast<int>(std::nearbyint(height * ratio[1]));
+  }
+  box.top = (height - box.height) / 2;
+  box.left = (width - box.width) / 2;
+  return box;
+}
+
+CropBox resized_size(int width, int height, const std::vector<int64_t>& size) {
+  if (size.size() == 2) {
+    return {0, 0, static_cast<int>(width_of(size)), static_cast<int>(height_of(size))};
+  }
+  const int short_side = static_cast<int>(size[0]);
+  const auto longer = [&](int long_in, int short_in) {
+    return static_cast<int>(static_cast<double>(size[0] * long_in) / short_in);
+  };
+  if (width <= height) return {0, 0, short_side, longer(height, width)};
+  return {0, 0, longer(width, height), short_side};
+}
+
+CropBox center_crop_box(int width, int height, const std::vector<int64_t>& size) {
+  // A side that is too small is padded first, (missing / 2) in front; a longer one is cut with the
+  // half rounded to even.
+  const auto start = [](int have, int want) {
+    if (want > have) return -((want - have) / 2);
+    return static_cast<int>(std::nearbyint((have - want) / 2.0));
+  };
+  const int crop_width = static_cast<int>(width_of(size));
+  const int crop_height = static_cast<int>(height_of(size));
+  return {start(width, crop_width), start(height, crop_height), crop_width, crop_height};
+}
+
+Preprocess::Preprocess(const std::vector<TransformConfig>& steps) {
+  bool is_tensor = false;
+  for (const TransformConfig& step : steps) {
+    check_step(step);
+    if (step.kind == TransformKind::ToTensor) {
+      is_tensor = true;
+      continue;
+    }
+    const bool resamples =
+        step.kind == TransformKind::RandomResizedCrop || step.kind == TransformKind::Resize;
+    if (is_tensor && resamples) {
+      log_warning("data",
+                  "/data/preprocessing: {} stands after ToTensor; it resamples the 8-bit picture "
+                  "all the same, as it does before ToTensor",
+                  name_of(step.kind));
+    }
+    steps_.push_back({step, resamples ? interpolation_from_name(step.interpolation)
+                                      : Interpolation::kBilinear});
+  }
+  if (!is_tensor) {
+    throw ConfigError(
+        "/data/preprocessing: there is no ToTensor, so pictures never become tensors.\n"
+        "  Add \"ToTensor\": true as the last step.");
+  }
+}
+
+Image Preprocess::apply(Image image, const RandomBits& random) const {
+  for (const Step& step : steps_) {
+    const TransformConfig& config = step.config;
+    switch (config.kind) {
+      case TransformKind::RandomResizedCrop: {
+        const CropBox box = random_resized_crop_box(image.width, image.height, config.scale,
+                                                    config.ratio, random);
+        image = crop_resize(image, box.left, box.top, box.width, box.height,
+                            static_cast<int>(width_of(config.size)),
+                            static_cast<int>(height_of(config.size)), step.interpolation);
+        break;
+      }
+      case TransformKind::RandomHorizontalFlip:
+        if (draw_uniform(random, 0, 1) < static_cast<float>(config.p)) {
+          image = flip_horizontally(image);
+        }
+        break;
+      case TransformKind::Resize: {
+        const CropBox to = resized_size(image.width, image.height, config.size);
+        if (to.width != image.width || to.height != image.height) {
+          image = crop_resize(image, 0, 0, image.width, image.height, to.width, to.height,
+                              step.interpolation);
+        }
+        break;
+      }
+      case TransformKind::CenterCrop: {
+        const CropBox box = center_crop_box(image.width, image.height, config.size);
+        image = crop(image, box.left, box.top, box.width, box.height);
+        break;
+      }
+      case TransformKind::ToTensor:
+        break;
+    }
+  }
+  return image;
+}
+
+void write_planes(const Image& image, float* out) {
+  static const std::array<float, 256> kUnit = [] {
+    std::array<float, 256> table{};
+    for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<float>(i) / 255.0F;
+    return table;
+  }();
+  const size_t plane = static_cast<size_t>(image.width) * static_cast<size_t>(image.height);
+  const uint8_t* pixel = image.pixels.data();
+  float* red = out;
+  float* green = out + plane;
+  float* blue = out + 2 * plane;
+  for (size_t i = 0; i < plane; ++i, pixel += 3) {
+    red[i] = kUnit[pixel[0]];
+    green[i] = kUnit[pixel[1]];
+    blue[i] = kUnit[pixel[2]];
+  }
+}
+
+}  // namespace dalle2

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+// data.preprocessing: torchvision's transforms on 8-bit pictures, and the picture as a tensor's values.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "config/data_config.h"
+#include "io/image.h"
+
+namespace dalle2 {
+
+/// Uniform 32-bit draws. With a std::mt19937 seeded as torch.manual_seed was, every transform draws
+/// what torchvision draws.
+using RandomBits = std::function<uint32_t()>;
+
+/// Draws addressed by what they are for (SplitMix64, Steele et al. 2014): one stream a sample, so that
+/// neither the order of the samples nor the number of threads changes a picture.
+class SampleRandom {
+ public:
+  /// @param ordinal tells apart repeated draws of one sample (resampling)
+  SampleRandom(int64_t seed,
+               int64_t epoch,
+               const std::string& shard,
+               const std::string& key,
+               int64_t ordinal);
+  uint32_t operator()();
+
+ private:
+  uint64_t state_;
+};
+
+/// A rectangle of a picture, pixels.
+struct CropBox {
+  int left = 0, top = 0, width = 0, height = 0;
+  bool operator==(const CropBox&) const = default;
+};
+
+/// torchvision's RandomResizedCrop.get_params: up to ten tries of a box with a share of the area in
+/// `scale` and an aspect in `ratio`, else the largest centred box whose aspect is within `ratio`.
+CropBox random_resized_crop_box(int width,
+                                int height,
+                                const std::vector<double>& scale,
+                                const std::vector<double>& ratio,
+                                const RandomBits& random);
+
+/// torchvision's Resize: [short side] or [height, width].
+/// @return width and height in a box at the origin
+CropBox resized_size(int width, int height, const std::vector<int64_t>& size);
+
+/// torchvision's CenterCrop, black where the picture is smaller. May reach outside the picture.
+CropBox center_crop_box(int width, int height, const std::vector<int64_t>& size);
+
+/// The steps of data.preprocessing, in their order.
+class Preprocess {
+ public:
+  /// @throws ConfigError naming the step: no ToTensor, a size or range that is none
+  explicit Preprocess(const std::vector<TransformConfig>& steps);
+
+  /// All steps but ToTensor. Steps that stand after ToTensor work on the 8-bit picture, too.
+  Image apply(Image image, const RandomBits& random) const;
+
+ private:
+  struct Step {
+    TransformConfig config;
+    Interpolation interpolation = Interpolation::kBilinear;
+  };
+  std::vector<Step> steps_;
+};
+
+/// ToTensor: [height, width, 3] bytes to [3, height, width] floats, value / 255.
+/// @param out room for 3 * height * width floats
+void write_planes(const Image& image, float* out);
+
+}  // namespace dalle2

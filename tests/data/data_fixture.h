@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+// What tests/parity/make_data.py wrote.
+#pragma once
+
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "io/atomic_file.h"
+#include "io/npy.h"
+
+namespace dalle2::test {
+
+/// Folder of the fixtures: fresh ones if DALLE2_PARITY_DIR holds them, else the committed.
+inline std::string data_fixture(const std::string& name) {
+  const char* fresh = std::getenv("DALLE2_PARITY_DIR");
+  if (fresh != nullptr && std::filesystem::is_directory(std::string(fresh) + "/data")) {
+    return std::string(fresh) + "/data/" + name;
+  }
+  return std::string(DALLE2_SOURCE_DIR) + "/tests/parity/fixtures/data/" + name;
+}
+
+inline nlohmann::json data_json(const std::string& name) {
+  return nlohmann::json::parse(read_file(data_fixture(name)));
+}
+
+}  // namespace dalle2::test

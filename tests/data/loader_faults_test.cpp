@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: MIT
+// Bad shards, pictures and embeddings: named, counted, left out.
+#include <torch/torch.h>
+
+#include <catch2/catch.hpp>
+#include <string>
+
+#include "base/error.h"
+#include "data/loader.h"
+#include "data/loader_support.h"
+#include "io/atomic_file.h"
+#include "support/captured_log.h"
+#include "support/temp_dir.h"
+#include "support/tiny_shards.h"
+
+using namespace dalle2;
+using namespace dalle2::test;
+using Catch::Matchers::Contains;
+using Keys = std::vector<std::string>;
+
+namespace {
+
+/// One epoch; the keys.
+Keys run(DecoderLoader& loader) {
+  loader.start_epoch(0);
+  return flat(keys_of(loader));
+}
+
+}  // namespace
+
+TEST_CASE("a broken picture is left out, named and counted; the run goes on") {
+  const TempDir folder;
+  Members members = tiny_members(0, 4);
+  members[2].second = "these are no pixels";
+  members[4].second.resize(members[4].second.size() / 2);
+  write_tar(folder / "shards/00000.tar", members);
+  for (const int64_t workers : {0, 3}) {
+    CapturedLog log;
+    DecoderLoader loader(config_with(workers), options_over(folder.path(), 1, 8));
+    CHECK(run(loader) == Keys{tiny_key(0, 0), tiny_key(0, 3)});
+    CHECK(loader.dropped() == DropCounts{{"broken picture", 2}});
+    CHECK(log.count("train: broken picture left out, shard 00000.tar, sample 000000001") == 1);
+    CHECK(log.count("(2 so far)") == 1);
+  }
+}
+
+TEST_CASE("absent and damaged shards are warnings, and whole samples before the damage count") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 3, 4);
+  std::filesystem::remove(folder / "shards/00000.tar");
+  const std::string path = folder / "shards/00001.tar";
+  const std::string content = read_file(path);
+  // Behind the third sample's picture: header and 512 bytes of content for each member.
+  write_file_atomically(path, content.substr(0, 512 * 2 * 5 + 300));
+  CapturedLog log;
+  DecoderLoader loader(config_with(2), options_over(folder.path(), 3, 8));
+  const Keys keys = run(loader);
+  CHECK(keys.size() == 6);
+  CHECK(keys[1] == tiny_key(1, 1));
+  CHECK(keys[2] == tiny_key(2, 0));
+  CHECK(loader.dropped() == DropCounts{{"absent shard", 1}, {"damaged shard", 1}});
+  CHECK(log.count("00000.tar") == 1);
+  CHECK(log.count("00001.tar") == 1);
+}
+
+TEST_CASE("a missing caption is empty with one warning, or drops the sample if captions are needed") {
+  const TempDir folder;
+  Members members = tiny_members(0, 4);
+  members.erase(members.begin() + 3);
+  members.erase(members.begin() + 4);
+  write_tar(folder / "shards/00000.tar", members);
+  LoaderOptions options = options_over(folder.path(), 1, 8);
+  {
+    CapturedLog log;
+    DecoderLoader loader(config_with(1), options);
+    loader.start_epoch(0);
+    const auto batch = loader.next();
+    REQUIRE(batch);
+    CHECK(batch->captions == Keys{"caption 000000000\n", "", "", "caption 000000003\n"});
+    CHECK(log.count("000000001 has no caption") == 1);
+    CHECK(log.lines().size() == 1);
+    CHECK(loader.dropped().empty());
+  }
+  options.need_captions = true;
+  CapturedLog log;
+  DecoderLoader loader(config_with(1), options);
+  CHECK(run(loader) == Keys{tiny_key(0, 0), tiny_key(0, 3)});
+  CHECK(loader.dropped() == DropCounts{{"no caption", 2}});
+}
+
+TEST_CASE("fields jpg, jpeg, png and webp are pictures, in this order; other samples are left out") {
+  const TempDir folder;
+  const std::string red = encode_png(plain_picture(4, 4, 255, 0, 0));
+  const std::string black = encode_png(plain_picture(4, 4, 0, 0, 0));
+  Members members;
+  for (const char* name : {"a.jpg", "b.JPEG", "c.png", "d.webp"}) members.emplace_back(name, red);
+  members.emplace_back("e.webp", black);
+  members.emplace_back("e.jpeg", red);
+  members.emplace_back("f.gif", red);
+  members.emplace_back("dir/g.h.jpg", red);  // its field is h.jpg
+  members.emplace_back("__meta__/i.jpg", red);
+  members.emplace_back("dir.x/k.jpg", red);
+  write_tar(folder / "shards/00000.tar", members);
+  CapturedLog log;
+  DecoderLoader loader(config_with(1), options_over(folder.path(), 1, 8));
+  loader.start_epoch(0);
+  const auto batch = loader.next();
+  REQUIRE(batch);
+  CHECK(batch->keys == Keys{"a", "b", "c", "d", "e", "dir.x/k"});
+  CHECK(batch->images.select(1, 0).min().item<float>() == 1.0F);
+  CHECK_FALSE(loader.next());
+  CHECK(loader.dropped() == DropCounts{{"no picture", 2}});
+}
+
+TEST_CASE("samples and shards without an embedding are left out by reason") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 4, 3);
+  std::filesystem::remove(folder / "img_emb/img_emb_00000.npy");
+  const std::vector<float> zero_second = {1, 1, 1, 0, -0.0F, 0};
+  write_npy_float32(folder / "img_emb/img_emb_00001.npy", {2, 3}, zero_second.data());
+  write_file_atomically(folder / "img_emb/img_emb_00002.npy", "not an array");
+  write_file_atomically(folder / "img_emb/README.txt", "the reference would stop here");
+  DecoderDataConfig config = config_with(2);
+  config.img_embeddings_url = folder / "img_emb";
+  LoaderOptions options = options_over(folder.path(), 4, 8);
+  options.urls.push_back(folder / "shards/named.tar");
+  options.need_image_embeds = true;
+  CapturedLog log;
+  DecoderLoader loader(config, options);
+  CHECK(run(loader) == Keys{tiny_key(1, 0), tiny_key(3, 0), tiny_key(3, 1), tiny_key(3, 2)});
+  CHECK(loader.dropped() == DropCounts{{"no image embedding", 1},
+                                       {"shard without embeddings", 3},
+                                       {"zero image embedding", 1}});
+  CHECK(log.count("000010002: row 2 of 2 rows") == 1);
+  CHECK(log.count("000010001: row 1 is all zero") == 1);
+}
+
+TEST_CASE("embeddings of another width are left out; of the wrong width for the model, an error at the start") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 3, 2);
+  write_tiny_embeddings(folder / "img_emb/img_emb_00001.npy", 1, 2, 5);
+  DecoderDataConfig config = config_with(1);
+  config.img_embeddings_url = folder / "img_emb";
+  LoaderOptions options = options_over(folder.path(), 3, 8);
+  options.need_image_embeds = true;
+  CapturedLog log;
+  DecoderLoader loader(config, options);
+  CHECK(run(loader).size() == 4);
+  CHECK(loader.dropped() == DropCounts{{"embedding of another shape", 1}});
+  options.image_embed_dim = 768;
+  CHECK_THROWS_WITH(DecoderLoader(config, options), Contains("are 3 wide, the model takes 768"));
+}
+
+TEST_CASE("embedding folders that cannot be right are errors at the start") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 2, 2);
+  LoaderOptions options = options_over(folder.path(), 2, 8);
+  options.need_image_embeds = true;
+  DecoderDataConfig config = config_with(1);
+  CHECK_THROWS_WITH(DecoderLoader(config, options), Contains("No image embeddings source specified"));
+  config.img_embeddings_url = folder / "absent";
+  CHECK_THROWS_WITH(DecoderLoader(config, options), Contains("cannot be read: No such file"));
+  config.img_embeddings_url = folder / "shards";
+  CHECK_THROWS_WITH(DecoderLoader(config, options), Contains("no embedding files"));
+  config.img_embeddings_url = "s3://bucket/emb";
+  CHECK_THROWS_AS(DecoderLoader(config, options), ConfigError);
+  config.img_embeddings_url = folder / "img_emb";
+  write_tiny_embeddings(folder / "img_emb/text_emb_00001.npy", 1, 2);
+  CHECK_THROWS_WITH(DecoderLoader(config, options), Contains("embeddings of two kinds"));
+  std::filesystem::remove(folder / "img_emb/text_emb_00001.npy");
+  write_tiny_embeddings(folder / "img_emb/img_emb_1.npy", 1, 2);
+  CHECK_THROWS_WITH(DecoderLoader(config, options), Contains("two embedding files for shard 1"));
+  std::filesystem::remove_all(folder / "img_emb");
+  write_tiny_embeddings(folder / "img_emb/img_emb_00077.npy", 77, 2);
+  CHECK_THROWS_WITH(DecoderLoader(config, options),
+                    Contains("none of the 2 train shards has an embedding file"));
+}
+
+TEST_CASE("an epoch without one usable sample is an error that counts the reasons") {
+  const TempDir folder;
+  Members members = tiny_members(0, 3);
+  members[0].second = members[2].second = "x";
+  members[4].first = "000000002.gif";
+  write_tar(folder / "shards/00000.tar", members);
+  LoaderOptions options = options_over(folder.path(), 2, 2);
+  for (const bool resample : {false, true}) {
+    for (const int64_t workers : {0, 2}) {
+      CapturedLog log;
+      options.resample = resample;
+      DecoderLoader loader(config_with(workers), options);
+      loader.start_epoch(0);
+      CHECK_THROWS_AS(loader.next(), DataError);
+      CHECK_THROWS_WITH(loader.next(), Contains("no usable sample") && Contains("broken picture") &&
+                                           Contains("no picture") && Contains("absent shard"));
+    }
+  }
+  // Nothing to decode at all.
+  options.resample = false;
+  options.urls = {folder / "shards/absent.tar"};
+  CapturedLog log;
+  DecoderLoader loader(config_with(1), options);
+  loader.start_epoch(0);
+  CHECK_THROWS_WITH(loader.next(), Contains("1 absent shard"));
+}
+
+TEST_CASE("pictures of different sizes in a batch name both and the remedy") {
+  const TempDir folder;
+  Members members = tiny_members(0, 4);
+  members[6].second = encode_png(plain_picture(5, 4, 1, 1, 1));
+  write_tar(folder / "shards/00000.tar", members);
+  for (const int64_t workers : {0, 3}) {
+    DecoderLoader loader(config_with(workers), options_over(folder.path(), 1, 2));
+    loader.start_epoch(0);
+    CHECK(loader.next()->keys == Keys{tiny_key(0, 0), tiny_key(0, 1)});
+    CHECK_THROWS_WITH(loader.next(), Contains("000000002") && Contains("4 x 4") &&
+                                         Contains("000000003") && Contains("5 x 4") &&
+                                         Contains("CenterCrop"));
+  }
+}
+
+TEST_CASE("many drops of one reason are told a few times, and counted all") {
+  const TempDir folder;
+  Members members;
+  for (int64_t row = 0; row < 250; ++row) members.emplace_back(tiny_key(0, row) + ".gif", "x");
+  members.emplace_back(tiny_key(0, 999) + ".png", encode_png(plain_picture(4, 4, 1, 2, 3)));
+  write_tar(folder / "shards/00000.tar", members);
+  CapturedLog log;
+  DecoderLoader loader(config_with(2), options_over(folder.path(), 1, 2));
+  CHECK(run(loader).size() == 1);
+  CHECK(loader.dropped() == DropCounts{{"no picture", 250}});
+  CHECK(log.count("no picture") == 11);
+  CHECK(log.count("left out 100 times so far") == 1);
+}
+
+TEST_CASE("repeated members are left out and named") {
+  const TempDir folder;
+  Members members = tiny_members(0, 2);
+  members.insert(members.begin() + 1, {tiny_key(0, 0) + ".png", "again"});
+  write_tar(folder / "shards/00000.tar", members);
+  CapturedLog log;
+  DecoderLoader loader(config_with(1), options_over(folder.path(), 1, 2));
+  CHECK(run(loader).size() == 2);
+  CHECK(loader.dropped() == DropCounts{{"repeated key or field", 1}});
+}
+
+TEST_CASE("a split without shards is an error that names it") {
+  LoaderOptions options;
+  options.split = "test";
+  CHECK_THROWS_WITH(DecoderLoader(config_with(1), options), Contains("\"test\" has no shards"));
+}

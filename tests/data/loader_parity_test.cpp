@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+// The reference's loader and ours over the same shards.
+#include <torch/torch.h>
+
+#include <catch2/catch.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "data/data_fixture.h"
+#include "data/loader.h"
+#include "data/preprocess.h"
+#include "support/captured_log.h"
+
+using namespace dalle2;
+using namespace dalle2::test;
+
+namespace {
+
+at::Tensor npy_tensor(const std::string& name) {
+  const NpyArray array = read_npy(data_fixture(name));
+  return torch::tensor(array.to_float32()).view(array.shape);
+}
+
+TransformConfig step(TransformKind kind, int64_t size) {
+  TransformConfig config;
+  config.kind = kind;
+  config.size = {size};
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("keys, captions, pictures and embeddings equal the reference's bit for bit") {
+  DecoderDataConfig config;
+  config.img_embeddings_url = data_fixture("img_emb");
+  config.text_embeddings_url = data_fixture("text_emb");
+  config.preprocessing = {step(TransformKind::Resize, 22), step(TransformKind::CenterCrop, 20),
+                          TransformConfig{}};
+  LoaderOptions options;
+  options.batch_size = 4;
+  for (const char* shard : {"002", "000", "009", "003", "001"}) {
+    options.urls.push_back(data_fixture("shards/") + shard + ".tar");
+  }
+  options.need_captions = options.need_image_embeds = options.need_text_encodings = true;
+  const auto stream = data_json("stream.json");
+  for (const int64_t workers : {0, 3}) {
+    config.num_workers = workers;
+    CapturedLog log;
+    DecoderLoader loader(config, options);
+    loader.start_epoch(0);
+    std::vector<at::Tensor> images, image_embeds, text_encodings;
+    for (const auto& expected : stream) {
+      const auto batch = loader.next();
+      REQUIRE(batch);
+      CHECK(batch->keys == expected["keys"].get<std::vector<std::string>>());
+      CHECK(batch->captions == expected["captions"].get<std::vector<std::string>>());
+      images.push_back(batch->images);
+      image_embeds.push_back(batch->image_embeds);
+      text_encodings.push_back(batch->text_encodings);
+    }
+    CHECK_FALSE(loader.next());
+    // Equal, not near: the decoder and the resampling are Pillow's to the bit.
+    CHECK(at::cat(images).equal(npy_tensor("images.npy")));
+    CHECK(at::cat(image_embeds).equal(npy_tensor("image_embeds.npy")));
+    CHECK(at::cat(text_encodings).equal(npy_tensor("text_encodings.npy")));
+    CHECK(loader.dropped() == DropCounts{{"broken picture", 1},
+                                         {"no image embedding", 1},
+                                         {"shard without embeddings", 2},
+                                         {"zero image embedding", 1},
+                                         {"zero text embedding", 1}});
+  }
+}
+
+TEST_CASE("under the same random bits, augmented pictures equal torchvision's bit for bit") {
+  TransformConfig crop = step(TransformKind::RandomResizedCrop, 16), flip;
+  crop.scale = {0.5, 1.0};
+  crop.ratio = {1.0, 1.0};
+  flip.kind = TransformKind::RandomHorizontalFlip;
+  const Preprocess preprocess({crop, flip, TransformConfig{}});
+  const NpyArray in = read_npy(data_fixture("augment_in.npy"));
+  const at::Tensor expected = npy_tensor("augment.npy");
+  const int height = static_cast<int>(in.shape[1]), width = static_cast<int>(in.shape[2]);
+  const size_t bytes = static_cast<size_t>(height) * static_cast<size_t>(width) * 3;
+  for (int64_t i = 0; i < in.shape[0]; ++i) {
+    const auto begin = in.bytes.begin() + static_cast<int64_t>(bytes) * i;
+    const Image picture{width, height, {begin, begin + static_cast<int64_t>(bytes)}};
+    std::mt19937 random(1000 + static_cast<uint32_t>(i));
+    const at::Tensor out = torch::empty({3, 16, 16});
+    write_planes(preprocess.apply(picture, std::ref(random)), out.data_ptr<float>());
+    INFO("picture " << i);
+    CHECK(out.equal(expected[i]));
+  }
+}

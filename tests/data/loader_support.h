@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "data/loader.h"
+
+namespace dalle2::test {
+
+/// Options over FOLDER/shards/00000.tar and so on.
+inline LoaderOptions options_over(const std::string& folder, int64_t shards, int64_t batch_size) {
+  LoaderOptions options;
+  options.batch_size = batch_size;
+  for (int64_t shard = 0; shard < shards; ++shard) {
+    options.urls.push_back(fmt::format("{}/shards/{:05d}.tar", folder, shard));
+  }
+  return options;
+}
+
+inline DecoderDataConfig config_with(int64_t workers) {
+  DecoderDataConfig config;
+  config.num_workers = workers;
+  return config;
+}
+
+/// The keys of what is left of an epoch, batch by batch.
+inline std::vector<std::vector<std::string>> keys_of(DecoderLoader& loader, size_t most = 100000) {
+  std::vector<std::vector<std::string>> batches;
+  while (batches.size() < most) {
+    auto batch = loader.next();
+    if (!batch) break;
+    batches.push_back(std::move(batch->keys));
+  }
+  return batches;
+}
+
+inline std::vector<std::string> flat(const std::vector<std::vector<std::string>>& batches) {
+  std::vector<std::string> keys;
+  for (const auto& batch : batches) keys.insert(keys.end(), batch.begin(), batch.end());
+  return keys;
+}
+
+}  // namespace dalle2::test

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: MIT
+#include "data/loader.h"
+
+#include <torch/torch.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <random>
+#include <set>
+#include <string>
+
+#include "base/error.h"
+#include "data/loader_support.h"
+#include "io/atomic_file.h"
+#include "support/captured_log.h"
+#include "support/temp_dir.h"
+#include "support/tiny_shards.h"
+
+using namespace dalle2;
+using namespace dalle2::test;
+using Catch::Matchers::Contains;
+using Keys = std::vector<std::string>;
+
+TEST_CASE("a batch holds pictures, captions and keys in the order of the shards") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 2, 3);
+  DecoderLoader loader(config_with(2), options_over(folder.path(), 2, 4));
+  loader.start_epoch(0);
+  const auto first = loader.next();
+  REQUIRE(first);
+  CHECK(first->keys == Keys{tiny_key(0, 0), tiny_key(0, 1), tiny_key(0, 2), tiny_key(1, 0)});
+  CHECK(first->captions[3] == "caption 000010000\n");
+  CHECK(first->images.sizes() == at::IntArrayRef({4, 3, 4, 4}));
+  CHECK(first->images.dtype() == torch::kFloat);
+  CHECK(first->images[2][0][0][0].item<float>() == 2.0F / 255.0F);
+  CHECK(first->images[3][1][3][3].item<float>() == 1.0F / 255.0F);
+  CHECK(first->images[3][2][1][2].item<float>() == 7.0F / 255.0F);
+  CHECK_FALSE(first->image_embeds.defined());
+  CHECK_FALSE(first->text_encodings.defined());
+  CHECK(first->position == 4);
+  const auto last = loader.next();
+  REQUIRE(last);
+  CHECK(last->size() == 2);
+  CHECK(last->images.sizes() == at::IntArrayRef({2, 3, 4, 4}));
+  CHECK(last->images.is_contiguous());
+  CHECK_FALSE(loader.next());
+  CHECK_FALSE(loader.next());
+  CHECK(loader.dropped().empty());
+}
+
+TEST_CASE("each sample comes once an epoch, in the same order for any number of threads") {
+  std::mt19937 random(7);
+  for (int round = 0; round < 12; ++round) {
+    const TempDir folder;
+    const int64_t shards = 1 + random() % 5;
+    std::filesystem::create_directories(folder / "shards");
+    size_t samples = 0;
+    for (int64_t shard = 0; shard < shards; ++shard) {
+      const int64_t rows = 1 + random() % 9;
+      samples += static_cast<size_t>(rows);
+      write_tar(fmt::format("{}/shards/{:05d}.tar", folder.path(), shard),
+                tiny_members(shard, rows), random() % 2 == 0);
+    }
+    LoaderOptions options = options_over(folder.path(), shards, 1 + random() % 6);
+    options.shuffle = random() % 2 == 0;
+    std::vector<std::vector<Keys>> orders;
+    for (const int64_t workers : {0, 1, 4}) {
+      DecoderLoader loader(config_with(workers), options);
+      loader.start_epoch(round);
+      orders.push_back(keys_of(loader));
+      const Keys keys = flat(orders.back());
+      CHECK(keys.size() == samples);
+      CHECK(std::set<std::string>(keys.begin(), keys.end()).size() == samples);
+    }
+    CHECK(orders[1] == orders[0]);
+    CHECK(orders[2] == orders[0]);
+  }
+}
+
+TEST_CASE("augmented pictures have the same bits for any number of threads, and change by epoch") {
+  const TempDir folder;
+  Members members;
+  for (int64_t row = 0; row < 13; ++row) {
+    members.emplace_back(tiny_key(0, row) + ".png",
+                         encode_png(busy_picture(24, 31, static_cast<uint32_t>(row))));
+  }
+  write_tar(folder / "shards/00000.tar", members);
+  TransformConfig crop, flip;
+  crop.kind = TransformKind::RandomResizedCrop;
+  crop.size = {12};
+  flip.kind = TransformKind::RandomHorizontalFlip;
+  const CapturedLog log;  // of the missing captions
+  std::vector<at::Tensor> images;
+  for (const auto& [workers, epoch] : {std::pair{0, 0}, {1, 0}, {4, 0}, {4, 1}}) {
+    DecoderDataConfig config = config_with(workers);
+    config.preprocessing = {crop, flip, TransformConfig{}};
+    DecoderLoader loader(config, options_over(folder.path(), 1, 13));
+    loader.start_epoch(epoch);
+    images.push_back(loader.next()->images);
+  }
+  CHECK(images[1].equal(images[0]));
+  CHECK(images[2].equal(images[0]));
+  CHECK_FALSE(images[3].equal(images[0]));
+  CHECK(images[0].size(2) == 12);
+}
+
+TEST_CASE("shards are shuffled by seed and epoch, whole") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 8, 2);
+  LoaderOptions options = options_over(folder.path(), 8, 16);
+  const auto order = [&](bool shuffle, int64_t seed, int64_t epoch, int rank) {
+    options.shuffle = shuffle;
+    options.seed = seed;
+    options.rank = {rank, 2};
+    DecoderLoader loader(config_with(1), options);
+    loader.start_epoch(epoch);
+    return flat(keys_of(loader));
+  };
+  const Keys plain = order(false, 0, 0, 0), mixed = order(true, 0, 0, 0);
+  CHECK(std::is_sorted(plain.begin(), plain.end()));
+  CHECK_FALSE(mixed == plain);
+  CHECK(order(true, 0, 0, 0) == mixed);
+  CHECK_FALSE(order(true, 0, 1, 0) == mixed);
+  CHECK_FALSE(order(true, 1, 0, 0) == mixed);
+  CHECK_FALSE(order(true, 0, 0, 1) == mixed);
+  for (size_t i = 0; i < mixed.size(); i += 2) {
+    CHECK(mixed[i].substr(0, 5) == mixed[i + 1].substr(0, 5));
+    CHECK(mixed[i].back() == '0');
+  }
+}
+
+TEST_CASE("resampling draws shards with replacement without end") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 3, 2);
+  LoaderOptions options = options_over(folder.path(), 3, 2);
+  options.resample = true;
+  DecoderLoader loader(config_with(2), options);
+  loader.start_epoch(0);
+  const auto batches = keys_of(loader, 90);
+  REQUIRE(batches.size() == 90);
+  std::map<std::string, int> counts;
+  bool twice_in_a_row = false;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    ++counts[batches[i][0]];
+    twice_in_a_row = twice_in_a_row || (i > 0 && batches[i] == batches[i - 1]);
+  }
+  CHECK(twice_in_a_row);
+  REQUIRE(counts.size() == 3);
+  // 30 of 90 expected, standard deviation 4.5: five of them either way.
+  for (const auto& [key, count] : counts) CHECK(std::abs(count - 30) < 23);
+
+  DecoderLoader again(config_with(0), options);
+  again.start_epoch(0);
+  CHECK(keys_of(again, 90) == batches);
+  options.shuffle = true;
+  CHECK_THROWS_WITH(DecoderLoader(config_with(1), options),
+                    Contains("Cannot both resample and shuffle"));
+}
+
+TEST_CASE("an epoch goes on where another loader stopped") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 4, 5);
+  write_file_atomically(folder / "broken.png", "x");
+  Members members = tiny_members(1, 5);
+  members[2].second = "no picture";
+  write_tar(folder / "shards/00001.tar", members);
+  LoaderOptions options = options_over(folder.path(), 4, 3);
+  options.shuffle = true;
+  const CapturedLog log;
+  DecoderLoader whole(config_with(2), options);
+  whole.start_epoch(3);
+  std::vector<int64_t> positions;
+  std::vector<Keys> batches;
+  while (auto batch = whole.next()) {
+    positions.push_back(batch->position);
+    batches.push_back(batch->keys);
+  }
+  CHECK(flat(batches).size() == 19);
+  CHECK(positions.back() == 20);
+  for (size_t cut = 0; cut < batches.size(); ++cut) {
+    DecoderLoader rest(config_with(3), options);
+    rest.start_epoch(3, positions[cut]);
+    CHECK(keys_of(rest) == std::vector<Keys>(batches.begin() + static_cast<long>(cut) + 1, batches.end()));
+  }
+}
+
+TEST_CASE("samples that are passed over are not decoded") {
+  const TempDir folder;
+  Members members = tiny_members(0, 4);
+  members[0].second = "no picture";  // would be dropped and counted if it were looked at
+  write_tar(folder / "shards/00000.tar", members);
+  DecoderLoader loader(config_with(1), options_over(folder.path(), 1, 2));
+  loader.start_epoch(0, 1);
+  CHECK(flat(keys_of(loader)) == Keys{tiny_key(0, 1), tiny_key(0, 2), tiny_key(0, 3)});
+  CHECK(loader.dropped().empty());
+  loader.start_epoch(0, 4);
+  CHECK_FALSE(loader.next());
+  loader.start_epoch(0, 400);
+  CHECK_FALSE(loader.next());
+}
+
+TEST_CASE("a loader can be left in the middle of an epoch, and begin another") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 6, 10);
+  LoaderOptions options = options_over(folder.path(), 6, 2);
+  DecoderLoader loader(config_with(4), options);
+  for (int64_t epoch = 0; epoch < 5; ++epoch) {
+    loader.start_epoch(epoch);
+    CHECK(loader.next()->keys == Keys{tiny_key(0, 0), tiny_key(0, 1)});
+  }
+  DecoderLoader unused(config_with(4), options);
+  DecoderLoader unread(config_with(4), options);
+  unread.start_epoch(0);
+  CHECK_THROWS_AS(unused.next(), std::logic_error);
+}
+
+TEST_CASE("image embeddings come from the file of the shard and the row of the key") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 2, 3);
+  DecoderDataConfig config = config_with(2);
+  config.img_embeddings_url = folder / "img_emb";
+  LoaderOptions options = options_over(folder.path(), 2, 6);
+  options.need_image_embeds = true;
+  options.image_embed_dim = 3;
+  DecoderLoader loader(config, options);
+  loader.start_epoch(0);
+  const auto batch = loader.next();
+  REQUIRE(batch);
+  CHECK(batch->image_embeds.equal(torch::tensor(
+      {{1, 1, 1}, {1, 2, 1}, {1, 3, 1}, {2, 1, 1}, {2, 2, 1}, {2, 3, 1}}, torch::kFloat)));
+}
+
+TEST_CASE("embeddings are taken from inside the shards") {
+  const TempDir folder;
+  Members members = tiny_members(0, 3);
+  const std::vector<float> text = {1, 2, 3, 4, 5, 6};
+  for (int64_t row = 0; row < 3; ++row) {
+    const std::vector<float> image = {static_cast<float>(row), 9};
+    const std::string key = tiny_key(0, row);
+    const auto at = members.begin() + 4 * row + 2;
+    // [2] and [1, 2], img_emb.npy and plain npy are all accepted.
+    const std::string name = row == 2 ? ".npy" : ".img_emb.npy";
+    const std::vector<int64_t> shape = row == 1 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{2};
+    const auto after = members.insert(at, {key + name, format_npy_float32(shape, image.data())});
+    members.insert(after, {key + ".text_emb.npy", format_npy_float32({3, 2}, text.data())});
+  }
+  write_tar(folder / "shards/00000.tar", members);
+  DecoderDataConfig config = config_with(1);
+  config.embeddings_in_tar = true;
+  LoaderOptions options = options_over(folder.path(), 1, 8);
+  options.need_image_embeds = options.need_text_encodings = true;
+  DecoderLoader loader(config, options);
+  loader.start_epoch(0);
+  const auto batch = loader.next();
+  REQUIRE(batch);
+  CHECK(batch->image_embeds.equal(torch::tensor({{0, 9}, {1, 9}, {2, 9}}, torch::kFloat)));
+  CHECK(batch->text_encodings.sizes() == at::IntArrayRef({3, 3, 2}));
+  CHECK(batch->text_encodings[2][1][0].item<float>() == 3);
+}
+
+TEST_CASE("consumed samples are traced by rank, a line a batch that was handed out") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 2, 3);
+  const std::string path = folder / "trace";
+  setenv("DALLE2_TRACE_SAMPLES", path.c_str(), 1);
+  LoaderOptions options = options_over(folder.path(), 2, 4);
+  options.split = "val";
+  options.rank = {3, 4};
+  DecoderLoader loader(config_with(2), options);
+  loader.start_epoch(5);
+  keys_of(loader, 1);
+  const std::string first =
+      R"({"rank":3,"split":"val","epoch":5,"keys":["000000000","000000001","000000002","000010000"]})"
+      "\n";
+  CHECK(read_file(path + ".rank3") == first);
+  keys_of(loader);
+  unsetenv("DALLE2_TRACE_SAMPLES");
+  CHECK(read_file(path + ".rank3") ==
+        first + R"({"rank":3,"split":"val","epoch":5,"keys":["000010001","000010002"]})" "\n");
+}
+
+TEST_CASE("shards come from a command's output") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 2, 3);
+  LoaderOptions options = options_over(folder.path(), 2, 4);
+  for (std::string& url : options.urls) url = "pipe:cat " + url;
+  options.urls.insert(options.urls.begin() + 1, "pipe:exit 7");
+  CapturedLog log;
+  DecoderLoader loader(config_with(2), options);
+  loader.start_epoch(0);
+  CHECK(flat(keys_of(loader)).size() == 6);
+  CHECK(log.count("the command failed with status 7") == 1);
+  CHECK(loader.dropped().size() == 1);
+
+  options.urls = {"http://localhost/00000.tar"};
+  DecoderLoader remote(config_with(1), options);
+  remote.start_epoch(0);
+  CHECK_THROWS_WITH(remote.next(), Contains("not available yet") && Contains("pipe:curl"));
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT
+#include "data/pack.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <opencv2/core/mat.hpp>
+#include <opencv2/imgcodecs.hpp>
+#include <string>
+
+#include "base/error.h"
+#include "data/loader.h"
+#include "data/loader_support.h"
+#include "data/shard_check.h"
+#include "io/atomic_file.h"
+#include "io/webdataset.h"
+#include "support/captured_log.h"
+#include "support/temp_dir.h"
+#include "support/tiny_shards.h"
+
+using namespace dalle2;
+using namespace dalle2::test;
+using Catch::Matchers::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+
+std::vector<GroupedSample> samples_of(const std::string& path) {
+  std::vector<GroupedSample> samples;
+  SampleReader reader(path);
+  while (auto sample = reader.next()) samples.push_back(std::move(*sample));
+  return samples;
+}
+
+/// Seven pictures (one of them broken), three captions, a text file without a picture and an svg.
+void fill_folder(const TempDir& folder) {
+  for (const char* name : {"a.png", "b/c.PNG", "b/d.png", "e.jpg", "f.png", "g.png"}) {
+    write_file_atomically(folder / "in" + "/" + name, encode_png(busy_picture(6, 5)));
+  }
+  write_file_atomically(folder / "in/h.jpeg", encode_jpeg(busy_picture(8, 8), 90));
+  write_file_atomically(folder / "in/f.png", "broken");
+  write_file_atomically(folder / "in/a.txt", "an a\nde=ein A\n");
+  write_file_atomically(folder / "in/b/c.txt", "a c\n");
+  write_file_atomically(folder / "in/h.txt", "\n");
+  write_file_atomically(folder / "in/lonely.txt", "x");
+  write_file_atomically(folder / "in/x.svg", "x");
+}
+
+}  // namespace
+
+TEST_CASE("a folder of pictures and captions becomes shards, and what is left out is reported") {
+  const TempDir folder;
+  fill_folder(folder);
+  PackOptions options;
+  options.samples_per_shard = 3;
+  std::vector<int64_t> done;
+  const PackReport report = pack_folder(folder / "in", folder / "out", options,
+                                        [&](const PackProgress& p) { done.push_back(p.pictures); });
+  CHECK(done == std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7});
+  CHECK(report.found == 7);
+  CHECK(report.packed == 6);
+  CHECK(report.without_caption == 4);
+  CHECK(report.shards_written == 3);
+  REQUIRE(report.skipped.size() == 1);
+  CHECK(report.skipped[0].path == "f.png");
+  CHECK_THAT(report.skipped[0].reason, Contains("neither JPEG, PNG nor WebP"));
+  CHECK(report.other_files == std::map<std::string, int64_t>{{".svg", 1}});
+
+  const auto first = samples_of(folder / "out/000000.tar");
+  REQUIRE(first.size() == 3);
+  CHECK(first[0].key == "0000000000");
+  CHECK(first[0].fields.at("txt") == "an a\nde=ein A");
+  CHECK(first[1].fields.at("png") == encode_png(busy_picture(6, 5)));
+  CHECK(first[1].fields.at("json") == R"({"source":"b/c.PNG","bytes":)" +
+                                          std::to_string(encode_png(busy_picture(6, 5)).size()) +
+                                          R"(,"white_ground":false})");
+  // e.jpg is a PNG by content; the place of the broken f.png stays empty.
+  const auto second = samples_of(folder / "out/000001.tar");
+  REQUIRE(second.size() == 2);
+  CHECK(second[0].fields.contains("png"));
+  CHECK(second[1].key == "0000010002");
+  CHECK(samples_of(folder / "out/000002.tar")[0].fields.contains("jpg"));
+
+  const auto lines = describe_pack(report);
+  CHECK_THAT(lines[0], Contains("6 of 7 pictures in 3 shards (3 written, 0 were there already)"));
+  CHECK_THAT(lines.back(), Contains("left out: f.png"));
+}
+
+TEST_CASE("packing again keeps right shards and mends the others") {
+  const TempDir folder;
+  fill_folder(folder);
+  PackOptions options;
+  options.samples_per_shard = 2;
+  pack_folder(folder / "in", folder / "out", options);
+  const std::string shard = read_file(folder / "out/000000.tar");
+  PackReport report = pack_folder(folder / "in", folder / "out", options);
+  CHECK(report.shards_kept == 4);
+  CHECK(report.shards_written == 0);
+  CHECK(report.packed == 6);
+
+  fs::remove(folder / "out/000002.tar");
+  write_file_atomically(folder / "out/000000.tar", shard.substr(0, shard.size() / 3));
+  write_file_atomically(folder / "in/h.txt", "now with a caption");
+  report = pack_folder(folder / "in", folder / "out", options);
+  CHECK(report.shards_kept == 1);
+  CHECK(report.shards_written == 3);
+  CHECK(read_file(folder / "out/000000.tar") == shard);
+  CHECK(report.packed == 6);
+  CHECK(samples_of(folder / "out/000003.tar")[0].fields.at("txt") == "now with a caption");
+}
+
+TEST_CASE("options choose captions and digits, and the default size gives every split shards") {
+  const TempDir folder;
+  fill_folder(folder);
+  PackOptions options;
+  options.need_captions = options.first_line_only = true;
+  options.shard_width = 5;
+  options.index_width = 2;
+  const PackReport report = pack_folder(folder / "in", folder / "out", options);
+  CHECK(report.packed == 2);
+  CHECK(report.shards_written == 7);
+  CHECK(samples_of(folder / "out/00000.tar")[0].fields.at("txt") == "an a");
+  CHECK(samples_of(folder / "out/00001.tar")[0].key == "0000100");
+  options.samples_per_shard = 101;
+  CHECK_THROWS_WITH(pack_folder(folder / "in", folder / "out", options),
+                    Contains("expected 1 to 100"));
+  CHECK_THROWS_WITH(pack_folder(folder / "absent", folder / "out", {}), Contains("cannot be read"));
+  fs::create_directories(folder / "empty");
+  CHECK_THROWS_WITH(pack_folder(folder / "empty", folder / "out", {}), Contains("no jpg, jpeg, png"));
+}
+
+TEST_CASE("a transparent ground becomes white, and opaque pictures stay as they are") {
+  const TempDir folder;
+  cv::Mat picture(4, 4, CV_8UC4, cv::Scalar(10, 20, 200, 0));  // BGRA
+  picture.at<cv::Vec4b>(1, 2) = {10, 20, 200, 255};
+  picture.at<cv::Vec4b>(3, 3) = {0, 0, 0, 51};
+  fs::create_directories(folder / "in");
+  REQUIRE(cv::imwrite(folder / "in/clear.png", picture));
+  cv::Mat opaque(4, 4, CV_8UC4, cv::Scalar(10, 20, 200, 255));
+  REQUIRE(cv::imwrite(folder / "in/opaque.png", opaque));
+  PackOptions options;
+  options.white_ground = true;
+  options.samples_per_shard = 10;
+  const PackReport report = pack_folder(folder / "in", folder / "out", options);
+  CHECK(report.whitened == 1);
+  const auto samples = samples_of(folder / "out/000000.tar");
+  const Image white = decode_image(samples[0].fields.at("png"), "clear");
+  const auto pixel = [&](size_t x, size_t y) {
+    return std::vector<uint8_t>(white.pixels.begin() + static_cast<long>(3 * (4 * y + x)),
+                                white.pixels.begin() + static_cast<long>(3 * (4 * y + x) + 3));
+  };
+  CHECK(pixel(0, 0) == std::vector<uint8_t>{255, 255, 255});
+  CHECK(pixel(2, 1) == std::vector<uint8_t>{200, 20, 10});
+  CHECK(pixel(3, 3) == std::vector<uint8_t>{204, 204, 204});
+  CHECK(samples[1].fields.at("png") == read_file(folder / "in/opaque.png"));
+  CHECK(pack_folder(folder / "in", folder / "out", options).shards_kept == 1);
+}
+
+TEST_CASE("packed shards load, and the check finds nothing wrong with them") {
+  const TempDir folder;
+  for (int i = 0; i < 20; ++i) {
+    const std::string path = folder / "in/" + std::to_string(i);
+    write_file_atomically(path + ".png", encode_png(plain_picture(4, 4, static_cast<uint8_t>(i), 0, 0)));
+    write_file_atomically(path + ".txt", "number " + std::to_string(i));
+  }
+  pack_folder(folder / "in", folder / "out", {});
+  const CheckReport check = check_shards({.urls = shards_in_folder(folder / "out")});
+  CHECK(check.shards.size() == 10);
+  CHECK(check.usable() == 20);
+  CHECK(describe_check(check).front() == "10 shards, 10 of them without fault");
+
+  DecoderDataConfig config = config_with(2);
+  config.webdataset_base_url = folder / "out/{}.tar";
+  config.end_shard = 9;
+  LoaderOptions options;
+  options.urls = shard_urls(config, split_shards(config, 0, {}).train, "train");
+  options.need_captions = true;
+  DecoderLoader loader(config, options);
+  loader.start_epoch(0);
+  CHECK(flat(keys_of(loader)).size() == 16);
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT
+#include "data/preprocess.h"
+
+#include <catch2/catch.hpp>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "data/data_fixture.h"
+#include "support/captured_log.h"
+#include "support/tiny_shards.h"
+
+using namespace dalle2;
+using namespace dalle2::test;
+using Catch::Matchers::Contains;
+using Sizes = std::vector<int64_t>;
+using Doubles = std::vector<double>;
+
+namespace {
+
+TransformConfig step(TransformKind kind, const Sizes& size = {}) {
+  TransformConfig config;
+  config.kind = kind;
+  config.size = size;
+  return config;
+}
+
+const TransformConfig kToTensor;
+
+/// No draw is expected.
+uint32_t no_draws() { throw std::logic_error("a deterministic transform drew a number"); }
+
+}  // namespace
+
+TEST_CASE("given the same random bits, crops are torchvision's") {
+  const auto crops = data_json("crops.json");
+  for (const auto& entry : crops["boxes"]) {
+    std::mt19937 random(entry["seed"].get<uint32_t>());
+    INFO(entry.dump());
+    const CropBox box = random_resized_crop_box(entry["width"], entry["height"],
+                                                entry["scale"].get<Doubles>(),
+                                                entry["ratio"].get<Doubles>(), std::ref(random));
+    const auto expected = entry["box"].get<std::vector<int>>();
+    CHECK(box == CropBox{expected[0], expected[1], expected[2], expected[3]});
+  }
+}
+
+TEST_CASE("resized and centre-cropped sizes are torchvision's") {
+  const auto crops = data_json("crops.json");
+  for (const auto& entry : crops["sizes"]) {
+    INFO(entry.dump());
+    const CropBox size =
+        resized_size(entry["width"], entry["height"], entry["size"].get<Sizes>());
+    CHECK(std::vector<int>{size.width, size.height} == entry["out"].get<std::vector<int>>());
+  }
+  for (const auto& entry : crops["centres"]) {
+    INFO(entry.dump());
+    const Sizes size = entry["size"];
+    const CropBox box = center_crop_box(entry["width"], entry["height"], size);
+    CHECK(box == CropBox{entry["left"], entry["top"], static_cast<int>(size.back()),
+                         static_cast<int>(size.front())});
+  }
+}
+
+TEST_CASE("random crops cover shares, aspects and places evenly") {
+  SampleRandom random(1, 2, "shard", "key", 0);
+  double share = 0, log_aspect = 0, place = 0, lowest = 1, highest = 0;
+  constexpr int kDraws = 20000, kWidth = 4000, kHeight = 3000;
+  for (int i = 0; i < kDraws; ++i) {
+    const CropBox box = random_resized_crop_box(kWidth, kHeight, {0.1, 0.5}, {0.8, 1.25},
+                                                std::ref(random));
+    const double area = 1.0 * box.width * box.height / (kWidth * kHeight);
+    share += area / kDraws;
+    lowest = std::min(lowest, area);
+    highest = std::max(highest, area);
+    log_aspect += std::log(1.0 * box.width / box.height) / kDraws;
+    place += 1.0 * box.left / (kWidth - box.width) / kDraws;
+    REQUIRE(box.top + box.height <= kHeight);
+  }
+  // Five standard deviations of a mean of 20000: uniform on [.1, .5] has .115, on +-.223 .129, on
+  // [0, 1] .289.
+  CHECK(share == Approx(0.3).margin(0.0041));
+  CHECK(log_aspect == Approx(0).margin(0.0046));
+  CHECK(place == Approx(0.5).margin(0.0103));
+  CHECK(lowest < 0.101);
+  CHECK(highest > 0.499);
+}
+
+TEST_CASE("a crop that never fits falls back to the centre within the ratio") {
+  std::mt19937 random(0);
+  // All of a 100 x 10 picture at aspects 3/4 to 4/3 never fits.
+  CHECK(random_resized_crop_box(100, 10, {1, 1}, {0.75, 4.0 / 3.0}, std::ref(random)) ==
+        CropBox{43, 0, 13, 10});
+  CHECK(random_resized_crop_box(10, 100, {1, 1}, {0.75, 4.0 / 3.0}, std::ref(random)) ==
+        CropBox{0, 43, 10, 13});
+  CHECK(random_resized_crop_box(11, 10, {3, 3}, {0.75, 4.0 / 3.0}, std::ref(random)) ==
+        CropBox{0, 0, 11, 10});
+}
+
+TEST_CASE("a flip happens with its probability") {
+  Image image = plain_picture(2, 1, 0, 0, 0);
+  image.pixels[0] = 255;
+  TransformConfig flip = step(TransformKind::RandomHorizontalFlip);
+  for (const double p : {0.0, 0.25, 0.5, 1.0}) {
+    flip.p = p;
+    const Preprocess preprocess({flip, kToTensor});
+    int flipped = 0;
+    for (int i = 0; i < 4000; ++i) {
+      const Image out =
+          preprocess.apply(image, SampleRandom(0, 0, "s", std::to_string(i), 0));
+      flipped += out.pixels[0] == 0 ? 1 : 0;
+    }
+    // Five standard deviations: sqrt(4000 p (1 - p)) is at most 31.6.
+    CHECK(std::abs(flipped - 4000 * p) <= 5 * std::sqrt(4000 * p * (1 - p)));
+  }
+}
+
+TEST_CASE("transforms follow each other in the order of the config") {
+  const Image image = busy_picture(30, 20);
+  const Preprocess crop_first({step(TransformKind::CenterCrop, {10}),
+                               step(TransformKind::Resize, {8}), kToTensor});
+  const Preprocess resize_first({step(TransformKind::Resize, {8}),
+                                 step(TransformKind::CenterCrop, {10}), kToTensor});
+  const Image small = crop_first.apply(image, no_draws);
+  CHECK(small.width == 8);
+  CHECK(small.height == 8);
+  const Image padded = resize_first.apply(image, no_draws);  // 12 x 8, padded to 10 high
+  CHECK(padded.width == 10);
+  CHECK(padded.height == 10);
+  CHECK(padded.pixels[0] == 0);
+  const Image wide = Preprocess({step(TransformKind::Resize, {5, 9}), kToTensor}).apply(image, no_draws);
+  CHECK(wide.width == 9);
+  CHECK(wide.height == 5);
+}
+
+TEST_CASE("a picture becomes planes of value / 255") {
+  Image image{2, 1, {0, 51, 255, 1, 2, 3}};
+  std::vector<float> planes(6);
+  write_planes(image, planes.data());
+  CHECK(planes == std::vector<float>{0, 1.0F / 255.0F, 51.0F / 255.0F, 2.0F / 255.0F, 1, 3.0F / 255.0F});
+}
+
+TEST_CASE("preprocessing that cannot work is refused with the remedy") {
+  using Steps = std::vector<TransformConfig>;
+  CHECK_THROWS_WITH(Preprocess(Steps{}), Contains("no ToTensor") && Contains("as the last step"));
+  CHECK_THROWS_WITH(Preprocess(Steps{step(TransformKind::Resize, {0}), kToTensor}),
+                    Contains("/data/preprocessing/Resize/size") && Contains("got [0]"));
+  CHECK_THROWS_WITH(Preprocess(Steps{step(TransformKind::CenterCrop), kToTensor}),
+                    Contains("/data/preprocessing/CenterCrop/size"));
+  CHECK_THROWS_WITH(Preprocess(Steps{step(TransformKind::Resize, {1, 2, 3}), kToTensor}),
+                    Contains("got [1, 2, 3]"));
+  TransformConfig crop = step(TransformKind::RandomResizedCrop, {8});
+  crop.scale = {0.9, 0.1};
+  CHECK_THROWS_WITH(Preprocess(Steps{crop, kToTensor}), Contains("/scale"));
+  crop.scale = {0.1, 0.9};
+  crop.ratio = {0, 1};
+  CHECK_THROWS_WITH(Preprocess(Steps{crop, kToTensor}), Contains("/ratio"));
+  crop.ratio = {1, 1};
+  crop.interpolation = "cubic-ish";
+  CHECK_THROWS_AS(Preprocess(Steps{crop, kToTensor}), ConfigError);
+  CapturedLog log;
+  const Preprocess late(Steps{kToTensor, step(TransformKind::Resize, {4})});
+  CHECK(log.count("Resize stands after ToTensor") == 1);
+  CHECK(late.apply(busy_picture(8, 8), no_draws).width == 4);
+}
+
+TEST_CASE("each part of a draw's address changes it, and nothing else does") {
+  const auto first = [](int64_t seed, int64_t epoch, const char* shard, const char* key, int64_t ordinal) {
+    SampleRandom random(seed, epoch, shard, key, ordinal);
+    return std::vector<uint32_t>{random(), random()};
+  };
+  const auto base = first(1, 2, "a", "b", 3);
+  CHECK(first(1, 2, "a", "b", 3) == base);
+  CHECK(base[0] != base[1]);
+  CHECK(first(0, 2, "a", "b", 3) != base);
+  CHECK(first(1, 0, "a", "b", 3) != base);
+  CHECK(first(1, 2, "x", "b", 3) != base);
+  CHECK(first(1, 2, "a", "x", 3) != base);
+  CHECK(first(1, 2, "a", "b", 0) != base);
+  CHECK(first(2, 1, "a", "b", 3) != base);
+  CHECK(first(1, 2, "b", "a", 3) != base);
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+#include "data/shard_check.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <filesystem>
+#include <string>
+
+#include "base/error.h"
+#include "io/atomic_file.h"
+#include "support/captured_log.h"
+#include "support/temp_dir.h"
+#include "support/tiny_shards.h"
+
+using namespace dalle2;
+using namespace dalle2::test;
+using Catch::Matchers::Contains;
+
+TEST_CASE("the check names what is wrong with each shard") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 6, 4);
+  Members members = tiny_members(1, 4);
+  members[0].second = "no picture";
+  members[2].first = tiny_key(1, 1) + ".gif";
+  members.erase(members.begin() + 7);                               // the caption of 1.3
+  members.emplace_back(tiny_key(0, 2) + ".png", members[4].second);  // a key of shard 0, no caption
+  members.emplace_back(tiny_key(0, 2) + ".png", "again");
+  write_tar(folder / "shards/00001.tar", members);
+  std::filesystem::remove(folder / "img_emb/img_emb_00002.npy");
+  write_tiny_embeddings(folder / "img_emb/img_emb_00003.npy", 3, 4, 5);
+  const std::vector<float> values = {1, 1, 1, 0, 0, 0, NAN, 1, 1};
+  write_npy_float32(folder / "img_emb/img_emb_00004.npy", {3, 3}, values.data());
+  const std::string whole = read_file(folder / "shards/00005.tar");
+  write_file_atomically(folder / "shards/00005.tar", whole.substr(0, 1024 * 5));
+  write_tiny_embeddings(folder / "img_emb/img_emb_00099.npy", 99, 4);
+
+  CheckOptions options;
+  options.urls = shards_in_folder(folder / "shards");
+  options.img_embeddings_url = folder / "img_emb";
+  const CheckReport report = check_shards(options);
+  REQUIRE(report.shards.size() == 6);
+  CHECK(report.shards[0].usable == 4);
+  CHECK(report.shards[0].narrowest == 4);
+  const ShardCheck& second = report.shards[1];
+  CHECK(second.samples == 5);
+  CHECK(second.broken_pictures == 1);
+  CHECK(second.no_picture == 1);
+  CHECK(second.no_caption == 2);
+  CHECK(second.repeated_keys == 1);
+  CHECK(second.repeated_members == 1);
+  CHECK(second.usable == 3);
+  CHECK_THAT(report.shards[2].image.fault, Contains("no image embedding file"));
+  CHECK(report.shards[2].usable == 0);
+  CHECK(report.shards[3].image.wrong_shape == 4);
+  CHECK(report.shards[3].usable == 0);
+  CHECK(report.shards[4].image.zero == 1);
+  CHECK(report.shards[4].image.not_finite == 1);
+  CHECK(report.shards[4].image.missing == 1);
+  CHECK(report.shards[4].usable == 1);
+  CHECK_FALSE(report.shards[5].fault.empty());
+  CHECK(report.shards[5].usable == 2);
+  CHECK(report.image_row_shape == std::vector<int64_t>{3});
+  CHECK(report.embedding_files == 6);
+  CHECK(report.unused_files == 1);
+  CHECK(report.usable() == 10);
+
+  options.threads = 1;
+  CHECK(describe_check(check_shards(options)) == describe_check(report));
+  std::string text;
+  for (const std::string& line : describe_check(report)) text += line + "\n";
+  CHECK_THAT(text, Contains("00001.tar: 5 samples, 3 usable: 1 without picture, 1 broken pictures, "
+                            "2 without caption, 1 repeated keys, 1 repeated members"));
+  CHECK_THAT(text, Contains("000040001: its image embedding is all zero"));
+  CHECK_THAT(text, Contains("6 shards, 1 of them without fault"));
+  CHECK_THAT(text, Contains("1 of 6 embedding files are for none of these shards"));
+}
+
+TEST_CASE("embeddings inside the shards are checked, too") {
+  const TempDir folder;
+  Members members = tiny_members(0, 3);
+  const std::vector<float> values = {1, 2, 3, 4};
+  members.insert(members.begin() + 2, {tiny_key(0, 0) + ".img_emb.npy", format_npy_float32({2}, values.data())});
+  members.insert(members.begin() + 5, {tiny_key(0, 1) + ".img_emb.npy", "no array"});
+  write_tar(folder / "00000.tar", members);
+  const CheckReport report = check_shards({.urls = {folder / "00000.tar"}, .embeddings_in_tar = true});
+  CHECK(report.shards[0].image.missing == 2);
+  CHECK(report.usable() == 1);
+  CHECK(report.image_row_shape == std::vector<int64_t>{2});
+}
+
+TEST_CASE("absent shards and empty folders are told") {
+  const TempDir folder;
+  const CheckReport report = check_shards({.urls = {folder / "00000.tar"}});
+  CHECK_THAT(report.shards[0].fault, Contains("No such file"));
+  CHECK_THROWS_WITH(shards_in_folder(folder.path()), Contains("no .tar file"));
+  CHECK_THROWS_WITH(shards_in_folder(folder / "absent"), Contains("cannot be read"));
+}
