@@ -195,26 +195,28 @@ bool TarReader::next(TarMember& member) {
 struct TarWriter::State {
   AtomicFile file;
   archive* handle = nullptr;
-  std::exception_ptr failure;  // of the file, carried through libarchive
+  std::exception_ptr failure;  // of the file, carried past libarchive
+  bool given_up = false;
 
   explicit State(const std::string& path) : file(path) {}
   ~State() {
+    given_up = true;
     if (handle != nullptr) {
-      archive_write_fail(handle);  // else freeing would try to write the end of the tar
-      archive_write_free(handle);
+      archive_write_free(handle);  // writes the end of the tar, to nowhere
     }
   }
 
-  static la_ssize_t write_block(archive* handle, void* self, const void* data, size_t size) {
+  /// Never fails towards libarchive, which leaks its buffers after a failure; check() tells instead.
+  static la_ssize_t write_block(archive*, void* self, const void* data, size_t size) {
     State& state = *static_cast<State*>(self);
     try {
-      state.file.write(data, size);
-      return static_cast<la_ssize_t>(size);
+      if (!state.given_up && !state.failure) {
+        state.file.write(data, size);
+      }
     } catch (...) {
       state.failure = std::current_exception();
-      archive_set_error(handle, EIO, "the file failed");
-      return -1;
     }
+    return static_cast<la_ssize_t>(size);
   }
 
   void check(int result, const std::string& what) {
