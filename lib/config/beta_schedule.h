@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The five noise schedules of the reference (model.md, section 3), torch-free so that a config can be checked.
+// The five noise schedules of the reference (model.md, section 3), torch-free so that a config can
+// be checked.
 #pragma once
 
 #include <cstdint>

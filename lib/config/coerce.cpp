@@ -37,7 +37,7 @@ std::optional<int64_t> whole(double value) {
 }
 
 std::optional<int64_t> integer_of(const std::string& text) {
-  static const std::regex kInteger("[-+]?[0-9]+(_[0-9]+)*(\\.0*)?");
+  static const std::regex kInteger("[-+]?[0-9]+(_[0-9]+)*(\\.0+)?");
   std::string digits = trimmed(text);
   if (!std::regex_match(digits, kInteger)) return std::nullopt;
   std::erase(digits, '_');
@@ -51,7 +51,8 @@ std::optional<int64_t> integer_of(const std::string& text) {
 
 std::optional<int64_t> as_integer(const Json& value) {
   if (value.is_boolean()) return value.get<bool>() ? 1 : 0;
-  if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX}) return std::nullopt;
+  if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX})
+    return std::nullopt;
   if (value.is_number_integer()) return value.get<int64_t>();
   if (value.is_number_float()) return whole(value.get<double>());
   if (value.is_string()) return integer_of(value.get<std::string>());
@@ -75,8 +76,9 @@ std::optional<bool> as_boolean(const Json& value) {
   }
   if (value.is_string()) {
     std::string word = value.get<std::string>();
-    std::transform(word.begin(), word.end(), word.begin(),
-                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    std::transform(word.begin(), word.end(), word.begin(), [](unsigned char c) {
+      return static_cast<char>(std::tolower(c));
+    });
     for (const char* yes : {"1", "on", "t", "true", "y", "yes"}) {
       if (word == yes) return true;
     }
@@ -93,8 +95,8 @@ std::string limits_text(const Limits& limits) {
     text = fmt::format("{} {}", limits.low_open ? ">" : ">=", limits.low);
   }
   if (std::isfinite(limits.high)) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : " and ", limits.high_open ? "<" : "<=",
-                        limits.high);
+    text += fmt::format(
+        "{}{} {}", text.empty() ? "" : " and ", limits.high_open ? "<" : "<=", limits.high);
   }
   return text;
 }

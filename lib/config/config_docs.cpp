@@ -100,13 +100,26 @@ std::string with_limits(const std::string& type, const Limits& limits) {
 template <class T>
 std::string type_text(const Limits& limits) {
   if constexpr (OptionalTraits<T>::is_optional) {
-    const std::string off = limits.false_is_null_ ? ", false or null" : " or null";
-    return type_text<typename OptionalTraits<T>::Value>(limits) + off;
+    using Value = typename OptionalTraits<T>::Value;
+    if constexpr (IsOneOrMany<Value>::value) {
+      // Null may stand for the whole and, where entries are optional, for each of them.
+      using Entry = typename ValueOf<Value>::Type;
+      if constexpr (OptionalTraits<Entry>::is_optional) {
+        return type_text<typename OptionalTraits<Entry>::Value>(limits) +
+               ", null, or a list of these";
+      }
+    }
+    const bool is_list = IsVector<Value>::value || IsOneOrMany<Value>::value;
+    const char* off = limits.false_is_null_ ? ", false or null"
+                      : is_list             ? ", or null"
+                                            : " or null";
+    return type_text<Value>(limits) + off;
   } else if constexpr (std::is_same_v<T, std::vector<TransformConfig>>) {
     return "object";
   } else if constexpr (IsVector<T>::value) {
     const std::string item = type_text<typename ValueOf<T>::Type>(limits);
     if (limits.one_is_list_) return item + ", or a list";
+    if (item == "object") return "list of objects";
     const std::string count = limits.least > 0 && limits.least == limits.most
                                   ? fmt::format("list of {}: ", limits.most)
                                   : "list of: ";
@@ -149,8 +162,12 @@ class Tables {
   void note(bool, const std::string&, const std::string&) {}
 
   template <class T>
-  static std::string section_of(T value, const std::string& path, const std::string& title) {
+  static std::string section_of(T value,
+                                const std::string& path,
+                                const std::string& title,
+                                const std::string& first_row = "") {
     Tables tables(path);
+    tables.rows_ = first_row;
     value.fields(tables);
     std::string text = fmt::format("\n## {}\n", title);
     if constexpr (requires { T::kDoc; }) text += fmt::format("\n{}\n", T::kDoc);
@@ -166,8 +183,11 @@ class Tables {
  private:
   template <class Member>
   void row(const char* key, const std::string& initial, const char* doc, const Limits& limits) {
-    rows_ += fmt::format("| `{}` | {} | {} | {}{} |\n", key, escaped(type_text<Member>(limits)),
-                         escaped(initial), escaped(doc),
+    rows_ += fmt::format("| `{}` | {} | {} | {}{} |\n",
+                         key,
+                         escaped(type_text<Member>(limits)),
+                         escaped(initial),
+                         escaped(doc),
                          limits.unavailable == nullptr ? "" : " *Not available yet.*");
   }
 
@@ -188,16 +208,27 @@ class Tables {
 
   template <class... Alternatives>
   void alternatives(std::variant<Alternatives...>*, const std::string& path) {
-    const char* key = TagTraits<std::variant<Alternatives...>>::key;
-    ((below_ += section_of(Alternatives{}, path,
-                           fmt::format("`{}` with `\"{}\": \"{}\"`", path, key, Alternatives::kTag))),
-     ...);
+    using Traits = TagTraits<std::variant<Alternatives...>>;
+    const bool none_is_default = Traits::key == std::string("load_from");
+    std::string initial = none_is_default ? "`null`" : "";
+    const auto add = [&](auto alternative) {
+      const std::string tag = fmt::format("`\"{}\"`", alternative.kTag);
+      if (initial.empty()) initial = tag;
+      below_ += section_of(
+          alternative,
+          path,
+          fmt::format("`{}` with `\"{}\": \"{}\"`", path, Traits::key, alternative.kTag),
+          fmt::format("| `{}` | {} | {} | {} |\n", Traits::key, tag, initial, Traits::doc));
+    };
+    (add(Alternatives{}), ...);
   }
 
   static std::string transforms(const std::string& path) {
     std::string text = fmt::format(
-        "\n## `{}`\n\nAn object: the name of a transform -> an object with its arguments, or `true` for "
-        "none, or `false` to leave it out. They are applied in the order of their keys; `ToTensor` is "
+        "\n## `{}`\n\nAn object: the name of a transform -> an object with its arguments, or "
+        "`true` for "
+        "none, or `false` to leave it out. They are applied in the order of their keys; `ToTensor` "
+        "is "
         "needed.\n\n| transform | argument | type | default | meaning |\n|---|---|---|---|---|\n",
         path);
     for (size_t i = 0; i < enum_names<TransformKind>.size(); ++i) {

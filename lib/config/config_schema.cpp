@@ -25,7 +25,9 @@ void add_limits(Json& schema, const Limits& limits) {
   }
 }
 
-Json any_of(std::vector<Json> schemas) { return Json{{"anyOf", std::move(schemas)}}; }
+Json any_of(std::vector<Json> schemas) {
+  return Json{{"anyOf", std::move(schemas)}};
+}
 
 Json transforms_schema() {
   Json properties = Json::object();
@@ -81,8 +83,10 @@ Json type_schema(const Limits& limits) {
   if constexpr (OptionalTraits<T>::is_optional) {
     using Value = typename OptionalTraits<T>::Value;
     std::vector<Json> schemas;
-    if constexpr (IsVariant<Value>::value) schemas.push_back(VariantSchema<Value>::make(true));
-    else schemas.push_back(type_schema<Value>(limits));
+    if constexpr (IsVariant<Value>::value)
+      schemas.push_back(VariantSchema<Value>::make(true));
+    else
+      schemas.push_back(type_schema<Value>(limits));
     if (limits.false_is_null_) schemas.push_back(Json{{"const", false}});
     schemas.push_back(Json{{"type", "null"}});
     return any_of(std::move(schemas));
@@ -148,8 +152,9 @@ class Schema {
   template <class Member>
   void describe(const char* key, const char* doc, const Limits& limits) {
     properties[key] = type_schema<Member>(limits);
-    properties[key]["description"] =
-        limits.unavailable == nullptr ? std::string(doc) : fmt::format("{} Not available yet.", doc);
+    properties[key]["description"] = limits.unavailable == nullptr
+                                         ? std::string(doc)
+                                         : fmt::format("{} Not available yet.", doc);
   }
 };
 
@@ -169,18 +174,20 @@ Json struct_schema(T value) {
 
 std::string config_schema(const std::string& kind) {
   if (kind == "prior" || kind == "vae") {
-    throw ConfigError("the schema of \"{}\" is not available yet: this version trains decoders only",
-                      kind);
+    throw ConfigError(
+        "the schema of \"{}\" is not available yet: this version trains decoders only", kind);
   }
   if (kind != "decoder") {
-    throw ConfigError("no kind \"{}\" of config; known are \"decoder\", \"prior\" and \"vae\"", kind);
+    throw ConfigError("no kind \"{}\" of config; known are \"decoder\", \"prior\" and \"vae\"",
+                      kind);
   }
-  Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
-                 {"title", "dalle2-train decoder config"},
-                 {"$comment",
-                  "Generated from lib/config. The strict form: the program also takes \"3\" and 8.0 "
-                  "for integers, \"1e-4\" for numbers, 0, 1, \"yes\" and \"no\" for booleans, and "
-                  "ignores unknown keys with a warning."}};
+  Json schema = {
+      {"$schema", "https://json-schema.org/draft/2020-12/schema"},
+      {"title", "dalle2-train decoder config"},
+      {"$comment",
+       "Generated from lib/config. The strict form: the program also takes \"3\" and 8.0 "
+       "for integers, \"1e-4\" for numbers, 0, 1, \"yes\" and \"no\" for booleans, and "
+       "ignores unknown keys with a warning."}};
   schema.update(struct_schema(TrainDecoderConfig{}));
   schema["properties"]["$schema"] = Json{{"type", "string"}};
   return schema.dump(2) + "\n";

@@ -22,13 +22,15 @@ void check_embedding_sources(const TrainDecoderConfig& config,
                  "(or set embeddings_in_tar to true)");
   }
   if (clip && text && text_url && image_url) {
-    faults.error("/decoder/clip",
-                 "Loaded clip, but also provided text_embeddings_url and img_embeddings_url. This is "
-                 "redundant. Remove the clip model or the text embeddings");
+    faults.error(
+        "/decoder/clip",
+        "Loaded clip, but also provided text_embeddings_url and img_embeddings_url. This is "
+        "redundant. Remove the clip model or the text embeddings");
   }
   if (clip && !text && image_url) {
-    faults.error("/decoder/clip", "Loaded clip, but also provided img_embeddings_url. This is "
-                                  "redundant. Remove the clip model or the embeddings");
+    faults.error("/decoder/clip",
+                 "Loaded clip, but also provided img_embeddings_url. This is "
+                 "redundant. Remove the clip model or the embeddings");
   }
   if (text_url && !text) {
     faults.error("/data/text_embeddings_url",
@@ -43,6 +45,19 @@ void check_embedding_sources(const TrainDecoderConfig& config,
     faults.error("/data/img_embeddings_url",
                  "No image embeddings source specified: give img_embeddings_url, set "
                  "embeddings_in_tar to true, or set decoder.unconditional to true");
+  }
+}
+
+// Guidance compares with what the unet makes of no condition, which only dropout teaches it.
+void check_guidance(const TrainDecoderConfig& config, Faults& faults) {
+  const bool taught =
+      config.decoder.image_cond_drop_prob > 0 || config.decoder.text_cond_drop_prob > 0;
+  const std::vector<double>& scales = config.train.cond_scale.values();
+  const bool asked = std::any_of(scales.begin(), scales.end(), [](double s) { return s != 1; });
+  if (asked && !taught) {
+    faults.error("/train/cond_scale",
+                 "must be 1: classifier-free guidance needs decoder.image_cond_drop_prob or "
+                 "decoder.text_cond_drop_prob above 0");
   }
 }
 
@@ -96,9 +111,11 @@ void check_sections(const TrainDecoderConfig& config, const DecoderPlan& plan, F
   if (decoder && data) check_embedding_sources(config, plan, faults);
   // Lengths need only the number of unets, which a fault elsewhere in the decoder leaves alone.
   if (train && !config.decoder.unets.empty()) TrainRules(config, faults).check();
+  if (decoder && train) check_guidance(config, faults);
   if (data && train && config.data.resample_train && !config.train.epoch_samples) {
-    faults.warn("/train/epoch_samples",
-                "resample_train draws without end, so the first epoch never ends: set epoch_samples");
+    faults.warn(
+        "/train/epoch_samples",
+        "resample_train draws without end, so the first epoch never ends: set epoch_samples");
   }
 }
 

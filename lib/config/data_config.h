@@ -25,55 +25,67 @@ struct SplitConfig {
     D2_FIELD(train, "Share of the shards to train on.", within(0, 1));
     D2_FIELD(val, "Share of the shards to validate on.", within(0, 1));
     D2_FIELD(test, "Share of the shards kept for test samples and metrics.", within(0, 1));
-    f.check(std::abs(train + val + test - 1) <= 1e-6, "",
+    f.check(std::abs(train + val + test - 1) <= 1e-6,
+            "",
             "train, val and test must sum to 1.0, found: " + std::to_string(train + val + test));
   }
 };
 
 /// Names as in torchvision; JSON key order is the order of application.
 enum class TransformKind {
-  RandomResizedCrop, RandomHorizontalFlip, Resize, CenterCrop, ToTensor,
+  RandomResizedCrop,
+  RandomHorizontalFlip,
+  Resize,
+  CenterCrop,
+  ToTensor,
 };
 template <>
-inline constexpr std::array enum_names<TransformKind> = {"RandomResizedCrop", "RandomHorizontalFlip",
-                                                         "Resize", "CenterCrop", "ToTensor"};
+inline constexpr std::array enum_names<TransformKind> = {
+    "RandomResizedCrop", "RandomHorizontalFlip", "Resize", "CenterCrop", "ToTensor"};
 
 struct TransformConfig {
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
   TransformKind kind = TransformKind::ToTensor;
-  std::vector<int64_t> size;              ///< [side] or [height, width], pixels
-  std::vector<double> scale = {0.08, 1.0};          ///< RandomResizedCrop: share of the area
+  std::vector<int64_t> size;                ///< [side] or [height, width], pixels
+  std::vector<double> scale = {0.08, 1.0};  ///< RandomResizedCrop: share of the area
   std::vector<double> ratio = {3.0 / 4.0, 4.0 / 3.0};
   std::string interpolation = "bilinear";
-  double p = 0.5;                         ///< RandomHorizontalFlip
+  double p = 0.5;  ///< RandomHorizontalFlip
 
   /// Only the arguments of its own kind.
   void fields(auto& f) {
     const bool crops = kind == TransformKind::RandomResizedCrop;
     if (crops) {
-      D2_REQUIRED(size, "Side of the result in pixels, or [height, width].",
+      D2_REQUIRED(size,
+                  "Side of the result in pixels, or [height, width].",
                   at_least(1).entries(1, 2).one_is_list());
-      D2_FIELD(scale, "Range [low, high] of the cut-out's share of the image's area.",
+      D2_FIELD(scale,
+               "Range [low, high] of the cut-out's share of the image's area.",
                above(0).entries(2));
-      D2_FIELD(ratio, "Range [low, high] of the cut-out's width divided by its height.",
+      D2_FIELD(ratio,
+               "Range [low, high] of the cut-out's width divided by its height.",
                above(0).entries(2));
       f.check(scale[0] <= scale[1], "scale", "must be a range [low, high] with low <= high");
       f.check(ratio[0] <= ratio[1], "ratio", "must be a range [low, high] with low <= high");
     } else if (kind == TransformKind::Resize) {
-      D2_REQUIRED(size, "Length of the shorter side in pixels, or [height, width].",
+      D2_REQUIRED(size,
+                  "Length of the shorter side in pixels, or [height, width].",
                   at_least(1).entries(1, 2).one_is_list());
     } else if (kind == TransformKind::CenterCrop) {
-      D2_REQUIRED(size, "Side of the centre that is kept, in pixels, or [height, width].",
+      D2_REQUIRED(size,
+                  "Side of the centre that is kept, in pixels, or [height, width].",
                   at_least(1).entries(1, 2).one_is_list());
     }
     if (crops || kind == TransformKind::Resize) {
-      D2_FIELD(interpolation, "Resampling filter, by name or by Pillow's number.",
-               one_of({"nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"})
-                   .index_is_word());
+      D2_FIELD(
+          interpolation,
+          "Resampling filter, by name or by Pillow's number.",
+          one_of({"nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"}).index_is_word());
     }
     if (kind == TransformKind::RandomHorizontalFlip) {
-      D2_FIELD(p, "Probability of mirroring an image. (The reference drops it: always 0.5.)",
+      D2_FIELD(p,
+               "Probability of mirroring an image. (The reference drops it: always 0.5.)",
                within(0, 1));
     }
   }
@@ -105,7 +117,7 @@ struct DecoderDataConfig {
   bool resample_train = false;
   std::vector<TransformConfig> preprocessing = {TransformConfig{}};
   // Extensions
-  bool embeddings_in_tar = false;      ///< take <key>.img_emb.npy / <key>.text_emb.npy from the shards
+  bool embeddings_in_tar = false;  ///< take <key>.img_emb.npy / <key>.text_emb.npy from the shards
 
   void fields(auto& f) {
     D2_REQUIRED(webdataset_base_url,
@@ -120,32 +132,39 @@ struct DecoderDataConfig {
              "The same for text encodings; allowed only if a unet has `cond_on_text_encodings`. An "
              "empty text is none.",
              any_value().local());
-    D2_FIELD(num_workers, "Threads that read and decode, per process; 0 reads in the main thread. "
-                          "The order of the samples does not depend on it.",
+    D2_FIELD(num_workers,
+             "Threads that read and decode, per process; 0 reads in the main thread. "
+             "The order of the samples does not depend on it.",
              at_least(0));
     D2_FIELD(batch_size, "Samples per step and process.", at_least(1));
     D2_FIELD(start_shard, "Number of the first shard.", at_least(0));
     D2_FIELD(end_shard, "Number of the last shard, included.", at_least(0));
     D2_FIELD(shard_width, "Digits of the shard number in the file name.", within(1, 18));
-    D2_FIELD(index_width, "Trailing digits of a sample's key that name its embedding's row.",
+    D2_FIELD(index_width,
+             "Trailing digits of a sample's key that name its embedding's row.",
              within(1, 18));
-    D2_REQUIRED(splits, "Shares of the shards for training, validation and test; `{}` for the "
-                        "defaults.");
+    D2_REQUIRED(splits,
+                "Shares of the shards for training, validation and test; `{}` for the "
+                "defaults.");
     D2_FIELD(shuffle_train, "Read the training shards in a new order each epoch (seeded).");
-    D2_FIELD(resample_train, "Draw training shards with replacement, without end; bound the epoch "
-                             "with `train.epoch_samples`. Excludes `shuffle_train`.");
+    D2_FIELD(resample_train,
+             "Draw training shards with replacement, without end; bound the epoch "
+             "with `train.epoch_samples`. Excludes `shuffle_train`.");
     D2_FIELD(preprocessing,
              "Transforms of each picture, applied in the order of their keys (see below).");
     D2_FIELD(embeddings_in_tar,
              "Extension: take the embeddings from the shards themselves, as "
              "`<key>.img_emb.npy` and, for text conditioned unets, `<key>.text_emb.npy`.");
-    f.check(count_braces(webdataset_base_url) == 1, "webdataset_base_url",
+    f.check(count_braces(webdataset_base_url) == 1,
+            "webdataset_base_url",
             "must contain {} exactly once, where the shard number goes, got \"" +
                 webdataset_base_url + "\"");
-    f.check(start_shard <= end_shard, "end_shard",
+    f.check(start_shard <= end_shard,
+            "end_shard",
             "must not be less than start_shard (" + std::to_string(start_shard) + "), got " +
                 std::to_string(end_shard));
-    f.check(!(shuffle_train && resample_train), "resample_train",
+    f.check(!(shuffle_train && resample_train),
+            "resample_train",
             "Cannot both resample and shuffle: set shuffle_train (default true) or "
             "resample_train to false");
   }

@@ -64,19 +64,25 @@ inline std::string word_list(const std::vector<std::string>& words) {
 /// What a value of T has to be: "an integer", "one of "l1" "l2"", "a list".
 template <class T>
 std::string expectation(const Limits& limits) {
-  if constexpr (std::is_same_v<T, bool>) return "true or false";
-  else if constexpr (std::is_same_v<T, int64_t>) return "an integer";
-  else if constexpr (std::is_same_v<T, double>) return "a number";
+  if constexpr (std::is_same_v<T, bool>)
+    return "true or false";
+  else if constexpr (std::is_same_v<T, int64_t>)
+    return "an integer";
+  else if constexpr (std::is_same_v<T, double>)
+    return "a number";
   else if constexpr (std::is_same_v<T, std::string>) {
     if (!limits.words.empty()) return "one of " + word_list(limits.words);
     return limits.false_is_null_ ? "a path, or false or null for none" : "a string";
-  } else if constexpr (std::is_enum_v<T>) return "one of " + enum_list<T>();
-  else if constexpr (IsVector<T>::value) return "a list";
+  } else if constexpr (std::is_enum_v<T>)
+    return "one of " + enum_list<T>();
+  else if constexpr (IsVector<T>::value)
+    return "a list";
   else if constexpr (IsOneOrMany<T>::value)
     return expectation<typename ValueOf<T>::Type>(limits) + " or a list";
   else if constexpr (OptionalTraits<T>::is_optional)
     return expectation<typename OptionalTraits<T>::Value>(limits);
-  else return "an object";
+  else
+    return "an object";
 }
 
 }  // namespace dalle2

@@ -15,8 +15,8 @@ namespace dalle2 {
 /// The layer of the Inception network whose features are compared.
 enum class InceptionFeature { k64, k192, k768, k2048, logits_unbiased };
 template <>
-inline constexpr std::array enum_names<InceptionFeature> = {"64", "192", "768", "2048",
-                                                            "logits_unbiased"};
+inline constexpr std::array enum_names<InceptionFeature> = {
+    "64", "192", "768", "2048", "logits_unbiased"};
 enum class LpipsNet { vgg, alex, squeeze };
 template <>
 inline constexpr std::array enum_names<LpipsNet> = {"vgg", "alex", "squeeze"};
@@ -40,8 +40,8 @@ struct FidConfig {
     D2_FIELD(feature, "Layer of the Inception network.");
     D2_FIELD(reset_real_features, "Forget the real images' features on a reset.");
     D2_FIELD(normalize, "Images are floats in [0, 1]; leave false, they are bytes here.");
-    D2_FIELD(input_img_size, "Channels, height and width the network expects.",
-             at_least(1).entries(3));
+    D2_FIELD(
+        input_img_size, "Channels, height and width the network expects.", at_least(1).entries(3));
     D2_FIELD(feature_extractor_weights_path, "File with the network's weights.", not_empty());
     D2_FIELD(antialias, "Smooth images when they are shrunk for the network.");
   }
@@ -78,8 +78,8 @@ struct KidConfig {
   void fields(auto& f) {
     D2_FIELD(feature, "Layer of the Inception network.");
     D2_FIELD(subsets, "Subsets that are drawn.", at_least(1));
-    D2_FIELD(subset_size, "Samples of a subset; at most `evaluate.n_evaluation_samples`.",
-             at_least(1));
+    D2_FIELD(
+        subset_size, "Samples of a subset; at most `evaluate.n_evaluation_samples`.", at_least(1));
     D2_FIELD(degree, "Degree of the polynomial kernel.", at_least(1));
     D2_FIELD(gamma, "Scale of the kernel's product; null for 1 / features.", above(0));
     D2_FIELD(coef, "Constant of the kernel.", above(0));
@@ -117,13 +117,16 @@ struct DecoderEvaluateConfig {
 
   void fields(auto& f) {
     D2_FIELD(n_evaluation_samples, "Images drawn for the metrics.", at_least(1));
-    D2_FIELD(FID, "Arguments of the Fréchet inception distance; null switches it off.",
+    D2_FIELD(FID,
+             "Arguments of the Fréchet inception distance; null switches it off.",
              not_yet(kMetricsHint));
     D2_FIELD(IS, "Arguments of the inception score; null switches it off.", not_yet(kMetricsHint));
-    D2_FIELD(KID, "Arguments of the kernel inception distance; null switches it off.",
+    D2_FIELD(KID,
+             "Arguments of the kernel inception distance; null switches it off.",
              not_yet(kMetricsHint));
     D2_FIELD(LPIPS, "Arguments of LPIPS; null switches it off.", not_yet(kMetricsHint));
-    f.check(!KID || KID->subset_size <= n_evaluation_samples, "KID/subset_size",
+    f.check(!KID || KID->subset_size <= n_evaluation_samples,
+            "KID/subset_size",
             "must not exceed n_evaluation_samples (" + std::to_string(n_evaluation_samples) +
                 "), got " + std::to_string(KID.value_or(KidConfig{}).subset_size));
   }

@@ -29,7 +29,8 @@ class Faults {
   bool has_error_under(const std::string& pointer) const;
   /// Makes each warning an error (`--strict`).
   void promote_warnings();
-  /// @throws ConfigError "ORIGIN: N problems\n  /pointer: text\n...", at most 50 lines; nothing if none
+  /// @throws ConfigError "ORIGIN: N problems\n  /pointer: text\n...", at most 50 lines; nothing if
+  /// none
   void throw_if_any(const std::string& origin) const;
 
  private:

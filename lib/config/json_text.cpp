@@ -13,8 +13,8 @@ namespace {
 struct Level {
   bool is_object = false;
   std::set<std::string> keys;
-  std::string key;      // the latest, of an object
-  int64_t index = -1;   // of a list
+  std::string key;     // the latest, of an object
+  int64_t index = -1;  // of a list
 
   std::string part() const { return is_object ? pointer_part(key) : std::to_string(index); }
 };
@@ -72,7 +72,8 @@ Json parse_json(const std::string& text, const std::string& origin, Faults& faul
 void apply_override(Json& root, const std::string& assignment) {
   const size_t equals = assignment.find('=');
   if (equals == std::string::npos || assignment[0] != '/') {
-    throw ConfigError("--set \"{}\": expected /pointer=value, e.g. --set /train/lr=3e-4", assignment);
+    throw ConfigError("--set \"{}\": expected /pointer=value, e.g. --set /train/lr=3e-4",
+                      assignment);
   }
   const std::string pointer = assignment.substr(0, equals);
   const std::string text = assignment.substr(equals + 1);
@@ -95,8 +96,8 @@ void apply_override(Json& root, const std::string& assignment) {
     }
     *at = std::move(value);
   } catch (const Json::exception& error) {
-    throw ConfigError("--set \"{}\": no such place in the config: {}", assignment,
-                      without_prefix(error.what()));
+    throw ConfigError(
+        "--set \"{}\": no such place in the config: {}", assignment, without_prefix(error.what()));
   }
 }
 

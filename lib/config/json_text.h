@@ -18,7 +18,8 @@ using Json = nlohmann::ordered_json;
 Json parse_json(const std::string& text, const std::string& origin, Faults& faults);
 
 /// Applies `--set /pointer=value` (value as JSON, else as text), making objects on its way.
-/// @throws ConfigError if it is not of that form or leads into something that is not an object or list
+/// @throws ConfigError if it is not of that form or leads into something that is not an object or
+/// list
 void apply_override(Json& root, const std::string& assignment);
 
 /// A value for messages, at most 60 characters.

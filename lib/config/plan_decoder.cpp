@@ -10,7 +10,9 @@
 namespace dalle2 {
 namespace {
 
-std::string at(const char* key, size_t index) { return fmt::format("/decoder/{}/{}", key, index); }
+std::string at(const char* key, size_t index) {
+  return fmt::format("/decoder/{}/{}", key, index);
+}
 
 class Planner {
  public:
@@ -24,7 +26,8 @@ class Planner {
       return plan;
     }
     if (config_.unconditional && config_.clip) {
-      faults_.error("/decoder/clip", "clip must not be given if doing unconditional image training");
+      faults_.error("/decoder/clip",
+                    "clip must not be given if doing unconditional image training");
     }
     if (config_.timesteps < 1) {
       error("timesteps", fmt::format("must be >= 1, got {}", config_.timesteps));
@@ -79,9 +82,12 @@ class Planner {
     }
     sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
     if (sizes.size() != count_) {
-      return error(key, fmt::format("the number of unets ({}) and of different image sizes ({}: {}) "
-                                    "must be the same",
-                                    count_, sizes.size(), given));
+      return error(key,
+                   fmt::format("the number of unets ({}) and of different image sizes ({}: {}) "
+                               "must be the same",
+                               count_,
+                               sizes.size(),
+                               given));
     }
     for (size_t i = 0; i < count_; ++i) stages[i].image_size = sizes[i];
   }
@@ -92,7 +98,9 @@ class Planner {
     for (size_t i = 0; i < count_; ++i) {
       // With predict_x_start_for_latent_diffusion only the stages behind a VAE predict x_start.
       const bool x_start = predict_x_start[i] && !config_.predict_x_start_for_latent_diffusion;
-      stages[i].objective = predict_v[i] ? Objective::v : x_start ? Objective::x_start : Objective::eps;
+      stages[i].objective = predict_v[i] ? Objective::v
+                            : x_start    ? Objective::x_start
+                                         : Objective::eps;
     }
   }
 
@@ -100,8 +108,10 @@ class Planner {
     // A single value is for the first unet; a short array is filled with false.
     std::vector<bool> learned_variance = config_.learned_variance.values();
     if (learned_variance.size() > count_) {
-      error("learned_variance", fmt::format("must have at most one entry for each unet ({}), got {}",
-                                            count_, learned_variance.size()));
+      error("learned_variance",
+            fmt::format("must have at most one entry for each unet ({}), got {}",
+                        count_,
+                        learned_variance.size()));
     }
     learned_variance.resize(count_, false);
 
@@ -126,7 +136,9 @@ class Planner {
                                                  : fmt::format("sample_timesteps/{}", i),
               fmt::format("sampling timesteps {} must be less than or equal to the number of "
                           "training timesteps {} for unet {}",
-                          *sample_timesteps[i], config_.timesteps, i + 1));
+                          *sample_timesteps[i],
+                          config_.timesteps,
+                          i + 1));
       } else if (sample_timesteps[i] != config_.timesteps) {
         stages[i].sample_timesteps = sample_timesteps[i];
       }
@@ -139,9 +151,11 @@ class Planner {
                                               : std::vector<bool>(value.values());
     if (values.size() == count_ - 1) values.insert(values.begin(), false);
     if (values.size() != count_) {
-      error(key, fmt::format("must have one entry for each unet ({}), or for each but the first, "
-                             "got {}",
-                             count_, values.size()));
+      error(key,
+            fmt::format("must have one entry for each unet ({}), or for each but the first, "
+                        "got {}",
+                        count_,
+                        values.size()));
       values.resize(count_);
     }
     if (values[0]) {
@@ -171,11 +185,12 @@ class Planner {
 
   void set_random_crops(std::vector<UnetPlan>& stages) {
     if (!config_.random_crop_sizes) return;
-    const auto crops =
-        per_unet(OneOrMany<std::optional<int64_t>>(*config_.random_crop_sizes), "random_crop_sizes");
+    const auto crops = per_unet(OneOrMany<std::optional<int64_t>>(*config_.random_crop_sizes),
+                                "random_crop_sizes");
     if (crops[0]) {
-      faults_.error(at("random_crop_sizes", 0),
-                    fmt::format("must be null: the first unet sees whole images, got {}", *crops[0]));
+      faults_.error(
+          at("random_crop_sizes", 0),
+          fmt::format("must be null: the first unet sees whole images, got {}", *crops[0]));
     }
     for (size_t i = 0; i < count_; ++i) stages[i].random_crop_size = crops[i];
   }
@@ -216,19 +231,29 @@ class Planner {
     const int64_t factor = int64_t{1} << steps;
     const auto check = [&](int64_t side, const std::string& pointer, const char* what) {
       if (side % factor == 0) return;
-      faults_.error(pointer, fmt::format("{} of unet {} must be divisible by {} ({} dim_mults{} halve "
-                                         "it {} time{}), got {}",
-                                         what, i + 1, factor, stage.unet.dim_mults.size(),
-                                         stage.unet.memory_efficient ? " with memory_efficient" : "",
-                                         steps, steps == 1 ? "" : "s", side));
+      faults_.error(pointer,
+                    fmt::format("{} of unet {} must be divisible by {} ({} dim_mults{} halve "
+                                "it {} time{}), got {}",
+                                what,
+                                i + 1,
+                                factor,
+                                stage.unet.dim_mults.size(),
+                                stage.unet.memory_efficient ? " with memory_efficient" : "",
+                                steps,
+                                steps == 1 ? "" : "s",
+                                side));
     };
-    check(stage.image_size, config_.image_sizes ? "/decoder/image_sizes" : "/decoder/image_size",
+    check(stage.image_size,
+          config_.image_sizes ? "/decoder/image_sizes" : "/decoder/image_size",
           "the image size");
     if (!stage.random_crop_size || i == 0) return;
     const std::string pointer = at("random_crop_sizes", i);
     if (*stage.random_crop_size > stage.image_size) {
-      faults_.error(pointer, fmt::format("must not exceed the image size {} of unet {}, got {}",
-                                         stage.image_size, i + 1, *stage.random_crop_size));
+      faults_.error(pointer,
+                    fmt::format("must not exceed the image size {} of unet {}, got {}",
+                                stage.image_size,
+                                i + 1,
+                                *stage.random_crop_size));
     } else {
       check(*stage.random_crop_size, pointer, "the crop size");
     }
@@ -238,8 +263,9 @@ class Planner {
   bool check_range(const OneOrMany<T>& range, const char* key) {
     if (range.is_one()) return true;
     if (range.size() == 2 && range.at(0) <= range.at(1)) return true;
-    error(key, fmt::format("must be one value or a range [low, high], got [{}]",
-                           fmt::join(range.values(), ", ")));
+    error(key,
+          fmt::format("must be one value or a range [low, high], got [{}]",
+                      fmt::join(range.values(), ", ")));
     return false;
   }
 
@@ -260,7 +286,9 @@ class Planner {
         error("blur_kernel_size",
               fmt::format("a kernel of {} pixels does not fit the images of {} pixels that unet {} "
                           "blurs",
-                          largest, side, i + 1));
+                          largest,
+                          side,
+                          i + 1));
       }
     }
   }

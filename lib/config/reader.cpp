@@ -14,9 +14,9 @@ std::string guess(const std::string& word, const std::vector<std::string>& words
 }  // namespace
 
 void Reader::wrong_type(const Json& json, const std::string& pointer, const std::string& expected) {
-  faults_.error(pointer, json.is_null()
-                             ? fmt::format("must not be null; expected {}", expected)
-                             : fmt::format("expected {}, got {}", expected, shown(json)));
+  faults_.error(pointer,
+                json.is_null() ? fmt::format("must not be null; expected {}", expected)
+                               : fmt::format("expected {}, got {}", expected, shown(json)));
 }
 
 void Reader::wrong_word(const Json& json,
@@ -24,14 +24,17 @@ void Reader::wrong_word(const Json& json,
                         const std::string& expected,
                         const std::vector<std::string>& words) {
   if (!json.is_string()) return wrong_type(json, pointer, expected);
-  faults_.error(pointer, fmt::format("expected {}, got {}{}", expected, shown(json),
-                                     guess(json.get<std::string>(), words)));
+  faults_.error(
+      pointer,
+      fmt::format(
+          "expected {}, got {}{}", expected, shown(json), guess(json.get<std::string>(), words)));
 }
 
 void Reader::check_count(size_t count, const std::string& pointer, const Limits& limits) {
   if (limits.not_empty_ && count == 0) {
-    faults_.error(pointer, limits.empty_text == nullptr ? "must have at least one entry, got none"
-                                                        : limits.empty_text);
+    faults_.error(pointer,
+                  limits.empty_text == nullptr ? "must have at least one entry, got none"
+                                               : limits.empty_text);
   }
   if (count < limits.least || (limits.most > 0 && count > limits.most)) {
     const std::string expected = limits.least == limits.most
@@ -63,22 +66,22 @@ void Reader::unknown_tag(const Json& tag,
                          const std::string& noun,
                          const std::vector<std::string>& tags) {
   if (tag == "custom") {
-    faults_.error(pointer,
-                  fmt::format("Custom {}s are not supported yet. Please use a different {} type.",
-                              noun, noun));
+    faults_.error(
+        pointer,
+        fmt::format(
+            "Custom {}s are not supported yet. Please use a different {} type.", noun, noun));
     return;
   }
   std::string list;
-  for (const std::string& name : tags) list += fmt::format("{}'{}'", list.empty() ? "" : ", ", name);
+  for (const std::string& name : tags)
+    list += fmt::format("{}'{}'", list.empty() ? "" : ", ", name);
   const std::string got = tag.is_string() ? tag.get<std::string>() : shown(tag);
-  faults_.error(pointer, fmt::format("Unknown {} type: {}. Must be one of [{}]{}", noun, got, list,
-                                     guess(got, tags)));
+  faults_.error(
+      pointer,
+      fmt::format("Unknown {} type: {}. Must be one of [{}]{}", noun, got, list, guess(got, tags)));
 }
 
-void Reader::read_scalar(const Json& json,
-                         const std::string& pointer,
-                         const Limits&,
-                         bool& out) {
+void Reader::read_scalar(const Json& json, const std::string& pointer, const Limits&, bool& out) {
   const std::optional<bool> value = as_boolean(json);
   if (!value) return wrong_type(json, pointer, "true or false");
   out = *value;
@@ -91,8 +94,10 @@ void Reader::read_scalar(const Json& json,
   const std::optional<int64_t> value = as_integer(json);
   if (!value && json.is_number_float()) {
     const bool whole = std::floor(json.get<double>()) == json.get<double>();
-    faults_.error(pointer, fmt::format("expected an integer, got {} ({})", shown(json),
-                                       whole ? "too large" : "a number with a fractional part"));
+    faults_.error(pointer,
+                  fmt::format("expected an integer, got {} ({})",
+                              shown(json),
+                              whole ? "too large" : "a number with a fractional part"));
     return;
   }
   if (!value) return wrong_type(json, pointer, "an integer");
@@ -133,9 +138,10 @@ void Reader::read_scalar(const Json& json,
   if (limits.not_empty_ && out.empty()) faults_.error(pointer, "must not be empty");
   if (limits.local_ && is_remote(out)) {
     findings_.unavailable.push_back(
-        {pointer, fmt::format("remote data is not available yet: copy it here and give a local "
-                              "path, got {}",
-                              shown(json))});
+        {pointer,
+         fmt::format("remote data is not available yet: copy it here and give a local "
+                     "path, got {}",
+                     shown(json))});
   }
 }
 
@@ -159,8 +165,9 @@ void Reader::read_transforms(const Json& json,
   for (const TransformConfig& transform : out) {
     if (transform.kind == TransformKind::ToTensor) return;
   }
-  faults_.error(pointer, "ToTensor is missing: pictures cannot be made into a batch without it; add "
-                         "\"ToTensor\": true as the last transform");
+  faults_.error(pointer,
+                "ToTensor is missing: pictures cannot be made into a batch without it; add "
+                "\"ToTensor\": true as the last transform");
 }
 
 void Reader::read_transform(const std::string& name,
@@ -170,13 +177,15 @@ void Reader::read_transform(const std::string& name,
   const auto& names = enum_names<TransformKind>;
   const auto found = std::find(names.begin(), names.end(), name);
   if (found == names.end()) {
-    faults_.error(pointer, fmt::format("no such transform; known are {}{}",
-                                       enum_list<TransformKind>(),
-                                       guess(name, {names.begin(), names.end()})));
+    faults_.error(pointer,
+                  fmt::format("no such transform; known are {}{}",
+                              enum_list<TransformKind>(),
+                              guess(name, {names.begin(), names.end()})));
     return;
   }
   if (json.is_boolean() && !json.get<bool>()) {
-    faults_.warn(pointer, "false switches the transform off (the reference applies it all the same)");
+    faults_.warn(pointer,
+                 "false switches the transform off (the reference applies it all the same)");
     // A disabled ToTensor is reported as missing by the caller.
     return;
   }

@@ -21,7 +21,8 @@ class Reader {
  public:
   explicit Reader(ReadFindings& findings) : findings_(findings), faults_(findings.faults) {}
 
-  /// Reads `json`, which stands at `pointer`, into `out`; faults leave `out` as it was or in part read.
+  /// Reads `json`, which stands at `pointer`, into `out`; faults leave `out` as it was or in part
+  /// read.
   template <class T>
   void read(const Json& json, const std::string& pointer, const Limits& limits, T& out) {
     if constexpr (OptionalTraits<T>::is_optional) {
@@ -52,13 +53,19 @@ class Reader {
 
  private:
   void read_scalar(const Json& json, const std::string& pointer, const Limits& limits, bool& out);
-  void read_scalar(const Json& json, const std::string& pointer, const Limits& limits, int64_t& out);
+  void read_scalar(const Json& json,
+                   const std::string& pointer,
+                   const Limits& limits,
+                   int64_t& out);
   void read_scalar(const Json& json, const std::string& pointer, const Limits& limits, double& out);
   void read_scalar(const Json& json,
                    const std::string& pointer,
                    const Limits& limits,
                    std::string& out);
-  void read_scalar(const Json& json, const std::string& pointer, const Limits& limits, RawJson& out);
+  void read_scalar(const Json& json,
+                   const std::string& pointer,
+                   const Limits& limits,
+                   RawJson& out);
   void read_transforms(const Json& json,
                        const std::string& pointer,
                        std::vector<TransformConfig>& out);
@@ -103,8 +110,10 @@ class Reader {
 
   template <class T>
   static T initial() {
-    if constexpr (IsOneOrMany<T>::value) return T(typename ValueOf<T>::Type{});
-    else return T{};
+    if constexpr (IsOneOrMany<T>::value)
+      return T(typename ValueOf<T>::Type{});
+    else
+      return T{};
   }
 
   template <class T>
@@ -124,7 +133,10 @@ class Reader {
   }
 
   template <class T>
-  void append(const Json& json, const std::string& pointer, const Limits& limits, std::vector<T>& out) {
+  void append(const Json& json,
+              const std::string& pointer,
+              const Limits& limits,
+              std::vector<T>& out) {
     Limits entry = limits;
     entry.not_empty_ = false;
     T value = initial<T>();
@@ -198,8 +210,9 @@ class Reader {
     out = std::move(value);
     if constexpr (requires { Alternative::kUnavailable; }) {
       findings_.unavailable.push_back(
-          {pointer + "/" + key, fmt::format("\"{}\" is not available yet: {}", Alternative::kTag,
-                                            Alternative::kUnavailable)});
+          {pointer + "/" + key,
+           fmt::format(
+               "\"{}\" is not available yet: {}", Alternative::kTag, Alternative::kUnavailable)});
     }
   }
 
@@ -231,8 +244,8 @@ class StructReader {
     if (found == json_.end()) return;
     const std::string pointer = pointer_ + "/" + key;
     if (!OptionalTraits<Member>::is_optional && found->is_null()) {
-      reader_.faults_.error(pointer,
-                            fmt::format("must not be null; expected {}", expectation<Member>(limits)));
+      reader_.faults_.error(
+          pointer, fmt::format("must not be null; expected {}", expectation<Member>(limits)));
       return;
     }
     const Member before = member;
@@ -253,7 +266,8 @@ class StructReader {
     field(key, member, doc, limits);
   }
 
-  /// A rule over several fields, asked only when each alone was right. `key` "" is the object itself.
+  /// A rule over several fields, asked only when each alone was right. `key` "" is the object
+  /// itself.
   void check(bool holds, const std::string& key, const std::string& text) {
     if (!holds && fields_are_right()) reader_.faults_.error(at(key), text);
   }
@@ -277,9 +291,12 @@ class StructReader {
  private:
   template <class Member>
   static bool differs(const Member& before, const Member& after) {
-    if constexpr (OptionalTraits<Member>::is_optional) return after.has_value();
-    else if constexpr (std::is_same_v<Member, bool>) return before != after;
-    else return true;
+    if constexpr (OptionalTraits<Member>::is_optional)
+      return after.has_value();
+    else if constexpr (std::is_same_v<Member, bool>)
+      return before != after;
+    else
+      return true;
   }
   // The fields read so far: the rules stand last.
   bool fields_are_right() {
@@ -287,7 +304,9 @@ class StructReader {
     fields_counted_ = true;
     return faults_at_rules_ == faults_before_;
   }
-  std::string at(const std::string& key) const { return key.empty() ? pointer_ : pointer_ + "/" + key; }
+  std::string at(const std::string& key) const {
+    return key.empty() ? pointer_ : pointer_ + "/" + key;
+  }
 
   Reader& reader_;
   const Json& json_;

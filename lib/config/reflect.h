@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A config struct is declared once: `void fields(auto& f)` names each member with its doc line and its
-// limits, the default is the member's initialiser. Visitors over it read, dump, document and describe.
+// A config struct is declared once: `void fields(auto& f)` names each member with its doc line and
+// its limits, the default is the member's initialiser. Visitors over it read, dump, document and
+// describe.
 //
 //   struct SplitConfig {
 //     double train = 0.75;
@@ -24,15 +25,16 @@ struct Limits {
   bool low_open = false;   ///< `low` itself is not allowed
   bool high_open = false;  ///< `high` itself is not allowed
   bool not_empty_ = false;
-  const char* empty_text = nullptr;   ///< what to say of an empty list
-  size_t most = 0;                    ///< entries of a list at most; 0 is any
-  size_t least = 0;                   ///< entries of a list at least
-  bool false_is_null_ = false;        ///< false switches an optional value off, as null does
-  bool one_is_list_ = false;          ///< a single value is a list of one
-  bool local_ = false;                ///< a path of this machine; other schemes are not available yet
-  bool index_is_word_ = false;        ///< an integer stands for the word of that index
-  std::vector<std::string> words;     ///< the values that a string may have
-  const char* unavailable = nullptr;  ///< any value but the default is not available yet: what to do
+  const char* empty_text = nullptr;  ///< what to say of an empty list
+  size_t most = 0;                   ///< entries of a list at most; 0 is any
+  size_t least = 0;                  ///< entries of a list at least
+  bool false_is_null_ = false;       ///< false switches an optional value off, as null does
+  bool one_is_list_ = false;         ///< a single value is a list of one
+  bool local_ = false;             ///< a path of this machine; other schemes are not available yet
+  bool index_is_word_ = false;     ///< an integer stands for the word of that index
+  std::vector<std::string> words;  ///< the values that a string may have
+  const char* unavailable =
+      nullptr;  ///< any value but the default is not available yet: what to do
 
   Limits up_to(double value) && { return high = value, std::move(*this); }
   Limits below(double value) && { return high = value, high_open = true, std::move(*this); }
@@ -49,7 +51,9 @@ struct Limits {
   Limits index_is_word() && { return index_is_word_ = true, std::move(*this); }
 };
 
-inline Limits any_value() { return {}; }
+inline Limits any_value() {
+  return {};
+}
 inline Limits at_least(double value) {
   Limits limits;
   limits.low = value;
@@ -60,8 +64,12 @@ inline Limits above(double value) {
   limits.low_open = true;
   return limits;
 }
-inline Limits within(double low, double high) { return at_least(low).up_to(high); }
-inline Limits not_empty() { return Limits{}.not_empty(); }
+inline Limits within(double low, double high) {
+  return at_least(low).up_to(high);
+}
+inline Limits not_empty() {
+  return Limits{}.not_empty();
+}
 inline Limits one_of(std::vector<std::string> words) {
   Limits limits;
   limits.words = std::move(words);
@@ -80,7 +88,8 @@ inline Limits not_yet(const char* hint) {
   return limits;
 }
 
-/// What becomes of a key that a section does not know. One near a known key is an error in any case.
+/// What becomes of a key that a section does not know. One near a known key is an error in any
+/// case.
 enum class UnknownKeys { warn, fatal };
 
 /// A JSON object that is handed on as it is.
@@ -97,7 +106,9 @@ struct RawJson {
 struct FieldsProbe {};
 /// A struct that declares its members with `fields`.
 template <class T>
-concept Reflected = requires(T& value, FieldsProbe& probe) { value.fields(probe); };
+concept Reflected = requires(T& value, FieldsProbe& probe) {
+  value.fields(probe);
+};
 
 template <class T>
 struct OptionalTraits {

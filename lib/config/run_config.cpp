@@ -32,8 +32,8 @@ std::string read_file(const std::string& path) {
 Json parse_root(const std::string& text, const std::string& origin, Faults& faults) {
   Json root = parse_json(text, origin, faults);
   if (!root.is_object()) {
-    throw ConfigError("{}: expected an object with the sections of a config, got {}", origin,
-                      shown(root));
+    throw ConfigError(
+        "{}: expected an object with the sections of a config, got {}", origin, shown(root));
   }
   return root;
 }
@@ -75,7 +75,8 @@ LoadedDecoderConfig parse_decoder_config(const std::string& json,
   LoadedDecoderConfig loaded = read_decoder_config(root, findings);
   if (options.strict) findings.faults.promote_warnings();
   if (options.check_available) {
-    for (const Fault& fault : findings.unavailable) findings.faults.error(fault.pointer, fault.text);
+    for (const Fault& fault : findings.unavailable)
+      findings.faults.error(fault.pointer, fault.text);
   }
   findings.faults.throw_if_any(origin);
   loaded.raw_json = json;
@@ -97,15 +98,16 @@ std::string config_kind(const std::string& path) {
   for (const char* kind : kKinds) {
     if (!root.contains(kind)) continue;
     if (!found.empty()) {
-      throw ConfigError("{}: has both \"{}\" and \"{}\"; a config trains one of them", path, found,
-                        kind);
+      throw ConfigError(
+          "{}: has both \"{}\" and \"{}\"; a config trains one of them", path, found, kind);
     }
     found = kind;
   }
   if (found.empty()) {
-    throw ConfigError("{}: none of the root keys \"decoder\", \"prior\" or \"vae\" is there, so it is "
-                      "no training config",
-                      path);
+    throw ConfigError(
+        "{}: none of the root keys \"decoder\", \"prior\" or \"vae\" is there, so it is "
+        "no training config",
+        path);
   }
   return found;
 }

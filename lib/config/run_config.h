@@ -30,28 +30,31 @@ struct TrainDecoderConfig {
     D2_REQUIRED(train, "The optimisation; `{}` for the defaults.");
     D2_REQUIRED(evaluate, "The metrics; `{}` for the defaults.");
     D2_REQUIRED(tracker, "Logs and checkpoints.");
-    D2_FIELD(seed, "Seed of everything random: weights, noise, order and split of the shards.",
+    D2_FIELD(seed,
+             "Seed of everything random: weights, noise, order and split of the shards.",
              at_least(0));
   }
 };
 
 /// Options of reading a file.
 struct ReadOptions {
-  std::vector<std::string> overrides;  ///< `--set`: "/train/lr=3e-4", value parsed as JSON, else a string
-  bool strict = false;                 ///< warnings become errors
-  bool check_available = true;         ///< refuse what the program cannot do yet
+  std::vector<std::string>
+      overrides;                ///< `--set`: "/train/lr=3e-4", value parsed as JSON, else a string
+  bool strict = false;          ///< warnings become errors
+  bool check_available = true;  ///< refuse what the program cannot do yet
 };
 
 /// A file that was read: the config, its warnings, and what else belongs to it.
 struct LoadedDecoderConfig {
   TrainDecoderConfig config;
   DecoderPlan plan;
-  std::string raw_json;       ///< the file as it stands (after no override), for the echo at start-up
-  std::string full_json;      ///< the effective config, defaults filled, as --dump-config prints it
+  std::string raw_json;   ///< the file as it stands (after no override), for the echo at start-up
+  std::string full_json;  ///< the effective config, defaults filled, as --dump-config prints it
   std::vector<std::string> warnings;
 };
 
-/// Reads a decoder config. Every fault is reported at once, each with JSON pointer, expectation and find.
+/// Reads a decoder config. Every fault is reported at once, each with JSON pointer, expectation and
+/// find.
 /// @throws ConfigError "FILE: N problems\n  /pointer: ..."
 LoadedDecoderConfig load_decoder_config(const std::string& path, const ReadOptions& options);
 

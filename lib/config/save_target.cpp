@@ -11,8 +11,8 @@
 namespace dalle2 {
 namespace {
 
-const std::vector<std::string> kPlaceholders = {"epoch", "sample", "next_task", "validation_losses",
-                                                "samples_seen"};
+const std::vector<std::string> kPlaceholders = {
+    "epoch", "sample", "next_task", "validation_losses", "samples_seen"};
 
 // Python's format mini-language for the three kinds of value.
 bool spec_fits(const std::string& name, const std::string& spec) {
@@ -36,7 +36,8 @@ std::optional<std::string> placeholder_fault(const std::string& field) {
   for (const std::string& placeholder : kPlaceholders) known |= placeholder == name;
   if (!known) {
     const std::optional<std::string> near = nearest_word(name, kPlaceholders);
-    return fmt::format("unknown placeholder {{{}}}{}; known are {}", name,
+    return fmt::format("unknown placeholder {{{}}}{}; known are {}",
+                       name,
                        near ? fmt::format(", did you mean {{{}}}", *near) : "",
                        known_placeholders());
   }
@@ -71,8 +72,8 @@ std::optional<std::string> template_fault(const std::optional<std::string>& targ
     }
     const size_t end = text.find('}', i);
     if (text[i] == '}' || end == std::string::npos) {
-      return fmt::format("single \"{}\" in \"{}\"; write \"{}{}\" for a brace", text[i], text,
-                         text[i], text[i]);
+      return fmt::format(
+          "single \"{}\" in \"{}\"; write \"{}{}\" for a brace", text[i], text, text[i], text[i]);
     }
     if (auto fault = placeholder_fault(text.substr(i + 1, end - i - 1))) return fault;
     i = end;

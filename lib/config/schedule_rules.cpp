@@ -20,22 +20,30 @@ void check_last_step(const UnetPlan& stage,
                      Faults& faults) {
   const std::string head = fmt::format("{} leaves nothing of the image at the last step", what);
   if (stage.learned_variance) {
-    faults.error(pointer, fmt::format("{}, where the loss of a learned variance is NaN: set "
-                                      "learned_variance to false for unet {}",
-                                      head, index + 1));
+    faults.error(pointer,
+                 fmt::format("{}, where the loss of a learned variance is NaN: set "
+                             "learned_variance to false for unet {}",
+                             head,
+                             index + 1));
   }
   if (!stage.sample_timesteps && stage.objective == Objective::eps) {
     faults.error(pointer,
                  fmt::format("{}, so noise prediction cannot be undone there: set predict_v or "
                              "predict_x_start to true for unet {}, or its sample_timesteps below "
                              "{}",
-                             head, index + 1, stage.timesteps - 1));
+                             head,
+                             index + 1,
+                             stage.timesteps - 1));
   }
   if (stage.sample_timesteps == stage.timesteps - 1) {
-    faults.error(pointer, fmt::format("{}, where {} DDIM steps would start: use {} steps (DDPM) or "
-                                      "fewer than {} for unet {}",
-                                      head, *stage.sample_timesteps, stage.timesteps,
-                                      stage.timesteps - 1, index + 1));
+    faults.error(pointer,
+                 fmt::format("{}, where {} DDIM steps would start: use {} steps (DDPM) or "
+                             "fewer than {} for unet {}",
+                             head,
+                             *stage.sample_timesteps,
+                             stage.timesteps,
+                             stage.timesteps - 1,
+                             index + 1));
   }
 }
 
@@ -57,7 +65,11 @@ void check_noise_schedule(const UnetPlan& stage,
                  fmt::format("with {} timesteps the {} schedule of unet {} has beta {:.4g} at step "
                              "{}; a beta must stay below 1, or the loss is NaN: use at least 21 "
                              "timesteps, or the cosine schedule",
-                             stage.timesteps, name_of(stage.beta_schedule), index + 1, betas[t], t));
+                             stage.timesteps,
+                             name_of(stage.beta_schedule),
+                             index + 1,
+                             betas[t],
+                             t));
     return;
   }
   if (zero_terminal_snr) {

@@ -22,10 +22,12 @@ inline constexpr const char* kWandbHint =
 /// The keys that every logger has.
 void log_fields(auto& f, auto& log) {
   f.field("resume", log.resume, "Go on with an earlier run of the logging service.");
-  f.field("auto_resume", log.auto_resume,
+  f.field("auto_resume",
+          log.auto_resume,
           "After a crash or a stop, the same command goes on where the run ended. Needs "
           "`overwrite_data_path` and a loader.");
-  f.field("verbose", log.verbose,
+  f.field("verbose",
+          log.verbose,
           "Print every record to the console too. No effect on the console logger, which always "
           "does.");
 }
@@ -57,11 +59,14 @@ struct WandbLogConfig {
     D2_REQUIRED(wandb_project, "Project to log to.", not_empty());
     D2_FIELD(wandb_run_id, "Run to go on with; needed with `resume`.", not_empty());
     D2_FIELD(wandb_run_name, "Name of the run.", not_empty());
-    f.check(wandb_entity.has_value(), "wandb_entity",
+    f.check(wandb_entity.has_value(),
+            "wandb_entity",
             "wandb_entity must be specified for wandb logger, got null");
-    f.check(wandb_project.has_value(), "wandb_project",
+    f.check(wandb_project.has_value(),
+            "wandb_project",
             "wandb_project must be specified for wandb logger, got null");
-    f.check(!resume || wandb_run_id.has_value(), "wandb_run_id",
+    f.check(!resume || wandb_run_id.has_value(),
+            "wandb_run_id",
             "must be given with resume: the run to go on with");
   }
 };
@@ -75,7 +80,8 @@ struct TagTraits<LogConfig> {
 
 /// The key that every loader has.
 void load_fields(auto& f, auto& load) {
-  f.field("only_auto_resume", load.only_auto_resume,
+  f.field("only_auto_resume",
+          load.only_auto_resume,
           "Load only when a run goes on by `log.auto_resume`; the first run starts afresh and need "
           "not find a file.");
 }
@@ -124,7 +130,8 @@ struct WandbLoadConfig {
     load_fields(f, *this);
   }
 };
-using LoadConfig = std::variant<LocalLoadConfig, UrlLoadConfig, WandbLoadConfig>;  // tag key load_from
+using LoadConfig =
+    std::variant<LocalLoadConfig, UrlLoadConfig, WandbLoadConfig>;  // tag key load_from
 template <>
 struct TagTraits<LoadConfig> {
   static constexpr const char* key = "load_from";
@@ -144,27 +151,32 @@ struct SaveTargets {
   bool save_best = true;
 
   void fields(auto& f) {
-    D2_FIELD(save_latest_to, "File for the latest state; may hold `{epoch}` `{sample}` "
-                             "`{next_task}` `{validation_losses}` `{samples_seen}` with Python's "
-                             "format specs (`{epoch:03d}`).",
+    D2_FIELD(save_latest_to,
+             "File for the latest state; may hold `{epoch}` `{sample}` "
+             "`{next_task}` `{validation_losses}` `{samples_seen}` with Python's "
+             "format specs (`{epoch:03d}`).",
              path_or_off());
     D2_FIELD(save_best_to, "The same for the state of the least validation loss.", path_or_off());
     D2_FIELD(save_meta_to, "Folder for a copy of the config.", path_or_off());
-    D2_FIELD(save_type, "`checkpoint` holds all that resuming needs, `model` the averaged weights "
-                        "alone.");
+    D2_FIELD(save_type,
+             "`checkpoint` holds all that resuming needs, `model` the averaged weights "
+             "alone.");
     D2_FIELD(save_all, "No effect, as in the reference.");
     D2_FIELD(save_latest, "No effect, as in the reference: leave out `save_latest_to` instead.");
     D2_FIELD(save_best, "No effect, as in the reference: leave out `save_best_to` instead.");
     f.rule("save_latest_to", template_fault(save_latest_to));
     f.rule("save_best_to", template_fault(save_best_to));
     f.rule("save_meta_to", folder_fault(save_meta_to));
-    f.check(save_latest_to || save_best_to || save_meta_to, "",
+    f.check(save_latest_to || save_best_to || save_meta_to,
+            "",
             "At least one saving option must be specified: save_latest_to, save_best_to or "
             "save_meta_to");
     f.note(save_all, "save_all", "has no effect, as in the reference");
-    f.note(!save_latest && save_latest_to, "save_latest",
+    f.note(!save_latest && save_latest_to,
+           "save_latest",
            "has no effect, as in the reference: set save_latest_to to null instead");
-    f.note(!save_best && save_best_to, "save_best",
+    f.note(!save_best && save_best_to,
+           "save_best",
            "has no effect, as in the reference: set save_best_to to null instead");
   }
 };
@@ -202,7 +214,8 @@ struct HuggingfaceSaveConfig : SaveTargets {
     D2_FIELD(token_path, "File with an access token; null if logged in.", not_empty());
   }
 };
-using SaveConfig = std::variant<LocalSaveConfig, WandbSaveConfig, HuggingfaceSaveConfig>;  // tag key save_to
+using SaveConfig =
+    std::variant<LocalSaveConfig, WandbSaveConfig, HuggingfaceSaveConfig>;  // tag key save_to
 template <>
 struct TagTraits<SaveConfig> {
   static constexpr const char* key = "save_to";
@@ -216,19 +229,22 @@ struct TrackerConfig {
 
   std::string data_path = ".tracker_data";
   bool overwrite_data_path = false;
-  LogConfig log = ConsoleLogConfig{};   // required
-  std::optional<LoadConfig> load;       // load_from null: none
-  std::vector<SaveConfig> save;         // required, one or many
+  LogConfig log = ConsoleLogConfig{};  // required
+  std::optional<LoadConfig> load;      // load_from null: none
+  std::vector<SaveConfig> save;        // required, one or many
 
   void fields(auto& f) {
-    D2_FIELD(data_path, "Folder of the run's own files: log.jsonl, images, checkpoint.pth, "
-                        "model.pth, auto_resume.json.",
+    D2_FIELD(data_path,
+             "Folder of the run's own files: log.jsonl, images, checkpoint.pth, "
+             "model.pth, auto_resume.json.",
              not_empty());
-    D2_FIELD(overwrite_data_path, "Use `data_path` though it exists (nothing in it is deleted); "
-                                  "without it an existing folder is refused.");
+    D2_FIELD(overwrite_data_path,
+             "Use `data_path` though it exists (nothing in it is deleted); "
+             "without it an existing folder is refused.");
     D2_REQUIRED(log, "Where records and images go; `{}` for the console.");
     D2_FIELD(load, "Which checkpoint to start from; null for none.");
-    D2_REQUIRED(save, "Where checkpoints go: one saver or a list of them.",
+    D2_REQUIRED(save,
+                "Where checkpoints go: one saver or a list of them.",
                 any_value()
                     .not_empty("`savers` must be set: give at least one saver, got none")
                     .one_is_list());

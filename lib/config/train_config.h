@@ -49,48 +49,60 @@ struct DecoderTrainConfig {
   void fields(auto& f) {
     D2_FIELD(epochs, "Passes over the training shards.", at_least(1));
     D2_FIELD(lr, "Peak learning rate, for all unets or for each.", above(0).up_to(1e-2));
-    D2_FIELD(wd, "Weight decay, for all unets or for each; 0 trains with Adam, else with AdamW.",
+    D2_FIELD(wd,
+             "Weight decay, for all unets or for each; 0 trains with Adam, else with AdamW.",
              at_least(0));
-    D2_FIELD(warmup_steps, "Steps in which the learning rate rises to its peak; null for none.",
+    D2_FIELD(warmup_steps,
+             "Steps in which the learning rate rises to its peak; null for none.",
              at_least(1));
     D2_FIELD(find_unused_parameters, "Several processes: look for parameters without a gradient.");
     D2_FIELD(static_graph, "Several processes: the network's graph never changes.");
-    D2_FIELD(max_grad_norm, "Gradients are scaled down to this norm, for all unets or for each.",
+    D2_FIELD(max_grad_norm,
+             "Gradients are scaled down to this norm, for all unets or for each.",
              above(0));
     D2_FIELD(save_every_n_samples, "Samples between two snapshots.", at_least(0));
-    D2_FIELD(n_sample_images, "Images drawn for the logs, of the training and of the test shards; "
-                              "0 for none.",
+    D2_FIELD(n_sample_images,
+             "Images drawn for the logs, of the training and of the test shards; "
+             "0 for none.",
              at_least(0));
-    D2_FIELD(cond_scale, "Strength of classifier-free guidance when sampling, for all unets or for "
-                         "each; 1 is none.");
+    D2_FIELD(cond_scale,
+             "Strength of classifier-free guidance when sampling, for all unets or for "
+             "each; 1 is none.");
     D2_FIELD(device, "Device to train on, e.g. `cpu` or `cuda:0`.", not_empty());
     D2_FIELD(epoch_samples, "Samples after which an epoch ends early; null for none.", at_least(1));
-    D2_FIELD(validation_samples, "Samples after which a validation ends early; null for none.",
+    D2_FIELD(validation_samples,
+             "Samples after which a validation ends early; null for none.",
              at_least(1));
-    D2_FIELD(save_immediately, "Save after the first step of each epoch too (to see that saving "
-                               "works).");
+    D2_FIELD(save_immediately,
+             "Save after the first step of each epoch too (to see that saving "
+             "works).");
     D2_FIELD(use_ema, "Keep an exponential average of the weights; samples are drawn with it.");
     D2_FIELD(ema_beta, "Decay of the averaged weights, per update.", within(0, 1));
-    D2_FIELD(amp, "Mixed precision.",
+    D2_FIELD(amp,
+             "Mixed precision.",
              not_yet("mixed precision is a later part; training is in full precision"));
-    D2_FIELD(unet_training_mask, "Which unets are trained; null for all. Untrained ones take no "
-                                 "memory, and real images stand in for their output.",
+    D2_FIELD(unet_training_mask,
+             "Which unets are trained; null for all. Untrained ones take no "
+             "memory, and real images stand in for their output.",
              not_empty());
     D2_FIELD(eps, "Adam's epsilon, for all unets or for each.", above(0));
     D2_FIELD(betas, "Adam's two decay rates.", at_least(0).below(1).entries(2));
     D2_FIELD(group_wd_params, "Decay only weights of two or more dimensions, no biases and gains.");
-    D2_FIELD(cosine_decay_max_steps, "Steps after which the learning rate has fallen to zero along "
-                                     "a cosine; null for none.",
+    D2_FIELD(cosine_decay_max_steps,
+             "Steps after which the learning rate has fallen to zero along "
+             "a cosine; null for none.",
              at_least(1));
-    D2_FIELD(ema_update_after_step, "Steps before averaging begins; until then the average is a "
-                                    "copy.",
+    D2_FIELD(ema_update_after_step,
+             "Steps before averaging begins; until then the average is a "
+             "copy.",
              at_least(0));
     D2_FIELD(ema_update_every, "Steps between two updates of the average.", at_least(1));
     D2_FIELD(ema_inv_gamma, "Warm-up of the decay: 1 - (1 + step / inv_gamma) ^ -power.", above(0));
     D2_FIELD(ema_power, "Exponent of that warm-up.", above(0));
     D2_FIELD(ema_min_value, "Least decay.", within(0, 1));
-    D2_FIELD(max_batch_size, "Samples that go through the network at once; larger batches are split "
-                             "and their gradients added. Null for the whole batch.",
+    D2_FIELD(max_batch_size,
+             "Samples that go through the network at once; larger batches are split "
+             "and their gradients added. Null for the whole batch.",
              at_least(1));
   }
 };

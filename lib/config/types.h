@@ -16,7 +16,8 @@ namespace dalle2 {
 template <class T>
 class OneOrMany {
  public:
-  OneOrMany(T value) : values_{std::move(value)}, is_one_(true) {}  // NOLINT(google-explicit-constructor)
+  OneOrMany(T value)
+      : values_{std::move(value)}, is_one_(true) {}  // NOLINT(google-explicit-constructor)
   OneOrMany(std::vector<T> values) : values_(std::move(values)), is_one_(false) {}  // NOLINT
 
   /// True if it was given as a single value.
@@ -44,8 +45,8 @@ inline constexpr std::array enum_names<LossType> = {"l1", "l2", "huber"};
 
 enum class BetaSchedule { cosine, linear, quadratic, jsd, sigmoid };
 template <>
-inline constexpr std::array enum_names<BetaSchedule> = {"cosine", "linear", "quadratic", "jsd",
-                                                        "sigmoid"};
+inline constexpr std::array enum_names<BetaSchedule> = {
+    "cosine", "linear", "quadratic", "jsd", "sigmoid"};
 
 /// What a unet predicts: the noise, the clean image, or v (Salimans & Ho 2022).
 enum class Objective { eps, x_start, v };

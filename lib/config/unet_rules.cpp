@@ -52,8 +52,10 @@ class UnetRules {
   void check_length(const OneOrMany<T>& value, const char* key) {
     const size_t resolutions = unet_.dim_mults.size();
     if (!value.is_one() && value.size() != resolutions) {
-      error(key, fmt::format("must be one value or {} (one for each entry of dim_mults), got {}",
-                             resolutions, value.size()));
+      error(key,
+            fmt::format("must be one value or {} (one for each entry of dim_mults), got {}",
+                        resolutions,
+                        value.size()));
     }
   }
 
@@ -72,17 +74,18 @@ class UnetRules {
     for (size_t i = 0; i < kernels.size(); ++i) {
       if (kernels[i] < 1 || kernels[i] % 2 != parity) {
         error(fmt::format("{}/{}", key, i),
-              fmt::format("must be {} and positive, got {}", parity == 1 ? "odd" : "even",
-                          kernels[i]));
+              fmt::format(
+                  "must be {} and positive, got {}", parity == 1 ? "odd" : "even", kernels[i]));
       }
     }
   }
 
   void check_odd(int64_t kernel, const char* key) {
     if (kernel < 1 || kernel % 2 == 0) {
-      error(key, fmt::format("must be odd and positive, an even kernel would change the image's "
-                             "size, got {}",
-                             kernel));
+      error(key,
+            fmt::format("must be odd and positive, an even kernel would change the image's "
+                        "size, got {}",
+                        kernel));
     }
   }
 
@@ -93,8 +96,8 @@ class UnetRules {
       check_odd(unet_.init_conv_kernel_size, "init_conv_kernel_size");
     }
     if (unet_.cross_embed_downsample) {
-      check_cross_embed(unet_.cross_embed_downsample_kernel_sizes,
-                        "cross_embed_downsample_kernel_sizes", 0);
+      check_cross_embed(
+          unet_.cross_embed_downsample_kernel_sizes, "cross_embed_downsample_kernel_sizes", 0);
     }
     check_odd(unet_.final_conv_kernel_size, "final_conv_kernel_size");
   }
@@ -103,8 +106,8 @@ class UnetRules {
   // output. The reference dies of a channel mismatch in its first forward pass otherwise.
   void check_widths() {
     if (unet_.init_dim.value_or(unet_.dim) != unet_.dim) {
-      error("init_dim", fmt::format("must equal dim ({}) or be null, got {}", unet_.dim,
-                                    *unet_.init_dim));
+      error("init_dim",
+            fmt::format("must equal dim ({}) or be null, got {}", unet_.dim, *unet_.init_dim));
     }
     if (unet_.dim_mults[0] != 1 && !unet_.memory_efficient) {
       error("dim_mults/0",
@@ -116,8 +119,8 @@ class UnetRules {
             fmt::format("dim {} is too narrow to be shared among {} kernels", unet_.dim, kernels));
     }
     if (unet_.combine_upsample_fmaps && unet_.dim % 8 != 0) {
-      error("dim", fmt::format("must be divisible by 8 with combine_upsample_fmaps, got {}",
-                               unet_.dim));
+      error("dim",
+            fmt::format("must be divisible by 8 with combine_upsample_fmaps, got {}", unet_.dim));
     }
   }
 
@@ -126,13 +129,16 @@ class UnetRules {
       const int64_t width_in = i == 0 ? unet_.dim : unet_.dim * unet_.dim_mults[i - 1];
       const int64_t width_out = unet_.dim * unet_.dim_mults[i];
       const int64_t groups = unet_.resnet_groups.at(i);
-      for (const int64_t width : {unet_.memory_efficient && i > 0 ? width_out : width_in, width_out}) {
+      for (const int64_t width :
+           {unet_.memory_efficient && i > 0 ? width_out : width_in, width_out}) {
         if (width % groups == 0) continue;
         const bool one = unet_.resnet_groups.is_one();
         error(one ? "resnet_groups" : fmt::format("resnet_groups/{}", i),
               fmt::format("must divide every width it normalises; {} does not divide {} "
                           "(resolution {})",
-                          groups, width, i + 1));
+                          groups,
+                          width,
+                          i + 1));
         if (one) return;
         break;
       }

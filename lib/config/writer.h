@@ -71,7 +71,8 @@ Json to_json(const T& value) {
     }
     return list;
   } else if constexpr (IsOneOrMany<T>::value) {
-    return value.is_one() ? to_json<typename ValueOf<T>::Type>(value.at(0)) : to_json(value.values());
+    return value.is_one() ? to_json<typename ValueOf<T>::Type>(value.at(0))
+                          : to_json(value.values());
   } else if constexpr (IsVariant<T>::value) {
     return variant_to_json(value);
   } else if constexpr (std::is_enum_v<T>) {

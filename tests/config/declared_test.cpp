@@ -7,17 +7,16 @@
 namespace dalle2 {
 namespace {
 
-// Converts to anything but an optional, and to any optional. std::optional<T> has a constructor from
-// whatever T is made of, so one type that converts to both would be ambiguous.
+// Converts to anything but an optional, and to any optional. std::optional<T> has a constructor
+// from whatever T is made of, so one type that converts to both would be ambiguous.
 struct AnyPlain {
   template <class T>
-    requires(!OptionalTraits<T>::is_optional)
-  operator T() const;  // NOLINT: never defined, it only stands in unevaluated braces
+  requires(!OptionalTraits<T>::is_optional) operator T()
+      const;  // NOLINT: never defined, it only stands in unevaluated braces
 };
 struct AnyOptional {
   template <class T>
-    requires OptionalTraits<T>::is_optional
-  operator T() const;  // NOLINT
+  requires OptionalTraits<T>::is_optional operator T() const;  // NOLINT
 };
 
 /// How many initialisers the aggregate T takes: its members, and 1 for a base class.

@@ -47,8 +47,10 @@ void expect_coercion(const Json& row) {
   ReadFindings findings;
   Reader reader(findings);
   T value = [] {
-    if constexpr (IsOneOrMany<T>::value) return T(typename ValueOf<T>::Type{});
-    else return T{};
+    if constexpr (IsOneOrMany<T>::value)
+      return T(typename ValueOf<T>::Type{});
+    else
+      return T{};
   }();
   reader.read(row["value"], "", {}, value);
   CHECK(findings.faults.errors().empty() == row["accepted"].get<bool>());
@@ -112,16 +114,26 @@ TEST_CASE("a value is coerced or refused as by the reference") {
   REQUIRE(table.size() > 500);
   for (const Json& row : table) {
     const std::string type = row["type"];
-    if (type == "int") expect_coercion<int64_t>(row);
-    else if (type == "float") expect_coercion<double>(row);
-    else if (type == "bool") expect_coercion<bool>(row);
-    else if (type == "str") expect_coercion<std::string>(row);
-    else if (type == "optional_int") expect_coercion<std::optional<int64_t>>(row);
-    else if (type == "one_or_many_float") expect_coercion<OneOrMany<double>>(row);
-    else if (type == "one_or_many_bool") expect_coercion<OneOrMany<bool>>(row);
-    else if (type == "list_int") expect_coercion<std::vector<int64_t>>(row);
-    else if (type == "optional_list_str") expect_coercion<std::optional<std::vector<std::string>>>(row);
-    else FAIL("unknown type " << type);
+    if (type == "int")
+      expect_coercion<int64_t>(row);
+    else if (type == "float")
+      expect_coercion<double>(row);
+    else if (type == "bool")
+      expect_coercion<bool>(row);
+    else if (type == "str")
+      expect_coercion<std::string>(row);
+    else if (type == "optional_int")
+      expect_coercion<std::optional<int64_t>>(row);
+    else if (type == "one_or_many_float")
+      expect_coercion<OneOrMany<double>>(row);
+    else if (type == "one_or_many_bool")
+      expect_coercion<OneOrMany<bool>>(row);
+    else if (type == "list_int")
+      expect_coercion<std::vector<int64_t>>(row);
+    else if (type == "optional_list_str")
+      expect_coercion<std::optional<std::vector<std::string>>>(row);
+    else
+      FAIL("unknown type " << type);
   }
 }
 

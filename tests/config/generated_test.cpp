@@ -71,7 +71,8 @@ bool fits(const Json& schema, const Json& value) {
   }
   if (!value.is_number() || (type == "integer" && !value.is_number_integer())) return false;
   const double number = value.get<double>();
-  return number >= schema.value("minimum", -HUGE_VAL) && number <= schema.value("maximum", HUGE_VAL) &&
+  return number >= schema.value("minimum", -HUGE_VAL) &&
+         number <= schema.value("maximum", HUGE_VAL) &&
          number > schema.value("exclusiveMinimum", -HUGE_VAL) &&
          number < schema.value("exclusiveMaximum", HUGE_VAL);
 }
@@ -105,11 +106,20 @@ TEST_CASE("the schema takes the reference's configs and a full dump") {
 
 TEST_CASE("the schema refuses what the reader refuses") {
   const Json schema = Json::parse(config_schema("decoder"));
-  for (const char* assignment :
-       {"/train/lr=-1", "/train/epochs=0", "/decoder/loss_type=L2", "/decoder/colour=1",
-        "/decoder/unets=[]", "/data/splits=3", "/tracker/save=[]", "/tracker/save/save_latest_to=true",
-        "/tracker/log/log_type=custom", "/data/preprocessing/Flip=true", "/train/betas=[0.9]",
-        R"(/tracker/load={"load_from": "local"})", "/decoder/unets/0={}", "/train/max_grad_norm=null"}) {
+  for (const char* assignment : {"/train/lr=-1",
+                                 "/train/epochs=0",
+                                 "/decoder/loss_type=L2",
+                                 "/decoder/colour=1",
+                                 "/decoder/unets=[]",
+                                 "/data/splits=3",
+                                 "/tracker/save=[]",
+                                 "/tracker/save/save_latest_to=true",
+                                 "/tracker/log/log_type=custom",
+                                 "/data/preprocessing/Flip=true",
+                                 "/train/betas=[0.9]",
+                                 R"(/tracker/load={"load_from": "local"})",
+                                 "/decoder/unets/0={}",
+                                 "/train/max_grad_norm=null"}) {
     CAPTURE(assignment);
     Json config = Json::parse(kMinimalConfig);
     apply_override(config, assignment);

@@ -22,8 +22,9 @@ inline const std::string kMinimalConfig = R"({
 
 /// A second unet of 32 pixels, as assignments before others.
 inline std::vector<std::string> cascade(std::vector<std::string> assignments) {
-  assignments.insert(assignments.begin(), {R"(/decoder/unets/1={"dim": 16, "dim_mults": [1, 2]})",
-                                           "/decoder/image_sizes=[16, 32]"});
+  assignments.insert(
+      assignments.begin(),
+      {R"(/decoder/unets/1={"dim": 16, "dim_mults": [1, 2]})", "/decoder/image_sizes=[16, 32]"});
   return assignments;
 }
 
@@ -52,8 +53,8 @@ std::string message_of(Action action) {
 /// Checks the whole message for a config with some values assigned.
 inline void expect_problems(const std::vector<std::string>& assignments,
                             const std::vector<std::string>& lines) {
-  std::string expected = "test.json: " + std::to_string(lines.size()) + " problem" +
-                         (lines.size() == 1 ? "" : "s");
+  std::string expected =
+      "test.json: " + std::to_string(lines.size()) + " problem" + (lines.size() == 1 ? "" : "s");
   for (const std::string& line : lines) expected += "\n  " + line;
   CHECK(message_of([&] { read_with(assignments); }) == expected);
 }

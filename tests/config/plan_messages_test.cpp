@@ -20,8 +20,7 @@ TEST_CASE("a unet that could not be built or trained is refused") {
                   {"/decoder/unets/0/image_embed_dim: required, but missing: the first unet "
                    "is conditioned on image embeddings (set decoder.unconditional to true to "
                    "train without)"});
-  expect_problems({"/decoder/unets/0/cond_on_text_encodings=true",
-                  "/data/text_embeddings_url=t"},
+  expect_problems({"/decoder/unets/0/cond_on_text_encodings=true", "/data/text_embeddings_url=t"},
                   {"/decoder/unets/0/text_embed_dim: text_embed_dim must be given to the "
                    "unet if cond_on_text_encodings is true"});
   expect_problems({"/decoder/unets/0/dim_mults=[2, 4]"},
@@ -47,25 +46,25 @@ TEST_CASE("a unet that could not be built or trained is refused") {
   expect_problems({"/decoder/unets/0/init_cross_embed_kernel_sizes=[3, 4]"},
                   {"/decoder/unets/0/init_cross_embed_kernel_sizes/1: must be odd and "
                    "positive, got 4"});
-  expect_problems({"/decoder/unets/0/init_cross_embed=false",
-                  "/decoder/unets/0/init_conv_kernel_size=6"},
-                  {"/decoder/unets/0/init_conv_kernel_size: must be odd and positive, an "
-                   "even kernel would change the image's size, got 6"});
+  expect_problems(
+      {"/decoder/unets/0/init_cross_embed=false", "/decoder/unets/0/init_conv_kernel_size=6"},
+      {"/decoder/unets/0/init_conv_kernel_size: must be odd and positive, an "
+       "even kernel would change the image's size, got 6"});
   expect_problems({"/decoder/unets/0/final_conv_kernel_size=2"},
                   {"/decoder/unets/0/final_conv_kernel_size: must be odd and positive, an "
                    "even kernel would change the image's size, got 2"});
   expect_problems({"/decoder/unets/0/cross_embed_downsample=true",
-                  "/decoder/unets/0/cross_embed_downsample_kernel_sizes=[2,3]"},
+                   "/decoder/unets/0/cross_embed_downsample_kernel_sizes=[2,3]"},
                   {"/decoder/unets/0/cross_embed_downsample_kernel_sizes/1: must be even and "
                    "positive, got 3"});
   expect_problems({"/decoder/unets/0/dim=12",
-                  "/decoder/unets/0/resnet_groups=4",
-                  "/decoder/unets/0/combine_upsample_fmaps=true"},
+                   "/decoder/unets/0/resnet_groups=4",
+                   "/decoder/unets/0/combine_upsample_fmaps=true"},
                   {"/decoder/unets/0/dim: must be divisible by 8 with "
                    "combine_upsample_fmaps, got 12"});
   expect_problems({"/decoder/unets/0/dim=4",
-                  "/decoder/unets/0/resnet_groups=4",
-                  "/decoder/unets/0/init_cross_embed_kernel_sizes=[3,5,7,9]"},
+                   "/decoder/unets/0/resnet_groups=4",
+                   "/decoder/unets/0/init_cross_embed_kernel_sizes=[3,5,7,9]"},
                   {"/decoder/unets/0/init_cross_embed_kernel_sizes: dim 4 is too narrow to "
                    "be shared among 4 kernels"});
   expect_problems({"/decoder/sample_timesteps=1001"},
@@ -78,8 +77,7 @@ TEST_CASE("a unet that could not be built or trained is refused") {
   expect_problems({"/decoder/learned_variance=[true, false]"},
                   {"/decoder/learned_variance: must have at most one entry for each unet "
                    "(1), got 2"});
-  expect_problems({R"(/decoder/beta_schedule=["linear"])",
-                  "/decoder/timesteps=10"},
+  expect_problems({R"(/decoder/beta_schedule=["linear"])", "/decoder/timesteps=10"},
                   {"/decoder/timesteps: with 10 timesteps the linear schedule of unet 1 has "
                    "beta 1.116 at step 5; a beta must stay below 1, or the loss is NaN: use "
                    "at least 21 timesteps, or the cosine schedule"});
@@ -91,13 +89,12 @@ TEST_CASE("a unet that could not be built or trained is refused") {
                    "the last step, so noise prediction cannot be undone there: set predict_v "
                    "or predict_x_start to true for unet 1, or its sample_timesteps below 999"});
   expect_problems({R"(/decoder/beta_schedule=["jsd"])",
-                  "/decoder/learned_variance=false",
-                  "/decoder/sample_timesteps=999"},
+                   "/decoder/learned_variance=false",
+                   "/decoder/sample_timesteps=999"},
                   {"/decoder/beta_schedule: the jsd schedule leaves nothing of the image at "
                    "the last step, where 999 DDIM steps would start: use 1000 steps (DDPM) "
                    "or fewer than 999 for unet 1"});
-  expect_problems({"/decoder/zero_terminal_snr=true",
-                  "/decoder/learned_variance=false"},
+  expect_problems({"/decoder/zero_terminal_snr=true", "/decoder/learned_variance=false"},
                   {"/decoder/zero_terminal_snr: zero_terminal_snr leaves nothing of the "
                    "image at the last step, so noise prediction cannot be undone there: set "
                    "predict_v or predict_x_start to true for unet 1, or its sample_timesteps "
@@ -108,14 +105,13 @@ TEST_CASE("a unet that could not be built or trained is refused") {
   expect_problems({"/decoder/use_blur_for_lowres_cond=[true]"},
                   {"/decoder/use_blur_for_lowres_cond/0: must be false: the first unet has "
                    "no low resolution image to be conditioned on"});
-  expect_problems({"/decoder/unconditional=true",
-                  "/decoder/clip={}",
-                  "/data/img_embeddings_url=null"},
-                  {"/decoder/clip: clip must not be given if doing unconditional image "
-                   "training",
-                   R"(/decoder/clip: "clip" is not available yet: CLIP models are a later )"
-                   "part; compute the embeddings before, and give "
-                   "data.img_embeddings_url or data.embeddings_in_tar"});
+  expect_problems(
+      {"/decoder/unconditional=true", "/decoder/clip={}", "/data/img_embeddings_url=null"},
+      {"/decoder/clip: clip must not be given if doing unconditional image "
+       "training",
+       R"(/decoder/clip: "clip" is not available yet: CLIP models are a later )"
+       "part; compute the embeddings before, and give "
+       "data.img_embeddings_url or data.embeddings_in_tar"});
 }
 
 TEST_CASE("a cascade that could not be built or trained is refused") {

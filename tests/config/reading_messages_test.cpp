@@ -9,32 +9,26 @@ TEST_CASE("a value of the wrong type is named with what was expected and found")
   expect_problems({"/train/epochs=8.5"},
                   {"/train/epochs: expected an integer, got 8.5 (a number with a fractional "
                    "part)"});
-  expect_problems({"/train/lr=fast"},
-                  {R"(/train/lr: expected a number, got "fast")"});
+  expect_problems({"/train/lr=fast"}, {R"(/train/lr: expected a number, got "fast")"});
   expect_problems({"/train/use_ema=maybe"},
                   {R"(/train/use_ema: expected true or false, got "maybe")"});
-  expect_problems({"/train/device=0"},
-                  {"/train/device: expected a string, got 0"});
+  expect_problems({"/train/device=0"}, {"/train/device: expected a string, got 0"});
   expect_problems({"/decoder/unets/0/dim_mults=2"},
                   {"/decoder/unets/0/dim_mults: expected a list, got 2"});
-  expect_problems({"/decoder/unets=3"},
-                  {"/decoder/unets: expected a list, got 3"});
+  expect_problems({"/decoder/unets=3"}, {"/decoder/unets: expected a list, got 3"});
   expect_problems({"/decoder/beta_schedule=cosine"},
                   {R"(/decoder/beta_schedule: expected a list, got "cosine")"});
-  expect_problems({"/data/splits=[]"},
-                  {"/data/splits: expected an object, got []"});
+  expect_problems({"/data/splits=[]"}, {"/data/splits: expected an object, got []"});
   expect_problems({"/train/max_grad_norm=null"},
                   {"/train/max_grad_norm: must not be null; expected a number or a list"});
   expect_problems({"/decoder/unets/0/dim_mults/1=null"},
                   {"/decoder/unets/0/dim_mults/1: must not be null; expected an integer"});
-  expect_problems({"/train/lr={}"},
-                  {"/train/lr: expected a number or a list, got {}"});
+  expect_problems({"/train/lr={}"}, {"/train/lr: expected a number or a list, got {}"});
   expect_problems({"/decoder/unets/0/self_attn=[true, 2]"},
                   {"/decoder/unets/0/self_attn/1: expected true or false, got 2"});
   expect_problems({"/seed=99999999999999999999"},
                   {"/seed: expected an integer, got 1e+20 (too large)"});
-  expect_problems({"/train/betas=[0.9]"},
-                  {"/train/betas: must have 2 entries, got 1"});
+  expect_problems({"/train/betas=[0.9]"}, {"/train/betas: must have 2 entries, got 1"});
   expect_problems({"/data/preprocessing=[]"},
                   {"/data/preprocessing: expected an object, name -> arguments, got []"});
   expect_problems({"/decoder/loss_type=L2"},
@@ -62,37 +56,27 @@ TEST_CASE("a value of the wrong type is named with what was expected and found")
 }
 
 TEST_CASE("a value beyond its limits is named with the limits") {
-  expect_problems({"/train/lr=-1"},
-                  {"/train/lr: must be > 0 and <= 0.01, got -1"});
-  expect_problems({"/train/lr=[1e-4, 0.02]"},
-                  {"/train/lr/1: must be > 0 and <= 0.01, got 0.02"});
-  expect_problems({"/train/epochs=0"},
-                  {"/train/epochs: must be >= 1, got 0"});
-  expect_problems({"/train/ema_beta=2"},
-                  {"/train/ema_beta: must be >= 0 and <= 1, got 2"});
-  expect_problems({"/train/betas=[0.9, 1]"},
-                  {"/train/betas/1: must be >= 0 and < 1, got 1"});
-  expect_problems({"/train/warmup_steps=0"},
-                  {"/train/warmup_steps: must be >= 1, got 0"});
-  expect_problems({"/data/batch_size=0"},
-                  {"/data/batch_size: must be >= 1, got 0"});
+  expect_problems({"/train/lr=-1"}, {"/train/lr: must be > 0 and <= 0.01, got -1"});
+  expect_problems({"/train/lr=[1e-4, 0.02]"}, {"/train/lr/1: must be > 0 and <= 0.01, got 0.02"});
+  expect_problems({"/train/epochs=0"}, {"/train/epochs: must be >= 1, got 0"});
+  expect_problems({"/train/ema_beta=2"}, {"/train/ema_beta: must be >= 0 and <= 1, got 2"});
+  expect_problems({"/train/betas=[0.9, 1]"}, {"/train/betas/1: must be >= 0 and < 1, got 1"});
+  expect_problems({"/train/warmup_steps=0"}, {"/train/warmup_steps: must be >= 1, got 0"});
+  expect_problems({"/data/batch_size=0"}, {"/data/batch_size: must be >= 1, got 0"});
   expect_problems({"/data/splits/train=1.5"},
                   {"/data/splits/train: must be >= 0 and <= 1, got 1.5"});
   expect_problems({"/decoder/lowres_noise_sample_level=1"},
                   {"/decoder/lowres_noise_sample_level: must be >= 0 and < 1, got 1"});
   expect_problems({"/decoder/unets=[]"},
                   {"/decoder/unets: must have at least one entry, got none"});
-  expect_problems({R"(/tracker/data_path="")"},
-                  {"/tracker/data_path: must not be empty"});
+  expect_problems({R"(/tracker/data_path="")"}, {"/tracker/data_path: must not be empty"});
   expect_problems({"/tracker/save=[]"},
                   {"/tracker/save: `savers` must be set: give at least one saver, got none"});
-  expect_problems({"/data/num_workers=-1"},
-                  {"/data/num_workers: must be >= 0, got -1"});
+  expect_problems({"/data/num_workers=-1"}, {"/data/num_workers: must be >= 0, got -1"});
 }
 
 TEST_CASE("an unknown key is named with the one it may have been meant for") {
-  expect_problems({"/decoder/unet=1"},
-                  {R"(/decoder/unet: no such key; did you mean "unets"?)"});
+  expect_problems({"/decoder/unet=1"}, {R"(/decoder/unet: no such key; did you mean "unets"?)"});
   expect_problems({"/decoder/colour=1"},
                   {"/decoder/colour: no such key; known are: unets image_size image_sizes "
                    "clip vae channels timesteps sample_timesteps loss_type beta_schedule "
@@ -121,6 +105,10 @@ TEST_CASE("an unknown key is named with the one it may have been meant for") {
 }
 
 TEST_CASE("the sections have to fit each other") {
+  expect_problems(
+      {"/train/cond_scale=3", "/decoder/image_cond_drop_prob=0", "/decoder/text_cond_drop_prob=0"},
+      {"/train/cond_scale: must be 1: classifier-free guidance needs "
+       "decoder.image_cond_drop_prob or decoder.text_cond_drop_prob above 0"});
   expect_problems({"/train/lr=[1e-4, 1e-4]"},
                   {"/train/lr: must be one value or have one entry for each unet (1), got 2"});
   expect_problems({"/train/unet_training_mask=[true, false]"},

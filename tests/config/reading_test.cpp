@@ -50,21 +50,30 @@ TEST_CASE("the reference's test config is accepted as it is") {
 }
 
 TEST_CASE("the reference's example config is refused only for what has not landed yet") {
-  const std::string message = message_of([] { read_reference_file("reference_example.json", true); });
-  for (const char* pointer :
-       {"/data/webdataset_base_url: remote data is not available yet", "/data/img_embeddings_url: ",
-        "/evaluate/FID: \"FID\" is not available yet", "/evaluate/IS: ", "/evaluate/KID: ",
-        "/evaluate/LPIPS: ", "/tracker/log/log_type: \"wandb\" is not available yet",
-        "/tracker/save/0/save_to: ", "/tracker/save/1/save_to: "}) {
+  const std::string message =
+      message_of([] { read_reference_file("reference_example.json", true); });
+  for (const char* pointer : {"/data/webdataset_base_url: remote data is not available yet",
+                              "/data/img_embeddings_url: ",
+                              "/evaluate/FID: \"FID\" is not available yet",
+                              "/evaluate/IS: ",
+                              "/evaluate/KID: ",
+                              "/evaluate/LPIPS: ",
+                              "/tracker/log/log_type: \"wandb\" is not available yet",
+                              "/tracker/save/0/save_to: ",
+                              "/tracker/save/1/save_to: "}) {
     CHECK_THAT(message, Catch::Contains(std::string("\n  ") + pointer));
   }
   CHECK_THAT(message, Catch::Contains(": 9 problems"));
 }
 
 TEST_CASE("all faults of all sections are reported at once, in the order of the file") {
-  expect_problems({"/decoder/unets/0/dim=x", "/decoder/unets/0/dim_mults/1=q",
-                   "/decoder/loss_type=L2", "/data/batch_size=0", "/train/lr=-1",
-                   "/train/ema_bta=0.9", "/tracker/log/log_type=wandb"},
+  expect_problems({"/decoder/unets/0/dim=x",
+                   "/decoder/unets/0/dim_mults/1=q",
+                   "/decoder/loss_type=L2",
+                   "/data/batch_size=0",
+                   "/train/lr=-1",
+                   "/train/ema_bta=0.9",
+                   "/tracker/log/log_type=wandb"},
                   {R"(/decoder/unets/0/dim: expected an integer, got "x")",
                    R"(/decoder/unets/0/dim_mults/1: expected an integer, got "q")",
                    R"(/decoder/loss_type: expected one of "l1" "l2" "huber", got "L2"; )"
@@ -103,11 +112,15 @@ TEST_CASE("a report of very many faults fits a terminal") {
 }
 
 TEST_CASE("values that can only mean one thing are taken as the reference takes them") {
-  const TrainDecoderConfig config =
-      read_with({R"(/train/epochs="3")", "/data/batch_size=8.0", "/train/save_every_n_samples=1e6",
-                 "/data/num_workers=true", R"(/train/lr="1e-4")", "/train/use_ema=0",
-                 R"(/train/save_immediately="yes")", "/decoder/learned_variance=[1]"})
-          .config;
+  const TrainDecoderConfig config = read_with({R"(/train/epochs="3")",
+                                               "/data/batch_size=8.0",
+                                               "/train/save_every_n_samples=1e6",
+                                               "/data/num_workers=true",
+                                               R"(/train/lr="1e-4")",
+                                               "/train/use_ema=0",
+                                               R"(/train/save_immediately="yes")",
+                                               "/decoder/learned_variance=[1]"})
+                                        .config;
   CHECK(config.train.epochs == 3);
   CHECK(config.data.batch_size == 8);
   CHECK(config.train.save_every_n_samples == 1000000);
@@ -122,9 +135,8 @@ TEST_CASE("an unknown key far from any known one is a warning, with --strict an 
   const std::vector<std::string> assignments = {"/train/colour=1",
                                                 "/decoder/unets/0/sparse_attn_window=8"};
   CHECK(read_with(assignments).warnings ==
-        std::vector<std::string>{
-            "/decoder/unets/0/sparse_attn_window: no such key, it is ignored",
-            "/train/colour: no such key, it is ignored"});
+        std::vector<std::string>{"/decoder/unets/0/sparse_attn_window: no such key, it is ignored",
+                                 "/train/colour: no such key, it is ignored"});
   CHECK(message_of([&] { read_with(assignments, /*strict=*/true); }) ==
         "test.json: 2 problems\n"
         "  /decoder/unets/0/sparse_attn_window: no such key, it is ignored\n"
@@ -132,18 +144,21 @@ TEST_CASE("an unknown key far from any known one is a warning, with --strict an 
 }
 
 TEST_CASE("options without effect are warned of") {
-  const LoadedDecoderConfig loaded = read_with(
-      {"/decoder/clip_denoised=false", "/decoder/unets/0/attend_at_middle=false",
-       "/tracker/save/save_latest=false", "/data/shuffle_train=false", "/data/resample_train=true"});
-  CHECK(loaded.warnings ==
-        std::vector<std::string>{
-            "/decoder/unets/0/attend_at_middle: has no effect, as in the reference: the middle "
-            "always attends",
-            "/decoder/clip_denoised: has no effect, as in the reference",
-            "/tracker/save/save_latest: has no effect, as in the reference: set save_latest_to to "
-            "null instead",
-            "/train/epoch_samples: resample_train draws without end, so the first epoch never ends: "
-            "set epoch_samples"});
+  const LoadedDecoderConfig loaded = read_with({"/decoder/clip_denoised=false",
+                                                "/decoder/unets/0/attend_at_middle=false",
+                                                "/tracker/save/save_latest=false",
+                                                "/data/shuffle_train=false",
+                                                "/data/resample_train=true"});
+  CHECK(
+      loaded.warnings ==
+      std::vector<std::string>{
+          "/decoder/unets/0/attend_at_middle: has no effect, as in the reference: the middle "
+          "always attends",
+          "/decoder/clip_denoised: has no effect, as in the reference",
+          "/tracker/save/save_latest: has no effect, as in the reference: set save_latest_to to "
+          "null instead",
+          "/train/epoch_samples: resample_train draws without end, so the first epoch never ends: "
+          "set epoch_samples"});
 }
 
 TEST_CASE("a pointer escapes the signs that pointers are made of") {
@@ -152,24 +167,28 @@ TEST_CASE("a pointer escapes the signs that pointers are made of") {
 }
 
 TEST_CASE("comments are allowed and editors may name the schema") {
-  const std::string text = "// a comment\n{\"$schema\": \"schema.json\", /* another */" +
-                           kMinimalConfig.substr(1);
+  const std::string text =
+      "// a comment\n{\"$schema\": \"schema.json\", /* another */" + kMinimalConfig.substr(1);
   CHECK(parse_decoder_config(text, "a.json", {}).warnings.empty());
 }
 
 TEST_CASE("a key given twice is an error that names its place") {
   const std::string message = message_of([] {
-    parse_decoder_config(R"({"decoder": {"unets": [{"dim": 8, "dim_mults": [1]}, {"dim": 8, "dim": 16,
+    parse_decoder_config(
+        R"({"decoder": {"unets": [{"dim": 8, "dim_mults": [1]}, {"dim": 8, "dim": 16,
         "dim_mults": [1]}], "image_sizes": [8, 16]}})",
-                         "a.json", {});
+        "a.json",
+        {});
   });
-  CHECK_THAT(message, Catch::Contains("\n  /decoder/unets/1/dim: given twice; remove one of the two"));
+  CHECK_THAT(message,
+             Catch::Contains("\n  /decoder/unets/1/dim: given twice; remove one of the two"));
 }
 
 TEST_CASE("a file that is no JSON is refused with line and column") {
-  CHECK(message_of([] { parse_decoder_config("{\n  \"decoder\": {,}\n}", "a.json", {}); }) ==
-        "a.json: not valid JSON: parse error at line 2, column 15: syntax error while parsing object "
-        "key - unexpected ','; expected string literal");
+  CHECK(
+      message_of([] { parse_decoder_config("{\n  \"decoder\": {,}\n}", "a.json", {}); }) ==
+      "a.json: not valid JSON: parse error at line 2, column 15: syntax error while parsing object "
+      "key - unexpected ','; expected string literal");
   CHECK(message_of([] { parse_decoder_config("[1]", "a.json", {}); }) ==
         "a.json: expected an object with the sections of a config, got [1]");
 }
@@ -182,10 +201,12 @@ TEST_CASE("a file that cannot be read is refused with the reason") {
 }
 
 TEST_CASE("--set beats the file, makes sections and appends to lists") {
-  const TrainDecoderConfig config =
-      read_with({"/train/epochs=7", "/train/device=cpu", "/tracker/load/load_from=local",
-                 "/tracker/load/file_path=a=b.pth", "/decoder/unets/0/dim_mults/2=4"})
-          .config;
+  const TrainDecoderConfig config = read_with({"/train/epochs=7",
+                                               "/train/device=cpu",
+                                               "/tracker/load/load_from=local",
+                                               "/tracker/load/file_path=a=b.pth",
+                                               "/decoder/unets/0/dim_mults/2=4"})
+                                        .config;
   CHECK(config.train.epochs == 7);
   CHECK(config.train.device == "cpu");
   CHECK(std::get<LocalLoadConfig>(*config.tracker.load).file_path == "a=b.pth");
@@ -201,17 +222,20 @@ TEST_CASE("--set that names no place is refused") {
              Catch::StartsWith("--set \"/decoder/unets/5/dim=8\": no such place in the config: "));
   CHECK_THAT(message_of([] { read_with({"/decoder/unets/x=8"}); }),
              Catch::StartsWith("--set \"/decoder/unets/x=8\": no such place in the config: "));
-  CHECK_THAT(message_of([] { read_with({"/decoder/unets/0/dim/a=8"}); }),
-             Catch::StartsWith("--set \"/decoder/unets/0/dim/a=8\": no such place in the config: "));
+  CHECK_THAT(
+      message_of([] { read_with({"/decoder/unets/0/dim/a=8"}); }),
+      Catch::StartsWith("--set \"/decoder/unets/0/dim/a=8\": no such place in the config: "));
 }
 
 TEST_CASE("the full config reads back to the same full config, the raw one is the file") {
-  for (const std::string& text :
-       {kMinimalConfig, read_reference_file("reference_example.json", false).full_json,
-        read_with(cascade({"/train/lr=[1e-4, 3e-4]", R"(/tracker/load={"load_from": "local",
+  for (const std::string& text : {kMinimalConfig,
+                                  read_reference_file("reference_example.json", false).full_json,
+                                  read_with(cascade({"/train/lr=[1e-4, 3e-4]",
+                                                     R"(/tracker/load={"load_from": "local",
             "file_path": "a.pth"})",
-                           "/decoder/blur_sigma=[0.4, 0.6]", "/decoder/sample_timesteps=[null, 50]"}))
-            .full_json}) {
+                                                     "/decoder/blur_sigma=[0.4, 0.6]",
+                                                     "/decoder/sample_timesteps=[null, 50]"}))
+                                      .full_json}) {
     ReadOptions options;
     options.check_available = false;
     const LoadedDecoderConfig once = parse_decoder_config(text, "a.json", options);
@@ -237,8 +261,9 @@ TEST_CASE("transforms keep the order of the file and false leaves one out") {
   CHECK(transforms[2].interpolation == "bicubic");
   CHECK(transforms[3].kind == TransformKind::ToTensor);
   CHECK(loaded.warnings ==
-        std::vector<std::string>{"/data/preprocessing/RandomResizedCrop: false switches the transform "
-                                 "off (the reference applies it all the same)"});
+        std::vector<std::string>{
+            "/data/preprocessing/RandomResizedCrop: false switches the transform "
+            "off (the reference applies it all the same)"});
 }
 
 TEST_CASE("shares that sum to 1 but for rounding are taken") {
@@ -267,15 +292,19 @@ TEST_CASE("targets may hold placeholders with Python's format specs, false is of
   CHECK(save.save_latest_to == "a/{epoch:03d}_{sample:,}_{{x}}.pth");
   CHECK_FALSE(save.save_best_to);
   CHECK_FALSE(save.save_meta_to);
-  for (const char* target : {"{samples_seen:>10}", "{next_task:_<8s}", "{validation_losses}",
-                             "{epoch:+.3e}", "a..b/...pth"}) {
+  for (const char* target : {"{samples_seen:>10}",
+                             "{next_task:_<8s}",
+                             "{validation_losses}",
+                             "{epoch:+.3e}",
+                             "a..b/...pth"}) {
     CHECK_NOTHROW(read_with({std::string("/tracker/save/save_latest_to=") + target}));
   }
 }
 
 TEST_CASE("embeddings may come from the shards, and an unconditional decoder needs none") {
   CHECK_NOTHROW(read_with({"/data/img_embeddings_url=null", "/data/embeddings_in_tar=true"}));
-  CHECK_NOTHROW(read_with({"/data/embeddings_in_tar=true", "/data/img_embeddings_url=null",
+  CHECK_NOTHROW(read_with({"/data/embeddings_in_tar=true",
+                           "/data/img_embeddings_url=null",
                            "/decoder/unets/0/cond_on_text_encodings=true",
                            "/decoder/unets/0/text_embed_dim=8"}));
   CHECK_NOTHROW(read_with({"/data/img_embeddings_url=null", "/decoder/unconditional=true"}));
@@ -302,8 +331,9 @@ TEST_CASE("the kind of a config follows from its root key") {
   CHECK(config_kind(write_file("vae.json", "{\"vae\": 1}")) == "vae");
   const std::string none = write_file("none.json", "{\"train\": 1}");
   CHECK(message_of([&] { config_kind(none); }) ==
-        none + ": none of the root keys \"decoder\", \"prior\" or \"vae\" is there, so it is no "
-               "training config");
+        none +
+            ": none of the root keys \"decoder\", \"prior\" or \"vae\" is there, so it is no "
+            "training config");
   const std::string both = write_file("both.json", "{\"decoder\": 1, \"prior\": 2}");
   CHECK(message_of([&] { config_kind(both); }) ==
         both + ": has both \"decoder\" and \"prior\"; a config trains one of them");

@@ -12,10 +12,8 @@ TEST_CASE("the rules of the data section are enforced") {
   expect_problems({"/data/webdataset_base_url={}/{}.tar"},
                   {"/data/webdataset_base_url: must contain {} exactly once, where the "
                    R"(shard number goes, got "{}/{}.tar")"});
-  expect_problems({"/data/end_shard=-1"},
-                  {"/data/end_shard: must be >= 0, got -1"});
-  expect_problems({"/data/start_shard=5",
-                  "/data/end_shard=4"},
+  expect_problems({"/data/end_shard=-1"}, {"/data/end_shard: must be >= 0, got -1"});
+  expect_problems({"/data/start_shard=5", "/data/end_shard=4"},
                   {"/data/end_shard: must not be less than start_shard (5), got 4"});
   expect_problems({"/data/resample_train=true"},
                   {"/data/resample_train: Cannot both resample and shuffle: set "
@@ -32,11 +30,11 @@ TEST_CASE("the rules of the data section are enforced") {
   expect_problems({R"(/data/preprocessing={"Resize": {"size": [1,2,3]}, "ToTensor": true})"},
                   {"/data/preprocessing/Resize/size: must have 1 to 2 entries, got 3"});
   expect_problems({R"(/data/preprocessing={"RandomResizedCrop": {"size": 8, "scale": [1, )"
-                  R"(0.5]}, "ToTensor": true})"},
+                   R"(0.5]}, "ToTensor": true})"},
                   {"/data/preprocessing/RandomResizedCrop/scale: must be a range [low, high] "
                    "with low <= high"});
   expect_problems({R"(/data/preprocessing={"Resize": {"size": 8, "interpolation": "cubic"}, )"
-                  R"("ToTensor": true})"},
+                   R"("ToTensor": true})"},
                   {R"(/data/preprocessing/Resize/interpolation: expected one of "nearest" )"
                    R"("lanczos" "bilinear" "bicubic" "box" "hamming", got "cubic")"});
   expect_problems({R"(/data/img_embeddings_url="")"},
@@ -91,14 +89,14 @@ TEST_CASE("the rules of the tracker section are enforced") {
   expect_problems({"/tracker/save/save_meta_to=a/.."},
                   {R"(/tracker/save/save_meta_to: must not contain "..", got "a/..")"});
   expect_problems({R"(/tracker/log={"log_type": "wandb", "wandb_entity": null, )"
-                  R"("wandb_project": "p"})"},
+                   R"("wandb_project": "p"})"},
                   {"/tracker/log/wandb_entity: wandb_entity must be specified for wandb "
                    "logger, got null",
                    R"(/tracker/log/log_type: "wandb" is not available yet: Weights & )"
                    R"(Biases is a later part; use "console", which writes log.jsonl and )"
                    "images as well"});
   expect_problems({R"(/tracker/log={"log_type": "wandb", "wandb_entity": "e", )"
-                  R"("wandb_project": "p", "resume": true})"},
+                   R"("wandb_project": "p", "resume": true})"},
                   {"/tracker/log/wandb_run_id: must be given with resume: the run to go on "
                    "with",
                    R"(/tracker/log/log_type: "wandb" is not available yet: Weights & )"
@@ -107,10 +105,10 @@ TEST_CASE("the rules of the tracker section are enforced") {
 }
 
 TEST_CASE("the embeddings must come from exactly the places that are used") {
-  expect_problems({"/decoder/unets/0/cond_on_text_encodings=true",
-                  "/decoder/unets/0/text_embed_dim=8"},
-                  {"/data/text_embeddings_url: If text conditioning, either clip or "
-                   "text_embeddings_url must be provided (or set embeddings_in_tar to true)"});
+  expect_problems(
+      {"/decoder/unets/0/cond_on_text_encodings=true", "/decoder/unets/0/text_embed_dim=8"},
+      {"/data/text_embeddings_url: If text conditioning, either clip or "
+       "text_embeddings_url must be provided (or set embeddings_in_tar to true)"});
   expect_problems({"/data/text_embeddings_url=text"},
                   {"/data/text_embeddings_url: Text embeddings are being loaded, but text "
                    "embeddings are not being conditioned on. Remove text_embeddings_url, or "
@@ -126,9 +124,9 @@ TEST_CASE("the embeddings must come from exactly the places that are used") {
                    "part; compute the embeddings before, and give "
                    "data.img_embeddings_url or data.embeddings_in_tar"});
   expect_problems({"/decoder/clip={}",
-                  "/decoder/unets/0/cond_on_text_encodings=true",
-                  "/decoder/unets/0/text_embed_dim=8",
-                  "/data/text_embeddings_url=text"},
+                   "/decoder/unets/0/cond_on_text_encodings=true",
+                   "/decoder/unets/0/text_embed_dim=8",
+                   "/data/text_embeddings_url=text"},
                   {"/decoder/clip: Loaded clip, but also provided text_embeddings_url and "
                    "img_embeddings_url. This is redundant. Remove the clip model or the text "
                    "embeddings",
@@ -138,8 +136,7 @@ TEST_CASE("the embeddings must come from exactly the places that are used") {
 }
 
 TEST_CASE("what has not landed yet is refused by name") {
-  expect_problems({"/decoder/clip={}",
-                  "/data/img_embeddings_url=null"},
+  expect_problems({"/decoder/clip={}", "/data/img_embeddings_url=null"},
                   {R"(/decoder/clip: "clip" is not available yet: CLIP models are a later )"
                    "part; compute the embeddings before, and give "
                    "data.img_embeddings_url or data.embeddings_in_tar"});
@@ -153,7 +150,7 @@ TEST_CASE("what has not landed yet is refused by name") {
                   {R"(/train/amp: "amp" is not available yet: mixed precision is a later )"
                    "part; training is in full precision"});
   expect_problems({R"(/tracker/log={"log_type": "wandb", "wandb_entity": "e", )"
-                  R"("wandb_project": "p"})"},
+                   R"("wandb_project": "p"})"},
                   {R"(/tracker/log/log_type: "wandb" is not available yet: Weights & )"
                    R"(Biases is a later part; use "console", which writes log.jsonl and )"
                    "images as well"});
@@ -167,15 +164,15 @@ TEST_CASE("what has not landed yet is refused by name") {
                   {R"(/tracker/save/save_to: "wandb" is not available yet: Weights & )"
                    R"(Biases is a later part; use "local")"});
   expect_problems({R"(/tracker/save={"save_to": "huggingface", "huggingface_repo": "o/r", )"
-                  R"("save_best_to": "b"})"},
+                   R"("save_best_to": "b"})"},
                   {R"(/tracker/save/save_to: "huggingface" is not available yet: the )"
                    R"(Hugging Face hub is a later part; use "local")"});
   expect_problems({"/data/webdataset_base_url=http://h/{}.tar"},
                   {"/data/webdataset_base_url: remote data is not available yet: copy it "
                    R"(here and give a local path, got "http://h/{}.tar")"});
   expect_problems({"/data/text_embeddings_url=s3://t",
-                  "/decoder/unets/0/cond_on_text_encodings=true",
-                  "/decoder/unets/0/text_embed_dim=8"},
+                   "/decoder/unets/0/cond_on_text_encodings=true",
+                   "/decoder/unets/0/text_embed_dim=8"},
                   {"/data/text_embeddings_url: remote data is not available yet: copy it "
                    R"(here and give a local path, got "s3://t")"});
   expect_problems({"/prior={}"},
