@@ -14,7 +14,6 @@ namespace dalle2 {
 struct ChunkRange {
   int64_t begin = 0;
   int64_t length = 0;
-  bool operator==(const ChunkRange&) const = default;
 };
 
 /// Chunks of `max_batch_size` samples, the last one what is left; none: the whole batch is one.

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: MIT
+"""Runs of dalle2_pytorch's DecoderTrainer on a tiny decoder, everything random recorded: losses, rates,
+weights, averages, and the checkpoints it writes in the middle.
+
+    python make_trainer.py --out fixtures [--seed 0]      writes fixtures/trainer/{cascade,masked}.*
+
+check_with_reference.py imports this file for its decoder, its trainer and its way to play a run.
+"""
+import argparse
+import contextlib
+import json
+import math
+import pathlib
+import random
+import warnings
+
+warnings.filterwarnings("ignore")
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import dalle2_pytorch.dalle2_pytorch as D
+from dalle2_pytorch.train_configs import DecoderConfig
+from dalle2_pytorch.trainer import DecoderTrainer
+
+UNET = dict(dim=4, dim_mults=[1], cond_dim=4, image_embed_dim=8, attn_heads=1, attn_dim_head=4, resnet_groups=2,
+            num_resnet_blocks=1, init_cross_embed_kernel_sizes=[3, 5])
+CONFIG = {
+    "decoder": {"unets": [UNET, UNET], "image_sizes": [8, 16], "channels": 3, "timesteps": 40,
+                "learned_variance": [True, False], "image_cond_drop_prob": 0.3, "text_cond_drop_prob": 0.0},
+    "data": {"webdataset_base_url": "unused/{}.tar", "img_embeddings_url": "unused", "num_workers": 1,
+             "batch_size": 3, "start_shard": 0, "end_shard": 9,
+             "splits": {"train": 0.8, "val": 0.1, "test": 0.1}},
+    "train": {"lr": [1e-3, 5e-4], "wd": [0.01, 0.0], "warmup_steps": [3, 2], "max_grad_norm": 0.5,
+              "ema_beta": 0.9, "cosine_decay_max_steps": [20, None], "ema_update_after_step": 2,
+              "ema_update_every": 2, "use_ema": True, "device": "cpu"},
+    "evaluate": {},
+    "tracker": {"data_path": "unused", "log": {"log_type": "console"},
+                "load": None, "save": [{"save_to": "local", "save_latest_to": "unused.pth"}]},
+}
+BATCH = 3
+
+
+def event(unet, update=True, max_batch_size=None):
+    return dict(unet=unet, update=update, max_batch_size=max_batch_size)
+
+
+RUNS = {
+    # The two forwards without an update between them add up their gradients.
+    "cascade": dict(mask=[True, True], save_behind=7,
+                    events=[event(1), event(1), event(2), event(1, max_batch_size=2), event(2),
+                            event(1, update=False), event(1), event(1), event(2),
+                            event(1), event(1, max_batch_size=1), event(2), event(1)]),
+    "masked": dict(mask=[False, True], save_behind=1, events=[event(2), event(2), event(2), event(2)]),
+}
+
+
+def fill(module):
+    """Weights as a function of their names: tests/support/fixture.h has the same."""
+    with torch.no_grad():
+        for name, p in module.named_parameters():
+            phase = sum(name.encode()) % 97
+            value = 0.1 * np.sin(0.7 * np.arange(p.numel(), dtype=np.float64) + phase)
+            if p.numel() == max(p.shape) and not name.endswith("bias"):
+                value = value + 1.0
+            p.copy_(torch.from_numpy(value.astype(np.float32)).reshape(p.shape))
+
+
+def make_trainer(mask):
+    decoder = DecoderConfig(**CONFIG["decoder"]).create()
+    for i, trained in enumerate(mask):
+        if trained:
+            fill(decoder.unets[i])
+        else:
+            decoder.unets[i] = nn.Identity()
+    train = CONFIG["train"]
+    return DecoderTrainer(
+        decoder, lr=tuple(train["lr"]), wd=tuple(train["wd"]), warmup_steps=tuple(train["warmup_steps"]),
+        cosine_decay_max_steps=tuple(train["cosine_decay_max_steps"]), max_grad_norm=train["max_grad_norm"],
+        use_ema=True, ema_beta=train["ema_beta"], ema_update_after_step=train["ema_update_after_step"],
+        ema_update_every=train["ema_update_every"])
+
+
+@contextlib.contextmanager
+def recorded(draws):
+    """Appends all that a forward pass draws to `draws`, a dict of lists."""
+    originals = torch.randint, torch.randn_like, D.prob_mask_like, random.random
+
+    def keep(name, function):
+        def call(*args, **kwargs):
+            value = function(*args, **kwargs)
+            draws.setdefault(name, []).append(value)
+            return value
+        return call
+
+    torch.randint = keep("times", originals[0])
+    torch.randn_like = keep("noise", originals[1])
+    D.prob_mask_like = keep("mask", originals[2])
+    random.random = keep("random", originals[3])
+    try:
+        yield
+    finally:
+        torch.randint, torch.randn_like, D.prob_mask_like, random.random = originals
+
+
+@contextlib.contextmanager
+def given(inputs, max_batch_size):
+    """Feeds the draws of `inputs` (as recorded) to the forward passes of one event."""
+    originals = torch.randint, torch.randn_like, D.prob_mask_like, random.random
+    size = max_batch_size or BATCH
+    queues = {k: list(inputs[k].split(size)) for k in ("times", "noise")}
+    masks = [m for pair in zip(inputs["image_keep"].split(size), inputs["text_keep"].split(size)) for m in pair]
+    torch.randint = lambda *a, **k: queues["times"].pop(0)
+    torch.randn_like = lambda *a, **k: queues["noise"].pop(0)
+    D.prob_mask_like = lambda *a, **k: masks.pop(0)
+    random.random = lambda: 0.0 if inputs["blur"].item() else 1.0
+    try:
+        yield
+    finally:
+        torch.randint, torch.randn_like, D.prob_mask_like, random.random = originals
+
+
+def compact(state, prefix):
+    """Up to eight elements of every tensor, evenly spread, and its mean absolute value."""
+    out = {}
+    for name, tensor in state.items():
+        flat = tensor.detach().flatten()
+        stride = max(1, flat.numel() // 8)
+        out[f"{prefix}{name}"] = torch.cat([flat[::stride][:8], flat.abs().mean()[None]]).clone()
+    return out
+
+
+def save_extras():
+    return dict(epoch=1, sample=42, next_task="train", validation_losses=[0.5, 0.25], samples_seen=99,
+                config=CONFIG)
+
+
+def play(folder, name, seed):
+    run = RUNS[name]
+    torch.manual_seed(seed)
+    random.seed(seed)
+    trainer = make_trainer(run["mask"])
+    tensors, log = {}, []
+    for i, e in enumerate(run["events"]):
+        images = torch.rand(BATCH, 3, 16, 16)
+        embeds = torch.randn(BATCH, 8)
+        draws = {}
+        with recorded(draws):
+            loss = trainer(images, image_embed=embeds, unet_number=e["unet"], max_batch_size=e["max_batch_size"])
+        tensors.update({
+            f"{i}.images": images, f"{i}.image_embeds": embeds, f"{i}.times": torch.cat(draws["times"]),
+            f"{i}.noise": torch.cat(draws["noise"]), f"{i}.image_keep": torch.cat(draws["mask"][0::2]),
+            f"{i}.text_keep": torch.cat(draws["mask"][1::2]),
+            f"{i}.blur": torch.tensor([draws.get("random", [1.0])[0] < 0.5])})
+        entry = dict(e, loss=loss)
+        if e["update"]:
+            optimizer = getattr(trainer, f"optim{e['unet'] - 1}")
+            entry["lr"] = optimizer.param_groups[0]["lr"]
+            grads = [p.grad for p in trainer.decoder.parameters() if p.grad is not None]
+            entry["grad_norm"] = torch.stack([g.norm() for g in grads]).norm().item()
+            trainer.update(e["unet"])
+        log.append(entry)
+        if i == run["save_behind"]:
+            trainer.save(folder / f"{name}.pth", **save_extras())
+    for u, trained in enumerate(run["mask"]):
+        if trained:
+            tensors.update(compact(trainer.decoder.unets[u].state_dict(), f"final.{u}."))
+            tensors.update(compact(trainer.ema_unets[u].ema_model.state_dict(), f"ema.{u}."))
+    config = json.loads(json.dumps(CONFIG))
+    config["train"]["unet_training_mask"] = run["mask"]
+    meta = dict(config=config, mask=run["mask"], events=log, save_behind=run["save_behind"],
+                steps=trainer.steps.tolist())
+    tensors = {k: v.detach().contiguous().clone() for k, v in tensors.items()}
+    save_file(tensors, folder / f"{name}.safetensors", metadata={"json": json.dumps(meta)})
+    for suffix in ("safetensors", "pth"):
+        (folder / f"{name}.{suffix}").chmod(0o644)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of all fixtures")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    folder = arguments.out / "trainer"
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    for name in RUNS:
+        play(folder, name, arguments.seed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "checkpoint/pth.h"
+#include "support/captured_log.h"
+#include "support/temp_dir.h"
+#include "trainer_fixture.h"
+
+namespace dalle2 {
+namespace {
+
+/// Steps `begin` to `end` of a run whose data and noise follow from the step's number.
+void train(DecoderTrainer& trainer, int64_t begin, int64_t end) {
+  for (int64_t step = begin; step < end; ++step) {
+    const int64_t unet = 1 + step % trainer.num_unets();
+    if (trainer.is_trained(unet)) {
+      trainer.step(test::drawn_inputs(2, step), unet, make_generator({0, "train", 0, step}, at::kCPU));
+      trainer.update(unet);
+    }
+  }
+}
+
+TEST_CASE("training on from a checkpoint is bit for bit the run without a break, twice over") {
+  const test::TrainerFixture fixture("cascade");
+  const test::TempDir folder;
+  const auto unbroken = fixture.trainer();
+  train(*unbroken, 0, 15);
+
+  auto trainer = fixture.trainer();
+  for (const int64_t begin : {0, 5, 10}) {
+    train(*trainer, begin, begin + 5);
+    write_pth(folder / "checkpoint.pth", trainer->state());
+    trainer = fixture.trainer();
+    trainer->load_state(read_pth(folder / "checkpoint.pth"));
+  }
+  CHECK(test::fingerprint(*trainer) == test::fingerprint(*unbroken));
+}
+
+TEST_CASE("a loaded checkpoint is not tied to its file") {
+  const test::TrainerFixture fixture("cascade");
+  const test::TempDir folder;
+  const auto trainer = fixture.trainer();
+  train(*trainer, 0, 2);
+  const std::string path = folder / "checkpoint.pth";
+  write_pth(path, trainer->state());
+  const auto other = fixture.trainer();
+  other->load_state(read_pth(path));
+  const std::string before = test::fingerprint(*other);
+  CHECK(before == test::fingerprint(*trainer));
+  train(*other, 2, 4);
+  write_pth(path, other->state());  // over the file it was read from
+  CHECK(test::fingerprint(*other) != before);
+}
+
+TEST_CASE("a stage that is not trained has no keys and no optimizer") {
+  const test::TrainerFixture fixture("masked");
+  const Dict state = fixture.trainer()->state();
+  CHECK(state.find("optim0")->is_none());
+  CHECK(state.find("sched0")->is_none());
+  CHECK(state.find("optim1")->is_dict());
+  for (const auto& [key, value] : state.find("model")->as_dict().items) {
+    CHECK(key.as_string().find("unets.0.") != 0);
+  }
+  CHECK(state.find("ema")->as_dict().find("0.initted") != nullptr);
+}
+
+TEST_CASE("without averages there is no ema key, and such a checkpoint gives averages that begin anew") {
+  const test::TrainerFixture fixture("cascade");
+  DecoderTrainConfig config = fixture.train_config();
+  config.use_ema = false;
+  const auto trainer = fixture.trainer(config);
+  train(*trainer, 0, 4);
+  const Dict state = trainer->state();
+  CHECK(state.find("ema") == nullptr);
+
+  test::CapturedLog log;
+  const auto other = fixture.trainer();
+  other->load_state(state, false, true, "a.pth");
+  CHECK(log.count("a.pth") == 1);
+  CHECK(log.count("no averaged weights") == 1);
+  CHECK(other->ema_decay(1) == 0.0);
+  CHECK(at::equal(other->ema_unet(1)->parameters()[0], trainer->decoder()->unet(1)->parameters()[0]));
+  CHECK(other->steps(1) == trainer->steps(1));
+}
+
+TEST_CASE("the model file has the averaged weights and leaves the live ones in the decoder") {
+  const test::TrainerFixture fixture("cascade");
+  const auto trainer = fixture.trainer();
+  train(*trainer, 0, 10);
+  const std::string before = test::fingerprint(*trainer);
+  const Dict state = trainer->model_state({{"config", "text"}});
+  CHECK(test::fingerprint(*trainer) == before);
+  REQUIRE(state.items.size() == 3);
+  CHECK(state.items[0].first.as_string() == "version");
+  CHECK(state.items[1].first.as_string() == "config");
+  CHECK(state.items[2].first.as_string() == "model");
+  const at::Tensor saved = state.find("model")->as_dict().find("unets.0.init_conv.convs.0.weight")->as_tensor();
+  CHECK(at::equal(saved, trainer->ema_unet(1)->named_parameters()["init_conv.convs.0.weight"]));
+  CHECK_FALSE(at::equal(saved, trainer->decoder()->unet(1)->named_parameters()["init_conv.convs.0.weight"]));
+}
+
+TEST_CASE("loading the weights alone takes no optimizer and begins the averages anew") {
+  const test::TrainerFixture fixture("cascade");
+  const auto trainer = fixture.trainer();
+  train(*trainer, 0, 10);
+  const auto other = fixture.trainer();
+  other->load_state(trainer->state(), /*only_model=*/true);
+  CHECK(other->steps(1) == trainer->steps(1));
+  CHECK(at::equal(other->decoder()->unet(1)->parameters()[0], trainer->decoder()->unet(1)->parameters()[0]));
+  CHECK(at::equal(other->ema_unet(1)->parameters()[0], trainer->decoder()->unet(1)->parameters()[0]));
+  const Dict state = other->state();
+  CHECK(state.find("optim0")->as_dict().find("state")->as_dict().items.empty());
+  CHECK_FALSE(state.find("ema")->as_dict().find("0.initted")->as_bool());
+}
+
+Dict without(const Dict& dict, const std::string& key) {
+  Dict result;
+  result.ordered = dict.ordered;
+  for (const auto& [name, value] : dict.items) {
+    if (name.as_string() != key) result.items.emplace_back(name, value);
+  }
+  return result;
+}
+
+TEST_CASE("missing and unexpected tensors are listed and fatal, unless loading is not strict") {
+  const test::TrainerFixture fixture("cascade");
+  const auto trainer = fixture.trainer();
+  Dict state = trainer->state();
+  Dict model = without(state.find("model")->as_dict(), "unets.0.null_image_embed");
+  model.set("unets.0.stranger", at::ones({2}));
+  state.set("model", model);
+  CHECK_THROWS_WITH(trainer->load_state(state, false, true, "a.pth"),
+                    Catch::Contains("a.pth") && Catch::Contains("unets.0.null_image_embed") &&
+                        Catch::Contains("unets.0.stranger"));
+  test::CapturedLog log;
+  trainer->load_state(state, false, /*strict=*/false);
+  CHECK(log.count(LogLevel::kWarning) == 1);
+  CHECK(log.count("unets.0.null_image_embed") == 1);
+}
+
+TEST_CASE("a checkpoint of another version is mentioned and taken up") {
+  const test::TrainerFixture fixture("cascade");
+  const auto trainer = fixture.trainer();
+  Dict state = trainer->state();
+  test::CapturedLog log;
+  trainer->load_state(state);
+  CHECK(log.lines().empty());
+  state.set("version", "1.2.3");
+  trainer->load_state(state);
+  CHECK(log.count("1.2.3") == 1);
+}
+
+TEST_CASE("what does not fit is named with its place") {
+  const test::TrainerFixture fixture("cascade");
+  const auto trainer = fixture.trainer();
+  train(*trainer, 0, 2);
+  const Dict good = trainer->state();
+  const auto refused = [&](auto change, const std::string& part) {
+    Dict bad = good;
+    change(bad);
+    INFO(part);
+    CHECK_THROWS_AS(fixture.trainer()->load_state(bad, false, true, "a.pth"), DataError);
+    CHECK_THROWS_WITH(fixture.trainer()->load_state(bad, false, true, "a.pth"),
+                      Catch::Contains("a.pth") && Catch::Contains(part));
+  };
+  refused([](Dict& d) { d = without(d, "steps"); }, "steps");
+  refused([](Dict& d) { d = without(d, "optim1"); }, "optim1");
+  refused([](Dict& d) { d.set("steps", at::zeros({3}, at::kLong)); }, "2 unets, got 3");
+  refused([](Dict& d) { d.set("optim0", Value()); }, "unet_training_mask");
+  refused([](Dict& d) { d.set("optim0", *d.find("optim1")); }, "expected 2 groups of parameters, got 1");
+  refused(
+      [](Dict& d) {
+        Dict optimizer = d.find("optim0")->as_dict();
+        Dict states = optimizer.find("state")->as_dict();
+        states.items[0].second.as_dict().set("exp_avg", at::zeros({1}));
+        optimizer.set("state", states);
+        d.set("optim0", optimizer);
+      },
+      "/optim0/state");
+  CHECK_THROWS_AS(trainer->load_state(Value("text")), DataError);
+}
+
+TEST_CASE("settings that differ from the checkpoint's are mentioned and this run's hold") {
+  const test::TrainerFixture fixture("cascade");
+  const Dict state = fixture.trainer()->state();
+  DecoderTrainConfig config = fixture.train_config();
+  config.lr = 2e-3;
+  const auto trainer = fixture.trainer(config);
+  test::CapturedLog log;
+  trainer->load_state(state);
+  CHECK(log.count("/train/lr = 0.002") > 0);
+  CHECK(trainer->learning_rate(1) == Approx(2e-3 / 3));
+}
+
+}  // namespace
+}  // namespace dalle2

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: MIT
+#include "trainer/decoder_trainer.h"
+
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "trainer_fixture.h"
+
+namespace dalle2 {
+namespace {
+
+at::Generator generator(int64_t step) { return make_generator({0, "train", 0, step}, at::kCPU); }
+
+std::vector<at::Tensor> gradients(DecoderTrainer& trainer, int64_t unet) {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : trainer.decoder()->unet(unet)->parameters()) {
+    gradients.push_back(parameter.grad().defined() ? parameter.grad().clone() : at::Tensor());
+  }
+  return gradients;
+}
+
+std::vector<at::Tensor> weights(DecoderTrainer& trainer, int64_t unet) {
+  std::vector<at::Tensor> weights;
+  for (const at::Tensor& parameter : trainer.decoder()->unet(unet)->parameters()) {
+    weights.push_back(parameter.detach().clone());
+  }
+  return weights;
+}
+
+bool all_equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  bool equal = a.size() == b.size();
+  for (size_t i = 0; equal && i < a.size(); ++i) {
+    equal = a[i].defined() == b[i].defined() && (!a[i].defined() || at::equal(a[i], b[i]));
+  }
+  return equal;
+}
+
+TEST_CASE("chunks of a batch give the loss and gradients of the whole, a short last one too") {
+  const test::TrainerFixture fixture("cascade");
+  const DecoderInputs inputs = test::drawn_inputs(5, 1);
+  for (const int64_t unet : {1, 2}) {
+    const auto whole = fixture.trainer(), chunked = fixture.trainer();
+    const double loss = whole->step(inputs, unet, generator(0)).item<double>();
+    CHECK(chunked->step(inputs, unet, generator(0), 2).item<double>() == Approx(loss).epsilon(1e-6));
+    const auto expected = gradients(*whole, unet), actual = gradients(*chunked, unet);
+    size_t compared = 0;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      REQUIRE(actual[i].defined() == expected[i].defined());
+      // Gradients that cancel to about zero keep the rounding of what cancelled.
+      if (expected[i].defined() && expected[i].abs().max().item<double>() > 1e-5) {
+        test::expect_close(actual[i], expected[i], 1e-4, fmt::format("gradient {} of unet {}", i, unet));
+        ++compared;
+      }
+    }
+    CHECK(compared > 50);
+  }
+}
+
+TEST_CASE("the chunk size of the config holds where a call names none") {
+  const test::TrainerFixture fixture("cascade");
+  DecoderTrainConfig config = fixture.train_config();
+  config.max_batch_size = 2;
+  const auto by_config = fixture.trainer(config), by_call = fixture.trainer();
+  const DecoderInputs inputs = test::drawn_inputs(3, 1);
+  CHECK(by_config->step(inputs, 1, generator(0)).item<float>() ==
+        by_call->step(inputs, 1, generator(0), 2).item<float>());
+  CHECK(all_equal(gradients(*by_config, 1), gradients(*by_call, 1)));
+}
+
+TEST_CASE("an update changes its unet alone and counts its step alone") {
+  const test::TrainerFixture fixture("cascade");
+  const auto trainer = fixture.trainer();
+  const auto first = weights(*trainer, 1), second = weights(*trainer, 2);
+  trainer->step(test::drawn_inputs(2, 1), 2, generator(0));
+  trainer->update(2);
+  CHECK(all_equal(weights(*trainer, 1), first));
+  CHECK_FALSE(all_equal(weights(*trainer, 2), second));
+  CHECK(trainer->steps(1) == 0);
+  CHECK(trainer->steps(2) == 1);
+  CHECK(trainer->learning_rate(1) == Approx(1e-3 / 3));
+  CHECK(trainer->learning_rate(2) == Approx(5e-4));
+}
+
+TEST_CASE("an update leaves no gradient behind") {
+  const test::TrainerFixture fixture("cascade");
+  const auto trainer = fixture.trainer();
+  trainer->step(test::drawn_inputs(2, 1), 1, generator(0));
+  trainer->update(1);
+  for (const at::Tensor& gradient : gradients(*trainer, 1)) {
+    CHECK_FALSE(gradient.defined());
+  }
+}
+
+TEST_CASE("the same address gives the same step and another one another") {
+  const test::TrainerFixture fixture("cascade");
+  const auto a = fixture.trainer(), b = fixture.trainer();
+  const DecoderInputs inputs = test::drawn_inputs(2, 1);
+  const float loss = a->step(inputs, 1, generator(3)).item<float>();
+  CHECK(b->step(inputs, 1, generator(3)).item<float>() == loss);
+  CHECK(b->step(inputs, 1, generator(4)).item<float>() != loss);
+}
+
+TEST_CASE("evaluating gives the loss of a step, no gradients, and leaves the mode as it was") {
+  const test::TrainerFixture fixture("cascade");
+  const auto trainer = fixture.trainer();
+  const DecoderInputs inputs = test::drawn_inputs(3, 1);
+  const StepResult result = trainer->evaluate(inputs, 1, generator(0));
+  CHECK_FALSE(result.loss.requires_grad());
+  for (const at::Tensor& gradient : gradients(*trainer, 1)) {
+    CHECK_FALSE(gradient.defined());
+  }
+  CHECK(trainer->decoder()->is_training());
+  CHECK(trainer->step(inputs, 1, generator(0)).item<double>() ==
+        Approx(result.loss.item<double>()).epsilon(1e-6));
+}
+
+TEST_CASE("low-resolution images of ragged chunks come back as one batch") {
+  const test::TrainerFixture fixture("cascade");
+  const auto trainer = fixture.trainer();
+  const DecoderInputs inputs = test::drawn_inputs(5, 1);
+  const StepResult whole = trainer->evaluate(inputs, 2, generator(0));
+  const StepResult chunked = trainer->evaluate(inputs, 2, generator(0), 2);
+  REQUIRE(chunked.lowres_cond_images.sizes() == at::IntArrayRef({5, 3, 16, 16}));
+  test::expect_close(chunked.lowres_cond_images, whole.lowres_cond_images, 1e-6, "low-resolution images");
+  CHECK_FALSE(trainer->evaluate(inputs, 1, generator(0)).lowres_cond_images.defined());
+}
+
+TEST_CASE("a stage that is masked out is not trained and cannot be asked for a step") {
+  const test::TrainerFixture fixture("masked");
+  const auto trainer = fixture.trainer();
+  CHECK_FALSE(trainer->is_trained(1));
+  CHECK(trainer->is_trained(2));
+  CHECK(trainer->decoder()->unet(1) == nullptr);
+  CHECK(trainer->ema_unet(1) == nullptr);
+  CHECK_THROWS_WITH(trainer->step(test::drawn_inputs(2, 1), 1, generator(0)),
+                    Catch::Contains("unet 1 is not trained") && Catch::Contains("unet_training_mask"));
+  CHECK_THROWS_WITH(trainer->update(3), Catch::Contains("unets 1 to 2"));
+}
+
+TEST_CASE("an empty batch is refused") {
+  const test::TrainerFixture fixture("cascade");
+  const auto trainer = fixture.trainer();
+  CHECK_THROWS_AS(trainer->step(test::drawn_inputs(0, 1), 1, generator(0)), DataError);
+  CHECK_THROWS_AS(trainer->step({}, 1, generator(0)), DataError);
+}
+
+TEST_CASE("settings that cannot train are refused with their key") {
+  const test::TrainerFixture fixture("cascade");
+  const auto refused = [&](auto change, const std::string& part) {
+    DecoderTrainConfig config = fixture.train_config();
+    change(config);
+    CHECK_THROWS_WITH(fixture.trainer(config), Catch::Contains(part));
+  };
+  refused([](DecoderTrainConfig& c) { c.lr = 0.02; }, "/train/lr: expected at most 0.01, got 0.02");
+  refused([](DecoderTrainConfig& c) { c.lr = std::vector<double>{1e-4, 1e-4, 1e-4}; }, "got 3 values");
+  refused([](DecoderTrainConfig& c) { c.wd = std::vector<double>{0.1}; }, "/train/wd");
+  refused([](DecoderTrainConfig& c) { c.warmup_steps = {std::optional<int64_t>(0)}; }, "warmup_steps");
+  refused([](DecoderTrainConfig& c) { c.max_grad_norm = 0.0; }, "/train/max_grad_norm");
+  refused([](DecoderTrainConfig& c) { c.betas = {0.9}; }, "/train/betas");
+  refused([](DecoderTrainConfig& c) { c.unet_training_mask = std::vector<bool>{true}; },
+          "/train/unet_training_mask");
+}
+
+TEST_CASE("one limit for each unet clips each unet by its own") {
+  const test::TrainerFixture fixture("cascade");
+  DecoderTrainConfig config = fixture.train_config();
+  config.max_grad_norm = std::vector<double>{1e9, 1e-9};
+  config.eps = 1.0;  // makes the size of an update follow the size of the gradient
+  const auto trainer = fixture.trainer(config);
+  const DecoderInputs inputs = test::drawn_inputs(2, 1);
+  const auto change = [&](int64_t unet) {
+    const auto before = weights(*trainer, unet);
+    trainer->step(inputs, unet, generator(0));
+    trainer->update(unet);
+    const auto after = weights(*trainer, unet);
+    double largest = 0.0;
+    for (size_t i = 0; i < before.size(); ++i) {
+      if (before[i].dim() < 2) {  // these do not decay
+        largest = std::max(largest, (after[i] - before[i]).abs().max().item<double>());
+      }
+    }
+    return largest;
+  };
+  CHECK(change(1) > 1e-8);
+  CHECK(change(2) < 1e-10);
+}
+
+}  // namespace
+}  // namespace dalle2

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+// The runs that tests/parity/make_trainer.py recorded, and ways to play them.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <memory>
+#include <string>
+
+#include "config/run_config.h"
+#include "optim/random.h"
+#include "support/fixture.h"
+#include "trainer/decoder_trainer.h"
+
+namespace dalle2::test {
+
+class TrainerFixture {
+ public:
+  /// @param name "cascade" (two unets) or "masked" (the first is not trained)
+  explicit TrainerFixture(const std::string& name)
+      : data_(load_fixture("trainer/" + name)),
+        config_(parse_decoder_config(data_.json.at("config").dump(), name + ".json", {})) {}
+
+  const Fixture& data() const { return data_; }
+  DecoderTrainConfig train_config() const { return config_.config.train; }
+  std::string checkpoint_path() const { return data_.path.substr(0, data_.path.rfind('.')) + ".pth"; }
+  const nlohmann::json& event(size_t i) const { return data_.json.at("events").at(i); }
+  size_t num_events() const { return data_.json.at("events").size(); }
+  size_t save_behind() const { return data_.json.at("save_behind").get<size_t>(); }
+
+  /// A trainer whose unets have the weights of the recorded run's start.
+  std::unique_ptr<DecoderTrainer> trainer() const { return trainer(train_config()); }
+  std::unique_ptr<DecoderTrainer> trainer(const DecoderTrainConfig& train) const {
+    Decoder decoder(config_.plan);
+    for (int64_t number = 1; number <= decoder->num_unets(); ++number) {
+      fill_parameters(*decoder->unet(number));
+    }
+    return std::make_unique<DecoderTrainer>(decoder, train, at::kCPU);
+  }
+
+  DecoderInputs inputs(size_t i) const {
+    return {tensor(i, "images"), tensor(i, "image_embeds"), {}};
+  }
+
+  DecoderStepNoise draws(size_t i) const {
+    DecoderStepNoise draws;
+    draws.times = tensor(i, "times");
+    draws.noise = tensor(i, "noise");
+    draws.image_keep_mask = tensor(i, "image_keep");
+    draws.text_keep_mask = tensor(i, "text_keep");
+    draws.lowres.blur = tensor(i, "blur").item<bool>();
+    draws.lowres.blur_sigma = 0.6;
+    draws.lowres.blur_kernel_size = 3;
+    return draws;
+  }
+
+  /// Does what the reference did at event `i`. @return the loss
+  double play(DecoderTrainer& trainer, size_t i) const {
+    const int64_t unet = event(i).at("unet").get<int64_t>();
+    std::optional<int64_t> max_batch_size;
+    if (!event(i).at("max_batch_size").is_null()) {
+      max_batch_size = event(i).at("max_batch_size").get<int64_t>();
+    }
+    const double loss = trainer.step(inputs(i), unet, draws(i), max_batch_size).item<double>();
+    if (event(i).at("update").get<bool>()) {
+      trainer.update(unet);
+    }
+    return loss;
+  }
+
+ private:
+  at::Tensor tensor(size_t i, const std::string& name) const {
+    return data_.tensor(std::to_string(i) + "." + name);
+  }
+
+  Fixture data_;
+  LoadedDecoderConfig config_;
+};
+
+/// A batch of any size, a pure function of `seed`.
+inline DecoderInputs drawn_inputs(int64_t batch, int64_t seed) {
+  at::Generator generator = make_generator({seed, "inputs"}, at::kCPU);
+  return {at::rand({batch, 3, 16, 16}, generator), at::randn({batch, 8}, generator), {}};
+}
+
+/// Every number that makes a trainer what it is, as one text: equal texts are equal bits.
+inline std::string fingerprint(const DecoderTrainer& trainer) {
+  std::string text;
+  const std::function<void(const Value&)> walk = [&](const Value& value) {
+    if (value.is_tensor()) {
+      const at::Tensor tensor = value.as_tensor().contiguous();
+      text.append(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
+    } else if (value.is_dict()) {
+      for (const auto& [key, item] : value.as_dict().items) {
+        walk(key);
+        walk(item);
+      }
+    } else if (value.is_list() || value.is_tuple()) {
+      for (const Value& item : value.as_sequence()) walk(item);
+    } else if (value.is_string()) {
+      text += value.as_string();
+    } else if (value.is_int() || value.is_double()) {
+      text += fmt::format("{}", value.as_double());
+    }
+    text += "|";
+  };
+  walk(trainer.state());
+  return text;
+}
+
+}  // namespace dalle2::test
