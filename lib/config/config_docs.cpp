@@ -34,11 +34,11 @@ A run is described by one JSON file, with the keys and defaults of dalle2-pytorc
 
 ## How a file is read
 
-- **All faults at once.** A fault names its place as a JSON pointer (`/decoder/unets/0/dim`), what was
-  expected, what was found, and the key you may have meant. The program then ends with exit code 2,
-  before data or model are touched.
-- **Lenient where nothing can be misunderstood.** `"3"`, `8.0`, `1e6` and `true` are integers, `"1e-4"`
-  is a number, `0`, `1`, `"yes"`, `"off"` and the like are booleans. `8.5` is no integer.
+- **All faults at once.** A fault names its place as a JSON pointer (`/decoder/unets/0/dim`), what
+  was expected, what was found, and the key you may have meant. The program then ends with exit
+  code 2, before data or model are touched.
+- **Lenient where nothing can be misunderstood.** `"3"`, `8.0`, `1e6` and `true` are integers,
+  `"1e-4"` is a number, `0`, `1`, `"yes"`, `"off"` and the like are booleans. `8.5` is no integer.
 - **One or many.** "X, or a list" takes one value for all unets (or resolutions), or one for each.
 - **Unknown keys** are ignored with a warning, but an error if they are near a known key ("did you
   mean"), and always an error in `decoder`, in the arguments of transforms and in those of metrics.
@@ -46,8 +46,8 @@ A run is described by one JSON file, with the keys and defaults of dalle2-pytorc
   `configs/schema/decoder.json` has the schema.
 - **Comments** (`//` and `/* */`) are allowed; a key given twice in an object is an error.
 - **Paths** are relative to the working directory.
-- `--set /train/lr=3e-4` changes one value from the command line; it beats the file. The part after `=`
-  is JSON, or else text. `--dump-config` prints the config as it is used, with every default.
+- `--set /train/lr=3e-4` changes one value from the command line; it beats the file. The part after
+  `=` is JSON, or else text. `--dump-config` prints the config as it is used, with every default.
 - What is marked *not available yet* is refused unless it has its default.
 )";
 
@@ -56,28 +56,30 @@ constexpr const char* kClosing = R"(
 
 | when | then |
 |---|---|
-| a unet has `cond_on_text_encodings` | `data.text_embeddings_url`, `data.embeddings_in_tar` or `decoder.clip` must give the encodings |
+| a unet has `cond_on_text_encodings` | give `data.text_embeddings_url`, `data.embeddings_in_tar` or `decoder.clip` |
 | no unet has it | `data.text_embeddings_url` must be absent |
-| not `decoder.unconditional` | `data.img_embeddings_url`, `data.embeddings_in_tar` or `decoder.clip` must give the image embeddings |
-| `decoder.clip` is given | not both embedding urls with text conditioning, and no `data.img_embeddings_url` without it |
-| `decoder.clip` is given | not `decoder.unconditional` |
+| not `decoder.unconditional` | give `data.img_embeddings_url`, `data.embeddings_in_tar` or `decoder.clip` |
+| `decoder.clip`, with text | give at most one of the two embedding urls |
+| `decoder.clip`, without text | `data.img_embeddings_url` must be absent |
+| `decoder.clip` | not `decoder.unconditional` |
 | a value of `train` is a list | it has one entry for each unet |
+| `train.cond_scale` is not 1 | a `cond_drop_prob` of the decoder is above 0 |
 | `data.resample_train` | `train.epoch_samples` should bound the epoch |
 
 ## What is derived for each unet
 
-- **Sizes.** `image_sizes` is sorted and stripped of doubles; the lowest belongs to the first unet. Each
-  size (and crop size) must be divisible by 2 for each halving: one less than there are `dim_mults`,
-  as many with `memory_efficient`.
+- **Sizes.** `image_sizes` is sorted and stripped of doubles; the lowest belongs to the first unet.
+  Each size (and crop size) must be divisible by 2 for each halving: one less than there are
+  `dim_mults`, as many with `memory_efficient`.
 - **Wiring.** The first unet gets the image embedding (unless `unconditional`), the others the low
   resolution image of the one before. Text goes to the unets with `cond_on_text_encodings`.
-- **Schedules.** Every beta must stay below 1: `linear`, `quadratic` and `sigmoid` need about 20
-  timesteps at least. `jsd` ends at beta = 1, which leaves nothing of the image in the last step. It is
+- **Schedules.** Every beta must stay below 1: 21 `timesteps` are enough for `linear`, `quadratic`
+  and `sigmoid`. `jsd` ends at beta = 1, which leaves nothing of the image in the last step. It is
   allowed where that does no harm: without `learned_variance`, and either with `predict_v` or
-  `predict_x_start` or with `sample_timesteps` below `timesteps - 1`. The same holds for
-  `zero_terminal_snr`.
-- **Widths.** `init_dim` equals `dim`, and `dim_mults` starts with 1 unless `memory_efficient`: the last
-  block of the network has no other shape. `resnet_groups` divides every width.
+  `predict_x_start` or with `sample_timesteps` below `timesteps - 1`; DDIM must not start at the
+  last step. The same holds for `zero_terminal_snr`.
+- **Widths.** `init_dim` equals `dim`, and `dim_mults` starts with 1 unless `memory_efficient`: the
+  last block of the network has no other shape. `resnet_groups` divides every width.
 )";
 
 std::string escaped(const std::string& text) {

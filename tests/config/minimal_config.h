@@ -13,8 +13,15 @@
 namespace dalle2 {
 
 inline const std::string kMinimalConfig = R"({
-  "decoder": {"unets": [{"dim": 16, "dim_mults": [1, 2], "image_embed_dim": 8}], "image_sizes": [16]},
-  "data": {"webdataset_base_url": "shards/{}.tar", "img_embeddings_url": "embeddings", "splits": {}},
+  "decoder": {
+    "unets": [{"dim": 16, "dim_mults": [1, 2], "image_embed_dim": 8}],
+    "image_sizes": [16]
+  },
+  "data": {
+    "webdataset_base_url": "shards/{}.tar",
+    "img_embeddings_url": "embeddings",
+    "splits": {}
+  },
   "train": {},
   "evaluate": {},
   "tracker": {"log": {}, "save": {"save_to": "local", "save_latest_to": "latest.pth"}}

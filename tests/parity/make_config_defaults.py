@@ -79,7 +79,9 @@ def defaults():
         "save": TrackerSaveConfig().model_dump(),
         "unet_arguments": signature(Unet, ("self",)),
         "decoder_arguments": signature(Decoder, ("self", "unet", "vae")),
-        "trainer_arguments": signature(DecoderTrainer, ("self", "decoder", "accelerator", "dataloaders", "use_ema")),
+        "trainer_arguments": signature(
+            DecoderTrainer, ("self", "decoder", "accelerator", "dataloaders", "use_ema")
+        ),
         "ema_arguments": signature(EMA, ("self", "model", "ema_model", "beta")),
     }
 
