@@ -76,10 +76,16 @@ class FailPoint {
 bool fails_here(std::string_view operation) {
   static FailPoint fail_point;
   switch (fail_point.next(operation)) {
-    case FailAction::kNone: return false;
-    case FailAction::kAbort: _exit(kKilledStatus);
-    case FailAction::kEio: errno = EIO; return true;
-    case FailAction::kEnospc: errno = ENOSPC; return true;
+    case FailAction::kNone:
+      return false;
+    case FailAction::kAbort:
+      _exit(kKilledStatus);
+    case FailAction::kEio:
+      errno = EIO;
+      return true;
+    case FailAction::kEnospc:
+      errno = ENOSPC;
+      return true;
   }
   return false;
 }
@@ -92,18 +98,24 @@ bool fails_here(std::string_view operation) {
       throw ResourceError(
           "{}: cannot {}: {}.\n  Free some space (an older file of this name is untouched), or "
           "choose another folder, and run again.",
-          path, doing, errno_text(error_number));
+          path,
+          doing,
+          errno_text(error_number));
     case EIO:
       throw ResourceError(
           "{}: cannot {}: {}.\n  The disk or the network file system fails; an older file of this "
           "name is untouched.",
-          path, doing, errno_text(error_number));
+          path,
+          doing,
+          errno_text(error_number));
     case EACCES:
     case EPERM:
     case EROFS:
       throw DataError(
-          "{}: cannot {}: {}.\n  Make the folder writable for this user, or choose another one.", path,
-          doing, errno_text(error_number));
+          "{}: cannot {}: {}.\n  Make the folder writable for this user, or choose another one.",
+          path,
+          doing,
+          errno_text(error_number));
     default:
       throw DataError("{}: cannot {}: {}", path, doing, errno_text(error_number));
   }
@@ -122,7 +134,8 @@ int sync_folder(const std::string& folder) {
   const int error_number = result == 0 ? 0 : errno;
   close(descriptor);
   // Some file systems refuse to sync a folder; there is nothing more that could be done.
-  return error_number == EINVAL || error_number == ENOTSUP || error_number == EROFS ? 0 : error_number;
+  return error_number == EINVAL || error_number == ENOTSUP || error_number == EROFS ? 0
+                                                                                    : error_number;
 }
 
 std::string parent_folder(const std::string& path) {
@@ -294,8 +307,7 @@ void AtomicFile::commit() {
     throw_write_error(path_, "rename the finished part onto it", errno);
   }
   part_exists_ = false;
-  const int error_number =
-      fails_here("dirsync") ? errno : sync_folder(parent_folder(path_));
+  const int error_number = fails_here("dirsync") ? errno : sync_folder(parent_folder(path_));
   if (error_number != 0) {
     throw_write_error(path_, "flush its folder", error_number);
   }
@@ -315,7 +327,7 @@ void copy_file_atomically(const std::string& from, const std::string& to) {
 
 std::string read_file(const std::string& path) {
   std::string content;
-  struct stat status {};
+  struct stat status{};
   if (stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode)) {
     content.reserve(static_cast<size_t>(status.st_size));
   }
@@ -326,11 +338,13 @@ std::string read_file(const std::string& path) {
 int sweep_parts(const std::string& folder) {
   int removed = 0;
   std::error_code error;
-  fs::recursive_directory_iterator walk(folder, fs::directory_options::skip_permission_denied, error);
+  fs::recursive_directory_iterator walk(
+      folder, fs::directory_options::skip_permission_denied, error);
   std::vector<fs::path> stale;
   while (!error && walk != fs::recursive_directory_iterator()) {
     std::error_code ignored;
-    if (walk->path().extension() == ".part" && walk->symlink_status(ignored).type() == fs::file_type::regular) {
+    if (walk->path().extension() == ".part" &&
+        walk->symlink_status(ignored).type() == fs::file_type::regular) {
       stale.push_back(walk->path());
     }
     walk.increment(error);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Files that are whole or absent.
 //
-// Test hook: DALLE2_FAIL_AT="open|write|fsync|rename|dirsync:<n>:<abort|eio|enospc>" makes the n-th such
-// call of the process (from 1) fail with that errno, or ends the process at that moment as kill -9
-// would (exit status 137; a write is torn in the middle). Calls are counted from the moment the
-// variable takes its value.
+// Test hook: DALLE2_FAIL_AT="open|write|fsync|rename|dirsync:<n>:<abort|eio|enospc>" makes the n-th
+// such call of the process (from 1) fail with that errno, or ends the process at that moment as
+// kill -9 would (exit status 137; a write is torn in the middle). Calls are counted from the moment
+// the variable takes its value.
 #pragma once
 
 #include <cstdint>

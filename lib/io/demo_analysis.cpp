@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Reading a demo picture back: ground from the border, colour from the core of what differs from it,
-// place from the centroid, size and shape from the best overlap with drawings.
+// Reading a demo picture back: ground from the border, colour from the core of what differs from
+// it, place from the centroid, size and shape from the best overlap with drawings.
 #include "base/error.h"
 #include "io/demo_drawing.h"
 
@@ -23,8 +23,8 @@ double square_distance(const DemoColour& a, const DemoColour& b) {
 }
 
 int nearest_ground(const DemoColour& colour) {
-  const auto nearest =
-      std::min_element(kDemoGroundValues.begin(), kDemoGroundValues.end(), [&](const auto& a, const auto& b) {
+  const auto nearest = std::min_element(
+      kDemoGroundValues.begin(), kDemoGroundValues.end(), [&](const auto& a, const auto& b) {
         return square_distance(colour, a) < square_distance(colour, b);
       });
   return static_cast<int>(nearest - kDemoGroundValues.begin());
@@ -39,9 +39,11 @@ double share_of(const DemoColour& pixel, const DemoColour& ground, const DemoCol
   return dot / std::max(square_distance(ground, colour), 1.0);
 }
 
-/// What a hundredth of the values exceed. The smallest shape covers 3 % of a picture, so this is its core.
+/// What a hundredth of the values exceed. The smallest shape covers 3 % of a picture, so this is
+/// its core.
 double upper_hundredth(std::vector<double> values) {
-  const auto place = values.end() - static_cast<std::ptrdiff_t>(std::max<size_t>(values.size() / 100, 3));
+  const auto place =
+      values.end() - static_cast<std::ptrdiff_t>(std::max<size_t>(values.size() / 100, 3));
   std::nth_element(values.begin(), place, values.end());
   return *place;
 }
@@ -51,7 +53,8 @@ DemoColour median_colour(const std::vector<DemoColour>& pixels) {
   DemoColour median{};
   std::vector<double> values(pixels.size());
   for (size_t c = 0; c < 3; ++c) {
-    std::transform(pixels.begin(), pixels.end(), values.begin(), [c](const DemoColour& p) { return p[c]; });
+    std::transform(
+        pixels.begin(), pixels.end(), values.begin(), [c](const DemoColour& p) { return p[c]; });
     const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
     std::nth_element(values.begin(), middle, values.end());
     median[c] = *middle;
@@ -61,7 +64,8 @@ DemoColour median_colour(const std::vector<DemoColour>& pixels) {
 
 /// The picture as colours, slightly smoothed against noise.
 cv::Mat3f smoothed(const Image& image) {
-  const cv::Mat bytes(image.height, image.width, CV_8UC3, const_cast<uint8_t*>(image.pixels.data()));
+  const cv::Mat bytes(
+      image.height, image.width, CV_8UC3, const_cast<uint8_t*>(image.pixels.data()));
   cv::Mat3f exact, smooth;
   bytes.convertTo(exact, CV_32FC3);
   cv::GaussianBlur(exact, smooth, cv::Size(3, 3), 0.6, 0.6, cv::BORDER_REPLICATE);
@@ -76,7 +80,8 @@ DemoColour colour_at(const cv::Mat3f& picture, int y, int x) {
 DemoColour ground_of(const cv::Mat3f& picture) {
   std::vector<DemoColour> border;
   for (int i = 0; i < picture.rows; ++i) {
-    for (const auto& [y, x] : {std::pair{0, i}, {picture.rows - 1, i}, {i, 0}, {i, picture.cols - 1}}) {
+    for (const auto& [y, x] :
+         {std::pair{0, i}, {picture.rows - 1, i}, {i, 0}, {i, picture.cols - 1}}) {
       border.push_back(colour_at(picture, y, x));
     }
   }
@@ -99,7 +104,8 @@ std::optional<DemoColour> core_colour(const cv::Mat3f& picture, const DemoColour
   std::vector<DemoColour> core;
   for (size_t i = 0; i < distances.size(); ++i) {
     if (distances[i] >= 0.8 * high) {
-      core.push_back(colour_at(picture, static_cast<int>(i) / picture.cols, static_cast<int>(i) % picture.cols));
+      core.push_back(colour_at(
+          picture, static_cast<int>(i) / picture.cols, static_cast<int>(i) % picture.cols));
     }
   }
   return median_colour(core);
@@ -125,7 +131,8 @@ int unmixed_colour(const DemoColour& core, const DemoColour& ground) {
   return nearest;
 }
 
-/// Scales the shape's core to 1, so that pictures and drawings compare whatever their blur and contrast.
+/// Scales the shape's core to 1, so that pictures and drawings compare whatever their blur and
+/// contrast.
 void normalise(cv::Mat1f& coverage) {
   const double high = upper_hundredth(std::vector<double>(coverage.begin(), coverage.end()));
   for (float& value : coverage) {
@@ -135,7 +142,9 @@ void normalise(cv::Mat1f& coverage) {
 }
 
 /// How far each pixel lies on the way from the ground to the colour, 0 to 1.
-cv::Mat1f coverage_of(const cv::Mat3f& picture, const DemoColour& ground, const DemoColour& colour) {
+cv::Mat1f coverage_of(const cv::Mat3f& picture,
+                      const DemoColour& ground,
+                      const DemoColour& colour) {
   cv::Mat1f coverage(picture.rows, picture.cols);
   for (int y = 0; y < picture.rows; ++y) {
     for (int x = 0; x < picture.cols; ++x) {
@@ -152,16 +161,18 @@ DemoPoint centroid_of(const cv::Mat1f& coverage) {
   if (moments.m00 <= 0) {
     return {0.5, 0.5};
   }
-  return {(moments.m10 / moments.m00 + 0.5) / coverage.cols, (moments.m01 / moments.m00 + 0.5) / coverage.rows};
+  return {(moments.m10 / moments.m00 + 0.5) / coverage.cols,
+          (moments.m01 / moments.m00 + 0.5) / coverage.rows};
 }
 
 int nearest_place(DemoPoint centroid) {
   const auto distance = [&](const DemoPoint& place) {
     return std::hypot(place.x - centroid.x, place.y - centroid.y);
   };
-  const auto nearest =
-      std::min_element(kDemoPlaceCentres.begin(), kDemoPlaceCentres.end(),
-                       [&](const auto& a, const auto& b) { return distance(a) < distance(b); });
+  const auto nearest = std::min_element(
+      kDemoPlaceCentres.begin(), kDemoPlaceCentres.end(), [&](const auto& a, const auto& b) {
+        return distance(a) < distance(b);
+      });
   return static_cast<int>(nearest - kDemoPlaceCentres.begin());
 }
 
@@ -203,7 +214,9 @@ void find_shape(const cv::Mat1f& coverage, DemoPoint centroid, DemoReading& read
 }  // namespace
 
 DemoReading analyse_demo_image(const Image& image) {
-  D2_CHECK(image.width == image.height && image.width >= 8, "a demo picture of {}x{}", image.width,
+  D2_CHECK(image.width == image.height && image.width >= 8,
+           "a demo picture of {}x{}",
+           image.width,
            image.height);
   const cv::Mat3f picture = smoothed(image);
   const DemoColour ground = ground_of(picture);

@@ -14,7 +14,7 @@ namespace {
 
 /// The attributes' members and their numbers of values, in the order of the embedding's blocks.
 struct Block {
-  int DemoAttributes::*member;
+  int DemoAttributes::* member;
   int values;
 };
 constexpr std::array<Block, 5> kBlocks = {{
@@ -26,7 +26,7 @@ constexpr std::array<Block, 5> kBlocks = {{
 }};
 
 constexpr double kTriangleBase = 0.85;  // below the centre, in half diameters; its top is 1 above
-constexpr int kFixedBits = 8;  // of OpenCV's fixed-point coordinates
+constexpr int kFixedBits = 8;           // of OpenCV's fixed-point coordinates
 
 /// Points given as parts of the side to the canvas, whose pixel i has its centre at i.
 cv::Point on_canvas(double x, double y, int canvas_side) {
@@ -40,13 +40,19 @@ void fill_polygon(cv::Mat1b& canvas, const std::vector<DemoPoint>& corners) {
   for (const DemoPoint& corner : corners) {
     points.push_back(on_canvas(corner.x, corner.y, canvas.rows));
   }
-  cv::fillPoly(canvas, std::vector<std::vector<cv::Point>>{points}, cv::Scalar(255), cv::LINE_8, kFixedBits);
+  cv::fillPoly(
+      canvas, std::vector<std::vector<cv::Point>>{points}, cv::Scalar(255), cv::LINE_8, kFixedBits);
 }
 
 void fill_circle(cv::Mat1b& canvas, DemoPoint centre, double diameter, int value) {
   const double radius = diameter / 2 * canvas.rows * (1 << kFixedBits);
-  cv::circle(canvas, on_canvas(centre.x, centre.y, canvas.rows), static_cast<int>(std::lround(radius)),
-             cv::Scalar(value), cv::FILLED, cv::LINE_8, kFixedBits);
+  cv::circle(canvas,
+             on_canvas(centre.x, centre.y, canvas.rows),
+             static_cast<int>(std::lround(radius)),
+             cv::Scalar(value),
+             cv::FILLED,
+             cv::LINE_8,
+             kFixedBits);
 }
 
 uint8_t to_byte(double value) {
@@ -77,9 +83,11 @@ bool is_held_out(const DemoAttributes& a) {
 std::string demo_caption(const DemoAttributes& a) {
   static constexpr std::array<const char*, kDemoPlaces.size()> kWhere = {
       "on the left", "on the right", "at the top", "at the bottom", "in the centre"};
-  return fmt::format("a {} {} {} {}, {} ground", kDemoSizes.at(static_cast<size_t>(a.size)),
+  return fmt::format("a {} {} {} {}, {} ground",
+                     kDemoSizes.at(static_cast<size_t>(a.size)),
                      kDemoColours.at(static_cast<size_t>(a.colour)),
-                     kDemoShapes.at(static_cast<size_t>(a.shape)), kWhere.at(static_cast<size_t>(a.place)),
+                     kDemoShapes.at(static_cast<size_t>(a.shape)),
+                     kWhere.at(static_cast<size_t>(a.place)),
                      kDemoGrounds.at(static_cast<size_t>(a.ground)));
 }
 
@@ -94,11 +102,13 @@ std::vector<float> demo_embedding(const DemoAttributes& attributes) {
 }
 
 DemoAttributes attributes_of_embedding(const std::vector<float>& embedding) {
-  D2_CHECK(embedding.size() == kDemoEmbeddingSize, "a demo embedding of {} values", embedding.size());
+  D2_CHECK(
+      embedding.size() == kDemoEmbeddingSize, "a demo embedding of {} values", embedding.size());
   DemoAttributes attributes;
   auto begin = embedding.begin();
   for (const Block& block : kBlocks) {
-    attributes.*block.member = static_cast<int>(std::max_element(begin, begin + block.values) - begin);
+    attributes.*block.member =
+        static_cast<int>(std::max_element(begin, begin + block.values) - begin);
     begin += block.values;
   }
   return attributes;
@@ -115,9 +125,15 @@ cv::Mat1f draw_coverage(int shape, double diameter, DemoPoint centre, int side, 
   };
   constexpr double kArm = 1.0 / 3;
   switch (shape) {
-    case 0: fill_circle(canvas, centre, diameter, 255); break;
-    case 1: polygon({{-0.9, -0.9}, {0.9, -0.9}, {0.9, 0.9}, {-0.9, 0.9}}); break;
-    case 2: polygon({{0, -1}, {1, kTriangleBase}, {-1, kTriangleBase}}); break;
+    case 0:
+      fill_circle(canvas, centre, diameter, 255);
+      break;
+    case 1:
+      polygon({{-0.9, -0.9}, {0.9, -0.9}, {0.9, 0.9}, {-0.9, 0.9}});
+      break;
+    case 2:
+      polygon({{0, -1}, {1, kTriangleBase}, {-1, kTriangleBase}});
+      break;
     case 3:
       polygon({{-1, -kArm}, {1, -kArm}, {1, kArm}, {-1, kArm}});
       polygon({{-kArm, -1}, {kArm, -1}, {kArm, 1}, {-kArm, 1}});
@@ -142,8 +158,11 @@ Image draw_demo_image(const DemoAttributes& a, int side, const DemoVariation& va
   const DemoPoint place = kDemoPlaceCentres.at(static_cast<size_t>(a.place));
   constexpr int kOversampling = 8;
   const cv::Mat1f coverage =
-      draw_coverage(a.shape, kDemoDiameters.at(static_cast<size_t>(a.size)) * variation.scale,
-                    {place.x + variation.shift_x, place.y + variation.shift_y}, side, kOversampling);
+      draw_coverage(a.shape,
+                    kDemoDiameters.at(static_cast<size_t>(a.size)) * variation.scale,
+                    {place.x + variation.shift_x, place.y + variation.shift_y},
+                    side,
+                    kOversampling);
   const DemoColour& ground = kDemoGroundValues.at(static_cast<size_t>(a.ground));
   const DemoColour& colour = kDemoColourValues.at(static_cast<size_t>(a.colour));
   Image image{side, side, {}};

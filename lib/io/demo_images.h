@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The demo set: pictures of one shape on a plain ground whose whole truth is five attributes, so that
-// what a decoder draws can be checked against what it was asked for.
+// The demo set: pictures of one shape on a plain ground whose whole truth is five attributes, so
+// that what a decoder draws can be checked against what it was asked for.
 #pragma once
 
 #include "io/image.h"
@@ -13,10 +13,13 @@
 
 namespace dalle2 {
 
-inline constexpr std::array<const char*, 5> kDemoShapes = {"circle", "square", "triangle", "cross", "ring"};
-inline constexpr std::array<const char*, 6> kDemoColours = {"red", "green", "blue", "yellow", "purple", "cyan"};
+inline constexpr std::array<const char*, 5> kDemoShapes = {
+    "circle", "square", "triangle", "cross", "ring"};
+inline constexpr std::array<const char*, 6> kDemoColours = {
+    "red", "green", "blue", "yellow", "purple", "cyan"};
 inline constexpr std::array<const char*, 2> kDemoSizes = {"small", "large"};
-inline constexpr std::array<const char*, 5> kDemoPlaces = {"left", "right", "top", "bottom", "centre"};
+inline constexpr std::array<const char*, 5> kDemoPlaces = {
+    "left", "right", "top", "bottom", "centre"};
 inline constexpr std::array<const char*, 3> kDemoGrounds = {"white", "grey", "black"};
 
 /// Indices into the lists above; -1 where a picture could not be read.
@@ -46,7 +49,9 @@ struct DemoVariation {
   double scale = 1;
 };
 /// Draws without steps at the edges. @param side pixels, at least 8
-Image draw_demo_image(const DemoAttributes& attributes, int side, const DemoVariation& variation = {});
+Image draw_demo_image(const DemoAttributes& attributes,
+                      int side,
+                      const DemoVariation& variation = {});
 
 /// What a picture shows, by plain image analysis.
 struct DemoReading {
@@ -57,13 +62,13 @@ struct DemoReading {
 DemoReading analyse_demo_image(const Image& image);
 
 struct DemoShardOptions {
-  std::string out;         ///< folder, created
-  int64_t num = 8000;      ///< pictures in the training shards
+  std::string out;     ///< folder, created
+  int64_t num = 8000;  ///< pictures in the training shards
   int image_side = 64;
   uint64_t seed = 0;
 };
 struct DemoShardReport {
-  int64_t shards = 0;      ///< of the training set; numbers 0 to shards - 1
+  int64_t shards = 0;  ///< of the training set; numbers 0 to shards - 1
   int64_t pictures = 0;
   int64_t held_out = 0;
 };
@@ -72,10 +77,11 @@ using DemoProgress = std::function<void(int64_t done, int64_t total)>;
 
 /// Writes `out/000000.tar ...` (jpg and txt; keys of 6 digits for the shard and 4 for the row),
 /// `out/img_emb/img_emb_000000.npy ...` (row = the last 4 digits of the key), and the held-out
-/// combinations, one picture each, as `out/heldout/` with the same layout and `truth.json`, a list of
-/// {key, caption, shape, colour, size, place, ground} in the order of the rows. There are at least 16
-/// shards, so that the usual splits have each a shard. Same options, same bytes.
+/// combinations, one picture each, as `out/heldout/` with the same layout and `truth.json`, a list
+/// of {key, caption, shape, colour, size, place, ground} in the order of the rows. There are at
+/// least 16 shards, so that the usual splits have each a shard. Same options, same bytes.
 /// @throws ConfigError (fewer pictures than shards, or a side out of 16 to 1024), and as AtomicFile
-DemoShardReport write_demo_shards(const DemoShardOptions& options, const DemoProgress& progress = {});
+DemoShardReport write_demo_shards(const DemoShardOptions& options,
+                                  const DemoProgress& progress = {});
 
 }  // namespace dalle2

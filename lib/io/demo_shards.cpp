@@ -15,8 +15,8 @@
 namespace dalle2 {
 namespace {
 
-constexpr int64_t kFewestShards = 16;      // two ranks still have each a shard for every split
-constexpr int64_t kMostRows = 10'000;      // 4 digits of a key
+constexpr int64_t kFewestShards = 16;  // two ranks still have each a shard for every split
+constexpr int64_t kMostRows = 10'000;  // 4 digits of a key
 constexpr int kJpegQuality = 95;
 
 /// Draws that are the same with every standard library.
@@ -45,7 +45,10 @@ struct Picture {
 };
 
 /// One tar and its embeddings.
-void write_shard(const std::string& folder, int64_t shard, const std::vector<Picture>& pictures, int side,
+void write_shard(const std::string& folder,
+                 int64_t shard,
+                 const std::vector<Picture>& pictures,
+                 int side,
                  const std::function<void()>& one_done) {
   TarWriter tar(fmt::format("{}/{:06d}.tar", folder, shard));
   std::vector<float> embeddings;
@@ -58,7 +61,8 @@ void write_shard(const std::string& folder, int64_t shard, const std::vector<Pic
     one_done();
   }
   write_npy_float32(fmt::format("{}/img_emb/img_emb_{:06d}.npy", folder, shard),
-                    {static_cast<int64_t>(pictures.size()), kDemoEmbeddingSize}, embeddings.data());
+                    {static_cast<int64_t>(pictures.size()), kDemoEmbeddingSize},
+                    embeddings.data());
   tar.commit();
 }
 
@@ -103,7 +107,8 @@ class Deck {
 
 void check(const DemoShardOptions& options) {
   if (options.num < kFewestShards) {
-    throw ConfigError("--num {}: expected at least {}, a picture for each shard", options.num, kFewestShards);
+    throw ConfigError(
+        "--num {}: expected at least {}, a picture for each shard", options.num, kFewestShards);
   }
   if (options.image_side < 16 || options.image_side > 1024) {
     throw ConfigError("an image side of {} pixels: expected 16 to 1024", options.image_side);
@@ -131,7 +136,8 @@ DemoShardReport write_demo_shards(const DemoShardOptions& options, const DemoPro
   Draws draws(options.seed);
   Deck deck(std::move(train), draws);
   for (int64_t shard = 0; shard < report.shards; ++shard) {
-    const int64_t begin = options.num * shard / report.shards, end = options.num * (shard + 1) / report.shards;
+    const int64_t begin = options.num * shard / report.shards,
+                  end = options.num * (shard + 1) / report.shards;
     std::vector<Picture> pictures;
     for (int64_t row = 0; row < end - begin; ++row) {
       pictures.push_back(deck.deal(shard, row));

@@ -17,8 +17,12 @@ void check_image_size(int64_t width, int64_t height, const std::string& origin) 
     throw DataError("{}: a picture of {}x{} pixels", origin, width, height);
   }
   if (width > kLargestSide || height > kLargestSide || width * height > kMostImagePixels) {
-    throw DataError("{}: a picture of {}x{} pixels; at most {} pixels are read (decompression bomb?)",
-                    origin, width, height, kMostImagePixels);
+    throw DataError(
+        "{}: a picture of {}x{} pixels; at most {} pixels are read (decompression bomb?)",
+        origin,
+        width,
+        height,
+        kMostImagePixels);
   }
 }
 
@@ -33,7 +37,8 @@ Image decode_image(const std::string& content, const std::string& origin) {
   if (bytes.size() >= 12 && bytes.starts_with("RIFF") && bytes.substr(8, 4) == "WEBP") {
     return decode_webp(content, origin);
   }
-  throw DataError("{}: not a picture that can be read ({} bytes); expected JPEG, PNG or WebP", origin,
+  throw DataError("{}: not a picture that can be read ({} bytes); expected JPEG, PNG or WebP",
+                  origin,
                   content.size());
 }
 
@@ -58,9 +63,12 @@ Image crop(const Image& image, int left, int top, int width, int height) {
   const int first_x = std::max(left, 0), last_x = std::min(left + width, image.width);
   const int first_y = std::max(top, 0), last_y = std::min(top + height, image.height);
   for (int y = first_y; y < last_y && first_x < last_x; ++y) {
-    std::memcpy(result.pixels.data() + static_cast<size_t>(y - top) * stride + 3 * static_cast<size_t>(first_x - left),
-                image.pixels.data() + 3 * (static_cast<size_t>(y) * static_cast<size_t>(image.width) + static_cast<size_t>(first_x)),
-                3 * static_cast<size_t>(last_x - first_x));
+    std::memcpy(
+        result.pixels.data() + static_cast<size_t>(y - top) * stride +
+            3 * static_cast<size_t>(first_x - left),
+        image.pixels.data() + 3 * (static_cast<size_t>(y) * static_cast<size_t>(image.width) +
+                                   static_cast<size_t>(first_x)),
+        3 * static_cast<size_t>(last_x - first_x));
   }
   return result;
 }

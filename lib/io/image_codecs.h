@@ -9,7 +9,8 @@
 
 namespace dalle2 {
 
-/// @throws DataError if a header's size is zero or beyond Pillow's limit; asked before any allocation.
+/// @throws DataError if a header's size is zero or beyond Pillow's limit; asked before any
+/// allocation.
 void check_image_size(int64_t width, int64_t height, const std::string& origin);
 
 Image decode_jpeg(const std::string& content, const std::string& origin);

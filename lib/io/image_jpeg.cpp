@@ -30,7 +30,8 @@ void on_error(j_common_ptr info) {
   std::longjmp(state->jump, 1);
 }
 
-void on_warning(j_common_ptr, int) {}  // damaged entropy data is shown as far as it goes, as in Pillow
+void on_warning(j_common_ptr, int) {
+}  // damaged entropy data is shown as far as it goes, as in Pillow
 
 void install(ErrorState& state, jpeg_error_mgr*& place) {
   place = jpeg_std_error(&state.manager);
@@ -60,7 +61,8 @@ void source_skip(j_decompress_ptr info, long count) {
 }
 
 void limit_scans(j_common_ptr info) {
-  if (info->is_decompressor && reinterpret_cast<j_decompress_ptr>(info)->input_scan_number > kMostScans) {
+  if (info->is_decompressor &&
+      reinterpret_cast<j_decompress_ptr>(info)->input_scan_number > kMostScans) {
     ErrorState* state = reinterpret_cast<ErrorState*>(info->err);
     std::snprintf(state->message, sizeof(state->message), "more than %d scans", kMostScans);
     std::longjmp(state->jump, 1);
@@ -101,7 +103,10 @@ bool read_header(Decompressor& decompressor) {
 }
 
 /// Rows of `components` bytes a pixel into `pixels`.
-bool read_rows(Decompressor& decompressor, J_COLOR_SPACE colour_space, uint8_t* pixels, int components) {
+bool read_rows(Decompressor& decompressor,
+               J_COLOR_SPACE colour_space,
+               uint8_t* pixels,
+               int components) {
   if (setjmp(decompressor.error.jump) != 0) {
     return false;
   }
@@ -113,7 +118,8 @@ bool read_rows(Decompressor& decompressor, J_COLOR_SPACE colour_space, uint8_t* 
     JSAMPROW row = pixels + info.output_scanline * stride;
     jpeg_read_scanlines(&info, &row, 1);
   }
-  jpeg_finish_decompress(&info);  // asks for the end marker: without it Pillow calls a file truncated
+  jpeg_finish_decompress(
+      &info);  // asks for the end marker: without it Pillow calls a file truncated
   return true;
 }
 
@@ -170,7 +176,8 @@ bool compress(Compressor& compressor, const Image& image, int quality) {
   info.comp_info[0].v_samp_factor = 1;
   jpeg_start_compress(&info, TRUE);
   while (info.next_scanline < info.image_height) {
-    JSAMPROW row = const_cast<JSAMPROW>(image.pixels.data()) + size_t{3} * info.image_width * info.next_scanline;
+    JSAMPROW row = const_cast<JSAMPROW>(image.pixels.data()) +
+                   size_t{3} * info.image_width * info.next_scanline;
     jpeg_write_scanlines(&info, &row, 1);
   }
   jpeg_finish_compress(&info);
@@ -203,7 +210,10 @@ Image decode_jpeg(const std::string& content, const std::string& origin) {
     whole = read_rows(decompressor, JCS_RGB, image.pixels.data(), 3);  // grey becomes R = G = B
   }
   if (!whole) {
-    throw DataError("{}: damaged JPEG of {}x{}: {}", origin, image.width, image.height,
+    throw DataError("{}: damaged JPEG of {}x{}: {}",
+                    origin,
+                    image.width,
+                    image.height,
                     decompressor.error.message);
   }
   return image;
@@ -212,7 +222,9 @@ Image decode_jpeg(const std::string& content, const std::string& origin) {
 std::string encode_jpeg(const Image& image, int quality) {
   Compressor compressor;
   if (!compress(compressor, image, quality)) {
-    throw DataError("a {}x{} picture cannot be stored as JPEG: {}", image.width, image.height,
+    throw DataError("a {}x{} picture cannot be stored as JPEG: {}",
+                    image.width,
+                    image.height,
                     compressor.error.message);
   }
   return {reinterpret_cast<const char*>(compressor.buffer), compressor.size};

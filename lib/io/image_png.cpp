@@ -64,8 +64,15 @@ bool read_header(Reader& reader) {
   }
   png_set_read_fn(reader.handle, &reader, read_bytes);
   png_read_info(reader.handle, reader.info);
-  png_get_IHDR(reader.handle, reader.info, &reader.width, &reader.height, &reader.depth,
-               &reader.colour_type, nullptr, nullptr, nullptr);
+  png_get_IHDR(reader.handle,
+               reader.info,
+               &reader.width,
+               &reader.height,
+               &reader.depth,
+               &reader.colour_type,
+               nullptr,
+               nullptr,
+               nullptr);
   return true;
 }
 
@@ -89,10 +96,14 @@ bool read_rows(Reader& reader, png_bytep* rows, bool high_byte) {
 
 int stored_channels(int colour_type) {
   switch (colour_type) {
-    case PNG_COLOR_TYPE_GRAY_ALPHA: return 2;
-    case PNG_COLOR_TYPE_RGB: return 3;
-    case PNG_COLOR_TYPE_RGB_ALPHA: return 4;
-    default: return 1;
+    case PNG_COLOR_TYPE_GRAY_ALPHA:
+      return 2;
+    case PNG_COLOR_TYPE_RGB:
+      return 3;
+    case PNG_COLOR_TYPE_RGB_ALPHA:
+      return 4;
+    default:
+      return 1;
   }
 }
 
@@ -116,18 +127,26 @@ Palette read_palette(Reader& reader) {
 }
 
 void append_bytes(png_structp handle, png_bytep data, size_t size) {
-  static_cast<std::string*>(png_get_io_ptr(handle))->append(reinterpret_cast<const char*>(data), size);
+  static_cast<std::string*>(png_get_io_ptr(handle))
+      ->append(reinterpret_cast<const char*>(data), size);
 }
 
 void flush_nothing(png_structp) {}
 
-bool write_rows(png_structp handle, png_infop info, ErrorState& error, const Image& image, std::string& file) {
+bool write_rows(
+    png_structp handle, png_infop info, ErrorState& error, const Image& image, std::string& file) {
   if (setjmp(error.jump) != 0) {
     return false;
   }
   png_set_write_fn(handle, &file, append_bytes, flush_nothing);
-  png_set_IHDR(handle, info, static_cast<png_uint_32>(image.width), static_cast<png_uint_32>(image.height),
-               8, PNG_COLOR_TYPE_RGB, PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT,
+  png_set_IHDR(handle,
+               info,
+               static_cast<png_uint_32>(image.width),
+               static_cast<png_uint_32>(image.height),
+               8,
+               PNG_COLOR_TYPE_RGB,
+               PNG_INTERLACE_NONE,
+               PNG_COMPRESSION_TYPE_DEFAULT,
                PNG_FILTER_TYPE_DEFAULT);
   png_write_info(handle, info);
   const size_t stride = 3 * static_cast<size_t>(image.width);
@@ -192,7 +211,8 @@ std::string encode_png(const Image& image) {
   const bool whole = info != nullptr && write_rows(handle, info, error, image, file);
   png_destroy_write_struct(&handle, &info);
   if (!whole) {
-    throw DataError("a {}x{} picture cannot be stored as PNG: {}", image.width, image.height, error.message);
+    throw DataError(
+        "a {}x{} picture cannot be stored as PNG: {}", image.width, image.height, error.message);
   }
   return file;
 }

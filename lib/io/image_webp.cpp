@@ -22,7 +22,10 @@ Image decode_webp(const std::string& content, const std::string& origin) {
   image.height = features.height;
   const size_t stride = 3 * static_cast<size_t>(image.width);
   image.pixels.resize(stride * static_cast<size_t>(image.height));
-  if (WebPDecodeRGBInto(bytes, content.size(), image.pixels.data(), image.pixels.size(),
+  if (WebPDecodeRGBInto(bytes,
+                        content.size(),
+                        image.pixels.data(),
+                        image.pixels.size(),
                         static_cast<int>(stride)) == nullptr) {
     throw DataError("{}: damaged or truncated WebP of {}x{}", origin, image.width, image.height);
   }

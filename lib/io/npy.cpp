@@ -38,7 +38,8 @@ class HeaderParser {
       expect(':');
       if (key == "descr") {
         if (peek() == '[') {
-          throw DataError("{}: a structured NumPy array (records); expected plain numbers", origin_);
+          throw DataError("{}: a structured NumPy array (records); expected plain numbers",
+                          origin_);
         }
         header.descr = quoted_text();
       } else if (key == "fortran_order") {
@@ -60,7 +61,8 @@ class HeaderParser {
 
  private:
   [[noreturn]] void fail(const std::string& expected) const {
-    throw DataError("{}: damaged NumPy header at its byte {}: expected {}", origin_, position_, expected);
+    throw DataError(
+        "{}: damaged NumPy header at its byte {}: expected {}", origin_, position_, expected);
   }
   /// The next character that is no space; NUL at the end.
   char peek() {
@@ -143,8 +145,12 @@ NpyType type_from_descr(const std::string& descr, const std::string& origin) {
     NpyType type;
   };
   constexpr Row kRows[] = {
-      {"<f2", NpyType::kFloat16}, {"<f4", NpyType::kFloat32}, {"<f8", NpyType::kFloat64},
-      {"<i8", NpyType::kInt64},   {"|u1", NpyType::kUint8},   {"|b1", NpyType::kBool},
+      {"<f2", NpyType::kFloat16},
+      {"<f4", NpyType::kFloat32},
+      {"<f8", NpyType::kFloat64},
+      {"<i8", NpyType::kInt64},
+      {"|u1", NpyType::kUint8},
+      {"|b1", NpyType::kBool},
   };
   for (const Row& row : kRows) {
     if (descr == row.descr) {
@@ -155,12 +161,15 @@ NpyType type_from_descr(const std::string& descr, const std::string& origin) {
     throw DataError(
         "{}: big-endian NumPy values '{}'; expected little-endian.\n  Convert with "
         "array.astype('<{}') and save again.",
-        origin, descr, descr.substr(1));
+        origin,
+        descr,
+        descr.substr(1));
   }
   throw DataError(
       "{}: NumPy type '{}'; expected float16, float32, float64, int64, uint8 or bool "
       "(<f2 <f4 <f8 <i8 |u1 |b1)",
-      origin, descr);
+      origin,
+      descr);
 }
 
 uint64_t little_endian(std::string_view bytes) {
@@ -179,7 +188,8 @@ struct Preamble {
 
 Preamble read_preamble(std::string_view content, const std::string& origin) {
   if (!content.starts_with(kMagic)) {
-    throw DataError("{}: not a NumPy .npy file ({})", origin,
+    throw DataError("{}: not a NumPy .npy file ({})",
+                    origin,
                     content.empty() ? "it is empty" : "it does not begin with \\x93NUMPY");
   }
   if (content.size() < 10) {
@@ -196,10 +206,13 @@ Preamble read_preamble(std::string_view content, const std::string& origin) {
   const uint64_t length = little_endian(content.substr(8, length_bytes));
   const size_t begin = 8 + length_bytes;
   if (length > kLargestHeader) {
-    throw DataError("{}: NumPy header of {} bytes; expected at most {}", origin, length, kLargestHeader);
+    throw DataError(
+        "{}: NumPy header of {} bytes; expected at most {}", origin, length, kLargestHeader);
   }
   if (length > content.size() - begin) {
-    throw DataError("{}: truncated NumPy header: {} bytes announced, {} there", origin, length,
+    throw DataError("{}: truncated NumPy header: {} bytes announced, {} there",
+                    origin,
+                    length,
                     content.size() - begin);
   }
   return {content.substr(begin, length), begin + length};
@@ -253,12 +266,16 @@ std::vector<float> convert(NpyType type, const char* bytes, size_t count) {
 
 size_t npy_item_size(NpyType type) {
   switch (type) {
-    case NpyType::kFloat16: return 2;
-    case NpyType::kFloat32: return 4;
+    case NpyType::kFloat16:
+      return 2;
+    case NpyType::kFloat32:
+      return 4;
     case NpyType::kFloat64:
-    case NpyType::kInt64: return 8;
+    case NpyType::kInt64:
+      return 8;
     case NpyType::kUint8:
-    case NpyType::kBool: return 1;
+    case NpyType::kBool:
+      return 1;
   }
   return 0;
 }
@@ -291,14 +308,16 @@ std::vector<float> NpyArray::to_float32() const {
 std::vector<float> NpyArray::row_float32(int64_t row) const {
   D2_CHECK(!shape.empty() && row >= 0 && row < shape[0], "row {} of a NumPy array", row);
   const size_t values = static_cast<size_t>(numel() / shape[0]);
-  return convert(type, bytes.data() + static_cast<size_t>(row) * values * npy_item_size(type), values);
+  return convert(
+      type, bytes.data() + static_cast<size_t>(row) * values * npy_item_size(type), values);
 }
 
 NpyArray parse_npy(const std::string& content, const std::string& origin) {
   const Preamble preamble = read_preamble(content, origin);
   Header header = HeaderParser(preamble.header, origin).parse();
   if (!header.descr || !header.fortran_order || !header.shape) {
-    throw DataError("{}: NumPy header without {}", origin,
+    throw DataError("{}: NumPy header without {}",
+                    origin,
                     !header.descr           ? "descr"
                     : !header.fortran_order ? "fortran_order"
                                             : "shape");
@@ -314,16 +333,19 @@ NpyArray parse_npy(const std::string& content, const std::string& origin) {
   uint64_t expected = npy_item_size(array.type);
   bool too_large = false;
   for (const int64_t size : array.shape) {
-    too_large = too_large || __builtin_mul_overflow(expected, static_cast<uint64_t>(size), &expected);
+    too_large =
+        too_large || __builtin_mul_overflow(expected, static_cast<uint64_t>(size), &expected);
   }
-  // A zero dimension would hide an overflow of the others.
   too_large = too_large || expected > static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
   const uint64_t found = content.size() - preamble.data_begin;
   if (too_large || found != expected) {
-    throw DataError("{}: {} NumPy file: shape [{}] of '{}' takes {} bytes, {} are there", origin,
+    throw DataError("{}: {} NumPy file: shape [{}] of '{}' takes {} bytes, {} are there",
+                    origin,
                     too_large || found < expected ? "truncated" : "oversize",
-                    fmt::join(array.shape, ", "), *header.descr,
-                    too_large ? std::string("more than 2^63") : std::to_string(expected), found);
+                    fmt::join(array.shape, ", "),
+                    *header.descr,
+                    too_large ? std::string("more than 2^63") : std::to_string(expected),
+                    found);
   }
   array.bytes = content.substr(preamble.data_begin);
   return array;
@@ -339,7 +361,8 @@ std::string format_npy_float32(const std::vector<int64_t>& shape, const float* v
     count *= static_cast<size_t>(size);
   }
   std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}{}), }}",
-                                   fmt::join(shape, ", "), shape.size() == 1 ? "," : "");
+                                   fmt::join(shape, ", "),
+                                   shape.size() == 1 ? "," : "");
   // Values begin at a multiple of 64 bytes, and the header ends in a newline, as NumPy writes it.
   header.append(63 - (kMagic.size() + 4 + header.size()) % 64, ' ');
   header += '\n';
@@ -353,7 +376,9 @@ std::string format_npy_float32(const std::vector<int64_t>& shape, const float* v
   return file;
 }
 
-void write_npy_float32(const std::string& path, const std::vector<int64_t>& shape, const float* values) {
+void write_npy_float32(const std::string& path,
+                       const std::vector<int64_t>& shape,
+                       const float* values) {
   write_file_atomically(path, format_npy_float32(shape, values));
 }
 

@@ -34,6 +34,8 @@ NpyArray parse_npy(const std::string& content, const std::string& origin);
 NpyArray read_npy(const std::string& path);
 /// A float32 array as a version 1 file, and that on disk, whole or not at all.
 std::string format_npy_float32(const std::vector<int64_t>& shape, const float* values);
-void write_npy_float32(const std::string& path, const std::vector<int64_t>& shape, const float* values);
+void write_npy_float32(const std::string& path,
+                       const std::vector<int64_t>& shape,
+                       const float* values);
 
 }  // namespace dalle2

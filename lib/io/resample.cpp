@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Resampling bit for bit as in Pillow 13: a horizontal and a vertical pass in fixed point, 8 bits between
-// them. Differs in how it is computed, not in what: rows are taken eight at a time.
+// Resampling bit for bit as in Pillow 13: a horizontal and a vertical pass in fixed point, 8 bits
+// between them. Differs in how it is computed, not in what: rows are taken eight at a time.
 #include "base/error.h"
 #include "io/image.h"
 
@@ -12,12 +12,15 @@
 namespace dalle2 {
 namespace {
 
-// Legend: taps are the input pixels that make one output pixel; W, H are the input's, w, h the output's.
+// Legend: taps are the input pixels that make one output pixel; W, H are the input's, w, h the
+// output's.
 
 constexpr int kFractionBits = 32 - 8 - 2;  // of a weight; Pillow's PRECISION_BITS
 constexpr double kPi = 3.14159265358979323846;
 
-double box_filter(double x) { return x > -0.5 && x <= 0.5 ? 1.0 : 0.0; }
+double box_filter(double x) {
+  return x > -0.5 && x <= 0.5 ? 1.0 : 0.0;
+}
 
 double triangle_filter(double x) {
   x = std::abs(x);
@@ -56,7 +59,9 @@ double sinc(double x) {
   return std::sin(x) / x;
 }
 
-double lanczos_filter(double x) { return x >= -3.0 && x < 3.0 ? sinc(x) * sinc(x / 3) : 0.0; }
+double lanczos_filter(double x) {
+  return x >= -3.0 && x < 3.0 ? sinc(x) * sinc(x / 3) : 0.0;
+}
 
 struct Filter {
   double (*weight)(double);
@@ -65,20 +70,25 @@ struct Filter {
 
 Filter filter_of(Interpolation mode) {
   switch (mode) {
-    case Interpolation::kBox: return {box_filter, 0.5};
-    case Interpolation::kHamming: return {hamming_filter, 1.0};
-    case Interpolation::kBicubic: return {cubic_filter, 2.0};
-    case Interpolation::kLanczos: return {lanczos_filter, 3.0};
+    case Interpolation::kBox:
+      return {box_filter, 0.5};
+    case Interpolation::kHamming:
+      return {hamming_filter, 1.0};
+    case Interpolation::kBicubic:
+      return {cubic_filter, 2.0};
+    case Interpolation::kLanczos:
+      return {lanczos_filter, 3.0};
     case Interpolation::kBilinear:
-    case Interpolation::kNearest: break;
+    case Interpolation::kNearest:
+      break;
   }
   return {triangle_filter, 1.0};
 }
 
 /// The taps of every output pixel along one axis.
 struct Taps {
-  int most = 0;                  ///< stride of `weights`
-  std::vector<int> first;        ///< first tap of an output pixel
+  int most = 0;            ///< stride of `weights`
+  std::vector<int> first;  ///< first tap of an output pixel
   std::vector<int> count;
   std::vector<int32_t> weights;  ///< [out, most], fixed point
 };
@@ -104,7 +114,8 @@ Taps make_taps(int in_size, int out_size, const Filter& filter) {
       exact[k] = filter.weight((static_cast<int>(k) + first - centre + 0.5) * inverse_scale);
       sum += exact[k];
     }
-    int32_t* weights = taps.weights.data() + static_cast<size_t>(i) * static_cast<size_t>(taps.most);
+    int32_t* weights =
+        taps.weights.data() + static_cast<size_t>(i) * static_cast<size_t>(taps.most);
     for (size_t k = 0; k < count; ++k) {
       const double weight = (sum != 0.0 ? exact[k] / sum : exact[k]) * (1 << kFractionBits);
       weights[k] = static_cast<int32_t>(weight < 0 ? weight - 0.5 : weight + 0.5);
@@ -139,7 +150,9 @@ constexpr int kHalf = 1 << (kFractionBits - 1);
 }
 
 /// One input row group, [W, 3, 8 rows], to [w, 3, 8 rows].
-[[gnu::always_inline]] inline void horizontal_group(const uint8_t* in, uint8_t* out, const Taps& taps) {
+[[gnu::always_inline]] inline void horizontal_group(const uint8_t* in,
+                                                    uint8_t* out,
+                                                    const Taps& taps) {
   constexpr size_t kPixel = 3 * kLanes;
   for (size_t x = 0; x < taps.first.size(); ++x) {
     const int32_t* weights = taps.weights.data() + x * static_cast<size_t>(taps.most);
@@ -158,8 +171,12 @@ constexpr int kHalf = 1 << (kFractionBits - 1);
 }
 
 /// One output row of `bytes` values from `count` input rows that lie `stride` bytes apart.
-[[gnu::always_inline]] inline void vertical_row(const uint8_t* in, size_t stride, const int32_t* weights,
-                                                int count, uint8_t* out, size_t bytes) {
+[[gnu::always_inline]] inline void vertical_row(const uint8_t* in,
+                                                size_t stride,
+                                                const int32_t* weights,
+                                                int count,
+                                                uint8_t* out,
+                                                size_t bytes) {
   constexpr size_t kBlock = 4 * kLanes;
   size_t i = 0;
   for (; i + kBlock <= bytes; i += kBlock) {
@@ -190,16 +207,26 @@ constexpr int kHalf = 1 << (kFractionBits - 1);
 void horizontal_group_plain(const uint8_t* in, uint8_t* out, const Taps& taps) {
   horizontal_group(in, out, taps);
 }
-void vertical_row_plain(const uint8_t* in, size_t stride, const int32_t* weights, int count, uint8_t* out,
+void vertical_row_plain(const uint8_t* in,
+                        size_t stride,
+                        const int32_t* weights,
+                        int count,
+                        uint8_t* out,
                         size_t bytes) {
   vertical_row(in, stride, weights, count, out, bytes);
 }
 #if defined(__x86_64__)
-[[gnu::target("avx2")]] void horizontal_group_avx2(const uint8_t* in, uint8_t* out, const Taps& taps) {
+[[gnu::target("avx2")]] void horizontal_group_avx2(const uint8_t* in,
+                                                   uint8_t* out,
+                                                   const Taps& taps) {
   horizontal_group(in, out, taps);
 }
-[[gnu::target("avx2")]] void vertical_row_avx2(const uint8_t* in, size_t stride, const int32_t* weights,
-                                               int count, uint8_t* out, size_t bytes) {
+[[gnu::target("avx2")]] void vertical_row_avx2(const uint8_t* in,
+                                               size_t stride,
+                                               const int32_t* weights,
+                                               int count,
+                                               uint8_t* out,
+                                               size_t bytes) {
   vertical_row(in, stride, weights, count, out, bytes);
 }
 const bool kHasAvx2 = __builtin_cpu_supports("avx2");
@@ -218,10 +245,12 @@ struct Rows {
   const uint8_t* row(size_t y) const { return first + y * stride; }
 };
 
-/// Rows of the new width; a group of eight is turned to [W, 3, 8], so that a weight serves 24 values.
+/// Rows of the new width; a group of eight is turned to [W, 3, 8], so that a weight serves 24
+/// values.
 std::vector<uint8_t> resize_rows(const Rows& in, int out_width, const Filter& filter) {
   const Taps taps = make_taps(in.width, out_width, filter);
-  const size_t in_values = 3 * static_cast<size_t>(in.width), out_values = 3 * static_cast<size_t>(out_width);
+  const size_t in_values = 3 * static_cast<size_t>(in.width),
+               out_values = 3 * static_cast<size_t>(out_width);
   const size_t height = static_cast<size_t>(in.height);
   std::vector<uint8_t> out(out_values * height);
   std::vector<uint8_t> turned_in(in_values * kLanes), turned_out(out_values * kLanes);
@@ -249,14 +278,18 @@ std::vector<uint8_t> resize_columns(const Rows& in, int out_height, const Filter
   const size_t values = 3 * static_cast<size_t>(in.width);
   std::vector<uint8_t> out(values * static_cast<size_t>(out_height));
   for (size_t y = 0; y < static_cast<size_t>(out_height); ++y) {
-    kVerticalRow(in.row(static_cast<size_t>(taps.first[y])), in.stride,
-                 taps.weights.data() + y * static_cast<size_t>(taps.most), taps.count[y],
-                 out.data() + y * values, values);
+    kVerticalRow(in.row(static_cast<size_t>(taps.first[y])),
+                 in.stride,
+                 taps.weights.data() + y * static_cast<size_t>(taps.most),
+                 taps.count[y],
+                 out.data() + y * values,
+                 values);
   }
   return out;
 }
 
-/// The input pixel of each output pixel. Pillow adds the step up instead of multiplying, and so do we.
+/// The input pixel of each output pixel. Pillow adds the step up instead of multiplying, and so do
+/// we.
 std::vector<size_t> nearest_pixels(int in_size, int out_size) {
   const double step = static_cast<double>(in_size) / out_size;
   std::vector<size_t> pixels(static_cast<size_t>(out_size));
@@ -283,15 +316,30 @@ std::vector<uint8_t> resize_nearest(const Rows& in, int out_width, int out_heigh
 
 }  // namespace
 
-Image crop_resize(const Image& image, int left, int top, int width, int height, int out_width,
-                  int out_height, Interpolation mode) {
+Image crop_resize(const Image& image,
+                  int left,
+                  int top,
+                  int width,
+                  int height,
+                  int out_width,
+                  int out_height,
+                  Interpolation mode) {
   D2_CHECK(left >= 0 && top >= 0 && width > 0 && height > 0 && left + width <= image.width &&
                top + height <= image.height && out_width > 0 && out_height > 0,
-           "crop {}x{} at ({}, {}) of a {}x{} picture to {}x{}", width, height, left, top, image.width,
-           image.height, out_width, out_height);
+           "crop {}x{} at ({}, {}) of a {}x{} picture to {}x{}",
+           width,
+           height,
+           left,
+           top,
+           image.width,
+           image.height,
+           out_width,
+           out_height);
   const size_t stride = 3 * static_cast<size_t>(image.width);
-  Rows rows{image.pixels.data() + static_cast<size_t>(top) * stride + 3 * static_cast<size_t>(left), stride,
-            width, height};
+  Rows rows{image.pixels.data() + static_cast<size_t>(top) * stride + 3 * static_cast<size_t>(left),
+            stride,
+            width,
+            height};
   if (width == out_width && height == out_height) {
     return crop(image, left, top, width, height);
   }
@@ -299,8 +347,8 @@ Image crop_resize(const Image& image, int left, int top, int width, int height, 
     return {out_width, out_height, resize_nearest(rows, out_width, out_height)};
   }
   const Filter filter = filter_of(mode);
-  // Since Pillow 13 the vertical pass comes first where the height loses more than twice what the width
-  // does; the bytes between the passes are rounded, so the order shows.
+  // Since Pillow 13 the vertical pass comes first where the height loses more than twice what the
+  // width does; the bytes between the passes are rounded, so the order shows.
   const bool vertical_first = height > out_height && height - out_height > 2 * (width - out_width);
   std::vector<uint8_t> pixels;
   for (const bool vertical : {vertical_first, !vertical_first}) {

@@ -23,7 +23,8 @@ constexpr std::string_view kGzipMagic("\x1f\x8b", 2);
 /// Looks at the first bytes, then hands on or inflates.
 class Gunzip {
  public:
-  Gunzip(ByteSource packed, std::string origin) : packed_(std::move(packed)), origin_(std::move(origin)) {}
+  Gunzip(ByteSource packed, std::string origin)
+      : packed_(std::move(packed)), origin_(std::move(origin)) {}
   ~Gunzip() {
     if (mode_ == Mode::kInflate) {
       inflateEnd(&stream_);
@@ -109,7 +110,8 @@ class Gunzip {
         }
         inflateReset(&stream_);
       } else if (result != Z_OK && stream_.avail_out == room) {
-        throw DataError("{}: damaged gzip data: {}", origin_,
+        throw DataError("{}: damaged gzip data: {}",
+                        origin_,
                         stream_.msg != nullptr ? stream_.msg : "unknown error");
       }
     }

@@ -8,14 +8,15 @@
 
 namespace dalle2 {
 
-/// Fills `buffer` with up to `capacity` (> 0) bytes. @return how many, 0 at the end. @throws DataError
+/// Fills `buffer` with up to `capacity` (> 0) bytes. @return how many, 0 at the end. @throws
+/// DataError
 using ByteSource = std::function<size_t(char* buffer, size_t capacity)>;
 
 /// The bytes of a file. @throws DataError (cannot be opened), here and when read
 ByteSource file_source(const std::string& path);
 
-/// The same bytes, inflated if they begin as gzip (one member or several). All that lies before a cut or
-/// damage is delivered before the error. @param origin names the stream in errors
+/// The same bytes, inflated if they begin as gzip (one member or several). All that lies before a
+/// cut or damage is delivered before the error. @param origin names the stream in errors
 ByteSource gunzip_source(ByteSource packed, const std::string& origin);
 
 }  // namespace dalle2

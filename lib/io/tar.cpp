@@ -18,7 +18,8 @@ namespace {
 
 constexpr size_t kBlockBytes = size_t{1} << 18;
 
-/// libarchive converts names through the thread's locale; in "C" every non-ASCII name would be lost.
+/// libarchive converts names through the thread's locale; in "C" every non-ASCII name would be
+/// lost.
 class Utf8Scope {
  public:
   Utf8Scope() : previous_(uselocale(utf8())) {}
@@ -48,8 +49,8 @@ struct TarReader::State {
   std::string origin;
   TarLimits limits;
   std::string block = std::string(kBlockBytes, '\0');
-  std::string last_name;      // of the last whole member
-  std::exception_ptr failure; // of the source, carried through libarchive
+  std::string last_name;       // of the last whole member
+  std::exception_ptr failure;  // of the source, carried through libarchive
   bool done = false;
 
   ~State() {
@@ -85,7 +86,9 @@ struct TarReader::State {
     if (packed_bytes == 0 && !failure) {
       throw DataError("{}: not a tar: it is empty", origin);
     }
-    throw DataError("{}: damaged or truncated tar: {} (at byte {} of the unpacked tar, {})", origin, reason,
+    throw DataError("{}: damaged or truncated tar: {} (at byte {} of the unpacked tar, {})",
+                    origin,
+                    reason,
                     std::max<int64_t>(archive_read_header_position(handle), 0),
                     last_name.empty() ? std::string("before the first whole member")
                                       : "after the member " + last_name);
@@ -109,12 +112,18 @@ struct TarReader::State {
   void check_bomb(const std::string& name) {
     const double packed = static_cast<double>(packed_bytes);
     const double unpacked = static_cast<double>(archive_filter_bytes(handle, 0));
-    if (unpacked > static_cast<double>(limits.suspicious_bytes) && unpacked > packed * limits.inflate_ratio) {
+    if (unpacked > static_cast<double>(limits.suspicious_bytes) &&
+        unpacked > packed * limits.inflate_ratio) {
       done = true;
       throw DataError(
-          "{}: {:.0f} bytes have unpacked to {:.0f} at the member {}; refused as a decompression bomb "
+          "{}: {:.0f} bytes have unpacked to {:.0f} at the member {}; refused as a decompression "
+          "bomb "
           "(more than {:.0f} times)",
-          origin, packed, unpacked, name, limits.inflate_ratio);
+          origin,
+          packed,
+          unpacked,
+          name,
+          limits.inflate_ratio);
     }
   }
 
@@ -122,8 +131,11 @@ struct TarReader::State {
     const int64_t announced = archive_entry_size(entry);
     if (announced < 0 || static_cast<uint64_t>(announced) > limits.member_bytes) {
       done = true;
-      throw DataError("{}: the member {} announces {} bytes; at most {} are read", origin, member.name,
-                      announced, limits.member_bytes);
+      throw DataError("{}: the member {} announces {} bytes; at most {} are read",
+                      origin,
+                      member.name,
+                      announced,
+                      limits.member_bytes);
     }
     const size_t size = static_cast<size_t>(announced);
     size_t filled = 0;
@@ -173,7 +185,8 @@ bool TarReader::next(TarMember& member) {
       state.done = true;
       break;
     }
-    // A warning is about an attribute (a time, an owner, a name of another charset), not the content.
+    // A warning is about an attribute (a time, an owner, a name of another charset), not the
+    // content.
     if (result != ARCHIVE_OK && result != ARCHIVE_WARN) {
       state.fail(last_error(state.handle));
     }
@@ -206,7 +219,8 @@ struct TarWriter::State {
     }
   }
 
-  /// Never fails towards libarchive, which leaks its buffers after a failure; check() tells instead.
+  /// Never fails towards libarchive, which leaks its buffers after a failure; check() tells
+  /// instead.
   static la_ssize_t write_block(archive*, void* self, const void* data, size_t size) {
     State& state = *static_cast<State*>(self);
     try {
@@ -241,8 +255,9 @@ TarWriter::TarWriter(const std::string& path, bool gzip) : state_(std::make_uniq
   }
   archive_write_set_format_pax_restricted(state_->handle);
   archive_write_set_bytes_in_last_block(state_->handle, 1);  // no padding to 10 KiB
-  state_->check(archive_write_open(state_->handle, state_.get(), nullptr, &State::write_block, nullptr),
-                "the tar");
+  state_->check(
+      archive_write_open(state_->handle, state_.get(), nullptr, &State::write_block, nullptr),
+      "the tar");
 }
 
 TarWriter::~TarWriter() = default;

@@ -13,19 +13,20 @@ namespace dalle2 {
 
 /// A regular file inside a tar.
 struct TarMember {
-  std::string name;     ///< as stored; a key, never a path
+  std::string name;  ///< as stored; a key, never a path
   std::string content;
 };
 
 /// What a tar may ask of us.
 struct TarLimits {
-  uint64_t member_bytes = uint64_t{1} << 30;       ///< the largest member
-  uint64_t suspicious_bytes = uint64_t{1} << 30;   ///< unpacked bytes from which the ratio is watched
-  double inflate_ratio = 200;                      ///< unpacked to packed
+  uint64_t member_bytes = uint64_t{1} << 30;  ///< the largest member
+  uint64_t suspicious_bytes = uint64_t{1}
+                              << 30;  ///< unpacked bytes from which the ratio is watched
+  double inflate_ratio = 200;         ///< unpacked to packed
 };
 
-/// Walks the regular files of a tar in order; folders, links and devices are passed over. ustar, GNU
-/// and PAX names of any length. Plain, gzip, bzip2, xz and zstd are told by content.
+/// Walks the regular files of a tar in order; folders, links and devices are passed over. ustar,
+/// GNU and PAX names of any length. Plain, gzip, bzip2, xz and zstd are told by content.
 class TarReader {
  public:
   /// @throws DataError naming the file and the reason

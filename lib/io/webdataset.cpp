@@ -11,15 +11,16 @@ namespace {
 
 /// ASCII only, as every field name in use is; Python would lower other alphabets too.
 std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  std::transform(text.begin(), text.end(), text.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
   return text;
 }
 
 }  // namespace
 
-// The regular expression of webdataset, ^((?:.*/|)[^.]+)[.]([^/]*)$ : a folder part that is as long as
-// possible (or none), a part without dots, a dot, the field. A folder part has no newline.
+// The regular expression of webdataset, ^((?:.*/|)[^.]+)[.]([^/]*)$ : a folder part that is as long
+// as possible (or none), a part without dots, a dot, the field. A folder part has no newline.
 std::optional<std::pair<std::string, std::string>> split_member_name(const std::string& name) {
   const size_t last_slash = name.rfind('/');
   const size_t base = last_slash == std::string::npos ? 0 : last_slash + 1;
@@ -28,8 +29,8 @@ std::optional<std::pair<std::string, std::string>> split_member_name(const std::
     return std::nullopt;
   }
   const size_t newline = name.find('\n');
-  // Where the part without dots may begin: behind a slash or at 0, the rightmost place first. It grows
-  // leftward until a dot gets into it.
+  // Where the part without dots may begin: behind a slash or at 0, the rightmost place first. It
+  // grows leftward until a dot gets into it.
   for (size_t begin = base;;) {
     if (begin < dot && (begin <= newline || begin == 0)) {
       return std::make_pair(name.substr(0, dot), name.substr(dot + 1));
@@ -86,16 +87,18 @@ std::optional<GroupedSample> SampleGrouper::add(TarMember member) {
     closed = close();
     if (closed_keys_.contains(key) && !warned_of_return_) {
       warned_of_return_ = true;
-      warn(fmt::format("the key {} comes back after other keys, so its fields are in two samples; the "
-                       "members of a sample have to follow each other (tar --sort=name)",
-                       key));
+      warn(fmt::format(
+          "the key {} comes back after other keys, so its fields are in two samples; the "
+          "members of a sample have to follow each other (tar --sort=name)",
+          key));
     }
     current_ = GroupedSample{std::move(key), {}};
   }
   // __key__ and __url__ are fields that webdataset itself sets.
   if (field == "__key__" || field == "__url__" || current_->fields.contains(field)) {
     warn(fmt::format("the member {} has the field \"{}\" of its sample a second time; left out",
-                     member.name, field));
+                     member.name,
+                     field));
     return closed;
   }
   current_->fields.emplace(field, std::move(member.content));

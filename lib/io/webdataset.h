@@ -13,8 +13,8 @@
 
 namespace dalle2 {
 
-/// `dir/000012.seg.png` -> ("dir/000012", "seg.png"): split at the first dot of the base name. The key
-/// is opaque and never a path; the field is as stored, not yet lower-cased.
+/// `dir/000012.seg.png` -> ("dir/000012", "seg.png"): split at the first dot of the base name. The
+/// key is opaque and never a path; the field is as stored, not yet lower-cased.
 /// @return none for a name without a dot, with a slash after it, or that only has a dot in front
 std::optional<std::pair<std::string, std::string>> split_member_name(const std::string& name);
 
@@ -24,17 +24,20 @@ bool is_meta_member(const std::string& name);
 /// Members with the same key that follow each other.
 struct GroupedSample {
   std::string key;
-  std::map<std::string, std::string> fields;  ///< lower-cased field ("jpg", "img_emb.npy") -> content
+  std::map<std::string, std::string>
+      fields;  ///< lower-cased field ("jpg", "img_emb.npy") -> content
 
   /// The content of the first of `names` that is there, or null.
   const std::string* find(std::initializer_list<const char*> names) const;
 };
 
-/// What a shard has to tell that is no reason to give it up: a repair note without the shard's name.
+/// What a shard has to tell that is no reason to give it up: a repair note without the shard's
+/// name.
 using MemberWarning = std::function<void(const std::string& text)>;
 
-/// Groups members. A second member of the same key and field is left out with a warning (webdataset's
-/// warn_and_continue); so is, once a shard, the note that a key came back after another one.
+/// Groups members. A second member of the same key and field is left out with a warning
+/// (webdataset's warn_and_continue); so is, once a shard, the note that a key came back after
+/// another one.
 class SampleGrouper {
  public:
   explicit SampleGrouper(MemberWarning warn = {});
@@ -62,8 +65,9 @@ class SampleReader {
   /// @throws DataError (cannot be opened)
   explicit SampleReader(const std::string& path, MemberWarning warn = {});
   SampleReader(ByteSource source, const std::string& origin, MemberWarning warn = {});
-  /// @return the next sample, none at the end. @throws DataError where the shard is damaged: samples
-  /// before the damage have been returned, the one cut by it is dropped, and the reader is done
+  /// @return the next sample, none at the end. @throws DataError where the shard is damaged:
+  /// samples before the damage have been returned, the one cut by it is dropped, and the reader is
+  /// done
   std::optional<GroupedSample> next();
 
  private:

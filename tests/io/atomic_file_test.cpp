@@ -63,7 +63,8 @@ TEST_CASE("what is written in pieces of any size reads back whole") {
   std::mt19937 random(2);
   AtomicFile file(path);
   for (size_t at = 0; at < content.size();) {
-    const size_t size = std::min<size_t>(content.size() - at, random() % (random() % 3 == 0 ? 900'000 : 40));
+    const size_t size =
+        std::min<size_t>(content.size() - at, random() % (random() % 3 == 0 ? 900'000 : 40));
     file.write(content.data() + at, size);
     at += size;
     CHECK(file.position() == at);
@@ -100,9 +101,14 @@ TEST_CASE("every failing call of a save leaves the old file and no part") {
     const char* spec;
     bool in_place;  // the rename has happened
   };
-  for (const Case& one : {Case{"open:1:eio", false}, Case{"open:1:enospc", false}, Case{"write:1:enospc", false},
-                          Case{"write:2:eio", false}, Case{"write:3:enospc", false}, Case{"fsync:1:eio", false},
-                          Case{"rename:1:eio", false}, Case{"dirsync:1:eio", true}}) {
+  for (const Case& one : {Case{"open:1:eio", false},
+                          Case{"open:1:enospc", false},
+                          Case{"write:1:enospc", false},
+                          Case{"write:2:eio", false},
+                          Case{"write:3:enospc", false},
+                          Case{"fsync:1:eio", false},
+                          Case{"rename:1:eio", false},
+                          Case{"dirsync:1:eio", true}}) {
     INFO(one.spec);
     write_file_atomically(path, "old");
     const FailAt fail_at(one.spec);
@@ -125,7 +131,8 @@ TEST_CASE("a process killed at any call of a save leaves the old file or the new
   const test::ScratchFolder folder;
   const std::string path = folder / "model.pth";
   const std::string content = random_bytes(1'000'000, 4);
-  for (const std::string spec : {"open:1", "write:1", "write:2", "write:4", "fsync:1", "rename:1", "dirsync:1"}) {
+  for (const std::string spec :
+       {"open:1", "write:1", "write:2", "write:4", "fsync:1", "rename:1", "dirsync:1"}) {
     INFO(spec);
     write_file_atomically(path, "old");
     const int status = in_child([&] {
@@ -144,7 +151,8 @@ TEST_CASE("a process killed at any call of a save leaves the old file or the new
 
 TEST_CASE("a full disk is a resource error that says what to do") {
   const test::ScratchFolder folder;
-  // A limit on the size of files stands in for the full disk; the kernel then cuts writes short first.
+  // A limit on the size of files stands in for the full disk; the kernel then cuts writes short
+  // first.
   const int status = in_child([&] {
     std::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{300'000, 300'000};
@@ -164,10 +172,12 @@ TEST_CASE("what cannot be written is refused by name") {
   const test::ScratchFolder folder;
   fs::create_directory(folder / "taken");
   CHECK_THROWS_AS(write_file_atomically(folder / "taken", "x"), DataError);
-  CHECK_THROWS_WITH(write_file_atomically(folder / "taken", "x"), Contains("taken") && Contains("Is a directory"));
+  CHECK_THROWS_WITH(write_file_atomically(folder / "taken", "x"),
+                    Contains("taken") && Contains("Is a directory"));
   test::put_file(folder / "file", "x");
   CHECK_THROWS_WITH(write_file_atomically(folder / "file/below", "x"), Contains("Not a directory"));
-  CHECK_THROWS_WITH(write_file_atomically(folder / std::string(300, 'n'), "x"), Contains("File name too long"));
+  CHECK_THROWS_WITH(write_file_atomically(folder / std::string(300, 'n'), "x"),
+                    Contains("File name too long"));
   CHECK_THROWS_WITH(write_file_atomically("/proc/dalle2_test", "x"), Contains("/proc/dalle2_test"));
   fs::create_symlink(folder / "victim", folder / "linked.part");
   CHECK_THROWS_AS(write_file_atomically(folder / "linked", "x"), DataError);
@@ -197,7 +207,8 @@ TEST_CASE("copies are whole and make their folder") {
 TEST_CASE("only stale parts are swept") {
   const test::ScratchFolder folder;
   fs::create_directories(folder / "sub/odd.part");
-  for (const char* name : {"a.part", "sub/b.pth.part", "sub/odd.part/c", "keep.pth", "part", "x.partial"}) {
+  for (const char* name :
+       {"a.part", "sub/b.pth.part", "sub/odd.part/c", "keep.pth", "part", "x.partial"}) {
     test::put_file(folder / name, "x");
   }
   fs::create_symlink(folder / "keep.pth", folder / "link.part");

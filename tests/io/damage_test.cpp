@@ -22,15 +22,30 @@ namespace {
 std::string damaged(std::string file, std::mt19937& random) {
   const int changes = 1 + static_cast<int>(random() % 4);
   for (int i = 0; i < changes && !file.empty(); ++i) {
-    const size_t at = random() % 3 == 0 ? random() % std::min<size_t>(file.size(), 64) : random() % file.size();
+    const size_t at =
+        random() % 3 == 0 ? random() % std::min<size_t>(file.size(), 64) : random() % file.size();
     switch (random() % 7) {
-      case 0: file[at] = static_cast<char>(file[at] ^ (1 << random() % 8)); break;
-      case 1: file[at] = static_cast<char>(random()); break;
-      case 2: file[at] = static_cast<char>(random() % 2 == 0 ? 0xff : 0); break;
-      case 3: file.resize(at); break;
-      case 4: file.insert(at, file.substr(at, random() % 40)); break;
-      case 5: file.erase(at, 1 + random() % 40); break;
-      default: file.replace(at, std::min<size_t>(4, file.size() - at), "\x7f\xff\xff\xff", 4); break;
+      case 0:
+        file[at] = static_cast<char>(file[at] ^ (1 << random() % 8));
+        break;
+      case 1:
+        file[at] = static_cast<char>(random());
+        break;
+      case 2:
+        file[at] = static_cast<char>(random() % 2 == 0 ? 0xff : 0);
+        break;
+      case 3:
+        file.resize(at);
+        break;
+      case 4:
+        file.insert(at, file.substr(at, random() % 40));
+        break;
+      case 5:
+        file.erase(at, 1 + random() % 40);
+        break;
+      default:
+        file.replace(at, std::min<size_t>(4, file.size() - at), "\x7f\xff\xff\xff", 4);
+        break;
     }
   }
   return file;
@@ -74,13 +89,16 @@ TEST_CASE("damaged pictures are decoded or refused") {
   const std::string folder = test::parity_folder("images") + "/decode";
   for (const char* extension : {".jpg", ".png", ".webp"}) {
     INFO(extension);
-    const auto [accepted, refused] = survive(files_below(folder, extension), 100, [](const std::string& file) {
-      const Image image = decode_image(file, "x");
-      const size_t pixels = static_cast<size_t>(image.width) * static_cast<size_t>(image.height);
-      if (image.pixels.size() != 3 * pixels) {
-        FAIL("a picture of " << image.width << "x" << image.height << " with " << image.pixels.size() << " bytes");
-      }
-    });
+    const auto [accepted, refused] =
+        survive(files_below(folder, extension), 100, [](const std::string& file) {
+          const Image image = decode_image(file, "x");
+          const size_t pixels =
+              static_cast<size_t>(image.width) * static_cast<size_t>(image.height);
+          if (image.pixels.size() != 3 * pixels) {
+            FAIL("a picture of " << image.width << "x" << image.height << " with "
+                                 << image.pixels.size() << " bytes");
+          }
+        });
     CHECK(refused > 100);
     CHECK(accepted > 10);
   }
@@ -91,7 +109,8 @@ TEST_CASE("damaged arrays are read whole or refused") {
       survive(files_below(test::parity_folder("npy"), ".npy"), 400, [](const std::string& file) {
         const NpyArray array = parse_npy(file, "x");
         if (array.bytes.size() != static_cast<size_t>(array.numel()) * npy_item_size(array.type)) {
-          FAIL("an array of " << array.numel() << " values with " << array.bytes.size() << " bytes");
+          FAIL("an array of " << array.numel() << " values with " << array.bytes.size()
+                              << " bytes");
         }
         array.to_float32();
       });

@@ -39,7 +39,8 @@ Right share_right(int side, size_t every, Spoil spoil) {
       return range * (static_cast<double>(random()) / 0x1p31 - 1);
     };
     const DemoVariation variation{uniform(0.015), uniform(0.015), 1 + uniform(0.04)};
-    const DemoAttributes found = analyse_demo_image(spoil(draw_demo_image(truth, side, variation))).attributes;
+    const DemoAttributes found =
+        analyse_demo_image(spoil(draw_demo_image(truth, side, variation))).attributes;
     const double one = 1.0 / static_cast<double>(all.size());
     right.shape += found.shape == truth.shape ? one : 0;
     right.colour += found.colour == truth.colour ? one : 0;
@@ -76,7 +77,8 @@ std::vector<GroupedSample> samples_of(const std::string& path) {
 TEST_CASE("there are 900 combinations, and the held-out tenth has every value of every attribute") {
   const std::vector<DemoAttributes> all = demo_combinations();
   std::set<std::string> captions;
-  std::map<std::pair<int, int>, int> counts[2];  // (attribute, value) -> how often; trained, held out
+  std::map<std::pair<int, int>, int>
+      counts[2];  // (attribute, value) -> how often; trained, held out
   for (const DemoAttributes& a : all) {
     captions.insert(demo_caption(a));
     const int values[] = {a.shape, a.colour, a.size, a.place, a.ground};
@@ -92,7 +94,8 @@ TEST_CASE("there are 900 combinations, and the held-out tenth has every value of
   CHECK(held >= 64);
   CHECK(held <= 100);
   for (const auto& [value, count] : counts[1]) {
-    INFO("attribute " << value.first << " value " << value.second << " is held out " << count << " times");
+    INFO("attribute " << value.first << " value " << value.second << " is held out " << count
+                      << " times");
     const double share = static_cast<double>(count) / (count + counts[0].at(value));
     CHECK(share > 0.05);
     CHECK(share < 0.15);
@@ -131,8 +134,8 @@ TEST_CASE("blurred and noisy drawings are read right") {
     const Right right = share_right(side, side == 32 ? 1 : 7, [side](Image image) {
       return spoiled(std::move(image), side / 40.0, 10);
     });
-    INFO("side " << side << ": shape " << right.shape << " colour " << right.colour << " size " << right.size
-                 << " place " << right.place << " ground " << right.ground);
+    INFO("side " << side << ": shape " << right.shape << " colour " << right.colour << " size "
+                 << right.size << " place " << right.place << " ground " << right.ground);
     CHECK(right.colour == Approx(1));
     CHECK(right.size == Approx(1));
     CHECK(right.place == Approx(1));
@@ -156,13 +159,15 @@ TEST_CASE("an empty or random picture is not read as a drawing") {
   CHECK(drawn.shape_match > 0.8);
 }
 
-TEST_CASE("demo shards hold pictures, captions and embeddings that agree, and the held-out split apart") {
+TEST_CASE(
+    "demo shards hold pictures, captions and embeddings that agree, and the held-out split apart") {
   const test::ScratchFolder folder;
   int64_t calls = 0, last_total = 0;
-  const DemoShardReport report = write_demo_shards({folder / "demo", 100, 32, 5}, [&](int64_t done, int64_t total) {
-    CHECK(done == ++calls);
-    last_total = total;
-  });
+  const DemoShardReport report =
+      write_demo_shards({folder / "demo", 100, 32, 5}, [&](int64_t done, int64_t total) {
+        CHECK(done == ++calls);
+        last_total = total;
+      });
   CHECK(report.shards == 16);
   CHECK(report.pictures == 100);
   CHECK(calls == last_total);
@@ -175,10 +180,12 @@ TEST_CASE("demo shards hold pictures, captions and embeddings that agree, and th
     CHECK(embeddings.shape == std::vector<int64_t>{static_cast<int64_t>(samples.size()), 32});
     for (const GroupedSample& sample : samples) {
       CHECK(sample.key.substr(0, 6) == number);
-      const DemoAttributes truth = attributes_of_embedding(embeddings.row_float32(std::stoi(sample.key.substr(6))));
+      const DemoAttributes truth =
+          attributes_of_embedding(embeddings.row_float32(std::stoi(sample.key.substr(6))));
       CHECK_FALSE(is_held_out(truth));
       CHECK(sample.fields.at("txt") == demo_caption(truth));
-      const DemoAttributes found = analyse_demo_image(decode_image(sample.fields.at("jpg"), sample.key)).attributes;
+      const DemoAttributes found =
+          analyse_demo_image(decode_image(sample.fields.at("jpg"), sample.key)).attributes;
       CHECK(found == truth);
       ++pictures;
     }
@@ -196,7 +203,8 @@ TEST_CASE("the held-out split is one shard with its truth, row by row") {
   CHECK(embeddings.shape.at(0) == static_cast<int64_t>(samples.size()));
   std::set<std::string> captions;
   for (size_t i = 0; i < samples.size(); ++i) {
-    const DemoAttributes a = attributes_of_embedding(embeddings.row_float32(static_cast<int64_t>(i)));
+    const DemoAttributes a =
+        attributes_of_embedding(embeddings.row_float32(static_cast<int64_t>(i)));
     CHECK(is_held_out(a));
     CHECK(truth[i].at("key") == samples[i].key);
     CHECK(truth[i].at("caption") == demo_caption(a));

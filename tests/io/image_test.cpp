@@ -30,7 +30,8 @@ std::string encoded(const std::string& name) {
 int largest_difference(const uint8_t* expected, const std::vector<uint8_t>& found) {
   int largest = 0;
   for (size_t i = 0; i < found.size(); ++i) {
-    largest = std::max(largest, std::abs(static_cast<int>(expected[i]) - static_cast<int>(found[i])));
+    largest =
+        std::max(largest, std::abs(static_cast<int>(expected[i]) - static_cast<int>(found[i])));
   }
   return largest;
 }
@@ -84,10 +85,16 @@ TEST_CASE("crops resize bit for bit as with Pillow in all six modes", "[image][p
   const json all = cases().at("resize");
   for (const json& one : all) {
     INFO(one.dump());
-    const Image resized =
-        crop_resize(image, one.at("left"), one.at("top"), one.at("width"), one.at("height"),
-                    one.at("out_width"), one.at("out_height"), interpolation_from_name(one.at("mode")));
-    REQUIRE(resized.pixels.size() == 3 * one.at("out_width").get<size_t>() * one.at("out_height").get<size_t>());
+    const Image resized = crop_resize(image,
+                                      one.at("left"),
+                                      one.at("top"),
+                                      one.at("width"),
+                                      one.at("height"),
+                                      one.at("out_width"),
+                                      one.at("out_height"),
+                                      interpolation_from_name(one.at("mode")));
+    REQUIRE(resized.pixels.size() ==
+            3 * one.at("out_width").get<size_t>() * one.at("out_height").get<size_t>());
     CHECK(largest_difference(next, resized.pixels) == 0);
     next += resized.pixels.size();
   }
@@ -97,9 +104,10 @@ TEST_CASE("crops resize bit for bit as with Pillow in all six modes", "[image][p
 TEST_CASE("an unknown interpolation is refused with the list of names") {
   CHECK(interpolation_from_name("nearest_exact") == Interpolation::kNearest);
   CHECK_THROWS_AS(interpolation_from_name("cubic"), ConfigError);
-  CHECK_THROWS_WITH(interpolation_from_name("cubic"),
-                    Contains("\"cubic\"") && Contains("bilinear, bicubic, box, nearest, nearest_exact, "
-                                                      "hamming, lanczos"));
+  CHECK_THROWS_WITH(
+      interpolation_from_name("cubic"),
+      Contains("\"cubic\"") && Contains("bilinear, bicubic, box, nearest, nearest_exact, "
+                                        "hamming, lanczos"));
 }
 
 TEST_CASE("PNG gives back what went in, and JPEG nearly") {
@@ -130,7 +138,8 @@ TEST_CASE("flip and crop move pixels and nothing else") {
   const Image flipped = flip_horizontally(image);
   for (size_t y = 0; y < 3; ++y) {
     for (size_t x = 0; x < 5; ++x) {
-      CHECK(std::memcmp(&flipped.pixels[3 * (5 * y + x)], &image.pixels[3 * (5 * y + 4 - x)], 3) == 0);
+      CHECK(std::memcmp(&flipped.pixels[3 * (5 * y + x)], &image.pixels[3 * (5 * y + 4 - x)], 3) ==
+            0);
     }
   }
   CHECK(flip_horizontally(flipped).pixels == image.pixels);
@@ -139,12 +148,14 @@ TEST_CASE("flip and crop move pixels and nothing else") {
   const Image wider = crop(image, -1, -2, 7, 7);  // a black frame
   CHECK(wider.pixels[0] == 0);
   CHECK(std::memcmp(&wider.pixels[3 * (7 * 2 + 1)], image.pixels.data(), 15) == 0);
-  CHECK(std::all_of(wider.pixels.end() - 3 * 7 * 2, wider.pixels.end(), [](uint8_t v) { return v == 0; }));
+  CHECK(std::all_of(
+      wider.pixels.end() - 3 * 7 * 2, wider.pixels.end(), [](uint8_t v) { return v == 0; }));
   CHECK(crop(image, 9, 9, 2, 2).pixels == std::vector<uint8_t>(12, 0));
 }
 
 TEST_CASE("what is no picture is refused by name") {
-  CHECK_THROWS_WITH(decode_image("", "0001.jpg"), Contains("0001.jpg") && Contains("JPEG, PNG or WebP"));
+  CHECK_THROWS_WITH(decode_image("", "0001.jpg"),
+                    Contains("0001.jpg") && Contains("JPEG, PNG or WebP"));
   CHECK_THROWS_AS(decode_image("GIF89a......", "x"), DataError);
   CHECK_THROWS_AS(decode_image(std::string("\xff\xd8\xff", 3), "x"), DataError);
   CHECK_THROWS_AS(decode_image(std::string("\x89PNG\r\n\x1a\n", 8), "x"), DataError);
@@ -152,8 +163,12 @@ TEST_CASE("what is no picture is refused by name") {
 }
 
 TEST_CASE("a picture that was cut at any byte is refused") {
-  for (const std::string name : {"rgb_s2_baseline.jpg", "rgb_s1_progressive.jpg", "rgba8.png", "palette4_adam7.png",
-                                 "lossy.webp", "lossless.webp"}) {
+  for (const std::string name : {"rgb_s2_baseline.jpg",
+                                 "rgb_s1_progressive.jpg",
+                                 "rgba8.png",
+                                 "palette4_adam7.png",
+                                 "lossy.webp",
+                                 "lossless.webp"}) {
     const std::string whole = encoded(name);
     // After the pixels a PNG has only its end chunk, which Pillow does not need either.
     const size_t needed = name.ends_with(".png") ? whole.size() - 20 : whole.size();

@@ -38,8 +38,9 @@ float value_of(const json& value) {
 
 }  // namespace
 
-TEST_CASE("files of NumPy read as NumPy's own values, and what we cannot use is refused with the reason",
-          "[parity]") {
+TEST_CASE(
+    "files of NumPy read as NumPy's own values, and what we cannot use is refused with the reason",
+    "[parity]") {
   const std::string folder = test::parity_folder("npy");
   const json all = json::parse(read_file(folder + "/cases.json"));
   REQUIRE(all.size() > 20);
@@ -48,7 +49,8 @@ TEST_CASE("files of NumPy read as NumPy's own values, and what we cannot use is 
     INFO(path);
     if (one.contains("refused")) {
       CHECK_THROWS_AS(read_npy(path), DataError);
-      CHECK_THROWS_WITH(read_npy(path), Contains(one.at("refused").get<std::string>()) && Contains(path));
+      CHECK_THROWS_WITH(read_npy(path),
+                        Contains(one.at("refused").get<std::string>()) && Contains(path));
       continue;
     }
     const NpyArray array = read_npy(path);
@@ -73,13 +75,15 @@ TEST_CASE("all 65,536 half-precision patterns convert exactly") {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const int exponent = static_cast<int>(bits >> 10 & 31);
     const int mantissa = static_cast<int>(bits & 1023);
-    float expected = exponent == 31  ? (mantissa == 0 ? INFINITY : NAN)
-                     : exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -24)
-                                     : std::ldexp(static_cast<float>(1024 + mantissa), exponent - 25);
+    float expected = exponent == 31 ? (mantissa == 0 ? INFINITY : NAN)
+                     : exponent == 0
+                         ? std::ldexp(static_cast<float>(mantissa), -24)
+                         : std::ldexp(static_cast<float>(1024 + mantissa), exponent - 25);
     expected = std::copysign(expected, (bits & 0x8000) != 0 ? -1.0F : 1.0F);
     const float found = float16_to_float32(static_cast<uint16_t>(bits));
-    const bool same = std::isnan(expected) ? std::isnan(found)
-                                           : expected == found && std::signbit(expected) == std::signbit(found);
+    const bool same = std::isnan(expected)
+                          ? std::isnan(found)
+                          : expected == found && std::signbit(expected) == std::signbit(found);
     if (!same) {
       FAIL("bits " << bits << ": " << found << " is not " << expected);
     }
@@ -89,9 +93,10 @@ TEST_CASE("all 65,536 half-precision patterns convert exactly") {
 
 TEST_CASE("headers in other hands' spelling are read") {
   const std::string four(16, '\0');
-  for (const char* header : {"{'descr': '<f4', 'fortran_order': False, 'shape': (4,), }",
-                             "{\"shape\":(2,2),\"fortran_order\":False,\"descr\":\"<f4\"}",
-                             " { 'fortran_order' : False , 'shape' : ( 4 , 1 ) , 'descr' : '<f4' } "}) {
+  for (const char* header :
+       {"{'descr': '<f4', 'fortran_order': False, 'shape': (4,), }",
+        "{\"shape\":(2,2),\"fortran_order\":False,\"descr\":\"<f4\"}",
+        " { 'fortran_order' : False , 'shape' : ( 4 , 1 ) , 'descr' : '<f4' } "}) {
     CHECK(parse_npy(file_of(header, four), "x").numel() == 4);
   }
 }
@@ -125,7 +130,8 @@ TEST_CASE("damaged NumPy files are refused with the file and the reason") {
       {file_of("{'descr': '<f4", ""), "closing quote"},
       {file_of("{'other': 1}", ""), "key"},
       {file_of("__import__('os')", ""), "'{'"},
-      {file_of("{'descr': '<f4', 'fortran_order': False, 'shape': (1,)} + 1", "xxxx"), "nothing after"},
+      {file_of("{'descr': '<f4', 'fortran_order': False, 'shape': (1,)} + 1", "xxxx"),
+       "nothing after"},
   };
   for (const Case& one : cases) {
     INFO(one.reason);

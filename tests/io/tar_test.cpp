@@ -82,8 +82,10 @@ TEST_CASE("a written tar reads back, plain and gzip, with long and foreign names
 
 TEST_CASE("every packing that webdataset knows is told by content, and zstd too") {
   const test::ScratchFolder folder;
-  for (int (*filter)(archive*) : {archive_write_add_filter_none, archive_write_add_filter_gzip,
-                                  archive_write_add_filter_bzip2, archive_write_add_filter_xz,
+  for (int (*filter)(archive*) : {archive_write_add_filter_none,
+                                  archive_write_add_filter_gzip,
+                                  archive_write_add_filter_bzip2,
+                                  archive_write_add_filter_xz,
                                   archive_write_add_filter_zstd}) {
     test::put_file(folder / "x.tar", packed_with(filter));
     CHECK(read_all(folder / "x.tar") == Members{{"7.txt", "hello"}});
@@ -118,7 +120,9 @@ TEST_CASE("a truncated tar gives its whole members, then an error with file, mem
     for (char& byte : noise) {
       byte = static_cast<char>(random());
     }
-    write_all(folder / "a.tar", {{"1.jpg", noise.substr(4000)}, {"1.txt", "one"}, {"2.jpg", noise.substr(0, 4000)}}, gzip);
+    write_all(folder / "a.tar",
+              {{"1.jpg", noise.substr(4000)}, {"1.txt", "one"}, {"2.jpg", noise.substr(0, 4000)}},
+              gzip);
     std::string content = read_file(folder / "a.tar");
     content.resize(gzip ? content.size() - 2000 : content.size() - 4000);
     test::put_file(folder / "cut.tar", content);
@@ -127,18 +131,21 @@ TEST_CASE("a truncated tar gives its whole members, then an error with file, mem
     CHECK(reader.next(member));
     CHECK(reader.next(member));
     CHECK(member.content == "one");
-    CHECK_THROWS_WITH(reader.next(member), Contains("cut.tar") && Contains("1.txt") &&
-                                               Contains(gzip ? "gzip" : "2.jpg") && Contains("at byte 5632"));
+    CHECK_THROWS_WITH(reader.next(member),
+                      Contains("cut.tar") && Contains("1.txt") &&
+                          Contains(gzip ? "gzip" : "2.jpg") && Contains("at byte 5632"));
     CHECK_FALSE(reader.next(member));  // it is done, not stuck
   }
 }
 
 TEST_CASE("what is no tar is refused by name") {
   const test::ScratchFolder folder;
-  CHECK_THROWS_WITH(TarReader(folder / "absent.tar"), Contains("absent.tar") && Contains("No such file"));
+  CHECK_THROWS_WITH(TarReader(folder / "absent.tar"),
+                    Contains("absent.tar") && Contains("No such file"));
   CHECK_THROWS_AS(TarReader(folder / "absent.tar"), DataError);
   TarMember member;
-  for (const std::string& content : {std::string(3000, 'x'), std::string("\x1f\x8bgarbage..............."),
+  for (const std::string& content : {std::string(3000, 'x'),
+                                     std::string("\x1f\x8bgarbage..............."),
                                      std::string("\x89PNG\r\n\x1a\n")}) {
     test::put_file(folder / "no.tar", content);
     CHECK_THROWS_AS(TarReader(folder / "no.tar").next(member), DataError);
@@ -149,7 +156,8 @@ TEST_CASE("an empty file is named as such, and a tar without members is none") {
   const test::ScratchFolder folder;
   TarMember member;
   test::put_file(folder / "empty.tar", "");
-  CHECK_THROWS_WITH(TarReader(folder / "empty.tar").next(member), Contains("empty.tar") && Contains("it is empty"));
+  CHECK_THROWS_WITH(TarReader(folder / "empty.tar").next(member),
+                    Contains("empty.tar") && Contains("it is empty"));
   write_all(folder / "none.tar", {});
   CHECK(read_all(folder / "none.tar").empty());
 }
@@ -218,7 +226,9 @@ TEST_CASE("decompression bombs and giant members are refused") {
 
 TEST_CASE("an error of the stream comes out as it went in") {
   TarMember member;
-  CHECK_THROWS_WITH(TarReader([](char*, size_t) -> size_t { throw DataError("the cable is loose"); }, "http://x/1.tar")
-                        .next(member),
-                    Contains("the cable is loose"));
+  CHECK_THROWS_WITH(
+      TarReader([](char*, size_t) -> size_t { throw DataError("the cable is loose"); },
+                "http://x/1.tar")
+          .next(member),
+      Contains("the cable is loose"));
 }

@@ -11,7 +11,8 @@
 
 namespace dalle2::test {
 
-/// Folder of the fixtures of one unit: fresh ones if DALLE2_PARITY_DIR holds them, else the committed.
+/// Folder of the fixtures of one unit: fresh ones if DALLE2_PARITY_DIR holds them, else the
+/// committed.
 inline std::string parity_folder(const std::string& unit) {
   const char* fresh = std::getenv("DALLE2_PARITY_DIR");
   if (fresh != nullptr && std::filesystem::is_directory(std::string(fresh) + "/" + unit)) {
@@ -25,7 +26,8 @@ class ScratchFolder {
  public:
   ScratchFolder() {
     std::string pattern = (std::filesystem::temp_directory_path() / "dalle2_io_XXXXXX").string();
-    path_ = mkdtemp(pattern.data()) != nullptr ? pattern : throw std::runtime_error("mkdtemp failed");
+    path_ =
+        mkdtemp(pattern.data()) != nullptr ? pattern : throw std::runtime_error("mkdtemp failed");
   }
   ~ScratchFolder() {
     std::error_code ignored;
