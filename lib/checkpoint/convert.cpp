@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT
+#include "checkpoint/convert.h"
+
+#include "base/error.h"
+#include "checkpoint/mapped_file.h"
+#include "checkpoint/pickle.h"
+#include "checkpoint/pth.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/value_json.h"
+#include "checkpoint/value_tree.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace dalle2 {
+namespace {
+
+const std::string kTreeKey = "dalle2.checkpoint";
+const std::string kEmaModel = "ema_model.";
+
+/// A header length that fits the file, then JSON.
+bool looks_like_safetensors(const std::string& path) {
+  const MappedFile file(path);
+  if (file.size() < 10) {
+    return false;
+  }
+  uint64_t length = 0;
+  for (size_t i = 0; i < 8; ++i) {
+    length |= static_cast<uint64_t>(file.data()[i]) << (8 * i);
+  }
+  const uint8_t first = file.data()[8];
+  return length <= file.size() - 8 && (first == '{' || first == ' ' || first == '\n');
+}
+
+bool is_state_dict(const Value& value) {
+  return value.is_dict() && std::all_of(value.as_dict().items.begin(), value.as_dict().items.end(),
+                                        [](const auto& item) {
+                                          return item.first.is_string() && item.second.is_tensor();
+                                        });
+}
+
+/// "0.ema_model.init_conv.bias" -> ("unets.0.init_conv.bias"); empty for other names.
+std::string decoder_name(const std::string& ema_name) {
+  const size_t dot = ema_name.find('.');
+  const bool numbered = dot != std::string::npos && dot > 0 &&
+                        ema_name.find_first_not_of("0123456789") == dot &&
+                        ema_name.compare(dot + 1, kEmaModel.size(), kEmaModel) == 0;
+  return numbered ? "unets." + ema_name.substr(0, dot + 1) + ema_name.substr(dot + 1 + kEmaModel.size()) : "";
+}
+
+StateDict decoder_averages(const Cursor& checkpoint) {
+  std::unordered_map<std::string, at::Tensor> averages;
+  for (const auto& [name, tensor] : checkpoint.at("ema").as_state_dict()) {
+    if (const std::string target = decoder_name(name); !target.empty()) {
+      averages[target] = tensor;
+    }
+  }
+  StateDict weights = checkpoint.at("model").as_state_dict();
+  size_t used = 0;
+  for (auto& [name, tensor] : weights) {
+    if (const auto average = averages.find(name); average != averages.end()) {
+      tensor = average->second;
+      ++used;
+    }
+  }
+  if (used == 0 || used != averages.size()) {
+    throw DataError("{}: expected the averages of unets of the model, got {} entries of which {} fit",
+                    checkpoint.at("ema").where(), averages.size(), used);
+  }
+  return weights;
+}
+
+Value averaged_checkpoint(const Value& root, const std::string& path) {
+  const Cursor checkpoint(root, path);
+  Dict result;
+  result.set("model", to_dict(averaged_weights(checkpoint)));
+  for (const char* key : {"version", "config"}) {
+    if (const auto entry = checkpoint.find(key)) {
+      result.set(key, entry->value());
+    }
+  }
+  return result;
+}
+
+/// Objects that are no plain data become text, versions their number.
+void replace_stubs(Value& value, const std::string& path, std::vector<std::string>& replaced) {
+  if (value.is_stub()) {
+    const auto version = version_text(value);
+    if (!version) {
+      replaced.push_back(path + ": " + value.type_name());
+    }
+    value = version ? *version : describe(value);
+  } else if (value.is_dict()) {
+    for (auto& [key, child] : value.as_dict().items) {
+      replace_stubs(child, path + "/" + describe(key), replaced);
+    }
+  } else if (value.is_list() || value.is_tuple()) {
+    auto& items = value.is_list() ? std::get<List>(value.data).items : std::get<Tuple>(value.data).items;
+    for (size_t i = 0; i < items.size(); ++i) {
+      replace_stubs(items[i], path + "/" + std::to_string(i), replaced);
+    }
+  }
+}
+
+size_t write_as_safetensors(const std::string& path, const Value& root) {
+  std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  if (is_state_dict(root)) {
+    const StateDict tensors = Cursor(root).as_state_dict();
+    write_safetensors(path, tensors, metadata);
+    return tensors.size();
+  }
+  const ValueTree tree = take_apart(root);
+  metadata[kTreeKey] = tree.json;
+  write_safetensors(path, tree.tensors, metadata);
+  return tree.tensors.size();
+}
+
+}  // namespace
+
+Value read_checkpoint(const std::string& path) {
+  if (!looks_like_safetensors(path)) {
+    return read_pth(path);
+  }
+  SafetensorsFile file = read_safetensors(path);
+  if (const auto tree = file.metadata.find(kTreeKey); tree != file.metadata.end()) {
+    return put_together({tree->second, std::move(file.tensors)}, path);
+  }
+  return to_dict(file.tensors);
+}
+
+StateDict averaged_weights(const Cursor& checkpoint) {
+  if (checkpoint.has("ema_model")) {
+    return checkpoint.at("ema_model").as_state_dict();
+  }
+  if (checkpoint.has("ema")) {
+    return decoder_averages(checkpoint);
+  }
+  if (is_state_dict(checkpoint.value())) {
+    StateDict weights = strip_prefix(checkpoint.as_state_dict(), kEmaModel);
+    if (!weights.empty()) {
+      return weights;
+    }
+  }
+  throw DataError(
+      "{}: no averaged weights: expected an entry 'ema' or 'ema_model'. The run that wrote it had use_ema "
+      "off, or it is a model file, whose weights are the averages already",
+      checkpoint.where());
+}
+
+ConvertReport convert_checkpoint(const std::string& in, const std::string& out, Weights weights) {
+  const bool to_safetensors = out.ends_with(".safetensors");
+  if (!to_safetensors && !out.ends_with(".pth") && !out.ends_with(".pt")) {
+    throw ConfigError("{}: expected a name that ends in .pth, .pt or .safetensors", out);
+  }
+  Value root = read_checkpoint(in);
+  if (weights == Weights::kAveraged) {
+    root = averaged_checkpoint(root, in);
+  }
+  ConvertReport report;
+  replace_stubs(root, "", report.replaced);
+  if (to_safetensors) {
+    report.tensor_count = write_as_safetensors(out, root);
+  } else {
+    report.tensor_count = take_apart(root).tensors.size();
+    write_pth(out, root);
+  }
+  return report;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+// From one file format to the other, and the averaged weights of a checkpoint.
+#pragma once
+
+#include "checkpoint/state_dict.h"
+
+#include <string>
+#include <vector>
+
+namespace dalle2 {
+
+/// Reads a .pth file or a safetensors file, whichever it is. Of safetensors the result is a dict of the
+/// tensors, or the checkpoint that convert_checkpoint() made it of. @throws DataError
+Value read_checkpoint(const std::string& path);
+
+/// The averaged weights under the names of the live ones: a decoder's `ema` (its unets; all else from
+/// `model`), a prior's `ema_model`, or a file of an EMA wrapper.
+/// @throws DataError if the checkpoint has none
+StateDict averaged_weights(const Cursor& checkpoint);
+
+enum class Weights {
+  kAll,       ///< the whole file
+  kAveraged,  ///< {model: averaged weights, version, config}
+};
+
+struct ConvertReport {
+  size_t tensor_count = 0;
+  std::vector<std::string> replaced;  ///< paths of objects that became text
+};
+
+/// Writes `in` as `out`, whose ending (.pth, .pt, .safetensors) says the format. Safetensors keeps what is
+/// no tensor as JSON in its metadata, so that the way back gives an equal checkpoint.
+/// @throws DataError, ConfigError for another ending
+ConvertReport convert_checkpoint(const std::string& in, const std::string& out, Weights weights);
+
+}  // namespace dalle2

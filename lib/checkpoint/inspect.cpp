@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT
+#include "checkpoint/inspect.h"
+
+#include "base/text.h"
+#include "checkpoint/convert.h"
+#include "checkpoint/dtypes.h"
+#include "checkpoint/value_json.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+
+namespace dalle2 {
+namespace {
+
+constexpr size_t kMaxValueWidth = 60;
+constexpr size_t kMaxNameWidth = 72;
+
+bool is_scalar(const Value& value) {
+  return !value.is_tensor() && !value.is_list() && !value.is_tuple() && !value.is_dict();
+}
+
+bool only_scalars(const std::vector<Value>& items) {
+  return std::all_of(items.begin(), items.end(), is_scalar);
+}
+
+class Walk {
+ public:
+  explicit Walk(Inspection& inspection) : inspection_(inspection) {}
+
+  void visit(const std::string& name, const Value& value) {
+    if (value.is_tensor()) {
+      add_tensor(name, value.as_tensor());
+    } else if (value.is_dict() && !value.as_dict().items.empty()) {
+      for (const auto& [key, child] : value.as_dict().items) {
+        visit(below(name, describe(key)), child);
+      }
+    } else if ((value.is_list() || value.is_tuple()) && !only_scalars(value.as_sequence())) {
+      size_t index = 0;
+      for (const Value& child : value.as_sequence()) {
+        visit(below(name, std::to_string(index++)), child);
+      }
+    } else {
+      InspectEntry entry;
+      entry.name = name;
+      entry.type = value.type_name();
+      entry.value = value;
+      inspection_.entries.push_back(std::move(entry));
+    }
+  }
+
+ private:
+  static std::string below(const std::string& name, const std::string& child) {
+    return name.empty() ? child : name + "/" + child;
+  }
+
+  void add_tensor(const std::string& name, const at::Tensor& tensor) {
+    InspectEntry entry;
+    entry.name = name;
+    entry.type = python_dtype(tensor.scalar_type());
+    entry.is_tensor = true;
+    entry.shape = tensor.sizes().vec();
+    inspection_.entries.push_back(std::move(entry));
+    ++inspection_.tensor_count;
+    inspection_.element_count += tensor.numel();
+    inspection_.tensor_bytes += tensor.nbytes();
+  }
+
+  Inspection& inspection_;
+};
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text;
+  for (const int64_t extent : shape) {
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", extent);
+  }
+  return fmt::format("[{}]", text);
+}
+
+/// One line of a table: control characters would break it, long texts hide the rest.
+std::string in_table(std::string text) {
+  for (char& letter : text) {
+    if (static_cast<unsigned char>(letter) < 0x20) {
+      letter = ' ';
+    }
+  }
+  if (text.size() > kMaxValueWidth) {
+    size_t end = kMaxValueWidth - 3;
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) {
+      --end;  // not in the middle of a UTF-8 character
+    }
+    return text.substr(0, end) + "...";
+  }
+  return text;
+}
+
+}  // namespace
+
+Inspection inspect_file(const std::string& path) {
+  Inspection inspection;
+  inspection.path = path;
+  const Value root = read_checkpoint(path);
+  Walk(inspection).visit("", root);
+  return inspection;
+}
+
+std::string inspection_text(const Inspection& inspection) {
+  size_t name_width = 4, type_width = 4;
+  for (const InspectEntry& entry : inspection.entries) {
+    name_width = std::max(name_width, std::min(entry.name.size(), kMaxNameWidth));
+    type_width = std::max(type_width, std::min(entry.type.size(), kMaxNameWidth));
+  }
+  std::string text;
+  for (const InspectEntry& entry : inspection.entries) {
+    const std::string what = entry.is_tensor ? shape_text(entry.shape) : in_table(describe(entry.value));
+    text += fmt::format("{:<{}}  {:<{}}  {}\n", entry.name, name_width, entry.type, type_width, what);
+  }
+  text += fmt::format("{}: {} entries, {} tensors of {} elements, {}\n", inspection.path,
+                      with_commas(static_cast<int64_t>(inspection.entries.size())),
+                      with_commas(static_cast<int64_t>(inspection.tensor_count)),
+                      with_commas(inspection.element_count), human_bytes(inspection.tensor_bytes));
+  return text;
+}
+
+std::string inspection_json(const Inspection& inspection) {
+  using Json = nlohmann::ordered_json;
+  Json entries = Json::array();
+  for (const InspectEntry& entry : inspection.entries) {
+    if (entry.is_tensor) {
+      entries.push_back({{"name", entry.name}, {"dtype", entry.type}, {"shape", entry.shape}});
+    } else {
+      entries.push_back({{"name", entry.name},
+                         {"type", entry.type},
+                         {"value", Json::parse(json_of_value(entry.value))}});
+    }
+  }
+  const Json json = {{"file", inspection.path},
+                     {"tensors", inspection.tensor_count},
+                     {"elements", inspection.element_count},
+                     {"bytes", inspection.tensor_bytes},
+                     {"entries", std::move(entries)}};
+  return json.dump(1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+#include "checkpoint/module_state.h"
+
+#include "base/error.h"
+
+#include <torch/nn.h>
+
+#include <unordered_map>
+#include <unordered_set>
+
+namespace dalle2 {
+namespace {
+
+constexpr size_t kMaxNamesShown = 15;  // three lists of them fit on a screen
+
+void collect(const torch::nn::Module& module, const std::string& prefix, StateDict& tensors) {
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    tensors.emplace_back(prefix + item.key(), item.value().detach());
+  }
+  for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+    tensors.emplace_back(prefix + item.key(), item.value().detach());
+  }
+  for (const auto& item : module.named_children()) {
+    collect(*item.value(), prefix + item.key() + ".", tensors);
+  }
+}
+
+/// "\n  missing (2 of 256): a, b"
+std::string list_of(const std::string& title, const std::vector<std::string>& names) {
+  if (names.empty()) {
+    return "";
+  }
+  std::string text = fmt::format("\n  {} ({}):", title, names.size());
+  for (size_t i = 0; i < names.size() && i < kMaxNamesShown; ++i) {
+    text += "\n    " + names[i];
+  }
+  if (names.size() > kMaxNamesShown) {
+    text += fmt::format("\n    ... and {} more", names.size() - kMaxNamesShown);
+  }
+  return text;
+}
+
+std::string shape_text(const at::Tensor& tensor) {
+  std::string text;
+  for (const int64_t extent : tensor.sizes()) {
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", extent);
+  }
+  return fmt::format("[{}]", text);
+}
+
+}  // namespace
+
+StateDict state_dict(const torch::nn::Module& module) {
+  StateDict tensors;
+  collect(module, "", tensors);
+  return tensors;
+}
+
+LoadReport load_state_dict(torch::nn::Module& module, const StateDict& source, const std::string& prefix,
+                           bool strict, const std::string& where) {
+  std::unordered_map<std::string, at::Tensor> given;
+  for (const auto& [name, tensor] : source) {
+    if (name.starts_with(prefix)) {
+      given[name.substr(prefix.size())] = tensor;
+    }
+  }
+  LoadReport report;
+  std::vector<std::string> shapes;
+  const StateDict targets = state_dict(module);
+  std::unordered_set<std::string> known;
+  for (const auto& [name, target] : targets) {
+    known.insert(name);
+    const auto found = given.find(name);
+    if (found == given.end()) {
+      report.missing.push_back(prefix + name);
+    } else if (found->second.sizes() != target.sizes()) {
+      shapes.push_back(fmt::format("{}{}: expected {}, got {}", prefix, name, shape_text(target),
+                                   shape_text(found->second)));
+    }
+  }
+  for (const auto& [name, tensor] : source) {
+    if (name.starts_with(prefix) && !known.contains(name.substr(prefix.size()))) {
+      report.unexpected.push_back(name);
+    }
+  }
+  const bool names_fit = report.missing.empty() && report.unexpected.empty();
+  if (!shapes.empty() || (strict && !names_fit)) {
+    throw DataError("{}: does not fit the model that the config describes:{}{}{}", where,
+                    list_of("missing", report.missing), list_of("unexpected", report.unexpected),
+                    list_of("of another shape", shapes));
+  }
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, target] : targets) {
+    if (const auto found = given.find(name); found != given.end()) {
+      at::Tensor(target).copy_(found->second);
+    }
+  }
+  return report;
+}
+
+LoadReport load_state_dict(torch::nn::Module& module, const Cursor& source, const std::string& prefix,
+                           bool strict) {
+  return load_state_dict(module, source.as_state_dict(), prefix, strict, source.where());
+}
+
+}  // namespace dalle2

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: MIT
+#include "checkpoint/value_tree.h"
+
+#include "base/error.h"
+#include "checkpoint/value_json.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <limits>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace dalle2 {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kMaxDepth = 200;
+
+bool has_tensor(const Value& value) {
+  if (value.is_dict()) {
+    for (const auto& [key, child] : value.as_dict().items) {
+      if (has_tensor(child)) {
+        return true;
+      }
+    }
+    return false;
+  }
+  if (value.is_list() || value.is_tuple()) {
+    for (const Value& child : value.as_sequence()) {
+      if (has_tensor(child)) {
+        return true;
+      }
+    }
+    return false;
+  }
+  return value.is_tensor();
+}
+
+/// The one entry of the root with tensors in it, if there is but one.
+std::string only_entry_with_tensors(const Value& root) {
+  std::string entry;
+  if (root.is_dict()) {
+    for (const auto& [key, child] : root.as_dict().items) {
+      if (has_tensor(child)) {
+        if (!entry.empty() || !key.is_string() || !child.is_dict()) {
+          return "";
+        }
+        entry = key.as_string();
+      }
+    }
+  }
+  return entry;
+}
+
+class Packer {
+ public:
+  explicit Packer(const Value& root) : unnamed_(only_entry_with_tensors(root)) {}
+
+  Json pack(const Value& value, const std::string& name) {
+    if (value.is_tensor()) {
+      tensors_.emplace_back(unique(name), value.as_tensor());
+      return {{"$tensor", tensors_.back().first}};
+    }
+    if (value.is_dict()) {
+      return pack_dict(value.as_dict(), name);
+    }
+    if (value.is_list() || value.is_tuple()) {
+      Json items = Json::array();
+      for (const Value& child : value.as_sequence()) {
+        items.push_back(pack(child, below(name, std::to_string(items.size()))));
+      }
+      return value.is_list() ? items : Json{{"$tuple", std::move(items)}};
+    }
+    return pack_scalar(value, name);
+  }
+
+  StateDict take_tensors() { return std::move(tensors_); }
+
+ private:
+  std::string below(const std::string& name, const std::string& child) const {
+    if (name.empty()) {
+      return child == unnamed_ ? "" : child;
+    }
+    return name + "." + child;
+  }
+
+  /// "a.b" of {"a.b": ..} and of {"a": {"b": ..}} are two tensors.
+  std::string unique(const std::string& name) {
+    std::string result = name.empty() ? "tensor" : name;
+    for (int i = 2; !names_.insert(result).second; ++i) {
+      result = fmt::format("{}#{}", name, i);
+    }
+    return result;
+  }
+
+  Json pack_dict(const Dict& dict, const std::string& name) {
+    bool plain = !dict.ordered;
+    for (const auto& [key, child] : dict.items) {
+      plain = plain && key.is_string() && !key.as_string().starts_with("$");
+    }
+    if (plain) {
+      Json object = Json::object();
+      for (const auto& [key, child] : dict.items) {
+        object.get_ref<Json::object_t&>().push_back(
+            {key.as_string(), pack(child, below(name, key.as_string()))});
+      }
+      return object;
+    }
+    Json pairs = Json::array();
+    for (const auto& [key, child] : dict.items) {
+      pairs.push_back(Json::array({pack(key, ""), pack(child, below(name, describe(key)))}));
+    }
+    return {{dict.ordered ? "$ordered" : "$dict", std::move(pairs)}};
+  }
+
+  static Json pack_scalar(const Value& value, const std::string& name) {
+    if (value.is_double() && !std::isfinite(value.as_double())) {
+      const double number = value.as_double();
+      return {{"$float", std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf"}};
+    }
+    if (value.is_bytes()) {
+      std::string hex;
+      for (const char byte : std::get<Bytes>(value.data).data) {
+        hex += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+      }
+      return {{"$bytes", hex}};
+    }
+    if (value.is_stub()) {
+      throw DataError("{}: cannot be saved: an object of the class {}", name, value.type_name());
+    }
+    return Json::parse(json_of_value(value));
+  }
+
+  std::string unnamed_;
+  StateDict tensors_;
+  std::unordered_set<std::string> names_;
+};
+
+class Unpacker {
+ public:
+  Unpacker(const StateDict& tensors, const std::string& where) : where_(where) {
+    for (const auto& [name, tensor] : tensors) {
+      tensors_[name] = tensor;
+    }
+  }
+
+  Value unpack(const Json& json, int depth) const {
+    if (depth > kMaxDepth) {
+      fail("is nested deeper than 200 levels");
+    }
+    if (json.is_array()) {
+      return List{unpack_items(json, depth)};
+    }
+    if (!json.is_object()) {
+      return value_of_json(json.dump());
+    }
+    if (json.size() == 1 && json.begin().key().starts_with("$")) {
+      return unpack_kind(json.begin().key(), json.begin().value(), depth);
+    }
+    Dict dict;
+    for (const auto& [key, child] : json.items()) {
+      dict.items.emplace_back(key, unpack(child, depth + 1));
+    }
+    return dict;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& text) const {
+    throw DataError("{}: the checkpoint in its metadata {}", where_, text);
+  }
+
+  std::vector<Value> unpack_items(const Json& json, int depth) const {
+    std::vector<Value> items;
+    for (const Json& item : json) {
+      items.push_back(unpack(item, depth + 1));
+    }
+    return items;
+  }
+
+  Value unpack_kind(const std::string& kind, const Json& content, int depth) const {
+    if (kind == "$tensor" && content.is_string()) {
+      const auto found = tensors_.find(content.get<std::string>());
+      if (found == tensors_.end()) {
+        fail("names a tensor that is not there: " + content.get<std::string>());
+      }
+      return found->second;
+    }
+    if (kind == "$tuple" && content.is_array()) {
+      return Tuple{unpack_items(content, depth)};
+    }
+    if ((kind == "$dict" || kind == "$ordered") && content.is_array()) {
+      Dict dict;
+      dict.ordered = kind == "$ordered";
+      for (const Json& pair : content) {
+        if (!pair.is_array() || pair.size() != 2) {
+          fail("has a dict that is none");
+        }
+        dict.items.emplace_back(unpack(pair[0], depth + 1), unpack(pair[1], depth + 1));
+      }
+      return dict;
+    }
+    if (kind == "$float" && content.is_string()) {
+      const std::string text = content.get<std::string>();
+      constexpr double kInfinity = std::numeric_limits<double>::infinity();
+      return text == "nan" ? std::numeric_limits<double>::quiet_NaN() : text == "inf" ? kInfinity : -kInfinity;
+    }
+    if (kind == "$bytes" && content.is_string()) {
+      return unpack_bytes(content.get<std::string>());
+    }
+    fail("has an entry of the unknown kind " + kind);
+  }
+
+  Value unpack_bytes(const std::string& hex) const {
+    if (hex.size() % 2 != 0 || hex.find_first_not_of("0123456789abcdef") != std::string::npos) {
+      fail("has bytes that are no hex");
+    }
+    Bytes bytes;
+    for (size_t i = 0; i < hex.size(); i += 2) {
+      bytes.data += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+    }
+    return bytes;
+  }
+
+  std::unordered_map<std::string, at::Tensor> tensors_;
+  std::string where_;
+};
+
+}  // namespace
+
+ValueTree take_apart(const Value& root) {
+  Packer packer(root);
+  ValueTree tree;
+  const Json json = packer.pack(root, "");
+  try {
+    tree.json = json.dump();
+  } catch (const nlohmann::json::exception&) {
+    throw DataError("a text in the checkpoint is not UTF-8, which the format needs");
+  }
+  tree.tensors = packer.take_tensors();
+  return tree;
+}
+
+Value put_together(const ValueTree& tree, const std::string& where) {
+  try {
+    return Unpacker(tree.tensors, where).unpack(Json::parse(tree.json), 0);
+  } catch (const nlohmann::json::exception& error) {
+    throw DataError("{}: the checkpoint in its metadata is no JSON: {}", where, error.what());
+  }
+}
+
+}  // namespace dalle2

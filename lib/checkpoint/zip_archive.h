@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+// Zip archives of plain (stored) members, as torch.save() makes them; zip64 where they need it.
+#pragma once
+
+#include "checkpoint/mapped_file.h"
+#include "io/atomic_file.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dalle2 {
+
+struct ZipMember {
+  std::string name;
+  uint64_t offset = 0;  ///< of the first byte of content in the file
+  uint64_t size = 0;
+  uint32_t crc = 0;
+};
+
+/// The members of an archive, checked: both headers of a member agree, nothing overlaps, every name is
+/// there once, and the CRC-32 of every member is right.
+/// @throws DataError; compressed and encrypted members are refused too
+std::vector<ZipMember> read_zip(const MappedFile& file);
+
+/// Whether the file begins as an archive does.
+bool looks_like_zip(const MappedFile& file);
+
+/// Appends members to an AtomicFile. The caller commits it.
+class ZipWriter {
+ public:
+  explicit ZipWriter(AtomicFile& file) : file_(file) {}
+  /// Content begins at a multiple of 64 bytes.
+  void add(const std::string& name, const void* data, uint64_t size);
+  void add(const std::string& name, std::string_view text) { add(name, text.data(), text.size()); }
+  /// Writes the directory.
+  void finish();
+  const std::vector<ZipMember>& members() const { return members_; }
+
+ private:
+  AtomicFile& file_;
+  std::vector<ZipMember> members_;
+  std::vector<uint64_t> header_offsets_;
+};
+
+}  // namespace dalle2

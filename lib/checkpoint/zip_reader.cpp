@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT
+#include "checkpoint/zip_archive.h"
+
+#include "base/error.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <optional>
+#include <unordered_set>
+#include <zlib.h>
+
+namespace dalle2 {
+namespace {
+
+// Field offsets after PKWARE's APPNOTE 6.3, sections 4.3.7 (local header), 4.3.12 (directory), 4.3.14
+// to 4.3.16 (its end).
+constexpr uint32_t kLocalSignature = 0x04034b50, kDirectorySignature = 0x02014b50;
+constexpr uint32_t kEndSignature = 0x06054b50, kEnd64Signature = 0x06064b50, kLocator64Signature = 0x07064b50;
+constexpr uint64_t kLocalBytes = 30, kDirectoryBytes = 46, kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20;
+constexpr uint64_t kMaxComment = 65535;
+constexpr uint16_t kEncrypted = 1, kDataDescriptor = 8;
+constexpr uint16_t kZip64Field = 1;
+
+class ZipReader {
+ public:
+  explicit ZipReader(const MappedFile& file) : file_(file) {}
+
+  std::vector<ZipMember> run() {
+    find_directory();
+    std::unordered_set<std::string> names;
+    uint64_t at = directory_begin_;
+    for (uint64_t i = 0; i < count_; ++i) {
+      at = read_entry(at);
+      if (!names.insert(members_.back().name).second) {
+        fail("member '" + members_.back().name + "' stands there twice");
+      }
+    }
+    if (at != directory_end_) {
+      fail("its directory has another length than stated");
+    }
+    check_overlaps();
+    check_crcs();
+    return std::move(members_);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& reason) const {
+    throw DataError("{}: damaged archive: {}", file_.path(), reason);
+  }
+
+  uint64_t number(uint64_t at, size_t width) const {
+    if (at > file_.size() || width > file_.size() - at) {
+      fail("cut off");
+    }
+    uint64_t value = 0;
+    for (size_t i = 0; i < width; ++i) {
+      value |= static_cast<uint64_t>(file_.data()[at + i]) << (8 * i);
+    }
+    return value;
+  }
+
+  /// The end record stands at the very end, before a comment of the stated length.
+  uint64_t find_end() const {
+    if (file_.size() < kEndBytes) {
+      fail("cut off");
+    }
+    const uint64_t lowest = file_.size() - std::min(file_.size(), kEndBytes + kMaxComment);
+    for (uint64_t at = file_.size() - kEndBytes + 1; at-- > lowest;) {
+      if (number(at, 4) == kEndSignature && at + kEndBytes + number(at + 20, 2) == file_.size()) {
+        return at;
+      }
+    }
+    fail("cut off: no directory at its end");
+  }
+
+  void find_directory() {
+    const uint64_t end = find_end();
+    count_ = number(end + 10, 2);
+    uint64_t size = number(end + 12, 4);
+    directory_begin_ = number(end + 16, 4);
+    directory_end_ = end;
+    if (number(end + 4, 4) != 0 || number(end + 8, 2) != count_) {
+      fail("it is one part of several");
+    }
+    if (end >= kLocatorBytes && number(end - kLocatorBytes, 4) == kLocator64Signature) {
+      const uint64_t end64 = number(end - kLocatorBytes + 8, 8);
+      if (number(end64, 4) != kEnd64Signature) {
+        fail("no zip64 record where one is stated");
+      }
+      count_ = number(end64 + 32, 8);
+      size = number(end64 + 40, 8);
+      directory_begin_ = number(end64 + 48, 8);
+      directory_end_ = end64;
+    }
+    if (directory_begin_ > directory_end_ || directory_end_ - directory_begin_ != size ||
+        count_ > size / kDirectoryBytes) {
+      fail("its directory is not where it should be");
+    }
+  }
+
+  /// A directory entry and its local header. @return where the next entry begins
+  uint64_t read_entry(uint64_t at) {
+    if (number(at, 4) != kDirectorySignature) {
+      fail("a directory entry expected");
+    }
+    const uint64_t flags = number(at + 8, 2), method = number(at + 10, 2);
+    const uint64_t name_bytes = number(at + 28, 2), extra_bytes = number(at + 30, 2);
+    ZipMember member;
+    member.crc = static_cast<uint32_t>(number(at + 16, 4));
+    uint64_t packed = number(at + 20, 4);
+    member.size = number(at + 24, 4);
+    uint64_t header = number(at + 42, 4);
+    member.name = text(at + kDirectoryBytes, name_bytes);
+    read_zip64(at + kDirectoryBytes + name_bytes, extra_bytes, {&member.size, &packed, &header});
+    if (method != 0 || packed != member.size || (flags & kEncrypted) != 0) {
+      throw DataError(
+          "{}: member '{}' is compressed or encrypted: expected plain members, as torch.save() writes "
+          "them. Unpack the file and pack it again with `zip -0`",
+          file_.path(), member.name);
+    }
+    check_local(member, header, flags);
+    members_.push_back(std::move(member));
+    return at + kDirectoryBytes + name_bytes + extra_bytes + number(at + 32, 2);
+  }
+
+  std::string text(uint64_t at, uint64_t size) const {
+    if (at > file_.size() || size > file_.size() - at) {
+      fail("cut off");
+    }
+    return {reinterpret_cast<const char*>(file_.data()) + at, size};
+  }
+
+  /// The fields that are all ones in the header follow in the zip64 field, in this order.
+  void read_zip64(uint64_t at, uint64_t size, const std::vector<uint64_t*>& fields) const {
+    const uint64_t end = at + size;
+    while (at + 4 <= end) {
+      const uint64_t id = number(at, 2), field_bytes = number(at + 2, 2);
+      at += 4;
+      if (id == kZip64Field) {
+        uint64_t value_at = at;
+        for (uint64_t* field : fields) {
+          if (*field == UINT32_MAX) {
+            *field = number(value_at, 8);
+            value_at += 8;
+          }
+        }
+        return;
+      }
+      at += field_bytes;
+    }
+  }
+
+  void check_local(ZipMember& member, uint64_t header, uint64_t flags) {
+    if (number(header, 4) != kLocalSignature || number(header + 6, 2) != flags || number(header + 8, 2) != 0) {
+      fail("member '" + member.name + "' has no header where the directory states one");
+    }
+    const uint64_t name_bytes = number(header + 26, 2), extra_bytes = number(header + 28, 2);
+    uint64_t size = number(header + 22, 4), packed = number(header + 18, 4);
+    read_zip64(header + kLocalBytes + name_bytes, extra_bytes, {&size, &packed});
+    const bool later = (flags & kDataDescriptor) != 0;  // sizes and CRC follow the content
+    const bool same = later || (size == member.size && packed == member.size &&
+                                number(header + 14, 4) == member.crc);
+    if (!same || text(header + kLocalBytes, name_bytes) != member.name) {
+      fail("the two headers of member '" + member.name + "' differ");
+    }
+    member.offset = header + kLocalBytes + name_bytes + extra_bytes;
+    if (member.offset > directory_begin_ || member.size > directory_begin_ - member.offset) {
+      fail("member '" + member.name + "' reaches into the directory");
+    }
+  }
+
+  void check_overlaps() const {
+    std::vector<std::pair<uint64_t, uint64_t>> ranges;
+    for (const ZipMember& member : members_) {
+      ranges.emplace_back(member.offset, member.offset + member.size);
+    }
+    std::sort(ranges.begin(), ranges.end());
+    for (size_t i = 1; i < ranges.size(); ++i) {
+      if (ranges[i].first < ranges[i - 1].second) {
+        fail("members overlap");
+      }
+    }
+  }
+
+  void check_crcs() const {
+    std::vector<char> right(members_.size(), 0);
+    at::parallel_for(0, static_cast<int64_t>(members_.size()), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const ZipMember& member = members_[static_cast<size_t>(i)];
+        right[static_cast<size_t>(i)] =
+            ::crc32_z(0, file_.data() + member.offset, member.size) == member.crc;
+      }
+    });
+    for (size_t i = 0; i < members_.size(); ++i) {
+      if (right[i] == 0) {
+        fail("the content of member '" + members_[i].name + "' does not fit its CRC-32");
+      }
+    }
+  }
+
+  const MappedFile& file_;
+  uint64_t directory_begin_ = 0, directory_end_ = 0, count_ = 0;
+  std::vector<ZipMember> members_;
+};
+
+}  // namespace
+
+bool looks_like_zip(const MappedFile& file) {
+  return file.size() >= 4 && file.data()[0] == 'P' && file.data()[1] == 'K' && file.data()[2] == 3 &&
+         file.data()[3] == 4;
+}
+
+std::vector<ZipMember> read_zip(const MappedFile& file) { return ZipReader(file).run(); }
+
+}  // namespace dalle2
