@@ -11,9 +11,10 @@ namespace dalle2 {
 
 /// What the loader yields.
 struct Batch {
-  at::Tensor images;           ///< [B, 3, H, W] float32 in [0, 1]
-  at::Tensor image_embeds;     ///< [B, D] float32, undefined without
-  at::Tensor text_encodings;   ///< [B, L, D] float32 ([B, D] from two-dimensional files), undefined without
+  at::Tensor images;        ///< [B, 3, H, W] float32 in [0, 1]
+  at::Tensor image_embeds;  ///< [B, D] float32, undefined without
+  at::Tensor
+      text_encodings;  ///< [B, L, D] float32 ([B, D] from two-dimensional files), undefined without
   std::vector<std::string> captions;  ///< B texts as stored
   std::vector<std::string> keys;      ///< B sample keys
   /// Samples of the epoch passed when this batch was full, the ones with broken pictures too:

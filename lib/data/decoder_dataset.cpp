@@ -21,6 +21,31 @@ std::string base_name(const std::string& url) {
   return slash == std::string::npos ? url : url.substr(slash + 1);
 }
 
+/// Length of the UTF-8 character at `at`; 0 if there is none (RFC 3629).
+size_t utf8_length(const std::string& text, size_t at) {
+  const auto byte = [&](size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
+  };
+  const unsigned lead = byte(at), second = byte(at + 1);
+  if (lead < 0x80) return 1;
+  const size_t length = lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(at + i) & 0xc0U) != 0x80) return 0;
+  }
+  const bool overlong = (lead == 0xe0 && second < 0xa0) || (lead == 0xf0 && second < 0x90);
+  const bool beyond = (lead == 0xed && second > 0x9f) || (lead == 0xf4 && second > 0x8f);
+  return overlong || beyond ? 0 : length;
+}
+
+bool is_utf8(const std::string& text) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = utf8_length(text, at);
+    if (length == 0) return false;
+    at += length;
+  }
+  return true;
+}
+
 /// The field of that name, null without.
 std::string* find_field(GroupedSample& sample, const std::string& name) {
   const auto found = sample.fields.find(name);
@@ -29,7 +54,9 @@ std::string* find_field(GroupedSample& sample, const std::string& name) {
 
 }  // namespace
 
-std::string Candidate::where() const { return fmt::format("shard {}, sample {}", shard, key); }
+std::string Candidate::where() const {
+  return fmt::format("shard {}, sample {}", shard, key);
+}
 
 DecoderDataset::Embeddings::Embeddings(std::string kind_,
                                        std::string field_,
@@ -40,8 +67,8 @@ DecoderDataset::Embeddings::Embeddings(std::string kind_,
       none(std::move(none_)),
       zero(std::move(zero_)) {}
 
-/// Proves at the start what would else show as an empty epoch: that there are files, that they are for
-/// these shards, and that they have the model's width.
+/// Proves at the start what would else show as an empty epoch: that there are files, that they are
+/// for these shards, and that they have the model's width.
 void DecoderDataset::Embeddings::open(const std::optional<std::string>& url,
                                       bool in_tar,
                                       const LoaderOptions& options) {
@@ -53,7 +80,9 @@ void DecoderDataset::Embeddings::open(const std::optional<std::string>& url,
         "/data/{}: No {} embeddings source specified.\n"
         "  Give the folder of the .npy files, or set /data/embeddings_in_tar for shards that hold "
         "<key>.{}.",
-        key, kind, field);
+        key,
+        kind,
+        field);
   }
   folder.emplace(*url, kind);
   row_shape = folder->row_shape();
@@ -61,18 +90,27 @@ void DecoderDataset::Embeddings::open(const std::optional<std::string>& url,
     throw DataError(
         "{}: {} embeddings are {} wide, the model takes {}.\n"
         "  Give embeddings of the encoder that the model is made for, or change the model's width.",
-        folder->paths().begin()->second, kind, row_shape.back(), *width);
+        folder->paths().begin()->second,
+        kind,
+        row_shape.back(),
+        *width);
   }
-  const auto covered = std::count_if(
-      options.urls.begin(), options.urls.end(),
-      [&](const std::string& shard) { return folder->has(shard_number(shard)); });
+  const auto covered =
+      std::count_if(options.urls.begin(), options.urls.end(), [&](const std::string& shard) {
+        return folder->has(shard_number(shard));
+      });
   if (covered == 0) {
     throw DataError(
-        "/data/{}: none of the {} {} shards has an embedding file: {} files for shards {} to {}, first "
+        "/data/{}: none of the {} {} shards has an embedding file: {} files for shards {} to {}, "
+        "first "
         "shard {}.\n  The digits after the last '_' of a file must be the number of its shard.",
-        key, with_commas(static_cast<int64_t>(options.urls.size())), options.split,
-        with_commas(folder->file_count()), folder->paths().begin()->first,
-        folder->paths().rbegin()->first, options.urls.front());
+        key,
+        with_commas(static_cast<int64_t>(options.urls.size())),
+        options.split,
+        with_commas(folder->file_count()),
+        folder->paths().begin()->first,
+        folder->paths().rbegin()->first,
+        options.urls.front());
   }
 }
 
@@ -84,9 +122,10 @@ bool DecoderDataset::Embeddings::check_shape(const std::vector<int64_t>& shape,
   if (shape == row_shape) return true;
   const std::string expected =
       row_shape.empty() ? fmt::format("width {}", *width) : shape_text(row_shape);
-  drops.add(drop::kWrongEmbeddingShape,
-            fmt::format("{}: {} embedding of shape {}, expected {}", where, kind, shape_text(shape),
-                        expected));
+  drops.add(
+      drop::kWrongEmbeddingShape,
+      fmt::format(
+          "{}: {} embedding of shape {}, expected {}", where, kind, shape_text(shape), expected));
   return false;
 }
 
@@ -99,9 +138,9 @@ bool DecoderDataset::Embeddings::take(GroupedSample& sample,
   if (folder) {
     const auto index = row_of_key(sample.key, index_width);
     if (!index || *index >= rows->rows()) {
-      drops.add(none, index ? fmt::format("{}: row {} of {} rows", where, *index, rows->rows())
-                            : fmt::format("{}: the key does not end in {} digits", where,
-                                          index_width));
+      drops.add(none,
+                index ? fmt::format("{}: row {} of {} rows", where, *index, rows->rows())
+                      : fmt::format("{}: the key does not end in {} digits", where, index_width));
       return false;
     }
     row = {rows, *index};
@@ -152,8 +191,8 @@ void DecoderDataset::start_epoch(int64_t epoch) {
   shards_opened_ = 0;
   opened_since_candidate_ = 0;
   // Ranks read shards of their own, so their orders are drawn apart, too.
-  draws_of_shards_.emplace(options_.seed, epoch, "order of shards", options_.split,
-                           options_.rank.rank);
+  draws_of_shards_.emplace(
+      options_.seed, epoch, "order of shards", options_.split, options_.rank.rank);
   order_.resize(options_.urls.size());
   std::iota(order_.begin(), order_.end(), size_t{0});
   if (!options_.shuffle) return;
@@ -162,7 +201,9 @@ void DecoderDataset::start_epoch(int64_t epoch) {
   }
 }
 
-bool DecoderDataset::open_embeddings(Embeddings& embeddings, const std::string& url, DropLog& drops) {
+bool DecoderDataset::open_embeddings(Embeddings& embeddings,
+                                     const std::string& url,
+                                     DropLog& drops) {
   embeddings.rows.reset();
   if (!embeddings.folder) return true;
   const int64_t shard = shard_number(url);
@@ -177,7 +218,8 @@ bool DecoderDataset::open_embeddings(Embeddings& embeddings, const std::string& 
     drops.add(drop::kShardWithoutEmbeddings, fmt::format("{}: {}", url, error.what()));
     return false;
   }
-  return embeddings.check_shape(embeddings.rows->row_shape(), embeddings.folder->path(shard), drops);
+  return embeddings.check_shape(
+      embeddings.rows->row_shape(), embeddings.folder->path(shard), drops);
 }
 
 /// @return false at the end of the epoch
@@ -213,17 +255,22 @@ bool DecoderDataset::open_next_shard(DropLog& drops) {
 
 bool DecoderDataset::take_caption(GroupedSample& sample, Candidate& candidate, DropLog& drops) {
   candidate.caption.clear();
-  if (std::string* text = find_field(sample, "txt")) {
+  std::string* text = find_field(sample, "txt");
+  if (text != nullptr && is_utf8(*text)) {
     candidate.caption = std::move(*text);
     return true;
   }
+  const char* fault = text == nullptr ? "no field txt" : "its field txt is not UTF-8";
   if (options_.need_captions) {
-    drops.add(drop::kNoCaption, fmt::format("{}: no field txt", candidate.where()));
+    drops.add(drop::kNoCaption, fmt::format("{}: {}", candidate.where(), fault));
     return false;
   }
   if (!warned_of_caption_) {
-    log_warning("data", "{}: {} has no caption (field txt); it and others like it get an empty one",
-                options_.split, candidate.where());
+    log_warning("data",
+                "{}: {} has no caption ({}); it and others like it get an empty one",
+                options_.split,
+                candidate.where(),
+                fault);
     warned_of_caption_ = true;
   }
   return true;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The samples of a split in the order of an epoch, still packed: what the loader's threads draw from.
+// The samples of a split in the order of an epoch, still packed: what the loader's threads draw
+// from.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ struct Candidate {
   std::string shard;    ///< its file name, for messages and for addressing the augmentation
   int64_t ordinal = 0;  ///< which draw of a shard it came from; 0 unless shards are resampled
   std::string key, caption;
-  std::string picture;  ///< JPEG, PNG or WebP
+  std::string picture;                      ///< JPEG, PNG or WebP
   EmbeddingRow image_embed, text_encoding;  ///< rows is null if not needed
   DropLog dropped_before;                   ///< since the candidate before it
 
@@ -45,8 +46,8 @@ class DecoderDataset {
  private:
   /// Image or text embeddings: where they come from, and those of the open shard.
   struct Embeddings {
-    std::string kind;   // "image", "text"
-    std::string field;  // in the shards
+    std::string kind;        // "image", "text"
+    std::string field;       // in the shards
     std::string none, zero;  // reasons
     bool needed = false;
     std::optional<EmbeddingFolder> folder;  // none: inside the shards

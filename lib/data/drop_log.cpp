@@ -49,8 +49,12 @@ void DropLog::report(const std::string& split, DropCounts& total, DropCounts& ep
     }
     for (int64_t round = 100; round <= known + count; round *= 10) {
       if (round > known) {
-        log_warning("data", "{}: {} left out {} times so far, last {}", split, reason,
-                    with_commas(round), texts.back());
+        log_warning("data",
+                    "{}: {} left out {} times so far, last {}",
+                    split,
+                    reason,
+                    with_commas(round),
+                    texts.back());
       }
     }
     known += count;

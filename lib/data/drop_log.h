@@ -38,7 +38,8 @@ class DropLog {
   bool empty() const { return counts_.empty(); }
   int64_t total() const;
 
-  /// Adds to `total` and `epoch`, and warns by the former of what is new: each of the first few of a reason, then at 100, 1000, ...
+  /// Adds to `total` and `epoch`, and warns by the former of what is new: each of the first few of
+  /// a reason, then at 100, 1000, ...
   void report(const std::string& split, DropCounts& total, DropCounts& epoch) const;
 
  private:

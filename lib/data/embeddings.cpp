@@ -42,8 +42,10 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 
 EmbeddingRows::EmbeddingRows(NpyArray array, const std::string& origin) : array_(std::move(array)) {
   if (array_.shape.size() < 2 || array_.shape.size() > 3) {
-    throw DataError("{}: expected embeddings of shape [rows, width] or [rows, length, width], got {}.",
-                    origin, shape_text(array_.shape));
+    throw DataError(
+        "{}: expected embeddings of shape [rows, width] or [rows, length, width], got {}.",
+        origin,
+        shape_text(array_.shape));
   }
   if (array_.type != NpyType::kFloat16 && array_.type != NpyType::kFloat32 &&
       array_.type != NpyType::kFloat64) {
@@ -82,13 +84,17 @@ EmbeddingFolder::EmbeddingFolder(const std::string& folder, std::string kind)
     : folder_(folder), kind_(std::move(kind)) {
   const std::string key = kind_ == "image" ? "img_embeddings_url" : "text_embeddings_url";
   if (!is_local_url(folder)) {
-    throw ConfigError("/data/{}: \"{}\" is not a folder of this machine, and others are not available yet.\n"
-                      "  Copy the .npy files and give their folder.", key, folder);
+    throw ConfigError(
+        "/data/{}: \"{}\" is not a folder of this machine, and others are not available yet.\n"
+        "  Copy the .npy files and give their folder.",
+        key,
+        folder);
   }
   std::error_code error;
   fs::directory_iterator entry(local_path(folder), error);
   if (error) {
-    throw DataError("/data/{}: the folder \"{}\" cannot be read: {}.", key, folder, error.message());
+    throw DataError(
+        "/data/{}: the folder \"{}\" cannot be read: {}.", key, folder, error.message());
   }
   std::string prefix;
   for (const fs::directory_iterator end; entry != end; entry.increment(error)) {
@@ -96,20 +102,27 @@ EmbeddingFolder::EmbeddingFolder(const std::string& folder, std::string kind)
     if (path.extension() != ".npy") continue;
     const auto name = parse_name(path.stem().string());
     if (!name) {
-      log_warning("data", "{} has no shard number after its last '_' and is not used", path.string());
+      log_warning(
+          "data", "{} has no shard number after its last '_' and is not used", path.string());
       continue;
     }
     if (!paths_.empty() && name->prefix != prefix) {
       throw DataError(
-          "/data/{}: the folder \"{}\" has embeddings of two kinds, \"{}...npy\" and \"{}...npy\".\n"
+          "/data/{}: the folder \"{}\" has embeddings of two kinds, \"{}...npy\" and "
+          "\"{}...npy\".\n"
           "  Keep each kind in a folder of its own.",
-          key, folder, std::min(prefix, name->prefix), std::max(prefix, name->prefix));
+          key,
+          folder,
+          std::min(prefix, name->prefix),
+          std::max(prefix, name->prefix));
     }
     prefix = name->prefix;
     const auto [other, added] = paths_.emplace(name->shard, path.string());
     if (!added) {
       throw DataError("/data/{}: two embedding files for shard {}: {} and {}.\n  Keep one of them.",
-                      key, name->shard, std::min(other->second, path.string()),
+                      key,
+                      name->shard,
+                      std::min(other->second, path.string()),
                       std::max(other->second, path.string()));
     }
   }
@@ -117,7 +130,8 @@ EmbeddingFolder::EmbeddingFolder(const std::string& folder, std::string kind)
     throw DataError(
         "/data/{}: the folder \"{}\" has no embedding files named <prefix>_<shard>.npy.\n"
         "  Name them like img_emb_00012.npy for shard 12, one row a sample.",
-        key, folder);
+        key,
+        folder);
   }
   row_shape_ = load(paths_.begin()->first)->row_shape();
 }
@@ -127,7 +141,8 @@ std::shared_ptr<const EmbeddingRows> EmbeddingFolder::load(int64_t shard) const 
   auto rows = std::make_shared<const EmbeddingRows>(read_npy(path), path);
   if (kind_ == "image" && rows->row_shape().size() != 1) {
     throw DataError("{}: expected image embeddings of shape [rows, width], got rows of shape {}.",
-                    path, shape_text(rows->row_shape()));
+                    path,
+                    shape_text(rows->row_shape()));
   }
   return rows;
 }

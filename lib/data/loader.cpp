@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
-// How the threads keep the order: the dataset hands out candidates under a lock, each with its number;
-// threads decode them in any order; a decoded one waits until all before it are there, and only then
-// gets its place in a batch. Places, batches, drops and errors therefore follow the numbers alone.
+// How the threads keep the order: the dataset hands out candidates under a lock, each with its
+// number; threads decode them in any order; a decoded one waits until all before it are there, and
+// only then gets its place in a batch. Places, batches, drops and errors therefore follow the
+// numbers alone.
 #include "data/loader.h"
-
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <atomic>
@@ -20,6 +19,7 @@
 
 #include "base/error.h"
 #include "data/decoder_dataset.h"
+#include "data/open_batch.h"
 #include "data/preprocess.h"
 #include "data/sample_trace.h"
 #include "io/image.h"
@@ -37,51 +37,12 @@ struct Item {
   std::exception_ptr error;  // what ends the epoch
 };
 
-/// A batch being filled.
-struct OpenBatch {
-  Batch batch;
-  int width = 0, height = 0;
-  int64_t assigned = 0, filled = 0;  // samples with a place; samples written to it
-  bool closed = false;
-  DropLog drops;  // up to its last sample
-};
-
 /// A sample and its place.
 struct Placement {
   std::shared_ptr<OpenBatch> batch;
-  int64_t slot = 0;
+  int64_t place = 0;
   Item item;
 };
-
-at::Tensor empty_like_rows(int64_t batch_size, const EmbeddingRow& row) {
-  std::vector<int64_t> shape = row.rows->row_shape();
-  shape.insert(shape.begin(), batch_size);
-  return at::empty(shape, at::kFloat);
-}
-
-void copy_embedding(const EmbeddingRow& row, int64_t slot, const at::Tensor& out) {
-  if (row.rows) row.rows->copy_row(row.row, out.data_ptr<float>() + slot * row.rows->row_numel());
-}
-
-/// Writes a sample to its place; several threads may fill one batch.
-void fill(const Placement& placement) {
-  const Batch& batch = placement.batch->batch;
-  const Image& picture = placement.item.picture;
-  const int64_t numel = int64_t{3} * picture.width * picture.height;
-  write_planes(picture, batch.images.data_ptr<float>() + placement.slot * numel);
-  copy_embedding(placement.item.candidate.image_embed, placement.slot, batch.image_embeds);
-  copy_embedding(placement.item.candidate.text_encoding, placement.slot, batch.text_encodings);
-}
-
-void close_batch(OpenBatch& open, int64_t position, DropLog&& drops) {
-  Batch& batch = open.batch;
-  for (at::Tensor* tensor : {&batch.images, &batch.image_embeds, &batch.text_encodings}) {
-    if (tensor->defined()) *tensor = tensor->narrow(0, 0, open.assigned);
-  }
-  batch.position = position;
-  open.drops = std::move(drops);
-  open.closed = true;
-}
 
 }  // namespace
 
@@ -92,8 +53,10 @@ struct DecoderLoader::State {
         preprocess(config.preprocessing),
         dataset(config, options) {
     if (options.batch_size < 1 || workers < 0) {
-      throw ConfigError("/data: batch_size must be 1 or more, got {}; num_workers 0 or more, got {}.",
-                        options.batch_size, workers);
+      throw ConfigError(
+          "/data: batch_size must be 1 or more, got {}; num_workers 0 or more, got {}.",
+          options.batch_size,
+          workers);
     }
     // Two batches a thread, as the reference's prefetch_factor.
     window = 2 * std::max<int64_t>(workers, 1) * options.batch_size;
@@ -108,11 +71,10 @@ struct DecoderLoader::State {
   bool reserve();
   bool fetch(Item& item);
   void prepare(Item& item) const;
-  void place(Item&& item);
+  void give_place(Item&& item);
   void assign(Item&& item, std::vector<Placement>& placements);
   bool pass_over(DropLog& drops);
-  OpenBatch& batch_for(const Item& item);
-  bool front_is_ready() const;
+  bool front_is_ready() const { return !batches.empty() && batches.front()->is_ready(); }
   bool is_settled() const;
   std::optional<Batch> finish();
 
@@ -136,10 +98,10 @@ struct DecoderLoader::State {
   std::condition_variable changed;
   std::map<int64_t, Item> decoded;  // waiting for those before them
   int64_t next_to_assign = 0;
-  int64_t in_flight = 0;    // candidates without a place yet
-  int64_t placed = 0;       // samples of the epoch that got one
-  int64_t unconsumed = 0;   // of them, not handed out yet
-  DropLog carry;            // drops since the last closed batch
+  int64_t in_flight = 0;   // candidates without a place yet
+  int64_t placed = 0;      // samples of the epoch that got one
+  int64_t unconsumed = 0;  // of them, not handed out yet
+  DropLog carry;           // drops since the last closed batch
   std::deque<std::shared_ptr<OpenBatch>> batches;
   bool ended = false;
   std::exception_ptr error;
@@ -190,7 +152,7 @@ bool DecoderLoader::State::work_once() {
     return false;
   }
   if (!item.last && !item.error) prepare(item);
-  place(std::move(item));
+  give_place(std::move(item));
   return true;
 }
 
@@ -241,8 +203,8 @@ void DecoderLoader::State::prepare(Item& item) const {
   const Candidate& candidate = item.candidate;
   try {
     SampleRandom random(options.seed, epoch, candidate.shard, candidate.key, candidate.ordinal);
-    item.picture = preprocess.apply(decode_image(candidate.picture, candidate.where()),
-                                    std::ref(random));
+    item.picture =
+        preprocess.apply(decode_image(candidate.picture, candidate.where()), std::ref(random));
   } catch (const DataError& broken) {
     item.fault = broken.what();
   } catch (...) {
@@ -252,7 +214,7 @@ void DecoderLoader::State::prepare(Item& item) const {
 }
 
 /// Gives places to this item and to those that waited for it, and writes them.
-void DecoderLoader::State::place(Item&& item) {
+void DecoderLoader::State::give_place(Item&& item) {
   std::vector<Placement> placements;
   {
     const std::lock_guard lock(mutex);
@@ -267,13 +229,15 @@ void DecoderLoader::State::place(Item&& item) {
   }
   std::exception_ptr failure;
   try {
-    for (const Placement& placement : placements) fill(placement);
+    for (const Placement& to : placements) {
+      to.batch->write(to.place, to.item.picture, to.item.candidate);
+    }
   } catch (...) {
     failure = std::current_exception();
   }
   {
     const std::lock_guard lock(mutex);
-    for (const Placement& placement : placements) ++placement.batch->filled;
+    for (const Placement& placement : placements) ++placement.batch->written;
     if (failure) {
       error = failure;
       batches.clear();
@@ -290,11 +254,11 @@ void DecoderLoader::State::assign(Item&& item, std::vector<Placement>& placement
   }
   Candidate& candidate = item.candidate;
   carry.merge(std::move(candidate.dropped_before));
-  const bool partial = !batches.empty() && !batches.back()->closed;
+  const bool has_open = !batches.empty() && !batches.back()->closed;
   const int64_t give_up = 10 * static_cast<int64_t>(options.urls.size()) + 10;
   const bool hopeless = options.resample && placed == 0 && candidate.ordinal > give_up;
   if (item.last || hopeless) {
-    if (partial) close_batch(*batches.back(), item.number, std::exchange(carry, DropLog{}));
+    if (has_open) batches.back()->close(item.number, std::exchange(carry, DropLog{}));
     ended = true;
     return;
   }
@@ -303,55 +267,20 @@ void DecoderLoader::State::assign(Item&& item, std::vector<Placement>& placement
     return;
   }
   try {
-    OpenBatch& open = batch_for(item);
-    const int64_t slot = open.assigned++;
-    open.batch.keys.push_back(candidate.key);
-    open.batch.captions.push_back(std::move(candidate.caption));
+    if (!has_open) {
+      batches.push_back(std::make_shared<OpenBatch>(options.batch_size, item.picture, candidate));
+    }
+    const std::shared_ptr<OpenBatch> open = batches.back();
+    const int64_t place = open->add(item.picture, candidate, options.split);
     ++placed;
     ++unconsumed;
-    const int64_t position = item.number + 1;
-    placements.push_back({batches.back(), slot, std::move(item)});
-    if (open.assigned == options.batch_size) {
-      close_batch(open, position, std::exchange(carry, DropLog{}));
+    if (open->added == options.batch_size) {
+      open->close(item.number + 1, std::exchange(carry, DropLog{}));
     }
+    placements.push_back({open, place, std::move(item)});
   } catch (...) {
     error = std::current_exception();
   }
-}
-
-/// The batch that takes the item, a new one if need be.
-OpenBatch& DecoderLoader::State::batch_for(const Item& item) {
-  const Image& picture = item.picture;
-  if (batches.empty() || batches.back()->closed) {
-    auto open = std::make_shared<OpenBatch>();
-    open->width = picture.width;
-    open->height = picture.height;
-    open->batch.images =
-        at::empty({options.batch_size, 3, picture.height, picture.width}, at::kFloat);
-    const Candidate& first = item.candidate;
-    if (first.image_embed.rows) {
-      open->batch.image_embeds = empty_like_rows(options.batch_size, first.image_embed);
-    }
-    if (first.text_encoding.rows) {
-      open->batch.text_encodings = empty_like_rows(options.batch_size, first.text_encoding);
-    }
-    batches.push_back(std::move(open));
-  }
-  OpenBatch& open = *batches.back();
-  if (picture.width != open.width || picture.height != open.height) {
-    throw DataError(
-        "{}: the pictures of a batch differ in size: \"{}\" is {} x {}, \"{}\" is {} x {} pixels.\n"
-        "  Let /data/preprocessing end in one size: add \"Resize\": {{\"size\": S}} and \"CenterCrop\": "
-        "{{\"size\": S}}, or RandomResizedCrop, before ToTensor.",
-        options.split, open.batch.keys.front(), open.width, open.height, item.candidate.key,
-        picture.width, picture.height);
-  }
-  return open;
-}
-
-bool DecoderLoader::State::front_is_ready() const {
-  return !batches.empty() && batches.front()->closed &&
-         batches.front()->filled == batches.front()->assigned;
 }
 
 /// No batch will become ready any more.
@@ -374,13 +303,14 @@ std::optional<Batch> DecoderLoader::State::next() {
   if (!front_is_ready()) return finish();
   const std::shared_ptr<OpenBatch> done = std::move(batches.front());
   batches.pop_front();
-  unconsumed -= done->assigned;
+  unconsumed -= done->added;
   lock.unlock();
   changed.notify_all();
 
   done->drops.report(options.split, dropped, epoch_dropped);
-  trace_samples(options.rank.rank, options.split, epoch, done->batch);
-  return std::move(done->batch);
+  Batch batch = done->take();
+  trace_samples(options.rank.rank, options.split, epoch, batch);
+  return batch;
 }
 
 /// The end of the epoch, under the mutex.
@@ -391,7 +321,10 @@ std::optional<Batch> DecoderLoader::State::finish() {
     throw DataError(
         "the split \"{}\" has no usable sample in {} shards ({} ...): {}.\n"
         "  `dalle2-train shards check` tells what is wrong with the shards and their embeddings.",
-        options.split, options.urls.size(), options.urls.front(), describe_drops(epoch_dropped));
+        options.split,
+        options.urls.size(),
+        options.urls.front(),
+        describe_drops(epoch_dropped));
   }
   return std::nullopt;
 }
@@ -405,8 +338,12 @@ void DecoderLoader::start_epoch(int64_t epoch, int64_t skip_samples) {
   state_->start(epoch, skip_samples);
 }
 
-std::optional<Batch> DecoderLoader::next() { return state_->next(); }
+std::optional<Batch> DecoderLoader::next() {
+  return state_->next();
+}
 
-const DropCounts& DecoderLoader::dropped() const { return state_->dropped; }
+const DropCounts& DecoderLoader::dropped() const {
+  return state_->dropped;
+}
 
 }  // namespace dalle2

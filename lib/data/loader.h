@@ -14,8 +14,8 @@
 
 namespace dalle2 {
 
-/// Passes over the shards of a split. The threads (data.num_workers; 0: the caller's) decode at most
-/// two batches each ahead; what is delivered, and in which order, does not depend on them.
+/// Passes over the shards of a split. The threads (data.num_workers; 0: the caller's) decode at
+/// most two batches each ahead; what is delivered, and in which order, does not depend on them.
 ///
 ///   DecoderLoader loader(config.data, options);
 ///   loader.start_epoch(epoch);
@@ -30,11 +30,12 @@ class DecoderLoader {
   DecoderLoader& operator=(const DecoderLoader&) = delete;
 
   /// Begins an epoch: its number addresses the shuffling and the augmentation.
-  /// @param skip_samples samples of the epoch already passed (Batch::position, or the count of samples
-  /// consumed if no picture was broken); they are passed over undecoded
+  /// @param skip_samples samples of the epoch already passed (Batch::position, or the count of
+  /// samples consumed if no picture was broken); they are passed over undecoded
   void start_epoch(int64_t epoch, int64_t skip_samples = 0);
   /// The next batch in order, or none at the end. The last short batch is kept.
-  /// @throws DataError if the epoch has not one usable sample, or pictures of a batch differ in size
+  /// @throws DataError if the epoch has not one usable sample, or pictures of a batch differ in
+  /// size
   std::optional<Batch> next();
   /// Samples left out since construction, as far as batches were handed out.
   const DropCounts& dropped() const;

@@ -12,15 +12,16 @@ namespace dalle2 {
 
 /// What a loader reads and how.
 struct LoaderOptions {
-  std::string split = "train";      ///< named in messages and in the sample trace
+  std::string split = "train";  ///< named in messages and in the sample trace
   std::vector<std::string> urls;
   int64_t batch_size = 64;
-  bool shuffle = false;             ///< shards in an order drawn from (seed, epoch)
-  bool resample = false;            ///< endless draws with replacement
-  bool need_captions = false;       ///< true: a missing caption drops the sample; false: it is ""
+  bool shuffle = false;        ///< shards in an order drawn from (seed, epoch)
+  bool resample = false;       ///< endless draws with replacement
+  bool need_captions = false;  ///< true: a missing caption drops the sample; false: it is ""
   bool need_image_embeds = false;
   bool need_text_encodings = false;
-  std::optional<int64_t> image_embed_dim;  ///< width the model takes; others are an error at the start
+  std::optional<int64_t>
+      image_embed_dim;  ///< width the model takes; others are an error at the start
   std::optional<int64_t> text_embed_dim;
   int64_t seed = 0;
   RankInfo rank;

@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <opencv2/core/mat.hpp>
-#include <opencv2/imgcodecs.hpp>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -45,30 +43,6 @@ std::optional<std::string> field_of(const std::string& content) {
   return std::nullopt;
 }
 
-/// The picture on a white ground as PNG; none if it has no transparent pixel.
-std::optional<std::string> on_white(const std::string& content) {
-  const cv::Mat bytes(1, static_cast<int>(content.size()), CV_8UC1, const_cast<char*>(content.data()));
-  cv::Mat picture = cv::imdecode(bytes, cv::IMREAD_UNCHANGED);
-  if (picture.empty() || picture.channels() != 4) return std::nullopt;
-  if (picture.depth() == CV_16U) picture.convertTo(picture, CV_8U, 1.0 / 257.0);
-  Image image{picture.cols, picture.rows, {}};
-  image.pixels.reserve(static_cast<size_t>(picture.cols) * static_cast<size_t>(picture.rows) * 3);
-  bool transparent = false;
-  for (int y = 0; y < picture.rows; ++y) {
-    const uint8_t* bgra = picture.ptr<uint8_t>(y);
-    for (int x = 0; x < picture.cols; ++x, bgra += 4) {
-      const int alpha = bgra[3];
-      transparent = transparent || alpha != 255;
-      for (const int channel : {2, 1, 0}) {
-        const int value = (bgra[channel] * alpha + 255 * (255 - alpha) + 127) / 255;
-        image.pixels.push_back(static_cast<uint8_t>(value));
-      }
-    }
-  }
-  if (!transparent) return std::nullopt;
-  return encode_png(image);
-}
-
 /// A picture of the folder and its place in the shards.
 struct Planned {
   fs::path path;
@@ -94,12 +68,17 @@ class Packer {
     for (int64_t i = 0; i < options.index_width && most < 1000000000; ++i) most *= 10;
     if (per_shard_ < 1 || per_shard_ > most || options.shard_width < 1) {
       throw ConfigError("{} samples a shard: expected 1 to {}, which {} digits of index can count.",
-                        per_shard_, most, options.index_width);
+                        per_shard_,
+                        most,
+                        options.index_width);
     }
     for (size_t i = 0; i < pictures_.size(); ++i) {
       const int64_t place = static_cast<int64_t>(i);
-      pictures_[i].key = fmt::format("{:0{}}{:0{}}", place / per_shard_, options.shard_width,
-                                     place % per_shard_, options.index_width);
+      pictures_[i].key = fmt::format("{:0{}}{:0{}}",
+                                     place / per_shard_,
+                                     options.shard_width,
+                                     place % per_shard_,
+                                     options.index_width);
     }
   }
 
@@ -111,7 +90,8 @@ class Packer {
         report_.stopped = true;
         break;
       }
-      const Shard shard{fmt::format("{}/{:0{}}.tar", out_, begin / step, options_.shard_width), begin,
+      const Shard shard{fmt::format("{}/{:0{}}.tar", out_, begin / step, options_.shard_width),
+                        begin,
                         std::min(begin + step, pictures_.size())};
       PackReport of_shard;
       if (is_current(shard, of_shard)) {
@@ -152,23 +132,28 @@ class Packer {
 
 void Packer::find_pictures() {
   std::error_code error;
-  fs::recursive_directory_iterator entry(from_, fs::directory_options::skip_permission_denied, error);
+  fs::recursive_directory_iterator entry(
+      from_, fs::directory_options::skip_permission_denied, error);
   if (error) throw DataError("{}: the folder cannot be read: {}.", from_.string(), error.message());
   for (const fs::recursive_directory_iterator end; entry != end; entry.increment(error)) {
-    if (error) throw DataError("{}: the folder cannot be read: {}.", from_.string(), error.message());
+    if (error)
+      throw DataError("{}: the folder cannot be read: {}.", from_.string(), error.message());
     if (!entry->is_regular_file(error)) continue;
     const std::string extension = lower_extension(entry->path());
-    if (extension == ".jpg" || extension == ".jpeg" || extension == ".png" || extension == ".webp") {
+    if (extension == ".jpg" || extension == ".jpeg" || extension == ".png" ||
+        extension == ".webp") {
       pictures_.push_back({entry->path(), entry->path().lexically_relative(from_).string(), ""});
     } else if (extension != ".txt") {
       ++report_.other_files[extension.empty() ? "without extension" : extension];
     }
   }
   if (pictures_.empty()) {
-    throw DataError("{}: no jpg, jpeg, png or webp file is in the folder or below it.", from_.string());
+    throw DataError("{}: no jpg, jpeg, png or webp file is in the folder or below it.",
+                    from_.string());
   }
-  std::sort(pictures_.begin(), pictures_.end(),
-            [](const Planned& a, const Planned& b) { return a.source < b.source; });
+  std::sort(pictures_.begin(), pictures_.end(), [](const Planned& a, const Planned& b) {
+    return a.source < b.source;
+  });
   report_.found = static_cast<int64_t>(pictures_.size());
 }
 
@@ -201,8 +186,8 @@ std::optional<Sample> Packer::make_sample(const Planned& planned, std::string& r
     }
     decode_image(sample.picture, planned.source);
     if (options_.white_ground && sample.field != "jpg") {
-      if (auto white = on_white(sample.picture)) {
-        sample.picture = std::move(*white);
+      if (const auto white = decode_onto_white(sample.picture, planned.source)) {
+        sample.picture = encode_png(*white);
         sample.field = "png";
         sample.whitened = true;
       }
@@ -219,12 +204,15 @@ std::optional<Sample> Packer::make_sample(const Planned& planned, std::string& r
   }
 }
 
-bool Packer::holds(const GroupedSample& stored, const Planned& planned, const Sample& sample) const {
+bool Packer::holds(const GroupedSample& stored,
+                   const Planned& planned,
+                   const Sample& sample) const {
   const auto equals = [&](const std::string& field, const std::string& content) {
     const auto found = stored.fields.find(field);
     return found != stored.fields.end() && found->second == content;
   };
-  const bool caption = sample.caption ? equals("txt", *sample.caption) : !stored.fields.contains("txt");
+  const bool caption =
+      sample.caption ? equals("txt", *sample.caption) : !stored.fields.contains("txt");
   return stored.key == planned.key && caption && equals(sample.field, sample.picture) &&
          equals("json", sample.source_json);
 }
@@ -239,7 +227,9 @@ void Packer::add(const PackReport& of_shard) {
 }
 
 /// The sample of a picture, counted; none if it is left out.
-std::optional<Sample> Packer::next_sample(const Shard& shard, size_t index, PackReport& report) const {
+std::optional<Sample> Packer::next_sample(const Shard& shard,
+                                          size_t index,
+                                          PackReport& report) const {
   std::string reason;
   auto sample = make_sample(pictures_[index], reason);
   if (progress_) progress_({static_cast<int64_t>(index) + 1, report_.found, shard.path});
@@ -296,26 +286,32 @@ PackReport pack_folder(const std::string& from,
 std::vector<std::string> describe_pack(const PackReport& report) {
   std::vector<std::string> lines;
   lines.push_back(fmt::format("{} of {} pictures in {} shards ({} written, {} were there already)",
-                              with_commas(report.packed), with_commas(report.found),
+                              with_commas(report.packed),
+                              with_commas(report.found),
                               with_commas(report.shards_written + report.shards_kept),
-                              with_commas(report.shards_written), with_commas(report.shards_kept)));
+                              with_commas(report.shards_written),
+                              with_commas(report.shards_kept)));
   if (report.stopped) lines.push_back("stopped by a signal; run it again to go on");
   if (report.whitened > 0) {
-    lines.push_back(fmt::format("{} with a transparent ground are on white", with_commas(report.whitened)));
+    lines.push_back(
+        fmt::format("{} with a transparent ground are on white", with_commas(report.whitened)));
   }
   if (report.without_caption > 0) {
     lines.push_back(fmt::format("{} have no caption", with_commas(report.without_caption)));
   }
   for (const auto& [extension, count] : report.other_files) {
-    lines.push_back(fmt::format("{} other files were passed over: {}", with_commas(count), extension));
+    lines.push_back(
+        fmt::format("{} other files were passed over: {}", with_commas(count), extension));
   }
   constexpr size_t kMostLines = 20;
   for (size_t i = 0; i < std::min(report.skipped.size(), kMostLines); ++i) {
-    lines.push_back(fmt::format("left out: {} ({})", report.skipped[i].path, report.skipped[i].reason));
+    lines.push_back(
+        fmt::format("left out: {} ({})", report.skipped[i].path, report.skipped[i].reason));
   }
   if (report.skipped.size() > kMostLines) {
-    lines.push_back(fmt::format("left out: {} more",
-                                with_commas(static_cast<int64_t>(report.skipped.size() - kMostLines))));
+    lines.push_back(
+        fmt::format("left out: {} more",
+                    with_commas(static_cast<int64_t>(report.skipped.size() - kMostLines))));
   }
   return lines;
 }

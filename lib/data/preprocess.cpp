@@ -18,7 +18,9 @@ namespace {
 constexpr std::array<const char*, 5> kTransformNames = {
     "RandomResizedCrop", "RandomHorizontalFlip", "Resize", "CenterCrop", "ToTensor"};
 
-const char* name_of(TransformKind kind) { return kTransformNames[static_cast<size_t>(kind)]; }
+const char* name_of(TransformKind kind) {
+  return kTransformNames[static_cast<size_t>(kind)];
+}
 
 /// SplitMix64's finaliser.
 uint64_t mix(uint64_t z) {
@@ -29,7 +31,9 @@ uint64_t mix(uint64_t z) {
 
 constexpr uint64_t kGoldenGamma = 0x9e3779b97f4a7c15ULL;
 
-uint64_t absorb(uint64_t state, uint64_t value) { return mix((state ^ value) + kGoldenGamma); }
+uint64_t absorb(uint64_t state, uint64_t value) {
+  return mix((state ^ value) + kGoldenGamma);
+}
 
 /// FNV-1a: a fixed hash, the same on every machine (std::hash is not).
 uint64_t hash_text(std::string_view text) {
@@ -51,8 +55,12 @@ int draw_below(const RandomBits& random, int count) {
   return static_cast<int>(random() % static_cast<uint32_t>(count));
 }
 
-int64_t height_of(const std::vector<int64_t>& size) { return size.front(); }
-int64_t width_of(const std::vector<int64_t>& size) { return size.back(); }
+int64_t height_of(const std::vector<int64_t>& size) {
+  return size.front();
+}
+int64_t width_of(const std::vector<int64_t>& size) {
+  return size.back();
+}
 
 void check_step(const TransformConfig& step) {
   const std::string where = fmt::format("/data/preprocessing/{}", name_of(step.kind));
@@ -66,7 +74,8 @@ void check_step(const TransformConfig& step) {
       throw ConfigError(
           "{}/size: expected a side or [height, width] in pixels, 1 to 65535, got [{}].\n"
           "  Write for example {{\"size\": 64}}.",
-          where, fmt::join(step.size, ", "));
+          where,
+          fmt::join(step.size, ", "));
     }
   }
   if (step.kind != TransformKind::RandomResizedCrop) return;
@@ -75,25 +84,27 @@ void check_step(const TransformConfig& step) {
            std::isfinite(range[1]);
   };
   if (!is_range(step.scale)) {
-    throw ConfigError("{}/scale: expected [low, high] with 0 <= low <= high, got [{}].", where,
+    throw ConfigError("{}/scale: expected [low, high] with 0 <= low <= high, got [{}].",
+                      where,
                       fmt::join(step.scale, ", "));
   }
   if (!is_range(step.ratio) || step.ratio[0] <= 0) {
-    throw ConfigError("{}/ratio: expected [low, high] with 0 < low <= high, got [{}].", where,
+    throw ConfigError("{}/ratio: expected [low, high] with 0 < low <= high, got [{}].",
+                      where,
                       fmt::join(step.ratio, ", "));
   }
 }
 
 }  // namespace
 
-SampleRandom::SampleRandom(int64_t seed,
-                           int64_t epoch,
-                           const std::string& shard,
-                           const std::string& key,
-                           int64_t ordinal)
+SampleRandom::SampleRandom(
+    int64_t seed, int64_t epoch, const std::string& shard, const std::string& key, int64_t ordinal)
     : state_(kGoldenGamma) {
-  for (const uint64_t part : {static_cast<uint64_t>(seed), static_cast<uint64_t>(epoch),
-                              hash_text(shard), hash_text(key), static_cast<uint64_t>(ordinal)}) {
+  for (const uint64_t part : {static_cast<uint64_t>(seed),
+                              static_cast<uint64_t>(epoch),
+                              hash_text(shard),
+                              hash_text(key),
+                              static_cast<uint64_t>(ordinal)}) {
     state_ = absorb(state_, part);
   }
 }
@@ -175,8 +186,8 @@ Preprocess::Preprocess(const std::vector<TransformConfig>& steps) {
                   "all the same, as it does before ToTensor",
                   name_of(step.kind));
     }
-    steps_.push_back({step, resamples ? interpolation_from_name(step.interpolation)
-                                      : Interpolation::kBilinear});
+    steps_.push_back(
+        {step, resamples ? interpolation_from_name(step.interpolation) : Interpolation::kBilinear});
   }
   if (!is_tensor) {
     throw ConfigError(
@@ -190,11 +201,16 @@ Image Preprocess::apply(Image image, const RandomBits& random) const {
     const TransformConfig& config = step.config;
     switch (config.kind) {
       case TransformKind::RandomResizedCrop: {
-        const CropBox box = random_resized_crop_box(image.width, image.height, config.scale,
-                                                    config.ratio, random);
-        image = crop_resize(image, box.left, box.top, box.width, box.height,
+        const CropBox box =
+            random_resized_crop_box(image.width, image.height, config.scale, config.ratio, random);
+        image = crop_resize(image,
+                            box.left,
+                            box.top,
+                            box.width,
+                            box.height,
                             static_cast<int>(width_of(config.size)),
-                            static_cast<int>(height_of(config.size)), step.interpolation);
+                            static_cast<int>(height_of(config.size)),
+                            step.interpolation);
         break;
       }
       case TransformKind::RandomHorizontalFlip:
@@ -205,8 +221,8 @@ Image Preprocess::apply(Image image, const RandomBits& random) const {
       case TransformKind::Resize: {
         const CropBox to = resized_size(image.width, image.height, config.size);
         if (to.width != image.width || to.height != image.height) {
-          image = crop_resize(image, 0, 0, image.width, image.height, to.width, to.height,
-                              step.interpolation);
+          image = crop_resize(
+              image, 0, 0, image.width, image.height, to.width, to.height, step.interpolation);
         }
         break;
       }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// data.preprocessing: torchvision's transforms on 8-bit pictures, and the picture as a tensor's values.
+// data.preprocessing: torchvision's transforms on 8-bit pictures, and the picture as a tensor's
+// values.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@ namespace dalle2 {
 /// what torchvision draws.
 using RandomBits = std::function<uint32_t()>;
 
-/// Draws addressed by what they are for (SplitMix64, Steele et al. 2014): one stream a sample, so that
-/// neither the order of the samples nor the number of threads changes a picture.
+/// Draws addressed by what they are for (SplitMix64, Steele et al. 2014): one stream a sample, so
+/// that neither the order of the samples nor the number of threads changes a picture.
 class SampleRandom {
  public:
   /// @param ordinal tells apart repeated draws of one sample (resampling)

@@ -55,14 +55,21 @@ void example(ShardCheck& check, std::string text) {
 /// Checks the rows of one kind, shard by shard.
 class EmbeddingChecker {
  public:
-  EmbeddingChecker(const Source& source, int64_t index_width, ShardCheck& check,
-                   EmbeddingCheck& result, ShapeCounts& shapes)
-      : source_(source), index_width_(index_width), check_(check), result_(result), shapes_(shapes) {
+  EmbeddingChecker(const Source& source,
+                   int64_t index_width,
+                   ShardCheck& check,
+                   EmbeddingCheck& result,
+                   ShapeCounts& shapes)
+      : source_(source),
+        index_width_(index_width),
+        check_(check),
+        result_(result),
+        shapes_(shapes) {
     if (!source.folder) return;
     const int64_t shard = shard_number(check.url);
     if (!source.folder->has(shard)) {
-      result.fault = fmt::format("no {} embedding file for it in {}", source.kind,
-                                 source.folder->folder());
+      result.fault =
+          fmt::format("no {} embedding file for it in {}", source.kind, source.folder->folder());
       return;
     }
     try {
@@ -89,7 +96,8 @@ class EmbeddingChecker {
     row.rows->copy_row(row.row, values.data());
     if (!std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); })) {
       ++result_.not_finite;
-      example(check_, fmt::format("{}: its {} embedding has NaN or infinity", sample.key, source_.kind));
+      example(check_,
+              fmt::format("{}: its {} embedding has NaN or infinity", sample.key, source_.kind));
       return false;
     }
     return true;
@@ -104,8 +112,10 @@ class EmbeddingChecker {
         row = {rows_, *index};
         return true;
       }
-      reason = index ? fmt::format("row {} of {} rows of {} embeddings", *index, rows_->rows(), source_.kind)
-                     : fmt::format("the key does not end in {} digits", index_width_);
+      reason = index
+                   ? fmt::format(
+                         "row {} of {} rows of {} embeddings", *index, rows_->rows(), source_.kind)
+                   : fmt::format("the key does not end in {} digits", index_width_);
     } else {
       const bool image = source_.kind == "image";
       const std::string* content =
@@ -153,7 +163,10 @@ bool check_picture(const GroupedSample& sample, ShardCheck& check) {
   }
 }
 
-Findings check_shard(const std::string& url, const Source& image, const Source& text, int64_t index_width) {
+Findings check_shard(const std::string& url,
+                     const Source& image,
+                     const Source& text,
+                     int64_t index_width) {
   Findings findings;
   ShardCheck& check = findings.check;
   check.url = url;
@@ -188,17 +201,19 @@ std::vector<int64_t> judge_shapes(std::vector<Findings>& all,
     for (const auto& [shape, count] : findings.*shapes) sums[shape] += count;
   }
   if (sums.empty()) return {};
-  const auto most = std::max_element(sums.begin(), sums.end(), [](const auto& a, const auto& b) {
-    return a.second < b.second;
-  });
+  const auto most = std::max_element(
+      sums.begin(), sums.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   for (Findings& findings : all) {
     ShardCheck& check = findings.check;
     for (const auto& [shape, count] : findings.*shapes) {
       if (shape == most->first) continue;
       (check.*result).wrong_shape += count;
       check.usable = std::max<int64_t>(check.usable - count, 0);
-      example(check, fmt::format("{} embeddings of shape {}, most have {}", count, shape_text(shape),
-                                 shape_text(most->first)));
+      example(check,
+              fmt::format("{} embeddings of shape {}, most have {}",
+                          count,
+                          shape_text(shape),
+                          shape_text(most->first)));
     }
   }
   return most->first;
@@ -281,7 +296,8 @@ std::vector<std::string> shards_in_folder(const std::string& folder) {
 CheckReport check_shards(const CheckOptions& options,
                          const std::function<void(int64_t done, int64_t total)>& progress) {
   const Source image = open_source("image", options.img_embeddings_url, options.embeddings_in_tar);
-  const Source text = open_source("text", options.text_embeddings_url, options.text_embeddings_in_tar);
+  const Source text =
+      open_source("text", options.text_embeddings_url, options.text_embeddings_in_tar);
   std::vector<Findings> all(options.urls.size());
   std::mutex mutex;
   int64_t done = 0;
@@ -300,7 +316,8 @@ CheckReport check_shards(const CheckOptions& options,
     if (!source->folder) continue;
     report.embedding_files += source->folder->file_count();
     int64_t used = 0;
-    for (const std::string& url : options.urls) used += source->folder->has(shard_number(url)) ? 1 : 0;
+    for (const std::string& url : options.urls)
+      used += source->folder->has(shard_number(url)) ? 1 : 0;
     report.unused_files += std::max<int64_t>(source->folder->file_count() - used, 0);
   }
   for (Findings& findings : all) report.shards.push_back(std::move(findings.check));

@@ -13,9 +13,10 @@
 namespace dalle2 {
 
 struct CheckOptions {
-  std::vector<std::string> urls;
-  std::optional<std::string> img_embeddings_url, text_embeddings_url;  ///< folders, as in the config
-  bool embeddings_in_tar = false;     ///< image embeddings, if there is no folder of them
+  std::vector<std::string> urls = {};
+  std::optional<std::string> img_embeddings_url = {};   ///< folder, as in the config
+  std::optional<std::string> text_embeddings_url = {};  ///< likewise
+  bool embeddings_in_tar = false;       ///< image embeddings, if there is no folder of them
   bool text_embeddings_in_tar = false;  ///< text embeddings, likewise
   int64_t index_width = 4;
   int64_t threads = 4;
@@ -23,11 +24,11 @@ struct CheckOptions {
 
 /// Embeddings of one kind against one shard. Counts are samples.
 struct EmbeddingCheck {
-  std::string fault;  ///< of the whole file: missing, damaged, of another width; else empty
-  int64_t missing = 0;       ///< no such row, or no field in the shard
-  int64_t zero = 0;          ///< rows that mark an absent embedding
-  int64_t not_finite = 0;    ///< rows with NaN or infinity
-  int64_t wrong_shape = 0;   ///< inside the shard: not the shape of most
+  std::string fault;        ///< of the whole file: missing, damaged, of another width; else empty
+  int64_t missing = 0;      ///< no such row, or no field in the shard
+  int64_t zero = 0;         ///< rows that mark an absent embedding
+  int64_t not_finite = 0;   ///< rows with NaN or infinity
+  int64_t wrong_shape = 0;  ///< inside the shard: not the shape of most
   std::vector<int64_t> row_shape;
 
   int64_t faulty() const { return missing + zero + not_finite + wrong_shape; }
@@ -37,7 +38,8 @@ struct ShardCheck {
   std::string url;
   std::string fault;  ///< absent or damaged; else empty
   int64_t samples = 0, usable = 0;
-  int64_t no_picture = 0, broken_pictures = 0, no_caption = 0, repeated_keys = 0, repeated_members = 0;
+  int64_t no_picture = 0, broken_pictures = 0, no_caption = 0, repeated_keys = 0,
+          repeated_members = 0;
   int64_t narrowest = 0;  ///< the shortest side of a picture, pixels
   EmbeddingCheck image, text;
   std::vector<std::string> examples;  ///< the first few faults, with their keys
@@ -46,8 +48,8 @@ struct ShardCheck {
 struct CheckReport {
   std::vector<ShardCheck> shards;
   std::vector<int64_t> image_row_shape, text_row_shape;  ///< of most embeddings; empty without
-  int64_t embedding_files = 0;      ///< in the folders
-  int64_t unused_files = 0;         ///< of them, for shards that are not among the urls
+  int64_t embedding_files = 0;                           ///< in the folders
+  int64_t unused_files = 0;  ///< of them, for shards that are not among the urls
 
   int64_t samples() const;
   int64_t usable() const;  ///< what a loader with these embeddings would yield

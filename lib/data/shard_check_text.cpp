@@ -57,15 +57,20 @@ std::vector<std::string> describe_check(const CheckReport& report) {
       ++faultless;
       continue;
     }
-    lines.push_back(fmt::format("{}: {} samples, {} usable: {}", shard.url, with_commas(shard.samples),
-                                with_commas(shard.usable), faults));
+    lines.push_back(fmt::format("{}: {} samples, {} usable: {}",
+                                shard.url,
+                                with_commas(shard.samples),
+                                with_commas(shard.usable),
+                                faults));
     for (const std::string& example : shard.examples) lines.push_back("    " + example);
   }
   lines.push_back(fmt::format("{} shards, {} of them without fault",
                               with_commas(static_cast<int64_t>(report.shards.size())),
                               with_commas(faultless)));
   lines.push_back(fmt::format("{} samples, {} usable; shortest side of a picture {} pixels",
-                              with_commas(report.samples()), with_commas(report.usable()), narrowest));
+                              with_commas(report.samples()),
+                              with_commas(report.usable()),
+                              narrowest));
   if (!report.image_row_shape.empty()) {
     lines.push_back("image embeddings of shape " + shape_text(report.image_row_shape));
   }
@@ -74,7 +79,8 @@ std::vector<std::string> describe_check(const CheckReport& report) {
   }
   if (report.unused_files > 0) {
     lines.push_back(fmt::format("{} of {} embedding files are for none of these shards",
-                                with_commas(report.unused_files), with_commas(report.embedding_files)));
+                                with_commas(report.unused_files),
+                                with_commas(report.embedding_files)));
   }
   return lines;
 }

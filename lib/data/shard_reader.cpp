@@ -21,7 +21,8 @@ constexpr int kClosedPipe = 128 + 13;
 /// The output of a shell command.
 class Pipe {
  public:
-  explicit Pipe(const std::string& command) : command_(command), stream_(popen(command.c_str(), "re")) {
+  explicit Pipe(const std::string& command)
+      : command_(command), stream_(popen(command.c_str(), "re")) {
     if (stream_ == nullptr) {
       throw DataError("pipe:{}: the command cannot be started: {}", command, errno_text(errno));
     }
@@ -49,7 +50,8 @@ class Pipe {
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     if (code != 0 && code != kClosedPipe) {
       throw DataError("pipe:{}: the command failed with status {}.\n  Run it by hand to see why.",
-                      command_, code);
+                      command_,
+                      code);
     }
   }
 
@@ -62,7 +64,9 @@ class Pipe {
 std::unique_ptr<SampleReader> open_shard(const std::string& url, MemberWarning warn) {
   if (url.starts_with("pipe:")) {
     auto pipe = std::make_shared<Pipe>(url.substr(5));
-    ByteSource source = [pipe](char* buffer, size_t capacity) { return pipe->read(buffer, capacity); };
+    ByteSource source = [pipe](char* buffer, size_t capacity) {
+      return pipe->read(buffer, capacity);
+    };
     return std::make_unique<SampleReader>(std::move(source), url, std::move(warn));
   }
   if (!is_local_url(url)) {
@@ -70,7 +74,8 @@ std::unique_ptr<SampleReader> open_shard(const std::string& url, MemberWarning w
         "/data/webdataset_base_url: shards at {} are not available yet: only files and pipe: are.\n"
         "  Use a command that writes the tar, for example \"pipe:curl -sf {}\" or "
         "\"pipe:s3cmd get s3://BUCKET/{{}}.tar -\".",
-        url, url);
+        url,
+        url);
   }
   return std::make_unique<SampleReader>(local_path(url), std::move(warn));
 }

@@ -90,7 +90,9 @@ UrlTemplate parse_template(const std::string& base, int64_t shard_width) {
         throw ConfigError(
             "/data/webdataset_base_url: \"{}\" has {} at character {}.\n"
             "  Write {{}} once, where the padded shard number stands, and {{{{ for a plain brace.",
-            base, found ? "a second placeholder" : "an unknown placeholder", i + 1);
+            base,
+            found ? "a second placeholder" : "an unknown placeholder",
+            i + 1);
       }
       url.width = *width;
       found = true;
@@ -101,7 +103,8 @@ UrlTemplate parse_template(const std::string& base, int64_t shard_width) {
   }
   if (!found) {
     throw ConfigError(
-        "/data/webdataset_base_url: \"{}\" has no {{}} to take the shard number, so all shards would be "
+        "/data/webdataset_base_url: \"{}\" has no {{}} to take the shard number, so all shards "
+        "would be "
         "one file.\n  Write for example \"folder/{{}}.tar\".",
         base);
   }
@@ -145,32 +148,48 @@ std::vector<int64_t> existing_shards(const UrlTemplate& url) {
 /// "3 files match folder/{}.tar: shards 0 to 2" for messages.
 std::string describe_existing(const std::vector<int64_t>& existing) {
   if (existing.empty()) return "no such file exists";
-  return fmt::format("{} such {}: shards {} to {}", with_commas(static_cast<int64_t>(existing.size())),
-                     existing.size() == 1 ? "file exists" : "files exist", existing.front(),
+  return fmt::format("{} such {}: shards {} to {}",
+                     with_commas(static_cast<int64_t>(existing.size())),
+                     existing.size() == 1 ? "file exists" : "files exist",
+                     existing.front(),
                      existing.back());
 }
 
 }  // namespace
 
 ShardSplit split_shards(const DecoderDataConfig& config, int64_t seed, RankInfo rank) {
-  D2_CHECK(rank.world > 0 && rank.rank >= 0 && rank.rank < rank.world, "rank {} of {}", rank.rank,
+  D2_CHECK(rank.world > 0 && rank.rank >= 0 && rank.rank < rank.world,
+           "rank {} of {}",
+           rank.rank,
            rank.world);
   const int64_t all = std::max<int64_t>(config.end_shard - config.start_shard + 1, 0);
   const int64_t per_rank = all / rank.world;
   if (per_rank == 0) {
     throw ConfigError(
-        "/data/end_shard: Not enough shards to split evenly: {} for {} ranks (start_shard {}, end_shard "
+        "/data/end_shard: Not enough shards to split evenly: {} for {} ranks (start_shard {}, "
+        "end_shard "
         "{}).\n  Give each rank at least one shard, or start fewer ranks.",
-        all, rank.world, config.start_shard, config.end_shard);
+        all,
+        rank.world,
+        config.start_shard,
+        config.end_shard);
   }
   const SplitSizes sizes = split_sizes(config.splits, per_rank);
   if (const auto name = empty_split(sizes)) {
     throw ConfigError(
         "/data/splits/{}: no shard is left for the split \"{}\": {} shards{} of start_shard {} to "
-        "end_shard {} give {} train, {} val, {} test.\n  {}; make more and smaller shards, or change "
+        "end_shard {} give {} train, {} val, {} test.\n  {}; make more and smaller shards, or "
+        "change "
         "the shares.",
-        *name, *name, per_rank, rank.world > 1 ? " a rank" : "", config.start_shard,
-        config.end_shard, sizes.train, sizes.val, sizes.test,
+        *name,
+        *name,
+        per_rank,
+        rank.world > 1 ? " a rank" : "",
+        config.start_shard,
+        config.end_shard,
+        sizes.train,
+        sizes.val,
+        sizes.test,
         enough_shards_advice(config.splits, rank.world));
   }
 
@@ -229,22 +248,33 @@ std::vector<std::string> shard_urls(const DecoderDataConfig& config,
   }
   const std::vector<int64_t> existing = existing_shards(url);
   for (const int64_t shard : shards) {
-    if (std::binary_search(existing.begin(), existing.end(), shard)) urls.push_back(url.with(shard));
+    if (std::binary_search(existing.begin(), existing.end(), shard))
+      urls.push_back(url.with(shard));
   }
   if (urls.empty()) {
     throw DataError(
-        "none of the {} shards of the split \"{}\" exists: {} ({}).\n  {}", with_commas(static_cast<int64_t>(shards.size())),
-        split, config.webdataset_base_url, describe_existing(existing),
+        "none of the {} shards of the split \"{}\" exists: {} ({}).\n  {}",
+        with_commas(static_cast<int64_t>(shards.size())),
+        split,
+        config.webdataset_base_url,
+        describe_existing(existing),
         existing.empty()
-            ? "Point /data/webdataset_base_url at the shards; {} is the shard number padded to /data/shard_width digits."
-            : fmt::format("Set /data/start_shard to {} and /data/end_shard to {}, so that the splits "
-                          "are cut from what is there.",
-                          existing.front(), existing.back()));
+            ? "Point /data/webdataset_base_url at the shards; {} is the shard number padded to "
+              "/data/shard_width digits."
+            : fmt::format(
+                  "Set /data/start_shard to {} and /data/end_shard to {}, so that the splits "
+                  "are cut from what is there.",
+                  existing.front(),
+                  existing.back()));
   }
   const int64_t absent = static_cast<int64_t>(shards.size() - urls.size());
   if (absent > 0) {
-    log_warning("data", "{}: {} of {} shards are absent ({}: {})", split, with_commas(absent),
-                with_commas(static_cast<int64_t>(shards.size())), config.webdataset_base_url,
+    log_warning("data",
+                "{}: {} of {} shards are absent ({}: {})",
+                split,
+                with_commas(absent),
+                with_commas(static_cast<int64_t>(shards.size())),
+                config.webdataset_base_url,
                 describe_existing(existing));
   }
   return urls;

@@ -20,8 +20,11 @@ std::string expand_variables(std::string text) {
     const std::string name = "WDS_" + text.substr(from + 2, end - from - 2);
     const char* value = std::getenv(name.c_str());
     if (value == nullptr) {
-      throw ConfigError("url \"{}\": the environment variable {} is not set.\n  Set it, or write its value into the url.",
-                        text, name);
+      throw ConfigError(
+          "url \"{}\": the environment variable {} is not set.\n  Set it, or write its value into "
+          "the url.",
+          text,
+          name);
     }
     text.replace(from, end - from + 1, value);
     from += std::string(value).size();
@@ -51,7 +54,8 @@ std::vector<std::string> range_items(const std::string& body) {
   if (dots == std::string::npos) return {};
   const size_t more = body.find("..", dots + 2);
   const std::string low = body.substr(0, dots);
-  const std::string high = body.substr(dots + 2, more == std::string::npos ? more : more - dots - 2);
+  const std::string high =
+      body.substr(dots + 2, more == std::string::npos ? more : more - dots - 2);
   const std::string stride = more == std::string::npos ? "1" : body.substr(more + 2);
   const bool letters = low.size() == 1 && high.size() == 1 && !is_number(low) && !is_number(high);
   if (!is_number(stride) || !(letters || (is_number(low) && is_number(high)))) return {};

@@ -13,7 +13,9 @@ namespace {
 // The same window of each sample for the image and its low-resolution companion.
 at::Tensor crop(const at::Tensor& images, const std::vector<CropOffset>& offsets, int64_t side) {
   D2_CHECK(static_cast<int64_t>(offsets.size()) == images.size(0),
-           "{} crops for {} images", offsets.size(), images.size(0));
+           "{} crops for {} images",
+           offsets.size(),
+           images.size(0));
   std::vector<at::Tensor> crops;
   for (size_t i = 0; i < offsets.size(); ++i) {
     crops.push_back(images[static_cast<int64_t>(i)]
@@ -50,7 +52,8 @@ DecoderImpl::DecoderImpl(const DecoderPlan& plan)
   unets_ = register_module("unets", std::make_shared<torch::nn::Module>("ModuleList"));
   noise_schedulers_ =
       register_module("noise_schedulers", std::make_shared<torch::nn::Module>("ModuleList"));
-  lowres_conds_ = register_module("lowres_conds", std::make_shared<torch::nn::Module>("ModuleList"));
+  lowres_conds_ =
+      register_module("lowres_conds", std::make_shared<torch::nn::Module>("ModuleList"));
   for (const UnetPlan& stage_plan : plan_.stages) {
     stages_.push_back(make_stage(stage_plan, num_unets() + 1));
   }
@@ -91,19 +94,25 @@ std::unique_ptr<DecoderImpl::Stage> DecoderImpl::make_stage(const UnetPlan& plan
   return stage;
 }
 
-int64_t DecoderImpl::num_unets() const { return static_cast<int64_t>(stages_.size()); }
+int64_t DecoderImpl::num_unets() const {
+  return static_cast<int64_t>(stages_.size());
+}
 
-at::Device DecoderImpl::device() const { return stages_.front()->schedule->betas.device(); }
+at::Device DecoderImpl::device() const {
+  return stages_.front()->schedule->betas.device();
+}
 
 DecoderImpl::Stage& DecoderImpl::stage(int64_t unet_number) const {
   if (unet_number < 1 || unet_number > num_unets()) {
-    throw ConfigError("unet number {}: expected 1 to {}, the unets of /decoder/unets", unet_number,
-                      num_unets());
+    throw ConfigError(
+        "unet number {}: expected 1 to {}, the unets of /decoder/unets", unet_number, num_unets());
   }
   return *stages_[static_cast<size_t>(unet_number - 1)];
 }
 
-std::shared_ptr<UnetImpl> DecoderImpl::unet(int64_t unet_number) { return stage(unet_number).unet; }
+std::shared_ptr<UnetImpl> DecoderImpl::unet(int64_t unet_number) {
+  return stage(unet_number).unet;
+}
 
 std::shared_ptr<UnetImpl> DecoderImpl::swap_unet(int64_t unet_number,
                                                  std::shared_ptr<UnetImpl> unet) {
@@ -124,8 +133,12 @@ DecoderStepNoise DecoderImpl::draw(int64_t batch,
                                    int64_t unet_number,
                                    at::Generator generator) const {
   const Stage& s = stage(unet_number);
-  return draw_step_noise(s.plan, plan_.config, s.lowres ? s.lowres.get() : nullptr, batch,
-                         std::move(generator), device());
+  return draw_step_noise(s.plan,
+                         plan_.config,
+                         s.lowres ? s.lowres.get() : nullptr,
+                         batch,
+                         std::move(generator),
+                         device());
 }
 
 at::Tensor DecoderImpl::forward(const DecoderInputs& inputs,
@@ -133,7 +146,9 @@ at::Tensor DecoderImpl::forward(const DecoderInputs& inputs,
                                 at::Generator generator,
                                 at::Tensor* lowres_cond_image) {
   check_training_inputs(inputs, stage(unet_number));
-  return loss(inputs, unet_number, draw(inputs.images.size(0), unet_number, std::move(generator)),
+  return loss(inputs,
+              unet_number,
+              draw(inputs.images.size(0), unet_number, std::move(generator)),
               lowres_cond_image);
 }
 
@@ -151,8 +166,8 @@ at::Tensor DecoderImpl::loss(const DecoderInputs& inputs,
 
   LowresImage lowres;
   if (s.lowres) {
-    lowres = s.lowres->forward(inputs.images, s.plan.image_size,
-                               stage(unet_number - 1).plan.image_size, draws.lowres);
+    lowres = s.lowres->forward(
+        inputs.images, s.plan.image_size, stage(unet_number - 1).plan.image_size, draws.lowres);
   }
   at::Tensor images =
       resize_image_to(inputs.images, s.plan.image_size, std::nullopt, /*nearest=*/true);
@@ -193,35 +208,39 @@ at::Tensor DecoderImpl::denoising_loss(Stage& s,
   const at::Tensor simple = s.weight->weigh(s.pixel_loss(prediction, target), t).mean();
   if (!s.variance) return simple;
 
-  const at::Tensor model_x_start =
-      s.bound_target->x_start(schedule, x_t, t, prediction.detach());
-  const at::Tensor bits =
-      s.variance->bound(schedule, x_start, x_t, t, model_x_start, raw_fraction);
+  const at::Tensor model_x_start = s.bound_target->x_start(schedule, x_t, t, prediction.detach());
+  const at::Tensor bits = s.variance->bound(schedule, x_start, x_t, t, model_x_start, raw_fraction);
   return simple + bits.mean() * plan_.config.vb_loss_weight;
 }
 
 void DecoderImpl::check_training_inputs(const DecoderInputs& inputs, const Stage& s) const {
   const at::Tensor& images = inputs.images;
   if (!s.unet) {
-    throw ConfigError("/train/unet_training_mask: a unet that is not trained was asked for its loss");
+    throw ConfigError(
+        "/train/unet_training_mask: a unet that is not trained was asked for its loss");
   }
   if (images.dim() != 4 || images.size(1) != plan_.config.channels) {
     throw DataError(
         "images: expected [batch, {}, height, width], got {}\n  Set /decoder/channels to what the "
         "shards hold, or convert the images.",
-        plan_.config.channels, c10::str(images.sizes()));
+        plan_.config.channels,
+        c10::str(images.sizes()));
   }
   if (images.size(2) < s.plan.image_size || images.size(3) < s.plan.image_size) {
     throw DataError(
         "images: expected at least {} x {} pixels, the unet's size, got {} x {}\n  Let "
         "/data/preprocessing make them as large as the largest of /decoder/image_sizes.",
-        s.plan.image_size, s.plan.image_size, images.size(2), images.size(3));
+        s.plan.image_size,
+        s.plan.image_size,
+        images.size(2),
+        images.size(3));
   }
   check_conditions(s.plan.unet.cond_on_image_embeds, inputs.image_embeds, inputs.text_encodings);
   for (const at::Tensor& other : {inputs.image_embeds, inputs.text_encodings}) {
     if (other.defined() && other.size(0) != images.size(0)) {
       throw DataError("conditioning: expected one row for each of the {} images, got {}",
-                      images.size(0), other.size(0));
+                      images.size(0),
+                      other.size(0));
     }
   }
 }

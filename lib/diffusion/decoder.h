@@ -20,29 +20,31 @@ namespace dalle2 {
 
 /// One training example batch for a stage.
 struct DecoderInputs {
-  at::Tensor images;           ///< [B, C, H, W] in [0, 1], at least as large as the stage
-  at::Tensor image_embeds;     ///< [B, D] or undefined
-  at::Tensor text_encodings;   ///< [B, L, D] or undefined
+  at::Tensor images;          ///< [B, C, H, W] in [0, 1], at least as large as the stage
+  at::Tensor image_embeds;    ///< [B, D] or undefined
+  at::Tensor text_encodings;  ///< [B, L, D] or undefined
 };
 
 struct DecoderSampleOptions {
-  at::Tensor image_embeds;       ///< [B, D]; undefined if unconditional
-  at::Tensor text_encodings;     ///< [B, L, D]
-  int64_t batch_size = 1;        ///< used if no conditioning tells it
+  at::Tensor image_embeds;             ///< [B, D]; undefined if unconditional
+  at::Tensor text_encodings;           ///< [B, L, D]
+  int64_t batch_size = 1;              ///< used if no conditioning tells it
   OneOrMany<double> cond_scale = 1.0;  ///< one, or one a stage
-  int64_t start_at_unet = 1;     ///< 1-based, as everywhere users see it
+  int64_t start_at_unet = 1;           ///< 1-based, as everywhere users see it
   std::optional<int64_t> stop_at_unet;
-  at::Tensor image;              ///< [B, C, h, w] in [0, 1], needed when start_at_unet > 1
-  at::Tensor inpaint_image, inpaint_mask;   ///< [B, C, H, W], [B, H, W] bool (true keeps the given image)
+  at::Tensor image;          ///< [B, C, h, w] in [0, 1], needed when start_at_unet > 1
+  at::Tensor inpaint_image;  ///< [B, C, H, W] in the range of the data
+  at::Tensor inpaint_mask;   ///< [B, H, W] bool: true keeps the given image
   int64_t inpaint_resample_times = 5;
   std::optional<int64_t> sample_timesteps;  ///< overrides every stage
-  std::string sampler = "auto";  ///< auto | ddpm | ddim | dpmpp; auto is ddim for fewer than T steps
-  double cfg_rescale = 0.0;      ///< Lin et al. 2023, eq. 15-16; 0 is off
+  /// auto | ddpm | ddim | dpmpp; auto is ddim for fewer than T steps, else ddpm.
+  std::string sampler = "auto";
+  double cfg_rescale = 0.0;            ///< Lin et al. 2023, eq. 15-16; 0 is off
   std::vector<at::Tensor> init_noise;  ///< one for each sampled stage, in order; empty draws it
   std::optional<at::Generator> generator;
-  NoiseSource noise;             ///< if set, gives all noise instead of `generator` (tests)
-  /// On CUDA only the unet at work is on the device, the others wait in host memory. It replaces the
-  /// parameters' storage, so nothing else may hold views of it (a trainer's flat buffers do).
+  NoiseSource noise;  ///< if set, gives all noise instead of `generator` (tests)
+  /// On CUDA only the unet at work is on the device, the others wait in host memory. It replaces
+  /// the parameters' storage, so nothing else may hold views of it (a trainer's flat buffers do).
   bool one_unet_in_gpu = false;
   /// Called before each step with the stage (from 1), the step (from 0) and their number.
   std::function<void(int64_t unet_number, size_t step, size_t steps)> on_step;
@@ -61,11 +63,15 @@ class DecoderImpl : public torch::nn::Module {
   /// Mean loss of stage `unet_number` (from 1); drawing everything random from `generator`.
   /// @param lowres_cond_image if given, receives the low-resolution image of an upper stage
   /// @throws DataError for inputs that do not fit the stage
-  at::Tensor forward(const DecoderInputs& inputs, int64_t unet_number, at::Generator generator,
+  at::Tensor forward(const DecoderInputs& inputs,
+                     int64_t unet_number,
+                     at::Generator generator,
                      at::Tensor* lowres_cond_image = nullptr);
 
   /// The same with everything random given.
-  at::Tensor loss(const DecoderInputs& inputs, int64_t unet_number, const DecoderStepNoise& draws,
+  at::Tensor loss(const DecoderInputs& inputs,
+                  int64_t unet_number,
+                  const DecoderStepNoise& draws,
                   at::Tensor* lowres_cond_image = nullptr);
 
   /// What `forward` draws for a batch, on the decoder's device.
@@ -82,7 +88,7 @@ class DecoderImpl : public torch::nn::Module {
   std::shared_ptr<UnetImpl> unet(int64_t unet_number);
   /// Puts another network in a stage (the EMA copy while sampling). @return the one that was there
   std::shared_ptr<UnetImpl> swap_unet(int64_t unet_number, std::shared_ptr<UnetImpl> unet);
-  /// Takes the unet of an untrained stage out: no parameters, no keys (the reference's nn.Identity).
+  /// Takes the unet of an untrained stage out: no parameters, no keys, as the reference's Identity.
   void drop_unet(int64_t unet_number);
   /// Where the buffers of the noise schedules are.
   at::Device device() const;
@@ -93,18 +99,25 @@ class DecoderImpl : public torch::nn::Module {
   Stage& stage(int64_t unet_number) const;
   std::unique_ptr<Stage> make_stage(const UnetPlan& plan, int64_t unet_number);
   void check_training_inputs(const DecoderInputs& inputs, const Stage& stage) const;
-  void check_conditions(bool needs_image_embeds, const at::Tensor& image_embeds,
+  void check_conditions(bool needs_image_embeds,
+                        const at::Tensor& image_embeds,
                         const at::Tensor& text_encodings) const;
-  at::Tensor denoising_loss(Stage& stage, const at::Tensor& x_start, UnetConditions conditions,
+  at::Tensor denoising_loss(Stage& stage,
+                            const at::Tensor& x_start,
+                            UnetConditions conditions,
                             const DecoderStepNoise& draws);
 
   /// @return the batch size
   int64_t check_sample_options(const DecoderSampleOptions& options) const;
   void check_guidance(const DecoderSampleOptions& options) const;
   void check_stage_options(const DecoderSampleOptions& options, size_t order, int64_t batch) const;
-  std::unique_ptr<Sampler> make_sampler(const Stage& stage, const DecoderSampleOptions& options) const;
-  at::Tensor sample_stage(int64_t unet_number, const at::Tensor& previous, int64_t batch,
-                          const DecoderSampleOptions& options, const NoiseSource& noise);
+  std::unique_ptr<Sampler> make_sampler(const Stage& stage,
+                                        const DecoderSampleOptions& options) const;
+  at::Tensor sample_stage(int64_t unet_number,
+                          const at::Tensor& previous,
+                          int64_t batch,
+                          const DecoderSampleOptions& options,
+                          const NoiseSource& noise);
 
   DecoderPlan plan_;
   ImageRange range_;

@@ -19,7 +19,8 @@ constexpr int64_t kDefaultDpmppSteps = 20;
 // Eval mode for a scope.
 class EvalScope {
  public:
-  explicit EvalScope(torch::nn::Module& module) : module_(module), was_training_(module.is_training()) {
+  explicit EvalScope(torch::nn::Module& module)
+      : module_(module), was_training_(module.is_training()) {
     module_.eval();
   }
   ~EvalScope() { module_.train(was_training_); }
@@ -162,7 +163,8 @@ at::Tensor DecoderImpl::sample_stage(int64_t unet_number,
     if (s.plan.lowres_noise) {
       const auto level = static_cast<int64_t>(config.lowres_noise_sample_level *
                                               LowresConditionerImpl::kNoiseLevels);
-      const at::Tensor levels = at::full({batch}, level, at::TensorOptions(device()).dtype(at::kLong));
+      const at::Tensor levels =
+          at::full({batch}, level, at::TensorOptions(device()).dtype(at::kLong));
       lowres = s.lowres->add_noise(lowres.image, levels, noise(lowres.image.sizes()));
     }
     conditions.lowres_cond_img = range_.normalize(lowres.image);
@@ -175,21 +177,27 @@ at::Tensor DecoderImpl::sample_stage(int64_t unet_number,
   denoiser_options.learned_variance = s.plan.learned_variance;
   denoiser_options.threshold = static_threshold;
   if (config.use_dynamic_thres) {
-    denoiser_options.threshold = [percentile = config.dynamic_thres_percentile](
-                                     const at::Tensor& x) { return dynamic_threshold(x, percentile); };
+    denoiser_options.threshold = [percentile =
+                                      config.dynamic_thres_percentile](const at::Tensor& x) {
+      return dynamic_threshold(x, percentile);
+    };
   }
   Denoiser denoise(s.unet, s.schedule, *s.target, std::move(conditions), denoiser_options);
 
   const auto order = static_cast<size_t>(unet_number - options.start_at_unet);
-  const at::Tensor start = options.init_noise.empty()
-                               ? noise({batch, config.channels, size, size})
-                               : options.init_noise[order];
+  const at::Tensor start = options.init_noise.empty() ? noise({batch, config.channels, size, size})
+                                                      : options.init_noise[order];
   const auto on_step = [&](size_t step, size_t steps) {
     if (options.on_step) options.on_step(unet_number, step, steps);
   };
   const std::unique_ptr<Sampler> sampler = make_sampler(s, options);
-  return range_.unnormalize(walk(*sampler, denoise, *s.schedule,
-                                 make_inpainting(options, size, range_), start, noise, on_step));
+  return range_.unnormalize(walk(*sampler,
+                                 denoise,
+                                 *s.schedule,
+                                 make_inpainting(options, size, range_),
+                                 start,
+                                 noise,
+                                 on_step));
 }
 
 std::unique_ptr<Sampler> DecoderImpl::make_sampler(const Stage& s,

@@ -45,14 +45,13 @@ at::Tensor Denoiser::guided_output(const at::Tensor& x,
     return unet_->forward_with_cond_scale(x, times, conditions, options_.cond_scale);
   }
   UnetConditions null = conditions;
-  null.image_keep_mask = null.text_keep_mask =
-      at::zeros({x.size(0)}, x.options().dtype(at::kBool));
+  null.image_keep_mask = null.text_keep_mask = at::zeros({x.size(0)}, x.options().dtype(at::kBool));
   const at::Tensor conditional = unet_->forward(x, times, conditions);
   const at::Tensor unconditional = unet_->forward(x, times, null);
   const at::Tensor guided = unconditional + (conditional - unconditional) * options_.cond_scale;
   const int64_t channels = x.size(1);
-  at::Tensor rescaled = rescale_guidance(guided.narrow(1, 0, channels),
-                                         conditional.narrow(1, 0, channels), options_.cfg_rescale);
+  at::Tensor rescaled = rescale_guidance(
+      guided.narrow(1, 0, channels), conditional.narrow(1, 0, channels), options_.cfg_rescale);
   if (!options_.learned_variance) return rescaled;
   return at::cat({rescaled, guided.narrow(1, channels, channels)}, 1);  // the variance as it is
 }

@@ -14,7 +14,8 @@
 
 namespace dalle2 {
 
-/// Brings a guided prediction back to the spread of the conditional one (Lin et al. 2023, eq. 15-16).
+/// Brings a guided prediction back to the spread of the conditional one (Lin et al. 2023, eq.
+/// 15-16).
 /// @param share 0 keeps `guided`, 1 takes the rescaled one whole
 at::Tensor rescale_guidance(const at::Tensor& guided, const at::Tensor& conditional, double share);
 

@@ -8,7 +8,8 @@
 
 namespace dalle2 {
 
-/// Maps between the range of the data and [-1, 1]. Without auto_normalize the data is in [-1, 1] already.
+/// Maps between the range of the data and [-1, 1]. Without auto_normalize the data is in [-1, 1]
+/// already.
 struct ImageRange {
   bool auto_normalize = true;
 

@@ -28,7 +28,7 @@ at::Tensor normal_kl(const at::Tensor& mean1,
 at::Tensor discretized_gaussian_log_likelihood(const at::Tensor& x,
                                                const at::Tensor& means,
                                                const at::Tensor& log_scales) {
-  constexpr double kEdge = 0.999;        // beyond it a pixel is the first or last of the 256 levels
+  constexpr double kEdge = 0.999;  // beyond it a pixel is the first or last of the 256 levels
   constexpr double kHalfLevel = 1.0 / 255;
   // Narrow types cannot hold 1e-12; the reference's value for them.
   const double smallest = x.scalar_type() == at::kFloat ? 1e-12 : 1e-3;
@@ -38,7 +38,8 @@ at::Tensor discretized_gaussian_log_likelihood(const at::Tensor& x,
   const at::Tensor inverse_scale = at::exp(-log_scales);
   const at::Tensor upper = approximate_standard_normal_cdf(inverse_scale * (centered + kHalfLevel));
   const at::Tensor lower = approximate_standard_normal_cdf(inverse_scale * (centered - kHalfLevel));
-  return at::where(x < -kEdge, safe_log(upper),
+  return at::where(x < -kEdge,
+                   safe_log(upper),
                    at::where(x > kEdge, safe_log(1 - lower), safe_log(upper - lower)));
 }
 

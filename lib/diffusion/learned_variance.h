@@ -28,8 +28,8 @@ struct LearnedVariance {
                           const at::Tensor& t,
                           const at::Tensor& raw_fraction) const;
 
-  /// Bits per dimension of each sample: KL(q || p), or the decoder's NLL at t = 0. The model mean is
-  /// detached, so only the variance learns from it. [B]
+  /// Bits per dimension of each sample: KL(q || p), or the decoder's NLL at t = 0. The model mean
+  /// is detached, so only the variance learns from it. [B]
   /// @param model_x_start the clean image that the network's prediction implies, not clipped
   at::Tensor bound(const NoiseScheduleImpl& schedule,
                    const at::Tensor& x_start,

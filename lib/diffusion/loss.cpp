@@ -8,7 +8,9 @@
 namespace dalle2 {
 namespace {
 
-at::Tensor mean_of_sample(const at::Tensor& loss) { return loss.flatten(1).mean(1); }
+at::Tensor mean_of_sample(const at::Tensor& loss) {
+  return loss.flatten(1).mean(1);
+}
 
 at::Tensor l1_loss(const at::Tensor& prediction, const at::Tensor& target) {
   return mean_of_sample(at::l1_loss(prediction, target, at::Reduction::None));
@@ -42,9 +44,12 @@ class P2Weight final : public LossWeight {
 
 PixelLoss pixel_loss(LossType kind) {
   switch (kind) {
-    case LossType::l1: return l1_loss;
-    case LossType::l2: return l2_loss;
-    case LossType::huber: return huber_loss;
+    case LossType::l1:
+      return l1_loss;
+    case LossType::l2:
+      return l2_loss;
+    case LossType::huber:
+      return huber_loss;
   }
   broken_invariant(__FILE__, __LINE__, "a loss type without a formula");
 }

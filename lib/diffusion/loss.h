@@ -25,8 +25,8 @@ class LossWeight {
   virtual at::Tensor weigh(const at::Tensor& losses, const at::Tensor& t) const = 0;
 };
 
-/// p2 weighting (Choi et al. 2022, eq. 8) by the schedule's p2_loss_weight if `gamma` is above 0, else
-/// every sample weighs the same.
+/// p2 weighting (Choi et al. 2022, eq. 8) by the schedule's p2_loss_weight if `gamma` is above 0,
+/// else every sample weighs the same.
 std::unique_ptr<LossWeight> make_p2_loss_weight(double gamma, const NoiseSchedule& schedule);
 
 }  // namespace dalle2

@@ -20,7 +20,9 @@ std::pair<T, T> bounds_of(const OneOrMany<T>& value) {
 at::Tensor gaussian_blur(const at::Tensor& image, int64_t kernel_size, double sigma) {
   const int64_t reach = kernel_size / 2;
   D2_CHECK(kernel_size % 2 == 1 && reach < image.size(2) && reach < image.size(3),
-           "a blur kernel of {} pixels for images of {} x {}", kernel_size, image.size(2),
+           "a blur kernel of {} pixels for images of {} x {}",
+           kernel_size,
+           image.size(2),
            image.size(3));
   const int64_t channels = image.size(1);
   at::Tensor kernel = at::arange(-reach, reach + 1, image.options()).square();
@@ -31,8 +33,13 @@ at::Tensor gaussian_blur(const at::Tensor& image, int64_t kernel_size, double si
   const at::Tensor down = kernel.view({1, 1, -1, 1}).expand({channels, 1, -1, 1});
   const at::Tensor across = kernel.view({1, 1, 1, -1}).expand({channels, 1, 1, -1});
   const auto convolve = [channels](const at::Tensor& x, const at::Tensor& weight) {
-    return at::conv2d(x, weight, /*bias=*/{}, /*stride=*/{1, 1}, /*padding=*/at::IntArrayRef{0, 0},
-                      /*dilation=*/{1, 1}, channels);
+    return at::conv2d(x,
+                      weight,
+                      /*bias=*/{},
+                      /*stride=*/{1, 1},
+                      /*padding=*/at::IntArrayRef{0, 0},
+                      /*dilation=*/{1, 1},
+                      channels);
   };
   return convolve(convolve(padded, across), down);
 }

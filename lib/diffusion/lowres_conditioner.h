@@ -59,7 +59,9 @@ class LowresConditionerImpl : public torch::nn::Module {
                       const LowresDraws& draws) const;
 
   /// Noises an image of the data's range to `level`.
-  LowresImage add_noise(const at::Tensor& image, const at::Tensor& level, const at::Tensor& noise) const;
+  LowresImage add_noise(const at::Tensor& image,
+                        const at::Tensor& level,
+                        const at::Tensor& noise) const;
 
  private:
   LowresOptions options_;

@@ -60,8 +60,9 @@ void NoiseScheduleImpl::register_buffers(const at::Tensor& b, const NoiseSchedul
       add("posterior_log_variance_clipped", variance.clamp_min(1e-20).log());
   posterior_mean_coef1 = add("posterior_mean_coef1", b * acp_prev.sqrt() / (1 - acp));
   posterior_mean_coef2 = add("posterior_mean_coef2", (1 - acp_prev) * alphas.sqrt() / (1 - acp));
-  p2_loss_weight = add("p2_loss_weight", (options.p2_loss_weight_k + acp / (1 - acp))
-                                             .pow(-options.p2_loss_weight_gamma));
+  p2_loss_weight =
+      add("p2_loss_weight",
+          (options.p2_loss_weight_k + acp / (1 - acp)).pow(-options.p2_loss_weight_gamma));
 }
 
 at::Tensor NoiseScheduleImpl::extract(const at::Tensor& buffer, const at::Tensor& t) {

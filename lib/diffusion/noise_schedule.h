@@ -34,7 +34,9 @@ class NoiseScheduleImpl : public torch::nn::Module {
   bool has_zero_terminal_snr() const { return zero_terminal_snr_; }
 
   /// x_t of q(x_t | x_0). [B, C, H, W]
-  at::Tensor q_sample(const at::Tensor& x_start, const at::Tensor& t, const at::Tensor& noise) const;
+  at::Tensor q_sample(const at::Tensor& x_start,
+                      const at::Tensor& t,
+                      const at::Tensor& noise) const;
 
   /// Takes a less noisy x_from at `from_t` to the noisier `to_t` (RePaint's step back).
   at::Tensor q_sample_from_to(const at::Tensor& x_from,
@@ -47,7 +49,9 @@ class NoiseScheduleImpl : public torch::nn::Module {
     at::Tensor log_variance;  ///< [B, 1, 1, 1], clipped at log(1e-20)
   };
   /// q(x_{t-1} | x_t, x_0).
-  Posterior q_posterior(const at::Tensor& x_start, const at::Tensor& x_t, const at::Tensor& t) const;
+  Posterior q_posterior(const at::Tensor& x_start,
+                        const at::Tensor& x_t,
+                        const at::Tensor& t) const;
 
   /// v = sqrt(acp) noise - sqrt(1 - acp) x_0 (Salimans & Ho 2022).
   at::Tensor v(const at::Tensor& x_start, const at::Tensor& t, const at::Tensor& noise) const;
@@ -60,7 +64,7 @@ class NoiseScheduleImpl : public torch::nn::Module {
                                 const at::Tensor& t,
                                 const at::Tensor& x_start) const;
 
-  /// The entry of a buffer at each sample's time, ready to multiply an image. [T], [B] -> [B, 1, 1, 1]
+  /// A buffer's entry at each sample's time, ready to multiply images. [T], [B] -> [B, 1, 1, 1]
   static at::Tensor extract(const at::Tensor& buffer, const at::Tensor& t);
 
   // [T] fp32 each; read-only for others.

@@ -60,9 +60,12 @@ class VTarget final : public PredictionTarget {
 
 std::unique_ptr<PredictionTarget> make_prediction_target(Objective objective) {
   switch (objective) {
-    case Objective::eps: return std::make_unique<NoiseTarget>();
-    case Objective::x_start: return std::make_unique<XStartTarget>();
-    case Objective::v: return std::make_unique<VTarget>();
+    case Objective::eps:
+      return std::make_unique<NoiseTarget>();
+    case Objective::x_start:
+      return std::make_unique<XStartTarget>();
+    case Objective::v:
+      return std::make_unique<VTarget>();
   }
   broken_invariant(__FILE__, __LINE__, "an objective without a target");
 }

@@ -16,14 +16,17 @@ constexpr std::array<const char*, 4> kSamplers = {"auto", "ddpm", "ddim", "dpmpp
 
 void check_shape(const char* what, const at::Tensor& tensor, at::IntArrayRef expected) {
   if (tensor.sizes() == expected) return;
-  throw DataError("{}: expected shape {}, got {}", what, c10::str(expected),
-                  c10::str(tensor.sizes()));
+  throw DataError(
+      "{}: expected shape {}, got {}", what, c10::str(expected), c10::str(tensor.sizes()));
 }
 
 // [B, C, any, any]
 void check_image(const char* what, const at::Tensor& image, int64_t batch, int64_t channels) {
   if (image.dim() == 4 && image.size(0) == batch && image.size(1) == channels) return;
-  throw DataError("{}: expected [{}, {}, height, width], got {}", what, batch, channels,
+  throw DataError("{}: expected [{}, {}, height, width], got {}",
+                  what,
+                  batch,
+                  channels,
                   c10::str(image.sizes()));
 }
 
@@ -56,14 +59,17 @@ void check_steps(const DecoderSampleOptions& options, const UnetPlan& plan, int6
   // dpmpp spaces its steps over T - 1 different noise levels.
   const int64_t most = options.sampler == "dpmpp" ? plan.timesteps - 1 : plan.timesteps;
   if (*steps < 1 || *steps > most) {
-    throw ConfigError("sample timesteps of unet {}: expected 1 to {}, got {}", unet_number, most,
-                      *steps);
+    throw ConfigError(
+        "sample timesteps of unet {}: expected 1 to {}, got {}", unet_number, most, *steps);
   }
   if (options.sampler == "ddpm" && options.sample_timesteps && *steps < plan.timesteps) {
     throw ConfigError(
-        "sample timesteps of unet {}: the sampler ddpm takes all {} training steps, got {}\n  Leave "
+        "sample timesteps of unet {}: the sampler ddpm takes all {} training steps, got {}\n  "
+        "Leave "
         "the number away, or use ddim or dpmpp.",
-        unet_number, plan.timesteps, *steps);
+        unet_number,
+        plan.timesteps,
+        *steps);
   }
 }
 
@@ -73,14 +79,16 @@ void DecoderImpl::check_guidance(const DecoderSampleOptions& options) const {
   const DecoderConfig& config = plan_.config;
   if (!options.cond_scale.is_one() && options.cond_scale.size() != stages_.size()) {
     throw ConfigError("cond_scale: expected one value or one for each of the {} unets, got {}",
-                      num_unets(), options.cond_scale.size());
+                      num_unets(),
+                      options.cond_scale.size());
   }
   const auto& scales = options.cond_scale.values();
   const bool guided = std::any_of(scales.begin(), scales.end(), [](double s) { return s != 1; });
   if (guided && config.image_cond_drop_prob <= 0 && config.text_cond_drop_prob <= 0) {
     throw ConfigError(
         "cond_scale: the decoder was not trained with conditional dropout, so it knows no guidance "
-        "(expected 1)\n  Train it with /decoder/image_cond_drop_prob or text_cond_drop_prob above 0.");
+        "(expected 1)\n  Train it with /decoder/image_cond_drop_prob or text_cond_drop_prob above "
+        "0.");
   }
   if (!(options.cfg_rescale >= 0 && options.cfg_rescale <= 1)) {
     throw ConfigError("cfg_rescale: expected 0 to 1, got {}", options.cfg_rescale);
@@ -91,7 +99,9 @@ int64_t DecoderImpl::check_sample_options(const DecoderSampleOptions& options) c
   const int64_t stop = options.stop_at_unet.value_or(num_unets());
   if (options.start_at_unet < 1 || stop > num_unets() || options.start_at_unet > stop) {
     throw ConfigError("unets to sample: expected a first and a last of 1 to {}, got {} and {}",
-                      num_unets(), options.start_at_unet, stop);
+                      num_unets(),
+                      options.start_at_unet,
+                      stop);
   }
   if (std::find(kSamplers.begin(), kSamplers.end(), options.sampler) == kSamplers.end()) {
     throw ConfigError("sampler: expected auto, ddpm, ddim or dpmpp, got \"{}\"", options.sampler);
@@ -102,10 +112,11 @@ int64_t DecoderImpl::check_sample_options(const DecoderSampleOptions& options) c
     throw ConfigError(
         "unets to sample: an image is needed to start at unet {}\n  Give the output of unet {}, or "
         "start at unet 1.",
-        options.start_at_unet, options.start_at_unet - 1);
+        options.start_at_unet,
+        options.start_at_unet - 1);
   }
-  check_conditions(first_stage && !plan_.config.unconditional, options.image_embeds,
-                   options.text_encodings);
+  check_conditions(
+      first_stage && !plan_.config.unconditional, options.image_embeds, options.text_encodings);
 
   int64_t batch = options.batch_size;
   if (!first_stage) batch = options.image.size(0);
@@ -113,7 +124,8 @@ int64_t DecoderImpl::check_sample_options(const DecoderSampleOptions& options) c
   const int64_t channels = plan_.config.channels;
   if (!first_stage) check_image("image", options.image, batch, channels);
   if (options.text_encodings.defined() && options.text_encodings.size(0) != batch) {
-    throw DataError("text encodings: expected one row for each of the {} samples, got {}", batch,
+    throw DataError("text encodings: expected one row for each of the {} samples, got {}",
+                    batch,
                     options.text_encodings.size(0));
   }
   check_inpainting(options, batch, channels);
@@ -121,7 +133,8 @@ int64_t DecoderImpl::check_sample_options(const DecoderSampleOptions& options) c
   const auto sampled = static_cast<size_t>(stop - options.start_at_unet + 1);
   if (!options.init_noise.empty() && options.init_noise.size() != sampled) {
     throw ConfigError("initial noise: expected one array for each of the {} sampled unets, got {}",
-                      sampled, options.init_noise.size());
+                      sampled,
+                      options.init_noise.size());
   }
   for (size_t i = 0; i < sampled; ++i) check_stage_options(options, i, batch);
   return batch;
@@ -140,15 +153,18 @@ void DecoderImpl::check_stage_options(const DecoderSampleOptions& options,
   }
   check_steps(options, s.plan, unet_number);
   if (!options.init_noise.empty()) {
-    check_shape("initial noise", options.init_noise[order],
+    check_shape("initial noise",
+                options.init_noise[order],
                 {batch, plan_.config.channels, s.plan.image_size, s.plan.image_size});
   }
   if (s.schedule->has_zero_terminal_snr() && s.plan.objective == Objective::eps &&
       make_sampler(s, options)->time_pairs().front().time == s.plan.timesteps - 1) {
     throw ConfigError(
-        "sample timesteps of unet {}: the first step holds nothing of the image, and a network that "
+        "sample timesteps of unet {}: the first step holds nothing of the image, and a network "
+        "that "
         "predicts noise cannot tell it there\n  Use ddim with fewer than {} steps.",
-        unet_number, s.plan.timesteps - 1);
+        unet_number,
+        s.plan.timesteps - 1);
   }
 }
 

@@ -64,15 +64,15 @@ class DdimSampler final : public Sampler {
                   const TimePair& pair,
                   const Denoised& denoised,
                   const NoiseSource& noise) override {
-    // Single precision on purpose: 1 - acp / acp_next cancels, and the reference rounds the same way.
+    // Single precision on purpose: 1 - acp / acp_next cancels, and the reference rounds the same
+    // way.
     const float acp = acp_.at(static_cast<size_t>(pair.time));
     const float acp_next = acp_.at(static_cast<size_t>(pair.next));
     const float noise_scale =
         eta_ * std::sqrt((1.0F - acp / acp_next) * (1.0F - acp_next) / (1.0F - acp));
     const float direction_scale = std::sqrt((1.0F - acp_next) - noise_scale * noise_scale);
     const at::Tensor predicted_noise = schedule_->noise_from_x_start(x, times, denoised.x_start);
-    at::Tensor result =
-        denoised.x_start * std::sqrt(acp_next) + direction_scale * predicted_noise;
+    at::Tensor result = denoised.x_start * std::sqrt(acp_next) + direction_scale * predicted_noise;
     if (pair.next == 0) return result;
     return result + noise_scale * noise(x.sizes());
   }
@@ -156,7 +156,9 @@ std::unique_ptr<Sampler> make_ddpm_sampler(const NoiseSchedule& schedule,
   return std::make_unique<DdpmSampler>(schedule, variance);
 }
 
-std::unique_ptr<Sampler> make_ddim_sampler(const NoiseSchedule& schedule, int64_t steps, double eta) {
+std::unique_ptr<Sampler> make_ddim_sampler(const NoiseSchedule& schedule,
+                                           int64_t steps,
+                                           double eta) {
   return std::make_unique<DdimSampler>(schedule, steps, eta);
 }
 
@@ -164,7 +166,9 @@ std::unique_ptr<Sampler> make_dpmpp_sampler(const NoiseSchedule& schedule, int64
   return std::make_unique<DpmppSampler>(schedule, steps);
 }
 
-at::Tensor static_threshold(const at::Tensor& x_start) { return x_start.clamp(-1, 1); }
+at::Tensor static_threshold(const at::Tensor& x_start) {
+  return x_start.clamp(-1, 1);
+}
 
 at::Tensor dynamic_threshold(const at::Tensor& x_start, double percentile) {
   constexpr int64_t kMostAtOnce = int64_t{1} << 23;  // at::quantile refuses more than 2^24 values

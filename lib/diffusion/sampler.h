@@ -47,20 +47,23 @@ class Sampler {
                           const NoiseSource& noise) = 0;
 };
 
-/// Ancestral sampling over all T steps (Ho et al. 2020, algorithm 2). Draws noise at every step, also at
-/// the last where it is not used: the reference's sequence of draws.
+/// Ancestral sampling over all T steps (Ho et al. 2020, algorithm 2). Draws noise at every step,
+/// also at the last where it is not used: the reference's sequence of draws.
 std::unique_ptr<Sampler> make_ddpm_sampler(const NoiseSchedule& schedule,
                                            std::optional<LearnedVariance> variance);
 
-/// Song et al. 2020, eq. 12 and 16, in `steps` steps; `eta` 0 is deterministic. The walk ends at the
-/// state of t = 0, which still holds a little noise, as in the reference.
-std::unique_ptr<Sampler> make_ddim_sampler(const NoiseSchedule& schedule, int64_t steps, double eta);
+/// Song et al. 2020, eq. 12 and 16, in `steps` steps; `eta` 0 is deterministic. The walk ends at
+/// the state of t = 0, which still holds a little noise, as in the reference.
+std::unique_ptr<Sampler> make_ddim_sampler(const NoiseSchedule& schedule,
+                                           int64_t steps,
+                                           double eta);
 
 /// The times of make_ddim_sampler: (10, 4) gives (8,6) (6,4) (4,2) (2,0).
 std::vector<TimePair> ddim_time_pairs(int64_t timesteps, int64_t steps);
 
-/// DPM-Solver++(2M) (Lu et al. 2022, algorithm 2) with evenly spaced times and a first-order last step
-/// to the clean image: diffusers' DPMSolverMultistepScheduler with its default settings. Draws nothing.
+/// DPM-Solver++(2M) (Lu et al. 2022, algorithm 2) with evenly spaced times and a first-order last
+/// step to the clean image: diffusers' DPMSolverMultistepScheduler with its default settings. Draws
+/// nothing.
 std::unique_ptr<Sampler> make_dpmpp_sampler(const NoiseSchedule& schedule, int64_t steps);
 
 /// Clips the clean image to [-1, 1].

@@ -44,8 +44,7 @@ DecoderStepNoise draw_step_noise(const UnetPlan& stage,
 
   DecoderStepNoise draws;
   draws.times = at::randint(0, stage.timesteps, {batch}, generator, integers).to(device);
-  draws.noise =
-      at::randn({batch, decoder.channels, side, side}, generator, floats).to(device);
+  draws.noise = at::randn({batch, decoder.channels, side, side}, generator, floats).to(device);
   draws.image_keep_mask =
       prob_mask(batch, 1 - decoder.image_cond_drop_prob, home, generator).to(device);
   draws.text_keep_mask =
@@ -61,7 +60,8 @@ DecoderStepNoise draw_step_noise(const UnetPlan& stage,
   draws.lowres = lowres->draw_blur(host);
   if (lowres->options().use_noise) {
     draws.lowres.noise_level =
-        at::randint(0, LowresConditionerImpl::kNoiseLevels, {batch}, generator, integers).to(device);
+        at::randint(0, LowresConditionerImpl::kNoiseLevels, {batch}, generator, integers)
+            .to(device);
     draws.lowres.noise =
         at::randn({batch, decoder.channels, stage.image_size, stage.image_size}, generator, floats)
             .to(device);

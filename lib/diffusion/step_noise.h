@@ -21,22 +21,23 @@ struct CropOffset {
 
 /// Given by a test, or made by draw_step_noise.
 struct DecoderStepNoise {
-  at::Tensor times;            ///< [B] int64 in [0, T)
-  at::Tensor noise;            ///< [B, C, S, S] standard normal; S is the crop's side if there is one
-  at::Tensor image_keep_mask;  ///< [B] bool: false puts the null embedding
-  at::Tensor text_keep_mask;   ///< [B] bool
-  bool self_condition = false;             ///< one decision for the batch
-  std::vector<CropOffset> crop_offsets;    ///< one a sample, empty without random crops
-  LowresDraws lowres;                      ///< upper stages
+  at::Tensor times;  ///< [B] int64 in [0, T)
+  at::Tensor noise;  ///< [B, C, S, S] standard normal; S is the crop's side if there is one
+  at::Tensor image_keep_mask;            ///< [B] bool: false puts the null embedding
+  at::Tensor text_keep_mask;             ///< [B] bool
+  bool self_condition = false;           ///< one decision for the batch
+  std::vector<CropOffset> crop_offsets;  ///< one a sample, empty without random crops
+  LowresDraws lowres;                    ///< upper stages
 };
 
-/// A CPU generator for decisions that the host has to know. For a CUDA generator it is derived from its
-/// seed and position, because asking the device would stall the step.
+/// A CPU generator for decisions that the host has to know. For a CUDA generator it is derived from
+/// its seed and position, because asking the device would stall the step.
 at::Generator host_generator(const at::Generator& generator);
 
 /// Draws the noise of a step.
 /// @param lowres the stage's conditioner, null for the first stage
-/// @param generator on the CPU or on `device`; tensors are drawn where it lives and moved to `device`
+/// @param generator on the CPU or on `device`; tensors are drawn where it lives and moved to
+/// `device`
 DecoderStepNoise draw_step_noise(const UnetPlan& stage,
                                  const DecoderConfig& decoder,
                                  const LowresConditionerImpl* lowres,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,10 @@ enum class Interpolation { kNearest, kBox, kBilinear, kHamming, kBicubic, kLancz
 /// @throws DataError (not a picture, truncated, damaged, too large), before anything is allocated
 /// for a size beyond kMostImagePixels
 Image decode_image(const std::string& content, const std::string& origin);
+
+/// A PNG or WebP with transparency, blended onto white. @return none for other pictures
+/// @throws DataError as decode_image does
+std::optional<Image> decode_onto_white(const std::string& content, const std::string& origin);
 
 /// Crops `left, top, width, height` (inside the image), then resamples to the size: torchvision's
 /// resized_crop on a Pillow image, bit-equal. Pixels outside the crop have no influence.

@@ -63,7 +63,8 @@ TEST_CASE("absent and damaged shards are warnings, and whole samples before the 
   CHECK(log.count("00001.tar") == 1);
 }
 
-TEST_CASE("a missing caption is empty with one warning, or drops the sample if captions are needed") {
+TEST_CASE(
+    "a missing caption is empty with one warning, or drops the sample if captions are needed") {
   const TempDir folder;
   Members members = tiny_members(0, 4);
   members.erase(members.begin() + 3);
@@ -77,7 +78,7 @@ TEST_CASE("a missing caption is empty with one warning, or drops the sample if c
     const auto batch = loader.next();
     REQUIRE(batch);
     CHECK(batch->captions == Keys{"caption 000000000\n", "", "", "caption 000000003\n"});
-    CHECK(log.count("000000001 has no caption") == 1);
+    CHECK(log.count("000000001 has no caption (no field txt)") == 1);
     CHECK(log.lines().size() == 1);
     CHECK(loader.dropped().empty());
   }
@@ -88,7 +89,33 @@ TEST_CASE("a missing caption is empty with one warning, or drops the sample if c
   CHECK(loader.dropped() == DropCounts{{"no caption", 2}});
 }
 
-TEST_CASE("fields jpg, jpeg, png and webp are pictures, in this order; other samples are left out") {
+TEST_CASE("a caption that is no UTF-8 counts as missing") {
+  const TempDir folder;
+  const std::vector<std::string> captions = {
+      "plain",
+      "\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80",  // whole characters of 2, 3 and 4 bytes
+      "\xe4",
+      "\xc3",
+      "\xc0\xaf",
+      "\xe0\x80\xaf",
+      "\xed\xa0\x80",
+      "\xf4\x90\x80\x80",
+      "\xff",
+      "\x80"};
+  Members members = tiny_members(0, static_cast<int64_t>(captions.size()));
+  for (size_t i = 0; i < captions.size(); ++i) members[2 * i + 1].second = captions[i];
+  write_tar(folder / "shards/00000.tar", members);
+  LoaderOptions options = options_over(folder.path(), 1, 16);
+  options.need_captions = true;
+  CapturedLog log;
+  DecoderLoader loader(config_with(1), options);
+  CHECK(run(loader) == Keys{tiny_key(0, 0), tiny_key(0, 1)});
+  CHECK(loader.dropped() == DropCounts{{"no caption", 8}});
+  CHECK(log.count("its field txt is not UTF-8") == 8);
+}
+
+TEST_CASE(
+    "fields jpg, jpeg, png and webp are pictures, in this order; other samples are left out") {
   const TempDir folder;
   const std::string red = encode_png(plain_picture(4, 4, 255, 0, 0));
   const std::string black = encode_png(plain_picture(4, 4, 0, 0, 0));
@@ -135,7 +162,9 @@ TEST_CASE("samples and shards without an embedding are left out by reason") {
   CHECK(log.count("000010001: row 1 is all zero") == 1);
 }
 
-TEST_CASE("embeddings of another width are left out; of the wrong width for the model, an error at the start") {
+TEST_CASE(
+    "embeddings of another width are left out; of the wrong width for the model, an error at the "
+    "start") {
   const TempDir folder;
   write_tiny_shards(folder.path(), 3, 2);
   write_tiny_embeddings(folder / "img_emb/img_emb_00001.npy", 1, 2, 5);
@@ -157,7 +186,8 @@ TEST_CASE("embedding folders that cannot be right are errors at the start") {
   LoaderOptions options = options_over(folder.path(), 2, 8);
   options.need_image_embeds = true;
   DecoderDataConfig config = config_with(1);
-  CHECK_THROWS_WITH(DecoderLoader(config, options), Contains("No image embeddings source specified"));
+  CHECK_THROWS_WITH(DecoderLoader(config, options),
+                    Contains("No image embeddings source specified"));
   config.img_embeddings_url = folder / "absent";
   CHECK_THROWS_WITH(DecoderLoader(config, options), Contains("cannot be read: No such file"));
   config.img_embeddings_url = folder / "shards";
@@ -190,8 +220,9 @@ TEST_CASE("an epoch without one usable sample is an error that counts the reason
       DecoderLoader loader(config_with(workers), options);
       loader.start_epoch(0);
       CHECK_THROWS_AS(loader.next(), DataError);
-      CHECK_THROWS_WITH(loader.next(), Contains("no usable sample") && Contains("broken picture") &&
-                                           Contains("no picture") && Contains("absent shard"));
+      CHECK_THROWS_WITH(loader.next(),
+                        Contains("no usable sample") && Contains("broken picture") &&
+                            Contains("no picture") && Contains("absent shard"));
     }
   }
   // Nothing to decode at all.
@@ -212,9 +243,9 @@ TEST_CASE("pictures of different sizes in a batch name both and the remedy") {
     DecoderLoader loader(config_with(workers), options_over(folder.path(), 1, 2));
     loader.start_epoch(0);
     CHECK(loader.next()->keys == Keys{tiny_key(0, 0), tiny_key(0, 1)});
-    CHECK_THROWS_WITH(loader.next(), Contains("000000002") && Contains("4 x 4") &&
-                                         Contains("000000003") && Contains("5 x 4") &&
-                                         Contains("CenterCrop"));
+    CHECK_THROWS_WITH(loader.next(),
+                      Contains("000000002") && Contains("4 x 4") && Contains("000000003") &&
+                          Contains("5 x 4") && Contains("CenterCrop"));
   }
 }
 

@@ -35,8 +35,8 @@ TEST_CASE("keys, captions, pictures and embeddings equal the reference's bit for
   DecoderDataConfig config;
   config.img_embeddings_url = data_fixture("img_emb");
   config.text_embeddings_url = data_fixture("text_emb");
-  config.preprocessing = {step(TransformKind::Resize, 22), step(TransformKind::CenterCrop, 20),
-                          TransformConfig{}};
+  config.preprocessing = {
+      step(TransformKind::Resize, 22), step(TransformKind::CenterCrop, 20), TransformConfig{}};
   LoaderOptions options;
   options.batch_size = 4;
   for (const char* shard : {"002", "000", "009", "003", "001"}) {

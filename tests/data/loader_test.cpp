@@ -59,7 +59,8 @@ TEST_CASE("each sample comes once an epoch, in the same order for any number of 
       const int64_t rows = 1 + random() % 9;
       samples += static_cast<size_t>(rows);
       write_tar(fmt::format("{}/shards/{:05d}.tar", folder.path(), shard),
-                tiny_members(shard, rows), random() % 2 == 0);
+                tiny_members(shard, rows),
+                random() % 2 == 0);
     }
     LoaderOptions options = options_over(folder.path(), shards, 1 + random() % 6);
     options.shuffle = random() % 2 == 0;
@@ -180,7 +181,8 @@ TEST_CASE("an epoch goes on where another loader stopped") {
   for (size_t cut = 0; cut < batches.size(); ++cut) {
     DecoderLoader rest(config_with(3), options);
     rest.start_epoch(3, positions[cut]);
-    CHECK(keys_of(rest) == std::vector<Keys>(batches.begin() + static_cast<long>(cut) + 1, batches.end()));
+    CHECK(keys_of(rest) ==
+          std::vector<Keys>(batches.begin() + static_cast<long>(cut) + 1, batches.end()));
   }
 }
 
@@ -240,7 +242,8 @@ TEST_CASE("embeddings are taken from inside the shards") {
     const auto at = members.begin() + 4 * row + 2;
     // [2] and [1, 2], img_emb.npy and plain npy are all accepted.
     const std::string name = row == 2 ? ".npy" : ".img_emb.npy";
-    const std::vector<int64_t> shape = row == 1 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{2};
+    const std::vector<int64_t> shape =
+        row == 1 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{2};
     const auto after = members.insert(at, {key + name, format_npy_float32(shape, image.data())});
     members.insert(after, {key + ".text_emb.npy", format_npy_float32({3, 2}, text.data())});
   }
@@ -276,7 +279,8 @@ TEST_CASE("consumed samples are traced by rank, a line a batch that was handed o
   keys_of(loader);
   unsetenv("DALLE2_TRACE_SAMPLES");
   CHECK(read_file(path + ".rank3") ==
-        first + R"({"rank":3,"split":"val","epoch":5,"keys":["000010001","000010002"]})" "\n");
+        first + R"({"rank":3,"split":"val","epoch":5,"keys":["000010001","000010002"]})"
+                "\n");
 }
 
 TEST_CASE("shards come from a command's output") {

@@ -3,8 +3,7 @@
 
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <opencv2/core/mat.hpp>
-#include <opencv2/imgcodecs.hpp>
+#include <png.h>
 #include <string>
 
 #include "base/error.h"
@@ -31,6 +30,19 @@ std::vector<GroupedSample> samples_of(const std::string& path) {
   return samples;
 }
 
+std::string rgba_png(const std::vector<uint8_t>& pixels, uint32_t width, uint32_t height) {
+  png_image writer{};
+  writer.version = PNG_IMAGE_VERSION;
+  writer.format = PNG_FORMAT_RGBA;
+  writer.width = width;
+  writer.height = height;
+  png_alloc_size_t size = 0;
+  REQUIRE(png_image_write_to_memory(&writer, nullptr, &size, 0, pixels.data(), 0, nullptr) != 0);
+  std::string file(size, '\0');
+  REQUIRE(png_image_write_to_memory(&writer, file.data(), &size, 0, pixels.data(), 0, nullptr) != 0);
+  return file;
+}
+
 /// Seven pictures (one of them broken), three captions, a text file without a picture and an svg.
 void fill_folder(const TempDir& folder) {
   for (const char* name : {"a.png", "b/c.PNG", "b/d.png", "e.jpg", "f.png", "g.png"}) {
@@ -53,8 +65,10 @@ TEST_CASE("a folder of pictures and captions becomes shards, and what is left ou
   PackOptions options;
   options.samples_per_shard = 3;
   std::vector<int64_t> done;
-  const PackReport report = pack_folder(folder / "in", folder / "out", options,
-                                        [&](const PackProgress& p) { done.push_back(p.pictures); });
+  const PackReport report =
+      pack_folder(folder / "in", folder / "out", options, [&](const PackProgress& p) {
+        done.push_back(p.pictures);
+      });
   CHECK(done == std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7});
   CHECK(report.found == 7);
   CHECK(report.packed == 6);
@@ -125,18 +139,20 @@ TEST_CASE("options choose captions and digits, and the default size gives every 
                     Contains("expected 1 to 100"));
   CHECK_THROWS_WITH(pack_folder(folder / "absent", folder / "out", {}), Contains("cannot be read"));
   fs::create_directories(folder / "empty");
-  CHECK_THROWS_WITH(pack_folder(folder / "empty", folder / "out", {}), Contains("no jpg, jpeg, png"));
+  CHECK_THROWS_WITH(pack_folder(folder / "empty", folder / "out", {}),
+                    Contains("no jpg, jpeg, png"));
 }
 
 TEST_CASE("a transparent ground becomes white, and opaque pictures stay as they are") {
   const TempDir folder;
-  cv::Mat picture(4, 4, CV_8UC4, cv::Scalar(10, 20, 200, 0));  // BGRA
-  picture.at<cv::Vec4b>(1, 2) = {10, 20, 200, 255};
-  picture.at<cv::Vec4b>(3, 3) = {0, 0, 0, 51};
-  fs::create_directories(folder / "in");
-  REQUIRE(cv::imwrite(folder / "in/clear.png", picture));
-  cv::Mat opaque(4, 4, CV_8UC4, cv::Scalar(10, 20, 200, 255));
-  REQUIRE(cv::imwrite(folder / "in/opaque.png", opaque));
+  std::vector<uint8_t> picture;
+  for (int i = 0; i < 16; ++i) picture.insert(picture.end(), {200, 20, 10, 0});
+  picture[4 * (1 * 4 + 2) + 3] = 255;
+  const std::vector<uint8_t> black = {0, 0, 0, 51};
+  std::copy(black.begin(), black.end(), picture.begin() + 4 * (3 * 4 + 3));
+  write_file_atomically(folder / "in/clear.png", rgba_png(picture, 4, 4));
+  for (size_t i = 3; i < picture.size(); i += 4) picture[i] = 255;
+  write_file_atomically(folder / "in/opaque.png", rgba_png(picture, 4, 4));
   PackOptions options;
   options.white_ground = true;
   options.samples_per_shard = 10;
@@ -159,7 +175,8 @@ TEST_CASE("packed shards load, and the check finds nothing wrong with them") {
   const TempDir folder;
   for (int i = 0; i < 20; ++i) {
     const std::string path = folder / "in/" + std::to_string(i);
-    write_file_atomically(path + ".png", encode_png(plain_picture(4, 4, static_cast<uint8_t>(i), 0, 0)));
+    write_file_atomically(path + ".png",
+                          encode_png(plain_picture(4, 4, static_cast<uint8_t>(i), 0, 0)));
     write_file_atomically(path + ".txt", "number " + std::to_string(i));
   }
   pack_folder(folder / "in", folder / "out", {});

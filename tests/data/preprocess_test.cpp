@@ -30,7 +30,9 @@ TransformConfig step(TransformKind kind, const Sizes& size = {}) {
 const TransformConfig kToTensor;
 
 /// No draw is expected.
-uint32_t no_draws() { throw std::logic_error("a deterministic transform drew a number"); }
+uint32_t no_draws() {
+  throw std::logic_error("a deterministic transform drew a number");
+}
 
 }  // namespace
 
@@ -39,9 +41,11 @@ TEST_CASE("given the same random bits, crops are torchvision's") {
   for (const auto& entry : crops["boxes"]) {
     std::mt19937 random(entry["seed"].get<uint32_t>());
     INFO(entry.dump());
-    const CropBox box = random_resized_crop_box(entry["width"], entry["height"],
+    const CropBox box = random_resized_crop_box(entry["width"],
+                                                entry["height"],
                                                 entry["scale"].get<Doubles>(),
-                                                entry["ratio"].get<Doubles>(), std::ref(random));
+                                                entry["ratio"].get<Doubles>(),
+                                                std::ref(random));
     const auto expected = entry["box"].get<std::vector<int>>();
     CHECK(box == CropBox{expected[0], expected[1], expected[2], expected[3]});
   }
@@ -51,15 +55,16 @@ TEST_CASE("resized and centre-cropped sizes are torchvision's") {
   const auto crops = data_json("crops.json");
   for (const auto& entry : crops["sizes"]) {
     INFO(entry.dump());
-    const CropBox size =
-        resized_size(entry["width"], entry["height"], entry["size"].get<Sizes>());
+    const CropBox size = resized_size(entry["width"], entry["height"], entry["size"].get<Sizes>());
     CHECK(std::vector<int>{size.width, size.height} == entry["out"].get<std::vector<int>>());
   }
   for (const auto& entry : crops["centres"]) {
     INFO(entry.dump());
     const Sizes size = entry["size"];
     const CropBox box = center_crop_box(entry["width"], entry["height"], size);
-    CHECK(box == CropBox{entry["left"], entry["top"], static_cast<int>(size.back()),
+    CHECK(box == CropBox{entry["left"],
+                         entry["top"],
+                         static_cast<int>(size.back()),
                          static_cast<int>(size.front())});
   }
 }
@@ -69,8 +74,8 @@ TEST_CASE("random crops cover shares, aspects and places evenly") {
   double share = 0, log_aspect = 0, place = 0, lowest = 1, highest = 0;
   constexpr int kDraws = 20000, kWidth = 4000, kHeight = 3000;
   for (int i = 0; i < kDraws; ++i) {
-    const CropBox box = random_resized_crop_box(kWidth, kHeight, {0.1, 0.5}, {0.8, 1.25},
-                                                std::ref(random));
+    const CropBox box =
+        random_resized_crop_box(kWidth, kHeight, {0.1, 0.5}, {0.8, 1.25}, std::ref(random));
     const double area = 1.0 * box.width * box.height / (kWidth * kHeight);
     share += area / kDraws;
     lowest = std::min(lowest, area);
@@ -108,8 +113,7 @@ TEST_CASE("a flip happens with its probability") {
     const Preprocess preprocess({flip, kToTensor});
     int flipped = 0;
     for (int i = 0; i < 4000; ++i) {
-      const Image out =
-          preprocess.apply(image, SampleRandom(0, 0, "s", std::to_string(i), 0));
+      const Image out = preprocess.apply(image, SampleRandom(0, 0, "s", std::to_string(i), 0));
       flipped += out.pixels[0] == 0 ? 1 : 0;
     }
     // Five standard deviations: sqrt(4000 p (1 - p)) is at most 31.6.
@@ -119,10 +123,10 @@ TEST_CASE("a flip happens with its probability") {
 
 TEST_CASE("transforms follow each other in the order of the config") {
   const Image image = busy_picture(30, 20);
-  const Preprocess crop_first({step(TransformKind::CenterCrop, {10}),
-                               step(TransformKind::Resize, {8}), kToTensor});
-  const Preprocess resize_first({step(TransformKind::Resize, {8}),
-                                 step(TransformKind::CenterCrop, {10}), kToTensor});
+  const Preprocess crop_first(
+      {step(TransformKind::CenterCrop, {10}), step(TransformKind::Resize, {8}), kToTensor});
+  const Preprocess resize_first(
+      {step(TransformKind::Resize, {8}), step(TransformKind::CenterCrop, {10}), kToTensor});
   const Image small = crop_first.apply(image, no_draws);
   CHECK(small.width == 8);
   CHECK(small.height == 8);
@@ -130,7 +134,8 @@ TEST_CASE("transforms follow each other in the order of the config") {
   CHECK(padded.width == 10);
   CHECK(padded.height == 10);
   CHECK(padded.pixels[0] == 0);
-  const Image wide = Preprocess({step(TransformKind::Resize, {5, 9}), kToTensor}).apply(image, no_draws);
+  const Image wide =
+      Preprocess({step(TransformKind::Resize, {5, 9}), kToTensor}).apply(image, no_draws);
   CHECK(wide.width == 9);
   CHECK(wide.height == 5);
 }
@@ -139,7 +144,8 @@ TEST_CASE("a picture becomes planes of value / 255") {
   Image image{2, 1, {0, 51, 255, 1, 2, 3}};
   std::vector<float> planes(6);
   write_planes(image, planes.data());
-  CHECK(planes == std::vector<float>{0, 1.0F / 255.0F, 51.0F / 255.0F, 2.0F / 255.0F, 1, 3.0F / 255.0F});
+  CHECK(planes ==
+        std::vector<float>{0, 1.0F / 255.0F, 51.0F / 255.0F, 2.0F / 255.0F, 1, 3.0F / 255.0F});
 }
 
 TEST_CASE("preprocessing that cannot work is refused with the remedy") {
@@ -167,10 +173,11 @@ TEST_CASE("preprocessing that cannot work is refused with the remedy") {
 }
 
 TEST_CASE("each part of a draw's address changes it, and nothing else does") {
-  const auto first = [](int64_t seed, int64_t epoch, const char* shard, const char* key, int64_t ordinal) {
-    SampleRandom random(seed, epoch, shard, key, ordinal);
-    return std::vector<uint32_t>{random(), random()};
-  };
+  const auto first =
+      [](int64_t seed, int64_t epoch, const char* shard, const char* key, int64_t ordinal) {
+        SampleRandom random(seed, epoch, shard, key, ordinal);
+        return std::vector<uint32_t>{random(), random()};
+      };
   const auto base = first(1, 2, "a", "b", 3);
   CHECK(first(1, 2, "a", "b", 3) == base);
   CHECK(base[0] != base[1]);

@@ -22,7 +22,7 @@ TEST_CASE("the check names what is wrong with each shard") {
   Members members = tiny_members(1, 4);
   members[0].second = "no picture";
   members[2].first = tiny_key(1, 1) + ".gif";
-  members.erase(members.begin() + 7);                               // the caption of 1.3
+  members.erase(members.begin() + 7);                                // the caption of 1.3
   members.emplace_back(tiny_key(0, 2) + ".png", members[4].second);  // a key of shard 0, no caption
   members.emplace_back(tiny_key(0, 2) + ".png", "again");
   write_tar(folder / "shards/00001.tar", members);
@@ -68,8 +68,9 @@ TEST_CASE("the check names what is wrong with each shard") {
   CHECK(describe_check(check_shards(options)) == describe_check(report));
   std::string text;
   for (const std::string& line : describe_check(report)) text += line + "\n";
-  CHECK_THAT(text, Contains("00001.tar: 5 samples, 3 usable: 1 without picture, 1 broken pictures, "
-                            "2 without caption, 1 repeated keys, 1 repeated members"));
+  CHECK_THAT(text,
+             Contains("00001.tar: 5 samples, 3 usable: 1 without picture, 1 broken pictures, "
+                      "2 without caption, 1 repeated keys, 1 repeated members"));
   CHECK_THAT(text, Contains("000040001: its image embedding is all zero"));
   CHECK_THAT(text, Contains("6 shards, 1 of them without fault"));
   CHECK_THAT(text, Contains("1 of 6 embedding files are for none of these shards"));
@@ -79,10 +80,12 @@ TEST_CASE("embeddings inside the shards are checked, too") {
   const TempDir folder;
   Members members = tiny_members(0, 3);
   const std::vector<float> values = {1, 2, 3, 4};
-  members.insert(members.begin() + 2, {tiny_key(0, 0) + ".img_emb.npy", format_npy_float32({2}, values.data())});
+  members.insert(members.begin() + 2,
+                 {tiny_key(0, 0) + ".img_emb.npy", format_npy_float32({2}, values.data())});
   members.insert(members.begin() + 5, {tiny_key(0, 1) + ".img_emb.npy", "no array"});
   write_tar(folder / "00000.tar", members);
-  const CheckReport report = check_shards({.urls = {folder / "00000.tar"}, .embeddings_in_tar = true});
+  const CheckReport report =
+      check_shards({.urls = {folder / "00000.tar"}, .embeddings_in_tar = true});
   CHECK(report.shards[0].image.missing == 2);
   CHECK(report.usable() == 1);
   CHECK(report.image_row_shape == std::vector<int64_t>{2});

@@ -28,7 +28,9 @@ DecoderDataConfig range_config(int64_t start, int64_t end) {
   return config;
 }
 
-void touch(const std::string& path) { std::ofstream(path) << "x"; }
+void touch(const std::string& path) {
+  std::ofstream(path) << "x";
+}
 
 }  // namespace
 
@@ -123,7 +125,8 @@ TEST_CASE("a shard's number is read from its file name") {
 
 TEST_CASE("of ten million shards only the existing become urls, with one line for the rest") {
   const TempDir folder;
-  for (const char* name : {"000003.tar", "000001.tar", "3.tar", "x.tar", "000002.txt", "9999999.tar"}) {
+  for (const char* name :
+       {"000003.tar", "000001.tar", "3.tar", "x.tar", "000002.txt", "9999999.tar"}) {
     touch(folder / name);
   }
   DecoderDataConfig config;  // 0 .. 9999999
@@ -140,8 +143,8 @@ TEST_CASE("of ten million shards only the existing become urls, with one line fo
     }
   }
   std::sort(urls.begin(), urls.end());
-  CHECK(urls == std::vector<std::string>{folder / "000001.tar", folder / "000003.tar",
-                                         folder / "9999999.tar"});
+  CHECK(urls == std::vector<std::string>{
+                    folder / "000001.tar", folder / "000003.tar", folder / "9999999.tar"});
   CHECK(log.lines().size() <= 3);
   CHECK(log.count("shards are absent") >= 1);
 }

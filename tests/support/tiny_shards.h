@@ -56,8 +56,10 @@ inline Members tiny_members(int64_t shard, int64_t rows, int side = 4) {
   Members members;
   for (int64_t row = 0; row < rows; ++row) {
     const std::string key = tiny_key(shard, row);
-    members.emplace_back(key + ".png", encode_png(plain_picture(side, side, static_cast<uint8_t>(row),
-                                                                static_cast<uint8_t>(shard), 7)));
+    members.emplace_back(
+        key + ".png",
+        encode_png(
+            plain_picture(side, side, static_cast<uint8_t>(row), static_cast<uint8_t>(shard), 7)));
     members.emplace_back(key + ".txt", "caption " + key + "\n");
   }
   return members;
@@ -78,7 +80,10 @@ inline void write_tiny_embeddings(const std::string& path,
 
 /// Shards 0 .. shards-1 in FOLDER/shards/00000.tar and so on, and their image embeddings in
 /// FOLDER/img_emb/img_emb_00000.npy.
-inline void write_tiny_shards(const std::string& folder, int64_t shards, int64_t rows, int side = 4) {
+inline void write_tiny_shards(const std::string& folder,
+                              int64_t shards,
+                              int64_t rows,
+                              int side = 4) {
   std::filesystem::create_directories(folder + "/shards");
   std::filesystem::create_directories(folder + "/img_emb");
   for (int64_t shard = 0; shard < shards; ++shard) {

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT
+#include "data/open_batch.h"
+
+#include <ATen/ops/empty.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "data/preprocess.h"
+
+namespace dalle2 {
+namespace {
+
+at::Tensor empty_like_rows(int64_t batch_size, const EmbeddingRow& row) {
+  if (!row.rows) return {};
+  std::vector<int64_t> shape = row.rows->row_shape();
+  shape.insert(shape.begin(), batch_size);
+  return at::empty(shape, at::kFloat);
+}
+
+void write_embedding(const EmbeddingRow& row, int64_t place, const at::Tensor& out) {
+  if (row.rows) row.rows->copy_row(row.row, out.data_ptr<float>() + place * row.rows->row_numel());
+}
+
+}  // namespace
+
+OpenBatch::OpenBatch(int64_t batch_size, const Image& picture, const Candidate& first)
+    : width(picture.width), height(picture.height) {
+  batch.images = at::empty({batch_size, 3, height, width}, at::kFloat);
+  batch.image_embeds = empty_like_rows(batch_size, first.image_embed);
+  batch.text_encodings = empty_like_rows(batch_size, first.text_encoding);
+}
+
+int64_t OpenBatch::add(const Image& picture, Candidate& candidate, const std::string& split) {
+  if (picture.width != width || picture.height != height) {
+    throw DataError(
+        "{}: the pictures of a batch differ in size: \"{}\" is {} x {}, \"{}\" is {} x {} pixels.\n"
+        "  Let /data/preprocessing end in one size: add \"Resize\": {{\"size\": S}} and "
+        "\"CenterCrop\": {{\"size\": S}}, or RandomResizedCrop, before ToTensor.",
+        split,
+        batch.keys.front(),
+        width,
+        height,
+        candidate.key,
+        picture.width,
+        picture.height);
+  }
+  batch.keys.push_back(candidate.key);
+  batch.captions.push_back(std::move(candidate.caption));
+  return added++;
+}
+
+void OpenBatch::write(int64_t place, const Image& picture, const Candidate& candidate) const {
+  const int64_t numel = int64_t{3} * picture.width * picture.height;
+  write_planes(picture, batch.images.data_ptr<float>() + place * numel);
+  write_embedding(candidate.image_embed, place, batch.image_embeds);
+  write_embedding(candidate.text_encoding, place, batch.text_encodings);
+}
+
+void OpenBatch::close(int64_t position, DropLog&& drops_before) {
+  batch.position = position;
+  drops = std::move(drops_before);
+  closed = true;
+}
+
+Batch OpenBatch::take() {
+  for (at::Tensor* tensor : {&batch.images, &batch.image_embeds, &batch.text_encodings}) {
+    if (tensor->defined()) *tensor = tensor->narrow(0, 0, added);
+  }
+  return std::move(batch);
+}
+
+}  // namespace dalle2
