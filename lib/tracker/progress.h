@@ -30,9 +30,9 @@ struct ProgressOptions {
   double live_interval_seconds = 0.1;
   double plain_interval_seconds = 10;
   /// Seconds on a clock that never goes back (tests give their own).
-  std::function<double()> clock;
+  std::function<double()> clock = nullptr;
   /// Where lines go; the default is log_live and log_info("train").
-  std::function<void(const std::string&)> show_live, print_plain;
+  std::function<void(const std::string&)> show_live = nullptr, print_plain = nullptr;
 };
 
 class Progress {

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: MIT
+#include "command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <utility>
+
+namespace dalle2 {
+namespace {
+
+/// A subcommand: its options live in the closure until they are parsed, then `run` is called.
+using Runner = std::function<ExitCode()>;
+
+template <class T>
+std::shared_ptr<T> options_of() {
+  return std::make_shared<T>();
+}
+
+Runner add_train(CLI::App& app) {
+  auto o = options_of<TrainCommand>();
+  app.add_option("--config,--config_file",
+                 o->config_path,
+                 "Training file (JSON): decoder, prior or vae by its root key")
+      ->type_name("FILE");
+  app.add_option("--set",
+                 o->overrides,
+                 "Override a key of the file, e.g. --set /train/lr=3e-4 (repeatable)")
+      ->type_name("/POINTER=VALUE")
+      ->allow_extra_args(false);
+  app.add_flag("--strict", o->strict, "Treat warnings about the file as errors");
+  app.add_flag("--dry-run",
+               o->dry_run,
+               "Validate, find the shards, build the model, print sizes; train and write nothing");
+  app.add_flag(
+      "--dump-config", o->dump_config, "Print the effective config with every default, and stop");
+  app.add_flag("--quiet", o->quiet, "No progress line");
+  return [o] {
+    if (o->config_path.empty()) {
+      throw ConfigError(
+          "no --config: give a training file, e.g. dalle2-train --config configs/decoder.json\n"
+          "  or a command: sample, inspect, convert, schema, shards. `dalle2-train --help` lists "
+          "all.");
+    }
+    return run_train(*o);
+  };
+}
+
+Runner add_sample(CLI::App& app) {
+  auto o = options_of<SampleCommand>();
+  app.add_option("--checkpoint",
+                 o->checkpoint_path,
+                 "checkpoint.pth or model.pth, ours or of dalle2-pytorch")
+      ->required()
+      ->type_name("FILE");
+  app.add_option(
+         "--config", o->config_path, "Training file, for a checkpoint that carries no config")
+      ->type_name("FILE");
+  app.add_option("--image-embeds", o->image_embeds_path, "Image embeddings, .npy [N, D]")
+      ->type_name("NPY");
+  app.add_option("--text-encodings", o->text_encodings_path, "Text encodings, .npy [N, L, D]")
+      ->type_name("NPY");
+  app.add_option("--num", o->num, "How many images (unconditional decoders)")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  app.add_option(
+         "--cond-scale", o->cond_scale, "Classifier-free guidance, one scale or one for each unet")
+      ->type_name("X")
+      ->capture_default_str();
+  app.add_option("--timesteps",
+                 o->timesteps,
+                 "Sampling steps of every sampled unet (default: the config's)")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  app.add_option(
+         "--sampler", o->sampler, "auto (the config's), ddpm, ddim or dpmpp (DPM-Solver++ 2M)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "ddpm", "ddim", "dpmpp"}));
+  app.add_option("--cfg-rescale",
+                 o->cfg_rescale,
+                 "Rescale of guided predictions, 0 (off) to 1 (Lin et al. 2023)")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--init-noise",
+                 o->init_noise_paths,
+                 "Starting noise, .npy [N, C, H, W]; again for each further stage, in order")
+      ->type_name("NPY")
+      ->allow_extra_args(false);
+  app.add_option("--seed", o->seed, "Seed of the noise")->capture_default_str();
+  app.add_flag("!--no-ema", o->use_ema, "Use the live weights, not the averaged ones");
+  app.add_option("--device", o->device, "cpu or cuda")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option("--batch-size", o->batch_size, "Images sampled at once")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option(
+         "--start-unet", o->start_unet, "First stage to sample, from 1; later ones need --image")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--stop-unet", o->stop_unet, "Last stage to sample")->check(CLI::PositiveNumber);
+  app.add_option(
+         "--image",
+         o->image_path,
+         "Low-resolution input of --start-unet: a picture, a folder of them, or .npy [N, C, H, W]")
+      ->type_name("PATH");
+  app.add_option("--inpaint-image", o->inpaint_image_path, "Picture to complete (RePaint)")
+      ->type_name("PATH");
+  app.add_option("--inpaint-mask",
+                 o->inpaint_mask_path,
+                 "Its mask: white keeps the picture, black is drawn anew")
+      ->type_name("PATH");
+  app.add_option(
+         "--inpaint-resample-times", o->inpaint_resample_times, "RePaint repeats of each step")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--out", o->out_folder, "Folder for 0000.png ... and samples.npy")
+      ->required()
+      ->type_name("DIR");
+  return [o] {
+    run_sample(*o);
+    return ExitCode::kDone;
+  };
+}
+
+Runner add_inspect(CLI::App& app) {
+  auto o = options_of<InspectCommand>();
+  app.add_option("file", o->path, ".pth or .safetensors")->required();
+  app.add_flag("--json", o->json, "One JSON object instead of a table");
+  return [o] {
+    run_inspect(*o);
+    return ExitCode::kDone;
+  };
+}
+
+Runner add_convert(CLI::App& app) {
+  auto o = options_of<ConvertCommand>();
+  app.add_option("in", o->in_path, ".pth or .safetensors")->required();
+  app.add_option("out", o->out_path, ".pth or .safetensors")->required();
+  app.add_flag("--ema", o->ema, "Averaged weights only");
+  return [o] {
+    run_convert(*o);
+    return ExitCode::kDone;
+  };
+}
+
+Runner add_schema(CLI::App& app) {
+  auto kind = options_of<std::string>();
+  app.add_option("kind", *kind, "decoder, prior or vae")->required();
+  return [kind] {
+    run_schema(*kind);
+    return ExitCode::kDone;
+  };
+}
+
+Runner add_shards_demo(CLI::App& app) {
+  auto o = options_of<ShardsDemoCommand>();
+  app.add_option("--out", o->out_folder, "Folder for the shards, embeddings and the held-out split")
+      ->required()
+      ->type_name("DIR");
+  app.add_option("--num", o->num, "Images")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--image-size", o->image_side, "Side of the images, pixels")
+      ->capture_default_str()
+      ->check(CLI::Range(16, 1024));
+  app.add_option("--seed", o->seed, "Seed of the drawings")->capture_default_str();
+  return [o] {
+    run_shards_demo(*o);
+    return ExitCode::kDone;
+  };
+}
+
+Runner add_shards_make(CLI::App& app) {
+  auto o = options_of<ShardsMakeCommand>();
+  app.add_option("--from",
+                 o->from_folder,
+                 "Folder of images with same-named .txt captions (searched recursively)")
+      ->required()
+      ->type_name("DIR");
+  app.add_option("--out", o->out_folder, "Folder for the shards")->required()->type_name("DIR");
+  app.add_option(
+         "--per-shard", o->per_shard, "Samples in a shard (default: a tenth of all, 1000 at most)")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--white-ground", o->white_ground, "Lay transparent pictures on white");
+  app.add_flag("--need-captions", o->need_captions, "Leave pictures without a caption out");
+  app.add_flag("--first-line", o->first_line_only, "Take only the first line of a caption file");
+  return [o] { return run_shards_make(*o); };
+}
+
+Runner add_shards_check(CLI::App& app) {
+  auto o = options_of<ShardsCheckCommand>();
+  app.add_option("shards",
+                 o->url,
+                 "Folder of tars, a path with braces {000..009}, or one with {} and --last")
+      ->required();
+  app.add_option("--first", o->first_shard, "First shard number of a path with {}")
+      ->capture_default_str();
+  app.add_option("--last", o->last_shard, "Last shard number of a path with {}");
+  app.add_flag(
+      "--in-tar", o->embeddings_in_tar, "Image embeddings are inside the shards (KEY.img_emb.npy)");
+  app.add_option("--img-embeddings", o->img_embeddings, "Folder of image embeddings (.npy)")
+      ->type_name("DIR");
+  app.add_option("--text-embeddings", o->text_embeddings, "Folder of text encodings (.npy)")
+      ->type_name("DIR");
+  app.add_option("--shard-width", o->shard_width, "Digits of a shard number")
+      ->capture_default_str();
+  app.add_option("--index-width", o->index_width, "Digits at the end of a key that name the row")
+      ->capture_default_str();
+  return [o] {
+    run_shards_check(*o);
+    return ExitCode::kDone;
+  };
+}
+
+Runner add_shards_score(CLI::App& app) {
+  auto o = options_of<DemoScoreCommand>();
+  app.add_option("--drawn", o->drawn_folder, "Folder that `sample` wrote")
+      ->required()
+      ->type_name("DIR");
+  app.add_option("--heldout", o->heldout_folder, "heldout/ folder that `shards demo` wrote")
+      ->required()
+      ->type_name("DIR");
+  app.add_option("--grid", o->grid_path, "Picture of what was asked for and what was drawn")
+      ->required()
+      ->type_name("PNG");
+  return [o] {
+    run_demo_score(*o);
+    return ExitCode::kDone;
+  };
+}
+
+}  // namespace
+
+int run_command_line(int argc, char** argv) {
+  CLI::App app{"Trains DALLE2-style image generators: diffusion decoders from webdataset shards."};
+  app.name("dalle2-train");
+  app.set_version_flag("--version", program_version_text());
+  app.get_formatter()->column_width(34);
+  app.footer(
+      "Exit codes: 0 done, 1 failed, 2 usage or config, 3 data, 4 non-finite loss, 5 out of memory "
+      "or disk,\n"
+      "6 peer or network, 75 stopped by a signal after saving (run it again to go on).");
+
+  std::vector<std::pair<CLI::App*, Runner>> commands;
+  const auto command =
+      [&](CLI::App& parent, const char* name, const char* text, Runner (*add)(CLI::App&)) {
+        CLI::App* sub = parent.add_subcommand(name, text);
+        commands.emplace_back(sub, add(*sub));
+      };
+  const Runner train = add_train(app);
+  command(app, "sample", "Draw images from a checkpoint", add_sample);
+  command(app, "inspect", "List what a checkpoint holds", add_inspect);
+  command(app, "convert", "Convert between .pth and .safetensors", add_convert);
+  command(app, "schema", "Print the JSON Schema of a training file", add_schema);
+  CLI::App* shards = app.add_subcommand("shards", "Make, check and draw webdataset shards");
+  shards->require_subcommand(1);
+  command(*shards, "demo", "Draw captioned shapes with a known truth", add_shards_demo);
+  command(*shards, "make", "Pack a folder of images and captions", add_shards_make);
+  command(*shards, "check", "Verify shards, and against their embeddings", add_shards_check);
+  command(*shards,
+          "score",
+          "Compare drawings of the demo's held-out prompts with what was asked",
+          add_shards_score);
+  app.require_subcommand(0, 1);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // CLI11 prints help and version itself, with code 0; all else is a usage error.
+    return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::kConfig);
+  }
+  listen_for_stop_signals();
+  for (const auto& [sub, run] : commands) {
+    if (sub->parsed()) return static_cast<int>(run());
+  }
+  return static_cast<int>(train());
+}
+
+}  // namespace dalle2

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+// dalle2-train: trains the parts of a DALLE2 system from a JSON file.
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "command_line.h"
+
+namespace {
+
+constexpr int kErrorLines = 60;
+
+/// Errors of libraries can carry a page of stack frames; what a person needs stands first.
+std::string first_lines(const std::string& text, int lines) {
+  size_t end = 0;
+  for (int i = 0; i < lines; ++i) {
+    end = text.find('\n', end);
+    if (end == std::string::npos) return text;
+    ++end;
+  }
+  return text.substr(0, end) + "...";
+}
+
+int fail(dalle2::ExitCode code, const std::string& message) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "error: %s\n", first_lines(message, kErrorLines - 1).c_str());
+  return static_cast<int>(code);
+}
+
+bool is_out_of_memory(const std::string& message) {
+  return message.find("out of memory") != std::string::npos ||
+         message.find("not enough memory") != std::string::npos;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using dalle2::ExitCode;
+  try {
+    return dalle2::run_command_line(argc, argv);
+  } catch (const dalle2::Error& error) {
+    return fail(error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(ExitCode::kResource,
+                "out of memory: lower data.batch_size or train.max_batch_size");
+  } catch (const std::exception& error) {
+    const std::string message = error.what();
+    if (is_out_of_memory(message)) {
+      return fail(ExitCode::kResource,
+                  message + "\n  Lower data.batch_size, or set train.max_batch_size.");
+    }
+    return fail(ExitCode::kFailed, message);
+  }
+}

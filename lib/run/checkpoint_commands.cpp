@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+#include <cstdio>
+
+#include "base/log.h"
+#include "checkpoint/convert.h"
+#include "checkpoint/inspect.h"
+#include "config/run_config.h"
+#include "run/commands.h"
+
+namespace dalle2 {
+
+void run_inspect(const InspectCommand& command) {
+  const Inspection inspection = inspect_file(command.path);
+  const std::string text = command.json ? inspection_json(inspection) : inspection_text(inspection);
+  std::printf("%s\n", text.c_str());
+}
+
+void run_convert(const ConvertCommand& command) {
+  const ConvertReport report = convert_checkpoint(
+      command.in_path, command.out_path, command.ema ? Weights::kAveraged : Weights::kAll);
+  for (const std::string& path : report.replaced) {
+    log_warning("ckpt", "{}: an object of an unknown class, kept as text", path);
+  }
+  std::printf("%s -> %s, %zu tensors\n",
+              command.in_path.c_str(),
+              command.out_path.c_str(),
+              report.tensor_count);
+}
+
+void run_schema(const std::string& kind) {
+  std::printf("%s\n", config_schema(kind).c_str());
+}
+
+}  // namespace dalle2

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT
+// What the command line can do: one options struct and one function a subcommand. Each function
+// prints its result on stdout and throws an Error (base/error.h) that apps/ turns into the exit
+// code.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace dalle2 {
+
+/// dalle2-train --config F
+struct TrainCommand {
+  std::string config_path;
+  std::vector<std::string> overrides;  ///< "/train/lr=3e-4"
+  bool strict = false;                 ///< warnings about the config are errors
+  bool dry_run = false;
+  bool dump_config = false;
+  bool quiet = false;  ///< no progress line
+};
+
+/// dalle2-train sample
+struct SampleCommand {
+  std::string checkpoint_path;
+  std::optional<std::string> config_path;          ///< for a checkpoint that carries no config
+  std::optional<std::string> image_embeds_path;    ///< .npy [N, D]
+  std::optional<std::string> text_encodings_path;  ///< .npy [N, L, D]
+  std::optional<int64_t> num;                      ///< images, unconditional only
+  std::vector<double> cond_scale = {1.0};          ///< one, or one for each unet
+  std::optional<int64_t> timesteps;
+  std::string sampler = "auto";  ///< auto, ddpm, ddim, dpmpp
+  double cfg_rescale = 0.0;
+  std::vector<std::string> init_noise_paths;  ///< .npy [N, C, H, W], one for each sampled stage
+  int64_t seed = 0;
+  bool use_ema = true;
+  std::string device = "cpu";
+  int64_t batch_size = 8;  ///< images sampled at once
+  int64_t start_unet = 1;
+  std::optional<int64_t> stop_unet;
+  std::optional<std::string> image_path;  ///< start_unet > 1: picture, folder or .npy
+  std::optional<std::string> inpaint_image_path, inpaint_mask_path;
+  int64_t inpaint_resample_times = 5;
+  std::string out_folder;
+};
+
+struct InspectCommand {
+  std::string path;
+  bool json = false;
+};
+
+struct ConvertCommand {
+  std::string in_path, out_path;
+  bool ema = false;  ///< averaged weights only
+};
+
+struct ShardsDemoCommand {
+  std::string out_folder;
+  int64_t num = 4000;       ///< training images
+  int64_t image_side = 64;  ///< pixels
+  uint64_t seed = 0;
+};
+
+struct ShardsMakeCommand {
+  std::string from_folder, out_folder;
+  int64_t per_shard = 0;         ///< 0: a tenth of all, 1000 at most
+  bool white_ground = false;     ///< behind transparent pictures
+  bool need_captions = false;    ///< leave pictures without a caption out
+  bool first_line_only = false;  ///< of a caption
+};
+
+struct ShardsCheckCommand {
+  std::string url;  ///< like data.webdataset_base_url, or a folder of tars
+  std::optional<std::string> img_embeddings, text_embeddings;
+  bool embeddings_in_tar = false;
+  int64_t first_shard = 0;
+  std::optional<int64_t> last_shard;  ///< for an url with {}
+  int64_t shard_width = 6, index_width = 4;
+};
+
+/// Scores drawings of the held-out demo prompts and writes the grid "asked for / drawn".
+struct DemoScoreCommand {
+  std::string drawn_folder;    ///< what `sample` wrote
+  std::string heldout_folder;  ///< what `shards demo` wrote
+  std::string grid_path;
+};
+
+/// Trains. @return kDone, or kStopped after a signal, as run_shards_make does
+ExitCode run_train(const TrainCommand& command);
+void run_sample(const SampleCommand& command);
+void run_inspect(const InspectCommand& command);
+void run_convert(const ConvertCommand& command);
+void run_schema(const std::string& kind);
+void run_shards_demo(const ShardsDemoCommand& command);
+ExitCode run_shards_make(const ShardsMakeCommand& command);
+void run_shards_check(const ShardsCheckCommand& command);
+void run_demo_score(const DemoScoreCommand& command);
+
+/// "0.1.0 (LibTorch 2.11.0)"
+std::string program_version_text();
+
+/// Lets SIGTERM, SIGINT and SIGUSR1/2 ask for a stop after saving.
+void listen_for_stop_signals();
+
+}  // namespace dalle2

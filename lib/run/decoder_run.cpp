@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: MIT
+#include "run/decoder_run.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/log.h"
+#include "base/stop_signal.h"
+#include "base/text.h"
+#include "base/timer.h"
+#include "optim/random.h"
+#include "run/pictures.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr int64_t kLogEveryIterations = 10;
+
+LogRecord per_unet(const std::vector<int64_t>& unets, const char* what, const auto& value_of) {
+  LogRecord record;
+  for (const int64_t unet : unets)
+    record.emplace_back(fmt::format("Unet {} {}", unet - 1, what), value_of(unet));
+  return record;
+}
+
+void append(LogRecord& record, LogRecord more) {
+  record.insert(
+      record.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+}
+
+}  // namespace
+
+ExitCode DecoderRun::run() {
+  print_start();
+  recall();
+  load_examples();
+  // A run that had reached its last epoch samples and saves once more, as the reference does.
+  while (position_.epoch < config_.train.epochs || position_.next_task != "train") {
+    if (position_.next_task == "train") train_epoch();
+    if (stopped_) return ExitCode::kStopped;
+    if (position_.next_task == "val") validate_epoch();
+    if (stopped_) return ExitCode::kStopped;
+    if (position_.next_task == "eval") position_.next_task = "sample";  // no metric is configured
+    sample_epoch();
+    if (position_.epoch < config_.train.epochs && stop_asked()) return ExitCode::kStopped;
+  }
+  log_info("train",
+           "done: {} epochs, {} samples",
+           config_.train.epochs,
+           with_commas(position_.samples_seen));
+  return ExitCode::kDone;
+}
+
+void DecoderRun::train_epoch() {
+  log_info("train", "Starting epoch {}", position_.epoch);
+  const auto loader = data_.loader("train", config_.data.batch_size, /*in_order=*/false);
+  loader->start_epoch(position_.epoch, position_.loader_position);
+  samples_at_last_save_ = position_.sample;
+  Timer timer;
+  while (std::optional<Batch> batch = loader->next()) {
+    train_batch(*batch);
+    samples_per_second_ = static_cast<double>(batch->size()) / timer.seconds();
+    timer.restart();
+    const bool first = position_.iteration == 0;
+    if (position_.iteration % kLogEveryIterations == 0) log_training();
+    ++position_.iteration;
+    if (stop_asked()) return save("train", /*is_best=*/false);
+    if (position_.sample > samples_at_last_save_ + config_.train.save_every_n_samples ||
+        (config_.train.save_immediately && first)) {
+      save_snapshot();
+      timer.restart();
+    }
+    if (config_.train.epoch_samples && position_.sample >= *config_.train.epoch_samples) break;
+  }
+  progress_.finish();
+  report_drops(*loader, "train");
+  check_losses_are_finite();
+  samples_per_epoch_ = position_.sample;
+  position_.next_task = "val";
+  position_.sample = position_.loader_position = position_.iteration = 0;
+}
+
+void DecoderRun::train_batch(const Batch& batch) {
+  const DecoderInputs inputs = to_inputs(batch, device_);
+  for (const int64_t unet : trained_unets_) {
+    // Addressed by the samples of the epoch so far, so a resumed epoch draws what it would have
+    // drawn.
+    const at::Generator random = generator(fmt::format("train unet {}", unet), position_.sample);
+    std::deque<at::Tensor>& losses = recent_losses_[static_cast<size_t>(unet - 1)];
+    losses.push_back(trainer_->step(inputs, unet, random));
+    trainer_->update(unet);
+    if (losses.size() > kLogEveryIterations) losses.pop_front();
+  }
+  position_.sample += batch.size();
+  position_.samples_seen += batch.size();
+  position_.loader_position = batch.position;
+}
+
+double DecoderRun::average_loss(int64_t unet_number) const {
+  const std::deque<at::Tensor>& losses = recent_losses_[static_cast<size_t>(unet_number - 1)];
+  if (losses.empty()) return std::nan("");
+  return at::stack(std::vector<at::Tensor>(losses.begin(), losses.end())).mean().item<double>();
+}
+
+void DecoderRun::check_losses_are_finite() const {
+  for (const int64_t unet : trained_unets_) {
+    const double loss = average_loss(unet);
+    if (recent_losses_[static_cast<size_t>(unet - 1)].empty() || std::isfinite(loss)) continue;
+    throw NonFiniteError(
+        "the loss of unet {} is {} at step {} (epoch {}, sample {})\n"
+        "  Nothing of this state was saved: the last checkpoint is from before. Lower /train/lr, "
+        "set or lower "
+        "/train/max_grad_norm, or look for damaged images and embeddings with `dalle2-train shards "
+        "check`.",
+        unet - 1,
+        loss,
+        trainer_->steps(unet),
+        position_.epoch,
+        position_.sample);
+  }
+}
+
+void DecoderRun::log_training() {
+  check_losses_are_finite();
+  LogRecord record = {{"Epoch", position_.epoch},
+                      {"Sample", position_.sample},
+                      {"Step", position_.iteration},
+                      {"Samples per second", samples_per_second_},
+                      {"Samples Seen", position_.samples_seen}};
+  if (trainer_->uses_ema()) {
+    append(record, per_unet(trained_unets_, "EMA Decay", [&](int64_t unet) {
+             return trainer_->ema_decay(unet).value();
+           }));
+  }
+  append(record, per_unet(trained_unets_, "Learning Rate", [&](int64_t unet) {
+           return trainer_->learning_rate(unet);
+         }));
+  append(record, per_unet(trained_unets_, "Grad Norm", [&](int64_t unet) {
+           return trainer_->last_grad_norm(unet).item<double>();
+         }));
+  std::vector<double> losses;
+  for (const int64_t unet : trained_unets_) losses.push_back(average_loss(unet));
+  append(record, per_unet(trained_unets_, "Training Loss", [&](int64_t unet) {
+           return average_loss(unet);
+         }));
+  tracker_.log(record, trainer_->steps(trained_unets_.front()));
+  progress_.update({.epoch = position_.epoch,
+                    .epochs = config_.train.epochs,
+                    .sample = position_.sample,
+                    .samples_per_epoch = samples_per_epoch_ > 0
+                                             ? samples_per_epoch_
+                                             : config_.train.epoch_samples.value_or(0),
+                    .losses = losses});
+}
+
+void DecoderRun::validate_epoch() {
+  progress_.pause();
+  const auto loader = data_.loader("val", config_.data.batch_size, /*in_order=*/true);
+  loader->start_epoch(position_.epoch);
+  std::vector<double> sums(static_cast<size_t>(trainer_->num_unets()), 0.0);
+  int64_t batches = 0;
+  int64_t samples = 0;
+  Timer timer;
+  while (std::optional<Batch> batch = loader->next()) {
+    const DecoderInputs inputs = to_inputs(*batch, device_);
+    for (const int64_t unet : trained_unets_) {
+      // The same draws in every epoch: the losses of two epochs then differ by the weights alone.
+      const at::Generator random = make_generator(
+          {config_.seed, fmt::format("validate unet {}", unet), /*epoch=*/0, samples}, device_);
+      sums[static_cast<size_t>(unet - 1)] +=
+          trainer_->evaluate(inputs, unet, random).loss.item<double>();
+    }
+    if (batches % kLogEveryIterations == 0) {
+      log_info("val",
+               "Epoch {}/{} Val Step {} -  Sample {} - {:.2f} samples/sec",
+               position_.epoch,
+               config_.train.epochs,
+               batches,
+               samples + batch->size(),
+               static_cast<double>(samples + batch->size()) / timer.seconds());
+    }
+    ++batches;
+    samples += batch->size();
+    if (config_.train.validation_samples && samples >= *config_.train.validation_samples) break;
+    if (stop_asked()) return save("val", /*is_best=*/false);
+  }
+  report_drops(*loader, "val");
+  log_info("val", "Rank 0 finished validation after {} steps", batches);
+  if (batches > 0) {
+    double total = 0;
+    for (const int64_t unet : trained_unets_)
+      total += sums[static_cast<size_t>(unet - 1)] /= static_cast<double>(batches);
+    validation_loss_ = total / static_cast<double>(trained_unets_.size());
+    tracker_.log(per_unet(trained_unets_,
+                          "Validation Loss",
+                          [&](int64_t unet) { return sums[static_cast<size_t>(unet - 1)]; }),
+                 trainer_->steps(trained_unets_.front()));
+  }
+  position_.next_task = "eval";
+}
+
+void DecoderRun::sample_epoch() {
+  log_info("sample", "Sampling and saving after epoch {}", position_.epoch);
+  for (auto examples = examples_.rbegin(); examples != examples_.rend(); ++examples)
+    log_samples(*examples);
+  bool is_best = false;
+  if (validation_loss_) {
+    const std::vector<double>& earlier = position_.validation_losses;
+    is_best =
+        earlier.empty() || *validation_loss_ < *std::min_element(earlier.begin(), earlier.end());
+    position_.validation_losses.push_back(*validation_loss_);
+    validation_loss_.reset();
+  }
+  save("sample", is_best);
+  position_.next_task = "train";
+  ++position_.epoch;
+}
+
+void DecoderRun::save_snapshot() {
+  progress_.pause();
+  log_info("ckpt", "Saving snapshot");
+  samples_at_last_save_ = position_.sample;
+  save("train", /*is_best=*/false);
+  for (const Examples& examples : examples_) {
+    if (examples.section == "Train Samples") log_samples(examples);
+  }
+}
+
+void DecoderRun::log_samples(const Examples& examples) {
+  const DecoderInputs inputs = to_inputs(examples.batch, device_);
+  DecoderSampleOptions options;
+  options.image_embeds = inputs.image_embeds;
+  options.text_encodings = inputs.text_encodings;
+  options.batch_size = examples.batch.size();
+  options.cond_scale = config_.train.cond_scale;
+  options.start_at_unet = trained_unets_.front();
+  options.stop_at_unet = trained_unets_.back();
+  if (options.start_at_unet > 1) options.image = inputs.images;
+  // The same noise every time, so that the pictures of two epochs show what training changed.
+  options.generator = make_generator({config_.seed, "sample " + examples.section}, device_);
+  const at::Tensor drawn =
+      trainer_->sample(options, /*use_non_ema=*/false, config_.data.batch_size).cpu();
+  const at::Tensor real =
+      resize_image_to(examples.batch.images, drawn.size(-1), std::make_pair(0.0, 1.0));
+
+  std::vector<LogImage> pairs;
+  std::vector<at::Tensor> all;
+  for (int64_t i = 0; i < drawn.size(0); ++i) {
+    const std::vector<at::Tensor> pair = {real[i], drawn[i].clamp(0, 1)};
+    all.insert(all.end(), pair.begin(), pair.end());
+    pairs.push_back({encode_png(to_picture(image_grid(pair, 2))),
+                     examples.caption_prefix + examples.batch.captions[static_cast<size_t>(i)]});
+  }
+  tracker_.log_images(pairs, examples.section, trainer_->steps(trained_unets_.front()));
+  // All pairs on one sheet, four pairs a row.
+  tracker_.log_images({{encode_png(to_picture(image_grid(all, 8))), "real | drawn, in pairs"}},
+                      examples.section + " Grid",
+                      trainer_->steps(trained_unets_.front()));
+}
+
+at::Generator DecoderRun::generator(const std::string& purpose, int64_t step) const {
+  return make_generator({config_.seed, purpose, position_.epoch, step}, device_);
+}
+
+bool DecoderRun::stop_asked() {
+  if (stop_requested() == 0 || stopped_) return stopped_;
+  stopped_ = true;
+  progress_.finish();
+  log_info("train",
+           "signal {}: saving, then stopping; run the same command again to go on",
+           stop_requested());
+  return true;
+}
+
+void DecoderRun::report_drops(const DecoderLoader& loader, const std::string& split) {
+  if (!loader.dropped().empty()) {
+    log_warning("data", "{}: left out in this epoch: {}", split, describe_drops(loader.dropped()));
+    LogRecord record;
+    for (const auto& [reason, count] : loader.dropped())
+      record.emplace_back(fmt::format("Dropped {}: {}", split, reason), count);
+    tracker_.log(record, trainer_->steps(trained_unets_.front()));
+  }
+}
+
+}  // namespace dalle2

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT
+// How a decoder run starts and what it saves; the loop is in decoder_run.cpp.
+#include <torch/types.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "base/version.h"
+#include "checkpoint/pth.h"
+#include "checkpoint/value_json.h"
+#include "run/decoder_model.h"
+#include "run/decoder_run.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr const char* kOwnState =
+    "dalle2_train";  // our own entry of a checkpoint; the reference skips it
+
+/// What the images are conditioned on, in the reference's words where it has some.
+std::string describe_conditioning(const TrainDecoderConfig& config, bool text_conditioned) {
+  std::string source;
+  if (config.decoder.unconditional) {
+    source = "no conditioning";
+  } else if (config.data.img_embeddings_url) {
+    source = "precomputed image embeddings";
+  } else {
+    source = "image embeddings from the shards";
+  }
+  if (text_conditioned) {
+    source += config.data.text_embeddings_url ? " and precomputed text embeddings"
+                                              : " and text encodings from the shards";
+  }
+  return fmt::format("Training using {}. {}",
+                     source,
+                     text_conditioned ? "conditioned on text" : "not conditioned on text");
+}
+
+Decoder make_decoder(const LoadedDecoderConfig& loaded) {
+  torch::manual_seed(static_cast<uint64_t>(loaded.config.seed));
+  return Decoder(loaded.plan);
+}
+
+Value loss_list(const std::vector<double>& losses) {
+  List list;  // of 0-d tensors, as the reference stores them
+  for (const double loss : losses) list.items.emplace_back(at::scalar_tensor(loss, at::kFloat));
+  return list;
+}
+
+}  // namespace
+
+DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, bool quiet)
+    : loaded_(loaded),
+      config_(loaded.config),
+      device_(choose_device(config_.train.device, "/train/device", /*allow_fallback=*/true)),
+      data_(config_, loaded.plan, RankInfo{}),
+      tracker_(config_.tracker, decoder_placeholders(), /*dummy=*/false),
+      progress_({.quiet = quiet, .terminal = log_is_terminal()}) {
+  Decoder decoder = make_decoder(loaded_);
+  const ParameterCount all = count_parameters(*decoder);
+  log_info("model", "Number of parameters: {} total; {} training", all.total, all.training);
+  for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) {
+    const ParameterCount own = count_parameters(*decoder->unet(unet));
+    log_info("model", "Unet {} has {} total; {} training", unet - 1, own.total, own.training);
+  }
+  trainer_ = std::make_unique<DecoderTrainer>(decoder, config_.train, device_);
+  for (int64_t unet = 1; unet <= trainer_->num_unets(); ++unet) {
+    if (trainer_->is_trained(unet)) trained_unets_.push_back(unet);
+  }
+  recent_losses_.resize(static_cast<size_t>(trainer_->num_unets()));
+}
+
+DecoderRun::~DecoderRun() = default;
+
+void DecoderRun::print_start() const {
+  log_info("train",
+           "dalle2-train {} on {}, {} threads",
+           program_version(),
+           device_.str(),
+           at::get_num_threads());
+  log_info("train", "{}", describe_conditioning(config_, loaded_.plan.text_conditioned()));
+  log_info("data",
+           "shards: {} train, {} val, {} test; batches of {}",
+           data_.num_shards("train"),
+           data_.num_shards("val"),
+           data_.num_shards("test"),
+           config_.data.batch_size);
+}
+
+void DecoderRun::recall() {
+  tracker_.init();
+  tracker_.save_config("decoder_config.json", loaded_.raw_json);
+  tracker_.add_save_metadata("config", loaded_.full_json);
+  if (!tracker_.can_recall()) return;
+  const std::vector<std::string> candidates = tracker_.recall_candidates();
+  std::optional<Value> checkpoint;
+  std::string path;
+  for (size_t i = 0; i < candidates.size() && !checkpoint; ++i) {
+    path = candidates[i];
+    try {
+      checkpoint = read_pth(path);
+    } catch (const DataError& error) {
+      if (i + 1 == candidates.size()) throw;
+      log_warning("ckpt", "{}\n  Falling back to {}", error.what(), candidates[i + 1]);
+    }
+  }
+  if (!checkpoint) return;
+  trainer_->load_state(*checkpoint, /*only_model=*/false, /*strict=*/true, path);
+
+  const Cursor root(*checkpoint, path);
+  const auto number = [&](const Cursor& at, const char* key) {
+    return at.has(key) ? at.at(key).as_int() : 0;
+  };
+  position_.epoch = number(root, "epoch");
+  position_.samples_seen = number(root, "samples_seen");
+  if (root.has("next_task")) position_.next_task = root.at("next_task").as_string();
+  if (position_.next_task == "train") position_.sample = number(root, "sample");
+  if (root.has("validation_losses")) {
+    for (size_t i = 0; i < root.at("validation_losses").size(); ++i) {
+      position_.validation_losses.push_back(root.at("validation_losses").at(i).as_double());
+    }
+  }
+  // A checkpoint of the reference does not say where its loader stood; its sample count is next
+  // best.
+  position_.loader_position = position_.sample;
+  if (const std::optional<Cursor> own = root.find(kOwnState)) {
+    position_.loader_position = number(*own, "loader_position");
+    position_.iteration = number(*own, "iteration");
+    samples_per_epoch_ = number(*own, "samples_per_epoch");
+  }
+  const std::vector<double>& losses = position_.validation_losses;
+  log_info(
+      "ckpt",
+      "Loaded model from {} on epoch {} having seen {} samples with minimum validation loss {}",
+      path,
+      position_.epoch,
+      position_.samples_seen,
+      losses.empty() ? "N/A" : fmt::format("{}", *std::min_element(losses.begin(), losses.end())));
+  log_info("ckpt",
+           "Starting training from task {} at sample {} and validation sample 0",
+           position_.next_task,
+           position_.sample);
+}
+
+void DecoderRun::load_examples() {
+  for (const auto& [split, prefix, section] : {std::tuple{"train", "Train: ", "Train Samples"},
+                                               std::tuple{"test", "Test: ", "Test Samples"}}) {
+    for (Batch& batch : data_.examples(split, config_.train.n_sample_images)) {
+      examples_.push_back({std::move(batch), prefix, section});
+    }
+  }
+}
+
+void DecoderRun::save(const std::string& next_task, bool is_best) {
+  check_losses_are_finite();
+  const int64_t sample = next_task == "train" ? position_.sample : 0;
+  const auto with_metadata = [](std::vector<std::pair<std::string, Value>> extras,
+                                const SaveMetadata& metadata) {
+    for (const auto& [key, json] : metadata) extras.emplace_back(key, value_of_json(json));
+    return extras;
+  };
+  Dict own;
+  own.set("version", program_version());
+  own.set("loader_position", next_task == "train" ? position_.loader_position : 0);
+  own.set("iteration", next_task == "train" ? position_.iteration : 0);
+  own.set("samples_per_epoch", samples_per_epoch_);
+  const std::vector<std::pair<std::string, Value>> extras = {
+      {"epoch", position_.epoch},
+      {"sample", sample},
+      {"next_task", next_task},
+      {"validation_losses", loss_list(position_.validation_losses)},
+      {"samples_seen", position_.samples_seen},
+      {kOwnState, own}};
+  tracker_.save(
+      {.is_best = is_best,
+       .is_latest = true,
+       .placeholders = {{"epoch", position_.epoch},
+                        {"sample", sample},
+                        {"next_task", next_task},
+                        {"validation_losses", position_.validation_losses},
+                        {"samples_seen", position_.samples_seen}},
+       .write_checkpoint =
+           [&](const std::string& path) {
+             write_pth(path,
+                       trainer_->state(with_metadata(extras, tracker_.checkpoint_metadata())));
+           },
+       .write_model =
+           [&](const std::string& path) {
+             write_pth(path, trainer_->model_state(with_metadata({}, tracker_.model_metadata())));
+           }});
+}
+
+}  // namespace dalle2

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+#include "run/loaders.h"
+
+#include <torch/types.h>
+
+#include "data/decoder_dataset.h"
+#include "data/shards.h"
+
+namespace dalle2 {
+
+DecoderData::DecoderData(const TrainDecoderConfig& config, const DecoderPlan& plan, RankInfo rank)
+    : config_(config) {
+  const ShardSplit shards = split_shards(config.data, config.seed, rank);
+  train_ = shard_urls(config.data, shards.train, "train");
+  val_ = shard_urls(config.data, shards.val, "val");
+  test_ = shard_urls(config.data, shards.test, "test");
+  needs_.need_image_embeds = !config.decoder.unconditional;
+  needs_.need_text_encodings = plan.text_conditioned();
+  needs_.image_embed_dim = plan.stages.front().unet.image_embed_dim;
+  if (config.decoder.unconditional) needs_.image_embed_dim.reset();
+  for (const UnetPlan& stage : plan.stages) {
+    if (stage.unet.cond_on_text_encodings.value_or(false))
+      needs_.text_embed_dim = stage.unet.text_embed_dim;
+  }
+  needs_.seed = config.seed;
+  needs_.rank = rank;
+}
+
+LoaderOptions DecoderData::options(const std::string& split,
+                                   int64_t batch_size,
+                                   bool in_order) const {
+  LoaderOptions options = needs_;
+  options.split = split;
+  options.urls = split == "train" ? train_ : split == "val" ? val_ : test_;
+  options.batch_size = batch_size;
+  options.shuffle = split == "train" && config_.data.shuffle_train && !in_order;
+  options.resample = split == "train" && config_.data.resample_train && !in_order;
+  return options;
+}
+
+std::unique_ptr<DecoderLoader> DecoderData::loader(const std::string& split,
+                                                   int64_t batch_size,
+                                                   bool in_order) const {
+  return std::make_unique<DecoderLoader>(config_.data, options(split, batch_size, in_order));
+}
+
+std::vector<Batch> DecoderData::examples(const std::string& split, int64_t count) const {
+  std::vector<Batch> batches;
+  if (count == 0) return batches;
+  DecoderDataConfig data = config_.data;
+  data.num_workers = 0;  // a handful of samples: nothing may be decoded ahead
+  DecoderLoader loader(data, options(split, count, /*in_order=*/true));
+  loader.start_epoch(0);
+  if (std::optional<Batch> batch = loader.next()) batches.push_back(std::move(*batch));
+  return batches;
+}
+
+int64_t DecoderData::count_samples(const std::string& split) const {
+  DecoderDataset dataset(config_.data, options(split, config_.data.batch_size, /*in_order=*/true));
+  dataset.start_epoch(0);
+  int64_t count = 0;
+  for (Candidate candidate; dataset.next(candidate);) ++count;
+  return count;
+}
+
+int64_t DecoderData::num_shards(const std::string& split) const {
+  return static_cast<int64_t>((split == "train" ? train_ : split == "val" ? val_ : test_).size());
+}
+
+DecoderInputs to_inputs(const Batch& batch, const at::Device& device) {
+  const auto move = [&](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.to(device, /*non_blocking=*/true) : tensor;
+  };
+  return {move(batch.images), move(batch.image_embeds), move(batch.text_encodings)};
+}
+
+}  // namespace dalle2

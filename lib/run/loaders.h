@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+// The loaders of a decoder run (data.md 1.2).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "config/run_config.h"
+#include "data/batch.h"
+#include "data/loader.h"
+#include "diffusion/decoder.h"
+
+namespace dalle2 {
+
+/// Train, validation and test shards of a rank, and what each split's loader needs of a sample.
+class DecoderData {
+ public:
+  DecoderData(const TrainDecoderConfig& config, const DecoderPlan& plan, RankInfo rank);
+
+  /// A loader over "train", "val" or "test" in batches of `batch_size`.
+  /// @param in_order keeps the order of the shards and takes each sample once, whatever the config
+  /// says
+  std::unique_ptr<DecoderLoader> loader(const std::string& split,
+                                        int64_t batch_size,
+                                        bool in_order) const;
+
+  /// The first `count` samples of a split (fewer if there are not so many; none if count is 0).
+  std::vector<Batch> examples(const std::string& split, int64_t count) const;
+
+  /// Samples a whole epoch of a split holds, counted by walking its shards without decoding
+  /// pictures.
+  int64_t count_samples(const std::string& split) const;
+  int64_t num_shards(const std::string& split) const;
+
+ private:
+  LoaderOptions options(const std::string& split, int64_t batch_size, bool in_order) const;
+
+  const TrainDecoderConfig& config_;
+  LoaderOptions needs_;
+  std::vector<std::string> train_, val_, test_;
+};
+
+/// A batch on `device`, as the decoder takes it.
+DecoderInputs to_inputs(const Batch& batch, const at::Device& device);
+
+}  // namespace dalle2

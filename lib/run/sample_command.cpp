@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: MIT
+#include <torch/types.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "base/timer.h"
+#include "io/npy.h"
+#include "optim/random.h"
+#include "run/commands.h"
+#include "run/decoder_model.h"
+#include "run/pictures.h"
+
+namespace dalle2 {
+namespace {
+
+/// Rows of everything that is given for each image have to agree.
+int64_t common_rows(const std::vector<std::pair<std::string, at::Tensor>>& inputs,
+                    std::optional<int64_t> num) {
+  std::optional<int64_t> rows = num;
+  std::string from = "--num";
+  for (const auto& [name, tensor] : inputs) {
+    if (!tensor.defined()) continue;
+    if (rows && *rows != tensor.size(0)) {
+      throw ConfigError(
+          "{} gives {} images, {} gives {}: they have to agree", from, *rows, name, tensor.size(0));
+    }
+    rows = tensor.size(0);
+    from = name;
+  }
+  return rows.value_or(1);
+}
+
+at::Tensor slice(const at::Tensor& tensor, int64_t begin, int64_t count) {
+  return tensor.defined() ? tensor.narrow(0, begin, count) : tensor;
+}
+
+/// A picture given once stands for every image.
+at::Tensor repeat_to(const at::Tensor& tensor, int64_t rows) {
+  return tensor.defined() && tensor.size(0) == 1 ? tensor.expand({rows, -1, -1, -1}) : tensor;
+}
+
+struct SampleInputs {
+  at::Tensor image_embeds, text_encodings, image, inpaint_image, inpaint_mask;
+  std::vector<at::Tensor> init_noise;
+  int64_t rows = 1;
+};
+
+SampleInputs load_inputs(const SampleCommand& command) {
+  SampleInputs inputs;
+  if (command.image_embeds_path)
+    inputs.image_embeds = load_npy_tensor(*command.image_embeds_path, 2);
+  if (command.text_encodings_path)
+    inputs.text_encodings = load_npy_tensor(*command.text_encodings_path, 3);
+  std::vector<std::pair<std::string, at::Tensor>> per_image = {
+      {"--image-embeds", inputs.image_embeds}, {"--text-encodings", inputs.text_encodings}};
+  for (const std::string& path : command.init_noise_paths) {
+    inputs.init_noise.push_back(load_npy_tensor(path, 4));
+    per_image.emplace_back("--init-noise " + path, inputs.init_noise.back());
+  }
+  const auto pictures = [&](const std::optional<std::string>& path, const char* name) {
+    const at::Tensor tensor = path ? load_pictures(*path) : at::Tensor();
+    if (tensor.defined() && tensor.size(0) > 1) per_image.emplace_back(name, tensor);
+    return tensor;
+  };
+  inputs.image = pictures(command.image_path, "--image");
+  inputs.inpaint_image = pictures(command.inpaint_image_path, "--inpaint-image");
+  at::Tensor mask = pictures(command.inpaint_mask_path, "--inpaint-mask");
+  inputs.rows = common_rows(per_image, command.num);
+  inputs.image = repeat_to(inputs.image, inputs.rows);
+  inputs.inpaint_image = repeat_to(inputs.inpaint_image, inputs.rows);
+  if (mask.defined())
+    inputs.inpaint_mask = repeat_to(mask, inputs.rows).mean(1) > 0.5;  // [N, H, W]
+  return inputs;
+}
+
+DecoderSampleOptions options_of(const SampleCommand& command) {
+  DecoderSampleOptions options;
+  options.cond_scale = command.cond_scale.size() == 1 ? OneOrMany<double>(command.cond_scale[0])
+                                                      : OneOrMany<double>(command.cond_scale);
+  options.start_at_unet = command.start_unet;
+  options.stop_at_unet = command.stop_unet;
+  options.inpaint_resample_times = command.inpaint_resample_times;
+  options.sample_timesteps = command.timesteps;
+  options.sampler = command.sampler;
+  options.cfg_rescale = command.cfg_rescale;
+  options.one_unet_in_gpu = command.device != "cpu";
+  return options;
+}
+
+void set_rows(DecoderSampleOptions& options,
+              const SampleInputs& inputs,
+              int64_t begin,
+              int64_t count,
+              const at::Device& device) {
+  const auto take = [&](const at::Tensor& tensor) {
+    return tensor.defined() ? slice(tensor, begin, count).to(device) : tensor;
+  };
+  options.image_embeds = take(inputs.image_embeds);
+  options.text_encodings = take(inputs.text_encodings);
+  options.image = take(inputs.image);
+  options.inpaint_image = take(inputs.inpaint_image);
+  options.inpaint_mask = take(inputs.inpaint_mask);
+  options.init_noise.clear();
+  for (const at::Tensor& noise : inputs.init_noise) options.init_noise.push_back(take(noise));
+  options.batch_size = count;
+}
+
+void write_samples(const at::Tensor& samples, const std::string& folder) {
+  namespace fs = std::filesystem;
+  for (int64_t i = 0; i < samples.size(0); ++i) {
+    write_png((fs::path(folder) / fmt::format("{:04}.png", i)).string(), to_picture(samples[i]));
+  }
+  const at::Tensor values = samples.contiguous();
+  write_npy_float32((fs::path(folder) / "samples.npy").string(),
+                    values.sizes().vec(),
+                    values.const_data_ptr<float>());
+}
+
+}  // namespace
+
+void run_sample(const SampleCommand& command) {
+  const at::Device device = choose_device(command.device, "--device", /*allow_fallback=*/false);
+  const SampleInputs inputs = load_inputs(command);
+  Decoder decoder = load_decoder(command.checkpoint_path, command.config_path, command.use_ema);
+  decoder->to(device);
+  DecoderSampleOptions options = options_of(command);
+  Timer timer;
+  std::vector<at::Tensor> parts;
+  for (int64_t begin = 0; begin < inputs.rows; begin += command.batch_size) {
+    const int64_t count = std::min(command.batch_size, inputs.rows - begin);
+    set_rows(options, inputs, begin, count, device);
+    options.generator = make_generator({command.seed, "sample", 0, begin}, device);
+    options.on_step = [&](int64_t unet, size_t step, size_t steps) {
+      log_live(fmt::format("images {}-{} of {}, unet {}, step {}/{}",
+                           begin,
+                           begin + count - 1,
+                           inputs.rows,
+                           unet,
+                           step + 1,
+                           steps));
+    };
+    parts.push_back(decoder->sample(options).clamp(0, 1).to(at::kCPU, at::kFloat));
+  }
+  log_live("");
+  write_samples(at::cat(parts), command.out_folder);
+  log_info("sample",
+           "{} images in {}: {}/0000.png ..., samples.npy",
+           inputs.rows,
+           human_duration(timer.seconds()),
+           command.out_folder);
+}
+
+}  // namespace dalle2

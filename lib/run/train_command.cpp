@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+#include <torch/version.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "base/log.h"
+#include "base/stop_signal.h"
+#include "base/version.h"
+#include "config/run_config.h"
+#include "run/commands.h"
+#include "run/decoder_run.h"
+#include "run/dry_run.h"
+
+namespace dalle2 {
+
+std::string program_version_text() {
+  return fmt::format("dalle2-train {} (LibTorch {})", program_version(), TORCH_VERSION);
+}
+
+void listen_for_stop_signals() {
+  install_stop_signals();
+}
+
+ExitCode run_train(const TrainCommand& command) {
+  if (!std::filesystem::exists(command.config_path)) {
+    throw ConfigError("{}: no such file (--config, relative to {})",
+                      command.config_path,
+                      std::filesystem::current_path().string());
+  }
+  // Only the decoder has landed: reading a file of another kind says so.
+  const LoadedDecoderConfig loaded = load_decoder_config(
+      command.config_path, {.overrides = command.overrides, .strict = command.strict});
+  if (command.dump_config) {
+    std::printf("%s\n", loaded.full_json.c_str());
+    return ExitCode::kDone;
+  }
+  for (const std::string& warning : loaded.warnings) log_warning("config", "{}", warning);
+  if (command.dry_run) {
+    dry_run(loaded);
+    return ExitCode::kDone;
+  }
+  if (!command.quiet) log_info("config", "{}:\n{}", command.config_path, loaded.raw_json);
+  return DecoderRun(loaded, command.quiet).run();
+}
+
+}  // namespace dalle2

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MIT
+#include "checkpoint/convert.h"
+
+#include "checkpoint/inspect.h"
+#include "checkpoint/pth.h"
+#include "checkpoint/value_json.h"
+#include "checkpoint/value_tree.h"
+#include "checkpoint_test_tools.h"
+#include "support/fixture.h"
+
+#include <catch2/catch.hpp>
+
+namespace dalle2 {
+namespace {
+
+using Catch::Matchers::Contains;
+using test::same_content;
+using test::TempFolder;
+
+std::string fixture(const std::string& name) { return test::fixture_dir("checkpoints") + "/" + name; }
+
+/// A decoder's checkpoint with one unet, averages twice the weights.
+Dict decoder_checkpoint() {
+  const auto options = at::TensorOptions().dtype(at::kFloat);
+  Dict model, ema, checkpoint, config;
+  model.ordered = ema.ordered = true;
+  model.set("unets.0.a", at::full({2}, 1.0, options));
+  model.set("unets.0.b.c", at::full({3}, 2.0, options));
+  model.set("noise_schedulers.0.betas", at::full({4}, 0.5, options));
+  ema.set("0.initted", at::ones({}, at::TensorOptions().dtype(at::kBool)));
+  ema.set("0.step", at::zeros({}, at::TensorOptions().dtype(at::kLong)));
+  ema.set("0.online_model.a", at::full({2}, 1.0, options));
+  ema.set("0.ema_model.a", at::full({2}, 10.0, options));
+  ema.set("0.ema_model.b.c", at::full({3}, 20.0, options));
+  config.set("timesteps", 1000);
+  checkpoint.set("model", model);
+  checkpoint.set("version", "1.15.6");
+  checkpoint.set("config", config);
+  checkpoint.set("optim0", Value());
+  checkpoint.set("ema", ema);
+  return checkpoint;
+}
+
+}  // namespace
+
+TEST_CASE("a checkpoint survives the way to safetensors and back") {
+  const TempFolder folder;
+  const Value original = test::sample_checkpoint();
+  write_pth(folder.file("a.pth"), original);
+  const ConvertReport report =
+      convert_checkpoint(folder.file("a.pth"), folder.file("a.safetensors"), Weights::kAll);
+  CHECK(report.replaced.empty());
+  CHECK(report.tensor_count == 22);
+  CHECK(same_content(read_checkpoint(folder.file("a.safetensors")), original));
+  convert_checkpoint(folder.file("a.safetensors"), folder.file("b.pth"), Weights::kAll);
+  CHECK(same_content(read_pth(folder.file("b.pth")), original));
+}
+
+TEST_CASE("the reference's trainer checkpoint survives the way to safetensors and back") {
+  const TempFolder folder;
+  convert_checkpoint(fixture("trainer.pth"), folder.file("a.safetensors"), Weights::kAll);
+  convert_checkpoint(folder.file("a.safetensors"), folder.file("b.pth"), Weights::kAll);
+  CHECK(same_content(read_pth(folder.file("b.pth")), read_pth(fixture("trainer.pth"))));
+}
+
+TEST_CASE("a plain state dict becomes plain safetensors and a model file keeps its names") {
+  const TempFolder folder;
+  const Value root = decoder_checkpoint();
+  const Value& model = *root.as_dict().find("model");
+  write_pth(folder.file("state.pth"), model);
+  convert_checkpoint(folder.file("state.pth"), folder.file("state.safetensors"), Weights::kAll);
+  const SafetensorsFile file = read_safetensors(folder.file("state.safetensors"));
+  CHECK(file.tensors.size() == 3);
+  CHECK(file.tensors[0].first == "unets.0.a");
+  CHECK(file.metadata == std::map<std::string, std::string>{{"format", "pt"}});
+  convert_checkpoint(folder.file("state.safetensors"), folder.file("back.pt"), Weights::kAll);
+  CHECK(same_content(read_pth(folder.file("back.pt")), model));
+}
+
+TEST_CASE("averaged weights stand under the names of the model, with config and version") {
+  const TempFolder folder;
+  write_pth(folder.file("a.pth"), decoder_checkpoint());
+  convert_checkpoint(folder.file("a.pth"), folder.file("ema.safetensors"), Weights::kAveraged);
+  const SafetensorsFile file = read_safetensors(folder.file("ema.safetensors"));
+  REQUIRE(file.tensors.size() == 3);
+  CHECK(find_tensor(file.tensors, "unets.0.a")->sum().item<float>() == 20.0F);
+  CHECK(find_tensor(file.tensors, "unets.0.b.c")->sum().item<float>() == 60.0F);
+  CHECK(find_tensor(file.tensors, "noise_schedulers.0.betas")->sum().item<float>() == 2.0F);
+
+  convert_checkpoint(folder.file("ema.safetensors"), folder.file("ema.pth"), Weights::kAll);
+  const Value root = read_pth(folder.file("ema.pth"));
+  CHECK(Cursor(root).at("config").at("timesteps").as_int() == 1000);
+  CHECK(Cursor(root).at("version").as_string() == "1.15.6");
+  CHECK(Cursor(root).at("model").at("unets.0.a").as_tensor()[0].item<float>() == 10.0F);
+  CHECK(Cursor(root).size() == 3);
+}
+
+TEST_CASE("averages are refused where there are none or where they fit no unet") {
+  Dict checkpoint = decoder_checkpoint();
+  Dict ema = checkpoint.find("ema")->as_dict();
+  ema.set("1.ema_model.a", at::ones({2}));
+  checkpoint.set("ema", ema);
+  const Value unfit = checkpoint;
+  CHECK_THROWS_WITH(averaged_weights(Cursor(unfit, "a.pth")), Contains("got 3 entries of which 2 fit"));
+  Dict bare;
+  bare.set("model", Dict{});
+  const Value none = bare;
+  CHECK_THROWS_WITH(averaged_weights(Cursor(none, "a.pth")), Contains("no averaged weights"));
+}
+
+TEST_CASE("averages of a prior and of an EMA wrapper's file are found") {
+  Dict weights, prior;
+  weights.set("net.a", at::ones({1}));
+  prior.set("ema_model", weights);
+  const Value prior_root = prior;
+  CHECK(averaged_weights(Cursor(prior_root)).at(0).first == "net.a");
+  Dict wrapper;
+  wrapper.set("step", at::zeros({}));
+  wrapper.set("ema_model.enc.b", at::ones({1}));
+  const Value wrapper_root = wrapper;
+  CHECK(averaged_weights(Cursor(wrapper_root)).at(0).first == "enc.b");
+}
+
+TEST_CASE("objects become text on conversion, versions their number") {
+  const TempFolder folder;
+  const ConvertReport report =
+      convert_checkpoint(fixture("model.pth"), folder.file("m.safetensors"), Weights::kAll);
+  const Value root = read_checkpoint(folder.file("m.safetensors"));
+  CHECK(Cursor(root).at("version").as_string() == "1.15.6");
+  CHECK(Cursor(root).at("half").as_string() == "torch.float16");
+  CHECK(report.replaced.size() == 3);
+  CHECK(read_safetensors(folder.file("m.safetensors")).tensors[0].first == "weight");
+}
+
+TEST_CASE("an unknown ending is refused") {
+  CHECK_THROWS_AS(convert_checkpoint(fixture("model.pth"), "/tmp/x.bin", Weights::kAll), ConfigError);
+}
+
+TEST_CASE("inspect lists every tensor with type and shape and every scalar with its value") {
+  const Inspection inspection = inspect_file(fixture("trainer.pth"));
+  const std::string text = inspection_text(inspection);
+  CHECK_THAT(text, Contains("model/unets.0.null_image_embed") && Contains("float32"));
+  CHECK_THAT(text, Contains("optim0/param_groups/0/lr"));
+  CHECK_THAT(text, Contains("version") && Contains("1.15.6"));
+  const auto json = nlohmann::json::parse(inspection_json(inspection));
+  CHECK(json.at("entries").size() == inspection.entries.size());
+  bool found = false;
+  for (const auto& entry : json.at("entries")) {
+    if (entry.at("name") == "optim0/state/0/exp_avg") {
+      found = true;
+      CHECK(entry.at("dtype") == "float32");
+      CHECK(entry.at("shape").is_array());
+    }
+    if (entry.at("name") == "sample") {
+      CHECK(entry.at("value") == 64);
+    }
+  }
+  CHECK(found);
+}
+
+TEST_CASE("inspect shows objects of unknown classes and values that JSON lacks") {
+  const std::string text = inspection_text(inspect_file(fixture("model.pth")));
+  CHECK_THAT(text, Contains("packaging.version.Version"));
+  const TempFolder folder;
+  Dict odd;
+  odd.set("nan", std::nan(""));
+  odd.set("broken", Bytes{"\xff"});
+  write_pth(folder.file("a.pth"), odd);
+  CHECK_NOTHROW(nlohmann::json::parse(inspection_json(inspect_file(folder.file("a.pth")))));
+}
+
+TEST_CASE("a config goes into a checkpoint and comes out as JSON") {
+  const std::string text = R"({"b":[1,2.5,null,true],"a":{"x":"ü","big":18446744073709551615}})";
+  const Value value = value_of_json(text);
+  CHECK(value.as_dict().find("b")->as_sequence()[1].is_double());
+  CHECK(json_of_value(value) ==
+        R"({"b":[1,2.5,null,true],"a":{"x":"ü","big":1.8446744073709552e+19}})");
+  CHECK_THROWS_AS(value_of_json("{"), DataError);
+  CHECK_THROWS_AS(value_of_json(std::string(100000, '[') + std::string(100000, ']')), DataError);
+}
+
+TEST_CASE("damaged checkpoints in safetensors metadata are refused") {
+  const StateDict none;
+  CHECK_THROWS_WITH(put_together({"{", none}, "a"), Contains("no JSON"));
+  CHECK_THROWS_WITH(put_together({R"({"$tensor":"x"})", none}, "a"), Contains("not there: x"));
+  CHECK_THROWS_WITH(put_together({R"({"$dict":[1]})", none}, "a"), Contains("dict that is none"));
+  CHECK_THROWS_WITH(put_together({R"({"$bytes":"0g"})", none}, "a"), Contains("no hex"));
+  CHECK_THROWS_WITH(put_together({R"({"$what":1})", none}, "a"), Contains("unknown kind $what"));
+}
+
+}  // namespace dalle2

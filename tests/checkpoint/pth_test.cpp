@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: MIT
+#include "checkpoint/pth.h"
+
+#include "checkpoint/pickle.h"
+#include "checkpoint_test_tools.h"
+#include "support/fixture.h"
+
+#include <catch2/catch.hpp>
+
+namespace dalle2 {
+namespace {
+
+using Catch::Matchers::Contains;
+using test::same_content;
+using test::TempFolder;
+
+/// The value at "/a/0/b".
+const Value& value_at(const Value& root, const std::string& path) {
+  const Value* value = &root;
+  for (size_t at = 1; at <= path.size();) {
+    const size_t end = std::min(path.find('/', at), path.size());
+    const std::string part = path.substr(at, end - at);
+    if (value->is_dict()) {
+      const Value* child = value->as_dict().find(part);
+      for (const auto& [key, other] : value->as_dict().items) {
+        if (child == nullptr && key.is_int() && std::to_string(key.as_int()) == part) {
+          child = &other;
+        }
+      }
+      if (child == nullptr) {
+        throw DataError("no {}", path);
+      }
+      value = child;
+    } else {
+      value = &value->as_sequence(path).at(std::stoul(part));
+    }
+    at = end + 1;
+  }
+  return *value;
+}
+
+void check_plain(const Value& actual, const nlohmann::json& expected) {
+  switch (expected.type()) {
+    case nlohmann::json::value_t::null: CHECK(actual.is_none()); break;
+    case nlohmann::json::value_t::boolean: CHECK(actual.as_bool() == expected.get<bool>()); break;
+    case nlohmann::json::value_t::string: CHECK(actual.as_string() == expected.get<std::string>()); break;
+    case nlohmann::json::value_t::number_float:
+      CHECK(actual.is_double());
+      CHECK(actual.as_double() == expected.get<double>());
+      break;
+    default:
+      CHECK(actual.is_int());
+      CHECK(actual.as_int() == expected.get<int64_t>());
+  }
+}
+
+}  // namespace
+
+TEST_CASE("what Python saved is read with every value and every bit") {
+  int cases = 0;
+  for (const std::string& expected_path : test::fixture_files(test::fixture_dir("checkpoints"))) {
+    const test::Fixture expected = test::load_fixture(expected_path);
+    const std::string path = expected_path.substr(0, expected_path.find(".expected")) + ".pth";
+    INFO(path);
+    const Value checkpoint = read_pth(path);
+    for (const auto& [name, tensor] : expected.tensors) {
+      INFO(name);
+      CHECK(same_content(value_at(checkpoint, name), tensor));
+    }
+    for (const auto& [name, plain] : expected.json.items()) {
+      INFO(name);
+      if (name != "/large") {
+        check_plain(value_at(checkpoint, name), plain);
+      }
+    }
+    ++cases;
+  }
+  CHECK(cases >= 4);
+}
+
+TEST_CASE("views, ties and shared storages that Python saved stay shared") {
+  for (const std::string name : {"kinds", "legacy"}) {
+    INFO(name);
+    const Value root = read_pth(test::fixture_dir("checkpoints") + "/" + name + ".pth");
+    const Cursor checkpoint(root);
+    const at::Tensor base = checkpoint.at("base").as_tensor();
+    const at::Tensor row = checkpoint.at("row").as_tensor();
+    CHECK(base.is_alias_of(row));
+    CHECK(base.is_alias_of(checkpoint.at("column").as_tensor()));
+    CHECK(checkpoint.at("column").as_tensor().strides() == at::IntArrayRef({6}));
+    row.fill_(7);
+    CHECK(base[1][5].item<float>() == 7.0F);
+    CHECK(checkpoint.at("transposed").as_tensor()[0][1].item<float>() == 7.0F);
+    CHECK(checkpoint.at("tied").at(0).as_tensor().is_alias_of(checkpoint.at("tied").at(1).as_tensor()));
+    CHECK(root.as_dict().ordered);
+  }
+}
+
+TEST_CASE("a pickled class object becomes a stub and numpy's scalars become numbers") {
+  const Value root = read_pth(test::fixture_dir("checkpoints") + "/model.pth");
+  const Cursor checkpoint(root, "model.pth");
+  const Value& version = checkpoint.at("version").value();
+  REQUIRE(version.is_stub());
+  CHECK(version.type_name() == "packaging.version.Version");
+  CHECK(version_text(version) == "1.15.6");
+  CHECK(checkpoint.at("size").value().is_tuple());
+  CHECK(checkpoint.at("half").value().type_name() == "torch.float16");
+  CHECK(std::get<Bytes>(checkpoint.at("raw").value().data).data == std::string("\x00\xff" "ab", 4));
+  CHECK(checkpoint.at("set").value().type_name() == "builtins.set");
+  CHECK(checkpoint.at("numpy").at(0).as_double() == 1.25);
+  CHECK(checkpoint.at("numpy").at(1).as_int() == -3);
+  CHECK(checkpoint.at("numpy").at(2).as_double() == 0.5);
+  CHECK(checkpoint.at("numpy").at(3).as_bool());
+  CHECK(checkpoint.at("defaults").at("a").as_int() == 1);
+  CHECK(checkpoint.at("large").value().is_stub());
+}
+
+TEST_CASE("what we write is read back with equal content") {
+  const TempFolder folder;
+  const Value checkpoint = test::sample_checkpoint();
+  write_pth(folder.file("a.pth"), checkpoint);
+  CHECK(same_content(read_pth(folder.file("a.pth")), checkpoint));
+  CHECK_NOTHROW(verify_pth(folder.file("a.pth")));
+}
+
+TEST_CASE("equal checkpoints are equal files") {
+  const TempFolder folder;
+  write_pth(folder.file("a.pth"), test::sample_checkpoint());
+  write_pth(folder.file("b.pth"), test::sample_checkpoint(), ReadBack::kNo);
+  CHECK(test::read_bytes(folder.file("a.pth")) == test::read_bytes(folder.file("b.pth")));
+}
+
+TEST_CASE("overlapping views share a storage in the file and slices of a flat buffer do not") {
+  const TempFolder folder;
+  const at::Tensor flat = at::arange(1000, at::TensorOptions().dtype(at::kFloat));
+  List list{{flat.narrow(0, 10, 5), flat.narrow(0, 12, 5), flat.narrow(0, 17, 3)}};
+  const PickleToWrite pickle = pickle_of_value(list);
+  REQUIRE(pickle.storages.size() == 2);
+  CHECK(pickle.storages[0].elements.numel() == 7);
+  CHECK(pickle.storages[1].elements.numel() == 3);
+  write_pth(folder.file("a.pth"), list);
+  const Value read = read_pth(folder.file("a.pth"));
+  CHECK(same_content(read, list));
+  const std::vector<Value>& items = read.as_sequence();
+  CHECK(items[0].as_tensor().is_alias_of(items[1].as_tensor()));
+  CHECK_FALSE(items[0].as_tensor().is_alias_of(items[2].as_tensor()));
+  CHECK(std::filesystem::file_size(folder.file("a.pth")) < 2000);
+}
+
+TEST_CASE("tensors begin at multiples of 64 bytes in the file") {
+  const TempFolder folder;
+  Dict dict;
+  dict.set("a", at::full({3}, 1.25, at::TensorOptions().dtype(at::kFloat)));
+  dict.set("b", at::full({5}, 2.5, at::TensorOptions().dtype(at::kDouble)));
+  write_pth(folder.file("a.pth"), dict);
+  const std::string bytes = test::read_bytes(folder.file("a.pth"));
+  const float a = 1.25F;
+  const double b = 2.5;
+  const size_t a_at = bytes.find(std::string(reinterpret_cast<const char*>(&a), 4));
+  const size_t b_at = bytes.find(std::string(reinterpret_cast<const char*>(&b), 8));
+  REQUIRE(a_at != std::string::npos);
+  REQUIRE(b_at != std::string::npos);
+  CHECK(a_at % 64 == 0);
+  CHECK(b_at % 64 == 0);
+}
+
+TEST_CASE("what is not plain data cannot be saved and the error names its path") {
+  const TempFolder folder;
+  auto stub = std::make_shared<StubObject>();
+  stub->module = "os";
+  stub->name = "system";
+  Dict inner, root;
+  inner.set("object", stub);
+  root.set("config", inner);
+  CHECK_THROWS_WITH(write_pth(folder.file("a.pth"), root),
+                    Contains("/config/object: cannot be saved") && Contains("os.system"));
+  CHECK_FALSE(std::filesystem::exists(folder.file("a.pth")));
+  CHECK_THROWS_WITH(write_pth(folder.file("a.pth"), List{{"\xff"}}), Contains("/0: cannot be saved"));
+  CHECK_THROWS_WITH(write_pth(folder.file("a.pth"), List{{at::Tensor()}}), Contains("undefined"));
+  Value deep;
+  for (int i = 0; i < 300; ++i) {
+    deep = List{{std::move(deep)}};
+  }
+  CHECK_THROWS_WITH(write_pth(folder.file("a.pth"), deep), Contains("deeper than 200"));
+}
+
+TEST_CASE("errors name the path inside the checkpoint, what was expected and what is there") {
+  Dict group;
+  group.set("lr", "high");
+  Dict optim;
+  optim.set("param_groups", List{{group}});
+  Dict checkpoint_dict;
+  checkpoint_dict.set("optim0", optim);
+  const Value root = checkpoint_dict;
+  const Cursor checkpoint(root, "a.pth");
+  const Cursor first = checkpoint.at("optim0").at("param_groups").at(0);
+  CHECK_THROWS_WITH(first.at("lr").as_double(),
+                    Contains("a.pth: /optim0/param_groups/0/lr: expected a number, got str"));
+  CHECK_THROWS_WITH(first.at("eps"), Contains("expected an entry 'eps', got lr"));
+  CHECK_THROWS_WITH(first.as_state_dict(), Contains("/optim0/param_groups/0/lr: expected a Tensor, got str"));
+  CHECK_THROWS_WITH(checkpoint.at("optim0").at("param_groups").at(1), Contains("expected at least 2 items"));
+  CHECK_THROWS_WITH(checkpoint.at("optim0").at(0), Contains("expected a list or tuple, got dict"));
+  CHECK(checkpoint.find("ema") == std::nullopt);
+}
+
+TEST_CASE("numbers may stand in tensors of one element") {
+  CHECK(Value(at::full({1}, 12, at::TensorOptions().dtype(at::kLong))).as_int() == 12);
+  CHECK(Value(at::scalar_tensor(3.0, at::TensorOptions().dtype(at::kFloat))).as_int() == 3);
+  CHECK(Value(at::scalar_tensor(0.5, at::TensorOptions().dtype(at::kFloat))).as_double() == 0.5);
+  CHECK_THROWS_AS(Value(at::scalar_tensor(0.5, at::TensorOptions().dtype(at::kFloat))).as_int(), DataError);
+  CHECK_THROWS_AS(Value(true).as_double(), DataError);
+  CHECK_THROWS_AS(Value(1.0).as_int(), DataError);
+}
+
+/// Run by check_with_python.py, which reads the files with torch and safetensors.
+TEST_CASE("files for Python are written", "[.python]") {
+  const char* folder = std::getenv("DALLE2_PYTHON_CHECK_DIR");
+  REQUIRE(folder != nullptr);
+  write_pth(std::string(folder) + "/sample.pth", test::sample_checkpoint());
+  const Value kinds = read_pth(test::fixture_dir("checkpoints") + "/kinds.pth");
+  write_pth(std::string(folder) + "/kinds.pth", kinds);
+  const Value trainer = read_pth(test::fixture_dir("checkpoints") + "/trainer.pth");
+  write_pth(std::string(folder) + "/trainer.pth", trainer);
+  write_safetensors(std::string(folder) + "/sample.safetensors",
+                    Cursor(trainer).at("model").as_state_dict(), {{"k", "ä"}});
+  const char* whole = std::getenv("DALLE2_PYTHON_CHECK_WHOLE");
+  if (whole != nullptr) {
+    write_pth(std::string(folder) + "/whole.pth", read_pth(whole));
+  }
+}
+
+}  // namespace dalle2

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: MIT
+#include "checkpoint/pth.h"
+#include "checkpoint/safetensors.h"
+
+#include "base/error.h"
+#include "checkpoint/pickle.h"
+#include "checkpoint_test_tools.h"
+
+#include <catch2/catch.hpp>
+
+#include <random>
+
+namespace dalle2 {
+namespace {
+
+using Catch::Matchers::Contains;
+using test::same_content;
+using test::TempFolder;
+
+constexpr int kFlips = 2000;
+
+Dict small_checkpoint() {
+  Dict model;
+  model.ordered = true;
+  model.set("weight", at::arange(20, at::TensorOptions().dtype(at::kFloat)).view({4, 5}));
+  model.set("mask", at::ones({3}, at::TensorOptions().dtype(at::kBool)));
+  Dict checkpoint;
+  checkpoint.set("model", model);
+  checkpoint.set("version", "1.15.6");
+  checkpoint.set("steps", List{{1, 2.5, true}});
+  return checkpoint;
+}
+
+/// Reads damaged bytes: true if that was noticed, or if the content is the same all the same.
+template <class Read>
+bool noticed_or_harmless(const std::string& path, const std::string& bytes, Read same_as_before) {
+  test::write_bytes(path, bytes);
+  try {
+    return same_as_before(path);
+  } catch (const DataError&) {
+    return true;
+  }
+}
+
+Value run(const std::string& pickle) {
+  const StorageLoader none = [](const StorageRef& ref) -> at::Tensor {
+    throw DataError("storage {} asked for", ref.key);
+  };
+  return value_of_pickle(run_pickle(pickle, "test"), none, "test");
+}
+
+}  // namespace
+
+TEST_CASE("every truncation of a checkpoint is noticed") {
+  const TempFolder folder;
+  write_pth(folder.file("a.pth"), small_checkpoint(), ReadBack::kNo);
+  const std::string bytes = test::read_bytes(folder.file("a.pth"));
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    test::write_bytes(folder.file("cut.pth"), bytes.substr(0, size));
+    INFO("cut to " << size << " of " << bytes.size());
+    CHECK_THROWS_AS(read_pth(folder.file("cut.pth")), DataError);
+  }
+}
+
+TEST_CASE("flipped bits of a checkpoint are noticed or harmless") {
+  const TempFolder folder;
+  const Value original = small_checkpoint();
+  write_pth(folder.file("a.pth"), original, ReadBack::kNo);
+  const std::string bytes = test::read_bytes(folder.file("a.pth"));
+  std::mt19937 random(1);
+  for (int i = 0; i < kFlips; ++i) {
+    const size_t bit = random() % (bytes.size() * 8);
+    std::string damaged = bytes;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
+    INFO("bit " << bit % 8 << " of byte " << bit / 8 << " of " << bytes.size());
+    CHECK(noticed_or_harmless(folder.file("b.pth"), damaged, [&](const std::string& path) {
+      return same_content(read_pth(path), original);
+    }));
+  }
+}
+
+TEST_CASE("truncated safetensors files are noticed and damaged ones never break the reader") {
+  const TempFolder folder;
+  const Value model = *small_checkpoint().find("model");
+  write_safetensors(folder.file("a.safetensors"), Cursor(model).as_state_dict(), {{"k", "v"}});
+  const std::string bytes = test::read_bytes(folder.file("a.safetensors"));
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    test::write_bytes(folder.file("b.safetensors"), bytes.substr(0, size));
+    CHECK_THROWS_AS(read_safetensors(folder.file("b.safetensors")), DataError);
+  }
+  // The format has no checksum: a flip in the data cannot be noticed, but none may do more than that.
+  std::mt19937 random(2);
+  for (int i = 0; i < kFlips; ++i) {
+    std::string damaged = bytes;
+    const size_t bit = random() % (bytes.size() * 8);
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
+    CHECK(noticed_or_harmless(folder.file("b.safetensors"), damaged, [](const std::string& path) {
+      return read_safetensors(path).tensors.size() == 2;
+    }));
+  }
+}
+
+TEST_CASE("damaged legacy files end in an error or a value") {
+  const TempFolder folder;
+  const std::string bytes =
+      test::read_bytes(std::string(DALLE2_SOURCE_DIR) + "/tests/parity/fixtures/checkpoints/legacy.pth");
+  for (size_t size = 0; size < bytes.size(); size += 7) {
+    test::write_bytes(folder.file("cut.pth"), bytes.substr(0, size));
+    INFO("cut to " << size << " of " << bytes.size());
+    CHECK_THROWS_AS(read_pth(folder.file("cut.pth")), DataError);
+  }
+  std::mt19937 random(3);
+  for (int i = 0; i < kFlips; ++i) {
+    std::string damaged = bytes;
+    for (int flip = 0; flip < 3; ++flip) {
+      const size_t bit = random() % (bytes.size() * 8);
+      damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
+    }
+    CHECK(noticed_or_harmless(folder.file("b.pth"), damaged, [](const std::string& path) {
+      return read_pth(path).is_dict();
+    }));
+  }
+}
+
+TEST_CASE("random bytes after a pickle's first opcode never do more than end in an error") {
+  std::mt19937 random(4);
+  int errors = 0;
+  for (int i = 0; i < 20000; ++i) {
+    std::string pickle = "\x80\x02](}";
+    for (int k = 0; k < 24; ++k) {
+      pickle += static_cast<char>(random());
+    }
+    try {
+      run(pickle + ".");
+    } catch (const DataError&) {
+      ++errors;
+    }
+  }
+  CHECK(errors > 10000);
+}
+
+TEST_CASE("a pickle that would run a command is an inert stub") {
+  const TempFolder folder;
+  const std::string command = "touch " + folder.file("ran");
+  const std::string text = std::string("\x8c") + static_cast<char>(command.size()) + command;
+  const Value value = run("\x80\x04" + std::string("cposix\nsystem\n") + text + "\x85R.");
+  REQUIRE(value.is_stub());
+  const auto& stub = std::get<std::shared_ptr<StubObject>>(value.data);
+  CHECK(stub->full_name() == "posix.system");
+  REQUIRE(stub->args.size() == 1);
+  CHECK(stub->args[0].as_string() == command);
+  CHECK_FALSE(std::filesystem::exists(folder.file("ran")));
+}
+
+TEST_CASE("calls of what a call returned, states and items of unknown objects stay inert") {
+  const Value value = run("\x80\x02" + std::string("cbuiltins\ngetattr\ncos\nsystem\n\x85R)R}X\x01\0\0\0aK\x07sb(K\x01K\x02"
+                                                  "e(K\x03K\x04u.", 66));
+  REQUIRE(value.is_stub());
+  const auto& stub = std::get<std::shared_ptr<StubObject>>(value.data);
+  CHECK(stub->state.as_dict().find("a")->as_int() == 7);
+  CHECK(stub->items.size() == 2);
+  REQUIRE(stub->entries.size() == 1);
+  CHECK(stub->entries[0].second.as_int() == 4);
+}
+
+TEST_CASE("bombs of nesting, sharing and sizes end in an error at once") {
+  const std::string begin = "\x80\x02";
+  CHECK_THROWS_WITH(run(begin + std::string(100000, ']') + std::string(99999, 'a') + "."),
+                    Contains("deeper than 200"));
+  std::string laughs = begin + "]q" + '\0';
+  for (int i = 1; i < 30; ++i) {  // each list holds the one before it ten times
+    laughs += std::string("](") ;
+    for (int k = 0; k < 10; ++k) {
+      laughs += std::string("h") + static_cast<char>(i - 1);
+    }
+    laughs += std::string("eq") + static_cast<char>(i);
+  }
+  CHECK_THROWS_WITH(run(begin + "(" + laughs.substr(2) + "t."), Contains("20,000,000 values"));
+  CHECK_THROWS_WITH(run(begin + "X\xff\xff\xff\x7f" "a."), Contains("cut off"));
+  CHECK_THROWS_WITH(run(begin + "\x8e\xff\xff\xff\xff\xff\xff\xff\xff" "a."), Contains("cut off"));
+  CHECK_THROWS_WITH(run(begin + "\x8b\xff\xff\xff\xff" "a."), Contains("cut off"));
+}
+
+TEST_CASE("chains of shared unknown objects are limited in depth too") {
+  // Each object is the argument of the next; all stand in one list, the first one first.
+  std::string pickle = std::string("\x80\x02](cm\nC\nq\0)R", 14);
+  for (int i = 0; i < 1000; ++i) {
+    pickle += std::string("r\1\0\0\0h\0j\1\0\0\0\x85R", 14);
+  }
+  CHECK_THROWS_WITH(run(pickle + "e."), Contains("deeper than 200"));
+}
+
+TEST_CASE("objects that refer to themselves are read with a stub at the place of the cycle") {
+  const Value value = run(std::string("\x80\x02]q\0h\0a.", 9));
+  REQUIRE(value.as_sequence().size() == 1);
+  CHECK(value.as_sequence()[0].is_stub());
+}
+
+TEST_CASE("malformed pickles are refused with the place") {
+  const auto pickle = [](const std::string& body) { return "\x80\x02" + body; };
+  CHECK_THROWS_WITH(run(""), Contains("protocol 2"));
+  CHECK_THROWS_WITH(run("(lp0\n."), Contains("protocol 2"));
+  CHECK_THROWS_WITH(run("\x80\x09N."), Contains("protocol beyond 5"));
+  CHECK_THROWS_WITH(run(pickle("")), Contains("cut off at byte 2"));
+  CHECK_THROWS_WITH(run(pickle(".")), Contains("one object at the end"));
+  CHECK_THROWS_WITH(run(pickle("NN.")), Contains("one object at the end"));
+  CHECK_THROWS_WITH(run(pickle("a.")), Contains("empty stack"));
+  CHECK_THROWS_WITH(run(pickle("t.")), Contains("no mark"));
+  CHECK_THROWS_WITH(run(pickle("h\x05.")), Contains("never stored"));
+  CHECK_THROWS_WITH(run(pickle("N]a.")), Contains("no list"));
+  CHECK_THROWS_WITH(run(pickle("NK\1K\2s.")), Contains("no dict"));
+  CHECK_THROWS_WITH(run(pickle("N)R.")), Contains("no function"));
+  CHECK_THROWS_WITH(run(pickle("NQ.")), Contains("persistent id"));
+  CHECK_THROWS_WITH(run(pickle("NN\x93.")), Contains("without a name"));
+  CHECK_THROWS_WITH(run(pickle("\xff.")), Contains("unknown opcode"));
+}
+
+TEST_CASE("files that are no checkpoints are refused with what they are") {
+  const TempFolder folder;
+  const auto check = [&](const std::string& bytes, const std::string& reason) {
+    test::write_bytes(folder.file("x.pth"), bytes);
+    CHECK_THROWS_WITH(read_pth(folder.file("x.pth")), Contains(reason) && Contains("x.pth"));
+  };
+  check("", "no checkpoint");
+  check(std::string(1000, '\0'), "no checkpoint");
+  check("<!doctype html>", "no checkpoint");
+  check("PK\x03\x04", "cut off");
+  check("PK\x03\x04" + std::string(100, 'x'), "no directory at its end");
+  CHECK_THROWS_WITH(read_pth(folder.file("absent.pth")), Contains("No such file"));
+}
+
+}  // namespace dalle2

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT
+// What the decoder refuses, and that it says where, what was expected, what was found.
+#include "base/error.h"
+#include "diffusion/decoder_fixture.h"
+
+namespace dalle2::test {
+namespace {
+
+using nlohmann::json;
+
+at::Generator any_generator() {
+  return at::make_generator<at::CPUGeneratorImpl>(0);
+}
+
+template <class Problem>
+void expect_refusal(const std::function<void()>& call, const std::vector<std::string>& parts) {
+  try {
+    call();
+  } catch (const Problem& problem) {
+    const std::string text = problem.what();
+    INFO(text);
+    for (const std::string& part : parts) CHECK(text.find(part) != std::string::npos);
+    return;
+  }
+  FAIL("nothing was refused; expected " << parts.front());
+}
+
+Decoder text_decoder() {
+  json unet = d1_unet();
+  unet["cond_on_text_encodings"] = true;
+  unet["text_embed_dim"] = 6;
+  return Decoder(plan_of(d1_decoder({{"unets", {unet}}})));
+}
+
+Decoder two_stages(const json& more = json::object()) {
+  json unet = d1_unet();
+  unet.erase("image_embed_dim");
+  json config = {{"unets", {unet, unet}},
+                 {"image_sizes", {8, 16}},
+                 {"timesteps", 25},
+                 {"unconditional", true}};
+  config.update(more);
+  return Decoder(plan_of(config));
+}
+
+}  // namespace
+
+TEST_CASE("Training inputs that do not fit are refused with both figures") {
+  Decoder decoder(plan_of(d1_decoder()));
+  const at::Tensor embeds = wave({2, 12});
+  const auto train = [&](const DecoderInputs& inputs, int64_t number = 1) {
+    return [&decoder, inputs, number] { decoder->forward(inputs, number, any_generator()); };
+  };
+  expect_refusal<DataError>(train({wave({2, 3, 8, 16}), embeds, {}}),
+                            {"16 x 16", "8 x 16", "preprocessing"});
+  expect_refusal<DataError>(train({wave({2, 1, 16, 16}), embeds, {}}),
+                            {"[batch, 3,", "[2, 1, 16, 16]", "channels"});
+  expect_refusal<DataError>(train({wave({2, 3, 16, 16}), {}, {}}),
+                            {"image embeddings", "12", "unconditional"});
+  expect_refusal<DataError>(train({wave({2, 3, 16, 16}), wave({3, 12}), {}}), {"2 images", "3"});
+  expect_refusal<ConfigError>(train({wave({2, 3, 16, 16}), embeds, {}}, 2),
+                              {"unet number 2", "1 to 1"});
+}
+
+TEST_CASE("Text encodings are required if and only if a unet is conditioned on text") {
+  Decoder with_text = text_decoder();
+  Decoder without(plan_of(d1_decoder()));
+  const DecoderInputs bare{wave({2, 3, 16, 16}), wave({2, 12}), {}};
+  DecoderInputs worded = bare;
+  worded.text_encodings = wave({2, 4, 6});
+  expect_refusal<DataError>([&] { with_text->forward(bare, 1, any_generator()); },
+                            {"text encodings", "got none"});
+  expect_refusal<DataError>([&] { without->forward(worded, 1, any_generator()); },
+                            {"text encodings", "expected none", "[2, 4, 6]"});
+  CHECK(with_text->forward(worded, 1, any_generator()).isfinite().item<bool>());
+
+  DecoderSampleOptions options;
+  options.sample_timesteps = 1;
+  options.image_embeds = wave({2, 12});
+  expect_refusal<DataError>([&] { with_text->sample(options); }, {"text encodings", "got none"});
+  options.text_encodings = wave({2, 4, 6});
+  expect_refusal<DataError>([&] { without->sample(options); }, {"expected none"});
+  options.text_encodings = wave({1, 4, 6});
+  expect_refusal<DataError>([&] { with_text->sample(options); }, {"2 samples", "1"});
+}
+
+TEST_CASE("Guidance is refused by every sampler if the decoder never saw dropped conditioning") {
+  Decoder decoder(plan_of(d1_decoder()));
+  for (const char* sampler : {"auto", "ddpm", "ddim", "dpmpp"}) {
+    DecoderSampleOptions options;
+    options.image_embeds = wave({1, 12});
+    options.sampler = sampler;
+    options.cond_scale = 2.0;
+    expect_refusal<ConfigError>([&] { decoder->sample(options); },
+                                {"cond_scale", "conditional dropout"});
+  }
+  DecoderSampleOptions options;
+  options.image_embeds = wave({1, 12});
+  options.cond_scale = std::vector<double>{1.0, 1.0};
+  expect_refusal<ConfigError>([&] { decoder->sample(options); },
+                              {"cond_scale", "1 unets", "got 2"});
+  options.cond_scale = 1.0;
+  options.cfg_rescale = 1.5;
+  expect_refusal<ConfigError>([&] { decoder->sample(options); }, {"cfg_rescale", "0 to 1", "1.5"});
+}
+
+TEST_CASE("Impossible first and last stages are refused") {
+  Decoder decoder = two_stages();
+  const auto sample = [&](int64_t start, std::optional<int64_t> stop, const at::Tensor& image) {
+    DecoderSampleOptions options;
+    options.sample_timesteps = 1;
+    options.start_at_unet = start;
+    options.stop_at_unet = stop;
+    options.image = image;
+    return [&decoder, options] { decoder->sample(options); };
+  };
+  expect_refusal<ConfigError>(sample(0, {}, {}), {"1 to 2", "got 0"});
+  expect_refusal<ConfigError>(sample(1, 3, {}), {"1 to 2", "3"});
+  expect_refusal<ConfigError>(sample(2, 1, wave({1, 3, 8, 8})), {"got 2 and 1"});
+  expect_refusal<ConfigError>(sample(2, {}, {}), {"an image is needed", "output of unet 1"});
+  expect_refusal<DataError>(sample(2, {}, wave({1, 4, 8, 8})), {"image", "[1, 3,", "[1, 4, 8, 8]"});
+}
+
+TEST_CASE("Inpainting needs image and mask that fit each other, and a sampler that can repeat") {
+  Decoder decoder(plan_of(d1_decoder({{"unconditional", true}})));
+  DecoderSampleOptions options;
+  options.inpaint_image = wave({1, 3, 16, 16});
+  const auto sample = [&] { decoder->sample(options); };
+  expect_refusal<ConfigError>(sample, {"inpainting", "only the image"});
+  std::swap(options.inpaint_image, options.inpaint_mask);
+  expect_refusal<ConfigError>(sample, {"inpainting", "only the mask"});
+  options.inpaint_image = wave({1, 3, 16, 16});
+  options.inpaint_mask = at::ones({1, 8, 16}, at::kBool);
+  expect_refusal<DataError>(sample, {"inpainting mask", "[1, 16, 16]", "[1, 8, 16]"});
+  options.inpaint_image = wave({2, 3, 16, 16});
+  expect_refusal<DataError>(sample,
+                            {"inpainting image", "[1, 3, height, width]", "[2, 3, 16, 16]"});
+  options.inpaint_image = wave({1, 3, 16, 16});
+  options.inpaint_mask = at::ones({1, 16, 16}, at::kBool);
+  options.inpaint_resample_times = 0;
+  expect_refusal<ConfigError>(sample, {"at least 1 pass", "got 0"});
+  options.inpaint_resample_times = 1;
+  options.sampler = "dpmpp";
+  expect_refusal<ConfigError>(sample, {"dpmpp", "ddpm or ddim"});
+}
+
+TEST_CASE("Samplers and numbers of steps that do not exist are refused") {
+  Decoder decoder(plan_of(d1_decoder({{"unconditional", true}})));
+  const auto sample = [&](const std::string& sampler, std::optional<int64_t> steps) {
+    DecoderSampleOptions options;
+    options.sampler = sampler;
+    options.sample_timesteps = steps;
+    return [&decoder, options] { decoder->sample(options); };
+  };
+  expect_refusal<ConfigError>(sample("euler", {}), {"ddim", "\"euler\""});
+  expect_refusal<ConfigError>(sample("auto", 31), {"unet 1", "1 to 30", "31"});
+  expect_refusal<ConfigError>(sample("auto", 0), {"1 to 30", "got 0"});
+  expect_refusal<ConfigError>(sample("dpmpp", 30), {"1 to 29", "30"});
+  expect_refusal<ConfigError>(sample("ddpm", 5), {"ddpm", "all 30", "got 5"});
+}
+
+TEST_CASE("Start noise has to fit the sampled stages") {
+  Decoder decoder = two_stages();
+  DecoderSampleOptions options;
+  options.sample_timesteps = 1;
+  options.init_noise = {wave({1, 3, 8, 8})};
+  expect_refusal<ConfigError>([&] { decoder->sample(options); }, {"2 sampled unets", "got 1"});
+  options.init_noise.push_back(wave({1, 3, 8, 8}));
+  expect_refusal<DataError>([&] { decoder->sample(options); },
+                            {"initial noise", "[1, 3, 16, 16]", "[1, 3, 8, 8]"});
+}
+
+TEST_CASE("A network that predicts noise is not asked where nothing of the image is left") {
+  Decoder decoder = two_stages(
+      {{"beta_schedule", {"jsd", "jsd"}}, {"learned_variance", false}, {"sample_timesteps", 3}});
+  DecoderSampleOptions options;
+  options.sampler = "ddpm";
+  options.sample_timesteps = 25;
+  expect_refusal<ConfigError>([&] { decoder->sample(options); },
+                              {"unet 1", "nothing of the image"});
+  options.sampler = "auto";
+  options.sample_timesteps = 4;
+  CHECK(decoder->sample(options).isfinite().all().item<bool>());
+}
+
+}  // namespace dalle2::test

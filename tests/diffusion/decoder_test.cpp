@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: MIT
+#include "diffusion/decoder.h"
+
+#include "base/error.h"
+#include "diffusion/decoder_fixture.h"
+#include "model/resize.h"
+
+namespace dalle2::test {
+namespace {
+
+using nlohmann::json;
+
+at::Generator generator_of(uint64_t seed) {
+  return at::make_generator<at::CPUGeneratorImpl>(seed);
+}
+
+at::Tensor golden_image() {
+  return wave({2, 3, 16, 16}, 0.05, 0, 0.5, 0.5);
+}
+at::Tensor golden_embeds() {
+  return wave({2, 12}, 0.9, 0.3);
+}
+
+// Two stages, 8 and 16 px, unconditional.
+json cascade(const json& more = json::object()) {
+  json unet = d1_unet();
+  unet.erase("image_embed_dim");
+  json config = {{"unets", {unet, unet}},
+                 {"image_sizes", {8, 16}},
+                 {"timesteps", 25},
+                 {"unconditional", true}};
+  config.update(more);
+  return config;
+}
+
+DecoderStepNoise golden_draws(std::vector<int64_t> times) {
+  DecoderStepNoise draws;
+  draws.times = at::tensor(times, at::kLong);
+  draws.noise = wave({2, 3, 16, 16}, 0.83, 0.5, 1.2);
+  draws.image_keep_mask = draws.text_keep_mask = at::ones({2}, at::kBool);
+  return draws;
+}
+
+std::vector<std::string> state_names(const torch::nn::Module& module) {
+  std::vector<std::string> names = module.named_parameters().keys();
+  for (const auto& name : module.named_buffers().keys()) names.push_back(name);
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "The decoder has the reference's entries: unets, noise schedules, low-resolution schedules") {
+  const Decoder single(plan_of(d1_decoder({{"timesteps", 4}})));
+  CHECK(state_names(*single).size() == 256);
+  const Decoder noisy(plan_of(cascade({{"use_noise_for_lowres_cond", true}})));
+  const auto buffers = noisy->named_buffers().keys();
+  REQUIRE(buffers.size() == 39);
+  CHECK(buffers[0] == "noise_schedulers.0.betas");
+  CHECK(buffers[13] == "noise_schedulers.1.betas");
+  CHECK(buffers[26] == "lowres_conds.1.noise_scheduler.betas");
+  std::vector<std::string> children;
+  for (const auto& child : noisy->named_children()) children.push_back(child.key());
+  CHECK(children == std::vector<std::string>{"unets", "noise_schedulers", "lowres_conds"});
+}
+
+TEST_CASE("A dropped unet leaves no entries, and the others keep their numbers") {
+  Decoder decoder(plan_of(cascade()));
+  decoder->drop_unet(1);
+  CHECK(decoder->unet(1) == nullptr);
+  for (const std::string& name : decoder->named_parameters().keys()) {
+    CHECK(name.starts_with("unets.1."));
+  }
+  CHECK(decoder->named_buffers().size() == 26);
+  const DecoderInputs inputs{wave({1, 3, 16, 16}), {}, {}};
+  CHECK_THROWS_AS(decoder->forward(inputs, 1, generator_of(0)), ConfigError);
+  CHECK_THROWS_AS(decoder->sample({}), ConfigError);
+  CHECK(decoder->forward(inputs, 2, generator_of(0)).isfinite().item<bool>());
+}
+
+TEST_CASE(
+    "A swapped unet draws the samples and stands in the state dict until it is swapped back") {
+  Decoder decoder = decoder_of(d1_decoder());
+  DecoderSampleOptions options;
+  options.image_embeds = golden_embeds();
+  options.init_noise = {wave({2, 3, 16, 16}, 0.83)};
+  options.sample_timesteps = 2;
+  const at::Tensor before = decoder->sample(options);
+  const auto fresh = std::make_shared<UnetImpl>(decoder->plan().stages[0].unet);
+  const auto own = decoder->swap_unet(1, fresh);
+  CHECK_FALSE(at::equal(decoder->sample(options), before));
+  CHECK(decoder->named_parameters()["unets.0.to_out.bias"].is_same(
+      fresh->named_parameters()["to_out.bias"]));
+  CHECK(decoder->swap_unet(1, own) == fresh);
+  CHECK(at::equal(decoder->sample(options), before));
+}
+
+TEST_CASE("Losses of every objective, with and without learned variance, equal the golden values") {
+  for (const bool learned : {true, false}) {
+    for (const std::string objective : {"eps", "x0", "v"}) {
+      Decoder decoder = decoder_of(d1_decoder({{"learned_variance", learned},
+                                               {"predict_x_start", objective == "x0"},
+                                               {"predict_v", objective == "v"},
+                                               {"p2_loss_weight_gamma", 0.5}}));
+      for (const auto& [times, text] : {std::pair(std::vector<int64_t>{3, 17}, "[3, 17]"),
+                                        std::pair(std::vector<int64_t>{0, 29}, "[0, 29]")}) {
+        const at::Tensor loss =
+            decoder->loss({golden_image(), golden_embeds(), {}}, 1, golden_draws(times));
+        // One forward pass: 1e-4, the tolerance of all golden forwards.
+        expect_golden(
+            loss.reshape({1}),
+            fmt::format("loss lv={} obj={} t={}", learned ? "True" : "False", objective, text),
+            1e-4);
+      }
+    }
+  }
+}
+
+TEST_CASE("Whole sampling loops equal the golden values") {
+  const auto sample = [](const json& more, DecoderSampleOptions options) {
+    Decoder decoder = decoder_of(d1_decoder(more));
+    options.image_embeds = golden_embeds();
+    options.noise = wave_noise();
+    return decoder->sample(options);
+  };
+  constexpr double kLoop = 1e-3;  // an error is fed back at every step
+  expect_golden(sample(json::object(), {}), "sample ddpm30 lv", kLoop);
+  json ddim = {{"sample_timesteps", 5}, {"image_cond_drop_prob", 0.1}};
+  DecoderSampleOptions guided;
+  guided.cond_scale = 2.0;
+  expect_golden(sample(ddim, guided), "sample ddim5 eta0 cfg2", kLoop);
+  ddim["ddim_sampling_eta"] = 1.0;
+  expect_golden(sample(ddim, {}), "sample ddim5 eta1", kLoop);
+  ddim["use_dynamic_thres"] = true;
+  expect_golden(sample(ddim, {}), "sample ddim5 eta1 dynthres", kLoop);
+
+  DecoderSampleOptions inpaint;
+  inpaint.inpaint_image = golden_image();
+  inpaint.inpaint_mask = at::zeros({2, 16, 16}, at::kBool);
+  inpaint.inpaint_mask.slice(1, 4, 9).slice(2, 4, 9).fill_(true);
+  inpaint.inpaint_resample_times = 2;
+  const at::Tensor painted = sample(ddim, inpaint);
+  expect_golden(painted, "sample inpaint ddim5", kLoop);
+  const at::Tensor mask = inpaint.inpaint_mask.unsqueeze(1).expand_as(painted);
+  // The kept part goes through the normalisation and back: one rounding.
+  expect_close(painted.masked_select(mask), golden_image().masked_select(mask), 1e-6, "kept part");
+}
+
+TEST_CASE("DDIM at eta 0 is a pure function of the start noise, whatever the generator") {
+  Decoder decoder = decoder_of(cascade({{"sample_timesteps", 3}}));
+  DecoderSampleOptions options;
+  options.init_noise = {wave({1, 3, 8, 8}, 0.83), wave({1, 3, 16, 16}, 0.41)};
+  options.generator = generator_of(1);
+  const at::Tensor first = decoder->sample(options);
+  options.generator = generator_of(2);
+  CHECK(at::equal(decoder->sample(options), first));
+  options.init_noise.clear();
+  const at::Tensor drawn = decoder->sample(options);
+  CHECK_FALSE(at::equal(decoder->sample(options), drawn));
+  options.generator = generator_of(2);
+  CHECK(at::equal(decoder->sample(options), decoder->sample([&] {
+    DecoderSampleOptions same = options;
+    same.generator = generator_of(2);
+    return same;
+  }())));
+}
+
+TEST_CASE("A stage starts from what the stage before it drew") {
+  Decoder decoder = decoder_of(cascade({{"sample_timesteps", 2}}));
+  DecoderSampleOptions options;
+  options.init_noise = {wave({2, 3, 8, 8}, 0.83), wave({2, 3, 16, 16}, 0.41)};
+  options.batch_size = 2;
+  std::vector<std::tuple<int64_t, size_t, size_t>> steps;
+  options.on_step = [&](int64_t number, size_t step, size_t all) {
+    steps.emplace_back(number, step, all);
+  };
+  const at::Tensor whole = decoder->sample(options);
+  CHECK(whole.sizes() == at::IntArrayRef({2, 3, 16, 16}));
+  const std::vector<std::tuple<int64_t, size_t, size_t>> expected = {
+      {1, 0, 2}, {1, 1, 2}, {2, 0, 2}, {2, 1, 2}};
+  CHECK((steps == expected));
+
+  DecoderSampleOptions half = options;
+  half.stop_at_unet = 1;
+  half.init_noise.pop_back();
+  const at::Tensor small = decoder->sample(half);
+  CHECK(small.sizes() == at::IntArrayRef({2, 3, 8, 8}));
+  DecoderSampleOptions rest = options;
+  rest.start_at_unet = 2;
+  rest.image = small;
+  rest.init_noise.erase(rest.init_noise.begin());
+  CHECK(at::equal(decoder->sample(rest), whole));
+}
+
+TEST_CASE("The number of sampling steps decides between DDIM and DDPM") {
+  Decoder decoder = decoder_of(cascade({{"sample_timesteps", {3, nullptr}}}));
+  std::vector<size_t> steps;
+  DecoderSampleOptions options;
+  options.on_step = [&](int64_t, size_t step, size_t all) {
+    if (step == 0) steps.push_back(all);
+  };
+  decoder->sample(options);
+  CHECK(steps == std::vector<size_t>{3, 25});
+  steps.clear();
+  options.sample_timesteps = 4;
+  decoder->sample(options);
+  options.sampler = "dpmpp";
+  decoder->sample(options);
+  CHECK(steps == std::vector<size_t>{4, 4, 4, 4});
+}
+
+TEST_CASE("Sampling runs in eval mode without gradients and leaves the training mode as it was") {
+  Decoder decoder = decoder_of(d1_decoder({{"sample_timesteps", 1}}));
+  DecoderSampleOptions options;
+  options.image_embeds = golden_embeds();
+  bool training = true;
+  options.on_step = [&](int64_t, size_t, size_t) {
+    training = decoder->is_training() || decoder->unet(1)->is_training();
+  };
+  decoder->train();
+  CHECK_FALSE(decoder->sample(options).requires_grad());
+  CHECK_FALSE(training);
+  CHECK(decoder->is_training());
+}
+
+TEST_CASE("Inpainting repeats each step as often as asked, in every stage") {
+  Decoder decoder = decoder_of(cascade({{"sample_timesteps", 2}}));
+  DecoderSampleOptions options;
+  options.inpaint_image = wave({1, 3, 32, 32}, 0.05, 0, 0.5, 0.5);
+  options.inpaint_mask = at::zeros({1, 32, 32}, at::kBool);
+  options.inpaint_mask.slice(2, 0, 16).fill_(true);
+  const auto draws = [&](int64_t repeats) {
+    int count = 0;
+    options.inpaint_resample_times = repeats;
+    options.noise = [&](at::IntArrayRef shape) {
+      ++count;
+      return at::ones(shape);
+    };
+    const at::Tensor out = decoder->sample(options);
+    const at::Tensor kept =
+        resize_image_to(options.inpaint_image, 16, std::nullopt, true).slice(3, 0, 8);
+    expect_close(out.slice(3, 0, 8), kept, 1e-6, "kept half");
+    return count;
+  };
+  // A stage of two steps: the start, R pastes a step, R steps of which the last draws nothing, and
+  // R - 1 steps back for all but the last: 1 + 2R + R + (R - 1) = 4R.
+  CHECK(draws(1) == 2 * 4);
+  CHECK(draws(3) == 2 * 12);
+}
+
+TEST_CASE("Images in [-1, 1] are taken as they are without auto_normalize_img") {
+  const json config = d1_decoder({{"unconditional", true}, {"sample_timesteps", 2}});
+  json plain = config;
+  plain["auto_normalize_img"] = false;
+  Decoder a = decoder_of(config);
+  Decoder b = decoder_of(plain);
+  const at::Tensor image = golden_image();
+  CHECK(at::equal(a->loss({image, {}, {}}, 1, golden_draws({3, 17})),
+                  b->loss({image * 2 - 1, {}, {}}, 1, golden_draws({3, 17}))));
+  DecoderSampleOptions options;
+  options.init_noise = {wave({1, 3, 16, 16}, 0.83)};
+  CHECK(at::equal(a->sample(options), (b->sample(options) + 1) * 0.5));
+}
+
+TEST_CASE("The draws of a step have the stage's shapes and keep to their ranges") {
+  Decoder decoder(
+      plan_of(cascade({{"use_noise_for_lowres_cond", true}, {"random_crop_sizes", {nullptr, 8}}})));
+  at::Generator generator = generator_of(3);
+  const DecoderStepNoise first = decoder->draw(5, 1, generator);
+  CHECK(first.noise.sizes() == at::IntArrayRef({5, 3, 8, 8}));
+  CHECK_FALSE(first.lowres.noise.defined());
+  CHECK(first.crop_offsets.empty());
+  int64_t highest_level = 0;
+  int64_t highest_time = 0;
+  std::array<bool, 9> offsets{};
+  for (int i = 0; i < 100; ++i) {
+    const DecoderStepNoise d = decoder->draw(5, 2, generator);
+    CHECK(d.noise.sizes() == at::IntArrayRef({5, 3, 8, 8}));
+    CHECK(d.lowres.noise.sizes() == at::IntArrayRef({5, 3, 16, 16}));
+    CHECK(d.times.min().item<int64_t>() >= 0);
+    highest_time = std::max(highest_time, d.times.max().item<int64_t>());
+    highest_level = std::max(highest_level, d.lowres.noise_level.max().item<int64_t>());
+    for (const CropOffset& offset : d.crop_offsets) {
+      offsets.at(static_cast<size_t>(offset.x)) = true;
+      CHECK(offset.y <= 8);
+    }
+  }
+  CHECK(highest_time == 24);
+  CHECK(highest_level < 1000);
+  CHECK(highest_level > 900);
+  CHECK(std::all_of(offsets.begin(), offsets.end(), [](bool seen) { return seen; }));
+}
+
+TEST_CASE("The same generator gives the same loss, another one another") {
+  Decoder decoder = decoder_of(cascade());
+  const DecoderInputs inputs{wave({2, 3, 16, 16}, 0.05, 0, 0.5, 0.5), {}, {}};
+  const auto loss = [&](uint64_t seed) {
+    return decoder->forward(inputs, 2, generator_of(seed)).item<float>();
+  };
+  CHECK(loss(4) == loss(4));
+  CHECK(loss(4) != loss(5));
+}
+
+TEST_CASE("Crops are the same window of image and low-resolution image, each sample its own") {
+  Decoder decoder = decoder_of(cascade({{"random_crop_sizes", {nullptr, 8}}, {"blur_prob", 0.0}}));
+  const at::Tensor images = wave({2, 3, 16, 16}, 0.05, 0, 0.5, 0.5);
+  DecoderStepNoise draws = decoder->draw(2, 2, generator_of(0));
+  draws.crop_offsets = {{1, 2}, {7, 0}};
+  at::Tensor lowres;
+  decoder->loss({images, {}, {}}, 2, draws, &lowres);
+  const at::Tensor whole =
+      resize_image_to(resize_image_to(images, 8, std::nullopt, true), 16, std::nullopt, true);
+  CHECK(at::equal(lowres[0], whole[0].slice(1, 2, 10).slice(2, 1, 9)));
+  CHECK(at::equal(lowres[1], whole[1].slice(1, 0, 8).slice(2, 7, 15)));
+}
+
+TEST_CASE("Half of the steps of a self-conditioned unet see their own first answer") {
+  json unet = d1_unet();
+  unet["self_cond"] = true;
+  Decoder decoder = decoder_of(d1_decoder({{"unets", {unet}}}));
+  at::Generator generator = generator_of(7);
+  int used = 0;
+  constexpr int kSteps = 1000;
+  for (int i = 0; i < kSteps; ++i) used += decoder->draw(1, 1, generator).self_condition ? 1 : 0;
+  CHECK(std::abs(used - kSteps / 2) < 3 * std::sqrt(kSteps * 0.25));
+
+  DecoderStepNoise draws = golden_draws({3, 17});
+  const DecoderInputs inputs{golden_image(), golden_embeds(), {}};
+  const float without = decoder->loss(inputs, 1, draws).item<float>();
+  draws.self_condition = true;
+  CHECK(decoder->loss(inputs, 1, draws).item<float>() != without);
+}
+
+TEST_CASE("Dropped conditioning is seen in the loss, and only in the masked sample") {
+  Decoder decoder = decoder_of(d1_decoder());
+  DecoderStepNoise draws = golden_draws({3, 17});
+  DecoderInputs inputs{golden_image(), golden_embeds(), {}};
+  draws.image_keep_mask = at::tensor({true, false});
+  const float loss = decoder->loss(inputs, 1, draws).item<float>();
+  inputs.image_embeds = golden_embeds();
+  inputs.image_embeds[1].fill_(5);  // masked: nobody sees it
+  CHECK(decoder->loss(inputs, 1, draws).item<float>() == loss);
+  inputs.image_embeds[0].fill_(5);
+  CHECK(decoder->loss(inputs, 1, draws).item<float>() != loss);
+}
+
+}  // namespace dalle2::test

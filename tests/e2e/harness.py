@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: MIT
+"""What the end-to-end tests share: the binary as a user runs it, in a folder of its own.
+
+Standard library only. DALLE2_TRAIN names the binary; DALLE2_REFERENCE_PYTHON a Python with torch and
+dalle2-pytorch, for the tests that let the reference read what we wrote.
+"""
+import array
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARY = os.environ.get("DALLE2_TRAIN", str(ROOT / "build" / "bin" / "dalle2-train"))
+REFERENCE_PYTHON = os.environ.get("DALLE2_REFERENCE_PYTHON")
+
+
+def run(*arguments, cwd, env=None, timeout=240, check=None):
+    """Runs the binary. `check` is the exit code asked for; another fails the test with the output."""
+    full_env = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+    done = subprocess.run([BINARY, *map(str, arguments)], cwd=cwd, env=full_env, timeout=timeout,
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if check is not None and done.returncode != check:
+        raise AssertionError(f"dalle2-train {' '.join(map(str, arguments))}\n"
+                             f"exit {done.returncode}, expected {check}\n{done.stdout}\n{done.stderr}")
+    return done
+
+
+def tiny_config(shards, out, **sections):
+    """A decoder that trains in seconds on demo shards of 16 pixels; `sections` override its keys."""
+    config = {
+        "decoder": {
+            "unets": [{"dim": 8, "dim_mults": [1, 2], "image_embed_dim": 32, "cond_dim": 8,
+                       "num_resnet_blocks": 1, "resnet_groups": 4, "num_image_tokens": 1,
+                       "num_time_tokens": 1}],
+            "image_size": 16, "timesteps": 50, "sample_timesteps": [3], "learned_variance": False,
+        },
+        "data": {
+            "webdataset_base_url": f"{shards}/{{}}.tar", "img_embeddings_url": f"{shards}/img_emb",
+            "batch_size": 8, "num_workers": 1, "end_shard": demo_shard_count(shards) - 1,
+            "splits": {"train": 0.75, "val": 0.15, "test": 0.1},
+            "preprocessing": {"ToTensor": True},
+        },
+        "train": {"epochs": 1, "lr": 1e-3, "device": "cpu", "n_sample_images": 2,
+                  "save_every_n_samples": 100000, "ema_update_after_step": 1, "ema_update_every": 1},
+        "evaluate": {},
+        "tracker": {
+            "data_path": str(out), "overwrite_data_path": True,
+            "log": {"log_type": "console", "auto_resume": True},
+            "load": {"load_from": "local", "file_path": f"{out}/latest.pth", "only_auto_resume": True},
+            "save": {"save_to": "local", "save_latest_to": f"{out}/latest.pth",
+                     "save_best_to": f"{out}/best.pth"},
+        },
+        "seed": 0,
+    }
+    for section, keys in sections.items():
+        if isinstance(keys, dict) and isinstance(config.get(section), dict):
+            config[section].update(keys)
+        else:
+            config[section] = keys
+    return config
+
+
+def demo_shard_count(shards):
+    return len(list(pathlib.Path(shards).glob("[0-9]*.tar")))
+
+
+def write_config(path, config):
+    pathlib.Path(path).write_text(json.dumps(config, indent=2))
+    return str(path)
+
+
+def records(data_path):
+    return [json.loads(line) for line in (pathlib.Path(data_path) / "log.jsonl").read_text().splitlines()]
+
+
+def read_npy(path):
+    """Shape and float32 values of a version 1 .npy file."""
+    content = pathlib.Path(path).read_bytes()
+    assert content[:6] == b"\x93NUMPY", path
+    length = struct.unpack("<H", content[8:10])[0]
+    header = eval(content[10:10 + length], {"__builtins__": {}}, {"True": True, "False": False})
+    assert header["descr"] == "<f4" and not header["fortran_order"], header
+    return header["shape"], array.array("f", content[10 + length:])
+
+
+def write_npy(path, shape, values):
+    header = repr({"descr": "<f4", "fortran_order": False, "shape": tuple(shape)}).encode()
+    header += b" " * ((64 - (10 + len(header) + 1) % 64) % 64) + b"\n"
+    pathlib.Path(path).write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header +
+                                   array.array("f", values).tobytes())
+
+
+class EndToEnd(unittest.TestCase):
+    """A test class with demo shards of 16 pixels, made once, and a fresh folder for each test."""
+    @classmethod
+    def setUpClass(cls):
+        cls.base = pathlib.Path(tempfile.mkdtemp(prefix="dalle2-e2e-"))
+        cls.shards = cls.base / "shards"
+        run("shards", "demo", "--out", cls.shards, "--num", 96, "--image-size", 16, cwd=cls.base, check=0)
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.base, ignore_errors=True)
+
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(dir=self.base))
+
+    def config(self, name="config.json", out="out", **sections):
+        return write_config(self.dir / name, tiny_config(self.shards, out, **sections))
+
+    def train(self, config, *arguments, check=0, **kwargs):
+        return run("--config", config, *arguments, cwd=self.dir, check=check, **kwargs)
+
+
+def main():
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])

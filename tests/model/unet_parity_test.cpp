@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT
+// Unets against the reference: golden values, and random configurations with every gradient.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "model/unet_support.h"
+#include "support/fixture.h"
+
+namespace dalle2::test {
+namespace {
+
+// float32 through some 30 layers, summed in another order.
+constexpr double kForwardTolerance = 1e-4;
+// The backward pass is as deep again, and sums over all pixels.
+constexpr double kGradientTolerance = 5e-4;
+// The fixture says how far the reference's own gradient moves when every weight moves by one
+// rounding: small groups of a group norm amplify that, and gradients that vanish by symmetry (the
+// bias before a group norm) are nothing else. Some hundred operations round once each: 20 steps.
+constexpr double kNoiseSteps = 20;
+// What cancels exactly in one order of summation may not in another: one rounding of the largest.
+constexpr double kCancellation = 1.2e-7;
+constexpr int64_t kEntries = 8;  // as in make_unet.py
+
+UnetConditions conditions_of(const Fixture& fixture) {
+  const auto find = [&](const char* name) {
+    return fixture.has(name) ? fixture.tensor(name) : at::Tensor();
+  };
+  UnetConditions c;
+  c.image_embed = find("image_embed");
+  c.text_encodings = find("text_encodings");
+  c.lowres_cond_img = find("lowres_cond_img");
+  c.lowres_noise_level = find("lowres_noise_level");
+  c.self_cond = find("self_cond");
+  c.image_keep_mask = find("image_keep_mask");
+  c.text_keep_mask = find("text_keep_mask");
+  return c;
+}
+
+// Names and shapes in their order, as one number.
+std::string names_fnv1a(const torch::nn::Module& module) {
+  std::string text;
+  for (const auto& item : module.named_parameters()) {
+    if (!text.empty()) text += '\n';
+    text += fmt::format("{} {}", item.key(), fmt::join(item.value().sizes(), ","));
+  }
+  uint64_t value = 0xcbf29ce484222325ULL;
+  for (const char letter : text) {
+    value = (value ^ static_cast<unsigned char>(letter)) * 0x100000001b3ULL;
+  }
+  return fmt::format("{:016x}", value);
+}
+
+// [norm, two projections, entries], as make_unet.py writes it.
+at::Tensor compact(const at::Tensor& gradient) {
+  const at::Tensor g = gradient.to(at::kDouble).flatten();
+  const int64_t n = g.numel();
+  std::vector<at::Tensor> values = {g.norm()};
+  for (const auto& [f, phase] : {std::pair{0.61, 0.4}, std::pair{0.083, 1.1}}) {
+    values.push_back((g * wave({n}, f, phase).to(at::kDouble)).sum());
+  }
+  for (int64_t k = 0; k < kEntries; ++k) values.push_back(g[k * n / kEntries]);
+  return at::stack(values);
+}
+
+void check_gradients(const torch::nn::Module& unet, const Fixture& fixture) {
+  const at::Tensor rows = fixture.tensor("grads").to(at::kDouble);
+  const at::Tensor noise = fixture.tensor("grad_noise");
+  REQUIRE(static_cast<int64_t>(unet.parameters().size()) == rows.size(0));
+  const double largest = rows.select(1, 0).max().item<double>();
+  int64_t row = 0;
+  for (const auto& item : unet.named_parameters()) {
+    const at::Tensor& grad = item.value().grad();
+    const at::Tensor found = compact(grad.defined() ? grad : at::zeros_like(item.value()));
+    const double norm = rows[row][0].item<double>();
+    const double error = (found - rows[row]).abs().max().item<double>();
+    const double steps = kNoiseSteps * noise[row].item<double>() + kCancellation * largest;
+    INFO("gradient of " << item.key() << ", norm " << norm << ", noise " << steps);
+    CHECK(error <= kGradientTolerance * norm + steps);
+    ++row;
+  }
+}
+
+void check_case(const std::string& path) {
+  const Fixture fixture = load_fixture(path);
+  INFO(path << "\n" << fixture.json.dump());
+  Unet unet(unet_config(fixture.json.at("unet")));
+  CHECK(names_fnv1a(*unet) == fixture.json.at("names_fnv1a").get<std::string>());
+  int64_t count = 0;
+  for (const at::Tensor& p : unet->parameters()) count += p.numel();
+  CHECK(count == fixture.json.at("num_parameters").get<int64_t>());
+
+  fill_parameters(*unet);
+  unet->train();
+  const at::Tensor x = fixture.tensor("x").clone().set_requires_grad(true);
+  const at::Tensor time = fixture.tensor("time");
+  const UnetConditions given = conditions_of(fixture);
+  const at::Tensor out = unet->forward(x, time, given);
+  expect_close(out, fixture.tensor("out"), kForwardTolerance, "forward");
+  const at::Tensor terms = out * wave(out.sizes(), 0.53, 0.2);
+  const at::Tensor loss = terms.sum();
+  // The terms nearly cancel: the error of a sum is relative to the sum of their sizes.
+  CHECK(std::abs(loss.item<double>() - fixture.tensor("loss").item<double>()) <=
+        kForwardTolerance * terms.abs().sum().item<double>());
+  loss.backward();
+  check_gradients(*unet, fixture);
+  const at::Tensor grad_x = fixture.tensor("grad_x");
+  const double steps = kNoiseSteps * fixture.json.at("grad_x_noise").get<double>();
+  CHECK((x.grad() - grad_x).abs().max().item<double>() <=
+        kGradientTolerance * grad_x.abs().max().item<double>() + steps);
+
+  const torch::NoGradGuard no_grad;
+  UnetConditions null = given;
+  null.image_keep_mask = at::zeros({x.size(0)}, at::kBool);
+  null.text_keep_mask = null.image_keep_mask;
+  expect_close(unet->forward(x, time, null), fixture.tensor("null"), kForwardTolerance, "null");
+  expect_close(unet->forward_with_cond_scale(x, time, given, 2.5), fixture.tensor("cfg"),
+               kForwardTolerance, "classifier-free guidance");
+}
+
+Unet golden_unet(const UnetConfig& config) {
+  Unet unet(config);
+  fill_parameters(*unet);
+  unet->eval();
+  return unet;
+}
+
+TEST_CASE("unets of random configurations equal the reference with all their gradients") {
+  for (const std::string& path : fixture_files(fixture_dir("unet"))) check_case(path);
+}
+
+TEST_CASE("unet D1 gives the golden outputs, with and without its conditions") {
+  const torch::NoGradGuard no_grad;
+  Unet unet = golden_unet(config_d1());
+  const at::Tensor x = wave({2, 3, 16, 16});
+  const at::Tensor time = torch::tensor({3, 17});
+  UnetConditions given;
+  given.image_embed = wave({2, 12}, 0.9, 0.3);
+  const at::Tensor out = unet->forward(x, time, given);
+  expect_golden(out, "D1.forward", kForwardTolerance);
+  expect_golden(unet->forward_with_cond_scale(x, time, given, 2.5), "D1.cfg2.5", kForwardTolerance);
+  CHECK(at::equal(unet->forward_with_cond_scale(x, time, given, 1.0), out));
+  given.image_keep_mask = prob_mask(2, 0.0, x.device(), std::nullopt);
+  expect_golden(unet->forward(x, time, given), "D1.forward_null", kForwardTolerance);
+}
+
+TEST_CASE("unet D2u1 (memory efficient, text, self conditioning, cosine) gives the golden outputs") {
+  const torch::NoGradGuard no_grad;
+  Unet unet = golden_unet(config_d2u1());
+  UnetConditions given;
+  given.image_embed = wave({2, 12}, 0.9, 0.3);
+  given.text_encodings = wave({2, 3, 6}, 0.5, 0.1);
+  given.text_encodings[1][2].zero_();
+  const at::Tensor x = wave({2, 3, 16, 16});
+  const at::Tensor time = torch::tensor({3, 17});
+  expect_golden(unet->forward(x, time, given), "D2u1.forward", kForwardTolerance);
+  given.self_cond = wave({2, 3, 16, 16}, 0.11);
+  expect_golden(unet->forward(x, time, given), "D2u1.forward_selfcond", kForwardTolerance);
+}
+
+TEST_CASE("unet D2u2 (linear attention, low-res image with noise) gives the golden output") {
+  const torch::NoGradGuard no_grad;
+  Unet unet = golden_unet(config_d2u2());
+  UnetConditions given;
+  given.lowres_cond_img = wave({2, 3, 32, 32}, 0.13);
+  given.lowres_noise_level = torch::tensor({200, 5});
+  expect_golden(unet->forward(wave({2, 3, 32, 32}, 0.21), torch::tensor({3, 17}), given),
+                "D2u2.forward", kForwardTolerance);
+}
+
+TEST_CASE("unet U3 (combined upsampled maps) gives the golden output") {
+  const torch::NoGradGuard no_grad;
+  Unet unet = golden_unet(config_u3());
+  expect_golden(unet->forward(wave({2, 3, 16, 16}), torch::tensor({3, 17}), {}), "U3.forward",
+                kForwardTolerance);
+}
+
+}  // namespace
+}  // namespace dalle2::test

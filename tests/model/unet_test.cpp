@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: MIT
+// The Unet's parameters, its conditions and what it refuses.
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/autocast_mode.h>
+
+#include <fmt/ranges.h>
+
+#include <fstream>
+#include <functional>
+#include <set>
+#include <string>
+
+#include "model/unet_support.h"
+#include "support/fixture.h"
+
+namespace dalle2::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+// "name (shape)" of each parameter, as in the dumps of the reference.
+std::vector<std::string> parameter_lines(const torch::nn::Module& module) {
+  std::vector<std::string> lines;
+  for (const auto& item : module.named_parameters()) {
+    const std::string shape = fmt::format("{}", fmt::join(item.value().sizes(), ", "));
+    lines.push_back(
+        fmt::format("{} ({}{})", item.key(), shape, item.value().dim() == 1 ? "," : ""));
+  }
+  return lines;
+}
+
+std::vector<std::string> dumped_lines(const std::string& name) {
+  std::ifstream file(std::string(DALLE2_SOURCE_DIR) + "/tests/model/state_dicts.txt");
+  std::vector<std::string> lines;
+  bool inside = false;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("## ")) {
+      inside = line.starts_with("## " + name + " ");
+    } else if (inside) {
+      lines.push_back(line);
+    }
+  }
+  return lines;
+}
+
+int64_t num_parameters(const UnetConfig& config) {
+  int64_t count = 0;
+  for (const at::Tensor& p : Unet(config)->parameters()) count += p.numel();
+  return count;
+}
+
+std::set<std::string> parameter_names(const UnetConfig& config) {
+  std::set<std::string> names;
+  for (const auto& item : Unet(config)->named_parameters()) names.insert(item.key());
+  return names;
+}
+
+bool any_starts_with(const std::set<std::string>& names, const std::string& prefix) {
+  const auto found = names.lower_bound(prefix);
+  return found != names.end() && found->starts_with(prefix);
+}
+
+std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+UnetConditions image_only(int64_t batch) {
+  UnetConditions given;
+  given.image_embed = wave({batch, 12}, 0.9, 0.3);
+  return given;
+}
+
+at::Tensor times(int64_t batch) { return at::arange(batch, at::kLong) * 7 + 3; }
+
+TEST_CASE("parameters have the reference's names and shapes in its order") {
+  const std::vector<std::pair<std::string, UnetConfig>> unets = {
+      {"D1", config_d1()}, {"D2u1", config_d2u1()}, {"D2u2", config_d2u2()}, {"U3", config_u3()}};
+  for (const auto& [name, config] : unets) {
+    INFO(name);
+    const std::vector<std::string> expected = dumped_lines(name);
+    REQUIRE(expected.size() > 200);
+    const std::vector<std::string> found = parameter_lines(*Unet(config));
+    for (size_t i = 0; i < std::min(found.size(), expected.size()); ++i) {
+      REQUIRE(found[i] == expected[i]);
+    }
+    CHECK(found.size() == expected.size());
+    CHECK(Unet(config)->buffers().empty());
+  }
+}
+
+TEST_CASE("parameter counts are the reference's") {
+  CHECK(num_parameters(config_d1()) == 233458);
+  UnetConfig upper = config_d1();  // as the second stage of a cascade
+  upper.lowres_cond = true;
+  upper.cond_on_image_embeds = false;
+  upper.channels_out = 3;
+  CHECK(num_parameters(upper) == 234256);
+  CHECK(num_parameters(config_d2u1()) + num_parameters(config_d2u2()) == 683426);
+  CHECK(num_parameters(config_u3()) == 235551);
+}
+
+TEST_CASE("a fresh unet draws exactly nothing") {
+  UnetConfig config = config_d1();
+  config.final_conv_kernel_size = 3;
+  Unet unet(config);
+  CHECK(unet->named_parameters()["to_out.weight"].sizes() == at::IntArrayRef({6, 8, 3, 3}));
+  const at::Tensor out = unet->forward(wave({2, 3, 16, 16}), times(2), image_only(2));
+  CHECK(out.sizes() == at::IntArrayRef({2, 6, 16, 16}));
+  CHECK(out.abs().max().item<double>() == 0.0);
+}
+
+TEST_CASE("fresh weights are drawn as the reference draws them") {
+  UnetConfig config = config_d1();
+  config.dim = 32;
+  config.cond_dim = 64;
+  Unet unet(config);
+  const auto parameters = unet->named_parameters();
+  const at::Tensor shuffle = parameters["ups.0.3.net.0.weight"];
+  const at::Tensor squares = shuffle.view({-1, 4, shuffle.size(1)});
+  CHECK(at::equal(squares.select(1, 0), squares.select(1, 3)));
+  CHECK_FALSE(at::equal(squares[0][0], squares[1][0]));
+  // kaiming_uniform: bound sqrt(6 / fan_in)
+  const double bound = std::sqrt(6.0 / static_cast<double>(shuffle.size(1)));
+  CHECK(shuffle.abs().max().item<double>() <= bound);
+  CHECK(shuffle.abs().max().item<double>() > 0.9 * bound);
+  CHECK(parameters["ups.0.3.net.0.bias"].abs().max().item<double>() == 0.0);
+  CHECK(parameters["null_text_embed"].std().item<double>() == Approx(1.0).margin(0.05));
+  CHECK(parameters["null_image_hiddens"].abs().max().item<double>() > 1.0);
+}
+
+TEST_CASE("self attention stands where it is asked for, linear attention only elsewhere") {
+  UnetConfig config = config_d1();
+  config.self_attn = std::vector<bool>{false, true};
+  std::set<std::string> names = parameter_names(config);
+  CHECK_FALSE(any_starts_with(names, "downs.0.3."));
+  CHECK(any_starts_with(names, "downs.1.3.fn.fn.to_q."));
+  CHECK(any_starts_with(names, "ups.0.2.fn.fn.to_q."));
+  CHECK_FALSE(any_starts_with(names, "ups.1.2."));
+  config.sparse_attn = true;
+  names = parameter_names(config);
+  CHECK(any_starts_with(names, "downs.0.3.fn.to_qkv."));
+  CHECK(any_starts_with(names, "downs.1.3.fn.fn.to_q."));
+  CHECK_FALSE(any_starts_with(names, "downs.1.3.fn.to_qkv."));
+  CHECK(any_starts_with(names, "ups.1.2.fn.to_qkv."));
+}
+
+TEST_CASE("cross attention has 8 heads of 64 whatever the self attention has") {
+  const auto parameters = Unet(config_d1())->named_parameters();
+  CHECK(parameters["mid_block1.cross_attn.to_q.weight"].sizes() == at::IntArrayRef({512, 16}));
+  CHECK(parameters["mid_block1.cross_attn.to_kv.weight"].sizes() == at::IntArrayRef({1024, 10}));
+  CHECK(parameters["mid_attn.fn.fn.to_q.weight"].sizes() == at::IntArrayRef({8, 16}));
+}
+
+TEST_CASE("options add and remove their parameters") {
+  UnetConfig config = config_d1();
+  config.add_image_embeds_to_time = false;
+  CHECK_FALSE(any_starts_with(parameter_names(config), "to_image_hiddens."));
+  config.init_cross_embed = false;
+  config.init_conv_kernel_size = 5;
+  CHECK(Unet(config)->named_parameters()["init_conv.weight"].sizes() ==
+        at::IntArrayRef({8, 3, 5, 5}));
+  config.pixel_shuffle_upsample = false;
+  CHECK(any_starts_with(parameter_names(config), "ups.0.3.1."));
+  config.attend_at_middle = false;  // ignored, as in the reference
+  CHECK(any_starts_with(parameter_names(config), "mid_attn."));
+  config.num_resnet_blocks = std::vector<int64_t>{1, 3};
+  CHECK(any_starts_with(parameter_names(config), "downs.1.2.2."));
+  CHECK_FALSE(any_starts_with(parameter_names(config), "downs.0.2.1."));
+}
+
+TEST_CASE("skip connections shrink by the root of two when asked") {
+  const torch::NoGradGuard no_grad;
+  UnetConfig config = config_u3();
+  Unet plain(config);
+  config.scale_skip_connection = true;
+  Unet scaled(config);
+  fill_parameters(*plain);
+  fill_parameters(*scaled);
+  const at::Tensor x = wave({1, 3, 16, 16});
+  CHECK_FALSE(at::allclose(plain->forward(x, times(1), {}), scaled->forward(x, times(1), {})));
+}
+
+TEST_CASE("an embedding as wide as a token serves any batch, each sample by itself") {
+  const torch::NoGradGuard no_grad;
+  UnetConfig config = config_d1();
+  config.cond_dim = 12;
+  Unet unet(config);
+  fill_parameters(*unet);
+  CHECK_FALSE(any_starts_with(parameter_names(config), "image_to_tokens."));
+  // A batch as large as the number of tokens is where the reference mixes samples.
+  for (const int64_t batch : {1, 3, 4}) {
+    const at::Tensor x = wave({batch, 3, 16, 16});
+    const UnetConditions all = image_only(batch);
+    const at::Tensor out = unet->forward(x, times(batch), all);
+    for (int64_t i = 0; i < batch; ++i) {
+      UnetConditions one;
+      one.image_embed = all.image_embed.narrow(0, i, 1);
+      const at::Tensor alone = unet->forward(x.narrow(0, i, 1), times(batch).narrow(0, i, 1), one);
+      expect_close(out.narrow(0, i, 1), alone, 1e-5, "sample by itself");
+    }
+  }
+}
+
+TEST_CASE("text beyond max_text_len is cut and zero rows count as no text") {
+  const torch::NoGradGuard no_grad;
+  Unet unet(config_d2u1());
+  fill_parameters(*unet);
+  const at::Tensor x = wave({1, 3, 16, 16});
+  UnetConditions given = image_only(1);
+  given.text_encodings = wave({1, 9, 6}, 0.5, 0.1);
+  const at::Tensor out = unet->forward(x, times(1), given);
+  given.text_encodings = given.text_encodings.narrow(1, 0, 5).contiguous();
+  CHECK(at::equal(unet->forward(x, times(1), given), out));
+  given.text_encodings = at::cat({wave({1, 3, 6}), at::zeros({1, 2, 6})}, 1);
+  const at::Tensor padded = unet->forward(x, times(1), given);
+  given.text_encodings = wave({1, 3, 6});
+  CHECK(at::equal(unet->forward(x, times(1), given), padded));
+  given.text_encodings = at::zeros({1, 2, 6});
+  const at::Tensor empty = unet->forward(x, times(1), given);
+  given.text_encodings = wave({1, 3, 6});
+  given.text_keep_mask = prob_mask(1, 0.0, x.device(), std::nullopt);
+  CHECK(at::equal(unet->forward(x, times(1), given), empty));
+}
+
+TEST_CASE("drop masks hold their probability and need no generator at 0 and 1") {
+  const at::Device cpu(at::kCPU);
+  CHECK(prob_mask(5, 1.0, cpu, std::nullopt).all().item<bool>());
+  CHECK_FALSE(prob_mask(5, 0.0, cpu, std::nullopt).any().item<bool>());
+  const at::Generator generator = at::detail::createCPUGenerator(3);
+  const at::Tensor drawn = prob_mask(10000, 0.9, cpu, generator);
+  // Three standard deviations of a binomial: 3 sqrt(10000 * 0.9 * 0.1).
+  CHECK(std::abs(drawn.sum().item<double>() - 9000.0) <= 90.0);
+  CHECK(at::equal(prob_mask(10000, 0.9, cpu, at::detail::createCPUGenerator(3)), drawn));
+  CHECK_FALSE(at::equal(prob_mask(10000, 0.9, cpu, generator), drawn));
+}
+
+TEST_CASE("what a unet cannot use is refused with both numbers") {
+  Unet text(config_d2u1());
+  const at::Tensor x = wave({2, 3, 16, 16});
+  UnetConditions given = image_only(2);
+  const auto run = [&](Unet& unet, const at::Tensor& image = wave({2, 3, 16, 16})) {
+    return error_of([&] { unet->forward(image, times(image.size(0)), given); });
+  };
+  given.text_encodings = wave({2, 3, 7});
+  CHECK_THAT(run(text), Contains("[2, 3, 7]") && Contains("text_embed_dim is 6"));
+  given.text_encodings = wave({3, 3, 6});
+  CHECK_THAT(run(text), Contains("[3, 3, 6]") && Contains("batch of 2"));
+  given = image_only(2);
+  given.image_embed = wave({2, 13});
+  CHECK_THAT(run(text), Contains("[2, 13]") && Contains("image_embed_dim is 12"));
+  given.image_embed = wave({1, 12});
+  CHECK_THAT(run(text), Contains("[1, 12]") && Contains("batch of 2"));
+  given.image_embed = at::Tensor();
+  CHECK_THAT(run(text), Contains("conditioned on image embeddings"));
+  given = image_only(2);
+  CHECK_THAT(run(text, wave({2, 3, 18, 16})), Contains("18 x 16") && Contains("multiples of 4"));
+  CHECK_THAT(run(text, wave({2, 4, 16, 16})), Contains("[B, 3, H, W]") && Contains("[2, 4, 16, 16]"));
+  given.self_cond = wave({2, 3, 8, 8});
+  CHECK_THAT(run(text), Contains("[2, 3, 8, 8]") && Contains("[2, 3, 16, 16]"));
+  given = image_only(2);
+  given.image_keep_mask = at::ones({3}, at::kBool);
+  CHECK_THAT(run(text), Contains("image_keep_mask") && Contains("[3]"));
+
+  Unet upper(config_d2u2());
+  given = {};
+  CHECK_THAT(run(upper), Contains("lowres_cond"));
+  given.lowres_cond_img = wave({2, 3, 8, 8});
+  CHECK_THAT(run(upper), Contains("[2, 3, 8, 8]") && Contains("[2, 3, 16, 16]"));
+  Unet plain(config_u3());
+  CHECK_THAT(run(plain), Contains("without lowres_cond"));
+  given = {};
+  given.lowres_noise_level = torch::tensor({1, 2});
+  CHECK_THAT(run(plain), Contains("without lowres_noise_cond"));
+  CHECK_THAT(error_of([&] { plain->forward(x, times(3), {}); }), Contains("time") && Contains("[3]"));
+}
+
+TEST_CASE("impossible unets are config errors") {
+  const auto fault = [](const std::function<void(UnetConfig&)>& change) {
+    UnetConfig config = config_d1();
+    change(config);
+    return error_of([&] { Unet unet(config); });
+  };
+  CHECK_THAT(fault([](UnetConfig& c) { c.dim_mults = {2, 4}; }), Contains("dim_mults"));
+  CHECK_THAT(fault([](UnetConfig& c) { c.init_dim = 16; }), Contains("init_dim"));
+  CHECK_THAT(fault([](UnetConfig& c) { c.num_resnet_blocks = std::vector<int64_t>{1, 2, 3}; }),
+             Contains("num_resnet_blocks"));
+  CHECK_THAT(fault([](UnetConfig& c) { c.resnet_groups = std::vector<int64_t>{4}; }),
+             Contains("resnet_groups"));
+  CHECK_THAT(fault([](UnetConfig& c) { c.resnet_groups = int64_t{3}; }), Contains("resnet_groups"));
+  CHECK_THAT(fault([](UnetConfig& c) { c.init_cross_embed_kernel_sizes = {3, 4}; }),
+             Contains("init_cross_embed_kernel_sizes"));
+  CHECK_THAT(fault([](UnetConfig& c) { c.image_embed_dim.reset(); }), Contains("image_embed_dim"));
+  CHECK_THAT(fault([](UnetConfig& c) { c.cond_on_text_encodings = true; }),
+             Contains("text_embed_dim"));
+}
+
+TEST_CASE("a unet runs in float64 and, under autocast, in bfloat16") {
+  Unet unet(config_d1());
+  fill_parameters(*unet);
+  const at::Tensor x = wave({2, 3, 16, 16});
+  UnetConditions given = image_only(2);
+  const at::Tensor single = unet->forward(x, times(2), given);
+
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  const at::Tensor half = unet->forward(x, times(2), given);
+  at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  CHECK(half.scalar_type() == at::kBFloat16);
+  // bfloat16 has 8 bits: some 30 layers lose a few per cent.
+  expect_close(half.to(at::kFloat), single, 0.05, "bfloat16");
+  half.to(at::kFloat).square().mean().backward();
+  for (const auto& item : unet->named_parameters()) {
+    if (!item.value().grad().defined()) continue;
+    INFO(item.key());
+    CHECK(item.value().grad().isfinite().all().item<bool>());
+  }
+
+  unet->to(at::kDouble);
+  given.image_embed = given.image_embed.to(at::kDouble);
+  const at::Tensor twice = unet->forward(x.to(at::kDouble), times(2), given);
+  CHECK(twice.scalar_type() == at::kDouble);
+  // Not nearer: the norms' eps is 1e-3 for anything but float32.
+  expect_close(twice, single, 0.05, "float64");
+}
+
+}  // namespace
+}  // namespace dalle2::test

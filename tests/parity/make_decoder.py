@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: MIT
+"""Random decoders from the whole option space of Decoder and Unet, and what dalle2_pytorch computes with them.
+
+    python make_decoder.py --out fixtures [--seed 0] [--cases 36]    writes fixtures/decoder/*.safetensors
+
+A case is a `decoder` section of a config in the metadata and, for each stage, everything random of one training
+step (`stageN.draw.*`), its loss and a digest of every gradient; then a sampling run. Weights, inputs and normal
+noise are waves (see `wave`, `fill`), so they need no room: the reader makes them anew.
+"""
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import random
+import warnings
+
+os.environ["TQDM_DISABLE"] = "1"
+warnings.filterwarnings("ignore")
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+
+import dalle2_pytorch.dalle2_pytorch as reference
+
+SIDES = (8, 12, 16, 24, 32)
+BATCH = 2
+
+
+def wave(shape, f=0.37, phase=0.0, scale=1.0, offset=0.0):
+    i = np.arange(int(np.prod(shape)), dtype=np.float64)
+    return torch.from_numpy((offset + scale * np.sin(f * i + phase)).astype(np.float32)).reshape(tuple(shape))
+
+
+def fill(unet):
+    """Each parameter is a function of its name and of the flat index; gains lie about 1."""
+    with torch.no_grad():
+        for name, p in unet.named_parameters():
+            k = sum(name.encode()) % 97
+            gain = p.numel() == max(p.shape) and not name.endswith("bias")
+            p.copy_(wave(p.shape, 0.7, k, 0.1, 1.0 if gain else 0.0))
+
+
+# ---------------------------------------------------------------------------------------------- configurations
+
+def draw_unet(r, first, conditional, text, sides):
+    """@param sides: sides of the images it must be able to halve"""
+    maybe = lambda p: r.random() < p
+    unet = {"dim": r.choice((8, 8, 16))}
+    unet["memory_efficient"] = maybe(0.3)
+    most = 3
+    while most > 1 and any(s % 2 ** (most if unet["memory_efficient"] else most - 1) for s in sides):
+        most -= 1
+    levels = r.randint(1, most)
+    if unet["memory_efficient"] and any(s % 2 ** levels for s in sides):
+        unet["memory_efficient"] = False
+    unet["dim_mults"] = [1] + [r.randint(1, 2) for _ in range(levels - 1)]
+    if unet["memory_efficient"] and maybe(0.5):
+        unet["dim_mults"][0] = 2
+    one_or_many = lambda draw: draw() if maybe(0.5) else [draw() for _ in range(levels)]
+    if first and conditional:
+        unet["image_embed_dim"] = r.choice((6, 12))
+    if text:
+        unet["cond_on_text_encodings"] = True
+        unet["text_embed_dim"] = 5
+        unet["max_text_len"] = r.randint(3, 6)
+    unet["cond_dim"] = r.choice((7, 10, None))
+    unet["attn_dim_head"] = r.choice((4, 8))
+    unet["attn_heads"] = r.randint(1, 3)
+    unet["self_attn"] = one_or_many(lambda: maybe(0.4))
+    unet["sparse_attn"] = maybe(0.4)
+    for key in ("cosine_sim_cross_attn", "cosine_sim_self_attn", "cross_embed_downsample", "scale_skip_connection",
+                "self_cond", "resnet_weight_standardization", "combine_upsample_fmaps", "checkpoint_during_training"):
+        unet[key] = maybe(0.35)
+    for key in ("init_cross_embed", "pixel_shuffle_upsample", "add_image_embeds_to_time"):
+        unet[key] = maybe(0.6)
+    unet["num_image_tokens"] = r.randint(1, 4)
+    unet["num_time_tokens"] = r.randint(1, 3)
+    unet["init_conv_kernel_size"] = r.choice((3, 5, 7))
+    if maybe(0.3):
+        unet["init_cross_embed_kernel_sizes"] = r.choice(([3, 5], [7, 3, 5], [3]))
+    if maybe(0.3):
+        unet["cross_embed_downsample_kernel_sizes"] = r.choice(([2], [4, 2], [2, 4, 6]))
+    unet["final_conv_kernel_size"] = r.choice((1, 3))
+    unet["resnet_groups"] = one_or_many(lambda: r.choice((1, 2, 4, 8)))
+    unet["num_resnet_blocks"] = one_or_many(lambda: r.randint(1, 2))
+    return unet
+
+
+def draw_schedule(r, learned_variance, predicts_noise, timesteps):
+    """A schedule the reference has no NaN with, and how many steps to sample with (None for all)."""
+    kinds = ["cosine"]
+    if timesteps >= 21:
+        kinds += ["linear", "quadratic", "sigmoid"]
+    if not learned_variance:
+        kinds.append("jsd")
+    kind = r.choice(kinds)
+    steps = r.choice((None, r.randint(2, 4))) if timesteps < 10 else r.randint(2, 5)
+    if kind == "jsd":  # its last step holds nothing of the image
+        if predicts_noise and steps is None:
+            steps = 2
+        if steps is not None and int(timesteps * steps / (steps + 1)) >= timesteps - 1:
+            steps = None if not predicts_noise else 1
+    return kind, steps
+
+
+def draw_decoder(r):
+    maybe = lambda p: r.random() < p
+    stages = r.choice((1, 1, 1, 2, 2, 3))
+    sizes = sorted(r.sample(SIDES[:4] if stages == 1 else SIDES, stages))
+    conditional = maybe(0.7)
+    texts = [conditional and maybe(0.4) for _ in range(stages)]
+    each = lambda draw: [draw() for _ in range(stages)]
+    one_or_each = lambda draw: draw() if maybe(0.4) else each(draw)
+    d = {"image_sizes": sizes} if stages > 1 or maybe(0.5) else {"image_size": sizes[0]}
+    d["channels"] = r.choice((3, 3, 1))
+    d["timesteps"] = r.choice((5, 8, 21, 30))
+    d["unconditional"] = not conditional
+    d["loss_type"] = r.choice(("l1", "l2", "huber"))
+    d["image_cond_drop_prob"] = r.choice((0.1, 0.5, 0.0, 1.0))
+    d["text_cond_drop_prob"] = r.choice((0.1, 0.5, 0.0, 1.0))
+    d["learned_variance"] = r.choice((True, False, each(lambda: maybe(0.5))))
+    d["predict_v"] = one_or_each(lambda: maybe(0.3))
+    d["predict_x_start"] = one_or_each(lambda: maybe(0.4))
+    d["predict_x_start_for_latent_diffusion"] = maybe(0.1)
+    of = lambda value, i: value[i] if isinstance(value, list) else value
+    schedules = []
+    for i in range(stages):
+        lv = d["learned_variance"]
+        learned = lv[i] if isinstance(lv, list) else lv and i == 0
+        x_start = of(d["predict_x_start"], i) and not d["predict_x_start_for_latent_diffusion"]
+        schedules.append(draw_schedule(r, learned, not (of(d["predict_v"], i) or x_start), d["timesteps"]))
+    d["beta_schedule"] = [s[0] for s in schedules]
+    if maybe(0.2) and (stages == 1 or d["timesteps"] >= 21):  # the default: cosine ... linear
+        d["beta_schedule"] = None
+    d["sample_timesteps"] = [s[1] for s in schedules]
+    d["p2_loss_weight_gamma"] = one_or_each(lambda: r.choice((0.0, 0.5, 1.0)))
+    d["p2_loss_weight_k"] = r.choice((1, 0.5))
+    d["vb_loss_weight"] = r.choice((0.001, 0.01))
+    d["learned_variance_constrain_frac"] = maybe(0.3)
+    d["auto_normalize_img"] = maybe(0.75)
+    d["use_dynamic_thres"] = maybe(0.4)
+    d["dynamic_thres_percentile"] = r.choice((0.95, 0.8))
+    d["ddim_sampling_eta"] = r.choice((0.0, 0.0, 0.5, 1.0))
+    crops = [None] * stages
+    if stages > 1:
+        d["use_noise_for_lowres_cond"] = [maybe(0.4) for _ in range(stages - 1)]
+        d["use_blur_for_lowres_cond"] = [not n or maybe(0.5) for n in d["use_noise_for_lowres_cond"]]
+        if maybe(0.3):
+            d["use_blur_for_lowres_cond"] = True
+        d["lowres_downsample_first"] = maybe(0.6)
+        d["blur_prob"] = r.choice((0.5, 1.0, 1.0, 0.0))
+        d["blur_sigma"] = r.choice((0.6, [0.4, 1.2]))
+        d["blur_kernel_size"] = r.choice((3, 5, [3, 7]))
+        d["lowres_noise_sample_level"] = r.choice((0.2, 0.05))
+        crops = [None] + [r.choice((None, s // 2)) for s in sizes[1:]]
+        if maybe(0.5):
+            d["random_crop_sizes"] = crops
+        else:
+            crops = [None] * stages
+    d["unets"] = [draw_unet(r, i == 0, conditional, texts[i], [s for s in (sizes[i], crops[i]) if s])
+                  for i in range(stages)]
+    return d
+
+
+def draw_sampling(r, d):
+    stages = len(d["unets"])
+    guided = d["image_cond_drop_prob"] > 0 or d["text_cond_drop_prob"] > 0
+    s = {"cond_scale": 1.0, "start_at_unet_number": 1, "stop_at_unet_number": None, "inpaint": False}
+    if guided and r.random() < 0.5:
+        s["cond_scale"] = r.choice((2.0, [round(r.uniform(1, 3), 2) for _ in range(stages)]))
+    if stages > 1 and r.random() < 0.3:
+        s["start_at_unet_number"] = r.randint(2, stages)
+    elif stages > 1 and r.random() < 0.3:
+        s["stop_at_unet_number"] = r.randint(1, stages - 1)
+    s["inpaint"] = r.random() < 0.25
+    s["inpaint_resample_times"] = r.randint(1, 2)
+    return s
+
+
+def build(d):
+    """The reference's objects, as its DecoderConfig makes them. JSON's two-element blur arrays mean ranges."""
+    arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in d.items() if k != "unets"}
+    unets = tuple(reference.Unet(**u) for u in d["unets"])
+    decoder = reference.Decoder(unet=unets, **arguments)
+    for unet in decoder.unets:
+        fill(unet)
+    return decoder
+
+
+# ---------------------------------------------------------------------------------------------- randomness
+
+class Draws:
+    """Stands in for every source of randomness of a training step, and writes down what it gave."""
+
+    def __init__(self, r):
+        self.r, self.normals, self.record, self.coins = r, 0, {}, []
+
+    def normal(self, shape):
+        self.normals += 1
+        return wave(shape, 0.83, 0.5 * self.normals, 1.2)
+
+    def randint(self, low, high, shape, **_):
+        times = [self.r.choice((low, high - 1, self.r.randrange(low, high))) for _ in range(shape[0])]
+        name = "lowres_level" if "times" in self.record else "times"
+        self.record[name] = np.array(times, np.int64)
+        return torch.tensor(times)
+
+    def coin(self):
+        self.coins.append(self.r.random())
+        return self.coins[-1]
+
+    def uniform(self, low, high):
+        self.record["blur_sigma"] = np.array(self.r.uniform(low, high))
+        return float(self.record["blur_sigma"])
+
+    def randrange(self, low, high):
+        odd = [k for k in range(low, high) if k % 2]
+        self.record["blur_kernel_size"] = np.array(self.r.choice(odd), np.int64)
+        return int(self.record["blur_kernel_size"])
+
+
+@contextlib.contextmanager
+def patched(draws):
+    saved = torch.randn, torch.randn_like, torch.randint, reference.random, reference.prob_mask_like
+    saved_crop = reference.K.RandomCrop
+
+    class Crop(saved_crop):
+        def forward(self, x, params=None, **kwargs):
+            out = super().forward(x, params=params, **kwargs)
+            draws.record["crop_offsets"] = self._params["src"][:, 0].long().numpy()
+            return out
+
+    class Random:
+        random = staticmethod(draws.coin)
+        uniform = staticmethod(draws.uniform)
+        randrange = staticmethod(draws.randrange)
+
+    masks = []
+
+    def mask(shape, prob, device=None):
+        masks.append(np.array([draws.r.random() < prob for _ in range(shape[0])]))
+        return torch.from_numpy(masks[-1])
+
+    torch.randn = lambda shape, **_: draws.normal(shape)
+    torch.randn_like = lambda x, **_: draws.normal(x.shape)
+    torch.randint = draws.randint
+    reference.random, reference.prob_mask_like, reference.K.RandomCrop = Random, mask, Crop
+    try:
+        yield masks
+    finally:
+        torch.randn, torch.randn_like, torch.randint, reference.random, reference.prob_mask_like = saved
+        reference.K.RandomCrop = saved_crop
+
+
+# ---------------------------------------------------------------------------------------------- results
+
+def digest(t):
+    """[11]: L2 norm, projections on two unit waves, eight evenly spread entries."""
+    t = t.detach().double().flatten()
+    n = t.numel()
+    values = [t.norm().item()]
+    for f, phase in ((0.37, 0.0), (1.13, 0.5)):
+        w = wave((n,), f, phase).double()
+        values.append((t @ (w / w.norm())).item() if w.norm() > 0 else 0.0)
+    values += [t[i * n // 8].item() for i in range(8)]
+    return np.array(values)
+
+
+def inputs_of(d, side):
+    """Images in the range of the data, a little larger than the last stage; conditioning."""
+    scale, offset = (0.5, 0.5) if d["auto_normalize_img"] else (1.0, 0.0)
+    image = wave((BATCH, d["channels"], side, side), 0.05, 0.3, scale, offset)
+    embed = text = None
+    if not d["unconditional"]:
+        embed = wave((BATCH, d["unets"][0]["image_embed_dim"]), 0.9, 0.3)
+    length = d.get("text_length")
+    if length:
+        text = wave((BATCH, length, 5), 0.5, 0.1)
+        text[1, length // 2:] = 0.0  # padding
+    return image, embed, text
+
+
+def train_step(decoder, d, number, r, tensors):
+    draws = Draws(r)
+    image, embed, text = inputs_of(d, max(decoder.image_sizes) + d["image_margin"])
+    decoder.zero_grad()
+    with patched(draws) as masks:
+        loss, lowres = decoder(image, image_embed=embed, text_encodings=text, unet_number=number,
+                               return_lowres_cond_image=True)
+    loss.backward()
+    record, coins = draws.record, list(draws.coins)
+    conditioner = decoder.lowres_conds[number - 1]
+    if conditioner is not None and conditioner.use_blur:
+        record["blur"] = np.array(coins.pop(0) < conditioner.blur_prob)
+    record["self_condition"] = np.array(bool(coins) and coins[0] < 0.5)
+    record["image_keep"], record["text_keep"] = masks[-2], masks[-1]
+    prefix = f"stage{number}."
+    for name, value in record.items():
+        tensors[f"{prefix}draw.{name}"] = value
+    tensors[prefix + "loss"] = np.array(loss.item())
+    if lowres is not None:
+        tensors[prefix + "lowres"] = digest(lowres)
+    for name, p in decoder.unets[number - 1].named_parameters():
+        if p.grad is not None:
+            tensors[f"{prefix}grad.{name}"] = digest(p.grad)
+    return loss.item()
+
+
+def sample(decoder, d, s):
+    draws = Draws(random.Random(0))
+    image, embed, text = inputs_of(d, max(decoder.image_sizes))
+    arguments = {k: s[k] for k in ("start_at_unet_number", "stop_at_unet_number")}
+    arguments["cond_scale"] = tuple(s["cond_scale"]) if isinstance(s["cond_scale"], list) else s["cond_scale"]
+    if s["start_at_unet_number"] > 1:
+        arguments["image"] = image
+    if s["inpaint"]:
+        mask = torch.zeros(BATCH, image.shape[2], image.shape[3], dtype=torch.bool)
+        mask[:, 2:7, 3:8] = True
+        arguments.update(inpaint_image=image, inpaint_mask=mask, inpaint_resample_times=s["inpaint_resample_times"])
+    with patched(draws):
+        return decoder.sample(image_embed=embed, text_encodings=text, batch_size=BATCH, **arguments)
+
+
+def make_case(seed):
+    """@return tensors and metadata, or None for a configuration the reference itself has no numbers for"""
+    r = random.Random(seed)
+    torch.manual_seed(seed)
+    d = draw_decoder(r)
+    d["text_length"] = r.randint(2, 7) if any(u.get("cond_on_text_encodings") for u in d["unets"]) else None
+    d["image_margin"] = r.choice((0, 4))
+    extra = ("text_length", "image_margin")
+    decoder = build({k: v for k, v in d.items() if k not in extra})
+    decoder.train()
+    tensors = {}
+    losses = [train_step(decoder, d, n, r, tensors) for n in range(1, len(d["unets"]) + 1)]
+    sampling = draw_sampling(r, d)
+    tensors["sample"] = sample(decoder, d, sampling).numpy()
+    if not (np.isfinite(losses).all() and np.isfinite(tensors["sample"]).all()):
+        return None
+    meta = {"seed": seed, "decoder": {k: v for k, v in d.items() if k not in extra}, "batch": BATCH,
+            "sampling": sampling, **{k: d[k] for k in extra}}
+    for name, value in tensors.items():
+        if value.dtype == np.float64 and ".draw." not in name:
+            tensors[name] = value.astype(np.float32)
+    return tensors, meta
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cases", type=int, default=36)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    folder = arguments.out / "decoder"
+    folder.mkdir(parents=True, exist_ok=True)
+    made, seed = 0, arguments.seed * 1000
+    while made < arguments.cases:
+        case = make_case(seed)
+        if case is not None:
+            tensors, meta = case
+            path = folder / f"case_{made:02d}.safetensors"
+            save_file({k: np.ascontiguousarray(v) for k, v in tensors.items()}, path,
+                      metadata={"json": json.dumps(meta)})
+            path.chmod(0o644)
+            made += 1
+        seed += 1
+
+
+if __name__ == "__main__":
+    main()
