@@ -49,7 +49,9 @@ std::vector<Batch> DecoderData::examples(const std::string& split, int64_t count
   if (count == 0) return batches;
   DecoderDataConfig data = config_.data;
   data.num_workers = 0;  // a handful of samples: nothing may be decoded ahead
-  DecoderLoader loader(data, options(split, count, /*in_order=*/true));
+  LoaderOptions needs = options(split, count, /*in_order=*/true);
+  needs.split += " examples";  // not samples trained on, in messages and in the trace
+  DecoderLoader loader(data, needs);
   loader.start_epoch(0);
   if (std::optional<Batch> batch = loader.next()) batches.push_back(std::move(*batch));
   return batches;

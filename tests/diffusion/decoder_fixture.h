@@ -16,18 +16,21 @@ namespace dalle2::test {
 
 /// Plan of a `decoder` section, read as a whole training file is.
 inline DecoderPlan plan_of(const nlohmann::json& decoder) {
-  const nlohmann::json file = {
+  nlohmann::json file = {
       {"decoder", decoder},
       {"data",
        {{"webdataset_base_url", "shards/{}.tar"},
         {"img_embeddings_url", "embeddings"},
-        {"text_embeddings_url", "text"},
         {"splits", {{"train", 1.0}, {"val", 0.0}, {"test", 0.0}}}}},
       {"train", nlohmann::json::object()},
+      {"evaluate", nlohmann::json::object()},
       {"tracker",
        {{"log", {{"log_type", "console"}}},
         {"save",
          nlohmann::json::array({{{"save_to", "local"}, {"save_latest_to", "latest.pth"}}})}}}};
+  for (const nlohmann::json& unet : decoder.at("unets")) {
+    if (unet.value("cond_on_text_encodings", false)) file["data"]["text_embeddings_url"] = "text";
+  }
   return parse_decoder_config(file.dump(), "fixture.json", {}).plan;
 }
 

@@ -90,7 +90,7 @@ class CommandLine(EndToEnd):
         self.refuse(3, "inspect", "bad.safetensors", expect=["bad.safetensors"])
 
     def test_embeddings_of_another_width_are_refused_before_training(self):
-        self.refuse_config(2, lambda c: c["decoder"]["unets"][0].update(image_embed_dim=48), "48", "32")
+        self.refuse_config(3, lambda c: c["decoder"]["unets"][0].update(image_embed_dim=48), "48", "32")
 
     def test_set_overrides_the_file_and_dump_config_shows_it(self):
         config = self.config()

@@ -110,7 +110,8 @@ TEST_CASE("an optimizer that takes over another's state goes on bit for bit") {
   const auto run = [](test::FlatModule& module, FlatGradients& gradients, Optimizer& optimizer, int begin, int end) {
     for (int step = begin; step < end; ++step) {
       gradients.zero_grad();
-      StateDict g = {{"weight", test::wave({4, 4}, 0.3 * step)}};
+      StateDict g;
+      g.emplace_back("weight", test::wave({4, 4}, 0.3 * step));
       if (step % 2 == 1) {
         g.emplace_back("bias", test::wave({4}, 0.1 * step));
       }
