@@ -35,8 +35,9 @@ void append(LogRecord& record, LogRecord more) {
 
 ExitCode DecoderRun::run() {
   print_start();
+  load_examples();  // opens the shards and embeddings: what is wrong with them leaves no files
+                    // behind
   recall();
-  load_examples();
   // A run that had reached its last epoch samples and saves once more, as the reference does.
   while (position_.epoch < config_.train.epochs || position_.next_task != "train") {
     if (position_.next_task == "train") train_epoch();

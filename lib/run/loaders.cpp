@@ -3,6 +3,8 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
+
 #include "data/decoder_dataset.h"
 #include "data/shards.h"
 
@@ -46,12 +48,12 @@ std::unique_ptr<DecoderLoader> DecoderData::loader(const std::string& split,
 
 std::vector<Batch> DecoderData::examples(const std::string& split, int64_t count) const {
   std::vector<Batch> batches;
-  if (count == 0) return batches;
   DecoderDataConfig data = config_.data;
   data.num_workers = 0;  // a handful of samples: nothing may be decoded ahead
-  LoaderOptions needs = options(split, count, /*in_order=*/true);
-  needs.split += " examples";  // not samples trained on, in messages and in the trace
-  DecoderLoader loader(data, needs);
+  LoaderOptions needs = options(split, std::max<int64_t>(count, 1), /*in_order=*/true);
+  needs.split += " examples";         // not samples trained on, in messages and in the trace
+  DecoderLoader loader(data, needs);  // checks the embeddings, asked for examples or not
+  if (count == 0) return batches;
   loader.start_epoch(0);
   if (std::optional<Batch> batch = loader.next()) batches.push_back(std::move(*batch));
   return batches;

@@ -109,6 +109,19 @@ class CommandLine(EndToEnd):
         self.refuse(0, "--config", path, "--dry-run", expect=["something_else_entirely"])
         self.refuse(2, "--config", path, "--strict", expect=["something_else_entirely"])
 
+    def test_every_shipped_config_is_valid(self):
+        configs = [path for path in (harness.ROOT / "configs").rglob("*.json") if path.parent.name != "schema"]
+        self.assertGreaterEqual(len(configs), 6)
+        for path in configs:
+            done = run("--config", path, "--strict", "--dump-config", cwd=self.dir, check=0)
+            self.assertEqual(done.stderr, "", path)
+
+    def test_the_smoke_configs_train(self):
+        run("shards", "demo", "--out", "runs/smoke/shards", "--num", 96, "--image-size", 16, cwd=self.dir, check=0)
+        for path in sorted((harness.ROOT / "configs" / "smoke").glob("*.json")):
+            run("--config", path, cwd=self.dir, check=0)
+            self.assertTrue((self.dir / "runs/smoke" / f"{path.stem}.pth").is_file(), path)
+
     def test_the_schema_is_json(self):
         schema = json.loads(run("schema", "decoder", cwd=self.dir, check=0).stdout)
         self.assertIn("2020-12", schema["$schema"])
