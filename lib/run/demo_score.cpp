@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -67,6 +68,7 @@ void run_demo_score(const DemoScoreCommand& command) {
         truth.size());
   }
   int colour = 0, shape = 0, place = 0, size = 0, ground = 0;
+  double squares = 0;
   std::vector<at::Tensor> pairs;
   for (size_t i = 0; i < files.size(); ++i) {
     const Image drawn = decode_image(read_file(files[i]), files[i]);
@@ -78,11 +80,14 @@ void run_demo_score(const DemoScoreCommand& command) {
     ground += found.ground == truth[i].ground;
     pairs.push_back(from_picture(draw_demo_image(truth[i], drawn.width)));
     pairs.push_back(from_picture(drawn));
+    squares += at::mse_loss(pairs.back(), pairs[pairs.size() - 2]).item<double>();
   }
   // Eight pairs a row, twice enlarged so that small pictures can be looked at.
   const at::Tensor grid = image_grid(pairs, 16).repeat_interleave(2, 1).repeat_interleave(2, 2);
   write_png(command.grid_path, to_picture(grid));
   const double percent = 100.0 / static_cast<double>(files.size());
+  std::printf("error against the pictures asked for: %.4f (root mean square, values 0 to 1)\n",
+              std::sqrt(squares / static_cast<double>(files.size())));
   std::printf("also right: size %.0f%% ground %.0f%%\n", size * percent, ground * percent);
   std::printf("right: colour %.0f%% shape %.0f%% place %.0f%% of %zu\n",
               colour * percent,
