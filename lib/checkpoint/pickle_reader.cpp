@@ -20,8 +20,11 @@ using Kind = PickleNode::Kind;
 constexpr int kMaxDepth = 200;
 constexpr uint64_t kMaxValues = 20'000'000;
 constexpr size_t kMaxDimensions = 64;
+constexpr int64_t kMaxRepeated = int64_t{1} << 31;  // elements of a tensor that repeats its storage
 
-StorageRef storage_ref(const PickleGraph& graph, const PickleNode& persistent, const std::string& where) {
+StorageRef storage_ref(const PickleGraph& graph,
+                       const PickleNode& persistent,
+                       const std::string& where) {
   const std::vector<uint32_t>& id = graph.nodes[persistent.args].items;
   const auto kind_of = [&](size_t i) { return graph.nodes[id[i]].kind; };
   const auto text_of = [&](size_t i) -> const std::string& { return graph.nodes[id[i]].text; };
@@ -62,16 +65,26 @@ class Reader {
     }
     const PickleNode& node = graph_.nodes[id];
     switch (node.kind) {
-      case Kind::kNone: return {};
-      case Kind::kBool: return node.integer != 0;
-      case Kind::kInt: return node.integer;
-      case Kind::kFloat: return node.real;
-      case Kind::kText: return node.text;
-      case Kind::kBytes: return Bytes{node.text};
-      case Kind::kBigInt: return big_int(node.text);
-      case Kind::kGlobal: return global_stub(node);
-      case Kind::kPersistent: return persistent_stub(node);
-      default: break;
+      case Kind::kNone:
+        return {};
+      case Kind::kBool:
+        return node.integer != 0;
+      case Kind::kInt:
+        return node.integer;
+      case Kind::kFloat:
+        return node.real;
+      case Kind::kText:
+        return node.text;
+      case Kind::kBytes:
+        return Bytes{node.text};
+      case Kind::kBigInt:
+        return big_int(node.text);
+      case Kind::kGlobal:
+        return global_stub(node);
+      case Kind::kPersistent:
+        return persistent_stub(node);
+      default:
+        break;
     }
     if (open_[id]) {
       return cycle_stub(node);
@@ -98,8 +111,10 @@ class Reader {
 
   Value read_container(uint32_t id, const PickleNode& node) {
     switch (node.kind) {
-      case Kind::kList: return List{read_items(node.items)};
-      case Kind::kTuple: return Tuple{read_items(node.items)};
+      case Kind::kList:
+        return List{read_items(node.items)};
+      case Kind::kTuple:
+        return Tuple{read_items(node.items)};
       case Kind::kSet: {
         auto stub = named_stub("builtins", "set");
         stub->items = read_items(node.items);
@@ -110,7 +125,8 @@ class Reader {
         read_entries(node.items, dict);
         return dict;
       }
-      default: return read_object(id, node);
+      default:
+        return read_object(id, node);
     }
   }
 
@@ -149,9 +165,12 @@ class Reader {
     }
   }
 
+  /// Protocol 2 has Python 2's names of modules.
   static std::shared_ptr<StubObject> named_stub(std::string module, std::string name) {
     auto stub = std::make_shared<StubObject>();
-    stub->module = std::move(module);
+    stub->module = module == "__builtin__" ? "builtins"
+                   : module == "copy_reg"  ? "copyreg"
+                                           : std::move(module);
     stub->name = std::move(name);
     return stub;
   }
@@ -173,7 +192,8 @@ class Reader {
   Value cycle_stub(const PickleNode& node) const {
     auto stub = named_stub("", "<reference to an enclosing object>");
     if (node.kind == Kind::kObject && graph_.nodes[node.callee].kind == Kind::kGlobal) {
-      stub->args.emplace_back(graph_.nodes[node.callee].text + "." + graph_.nodes[node.callee].name);
+      stub->args.emplace_back(graph_.nodes[node.callee].text + "." +
+                              graph_.nodes[node.callee].name);
     }
     return stub;
   }
@@ -210,14 +230,17 @@ class Reader {
   }
 
   /// The allow-list. Nothing of it does more than to arrange data.
-  std::optional<Value> read_known(uint32_t id, const PickleNode& node, const std::string& module,
+  std::optional<Value> read_known(uint32_t id,
+                                  const PickleNode& node,
+                                  const std::string& module,
                                   const std::string& name) {
     const bool builtin = module == "builtins" || module == "__builtin__";
-    if (module == "torch._utils" &&
-        (name == "_rebuild_tensor_v2" || name == "_rebuild_tensor" || name == "_rebuild_tensor_v3")) {
+    if (module == "torch._utils" && (name == "_rebuild_tensor_v2" || name == "_rebuild_tensor" ||
+                                     name == "_rebuild_tensor_v3")) {
       return read_tensor(id, node, name == "_rebuild_tensor_v3");
     }
-    if (module == "torch._utils" && (name == "_rebuild_parameter" || name == "_rebuild_parameter_with_state")) {
+    if (module == "torch._utils" &&
+        (name == "_rebuild_parameter" || name == "_rebuild_parameter_with_state")) {
       arg(node, 0);
       return read(args_of(node)[0]);
     }
@@ -253,11 +276,13 @@ class Reader {
       if (pairs.kind == Kind::kDict) {
         entries.insert(entries.end(), pairs.items.begin(), pairs.items.end());
       }
-      for (const uint32_t pair : pairs.kind == Kind::kList ? pairs.items : std::vector<uint32_t>{}) {
+      for (const uint32_t pair :
+           pairs.kind == Kind::kList ? pairs.items : std::vector<uint32_t>{}) {
         if (graph_.nodes[pair].items.size() != 2) {
           fail("expected pairs of key and value");
         }
-        entries.insert(entries.end(), graph_.nodes[pair].items.begin(), graph_.nodes[pair].items.end());
+        entries.insert(
+            entries.end(), graph_.nodes[pair].items.begin(), graph_.nodes[pair].items.end());
       }
     }
     entries.insert(entries.end(), node.entries.begin(), node.entries.end());
@@ -321,18 +346,24 @@ class Reader {
     std::memcpy(&bits, data.data(), data.size());
     const int unused = static_cast<int>(64 - 8 * data.size());
     switch (code[0]) {
-      case 'b': return Value(bits != 0);
-      case 'i': return Value(static_cast<int64_t>(bits << unused) >> unused);
+      case 'b':
+        return Value(bits != 0);
+      case 'i':
+        return Value(static_cast<int64_t>(bits << unused) >> unused);
       case 'u':
-        return bits <= static_cast<uint64_t>(INT64_MAX) ? std::optional<Value>(static_cast<int64_t>(bits))
-                                                        : std::nullopt;
+        return bits <= static_cast<uint64_t>(INT64_MAX)
+                   ? std::optional<Value>(static_cast<int64_t>(bits))
+                   : std::nullopt;
       case 'f':
         if (code[1] == '2') {
-          return Value(static_cast<double>(c10::Half(static_cast<uint16_t>(bits), c10::Half::from_bits())));
+          return Value(
+              static_cast<double>(c10::Half(static_cast<uint16_t>(bits), c10::Half::from_bits())));
         }
-        return code[1] == '4' ? Value(static_cast<double>(std::bit_cast<float>(static_cast<uint32_t>(bits))))
-                              : Value(std::bit_cast<double>(bits));
-      default: return std::nullopt;
+        return code[1] == '4'
+                   ? Value(static_cast<double>(std::bit_cast<float>(static_cast<uint32_t>(bits))))
+                   : Value(std::bit_cast<double>(bits));
+      default:
+        return std::nullopt;
     }
   }
 
@@ -347,8 +378,9 @@ class Reader {
     const int deepest_before = std::exchange(deepest_, depth_);
     const PickleNode* callee = &graph_.nodes[node.callee];
     // copyreg._reconstructor(cls, ...) and copyreg.__newobj__(cls, ...) stand for cls.
-    if (callee->kind == Kind::kGlobal && (callee->text == "copyreg" || callee->text == "copy_reg") &&
-        !args_of(node).empty() && graph_.nodes[args_of(node)[0]].kind == Kind::kGlobal) {
+    if (callee->kind == Kind::kGlobal &&
+        (callee->text == "copyreg" || callee->text == "copy_reg") && !args_of(node).empty() &&
+        graph_.nodes[args_of(node)[0]].kind == Kind::kGlobal) {
       callee = &graph_.nodes[args_of(node)[0]];
     }
     auto stub = callee->kind == Kind::kGlobal ? named_stub(callee->text, callee->name)
@@ -397,8 +429,9 @@ class Reader {
     std::optional<at::ScalarType> dtype = ref.dtype;
     if (with_dtype) {
       const PickleNode& element = arg(node, 6);
-      dtype = element.kind == Kind::kGlobal && element.text == "torch" ? dtype_of_python(element.name)
-                                                                      : std::nullopt;
+      dtype = element.kind == Kind::kGlobal && element.text == "torch"
+                  ? dtype_of_python(element.name)
+                  : std::nullopt;
     }
     if (!dtype) {
       fail("a tensor of an unknown element type");
@@ -407,14 +440,17 @@ class Reader {
     const std::vector<int64_t> strides = read_extents(arg(node, 3));
     const at::Tensor bytes = loader_(ref);
     const int64_t offset = arg(node, 1).integer;
-    check_span(shape, strides, offset, bytes.numel() / static_cast<int64_t>(c10::elementSize(*dtype)));
+    check_span(
+        shape, strides, offset, bytes.numel() / static_cast<int64_t>(c10::elementSize(*dtype)));
     at::Tensor elements = bytes.view(*dtype);
     at::Tensor tensor = elements.as_strided(shape, strides, elements.storage_offset() + offset);
     tensors_[id] = tensor;
     return tensor;
   }
 
-  void check_span(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides, int64_t offset,
+  void check_span(const std::vector<int64_t>& shape,
+                  const std::vector<int64_t>& strides,
+                  int64_t offset,
                   int64_t available) const {
     int64_t last = offset, numel = 1;
     bool overflow = shape.size() != strides.size() || offset < 0;
@@ -426,6 +462,9 @@ class Reader {
     }
     if (overflow || offset > available || (numel > 0 && last >= available)) {
       fail(fmt::format("a tensor reaches beyond its storage of {} elements", available));
+    }
+    if (numel > std::max(available, kMaxRepeated)) {
+      fail(fmt::format("a tensor of {} elements that repeats a storage of {}", numel, available));
     }
   }
 
@@ -477,7 +516,9 @@ std::optional<std::string> version_of_state(const Value& state) {
 
 }  // namespace
 
-uint64_t StorageRef::item_bytes() const { return dtype ? c10::elementSize(*dtype) : 1; }
+uint64_t StorageRef::item_bytes() const {
+  return dtype ? c10::elementSize(*dtype) : 1;
+}
 
 std::vector<StorageRef> storages_of(const PickleGraph& graph, const std::string& where) {
   std::vector<StorageRef> refs;
@@ -503,7 +544,9 @@ std::optional<std::string> version_text(const Value& value) {
   return version_of_state(stub.state);
 }
 
-Value value_of_pickle(const PickleGraph& graph, const StorageLoader& loader, const std::string& where) {
+Value value_of_pickle(const PickleGraph& graph,
+                      const StorageLoader& loader,
+                      const std::string& where) {
   return Reader(graph, loader, where).read(graph.root);
 }
 

@@ -13,6 +13,7 @@
 namespace dalle2 {
 namespace {
 
+using namespace std::string_literals;
 using Catch::Matchers::Contains;
 using test::same_content;
 using test::TempFolder;
@@ -88,7 +89,8 @@ TEST_CASE("truncated safetensors files are noticed and damaged ones never break 
     test::write_bytes(folder.file("b.safetensors"), bytes.substr(0, size));
     CHECK_THROWS_AS(read_safetensors(folder.file("b.safetensors")), DataError);
   }
-  // The format has no checksum: a flip in the data cannot be noticed, but none may do more than that.
+  // The format has no checksum: a flip in the data cannot be noticed, but none may do more than
+  // that.
   std::mt19937 random(2);
   for (int i = 0; i < kFlips; ++i) {
     std::string damaged = bytes;
@@ -102,24 +104,31 @@ TEST_CASE("truncated safetensors files are noticed and damaged ones never break 
 
 TEST_CASE("damaged legacy files end in an error or a value") {
   const TempFolder folder;
-  const std::string bytes =
-      test::read_bytes(std::string(DALLE2_SOURCE_DIR) + "/tests/parity/fixtures/checkpoints/legacy.pth");
+  const std::string bytes = test::read_bytes(std::string(DALLE2_SOURCE_DIR) +
+                                             "/tests/parity/fixtures/checkpoints/legacy.pth");
   for (size_t size = 0; size < bytes.size(); size += 7) {
     test::write_bytes(folder.file("cut.pth"), bytes.substr(0, size));
     INFO("cut to " << size << " of " << bytes.size());
     CHECK_THROWS_AS(read_pth(folder.file("cut.pth")), DataError);
   }
   std::mt19937 random(3);
+  int values = 0;
   for (int i = 0; i < kFlips; ++i) {
     std::string damaged = bytes;
     for (int flip = 0; flip < 3; ++flip) {
       const size_t bit = random() % (bytes.size() * 8);
       damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
     }
-    CHECK(noticed_or_harmless(folder.file("b.pth"), damaged, [](const std::string& path) {
-      return read_pth(path).is_dict();
-    }));
+    test::write_bytes(folder.file("b.pth"), damaged);
+    try {  // the layout has no checksum: what was flipped may be a number
+      read_pth(folder.file("b.pth"));
+      ++values;
+    } catch (const DataError&) {
+      continue;  // anything else that is thrown fails the test
+    }
   }
+  CHECK(values > kFlips / 50);
+  CHECK(values < kFlips);
 }
 
 TEST_CASE("random bytes after a pickle's first opcode never do more than end in an error") {
@@ -153,8 +162,9 @@ TEST_CASE("a pickle that would run a command is an inert stub") {
 }
 
 TEST_CASE("calls of what a call returned, states and items of unknown objects stay inert") {
-  const Value value = run("\x80\x02" + std::string("cbuiltins\ngetattr\ncos\nsystem\n\x85R)R}X\x01\0\0\0aK\x07sb(K\x01K\x02"
-                                                  "e(K\x03K\x04u.", 66));
+  const Value value = run("\x80\x02"s +
+                          "cbuiltins\ngetattr\ncos\nsystem\n\x85R)R}X\x01\0\0\0aK\x07sb(K\x01K\x02"
+                          "e(K\x03K\x04u."s);
   REQUIRE(value.is_stub());
   const auto& stub = std::get<std::shared_ptr<StubObject>>(value.data);
   CHECK(stub->state.as_dict().find("a")->as_int() == 7);
@@ -169,31 +179,59 @@ TEST_CASE("bombs of nesting, sharing and sizes end in an error at once") {
                     Contains("deeper than 200"));
   std::string laughs = begin + "]q" + '\0';
   for (int i = 1; i < 30; ++i) {  // each list holds the one before it ten times
-    laughs += std::string("](") ;
+    laughs += std::string("](");
     for (int k = 0; k < 10; ++k) {
       laughs += std::string("h") + static_cast<char>(i - 1);
     }
     laughs += std::string("eq") + static_cast<char>(i);
   }
   CHECK_THROWS_WITH(run(begin + "(" + laughs.substr(2) + "t."), Contains("20,000,000 values"));
-  CHECK_THROWS_WITH(run(begin + "X\xff\xff\xff\x7f" "a."), Contains("cut off"));
-  CHECK_THROWS_WITH(run(begin + "\x8e\xff\xff\xff\xff\xff\xff\xff\xff" "a."), Contains("cut off"));
-  CHECK_THROWS_WITH(run(begin + "\x8b\xff\xff\xff\xff" "a."), Contains("cut off"));
+  CHECK_THROWS_WITH(run(begin + "X\xff\xff\xff\x7f"
+                                "a."),
+                    Contains("cut off"));
+  CHECK_THROWS_WITH(run(begin + "\x8e\xff\xff\xff\xff\xff\xff\xff\xff"
+                                "a."),
+                    Contains("cut off"));
+  CHECK_THROWS_WITH(run(begin + "\x8b\xff\xff\xff\xff"
+                                "a."),
+                    Contains("cut off"));
 }
 
 TEST_CASE("chains of shared unknown objects are limited in depth too") {
   // Each object is the argument of the next; all stand in one list, the first one first.
-  std::string pickle = std::string("\x80\x02](cm\nC\nq\0)R", 14);
+  std::string pickle = "\x80\x02](cm\nC\nq\0)R"s;
   for (int i = 0; i < 1000; ++i) {
-    pickle += std::string("r\1\0\0\0h\0j\1\0\0\0\x85R", 14);
+    pickle += "r\1\0\0\0h\0j\1\0\0\0\x85R"s;
   }
   CHECK_THROWS_WITH(run(pickle + "e."), Contains("deeper than 200"));
 }
 
 TEST_CASE("objects that refer to themselves are read with a stub at the place of the cycle") {
-  const Value value = run(std::string("\x80\x02]q\0h\0a.", 9));
+  const Value value = run("\x80\x02]q\0h\0a."s);
   REQUIRE(value.as_sequence().size() == 1);
   CHECK(value.as_sequence()[0].is_stub());
+}
+
+TEST_CASE("memos of huge numbers and thousands of open marks cost no more than they are") {
+  CHECK(run("\x80\x02Nr\xff\xff\xff\xff"
+            "0j\xff\xff\xff\xff."s)
+            .is_none());
+  CHECK_THROWS_WITH(run("\x80\x02"s + std::string(100000, '(') + "."),
+                    Contains("one object at the end"));
+  CHECK_THROWS_WITH(run("\x80\x02"s + "N" + std::string(100000, '2') + "."),
+                    Contains("one object at the end"));
+}
+
+TEST_CASE("a few bytes cannot stand for a tensor of terabytes") {
+  const TempFolder folder;
+  const auto expanded = [&](int64_t rows) {
+    Dict checkpoint;
+    checkpoint.set("tensor", at::ones({1}).expand({rows}));
+    write_pth(folder.file("a.pth"), checkpoint, ReadBack::kNo);
+    return read_pth(folder.file("a.pth"));
+  };
+  CHECK(expanded(1000).as_dict().find("tensor")->as_tensor().sum().item<float>() == 1000.0f);
+  CHECK_THROWS_WITH(expanded(int64_t{1} << 40), Contains("1099511627776 elements"));
 }
 
 TEST_CASE("malformed pickles are refused with the place") {
