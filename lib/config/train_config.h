@@ -44,6 +44,7 @@ struct DecoderTrainConfig {
   double ema_inv_gamma = 1.0;
   double ema_power = 2.0 / 3.0;
   double ema_min_value = 0.0;
+  int64_t grad_accum_every = 1;           ///< batches of one update
   std::optional<int64_t> max_batch_size;  ///< chunk of a batch that goes through the unet at once
 
   void fields(auto& f) {
@@ -100,6 +101,9 @@ struct DecoderTrainConfig {
     D2_FIELD(ema_inv_gamma, "Warm-up of the decay: 1 - (1 + step / inv_gamma) ^ -power.", above(0));
     D2_FIELD(ema_power, "Exponent of that warm-up.", above(0));
     D2_FIELD(ema_min_value, "Least decay.", within(0, 1));
+    D2_FIELD(grad_accum_every,
+             "Batches whose gradients make one update, weighted by their samples.",
+             at_least(1));
     D2_FIELD(max_batch_size,
              "Samples that go through the network at once; larger batches are split "
              "and their gradients added. Null for the whole batch.",

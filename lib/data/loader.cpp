@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "data/decoder_dataset.h"
 #include "data/open_batch.h"
 #include "data/preprocess.h"
@@ -318,13 +319,15 @@ std::optional<Batch> DecoderLoader::State::finish() {
   if (error) std::rethrow_exception(error);
   std::exchange(carry, DropLog{}).report(options.split, dropped, epoch_dropped);
   if (placed == 0 && skip_until == 0) {
-    throw DataError(
+    const std::string message = fmt::format(
         "the split \"{}\" has no usable sample in {} shards ({} ...): {}.\n"
         "  `dalle2-train shards check` tells what is wrong with the shards and their embeddings.",
         options.split,
         options.urls.size(),
         options.urls.front(),
         describe_drops(epoch_dropped));
+    if (!options.may_be_empty) throw DataError("{}", message);
+    log_warning("data", "{}", message);
   }
   return std::nullopt;
 }

@@ -17,6 +17,7 @@ struct LoaderOptions {
   int64_t batch_size = 64;
   bool shuffle = false;        ///< shards in an order drawn from (seed, epoch)
   bool resample = false;       ///< endless draws with replacement
+  bool may_be_empty = false;   ///< no usable sample in an epoch is a warning, not an error
   bool need_captions = false;  ///< true: a missing caption drops the sample; false: it is ""
   bool need_image_embeds = false;
   bool need_text_encodings = false;

@@ -5,27 +5,26 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "checkpoint/convert.h"
 #include "checkpoint/module_state.h"
-#include "checkpoint/pth.h"
-#include "checkpoint/safetensors.h"
 #include "checkpoint/value_json.h"
 #include "io/atomic_file.h"
 
 namespace dalle2 {
 namespace {
 
-/// The unets' averages, `<i>.ema_model.<name>`, under the names of the unets, `unets.<i>.<name>`.
-void replace_by_averages(StateDict& model, const StateDict& averages) {
-  constexpr std::string_view kMiddle = ".ema_model.";
-  for (const auto& [name, average] : averages) {
-    const size_t middle = name.find(kMiddle);
-    if (middle == std::string::npos) continue;
-    const std::string target =
-        "unets." + name.substr(0, middle) + "." + name.substr(middle + kMiddle.size());
-    for (auto& [model_name, tensor] : model) {
-      if (model_name == target) tensor = average;
-    }
+/// The decoder's tensors in a checkpoint, in a model file, or in a bare state dict.
+StateDict weights_of(const Cursor& checkpoint, bool use_ema) {
+  if (use_ema && checkpoint.has("ema")) return averaged_weights(checkpoint);
+  if (checkpoint.has("model")) return checkpoint.at("model").as_state_dict();
+  if (!checkpoint.has("noise_schedulers.0.betas")) {
+    throw DataError(
+        "{}: no entry \"model\": expected a checkpoint or model file of a decoder run\n"
+        "  `dalle2-train inspect {}` lists what it holds.",
+        checkpoint.where(),
+        checkpoint.where());
   }
+  return checkpoint.as_state_dict();
 }
 
 DecoderPlan plan_of(const Cursor& checkpoint, const std::optional<std::string>& config_path) {
@@ -71,21 +70,10 @@ ParameterCount count_parameters(const torch::nn::Module& module) {
 Decoder load_decoder(const std::string& checkpoint_path,
                      const std::optional<std::string>& config_path,
                      bool use_ema) {
-  const Value checkpoint = read_pth(checkpoint_path);
+  const Value checkpoint = read_checkpoint(checkpoint_path);
   const Cursor root(checkpoint, checkpoint_path);
-  if (!root.has("model")) {
-    throw DataError(
-        "{}: no entry \"model\": expected a checkpoint or model file of a decoder run\n"
-        "  `dalle2-train inspect {}` lists what it holds.",
-        checkpoint_path,
-        checkpoint_path);
-  }
+  const StateDict model = weights_of(root, use_ema);
   Decoder decoder(plan_of(root, config_path));
-  StateDict model = root.at("model").as_state_dict();
-  if (use_ema) {
-    if (const std::optional<Cursor> averages = root.find("ema"))
-      replace_by_averages(model, averages->as_state_dict());
-  }
   // A stage that was not trained has no entries: it is taken out here, too.
   for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) {
     if (strip_prefix(model, fmt::format("unets.{}.", unet - 1)).empty()) decoder->drop_unet(unet);

@@ -59,22 +59,21 @@ void DecoderRun::train_epoch() {
   log_info("train", "Starting epoch {}", position_.epoch);
   const auto loader = data_.loader("train", config_.data.batch_size, /*in_order=*/false);
   loader->start_epoch(position_.epoch, position_.loader_position);
-  samples_at_last_save_ = position_.sample;
   Timer timer;
-  while (std::optional<Batch> batch = loader->next()) {
-    train_batch(*batch);
-    samples_per_second_ = static_cast<double>(batch->size()) / timer.seconds();
+  for (auto group = next_group(*loader); !group.empty(); group = next_group(*loader)) {
+    const int64_t sample_before = position_.sample;
+    if (!train_group(group)) return save("train", /*is_best=*/false);
+    samples_per_second_ = static_cast<double>(position_.sample - sample_before) / timer.seconds();
     timer.restart();
     const bool first = position_.iteration == 0;
     if (position_.iteration % kLogEveryIterations == 0) log_training();
     ++position_.iteration;
     if (stop_asked()) return save("train", /*is_best=*/false);
-    if (position_.sample > samples_at_last_save_ + config_.train.save_every_n_samples ||
+    if (position_.sample > position_.samples_at_last_save + config_.train.save_every_n_samples ||
         (config_.train.save_immediately && first)) {
       save_snapshot();
       timer.restart();
     }
-    if (config_.train.epoch_samples && position_.sample >= *config_.train.epoch_samples) break;
   }
   progress_.finish();
   report_drops(*loader, "train");
@@ -82,22 +81,54 @@ void DecoderRun::train_epoch() {
   samples_per_epoch_ = position_.sample;
   position_.next_task = "val";
   position_.sample = position_.loader_position = position_.iteration = 0;
+  position_.samples_at_last_save = 0;
 }
 
-void DecoderRun::train_batch(const Batch& batch) {
-  const DecoderInputs inputs = to_inputs(batch, device_);
-  for (const int64_t unet : trained_unets_) {
-    // Addressed by the samples of the epoch so far, so a resumed epoch draws what it would have
-    // drawn.
-    const at::Generator random = generator(fmt::format("train unet {}", unet), position_.sample);
-    std::deque<at::Tensor>& losses = recent_losses_[static_cast<size_t>(unet - 1)];
-    losses.push_back(trainer_->step(inputs, unet, random));
-    trainer_->update(unet);
-    if (losses.size() > kLogEveryIterations) losses.pop_front();
+/// The batches of the next update: /train/grad_accum_every of them, fewer at the end of the epoch.
+std::vector<Batch> DecoderRun::next_group(DecoderLoader& loader) const {
+  std::vector<Batch> group;
+  int64_t sample = position_.sample;
+  while (static_cast<int64_t>(group.size()) < config_.train.grad_accum_every &&
+         sample < config_.train.epoch_samples.value_or(INT64_MAX)) {
+    std::optional<Batch> batch = loader.next();
+    if (!batch) break;
+    sample += batch->size();
+    group.push_back(std::move(*batch));
   }
-  position_.sample += batch.size();
-  position_.samples_seen += batch.size();
-  position_.loader_position = batch.position;
+  return group;
+}
+
+/// One update of each trained unet, by the mean over the samples of all batches.
+/// @return false if a stop was asked for before the update: the run still stands before the group
+bool DecoderRun::train_group(const std::vector<Batch>& group) {
+  int64_t total = 0;
+  for (const Batch& batch : group) total += batch.size();
+  std::vector<at::Tensor> losses(recent_losses_.size());
+  int64_t sample = position_.sample;
+  for (const Batch& batch : group) {
+    if (sample > position_.sample && stop_asked()) return false;
+    const DecoderInputs inputs = to_inputs(batch, device_);
+    const double share = static_cast<double>(batch.size()) / static_cast<double>(total);
+    for (const int64_t unet : trained_unets_) {
+      // Addressed by the samples of the epoch so far, so a resumed epoch draws what it would have
+      // drawn.
+      const at::Generator random = generator(fmt::format("train unet {}", unet), sample);
+      const at::Tensor loss = trainer_->step(inputs, unet, random, std::nullopt, share);
+      at::Tensor& sum = losses[static_cast<size_t>(unet - 1)];
+      sum = sum.defined() ? sum + loss : loss;
+    }
+    sample += batch.size();
+  }
+  for (const int64_t unet : trained_unets_) {
+    trainer_->update(unet);
+    std::deque<at::Tensor>& recent = recent_losses_[static_cast<size_t>(unet - 1)];
+    recent.push_back(losses[static_cast<size_t>(unet - 1)]);
+    if (recent.size() > kLogEveryIterations) recent.pop_front();
+  }
+  position_.sample = sample;
+  position_.samples_seen += total;
+  position_.loader_position = group.back().position;
+  return true;
 }
 
 double DecoderRun::average_loss(int64_t unet_number) const {
@@ -223,7 +254,7 @@ void DecoderRun::sample_epoch() {
 void DecoderRun::save_snapshot() {
   progress_.pause();
   log_info("ckpt", "Saving snapshot");
-  samples_at_last_save_ = position_.sample;
+  position_.samples_at_last_save = position_.sample;
   save("train", /*is_best=*/false);
   for (const Examples& examples : examples_) {
     if (examples.section == "Train Samples") log_samples(examples);

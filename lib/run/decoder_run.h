@@ -22,6 +22,7 @@ struct DecoderPosition {
   std::string next_task = "train";        ///< train, val, eval or sample
   int64_t sample = 0;                     ///< samples of this epoch, over all ranks
   int64_t samples_seen = 0;               ///< samples of the whole run
+  int64_t samples_at_last_save = 0;       ///< of this epoch
   int64_t loader_position = 0;            ///< samples this rank's loader has passed in the epoch
   int64_t iteration = 0;                  ///< batches of this epoch
   std::vector<double> validation_losses;  ///< one an epoch, averaged over the trained unets
@@ -47,9 +48,11 @@ class DecoderRun {
 
   void print_start() const;
   void recall();
+  void recall_own_state(const Cursor& own);
   void load_examples();
   void train_epoch();
-  void train_batch(const Batch& batch);
+  std::vector<Batch> next_group(DecoderLoader& loader) const;
+  bool train_group(const std::vector<Batch>& group);
   void log_training();
   double average_loss(int64_t unet_number) const;
   void check_losses_are_finite() const;
@@ -73,11 +76,11 @@ class DecoderRun {
   std::vector<int64_t> trained_unets_;  // numbers from 1
   std::vector<Examples> examples_;
   std::optional<double> validation_loss_;  // of this epoch, if it was validated in this process
-  int64_t samples_at_last_save_ = 0;
-  int64_t samples_per_epoch_ = 0;  // 0 until an epoch has been through
+  int64_t samples_per_epoch_ = 0;          // 0 until an epoch has been through
   double samples_per_second_ = 0;
   bool stopped_ = false;
-  /// The last ten losses of each unet, on the device: reading them synchronises.
+  /// The last ten losses of each unet, on the device: reading them synchronises. A checkpoint has
+  /// them, so that a resumed run logs what it would have logged.
   std::vector<std::deque<at::Tensor>> recent_losses_;
 };
 

@@ -3,10 +3,12 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/log.h"
 #include "base/text.h"
 #include "base/version.h"
+#include "checkpoint/convert.h"
 #include "checkpoint/pth.h"
 #include "checkpoint/value_json.h"
 #include "run/decoder_model.h"
@@ -45,6 +47,30 @@ Decoder make_decoder(const LoadedDecoderConfig& loaded) {
 Value loss_list(const std::vector<double>& losses) {
   List list;  // of 0-d tensors, as the reference stores them
   for (const double loss : losses) list.items.emplace_back(at::scalar_tensor(loss, at::kFloat));
+  return list;
+}
+
+/// The config with all defaults, but without what is off and an extension of ours, or null: the
+/// reference builds its Decoder from all it finds under /decoder, and refuses both.
+std::string config_for_checkpoint(const std::string& full_json) {
+  auto config = nlohmann::ordered_json::parse(full_json);
+  nlohmann::ordered_json kept = nlohmann::ordered_json::object();
+  for (const auto& [key, value] : config["decoder"].items()) {
+    const bool unused_extension = key == "zero_terminal_snr" && value == false;
+    if (!value.is_null() && !unused_extension) kept[key] = value;
+  }
+  config["decoder"] = std::move(kept);
+  return config.dump();
+}
+
+/// A list of tensors [n], one a unet, oldest loss first.
+Value recent_losses(const std::vector<std::deque<at::Tensor>>& losses) {
+  List list;
+  for (const std::deque<at::Tensor>& of_unet : losses) {
+    list.items.emplace_back(
+        of_unet.empty() ? at::empty({0}, at::kFloat)
+                        : at::stack(std::vector<at::Tensor>(of_unet.begin(), of_unet.end())).cpu());
+  }
   return list;
 }
 
@@ -91,7 +117,7 @@ void DecoderRun::print_start() const {
 void DecoderRun::recall() {
   tracker_.init();
   tracker_.save_config("decoder_config.json", loaded_.raw_json);
-  tracker_.add_save_metadata("config", loaded_.full_json);
+  tracker_.add_save_metadata("config", config_for_checkpoint(loaded_.full_json));
   if (!tracker_.can_recall()) return;
   const std::vector<std::string> candidates = tracker_.recall_candidates();
   std::optional<Value> checkpoint;
@@ -99,7 +125,7 @@ void DecoderRun::recall() {
   for (size_t i = 0; i < candidates.size() && !checkpoint; ++i) {
     path = candidates[i];
     try {
-      checkpoint = read_pth(path);
+      checkpoint = read_checkpoint(path);
     } catch (const DataError& error) {
       if (i + 1 == candidates.size()) throw;
       log_warning("ckpt", "{}\n  Falling back to {}", error.what(), candidates[i + 1]);
@@ -123,12 +149,8 @@ void DecoderRun::recall() {
   }
   // A checkpoint of the reference does not say where its loader stood; its sample count is next
   // best.
-  position_.loader_position = position_.sample;
-  if (const std::optional<Cursor> own = root.find(kOwnState)) {
-    position_.loader_position = number(*own, "loader_position");
-    position_.iteration = number(*own, "iteration");
-    samples_per_epoch_ = number(*own, "samples_per_epoch");
-  }
+  position_.loader_position = position_.samples_at_last_save = position_.sample;
+  if (const std::optional<Cursor> own = root.find(kOwnState)) recall_own_state(*own);
   const std::vector<double>& losses = position_.validation_losses;
   log_info(
       "ckpt",
@@ -141,6 +163,18 @@ void DecoderRun::recall() {
            "Starting training from task {} at sample {} and validation sample 0",
            position_.next_task,
            position_.sample);
+}
+
+void DecoderRun::recall_own_state(const Cursor& own) {
+  position_.loader_position = own.at("loader_position").as_int();
+  position_.iteration = own.at("iteration").as_int();
+  position_.samples_at_last_save = own.at("samples_at_last_save").as_int();
+  samples_per_epoch_ = own.at("samples_per_epoch").as_int();
+  const Cursor losses = own.at("recent_losses");
+  for (size_t unet = 0; unet < losses.size() && unet < recent_losses_.size(); ++unet) {
+    for (const at::Tensor& loss : losses.at(unet).as_tensor().to(device_, at::kFloat).unbind())
+      recent_losses_[unet].push_back(loss.clone());
+  }
 }
 
 void DecoderRun::load_examples() {
@@ -164,7 +198,9 @@ void DecoderRun::save(const std::string& next_task, bool is_best) {
   own.set("version", program_version());
   own.set("loader_position", next_task == "train" ? position_.loader_position : 0);
   own.set("iteration", next_task == "train" ? position_.iteration : 0);
+  own.set("samples_at_last_save", next_task == "train" ? position_.samples_at_last_save : 0);
   own.set("samples_per_epoch", samples_per_epoch_);
+  own.set("recent_losses", recent_losses(recent_losses_));
   const std::vector<std::pair<std::string, Value>> extras = {
       {"epoch", position_.epoch},
       {"sample", sample},

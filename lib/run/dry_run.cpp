@@ -95,7 +95,8 @@ void dry_run(const LoadedDecoderConfig& loaded) {
   }
   const int64_t epoch_samples =
       std::min(train_samples, config.train.epoch_samples.value_or(train_samples));
-  const int64_t steps = (epoch_samples + config.data.batch_size - 1) / config.data.batch_size;
+  const int64_t per_step = config.data.batch_size * config.train.grad_accum_every;
+  const int64_t steps = (epoch_samples + per_step - 1) / per_step;
   std::printf("samples per epoch: %s\nsteps: %s per epoch, %s in %s epochs\n",
               with_commas(epoch_samples).c_str(),
               with_commas(steps).c_str(),

@@ -35,6 +35,8 @@ LoaderOptions DecoderData::options(const std::string& split,
   options.split = split;
   options.urls = split == "train" ? train_ : split == "val" ? val_ : test_;
   options.batch_size = batch_size;
+  options.may_be_empty =
+      split == "val";  // an epoch of training is not lost for want of a validation
   options.shuffle = split == "train" && config_.data.shuffle_train && !in_order;
   options.resample = split == "train" && config_.data.resample_train && !in_order;
   return options;

@@ -19,10 +19,11 @@ constexpr double kLargestLearningRate = 1e-2;
 template <class T>
 void check_count(const char* key, const OneOrMany<T>& values, int64_t num_unets) {
   if (!values.is_one() && static_cast<int64_t>(values.size()) != num_unets) {
-    throw ConfigError("/train/{}: expected one value or an array of {}, one for each unet; got {} values",
-                      key,
-                      num_unets,
-                      values.size());
+    throw ConfigError(
+        "/train/{}: expected one value or an array of {}, one for each unet; got {} values",
+        key,
+        num_unets,
+        values.size());
   }
 }
 
@@ -37,8 +38,11 @@ void check_config(const DecoderTrainConfig& config, int64_t num_unets) {
   }
   for (const double lr : config.lr.values()) {
     if (lr > kLargestLearningRate) {
-      throw ConfigError("/train/lr: expected at most {}, got {}; 1e-4 is a good start, 5e-4 the most that "
-                        "trains well", kLargestLearningRate, lr);
+      throw ConfigError(
+          "/train/lr: expected at most {}, got {}; 1e-4 is a good start, 5e-4 the most that "
+          "trains well",
+          kLargestLearningRate,
+          lr);
     }
   }
   for (const double norm : config.max_grad_norm.values()) {
@@ -101,7 +105,8 @@ std::unique_ptr<AveragedUnet> make_average(const TrainedUnet& trained,
 /// The decoder in eval mode for as long as it lives.
 class EvalMode {
  public:
-  explicit EvalMode(Decoder decoder) : decoder_(std::move(decoder)), was_training_(decoder_->is_training()) {
+  explicit EvalMode(Decoder decoder)
+      : decoder_(std::move(decoder)), was_training_(decoder_->is_training()) {
     decoder_->eval();
   }
   ~EvalMode() { decoder_->train(was_training_); }
@@ -118,7 +123,9 @@ at::Tensor on(const at::Device& device, const at::Tensor& tensor) {
 }
 
 DecoderInputs on(const at::Device& device, const DecoderInputs& inputs) {
-  return {on(device, inputs.images), on(device, inputs.image_embeds), on(device, inputs.text_encodings)};
+  return {on(device, inputs.images),
+          on(device, inputs.image_embeds),
+          on(device, inputs.text_encodings)};
 }
 
 int64_t batch_of(const DecoderInputs& inputs) {
@@ -130,21 +137,24 @@ int64_t batch_of(const DecoderInputs& inputs) {
 }
 
 /// The unet, if it is there and trained.
-TrainedUnet& trained_unet(const std::vector<std::unique_ptr<TrainedUnet>>& unets, int64_t unet_number) {
+TrainedUnet& trained_unet(const std::vector<std::unique_ptr<TrainedUnet>>& unets,
+                          int64_t unet_number) {
   const auto count = static_cast<int64_t>(unets.size());
   if (unet_number < 1 || unet_number > count) {
     throw ConfigError("unet {}: this decoder has unets 1 to {}", unet_number, count);
   }
   const auto& unet = unets[static_cast<size_t>(unet_number - 1)];
   if (!unet) {
-    throw ConfigError("unet {} is not trained: /train/unet_training_mask takes it out", unet_number);
+    throw ConfigError("unet {} is not trained: /train/unet_training_mask takes it out",
+                      unet_number);
   }
   return *unet;
 }
 
 }  // namespace
 
-AveragesInPlace::AveragesInPlace(Decoder decoder, const std::vector<std::unique_ptr<TrainedUnet>>& unets)
+AveragesInPlace::AveragesInPlace(Decoder decoder,
+                                 const std::vector<std::unique_ptr<TrainedUnet>>& unets)
     : decoder_(std::move(decoder)), live_(unets.size()) {
   for (size_t i = 0; i < unets.size(); ++i) {
     if (unets[i] && unets[i]->average) {
@@ -161,8 +171,11 @@ AveragesInPlace::~AveragesInPlace() {
   }
 }
 
-DecoderTrainer::DecoderTrainer(Decoder decoder, const DecoderTrainConfig& config, const at::Device& device)
-    : state_(new DecoderTrainerState{std::move(decoder), device, config.use_ema, config.max_batch_size, {}, {}}) {
+DecoderTrainer::DecoderTrainer(Decoder decoder,
+                               const DecoderTrainConfig& config,
+                               const at::Device& device)
+    : state_(new DecoderTrainerState{
+          std::move(decoder), device, config.use_ema, config.max_batch_size, {}, {}}) {
   const int64_t count = state_->decoder->num_unets();
   check_config(config, count);
   state_->steps.assign(static_cast<size_t>(count), 0);
@@ -193,24 +206,29 @@ DecoderTrainer::~DecoderTrainer() = default;
 at::Tensor DecoderTrainer::step(const DecoderInputs& inputs,
                                 int64_t unet_number,
                                 at::Generator generator,
-                                std::optional<int64_t> max_batch_size) {
+                                std::optional<int64_t> max_batch_size,
+                                double weight) {
   trained_unet(state_->unets, unet_number);
-  const DecoderStepNoise draws = state_->decoder->draw(batch_of(inputs), unet_number, std::move(generator));
-  return step(inputs, unet_number, draws, max_batch_size);
+  const DecoderStepNoise draws =
+      state_->decoder->draw(batch_of(inputs), unet_number, std::move(generator));
+  return step(inputs, unet_number, draws, max_batch_size, weight);
 }
 
 at::Tensor DecoderTrainer::step(const DecoderInputs& inputs,
                                 int64_t unet_number,
                                 const DecoderStepNoise& draws,
-                                std::optional<int64_t> max_batch_size) {
+                                std::optional<int64_t> max_batch_size,
+                                double weight) {
   trained_unet(state_->unets, unet_number);
   const int64_t batch = batch_of(inputs);
   const DecoderInputs local = on(state_->device, inputs);
   at::Tensor total;
-  for (const ChunkRange& range : chunk_ranges(batch, max_batch_size ? max_batch_size : state_->max_batch_size)) {
-    const double fraction = static_cast<double>(range.length) / static_cast<double>(batch);
+  for (const ChunkRange& range :
+       chunk_ranges(batch, max_batch_size ? max_batch_size : state_->max_batch_size)) {
+    const double fraction = weight * static_cast<double>(range.length) / static_cast<double>(batch);
     const at::Tensor loss =
-        state_->decoder->loss(chunk_of(local, range), unet_number, chunk_of(draws, range)) * fraction;
+        state_->decoder->loss(chunk_of(local, range), unet_number, chunk_of(draws, range)) *
+        fraction;
     loss.backward();
     total = total.defined() ? total + loss.detach() : loss.detach();
   }
@@ -229,12 +247,14 @@ StepResult DecoderTrainer::evaluate(const DecoderInputs& inputs,
   const DecoderInputs local = on(state_->device, inputs);
   at::Tensor total;
   std::vector<at::Tensor> lowres_images;
-  for (const ChunkRange& range : chunk_ranges(batch, max_batch_size ? max_batch_size : state_->max_batch_size)) {
+  for (const ChunkRange& range :
+       chunk_ranges(batch, max_batch_size ? max_batch_size : state_->max_batch_size)) {
     const double fraction = static_cast<double>(range.length) / static_cast<double>(batch);
     at::Tensor lowres_image;
     const at::Tensor loss =
         state_->decoder->loss(
-            chunk_of(local, range), unet_number, chunk_of(draws, range), &lowres_image) * fraction;
+            chunk_of(local, range), unet_number, chunk_of(draws, range), &lowres_image) *
+        fraction;
     total = total.defined() ? total + loss : loss;
     if (lowres_image.defined()) {
       lowres_images.push_back(lowres_image);
@@ -258,7 +278,8 @@ void DecoderTrainer::update(int64_t unet_number) {
 at::Tensor DecoderTrainer::sample(const DecoderSampleOptions& options,
                                   bool use_non_ema,
                                   std::optional<int64_t> max_batch_size) {
-  D2_CHECK(!options.one_unet_in_gpu, "unets of a trainer stay where they are: their weights are views");
+  D2_CHECK(!options.one_unet_in_gpu,
+           "unets of a trainer stay where they are: their weights are views");
   const torch::NoGradGuard no_grad;
   const EvalMode eval_mode(state_->decoder);
   std::optional<AveragesInPlace> averages;
@@ -283,7 +304,9 @@ at::Tensor DecoderTrainer::sample(const DecoderSampleOptions& options,
   return at::cat(images);
 }
 
-int64_t DecoderTrainer::num_unets() const { return static_cast<int64_t>(state_->unets.size()); }
+int64_t DecoderTrainer::num_unets() const {
+  return static_cast<int64_t>(state_->unets.size());
+}
 
 bool DecoderTrainer::is_trained(int64_t unet_number) const {
   return unet_number >= 1 && unet_number <= num_unets() &&
@@ -307,9 +330,13 @@ at::Tensor DecoderTrainer::last_grad_norm(int64_t unet_number) const {
   return trained_unet(state_->unets, unet_number).grad_norm;
 }
 
-bool DecoderTrainer::uses_ema() const { return state_->use_ema; }
+bool DecoderTrainer::uses_ema() const {
+  return state_->use_ema;
+}
 
-Decoder DecoderTrainer::decoder() const { return state_->decoder; }
+Decoder DecoderTrainer::decoder() const {
+  return state_->decoder;
+}
 
 std::shared_ptr<UnetImpl> DecoderTrainer::ema_unet(int64_t unet_number) const {
   if (!is_trained(unet_number)) {

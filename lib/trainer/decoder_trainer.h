@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// One training step of a decoder and everything it keeps: weights, optimizers, averages, step counts.
-// It knows nothing of epochs, files or loggers.
+// One training step of a decoder and everything it keeps: weights, optimizers, averages, step
+// counts. It knows nothing of epochs, files or loggers.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -29,13 +29,13 @@ struct StepResult {
 
 /// Usage:
 ///   DecoderTrainer trainer(decoder, config.train, device);
-///   const at::Tensor loss = trainer.step(inputs, 1, make_generator({seed, "train", epoch, i}, device));
-///   trainer.update(1);
+///   const at::Tensor loss = trainer.step(inputs, 1, make_generator({seed, "train", epoch, i},
+///   device)); trainer.update(1);
 /// Unet numbers count from 1, as users see them.
 class DecoderTrainer {
  public:
-  /// Moves the decoder to `device`, takes the unets out that `unet_training_mask` excludes, and lays
-  /// the others out in flat buffers.
+  /// Moves the decoder to `device`, takes the unets out that `unet_training_mask` excludes, and
+  /// lays the others out in flat buffers.
   /// @throws ConfigError for a learning rate above 1e-2, an array of another length than there are
   ///         unets, a warm-up of no steps
   DecoderTrainer(Decoder decoder, const DecoderTrainConfig& config, const at::Device& device);
@@ -43,21 +43,25 @@ class DecoderTrainer {
   DecoderTrainer(const DecoderTrainer&) = delete;
   DecoderTrainer& operator=(const DecoderTrainer&) = delete;
 
-  /// Forward and backward of one batch, in chunks of max_batch_size (default: the config's; none: the
-  /// whole batch) weighted by their size: loss and gradients are those of the whole batch, and what is
-  /// random is drawn for the whole batch, so the chunk size changes nothing. Gradients add up over
-  /// calls until update().
+  /// Forward and backward of one batch, in chunks of max_batch_size (default: the config's; none:
+  /// the whole batch) weighted by their size: loss and gradients are those of the whole batch, and
+  /// what is random is drawn for the whole batch, so the chunk size changes nothing. Gradients add
+  /// up over calls until update().
+  /// @param weight of this call's loss: the share of its batch where several make one update
+  /// @return the loss times `weight`
   /// @throws ConfigError for a unet that is not there or not trained; DataError for an empty batch
   at::Tensor step(const DecoderInputs& inputs,
                   int64_t unet_number,
                   at::Generator generator,
-                  std::optional<int64_t> max_batch_size = std::nullopt);
+                  std::optional<int64_t> max_batch_size = std::nullopt,
+                  double weight = 1.0);
 
   /// The same with everything random given, for the whole batch.
   at::Tensor step(const DecoderInputs& inputs,
                   int64_t unet_number,
                   const DecoderStepNoise& draws,
-                  std::optional<int64_t> max_batch_size = std::nullopt);
+                  std::optional<int64_t> max_batch_size = std::nullopt,
+                  double weight = 1.0);
 
   /// The loss without gradients, the decoder in eval mode meanwhile.
   StepResult evaluate(const DecoderInputs& inputs,
@@ -69,22 +73,24 @@ class DecoderTrainer {
   /// Only this unet changes. Reads nothing back from the device.
   void update(int64_t unet_number);
 
-  /// Samples with the averaged unets (the live ones with `use_non_ema`, or without averages), in chunks
-  /// of max_batch_size images. Afterwards every weight and mode is as before, also if it throws.
+  /// Samples with the averaged unets (the live ones with `use_non_ema`, or without averages), in
+  /// chunks of max_batch_size images. Afterwards every weight and mode is as before, also if it
+  /// throws.
   /// @return [B, C, H, W] on the device
   at::Tensor sample(const DecoderSampleOptions& options,
                     bool use_non_ema = false,
                     std::optional<int64_t> max_batch_size = std::nullopt);
 
-  /// A checkpoint with the keys, order and types of the reference's DecoderTrainer.save: model, version,
-  /// steps, `extras`, optim{i}, sched{i}, ema. Tensors are the live ones: write it before the next step.
+  /// A checkpoint with the keys, order and types of the reference's DecoderTrainer.save: model,
+  /// version, steps, `extras`, optim{i}, sched{i}, ema. Tensors are the live ones: write it before
+  /// the next step.
   Dict state(const std::vector<std::pair<std::string, Value>>& extras = {}) const;
 
   /// What `save_type: model` saves: version, `extras` (config), and the model with averaged unets.
   Dict model_state(const std::vector<std::pair<std::string, Value>>& extras = {}) const;
 
-  /// Takes up a checkpoint of ours or of the reference. Learning rates follow from the step counts and
-  /// this trainer's config; a checkpoint made with other settings is mentioned in the log.
+  /// Takes up a checkpoint of ours or of the reference. Learning rates follow from the step counts
+  /// and this trainer's config; a checkpoint made with other settings is mentioned in the log.
   /// @param only_model weights and step counts alone; averages begin anew as copies of the weights
   /// @param strict missing or unexpected keys of the model are an error; else a warning
   /// @param file named in errors
@@ -103,7 +109,8 @@ class DecoderTrainer {
   double learning_rate(int64_t unet_number) const;
   /// Decay of the unet's average; none without averages.
   std::optional<double> ema_decay(int64_t unet_number) const;
-  /// [] norm of the gradients of the unet's last update, before clipping; undefined before the first.
+  /// [] norm of the gradients of the unet's last update, before clipping; undefined before the
+  /// first.
   at::Tensor last_grad_norm(int64_t unet_number) const;
 
   bool uses_ema() const;

@@ -225,8 +225,18 @@ TEST_CASE("an epoch without one usable sample is an error that counts the reason
                             Contains("no picture") && Contains("absent shard"));
     }
   }
-  // Nothing to decode at all.
+  // Where nothing hangs on it, it is a warning.
   options.resample = false;
+  {
+    CapturedLog log;
+    LoaderOptions lenient = options;
+    lenient.may_be_empty = true;
+    DecoderLoader loader(config_with(1), lenient);
+    loader.start_epoch(0);
+    CHECK_FALSE(loader.next());
+    CHECK(log.count("no usable sample") == 1);
+  }
+  // Nothing to decode at all.
   options.urls = {folder / "shards/absent.tar"};
   CapturedLog log;
   DecoderLoader loader(config_with(1), options);

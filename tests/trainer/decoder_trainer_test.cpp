@@ -4,12 +4,15 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
+#include "trainer/chunks.h"
 #include "trainer_fixture.h"
 
 namespace dalle2 {
 namespace {
 
-at::Generator generator(int64_t step) { return make_generator({0, "train", 0, step}, at::kCPU); }
+at::Generator generator(int64_t step) {
+  return make_generator({0, "train", 0, step}, at::kCPU);
+}
 
 std::vector<at::Tensor> gradients(DecoderTrainer& trainer, int64_t unet) {
   std::vector<at::Tensor> gradients;
@@ -41,19 +44,40 @@ TEST_CASE("chunks of a batch give the loss and gradients of the whole, a short l
   for (const int64_t unet : {1, 2}) {
     const auto whole = fixture.trainer(), chunked = fixture.trainer();
     const double loss = whole->step(inputs, unet, generator(0)).item<double>();
-    CHECK(chunked->step(inputs, unet, generator(0), 2).item<double>() == Approx(loss).epsilon(1e-6));
+    CHECK(chunked->step(inputs, unet, generator(0), 2).item<double>() ==
+          Approx(loss).epsilon(1e-6));
     const auto expected = gradients(*whole, unet), actual = gradients(*chunked, unet);
     size_t compared = 0;
     for (size_t i = 0; i < expected.size(); ++i) {
       REQUIRE(actual[i].defined() == expected[i].defined());
       // Gradients that cancel to about zero keep the rounding of what cancelled.
       if (expected[i].defined() && expected[i].abs().max().item<double>() > 1e-5) {
-        test::expect_close(actual[i], expected[i], 1e-4, fmt::format("gradient {} of unet {}", i, unet));
+        test::expect_close(
+            actual[i], expected[i], 1e-4, fmt::format("gradient {} of unet {}", i, unet));
         ++compared;
       }
     }
     CHECK(compared > 50);
   }
+}
+
+TEST_CASE("batches weighted by their samples give the gradients of all in one") {
+  const test::TrainerFixture fixture("cascade");
+  const DecoderInputs inputs = test::drawn_inputs(5, 1);
+  const auto whole = fixture.trainer(), parts = fixture.trainer();
+  const DecoderStepNoise draws = whole->decoder()->draw(5, 1, generator(0));
+  const double loss = whole->step(inputs, 1, draws).item<double>();
+  double sum = 0;
+  for (const ChunkRange& range : {ChunkRange{0, 3}, ChunkRange{3, 2}}) {
+    const double weight = static_cast<double>(range.length) / 5;
+    sum += parts->step(chunk_of(inputs, range), 1, chunk_of(draws, range), std::nullopt, weight)
+               .item<double>();
+  }
+  CHECK(sum == Approx(loss).epsilon(1e-6));
+  whole->update(1);
+  parts->update(1);
+  CHECK(parts->last_grad_norm(1).item<double>() ==
+        Approx(whole->last_grad_norm(1).item<double>()).epsilon(1e-5));
 }
 
 TEST_CASE("the chunk size of the config holds where a call names none") {
@@ -79,6 +103,29 @@ TEST_CASE("an update changes its unet alone and counts its step alone") {
   CHECK(trainer->steps(2) == 1);
   CHECK(trainer->learning_rate(1) == Approx(1e-3 / 3));
   CHECK(trainer->learning_rate(2) == Approx(5e-4));
+}
+
+TEST_CASE("the unet of the golden values has 99 tensors that decay and 144 that do not") {
+  const test::TrainerFixture fixture("cascade");
+  nlohmann::json json = fixture.data().json.at("config");
+  const nlohmann::json unet = {{"dim", 8},
+                               {"dim_mults", {1, 2}},
+                               {"image_embed_dim", 12},
+                               {"cond_dim", 10},
+                               {"attn_dim_head", 4},
+                               {"attn_heads", 2},
+                               {"resnet_groups", 4}};
+  json["decoder"] = {{"unets", nlohmann::json::array({unet})}, {"image_size", 16}};
+  json["train"] = {{"lr", 1e-4}};
+  const LoadedDecoderConfig config = parse_decoder_config(json.dump(), "d1.json", {});
+  const DecoderTrainer trainer(Decoder(config.plan), config.config.train, at::kCPU);
+  const Value state = trainer.state();
+  const Cursor groups = Cursor(state).at("optim0").at("param_groups");
+  REQUIRE(groups.size() == 2);
+  CHECK(groups.at(0).at("params").size() == 99);
+  CHECK(groups.at(0).at("weight_decay").as_double() == 0.01);
+  CHECK(groups.at(1).at("params").size() == 144);
+  CHECK(groups.at(1).at("weight_decay").as_double() == 0.0);
 }
 
 TEST_CASE("an update leaves no gradient behind") {
@@ -121,7 +168,8 @@ TEST_CASE("low-resolution images of ragged chunks come back as one batch") {
   const StepResult whole = trainer->evaluate(inputs, 2, generator(0));
   const StepResult chunked = trainer->evaluate(inputs, 2, generator(0), 2);
   REQUIRE(chunked.lowres_cond_images.sizes() == at::IntArrayRef({5, 3, 16, 16}));
-  test::expect_close(chunked.lowres_cond_images, whole.lowres_cond_images, 1e-6, "low-resolution images");
+  test::expect_close(
+      chunked.lowres_cond_images, whole.lowres_cond_images, 1e-6, "low-resolution images");
   CHECK_FALSE(trainer->evaluate(inputs, 1, generator(0)).lowres_cond_images.defined());
 }
 
@@ -132,8 +180,9 @@ TEST_CASE("a stage that is masked out is not trained and cannot be asked for a s
   CHECK(trainer->is_trained(2));
   CHECK(trainer->decoder()->unet(1) == nullptr);
   CHECK(trainer->ema_unet(1) == nullptr);
-  CHECK_THROWS_WITH(trainer->step(test::drawn_inputs(2, 1), 1, generator(0)),
-                    Catch::Contains("unet 1 is not trained") && Catch::Contains("unet_training_mask"));
+  CHECK_THROWS_WITH(
+      trainer->step(test::drawn_inputs(2, 1), 1, generator(0)),
+      Catch::Contains("unet 1 is not trained") && Catch::Contains("unet_training_mask"));
   CHECK_THROWS_WITH(trainer->update(3), Catch::Contains("unets 1 to 2"));
 }
 
@@ -152,9 +201,14 @@ TEST_CASE("settings that cannot train are refused with their key") {
     CHECK_THROWS_WITH(fixture.trainer(config), Catch::Contains(part));
   };
   refused([](DecoderTrainConfig& c) { c.lr = 0.02; }, "/train/lr: expected at most 0.01, got 0.02");
-  refused([](DecoderTrainConfig& c) { c.lr = std::vector<double>{1e-4, 1e-4, 1e-4}; }, "got 3 values");
+  refused(
+      [](DecoderTrainConfig& c) {
+        c.lr = std::vector<double>{1e-4, 1e-4, 1e-4};
+      },
+      "got 3 values");
   refused([](DecoderTrainConfig& c) { c.wd = std::vector<double>{0.1}; }, "/train/wd");
-  refused([](DecoderTrainConfig& c) { c.warmup_steps = {std::optional<int64_t>(0)}; }, "warmup_steps");
+  refused([](DecoderTrainConfig& c) { c.warmup_steps = {std::optional<int64_t>(0)}; },
+          "warmup_steps");
   refused([](DecoderTrainConfig& c) { c.max_grad_norm = 0.0; }, "/train/max_grad_norm");
   refused([](DecoderTrainConfig& c) { c.betas = {0.9}; }, "/train/betas");
   refused([](DecoderTrainConfig& c) { c.unet_training_mask = std::vector<bool>{true}; },

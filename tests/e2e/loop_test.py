@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: MIT
+"""The order of a decoder run and what it logs, draws and saves on the way."""
+import io
+import json
+import pathlib
+import re
+import tarfile
+
+import harness
+from harness import EndToEnd, records, run
+
+BATCH = 4
+
+
+def inspect(path, cwd):
+    """Entries of a checkpoint by name."""
+    return {entry["name"]: entry for entry in json.loads(run("inspect", path, "--json", cwd=cwd, check=0).stdout)["entries"]}
+
+
+def values_of(tensor, path, cwd):
+    """The float32 values of a checkpoint's tensor."""
+    out = pathlib.Path(cwd) / "values.safetensors"
+    run("convert", path, out, cwd=cwd, check=0)
+    content = out.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    begin, end = json.loads(content[8:8 + length])[tensor]["data_offsets"]
+    return list(harness.array.array("f", content[8 + length + begin:8 + length + end]))
+
+
+class Loop(EndToEnd):
+    def start(self, save=None, **train):
+        """A run of two epochs in batches of 4. @return what it printed, its records, the samples of an epoch."""
+        config = harness.tiny_config(self.shards, "out", data={"batch_size": BATCH},
+                                     train={"epochs": 2, "n_sample_images": 1, **train})
+        if save:
+            config["tracker"]["save"] = save
+        done = self.train(harness.write_config(self.dir / "config.json", config))
+        lines = records(self.dir / "out")
+        seen = inspect("out/checkpoint.pth", self.dir)["samples_seen"]["value"]
+        return done.stdout, lines, seen // 2
+
+    def saves(self, save_every, **train):
+        """(epoch, next_task, sample, samples_seen) of every save, in no order."""
+        name = "saves/{epoch}_{next_task}_{sample}_{samples_seen}.pth"
+        output, lines, size = self.start({"save_to": "local", "save_latest_to": name},
+                                         save_every_n_samples=save_every, **train)
+        found = {tuple(path.stem.split("_")) for path in (self.dir / "saves").iterdir()}
+        return {(int(e), task, int(sample), int(seen)) for e, task, sample, seen in found}, lines, size
+
+    def test_snapshots_come_after_more_than_so_many_samples_and_each_epoch_ends_with_a_save(self):
+        found, lines, size = self.saves(16, epoch_samples=50)
+        self.assertEqual(size, 52)  # the batch that reaches the cap is trained whole
+        expected = set()
+        for epoch in (0, 1):
+            expected |= {(epoch, "train", sample, epoch * size + sample) for sample in (20, 40)}
+            expected.add((epoch, "sample", 0, (epoch + 1) * size))
+        self.assertEqual(found, expected)
+        # pictures: of training samples at a snapshot, of test and training samples at the end of an epoch
+        sections = [next(iter(line)) for line in lines if next(iter(line)) in ("Train Samples", "Test Samples")]
+        self.assertEqual(sections, ["Train Samples", "Train Samples", "Test Samples", "Train Samples"] * 2)
+        for line in lines:
+            for section, prefix in (("Train Samples", "Train: "), ("Test Samples", "Test: ")):
+                for picture in line.get(section, []):
+                    self.assertTrue(picture["caption"].startswith(prefix), picture)
+
+    def test_save_immediately_saves_behind_the_first_step_of_each_epoch(self):
+        found, _, size = self.saves(1000, epoch_samples=12, save_immediately=True)
+        self.assertEqual(found, {(0, "train", 4, 4), (0, "sample", 0, 12), (1, "train", 4, 16), (1, "sample", 0, 24)})
+
+    def test_losses_are_logged_every_ten_steps_as_the_mean_of_the_last_ten(self):
+        found, lines, size = self.saves(40, n_sample_images=0)
+        self.assertIn((0, "train", 44, 44), found)  # behind step 10, the eleventh batch
+        training = [line for line in lines if "Unet 0 Training Loss" in line]
+        steps = (size + BATCH - 1) // BATCH
+        self.assertEqual([(line["Epoch"], line["Step"]) for line in training],
+                         [(epoch, step) for epoch in (0, 1) for step in range(0, steps, 10)])
+        for line in training:
+            self.assertEqual(line["Sample"], (line["Step"] + 1) * BATCH)
+            self.assertEqual(line["Samples Seen"], line["Epoch"] * size + line["Sample"])
+            self.assertEqual(line["step"], line["Epoch"] * steps + line["Step"] + 1)
+        losses = values_of("dalle2_train.recent_losses.0", "saves/0_train_44_44.pth", self.dir)
+        self.assertEqual(len(losses), 10)
+        self.assertAlmostEqual(training[1]["Unet 0 Training Loss"], sum(losses) / 10, places=6)
+
+    def test_validation_follows_training_and_the_best_loss_is_kept(self):
+        name = "best_{epoch}.pth"
+        output, lines, _ = self.start({"save_to": "local", "save_best_to": name, "save_latest_to": "latest.pth"},
+                                      epochs=3, n_sample_images=0)
+        losses = [line["Unet 0 Validation Loss"] for line in lines if "Unet 0 Validation Loss" in line]
+        self.assertEqual(len(losses), 3)
+        best = [epoch for epoch in range(3) if all(losses[epoch] < loss for loss in losses[:epoch])]
+        self.assertEqual(sorted(path.name for path in self.dir.glob("best_*.pth")), [f"best_{epoch}.pth" for epoch in best])
+        entries = inspect("latest.pth", self.dir)
+        self.assertIn("validation_losses/2", entries)
+        self.assertEqual(entries["next_task"]["value"], "sample")
+        self.assertEqual(entries["epoch"]["value"], 2)
+        order = re.findall(r"Starting epoch \d|Epoch \d/3 Val Step 0|Rank 0 finished validation after \d+ steps|"
+                           r"Sampling and saving after epoch \d", output)
+        self.assertEqual([line.split()[0] for line in order], ["Starting", "Epoch", "Rank", "Sampling"] * 3)
+
+    def test_the_start_tells_what_is_trained(self):
+        output, _, _ = self.start(epochs=1, n_sample_images=0)
+        self.assertIn("Training using precomputed image embeddings. not conditioned on text", output)
+        total = int(re.search(r"Number of parameters: (\d+) total; \d+ training", output).group(1))
+        self.assertEqual(int(re.search(r"Unet 0 has (\d+) total; \d+ training", output).group(1)), total)
+        self.assertRegex(output, r"shards: \d+ train, \d+ val, \d+ test")
+
+    def test_guidance_changes_the_pictures_and_not_the_training(self):
+        pictures, states = [], []
+        for scale in (1.0, 4.0):
+            self.start(epochs=1, cond_scale=scale)
+            pictures.append([path.read_bytes() for path in sorted((self.dir / "out/images").glob("*Train*.png"))])
+            states.append(values_of("model.unets.0.to_out.weight", "out/checkpoint.pth", self.dir))
+            (self.dir / "out").rename(self.dir / f"out{scale}")
+        self.assertNotEqual(pictures[0], pictures[1])
+        self.assertEqual(states[0], states[1])
+
+    def test_without_a_usable_validation_sample_nothing_is_best(self):
+        broken = self.dir / "shards"
+        trace = {"DALLE2_TRACE_SAMPLES": str(self.dir / "trace")}
+        config = harness.tiny_config(broken, "out", train={"n_sample_images": 0})
+        harness.shutil.copytree(self.shards, broken)
+        config["data"]["end_shard"] = harness.demo_shard_count(broken) - 1
+        path = harness.write_config(self.dir / "config.json", config)
+        self.train(path, env=trace)
+        keys = {key for line in (self.dir / "trace.rank0").read_text().splitlines()
+                for key in json.loads(line)["keys"] if json.loads(line)["split"] == "val"}
+        self.assertTrue(keys)
+        for shard in broken.glob("[0-9]*.tar"):
+            with tarfile.open(shard) as tar:
+                members = [(member, tar.extractfile(member).read()) for member in tar if member.isfile()]
+            if any(member.name.split(".")[0] in keys for member, _ in members):
+                with tarfile.open(shard, "w") as tar:
+                    for member, content in members:
+                        if not member.name.endswith(".txt"):
+                            content = b"no picture"
+                            member.size = len(content)
+                        tar.addfile(member, io.BytesIO(content))
+        harness.shutil.rmtree(self.dir / "out")
+        done = self.train(path)
+        self.assertTrue((self.dir / "out/latest.pth").exists())
+        self.assertFalse((self.dir / "out/best.pth").exists())
+        self.assertNotIn("Validation Loss", (self.dir / "out/log.jsonl").read_text())
+        self.assertIn("no usable sample", done.stdout + done.stderr)
+
+    def test_a_model_file_has_the_averages_the_config_and_no_optimizer(self):
+        self.start({"save_to": "local", "save_latest_to": "models/m.pth", "save_type": "model"}, epochs=1)
+        entries = inspect("models/m.pth", self.dir)
+        self.assertEqual(entries["version"]["value"], "1.15.6")
+        self.assertIn("config/decoder/image_size", entries)
+        self.assertFalse([name for name in entries if name.startswith(("optim", "sched", "ema", "steps"))])
+        self.assertFalse([name for name in entries if name.startswith("model/clip")])
+        average = values_of("ema.0.ema_model.to_out.weight", "out/checkpoint.pth", self.dir)
+        live = values_of("model.unets.0.to_out.weight", "out/checkpoint.pth", self.dir)
+        # all tensors of a model file lie in one entry, so their names begin below it
+        saved = values_of("unets.0.to_out.weight", "models/m.pth", self.dir)
+        self.assertEqual(saved, average)
+        self.assertNotEqual(saved, live)
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: MIT
+"""What a run leaves, read by Python: torch, safetensors, and dalle2-pytorch's own config and trainer.
+
+Registered only with -DDALLE2_REFERENCE_PYTHON=<a Python with dalle2-pytorch 1.15.6>.
+"""
+import subprocess
+import unittest
+
+import harness
+from harness import EndToEnd, REFERENCE_PYTHON, run
+
+LOAD = """
+import json, sys, warnings
+warnings.filterwarnings("ignore")
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from dalle2_pytorch.train_configs import TrainDecoderConfig
+from dalle2_pytorch.trainer import DecoderTrainer
+
+torch.set_num_threads(1)
+checkpoint = torch.load("out/checkpoint.pth", weights_only=True)
+config = TrainDecoderConfig(**checkpoint["config"])
+decoder = config.decoder.create()
+mask = config.train.unet_training_mask or [True] * len(decoder.unets)
+for i, trained in enumerate(mask):
+    if not trained:
+        decoder.unets[i] = nn.Identity()
+train = config.train
+trainer = DecoderTrainer(decoder, lr=train.lr, wd=train.wd, warmup_steps=train.warmup_steps,
+                         max_grad_norm=train.max_grad_norm, use_ema=train.use_ema, ema_beta=train.ema_beta)
+trainer.load_state_dict(checkpoint, strict=True)
+trainer.save("again.pth", **{k: checkpoint[k] for k in ("epoch", "sample", "next_task", "validation_losses",
+                                                        "samples_seen", "config")})
+model = torch.load("out/model.pth", weights_only=True)
+decoder.load_state_dict(model["model"], strict=True)
+for i, trained in enumerate(mask):
+    for name, average in trainer.ema_unets[i].ema_model.state_dict().items() if trained else []:
+        assert torch.equal(model["model"][f"unets.{i}.{name}"], average), name
+
+whole = load_file("whole.safetensors")
+assert torch.equal(whole["model.unets.%d.to_out.weight" % mask.index(True)],
+                   checkpoint["model"]["unets.%d.to_out.weight" % mask.index(True)])
+averages = load_file("averages.safetensors")
+assert set(averages) == set(model["model"])
+assert all(torch.equal(averages[k], model["model"][k]) for k in averages)
+print("steps", trainer.steps.tolist())
+"""
+
+
+@unittest.skipUnless(REFERENCE_PYTHON, "no DALLE2_REFERENCE_PYTHON")
+class Reference(EndToEnd):
+    def check(self, **sections):
+        config = harness.tiny_config(self.shards, "out", **sections)
+        config["decoder"] = {key: value for key, value in config["decoder"].items() if value is not None}
+        config = harness.write_config(self.dir / "config.json", config)
+        self.train(config)
+        run("convert", "out/checkpoint.pth", "whole.safetensors", cwd=self.dir, check=0)
+        run("convert", "out/checkpoint.pth", "averages.safetensors", "--ema", cwd=self.dir, check=0)
+        done = subprocess.run([REFERENCE_PYTHON, "-c", LOAD], cwd=self.dir, capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("steps", done.stdout)
+        # what the reference then saves, we take up, and train on
+        for name in ("latest.pth", "checkpoint.pth"):
+            (self.dir / "out" / name).write_bytes((self.dir / "again.pth").read_bytes())
+        resumed = self.train(config, "--set", "/train/epochs=2")
+        self.assertIn("having seen", resumed.stdout)
+
+    def test_the_references_trainer_takes_up_a_run_and_gives_it_back(self):
+        self.check()
+
+    def test_a_cascade_of_which_one_unet_was_trained_too(self):
+        unet = {"dim": 8, "dim_mults": [1, 2], "cond_dim": 8, "num_resnet_blocks": 1, "resnet_groups": 4,
+                "num_image_tokens": 1, "num_time_tokens": 1}
+        self.check(decoder={"unets": [{**unet, "image_embed_dim": 32}, unet], "image_size": None,
+                            "image_sizes": [8, 16], "sample_timesteps": [3, 3]},
+                   train={"unet_training_mask": [False, True]})
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: MIT
+"""A run that is stopped anywhere and goes on is, bit for bit, the run that never stopped: weights, averages,
+optimizers, schedules, position, and the losses it logged."""
+import hashlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+import harness
+from harness import BINARY, EndToEnd, records, run
+
+EPOCHS = 3
+UNET = {"dim": 8, "dim_mults": [1, 2], "cond_dim": 8, "num_resnet_blocks": 1, "resnet_groups": 4,
+        "num_image_tokens": 1, "num_time_tokens": 1}
+ONE_UNET = {"decoder": {"unets": [{**UNET, "image_embed_dim": 32}]}, "train": {}}
+MASKED = {"decoder": {"unets": [{**UNET, "image_embed_dim": 32}, UNET], "image_size": None, "image_sizes": [8, 16],
+                      "sample_timesteps": [3, 3]},
+          "train": {"unet_training_mask": [False, True]}}
+# 54 training samples: 27 batches an epoch, or 9 groups of three batches cut into single samples.
+PLAIN = {}
+ACCUMULATED = {"grad_accum_every": 3, "max_batch_size": 1}
+
+
+def saved_state(path, cwd):
+    """Every tensor's bytes (hashed) and every other value of a checkpoint but the config, which names its files."""
+    out = pathlib.Path(cwd) / "state.safetensors"
+    run("convert", path, out, cwd=cwd, check=0)
+    content = out.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:8 + length])
+    tree = json.loads(header.pop("__metadata__")["dalle2.checkpoint"])
+    tree.pop("config")
+    tensors = {name: hashlib.sha256(content[8 + length + entry["data_offsets"][0]:
+                                            8 + length + entry["data_offsets"][1]]).hexdigest()
+               for name, entry in header.items()}
+    return tensors, tree
+
+
+def logged_losses(data_path):
+    """The records of training and validation without what depends on the clock."""
+    return [{key: value for key, value in record.items() if key not in ("Samples per second", "time")}
+            for record in records(data_path) if any("Loss" in key for key in record)]
+
+
+class Resume(EndToEnd):
+    def write(self, name, shape, train, **more):
+        config = harness.tiny_config(
+            self.shards, name, decoder=shape["decoder"],
+            data={"batch_size": 2, "num_workers": 2, "shuffle_train": True,
+                  "preprocessing": {"RandomResizedCrop": {"size": [16, 16], "scale": [0.75, 1.0], "ratio": [1.0, 1.0]},
+                                    "ToTensor": True}},
+            train={"epochs": EPOCHS, "n_sample_images": 0, "warmup_steps": 20, "cosine_decay_max_steps": 100,
+                   **shape["train"], **train, **more})
+        config["decoder"] = {key: value for key, value in config["decoder"].items() if value is not None}
+        return harness.write_config(self.dir / f"{name}.json", config)
+
+    def stop_when(self, config, reached):
+        """Starts the run and sends SIGTERM as soon as `reached(line)` holds for a line it printed."""
+        process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        output, sent = [], False
+        for line in process.stdout:
+            output.append(line)
+            if not sent and reached(line):
+                process.send_signal(signal.SIGTERM)
+                sent = True
+        process.stdout.close()
+        self.assertEqual(process.wait(timeout=60), 75, "".join(output))
+
+    def stop_at(self, config, epoch, step):
+        """Stops behind the update whose loss the console shows with this epoch and step."""
+        self.stop_when(config, lambda line: f'"Epoch": {epoch},' in line and f'"Step": {step},' in line)
+        where = saved_state(self.dir / pathlib.Path(config).stem / "checkpoint.pth", self.dir)[1]
+        self.assertEqual((where["epoch"], where["next_task"]), (epoch, "train"))
+        self.assertGreater(where["sample"], 0)
+        return where
+
+    def check_equal(self, name, whole="whole"):
+        tensors, tree = saved_state(self.dir / name / "checkpoint.pth", self.dir)
+        whole_tensors, whole_tree = saved_state(self.dir / whole / "checkpoint.pth", self.dir)
+        self.assertEqual(tree, whole_tree)
+        self.assertEqual([key for key in whole_tensors if tensors.get(key) != whole_tensors[key]], [])
+        self.assertEqual(len(tensors), len(whole_tensors))
+        self.assertEqual(logged_losses(self.dir / name), logged_losses(self.dir / whole))
+
+    def check_every_stop(self, shape):
+        self.train(self.write("whole", shape, PLAIN))
+        self.assertGreater(len(logged_losses(self.dir / "whole")), 3 * EPOCHS)
+
+        with self.subTest("in the middle of an epoch"):
+            config = self.write("middle", shape, PLAIN)
+            where = self.stop_at(config, epoch=1, step=10)
+            self.assertLess(where["sample"], where["dalle2_train"]["samples_per_epoch"])
+            self.assertRegex(self.train(config).stdout, r"having seen \d+ samples")
+            self.check_equal("middle")
+
+        with self.subTest("at the edge of an epoch"):
+            self.train(self.write("edge", shape, PLAIN, epochs=1))
+            self.train(self.write("edge", shape, PLAIN))
+            self.check_equal("edge")
+
+        with self.subTest("three times"):
+            config = self.write("thrice", shape, PLAIN)
+            self.stop_at(config, epoch=0, step=10)
+            self.stop_when(config, lambda line: f"Epoch 0/{EPOCHS} Val Step" in line)
+            self.stop_at(config, epoch=2, step=10)
+            self.train(config)
+            self.check_equal("thrice")
+
+        with self.subTest("within the batches of one update"):
+            self.train(self.write("whole_sums", shape, ACCUMULATED))
+            config = self.write("sums", shape, ACCUMULATED)
+            where = self.stop_at(config, epoch=1, step=0)
+            self.assertEqual(where["sample"] % 6, 0)  # the updates so far and nothing of the next
+            self.train(config)
+            self.check_equal("sums", "whole_sums")
+
+    def test_a_decoder_of_one_unet(self):
+        self.check_every_stop(ONE_UNET)
+
+    def test_a_cascade_of_which_the_second_unet_is_trained(self):
+        self.check_every_stop(MASKED)
+
+    def test_a_run_that_was_killed_goes_on_from_its_snapshot_to_the_same_state(self):
+        self.train(self.write("whole", ONE_UNET, {"save_every_n_samples": 10}))
+        config = self.write("killed", ONE_UNET, {"save_every_n_samples": 10})
+        process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        snapshots = 0
+        for line in process.stdout:
+            snapshots += "Saving snapshot" in line
+            if snapshots == 7:  # in the second epoch
+                time.sleep(0.02)
+                process.kill()
+                break
+        process.communicate()
+        self.assertEqual(process.returncode, -signal.SIGKILL)
+        self.train(config)
+        tensors, tree = saved_state(self.dir / "killed/checkpoint.pth", self.dir)
+        whole_tensors, whole_tree = saved_state(self.dir / "whole/checkpoint.pth", self.dir)
+        self.assertEqual(tree, whole_tree)
+        self.assertEqual(tensors, whole_tensors)
+
+
+if __name__ == "__main__":
+    harness.main()
