@@ -157,6 +157,30 @@ class Loop(EndToEnd):
         self.assertEqual(saved, average)
         self.assertNotEqual(saved, live)
 
+    def test_a_checkpoint_survives_the_way_to_safetensors_and_back(self):
+        self.start(epochs=1, n_sample_images=0)
+        run("convert", "out/checkpoint.pth", "a.safetensors", cwd=self.dir, check=0)
+        run("convert", "a.safetensors", "b.pth", cwd=self.dir, check=0)
+        texts = [run("inspect", name, "--json", cwd=self.dir, check=0).stdout for name in ("out/checkpoint.pth", "b.pth")]
+        entries = [json.loads(text)["entries"] for text in texts]
+        self.assertEqual(entries[0], entries[1])
+        run("convert", "b.pth", "c.safetensors", cwd=self.dir, check=0)
+        self.assertEqual((self.dir / "a.safetensors").read_bytes(), (self.dir / "c.safetensors").read_bytes())
+        # whichever file the weights lie in, they draw the same pictures
+        run("convert", "out/checkpoint.pth", "averages.safetensors", "--ema", cwd=self.dir, check=0)
+        embeds = next((self.shards / "heldout").rglob("*.npy"))
+        drawn = []
+        for name in ("out/checkpoint.pth", "a.safetensors", "averages.safetensors", "out/model.pth"):
+            run("sample", "--checkpoint", name, "--image-embeds", embeds, "--seed", 3, "--out", "drawn", cwd=self.dir, check=0)
+            drawn.append((self.dir / "drawn/samples.npy").read_bytes())
+        self.assertEqual(len(set(drawn)), 1)
+        # and a run goes on from a converted checkpoint
+        config = json.loads((self.dir / "config.json").read_text())
+        config["train"]["epochs"] = 2
+        config["tracker"]["load"]["file_path"] = "a.safetensors"
+        resumed = self.train(harness.write_config(self.dir / "config.json", config))
+        self.assertIn("Loaded model from a.safetensors", resumed.stdout)
+
 
 if __name__ == "__main__":
     harness.main()
