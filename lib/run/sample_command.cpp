@@ -76,6 +76,15 @@ SampleInputs load_inputs(const SampleCommand& command) {
   return inputs;
 }
 
+/// Pictures hold [0, 1]; an array comes in the range of the decoder's data.
+at::Tensor to_range(const at::Tensor& pictures,
+                    const std::optional<std::string>& path,
+                    ImageRange range) {
+  const bool as_it_is = !pictures.defined() || range.auto_normalize ||
+                        std::filesystem::path(*path).extension() == ".npy";
+  return as_it_is ? pictures : pictures * 2 - 1;
+}
+
 DecoderSampleOptions options_of(const SampleCommand& command) {
   DecoderSampleOptions options;
   options.cond_scale = command.cond_scale.size() == 1 ? OneOrMany<double>(command.cond_scale[0])
@@ -108,10 +117,12 @@ void set_rows(DecoderSampleOptions& options,
   options.batch_size = count;
 }
 
-void write_samples(const at::Tensor& samples, const std::string& folder) {
+/// @param samples [N, C, H, W] in the range of the decoder's data; samples.npy keeps it
+void write_samples(const at::Tensor& samples, ImageRange range, const std::string& folder) {
   namespace fs = std::filesystem;
+  const at::Tensor pictures = range.auto_normalize ? samples : (samples + 1) / 2;
   for (int64_t i = 0; i < samples.size(0); ++i) {
-    write_png((fs::path(folder) / fmt::format("{:04}.png", i)).string(), to_picture(samples[i]));
+    write_png((fs::path(folder) / fmt::format("{:04}.png", i)).string(), to_picture(pictures[i]));
   }
   const at::Tensor values = samples.contiguous();
   write_npy_float32((fs::path(folder) / "samples.npy").string(),
@@ -123,11 +134,15 @@ void write_samples(const at::Tensor& samples, const std::string& folder) {
 
 void run_sample(const SampleCommand& command) {
   const at::Device device = choose_device(command.device, "--device", /*allow_fallback=*/false);
-  const SampleInputs inputs = load_inputs(command);
+  SampleInputs inputs = load_inputs(command);
   Decoder decoder = load_decoder(command.checkpoint_path, command.config_path, command.use_ema);
   decoder->to(device);
+  const ImageRange range{decoder->plan().config.auto_normalize_img};
+  inputs.image = to_range(inputs.image, command.image_path, range);
+  inputs.inpaint_image = to_range(inputs.inpaint_image, command.inpaint_image_path, range);
   DecoderSampleOptions options = options_of(command);
   Timer timer;
+  const auto [lowest, highest] = range.bounds();
   std::vector<at::Tensor> parts;
   for (int64_t begin = 0; begin < inputs.rows; begin += command.batch_size) {
     const int64_t count = std::min(command.batch_size, inputs.rows - begin);
@@ -142,10 +157,10 @@ void run_sample(const SampleCommand& command) {
                            step + 1,
                            steps));
     };
-    parts.push_back(decoder->sample(options).clamp(0, 1).to(at::kCPU, at::kFloat));
+    parts.push_back(decoder->sample(options).clamp(lowest, highest).to(at::kCPU, at::kFloat));
   }
   log_live("");
-  write_samples(at::cat(parts), command.out_folder);
+  write_samples(at::cat(parts), range, command.out_folder);
   log_info("sample",
            "{} images in {}: {}/0000.png ..., samples.npy",
            inputs.rows,

@@ -14,9 +14,13 @@ constexpr double kLossTolerance = 1e-4;
 constexpr double kGradientTolerance = 5e-4;
 // A loop feeds its own error to the network again at every step.
 constexpr double kSampleTolerance = 1e-3;
-// Gradients that are zero in exact arithmetic (a bias before a normalisation) are rounding noise:
-// what is this small beside the whole gradient is compared with the whole.
-constexpr double kGradientFloor = 1e-4;
+// The fixture says how far the reference's own numbers move when every weight moves by one
+// rounding. Small groups of a group norm, the division by sqrt(acp) at the noisiest step, and
+// sampling loops that repeat it amplify that; gradients that vanish in exact arithmetic (a bias
+// before a norm) are nothing else. Some hundred operations round once each: 20 such steps.
+constexpr double kNoiseSteps = 20;
+// What cancels exactly in one order of summation may not in another: one rounding of the largest.
+constexpr double kCancellation = 1.2e-7;
 
 // A fixture's digest: L2 norm, projections on two unit waves, eight evenly spread entries. [11]
 // fp64
@@ -99,31 +103,36 @@ struct Case {
 };
 
 void check_gradients(const Case& c, Decoder& decoder, int64_t unet_number) {
-  const std::string prefix = fmt::format("stage{}.grad.", unet_number);
-  double total = 0;
-  for (const auto& [name, value] : c.fixture.tensors) {
-    if (name.starts_with(prefix)) total += std::pow(value[0].item<double>(), 2);
-  }
-  total = std::sqrt(total);
-  for (const auto& item : decoder->unet(unet_number)->named_parameters()) {
+  const at::Tensor rows = c.fixture.tensor(fmt::format("stage{}.grads", unet_number));
+  const at::Tensor noise = c.fixture.tensor(fmt::format("stage{}.grad_noise", unet_number));
+  const auto parameters = decoder->unet(unet_number)->named_parameters();
+  REQUIRE(static_cast<int64_t>(parameters.size()) == rows.size(0));
+  const double largest = rows.select(1, 0).max().item<double>();
+  int64_t row = 0;
+  for (const auto& item : parameters) {
     const at::Tensor& gradient = item.value().grad();
-    INFO("gradient of unet " << unet_number << ": " << item.key());
-    if (!c.fixture.has(prefix + item.key())) {
-      CHECK((!gradient.defined() || gradient.abs().max().item<double>() == 0));
-      continue;
-    }
-    REQUIRE(gradient.defined());
-    const at::Tensor expected = c.fixture.tensor(prefix + item.key()).to(at::kDouble);
-    const double scale = std::max(expected[0].item<double>(), kGradientFloor * total);
-    const double error = (digest(gradient) - expected).abs().max().item<double>();
-    INFO("error " << error << ", norm " << expected[0].item<double>() << ", total " << total);
-    CHECK(error <= kGradientTolerance * scale);
+    const at::Tensor expected = rows[row].to(at::kDouble);
+    const at::Tensor found = digest(gradient.defined() ? gradient : at::zeros({1}));
+    const double error = (found - expected).abs().max().item<double>();
+    const double norm = expected[0].item<double>();
+    const double steps = kNoiseSteps * noise[row].item<double>() + kCancellation * largest;
+    INFO("gradient of unet " << unet_number << ": " << item.key() << ", norm " << norm << ", error "
+                             << error << ", noise " << steps);
+    CHECK(error <= kGradientTolerance * norm + steps);
+    ++row;
   }
+}
+
+// The noise must not excuse much: nine of ten cases have to keep to the plain tolerance.
+void expect_mostly_strict(size_t lenient, size_t all) {
+  INFO(lenient << " of " << all << " cases needed more than the plain tolerance");
+  CHECK(10 * lenient <= all);
 }
 
 }  // namespace
 
 TEST_CASE("Losses and gradients of random decoders equal the reference's", "[parity]") {
+  size_t steps = 0, lenient = 0;
   for (const std::string& path : fixture_files(fixture_dir("decoder"))) {
     INFO(path);
     const Case c(path);
@@ -141,17 +150,26 @@ TEST_CASE("Losses and gradients of random decoders equal the reference's", "[par
                         n,
                         c.draws(n, decoder->plan().stages[static_cast<size_t>(n - 1)]),
                         &lowres);
-      expect_close(loss, c.fixture.tensor(at + "loss"), kLossTolerance, "loss");
+      const double expected = c.fixture.tensor(at + "loss").item<double>();
+      const double error = std::abs(loss.item<double>() - expected);
+      const double noise = c.fixture.tensor(at + "loss_noise").item<double>();
+      INFO("loss " << expected << ", error " << error << ", noise " << noise);
+      CHECK(error <= std::max(kLossTolerance * std::abs(expected), kNoiseSteps * noise));
+      lenient += error > kLossTolerance * std::abs(expected) ? 1 : 0;
+      ++steps;
       if (n > 1)
         expect_close(digest(lowres), c.fixture.tensor(at + "lowres"), 1e-5, "low-resolution image");
       loss.backward();
       check_gradients(c, decoder, n);
     }
   }
+  expect_mostly_strict(lenient, steps);
 }
 
 TEST_CASE("Sampling loops of random decoders equal the reference's", "[parity]") {
-  for (const std::string& path : fixture_files(fixture_dir("decoder"))) {
+  const std::vector<std::string> paths = fixture_files(fixture_dir("decoder"));
+  size_t lenient = 0;
+  for (const std::string& path : paths) {
     INFO(path);
     const Case c(path);
     Decoder decoder = decoder_of(c.config);
@@ -181,8 +199,16 @@ TEST_CASE("Sampling loops of random decoders equal the reference's", "[parity]")
       options.inpaint_resample_times = sampling["inpaint_resample_times"].get<int64_t>();
     }
     options.noise = wave_noise();
-    expect_close(decoder->sample(options), c.fixture.tensor("sample"), kSampleTolerance, "sample");
+    const at::Tensor expected = c.fixture.tensor("sample");
+    const at::Tensor drawn = decoder->sample(options);
+    REQUIRE(drawn.sizes() == expected.sizes());
+    const double largest = expected.abs().max().item<double>();
+    const double noise = c.fixture.json["sample_noise"].get<double>() / largest;
+    expect_close(drawn, expected, std::max(kSampleTolerance, kNoiseSteps * noise), "sample");
+    const double error = (drawn - expected).abs().max().item<double>();
+    lenient += error > kSampleTolerance * largest ? 1 : 0;
   }
+  expect_mostly_strict(lenient, paths.size());
 }
 
 }  // namespace dalle2::test
