@@ -11,7 +11,9 @@ namespace {
 
 constexpr double kBitsPerNat = 1 / std::numbers::ln2;
 
-at::Tensor approximate_standard_normal_cdf(const at::Tensor& x) {
+at::Tensor approximate_standard_normal_cdf(const at::Tensor& z) {
+  // Beyond +-10 this is 0 or 1 in fp64, too. The cube of more overflows, and its gradient is NaN.
+  const at::Tensor x = z.clamp(-100, 100);
   return 0.5 * (1 + at::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x.pow(3))));
 }
 
@@ -62,12 +64,19 @@ at::Tensor LearnedVariance::bound(const NoiseScheduleImpl& schedule,
   const auto truth = schedule.q_posterior(x_start, x_t, t);
   const at::Tensor model_mean = schedule.q_posterior(model_x_start.detach(), x_t, t).mean;
   const at::Tensor model_log_variance = log_variance(schedule, t, raw_fraction);
-  const at::Tensor kl =
-      normal_kl(truth.mean, truth.log_variance, model_mean, model_log_variance).flatten(1).mean(1);
+  // Each sample takes one of the two terms. The other must not overflow either: where() would make
+  // NaN of its gradient, so it is computed from a harmless variance.
+  const at::Tensor first = (t == 0).view({-1, 1, 1, 1});
+  const at::Tensor kl = normal_kl(truth.mean,
+                                  truth.log_variance,
+                                  model_mean,
+                                  at::where(first, truth.log_variance, model_log_variance))
+                            .flatten(1)
+                            .mean(1);
+  const at::Tensor log_scales =
+      0.5 * at::where(first, model_log_variance, at::zeros_like(model_log_variance));
   const at::Tensor nll =
-      -discretized_gaussian_log_likelihood(x_start, model_mean, 0.5 * model_log_variance)
-           .flatten(1)
-           .mean(1);
+      -discretized_gaussian_log_likelihood(x_start, model_mean, log_scales).flatten(1).mean(1);
   return at::where(t == 0, nll, kl) * kBitsPerNat;
 }
 

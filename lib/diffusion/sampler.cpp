@@ -113,7 +113,6 @@ class DpmppSampler final : public Sampler {
     const double h = to.lambda - from.lambda;
     at::Tensor estimate = denoised.x_start;
     if (previous_x_start_.defined()) {
-      // After a start at zero SNR h is infinite there, and its slope weighs nothing.
       const double inverse_ratio = h / (from.lambda - previous_lambda_);
       estimate = estimate + 0.5 * inverse_ratio * (denoised.x_start - previous_x_start_);
     }
@@ -127,7 +126,10 @@ class DpmppSampler final : public Sampler {
     double alpha, sigma, lambda;  // sqrt(acp), sqrt(1 - acp), log(alpha / sigma)
   };
   Level level(int64_t time) const {
-    const double acp = acp_.at(static_cast<size_t>(time));
+    // At zero SNR lambda is infinite and the next step's slope would weigh nothing; diffusers keeps
+    // this much of the signal in the solver, and so do we.
+    const double acp =
+        std::max(std::ldexp(1.0, -24), static_cast<double>(acp_.at(static_cast<size_t>(time))));
     return {std::sqrt(acp), std::sqrt(1 - acp), 0.5 * std::log(acp / (1 - acp))};
   }
 

@@ -223,6 +223,26 @@ TEST_CASE("Sampling runs in eval mode without gradients and leaves the training 
   CHECK(decoder->is_training());
 }
 
+TEST_CASE("Only the unet at work is on the GPU, and all are back afterwards") {
+  Decoder decoder = decoder_of(cascade({{"sample_timesteps", 2}}));
+  const at::Device device(torch::cuda::is_available() ? at::kCUDA : at::kCPU);
+  decoder->to(device);
+  const auto home = [&](int64_t number) { return decoder->unet(number)->parameters()[0].device(); };
+  DecoderSampleOptions options;
+  options.init_noise = {wave({1, 3, 8, 8}, 0.83).to(device), wave({1, 3, 16, 16}, 0.41).to(device)};
+  const at::Tensor all_at_home = decoder->sample(options);
+  options.one_unet_in_gpu = true;
+  int checked = 0;
+  options.on_step = [&](int64_t number, size_t, size_t) {
+    CHECK(home(number).type() == device.type());
+    CHECK(home(3 - number).type() == at::kCPU);  // on the CPU nothing moves at all
+    ++checked;
+  };
+  CHECK(at::equal(decoder->sample(options), all_at_home));
+  CHECK(checked == 4);
+  for (const int64_t number : {1, 2}) CHECK(home(number).type() == device.type());
+}
+
 TEST_CASE("Inpainting repeats each step as often as asked, in every stage") {
   Decoder decoder = decoder_of(cascade({{"sample_timesteps", 2}}));
   DecoderSampleOptions options;
@@ -291,6 +311,29 @@ TEST_CASE("The draws of a step have the stage's shapes and keep to their ranges"
   CHECK(std::all_of(offsets.begin(), offsets.end(), [](bool seen) { return seen; }));
 }
 
+TEST_CASE("Image and text are dropped independently, each with its own probability") {
+  json unet = d1_unet();
+  unet.update({{"cond_on_text_encodings", true}, {"text_embed_dim", 6}});
+  constexpr int64_t kDraws = 10000;
+  const auto masks = [&](double image_drop, double text_drop, uint64_t seed) {
+    const Decoder decoder(plan_of(d1_decoder({{"unets", {unet}},
+                                              {"image_size", 2},
+                                              {"image_cond_drop_prob", image_drop},
+                                              {"text_cond_drop_prob", text_drop}})));
+    const DecoderStepNoise draws = decoder->draw(kDraws, 1, generator_of(seed));
+    return std::pair(draws.image_keep_mask.to(at::kDouble), draws.text_keep_mask.to(at::kDouble));
+  };
+  const auto [image, text] = masks(0.1, 0.5, 3);
+  // Three standard deviations of the share of 10,000 draws.
+  CHECK(image.mean().item<double>() == Approx(0.9).margin(3 * std::sqrt(0.9 * 0.1 / kDraws)));
+  CHECK(text.mean().item<double>() == Approx(0.5).margin(3 * std::sqrt(0.5 * 0.5 / kDraws)));
+  const double both = (image * text).mean().item<double>();
+  CHECK(both == Approx(0.45).margin(3 * std::sqrt(0.45 * 0.55 / kDraws)));
+  const auto [kept, dropped] = masks(0.0, 1.0, 4);
+  CHECK(kept.min().item<double>() == 1);
+  CHECK(dropped.max().item<double>() == 0);
+}
+
 TEST_CASE("The same generator gives the same loss, another one another") {
   Decoder decoder = decoder_of(cascade());
   const DecoderInputs inputs{wave({2, 3, 16, 16}, 0.05, 0, 0.5, 0.5), {}, {}};
@@ -335,7 +378,7 @@ TEST_CASE("Dropped conditioning is seen in the loss, and only in the masked samp
   Decoder decoder = decoder_of(d1_decoder());
   DecoderStepNoise draws = golden_draws({3, 17});
   DecoderInputs inputs{golden_image(), golden_embeds(), {}};
-  draws.image_keep_mask = at::tensor({true, false});
+  draws.image_keep_mask = torch::tensor({true, false});
   const float loss = decoder->loss(inputs, 1, draws).item<float>();
   inputs.image_embeds = golden_embeds();
   inputs.image_embeds[1].fill_(5);  // masked: nobody sees it
