@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""A training step of the decoder, ours against dalle2-pytorch's DecoderTrainer, in turns on one machine.
+
+    <python with dalle2-pytorch> tests/bench/decoder_step.py [--binary build/bin/dalle2-train]
+        [--config configs/quickstart.json] [--steps 40] [--rounds 5] [--threads 2]
+
+Both train the first unet of the config on the same demo shards and batch size. Ours is timed whole (loading, step, average, log), the reference
+on tensors in memory (step and average only). A round is one run of each, in turns; its figure is the median over its steps, the
+first five left out. Prints min, median and max over the rounds, and of the ratio.
+"""
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def ours(arguments, folder, config):
+    samples = arguments.steps * config["data"]["batch_size"]
+    subprocess.run([arguments.binary, "--config", folder / "config.json", "--quiet", "--set", f"/train/epoch_samples={samples}"],
+                   cwd=folder, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": str(arguments.threads)})
+    records = [json.loads(line) for line in (folder / "out/log.jsonl").read_text().splitlines()]
+    rates = [r["Samples per second"] for r in records if "Samples per second" in r and r["Step"] >= 5]
+    return config["data"]["batch_size"] / statistics.median(rates)
+
+
+def reference(arguments, config):
+    import torch
+    from dalle2_pytorch import Decoder, DecoderTrainer, Unet
+    torch.manual_seed(0)
+    options = dict(config["decoder"])
+    unets = [Unet(**unet) for unet in options.pop("unets")]
+    trainer = DecoderTrainer(Decoder(unet=tuple(unets), **options), lr=1e-3, wd=1e-2, use_ema=True, ema_beta=0.99,
+                             ema_update_after_step=0, ema_update_every=1, max_grad_norm=0.5)
+    batch, side = config["data"]["batch_size"], config["decoder"]["image_size"]
+    images, embeds = torch.rand(batch, 3, side, side), torch.randn(batch, config["decoder"]["unets"][0]["image_embed_dim"])
+    times = []
+    for _ in range(arguments.steps):
+        start = time.perf_counter()
+        trainer(images, image_embed=embeds, unet_number=1)
+        trainer.update(1)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[5:])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default=str(ROOT / "build/bin/dalle2-train"))
+    parser.add_argument("--config", default=str(ROOT / "configs/quickstart.json"))
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--one-reference-round", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    config = json.loads(pathlib.Path(arguments.config).read_text())
+    if arguments.one_reference_round:
+        import torch
+        torch.set_num_threads(arguments.threads)
+        print(reference(arguments, config))
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        side = config["decoder"]["image_size"]
+        subprocess.run([arguments.binary, "shards", "demo", "--out", folder / "shards", "--num", "3000", "--image-size", str(side)],
+                       check=True, stdout=subprocess.DEVNULL)
+        config["data"].update(webdataset_base_url=f"{folder}/shards/{{}}.tar", img_embeddings_url=f"{folder}/shards/img_emb")
+        config["train"].update(epochs=1, n_sample_images=0, validation_samples=1)
+        config["tracker"] = {"data_path": f"{folder}/out", "overwrite_data_path": True, "log": {"log_type": "console"},
+                             "save": {"save_to": "local", "save_latest_to": f"{folder}/latest.pth"}}
+        (folder / "config.json").write_text(json.dumps(config))
+        rows = []
+        for round_number in range(arguments.rounds):
+            mine = ours(arguments, folder, config)
+            (folder / "out/log.jsonl").unlink()
+            done = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--one-reference-round"], check=True, capture_output=True, text=True)
+            theirs = float(done.stdout.split()[-1])
+            rows.append((mine, theirs, theirs / mine))
+            print(f"round {round_number + 1}: ours {mine * 1e3:.1f} ms, reference {theirs * 1e3:.1f} ms, ratio {rows[-1][2]:.2f}", flush=True)
+    for label, column, scale in (("ours, ms a step", 0, 1e3), ("reference, ms a step", 1, 1e3), ("reference / ours", 2, 1)):
+        values = [row[column] * scale for row in rows]
+        print(f"{label}: min {min(values):.2f} median {statistics.median(values):.2f} max {max(values):.2f}")
+
+
+if __name__ == "__main__":
+    main()
