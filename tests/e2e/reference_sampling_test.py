@@ -75,6 +75,15 @@ class ReferenceSampling(unittest.TestCase):
         self.assertLess(max(kept), 1e-6)  # to [-1, 1] and back
         self.assertGreater(max(drawn), 1e-2)  # the rest follows what is given
 
+    def test_dpmpp_and_guidance_rescale_draw_from_the_same_checkpoints(self):
+        guided = next(case for case in self.cases if case["name"] == "noise.1")
+        _, ddim = read_npy(self.folder / guided["expected"])
+        for more in (("--sampler", "dpmpp", "--timesteps", 4), ("--cfg-rescale", 0.7)):
+            with self.subTest(more):
+                _, found = read_npy(self.sample(guided, *more) / "samples.npy")
+                self.assertTrue(all(0 <= value <= 1 for value in found))
+                self.assertGreater(max(abs(a - b) for a, b in zip(found, ddim)), 1e-3)
+
     def test_averaged_and_live_weights_draw_different_samples(self):
         for case in self.cases:
             if "--no-ema" in case["arguments"]:
