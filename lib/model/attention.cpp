@@ -12,8 +12,7 @@ constexpr int64_t kCrossInner = kCrossHeads * kCrossDimHead;
 constexpr double kCosineScale = 16.0;
 
 std::shared_ptr<torch::nn::Conv2dImpl> make_conv_without_bias(int64_t in, int64_t out) {
-  return std::make_shared<torch::nn::Conv2dImpl>(
-      torch::nn::Conv2dOptions(in, out, 1).bias(false));
+  return std::make_shared<torch::nn::Conv2dImpl>(torch::nn::Conv2dOptions(in, out, 1).bias(false));
 }
 
 // A 1x1 convolution over tokens.
@@ -23,7 +22,9 @@ at::Tensor convolve_tokens(const at::Tensor& tokens, const torch::nn::Conv2dImpl
 
 }  // namespace
 
-at::Tensor map_to_tokens(const at::Tensor& map) { return map.flatten(2).transpose(1, 2); }
+at::Tensor map_to_tokens(const at::Tensor& map) {
+  return map.flatten(2).transpose(1, 2);
+}
 
 at::Tensor tokens_to_map(const at::Tensor& tokens, int64_t height, int64_t width) {
   return tokens.transpose(1, 2).unflatten(2, {height, width});
@@ -95,14 +96,13 @@ at::Tensor CrossAttentionImpl::keys_values(const at::Tensor& context) {
   const at::Tensor projected =
       to_kv_->forward(context).unflatten(-1, {2, kCrossHeads, kCrossDimHead});
   const at::Tensor null_kv = null_kv_.to(projected.scalar_type()).view({1, 1, 2, 1, -1});
-  return at::cat(
-      {null_kv.expand({context.size(0), 1, 2, kCrossHeads, kCrossDimHead}), projected}, 1);
+  return at::cat({null_kv.expand({context.size(0), 1, 2, kCrossHeads, kCrossDimHead}), projected},
+                 1);
 }
 
 // [B, N, 512]
 at::Tensor CrossAttentionImpl::attend(const at::Tensor& x, const at::Tensor& kv) {
-  at::Tensor q =
-      to_q_->forward(x).unflatten(-1, {kCrossHeads, kCrossDimHead}).transpose(1, 2);
+  at::Tensor q = to_q_->forward(x).unflatten(-1, {kCrossHeads, kCrossDimHead}).transpose(1, 2);
   at::Tensor k = kv.select(2, 0).transpose(1, 2);  // [B, heads, M + 1, 64]
   const at::Tensor v = kv.select(2, 1).transpose(1, 2);
   if (cosine_sim_) {
@@ -143,8 +143,9 @@ at::Tensor CrossAttentionImpl::attend_folded(const at::Tensor& x, const at::Tens
 }
 
 MapAttentionImpl::MapAttentionImpl(int64_t dim, int64_t heads, int64_t dim_head, bool cosine_sim) {
-  attention_ = add_group(*this, "fn")->register_module(
-      "fn", std::make_shared<AttentionImpl>(dim, heads, dim_head, cosine_sim));
+  attention_ = add_group(*this, "fn")
+                   ->register_module(
+                       "fn", std::make_shared<AttentionImpl>(dim, heads, dim_head, cosine_sim));
 }
 
 at::Tensor MapAttentionImpl::forward(const at::Tensor& x) {
@@ -170,7 +171,7 @@ at::Tensor LinearAttentionImpl::forward(const at::Tensor& x) {
   const at::Tensor normed = norm_->forward(map_to_tokens(x));
   const std::vector<at::Tensor> qkv = convolve_tokens(normed, *to_qkv_)
                                           .view({batch, -1, 3, heads_, dim_head_})
-                                          .unbind(2);  // 3 x [B, N, heads, d]
+                                          .unbind(2);            // 3 x [B, N, heads, d]
   const at::Tensor q = qkv[0].softmax(-1).transpose(1, 2);       // [B, heads, N, d]
   const at::Tensor k = qkv[1].softmax(1).permute({0, 2, 3, 1});  // [B, heads, d, N]
   const at::Tensor v = l2_normalize(qkv[2]).transpose(1, 2);     // [B, heads, N, d]

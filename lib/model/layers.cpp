@@ -23,7 +23,9 @@ std::shared_ptr<torch::nn::Conv2dImpl> make_conv(
       torch::nn::Conv2dOptions(in, out, kernel).stride(stride).padding(padding));
 }
 
-double norm_eps(at::ScalarType dtype) { return dtype == at::kFloat ? 1e-5 : 1e-3; }
+double norm_eps(at::ScalarType dtype) {
+  return dtype == at::kFloat ? 1e-5 : 1e-3;
+}
 
 at::Tensor l2_normalize(const at::Tensor& x) {
   return x / x.norm(2, {-1}, /*keepdim=*/true).clamp_min(1e-12);
@@ -59,8 +61,8 @@ CrossEmbedImpl::CrossEmbedImpl(int64_t in,
   const auto group = add_group(*this, "convs");
   for (size_t i = 0; i < kernels.size(); ++i) {
     const int64_t padding = (kernels[i] - stride) / 2;
-    convs_.push_back(group->register_module(
-        std::to_string(i), make_conv(in, widths[i], kernels[i], stride, padding)));
+    convs_.push_back(group->register_module(std::to_string(i),
+                                            make_conv(in, widths[i], kernels[i], stride, padding)));
   }
 }
 

@@ -18,11 +18,8 @@ std::shared_ptr<torch::nn::Module> add_group(torch::nn::Module& parent, const st
 std::shared_ptr<torch::nn::LinearImpl> make_linear(int64_t in, int64_t out, bool bias = true);
 
 /// A convolution with a square kernel, initialised as torch does.
-std::shared_ptr<torch::nn::Conv2dImpl> make_conv(int64_t in,
-                                                 int64_t out,
-                                                 int64_t kernel,
-                                                 int64_t stride = 1,
-                                                 int64_t padding = 0);
+std::shared_ptr<torch::nn::Conv2dImpl> make_conv(
+    int64_t in, int64_t out, int64_t kernel, int64_t stride = 1, int64_t padding = 0);
 
 /// 1e-5 for float32 and 1e-3 for everything else, float64 included: trained weights depend on it.
 double norm_eps(at::ScalarType dtype);

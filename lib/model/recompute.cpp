@@ -58,8 +58,8 @@ struct Recompute : torch::autograd::Function<Recompute> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grad_outputs) {
-    const auto call = c10::static_intrusive_pointer_cast<Call>(
-        context->saved_data["call"].toCapsule());
+    const auto call =
+        c10::static_intrusive_pointer_cast<Call>(context->saved_data["call"].toCapsule());
     const variable_list saved = context->get_saved_variables();
     // Leaves of a graph of its own; parameters are leaves already.
     variable_list leaves;

@@ -34,13 +34,14 @@ at::Tensor axis_weights(int64_t in, int64_t out, double factor) {
   for (int64_t o = 0; o < out; ++o) {
     const float position =
         static_cast<float>(o) / static_cast<float>(factor) + centre_in - centre_out;
-    const float left = std::ceil(position - static_cast<float>(support / 2.0) -
-                                 static_cast<float>(kEps));
+    const float left =
+        std::ceil(position - static_cast<float>(support / 2.0) - static_cast<float>(kEps));
     float sum = 0.0F;
     for (int64_t t = 0; t < taps; ++t) {
       const float distance = position - (left + static_cast<float>(t));
       const float scaled = static_cast<float>(shrink);
-      row[static_cast<size_t>(t)] = shrink < 1.0 ? scaled * cubic(scaled * distance) : cubic(distance);
+      row[static_cast<size_t>(t)] =
+          shrink < 1.0 ? scaled * cubic(scaled * distance) : cubic(distance);
       sum += row[static_cast<size_t>(t)];
     }
     if (sum == 0.0F) sum = 1.0F;
@@ -73,8 +74,11 @@ at::Tensor resize_image_to(const at::Tensor& image,
                            int64_t size,
                            std::optional<std::pair<double, double>> clamp_range,
                            bool nearest) {
-  D2_CHECK(image.dim() == 4 && size > 0, "resize_image_to: {} dimensions to side {}; expected 4 and "
-           "a positive side", image.dim(), size);
+  D2_CHECK(image.dim() == 4 && size > 0,
+           "resize_image_to: {} dimensions to side {}; expected 4 and "
+           "a positive side",
+           image.dim(),
+           size);
   if (image.size(3) == size) return image;
   at::Tensor out = nearest ? at::upsample_nearest2d(image, {size, size}) : resample(image, size);
   if (clamp_range) out = out.clamp(clamp_range->first, clamp_range->second);

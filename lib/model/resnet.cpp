@@ -34,7 +34,8 @@ at::Tensor BlockImpl::forward(const at::Tensor& x, const at::Tensor& scale_shift
 }
 
 ResnetBlockImpl::ResnetBlockImpl(const ResnetBlockOptions& o) {
-  time_mlp_ = add_group(*this, "time_mlp")->register_module("1", make_linear(o.time_dim, 2 * o.out));
+  time_mlp_ =
+      add_group(*this, "time_mlp")->register_module("1", make_linear(o.time_dim, 2 * o.out));
   if (o.cond_dim) {
     cross_attn_ = register_module(
         "cross_attn",

@@ -21,20 +21,22 @@ at::Tensor apply(AnyModule& module, const at::Tensor& x) {
 }  // namespace
 
 at::Tensor UnetLayers::run(const std::shared_ptr<ResnetBlockImpl>& block,
-                                 const at::Tensor& x,
-                                 const UnetEmbedded& e,
-                                 const at::Tensor& context) const {
+                           const at::Tensor& x,
+                           const UnetEmbedded& e,
+                           const at::Tensor& context) const {
   if (!recomputes) return block->forward(x, e.silu_time, context);
   return recompute_in_backward(
       [block](const std::vector<at::Tensor>& in) { return block->forward(in[0], in[1], in[2]); },
-      {x, e.silu_time, context}, block->parameters());
+      {x, e.silu_time, context},
+      block->parameters());
 }
 
 at::Tensor UnetLayers::run_attention(AnyModule& attention, const at::Tensor& x) const {
   if (attention.is_empty() || !recomputes) return apply(attention, x);
   return recompute_in_backward(
       [copy = attention](const std::vector<at::Tensor>& in) mutable { return apply(copy, in[0]); },
-      {x}, attention.ptr()->parameters());
+      {x},
+      attention.ptr()->parameters());
 }
 
 at::Tensor UnetLayers::trunk(at::Tensor x, const UnetEmbedded& e) {
@@ -78,8 +80,7 @@ at::Tensor UnetLayers::trunk(at::Tensor x, const UnetEmbedded& e) {
 }
 
 // The outputs of all levels at the full size, beside `x`.
-at::Tensor UnetLayers::combine(const at::Tensor& x,
-                                     const std::vector<at::Tensor>& maps) const {
+at::Tensor UnetLayers::combine(const at::Tensor& x, const std::vector<at::Tensor>& maps) const {
   if (combiner.empty()) return x;
   std::vector<at::Tensor> joined = {x};
   for (size_t i = 0; i < maps.size(); ++i) {
@@ -88,7 +89,8 @@ at::Tensor UnetLayers::combine(const at::Tensor& x,
   return at::cat(joined, 1);
 }
 
-UnetImpl::UnetImpl(const UnetConfig& config) : layers_(std::make_unique<UnetLayers>(*this, config)) {}
+UnetImpl::UnetImpl(const UnetConfig& config)
+    : layers_(std::make_unique<UnetLayers>(*this, config)) {}
 UnetImpl::~UnetImpl() = default;
 
 at::Tensor UnetImpl::forward(const at::Tensor& x,
@@ -118,6 +120,8 @@ at::Tensor UnetImpl::forward_with_cond_scale(const at::Tensor& x,
   return null_logits + (logits - null_logits) * cond_scale;
 }
 
-const UnetConfig& UnetImpl::config() const { return layers_->config; }
+const UnetConfig& UnetImpl::config() const {
+  return layers_->config;
+}
 
 }  // namespace dalle2

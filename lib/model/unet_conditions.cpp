@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What conditions a Unet: time, image embedding, text, low-res image (model.md, section 2, steps 1-7).
+// What conditions a Unet: time, image embedding, text, low-res image (model.md, section 2, steps
+// 1-7).
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -19,7 +20,10 @@ std::string shape_text(const at::Tensor& t) {
 void check_batch(const char* what, const at::Tensor& t, int64_t batch) {
   if (!t.defined() || (t.dim() > 0 && t.size(0) == batch)) return;
   throw DataError("{} of shape {} for a batch of {}: expected one row for each of the {} images",
-                  what, shape_text(t), batch, batch);
+                  what,
+                  shape_text(t),
+                  batch,
+                  batch);
 }
 
 }  // namespace
@@ -35,16 +39,20 @@ at::Tensor prob_mask(int64_t batch,
 }
 
 void UnetLayers::check_inputs(const at::Tensor& x,
-                                    const at::Tensor& time,
-                                    const UnetConditions& given) const {
+                              const at::Tensor& time,
+                              const UnetConditions& given) const {
   if (x.dim() != 4 || x.size(1) != config.channels) {
     throw DataError("the unet takes images [B, {}, H, W], got {}", config.channels, shape_text(x));
   }
   const int64_t step = int64_t{1} << shape.halvings;
   if (x.size(2) % step != 0 || x.size(3) % step != 0) {
-    throw DataError("an image of {} x {} pixels does not go through this unet, which halves it {} "
-                    "times: both sides must be multiples of {}",
-                    x.size(2), x.size(3), shape.halvings, step);
+    throw DataError(
+        "an image of {} x {} pixels does not go through this unet, which halves it {} "
+        "times: both sides must be multiples of {}",
+        x.size(2),
+        x.size(3),
+        shape.halvings,
+        step);
   }
   const int64_t batch = x.size(0);
   check_batch("time", time, batch);
@@ -57,16 +65,19 @@ void UnetLayers::check_inputs(const at::Tensor& x,
   }
   if (config.lowres_cond && given.lowres_cond_img.sizes() != x.sizes()) {
     throw DataError("the low-resolution image has shape {}, the image {}: they must be equal",
-                    shape_text(given.lowres_cond_img), shape_text(x));
+                    shape_text(given.lowres_cond_img),
+                    shape_text(x));
   }
   if (given.lowres_noise_level.defined() && !config.lowres_noise_cond) {
-    throw DataError("a noise level of the low-resolution image was given to a unet without "
-                    "lowres_noise_cond");
+    throw DataError(
+        "a noise level of the low-resolution image was given to a unet without "
+        "lowres_noise_cond");
   }
   check_batch("lowres_noise_level", given.lowres_noise_level, batch);
   if (config.self_cond && given.self_cond.defined() && given.self_cond.sizes() != x.sizes()) {
     throw DataError("the self conditioning has shape {}, the image {}: they must be equal",
-                    shape_text(given.self_cond), shape_text(x));
+                    shape_text(given.self_cond),
+                    shape_text(x));
   }
 }
 
@@ -80,18 +91,22 @@ void UnetLayers::check_embeddings(int64_t batch, const UnetConditions& given) co
     }
     check_batch("image embeddings", embed, batch);
     if (embed.dim() != 2 || embed.size(1) != *config.image_embed_dim) {
-      throw DataError("image embeddings of shape {}, but image_embed_dim is {}: use embeddings of "
-                      "that width, or set it to theirs",
-                      shape_text(embed), *config.image_embed_dim);
+      throw DataError(
+          "image embeddings of shape {}, but image_embed_dim is {}: use embeddings of "
+          "that width, or set it to theirs",
+          shape_text(embed),
+          *config.image_embed_dim);
     }
   }
   if (config.cond_on_text_encodings.value_or(false) && given.text_encodings.defined()) {
     const at::Tensor& text = given.text_encodings;
     check_batch("text encodings", text, batch);
     if (text.dim() != 3 || text.size(2) != *config.text_embed_dim) {
-      throw DataError("text encodings of shape {}, but text_embed_dim is {}: use encodings of that "
-                      "width, or set it to theirs",
-                      shape_text(text), *config.text_embed_dim);
+      throw DataError(
+          "text encodings of shape {}, but text_embed_dim is {}: use encodings of that "
+          "width, or set it to theirs",
+          shape_text(text),
+          *config.text_embed_dim);
     }
   }
 }
@@ -117,8 +132,8 @@ UnetEmbedded UnetLayers::embed(const at::Tensor& time, const UnetConditions& giv
   if (to_image_hiddens) {
     at::Tensor image = at::gelu(to_image_hiddens->forward(given.image_embed));
     if (given.image_keep_mask.defined()) {
-      image = at::where(given.image_keep_mask.unsqueeze(-1), image,
-                        null_image_hiddens.to(image.scalar_type()));
+      image = at::where(
+          given.image_keep_mask.unsqueeze(-1), image, null_image_hiddens.to(image.scalar_type()));
     }
     t = t + image;
   }
@@ -140,15 +155,15 @@ at::Tensor UnetLayers::image_tokens(const UnetConditions& given) const {
                             .view({batch, config.num_image_tokens, shape.cond_dim})
                       : given.image_embed.unsqueeze(1).expand({-1, config.num_image_tokens, -1});
   if (!given.image_keep_mask.defined()) return tokens;
-  return at::where(given.image_keep_mask.view({-1, 1, 1}), tokens,
-                   null_image_embed.to(tokens.scalar_type()));
+  return at::where(
+      given.image_keep_mask.view({-1, 1, 1}), tokens, null_image_embed.to(tokens.scalar_type()));
 }
 
 // [B, max_text_len, cond_dim]; null tokens where the text is dropped or has ended.
 at::Tensor UnetLayers::text_tokens(const UnetConditions& given) const {
   const int64_t length = config.max_text_len;
-  const at::Tensor text = given.text_encodings.narrow(
-      1, 0, std::min(length, given.text_encodings.size(1)));
+  const at::Tensor text =
+      given.text_encodings.narrow(1, 0, std::min(length, given.text_encodings.size(1)));
   at::Tensor keep = text.ne(0).any(-1);  // [B, L]
   at::Tensor tokens = text_to_cond->forward(text);
   const int64_t missing = length - text.size(1);

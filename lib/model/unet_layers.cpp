@@ -21,8 +21,8 @@ void UnetLayers::add_parameters(UnetImpl& unet) {
       "null_image_embed", torch::randn({1, config.num_image_tokens, shape.cond_dim}));
   null_image_hiddens =
       unet.register_parameter("null_image_hiddens", torch::randn({1, shape.time_dim}));
-  null_text_embed = unet.register_parameter(
-      "null_text_embed", torch::randn({1, config.max_text_len, shape.cond_dim}));
+  null_text_embed = unet.register_parameter("null_text_embed",
+                                            torch::randn({1, config.max_text_len, shape.cond_dim}));
 }
 
 void UnetLayers::add_embeddings(UnetImpl& unet) {
@@ -31,8 +31,9 @@ void UnetLayers::add_embeddings(UnetImpl& unet) {
   };
   if (config.init_cross_embed) {
     init_conv = AnyModule(unet.register_module(
-        "init_conv", std::make_shared<CrossEmbedImpl>(shape.channels_in, config.dim,
-                                                      config.init_cross_embed_kernel_sizes, 1)));
+        "init_conv",
+        std::make_shared<CrossEmbedImpl>(
+            shape.channels_in, config.dim, config.init_cross_embed_kernel_sizes, 1)));
   } else {
     const int64_t kernel = config.init_conv_kernel_size;
     init_conv = AnyModule(unet.register_module(
@@ -72,8 +73,10 @@ void UnetLayers::add_embeddings(UnetImpl& unet) {
   }
 }
 
-std::shared_ptr<ResnetBlockImpl> UnetLayers::block(
-    int64_t in, int64_t out, int64_t groups, bool cond) const {
+std::shared_ptr<ResnetBlockImpl> UnetLayers::block(int64_t in,
+                                                   int64_t out,
+                                                   int64_t groups,
+                                                   bool cond) const {
   ResnetBlockOptions options;
   options.in = in;
   options.out = out;
@@ -86,27 +89,31 @@ std::shared_ptr<ResnetBlockImpl> UnetLayers::block(
 }
 
 AnyModule UnetLayers::attention(torch::nn::Module& group,
-                                      const UnetLevel& level,
-                                      int64_t width,
-                                      const char* name) const {
+                                const UnetLevel& level,
+                                int64_t width,
+                                const char* name) const {
   if (level.self_attn) {
     return AnyModule(group.register_module(
-        name, std::make_shared<MapAttentionImpl>(width, config.attn_heads, config.attn_dim_head,
-                                                 config.cosine_sim_self_attn)));
+        name,
+        std::make_shared<MapAttentionImpl>(
+            width, config.attn_heads, config.attn_dim_head, config.cosine_sim_self_attn)));
   }
   if (config.sparse_attn) {
     return AnyModule(group.register_module(
-        name, std::make_shared<LinearAttentionImpl>(width, config.attn_heads, config.attn_dim_head)));
+        name,
+        std::make_shared<LinearAttentionImpl>(width, config.attn_heads, config.attn_dim_head)));
   }
   return AnyModule();
 }
 
-AnyModule UnetLayers::downsample(
-    torch::nn::Module& group, const char* name, int64_t in, int64_t out) const {
+AnyModule UnetLayers::downsample(torch::nn::Module& group,
+                                 const char* name,
+                                 int64_t in,
+                                 int64_t out) const {
   if (config.cross_embed_downsample) {
     return AnyModule(group.register_module(
-        name, std::make_shared<CrossEmbedImpl>(in, out, config.cross_embed_downsample_kernel_sizes,
-                                               2)));
+        name,
+        std::make_shared<CrossEmbedImpl>(in, out, config.cross_embed_downsample_kernel_sizes, 2)));
   }
   return AnyModule(group.register_module(name, std::make_shared<DownsampleImpl>(in, out)));
 }
@@ -168,8 +175,9 @@ void UnetLayers::add_levels(UnetImpl& unet) {
   const int64_t mid = shape.mid_dim;
   mid_block1 = unet.register_module("mid_block1", block(mid, mid, bottom.groups, true));
   mid_attn = unet.register_module(
-      "mid_attn", std::make_shared<MapAttentionImpl>(mid, config.attn_heads, config.attn_dim_head,
-                                                     config.cosine_sim_self_attn));
+      "mid_attn",
+      std::make_shared<MapAttentionImpl>(
+          mid, config.attn_heads, config.attn_dim_head, config.cosine_sim_self_attn));
   mid_block2 = unet.register_module("mid_block2", block(mid, mid, bottom.groups, true));
   for (size_t i = 0; i < shape.levels.size(); ++i) {
     const UnetLevel& level = shape.levels[shape.levels.size() - 1 - i];

@@ -57,9 +57,14 @@ struct UnetLayers {
   std::shared_ptr<ResnetBlockImpl> block(int64_t in, int64_t out, int64_t groups, bool cond) const;
   UnetStage down(torch::nn::Module& group, const UnetLevel& level) const;
   UnetStage up(torch::nn::Module& group, const UnetLevel& level) const;
-  torch::nn::AnyModule attention(torch::nn::Module& group, const UnetLevel& level, int64_t width,
-                      const char* name) const;
-  torch::nn::AnyModule downsample(torch::nn::Module& group, const char* name, int64_t in, int64_t out) const;
+  torch::nn::AnyModule attention(torch::nn::Module& group,
+                                 const UnetLevel& level,
+                                 int64_t width,
+                                 const char* name) const;
+  torch::nn::AnyModule downsample(torch::nn::Module& group,
+                                  const char* name,
+                                  int64_t in,
+                                  int64_t out) const;
 
   // One forward pass.
   void check_inputs(const at::Tensor& x, const at::Tensor& time, const UnetConditions& given) const;
@@ -68,8 +73,10 @@ struct UnetLayers {
   UnetEmbedded embed(const at::Tensor& time, const UnetConditions& given) const;
   at::Tensor image_tokens(const UnetConditions& given) const;
   at::Tensor text_tokens(const UnetConditions& given) const;
-  at::Tensor run(const std::shared_ptr<ResnetBlockImpl>& block, const at::Tensor& x,
-                 const UnetEmbedded& e, const at::Tensor& context) const;
+  at::Tensor run(const std::shared_ptr<ResnetBlockImpl>& block,
+                 const at::Tensor& x,
+                 const UnetEmbedded& e,
+                 const at::Tensor& context) const;
   at::Tensor run_attention(torch::nn::AnyModule& attention, const at::Tensor& x) const;
   at::Tensor trunk(at::Tensor x, const UnetEmbedded& e);
   at::Tensor combine(const at::Tensor& x, const std::vector<at::Tensor>& maps) const;

@@ -17,18 +17,18 @@ struct UnetLevel {
   int64_t groups = 0;      ///< of the group norms
   int64_t num_blocks = 0;  ///< beside the first
   bool self_attn = false;
-  bool first = false;      ///< the finest: no cross attention
-  bool last = false;       ///< the coarsest
+  bool first = false;  ///< the finest: no cross attention
+  bool last = false;   ///< the coarsest
 };
 
 struct UnetShape {
   std::vector<UnetLevel> levels;  ///< fine to coarse
   int64_t channels_in = 0;        ///< image, self conditioning and low-res image together
   int64_t channels_out = 0;
-  int64_t cond_dim = 0;           ///< width of the condition tokens
-  int64_t time_dim = 0;           ///< width of the time vector
-  int64_t mid_dim = 0;            ///< width of the coarsest level
-  int64_t halvings = 0;           ///< the image's side must be a multiple of 2^halvings
+  int64_t cond_dim = 0;  ///< width of the condition tokens
+  int64_t time_dim = 0;  ///< width of the time vector
+  int64_t mid_dim = 0;   ///< width of the coarsest level
+  int64_t halvings = 0;  ///< the image's side must be a multiple of 2^halvings
 };
 
 /// @throws ConfigError listing whatever makes this unet impossible

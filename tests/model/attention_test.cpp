@@ -13,11 +13,15 @@ at::Tensor gain_norm(const at::Tensor& x, const at::Tensor& g) {
   return centred * (centred.square().mean({-1}, true) + 1e-3).rsqrt() * g;  // float64: eps 1e-3
 }
 
-at::Tensor unit(const at::Tensor& x) { return x / x.square().sum({-1}, true).sqrt(); }
+at::Tensor unit(const at::Tensor& x) {
+  return x / x.square().sum({-1}, true).sqrt();
+}
 
 // Step by step as model.md, section 1.2.
-at::Tensor cross_attention_written_out(const torch::nn::Module& module, const at::Tensor& x,
-                                       const at::Tensor& context, bool cosine) {
+at::Tensor cross_attention_written_out(const torch::nn::Module& module,
+                                       const at::Tensor& x,
+                                       const at::Tensor& context,
+                                       bool cosine) {
   const auto p = module.named_parameters();
   const auto heads = [](const at::Tensor& t) { return t.unflatten(-1, {8, 64}).transpose(1, 2); };
   const at::Tensor kv = at::matmul(context, p["to_kv.weight"].t());
@@ -43,7 +47,8 @@ TEST_CASE("cross attention is the same folded and plain") {
     bool cosine;
   };
   // Many pixels and few tokens are folded; a single pixel or cosine similarity is not.
-  for (const Case& c : {Case{64, 6, false}, Case{1, 6, false}, Case{64, 6, true}, Case{2, 1, false}}) {
+  for (const Case& c :
+       {Case{64, 6, false}, Case{1, 6, false}, Case{64, 6, true}, Case{2, 1, false}}) {
     INFO(c.pixels << " pixels, " << c.tokens << " tokens, cosine " << c.cosine);
     CrossAttentionImpl attention(5, 7, c.cosine);
     attention.to(at::kDouble);
@@ -81,8 +86,7 @@ TEST_CASE("self attention scales its logits by 1 / dim_head and sees a null key 
   };
   const at::Tensor logits = at::matmul(q, with_null(0).transpose(-1, -2)) / static_cast<double>(d);
   const at::Tensor out = at::matmul(logits.softmax(-1), with_null(1)).transpose(1, 2).flatten(2);
-  const at::Tensor expected =
-      gain_norm(at::matmul(out, p["to_out.0.weight"].t()), p["to_out.1.g"]);
+  const at::Tensor expected = gain_norm(at::matmul(out, p["to_out.0.weight"].t()), p["to_out.1.g"]);
   expect_close(attention.forward(x), expected, 1e-10, "output");
 }
 

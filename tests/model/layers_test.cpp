@@ -14,8 +14,10 @@ at::Tensor norm_of_small(at::ScalarType dtype) {
 }
 
 TEST_CASE("norms use eps 1e-5 for float32 and 1e-3 for everything else") {
-  CHECK(norm_of_small(at::kFloat)[1].item<double>() == Approx(0.01 / std::sqrt(1.1e-4)).epsilon(1e-4));
-  CHECK(norm_of_small(at::kDouble)[1].item<double>() == Approx(0.01 / std::sqrt(1.1e-3)).epsilon(1e-4));
+  CHECK(norm_of_small(at::kFloat)[1].item<double>() ==
+        Approx(0.01 / std::sqrt(1.1e-4)).epsilon(1e-4));
+  CHECK(norm_of_small(at::kDouble)[1].item<double>() ==
+        Approx(0.01 / std::sqrt(1.1e-3)).epsilon(1e-4));
   // bfloat16 has 8 bits.
   CHECK(norm_of_small(at::kBFloat16)[1].item<double>() ==
         Approx(0.01 / std::sqrt(1.1e-3)).epsilon(1e-2));
@@ -49,8 +51,7 @@ TEST_CASE("downsampling moves pixel squares into channels, channel slowest") {
   DownsampleImpl layer(2, 3);
   const at::Tensor x = wave({2, 2, 6, 4});
   const auto p = layer.named_parameters();
-  const at::Tensor expected =
-      at::conv2d(at::pixel_unshuffle(x, 2), p["1.weight"], p["1.bias"]);
+  const at::Tensor expected = at::conv2d(at::pixel_unshuffle(x, 2), p["1.weight"], p["1.bias"]);
   expect_close(layer.forward(x), expected, 1e-5, "downsample");
 }
 

@@ -6,15 +6,19 @@
 namespace dalle2::test {
 namespace {
 
-at::Tensor golden_image() { return wave({2, 3, 16, 16}, 0.05, 0.0, 0.5, 0.5); }
+at::Tensor golden_image() {
+  return wave({2, 3, 16, 16}, 0.05, 0.0, 0.5, 0.5);
+}
 
 TEST_CASE("resampling equals ResizeRight up and down") {
   expect_golden(resize_image_to(golden_image(), 24), "resize 16->24", 1e-5);
-  expect_golden(resize_image_to(golden_image(), 10, std::pair(0.0, 1.0)), "resize 16->10 clamp", 1e-5);
+  expect_golden(
+      resize_image_to(golden_image(), 10, std::pair(0.0, 1.0)), "resize 16->10 clamp", 1e-5);
   const at::Tensor ramp = at::arange(4, at::kFloat).expand({1, 1, 4, 4});
   // Middle rows are clear of the dark border.
   const at::Tensor row = resize_image_to(ramp, 6)[0][0][2];
-  const at::Tensor expected = torch::tensor({-0.0509F, 0.3848F, 1.0262F, 1.6127F, 2.4190F, 2.3722F});
+  const at::Tensor expected =
+      torch::tensor({-0.0509F, 0.3848F, 1.0262F, 1.6127F, 2.4190F, 2.3722F});
   CHECK((row / row[2] * 1.0262 - expected).abs().max().item<double>() < 3e-3);
 }
 
@@ -31,7 +35,8 @@ TEST_CASE("an image of the right width comes back untouched, not even clamped") 
 }
 
 TEST_CASE("results stay within the range that was asked for") {
-  const at::Tensor out = resize_image_to(wave({1, 1, 8, 8}, 2.0, 0.0, 3.0), 12, std::pair(-1.0, 1.0));
+  const at::Tensor out =
+      resize_image_to(wave({1, 1, 8, 8}, 2.0, 0.0, 3.0), 12, std::pair(-1.0, 1.0));
   CHECK(out.max().item<double>() == 1.0);
   CHECK(out.min().item<double>() == -1.0);
 }

@@ -117,8 +117,10 @@ void check_case(const std::string& path) {
   null.image_keep_mask = at::zeros({x.size(0)}, at::kBool);
   null.text_keep_mask = null.image_keep_mask;
   expect_close(unet->forward(x, time, null), fixture.tensor("null"), kForwardTolerance, "null");
-  expect_close(unet->forward_with_cond_scale(x, time, given, 2.5), fixture.tensor("cfg"),
-               kForwardTolerance, "classifier-free guidance");
+  expect_close(unet->forward_with_cond_scale(x, time, given, 2.5),
+               fixture.tensor("cfg"),
+               kForwardTolerance,
+               "classifier-free guidance");
 }
 
 Unet golden_unet(const UnetConfig& config) {
@@ -147,7 +149,8 @@ TEST_CASE("unet D1 gives the golden outputs, with and without its conditions") {
   expect_golden(unet->forward(x, time, given), "D1.forward_null", kForwardTolerance);
 }
 
-TEST_CASE("unet D2u1 (memory efficient, text, self conditioning, cosine) gives the golden outputs") {
+TEST_CASE(
+    "unet D2u1 (memory efficient, text, self conditioning, cosine) gives the golden outputs") {
   const torch::NoGradGuard no_grad;
   Unet unet = golden_unet(config_d2u1());
   UnetConditions given;
@@ -168,13 +171,15 @@ TEST_CASE("unet D2u2 (linear attention, low-res image with noise) gives the gold
   given.lowres_cond_img = wave({2, 3, 32, 32}, 0.13);
   given.lowres_noise_level = torch::tensor({200, 5});
   expect_golden(unet->forward(wave({2, 3, 32, 32}, 0.21), torch::tensor({3, 17}), given),
-                "D2u2.forward", kForwardTolerance);
+                "D2u2.forward",
+                kForwardTolerance);
 }
 
 TEST_CASE("unet U3 (combined upsampled maps) gives the golden output") {
   const torch::NoGradGuard no_grad;
   Unet unet = golden_unet(config_u3());
-  expect_golden(unet->forward(wave({2, 3, 16, 16}), torch::tensor({3, 17}), {}), "U3.forward",
+  expect_golden(unet->forward(wave({2, 3, 16, 16}), torch::tensor({3, 17}), {}),
+                "U3.forward",
                 kForwardTolerance);
 }
 

@@ -75,7 +75,9 @@ UnetConditions image_only(int64_t batch) {
   return given;
 }
 
-at::Tensor times(int64_t batch) { return at::arange(batch, at::kLong) * 7 + 3; }
+at::Tensor times(int64_t batch) {
+  return at::arange(batch, at::kLong) * 7 + 3;
+}
 
 TEST_CASE("parameters have the reference's names and shapes in its order") {
   const std::vector<std::pair<std::string, UnetConfig>> unets = {
@@ -259,7 +261,8 @@ TEST_CASE("what a unet cannot use is refused with both numbers") {
   CHECK_THAT(run(text), Contains("conditioned on image embeddings"));
   given = image_only(2);
   CHECK_THAT(run(text, wave({2, 3, 18, 16})), Contains("18 x 16") && Contains("multiples of 4"));
-  CHECK_THAT(run(text, wave({2, 4, 16, 16})), Contains("[B, 3, H, W]") && Contains("[2, 4, 16, 16]"));
+  CHECK_THAT(run(text, wave({2, 4, 16, 16})),
+             Contains("[B, 3, H, W]") && Contains("[2, 4, 16, 16]"));
   given.self_cond = wave({2, 3, 8, 8});
   CHECK_THAT(run(text), Contains("[2, 3, 8, 8]") && Contains("[2, 3, 16, 16]"));
   given = image_only(2);
@@ -276,7 +279,8 @@ TEST_CASE("what a unet cannot use is refused with both numbers") {
   given = {};
   given.lowres_noise_level = torch::tensor({1, 2});
   CHECK_THAT(run(plain), Contains("without lowres_noise_cond"));
-  CHECK_THAT(error_of([&] { plain->forward(x, times(3), {}); }), Contains("time") && Contains("[3]"));
+  CHECK_THAT(error_of([&] { plain->forward(x, times(3), {}); }),
+             Contains("time") && Contains("[3]"));
 }
 
 TEST_CASE("impossible unets are config errors") {
@@ -287,12 +291,16 @@ TEST_CASE("impossible unets are config errors") {
   };
   CHECK_THAT(fault([](UnetConfig& c) { c.dim_mults = {2, 4}; }), Contains("dim_mults"));
   CHECK_THAT(fault([](UnetConfig& c) { c.init_dim = 16; }), Contains("init_dim"));
-  CHECK_THAT(fault([](UnetConfig& c) { c.num_resnet_blocks = std::vector<int64_t>{1, 2, 3}; }),
+  CHECK_THAT(fault([](UnetConfig& c) {
+               c.num_resnet_blocks = std::vector<int64_t>{1, 2, 3};
+             }),
              Contains("num_resnet_blocks"));
   CHECK_THAT(fault([](UnetConfig& c) { c.resnet_groups = std::vector<int64_t>{4}; }),
              Contains("resnet_groups"));
   CHECK_THAT(fault([](UnetConfig& c) { c.resnet_groups = int64_t{3}; }), Contains("resnet_groups"));
-  CHECK_THAT(fault([](UnetConfig& c) { c.init_cross_embed_kernel_sizes = {3, 4}; }),
+  CHECK_THAT(fault([](UnetConfig& c) {
+               c.init_cross_embed_kernel_sizes = {3, 4};
+             }),
              Contains("init_cross_embed_kernel_sizes"));
   CHECK_THAT(fault([](UnetConfig& c) { c.image_embed_dim.reset(); }), Contains("image_embed_dim"));
   CHECK_THAT(fault([](UnetConfig& c) { c.cond_on_text_encodings = true; }),
