@@ -33,10 +33,11 @@ bool looks_like_safetensors(const std::string& path) {
 }
 
 bool is_state_dict(const Value& value) {
-  return value.is_dict() && std::all_of(value.as_dict().items.begin(), value.as_dict().items.end(),
-                                        [](const auto& item) {
-                                          return item.first.is_string() && item.second.is_tensor();
-                                        });
+  return value.is_dict() &&
+         std::all_of(
+             value.as_dict().items.begin(), value.as_dict().items.end(), [](const auto& item) {
+               return item.first.is_string() && item.second.is_tensor();
+             });
 }
 
 /// "0.ema_model.init_conv.bias" -> ("unets.0.init_conv.bias"); empty for other names.
@@ -45,7 +46,9 @@ std::string decoder_name(const std::string& ema_name) {
   const bool numbered = dot != std::string::npos && dot > 0 &&
                         ema_name.find_first_not_of("0123456789") == dot &&
                         ema_name.compare(dot + 1, kEmaModel.size(), kEmaModel) == 0;
-  return numbered ? "unets." + ema_name.substr(0, dot + 1) + ema_name.substr(dot + 1 + kEmaModel.size()) : "";
+  return numbered
+             ? "unets." + ema_name.substr(0, dot + 1) + ema_name.substr(dot + 1 + kEmaModel.size())
+             : "";
 }
 
 StateDict decoder_averages(const Cursor& checkpoint) {
@@ -64,8 +67,11 @@ StateDict decoder_averages(const Cursor& checkpoint) {
     }
   }
   if (used == 0 || used != averages.size()) {
-    throw DataError("{}: expected the averages of unets of the model, got {} entries of which {} fit",
-                    checkpoint.at("ema").where(), averages.size(), used);
+    throw DataError(
+        "{}: expected the averages of unets of the model, got {} entries of which {} fit",
+        checkpoint.at("ema").where(),
+        averages.size(),
+        used);
   }
   return weights;
 }
@@ -95,7 +101,8 @@ void replace_stubs(Value& value, const std::string& path, std::vector<std::strin
       replace_stubs(child, path + "/" + describe(key), replaced);
     }
   } else if (value.is_list() || value.is_tuple()) {
-    auto& items = value.is_list() ? std::get<List>(value.data).items : std::get<Tuple>(value.data).items;
+    auto& items =
+        value.is_list() ? std::get<List>(value.data).items : std::get<Tuple>(value.data).items;
     for (size_t i = 0; i < items.size(); ++i) {
       replace_stubs(items[i], path + "/" + std::to_string(i), replaced);
     }
@@ -142,7 +149,8 @@ StateDict averaged_weights(const Cursor& checkpoint) {
     }
   }
   throw DataError(
-      "{}: no averaged weights: expected an entry 'ema' or 'ema_model'. The run that wrote it had use_ema "
+      "{}: no averaged weights: expected an entry 'ema' or 'ema_model'. The run that wrote it had "
+      "use_ema "
       "off, or it is a model file, whose weights are the averages already",
       checkpoint.where());
 }

@@ -9,12 +9,12 @@
 
 namespace dalle2 {
 
-/// Reads a .pth file or a safetensors file, whichever it is. Of safetensors the result is a dict of the
-/// tensors, or the checkpoint that convert_checkpoint() made it of. @throws DataError
+/// Reads a .pth file or a safetensors file, whichever it is. Of safetensors the result is a dict of
+/// the tensors, or the checkpoint that convert_checkpoint() made it of. @throws DataError
 Value read_checkpoint(const std::string& path);
 
-/// The averaged weights under the names of the live ones: a decoder's `ema` (its unets; all else from
-/// `model`), a prior's `ema_model`, or a file of an EMA wrapper.
+/// The averaged weights under the names of the live ones: a decoder's `ema` (its unets; all else
+/// from `model`), a prior's `ema_model`, or a file of an EMA wrapper.
 /// @throws DataError if the checkpoint has none
 StateDict averaged_weights(const Cursor& checkpoint);
 
@@ -28,8 +28,8 @@ struct ConvertReport {
   std::vector<std::string> replaced;  ///< paths of objects that became text
 };
 
-/// Writes `in` as `out`, whose ending (.pth, .pt, .safetensors) says the format. Safetensors keeps what is
-/// no tensor as JSON in its metadata, so that the way back gives an equal checkpoint.
+/// Writes `in` as `out`, whose ending (.pth, .pt, .safetensors) says the format. Safetensors keeps
+/// what is no tensor as JSON in its metadata, so that the way back gives an equal checkpoint.
 /// @throws DataError, ConfigError for another ending
 ConvertReport convert_checkpoint(const std::string& in, const std::string& out, Weights weights);
 

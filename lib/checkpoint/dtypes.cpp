@@ -38,7 +38,8 @@ constexpr std::array kDtypes = {
     DtypeNames{at::ScalarType::Float8_e5m2fnuz, "float8_e5m2fnuz", "", ""},
 };
 
-std::optional<at::ScalarType> find_dtype(std::string_view DtypeNames::*column, std::string_view name) {
+std::optional<at::ScalarType> find_dtype(std::string_view DtypeNames::*column,
+                                         std::string_view name) {
   if (name.empty()) {
     return std::nullopt;
   }

@@ -113,13 +113,17 @@ std::string inspection_text(const Inspection& inspection) {
   }
   std::string text;
   for (const InspectEntry& entry : inspection.entries) {
-    const std::string what = entry.is_tensor ? shape_text(entry.shape) : in_table(describe(entry.value));
-    text += fmt::format("{:<{}}  {:<{}}  {}\n", entry.name, name_width, entry.type, type_width, what);
+    const std::string what =
+        entry.is_tensor ? shape_text(entry.shape) : in_table(describe(entry.value));
+    text +=
+        fmt::format("{:<{}}  {:<{}}  {}\n", entry.name, name_width, entry.type, type_width, what);
   }
-  text += fmt::format("{}: {} entries, {} tensors of {} elements, {}\n", inspection.path,
+  text += fmt::format("{}: {} entries, {} tensors of {} elements, {}\n",
+                      inspection.path,
                       with_commas(static_cast<int64_t>(inspection.entries.size())),
                       with_commas(static_cast<int64_t>(inspection.tensor_count)),
-                      with_commas(inspection.element_count), human_bytes(inspection.tensor_bytes));
+                      with_commas(inspection.element_count),
+                      human_bytes(inspection.tensor_bytes));
   return text;
 }
 

@@ -31,8 +31,8 @@ Inspection inspect_file(const std::string& path);
 /// A table of name, type and shape or value, and a closing line with the sums.
 std::string inspection_text(const Inspection& inspection);
 
-/// {"file", "tensors", "elements", "bytes", "entries": [{"name", "dtype", "shape"} | {"name", "type",
-/// "value"}]}
+/// {"file", "tensors", "elements", "bytes", "entries": [{"name", "dtype", "shape"} | {"name",
+/// "type", "value"}]}
 std::string inspection_json(const Inspection& inspection);
 
 }  // namespace dalle2

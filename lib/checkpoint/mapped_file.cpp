@@ -5,12 +5,12 @@
 
 #include <torch/types.h>
 
-#include <cerrno>
-#include <cstring>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <cerrno>
+#include <cstring>
 
 namespace dalle2 {
 
@@ -28,8 +28,8 @@ MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   }
   size_ = static_cast<uint64_t>(status.st_size);
   if (size_ > 0) {
-    void* memory = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE,
-                          descriptor, 0);
+    void* memory =
+        ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, descriptor, 0);
     const int error = errno;
     if (memory == MAP_FAILED) {
       ::close(descriptor);
@@ -46,8 +46,10 @@ MappedFile::~MappedFile() {
   }
 }
 
-at::Tensor tensor_in_file(const std::shared_ptr<MappedFile>& file, uint64_t offset,
-                          at::IntArrayRef shape, at::ScalarType dtype) {
+at::Tensor tensor_in_file(const std::shared_ptr<MappedFile>& file,
+                          uint64_t offset,
+                          at::IntArrayRef shape,
+                          at::ScalarType dtype) {
   const auto options = at::TensorOptions().dtype(dtype);
   int64_t count = 1;
   for (const int64_t extent : shape) {
@@ -57,13 +59,15 @@ at::Tensor tensor_in_file(const std::shared_ptr<MappedFile>& file, uint64_t offs
     return at::empty(shape, options);
   }
   const size_t item = c10::elementSize(dtype);
-  uint8_t* bytes = const_cast<uint8_t*>(file->data()) + offset;  // the mapping is private and writable
+  uint8_t* bytes =
+      const_cast<uint8_t*>(file->data()) + offset;  // the mapping is private and writable
   if (reinterpret_cast<uintptr_t>(bytes) % item != 0) {
     at::Tensor copy = at::empty(shape, options);
     std::memcpy(copy.data_ptr(), bytes, static_cast<size_t>(count) * item);
     return copy;
   }
-  return torch::from_blob(bytes, shape, [file](void*) {}, options);
+  return torch::from_blob(
+      bytes, shape, [file](void*) {}, options);
 }
 
 }  // namespace dalle2

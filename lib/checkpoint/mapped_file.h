@@ -31,7 +31,9 @@ class MappedFile {
 
 /// A contiguous tensor over `file` from byte `offset` on, which keeps the mapping alive. Where the
 /// offset does not suit the element type the bytes are copied. The caller has checked the range.
-at::Tensor tensor_in_file(const std::shared_ptr<MappedFile>& file, uint64_t offset,
-                          at::IntArrayRef shape, at::ScalarType dtype);
+at::Tensor tensor_in_file(const std::shared_ptr<MappedFile>& file,
+                          uint64_t offset,
+                          at::IntArrayRef shape,
+                          at::ScalarType dtype);
 
 }  // namespace dalle2

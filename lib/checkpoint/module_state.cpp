@@ -56,8 +56,11 @@ StateDict state_dict(const torch::nn::Module& module) {
   return tensors;
 }
 
-LoadReport load_state_dict(torch::nn::Module& module, const StateDict& source, const std::string& prefix,
-                           bool strict, const std::string& where) {
+LoadReport load_state_dict(torch::nn::Module& module,
+                           const StateDict& source,
+                           const std::string& prefix,
+                           bool strict,
+                           const std::string& where) {
   std::unordered_map<std::string, at::Tensor> given;
   for (const auto& [name, tensor] : source) {
     if (name.starts_with(prefix)) {
@@ -74,7 +77,10 @@ LoadReport load_state_dict(torch::nn::Module& module, const StateDict& source, c
     if (found == given.end()) {
       report.missing.push_back(prefix + name);
     } else if (found->second.sizes() != target.sizes()) {
-      shapes.push_back(fmt::format("{}{}: expected {}, got {}", prefix, name, shape_text(target),
+      shapes.push_back(fmt::format("{}{}: expected {}, got {}",
+                                   prefix,
+                                   name,
+                                   shape_text(target),
                                    shape_text(found->second)));
     }
   }
@@ -85,8 +91,10 @@ LoadReport load_state_dict(torch::nn::Module& module, const StateDict& source, c
   }
   const bool names_fit = report.missing.empty() && report.unexpected.empty();
   if (!shapes.empty() || (strict && !names_fit)) {
-    throw DataError("{}: does not fit the model that the config describes:{}{}{}", where,
-                    list_of("missing", report.missing), list_of("unexpected", report.unexpected),
+    throw DataError("{}: does not fit the model that the config describes:{}{}{}",
+                    where,
+                    list_of("missing", report.missing),
+                    list_of("unexpected", report.unexpected),
                     list_of("of another shape", shapes));
   }
   const torch::NoGradGuard no_grad;
@@ -98,7 +106,9 @@ LoadReport load_state_dict(torch::nn::Module& module, const StateDict& source, c
   return report;
 }
 
-LoadReport load_state_dict(torch::nn::Module& module, const Cursor& source, const std::string& prefix,
+LoadReport load_state_dict(torch::nn::Module& module,
+                           const Cursor& source,
+                           const std::string& prefix,
                            bool strict) {
   return load_state_dict(module, source.as_state_dict(), prefix, strict, source.where());
 }

@@ -12,7 +12,8 @@
 namespace dalle2 {
 
 /// Parameters and buffers under the names and in the order of Python's Module.state_dict(): of each
-/// module first its own parameters, then its buffers, then its children. They share the module's memory.
+/// module first its own parameters, then its buffers, then its children. They share the module's
+/// memory.
 StateDict state_dict(const torch::nn::Module& module);
 
 struct LoadReport {
@@ -20,17 +21,21 @@ struct LoadReport {
   std::vector<std::string> unexpected;  ///< in the source, not of the module
 };
 
-/// Copies the tensors of `source` whose names begin with `prefix` into the module (types and devices
-/// may differ; shapes may not).
+/// Copies the tensors of `source` whose names begin with `prefix` into the module (types and
+/// devices may differ; shapes may not).
 /// @param where stands before the text of errors, e.g. "a.pth: /model"
-/// @throws DataError that lists all missing and unexpected names (if strict) and all shapes that differ;
-/// the module is then as it was
-LoadReport load_state_dict(torch::nn::Module& module, const StateDict& source,
-                           const std::string& prefix = "", bool strict = true,
+/// @throws DataError that lists all missing and unexpected names (if strict) and all shapes that
+/// differ; the module is then as it was
+LoadReport load_state_dict(torch::nn::Module& module,
+                           const StateDict& source,
+                           const std::string& prefix = "",
+                           bool strict = true,
                            const std::string& where = "state dict");
 
 /// From a place in a checkpoint, which errors name.
-LoadReport load_state_dict(torch::nn::Module& module, const Cursor& source, const std::string& prefix = "",
+LoadReport load_state_dict(torch::nn::Module& module,
+                           const Cursor& source,
+                           const std::string& prefix = "",
                            bool strict = true);
 
 }  // namespace dalle2

@@ -35,7 +35,9 @@ std::vector<StorageRef> storages_of(const PickleGraph& graph, const std::string&
 /// The pickle's object; shared storages and views stay shared.
 /// @throws DataError for impossible tensors, nesting beyond 200 levels, and objects that unfold to
 /// more than 20 million values
-Value value_of_pickle(const PickleGraph& graph, const StorageLoader& loader, const std::string& where);
+Value value_of_pickle(const PickleGraph& graph,
+                      const StorageLoader& loader,
+                      const std::string& where);
 
 /// "1.15.6" from a str or from a pickled packaging.version.Version; nothing for anything else.
 std::optional<std::string> version_text(const Value& value);
@@ -46,13 +48,14 @@ struct StorageToWrite {
 };
 
 struct PickleToWrite {
-  std::string bytes;                    ///< protocol 2
-  std::vector<StorageToWrite> storages; ///< storage `key` is the place in this vector
+  std::string bytes;                     ///< protocol 2
+  std::vector<StorageToWrite> storages;  ///< storage `key` is the place in this vector
 };
 
 /// The value as torch.save() pickles it. Views that overlap share a storage; of a storage only the
 /// parts in use are kept, so a slice of a flat buffer becomes a storage of its own.
-/// @throws DataError naming the path of what cannot be written (stubs, sparse tensors, broken UTF-8)
+/// @throws DataError naming the path of what cannot be written (stubs, sparse tensors, broken
+/// UTF-8)
 PickleToWrite pickle_of_value(const Value& value);
 
 }  // namespace dalle2

@@ -9,21 +9,25 @@
 namespace dalle2 {
 namespace {
 
-constexpr size_t kMaxNodes = 20'000'000;  // about 4 GB of nodes; a large checkpoint has some 100,000
+// About 4 GB of nodes; a large checkpoint has some 100,000.
+constexpr size_t kMaxNodes = 20'000'000;
 
 // Opcodes of protocols 2 to 5 (Lib/pickletools.py). Those of the text protocols 0 and 1 that no
 // writer of protocol 2 emits are left out.
+// clang-format off
 enum Opcode : uint8_t {
   kMark = '(', kStop = '.', kPop = '0', kPopMark = '1', kDup = '2', kBinFloat = 'G', kBinInt = 'J',
-  kBinInt1 = 'K', kBinInt2 = 'M', kNoneOp = 'N', kBinPersId = 'Q', kReduce = 'R', kShortBinString = 'U',
-  kBinString = 'T', kBinUnicode = 'X', kAppend = 'a', kBuild = 'b', kGlobalOp = 'c', kEmptyDict = '}',
-  kAppends = 'e', kBinGet = 'h', kLongBinGet = 'j', kEmptyList = ']', kBinPut = 'q', kLongBinPut = 'r',
-  kSetItem = 's', kTupleOp = 't', kEmptyTuple = ')', kSetItems = 'u', kProto = 0x80, kNewObj = 0x81,
-  kTuple1 = 0x85, kTuple2 = 0x86, kTuple3 = 0x87, kNewTrue = 0x88, kNewFalse = 0x89, kLong1 = 0x8a,
-  kLong4 = 0x8b, kBinBytes = 'B', kShortBinBytes = 'C', kShortBinUnicode = 0x8c, kBinUnicode8 = 0x8d,
+  kBinInt1 = 'K', kBinInt2 = 'M', kNoneOp = 'N', kBinPersId = 'Q', kReduce = 'R',
+  kShortBinString = 'U', kBinString = 'T', kBinUnicode = 'X', kAppend = 'a', kBuild = 'b',
+  kGlobalOp = 'c', kEmptyDict = '}', kAppends = 'e', kBinGet = 'h', kLongBinGet = 'j',
+  kEmptyList = ']', kBinPut = 'q', kLongBinPut = 'r', kSetItem = 's', kTupleOp = 't',
+  kEmptyTuple = ')', kSetItems = 'u', kProto = 0x80, kNewObj = 0x81, kTuple1 = 0x85,
+  kTuple2 = 0x86, kTuple3 = 0x87, kNewTrue = 0x88, kNewFalse = 0x89, kLong1 = 0x8a, kLong4 = 0x8b,
+  kBinBytes = 'B', kShortBinBytes = 'C', kShortBinUnicode = 0x8c, kBinUnicode8 = 0x8d,
   kBinBytes8 = 0x8e, kEmptySet = 0x8f, kAddItems = 0x90, kFrozenSet = 0x91, kNewObjEx = 0x92,
   kStackGlobal = 0x93, kMemoize = 0x94, kFrame = 0x95, kByteArray8 = 0x96,
 };
+// clang-format on
 
 using Kind = PickleNode::Kind;
 
@@ -133,7 +137,8 @@ class Machine {
     if (marks_.empty()) {
       fail("no mark");
     }
-    std::vector<uint32_t> items(stack_.begin() + static_cast<ptrdiff_t>(marks_.back()), stack_.end());
+    std::vector<uint32_t> items(stack_.begin() + static_cast<ptrdiff_t>(marks_.back()),
+                                stack_.end());
     stack_.resize(marks_.back());
     marks_.pop_back();
     return items;
@@ -167,7 +172,8 @@ class Machine {
 
   void push_object(uint32_t callee, uint32_t args) {
     const Kind kind = graph_.nodes[callee].kind;
-    if ((kind != Kind::kGlobal && kind != Kind::kObject) || graph_.nodes[args].kind != Kind::kTuple) {
+    if ((kind != Kind::kGlobal && kind != Kind::kObject) ||
+        graph_.nodes[args].kind != Kind::kTuple) {
       fail("a call of what is no function");
     }
     PickleNode& object = push(Kind::kObject);
@@ -194,14 +200,30 @@ class Machine {
           fail("cut off");
         }
         return true;
-      case kNoneOp: push(Kind::kNone); return true;
-      case kNewTrue: push(Kind::kBool).integer = 1; return true;
-      case kNewFalse: push(Kind::kBool); return true;
-      case kBinInt: push_int(static_cast<int32_t>(take_unsigned(4))); return true;
-      case kBinInt1: push_int(static_cast<int64_t>(take_unsigned(1))); return true;
-      case kBinInt2: push_int(static_cast<int64_t>(take_unsigned(2))); return true;
-      case kLong1: push_long(take(take_unsigned(1))); return true;
-      case kLong4: push_long(take(take_unsigned(4))); return true;
+      case kNoneOp:
+        push(Kind::kNone);
+        return true;
+      case kNewTrue:
+        push(Kind::kBool).integer = 1;
+        return true;
+      case kNewFalse:
+        push(Kind::kBool);
+        return true;
+      case kBinInt:
+        push_int(static_cast<int32_t>(take_unsigned(4)));
+        return true;
+      case kBinInt1:
+        push_int(static_cast<int64_t>(take_unsigned(1)));
+        return true;
+      case kBinInt2:
+        push_int(static_cast<int64_t>(take_unsigned(2)));
+        return true;
+      case kLong1:
+        push_long(take(take_unsigned(1)));
+        return true;
+      case kLong4:
+        push_long(take(take_unsigned(4)));
+        return true;
       case kBinFloat: {
         uint64_t bits = 0;
         for (const char byte : take(8)) {  // the one big-endian field of the format
@@ -210,31 +232,57 @@ class Machine {
         push(Kind::kFloat).real = std::bit_cast<double>(bits);
         return true;
       }
-      case kEmptyList: push(Kind::kList); return true;
-      case kEmptyTuple: push(Kind::kTuple); return true;
-      case kEmptyDict: push(Kind::kDict); return true;
-      case kEmptySet: push(Kind::kSet); return true;
-      default: return false;
+      case kEmptyList:
+        push(Kind::kList);
+        return true;
+      case kEmptyTuple:
+        push(Kind::kTuple);
+        return true;
+      case kEmptyDict:
+        push(Kind::kDict);
+        return true;
+      case kEmptySet:
+        push(Kind::kSet);
+        return true;
+      default:
+        return false;
     }
   }
 
   bool push_text(uint8_t opcode) {
     switch (opcode) {
-      case kShortBinUnicode: push_bytes(Kind::kText, 1); return true;
-      case kBinUnicode: push_bytes(Kind::kText, 4); return true;
-      case kBinUnicode8: push_bytes(Kind::kText, 8); return true;
-      case kShortBinString: push_bytes(Kind::kText, 1); return true;  // Python 2's str
-      case kBinString: push_bytes(Kind::kText, 4); return true;
-      case kShortBinBytes: push_bytes(Kind::kBytes, 1); return true;
-      case kBinBytes: push_bytes(Kind::kBytes, 4); return true;
+      case kShortBinUnicode:
+        push_bytes(Kind::kText, 1);
+        return true;
+      case kBinUnicode:
+        push_bytes(Kind::kText, 4);
+        return true;
+      case kBinUnicode8:
+        push_bytes(Kind::kText, 8);
+        return true;
+      case kShortBinString:
+        push_bytes(Kind::kText, 1);
+        return true;  // Python 2's str
+      case kBinString:
+        push_bytes(Kind::kText, 4);
+        return true;
+      case kShortBinBytes:
+        push_bytes(Kind::kBytes, 1);
+        return true;
+      case kBinBytes:
+        push_bytes(Kind::kBytes, 4);
+        return true;
       case kBinBytes8:
-      case kByteArray8: push_bytes(Kind::kBytes, 8); return true;
+      case kByteArray8:
+        push_bytes(Kind::kBytes, 8);
+        return true;
       case kGlobalOp: {
         std::string module(take_line());
         push_global(std::move(module), std::string(take_line()));
         return true;
       }
-      default: return false;
+      default:
+        return false;
     }
   }
 
@@ -245,7 +293,9 @@ class Machine {
 
   bool use_stack(uint8_t opcode) {
     switch (opcode) {
-      case kMark: marks_.push_back(stack_.size()); return true;
+      case kMark:
+        marks_.push_back(stack_.size());
+        return true;
       case kPop:
         if (stack_.size() > floor()) {
           stack_.pop_back();
@@ -253,11 +303,21 @@ class Machine {
           pop_to_mark();
         }
         return true;
-      case kPopMark: pop_to_mark(); return true;
-      case kDup: stack_.push_back(top()); return true;
-      case kTuple1: push_tuple(1); return true;
-      case kTuple2: push_tuple(2); return true;
-      case kTuple3: push_tuple(3); return true;
+      case kPopMark:
+        pop_to_mark();
+        return true;
+      case kDup:
+        stack_.push_back(top());
+        return true;
+      case kTuple1:
+        push_tuple(1);
+        return true;
+      case kTuple2:
+        push_tuple(2);
+        return true;
+      case kTuple3:
+        push_tuple(3);
+        return true;
       case kTupleOp: {
         std::vector<uint32_t> items = pop_to_mark();
         push(Kind::kTuple).items = std::move(items);
@@ -268,17 +328,24 @@ class Machine {
         push(Kind::kSet).items = std::move(items);
         return true;
       }
-      case kAppend: append({pop()}); return true;
+      case kAppend:
+        append({pop()});
+        return true;
       case kAppends:
-      case kAddItems: append(pop_to_mark()); return true;
+      case kAddItems:
+        append(pop_to_mark());
+        return true;
       case kSetItem: {
         const uint32_t value = pop();
         const uint32_t key = pop();
         set_items({key, value});
         return true;
       }
-      case kSetItems: set_items(pop_to_mark()); return true;
-      default: return call(opcode);
+      case kSetItems:
+        set_items(pop_to_mark());
+        return true;
+      default:
+        return call(opcode);
     }
   }
 
@@ -321,18 +388,30 @@ class Machine {
         push_global(module.text, name.text);
         return true;
       }
-      default: return false;
+      default:
+        return false;
     }
   }
 
   bool use_memo(uint8_t opcode) {
     switch (opcode) {
-      case kBinPut: memo_[take_unsigned(1)] = top(); return true;
-      case kLongBinPut: memo_[take_unsigned(4)] = top(); return true;
-      case kMemoize: memo_[memo_.size()] = top(); return true;
-      case kBinGet: push_memo(take_unsigned(1)); return true;
-      case kLongBinGet: push_memo(take_unsigned(4)); return true;
-      default: return false;
+      case kBinPut:
+        memo_[take_unsigned(1)] = top();
+        return true;
+      case kLongBinPut:
+        memo_[take_unsigned(4)] = top();
+        return true;
+      case kMemoize:
+        memo_[memo_.size()] = top();
+        return true;
+      case kBinGet:
+        push_memo(take_unsigned(1));
+        return true;
+      case kLongBinGet:
+        push_memo(take_unsigned(4));
+        return true;
+      default:
+        return false;
     }
   }
 

@@ -12,10 +12,21 @@ namespace dalle2 {
 
 inline constexpr uint32_t kNoNode = UINT32_MAX;
 
-/// One object of a pickle. Children are numbers of nodes, so shared and cyclic objects cost nothing.
+/// One object of a pickle. Children are numbers of nodes, so shared and cyclic objects cost
+/// nothing.
 struct PickleNode {
   enum class Kind : uint8_t {
-    kNone, kBool, kInt, kBigInt, kFloat, kText, kBytes, kList, kTuple, kDict, kSet,
+    kNone,
+    kBool,
+    kInt,
+    kBigInt,
+    kFloat,
+    kText,
+    kBytes,
+    kList,
+    kTuple,
+    kDict,
+    kSet,
     kGlobal,      ///< text = module, name = name
     kObject,      ///< what calling `callee` with the tuple `args` would give
     kPersistent,  ///< persistent id: the tuple `args`
@@ -26,8 +37,9 @@ struct PickleNode {
   std::string text;  ///< of text, bytes and big int (little-endian two's complement)
   std::string name;
   uint32_t callee = kNoNode, args = kNoNode;
-  uint32_t state = kNoNode;       ///< what __setstate__ would get
-  std::vector<uint32_t> items;    ///< list, tuple, set; object: appended; dict: key, value, key, value...
+  uint32_t state = kNoNode;  ///< what __setstate__ would get
+  std::vector<uint32_t>
+      items;  ///< list, tuple, set; object: appended; dict: key, value, key, value...
   std::vector<uint32_t> entries;  ///< object: items set by key: key, value, ...
 };
 

@@ -142,7 +142,8 @@ class Writer {
 
   /// Overlapping spans become one; those that only touch stay apart.
   static void merge(std::vector<Span>& spans) {
-    std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+    std::sort(
+        spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
     std::vector<Span> merged;
     for (const Span& span : spans) {
       if (!merged.empty() && span.begin < merged.back().end) {
@@ -156,8 +157,10 @@ class Writer {
 
   Span& span_of(const at::Tensor& tensor) {
     std::vector<Span>& spans = spans_.at(owner_of(tensor));
-    const auto after = std::upper_bound(spans.begin(), spans.end(), tensor.storage_offset(),
-                                        [](int64_t offset, const Span& span) { return offset < span.begin; });
+    const auto after = std::upper_bound(
+        spans.begin(), spans.end(), tensor.storage_offset(), [](int64_t offset, const Span& span) {
+          return offset < span.begin;
+        });
     return *std::prev(after);
   }
 
@@ -175,7 +178,8 @@ class Writer {
       void operator()(const Tuple& tuple) const { writer.write_tuple(tuple); }
       void operator()(const Dict& dict) const { writer.write_dict(dict); }
       void operator()(const std::shared_ptr<StubObject>& stub) const {
-        writer.fail(fmt::format("an object of the class {}, which is not plain data", stub->full_name()));
+        writer.fail(
+            fmt::format("an object of the class {}, which is not plain data", stub->full_name()));
       }
     };
     std::visit(Visitor{*this}, value.data);
@@ -238,9 +242,8 @@ class Writer {
   }
 
   void write_global(const char* module, const char* name) {
-    memoized(std::string("g") + module + " " + name, [&] {
-      out_ += fmt::format("c{}\n{}\n", module, name);
-    });
+    memoized(std::string("g") + module + " " + name,
+             [&] { out_ += fmt::format("c{}\n{}\n", module, name); });
   }
 
   /// As Python does in protocol 2: _codecs.encode(text of the same code points, "latin1").
@@ -289,7 +292,8 @@ class Writer {
     if (!dict.items.empty()) {
       out_ += '(';
       for_children(dict, [this](const Value& key, const Value& child) {
-        if (!key.is_string() && !key.is_int() && !key.is_bool() && !key.is_double() && !key.is_none()) {
+        if (!key.is_string() && !key.is_int() && !key.is_bool() && !key.is_double() &&
+            !key.is_none()) {
           fail(fmt::format("a key of the type {}", key.type_name()));
         }
         write(key);
@@ -360,6 +364,8 @@ class Writer {
 
 }  // namespace
 
-PickleToWrite pickle_of_value(const Value& value) { return Writer().run(value); }
+PickleToWrite pickle_of_value(const Value& value) {
+  return Writer().run(value);
+}
 
 }  // namespace dalle2

@@ -14,7 +14,8 @@
 namespace dalle2 {
 namespace {
 
-constexpr std::string_view kLegacyMagic = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
+constexpr std::string_view kLegacyMagic =
+    "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
 constexpr int64_t kLegacyProtocol = 1001;
 constexpr uint64_t kVectorBytes = 16;  // an address that suits every element type
 
@@ -23,7 +24,9 @@ class Storages {
  public:
   explicit Storages(std::shared_ptr<MappedFile> file) : file_(std::move(file)) {}
 
-  void add(const std::string& key, uint64_t offset, uint64_t bytes) { places_[key] = {offset, bytes, {}}; }
+  void add(const std::string& key, uint64_t offset, uint64_t bytes) {
+    places_[key] = {offset, bytes, {}};
+  }
 
   at::Tensor load(const StorageRef& ref) {
     const auto found = places_.find(ref.key);
@@ -34,8 +37,12 @@ class Storages {
     uint64_t expected = 0;
     if (__builtin_mul_overflow(ref.numel, ref.item_bytes(), &expected) ||
         (ref.view ? expected > place.bytes : expected != place.bytes)) {
-      throw DataError("{}: storage '{}': expected {} elements of {} bytes, got {} bytes", file_->path(),
-                      ref.key, ref.numel, ref.item_bytes(), place.bytes);
+      throw DataError("{}: storage '{}': expected {} elements of {} bytes, got {} bytes",
+                      file_->path(),
+                      ref.key,
+                      ref.numel,
+                      ref.item_bytes(),
+                      place.bytes);
     }
     if (!place.tensor.defined()) {
       place.tensor = tensor_of(place);
@@ -59,7 +66,8 @@ class Storages {
   /// Other bytes than 0 and 1 in a bool are undefined behaviour for whoever reads it.
   void check_bools(const StorageRef& ref, const at::Tensor& bytes) const {
     if (ref.dtype == at::kBool && bytes.numel() > 0 && bytes.max().item<int64_t>() > 1) {
-      throw DataError("{}: storage '{}': expected bools, got bytes beyond 1", file_->path(), ref.key);
+      throw DataError(
+          "{}: storage '{}': expected bools, got bytes beyond 1", file_->path(), ref.key);
     }
   }
 
@@ -69,7 +77,8 @@ class Storages {
       throw DataError("{}: a view reaches beyond storage '{}'", file_->path(), ref.key);
     }
     const auto item = static_cast<int64_t>(ref.item_bytes());
-    return bytes.narrow(0, static_cast<int64_t>(ref.view->offset) * item,
+    return bytes.narrow(0,
+                        static_cast<int64_t>(ref.view->offset) * item,
                         static_cast<int64_t>(ref.view->size) * item);
   }
 
@@ -87,7 +96,8 @@ const ZipMember& find_pickle(const MappedFile& file, const std::vector<ZipMember
       return member;
     }
   }
-  throw DataError("{}: an archive, but not of torch.save(): expected a member '<name>/data.pkl'", file.path());
+  throw DataError("{}: an archive, but not of torch.save(): expected a member '<name>/data.pkl'",
+                  file.path());
 }
 
 Value read_archive(const std::shared_ptr<MappedFile>& file) {
@@ -101,7 +111,8 @@ Value read_archive(const std::shared_ptr<MappedFile>& file) {
       storages.add(member.name.substr(data.size()), member.offset, member.size);
     } else if (member.name == folder + "constants.pkl") {
       throw DataError("{}: expected a checkpoint, got a TorchScript program", file->path());
-    } else if (member.name == folder + "byteorder" && bytes_of(*file, member.offset, member.size) != "little") {
+    } else if (member.name == folder + "byteorder" &&
+               bytes_of(*file, member.offset, member.size) != "little") {
       throw DataError("{}: written on a big-endian machine, which we cannot read", file->path());
     }
   }
@@ -109,27 +120,31 @@ Value read_archive(const std::shared_ptr<MappedFile>& file) {
   if (graph.end != pickle.size) {
     throw DataError("{}: damaged pickle: bytes after its end", file->path());
   }
-  return value_of_pickle(graph, [&](const StorageRef& ref) { return storages.load(ref); }, file->path());
+  return value_of_pickle(
+      graph, [&](const StorageRef& ref) { return storages.load(ref); }, file->path());
 }
 
-/// The layout before torch 1.6: pickles of magic, protocol, system, object and list of storage keys,
-/// then for every key its number of elements (i64) and their bytes.
+/// The layout before torch 1.6: pickles of magic, protocol, system, object and list of storage
+/// keys, then for every key its number of elements (i64) and their bytes.
 class LegacyReader {
  public:
-  explicit LegacyReader(std::shared_ptr<MappedFile> file) : file_(std::move(file)), storages_(file_) {}
+  explicit LegacyReader(std::shared_ptr<MappedFile> file)
+      : file_(std::move(file)), storages_(file_) {}
 
   Value run() {
     at_ = kLegacyMagic.size();
     const PickleGraph protocol = next_pickle();
     if (protocol.nodes[protocol.root].integer != kLegacyProtocol) {
-      throw DataError("{}: expected torch's protocol 1001, got {}", file_->path(),
+      throw DataError("{}: expected torch's protocol 1001, got {}",
+                      file_->path(),
                       protocol.nodes[protocol.root].integer);
     }
     next_pickle();  // the machine it was written on; Python does not look at it either
     const PickleGraph object = next_pickle();
     const PickleGraph keys = next_pickle();
     find_storages(object, keys);
-    return value_of_pickle(object, [&](const StorageRef& ref) { return storages_.load(ref); }, file_->path());
+    return value_of_pickle(
+        object, [&](const StorageRef& ref) { return storages_.load(ref); }, file_->path());
   }
 
  private:
@@ -179,13 +194,18 @@ Value read_pth(const std::string& path) {
   if (looks_like_zip(*file)) {
     return read_archive(file);
   }
-  if (file->size() >= kLegacyMagic.size() && bytes_of(*file, 0, kLegacyMagic.size()) == kLegacyMagic) {
+  if (file->size() >= kLegacyMagic.size() &&
+      bytes_of(*file, 0, kLegacyMagic.size()) == kLegacyMagic) {
     return LegacyReader(file).run();
   }
-  throw DataError("{}: no checkpoint: expected a file of torch.save(), got {} bytes of something else", path,
-                  file->size());
+  throw DataError(
+      "{}: no checkpoint: expected a file of torch.save(), got {} bytes of something else",
+      path,
+      file->size());
 }
 
-void verify_pth(const std::string& path) { read_pth(path); }
+void verify_pth(const std::string& path) {
+  read_pth(path);
+}
 
 }  // namespace dalle2

@@ -26,8 +26,8 @@ struct TensorEntry {
   bool has_dtype = false, has_shape = false, has_offsets = false;
 };
 
-/// Takes the header apart as it is parsed: {name: {dtype, shape, data_offsets}, __metadata__: {..}}.
-/// Anything of another form ends the parse with `fault` set.
+/// Takes the header apart as it is parsed: {name: {dtype, shape, data_offsets}, __metadata__:
+/// {..}}. Anything of another form ends the parse with `fault` set.
 class HeaderHandler : public nlohmann::json::json_sax_t {
  public:
   std::vector<TensorEntry> entries;
@@ -117,7 +117,9 @@ class HeaderHandler : public nlohmann::json::json_sax_t {
     return true;
   }
 
-  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
+  bool parse_error(size_t position,
+                   const std::string&,
+                   const nlohmann::detail::exception&) override {
     return failed("no valid JSON at byte " + std::to_string(position));
   }
 
@@ -133,7 +135,8 @@ class HeaderHandler : public nlohmann::json::json_sax_t {
     if (seen == nullptr) {
       return failed(entry.name + ": unknown field '" + name + "'");
     }
-    return !std::exchange(*seen, true) || failed(entry.name + ": '" + name + "' stands there twice");
+    return !std::exchange(*seen, true) ||
+           failed(entry.name + ": '" + name + "' stands there twice");
   }
 
   bool unexpected(const std::string& what) {
@@ -153,7 +156,8 @@ class HeaderHandler : public nlohmann::json::json_sax_t {
 
 uint64_t header_length(const MappedFile& file) {
   if (file.size() < kLengthBytes) {
-    throw DataError("{}: no safetensors file: expected a header, got {} bytes", file.path(), file.size());
+    throw DataError(
+        "{}: no safetensors file: expected a header, got {} bytes", file.path(), file.size());
   }
   uint64_t length = 0;
   for (uint64_t i = 0; i < kLengthBytes; ++i) {
@@ -162,7 +166,9 @@ uint64_t header_length(const MappedFile& file) {
   if (length > kMaxHeaderBytes || length > file.size() - kLengthBytes) {
     throw DataError(
         "{}: no safetensors file, or cut off: its header should have {} bytes, the file has {}",
-        file.path(), length, file.size());
+        file.path(),
+        length,
+        file.size());
   }
   return length;
 }
@@ -201,33 +207,45 @@ at::ScalarType checked_dtype(const std::string& path, const TensorEntry& entry) 
   }
   const uint64_t bytes = tensor_bytes(path, entry, *dtype);
   if (entry.offsets[1] - entry.offsets[0] != bytes) {
-    throw DataError("{}: tensor '{}': its shape needs {} bytes, its place has {}", path, entry.name,
-                    bytes, entry.offsets[1] - entry.offsets[0]);
+    throw DataError("{}: tensor '{}': its shape needs {} bytes, its place has {}",
+                    path,
+                    entry.name,
+                    bytes,
+                    entry.offsets[1] - entry.offsets[0]);
   }
   return *dtype;
 }
 
 /// The places in the order of the file have to cover the data without a hole or an overlap.
-void check_coverage(const std::string& path, const std::vector<TensorEntry>& entries, uint64_t data_bytes) {
+void check_coverage(const std::string& path,
+                    const std::vector<TensorEntry>& entries,
+                    uint64_t data_bytes) {
   std::vector<const TensorEntry*> order;
   order.reserve(entries.size());
   for (const TensorEntry& entry : entries) {
     order.push_back(&entry);
   }
-  std::sort(order.begin(), order.end(),
-            [](const TensorEntry* a, const TensorEntry* b) { return a->offsets < b->offsets; });
+  std::sort(order.begin(), order.end(), [](const TensorEntry* a, const TensorEntry* b) {
+    return a->offsets < b->offsets;
+  });
   uint64_t end = 0;
   for (const TensorEntry* entry : order) {
     if (entry->offsets[0] != end) {
-      throw DataError("{}: tensor '{}': {} before it: expected its data at byte {}, got {}", path,
-                      entry->name, entry->offsets[0] < end ? "an overlap" : "a hole", end,
+      throw DataError("{}: tensor '{}': {} before it: expected its data at byte {}, got {}",
+                      path,
+                      entry->name,
+                      entry->offsets[0] < end ? "an overlap" : "a hole",
+                      end,
                       entry->offsets[0]);
     }
     end = entry->offsets[1];
   }
   if (end != data_bytes) {
-    throw DataError("{}: {}: the header describes {} bytes of data, the file has {}", path,
-                    end > data_bytes ? "cut off" : "trailing bytes", end, data_bytes);
+    throw DataError("{}: {}: the header describes {} bytes of data, the file has {}",
+                    path,
+                    end > data_bytes ? "cut off" : "trailing bytes",
+                    end,
+                    data_bytes);
   }
 }
 
@@ -250,8 +268,7 @@ SafetensorsFile read_safetensors(const std::string& path) {
   result.tensors.reserve(header.entries.size());
   for (size_t i = 0; i < header.entries.size(); ++i) {
     TensorEntry& entry = header.entries[i];
-    at::Tensor tensor =
-        tensor_in_file(file, data_begin + entry.offsets[0], entry.shape, dtypes[i]);
+    at::Tensor tensor = tensor_in_file(file, data_begin + entry.offsets[0], entry.shape, dtypes[i]);
     result.tensors.emplace_back(std::move(entry.name), std::move(tensor));
   }
   return result;

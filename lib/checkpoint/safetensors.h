@@ -15,14 +15,15 @@ struct SafetensorsFile {
 };
 
 /// Reads a file; the tensors lie in a private mapping of it, read when touched.
-/// @throws DataError for whatever the Python package refuses too (holes, overlaps, missing or trailing
-/// bytes, shapes that do not fit, ...), and for a name that stands there twice
+/// @throws DataError for whatever the Python package refuses too (holes, overlaps, missing or
+/// trailing bytes, shapes that do not fit, ...), and for a name that stands there twice
 SafetensorsFile read_safetensors(const std::string& path);
 
 /// Writes whole or not at all, the largest element types first so that every tensor is aligned; the
 /// header keeps the order of `tensors`. Tensors that share memory are written one by one.
 /// @throws DataError for a name given twice or an element type the format lacks
-void write_safetensors(const std::string& path, const StateDict& tensors,
+void write_safetensors(const std::string& path,
+                       const StateDict& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace dalle2

@@ -28,9 +28,13 @@ std::vector<size_t> order_in_file(const StateDict& tensors) {
 void check_tensors(const std::string& path, const StateDict& tensors) {
   std::unordered_set<std::string> names;
   for (const auto& [name, tensor] : tensors) {
-    if (!tensor.defined() || tensor.layout() != at::kStrided || !safetensors_dtype(tensor.scalar_type())) {
-      throw DataError("{}: tensor '{}' cannot be saved: the format has no {}", path, name,
-                      tensor.defined() ? python_dtype(tensor.scalar_type()) + " of that kind" : "undefined");
+    if (!tensor.defined() || tensor.layout() != at::kStrided ||
+        !safetensors_dtype(tensor.scalar_type())) {
+      throw DataError(
+          "{}: tensor '{}' cannot be saved: the format has no {}",
+          path,
+          name,
+          tensor.defined() ? python_dtype(tensor.scalar_type()) + " of that kind" : "undefined");
     }
     if (name == "__metadata__" || !names.insert(name).second) {
       throw DataError("{}: the name '{}' is given twice or reserved", path, name);
@@ -38,7 +42,8 @@ void check_tensors(const std::string& path, const StateDict& tensors) {
   }
 }
 
-std::string header_of(const StateDict& tensors, const std::vector<uint64_t>& begins,
+std::string header_of(const StateDict& tensors,
+                      const std::vector<uint64_t>& begins,
                       const std::map<std::string, std::string>& metadata) {
   // Written by hand: an ordered JSON object would look every name up among all others.
   std::string header = "{";
@@ -51,7 +56,8 @@ std::string header_of(const StateDict& tensors, const std::vector<uint64_t>& beg
     header += nlohmann::json(name).dump();
     header += fmt::format(R"(:{{"dtype":"{}","shape":{},"data_offsets":[{},{}]}})",
                           *safetensors_dtype(tensor.scalar_type()),
-                          nlohmann::json(tensor.sizes().vec()).dump(), begins[i],
+                          nlohmann::json(tensor.sizes().vec()).dump(),
+                          begins[i],
                           begins[i] + tensor.nbytes());
   }
   header += "}";
@@ -61,7 +67,8 @@ std::string header_of(const StateDict& tensors, const std::vector<uint64_t>& beg
 
 }  // namespace
 
-void write_safetensors(const std::string& path, const StateDict& tensors,
+void write_safetensors(const std::string& path,
+                       const StateDict& tensors,
                        const std::map<std::string, std::string>& metadata) {
   check_tensors(path, tensors);
   const std::vector<size_t> order = order_in_file(tensors);

@@ -12,9 +12,11 @@ namespace {
 
 constexpr size_t kMaxNamesShown = 12;
 
-[[noreturn]] void throw_type_error(const std::string& path, const std::string& expected,
+[[noreturn]] void throw_type_error(const std::string& path,
+                                   const std::string& expected,
                                    const Value& got) {
-  throw DataError("{}: expected {}, got {}", path.empty() ? "value" : path, expected, got.type_name());
+  throw DataError(
+      "{}: expected {}, got {}", path.empty() ? "value" : path, expected, got.type_name());
 }
 
 /// The number in a tensor of one element, as the reference keeps its counters.
@@ -73,7 +75,9 @@ std::string Value::type_name() const {
     std::string operator()(const List&) const { return "list"; }
     std::string operator()(const Tuple&) const { return "tuple"; }
     std::string operator()(const Dict& dict) const { return dict.ordered ? "OrderedDict" : "dict"; }
-    std::string operator()(const std::shared_ptr<StubObject>& stub) const { return stub->full_name(); }
+    std::string operator()(const std::shared_ptr<StubObject>& stub) const {
+      return stub->full_name();
+    }
     std::string operator()(const Bytes&) const { return "bytes"; }
   };
   return std::visit(Namer{}, data);

@@ -44,15 +44,23 @@ struct Dict {
 ///     write_pth("model.pth", checkpoint);
 class Value {
  public:
-  using Storage = std::variant<std::monostate, bool, int64_t, double, std::string, at::Tensor, List,
-                               Tuple, Dict, std::shared_ptr<StubObject>, Bytes>;
+  using Storage = std::variant<std::monostate,
+                               bool,
+                               int64_t,
+                               double,
+                               std::string,
+                               at::Tensor,
+                               List,
+                               Tuple,
+                               Dict,
+                               std::shared_ptr<StubObject>,
+                               Bytes>;
   Storage data;
 
   Value() = default;  ///< None
   Value(bool value) : data(value) {}
   template <std::integral T>
-    requires(!std::same_as<T, bool>)
-  Value(T value) : data(static_cast<int64_t>(value)) {}
+  requires(!std::same_as<T, bool>) Value(T value) : data(static_cast<int64_t>(value)) {}
   Value(double value) : data(value) {}
   Value(const char* text) : data(std::string(text)) {}
   Value(std::string text) : data(std::move(text)) {}
@@ -75,8 +83,9 @@ class Value {
   bool is_bytes() const { return std::holds_alternative<Bytes>(data); }
   bool is_stub() const { return std::holds_alternative<std::shared_ptr<StubObject>>(data); }
 
-  // Each as_x throws DataError "<path>: expected X, got Y" if the value is something else; `path` is
-  // the place inside the checkpoint, e.g. "/optim0/param_groups/0/lr". Cursor keeps it for the caller.
+  // Each as_x throws DataError "<path>: expected X, got Y" if the value is something else; `path`
+  // is the place inside the checkpoint, e.g. "/optim0/param_groups/0/lr". Cursor keeps it for the
+  // caller.
   bool as_bool(const std::string& path = "") const;
   /// An int, or a tensor of one whole number (Python counts steps in tensors).
   int64_t as_int(const std::string& path = "") const;
@@ -89,18 +98,22 @@ class Value {
   const Dict& as_dict(const std::string& path = "") const;
   Dict& as_dict(const std::string& path = "");
 
-  /// Python's name of the type: "NoneType", "str", "Tensor", "OrderedDict", "packaging.version.Version".
+  /// Python's name of the type: "NoneType", "str", "Tensor", "OrderedDict",
+  /// "packaging.version.Version".
   std::string type_name() const;
 };
 
 struct StubObject {
-  enum class Kind { kGlobal, kObject };  ///< a class or function itself, or what calling it would give
+  enum class Kind {
+    kGlobal,
+    kObject
+  };  ///< a class or function itself, or what calling it would give
   Kind kind = Kind::kObject;
   std::string module, name;
-  std::vector<Value> args;                      ///< arguments of the constructor
-  Value state;                                  ///< what __setstate__ would have got
-  std::vector<Value> items;                     ///< appended items
-  std::vector<std::pair<Value, Value>> entries; ///< items set by key
+  std::vector<Value> args;                       ///< arguments of the constructor
+  Value state;                                   ///< what __setstate__ would have got
+  std::vector<Value> items;                      ///< appended items
+  std::vector<std::pair<Value, Value>> entries;  ///< items set by key
   std::string full_name() const { return module + "." + name; }
 };
 
@@ -110,7 +123,8 @@ struct StubObject {
 class Cursor {
  public:
   /// @param file stands before the path in errors
-  explicit Cursor(const Value& root, std::string file = "") : value_(&root), file_(std::move(file)) {}
+  explicit Cursor(const Value& root, std::string file = "")
+      : value_(&root), file_(std::move(file)) {}
 
   const Value& value() const { return *value_; }
   const std::string& path() const { return path_; }

@@ -20,15 +20,19 @@ Value value_of(const Json& json, int depth) {
     throw DataError("JSON is nested deeper than {} levels", kMaxDepth);
   }
   switch (json.type()) {
-    case Json::value_t::boolean: return json.get<bool>();
-    case Json::value_t::number_integer: return json.get<int64_t>();
+    case Json::value_t::boolean:
+      return json.get<bool>();
+    case Json::value_t::number_integer:
+      return json.get<int64_t>();
     case Json::value_t::number_unsigned:
       if (json.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
         return json.get<double>();
       }
       return json.get<int64_t>();
-    case Json::value_t::number_float: return json.get<double>();
-    case Json::value_t::string: return json.get<std::string>();
+    case Json::value_t::number_float:
+      return json.get<double>();
+    case Json::value_t::string:
+      return json.get<std::string>();
     case Json::value_t::array: {
       List list;
       for (const Json& item : json) {
@@ -43,7 +47,8 @@ Value value_of(const Json& json, int depth) {
       }
       return dict;
     }
-    default: return {};
+    default:
+      return {};
   }
 }
 

@@ -204,7 +204,9 @@ class Unpacker {
     if (kind == "$float" && content.is_string()) {
       const std::string text = content.get<std::string>();
       constexpr double kInfinity = std::numeric_limits<double>::infinity();
-      return text == "nan" ? std::numeric_limits<double>::quiet_NaN() : text == "inf" ? kInfinity : -kInfinity;
+      return text == "nan"   ? std::numeric_limits<double>::quiet_NaN()
+             : text == "inf" ? kInfinity
+                             : -kInfinity;
     }
     if (kind == "$bytes" && content.is_string()) {
       return unpack_bytes(content.get<std::string>());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A checkpoint as a list of tensors and a JSON text for the rest, for formats that hold only tensors.
+// A checkpoint as a list of tensors and a JSON text for the rest, for formats that hold only
+// tensors.
 #pragma once
 
 #include "checkpoint/state_dict.h"
@@ -8,8 +9,9 @@
 
 namespace dalle2 {
 
-/// The JSON has a dict with text keys as an object; all that JSON lacks as {"$kind": content}: $tensor
-/// (its name), $tuple, $dict (pairs of key and value), $ordered (the same for an OrderedDict), $float
+/// The JSON has a dict with text keys as an object; all that JSON lacks as {"$kind": content}:
+/// $tensor (its name), $tuple, $dict (pairs of key and value), $ordered (the same for an
+/// OrderedDict), $float
 /// ("nan", "inf", "-inf"), $bytes (hex).
 struct ValueTree {
   std::string json;

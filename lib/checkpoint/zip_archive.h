@@ -20,8 +20,8 @@ struct ZipMember {
   uint32_t crc = 0;
 };
 
-/// The members of an archive, checked: both headers of a member agree, nothing overlaps, every name is
-/// there once, and the CRC-32 of every member is right.
+/// The members of an archive, checked: both headers of a member agree, nothing overlaps, every name
+/// is there once, and the CRC-32 of every member is right.
 /// @throws DataError; compressed and encrypted members are refused too
 std::vector<ZipMember> read_zip(const MappedFile& file);
 

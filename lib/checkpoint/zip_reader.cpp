@@ -5,19 +5,21 @@
 
 #include <ATen/Parallel.h>
 
+#include <zlib.h>
 #include <algorithm>
 #include <optional>
 #include <unordered_set>
-#include <zlib.h>
 
 namespace dalle2 {
 namespace {
 
-// Field offsets after PKWARE's APPNOTE 6.3, sections 4.3.7 (local header), 4.3.12 (directory), 4.3.14
-// to 4.3.16 (its end).
+// Field offsets after PKWARE's APPNOTE 6.3, sections 4.3.7 (local header), 4.3.12
+// (directory), 4.3.14 to 4.3.16 (its end).
 constexpr uint32_t kLocalSignature = 0x04034b50, kDirectorySignature = 0x02014b50;
-constexpr uint32_t kEndSignature = 0x06054b50, kEnd64Signature = 0x06064b50, kLocator64Signature = 0x07064b50;
-constexpr uint64_t kLocalBytes = 30, kDirectoryBytes = 46, kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20;
+constexpr uint32_t kEndSignature = 0x06054b50, kEnd64Signature = 0x06064b50,
+                   kLocator64Signature = 0x07064b50;
+constexpr uint64_t kLocalBytes = 30, kDirectoryBytes = 46, kEndBytes = 22, kEnd64Bytes = 56,
+                   kLocatorBytes = 20;
 constexpr uint64_t kMaxComment = 65535;
 constexpr uint16_t kEncrypted = 1, kDataDescriptor = 8;
 constexpr uint16_t kZip64Field = 1;
@@ -115,9 +117,11 @@ class ZipReader {
     read_zip64(at + kDirectoryBytes + name_bytes, extra_bytes, {&member.size, &packed, &header});
     if (method != 0 || packed != member.size || (flags & kEncrypted) != 0) {
       throw DataError(
-          "{}: member '{}' is compressed or encrypted: expected plain members, as torch.save() writes "
+          "{}: member '{}' is compressed or encrypted: expected plain members, as torch.save() "
+          "writes "
           "them. Unpack the file and pack it again with `zip -0`",
-          file_.path(), member.name);
+          file_.path(),
+          member.name);
     }
     check_local(member, header, flags);
     members_.push_back(std::move(member));
@@ -152,7 +156,8 @@ class ZipReader {
   }
 
   void check_local(ZipMember& member, uint64_t header, uint64_t flags) {
-    if (number(header, 4) != kLocalSignature || number(header + 6, 2) != flags || number(header + 8, 2) != 0) {
+    if (number(header, 4) != kLocalSignature || number(header + 6, 2) != flags ||
+        number(header + 8, 2) != 0) {
       fail("member '" + member.name + "' has no header where the directory states one");
     }
     const uint64_t name_bytes = number(header + 26, 2), extra_bytes = number(header + 28, 2);
@@ -207,10 +212,12 @@ class ZipReader {
 }  // namespace
 
 bool looks_like_zip(const MappedFile& file) {
-  return file.size() >= 4 && file.data()[0] == 'P' && file.data()[1] == 'K' && file.data()[2] == 3 &&
-         file.data()[3] == 4;
+  return file.size() >= 4 && file.data()[0] == 'P' && file.data()[1] == 'K' &&
+         file.data()[2] == 3 && file.data()[3] == 4;
 }
 
-std::vector<ZipMember> read_zip(const MappedFile& file) { return ZipReader(file).run(); }
+std::vector<ZipMember> read_zip(const MappedFile& file) {
+  return ZipReader(file).run();
+}
 
 }  // namespace dalle2

@@ -20,7 +20,9 @@ void put(std::string& out, uint64_t value, size_t width) {
   }
 }
 
-uint64_t or_all_ones(uint64_t value) { return value >= UINT32_MAX ? UINT32_MAX : value; }
+uint64_t or_all_ones(uint64_t value) {
+  return value >= UINT32_MAX ? UINT32_MAX : value;
+}
 
 /// The fields that both headers share, from "version needed" to the length of the name.
 void put_common(std::string& out, const ZipMember& member, bool zip64) {

@@ -16,7 +16,8 @@ void check_options(const EmaOptions& options) {
     throw ConfigError("ema_beta: expected a number in [0, 1], got {}", options.beta);
   }
   if (options.update_after_step < 0) {
-    throw ConfigError("ema_update_after_step: expected a number >= 0, got {}", options.update_after_step);
+    throw ConfigError("ema_update_after_step: expected a number >= 0, got {}",
+                      options.update_after_step);
   }
   if (options.update_every < 1) {
     throw ConfigError("ema_update_every: expected a number >= 1, got {}", options.update_every);
@@ -42,7 +43,8 @@ Ema::Ema(const FlatParameters& online, const FlatParameters& average, const EmaO
                online.parameters().size() == average.parameters().size() &&
                online.buffers().size() == average.buffers().size(),
            "the average has another layout than the network: {} and {} elements",
-           average_.numel(), online_.numel());
+           average_.numel(),
+           online_.numel());
   copy_from_online();
 }
 

@@ -12,13 +12,14 @@
 namespace dalle2 {
 
 struct EmaOptions {
-  double beta = 0.9999;               ///< largest decay; 1 freezes the average after its first copies
-  int64_t update_after_step = 100;    ///< up to here the average is a copy
+  double beta = 0.9999;             ///< largest decay; 1 freezes the average after its first copies
+  int64_t update_after_step = 100;  ///< up to here the average is a copy
   int64_t update_every = 10;
   double inv_gamma = 1.0;
   double power = 2.0 / 3.0;
   double min_value = 0.0;
-  /// "Hare to tortoise" (arXiv 2406.02596): the online weights become the average every so many calls.
+  /// "Hare to tortoise" (arXiv 2406.02596): the online weights become the average every so many
+  /// calls.
   std::optional<int64_t> update_model_with_ema_every;
 };
 
@@ -36,8 +37,8 @@ class Ema {
   /// clamp(1 - (1 + e / inv_gamma)^-power, min_value, beta), e = step - update_after_step - 1.
   double decay() const;
 
-  bool initted() const { return initted_; }   ///< the first update has happened
-  int64_t step() const { return step_; }      ///< calls of update()
+  bool initted() const { return initted_; }  ///< the first update has happened
+  int64_t step() const { return step_; }     ///< calls of update()
   /// Puts the counters of a checkpoint in; the weights are copied into the modules by the caller.
   void set_counters(bool initted, int64_t step);
   /// Makes the average a copy of the online weights.

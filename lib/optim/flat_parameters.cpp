@@ -15,7 +15,9 @@
 namespace dalle2 {
 namespace {
 
-int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+int64_t round_up(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
 
 // The norm reads the parameters' part as rows of this many floats (grad_norm.cpp).
 constexpr int64_t kSpanMultiple = 1024;
@@ -58,7 +60,8 @@ FlatParameters::FlatParameters(const torch::nn::Module& module) {
     }
   }
   for (const auto& item : module.named_buffers()) {
-    if (item.value().is_floating_point() && seen.insert(item.value().unsafeGetTensorImpl()).second) {
+    if (item.value().is_floating_point() &&
+        seen.insert(item.value().unsafeGetTensorImpl()).second) {
       check_tensor(item.key(), item.value(), device.value_or(item.value().device()));
       buffers_.push_back({item.key(), item.value()});
     }
@@ -102,8 +105,8 @@ struct FlatGradients::State {
 
 namespace {
 
-/// Runs behind every accumulation into `.grad`. On the first one autograd has put a tensor of its own
-/// there: it goes into the slice. Later ones were added to the slice in place already.
+/// Runs behind every accumulation into `.grad`. On the first one autograd has put a tensor of its
+/// own there: it goes into the slice. Later ones were added to the slice in place already.
 class StoreGradient : public torch::autograd::PostAccumulateGradHook {
  public:
   explicit StoreGradient(std::function<void(const at::Tensor&)> store) : store_(std::move(store)) {}
@@ -158,7 +161,9 @@ const at::Tensor& FlatGradients::values() {
   return state_->flat;
 }
 
-const std::vector<bool>& FlatGradients::received() const { return state_->received; }
+const std::vector<bool>& FlatGradients::received() const {
+  return state_->received;
+}
 
 void FlatGradients::zero_grad() {
   for (const at::Tensor& parameter : parameters_) {

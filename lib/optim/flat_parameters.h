@@ -14,10 +14,10 @@ namespace dalle2 {
 
 /// One named tensor of the module and its place in the flat buffer.
 struct FlatEntry {
-  std::string name;     ///< as in the module's state dict
-  at::Tensor tensor;    ///< the module's own tensor: a view of the buffer
-  int64_t offset = 0;   ///< first element; a multiple of kFlatAlignment
-  int64_t numel = 0;    ///< elements of its own, without the padding behind it
+  std::string name;    ///< as in the module's state dict
+  at::Tensor tensor;   ///< the module's own tensor: a view of the buffer
+  int64_t offset = 0;  ///< first element; a multiple of kFlatAlignment
+  int64_t numel = 0;   ///< elements of its own, without the padding behind it
 };
 
 /// Entries begin at multiples of this many floats (64 bytes), so that kernels see aligned rows.
@@ -31,7 +31,8 @@ inline constexpr int64_t kFlatAlignment = 16;
 class FlatParameters {
  public:
   /// The module's tensors keep their values, their identity and their device.
-  /// @throws std::logic_error unless all parameters and all floating buffers are float32 on one device
+  /// @throws std::logic_error unless all parameters and all floating buffers are float32 on one
+  /// device
   explicit FlatParameters(const torch::nn::Module& module);
 
   /// [n] float32: everything.

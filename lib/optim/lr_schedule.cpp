@@ -12,17 +12,23 @@ namespace dalle2 {
 LrSchedule::LrSchedule(double base_lr,
                        std::optional<int64_t> warmup_steps,
                        std::optional<int64_t> cosine_decay_max_steps)
-    : base_lr_(base_lr), warmup_steps_(warmup_steps), cosine_decay_max_steps_(cosine_decay_max_steps) {
+    : base_lr_(base_lr),
+      warmup_steps_(warmup_steps),
+      cosine_decay_max_steps_(cosine_decay_max_steps) {
   if (!std::isfinite(base_lr) || base_lr < 0.0) {
     throw ConfigError("lr: expected a number >= 0, got {}", base_lr);
   }
   if (warmup_steps && *warmup_steps <= 0) {
-    throw ConfigError("warmup_steps: expected a positive number of steps, got {}; leave it out (null) "
-                      "to train without warm-up", *warmup_steps);
+    throw ConfigError(
+        "warmup_steps: expected a positive number of steps, got {}; leave it out (null) "
+        "to train without warm-up",
+        *warmup_steps);
   }
   if (cosine_decay_max_steps && *cosine_decay_max_steps <= 0) {
-    throw ConfigError("cosine_decay_max_steps: expected a positive number of steps, got {}; leave it "
-                      "out (null) for a constant rate", *cosine_decay_max_steps);
+    throw ConfigError(
+        "cosine_decay_max_steps: expected a positive number of steps, got {}; leave it "
+        "out (null) for a constant rate",
+        *cosine_decay_max_steps);
   }
 }
 
@@ -30,7 +36,8 @@ double LrSchedule::undampened(int64_t step) const {
   if (!cosine_decay_max_steps_) {
     return base_lr_;
   }
-  const double phase = std::numbers::pi * static_cast<double>(step) / static_cast<double>(*cosine_decay_max_steps_);
+  const double phase =
+      std::numbers::pi * static_cast<double>(step) / static_cast<double>(*cosine_decay_max_steps_);
   return base_lr_ * (1.0 + std::cos(phase)) / 2.0;
 }
 

@@ -10,8 +10,8 @@ namespace dalle2 {
 /// Linear warm-up times cosine annealing.
 ///   lr(k) = base * (1 + cos(pi k / T)) / 2 * min(1, (k + 1) / W)
 /// for the k-th optimizer step, k from 0. The cosine rises again after T, as the reference's does
-/// (CosineAnnealingLR, eta_min 0). Differs from it after a resume, where it goes on with the warm-up's
-/// constructor value.
+/// (CosineAnnealingLR, eta_min 0). Differs from it after a resume, where it goes on with the
+/// warm-up's constructor value.
 class LrSchedule {
  public:
   /// @throws ConfigError unless base_lr is finite and >= 0, and warmup_steps (W) and

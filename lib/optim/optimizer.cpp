@@ -14,7 +14,8 @@ namespace {
 void check_options(const OptimizerOptions& options) {
   for (const double beta : {options.beta1, options.beta2}) {
     if (!(beta >= 0.0 && beta < 1.0)) {
-      throw ConfigError("betas: expected two numbers in [0, 1), got [{}, {}]", options.beta1, options.beta2);
+      throw ConfigError(
+          "betas: expected two numbers in [0, 1), got [{}, {}]", options.beta1, options.beta2);
     }
   }
   if (!(options.eps >= 0.0)) {
@@ -98,7 +99,9 @@ void Optimizer::build_calls(const std::vector<bool>& active) {
   active_ = active;
 }
 
-void Optimizer::step(FlatGradients& gradients, double lr, const std::optional<at::Tensor>& grad_divisor) {
+void Optimizer::step(FlatGradients& gradients,
+                     double lr,
+                     const std::optional<at::Tensor>& grad_divisor) {
   const torch::NoGradGuard no_grad;
   const at::Tensor& flat = gradients.values();
   if (active_ != gradients.received()) {
@@ -153,12 +156,16 @@ std::optional<ParameterState> Optimizer::state(size_t i) const {
 void Optimizer::set_state(size_t i, const std::optional<ParameterState>& state) {
   const torch::NoGradGuard no_grad;
   const FlatEntry& entry = entries_.at(i);
-  const at::Tensor exp_avg = exp_avg_.narrow(0, entry.offset, entry.numel).view(entry.tensor.sizes());
-  const at::Tensor exp_avg_sq = exp_avg_sq_.narrow(0, entry.offset, entry.numel).view(entry.tensor.sizes());
+  const at::Tensor exp_avg =
+      exp_avg_.narrow(0, entry.offset, entry.numel).view(entry.tensor.sizes());
+  const at::Tensor exp_avg_sq =
+      exp_avg_sq_.narrow(0, entry.offset, entry.numel).view(entry.tensor.sizes());
   steps_[i] = state ? state->step : 0;
   if (state) {
-    D2_CHECK(state->exp_avg.sizes() == entry.tensor.sizes() && state->exp_avg_sq.sizes() == entry.tensor.sizes(),
-             "moments of '{}' have another shape than the parameter", entry.name);
+    D2_CHECK(state->exp_avg.sizes() == entry.tensor.sizes() &&
+                 state->exp_avg_sq.sizes() == entry.tensor.sizes(),
+             "moments of '{}' have another shape than the parameter",
+             entry.name);
     exp_avg.copy_(state->exp_avg);
     exp_avg_sq.copy_(state->exp_avg_sq);
   } else {

@@ -14,7 +14,7 @@
 namespace dalle2 {
 
 struct OptimizerOptions {
-  double weight_decay = 1e-2;   ///< 0 makes it Adam, else AdamW (decoupled decay)
+  double weight_decay = 1e-2;  ///< 0 makes it Adam, else AdamW (decoupled decay)
   double beta1 = 0.9, beta2 = 0.99;
   double eps = 1e-8;
   bool group_wd_params = true;  ///< parameters with ndim < 2 do not decay
@@ -28,8 +28,8 @@ struct ParameterGroup {
 
 /// What torch.optim keeps for a parameter that has been updated at least once.
 struct ParameterState {
-  int64_t step = 0;                 ///< updates so far
-  at::Tensor exp_avg, exp_avg_sq;   ///< views of the flat moments, shaped like the parameter
+  int64_t step = 0;                ///< updates so far
+  at::Tensor exp_avg, exp_avg_sq;  ///< views of the flat moments, shaped like the parameter
 };
 
 class Optimizer {
@@ -54,13 +54,13 @@ class Optimizer {
   void set_state(size_t i, const std::optional<ParameterState>& state);
 
  private:
-  /// One fused call: stretches of the buffer with the same weight decay. Neighbours that are updated
-  /// alike are one stretch, so in the usual case there is one for each group.
+  /// One fused call: stretches of the buffer with the same weight decay. Neighbours that are
+  /// updated alike are one stretch, so in the usual case there is one for each group.
   struct Call {
     double weight_decay = 0.0;
     std::vector<std::pair<int64_t, int64_t>> ranges;  ///< offset and length
     std::vector<at::Tensor> values, exp_avgs, exp_avg_sqs;
-    std::vector<at::Tensor> steps;                    ///< [] float32 each, on the device
+    std::vector<at::Tensor> steps;  ///< [] float32 each, on the device
   };
   void build_calls(const std::vector<bool>& active);
   void add_range(Call& call, size_t first, size_t last) const;
@@ -73,7 +73,7 @@ class Optimizer {
   std::vector<int64_t> steps_;
   std::vector<ParameterGroup> groups_;
   std::vector<Call> calls_;
-  std::vector<bool> active_;                  // what calls_ was built for; empty: not built
+  std::vector<bool> active_;  // what calls_ was built for; empty: not built
 };
 
 }  // namespace dalle2

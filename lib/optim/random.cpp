@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "optim/random.h"
 
-#include <ATen/Context.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 
 #include <initializer_list>
 

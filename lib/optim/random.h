@@ -12,10 +12,10 @@
 namespace dalle2 {
 
 struct RandomAddress {
-  int64_t seed = 0;            ///< of the run
-  std::string_view purpose;    ///< "train", "validate", "sample", ...
+  int64_t seed = 0;          ///< of the run
+  std::string_view purpose;  ///< "train", "validate", "sample", ...
   int64_t epoch = 0;
-  int64_t step = 0;            ///< any counter that is unique within the epoch
+  int64_t step = 0;  ///< any counter that is unique within the epoch
   int64_t rank = 0;
 };
 

@@ -18,8 +18,9 @@ at::Tensor cut(const at::Tensor& tensor, const ChunkRange& range) {
 
 std::vector<ChunkRange> chunk_ranges(int64_t batch, std::optional<int64_t> max_batch_size) {
   if (max_batch_size && *max_batch_size < 1) {
-    throw ConfigError("max_batch_size: expected at least 1, got {}; leave it out (null) for whole batches",
-                      *max_batch_size);
+    throw ConfigError(
+        "max_batch_size: expected at least 1, got {}; leave it out (null) for whole batches",
+        *max_batch_size);
   }
   const int64_t size = max_batch_size.value_or(batch);
   std::vector<ChunkRange> ranges;
@@ -30,7 +31,9 @@ std::vector<ChunkRange> chunk_ranges(int64_t batch, std::optional<int64_t> max_b
 }
 
 DecoderInputs chunk_of(const DecoderInputs& inputs, const ChunkRange& range) {
-  return {cut(inputs.images, range), cut(inputs.image_embeds, range), cut(inputs.text_encodings, range)};
+  return {cut(inputs.images, range),
+          cut(inputs.image_embeds, range),
+          cut(inputs.text_encodings, range)};
 }
 
 DecoderStepNoise chunk_of(const DecoderStepNoise& draws, const ChunkRange& range) {

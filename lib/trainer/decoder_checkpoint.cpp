@@ -57,7 +57,8 @@ class Writer {
   }
   void schedule(const std::string& key, const TrainedUnet* unet, int64_t steps) {
     out.set(key,
-            unet ? Value(schedule_state(unet->schedule, unet->optimizer.groups().size(), steps)) : Value());
+            unet ? Value(schedule_state(unet->schedule, unet->optimizer.groups().size(), steps))
+                 : Value());
   }
   /// A ModuleList of ema_pytorch.EMA; an untrained stage has only the counters.
   void averages(const char* key, const TrainedUnets& unets) {
@@ -93,7 +94,8 @@ class Reader {
 
   void version(const char* key) {
     const auto version = root_.find(key);
-    const std::string theirs = version && version->value().is_string() ? version->as_string() : "unknown";
+    const std::string theirs =
+        version && version->value().is_string() ? version->as_string() : "unknown";
     if (theirs != kCheckpointLayoutVersion) {
       log_info("ckpt",
                "loading a decoder saved at version {}; the layout here is that of version {}",
@@ -123,9 +125,10 @@ class Reader {
     }
     const Cursor saved = root_.at(key);
     if (saved.is_none()) {
-      throw DataError("{}: this stage was not trained when the checkpoint was made, but is now; train it "
-                      "on with the same /train/unet_training_mask, or load the weights alone",
-                      saved.where());
+      throw DataError(
+          "{}: this stage was not trained when the checkpoint was made, but is now; train it "
+          "on with the same /train/unet_training_mask, or load the weights alone",
+          saved.where());
     }
     load_optimizer_state(saved, unet->parameters, unet->schedule, unet->optimizer);
   }
@@ -136,10 +139,11 @@ class Reader {
   void averages(const char* key, TrainedUnets& unets) {
     const auto saved = root_.find(key);
     if (!only_model_ && !saved) {
-      log_warning("ckpt",
-                  "{}: no averaged weights (it was made with use_ema false): they begin as copies of the "
-                  "weights",
-                  root_.where());
+      log_warning(
+          "ckpt",
+          "{}: no averaged weights (it was made with use_ema false): they begin as copies of the "
+          "weights",
+          root_.where());
     }
     const StateDict tensors = only_model_ || !saved ? StateDict() : saved->as_state_dict();
     for (size_t i = 0; i < unets.size(); ++i) {
@@ -152,9 +156,9 @@ class Reader {
         average.ema.set_counters(/*initted=*/false, /*step=*/0);
       } else {
         const std::string prefix = std::to_string(i) + ".";
-        warn_of(load_state_dict(
-                    *average.unet, tensors, prefix + "ema_model.", strict_, saved->where()),
-                *saved);
+        warn_of(
+            load_state_dict(*average.unet, tensors, prefix + "ema_model.", strict_, saved->where()),
+            *saved);
         average.ema.set_counters(saved->at(prefix + "initted").as_double() != 0.0,
                                  saved->at(prefix + "step").as_int());
       }
@@ -165,14 +169,15 @@ class Reader {
   /// What a load that is not strict left out.
   static void warn_of(const LoadReport& report, const Cursor& place) {
     if (!report.missing.empty() || !report.unexpected.empty()) {
-      log_warning("ckpt",
-                  "{}: {} tensors of the model were not there and keep their values (the first: {}), {} "
-                  "have no place in it (the first: {})",
-                  place.where(),
-                  report.missing.size(),
-                  report.missing.empty() ? "-" : report.missing.front(),
-                  report.unexpected.size(),
-                  report.unexpected.empty() ? "-" : report.unexpected.front());
+      log_warning(
+          "ckpt",
+          "{}: {} tensors of the model were not there and keep their values (the first: {}), {} "
+          "have no place in it (the first: {})",
+          place.where(),
+          report.missing.size(),
+          report.missing.empty() ? "-" : report.missing.front(),
+          report.unexpected.size(),
+          report.unexpected.empty() ? "-" : report.unexpected.front());
     }
   }
 

@@ -16,7 +16,9 @@ namespace dalle2 {
 
 /// The average of a unet: a network of its own and the rule by which it follows.
 struct AveragedUnet {
-  AveragedUnet(std::shared_ptr<UnetImpl> network, const FlatParameters& online, const EmaOptions& options)
+  AveragedUnet(std::shared_ptr<UnetImpl> network,
+               const FlatParameters& online,
+               const EmaOptions& options)
       : unet(std::move(network)), parameters(*unet), ema(online, parameters, options) {}
 
   std::shared_ptr<UnetImpl> unet;

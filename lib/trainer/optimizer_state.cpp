@@ -25,7 +25,11 @@ Value decay_value(double weight_decay) {
   return weight_decay == 0.0 ? Value(int64_t{0}) : Value(weight_decay);
 }
 
-Dict group_state(const Optimizer& optimizer, const LrSchedule& schedule, size_t group, int64_t first, int64_t steps) {
+Dict group_state(const Optimizer& optimizer,
+                 const LrSchedule& schedule,
+                 size_t group,
+                 int64_t first,
+                 int64_t steps) {
   const OptimizerOptions& options = optimizer.options();
   const ParameterGroup& members = optimizer.groups()[group];
   Dict state;
@@ -71,15 +75,21 @@ void mention_difference(const Cursor& group, const char* key, const char* config
 void check_groups(const Cursor& groups, const Optimizer& optimizer) {
   const size_t expected = optimizer.groups().size();
   if (groups.size() != expected) {
-    throw DataError("{}: expected {} groups of parameters, got {}. Groups follow from /train/wd and "
-                    "/train/group_wd_params: train on with those the checkpoint was made with",
-                    groups.where(), expected, groups.size());
+    throw DataError(
+        "{}: expected {} groups of parameters, got {}. Groups follow from /train/wd and "
+        "/train/group_wd_params: train on with those the checkpoint was made with",
+        groups.where(),
+        expected,
+        groups.size());
   }
   for (size_t g = 0; g < expected; ++g) {
     const size_t members = groups.at(g).at("params").size();
     if (members != optimizer.groups()[g].members.size()) {
-      throw DataError("{}: expected {} parameters, got {}: the optimizer belongs to another network",
-                      groups.at(g).where(), optimizer.groups()[g].members.size(), members);
+      throw DataError(
+          "{}: expected {} parameters, got {}: the optimizer belongs to another network",
+          groups.at(g).where(),
+          optimizer.groups()[g].members.size(),
+          members);
     }
   }
 }
@@ -87,8 +97,11 @@ void check_groups(const Cursor& groups, const Optimizer& optimizer) {
 at::Tensor moment(const Cursor& entry, const char* key, const FlatEntry& parameter) {
   const Cursor cursor = entry.at(key);
   if (cursor.as_tensor().sizes() != parameter.tensor.sizes()) {
-    throw DataError("{}: expected the shape of '{}', {}, got {}", cursor.where(), parameter.name,
-                    c10::str(parameter.tensor.sizes()), c10::str(cursor.as_tensor().sizes()));
+    throw DataError("{}: expected the shape of '{}', {}, got {}",
+                    cursor.where(),
+                    parameter.name,
+                    c10::str(parameter.tensor.sizes()),
+                    c10::str(cursor.as_tensor().sizes()));
   }
   return cursor.as_tensor();
 }
@@ -161,14 +174,16 @@ void load_optimizer_state(const Cursor& checkpoint,
   for (const auto& [key, value] : states.as_dict().items) {
     const int64_t index = key.as_int(states.where());
     if (index < 0 || index >= static_cast<int64_t>(order.size())) {
-      throw DataError("{}: expected indices of {} parameters, got {}", states.where(), order.size(), index);
+      throw DataError(
+          "{}: expected indices of {} parameters, got {}", states.where(), order.size(), index);
     }
     const size_t i = order[static_cast<size_t>(index)];
     const FlatEntry& parameter = parameters.parameters()[i];
     const Cursor entry(value, states.where() + "/" + std::to_string(index));
-    optimizer.set_state(i, ParameterState{entry.at("step").as_int(),
-                                          moment(entry, "exp_avg", parameter),
-                                          moment(entry, "exp_avg_sq", parameter)});
+    optimizer.set_state(i,
+                        ParameterState{entry.at("step").as_int(),
+                                       moment(entry, "exp_avg", parameter),
+                                       moment(entry, "exp_avg_sq", parameter)});
   }
 }
 

@@ -4,12 +4,12 @@
 
 #include "checkpoint/state_dict.h"
 
+#include <unistd.h>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
-#include <unistd.h>
 
 namespace dalle2::test {
 
@@ -17,7 +17,8 @@ namespace dalle2::test {
 class TempFolder {
  public:
   TempFolder() {
-    std::string name = std::filesystem::temp_directory_path().string() + "/dalle2_checkpoint_XXXXXX";
+    std::string name =
+        std::filesystem::temp_directory_path().string() + "/dalle2_checkpoint_XXXXXX";
     path_ = ::mkdtemp(name.data());
   }
   ~TempFolder() { std::filesystem::remove_all(path_); }
@@ -52,7 +53,8 @@ inline bool same_items(const std::vector<Value>& a, const std::vector<Value>& b)
 
 inline bool same_tensor(const at::Tensor& a, const at::Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
-         (a.numel() == 0 || at::equal(a.contiguous().view(at::kByte), b.contiguous().view(at::kByte)));
+         (a.numel() == 0 ||
+          at::equal(a.contiguous().view(at::kByte), b.contiguous().view(at::kByte)));
 }
 
 /// Types, order and every bit of a tensor; NaN equals NaN. Stubs are compared by their name.
@@ -62,7 +64,8 @@ inline bool same_content(const Value& a, const Value& b) {
   }
   if (a.is_tensor()) {
     const at::Tensor &x = a.as_tensor(), &y = b.as_tensor();
-    return x.dim() == 0 ? y.dim() == 0 && same_tensor(x.reshape({1}), y.reshape({1})) : same_tensor(x, y);
+    return x.dim() == 0 ? y.dim() == 0 && same_tensor(x.reshape({1}), y.reshape({1}))
+                        : same_tensor(x, y);
   }
   if (a.is_list() || a.is_tuple()) {
     return same_items(a.as_sequence(), b.as_sequence());
@@ -78,7 +81,8 @@ inline bool same_content(const Value& a, const Value& b) {
     return x.items.size() == y.items.size() && x.ordered == y.ordered;
   }
   if (a.is_double()) {
-    return a.as_double() == b.as_double() || (std::isnan(a.as_double()) && std::isnan(b.as_double()));
+    return a.as_double() == b.as_double() ||
+           (std::isnan(a.as_double()) && std::isnan(b.as_double()));
   }
   if (a.is_stub()) {
     return a.type_name() == b.type_name();
@@ -87,7 +91,8 @@ inline bool same_content(const Value& a, const Value& b) {
     return std::get<Bytes>(a.data).data == std::get<Bytes>(b.data).data;
   }
   return a.is_none() || (a.is_bool() && a.as_bool() == b.as_bool()) ||
-         (a.is_int() && a.as_int() == b.as_int()) || (a.is_string() && a.as_string() == b.as_string());
+         (a.is_int() && a.as_int() == b.as_int()) ||
+         (a.is_string() && a.as_string() == b.as_string());
 }
 
 /// A checkpoint with every kind of value and element type, as small as that can be.
@@ -99,22 +104,51 @@ inline Dict sample_checkpoint() {
   model.set("unets.0.weight", flat.narrow(0, 0, 6).view({2, 3}));
   model.set("unets.0.bias", flat.narrow(0, 6, 3));
   Dict types;
-  for (const at::ScalarType type :
-       {at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kShort, at::kChar, at::kByte, at::kBool,
-        at::kComplexFloat, at::ScalarType::UInt16, at::ScalarType::UInt32, at::ScalarType::UInt64,
-        at::ScalarType::Float8_e4m3fn, at::ScalarType::Float8_e5m2}) {
+  for (const at::ScalarType type : {at::kDouble,
+                                    at::kHalf,
+                                    at::kBFloat16,
+                                    at::kLong,
+                                    at::kInt,
+                                    at::kShort,
+                                    at::kChar,
+                                    at::kByte,
+                                    at::kBool,
+                                    at::kComplexFloat,
+                                    at::ScalarType::UInt16,
+                                    at::ScalarType::UInt32,
+                                    at::ScalarType::UInt64,
+                                    at::ScalarType::Float8_e4m3fn,
+                                    at::ScalarType::Float8_e5m2}) {
     types.set(c10::toString(type), at::arange(-1, 2, options).abs().to(type));
   }
   Dict checkpoint;
   checkpoint.set("model", model);
   checkpoint.set("types", types);
-  checkpoint.set("views", List{{flat.narrow(0, 2, 4), flat.narrow(0, 3, 2), flat.view({3, 4}).t()}});
+  checkpoint.set("views",
+                 List{{flat.narrow(0, 2, 4), flat.narrow(0, 3, 2), flat.view({3, 4}).t()}});
   checkpoint.set("scalar", at::scalar_tensor(2.5, options));
   checkpoint.set("empty", at::empty({0, 3}, options));
-  checkpoint.set("numbers", List{{0, 255, 256, 65535, 65536, -1, INT64_MAX, INT64_MIN, 1.5, -0.0,
-                                  std::nan(""), INFINITY, true, false, Value()}});
+  checkpoint.set("numbers",
+                 List{{0,
+                       255,
+                       256,
+                       65535,
+                       65536,
+                       -1,
+                       INT64_MAX,
+                       INT64_MIN,
+                       1.5,
+                       -0.0,
+                       std::nan(""),
+                       INFINITY,
+                       true,
+                       false,
+                       Value()}});
   checkpoint.set("text", "äöü € \"quoted\"\n");
-  checkpoint.set("bytes", Bytes{std::string("\x00\xff" "ab\x80", 5)});
+  checkpoint.set("bytes",
+                 Bytes{std::string("\x00\xff"
+                                   "ab\x80",
+                                   5)});
   checkpoint.set("tuples", Tuple{{Tuple{}, Tuple{{1}}, Tuple{{1, "two", List{}}}}});
   Dict keyed;
   keyed.items.emplace_back(0, "integer key");

@@ -17,7 +17,9 @@ using Catch::Matchers::Contains;
 using test::same_content;
 using test::TempFolder;
 
-std::string fixture(const std::string& name) { return test::fixture_dir("checkpoints") + "/" + name; }
+std::string fixture(const std::string& name) {
+  return test::fixture_dir("checkpoints") + "/" + name;
+}
 
 /// A decoder's checkpoint with one unet, averages twice the weights.
 Dict decoder_checkpoint() {
@@ -101,7 +103,8 @@ TEST_CASE("averages are refused where there are none or where they fit no unet")
   ema.set("1.ema_model.a", at::ones({2}));
   checkpoint.set("ema", ema);
   const Value unfit = checkpoint;
-  CHECK_THROWS_WITH(averaged_weights(Cursor(unfit, "a.pth")), Contains("got 3 entries of which 2 fit"));
+  CHECK_THROWS_WITH(averaged_weights(Cursor(unfit, "a.pth")),
+                    Contains("got 3 entries of which 2 fit"));
   Dict bare;
   bare.set("model", Dict{});
   const Value none = bare;
@@ -133,7 +136,8 @@ TEST_CASE("objects become text on conversion, versions their number") {
 }
 
 TEST_CASE("an unknown ending is refused") {
-  CHECK_THROWS_AS(convert_checkpoint(fixture("model.pth"), "/tmp/x.bin", Weights::kAll), ConfigError);
+  CHECK_THROWS_AS(convert_checkpoint(fixture("model.pth"), "/tmp/x.bin", Weights::kAll),
+                  ConfigError);
 }
 
 TEST_CASE("inspect lists every tensor with type and shape and every scalar with its value") {

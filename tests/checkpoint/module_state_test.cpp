@@ -15,8 +15,10 @@ using Catch::Matchers::Contains;
 /// Registers a child before its own parameter and buffer, as Python classes often do.
 struct Mixed : torch::nn::Module {
   Mixed() {
-    net = register_module("net", torch::nn::Sequential(torch::nn::Linear(2, 3), torch::nn::ReLU(),
-                                                       torch::nn::BatchNorm1d(3)));
+    net =
+        register_module("net",
+                        torch::nn::Sequential(
+                            torch::nn::Linear(2, 3), torch::nn::ReLU(), torch::nn::BatchNorm1d(3)));
     table = register_buffer("table", torch::arange(2));
     weight = register_parameter("weight", torch::ones({2, 2}));
     bias = register_parameter("bias", at::Tensor(), /*requires_grad=*/false);
@@ -36,11 +38,17 @@ std::vector<std::string> names_of(const StateDict& tensors) {
 }  // namespace
 
 TEST_CASE("the names of a module's tensors stand in the order of Python's state dict") {
-  // What `list(module.state_dict())` of the same module in Python prints (parameters of a module before
-  // its buffers, both before its children; absent ones left out).
-  const std::vector<std::string> expected = {
-      "weight",          "table",           "net.0.weight",      "net.0.bias",       "net.2.weight", "net.2.bias",
-      "net.2.running_mean", "net.2.running_var", "net.2.num_batches_tracked"};
+  // What `list(module.state_dict())` of the same module in Python prints (parameters of a module
+  // before its buffers, both before its children; absent ones left out).
+  const std::vector<std::string> expected = {"weight",
+                                             "table",
+                                             "net.0.weight",
+                                             "net.0.bias",
+                                             "net.2.weight",
+                                             "net.2.bias",
+                                             "net.2.running_mean",
+                                             "net.2.running_var",
+                                             "net.2.num_batches_tracked"};
   CHECK(names_of(state_dict(Mixed())) == expected);
 }
 
@@ -70,9 +78,10 @@ TEST_CASE("a strict load lists everything that does not fit and leaves the modul
   source[1].second = at::full({2}, 9);
   const auto load = [&] { load_state_dict(module, source, "", /*strict=*/true, "a.pth: /model"); };
   CHECK_THROWS_AS(load(), DataError);
-  CHECK_THROWS_WITH(load(), Contains("a.pth: /model") && Contains("missing (1):\n    net.0.weight") &&
-                                Contains("unexpected (1):\n    extra.bias") &&
-                                Contains("weight: expected [2, 2], got [2, 5]"));
+  CHECK_THROWS_WITH(load(),
+                    Contains("a.pth: /model") && Contains("missing (1):\n    net.0.weight") &&
+                        Contains("unexpected (1):\n    extra.bias") &&
+                        Contains("weight: expected [2, 2], got [2, 5]"));
   CHECK(module.table[1].item<int64_t>() == 1);
 }
 
@@ -84,7 +93,8 @@ TEST_CASE("a load that is not strict reports names but still refuses other shape
   CHECK(report.unexpected == std::vector<std::string>{"extra"});
   CHECK(module.weight.sum().item<float>() == 0.0F);
   source[0].second = at::zeros({3});
-  CHECK_THROWS_WITH(load_state_dict(module, source, "", /*strict=*/false), Contains("of another shape (1)"));
+  CHECK_THROWS_WITH(load_state_dict(module, source, "", /*strict=*/false),
+                    Contains("of another shape (1)"));
 }
 
 TEST_CASE("long lists of names are shortened") {
@@ -92,7 +102,8 @@ TEST_CASE("long lists of names are shortened") {
   for (int i = 0; i < 100; ++i) {
     large->push_back(torch::nn::Linear(1, 1));
   }
-  CHECK_THROWS_WITH(load_state_dict(*large, StateDict{}), Contains("missing (200)") && Contains("and 185 more"));
+  CHECK_THROWS_WITH(load_state_dict(*large, StateDict{}),
+                    Contains("missing (200)") && Contains("and 185 more"));
 }
 
 TEST_CASE("a place in a checkpoint can be loaded and errors name it") {

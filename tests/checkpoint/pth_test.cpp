@@ -41,9 +41,15 @@ const Value& value_at(const Value& root, const std::string& path) {
 
 void check_plain(const Value& actual, const nlohmann::json& expected) {
   switch (expected.type()) {
-    case nlohmann::json::value_t::null: CHECK(actual.is_none()); break;
-    case nlohmann::json::value_t::boolean: CHECK(actual.as_bool() == expected.get<bool>()); break;
-    case nlohmann::json::value_t::string: CHECK(actual.as_string() == expected.get<std::string>()); break;
+    case nlohmann::json::value_t::null:
+      CHECK(actual.is_none());
+      break;
+    case nlohmann::json::value_t::boolean:
+      CHECK(actual.as_bool() == expected.get<bool>());
+      break;
+    case nlohmann::json::value_t::string:
+      CHECK(actual.as_string() == expected.get<std::string>());
+      break;
     case nlohmann::json::value_t::number_float:
       CHECK(actual.is_double());
       CHECK(actual.as_double() == expected.get<double>());
@@ -91,7 +97,8 @@ TEST_CASE("views, ties and shared storages that Python saved stay shared") {
     row.fill_(7);
     CHECK(base[1][5].item<float>() == 7.0F);
     CHECK(checkpoint.at("transposed").as_tensor()[0][1].item<float>() == 7.0F);
-    CHECK(checkpoint.at("tied").at(0).as_tensor().is_alias_of(checkpoint.at("tied").at(1).as_tensor()));
+    CHECK(checkpoint.at("tied").at(0).as_tensor().is_alias_of(
+        checkpoint.at("tied").at(1).as_tensor()));
     CHECK(root.as_dict().ordered);
   }
 }
@@ -105,7 +112,9 @@ TEST_CASE("a pickled class object becomes a stub and numpy's scalars become numb
   CHECK(version_text(version) == "1.15.6");
   CHECK(checkpoint.at("size").value().is_tuple());
   CHECK(checkpoint.at("half").value().type_name() == "torch.float16");
-  CHECK(std::get<Bytes>(checkpoint.at("raw").value().data).data == std::string("\x00\xff" "ab", 4));
+  CHECK(std::get<Bytes>(checkpoint.at("raw").value().data).data == std::string("\x00\xff"
+                                                                               "ab",
+                                                                               4));
   CHECK(checkpoint.at("set").value().type_name() == "builtins.set");
   CHECK(checkpoint.at("numpy").at(0).as_double() == 1.25);
   CHECK(checkpoint.at("numpy").at(1).as_int() == -3);
@@ -175,7 +184,8 @@ TEST_CASE("what is not plain data cannot be saved and the error names its path")
   CHECK_THROWS_WITH(write_pth(folder.file("a.pth"), root),
                     Contains("/config/object: cannot be saved") && Contains("os.system"));
   CHECK_FALSE(std::filesystem::exists(folder.file("a.pth")));
-  CHECK_THROWS_WITH(write_pth(folder.file("a.pth"), List{{"\xff"}}), Contains("/0: cannot be saved"));
+  CHECK_THROWS_WITH(write_pth(folder.file("a.pth"), List{{"\xff"}}),
+                    Contains("/0: cannot be saved"));
   CHECK_THROWS_WITH(write_pth(folder.file("a.pth"), List{{at::Tensor()}}), Contains("undefined"));
   Value deep;
   for (int i = 0; i < 300; ++i) {
@@ -197,8 +207,10 @@ TEST_CASE("errors name the path inside the checkpoint, what was expected and wha
   CHECK_THROWS_WITH(first.at("lr").as_double(),
                     Contains("a.pth: /optim0/param_groups/0/lr: expected a number, got str"));
   CHECK_THROWS_WITH(first.at("eps"), Contains("expected an entry 'eps', got lr"));
-  CHECK_THROWS_WITH(first.as_state_dict(), Contains("/optim0/param_groups/0/lr: expected a Tensor, got str"));
-  CHECK_THROWS_WITH(checkpoint.at("optim0").at("param_groups").at(1), Contains("expected at least 2 items"));
+  CHECK_THROWS_WITH(first.as_state_dict(),
+                    Contains("/optim0/param_groups/0/lr: expected a Tensor, got str"));
+  CHECK_THROWS_WITH(checkpoint.at("optim0").at("param_groups").at(1),
+                    Contains("expected at least 2 items"));
   CHECK_THROWS_WITH(checkpoint.at("optim0").at(0), Contains("expected a list or tuple, got dict"));
   CHECK(checkpoint.find("ema") == std::nullopt);
 }
@@ -207,7 +219,8 @@ TEST_CASE("numbers may stand in tensors of one element") {
   CHECK(Value(at::full({1}, 12, at::TensorOptions().dtype(at::kLong))).as_int() == 12);
   CHECK(Value(at::scalar_tensor(3.0, at::TensorOptions().dtype(at::kFloat))).as_int() == 3);
   CHECK(Value(at::scalar_tensor(0.5, at::TensorOptions().dtype(at::kFloat))).as_double() == 0.5);
-  CHECK_THROWS_AS(Value(at::scalar_tensor(0.5, at::TensorOptions().dtype(at::kFloat))).as_int(), DataError);
+  CHECK_THROWS_AS(Value(at::scalar_tensor(0.5, at::TensorOptions().dtype(at::kFloat))).as_int(),
+                  DataError);
   CHECK_THROWS_AS(Value(true).as_double(), DataError);
   CHECK_THROWS_AS(Value(1.0).as_int(), DataError);
 }
@@ -222,7 +235,8 @@ TEST_CASE("files for Python are written", "[.python]") {
   const Value trainer = read_pth(test::fixture_dir("checkpoints") + "/trainer.pth");
   write_pth(std::string(folder) + "/trainer.pth", trainer);
   write_safetensors(std::string(folder) + "/sample.safetensors",
-                    Cursor(trainer).at("model").as_state_dict(), {{"k", "ä"}});
+                    Cursor(trainer).at("model").as_state_dict(),
+                    {{"k", "ä"}});
   const char* whole = std::getenv("DALLE2_PYTHON_CHECK_WHOLE");
   if (whole != nullptr) {
     write_pth(std::string(folder) + "/whole.pth", read_pth(whole));

@@ -63,14 +63,12 @@ TEST_CASE("every truncation of a checkpoint is noticed") {
   }
 }
 
-TEST_CASE("flipped bits of a checkpoint are noticed or harmless") {
+TEST_CASE("every single flipped bit of a checkpoint is noticed or harmless") {
   const TempFolder folder;
   const Value original = small_checkpoint();
   write_pth(folder.file("a.pth"), original, ReadBack::kNo);
   const std::string bytes = test::read_bytes(folder.file("a.pth"));
-  std::mt19937 random(1);
-  for (int i = 0; i < kFlips; ++i) {
-    const size_t bit = random() % (bytes.size() * 8);
+  for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
     std::string damaged = bytes;
     damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
     INFO("bit " << bit % 8 << " of byte " << bit / 8 << " of " << bytes.size());

@@ -5,9 +5,9 @@
 
 #include <catch2/catch.hpp>
 
+#include <unistd.h>
 #include <filesystem>
 #include <fstream>
-#include <unistd.h>
 
 namespace dalle2 {
 namespace {
@@ -23,8 +23,8 @@ std::string little_endian_u64(uint64_t value) {
 }
 
 std::string temporary_file(const std::string& content) {
-  const std::string path = std::filesystem::temp_directory_path().string() + "/dalle2_safetensors_test_" +
-                           std::to_string(::getpid());
+  const std::string path = std::filesystem::temp_directory_path().string() +
+                           "/dalle2_safetensors_test_" + std::to_string(::getpid());
   std::ofstream(path, std::ios::binary) << content;
   return path;
 }
@@ -56,7 +56,8 @@ TEST_CASE("a module filled for the golden values has the weights of the formula"
 
 TEST_CASE("safetensors headers are read whatever their order and padding") {
   const SafetensorsFile file = read_made(
-      " \n{\"b\":{\"data_offsets\":[4,8],\"shape\":[2],\"dtype\":\"F16\"},\"__metadata__\":{\"k\":\"v\"},"
+      " \n{\"b\":{\"data_offsets\":[4,8],\"shape\":[2],\"dtype\":\"F16\"},\"__metadata__\":{\"k\":"
+      "\"v\"},"
       "\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}  \n ",
       std::string("\0\0\x80\x3f\0\x3c\0\x40", 8));
   REQUIRE(file.tensors.size() == 2);
@@ -94,16 +95,20 @@ TEST_CASE("damaged safetensors files are refused with the reason") {
   check_refused(good + std::string(1, '\0'), kEightBytes, "NUL");
   check_refused(good + "x", kEightBytes, "no valid JSON");
   check_refused(R"([1])", "", "an array where none belongs");
-  check_refused(R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", kEightBytes, "needs 12 bytes");
+  check_refused(
+      R"({"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", kEightBytes, "needs 12 bytes");
   check_refused(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", kEightBytes, "a hole");
-  check_refused(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})", kEightBytes, "[begin, end]");
+  check_refused(
+      R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})", kEightBytes, "[begin, end]");
   check_refused(R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", kEightBytes, "-2");
   check_refused(R"({"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}})", kEightBytes, "2.0");
   check_refused(R"({"a":{"dtype":"F99","shape":[2],"data_offsets":[0,8]}})", kEightBytes, "'F99'");
   check_refused(R"({"a":{"dtype":"F32","shape":[2]}})", kEightBytes, "expected dtype, shape");
-  check_refused(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"x":1}})", kEightBytes,
+  check_refused(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"x":1}})",
+                kEightBytes,
                 "unknown field 'x'");
-  check_refused(R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,8]}})", kEightBytes,
+  check_refused(R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,8]}})",
+                kEightBytes,
                 "overflows");
   check_refused(R"({"__metadata__":{"k":1}})", "", "1 where none belongs");
 }
@@ -112,7 +117,8 @@ TEST_CASE("safetensors names that stand there twice and overlapping tensors are 
   const std::string a = R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
   check_refused("{" + a + "," + a + "}", kEightBytes, "'a' stands there twice");
   check_refused(R"({"__metadata__":{"k":"1","k":"2"}})", "", "'k' stands there twice");
-  check_refused("{" + a + R"(,"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", kEightBytes,
+  check_refused("{" + a + R"(,"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+                kEightBytes,
                 "an overlap");
 }
 
@@ -123,7 +129,8 @@ TEST_CASE("safetensors files that are too short, huge or no files at all are ref
   CHECK_THROWS_WITH(read_safetensors("/nowhere/x.safetensors"), Contains("No such file"));
   CHECK_THROWS_WITH(read_safetensors("/tmp"), Contains("not a plain file"));
   const std::string deep(200000, '[');
-  CHECK_THROWS_AS(read_safetensors(temporary_file(little_endian_u64(deep.size()) + deep)), DataError);
+  CHECK_THROWS_AS(read_safetensors(temporary_file(little_endian_u64(deep.size()) + deep)),
+                  DataError);
 }
 
 }  // namespace dalle2

@@ -10,12 +10,14 @@
 namespace dalle2 {
 namespace {
 
-// The decay is a double here and a float32 in the reference: 1 - decay differs by up to 6e-8 of 0.04.
+// The decay is a double here and a float32 in the reference: 1 - decay differs by up to 6e-8 of
+// 0.04.
 constexpr double kAverageTolerance = 2e-6;
 
 struct AveragedModule : test::FlatModule {
   explicit AveragedModule(const test::Fixture& fixture)
-      : FlatModule({{"weight", fixture.tensor("initial.weight")}, {"bias", fixture.tensor("initial.bias")}}) {
+      : FlatModule({{"weight", fixture.tensor("initial.weight")},
+                    {"bias", fixture.tensor("initial.bias")}}) {
     register_buffer("running", fixture.tensor("initial.running").clone());
     register_buffer("count", fixture.tensor("initial.count").clone());
   }
@@ -51,13 +53,18 @@ void replay(const std::string& name) {
       online.tensor(tensor).copy_(value);
     }
     ema.update();
-    CHECK(ema.decay() == Approx(fixture.json.at("decays")[static_cast<size_t>(call)].get<double>()).margin(1e-6));
+    CHECK(ema.decay() ==
+          Approx(fixture.json.at("decays")[static_cast<size_t>(call)].get<double>()).margin(1e-6));
     for (const auto& [tensor, expected] : fixture.below(fmt::format("average.{}.", call))) {
-      test::expect_close(average.tensor(tensor), expected, kAverageTolerance,
+      test::expect_close(average.tensor(tensor),
+                         expected,
+                         kAverageTolerance,
                          fmt::format("{}: average of {} after call {}", name, tensor, call));
     }
     for (const auto& [tensor, expected] : fixture.below(fmt::format("online_after.{}.", call))) {
-      test::expect_close(online.tensor(tensor), expected, kAverageTolerance,
+      test::expect_close(online.tensor(tensor),
+                         expected,
+                         kAverageTolerance,
                          fmt::format("{}: online {} after call {}", name, tensor, call));
     }
   }
@@ -65,12 +72,24 @@ void replay(const std::string& name) {
   CHECK(ema.step() == fixture.json.at("step").get<int64_t>());
 }
 
-TEST_CASE("the average follows ema_pytorch, parameters and floating buffers") { replay("ema_after_3_every_2"); }
-TEST_CASE("the average follows ema_pytorch when it is updated at every step") { replay("ema_after_0_every_1"); }
-TEST_CASE("the average follows ema_pytorch with its defaults") { replay("ema_defaults"); }
-TEST_CASE("a beta of one freezes the average after its copies") { replay("ema_frozen"); }
-TEST_CASE("gamma, power and the smallest decay shape the average") { replay("ema_shape"); }
-TEST_CASE("the online weights become the average every so many calls") { replay("ema_copy_back"); }
+TEST_CASE("the average follows ema_pytorch, parameters and floating buffers") {
+  replay("ema_after_3_every_2");
+}
+TEST_CASE("the average follows ema_pytorch when it is updated at every step") {
+  replay("ema_after_0_every_1");
+}
+TEST_CASE("the average follows ema_pytorch with its defaults") {
+  replay("ema_defaults");
+}
+TEST_CASE("a beta of one freezes the average after its copies") {
+  replay("ema_frozen");
+}
+TEST_CASE("gamma, power and the smallest decay shape the average") {
+  replay("ema_shape");
+}
+TEST_CASE("the online weights become the average every so many calls") {
+  replay("ema_copy_back");
+}
 
 struct Scalar {
   Scalar() : online({{"value", at::zeros({1})}}), average({{"value", at::zeros({1})}}) {}
@@ -115,7 +134,8 @@ TEST_CASE("counters that are taken up continue the sequence") {
   EmaOptions options;
   options.update_after_step = 1;
   options.update_every = 2;
-  Ema first(one.flat_online, one.flat_average, options), second(two.flat_online, two.flat_average, options);
+  Ema first(one.flat_online, one.flat_average, options),
+      second(two.flat_online, two.flat_average, options);
   for (int call = 0; call < 5; ++call) {
     one.update(first, call);
   }

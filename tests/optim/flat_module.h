@@ -19,7 +19,9 @@ struct FlatModule : torch::nn::Module {
     }
   }
 
-  at::Tensor parameter(const std::string& name) { return named_parameters(/*recurse=*/false)[name]; }
+  at::Tensor parameter(const std::string& name) {
+    return named_parameters(/*recurse=*/false)[name];
+  }
 
   /// Runs a backward pass that gives each named parameter exactly this gradient.
   void backward(const StateDict& gradients) {

@@ -10,7 +10,8 @@ namespace dalle2 {
 namespace {
 
 StateDict three_parameters() {
-  return {{"bias", test::wave({3})}, {"weight", test::wave({5, 7})}, {"token", test::wave({1, 2, 2})}};
+  return {
+      {"bias", test::wave({3})}, {"weight", test::wave({5, 7})}, {"token", test::wave({1, 2, 2})}};
 }
 
 TEST_CASE("the tensors of a module become views of one buffer and keep their values") {
@@ -42,7 +43,7 @@ TEST_CASE("parameters that decay come first and the order of registration stays 
   CHECK(flat.parameters()[1].name == "weight");
   CHECK(flat.parameters()[2].name == "token");
   CHECK(flat.parameters()[1].offset == 0);
-  CHECK(flat.parameters()[2].offset == 48);   // 35 floats, up to the next multiple of 16
+  CHECK(flat.parameters()[2].offset == 48);  // 35 floats, up to the next multiple of 16
   CHECK(flat.parameters()[0].offset == 64);
   CHECK(flat.parameter_count() == 42);
 }
@@ -76,7 +77,8 @@ TEST_CASE("a backward pass fills the flat gradients and says which parameters it
 
   CHECK(gradients.received() == std::vector<bool>{false, true, false});
   CHECK(at::equal(module.parameter("weight").grad(), g));
-  CHECK(module.parameter("weight").grad().data_ptr<float>() == gradients.values().data_ptr<float>());
+  CHECK(module.parameter("weight").grad().data_ptr<float>() ==
+        gradients.values().data_ptr<float>());
   CHECK_FALSE(module.parameter("bias").grad().defined());
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "optim/grad_norm.h"
 
-#include <catch2/catch.hpp>
 #include <torch/torch.h>
+#include <catch2/catch.hpp>
 
 #include <cmath>
 #include <limits>

@@ -18,12 +18,14 @@ TEST_CASE("the closed form gives the rates of torch's scheduler under pytorch_wa
   for (const nlohmann::json& sequence : fixture.json.at("sequences")) {
     INFO(sequence.dump().substr(0, 120));
     const double base = sequence.at("lr").get<double>();
-    const LrSchedule schedule(base, optional_int(sequence.at("warmup_steps")),
+    const LrSchedule schedule(base,
+                              optional_int(sequence.at("warmup_steps")),
                               optional_int(sequence.at("cosine_decay_max_steps")));
     int64_t step = 0;
     for (const double expected : sequence.at("rates").get<std::vector<double>>()) {
       INFO("step " << step);
-      // torch multiplies the cosine up step by step: its doubles drift by some 1e-16 of the base a step.
+      // torch multiplies the cosine up step by step: its doubles drift by some 1e-16 of the base a
+      // step.
       CHECK(schedule.at(step++) == Approx(expected).epsilon(1e-9).margin(1e-12 * base));
     }
   }
@@ -45,7 +47,8 @@ TEST_CASE("cosine annealing rises again behind its period") {
 }
 
 TEST_CASE("a warm-up or period of no steps and a negative rate are refused by name") {
-  CHECK_THROWS_WITH(LrSchedule(1e-4, 0, std::nullopt), Catch::Contains("warmup_steps") && Catch::Contains("got 0"));
+  CHECK_THROWS_WITH(LrSchedule(1e-4, 0, std::nullopt),
+                    Catch::Contains("warmup_steps") && Catch::Contains("got 0"));
   CHECK_THROWS_WITH(LrSchedule(1e-4, std::nullopt, 0), Catch::Contains("cosine_decay_max_steps"));
   CHECK_THROWS_AS(LrSchedule(-1e-4, std::nullopt, std::nullopt), ConfigError);
 }

@@ -11,8 +11,8 @@
 namespace dalle2 {
 namespace {
 
-// Single float32 operations in another order (torch's loop divides where the fused kernel multiplies):
-// a few ulp an update, twenty updates.
+// Single float32 operations in another order (torch's loop divides where the fused kernel
+// multiplies): a few ulp an update, twenty updates.
 constexpr double kTrajectoryTolerance = 5e-6;
 
 OptimizerOptions options_of(const nlohmann::json& json) {
@@ -33,7 +33,9 @@ StateDict initial_parameters(const test::Fixture& fixture) {
   return parameters;
 }
 
-void check_state(const test::Fixture& fixture, const Optimizer& optimizer, const FlatParameters& flat) {
+void check_state(const test::Fixture& fixture,
+                 const Optimizer& optimizer,
+                 const FlatParameters& flat) {
   size_t index = 0;
   for (const ParameterGroup& group : optimizer.groups()) {
     for (const size_t i : group.members) {
@@ -43,15 +45,20 @@ void check_state(const test::Fixture& fixture, const Optimizer& optimizer, const
       REQUIRE(state.has_value() == fixture.has(prefix + "step"));
       if (state) {
         CHECK(static_cast<double>(state->step) == fixture.tensor(prefix + "step").item<double>());
-        test::expect_close(state->exp_avg, fixture.tensor(prefix + "exp_avg"), kTrajectoryTolerance, "exp_avg");
-        test::expect_close(state->exp_avg_sq, fixture.tensor(prefix + "exp_avg_sq"), kTrajectoryTolerance,
+        test::expect_close(
+            state->exp_avg, fixture.tensor(prefix + "exp_avg"), kTrajectoryTolerance, "exp_avg");
+        test::expect_close(state->exp_avg_sq,
+                           fixture.tensor(prefix + "exp_avg_sq"),
+                           kTrajectoryTolerance,
                            "exp_avg_sq");
       }
     }
   }
 }
 
-void check_groups(const test::Fixture& fixture, const Optimizer& optimizer, const FlatParameters& flat) {
+void check_groups(const test::Fixture& fixture,
+                  const Optimizer& optimizer,
+                  const FlatParameters& flat) {
   const nlohmann::json& groups = fixture.json.at("groups");
   REQUIRE(optimizer.groups().size() == groups.size());
   std::vector<std::string> order;
@@ -88,26 +95,42 @@ void replay(const std::string& name) {
     }
     optimizer.step(gradients, lr, divisor);
     for (const auto& [parameter, expected] : fixture.below(fmt::format("after.{}.", step))) {
-      test::expect_close(module.parameter(parameter), expected, kTrajectoryTolerance,
+      test::expect_close(module.parameter(parameter),
+                         expected,
+                         kTrajectoryTolerance,
                          fmt::format("{} after step {}", parameter, step));
     }
   }
   check_state(fixture, optimizer, flat);
 }
 
-TEST_CASE("AdamW with two groups follows torch for twenty steps") { replay("optimizer_adamw"); }
-TEST_CASE("AdamW behind clipping follows torch for twenty steps") { replay("optimizer_adamw_clip"); }
-TEST_CASE("AdamW with one group follows torch for twenty steps") { replay("optimizer_adamw_one_group"); }
-TEST_CASE("no weight decay makes it Adam with one group") { replay("optimizer_adam"); }
+TEST_CASE("AdamW with two groups follows torch for twenty steps") {
+  replay("optimizer_adamw");
+}
+TEST_CASE("AdamW behind clipping follows torch for twenty steps") {
+  replay("optimizer_adamw_clip");
+}
+TEST_CASE("AdamW with one group follows torch for twenty steps") {
+  replay("optimizer_adamw_one_group");
+}
+TEST_CASE("no weight decay makes it Adam with one group") {
+  replay("optimizer_adam");
+}
 
-StateDict two_parameters() { return {{"weight", test::wave({4, 4})}, {"bias", test::wave({4})}}; }
+StateDict two_parameters() {
+  return {{"weight", test::wave({4, 4})}, {"bias", test::wave({4})}};
+}
 
 TEST_CASE("an optimizer that takes over another's state goes on bit for bit") {
   test::FlatModule a(two_parameters()), b(two_parameters());
   const FlatParameters flat_a(a), flat_b(b);
   FlatGradients gradients_a(flat_a), gradients_b(flat_b);
   Optimizer first(flat_a, {}), second(flat_b, {});
-  const auto run = [](test::FlatModule& module, FlatGradients& gradients, Optimizer& optimizer, int begin, int end) {
+  const auto run = [](test::FlatModule& module,
+                      FlatGradients& gradients,
+                      Optimizer& optimizer,
+                      int begin,
+                      int end) {
     for (int step = begin; step < end; ++step) {
       gradients.zero_grad();
       StateDict g;
@@ -151,7 +174,8 @@ TEST_CASE("options out of range are refused by name") {
   const FlatParameters flat(module);
   OptimizerOptions options;
   options.beta2 = 1.0;
-  CHECK_THROWS_WITH(Optimizer(flat, options), Catch::Contains("betas") && Catch::Contains("[0.9, 1]"));
+  CHECK_THROWS_WITH(Optimizer(flat, options),
+                    Catch::Contains("betas") && Catch::Contains("[0.9, 1]"));
   options = {};
   options.eps = -1.0;
   CHECK_THROWS_WITH(Optimizer(flat, options), Catch::Contains("eps"));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "optim/random.h"
 
-#include <catch2/catch.hpp>
 #include <torch/torch.h>
+#include <catch2/catch.hpp>
 
 #include <set>
 
@@ -35,7 +35,8 @@ TEST_CASE("every part of an address matters") {
   CHECK_FALSE(at::equal(draw({0, "train", 0, 1, 0}), draw({0, "train", 1, 0, 0})));
 }
 
-TEST_CASE("the low halves of neighbouring addresses differ, which is all a CPU generator takes in") {
+TEST_CASE(
+    "the low halves of neighbouring addresses differ, which is all a CPU generator takes in") {
   std::set<uint32_t> low;
   for (int64_t step = 0; step < 1000; ++step) {
     low.insert(static_cast<uint32_t>(hash_address({0, "train", 0, step, 0})));

@@ -15,7 +15,8 @@ void train(DecoderTrainer& trainer, int64_t begin, int64_t end) {
   for (int64_t step = begin; step < end; ++step) {
     const int64_t unet = 1 + step % trainer.num_unets();
     if (trainer.is_trained(unet)) {
-      trainer.step(test::drawn_inputs(2, step), unet, make_generator({0, "train", 0, step}, at::kCPU));
+      trainer.step(
+          test::drawn_inputs(2, step), unet, make_generator({0, "train", 0, step}, at::kCPU));
       trainer.update(unet);
     }
   }
@@ -65,7 +66,8 @@ TEST_CASE("a stage that is not trained has no keys and no optimizer") {
   CHECK(state.find("ema")->as_dict().find("0.initted") != nullptr);
 }
 
-TEST_CASE("without averages there is no ema key, and such a checkpoint gives averages that begin anew") {
+TEST_CASE(
+    "without averages there is no ema key, and such a checkpoint gives averages that begin anew") {
   const test::TrainerFixture fixture("cascade");
   DecoderTrainConfig config = fixture.train_config();
   config.use_ema = false;
@@ -80,7 +82,8 @@ TEST_CASE("without averages there is no ema key, and such a checkpoint gives ave
   CHECK(log.count("a.pth") == 1);
   CHECK(log.count("no averaged weights") == 1);
   CHECK(other->ema_decay(1) == 0.0);
-  CHECK(at::equal(other->ema_unet(1)->parameters()[0], trainer->decoder()->unet(1)->parameters()[0]));
+  CHECK(
+      at::equal(other->ema_unet(1)->parameters()[0], trainer->decoder()->unet(1)->parameters()[0]));
   CHECK(other->steps(1) == trainer->steps(1));
 }
 
@@ -95,9 +98,11 @@ TEST_CASE("the model file has the averaged weights and leaves the live ones in t
   CHECK(state.items[0].first.as_string() == "version");
   CHECK(state.items[1].first.as_string() == "config");
   CHECK(state.items[2].first.as_string() == "model");
-  const at::Tensor saved = state.find("model")->as_dict().find("unets.0.init_conv.convs.0.weight")->as_tensor();
+  const at::Tensor saved =
+      state.find("model")->as_dict().find("unets.0.init_conv.convs.0.weight")->as_tensor();
   CHECK(at::equal(saved, trainer->ema_unet(1)->named_parameters()["init_conv.convs.0.weight"]));
-  CHECK_FALSE(at::equal(saved, trainer->decoder()->unet(1)->named_parameters()["init_conv.convs.0.weight"]));
+  CHECK_FALSE(at::equal(
+      saved, trainer->decoder()->unet(1)->named_parameters()["init_conv.convs.0.weight"]));
 }
 
 TEST_CASE("loading the weights alone takes no optimizer and begins the averages anew") {
@@ -107,8 +112,10 @@ TEST_CASE("loading the weights alone takes no optimizer and begins the averages 
   const auto other = fixture.trainer();
   other->load_state(trainer->state(), /*only_model=*/true);
   CHECK(other->steps(1) == trainer->steps(1));
-  CHECK(at::equal(other->decoder()->unet(1)->parameters()[0], trainer->decoder()->unet(1)->parameters()[0]));
-  CHECK(at::equal(other->ema_unet(1)->parameters()[0], trainer->decoder()->unet(1)->parameters()[0]));
+  CHECK(at::equal(other->decoder()->unet(1)->parameters()[0],
+                  trainer->decoder()->unet(1)->parameters()[0]));
+  CHECK(
+      at::equal(other->ema_unet(1)->parameters()[0], trainer->decoder()->unet(1)->parameters()[0]));
   const Dict state = other->state();
   CHECK(state.find("optim0")->as_dict().find("state")->as_dict().items.empty());
   CHECK_FALSE(state.find("ema")->as_dict().find("0.initted")->as_bool());
@@ -168,7 +175,8 @@ TEST_CASE("what does not fit is named with its place") {
   refused([](Dict& d) { d = without(d, "optim1"); }, "optim1");
   refused([](Dict& d) { d.set("steps", at::zeros({3}, at::kLong)); }, "2 unets, got 3");
   refused([](Dict& d) { d.set("optim0", Value()); }, "unet_training_mask");
-  refused([](Dict& d) { d.set("optim0", *d.find("optim1")); }, "expected 2 groups of parameters, got 1");
+  refused([](Dict& d) { d.set("optim0", *d.find("optim1")); },
+          "expected 2 groups of parameters, got 1");
   refused(
       [](Dict& d) {
         Dict optimizer = d.find("optim0")->as_dict();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "trainer/chunks.h"
 
-#include <catch2/catch.hpp>
 #include <torch/torch.h>
+#include <catch2/catch.hpp>
 
 #include "support/fixture.h"
 
@@ -25,7 +25,8 @@ TEST_CASE("a batch is cut into chunks of at most the size asked for") {
   CHECK(cut(5, std::nullopt) == Pairs{{0, 5}});
   CHECK(cut(3, 8) == Pairs{{0, 3}});
   CHECK(chunk_ranges(0, 2).empty());
-  CHECK_THROWS_WITH(chunk_ranges(3, 0), Catch::Contains("max_batch_size") && Catch::Contains("got 0"));
+  CHECK_THROWS_WITH(chunk_ranges(3, 0),
+                    Catch::Contains("max_batch_size") && Catch::Contains("got 0"));
 }
 
 TEST_CASE("a chunk of inputs has its own rows and leaves absent tensors absent") {

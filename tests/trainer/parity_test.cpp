@@ -12,7 +12,9 @@ namespace {
 constexpr double kLossTolerance = 2e-5;
 constexpr double kWeightTolerance = 1e-3;
 
-void check_compact(const test::Fixture& fixture, const std::string& prefix, const torch::nn::Module& network) {
+void check_compact(const test::Fixture& fixture,
+                   const std::string& prefix,
+                   const torch::nn::Module& network) {
   const StateDict expected = fixture.below(prefix);
   REQUIRE_FALSE(expected.empty());
   const torch::NoGradGuard no_grad;
@@ -21,8 +23,8 @@ void check_compact(const test::Fixture& fixture, const std::string& prefix, cons
   for (const auto& [name, values] : expected) {
     const at::Tensor flat = parameters[name].flatten();
     const int64_t stride = std::max<int64_t>(1, flat.numel() / 8);
-    const at::Tensor actual =
-        at::cat({flat.slice(0, 0, flat.numel(), stride).slice(0, 0, 8), flat.abs().mean().unsqueeze(0)});
+    const at::Tensor actual = at::cat(
+        {flat.slice(0, 0, flat.numel(), stride).slice(0, 0, 8), flat.abs().mean().unsqueeze(0)});
     test::expect_close(actual, values, kWeightTolerance, prefix + name);
   }
 }
@@ -35,7 +37,8 @@ void play_from(const test::TrainerFixture& fixture, DecoderTrainer& trainer, siz
     if (event.at("update").get<bool>()) {
       CHECK(trainer.learning_rate(unet) == Approx(event.at("lr").get<double>()).epsilon(1e-9));
     }
-    CHECK(fixture.play(trainer, i) == Approx(event.at("loss").get<double>()).epsilon(kLossTolerance));
+    CHECK(fixture.play(trainer, i) ==
+          Approx(event.at("loss").get<double>()).epsilon(kLossTolerance));
     if (event.at("update").get<bool>()) {
       CHECK(trainer.last_grad_norm(unet).item<double>() ==
             Approx(event.at("grad_norm").get<double>()).epsilon(1e-4));
@@ -54,7 +57,8 @@ void check_end(const test::TrainerFixture& fixture, const DecoderTrainer& traine
   }
 }
 
-TEST_CASE("a run of the reference is repeated loss by loss, rates, norms, weights and averages too") {
+TEST_CASE(
+    "a run of the reference is repeated loss by loss, rates, norms, weights and averages too") {
   for (const char* name : {"cascade", "masked"}) {
     INFO(name);
     const test::TrainerFixture fixture(name);
@@ -69,7 +73,8 @@ TEST_CASE("a checkpoint of the reference is taken up and its run goes on with eq
     INFO(name);
     const test::TrainerFixture fixture(name);
     const auto trainer = fixture.trainer();
-    trainer->load_state(read_pth(fixture.checkpoint_path()), false, true, fixture.checkpoint_path());
+    trainer->load_state(
+        read_pth(fixture.checkpoint_path()), false, true, fixture.checkpoint_path());
     play_from(fixture, *trainer, fixture.save_behind() + 1);
     check_end(fixture, *trainer);
   }
@@ -85,7 +90,8 @@ void expect_same(const Value& ours, const Value& theirs, const std::string& path
     REQUIRE(a.size() == b.size());
     for (size_t i = 0; i < b.size(); ++i) {
       expect_same(a[i].first, b[i].first, path + " key " + std::to_string(i));
-      const std::string key = b[i].first.is_string() ? b[i].first.as_string() : std::to_string(b[i].first.as_int());
+      const std::string key =
+          b[i].first.is_string() ? b[i].first.as_string() : std::to_string(b[i].first.as_int());
       expect_same(a[i].second, b[i].second, path + "/" + key);
     }
   } else if (theirs.is_list() || theirs.is_tuple()) {
@@ -105,7 +111,8 @@ void expect_same(const Value& ours, const Value& theirs, const std::string& path
   }
 }
 
-TEST_CASE("a checkpoint has the keys, order, types and values of the reference's at the same place") {
+TEST_CASE(
+    "a checkpoint has the keys, order, types and values of the reference's at the same place") {
   for (const char* name : {"cascade", "masked"}) {
     INFO(name);
     const test::TrainerFixture fixture(name);
@@ -115,7 +122,8 @@ TEST_CASE("a checkpoint has the keys, order, types and values of the reference's
     }
     const Value theirs = read_pth(fixture.checkpoint_path());
     std::vector<std::pair<std::string, Value>> extras;
-    for (const char* key : {"epoch", "sample", "next_task", "validation_losses", "samples_seen", "config"}) {
+    for (const char* key :
+         {"epoch", "sample", "next_task", "validation_losses", "samples_seen", "config"}) {
       extras.emplace_back(key, *theirs.as_dict().find(key));
     }
     expect_same(trainer->state(extras), theirs, name);
@@ -133,7 +141,8 @@ TEST_CASE("writes a run for the reference to go on with", "[.write_for_reference
     for (size_t i = 0; i < fixture.num_events(); ++i) {
       losses.push_back(fixture.play(*trainer, i));
       if (i == fixture.save_behind()) {
-        write_pth(fmt::format("{}/{}.pth", folder, name), trainer->state({{"epoch", 1}, {"sample", 42}}));
+        write_pth(fmt::format("{}/{}.pth", folder, name),
+                  trainer->state({{"epoch", 1}, {"sample", 42}}));
       }
     }
     std::ofstream(fmt::format("{}/{}.json", folder, name)) << losses.dump();

@@ -14,7 +14,8 @@ std::unique_ptr<DecoderTrainer> trained(const test::TrainerFixture& fixture, boo
   auto trainer = fixture.trainer(config);
   for (const int64_t unet : {1, 2}) {
     for (int64_t step = 0; step < 4; ++step) {
-      trainer->step(test::drawn_inputs(2, step), unet, make_generator({0, "train", 0, step}, at::kCPU));
+      trainer->step(
+          test::drawn_inputs(2, step), unet, make_generator({0, "train", 0, step}, at::kCPU));
       trainer->update(unet);
     }
   }
@@ -77,7 +78,8 @@ TEST_CASE("without averages sampling uses the weights") {
   CHECK_FALSE(without->uses_ema());
   CHECK_FALSE(without->ema_decay(1).has_value());
   CHECK(without->ema_unet(1) == nullptr);
-  CHECK(at::equal(without->sample(sample_options(1)), with->sample(sample_options(1), /*use_non_ema=*/true)));
+  CHECK(at::equal(without->sample(sample_options(1)),
+                  with->sample(sample_options(1), /*use_non_ema=*/true)));
 }
 
 TEST_CASE("sampling in chunks gives the same images, a short last chunk too") {

@@ -23,7 +23,9 @@ class TrainerFixture {
 
   const Fixture& data() const { return data_; }
   DecoderTrainConfig train_config() const { return config_.config.train; }
-  std::string checkpoint_path() const { return data_.path.substr(0, data_.path.rfind('.')) + ".pth"; }
+  std::string checkpoint_path() const {
+    return data_.path.substr(0, data_.path.rfind('.')) + ".pth";
+  }
   const nlohmann::json& event(size_t i) const { return data_.json.at("events").at(i); }
   size_t num_events() const { return data_.json.at("events").size(); }
   size_t save_behind() const { return data_.json.at("save_behind").get<size_t>(); }
