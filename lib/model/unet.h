@@ -24,7 +24,9 @@ struct UnetConditions {
 };
 
 /// true with probability 1 - drop_prob for each sample; 0 and 1 draw nothing. [B] bool
-at::Tensor prob_mask(int64_t batch, double keep_prob, const at::Device& device,
+at::Tensor prob_mask(int64_t batch,
+                     double keep_prob,
+                     const at::Device& device,
                      std::optional<at::Generator> generator);
 
 struct UnetLayers;
@@ -41,8 +43,10 @@ class UnetImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& x, const at::Tensor& time, const UnetConditions& conditions);
 
   /// Classifier-free guidance: null + (cond - null) * cond_scale; a scale of 1 is a single forward.
-  at::Tensor forward_with_cond_scale(const at::Tensor& x, const at::Tensor& time,
-                                     const UnetConditions& conditions, double cond_scale);
+  at::Tensor forward_with_cond_scale(const at::Tensor& x,
+                                     const at::Tensor& time,
+                                     const UnetConditions& conditions,
+                                     double cond_scale);
 
   const UnetConfig& config() const;
 
