@@ -2,7 +2,10 @@
 #include "command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <functional>
+#include <memory>
+#include <string>
 #include <utility>
 
 namespace dalle2 {
@@ -45,6 +48,18 @@ Runner add_train(CLI::App& app) {
   };
 }
 
+/// A count: from 1 to `most`.
+CLI::Validator whole_number(int64_t most = 1'000'000'000) {
+  const auto check = [most](std::string& text) -> std::string {
+    int64_t value = 0;
+    const bool is_number = CLI::detail::lexical_cast(text, value);
+    return is_number && value >= 1 && value <= most
+               ? ""
+               : "expected a whole number from 1 to " + std::to_string(most) + ", got " + text;
+  };
+  return CLI::Validator(check, "COUNT");
+}
+
 Runner add_sample(CLI::App& app) {
   auto o = options_of<SampleCommand>();
   app.add_option("--checkpoint",
@@ -59,9 +74,9 @@ Runner add_sample(CLI::App& app) {
       ->type_name("NPY");
   app.add_option("--text-encodings", o->text_encodings_path, "Text encodings, .npy [N, L, D]")
       ->type_name("NPY");
-  app.add_option("--num", o->num, "How many images (unconditional decoders)")
+  app.add_option("--num", o->num, "How many images (unconditional decoders; default 1)")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number(1'000'000));
   app.add_option(
          "--cond-scale", o->cond_scale, "Classifier-free guidance, one scale or one for each unet")
       ->type_name("X")
@@ -70,7 +85,7 @@ Runner add_sample(CLI::App& app) {
                  o->timesteps,
                  "Sampling steps of every sampled unet (default: the config's)")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number());
   app.add_option(
          "--sampler", o->sampler, "auto (the config's), ddpm, ddim or dpmpp (DPM-Solver++ 2M)")
       ->capture_default_str()
@@ -92,12 +107,12 @@ Runner add_sample(CLI::App& app) {
       ->check(CLI::IsMember({"cpu", "cuda"}));
   app.add_option("--batch-size", o->batch_size, "Images sampled at once")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number());
   app.add_option(
          "--start-unet", o->start_unet, "First stage to sample, from 1; later ones need --image")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
-  app.add_option("--stop-unet", o->stop_unet, "Last stage to sample")->check(CLI::PositiveNumber);
+      ->check(whole_number());
+  app.add_option("--stop-unet", o->stop_unet, "Last stage to sample")->check(whole_number());
   app.add_option(
          "--image",
          o->image_path,
@@ -112,7 +127,7 @@ Runner add_sample(CLI::App& app) {
   app.add_option(
          "--inpaint-resample-times", o->inpaint_resample_times, "RePaint repeats of each step")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number());
   app.add_option("--out", o->out_folder, "Folder for 0000.png ... and samples.npy")
       ->required()
       ->type_name("DIR");
@@ -157,7 +172,7 @@ Runner add_shards_demo(CLI::App& app) {
   app.add_option("--out", o->out_folder, "Folder for the shards, embeddings and the held-out split")
       ->required()
       ->type_name("DIR");
-  app.add_option("--num", o->num, "Images")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--num", o->num, "Images")->capture_default_str()->check(whole_number());
   app.add_option("--image-size", o->image_side, "Side of the images, pixels")
       ->capture_default_str()
       ->check(CLI::Range(16, 1024));
@@ -178,7 +193,7 @@ Runner add_shards_make(CLI::App& app) {
   app.add_option("--out", o->out_folder, "Folder for the shards")->required()->type_name("DIR");
   app.add_option(
          "--per-shard", o->per_shard, "Samples in a shard (default: a tenth of all, 1000 at most)")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number());
   app.add_flag("--white-ground", o->white_ground, "Lay transparent pictures on white");
   app.add_flag("--need-captions", o->need_captions, "Leave pictures without a caption out");
   app.add_flag("--first-line", o->first_line_only, "Take only the first line of a caption file");
@@ -267,10 +282,10 @@ int run_command_line(int argc, char** argv) {
     // CLI11 prints help and version itself, with code 0; all else is a usage error.
     return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::kConfig);
   }
-  listen_for_stop_signals();
   for (const auto& [sub, run] : commands) {
     if (sub->parsed()) return static_cast<int>(run());
   }
+  listen_for_stop_signals();  // a stopped training saves first; all else just stops
   return static_cast<int>(train());
 }
 

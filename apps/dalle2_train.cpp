@@ -12,7 +12,10 @@ namespace {
 constexpr int kErrorLines = 60;
 
 /// Errors of libraries can carry a page of stack frames; what a person needs stands first.
-std::string first_lines(const std::string& text, int lines) {
+std::string first_lines(std::string text, int lines) {
+  for (const char* frames : {"\nException raised from", "\nframe #"}) {
+    text = text.substr(0, text.find(frames));
+  }
   size_t end = 0;
   for (int i = 0; i < lines; ++i) {
     end = text.find('\n', end);
@@ -30,7 +33,8 @@ int fail(dalle2::ExitCode code, const std::string& message) {
 
 bool is_out_of_memory(const std::string& message) {
   return message.find("out of memory") != std::string::npos ||
-         message.find("not enough memory") != std::string::npos;
+         message.find("not enough memory") != std::string::npos ||
+         message.find("can't allocate memory") != std::string::npos;
 }
 
 }  // namespace
@@ -47,8 +51,10 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     const std::string message = error.what();
     if (is_out_of_memory(message)) {
-      return fail(ExitCode::kResource,
-                  message + "\n  Lower data.batch_size, or set train.max_batch_size.");
+      return fail(
+          ExitCode::kResource,
+          first_lines(message, 3) +
+              "\n  Lower data.batch_size, set train.max_batch_size, or use a smaller model.");
     }
     return fail(ExitCode::kFailed, message);
   }

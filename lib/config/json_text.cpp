@@ -31,6 +31,16 @@ std::string without_prefix(const std::string& what) {
   return end == std::string::npos ? what : what.substr(end + 2);
 }
 
+// Far more than any config has; values are walked by functions that call themselves.
+constexpr int kMostLevels = 100;
+
+void refuse_depth(int depth, const std::string& origin) {
+  if (depth > kMostLevels) {
+    throw ConfigError(
+        "{}: lists and objects within each other more than {} levels deep", origin, kMostLevels);
+  }
+}
+
 }  // namespace
 
 Json parse_json(const std::string& text, const std::string& origin, Faults& faults) {
@@ -38,7 +48,8 @@ Json parse_json(const std::string& text, const std::string& origin, Faults& faul
   const auto enter_element = [&] {
     if (!levels.empty() && !levels.back().is_object) ++levels.back().index;
   };
-  const Json::parser_callback_t watch = [&](int, Json::parse_event_t event, Json& parsed) {
+  const Json::parser_callback_t watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    refuse_depth(depth, origin);
     switch (event) {
       case Json::parse_event_t::object_start:
       case Json::parse_event_t::array_start:
@@ -77,7 +88,11 @@ void apply_override(Json& root, const std::string& assignment) {
   }
   const std::string pointer = assignment.substr(0, equals);
   const std::string text = assignment.substr(equals + 1);
-  Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json::parser_callback_t watch = [&](int depth, Json::parse_event_t, Json&) {
+    refuse_depth(depth, "--set " + pointer);
+    return true;
+  };
+  Json value = Json::parse(text, watch, /*allow_exceptions=*/false);
   if (value.is_discarded()) value = text;
   try {
     const Json::json_pointer path(pointer);

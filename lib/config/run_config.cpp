@@ -22,6 +22,9 @@ std::string read_file(const std::string& path) {
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
+  if (file && file.peek() == std::ifstream::traits_type::eof() && file.eof() && errno == 0) {
+    throw ConfigError("{}: the file is empty; configs/ has examples", path);
+  }
   if (file) text << file.rdbuf();
   if (!file || text.fail()) {
     throw ConfigError("{}: cannot read the config: {}", path, errno_text(errno == 0 ? EIO : errno));

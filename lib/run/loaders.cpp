@@ -53,8 +53,9 @@ std::vector<Batch> DecoderData::examples(const std::string& split, int64_t count
   DecoderDataConfig data = config_.data;
   data.num_workers = 0;  // a handful of samples: nothing may be decoded ahead
   LoaderOptions needs = options(split, std::max<int64_t>(count, 1), /*in_order=*/true);
-  needs.split += " examples";         // not samples trained on, in messages and in the trace
-  DecoderLoader loader(data, needs);  // checks the embeddings, asked for examples or not
+  needs.split += " examples";             // not samples trained on, in messages and in the trace
+  needs.may_be_empty = split != "train";  // pictures for the logs are no reason to stop
+  DecoderLoader loader(data, needs);      // checks the embeddings, asked for examples or not
   if (count == 0) return batches;
   loader.start_epoch(0);
   if (std::optional<Batch> batch = loader.next()) batches.push_back(std::move(*batch));

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 
@@ -87,6 +88,9 @@ at::Tensor load_npy_tensor(const std::string& path, int64_t dimensions) {
                     fmt::join(array.shape, ", "));
   }
   const std::vector<float> values = array.to_float32();
+  if (!std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); })) {
+    throw DataError("{}: holds values that are not finite (NaN or infinite)", path);
+  }
   return at::tensor(at::ArrayRef<float>(values), at::kFloat).view(array.shape);
 }
 

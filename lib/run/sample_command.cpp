@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <torch/types.h>
 
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 
@@ -130,12 +131,34 @@ void write_samples(const at::Tensor& samples, ImageRange range, const std::strin
                     values.const_data_ptr<float>());
 }
 
+/// What a wrong command line gets to hear before the first step is computed.
+void check_command(const SampleCommand& command,
+                   const DecoderPlan& plan,
+                   const SampleInputs& inputs) {
+  for (const double scale : command.cond_scale) {
+    if (!std::isfinite(scale)) throw ConfigError("--cond-scale: expected a number, got {}", scale);
+  }
+  if (!plan.config.unconditional && command.start_unet == 1 && !inputs.image_embeds.defined()) {
+    throw ConfigError(
+        "--image-embeds is missing: this decoder draws from image embeddings (.npy, [N, {}])",
+        plan.stages.front().unet.image_embed_dim.value_or(0));
+  }
+  std::error_code error;
+  std::filesystem::create_directories(command.out_folder, error);
+  if (!std::filesystem::is_directory(command.out_folder)) {
+    throw ConfigError("--out {}: this folder cannot be made: {}",
+                      command.out_folder,
+                      error ? error.message() : "a file of that name is there");
+  }
+}
+
 }  // namespace
 
 void run_sample(const SampleCommand& command) {
   const at::Device device = choose_device(command.device, "--device", /*allow_fallback=*/false);
   SampleInputs inputs = load_inputs(command);
   Decoder decoder = load_decoder(command.checkpoint_path, command.config_path, command.use_ema);
+  check_command(command, decoder->plan(), inputs);
   decoder->to(device);
   const ImageRange range{decoder->plan().config.auto_normalize_img};
   inputs.image = to_range(inputs.image, command.image_path, range);
@@ -158,6 +181,15 @@ void run_sample(const SampleCommand& command) {
                            steps));
     };
     parts.push_back(decoder->sample(options).clamp(lowest, highest).to(at::kCPU, at::kFloat));
+    if (!at::isfinite(parts.back()).all().item<bool>()) {
+      log_live("");
+      throw NonFiniteError(
+          "images {}-{} hold values that are not finite: nothing was written\n"
+          "  The weights of {} may be damaged or diverged, or --cond-scale is far too large.",
+          begin,
+          begin + count - 1,
+          command.checkpoint_path);
+    }
   }
   log_live("");
   write_samples(at::cat(parts), range, command.out_folder);

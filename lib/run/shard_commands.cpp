@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -78,6 +79,19 @@ void run_shards_check(const ShardsCheckCommand& command) {
   log_live("");
   print_lines(describe_check(report));
   if (report.usable() == 0) throw DataError("{}: not one usable sample", command.url);
+  const auto unreadable =
+      std::count_if(report.shards.begin(), report.shards.end(), [](const ShardCheck& shard) {
+        return !shard.fault.empty();
+      });
+  if (unreadable > 0 || report.usable() < report.samples()) {
+    throw DataError(
+        "{}: {} of {} samples are not usable, {} of {} shards are damaged (listed above)",
+        command.url,
+        with_commas(report.samples() - report.usable()),
+        with_commas(report.samples()),
+        unreadable,
+        report.shards.size());
+  }
 }
 
 }  // namespace dalle2

@@ -2,10 +2,11 @@
 """The command line: help, exit codes, and what a user reads after a mistake."""
 import json
 import pathlib
+import shutil
 import unittest
 
 import harness
-from harness import EndToEnd, run, tiny_config, write_config
+from harness import EndToEnd, run, tiny_config, write_config, write_npy
 
 SUBCOMMANDS = [[], ["sample"], ["inspect"], ["convert"], ["schema"], ["shards"], ["shards", "demo"],
                ["shards", "make"], ["shards", "check"], ["shards", "score"]]
@@ -56,6 +57,27 @@ class CommandLine(EndToEnd):
     def test_json_that_does_not_parse_names_the_place(self):
         (self.dir / "bad.json").write_text('{"decoder": {,}}')
         self.refuse(2, "--config", "bad.json", expect=["bad.json", "line 1"])
+
+    def test_json_that_is_empty_or_nested_without_end_is_refused(self):
+        (self.dir / "empty.json").write_text("")
+        self.refuse(2, "--config", "empty.json", expect=["empty.json", "empty"])
+        (self.dir / "deep.json").write_text("[" * 100000 + "]" * 100000)
+        self.refuse(2, "--config", "deep.json", expect=["deep.json", "levels deep"])
+        self.refuse(2, "--config", self.config(), "--set", "/seed=" + "[" * 50000 + "]" * 50000, expect=["levels deep"])
+
+    def test_a_model_beyond_memory_exits_5_without_stack_frames(self):
+        text = self.refuse(5, "--config", self.config(), "--set", "/decoder/unets/0/dim=100000000", "--dry-run",
+                           expect=["allocate memory", "smaller model"])
+        self.assertNotIn("frame #", text)
+
+    def test_a_damaged_shard_fails_the_check_and_spares_the_run(self):
+        shards = self.dir / "shards"
+        shutil.copytree(self.shards, shards)
+        run("shards", "check", shards, "--img-embeddings", shards / "img_emb", cwd=self.dir, check=0)
+        for shard in sorted(shards.glob("0*.tar"))[:4]:
+            shard.write_bytes(b"x" * 4096)
+        self.refuse(3, "shards", "check", shards, "--img-embeddings", shards / "img_emb", expect=["4 of 16 shards are damaged"])
+        self.train(write_config(self.dir / "c.json", tiny_config(shards, "out")))
 
     def test_a_feature_that_is_not_there_yet_is_refused_by_name(self):
         self.refuse_config(2, lambda c: c["decoder"].update(clip={"make": "openai"}), "/decoder/clip", "not available yet")
@@ -129,7 +151,18 @@ class CommandLine(EndToEnd):
     def test_sample_explains_what_does_not_fit(self):
         self.train(self.config())
         heldout = next((self.shards / "heldout").rglob("*.npy"))
-        self.refuse(3, "sample", "--checkpoint", "out/model.pth", "--num", "2", "--out", "x", expect=["embed"])
+        self.refuse(2, "sample", "--checkpoint", "out/model.pth", "--num", "2", "--out", "x",
+                    expect=["--image-embeds is missing", "32"])
+        self.refuse(2, "sample", "--checkpoint", "out/model.pth", "--num", "0", "--out", "x",
+                    expect=["expected a whole number from 1 to 1000000, got 0"])
+        self.refuse(2, "sample", "--checkpoint", "out/model.pth", "--image-embeds", heldout, "--cond-scale", "nan", "--out", "x",
+                    expect=["--cond-scale", "nan"])
+        (self.dir / "taken").write_text("")
+        self.refuse(2, "sample", "--checkpoint", "out/model.pth", "--image-embeds", heldout, "--out", "taken",
+                    expect=["--out taken"])
+        write_npy(self.dir / "nan.npy", (2, 32), [float("nan")] * 64)
+        self.refuse(3, "sample", "--checkpoint", "out/model.pth", "--image-embeds", "nan.npy", "--out", "x",
+                    expect=["nan.npy", "not finite"])
         self.refuse(2, "sample", "--checkpoint", "out/model.pth", "--image-embeds", heldout, "--num", "3", "--out", "x",
                     expect=["--num", "3"])
         self.refuse(2, "sample", "--checkpoint", "out/model.pth", "--image-embeds", heldout, "--timesteps", "5000", "--out", "x",
