@@ -66,7 +66,7 @@ class CommandLine(EndToEnd):
         self.refuse(2, "--config", self.config(), "--set", "/seed=" + "[" * 50000 + "]" * 50000, expect=["levels deep"])
 
     def test_a_model_beyond_memory_exits_5_without_stack_frames(self):
-        text = self.refuse(5, "--config", self.config(), "--set", "/decoder/unets/0/dim=100000000", "--dry-run",
+        text = self.refuse(5, "--config", self.config(), "--set", "/decoder/unets/0/dim=1000000000000", "--dry-run",
                            expect=["allocate memory", "smaller model"])
         self.assertNotIn("frame #", text)
 
