@@ -4,18 +4,10 @@
 #include "io/image.h"
 #include "io/image_codecs.h"
 
-
 #include <png.h>
-#include <webp/decode.h>
 
 namespace dalle2 {
 namespace {
-
-/// Four bytes a pixel, colour not multiplied by alpha.
-struct RgbaImage {
-  int width = 0, height = 0;
-  std::vector<uint8_t> pixels;
-};
 
 RgbaImage decode_png_rgba(const std::string& content, const std::string& origin) {
   png_image reader{};
@@ -33,25 +25,6 @@ RgbaImage decode_png_rgba(const std::string& content, const std::string& origin)
   png_image_free(&reader);
   if (!message.empty()) {
     throw DataError("{}: a PNG that cannot be read: {}.", origin, message);
-  }
-  return image;
-}
-
-RgbaImage decode_webp_rgba(const std::string& content, const std::string& origin) {
-  const auto* data = reinterpret_cast<const uint8_t*>(content.data());
-  RgbaImage image;
-  if (WebPGetInfo(data, content.size(), &image.width, &image.height) == 0) {
-    throw DataError("{}: a WebP that cannot be read.", origin);
-  }
-  check_image_size(image.width, image.height, origin);
-  const size_t stride = 4 * static_cast<size_t>(image.width);
-  image.pixels.resize(stride * static_cast<size_t>(image.height));
-  if (WebPDecodeRGBAInto(data,
-                         content.size(),
-                         image.pixels.data(),
-                         image.pixels.size(),
-                         static_cast<int>(stride)) == nullptr) {
-    throw DataError("{}: a WebP that is truncated or damaged.", origin);
   }
   return image;
 }

@@ -7,7 +7,16 @@
 
 namespace dalle2 {
 
-Image decode_webp(const std::string& content, const std::string& origin) {
+namespace {
+
+/// @param image receives size and pixels, `channels` bytes each
+/// @param decode the function of libwebp for these channels
+template <class AnyImage>
+void decode_into(AnyImage& image,
+                 size_t channels,
+                 decltype(WebPDecodeRGBInto)* decode,
+                 const std::string& content,
+                 const std::string& origin) {
   const uint8_t* bytes = reinterpret_cast<const uint8_t*>(content.data());
   WebPBitstreamFeatures features;
   if (WebPGetFeatures(bytes, content.size(), &features) != VP8_STATUS_OK) {
@@ -17,18 +26,30 @@ Image decode_webp(const std::string& content, const std::string& origin) {
     throw DataError("{}: an animated WebP; expected a still picture", origin);
   }
   check_image_size(features.width, features.height, origin);
-  Image image;
   image.width = features.width;
   image.height = features.height;
-  const size_t stride = 3 * static_cast<size_t>(image.width);
+  const size_t stride = channels * static_cast<size_t>(image.width);
   image.pixels.resize(stride * static_cast<size_t>(image.height));
-  if (WebPDecodeRGBInto(bytes,
-                        content.size(),
-                        image.pixels.data(),
-                        image.pixels.size(),
-                        static_cast<int>(stride)) == nullptr) {
+  if (decode(bytes,
+             content.size(),
+             image.pixels.data(),
+             image.pixels.size(),
+             static_cast<int>(stride)) == nullptr) {
     throw DataError("{}: damaged or truncated WebP of {}x{}", origin, image.width, image.height);
   }
+}
+
+}  // namespace
+
+Image decode_webp(const std::string& content, const std::string& origin) {
+  Image image;
+  decode_into(image, 3, WebPDecodeRGBInto, content, origin);
+  return image;
+}
+
+RgbaImage decode_webp_rgba(const std::string& content, const std::string& origin) {
+  RgbaImage image;
+  decode_into(image, 4, WebPDecodeRGBAInto, content, origin);
   return image;
 }
 

@@ -77,7 +77,7 @@ void DecoderRun::train_epoch() {
   }
   progress_.finish();
   report_drops(*loader, "train");
-  check_losses_are_finite();
+  finite_losses();
   samples_per_epoch_ = position_.sample;
   position_.next_task = "val";
   position_.sample = position_.loader_position = position_.iteration = 0;
@@ -137,9 +137,10 @@ double DecoderRun::average_loss(int64_t unet_number) const {
   return at::stack(std::vector<at::Tensor>(losses.begin(), losses.end())).mean().item<double>();
 }
 
-void DecoderRun::check_losses_are_finite() const {
+std::vector<double> DecoderRun::finite_losses() const {
+  std::vector<double> losses;
   for (const int64_t unet : trained_unets_) {
-    const double loss = average_loss(unet);
+    const double loss = losses.emplace_back(average_loss(unet));
     if (recent_losses_[static_cast<size_t>(unet - 1)].empty() || std::isfinite(loss)) continue;
     throw NonFiniteError(
         "the loss of unet {} is {} at step {} (epoch {}, sample {})\n"
@@ -153,10 +154,11 @@ void DecoderRun::check_losses_are_finite() const {
         position_.epoch,
         position_.sample);
   }
+  return losses;
 }
 
 void DecoderRun::log_training() {
-  check_losses_are_finite();
+  const std::vector<double> losses = finite_losses();
   LogRecord record = {{"Epoch", position_.epoch},
                       {"Sample", position_.sample},
                       {"Step", position_.iteration},
@@ -173,11 +175,9 @@ void DecoderRun::log_training() {
   append(record, per_unet(trained_unets_, "Grad Norm", [&](int64_t unet) {
            return trainer_->last_grad_norm(unet).item<double>();
          }));
-  std::vector<double> losses;
-  for (const int64_t unet : trained_unets_) losses.push_back(average_loss(unet));
-  append(record, per_unet(trained_unets_, "Training Loss", [&](int64_t unet) {
-           return average_loss(unet);
-         }));
+  for (size_t i = 0; i < losses.size(); ++i) {
+    record.emplace_back(fmt::format("Unet {} Training Loss", trained_unets_[i] - 1), losses[i]);
+  }
   tracker_.log(record, trainer_->steps(trained_unets_.front()));
   progress_.update({.epoch = position_.epoch,
                     .epochs = config_.train.epochs,

@@ -55,7 +55,9 @@ class DecoderRun {
   bool train_group(const std::vector<Batch>& group);
   void log_training();
   double average_loss(int64_t unet_number) const;
-  void check_losses_are_finite() const;
+  /// The average loss of each trained unet. Reads them from the device.
+  /// @throws NonFiniteError if one is no number
+  std::vector<double> finite_losses() const;
   void validate_epoch();
   void sample_epoch();
   void save_snapshot();

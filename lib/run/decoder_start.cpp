@@ -187,7 +187,7 @@ void DecoderRun::load_examples() {
 }
 
 void DecoderRun::save(const std::string& next_task, bool is_best) {
-  check_losses_are_finite();
+  finite_losses();
   const int64_t sample = next_task == "train" ? position_.sample : 0;
   const auto with_metadata = [](std::vector<std::pair<std::string, Value>> extras,
                                 const SaveMetadata& metadata) {

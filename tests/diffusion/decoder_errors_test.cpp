@@ -33,14 +33,7 @@ Decoder text_decoder() {
 }
 
 Decoder two_stages(const json& more = json::object()) {
-  json unet = d1_unet();
-  unet.erase("image_embed_dim");
-  json config = {{"unets", {unet, unet}},
-                 {"image_sizes", {8, 16}},
-                 {"timesteps", 25},
-                 {"unconditional", true}};
-  config.update(more);
-  return Decoder(plan_of(config));
+  return Decoder(plan_of(cascade(more)));
 }
 
 }  // namespace

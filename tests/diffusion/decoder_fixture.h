@@ -71,4 +71,16 @@ inline nlohmann::json d1_decoder(const nlohmann::json& more = nlohmann::json::ob
   return config;
 }
 
+/// A decoder section with two D1 stages, 8 and 16 px, unconditional, and `more` on top.
+inline nlohmann::json cascade(const nlohmann::json& more = nlohmann::json::object()) {
+  nlohmann::json unet = d1_unet();
+  unet.erase("image_embed_dim");
+  nlohmann::json config = {{"unets", {unet, unet}},
+                           {"image_sizes", {8, 16}},
+                           {"timesteps", 25},
+                           {"unconditional", true}};
+  config.update(more);
+  return config;
+}
+
 }  // namespace dalle2::test

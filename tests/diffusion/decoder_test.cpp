@@ -21,18 +21,6 @@ at::Tensor golden_embeds() {
   return wave({2, 12}, 0.9, 0.3);
 }
 
-// Two stages, 8 and 16 px, unconditional.
-json cascade(const json& more = json::object()) {
-  json unet = d1_unet();
-  unet.erase("image_embed_dim");
-  json config = {{"unets", {unet, unet}},
-                 {"image_sizes", {8, 16}},
-                 {"timesteps", 25},
-                 {"unconditional", true}};
-  config.update(more);
-  return config;
-}
-
 DecoderStepNoise golden_draws(std::vector<int64_t> times) {
   DecoderStepNoise draws;
   draws.times = at::tensor(times, at::kLong);
