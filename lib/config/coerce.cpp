@@ -113,4 +113,8 @@ bool is_remote(const std::string& path) {
   return std::regex_match(path, kScheme) && !path.starts_with("file:");
 }
 
+bool is_fetched(const std::string& path) {
+  return path.starts_with("http://") || path.starts_with("https://") || path.starts_with("pipe:");
+}
+
 }  // namespace dalle2

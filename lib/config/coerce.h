@@ -27,4 +27,7 @@ std::string limits_text(const Limits& limits);
 /// True for "s3://bucket", "pipe:cat x", "http://..."; false for plain paths and "file:".
 bool is_remote(const std::string& path);
 
+/// True for what the loader of shards reads from elsewhere: "http:", "https:" and "pipe:".
+bool is_fetched(const std::string& path);
+
 }  // namespace dalle2

@@ -118,12 +118,14 @@ struct DecoderDataConfig {
   std::vector<TransformConfig> preprocessing = {TransformConfig{}};
   // Extensions
   bool embeddings_in_tar = false;  ///< take <key>.img_emb.npy / <key>.text_emb.npy from the shards
+  double max_bad_fraction = 1;     ///< of a split's shards, more that cannot be read end the run
 
   void fields(auto& f) {
     D2_REQUIRED(webdataset_base_url,
                 "Path of the shards with one `{}` for the zero-padded shard number, e.g. "
-                "`shards/{}.tar`. Relative to the working directory.",
-                not_empty().local());
+                "`shards/{}.tar`, relative to the working directory; or the same as `file:`, "
+                "`http:` or `https:` url, or as `pipe:` and a shell command that writes the tar.",
+                not_empty().fetched());
     D2_FIELD(img_embeddings_url,
              "Folder of `.npy` files with the image embeddings, one file a shard, named "
              "`<anything>_<shard number>.npy`; row = the last digits of a sample's key.",
@@ -155,6 +157,11 @@ struct DecoderDataConfig {
     D2_FIELD(embeddings_in_tar,
              "Extension: take the embeddings from the shards themselves, as "
              "`<key>.img_emb.npy` and, for text conditioned unets, `<key>.text_emb.npy`.");
+    D2_FIELD(max_bad_fraction,
+             "Extension: share of a split's shards that may turn out absent, damaged or "
+             "unreachable in an epoch; they are left out with a warning, and more of them end the "
+             "run. With 1, only a split without one usable sample does.",
+             within(0, 1));
     f.check(count_braces(webdataset_base_url) == 1,
             "webdataset_base_url",
             "must contain {} exactly once, where the shard number goes, got \"" +

@@ -143,6 +143,13 @@ void Reader::read_scalar(const Json& json,
                      "path, got {}",
                      shown(json))});
   }
+  if (limits.fetched_ && is_remote(out) && !is_fetched(out)) {
+    findings_.unavailable.push_back(
+        {pointer,
+         fmt::format("shards come from files, http://, https:// and pipe:COMMAND; other places are "
+                     "not available yet: use \"pipe:\" and a command that writes the tar, got {}",
+                     shown(json))});
+  }
 }
 
 void Reader::read_scalar(const Json& json,

@@ -15,8 +15,12 @@
 namespace dalle2 {
 namespace {
 
-std::string base_name(const std::string& url) {
-  if (url.starts_with("pipe:")) return url;
+/// Transfers in a row that fail through all their attempts before the network counts as lost.
+constexpr int64_t kMostUnreachable = 3;
+
+std::string base_name(const std::string& address) {
+  if (address.starts_with("pipe:")) return address;
+  const std::string url = public_url(address);
   const size_t slash = url.rfind('/');
   return slash == std::string::npos ? url : url.substr(slash + 1);
 }
@@ -110,7 +114,7 @@ void DecoderDataset::Embeddings::open(const std::optional<std::string>& url,
         with_commas(folder->file_count()),
         folder->paths().begin()->first,
         folder->paths().rbegin()->first,
-        options.urls.front());
+        public_url(options.urls.front()));
   }
 }
 
@@ -168,7 +172,9 @@ bool DecoderDataset::Embeddings::take(GroupedSample& sample,
 }
 
 DecoderDataset::DecoderDataset(const DecoderDataConfig& config, const LoaderOptions& options)
-    : options_(options), index_width_(config.index_width) {
+    : options_(options),
+      index_width_(config.index_width),
+      max_bad_fraction_(config.max_bad_fraction) {
   if (options_.urls.empty()) {
     throw DataError("the split \"{}\" has no shards.\n  Make more shards, or change /data/splits.",
                     options_.split);
@@ -189,6 +195,9 @@ DecoderDataset::DecoderDataset(const DecoderDataConfig& config, const LoaderOpti
 void DecoderDataset::start_epoch(int64_t epoch) {
   reader_.reset();
   shards_opened_ = 0;
+  bad_shards_ = 0;
+  unreachable_in_a_row_ = 0;
+  cancelled_ = false;
   opened_since_candidate_ = 0;
   // Ranks read shards of their own, so their orders are drawn apart, too.
   draws_of_shards_.emplace(
@@ -208,14 +217,15 @@ bool DecoderDataset::open_embeddings(Embeddings& embeddings,
   if (!embeddings.folder) return true;
   const int64_t shard = shard_number(url);
   if (!embeddings.folder->has(shard)) {
-    drops.add(drop::kShardWithoutEmbeddings,
-              fmt::format("{}: no file for it in {}", url, embeddings.folder->folder()));
+    drops.add(
+        drop::kShardWithoutEmbeddings,
+        fmt::format("{}: no file for it in {}", public_url(url), embeddings.folder->folder()));
     return false;
   }
   try {
     embeddings.rows = embeddings.folder->load(shard);
   } catch (const DataError& error) {
-    drops.add(drop::kShardWithoutEmbeddings, fmt::format("{}: {}", url, error.what()));
+    drops.add(drop::kShardWithoutEmbeddings, fmt::format("{}: {}", public_url(url), error.what()));
     return false;
   }
   return embeddings.check_shape(
@@ -241,16 +251,60 @@ bool DecoderDataset::open_next_shard(DropLog& drops) {
     shard_name_ = base_name(url);
     if (!open_embeddings(image_, url, drops) || !open_embeddings(text_, url, drops)) continue;
     try {
-      reader_ = open_shard(url, [this](const std::string& text) {
+      const auto warn = [this](const std::string& text) {
         member_warnings_.add(drop::kRepeatedMember, fmt::format("{}: {}", shard_name_, text));
-      });
+      };
+      reader_ = open_shard(url, warn, http_options());
       return true;
+    } catch (const NetworkError& error) {
+      lose_unreachable(error, drops);
     } catch (const DataError& error) {
       std::error_code ignored;
       const bool absent = is_local_url(url) && !std::filesystem::exists(local_path(url), ignored);
-      drops.add(absent ? drop::kAbsentShard : drop::kDamagedShard, error.what());
+      lose_shard(absent ? drop::kAbsentShard : drop::kDamagedShard, error.what(), drops);
     }
   }
+}
+
+/// After a transfer that failed through all its attempts, the next ones are given up sooner.
+HttpOptions DecoderDataset::http_options() const {
+  HttpOptions http;
+  if (unreachable_in_a_row_ > 0) http.attempts = 2;
+  http.cancelled = [this] { return cancelled_.load(); };
+  return http;
+}
+
+void DecoderDataset::lose_shard(const char* reason, const std::string& text, DropLog& drops) {
+  drops.add(reason, text);
+  ++bad_shards_;
+  const int64_t shards =
+      std::max(static_cast<int64_t>(options_.urls.size()), options_.resample ? shards_opened_ : 0);
+  if (static_cast<double>(bad_shards_) > max_bad_fraction_ * static_cast<double>(shards)) {
+    throw DataError(
+        "{}: {} of {} shards cannot be read, more than /data/max_bad_fraction {:g} allows; the "
+        "last: {}\n"
+        "  Mend or replace the shards, or allow more.",
+        options_.split,
+        with_commas(bad_shards_),
+        with_commas(shards),
+        max_bad_fraction_,
+        text);
+  }
+}
+
+/// Called while `error` is handled.
+void DecoderDataset::lose_unreachable(const NetworkError& error, DropLog& drops) {
+  if (cancelled_) throw;
+  const auto* refused = dynamic_cast<const HttpStatusError*>(&error);
+  if (refused != nullptr) {
+    unreachable_in_a_row_ = 0;  // somebody answers
+    const bool absent = refused->status() == 404 || refused->status() == 410;
+    return lose_shard(absent ? drop::kAbsentShard : drop::kUnreachableShard, error.what(), drops);
+  }
+  ++unreachable_in_a_row_;
+  const bool all = unreachable_in_a_row_ == static_cast<int64_t>(options_.urls.size());
+  if (unreachable_in_a_row_ >= kMostUnreachable || (all && !options_.may_be_empty)) throw;
+  lose_shard(drop::kUnreachableShard, error.what(), drops);
 }
 
 bool DecoderDataset::take_caption(GroupedSample& sample, Candidate& candidate, DropLog& drops) {
@@ -311,14 +365,18 @@ bool DecoderDataset::next(Candidate& candidate) {
         reader_.reset();
         continue;
       }
-    } catch (const DataError& error) {
-      drops.add(drop::kDamagedShard, error.what());
+    } catch (const NetworkError& error) {
       reader_.reset();
+      lose_unreachable(error, drops);
+      continue;
+    } catch (const DataError& error) {
+      reader_.reset();
+      lose_shard(drop::kDamagedShard, error.what(), drops);
       continue;
     }
     found = take(*sample, candidate, drops);
   }
-  if (found) opened_since_candidate_ = 0;
+  if (found) opened_since_candidate_ = unreachable_in_a_row_ = 0;
   candidate.dropped_before = std::move(drops);
   return found;
 }

@@ -3,12 +3,14 @@
 // from.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "config/data_config.h"
 #include "data/drop_log.h"
 #include "data/embeddings.h"
@@ -41,7 +43,12 @@ class DecoderDataset {
   void start_epoch(int64_t epoch);
   /// @return false at the end of the epoch; `candidate.dropped_before` then holds the last drops.
   /// Resampling ends only if it finds nothing at all
+  /// @throws DataError (more than max_bad_fraction of the shards cannot be read), NetworkError
+  /// (shard after shard is out of reach: what is lost is the network, not a shard)
   bool next(Candidate& candidate);
+  /// Ends a next() that waits for the network, from any thread, by a NetworkError; until
+  /// start_epoch().
+  void cancel() { cancelled_ = true; }
 
  private:
   /// Image or text embeddings: where they come from, and those of the open shard.
@@ -66,18 +73,25 @@ class DecoderDataset {
   };
 
   bool open_next_shard(DropLog& drops);
+  HttpOptions http_options() const;
+  void lose_shard(const char* reason, const std::string& text, DropLog& drops);
+  void lose_unreachable(const NetworkError& error, DropLog& drops);
   bool open_embeddings(Embeddings& embeddings, const std::string& url, DropLog& drops);
   bool take(GroupedSample& sample, Candidate& candidate, DropLog& drops);
   bool take_caption(GroupedSample& sample, Candidate& candidate, DropLog& drops);
 
   LoaderOptions options_;
   int64_t index_width_;
+  double max_bad_fraction_;
   Embeddings image_{"image", "img_emb.npy", drop::kNoImageEmbedding, drop::kZeroImageEmbedding};
   Embeddings text_{"text", "text_emb.npy", drop::kNoTextEmbedding, drop::kZeroTextEmbedding};
 
   std::vector<size_t> order_;  // of the urls in this epoch
   std::optional<SampleRandom> draws_of_shards_;
   int64_t shards_opened_ = 0, opened_since_candidate_ = 0;
+  int64_t bad_shards_ = 0;            // of this epoch
+  int64_t unreachable_in_a_row_ = 0;  // since the last sample
+  std::atomic<bool> cancelled_ = false;
   std::string shard_name_;
   DropLog member_warnings_;  // of the open shard, told with the next sample
   std::unique_ptr<SampleReader> reader_;

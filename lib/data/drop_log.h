@@ -16,6 +16,7 @@ using DropCounts = std::map<std::string, int64_t>;
 namespace drop {
 inline constexpr const char* kAbsentShard = "absent shard";
 inline constexpr const char* kDamagedShard = "damaged shard";
+inline constexpr const char* kUnreachableShard = "unreachable shard";
 inline constexpr const char* kShardWithoutEmbeddings = "shard without embeddings";
 inline constexpr const char* kNoPicture = "no picture";
 inline constexpr const char* kBrokenPicture = "broken picture";

@@ -113,6 +113,7 @@ void DecoderLoader::State::stop() {
     const std::lock_guard lock(mutex);
     stopping = true;
   }
+  dataset.cancel();
   changed.notify_all();
   for (std::thread& thread : threads) thread.join();
   threads.clear();
@@ -324,7 +325,7 @@ std::optional<Batch> DecoderLoader::State::finish() {
         "  `dalle2-train shards check` tells what is wrong with the shards and their embeddings.",
         options.split,
         options.urls.size(),
-        options.urls.front(),
+        public_url(options.urls.front()),
         describe_drops(epoch_dropped));
     if (!options.may_be_empty) throw DataError("{}", message);
     log_warning("data", "{}", message);

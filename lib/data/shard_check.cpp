@@ -169,7 +169,7 @@ Findings check_shard(const std::string& url,
                      int64_t index_width) {
   Findings findings;
   ShardCheck& check = findings.check;
-  check.url = url;
+  check.url = public_url(url);
   EmbeddingChecker images(image, index_width, check, check.image, findings.image_shapes);
   EmbeddingChecker texts(text, index_width, check, check.text, findings.text_shapes);
   try {
@@ -187,6 +187,8 @@ Findings check_shard(const std::string& url,
       if (picture && image_embedding && text_embedding) ++check.usable;
     }
   } catch (const DataError& error) {
+    check.fault = error.what();
+  } catch (const NetworkError& error) {
     check.fault = error.what();
   }
   return findings;

@@ -5,14 +5,14 @@
 #include <memory>
 #include <string>
 
+#include "io/url_source.h"
 #include "io/webdataset.h"
 
 namespace dalle2 {
 
-/// The samples of the shard at an url: a path, `file:PATH`, or `pipe:COMMAND`, whose output is the
-/// tar and whose failure is a DataError at the end of it (status 141, a closed pipe, is none).
-/// @throws DataError (no such file, no such command), ConfigError for urls that are not available
-/// yet
-std::unique_ptr<SampleReader> open_shard(const std::string& url, MemberWarning warn = {});
+/// The samples of the shard at an url that open_source() knows. @throws what that throws
+std::unique_ptr<SampleReader> open_shard(const std::string& url,
+                                         MemberWarning warn = {},
+                                         const HttpOptions& http = {});
 
 }  // namespace dalle2

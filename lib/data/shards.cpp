@@ -213,19 +213,8 @@ std::string shard_url(const std::string& base, int64_t shard, int64_t shard_widt
   return parse_template(base, shard_width).with(shard);
 }
 
-bool is_local_url(const std::string& url) {
-  if (url.starts_with("file:")) return true;
-  if (url.starts_with("pipe:")) return false;
-  return url.find("://") == std::string::npos;
-}
-
-std::string local_path(const std::string& url) {
-  if (url.starts_with("file://")) return url.substr(7);
-  if (url.starts_with("file:")) return url.substr(5);
-  return url;
-}
-
-int64_t shard_number(const std::string& url) {
+int64_t shard_number(const std::string& address) {
+  const std::string url = public_url(address);  // a query may hold slashes
   const size_t slash = url.rfind('/');
   const size_t begin = slash == std::string::npos ? 0 : slash + 1;
   const std::string digits = url.substr(begin, url.find('.', begin) - begin);

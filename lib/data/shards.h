@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "config/data_config.h"
+#include "io/url_source.h"
 
 namespace dalle2 {
 
@@ -46,11 +47,8 @@ std::vector<std::string> shard_urls(const DecoderDataConfig& config,
 /// unset variable
 std::vector<std::string> expand_urls(const std::string& text);
 
-/// True for a path or a `file:` url.
-bool is_local_url(const std::string& url);
-/// The path of a local url: without `file:` or `file://`.
-std::string local_path(const std::string& url);
-/// Shard number of an url: the last path part up to its first dot. @return -1 if that is no number
-int64_t shard_number(const std::string& url);
+/// Shard number of an url: the last path part, without a query, up to its first dot.
+/// @return -1 if that is no number
+int64_t shard_number(const std::string& address);
 
 }  // namespace dalle2

@@ -167,9 +167,13 @@ TEST_CASE("what has not landed yet is refused by name") {
                    R"("save_best_to": "b"})"},
                   {R"(/tracker/save/save_to: "huggingface" is not available yet: the )"
                    R"(Hugging Face hub is a later part; use "local")"});
-  expect_problems({"/data/webdataset_base_url=http://h/{}.tar"},
-                  {"/data/webdataset_base_url: remote data is not available yet: copy it "
-                   R"(here and give a local path, got "http://h/{}.tar")"});
+  expect_problems({"/data/webdataset_base_url=s3://b/{}.tar"},
+                  {"/data/webdataset_base_url: shards come from files, http://, https:// and "
+                   "pipe:COMMAND; other places are not available yet: use \"pipe:\" and a command "
+                   R"(that writes the tar, got "s3://b/{}.tar")"});
+  for (const char* url : {"http://h/{}.tar", "https://h/{}.tar", "pipe:cat {}.tar", "file:{}.tar"}) {
+    CHECK_NOTHROW(read_with({std::string("/data/webdataset_base_url=") + url}));
+  }
   expect_problems({"/data/text_embeddings_url=s3://t",
                    "/decoder/unets/0/cond_on_text_encodings=true",
                    "/decoder/unets/0/text_embed_dim=8"},

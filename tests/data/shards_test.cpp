@@ -119,6 +119,7 @@ TEST_CASE("url texts expand as webdataset expands them") {
 TEST_CASE("a shard's number is read from its file name") {
   CHECK(shard_number("/a.b/00012.tar.gz") == 12);
   CHECK(shard_number("pipe:s3cmd get s3://bucket/00007.tar -") == 7);
+  CHECK(shard_number("https://host/00007.tar?sig=a/8.b") == 7);
   CHECK(shard_number("/a/img_12.tar") == -1);
   CHECK(shard_number("/a/.tar") == -1);
 }

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+
+namespace dalle2 {
+
+/// An url as it may be shown: without user, password, query and fragment, which can hold secrets.
+std::string public_url(const std::string& url);
+
+}  // namespace dalle2

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: MIT
+#include "net/http_stream.h"
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <string>
+
+#include "net/url.h"
+#include "support/captured_log.h"
+#include "support/loopback_server.h"
+
+using namespace dalle2;
+using namespace dalle2::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+/// Bytes that differ from place to place.
+std::string pattern(size_t size) {
+  std::string text(size, '\0');
+  for (size_t i = 0; i < size; ++i) text[i] = static_cast<char>((i * 2654435761U) >> 13);
+  return text;
+}
+
+HttpOptions quick(double stall_seconds = 0.4) {
+  HttpOptions options;
+  options.stall_seconds = stall_seconds;
+  return options;
+}
+
+std::string read_all(HttpStream& stream, size_t piece = 1000) {
+  std::string text, buffer(piece, '\0');
+  while (const size_t size = stream.read(buffer.data(), piece)) text.append(buffer, 0, size);
+  return text;
+}
+
+std::string get(const std::string& url, const HttpOptions& options = quick()) {
+  HttpStream stream(url, options);
+  return read_all(stream);
+}
+
+std::string error_of(const std::string& url, const HttpOptions& options = quick()) {
+  try {
+    get(url, options);
+  } catch (const NetworkError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+double seconds_of(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+TEST_CASE("a file comes whole, in pieces of any size, and over one connection") {
+  const std::string file = pattern(700'001);
+  LoopbackServer server([&](const HttpRequest& request) { return ranged_reply(request, file); });
+  for (const size_t piece : {size_t{1} << 20, size_t{4099}}) {
+    HttpStream stream(server.url("/a.tar"), quick());
+    CHECK(read_all(stream, piece) == file);
+    char byte = 0;
+    CHECK(stream.read(&byte, 1) == 0);
+  }
+  CHECK(server.connections() == 1);
+  LoopbackServer empty([](const HttpRequest&) { return http_reply(200, ""); });
+  CHECK(get(empty.url("/a")).empty());
+}
+
+TEST_CASE("a cut connection is taken up again at the byte reached") {
+  const std::string file = pattern(300'000);
+  LoopbackServer server([&](const HttpRequest& request) {
+    const HttpReply reply = ranged_reply(request, file);
+    return request.number <= 3 ? cut_after(reply, 70'000) : reply;
+  });
+  CapturedLog log;
+  CHECK(get(server.url("/a.tar")) == file);
+  CHECK(server.requests("/a.tar") == 4);
+  CHECK(log.count("at byte 210000; attempt") == 1);
+}
+
+TEST_CASE("a server without ranges starts again, and what was delivered is passed over") {
+  const std::string file = pattern(300'000);
+  LoopbackServer server([&](const HttpRequest& request) {
+    const HttpReply reply = http_reply(200, file);
+    return request.number <= 2 ? cut_after(reply, 100'000U * request.number) : reply;
+  });
+  CapturedLog log;
+  CHECK(get(server.url("/a.tar")) == file);
+  CHECK(server.requests("/a.tar") == 3);
+}
+
+TEST_CASE("a file that changes between two attempts is an error") {
+  const std::string file = pattern(100'000);
+  CapturedLog log;
+  LoopbackServer other_tag([&](const HttpRequest& request) {
+    if (request.number == 1) return cut_after(ranged_reply(request, file), 5000);
+    return http_reply(200, file, "ETag: \"2\"\r\n");
+  });
+  CHECK_THAT(error_of(other_tag.url("/a")), Contains("the file has changed at byte 5000"));
+  LoopbackServer shorter([&](const HttpRequest& request) {
+    if (request.number == 1) return cut_after(http_reply(200, file), 5000);
+    return http_reply(200, file.substr(1));
+  });
+  CHECK_THAT(error_of(shorter.url("/a")), Contains("the file has changed at byte 5000"));
+  LoopbackServer other_range([&](const HttpRequest& request) {
+    if (request.number == 1) return cut_after(ranged_reply(request, file), 5000);
+    return http_reply(206, file.substr(1), "Content-Range: bytes 1-99999/100000\r\n");
+  });
+  CHECK_THAT(error_of(other_range.url("/a")), Contains("another range than \"bytes=5000-\""));
+}
+
+TEST_CASE("429 and 5xx are tried again, after the pause that the server asks for") {
+  const std::string file = pattern(1000);
+  CapturedLog log;
+  LoopbackServer server([&](const HttpRequest& request) {
+    if (request.number == 1) return http_reply(500, "an error page");
+    if (request.number == 2) return http_reply(429, "", "Retry-After: 1\r\n");
+    if (request.number == 3) return http_reply(503, "");
+    return ranged_reply(request, file);
+  });
+  std::string got;
+  CHECK(seconds_of([&] { got = get(server.url("/a"), quick(2)); }) > 1);
+  CHECK(got == file);
+  CHECK(log.count("status 429 at byte 0; attempt 3 in 1.0 s") == 1);
+}
+
+TEST_CASE("a status that stays is an error with the status, the public url and advice") {
+  CapturedLog log;
+  LoopbackServer server([](const HttpRequest& request) {
+    return http_reply(std::stoi(request.path.substr(1, 3)), "secret page");
+  });
+  for (const auto& [status, advice] :
+       {std::pair{403, "login or signature"}, std::pair{404, "no such file"}}) {
+    const std::string path = "/" + std::to_string(status) + ".tar";
+    const std::string url = server.url(path);
+    const std::string secret = "http://me:secret@" + url.substr(7) + "?sig=secret";
+    const std::string message = error_of(secret);
+    CHECK_THAT(message, Contains(url + ": the server answers with status") && Contains(advice));
+    CHECK_THAT(message, !Contains("secret"));
+    CHECK(server.requests(path + "?sig=secret") == 1);
+  }
+  HttpOptions options = quick();
+  options.attempts = 3;
+  try {
+    get(server.url("/500"), options);
+    CHECK(false);
+  } catch (const HttpStatusError& error) {
+    CHECK(error.status() == 500);
+    CHECK(error.code() == ExitCode::kNetwork);
+    CHECK_THAT(error.what(), Contains("after 3 attempts") && Contains("try again later"));
+  }
+  CHECK(server.requests("/500") == 3);
+  CHECK(log.count("secret") == 0);
+}
+
+TEST_CASE("an endless stall ends with an error within ten times the longest stall") {
+  const std::string file = pattern(100'000);
+  CapturedLog log;
+  LoopbackServer silent([](const HttpRequest&) { return HttpReply{"", false, true}; });
+  LoopbackServer dripping([&](const HttpRequest& request) {  // some bytes at each attempt
+    HttpReply reply = cut_after(ranged_reply(request, file), 10);
+    reply.hang = true;
+    return reply;
+  });
+  LoopbackServer waiting(
+      [](const HttpRequest&) { return http_reply(429, "", "Retry-After: 3600\r\n"); });
+  for (LoopbackServer* server : {&silent, &dripping, &waiting}) {
+    std::string message;
+    CHECK(seconds_of([&] { message = error_of(server->url("/a")); }) < 4);
+    CHECK_THAT(message, Contains("no byte for 0.4 seconds") || Contains("status 429"));
+  }
+}
+
+TEST_CASE("a stall is cut, and the next attempt goes on") {
+  const std::string file = pattern(100'000);
+  CapturedLog log;
+  LoopbackServer server([&](const HttpRequest& request) {
+    HttpReply reply = ranged_reply(request, file);
+    if (request.number == 1) {
+      reply = cut_after(reply, 50'000);
+      reply.hang = true;
+    }
+    return reply;
+  });
+  CHECK(get(server.url("/a")) == file);
+  CHECK(log.count("no byte for 0.4 seconds at byte 50000") == 1);
+}
+
+TEST_CASE("a port where nobody listens is an error that names it") {
+  CapturedLog log;
+  std::string url;
+  {
+    LoopbackServer gone([](const HttpRequest&) { return HttpReply{}; });
+    url = gone.url("/a.tar");
+  }
+  HttpOptions options = quick();
+  options.attempts = 2;
+  CHECK_THAT(error_of(url, options), Contains(url) && Contains("after 2 attempts"));
+  CHECK_THAT(error_of("http://[", options), Contains("http://["));
+}
+
+TEST_CASE("redirects are followed, and a loop of them is an error at once") {
+  const std::string file = pattern(5000);
+  LoopbackServer server([&](const HttpRequest& request) {
+    if (request.path == "/old") return http_reply(302, "moved", "Location: /new\r\n");
+    if (request.path == "/loop") return http_reply(302, "", "Location: /loop\r\n");
+    return ranged_reply(request, file);
+  });
+  CHECK(get(server.url("/old")) == file);
+  CHECK_THAT(error_of(server.url("/loop")), Contains("redirects"));
+}
+
+TEST_CASE("a waiting stream can be cancelled") {
+  LoopbackServer silent([](const HttpRequest&) { return HttpReply{"", false, true}; });
+  HttpOptions options = quick(30);
+  int asked = 0;
+  options.cancelled = [&] { return ++asked > 2; };
+  CHECK_THAT(error_of(silent.url("/a"), options), Contains("cancelled"));
+}
+
+TEST_CASE("the longest stall comes from DALLE2_NET_TIMEOUT") {
+  unsetenv("DALLE2_NET_TIMEOUT");
+  CHECK(net_timeout_seconds() == 60);
+  setenv("DALLE2_NET_TIMEOUT", "2.5", 1);
+  CHECK(net_timeout_seconds() == 2.5);
+  for (const char* wrong : {"0", "-1", "soon", "5s", "nan"}) {
+    setenv("DALLE2_NET_TIMEOUT", wrong, 1);
+    CHECK_THROWS_WITH(net_timeout_seconds(), Contains(wrong));
+  }
+  unsetenv("DALLE2_NET_TIMEOUT");
+}
+
+TEST_CASE("an url is shown without login and query") {
+  CHECK(public_url("https://u:p@h:1/a/b.tar?X-Amz-Signature=1#f") == "https://h:1/a/b.tar");
+  CHECK(public_url("http://h/a@b.tar") == "http://h/a@b.tar");
+  CHECK(public_url("http://u@h") == "http://h");
+  CHECK(public_url("shards/0.tar") == "shards/0.tar");
+}
