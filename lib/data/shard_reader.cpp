@@ -12,7 +12,7 @@ std::unique_ptr<SampleReader> open_shard(const std::string& url,
                                          MemberWarning warn,
                                          const HttpOptions& http) {
   const std::string origin = is_local_url(url) ? local_path(url) : public_url(url);
-  return std::make_unique<SampleReader>(open_source(url, http), origin, std::move(warn));
+  return std::make_unique<SampleReader>(open_source(url, {.http = http}), origin, std::move(warn));
 }
 
 }  // namespace dalle2

@@ -126,14 +126,26 @@ class Gunzip {
   z_stream stream_{};
 };
 
+/// To a place within the file.
+void seek(int descriptor, const std::string& path, uint64_t offset) {
+  const off_t size = lseek(descriptor, 0, SEEK_END);
+  if (size < 0)
+    throw DataError("{}: cannot be read from byte {}: {}", path, offset, errno_text(errno));
+  if (static_cast<uint64_t>(size) < offset) {
+    throw DataError("{}: the file ends at byte {}, before byte {}", path, size, offset);
+  }
+  lseek(descriptor, static_cast<off_t>(offset), SEEK_SET);
+}
+
 }  // namespace
 
-ByteSource file_source(const std::string& path) {
+ByteSource file_source(const std::string& path, uint64_t offset) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) {
     throw DataError("{}: cannot be opened: {}", path, errno_text(errno));
   }
   const std::shared_ptr<void> closer(nullptr, [descriptor](void*) { close(descriptor); });
+  if (offset > 0) seek(descriptor, path, offset);
   return [descriptor, closer, path](char* buffer, size_t capacity) {
     while (true) {
       const ssize_t got = read(descriptor, buffer, capacity);

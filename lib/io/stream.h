@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -12,8 +13,9 @@ namespace dalle2 {
 /// DataError
 using ByteSource = std::function<size_t(char* buffer, size_t capacity)>;
 
-/// The bytes of a file. @throws DataError (cannot be opened), here and when read
-ByteSource file_source(const std::string& path);
+/// The bytes of a file from `offset` on. @throws DataError (cannot be opened, ends before the
+/// offset), here and when read
+ByteSource file_source(const std::string& path, uint64_t offset = 0);
 
 /// The same bytes, inflated if they begin as gzip (one member or several). All that lies before a
 /// cut or damage is delivered before the error. @param origin names the stream in errors

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <memory>
@@ -20,8 +21,8 @@ constexpr int kClosedPipe = 128 + 13;
 /// The output of a shell command.
 class Pipe {
  public:
-  explicit Pipe(const std::string& command)
-      : command_(command), stream_(popen(command.c_str(), "re")) {
+  Pipe(const std::string& command, uint64_t offset)
+      : command_(command), to_skip_(offset), stream_(popen(command.c_str(), "re")) {
     if (stream_ == nullptr) {
       throw DataError("pipe:{}: the command cannot be started: {}", command, errno_text(errno));
     }
@@ -33,6 +34,18 @@ class Pipe {
   Pipe& operator=(const Pipe&) = delete;
 
   size_t read(char* buffer, size_t capacity) {
+    while (to_skip_ > 0) {
+      const size_t got = read_some(buffer, std::min<uint64_t>(capacity, to_skip_));
+      if (got == 0) {
+        throw DataError("pipe:{}: the output ends {} bytes before the offset", command_, to_skip_);
+      }
+      to_skip_ -= got;
+    }
+    return read_some(buffer, capacity);
+  }
+
+ private:
+  size_t read_some(char* buffer, size_t capacity) {
     if (stream_ == nullptr) return 0;
     ssize_t got = -1;
     do {
@@ -43,7 +56,6 @@ class Pipe {
     return static_cast<size_t>(got);
   }
 
- private:
   void close() {
     const int status = pclose(std::exchange(stream_, nullptr));
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -55,6 +67,7 @@ class Pipe {
   }
 
   std::string command_;
+  uint64_t to_skip_;
   FILE* stream_;
 };
 
@@ -72,13 +85,15 @@ std::string local_path(const std::string& url) {
   return url;
 }
 
-ByteSource open_source(const std::string& url, const HttpOptions& http) {
+ByteSource open_source(const std::string& url, const SourceOptions& options) {
   if (url.starts_with("pipe:")) {
-    auto pipe = std::make_shared<Pipe>(url.substr(5));
+    auto pipe = std::make_shared<Pipe>(url.substr(5), options.offset);
     return [pipe](char* buffer, size_t capacity) { return pipe->read(buffer, capacity); };
   }
   if (url.starts_with("http://") || url.starts_with("https://")) {
-    auto stream = std::make_shared<HttpStream>(url, http);
+    HttpOptions http = options.http;
+    http.offset = static_cast<int64_t>(options.offset);
+    auto stream = std::make_shared<HttpStream>(url, std::move(http));
     return [stream](char* buffer, size_t capacity) { return stream->read(buffer, capacity); };
   }
   if (!is_local_url(url)) {
@@ -88,7 +103,7 @@ ByteSource open_source(const std::string& url, const HttpOptions& http) {
         "-\".",
         public_url(url));
   }
-  return file_source(local_path(url));
+  return file_source(local_path(url), options.offset);
 }
 
 }  // namespace dalle2

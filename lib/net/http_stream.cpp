@@ -118,7 +118,9 @@ double net_timeout_seconds() {
 
 struct HttpStream::State {
   State(const std::string& address, HttpOptions given)
-      : url(address), shown(public_url(address)), options(std::move(given)) {}
+      : url(address), shown(public_url(address)), options(std::move(given)) {
+    received = received_at_failure = options.offset;
+  }
 
   size_t read(char* buffer, size_t capacity);
   void begin_attempt();
@@ -130,6 +132,7 @@ struct HttpStream::State {
   void check_cancelled() const;
   bool judge();
   size_t take_body(const char* data, size_t size);
+  std::string shorter() const;
 
   static size_t on_header(char* data, size_t, size_t size, void* self) {
     State& state = *static_cast<State*>(self);
@@ -146,9 +149,10 @@ struct HttpStream::State {
   std::shared_ptr<HttpSession> session;  // during an attempt
   std::string body;                      // received, not handed out yet
   size_t handed_out = 0;                 // of body
-  int64_t received = 0;                  // of the file, in body or before
+  int64_t received = 0;                  // position in the file behind what came
   bool finished = false;
-  std::string etag;              // of the first response
+  bool known = false;  // a response has told the next two
+  std::string etag;
   std::optional<int64_t> total;  // bytes of the file
 
   // Of the attempt:
@@ -233,8 +237,8 @@ void HttpStream::State::advance() {
 bool HttpStream::State::judge() {
   if (std::exchange(judged, true)) return accepted;
   if (response.status != 200 && response.status != 206) return false;
-  const bool first = received == 0 && etag.empty() && !total;
-  if (first) {
+  if (!known) {
+    known = true;
     etag = response.etag;
     total = response.total();
   } else if ((!etag.empty() && !response.etag.empty() && etag != response.etag) ||
@@ -261,12 +265,18 @@ size_t HttpStream::State::take_body(const char* data, size_t size) {
   return size;
 }
 
+std::string HttpStream::State::shorter() const {
+  if (received > options.offset) return "the file has become shorter";
+  return fmt::format("the file ends before byte {}", options.offset);
+}
+
 void HttpStream::State::finish_attempt(CURLcode result) {
   const long status = response.status;
   if (!fault.empty()) give_up(fault, 0);
   if (status == 416 && received > 0) {
-    // Nothing stood behind the last byte when the length was not told; else the file is another.
-    if (!total || *total != received) give_up("the file has become shorter", 0);
+    // Nothing stands behind the last byte that was asked for or came; else the file is another.
+    if (!total) total = response.range_total;
+    if (!total || *total != received) give_up(shorter(), 0);
     finished = true;
     return session.reset();
   }
@@ -280,7 +290,7 @@ void HttpStream::State::finish_attempt(CURLcode result) {
   }
   if (result != CURLE_OK) return fail_attempt(told, std::nullopt, 0);
   if (!judge()) give_up(fault, 0);
-  if (to_skip > 0) give_up("the file has become shorter", 0);
+  if (to_skip > 0) give_up(shorter(), 0);
   if (total && received < *total) {
     return fail_attempt(fmt::format("{} of {} bytes came", received, *total), std::nullopt, 0);
   }
@@ -324,7 +334,7 @@ void HttpStream::State::give_up(const std::string& reason, long status) const {
                   shown,
                   reason,
                   failures > 1 ? fmt::format(", after {} attempts", failures) : "",
-                  received);
+                  received - options.offset);
   if (status != 0) throw HttpStatusError(status, "{}.\n  {}.", text, advice(status));
   throw NetworkError(
       "{}.\n  Check the address and the network; DALLE2_NET_TIMEOUT is the longest stall in "

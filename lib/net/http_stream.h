@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -31,6 +32,7 @@ class HttpStatusError : public NetworkError {
 struct HttpOptions {
   double stall_seconds = net_timeout_seconds();
   int attempts = 8;                 ///< in a row without progress
+  int64_t offset = 0;               ///< byte of the file to begin at
   std::function<bool()> cancelled;  ///< asked while waiting; true ends the stream by an error
 };
 
@@ -38,7 +40,8 @@ struct HttpOptions {
 /// again after a growing pause (or the server's Retry-After), from the byte reached: by Range if
 /// the server knows it, else from the start, passing over what was delivered. Attempts and pauses
 /// without progress together last at most about four stall times. A file that changes between two
-/// attempts (ETag, size) is an error. Redirects are followed, certificates checked.
+/// attempts (ETag, size) is an error, and so is one that ends before the offset. Redirects are
+/// followed, certificates checked.
 class HttpStream {
  public:
   /// Connects at the first read.

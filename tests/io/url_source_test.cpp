@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "io/atomic_file.h"
 #include "io/tar.h"
+#include "support/captured_log.h"
 #include "support/loopback_server.h"
 #include "support/temp_dir.h"
 
@@ -33,6 +34,39 @@ TEST_CASE("paths, file urls, http urls and commands give the same bytes") {
        {path, "file:" + path, "file://" + path, server.url("/a.bin"), "pipe:cat " + path}) {
     CHECK(read_all(open_source(url)) == content);
   }
+}
+
+TEST_CASE("every source begins at the byte asked for") {
+  const TempDir folder;
+  const std::string path = folder / "a.bin";
+  std::string content(5000, 'x');
+  for (size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * 7 / 3);
+  write_file_atomically(path, content);
+  LoopbackServer server([&](const HttpRequest& request) {
+    if (request.path == "/plain.bin") return http_reply(200, content);
+    return ranged_reply(request, content);
+  });
+  for (const std::string& url :
+       {path, "file:" + path, server.url("/a.bin"), server.url("/plain.bin"), "pipe:cat " + path}) {
+    for (const size_t offset : {0, 1, 1234, 4999, 5000}) {
+      INFO(url << " from " << offset);
+      CHECK(read_all(open_source(url, {.offset = offset})) == content.substr(offset));
+    }
+    INFO(url);
+    CHECK_THROWS_WITH(read_all(open_source(url, {.offset = 5001})),
+                      Contains("ends") && Contains("before"));
+  }
+}
+
+TEST_CASE("a stream that begins late is taken up again where it was cut") {
+  const std::string content(100'000, 'y');
+  LoopbackServer server([&](const HttpRequest& request) {
+    const HttpReply reply = ranged_reply(request, content);
+    return request.number == 1 ? cut_after(reply, 3000) : reply;
+  });
+  CapturedLog log;
+  CHECK(read_all(open_source(server.url("/a"), {.offset = 60'000})) == content.substr(60'000));
+  CHECK(log.count("at byte 63000; attempt 2") == 1);
 }
 
 TEST_CASE("a command that fails is an error at its end, a closed pipe is none") {

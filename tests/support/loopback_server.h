@@ -50,7 +50,9 @@ inline HttpReply http_reply(int status, const std::string& body, const std::stri
 inline HttpReply ranged_reply(const HttpRequest& request, const std::string& body) {
   const size_t start = request.range_start();
   if (start == 0) return http_reply(200, body, "ETag: \"1\"\r\n");
-  if (start >= body.size()) return http_reply(416, "");
+  if (start >= body.size()) {
+    return http_reply(416, "", "Content-Range: bytes */" + std::to_string(body.size()) + "\r\n");
+  }
   return http_reply(206,
                     body.substr(start),
                     "ETag: \"1\"\r\nContent-Range: bytes " + std::to_string(start) + "-" +
