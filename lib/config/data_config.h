@@ -115,10 +115,16 @@ struct DecoderDataConfig {
   SplitConfig splits;  // required
   bool shuffle_train = true;
   bool resample_train = false;
+  std::optional<int64_t> shuffle_buffer;  // extension
   std::vector<TransformConfig> preprocessing = {TransformConfig{}};
   // Extensions
   bool embeddings_in_tar = false;  ///< take <key>.img_emb.npy / <key>.text_emb.npy from the shards
   double max_bad_fraction = 1;     ///< of a split's shards, more that cannot be read end the run
+
+  /// Samples that are mixed with each other in training.
+  int64_t training_shuffle_buffer() const {
+    return shuffle_buffer.value_or(shuffle_train || resample_train ? 1000 : 1);
+  }
 
   void fields(auto& f) {
     D2_REQUIRED(webdataset_base_url,
@@ -152,6 +158,11 @@ struct DecoderDataConfig {
     D2_FIELD(resample_train,
              "Draw training shards with replacement, without end; bound the epoch "
              "with `train.epoch_samples`. Excludes `shuffle_train`.");
+    D2_FIELD(shuffle_buffer,
+             "Extension: training samples held in memory, still packed, to be mixed with each "
+             "other; 1 leaves them as the shards hold them. Without it 1000 with `shuffle_train` "
+             "or `resample_train`, else 1.",
+             at_least(1));
     D2_FIELD(preprocessing,
              "Transforms of each picture, applied in the order of their keys (see below).");
     D2_FIELD(embeddings_in_tar,
@@ -174,6 +185,9 @@ struct DecoderDataConfig {
             "resample_train",
             "Cannot both resample and shuffle: set shuffle_train (default true) or "
             "resample_train to false");
+    f.check(shuffle_buffer.value_or(1) == 1 || shuffle_train || resample_train,
+            "shuffle_buffer",
+            "mixes samples only with shuffle_train or resample_train, and both are false");
   }
 };
 

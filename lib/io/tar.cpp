@@ -46,6 +46,8 @@ struct TarReader::State {
   archive* handle = nullptr;
   ByteSource source;
   uint64_t packed_bytes = 0;  // that came from the file
+  uint64_t first_byte = 0;    // where in the tar the stream begins
+  std::string magic;          // the first two bytes of the file
   std::string origin;
   TarLimits limits;
   std::string block = std::string(kBlockBytes, '\0');
@@ -89,7 +91,8 @@ struct TarReader::State {
     throw DataError("{}: damaged or truncated tar: {} (at byte {} of the unpacked tar, {})",
                     origin,
                     reason,
-                    std::max<int64_t>(archive_read_header_position(handle), 0),
+                    first_byte + static_cast<uint64_t>(
+                                     std::max<int64_t>(archive_read_header_position(handle), 0)),
                     last_name.empty() ? std::string("before the first whole member")
                                       : "after the member " + last_name);
   }
@@ -158,19 +161,32 @@ struct TarReader::State {
 TarReader::TarReader(const std::string& path, TarLimits limits)
     : TarReader(file_source(path), path, limits) {}
 
-TarReader::TarReader(ByteSource source, const std::string& origin, TarLimits limits)
+TarReader::TarReader(ByteSource source,
+                     const std::string& origin,
+                     TarLimits limits,
+                     uint64_t first_byte)
     : state_(std::make_unique<State>()) {
   State* const state = state_.get();
   const auto counted = [state, inner = std::move(source)](char* buffer, size_t capacity) {
     const size_t got = inner(buffer, capacity);
     state->packed_bytes += got;
+    if (state->magic.size() < 2) state->magic.append(buffer, std::min<size_t>(got, 2));
     return got;
   };
   // libarchive's own gzip filter loses up to 64 KiB of whole members before a cut.
   state_->source = gunzip_source(counted, origin);
   state_->origin = origin;
   state_->limits = limits;
+  state_->first_byte = first_byte;
   state_->open_stream();
+}
+
+std::optional<uint64_t> TarReader::member_offset() const {
+  const bool packed = state_->magic.starts_with("\x1f\x8b") ||
+                      archive_filter_code(state_->handle, 0) != ARCHIVE_FILTER_NONE;
+  const int64_t header = archive_read_header_position(state_->handle);
+  if (packed || header < 0) return std::nullopt;
+  return state_->first_byte + static_cast<uint64_t>(header);
 }
 
 TarReader::~TarReader() = default;

@@ -58,7 +58,7 @@ ExitCode DecoderRun::run() {
 void DecoderRun::train_epoch() {
   log_info("train", "Starting epoch {}", position_.epoch);
   const auto loader = data_.loader("train", config_.data.batch_size, /*in_order=*/false);
-  loader->start_epoch(position_.epoch, position_.loader_position);
+  loader->start_epoch(position_.epoch, position_.loader);
   Timer timer;
   for (auto group = next_group(*loader); !group.empty(); group = next_group(*loader)) {
     const int64_t sample_before = position_.sample;
@@ -80,8 +80,8 @@ void DecoderRun::train_epoch() {
   finite_losses();
   samples_per_epoch_ = position_.sample;
   position_.next_task = "val";
-  position_.sample = position_.loader_position = position_.iteration = 0;
-  position_.samples_at_last_save = 0;
+  position_.sample = position_.iteration = position_.samples_at_last_save = 0;
+  position_.loader = {};
 }
 
 /// The batches of the next update: /train/grad_accum_every of them, fewer at the end of the epoch.
@@ -127,7 +127,7 @@ bool DecoderRun::train_group(const std::vector<Batch>& group) {
   }
   position_.sample = sample;
   position_.samples_seen += total;
-  position_.loader_position = group.back().position;
+  position_.loader = group.back().position;
   return true;
 }
 

@@ -23,7 +23,7 @@ struct DecoderPosition {
   int64_t sample = 0;                     ///< samples of this epoch, over all ranks
   int64_t samples_seen = 0;               ///< samples of the whole run
   int64_t samples_at_last_save = 0;       ///< of this epoch
-  int64_t loader_position = 0;            ///< samples this rank's loader has passed in the epoch
+  LoaderPosition loader;                  ///< what of the epoch was consumed
   int64_t iteration = 0;                  ///< batches of this epoch
   std::vector<double> validation_losses;  ///< one an epoch, averaged over the trained unets
 };

@@ -13,6 +13,7 @@
 #include "checkpoint/value_json.h"
 #include "run/decoder_model.h"
 #include "run/decoder_run.h"
+#include "run/loader_state.h"
 
 namespace dalle2 {
 namespace {
@@ -80,7 +81,7 @@ DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, bool quiet)
     : loaded_(loaded),
       config_(loaded.config),
       device_(choose_device(config_.train.device, "/train/device", /*allow_fallback=*/true)),
-      data_(config_, loaded.plan, RankInfo{}),
+      data_(config_, loaded.plan, RankInfo{}, device_),
       tracker_(config_.tracker, decoder_placeholders(), /*dummy=*/false),
       progress_({.quiet = quiet, .terminal = log_is_terminal()}) {
   Decoder decoder = make_decoder(loaded_);
@@ -149,7 +150,8 @@ void DecoderRun::recall() {
   }
   // A checkpoint of the reference does not say where its loader stood; its sample count is next
   // best.
-  position_.loader_position = position_.samples_at_last_save = position_.sample;
+  position_.loader = LoaderPosition::after_samples(position_.sample);
+  position_.samples_at_last_save = position_.sample;
   if (const std::optional<Cursor> own = root.find(kOwnState)) recall_own_state(*own);
   const std::vector<double>& losses = position_.validation_losses;
   log_info(
@@ -166,7 +168,7 @@ void DecoderRun::recall() {
 }
 
 void DecoderRun::recall_own_state(const Cursor& own) {
-  position_.loader_position = own.at("loader_position").as_int();
+  position_.loader = loader_position_of(own.at("loader_position"));
   position_.iteration = own.at("iteration").as_int();
   position_.samples_at_last_save = own.at("samples_at_last_save").as_int();
   samples_per_epoch_ = own.at("samples_per_epoch").as_int();
@@ -196,7 +198,8 @@ void DecoderRun::save(const std::string& next_task, bool is_best) {
   };
   Dict own;
   own.set("version", program_version());
-  own.set("loader_position", next_task == "train" ? position_.loader_position : 0);
+  own.set("loader_position",
+          value_of(next_task == "train" ? position_.loader : LoaderPosition{}));
   own.set("iteration", next_task == "train" ? position_.iteration : 0);
   own.set("samples_at_last_save", next_task == "train" ? position_.samples_at_last_save : 0);
   own.set("samples_per_epoch", samples_per_epoch_);

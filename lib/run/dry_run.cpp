@@ -73,7 +73,7 @@ uint64_t estimate_peak_memory(Decoder decoder,
 void dry_run(const LoadedDecoderConfig& loaded) {
   const TrainDecoderConfig& config = loaded.config;
   const Tracker checks_the_paths(config.tracker, decoder_placeholders(), /*dummy=*/false);
-  const DecoderData data(config, loaded.plan, RankInfo{});
+  const DecoderData data(config, loaded.plan, RankInfo{}, at::kCPU);
   Decoder decoder(loaded.plan);
 
   const ParameterCount all = count_parameters(*decoder);
