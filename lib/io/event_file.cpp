@@ -21,6 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// protozero (headers only) writes the messages: Google's library would want a code generator in the
+// build and a shared library for these few.
 // Field numbers of tensorflow/core/util/event.proto and framework/{summary,tensor,types}.proto.
 enum class EventField : protozero::pbf_tag_type {
   kWallTime = 1,
