@@ -2,12 +2,13 @@
 #include "tracker/run_log.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <unordered_map>
 
-#include "io/atomic_file.h"
+#include "base/error.h"
 
 namespace dalle2 {
 namespace {
@@ -60,20 +61,27 @@ class LogReader {
       logged.pictures.push_back({entry["path"].get<std::string>(),
                                  has_caption ? entry["caption"].get<std::string>() : ""});
     }
-    std::erase_if(log_.pictures, [&](const LoggedPictures& earlier) {
-      return earlier.section == section && earlier.step >= step;
-    });
+    const auto [last, is_new] = last_pictures_.emplace(section, step);
+    if (!is_new && last->second >= step) {
+      std::erase_if(log_.pictures, [&](const LoggedPictures& earlier) {
+        return earlier.section == section && earlier.step >= step;
+      });
+    }
+    last->second = step;
     log_.pictures.push_back(std::move(logged));
   }
 
   RunLog log_;
-  std::unordered_map<std::string, size_t> index_;  // of a series by its name
+  std::unordered_map<std::string, size_t> index_;           // of a series by its name
+  std::unordered_map<std::string, int64_t> last_pictures_;  // step by section
 };
 
 }  // namespace
 
 RunLog read_run_log(const std::string& path) {
-  std::istringstream lines(read_file(path));
+  errno = 0;
+  std::ifstream lines(path, std::ios::binary);
+  if (!lines) throw DataError("{}: cannot be read: {}", path, errno_text(errno));
   LogReader reader;
   for (std::string line; std::getline(lines, line);) {
     if (!line.empty()) reader.add(line);

@@ -47,7 +47,7 @@ class TensorboardLogger : public Logger {
     std::string captions;
     for (size_t i = 0; i < images.size(); ++i) {
       summary.add_image(fmt::format("{}/{}", section, i), images[i].png);
-      if (!images[i].caption.empty()) captions += fmt::format("{}. {}\n", i, images[i].caption);
+      if (!images[i].caption.empty()) captions += fmt::format("- {}: {}\n", i, images[i].caption);
     }
     if (!captions.empty()) summary.add_text(section + "/captions", captions);
     write(summary, step);

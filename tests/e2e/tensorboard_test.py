@@ -78,7 +78,7 @@ class Tensorboard(EndToEnd):
                 self.assertAlmostEqual(found, value, delta=1e-6 * max(1, abs(value)), msg=name)
         for section in ("Train Samples", "Test Samples"):
             self.assertTrue(all(size == [38, 20] for _, *size in read["images"][section + "/0"]))
-            prefix = "0. " + section.split()[0] + ": "
+            prefix = "- 0: " + section.split()[0] + ": "
             self.assertTrue(all(text.startswith(prefix) for text in read["texts"][section + "/captions"]))
 
 

@@ -192,6 +192,8 @@ TEST_CASE("a folder that is none, or of no run, is refused with what is expected
                                     "/tracker/data_path of its config"));
   CHECK_THROWS_WITH(make_report(folder.path(), {}),
                     Contains(": holds no log.jsonl, which every run writes from its start"));
+  CHECK_THROWS_WITH(read_run_log(folder / "absent"),
+                    Catch::EndsWith("absent: cannot be read: No such file or directory"));
   std::ofstream(folder / "file") << "x";
   CHECK_THROWS_WITH(make_report(folder / "file", {}), Contains("file: is no folder;"));
 }

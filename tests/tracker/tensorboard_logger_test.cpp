@@ -60,7 +60,7 @@ TEST_CASE("the tensorboard logger writes numbers, texts, pictures and captions a
   record.add_text("kind", "warm");
   pictures.add_image("Train Samples/0", png);
   pictures.add_image("Train Samples/1", png);
-  pictures.add_text("Train Samples/captions", "0. a cat\n");
+  pictures.add_text("Train Samples/captions", "- 0: a cat\n");
   CHECK_THAT(events,
              Contains(record.bytes()) && Contains(pictures.bytes()) && Contains("disk full"));
   CHECK(fs::exists("data/log.jsonl"));
