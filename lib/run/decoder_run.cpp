@@ -13,6 +13,7 @@
 #include "base/timer.h"
 #include "optim/random.h"
 #include "run/pictures.h"
+#include "run/step_record.h"
 
 namespace dalle2 {
 namespace {
@@ -85,12 +86,12 @@ void DecoderRun::train_epoch() {
 }
 
 /// The batches of the next update: /train/grad_accum_every of them, fewer at the end of the epoch.
-std::vector<Batch> DecoderRun::next_group(DecoderLoader& loader) const {
+std::vector<Batch> DecoderRun::next_group(DecoderLoader& loader) {
   std::vector<Batch> group;
   int64_t sample = position_.sample;
   while (static_cast<int64_t>(group.size()) < config_.train.grad_accum_every &&
          sample < config_.train.epoch_samples.value_or(INT64_MAX)) {
-    std::optional<Batch> batch = loader.next();
+    std::optional<Batch> batch = timed(&stage_times_, Stage::kData, [&] { return loader.next(); });
     if (!batch) break;
     sample += batch->size();
     group.push_back(std::move(*batch));
@@ -107,7 +108,8 @@ bool DecoderRun::train_group(const std::vector<Batch>& group) {
   int64_t sample = position_.sample;
   for (const Batch& batch : group) {
     if (sample > position_.sample && stop_asked()) return false;
-    const DecoderInputs inputs = to_inputs(batch, device_);
+    const DecoderInputs inputs =
+        timed(&stage_times_, Stage::kCopy, [&] { return to_inputs(batch, device_); });
     const double share = static_cast<double>(batch.size()) / static_cast<double>(total);
     for (const int64_t unet : trained_unets_) {
       // Addressed by the samples of the epoch so far, so a resumed epoch draws what it would have
@@ -125,6 +127,7 @@ bool DecoderRun::train_group(const std::vector<Batch>& group) {
     recent.push_back(losses[static_cast<size_t>(unet - 1)]);
     if (recent.size() > kLogEveryIterations) recent.pop_front();
   }
+  stage_times_.count_step();
   position_.sample = sample;
   position_.samples_seen += total;
   position_.loader = group.back().position;
@@ -178,6 +181,7 @@ void DecoderRun::log_training() {
   for (size_t i = 0; i < losses.size(); ++i) {
     record.emplace_back(fmt::format("Unet {} Training Loss", trained_unets_[i] - 1), losses[i]);
   }
+  append(record, step_record(stage_times_, device_));
   tracker_.log(record, trainer_->steps(trained_unets_.front()));
   progress_.update({.epoch = position_.epoch,
                     .epochs = config_.train.epochs,

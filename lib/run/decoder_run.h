@@ -51,7 +51,7 @@ class DecoderRun {
   void recall_own_state(const Cursor& own);
   void load_examples();
   void train_epoch();
-  std::vector<Batch> next_group(DecoderLoader& loader) const;
+  std::vector<Batch> next_group(DecoderLoader& loader);
   bool train_group(const std::vector<Batch>& group);
   void log_training();
   double average_loss(int64_t unet_number) const;
@@ -80,6 +80,7 @@ class DecoderRun {
   std::optional<double> validation_loss_;  // of this epoch, if it was validated in this process
   int64_t samples_per_epoch_ = 0;          // 0 until an epoch has been through
   double samples_per_second_ = 0;
+  StageTimes stage_times_;
   bool stopped_ = false;
   /// The last ten losses of each unet, on the device: reading them synchronises. A checkpoint has
   /// them, so that a resumed run logs what it would have logged.

@@ -83,7 +83,8 @@ DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, bool quiet)
       device_(choose_device(config_.train.device, "/train/device", /*allow_fallback=*/true)),
       data_(config_, loaded.plan, RankInfo{}, device_),
       tracker_(config_.tracker, decoder_placeholders(), /*dummy=*/false),
-      progress_({.quiet = quiet, .terminal = log_is_terminal()}) {
+      progress_({.quiet = quiet, .terminal = log_is_terminal()}),
+      stage_times_(device_) {
   Decoder decoder = make_decoder(loaded_);
   const ParameterCount all = count_parameters(*decoder);
   log_info("model", "Number of parameters: {} total; {} training", all.total, all.training);
@@ -92,6 +93,7 @@ DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, bool quiet)
     log_info("model", "Unet {} has {} total; {} training", unet - 1, own.total, own.training);
   }
   trainer_ = std::make_unique<DecoderTrainer>(decoder, config_.train, device_);
+  trainer_->set_stage_times(&stage_times_);
   for (int64_t unet = 1; unet <= trainer_->num_unets(); ++unet) {
     if (trainer_->is_trained(unet)) trained_unets_.push_back(unet);
   }
@@ -211,6 +213,7 @@ void DecoderRun::save(const std::string& next_task, bool is_best) {
       {"validation_losses", loss_list(position_.validation_losses)},
       {"samples_seen", position_.samples_seen},
       {kOwnState, own}};
+  stage_times_.begin(Stage::kSave);
   tracker_.save(
       {.is_best = is_best,
        .is_latest = true,
@@ -228,6 +231,7 @@ void DecoderRun::save(const std::string& next_task, bool is_best) {
            [&](const std::string& path) {
              write_pth(path, trainer_->model_state(with_metadata({}, tracker_.model_metadata())));
            }});
+  stage_times_.end(Stage::kSave);
 }
 
 }  // namespace dalle2

@@ -92,6 +92,7 @@ TEST_CASE("every member of every config struct is declared") {
   CHECK(declared<TrackerConfig>() == count_members<TrackerConfig>());
   CHECK(declared<ConsoleLogConfig>() == count_members<ConsoleLogConfig>());
   CHECK(declared<WandbLogConfig>() == count_members<WandbLogConfig>());
+  CHECK(declared<TensorboardLogConfig>() == count_members<TensorboardLogConfig>());
   CHECK(declared<LocalLoadConfig>() == count_members<LocalLoadConfig>());
   CHECK(declared<UrlLoadConfig>() == count_members<UrlLoadConfig>());
   CHECK(declared<WandbLoadConfig>() == count_members<WandbLoadConfig>());

@@ -143,17 +143,21 @@ TEST_CASE("an unknown key far from any known one is a warning, with --strict an 
 }
 
 TEST_CASE("options without effect are warned of") {
-  const LoadedDecoderConfig loaded = read_with({"/decoder/clip_denoised=false",
-                                                "/decoder/unets/0/attend_at_middle=false",
-                                                "/tracker/save/save_latest=false",
-                                                "/data/shuffle_train=false",
-                                                "/data/resample_train=true"});
+  const LoadedDecoderConfig loaded =
+      read_with({"/decoder/clip_denoised=false",
+                 "/decoder/unets/0/attend_at_middle=false",
+                 R"(/tracker/log={"log_type": "tensorboard", "resume": true})",
+                 "/tracker/save/save_latest=false",
+                 "/data/shuffle_train=false",
+                 "/data/resample_train=true"});
   CHECK(
       loaded.warnings ==
       std::vector<std::string>{
           "/decoder/unets/0/attend_at_middle: has no effect, as in the reference: the middle "
           "always attends",
           "/decoder/clip_denoised: has no effect, as in the reference",
+          "/tracker/log/resume: has no effect: each start adds a file, and TensorBoard shows them "
+          "as one run",
           "/tracker/save/save_latest: has no effect, as in the reference: set save_latest_to to "
           "null instead",
           "/train/epoch_samples: resample_train draws without end, so the first epoch never ends: "

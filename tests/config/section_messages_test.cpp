@@ -44,7 +44,9 @@ TEST_CASE("the rules of the data section are enforced") {
 TEST_CASE("the rules of the tracker section are enforced") {
   expect_problems({"/tracker/log/log_type=wandbb"},
                   {"/tracker/log/log_type: Unknown logger type: wandbb. Must be one of "
-                   R"(['console', 'wandb']; did you mean "wandb"?)"});
+                   R"(['console', 'wandb', 'tensorboard']; did you mean "wandb"?)"});
+  expect_problems({R"(/tracker/log={"log_type": "tensorboard", "log_dir": ""})"},
+                  {"/tracker/log/log_dir: must not be empty"});
   expect_problems({"/tracker/log/log_type=custom"},
                   {"/tracker/log/log_type: Custom loggers are not supported yet. Please use "
                    "a different logger type."});

@@ -41,7 +41,8 @@ def saved_state(path, cwd):
 
 def logged_losses(data_path):
     """The records of training and validation without what depends on the clock."""
-    return [{key: value for key, value in record.items() if key not in ("Samples per second", "time")}
+    timed = ("Samples per second", "Seconds ", "Memory ")
+    return [{key: value for key, value in record.items() if not key.startswith(timed)}
             for record in records(data_path) if any("Loss" in key for key in record)]
 
 
