@@ -11,6 +11,7 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/pth.h"
 #include "checkpoint/value_json.h"
+#include "optim/random.h"
 #include "run/decoder_model.h"
 #include "run/decoder_run.h"
 #include "run/loader_state.h"
@@ -41,6 +42,7 @@ std::string describe_conditioning(const TrainDecoderConfig& config, bool text_co
 }
 
 Decoder make_decoder(const LoadedDecoderConfig& loaded) {
+  if (loaded.config.train.deterministic) use_deterministic_algorithms();
   torch::manual_seed(static_cast<uint64_t>(loaded.config.seed));
   return Decoder(loaded.plan);
 }
