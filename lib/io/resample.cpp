@@ -32,13 +32,6 @@ void copy_rows(const uint8_t* from,
   }
 }
 
-/// Output row y of the vertical pass over all rows from `in` on.
-void vertical_row(
-    const uint8_t* in, size_t stride, const Taps& taps, size_t y, uint8_t* out, size_t bytes) {
-  const uint8_t* first = in + static_cast<size_t>(taps.first[y]) * stride;
-  best_kernels().vertical_row(first, stride, taps.of(y), taps.count[y], out, bytes);
-}
-
 }  // namespace
 
 Resampler::Resampler(
@@ -57,7 +50,7 @@ Resampler::Resampler(
     across_.emplace(make_taps(width, box.left, box.left + box.width, out_width, mode));
   }
   if (out_height != height || box.top != 0 || box.height != height) {
-    down_ = make_taps(height, box.top, box.top + box.height, out_height, mode);
+    down_.emplace(make_taps(height, box.top, box.top + box.height, out_height, mode));
   }
   // Since Pillow 13 the vertical pass comes first where the height loses more than twice what the
   // width does; the bytes between the passes are rounded, so the order shows.
@@ -112,16 +105,18 @@ Image Resampler::finish() {
     return image;
   }
   if (!vertical_first_) {
-    for (size_t y = 0; y < down_->size(); ++y) {
-      vertical_row(middle_, middle_stride_, *down_, y, image.pixels.data() + y * stride, stride);
+    for (size_t y = 0; y < down_->taps.size(); ++y) {
+      best_kernels().vertical_row(
+          middle_, middle_stride_, *down_, y, image.pixels.data() + y * stride, stride);
     }
     return image;
   }
   // The row behind the last holds a row of the full width, then what becomes of it.
   uint8_t* full = middle_ + static_cast<size_t>(height_) * middle_stride_;
   std::vector<uint8_t> narrow(stride + kWriteAhead);
-  for (size_t y = 0; y < down_->size(); ++y) {
-    vertical_row(middle_, middle_stride_, *down_, y, full, 3 * static_cast<size_t>(width_));
+  for (size_t y = 0; y < down_->taps.size(); ++y) {
+    best_kernels().vertical_row(
+        middle_, middle_stride_, *down_, y, full, 3 * static_cast<size_t>(width_));
     best_kernels().horizontal_pass(full, 0, 1, narrow.data(), 0, *across_);
     std::memcpy(image.pixels.data() + y * stride, narrow.data(), stride);
   }

@@ -47,8 +47,8 @@ void horizontal_pass_plain(const uint8_t* in,
                            int rows,
                            uint8_t* out,
                            size_t out_stride,
-                           const HorizontalTaps& horizontal) {
-  const Taps& taps = horizontal.taps;
+                           const SplitTaps& split) {
+  const Taps& taps = split.taps;
   for (int y = 0; y < rows; ++y, in += in_stride, out += out_stride) {
     for (size_t x = 0; x < taps.size(); ++x) {
       const int32_t* weights = taps.of(x);
@@ -62,12 +62,33 @@ void horizontal_pass_plain(const uint8_t* in,
   }
 }
 
-[[gnu::always_inline]] inline void vertical_row_any(const uint8_t* in,
-                                                    size_t stride,
-                                                    const int32_t* weights,
-                                                    int count,
-                                                    uint8_t* out,
-                                                    size_t bytes) {
+/// The values from `begin` on, one by one.
+void vertical_rest(const uint8_t* in,
+                   size_t stride,
+                   const int32_t* weights,
+                   int count,
+                   uint8_t* out,
+                   size_t begin,
+                   size_t bytes) {
+  for (size_t i = begin; i < bytes; ++i) {
+    int32_t sum = kHalf;
+    for (int k = 0; k < count; ++k) {
+      sum += weights[k] * in[i + static_cast<size_t>(k) * stride];
+    }
+    out[i] = static_cast<uint8_t>(std::clamp(sum >> kFractionBits, 0, 255));
+  }
+}
+
+void vertical_row_plain(const uint8_t* in,
+                        size_t stride,
+                        const SplitTaps& split,
+                        size_t y,
+                        uint8_t* out,
+                        size_t bytes) {
+  const Taps& taps = split.taps;
+  in += static_cast<size_t>(taps.first[y]) * stride;
+  const int32_t* weights = taps.of(y);
+  const int count = taps.count[y];
   constexpr size_t kBlock = 4 * kLanes;
   size_t i = 0;
   for (; i + kBlock <= bytes; i += kBlock) {
@@ -85,34 +106,10 @@ void horizontal_pass_plain(const uint8_t* in,
     store_clipped<Byte8x>(sum2, out + i + 2 * kLanes);
     store_clipped<Byte8x>(sum3, out + i + 3 * kLanes);
   }
-  for (; i < bytes; ++i) {
-    int32_t sum = kHalf;
-    for (int k = 0; k < count; ++k) {
-      sum += weights[k] * in[i + static_cast<size_t>(k) * stride];
-    }
-    out[i] = static_cast<uint8_t>(std::clamp(sum >> kFractionBits, 0, 255));
-  }
-}
-
-void vertical_row_plain(const uint8_t* in,
-                        size_t stride,
-                        const int32_t* weights,
-                        int count,
-                        uint8_t* out,
-                        size_t bytes) {
-  vertical_row_any(in, stride, weights, count, out, bytes);
+  vertical_rest(in, stride, weights, count, out, i, bytes);
 }
 
 #if defined(__x86_64__)
-
-[[gnu::target("avx2")]] void vertical_row_avx2(const uint8_t* in,
-                                               size_t stride,
-                                               const int32_t* weights,
-                                               int count,
-                                               uint8_t* out,
-                                               size_t bytes) {
-  vertical_row_any(in, stride, weights, count, out, bytes);
-}
 
 /// 16 bytes of each of two rows.
 [[gnu::target("avx2"), gnu::always_inline]] inline __m256i load_two(const uint8_t* upper,
@@ -122,12 +119,12 @@ void vertical_row_plain(const uint8_t* in,
   return _mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1);
 }
 
-/// Sums over the taps of one output pixel in two rows: 32 bits for red, green, blue and none.
-struct TwoRows {
+/// Sums of value * weight, eight of 32 bits.
+struct Sums {
   __m256i low, high;
 };
 
-[[gnu::target("avx2"), gnu::always_inline]] inline void add_pair(TwoRows& sums,
+[[gnu::target("avx2"), gnu::always_inline]] inline void add_pair(Sums& sums,
                                                                  __m256i values,
                                                                  __m256i low,
                                                                  __m256i high) {
@@ -135,7 +132,7 @@ struct TwoRows {
   sums.high = _mm256_add_epi32(sums.high, _mm256_madd_epi16(values, high));
 }
 
-[[gnu::target("avx2"), gnu::always_inline]] inline __m256i total(const TwoRows& sums) {
+[[gnu::target("avx2"), gnu::always_inline]] inline __m256i total(const Sums& sums) {
   const __m256i sum = _mm256_add_epi32(sums.low, _mm256_slli_epi32(sums.high, kLowBits));
   return _mm256_srai_epi32(_mm256_add_epi32(sum, _mm256_set1_epi32(kHalf)), kFractionBits);
 }
@@ -148,18 +145,18 @@ struct TwoRows {
 /// two shuffles make the pairs R0 R1 G0 G1 B0 B1 and R2 R3 G2 G3 B2 B3 of 16 bits.
 [[gnu::target("avx2")]] void horizontal_four_rows_avx2(const uint8_t* const in[4],
                                                        uint8_t* const out[4],
-                                                       const HorizontalTaps& horizontal) {
-  const Taps& taps = horizontal.taps;
+                                                       const SplitTaps& split) {
+  const Taps& taps = split.taps;
   const size_t pairs = static_cast<size_t>(taps.most) / 2;
   const __m256i front = _mm256_broadcastsi128_si256(
       _mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1));
   const __m256i back = _mm256_broadcastsi128_si256(
       _mm_setr_epi8(6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1));
   for (size_t x = 0; x < taps.size(); ++x) {
-    const int32_t* low = horizontal.low.data() + x * pairs;
-    const int32_t* high = horizontal.high.data() + x * pairs;
+    const int32_t* low = split.low.data() + x * pairs;
+    const int32_t* high = split.high.data() + x * pairs;
     size_t at = 3 * static_cast<size_t>(taps.first[x]);
-    TwoRows upper{_mm256_setzero_si256(), _mm256_setzero_si256()}, lower = upper;
+    Sums upper{_mm256_setzero_si256(), _mm256_setzero_si256()}, lower = upper;
     for (int k = 0; k < taps.count[x]; k += 4, at += 12, low += 2, high += 2) {
       const __m256i low0 = _mm256_set1_epi32(low[0]), low1 = _mm256_set1_epi32(low[1]);
       const __m256i high0 = _mm256_set1_epi32(high[0]), high1 = _mm256_set1_epi32(high[1]);
@@ -184,7 +181,7 @@ void horizontal_pass_avx2(const uint8_t* in,
                           int rows,
                           uint8_t* out,
                           size_t out_stride,
-                          const HorizontalTaps& taps) {
+                          const SplitTaps& taps) {
   for (int y = 0; y < rows; y += 4) {
     const uint8_t* from[4];
     uint8_t* to[4];
@@ -197,11 +194,61 @@ void horizontal_pass_avx2(const uint8_t* in,
   }
 }
 
+/// 32 values from two rows at a time, as pairs of 16 bits.
+[[gnu::target("avx2"), gnu::always_inline]] inline void vertical_block_avx2(const uint8_t* in,
+                                                                            size_t stride,
+                                                                            const int32_t* low,
+                                                                            const int32_t* high,
+                                                                            int count,
+                                                                            uint8_t* out) {
+  const __m256i zero = _mm256_setzero_si256();
+  Sums sums[4] = {{zero, zero}, {zero, zero}, {zero, zero}, {zero, zero}};
+  for (int k = 0; k < count; k += 2, in += 2 * stride, ++low, ++high) {
+    // The weight of a row behind the last is 0: any other one will do.
+    const uint8_t* next = k + 1 < count ? in + stride : in;
+    const __m256i upper = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in));
+    const __m256i lower = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(next));
+    const __m256i front = _mm256_unpacklo_epi8(upper, lower);
+    const __m256i back = _mm256_unpackhi_epi8(upper, lower);
+    const __m256i low_pair = _mm256_set1_epi32(*low), high_pair = _mm256_set1_epi32(*high);
+    add_pair(sums[0], _mm256_unpacklo_epi8(front, zero), low_pair, high_pair);
+    add_pair(sums[1], _mm256_unpackhi_epi8(front, zero), low_pair, high_pair);
+    add_pair(sums[2], _mm256_unpacklo_epi8(back, zero), low_pair, high_pair);
+    add_pair(sums[3], _mm256_unpackhi_epi8(back, zero), low_pair, high_pair);
+  }
+  const __m256i bytes = _mm256_packus_epi16(_mm256_packs_epi32(total(sums[0]), total(sums[1])),
+                                            _mm256_packs_epi32(total(sums[2]), total(sums[3])));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), bytes);
+}
+
+[[gnu::target("avx2")]] void vertical_row_avx2(const uint8_t* in,
+                                               size_t stride,
+                                               const SplitTaps& split,
+                                               size_t y,
+                                               uint8_t* out,
+                                               size_t bytes) {
+  const Taps& taps = split.taps;
+  in += static_cast<size_t>(taps.first[y]) * stride;
+  const int count = taps.count[y];
+  constexpr size_t kBlock = 32;
+  if (bytes < kBlock) {
+    vertical_rest(in, stride, taps.of(y), count, out, 0, bytes);
+    return;
+  }
+  const size_t pairs = static_cast<size_t>(taps.most) / 2;
+  const int32_t* low = split.low.data() + y * pairs;
+  const int32_t* high = split.high.data() + y * pairs;
+  for (size_t i = 0; i < bytes; i += kBlock) {
+    const size_t at = std::min(i, bytes - kBlock);  // the last block overlaps the one before
+    vertical_block_avx2(in + at, stride, low, high, count, out + at);
+  }
+}
+
 #endif
 
 }  // namespace
 
-HorizontalTaps::HorizontalTaps(Taps given) : taps(std::move(given)) {
+SplitTaps::SplitTaps(Taps given) : taps(std::move(given)) {
   low.resize(taps.weights.size() / 2);
   high.resize(low.size());
   constexpr uint32_t kLowMask = (1U << kLowBits) - 1;

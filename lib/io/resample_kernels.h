@@ -16,8 +16,8 @@ inline constexpr size_t kReadAhead = 16;
 inline constexpr size_t kWriteAhead = 1;
 
 /// Taps and, for the vector units, their weights as pairs of 16 bits: w = high * 2^15 + low.
-struct HorizontalTaps {
-  explicit HorizontalTaps(Taps given);
+struct SplitTaps {
+  explicit SplitTaps(Taps given);
 
   Taps taps;
   std::vector<int32_t> low, high;  ///< [out, most / 2], two weights each
@@ -33,13 +33,13 @@ struct ResampleKernels {
                           int rows,
                           uint8_t* out,
                           size_t out_stride,
-                          const HorizontalTaps& taps);
-  /// One output row of the vertical pass: `bytes` sums over `count` rows that lie `stride` bytes
-  /// apart.
+                          const SplitTaps& taps);
+  /// Output row y of the vertical pass, `bytes` values.
+  /// `in`: row 0 of all input rows, which lie `stride` bytes apart.
   void (*vertical_row)(const uint8_t* in,
                        size_t stride,
-                       const int32_t* weights,
-                       int count,
+                       const SplitTaps& taps,
+                       size_t y,
                        uint8_t* out,
                        size_t bytes);
 };
