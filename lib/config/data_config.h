@@ -81,7 +81,11 @@ struct TransformConfig {
       D2_FIELD(
           interpolation,
           "Resampling filter, by name or by Pillow's number.",
-          one_of({"nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"}).index_is_word());
+          one_of({"nearest", "lanczos", "bilinear", "bicubic", "box", "hamming", "nearest_exact"})
+              .index_is_word(6)
+              .unknown("The given interpolation mode {} is not supported. Currently supported "
+                       "interpolation modes are bilinear, bicubic, box, nearest, nearest_exact, "
+                       "hamming and lanczos"));
     }
     if (kind == TransformKind::RandomHorizontalFlip) {
       D2_FIELD(p,
@@ -119,6 +123,8 @@ struct DecoderDataConfig {
   std::vector<TransformConfig> preprocessing = {TransformConfig{}};
   // Extensions
   bool embeddings_in_tar = false;  ///< take <key>.img_emb.npy / <key>.text_emb.npy from the shards
+  bool fast_jpeg = false;          ///< decode JPEG at a smaller scale where the crop allows it
+  bool apply_exif = false;         ///< turn pictures as their EXIF orientation says
   double max_bad_fraction = 1;     ///< of a split's shards, more that cannot be read end the run
 
   /// Samples that are mixed with each other in training.
@@ -168,6 +174,13 @@ struct DecoderDataConfig {
     D2_FIELD(embeddings_in_tar,
              "Extension: take the embeddings from the shards themselves, as "
              "`<key>.img_emb.npy` and, for text conditioned unets, `<key>.text_emb.npy`.");
+    D2_FIELD(fast_jpeg,
+             "Extension: decode JPEG at 1/2, 1/4 or 1/8 scale where that still has the pixels that "
+             "RandomResizedCrop or Resize asks for. Faster, most of all for large pictures, but no "
+             "longer bit-equal to the reference: values differ by 1 of 255 on average.");
+    D2_FIELD(apply_exif,
+             "Extension: turn and mirror pictures as their EXIF orientation says, as cameras and "
+             "phones note it. The reference ignores it.");
     D2_FIELD(max_bad_fraction,
              "Extension: share of a split's shards that may turn out absent, damaged or "
              "unreachable in an epoch; they are left out with a warning, and more of them end the "

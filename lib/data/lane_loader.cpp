@@ -51,7 +51,8 @@ struct LaneLoader::State {
   State(const DecoderDataConfig& config, LoaderOptions given)
       : options(std::move(given)),
         workers(config.num_workers),
-        preprocess(config.preprocessing),
+        preprocess(config.preprocessing,
+                   {.apply_exif = config.apply_exif, .fast_jpeg = config.fast_jpeg}),
         dataset(config, options) {
     if (options.batch_size < 1 || workers < 0) {
       throw ConfigError(
@@ -187,8 +188,7 @@ void LaneLoader::State::prepare(Item& item) const {
   const Candidate& candidate = item.candidate;
   try {
     SampleRandom random(options.seed, epoch, candidate.shard, candidate.key, candidate.ordinal);
-    item.picture =
-        preprocess.apply(decode_image(candidate.picture, candidate.where()), std::ref(random));
+    item.picture = preprocess.apply(candidate.picture, candidate.where(), std::ref(random));
   } catch (const DataError& broken) {
     item.fault = broken.what();
   } catch (...) {
