@@ -88,32 +88,29 @@ void DecoderDataset::Embeddings::open(const std::optional<std::string>& url,
         kind,
         field);
   }
-  folder.emplace(*url, kind);
+  folder.emplace(*url, kind, options.shard_width);
   row_shape = folder->row_shape();
-  if (width && row_shape.back() != *width) {
+  if (width && !row_shape.empty() && row_shape.back() != *width) {
     throw DataError(
         "{}: {} embeddings are {} wide, the model takes {}.\n"
         "  Give embeddings of the encoder that the model is made for, or change the model's width.",
-        folder->paths().begin()->second,
+        public_url(folder->first_file()),
         kind,
         row_shape.back(),
         *width);
   }
-  const auto covered =
-      std::count_if(options.urls.begin(), options.urls.end(), [&](const std::string& shard) {
-        return folder->has(shard_number(shard));
-      });
-  if (covered == 0) {
+  bool covered = false;
+  for (size_t i = 0; i < options.urls.size() && !covered; ++i) {
+    covered = folder->has(options.urls.number(i));
+  }
+  if (!covered) {
     throw DataError(
-        "/data/{}: none of the {} {} shards has an embedding file: {} files for shards {} to {}, "
-        "first "
-        "shard {}.\n  The digits after the last '_' of a file must be the number of its shard.",
+        "/data/{}: none of the {} {} shards has an embedding file: {}, first shard {}.\n  The "
+        "digits after the last '_' of a file must be the number of its shard.",
         key,
         with_commas(static_cast<int64_t>(options.urls.size())),
         options.split,
-        with_commas(folder->file_count()),
-        folder->paths().begin()->first,
-        folder->paths().rbegin()->first,
+        folder->describe(),
         public_url(options.urls.front()));
   }
 }
@@ -219,17 +216,18 @@ bool DecoderDataset::open_embeddings(Embeddings& embeddings,
   if (!embeddings.folder->has(shard)) {
     drops.add(
         drop::kShardWithoutEmbeddings,
-        fmt::format("{}: no file for it in {}", public_url(url), embeddings.folder->folder()));
+        fmt::format(
+            "{}: no file for it in {}", public_url(url), public_url(embeddings.folder->folder())));
     return false;
   }
   try {
-    embeddings.rows = embeddings.folder->load(shard);
+    embeddings.rows = embeddings.folder->load(shard, http_options());
   } catch (const DataError& error) {
     drops.add(drop::kShardWithoutEmbeddings, fmt::format("{}: {}", public_url(url), error.what()));
     return false;
   }
   return embeddings.check_shape(
-      embeddings.rows->row_shape(), embeddings.folder->path(shard), drops);
+      embeddings.rows->row_shape(), public_url(embeddings.folder->url(shard)), drops);
 }
 
 /// @return false at the end of the epoch
@@ -247,10 +245,10 @@ bool DecoderDataset::open_next_shard(DropLog& drops) {
     }
     ++shards_opened_;
     ++opened_since_candidate_;
-    const std::string& url = options_.urls[index];
+    const std::string url = options_.urls[index];
     shard_name_ = base_name(url);
-    if (!open_embeddings(image_, url, drops) || !open_embeddings(text_, url, drops)) continue;
     try {
+      if (!open_embeddings(image_, url, drops) || !open_embeddings(text_, url, drops)) continue;
       const auto warn = [this](const std::string& text) {
         member_warnings_.add(drop::kRepeatedMember, fmt::format("{}: {}", shard_name_, text));
       };

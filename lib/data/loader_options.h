@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "data/shards.h"
 
@@ -13,7 +12,8 @@ namespace dalle2 {
 /// What a loader reads and how.
 struct LoaderOptions {
   std::string split = "train";  ///< named in messages and in the sample trace
-  std::vector<std::string> urls;
+  ShardUrls urls;
+  int64_t shard_width = 6;  ///< digits of {} in an url of embeddings
   int64_t batch_size = 64;
   bool shuffle = false;        ///< shards in an order drawn from (seed, epoch)
   bool resample = false;       ///< endless draws with replacement

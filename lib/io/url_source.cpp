@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "net/s3.h"
 
 namespace dalle2 {
 namespace {
@@ -90,17 +91,19 @@ ByteSource open_source(const std::string& url, const SourceOptions& options) {
     auto pipe = std::make_shared<Pipe>(url.substr(5), options.offset);
     return [pipe](char* buffer, size_t capacity) { return pipe->read(buffer, capacity); };
   }
-  if (url.starts_with("http://") || url.starts_with("https://")) {
+  const bool s3 = url.starts_with("s3://");
+  if (s3 || url.starts_with("http://") || url.starts_with("https://")) {
     HttpOptions http = options.http;
     http.offset = static_cast<int64_t>(options.offset);
-    auto stream = std::make_shared<HttpStream>(url, std::move(http));
+    auto stream =
+        std::make_shared<HttpStream>(s3 ? s3_request(url) : HttpGet{url}, std::move(http));
     return [stream](char* buffer, size_t capacity) { return stream->read(buffer, capacity); };
   }
   if (!is_local_url(url)) {
     throw ConfigError(
-        "{}: only files, http://, https:// and pipe:COMMAND can be read.\n"
-        "  Use a command that writes the file, for example \"pipe:s3cmd get s3://BUCKET/{{}}.tar "
-        "-\".",
+        "{}: only files, http://, https://, s3:// and pipe:COMMAND can be read.\n"
+        "  Use a command that writes the file, for example \"pipe:gsutil cat "
+        "gs://BUCKET/{{}}.tar\".",
         public_url(url));
   }
   return file_source(local_path(url), options.offset);

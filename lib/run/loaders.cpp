@@ -12,10 +12,11 @@ namespace dalle2 {
 
 DecoderData::DecoderData(const TrainDecoderConfig& config, const DecoderPlan& plan, RankInfo rank)
     : config_(config) {
-  const ShardSplit shards = split_shards(config.data, config.seed, rank);
-  train_ = shard_urls(config.data, shards.train, "train");
-  val_ = shard_urls(config.data, shards.val, "val");
-  test_ = shard_urls(config.data, shards.test, "test");
+  const auto list = std::make_shared<const ShardList>(config.data);
+  const ShardSplit shards = split_shards(config.data.splits, *list, config.seed, rank);
+  train_ = shard_urls(list, shards.train, "train");
+  val_ = shard_urls(list, shards.val, "val");
+  test_ = shard_urls(list, shards.test, "test");
   needs_.need_image_embeds = !config.decoder.unconditional;
   needs_.need_text_encodings = plan.text_conditioned();
   needs_.image_embed_dim = plan.stages.front().unet.image_embed_dim;
@@ -25,6 +26,7 @@ DecoderData::DecoderData(const TrainDecoderConfig& config, const DecoderPlan& pl
       needs_.text_embed_dim = stage.unet.text_embed_dim;
   }
   needs_.seed = config.seed;
+  needs_.shard_width = config.data.shard_width;
   needs_.rank = rank;
 }
 

@@ -38,7 +38,7 @@ class DecoderData {
 
   const TrainDecoderConfig& config_;
   LoaderOptions needs_;
-  std::vector<std::string> train_, val_, test_;
+  ShardUrls train_, val_, test_;
 };
 
 /// A batch on `device`, as the decoder takes it.
