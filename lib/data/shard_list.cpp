@@ -54,7 +54,7 @@ class FileFinder {
 /// The shards of a template, or of one pattern of a list.
 struct ShardList::Section {
   int64_t begin = 0, size = 0;  // positions
-  bool local = false;
+  bool local = false;           // may have local files
   std::optional<UrlTemplate> numbered;
   int64_t first_number = 0;                    // of a template
   std::optional<std::vector<int64_t>> listed;  // existing numbers of a template
@@ -96,6 +96,8 @@ ShardList::ShardList(const DecoderDataConfig& config)
       const std::string first = pattern.at(0);
       section.pattern = std::move(pattern);
       add(std::move(section), first);
+      // Braces may make the scheme, too.
+      if (text.find("{") < text.find(':')) sections_.back().local = true;
     }
   }
 }
@@ -128,7 +130,10 @@ std::vector<uint32_t> ShardList::existing(const std::vector<uint32_t>& positions
     const Section& section = section_of(position);
     const int64_t index = position - section.begin;
     if (is_open(section)) return true;
-    if (!section.listed) return files.finds(section.url(index));
+    if (!section.listed) {
+      const std::string url = section.url(index);
+      return !is_local_url(url) || files.finds(url);
+    }
     return std::binary_search(
         section.listed->begin(), section.listed->end(), section.first_number + index);
   };

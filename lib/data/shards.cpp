@@ -106,16 +106,4 @@ ShardSplit split_shards(const SplitConfig& splits,
   return split;
 }
 
-int64_t shard_number(const std::string& address) {
-  const std::string url = public_url(address);  // a query may hold slashes
-  const size_t slash = url.rfind('/');
-  const size_t begin = slash == std::string::npos ? 0 : slash + 1;
-  const std::string digits = url.substr(begin, url.find('.', begin) - begin);
-  if (digits.empty() || digits.size() > 18 ||
-      digits.find_first_not_of("0123456789") != std::string::npos) {
-    return -1;
-  }
-  return std::stoll(digits);
-}
-
 }  // namespace dalle2
