@@ -141,18 +141,11 @@ void Reader::read_scalar(const Json& json,
     return;
   }
   if (limits.not_empty_ && out.empty()) faults_.error(pointer, "must not be empty");
-  if (limits.local_ && is_remote(out)) {
-    findings_.unavailable.push_back(
-        {pointer,
-         fmt::format("remote data is not available yet: copy it here and give a local "
-                     "path, got {}",
-                     shown(json))});
-  }
   if (limits.fetched_ && is_remote(out) && !is_fetched(out)) {
     findings_.unavailable.push_back(
         {pointer,
-         fmt::format("shards come from files, http://, https:// and pipe:COMMAND; other places are "
-                     "not available yet: use \"pipe:\" and a command that writes the tar, got {}",
+         fmt::format("data comes from files, http://, https://, s3:// and pipe:COMMAND; for other "
+                     "places use \"pipe:\" and a command that writes the file, got {}",
                      shown(json))});
   }
 }

@@ -30,9 +30,8 @@ struct Limits {
   size_t least = 0;                  ///< entries of a list at least
   bool false_is_null_ = false;       ///< false switches an optional value off, as null does
   bool one_is_list_ = false;         ///< a single value is a list of one
-  bool local_ = false;  ///< a path of this machine; other schemes are not available yet
   bool fetched_ =
-      false;  ///< a path of this machine, `http(s):` or `pipe:`; others are not available
+      false;  ///< a path of this machine, `http(s):`, `s3:` or `pipe:`; others cannot be read
   size_t numbered_words = 0;           ///< an integer below it stands for the word of that index
   const char* unknown_word = nullptr;  ///< the fault of another word, `{}` takes it; else a default
   std::vector<std::string> words;      ///< the values that a string may have
@@ -49,7 +48,6 @@ struct Limits {
   Limits not_empty(const char* text) && {
     return not_empty_ = true, empty_text = text, std::move(*this);
   }
-  Limits local() && { return local_ = true, std::move(*this); }
   Limits fetched() && { return fetched_ = true, std::move(*this); }
   Limits one_is_list() && { return one_is_list_ = true, std::move(*this); }
   Limits index_is_word(size_t count) && { return numbered_words = count, std::move(*this); }

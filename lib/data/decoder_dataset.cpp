@@ -48,9 +48,11 @@ DecoderDataset::DecoderDataset(const DecoderDataConfig& config, const LoaderOpti
       index_width_(config.index_width),
       image_(SampleEmbeddings::Kind::kImage, options.need_image_embeds, options.image_embed_dim),
       text_(SampleEmbeddings::Kind::kText, options.need_text_encodings, options.text_embed_dim),
-      walk_(options_, config.max_bad_fraction, [this](const std::string& url, DropLog& drops) {
-        return image_.open_shard(url, drops) && text_.open_shard(url, drops);
-      }) {
+      walk_(options_,
+            config.max_bad_fraction,
+            [this](const std::string& url, const HttpOptions& http, DropLog& drops) {
+              return image_.open_shard(url, http, drops) && text_.open_shard(url, http, drops);
+            }) {
   if (options_.urls.empty()) {
     throw DataError("the split \"{}\" has no shards.\n  Make more shards, or change /data/splits.",
                     options_.split);

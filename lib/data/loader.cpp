@@ -35,7 +35,7 @@ void DecoderLoader::make_lanes(int64_t count) {
     const int64_t begin = lane * shards / count, end = (lane + 1) * shards / count;
     if (begin == end) continue;
     LoaderOptions part = options_;
-    part.urls.assign(options_.urls.begin() + begin, options_.urls.begin() + end);
+    part.urls = options_.urls.part(static_cast<size_t>(begin), static_cast<size_t>(end));
     part.lane = {static_cast<int>(lane), static_cast<int>(count)};
     lanes_[static_cast<size_t>(lane)] = std::make_unique<LaneLoader>(config, std::move(part));
   }

@@ -5,7 +5,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "data/shards.h"
 
@@ -13,8 +12,9 @@ namespace dalle2 {
 
 /// What a loader reads and how.
 struct LoaderOptions {
-  std::string split = "train";    ///< named in messages and in the sample trace
-  std::vector<std::string> urls;  ///< of all ranks; each lane takes an even, contiguous part
+  std::string split = "train";  ///< named in messages and in the sample trace
+  ShardUrls urls;               ///< of all ranks; each lane takes an even, contiguous part
+  int64_t shard_width = 6;      ///< digits of {} in an url of embeddings
   int64_t batch_size = 64;
   bool shuffle = false;        ///< shards in an order drawn from (seed, epoch)
   bool resample = false;       ///< endless draws with replacement

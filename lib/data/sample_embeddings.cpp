@@ -35,13 +35,13 @@ void SampleEmbeddings::open(const DecoderDataConfig& config, const LoaderOptions
         name_,
         field_);
   }
-  folder_.emplace(*url, name_);
+  folder_.emplace(*url, name_, options.shard_width);
   row_shape_ = folder_->row_shape();
-  if (width_ && row_shape_.back() != *width_) {
+  if (width_ && !row_shape_.empty() && row_shape_.back() != *width_) {
     throw DataError(
         "{}: {} embeddings are {} wide, the model takes {}.\n"
         "  Give embeddings of the encoder that the model is made for, or change the model's width.",
-        folder_->paths().begin()->second,
+        public_url(folder_->first_file()),
         name_,
         row_shape_.back(),
         *width_);
@@ -51,37 +51,35 @@ void SampleEmbeddings::open(const DecoderDataConfig& config, const LoaderOptions
 
 void SampleEmbeddings::check_coverage(const LoaderOptions& options) const {
   for (size_t i = 0; i < options.urls.size(); ++i) {
-    if (folder_->has(shard_number(options.urls[i]))) return;
+    if (folder_->has(options.urls.number(i))) return;
   }
   throw DataError(
-      "/data/{}: none of the {} {} shards has an embedding file: {} files for shards {} to {}, "
-      "first shard {}.\n"
+      "/data/{}: none of the {} {} shards has an embedding file: {}, first shard {}.\n"
       "  The digits after the last '_' of a file must be the number of its shard.",
       key_,
       with_commas(static_cast<int64_t>(options.urls.size())),
       options.split,
-      with_commas(folder_->file_count()),
-      folder_->paths().begin()->first,
-      folder_->paths().rbegin()->first,
-      public_url(options.urls[0]));
+      folder_->describe(),
+      public_url(options.urls.front()));
 }
 
-bool SampleEmbeddings::open_shard(const std::string& url, DropLog& drops) {
+bool SampleEmbeddings::open_shard(const std::string& url, const HttpOptions& http, DropLog& drops) {
   rows_.reset();
   if (!folder_) return true;
   const int64_t shard = shard_number(url);
   if (!folder_->has(shard)) {
-    drops.add(drop::kShardWithoutEmbeddings,
-              fmt::format("{}: no file for it in {}", public_url(url), folder_->folder()));
+    drops.add(
+        drop::kShardWithoutEmbeddings,
+        fmt::format("{}: no file for it in {}", public_url(url), public_url(folder_->folder())));
     return false;
   }
   try {
-    rows_ = folder_->load(shard);
+    rows_ = folder_->load(shard, http);
   } catch (const DataError& error) {
     drops.add(drop::kShardWithoutEmbeddings, fmt::format("{}: {}", public_url(url), error.what()));
     return false;
   }
-  return check_shape(rows_->row_shape(), folder_->path(shard), drops);
+  return check_shape(rows_->row_shape(), public_url(folder_->url(shard)), drops);
 }
 
 /// The first embedding seen sets the shape; a batch cannot hold another.

@@ -32,7 +32,8 @@ class SampleEmbeddings {
   /// @throws ConfigError, DataError
   void open(const DecoderDataConfig& config, const LoaderOptions& options);
   /// The embeddings of the next shard. @return false if there are none for it
-  bool open_shard(const std::string& url, DropLog& drops);
+  /// @throws NetworkError
+  bool open_shard(const std::string& url, const HttpOptions& http, DropLog& drops);
   /// The row of a sample of the open shard. @return false if it has none, or one of another shape
   bool take(GroupedSample& sample,
             int64_t index_width,

@@ -68,14 +68,16 @@ class EmbeddingChecker {
     if (!source.folder) return;
     const int64_t shard = shard_number(check.url);
     if (!source.folder->has(shard)) {
-      result.fault =
-          fmt::format("no {} embedding file for it in {}", source.kind, source.folder->folder());
+      result.fault = fmt::format(
+          "no {} embedding file for it in {}", source.kind, public_url(source.folder->folder()));
       return;
     }
     try {
       rows_ = source.folder->load(shard);
       result.row_shape = rows_->row_shape();
     } catch (const DataError& error) {
+      result.fault = error.what();
+    } catch (const NetworkError& error) {
       result.fault = error.what();
     }
   }

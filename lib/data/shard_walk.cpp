@@ -77,7 +77,7 @@ bool ShardWalk::open_next_shard(DropLog& drops) {
     samples_of_shard_ = 0;
     shard_name_ = base_name(url);
     try {
-      if (!admit_(url, drops)) continue;
+      if (!admit_(url, source_options().http, drops)) continue;
       open(url, place);
       return true;
     } catch (const NetworkError& error) {

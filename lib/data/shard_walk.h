@@ -24,7 +24,8 @@ namespace dalle2 {
 class ShardWalk {
  public:
   /// Asked before a shard is opened; false passes it over.
-  using Admit = std::function<bool(const std::string& url, DropLog& drops)>;
+  using Admit =
+      std::function<bool(const std::string& url, const HttpOptions& http, DropLog& drops)>;
 
   /// @throws ConfigError (both shuffled and resampled)
   ShardWalk(const LoaderOptions& options, double max_bad_fraction, Admit admit);

@@ -17,6 +17,9 @@ using ByteSource = std::function<size_t(char* buffer, size_t capacity)>;
 /// offset), here and when read
 ByteSource file_source(const std::string& path, uint64_t offset = 0);
 
+/// All bytes.
+std::string read_source(const ByteSource& source);
+
 /// The same bytes, inflated if they begin as gzip (one member or several). All that lies before a
 /// cut or damage is delivered before the error. @param origin names the stream in errors
 ByteSource gunzip_source(ByteSource packed, const std::string& origin);

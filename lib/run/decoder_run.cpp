@@ -76,6 +76,7 @@ void DecoderRun::train_epoch() {
       timer.restart();
     }
   }
+  if (stop_asked()) return save("train", /*is_best=*/false);
   progress_.finish();
   report_drops(*loader, "train");
   finite_losses();
@@ -85,13 +86,25 @@ void DecoderRun::train_epoch() {
   position_.loader = {};
 }
 
+/// None at the end, and if a stop signal came while the data was waited for.
+std::optional<Batch> DecoderRun::next_batch(DecoderLoader& loader) {
+  try {
+    return loader.next();
+  } catch (const StoppedError&) {
+    return std::nullopt;
+  }
+}
+
 /// The batches of the next update: /train/grad_accum_every of them, fewer at the end of the epoch.
 std::vector<Batch> DecoderRun::next_group(DecoderLoader& loader) {
   std::vector<Batch> group;
   int64_t sample = position_.sample;
   while (static_cast<int64_t>(group.size()) < config_.train.grad_accum_every &&
          sample < config_.train.epoch_samples.value_or(INT64_MAX)) {
-    std::optional<Batch> batch = timed(&stage_times_, Stage::kData, [&] { return loader.next(); });
+    std::optional<Batch> batch =
+        timed(&stage_times_, Stage::kData, [&] { return next_batch(loader); });
+    // An update by a part of its batches would not be the one of an uninterrupted run.
+    if (!batch && stop_requested() != 0) return {};
     if (!batch) break;
     sample += batch->size();
     group.push_back(std::move(*batch));
@@ -200,7 +213,7 @@ void DecoderRun::validate_epoch() {
   int64_t batches = 0;
   int64_t samples = 0;
   Timer timer;
-  while (std::optional<Batch> batch = loader->next()) {
+  while (std::optional<Batch> batch = next_batch(*loader)) {
     const DecoderInputs inputs = to_inputs(*batch, device_);
     for (const int64_t unet : trained_unets_) {
       // The same draws in every epoch: the losses of two epochs then differ by the weights alone.
@@ -223,6 +236,7 @@ void DecoderRun::validate_epoch() {
     if (config_.train.validation_samples && samples >= *config_.train.validation_samples) break;
     if (stop_asked()) return save("val", /*is_best=*/false);
   }
+  if (stop_asked()) return save("val", /*is_best=*/false);
   report_drops(*loader, "val");
   log_info("val", "Rank 0 finished validation after {} steps", batches);
   if (batches > 0) {

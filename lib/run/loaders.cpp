@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "data/decoder_dataset.h"
 #include "data/shards.h"
 
@@ -29,10 +30,22 @@ DecoderData::DecoderData(const TrainDecoderConfig& config,
                          RankInfo rank,
                          const at::Device& device)
     : config_(config) {
-  const ShardSplit shards = split_shards(config.data, config.seed, rank);
-  train_ = shard_urls(config.data, shards.train, "train");
-  val_ = shard_urls(config.data, shards.val, "val");
-  test_ = shard_urls(config.data, shards.test, "test");
+  const auto list = std::make_shared<const ShardList>(config.data);
+  // The slices of all ranks: the loader gives each of its lanes an even part of them.
+  ShardSplit shards;
+  for (int each = 0; each < rank.world; ++each) {
+    const ShardSplit slice =
+        split_shards(config.data.splits, *list, config.seed, {each, rank.world});
+    shards.train.insert(shards.train.end(), slice.train.begin(), slice.train.end());
+    shards.val.insert(shards.val.end(), slice.val.begin(), slice.val.end());
+    shards.test.insert(shards.test.end(), slice.test.begin(), slice.test.end());
+  }
+  if (const int64_t rest = list->size() % rank.world; rest > 0) {
+    log_info("data", "{} shards at the end are left over, so that all ranks have as many", rest);
+  }
+  train_ = shard_urls(list, shards.train, "train");
+  val_ = shard_urls(list, shards.val, "val");
+  test_ = shard_urls(list, shards.test, "test");
   needs_.need_image_embeds = !config.decoder.unconditional;
   needs_.need_text_encodings = plan.text_conditioned();
   needs_.image_embed_dim = plan.stages.front().unet.image_embed_dim;
@@ -42,6 +55,7 @@ DecoderData::DecoderData(const TrainDecoderConfig& config,
       needs_.text_embed_dim = stage.unet.text_embed_dim;
   }
   needs_.seed = config.seed;
+  needs_.shard_width = config.data.shard_width;
   needs_.rank = rank;
   needs_.pin_memory = device.is_cuda();
 }

@@ -42,7 +42,7 @@ class DecoderData {
 
   const TrainDecoderConfig& config_;
   LoaderOptions needs_;
-  std::vector<std::string> train_, val_, test_;
+  ShardUrls train_, val_, test_;
 };
 
 /// A batch on `device`, as the decoder takes it. Copies to a GPU run on a stream of their own,

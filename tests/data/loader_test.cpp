@@ -290,8 +290,8 @@ TEST_CASE("shards come from a command's output") {
   const TempDir folder;
   write_tiny_shards(folder.path(), 2, 3);
   LoaderOptions options = options_over(folder.path(), 2, 4);
-  for (std::string& url : options.urls) url = "pipe:cat " + url;
-  options.urls.insert(options.urls.begin() + 1, "pipe:exit 7");
+  const std::vector<std::string> paths = options.urls.all();
+  options.urls = {"pipe:cat " + paths[0], "pipe:exit 7", "pipe:cat " + paths[1]};
   CapturedLog log;
   DecoderLoader loader(config_with(2), options);
   loader.start_epoch(0);
