@@ -12,7 +12,7 @@
 
 #include "data/url_template.h"
 #include "io/npy.h"
-#include "net/http_stream.h"
+#include "io/url_source.h"
 
 namespace dalle2 {
 

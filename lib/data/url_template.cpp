@@ -11,8 +11,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "io/listing.h"
 #include "io/url_source.h"
-#include "net/s3.h"
 
 namespace dalle2 {
 namespace {
@@ -98,7 +98,7 @@ std::optional<std::vector<int64_t>> existing_numbers(const UrlTemplate& url) {
     names = local_names(folder);
   } else if (url.before.starts_with("s3://") && tail == url.after.size()) {
     try {
-      names = s3_list(url.before);
+      for (const ListedFile& file : list_folder(folder)) names.push_back(file.name);
     } catch (const HttpStatusError& error) {
       log_warning(
           "data", "{}\n  The shards are not listed: absent ones show when read.", error.what());

@@ -190,12 +190,15 @@ std::vector<std::string> s3_list(const std::string& url, const HttpOptions& opti
   while (true) {
     HttpStream stream(signed_request({parts.bucket, ""}, query, url), options);
     const std::string page = read_all(stream);
+    const bool encoded = element(page, "EncodingType").value_or("") == "url";  // some stores do not
     for (size_t at = 0; (at = page.find("<Contents>", at)) != std::string::npos; ++at) {
       const size_t end = std::min(page.find("</Contents>", at), page.size());
       const auto key = element(std::string_view(page).substr(at, end - at), "Key");
       std::string name = key.value_or("");
-      std::replace(name.begin(), name.end(), '+', ' ');  // the url encoding of forms
-      name = uri_decode(name);
+      if (encoded) {  // as in forms
+        std::replace(name.begin(), name.end(), '+', ' ');
+        name = uri_decode(name);
+      }
       if (name.size() > folder) names.push_back(name.substr(folder));
     }
     const auto next = element(page, "NextContinuationToken");

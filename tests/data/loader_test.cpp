@@ -299,9 +299,9 @@ TEST_CASE("shards come from a command's output") {
   CHECK(log.count("the command failed with status 7") == 1);
   CHECK(loader.dropped().size() == 1);
 
-  options.urls = {"s3://bucket/00000.tar"};
+  options.urls = {"gs://bucket/00000.tar"};
   DecoderLoader remote(config_with(1), options);
   remote.start_epoch(0);
   CHECK_THROWS_WITH(remote.next(),
-                    Contains("s3://bucket/00000.tar: only files") && Contains("pipe:s3cmd"));
+                    Contains("gs://bucket/00000.tar: only files") && Contains("pipe:gsutil"));
 }

@@ -243,6 +243,16 @@ TEST_CASE("of local shards by name those that exist are taken") {
       Contains("none of the 2 shards of the split \"val\"") && Contains("Check the paths"));
 }
 
+TEST_CASE("a pattern of local and remote shards looks for the local ones") {
+  const TempDir folder;
+  touch(folder / "a_3.tar");
+  DecoderDataConfig config;
+  config.webdataset_base_url = "{" + folder.path() + ",http://h}/a_{3..4}.tar";
+  CapturedLog log;
+  CHECK(urls_of(config, {0, 1, 2, 3}, "train").all() ==
+        std::vector<std::string>{folder / "a_3.tar", "http://h/a_3.tar", "http://h/a_4.tar"});
+}
+
 TEST_CASE("too many shards and commands that are not allowed are refused") {
   DecoderDataConfig config;
   config.webdataset_base_url = std::string("http://h/{0..99999}/{0..99999}.tar");

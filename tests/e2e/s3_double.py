@@ -52,7 +52,7 @@ class S3Handler(Handler):
             self.server.lists += 1
         contents = "".join(f"<Contents><Key>{escape(urllib.parse.quote_plus(key))}</Key></Contents>" for key in page)
         token = f"<NextContinuationToken>{escape('+/' + page[-1])}</NextContinuationToken>" if more else ""
-        return self.page(200, f"<ListBucketResult><IsTruncated>{str(more).lower()}</IsTruncated>{token}{contents}</ListBucketResult>")
+        return self.page(200, f"<ListBucketResult><EncodingType>url</EncodingType><IsTruncated>{str(more).lower()}</IsTruncated>{token}{contents}</ListBucketResult>")
 
     def signature_fault(self):
         """The rules of the documents, from the bytes that came; None if all is well."""
