@@ -79,7 +79,7 @@ int64_t run_loader(const Arguments& arguments, const std::vector<std::string>& t
   options.need_image_embeds = true;
   options.need_captions = true;
   DecoderLoader loader(config, options);
-  loader.start_epoch(0, 0);
+  loader.start_epoch(0);
   int64_t images = 0;
   while (const std::optional<Batch> batch = loader.next()) {
     if (images == 0 && !arguments.dump.empty()) {
