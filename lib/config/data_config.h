@@ -204,7 +204,7 @@ struct DecoderDataConfig {
     D2_FIELD(fast_jpeg,
              "Extension: decode JPEG at 1/2, 1/4 or 1/8 scale where that still has the pixels that "
              "RandomResizedCrop or Resize asks for. Faster, most of all for large pictures, but no "
-             "longer bit-equal to the reference: values differ by 1 of 255 on average.");
+             "longer bit-equal to the reference: values differ by 0.5 to 2 of 255 on average.");
     D2_FIELD(apply_exif,
              "Extension: turn and mirror pictures as their EXIF orientation says, as cameras and "
              "phones note it. The reference ignores it.");

@@ -10,6 +10,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/loader.h"
@@ -25,7 +26,7 @@ namespace {
 struct Arguments {
   std::string shards, embeds, kind = "crop", dump;
   int64_t workers = 0;
-  bool fast = false, decode_only = false;
+  bool fast = false, share = false;
 };
 
 /// Processor time of all threads so far, seconds.
@@ -66,18 +67,19 @@ std::vector<std::string> sorted_tars(const std::string& folder) {
   return tars;
 }
 
-int64_t run_loader(const Arguments& arguments) {
+/// One epoch over these shards. @return the images
+int64_t run_loader(const Arguments& arguments, const std::vector<std::string>& tars) {
   DecoderDataConfig config;
   config.img_embeddings_url = arguments.embeds;
   config.num_workers = arguments.workers;
   config.preprocessing = transforms(arguments.kind);
   config.fast_jpeg = arguments.fast;
   LoaderOptions options;
-  options.urls = sorted_tars(arguments.shards);
+  options.urls = tars;
   options.need_image_embeds = true;
   options.need_captions = true;
   DecoderLoader loader(config, options);
-  loader.start_epoch(0, 0);
+  loader.start_epoch(0);
   int64_t images = 0;
   while (const std::optional<Batch> batch = loader.next()) {
     if (images == 0 && !arguments.dump.empty()) {
@@ -90,9 +92,9 @@ int64_t run_loader(const Arguments& arguments) {
 }
 
 /// Nothing but the pictures' decoding and resampling, from memory. @return seconds
-double decode_all(const Arguments& arguments, int64_t& images) {
+double decode_all(const Arguments& arguments, const std::vector<std::string>& tars) {
   std::vector<std::string> files;
-  for (const std::string& tar : sorted_tars(arguments.shards)) {
+  for (const std::string& tar : tars) {
     SampleReader reader(tar);
     while (auto sample = reader.next()) {
       if (const std::string* picture = sample->find({"jpg"})) files.push_back(*picture);
@@ -100,11 +102,31 @@ double decode_all(const Arguments& arguments, int64_t& images) {
   }
   const Preprocess preprocess(transforms(arguments.kind), {.fast_jpeg = arguments.fast});
   const double start = cpu_seconds();
-  for (const std::string& file : files) {
-    SampleRandom random(0, 0, "shard", std::to_string(images++), 0);
-    preprocess.apply(file, "picture", std::ref(random));
+  for (size_t i = 0; i < files.size(); ++i) {
+    SampleRandom random(0, 0, "shard", std::to_string(i), 0);
+    preprocess.apply(files[i], "picture", std::ref(random));
   }
   return cpu_seconds() - start;
+}
+
+/// The loader and the decoding alone over the same few shards in turns, so that what else the
+/// machine does slows both.
+/// @return seconds of all and of decoding
+std::pair<double, double> compare(const Arguments& arguments) {
+  const std::vector<std::string> tars = sorted_tars(arguments.shards);
+  constexpr size_t kTurn = 5;
+  double all = 0, decoding = 0;
+  for (size_t first = 0; first < tars.size(); first += kTurn) {
+    const auto begin = tars.begin() + static_cast<std::ptrdiff_t>(first);
+    const std::vector<std::string> turn(
+        begin, begin + static_cast<std::ptrdiff_t>(std::min(kTurn, tars.size() - first)));
+    if (first == 0) run_loader(arguments, turn);  // what happens once in a run
+    const double start = cpu_seconds();
+    run_loader(arguments, turn);
+    all += cpu_seconds() - start;
+    decoding += decode_all(arguments, turn);
+  }
+  return {all, decoding};
 }
 
 Arguments parse(int count, char** values) {
@@ -118,7 +140,7 @@ Arguments parse(int count, char** values) {
     if (name == "--dump") arguments.dump = value();
     if (name == "--workers") arguments.workers = std::stoll(value());
     if (name == "--fast") arguments.fast = true;
-    if (name == "--decode-only") arguments.decode_only = true;
+    if (name == "--share") arguments.share = true;
   }
   return arguments;
 }
@@ -128,20 +150,17 @@ Arguments parse(int count, char** values) {
 int main(int count, char** values) {
   try {
     const Arguments arguments = parse(count, values);
-    int64_t images = 0;
-    double cpu = 0, wall = wall_seconds();
-    if (arguments.decode_only) {
-      cpu = decode_all(arguments, images);
-    } else {
-      const double start = cpu_seconds();
-      images = run_loader(arguments);
-      cpu = cpu_seconds() - start;
+    if (arguments.share) {
+      const auto [all, decoding] = compare(arguments);
+      std::printf("{\"all\": %.6f, \"decoding\": %.6f}\n", all, decoding);
+      return 0;
     }
-    wall = wall_seconds() - wall;
+    const double cpu = cpu_seconds(), wall = wall_seconds();
+    const int64_t images = run_loader(arguments, sorted_tars(arguments.shards));
     std::printf("{\"images\": %lld, \"cpu\": %.6f, \"wall\": %.6f}\n",
                 static_cast<long long>(images),
-                cpu,
-                wall);
+                cpu_seconds() - cpu,
+                wall_seconds() - wall);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "bench_loader: %s\n", error.what());
