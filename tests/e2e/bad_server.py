@@ -4,6 +4,7 @@ import hashlib
 import http.server
 import pathlib
 import socket
+import sys
 import threading
 import time
 import urllib.parse
@@ -92,6 +93,10 @@ class Server(http.server.ThreadingHTTPServer):
         self.ended = threading.Event()
         super().__init__(("127.0.0.1", 0), self.handler)
         threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # clients may leave
+            super().handle_error(request, client_address)
 
     def __exit__(self, *args):
         self.ended.set()
