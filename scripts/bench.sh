@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 # Measures against the reference in the same run, in turns.
 #
-#   scripts/bench.sh loader|step|all [arguments of tests/bench/loader.py or decoder_step.py]
+#   scripts/bench.sh loader|memory|step|all [arguments of the program in tests/bench: loader.py, loader_memory.py,
+#                                            decoder_step.py]
 #
 # Builds what it needs (scripts/build.sh), and at first use installs the reference (some GB) into an environment of
 # its own. Prints a table and closes with one line a figure: `figure loader.jpeg256.bit_equal = 3.8`.
@@ -12,10 +13,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-usage() { sed -n '3,11s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '3,12s/^# \{0,1\}//p' "$0"; }
 
 case "${1:-}" in
-  loader | step | all) what=$1; shift ;;
+  loader | memory | step | all) what=$1; shift ;;
   --help | -h) usage; exit 0 ;;
   *) usage >&2; exit 2 ;;
 esac
@@ -30,8 +31,7 @@ reference_python() {
     echo "[bench] installing the reference into $environment (some GB, once)" >&2
     rm -rf "$environment"
     python3 -m venv "$environment"
-    "$environment/bin/pip" install --quiet --disable-pip-version-check -r tests/parity/requirements.txt \
-      --extra-index-url https://download.pytorch.org/whl/cpu >&2
+    "$environment/bin/pip" install --quiet --disable-pip-version-check -r tests/parity/requirements.txt >&2
     touch "$environment/complete"
   fi
   echo "$environment/bin/python"
@@ -43,6 +43,10 @@ echo "[bench] $(date -u +%Y-%m-%d), $(nproc) cores of $(sed -n 's/^model name.*:
 if [ "$what" = loader ] || [ "$what" = all ]; then
   cmake --build build --target bench_loader >/dev/null
   OMP_NUM_THREADS=1 "$python" tests/bench/loader.py "$@"
+fi
+if [ "$what" = memory ] || [ "$what" = all ]; then
+  cmake --build build --target bench_loader >/dev/null
+  OMP_NUM_THREADS=1 "$python" tests/bench/loader_memory.py "$@"
 fi
 if [ "$what" = step ] || [ "$what" = all ]; then
   cmake --build build --target dalle2-train >/dev/null

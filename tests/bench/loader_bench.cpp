@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: MIT
-// Our half of tests/bench/loader.py: one epoch over shards, and what it took.
+// Our half of tests/bench/loader.py and loader_memory.py: epochs over shards, and what they took.
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -26,6 +30,8 @@ namespace {
 struct Arguments {
   std::string shards, embeds, kind = "crop", dump;
   int64_t workers = 0;
+  int64_t candidates = 0;  // shards that the config names, whether they exist or not
+  double soak = 0;         // seconds of epoch after epoch
   bool fast = false, share = false;
 };
 
@@ -67,8 +73,29 @@ std::vector<std::string> sorted_tars(const std::string& folder) {
   return tars;
 }
 
+/// The shards as a run finds them: the training part of `candidates` numbers.
+ShardUrls urls_of_candidates(const Arguments& arguments) {
+  DecoderDataConfig config;
+  config.webdataset_base_url = arguments.shards + "/{}.tar";
+  config.shard_width = 5;
+  config.end_shard = arguments.candidates - 1;
+  config.splits = {.train = 1.0, .val = 0.0, .test = 0.0};
+  const auto list = std::make_shared<const ShardList>(config);
+  std::vector<uint32_t> all(static_cast<size_t>(list->size()));
+  std::iota(all.begin(), all.end(), uint32_t{0});
+  return shard_urls(list, all, "train");
+}
+
+/// Resident memory now, MiB.
+double resident_mib() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t pages = 0, resident = 0;
+  statm >> pages >> resident;
+  return static_cast<double>(resident * sysconf(_SC_PAGESIZE)) / (1 << 20);
+}
+
 /// One epoch over these shards. @return the images
-int64_t run_loader(const Arguments& arguments, const std::vector<std::string>& tars) {
+int64_t run_loader(const Arguments& arguments, const ShardUrls& tars) {
   DecoderDataConfig config;
   config.img_embeddings_url = arguments.embeds;
   config.num_workers = arguments.workers;
@@ -129,6 +156,41 @@ std::pair<double, double> compare(const Arguments& arguments) {
   return {all, decoding};
 }
 
+/// Epoch after epoch, as in training: mixed. Prints the memory once a second.
+void soak(const Arguments& arguments) {
+  DecoderDataConfig config;
+  config.img_embeddings_url = arguments.embeds;
+  config.num_workers = arguments.workers;
+  config.preprocessing = transforms(arguments.kind);
+  LoaderOptions options;
+  options.urls = arguments.candidates > 0 ? urls_of_candidates(arguments)
+                                          : ShardUrls(sorted_tars(arguments.shards));
+  options.need_image_embeds = true;
+  options.shuffle = true;
+  options.shuffle_buffer = 1000;
+  DecoderLoader loader(config, options);
+  const double start = wall_seconds();
+  double next_print = 0;
+  int64_t images = 0;
+  for (int64_t epoch = 0; wall_seconds() - start < arguments.soak; ++epoch) {
+    loader.start_epoch(epoch);
+    while (const std::optional<Batch> batch = loader.next()) {
+      images += batch->size();
+      const double now = wall_seconds() - start;
+      if (now < next_print) continue;
+      next_print = now + 1;
+      std::printf(
+          "{\"seconds\": %.1f, \"epoch\": %lld, \"images\": %lld, \"resident_mib\": %.1f}\n",
+          now,
+          static_cast<long long>(epoch),
+          static_cast<long long>(images),
+          resident_mib());
+      std::fflush(stdout);
+      if (now >= arguments.soak) return;
+    }
+  }
+}
+
 Arguments parse(int count, char** values) {
   Arguments arguments;
   for (int i = 1; i < count; ++i) {
@@ -139,6 +201,8 @@ Arguments parse(int count, char** values) {
     if (name == "--kind") arguments.kind = value();
     if (name == "--dump") arguments.dump = value();
     if (name == "--workers") arguments.workers = std::stoll(value());
+    if (name == "--candidates") arguments.candidates = std::stoll(value());
+    if (name == "--soak") arguments.soak = std::stod(value());
     if (name == "--fast") arguments.fast = true;
     if (name == "--share") arguments.share = true;
   }
@@ -150,6 +214,10 @@ Arguments parse(int count, char** values) {
 int main(int count, char** values) {
   try {
     const Arguments arguments = parse(count, values);
+    if (arguments.soak > 0) {
+      soak(arguments);
+      return 0;
+    }
     if (arguments.share) {
       const auto [all, decoding] = compare(arguments);
       std::printf("{\"all\": %.6f, \"decoding\": %.6f}\n", all, decoding);

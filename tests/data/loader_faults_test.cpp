@@ -192,7 +192,7 @@ TEST_CASE("embedding folders that cannot be right are errors at the start") {
   CHECK_THROWS_WITH(DecoderLoader(config, options), Contains("cannot be read: No such file"));
   config.img_embeddings_url = folder / "shards";
   CHECK_THROWS_WITH(DecoderLoader(config, options), Contains("no embedding files"));
-  config.img_embeddings_url = "s3://bucket/emb";
+  config.img_embeddings_url = "gs://bucket/emb";
   CHECK_THROWS_AS(DecoderLoader(config, options), ConfigError);
   config.img_embeddings_url = folder / "img_emb";
   write_tiny_embeddings(folder / "img_emb/text_emb_00001.npy", 1, 2);
