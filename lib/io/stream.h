@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Byte streams that are pulled: files, and gzip inside any of them.
+// Byte streams that are pulled: files, and what is packed inside any of them.
 #pragma once
 
 #include <cstddef>
@@ -20,5 +20,8 @@ ByteSource file_source(const std::string& path, uint64_t offset = 0);
 /// The same bytes, inflated if they begin as gzip (one member or several). All that lies before a
 /// cut or damage is delivered before the error. @param origin names the stream in errors
 ByteSource gunzip_source(ByteSource packed, const std::string& origin);
+
+/// Likewise for gzip, bzip2, xz and zstd.
+ByteSource unpack_source(ByteSource packed, const std::string& origin);
 
 }  // namespace dalle2

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tar streams, plain or compressed, through libarchive.
+// Tar streams, plain or compressed.
 #pragma once
 
 #include "io/stream.h"
@@ -25,8 +25,9 @@ struct TarLimits {
   double inflate_ratio = 200;         ///< unpacked to packed
 };
 
-/// Walks the regular files of a tar in order; folders, links and devices are passed over. ustar,
-/// GNU and PAX names of any length. Plain, gzip, bzip2, xz and zstd are told by content.
+/// Walks the regular files of a tar in order, sparse ones too; folders, links and devices are
+/// passed over. ustar, GNU and PAX names of any length, byte for byte as Python's tarfile has them.
+/// Plain, gzip, bzip2, xz and zstd are told by content.
 class TarReader {
  public:
   /// @throws DataError naming the file and the reason
