@@ -92,8 +92,8 @@ def add_member(tar, rng, name, i):
         return
     content = content_of(rng, i)
     info.type = rng.choice(FILE_TYPES)
-    if info.type == tarfile.AREGTYPE and name.endswith("/"):
-        info.type = tarfile.REGTYPE  # as a folder it may have no content: tarfile then reads no further
+    if len(name) > 90 or name.endswith("/"):
+        info.type = tarfile.REGTYPE  # tarfile reads no further after a folder with a content
     info.size = len(content)
     tar.addfile(info, io.BytesIO(content))
 
