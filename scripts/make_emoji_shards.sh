@@ -15,8 +15,8 @@ esac
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:-$here/../runs/emoji/shards}
 program=${DALLE2_TRAIN:-$here/../build/bin/dalle2-train}
-font=/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf
-names=/usr/share/unicode/emoji/emoji-test.txt
+font=${DALLE2_EMOJI_FONT:-/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf}
+names=${DALLE2_EMOJI_NAMES:-/usr/share/unicode/emoji/emoji-test.txt}
 
 # Debian's fontTools belongs to Debian's Python, whatever other one comes first in PATH.
 python=
@@ -24,8 +24,8 @@ for candidate in /usr/bin/python3 python3; do
   if "$candidate" -c 'import fontTools' 2>/dev/null; then python=$candidate; break; fi
 done
 missing=()
-[ -f $font ] || missing+=(fonts-noto-color-emoji)
-[ -f $names ] || missing+=(unicode-data)
+[ -f "$font" ] || missing+=(fonts-noto-color-emoji)
+[ -f "$names" ] || missing+=(unicode-data)
 [ -n "$python" ] || missing+=(python3-fonttools)
 if [ ${#missing[@]} -gt 0 ]; then
   echo "make_emoji_shards.sh: these Debian packages are missing; install them with" >&2
@@ -36,5 +36,5 @@ fi
 
 pictures=$(mktemp -d)
 trap 'rm -rf "$pictures"' EXIT
-"$python" "$here/emoji_pictures.py" --font $font --names $names --out "$pictures"
+"$python" "$here/emoji_pictures.py" --font "$font" --names "$names" --out "$pictures"
 "$program" shards make --from "$pictures" --out "$out" --white-ground

@@ -99,7 +99,8 @@ EmbeddingFolder::EmbeddingFolder(const std::string& folder, std::string kind)
   std::string prefix;
   for (const fs::directory_iterator end; entry != end; entry.increment(error)) {
     const fs::path& path = entry->path();
-    if (path.extension() != ".npy") continue;
+    std::error_code ignored;
+    if (path.extension() != ".npy" || entry->is_directory(ignored)) continue;
     const auto name = parse_name(path.stem().string());
     if (!name) {
       log_warning(
@@ -127,11 +128,15 @@ EmbeddingFolder::EmbeddingFolder(const std::string& folder, std::string kind)
     }
   }
   if (paths_.empty()) {
+    const fs::path below =
+        fs::path(local_path(folder)) / (kind_ == "image" ? "img_emb" : "text_emb");
     throw DataError(
-        "/data/{}: the folder \"{}\" has no embedding files named <prefix>_<shard>.npy.\n"
-        "  Name them like img_emb_00012.npy for shard 12, one row a sample.",
+        "/data/{}: the folder \"{}\" has no embedding files named <prefix>_<shard>.npy.\n  {}",
         key,
-        folder);
+        folder,
+        fs::is_directory(below, error)
+            ? fmt::format("clip-retrieval puts them one folder below: give {}.", below.string())
+            : "Name them like img_emb_00012.npy for shard 12, one row a sample.");
   }
   row_shape_ = load(paths_.begin()->first)->row_shape();
 }

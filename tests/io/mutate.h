@@ -34,8 +34,8 @@ class Mutator {
     random_.seed(sequence);
     const std::string& whole = files_[number % files_.size()];
     Mutation mutation{whole, 0};
-    const int changes = 1 + static_cast<int>(random_() % 4);
-    for (int i = 0; i < changes && !mutation.file.empty(); ++i) change(mutation.file);
+    const size_t changes = below(2) == 0 ? 1 : 1 + below(4);
+    for (size_t i = 0; i < changes && !mutation.file.empty(); ++i) change(mutation.file);
     const size_t common = std::min(whole.size(), mutation.file.size());
     while (mutation.intact < common && whole[mutation.intact] == mutation.file[mutation.intact]) {
       ++mutation.intact;
