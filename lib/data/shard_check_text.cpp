@@ -116,21 +116,26 @@ void describe_alignment(const ShardCheck& sum, std::vector<std::string>& lines) 
   const int64_t odd =
       sum.foreign_keys + sum.image.shared + sum.text.shared + sum.image.idle + sum.text.idle;
   if (odd == 0) return;
+  lines.push_back("rows and keys do not fit everywhere:");
   lines.push_back(
-      "rows and keys do not fit everywhere: a sample's row is the number in the last digits of its "
-      "key (--index-width), its file the one with the shard's number; embeddings made from other "
-      "shards, or in another order, belong to other pictures");
+      "    a sample's row is the number in the last digits of its key (--index-width), its file "
+      "the "
+      "one with the shard's number;");
+  lines.push_back(
+      "    embeddings made from other shards, or in another order, belong to other pictures");
 }
 
 }  // namespace
 
 std::vector<std::string> describe_check(const CheckReport& report) {
   std::vector<std::string> lines;
-  int64_t faultless = 0, unreadable = 0;
+  int64_t faultless = 0, unreadable = 0, without_image_file = 0, without_text_file = 0;
   for (const ShardCheck& shard : report.shards) {
     const std::string faults = faults_of(shard);
     faultless += faults.empty() ? 1 : 0;
     unreadable += shard.fault.empty() ? 0 : 1;
+    without_image_file += shard.image.fault.empty() ? 0 : 1;
+    without_text_file += shard.text.fault.empty() ? 0 : 1;
     lines.push_back(describe_shard(shard, faults));
     for (const std::string& example : shard.examples) lines.push_back("    " + example);
   }
@@ -138,6 +143,8 @@ std::vector<std::string> describe_check(const CheckReport& report) {
   std::string shards = counted(static_cast<int64_t>(report.shards.size()), "shard", "shards");
   append_count(shards, faultless, "of them without fault");
   append_count(shards, unreadable, "absent or damaged");
+  append_count(shards, without_image_file, "without a readable file of image embeddings");
+  append_count(shards, without_text_file, "without a readable file of text embeddings");
   lines.push_back("in all: " + shards);
   lines.push_back(fmt::format("{}, {} usable; shortest side of a picture {} pixels",
                               counted(sum.samples, "sample", "samples"),

@@ -73,7 +73,9 @@ TEST_CASE("the check names what is wrong with each shard") {
                       "2 without caption, 1 repeated keys, 1 repeated members"));
   CHECK_THAT(text, Contains("000040001: its image embedding is all zero"));
   CHECK_THAT(text, Contains("00000.tar: 4 samples, all usable\n"));
-  CHECK_THAT(text, Contains("in all: 6 shards, 1 of them without fault, 1 absent or damaged\n"));
+  CHECK_THAT(text,
+             Contains("in all: 6 shards, 1 of them without fault, 1 absent or damaged, 1 without a "
+                      "readable file of image embeddings\n"));
   CHECK_THAT(text, Contains("\nfaults: 1 without picture, 1 broken pictures, "));
   CHECK_THAT(text, Contains("image embeddings of shape [3]: 19 rows in files, "));
   CHECK_THAT(text, Contains("1 of 6 embedding files are for none of these shards"));
