@@ -41,7 +41,8 @@ Runner add_train(CLI::App& app) {
     if (o->config_path.empty()) {
       throw ConfigError(
           "no --config: give a training file, e.g. dalle2-train --config configs/decoder.json\n"
-          "  or a command: sample, inspect, convert, schema, shards. `dalle2-train --help` lists "
+          "  or a command: sample, inspect, convert, schema, report, shards. `dalle2-train --help` "
+          "lists "
           "all.");
     }
     return run_train(*o);
@@ -167,6 +168,22 @@ Runner add_schema(CLI::App& app) {
   };
 }
 
+Runner add_report(CLI::App& app) {
+  auto o = options_of<ReportCommand>();
+  app.add_option("data_path", o->data_path, "Folder of the run (tracker.data_path of its config)")
+      ->required();
+  app.add_option("--out", o->out_path, "Page to write")->required()->type_name("HTML");
+  app.add_option("--picture-steps",
+                 o->most_picture_steps,
+                 "Steps of which pictures are shown: the first, the last, some between")
+      ->capture_default_str()
+      ->check(whole_number(1000));
+  return [o] {
+    run_report(*o);
+    return ExitCode::kDone;
+  };
+}
+
 Runner add_shards_demo(CLI::App& app) {
   auto o = options_of<ShardsDemoCommand>();
   app.add_option("--out", o->out_folder, "Folder for the shards, embeddings and the held-out split")
@@ -265,6 +282,7 @@ int run_command_line(int argc, char** argv) {
   command(app, "inspect", "List what a checkpoint holds", add_inspect);
   command(app, "convert", "Convert between .pth and .safetensors", add_convert);
   command(app, "schema", "Print the JSON Schema of a training file", add_schema);
+  command(app, "report", "Show a run as one HTML page: curves, pictures, config", add_report);
   CLI::App* shards = app.add_subcommand("shards", "Make, check and draw webdataset shards");
   shards->require_subcommand(1);
   command(*shards, "demo", "Draw captioned shapes with a known truth", add_shards_demo);

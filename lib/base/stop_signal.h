@@ -2,7 +2,19 @@
 // SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 ask a run to save and stop; a second one ends it at once.
 #pragma once
 
+#include <utility>
+
+#include "base/error.h"
+
 namespace dalle2 {
+
+/// A wait that the signal has ended (exit 75).
+class StoppedError : public Error {
+ public:
+  template <class... Args>
+  explicit StoppedError(fmt::format_string<Args...> text, Args&&... args)
+      : Error(ExitCode::kStopped, fmt::format(text, std::forward<Args>(args)...)) {}
+};
 
 /// Installs the handlers, and ignores SIGPIPE (writing to a closed pipe becomes an error). Call once,
 /// from main.

@@ -114,7 +114,10 @@ bool is_remote(const std::string& path) {
 }
 
 bool is_fetched(const std::string& path) {
-  return path.starts_with("http://") || path.starts_with("https://") || path.starts_with("pipe:");
+  for (const char* scheme : {"http://", "https://", "s3://", "pipe:"}) {
+    if (path.starts_with(scheme)) return true;
+  }
+  return false;
 }
 
 }  // namespace dalle2

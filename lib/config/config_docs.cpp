@@ -64,6 +64,8 @@ constexpr const char* kClosing = R"(
 | `decoder.clip` | not `decoder.unconditional` |
 | a value of `train` is a list | it has one entry for each unet |
 | `train.cond_scale` is not 1 | a `cond_drop_prob` of the decoder is above 0 |
+| `train.min_snr_gamma` of a unet | its `decoder.p2_loss_weight_gamma` is 0 |
+| `train.dream.enabled` | every trained unet predicts the noise |
 | `data.resample_train` | `train.epoch_samples` should bound the epoch |
 
 ## What is derived for each unet

@@ -76,6 +76,7 @@ class TrainRules {
     if (train_.cosine_decay_max_steps) {
       check_length(*train_.cosine_decay_max_steps, "cosine_decay_max_steps");
     }
+    if (train_.min_snr_gamma) check_length(*train_.min_snr_gamma, "min_snr_gamma");
     if (!train_.unet_training_mask) return;
     const std::vector<bool>& mask = *train_.unet_training_mask;
     check_count(mask.size(), "unet_training_mask", "must have");

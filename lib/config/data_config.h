@@ -81,7 +81,11 @@ struct TransformConfig {
       D2_FIELD(
           interpolation,
           "Resampling filter, by name or by Pillow's number.",
-          one_of({"nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"}).index_is_word());
+          one_of({"nearest", "lanczos", "bilinear", "bicubic", "box", "hamming", "nearest_exact"})
+              .index_is_word(6)
+              .unknown("The given interpolation mode {} is not supported. Currently supported "
+                       "interpolation modes are bilinear, bicubic, box, nearest, nearest_exact, "
+                       "hamming and lanczos"));
     }
     if (kind == TransformKind::RandomHorizontalFlip) {
       D2_FIELD(p,
@@ -98,12 +102,26 @@ inline int count_braces(const std::string& text) {
   return count;
 }
 
+/// What is wrong with the urls of the shards, as far as their text tells.
+inline std::optional<std::string> shard_url_fault(const OneOrMany<std::string>& urls) {
+  for (const std::string& url : urls.values()) {
+    const int places = count_braces(url);
+    const bool names = url.find('{') != std::string::npos || url.find("::") != std::string::npos;
+    const bool good = places == 0 ? names || !urls.is_one() : places == 1;
+    if (!good) {
+      return "must contain {} exactly once, where the shard number goes, got \"" + url + "\"";
+    }
+    if (url.empty()) return "must not hold an empty text";
+  }
+  return std::nullopt;
+}
+
 struct DecoderDataConfig {
   static constexpr const char* kDoc =
       "Where the samples come from: tar shards of pictures and captions, read in order by several "
       "threads.";
 
-  std::string webdataset_base_url;  // required; {} takes the padded shard number
+  OneOrMany<std::string> webdataset_base_url = std::string();  // required
   std::optional<std::string> img_embeddings_url;
   std::optional<std::string> text_embeddings_url;
   int64_t num_workers = 4;
@@ -115,25 +133,46 @@ struct DecoderDataConfig {
   SplitConfig splits;  // required
   bool shuffle_train = true;
   bool resample_train = false;
+  std::optional<int64_t> shuffle_buffer;  // extension
   std::vector<TransformConfig> preprocessing = {TransformConfig{}};
   // Extensions
   bool embeddings_in_tar = false;  ///< take <key>.img_emb.npy / <key>.text_emb.npy from the shards
+  bool fast_jpeg = false;          ///< decode JPEG at a smaller scale where the crop allows it
+  bool apply_exif = false;         ///< turn pictures as their EXIF orientation says
   double max_bad_fraction = 1;     ///< of a split's shards, more that cannot be read end the run
+  bool allow_pipe = true;          ///< urls may be commands
+
+  bool names_pipe() const {
+    const auto is_pipe = [](const std::string& url) { return url.starts_with("pipe:"); };
+    for (const std::string& url : webdataset_base_url.values()) {
+      if (is_pipe(url) || url.find("::pipe:") != std::string::npos) return true;
+    }
+    return is_pipe(img_embeddings_url.value_or("")) || is_pipe(text_embeddings_url.value_or(""));
+  }
+
+  /// Samples that are mixed with each other in training.
+  int64_t training_shuffle_buffer() const {
+    return shuffle_buffer.value_or(shuffle_train || resample_train ? 1000 : 1);
+  }
 
   void fields(auto& f) {
     D2_REQUIRED(webdataset_base_url,
                 "Path of the shards with one `{}` for the zero-padded shard number, e.g. "
                 "`shards/{}.tar`, relative to the working directory; or the same as `file:`, "
-                "`http:` or `https:` url, or as `pipe:` and a shell command that writes the tar.",
+                "`http:`, `https:` or `s3:` url, or as `pipe:` and a shell command that writes the "
+                "tar. Or all shards by name: braces like `shards/{000..123}.tar` or "
+                "`{a,b}/{0..9}.tar`, several of them joined by `::`, or a list of such texts.",
                 not_empty().fetched());
     D2_FIELD(img_embeddings_url,
              "Folder of `.npy` files with the image embeddings, one file a shard, named "
-             "`<anything>_<shard number>.npy`; row = the last digits of a sample's key.",
-             not_empty().local());
+             "`<anything>_<shard number>.npy`; row = the last digits of a sample's key. A path, "
+             "`s3://bucket/folder`, the url of a web page that links the files; or with one `{}` "
+             "for the shard number, like `https://host/img_emb_{}.npy`.",
+             not_empty().fetched());
     D2_FIELD(text_embeddings_url,
              "The same for text encodings; allowed only if a unet has `cond_on_text_encodings`. An "
              "empty text is none.",
-             any_value().local());
+             any_value().fetched());
     D2_FIELD(num_workers,
              "Threads that read and decode, per process; 0 reads in the main thread. "
              "The order of the samples does not depend on it.",
@@ -152,20 +191,36 @@ struct DecoderDataConfig {
     D2_FIELD(resample_train,
              "Draw training shards with replacement, without end; bound the epoch "
              "with `train.epoch_samples`. Excludes `shuffle_train`.");
+    D2_FIELD(shuffle_buffer,
+             "Extension: training samples held in memory, still packed, to be mixed with each "
+             "other; 1 leaves them as the shards hold them. Without it 1000 with `shuffle_train` "
+             "or `resample_train`, else 1.",
+             at_least(1));
     D2_FIELD(preprocessing,
              "Transforms of each picture, applied in the order of their keys (see below).");
     D2_FIELD(embeddings_in_tar,
              "Extension: take the embeddings from the shards themselves, as "
              "`<key>.img_emb.npy` and, for text conditioned unets, `<key>.text_emb.npy`.");
+    D2_FIELD(fast_jpeg,
+             "Extension: decode JPEG at 1/2, 1/4 or 1/8 scale where that still has the pixels that "
+             "RandomResizedCrop or Resize asks for. Faster, most of all for large pictures, but no "
+             "longer bit-equal to the reference: values differ by 0.5 to 2 of 255 on average.");
+    D2_FIELD(apply_exif,
+             "Extension: turn and mirror pictures as their EXIF orientation says, as cameras and "
+             "phones note it. The reference ignores it.");
     D2_FIELD(max_bad_fraction,
              "Extension: share of a split's shards that may turn out absent, damaged or "
              "unreachable in an epoch; they are left out with a warning, and more of them end the "
              "run. With 1, only a split without one usable sample does.",
              within(0, 1));
-    f.check(count_braces(webdataset_base_url) == 1,
-            "webdataset_base_url",
-            "must contain {} exactly once, where the shard number goes, got \"" +
-                webdataset_base_url + "\"");
+    D2_FIELD(allow_pipe,
+             "Extension: false refuses `pipe:` urls, which run commands of the config's author. A "
+             "config that is found in a checkpoint runs none in any case.");
+    f.rule("webdataset_base_url", shard_url_fault(webdataset_base_url));
+    f.check(allow_pipe || !names_pipe(),
+            "allow_pipe",
+            "is false, and an url is a command (\"pipe:...\"): let it be true only for a config "
+            "whose commands you trust");
     f.check(start_shard <= end_shard,
             "end_shard",
             "must not be less than start_shard (" + std::to_string(start_shard) + "), got " +
@@ -174,6 +229,9 @@ struct DecoderDataConfig {
             "resample_train",
             "Cannot both resample and shuffle: set shuffle_train (default true) or "
             "resample_train to false");
+    f.check(shuffle_buffer.value_or(1) == 1 || shuffle_train || resample_train,
+            "shuffle_buffer",
+            "mixes samples only with shuffle_train or resample_train, and both are false");
   }
 };
 

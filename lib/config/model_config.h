@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "config/loss_config.h"
 #include "config/reflect.h"
 #include "config/types.h"
 
@@ -327,6 +328,7 @@ struct UnetPlan {
   std::optional<int64_t> random_crop_size;  ///< side, pixels
   bool lowres_blur = false;
   bool lowres_noise = false;
+  LossPlan loss;  ///< of plan_losses
 };
 
 /// The whole cascade, low to high resolution.

@@ -6,11 +6,19 @@
 
 #include "config/faults.h"
 #include "config/model_config.h"
+#include "config/train_config.h"
 
 namespace dalle2 {
 
 /// As plan_decoder, but adds what is wrong to `faults` and returns what could be made of it.
 DecoderPlan plan_decoder(const DecoderConfig& config, Faults& faults);
+
+/// Puts what `train` asks of the losses into the stages that are trained, and refuses what their
+/// objectives and loss weights do not allow. `train` and `plan` have no faults of their own.
+void plan_losses(const DecoderTrainConfig& train, DecoderPlan& plan, Faults& faults);
+
+/// Why DREAM cannot train a model with this objective; none for noise prediction.
+std::optional<std::string> dream_fault(Objective objective);
 
 /// Halvings of the image between the input of the unet and its middle.
 int64_t halvings(const UnetConfig& unet);

@@ -124,8 +124,8 @@ void Reader::read_scalar(const Json& json,
                          const Limits& limits,
                          std::string& out) {
   const std::optional<int64_t> index = as_integer(json);
-  if (limits.index_is_word_ && json.is_number() && index && *index >= 0 &&
-      *index < static_cast<int64_t>(limits.words.size())) {
+  if (json.is_number() && index && *index >= 0 &&
+      *index < static_cast<int64_t>(limits.numbered_words)) {
     out = limits.words[static_cast<size_t>(*index)];
     return;
   }
@@ -133,21 +133,19 @@ void Reader::read_scalar(const Json& json,
   out = json.get<std::string>();
   if (!limits.words.empty() &&
       std::find(limits.words.begin(), limits.words.end(), out) == limits.words.end()) {
-    return wrong_word(json, pointer, expectation<std::string>(limits), limits.words);
+    if (limits.unknown_word == nullptr) {
+      return wrong_word(json, pointer, expectation<std::string>(limits), limits.words);
+    }
+    faults_.error(pointer,
+                  fmt::format(fmt::runtime(limits.unknown_word), out) + guess(out, limits.words));
+    return;
   }
   if (limits.not_empty_ && out.empty()) faults_.error(pointer, "must not be empty");
-  if (limits.local_ && is_remote(out)) {
-    findings_.unavailable.push_back(
-        {pointer,
-         fmt::format("remote data is not available yet: copy it here and give a local "
-                     "path, got {}",
-                     shown(json))});
-  }
   if (limits.fetched_ && is_remote(out) && !is_fetched(out)) {
     findings_.unavailable.push_back(
         {pointer,
-         fmt::format("shards come from files, http://, https:// and pipe:COMMAND; other places are "
-                     "not available yet: use \"pipe:\" and a command that writes the tar, got {}",
+         fmt::format("data comes from files, http://, https://, s3:// and pipe:COMMAND; for other "
+                     "places use \"pipe:\" and a command that writes the file, got {}",
                      shown(json))});
   }
 }

@@ -30,11 +30,11 @@ struct Limits {
   size_t least = 0;                  ///< entries of a list at least
   bool false_is_null_ = false;       ///< false switches an optional value off, as null does
   bool one_is_list_ = false;         ///< a single value is a list of one
-  bool local_ = false;  ///< a path of this machine; other schemes are not available yet
   bool fetched_ =
-      false;  ///< a path of this machine, `http(s):` or `pipe:`; others are not available
-  bool index_is_word_ = false;     ///< an integer stands for the word of that index
-  std::vector<std::string> words;  ///< the values that a string may have
+      false;  ///< a path of this machine, `http(s):`, `s3:` or `pipe:`; others cannot be read
+  size_t numbered_words = 0;           ///< an integer below it stands for the word of that index
+  const char* unknown_word = nullptr;  ///< the fault of another word, `{}` takes it; else a default
+  std::vector<std::string> words;      ///< the values that a string may have
   const char* unavailable =
       nullptr;  ///< any value but the default is not available yet: what to do
 
@@ -48,10 +48,10 @@ struct Limits {
   Limits not_empty(const char* text) && {
     return not_empty_ = true, empty_text = text, std::move(*this);
   }
-  Limits local() && { return local_ = true, std::move(*this); }
   Limits fetched() && { return fetched_ = true, std::move(*this); }
   Limits one_is_list() && { return one_is_list_ = true, std::move(*this); }
-  Limits index_is_word() && { return index_is_word_ = true, std::move(*this); }
+  Limits index_is_word(size_t count) && { return numbered_words = count, std::move(*this); }
+  Limits unknown(const char* text) && { return unknown_word = text, std::move(*this); }
 };
 
 inline Limits any_value() {

@@ -64,6 +64,9 @@ LoadedDecoderConfig read_decoder_config(const Json& root, ReadFindings& findings
     loaded.plan = plan_decoder(loaded.config.decoder, findings.faults);
   }
   check_sections(loaded.config, loaded.plan, findings.faults);
+  if (!findings.faults.has_error_under("/decoder") && !findings.faults.has_error_under("/train")) {
+    plan_losses(loaded.config.train, loaded.plan, findings.faults);
+  }
   return loaded;
 }
 

@@ -70,7 +70,30 @@ struct WandbLogConfig {
             "must be given with resume: the run to go on with");
   }
 };
-using LogConfig = std::variant<ConsoleLogConfig, WandbLogConfig>;  // tag key log_type
+
+/// Our addition: the reference knows the console and Weights & Biases.
+struct TensorboardLogConfig {
+  static constexpr const char* kTag = "tensorboard";
+  static constexpr const char* kDoc =
+      "Writes TensorBoard event files: numbers, pictures, captions. An extension of ours.";
+
+  bool resume = false;
+  bool auto_resume = false;
+  bool verbose = false;
+  std::optional<std::string> log_dir;
+
+  void fields(auto& f) {
+    log_fields(f, *this);
+    D2_FIELD(log_dir,
+             "Folder of the event files; null for `data_path`/tensorboard. Each start adds a file.",
+             not_empty());
+    f.note(resume,
+           "resume",
+           "has no effect: each start adds a file, and TensorBoard shows them as one run");
+  }
+};
+using LogConfig =
+    std::variant<ConsoleLogConfig, WandbLogConfig, TensorboardLogConfig>;  // tag key log_type
 template <>
 struct TagTraits<LogConfig> {
   static constexpr const char* key = "log_type";

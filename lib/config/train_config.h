@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "config/loss_config.h"
 #include "config/reflect.h"
 #include "config/types.h"
 
@@ -46,6 +47,14 @@ struct DecoderTrainConfig {
   double ema_min_value = 0.0;
   int64_t grad_accum_every = 1;           ///< batches of one update
   std::optional<int64_t> max_batch_size;  ///< chunk of a batch that goes through the unet at once
+  // The training utilities of diffusers.
+  std::optional<OneOrMany<std::optional<double>>> min_snr_gamma;
+  LossWeighting loss_weighting = LossWeighting::none;
+  TimestepSamplingConfig timestep_sampling;
+  DreamConfig dream;
+  double noise_offset = 0.0;
+  double input_perturbation = 0.0;
+  bool deterministic = false;
 
   void fields(auto& f) {
     D2_FIELD(epochs, "Passes over the training shards.", at_least(1));
@@ -108,6 +117,29 @@ struct DecoderTrainConfig {
              "Samples that go through the network at once; larger batches are split "
              "and their gradients added. Null for the whole batch.",
              at_least(1));
+    D2_FIELD(min_snr_gamma,
+             "Min-SNR weighting of the loss (Hang et al. 2023): min(snr, gamma) over snr for unets "
+             "that predict the noise, over snr + 1 for v, over 1 for the clean image. 5 is "
+             "recommended; null is off, for all unets or for each. Not together with "
+             "`decoder.p2_loss_weight_gamma`.",
+             above(0));
+    D2_FIELD(loss_weighting,
+             "Weight of the loss by the noise level sigma = b / (a + b), a and b the shares of "
+             "image and noise: `sigma_sqrt` is sigma^-2, sigma at least 0.001; `cosmap` is 2 / (pi "
+             "(1 - 2 sigma + 2 sigma^2)).");
+    D2_FIELD(timestep_sampling, "Which times the steps are trained on.");
+    D2_FIELD(dream, "Training on the network's own errors.");
+    D2_FIELD(noise_offset,
+             "Adds noise of this strength that is the same in all pixels of a channel, so that "
+             "drawings may be brighter or darker as a whole; 0.05 to 0.1 is usual.",
+             at_least(0));
+    D2_FIELD(input_perturbation,
+             "Adds noise of this strength to the noised image that the target does not contain "
+             "(Ning et al. 2023); 0.1 is recommended.",
+             at_least(0));
+    D2_FIELD(deterministic,
+             "Only algorithms that give the same bits each time, and an error where there is none. "
+             "On the CPU that is so without it; on a GPU it costs speed.");
   }
 };
 

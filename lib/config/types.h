@@ -48,6 +48,16 @@ template <>
 inline constexpr std::array enum_names<BetaSchedule> = {
     "cosine", "linear", "quadratic", "jsd", "sigmoid"};
 
+/// How the times of a training step are drawn.
+enum class TimestepScheme { uniform, logit_normal, mode };
+template <>
+inline constexpr std::array enum_names<TimestepScheme> = {"uniform", "logit_normal", "mode"};
+
+/// What a sample's loss is weighted with by its noise level (Esser et al. 2024).
+enum class LossWeighting { none, sigma_sqrt, cosmap };
+template <>
+inline constexpr std::array enum_names<LossWeighting> = {"none", "sigma_sqrt", "cosmap"};
+
 /// What a unet predicts: the noise, the clean image, or v (Salimans & Ho 2022).
 enum class Objective { eps, x_start, v };
 

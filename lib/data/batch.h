@@ -7,9 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "data/loader_position.h"
+
 namespace dalle2 {
 
-/// What the loader yields.
+/// What the loader yields. Without a sample (and without tensors) it is the share of a rank whose
+/// lanes are out while other ranks still have some.
 struct Batch {
   at::Tensor images;        ///< [B, 3, H, W] float32 in [0, 1]
   at::Tensor image_embeds;  ///< [B, D] float32, undefined without
@@ -17,9 +20,8 @@ struct Batch {
       text_encodings;  ///< [B, L, D] float32 ([B, D] from two-dimensional files), undefined without
   std::vector<std::string> captions;  ///< B texts as stored
   std::vector<std::string> keys;      ///< B sample keys
-  /// Samples of the epoch passed when this batch was full, the ones with broken pictures too:
-  /// start_epoch(epoch, position) goes on behind it.
-  int64_t position = 0;
+  /// Where the epoch goes on after this batch: start_epoch(epoch, position) begins there.
+  LoaderPosition position;
 
   int64_t size() const { return static_cast<int64_t>(keys.size()); }
 };

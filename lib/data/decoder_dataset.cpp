@@ -2,28 +2,15 @@
 #include "data/decoder_dataset.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <numeric>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/text.h"
 
 namespace dalle2 {
 namespace {
-
-/// Transfers in a row that fail through all their attempts before the network counts as lost.
-constexpr int64_t kMostUnreachable = 3;
-
-std::string base_name(const std::string& address) {
-  if (address.starts_with("pipe:")) return address;
-  const std::string url = public_url(address);
-  const size_t slash = url.rfind('/');
-  return slash == std::string::npos ? url : url.substr(slash + 1);
-}
 
 /// Length of the UTF-8 character at `at`; 0 if there is none (RFC 3629).
 size_t utf8_length(const std::string& text, size_t at) {
@@ -50,261 +37,52 @@ bool is_utf8(const std::string& text) {
   return true;
 }
 
-/// The field of that name, null without.
-std::string* find_field(GroupedSample& sample, const std::string& name) {
-  const auto found = sample.fields.find(name);
-  return found == sample.fields.end() ? nullptr : &found->second;
-}
-
 }  // namespace
 
 std::string Candidate::where() const {
   return fmt::format("shard {}, sample {}", shard, key);
 }
 
-DecoderDataset::Embeddings::Embeddings(std::string kind_,
-                                       std::string field_,
-                                       std::string none_,
-                                       std::string zero_)
-    : kind(std::move(kind_)),
-      field(std::move(field_)),
-      none(std::move(none_)),
-      zero(std::move(zero_)) {}
-
-/// Proves at the start what would else show as an empty epoch: that there are files, that they are
-/// for these shards, and that they have the model's width.
-void DecoderDataset::Embeddings::open(const std::optional<std::string>& url,
-                                      bool in_tar,
-                                      const LoaderOptions& options) {
-  if (!needed) return;
-  const std::string key = kind == "image" ? "img_embeddings_url" : "text_embeddings_url";
-  if (!url || url->empty()) {
-    if (in_tar) return;
-    throw ConfigError(
-        "/data/{}: No {} embeddings source specified.\n"
-        "  Give the folder of the .npy files, or set /data/embeddings_in_tar for shards that hold "
-        "<key>.{}.",
-        key,
-        kind,
-        field);
-  }
-  folder.emplace(*url, kind);
-  row_shape = folder->row_shape();
-  if (width && row_shape.back() != *width) {
-    throw DataError(
-        "{}: {} embeddings are {} wide, the model takes {}.\n"
-        "  Give embeddings of the encoder that the model is made for, or change the model's width.",
-        folder->paths().begin()->second,
-        kind,
-        row_shape.back(),
-        *width);
-  }
-  const auto covered =
-      std::count_if(options.urls.begin(), options.urls.end(), [&](const std::string& shard) {
-        return folder->has(shard_number(shard));
-      });
-  if (covered == 0) {
-    throw DataError(
-        "/data/{}: none of the {} {} shards has an embedding file: {} files for shards {} to {}, "
-        "first "
-        "shard {}.\n  The digits after the last '_' of a file must be the number of its shard.",
-        key,
-        with_commas(static_cast<int64_t>(options.urls.size())),
-        options.split,
-        with_commas(folder->file_count()),
-        folder->paths().begin()->first,
-        folder->paths().rbegin()->first,
-        public_url(options.urls.front()));
-  }
-}
-
-/// The first embedding seen sets the shape; a batch cannot hold another.
-bool DecoderDataset::Embeddings::check_shape(const std::vector<int64_t>& shape,
-                                             const std::string& where,
-                                             DropLog& drops) {
-  if (row_shape.empty() && (!width || shape.back() == *width)) row_shape = shape;
-  if (shape == row_shape) return true;
-  const std::string expected =
-      row_shape.empty() ? fmt::format("width {}", *width) : shape_text(row_shape);
-  drops.add(
-      drop::kWrongEmbeddingShape,
-      fmt::format(
-          "{}: {} embedding of shape {}, expected {}", where, kind, shape_text(shape), expected));
-  return false;
-}
-
-bool DecoderDataset::Embeddings::take(GroupedSample& sample,
-                                      int64_t index_width,
-                                      const std::string& where,
-                                      EmbeddingRow& row,
-                                      DropLog& drops) {
-  if (!needed) return true;
-  if (folder) {
-    const auto index = row_of_key(sample.key, index_width);
-    if (!index || *index >= rows->rows()) {
-      drops.add(none,
-                index ? fmt::format("{}: row {} of {} rows", where, *index, rows->rows())
-                      : fmt::format("{}: the key does not end in {} digits", where, index_width));
-      return false;
-    }
-    row = {rows, *index};
-  } else {
-    const std::string* content = find_field(sample, field);
-    // A plain .npy field is the image embedding.
-    if (content == nullptr && kind == "image") content = find_field(sample, "npy");
-    if (content == nullptr) {
-      drops.add(none, fmt::format("{}: no field {}", where, field));
-      return false;
-    }
-    try {
-      row = parse_embedding(*content, kind == "image" ? 1 : 2, fmt::format("{}.{}", where, field));
-    } catch (const DataError& error) {
-      drops.add(none, error.what());
-      return false;
-    }
-    if (!check_shape(row.rows->row_shape(), where, drops)) return false;
-  }
-  if (row.rows->is_zero(row.row)) {
-    drops.add(zero, fmt::format("{}: row {} is all zero", where, row.row));
-    return false;
-  }
-  return true;
-}
-
 DecoderDataset::DecoderDataset(const DecoderDataConfig& config, const LoaderOptions& options)
     : options_(options),
       index_width_(config.index_width),
-      max_bad_fraction_(config.max_bad_fraction) {
+      image_(SampleEmbeddings::Kind::kImage, options.need_image_embeds, options.image_embed_dim),
+      text_(SampleEmbeddings::Kind::kText, options.need_text_encodings, options.text_embed_dim),
+      walk_(options_,
+            config.max_bad_fraction,
+            [this](const std::string& url, const HttpOptions& http, DropLog& drops) {
+              return image_.open_shard(url, http, drops) && text_.open_shard(url, http, drops);
+            }) {
   if (options_.urls.empty()) {
     throw DataError("the split \"{}\" has no shards.\n  Make more shards, or change /data/splits.",
                     options_.split);
   }
-  if (options_.shuffle && options_.resample) {
-    throw ConfigError(
-        "/data/resample_train: Cannot both resample and shuffle: resampling is random already.\n"
-        "  Set /data/shuffle_train to false.");
-  }
-  image_.needed = options_.need_image_embeds;
-  image_.width = options_.image_embed_dim;
-  text_.needed = options_.need_text_encodings;
-  text_.width = options_.text_embed_dim;
-  image_.open(config.img_embeddings_url, config.embeddings_in_tar, options_);
-  text_.open(config.text_embeddings_url, config.embeddings_in_tar, options_);
+  image_.open(config, options_);
+  text_.open(config, options_);
 }
 
-void DecoderDataset::start_epoch(int64_t epoch) {
-  reader_.reset();
-  shards_opened_ = 0;
-  bad_shards_ = 0;
-  unreachable_in_a_row_ = 0;
-  cancelled_ = false;
-  opened_since_candidate_ = 0;
-  // Ranks read shards of their own, so their orders are drawn apart, too.
-  draws_of_shards_.emplace(
-      options_.seed, epoch, "order of shards", options_.split, options_.rank.rank);
-  order_.resize(options_.urls.size());
-  std::iota(order_.begin(), order_.end(), size_t{0});
-  if (!options_.shuffle) return;
-  for (size_t i = order_.size(); i > 1; --i) {
-    std::swap(order_[i - 1], order_[(*draws_of_shards_)() % i]);
-  }
-}
-
-bool DecoderDataset::open_embeddings(Embeddings& embeddings,
-                                     const std::string& url,
-                                     DropLog& drops) {
-  embeddings.rows.reset();
-  if (!embeddings.folder) return true;
-  const int64_t shard = shard_number(url);
-  if (!embeddings.folder->has(shard)) {
-    drops.add(
-        drop::kShardWithoutEmbeddings,
-        fmt::format("{}: no file for it in {}", public_url(url), embeddings.folder->folder()));
-    return false;
-  }
-  try {
-    embeddings.rows = embeddings.folder->load(shard);
-  } catch (const DataError& error) {
-    drops.add(drop::kShardWithoutEmbeddings, fmt::format("{}: {}", public_url(url), error.what()));
-    return false;
-  }
-  return embeddings.check_shape(
-      embeddings.rows->row_shape(), embeddings.folder->path(shard), drops);
-}
-
-/// @return false at the end of the epoch
-bool DecoderDataset::open_next_shard(DropLog& drops) {
+void DecoderDataset::start_epoch(int64_t epoch, LanePosition position) {
   const int64_t shards = static_cast<int64_t>(options_.urls.size());
-  while (true) {
-    size_t index = 0;
-    if (options_.resample) {
-      // Ten times round without one sample: there is none.
-      if (opened_since_candidate_ >= 10 * shards + 10) return false;
-      index = (*draws_of_shards_)() % options_.urls.size();
-    } else {
-      if (shards_opened_ == shards) return false;
-      index = order_[static_cast<size_t>(shards_opened_)];
-    }
-    ++shards_opened_;
-    ++opened_since_candidate_;
-    const std::string& url = options_.urls[index];
-    shard_name_ = base_name(url);
-    if (!open_embeddings(image_, url, drops) || !open_embeddings(text_, url, drops)) continue;
-    try {
-      const auto warn = [this](const std::string& text) {
-        member_warnings_.add(drop::kRepeatedMember, fmt::format("{}: {}", shard_name_, text));
-      };
-      reader_ = open_shard(url, warn, http_options());
-      return true;
-    } catch (const NetworkError& error) {
-      lose_unreachable(error, drops);
-    } catch (const DataError& error) {
-      std::error_code ignored;
-      const bool absent = is_local_url(url) && !std::filesystem::exists(local_path(url), ignored);
-      lose_shard(absent ? drop::kAbsentShard : drop::kDamagedShard, error.what(), drops);
-    }
+  if (position.shards > 0 && position.shards != shards) {
+    log_warning("data",
+                "{}: there are {} shards, and were {} when the run stopped within epoch {}: what "
+                "was seen of it cannot be told, and it begins anew",
+                options_.split,
+                shards,
+                position.shards,
+                epoch);
+    position = {};
   }
-}
-
-/// After a transfer that failed through all its attempts, the next ones are given up sooner.
-HttpOptions DecoderDataset::http_options() const {
-  HttpOptions http;
-  if (unreachable_in_a_row_ > 0) http.attempts = 2;
-  http.cancelled = [this] { return cancelled_.load(); };
-  return http;
-}
-
-void DecoderDataset::lose_shard(const char* reason, const std::string& text, DropLog& drops) {
-  drops.add(reason, text);
-  ++bad_shards_;
-  const int64_t shards =
-      std::max(static_cast<int64_t>(options_.urls.size()), options_.resample ? shards_opened_ : 0);
-  if (static_cast<double>(bad_shards_) > max_bad_fraction_ * static_cast<double>(shards)) {
-    throw DataError(
-        "{}: {} of {} shards cannot be read, more than /data/max_bad_fraction {:g} allows; the "
-        "last: {}\n"
-        "  Mend or replace the shards, or allow more.",
-        options_.split,
-        with_commas(bad_shards_),
-        with_commas(shards),
-        max_bad_fraction_,
-        text);
-  }
-}
-
-/// Called while `error` is handled.
-void DecoderDataset::lose_unreachable(const NetworkError& error, DropLog& drops) {
-  if (cancelled_) throw;
-  const auto* refused = dynamic_cast<const HttpStatusError*>(&error);
-  if (refused != nullptr) {
-    unreachable_in_a_row_ = 0;  // somebody answers
-    const bool absent = refused->status() == 404 || refused->status() == 410;
-    return lose_shard(absent ? drop::kAbsentShard : drop::kUnreachableShard, error.what(), drops);
-  }
-  ++unreachable_in_a_row_;
-  const bool all = unreachable_in_a_row_ == static_cast<int64_t>(options_.urls.size());
-  if (unreachable_in_a_row_ >= kMostUnreachable || (all && !options_.may_be_empty)) throw;
-  lose_shard(drop::kUnreachableShard, error.what(), drops);
+  epoch_ = epoch;
+  // An epoch is finished with the windows it was begun with.
+  buffer_ = static_cast<size_t>(std::max<int64_t>(
+      position.shuffle_buffer > 0 ? position.shuffle_buffer : options_.shuffle_buffer, 1));
+  current_ = coming_ = Window{};
+  order_.clear();
+  passed_ = 0;
+  window_ = position.window - 1;
+  to_pass_ = position.passed;
+  walk_.start_epoch(epoch, position.window_start);
 }
 
 bool DecoderDataset::take_caption(GroupedSample& sample, Candidate& candidate, DropLog& drops) {
@@ -331,9 +109,9 @@ bool DecoderDataset::take_caption(GroupedSample& sample, Candidate& candidate, D
 }
 
 bool DecoderDataset::take(GroupedSample& sample, Candidate& candidate, DropLog& drops) {
-  candidate.shard = shard_name_;
+  candidate.shard = walk_.shard_name();
   candidate.key = sample.key;
-  candidate.ordinal = options_.resample ? shards_opened_ : 0;
+  candidate.ordinal = options_.resample ? walk_.shards_opened() : 0;
   std::string* picture = nullptr;
   for (const char* name : {"jpg", "jpeg", "png", "webp"}) {
     if (picture == nullptr) picture = find_field(sample, name);
@@ -351,34 +129,78 @@ bool DecoderDataset::take(GroupedSample& sample, Candidate& candidate, DropLog& 
   return true;
 }
 
-bool DecoderDataset::next(Candidate& candidate) {
-  D2_CHECK(draws_of_shards_.has_value(), "start_epoch() comes before next()");
-  candidate = Candidate{};
-  DropLog drops;
-  bool found = false;
-  while (!found && (reader_ || open_next_shard(drops))) {
-    std::optional<GroupedSample> sample;
-    try {
-      sample = reader_->next();
-      drops.merge(std::exchange(member_warnings_, DropLog{}));
-      if (!sample) {
-        reader_.reset();
-        continue;
-      }
-    } catch (const NetworkError& error) {
-      reader_.reset();
-      lose_unreachable(error, drops);
-      continue;
-    } catch (const DataError& error) {
-      reader_.reset();
-      lose_shard(drop::kDamagedShard, error.what(), drops);
-      continue;
+/// The next usable sample as the shards hold them.
+bool DecoderDataset::read(Candidate& candidate, DropLog& drops) {
+  while (std::optional<GroupedSample> sample = walk_.next(drops)) {
+    candidate = Candidate{};
+    if (take(*sample, candidate, drops)) {
+      walk_.found_usable();
+      return true;
     }
-    found = take(*sample, candidate, drops);
   }
-  if (found) opened_since_candidate_ = unreachable_in_a_row_ = 0;
-  candidate.dropped_before = std::move(drops);
-  return found;
+  return false;
+}
+
+/// One more sample of the coming window. @return false at the end of the shards
+bool DecoderDataset::read_ahead() {
+  if (!coming_.start) coming_.start = walk_.place();
+  Candidate candidate;
+  if (!read(candidate, coming_.drops)) return false;
+  coming_.samples.push_back(std::move(candidate));
+  return true;
+}
+
+/// The coming window becomes the current one, in the order drawn for it. @return false if it is
+/// empty: the end of the epoch
+bool DecoderDataset::turn_window() {
+  while (coming_.samples.size() < buffer_ && read_ahead()) {
+  }
+  if (coming_.samples.empty()) return false;
+  current_ = std::exchange(coming_, Window{});
+  ++window_;
+  order_.resize(current_.samples.size());
+  std::iota(order_.begin(), order_.end(), uint32_t{0});
+  if (buffer_ > 1) {
+    SampleRandom draws(options_.seed,
+                       epoch_,
+                       "order of samples",
+                       fmt::format("{} {}", options_.split, options_.lane.rank),
+                       window_);
+    for (size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[draws() % i]);
+  }
+  passed_ = std::min(static_cast<size_t>(to_pass_), order_.size());
+  to_pass_ -= static_cast<int64_t>(passed_);
+  // Told when the window was begun, by the run that this one continues.
+  if (passed_ > 0) current_.drops = DropLog{};
+  return true;
+}
+
+LanePosition DecoderDataset::position() const {
+  const bool within = passed_ < order_.size();
+  LanePosition position;
+  position.window_start = within ? *current_.start : coming_.start ? *coming_.start : walk_.place();
+  position.window = within ? window_ : window_ + 1;
+  position.passed = within ? static_cast<int64_t>(passed_) : 0;
+  position.shuffle_buffer = static_cast<int64_t>(buffer_);
+  position.shards = static_cast<int64_t>(options_.urls.size());
+  return position;
+}
+
+bool DecoderDataset::next(Candidate& candidate) {
+  D2_CHECK(epoch_ >= 0, "start_epoch() comes before next()");
+  while (passed_ == order_.size()) {
+    if (turn_window()) continue;
+    candidate = Candidate{};
+    candidate.dropped_before = std::exchange(coming_.drops, DropLog{});
+    candidate.behind = position();
+    return false;
+  }
+  candidate = std::move(current_.samples[order_[passed_]]);
+  ++passed_;
+  candidate.dropped_before = std::exchange(current_.drops, DropLog{});
+  if (buffer_ > 1) read_ahead();
+  candidate.behind = position();
+  return true;
 }
 
 }  // namespace dalle2

@@ -11,12 +11,13 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "data/shards.h"
+#include "base/text.h"
+#include "io/atomic_file.h"
+#include "io/listing.h"
+#include "io/url_source.h"
 
 namespace dalle2 {
 namespace {
-
-namespace fs = std::filesystem;
 
 /// Prefix up to and with the last '_', and the digits behind it; none for another name.
 struct EmbeddingName {
@@ -80,73 +81,103 @@ void EmbeddingRows::copy_row(int64_t row, float* out) const {
   std::copy(values.begin(), values.end(), out);
 }
 
-EmbeddingFolder::EmbeddingFolder(const std::string& folder, std::string kind)
-    : folder_(folder), kind_(std::move(kind)) {
-  const std::string key = kind_ == "image" ? "img_embeddings_url" : "text_embeddings_url";
-  if (!is_local_url(folder)) {
-    throw ConfigError(
-        "/data/{}: \"{}\" is not a folder of this machine, and others are not available yet.\n"
-        "  Copy the .npy files and give their folder.",
-        key,
-        folder);
+EmbeddingFolder::EmbeddingFolder(const std::string& folder,
+                                 std::string kind,
+                                 int64_t shard_width,
+                                 const HttpOptions& http)
+    : folder_(folder),
+      kind_(std::move(kind)),
+      key_(kind_ == "image" ? "/data/img_embeddings_url" : "/data/text_embeddings_url") {
+  if (folder.find('{') != std::string::npos) {
+    numbered_ = parse_url_template(folder, shard_width, key_);
+    if (const auto numbers = existing_numbers(*numbered_)) {
+      for (const int64_t number : *numbers) urls_.emplace(number, numbered_->with(number));
+      numbered_.reset();
+    }
+  } else {
+    add_files(http);
   }
-  std::error_code error;
-  fs::directory_iterator entry(local_path(folder), error);
-  if (error) {
+  if (numbered_) return;  // which files there are shows when they are read
+  if (urls_.empty()) {
+    const std::string below = local_path(folder) + (kind_ == "image" ? "/img_emb" : "/text_emb");
+    std::error_code ignored;
     throw DataError(
-        "/data/{}: the folder \"{}\" cannot be read: {}.", key, folder, error.message());
+        "{}: the folder \"{}\" has no embedding files named <prefix>_<shard>.npy.\n  {}",
+        key_,
+        public_url(folder),
+        is_local_url(folder) && std::filesystem::is_directory(below, ignored)
+            ? fmt::format("clip-retrieval puts them one folder below: give {}.", below)
+            : "Name them like img_emb_00012.npy for shard 12, one row a sample.");
+  }
+  row_shape_ = load(urls_.begin()->first, http)->row_shape();
+}
+
+/// Lists the folder.
+void EmbeddingFolder::add_files(const HttpOptions& http) {
+  std::vector<ListedFile> files;
+  try {
+    files = list_folder(folder_, http);
+  } catch (const DataError& error) {
+    throw DataError("{}: {}.", key_, error.what());
   }
   std::string prefix;
-  for (const fs::directory_iterator end; entry != end; entry.increment(error)) {
-    const fs::path& path = entry->path();
-    std::error_code ignored;
-    if (path.extension() != ".npy" || entry->is_directory(ignored)) continue;
-    const auto name = parse_name(path.stem().string());
+  for (const ListedFile& file : files) {
+    if (!file.name.ends_with(".npy")) continue;
+    const auto name = parse_name(file.name.substr(0, file.name.size() - 4));
     if (!name) {
-      log_warning(
-          "data", "{} has no shard number after its last '_' and is not used", path.string());
+      log_warning("data",
+                  "{} has no shard number after its last '_' and is not used",
+                  public_url(file.url));
       continue;
     }
-    if (!paths_.empty() && name->prefix != prefix) {
+    if (!urls_.empty() && name->prefix != prefix) {
       throw DataError(
-          "/data/{}: the folder \"{}\" has embeddings of two kinds, \"{}...npy\" and "
-          "\"{}...npy\".\n"
+          "{}: the folder \"{}\" has embeddings of two kinds, \"{}...npy\" and \"{}...npy\".\n"
           "  Keep each kind in a folder of its own.",
-          key,
-          folder,
+          key_,
+          public_url(folder_),
           std::min(prefix, name->prefix),
           std::max(prefix, name->prefix));
     }
     prefix = name->prefix;
-    const auto [other, added] = paths_.emplace(name->shard, path.string());
+    const auto [other, added] = urls_.emplace(name->shard, file.url);
     if (!added) {
-      throw DataError("/data/{}: two embedding files for shard {}: {} and {}.\n  Keep one of them.",
-                      key,
+      throw DataError("{}: two embedding files for shard {}: {} and {}.\n  Keep one of them.",
+                      key_,
                       name->shard,
-                      std::min(other->second, path.string()),
-                      std::max(other->second, path.string()));
+                      public_url(std::min(other->second, file.url)),
+                      public_url(std::max(other->second, file.url)));
     }
   }
-  if (paths_.empty()) {
-    const fs::path below =
-        fs::path(local_path(folder)) / (kind_ == "image" ? "img_emb" : "text_emb");
-    throw DataError(
-        "/data/{}: the folder \"{}\" has no embedding files named <prefix>_<shard>.npy.\n  {}",
-        key,
-        folder,
-        fs::is_directory(below, error)
-            ? fmt::format("clip-retrieval puts them one folder below: give {}.", below.string())
-            : "Name them like img_emb_00012.npy for shard 12, one row a sample.");
-  }
-  row_shape_ = load(paths_.begin()->first)->row_shape();
 }
 
-std::shared_ptr<const EmbeddingRows> EmbeddingFolder::load(int64_t shard) const {
-  const std::string& path = paths_.at(shard);
-  auto rows = std::make_shared<const EmbeddingRows>(read_npy(path), path);
+std::string EmbeddingFolder::url(int64_t shard) const {
+  return numbered_ ? numbered_->with(shard) : urls_.at(shard);
+}
+
+std::string EmbeddingFolder::describe() const {
+  if (numbered_) return public_url(folder_);
+  return fmt::format("{} files for shards {} to {}",
+                     with_commas(static_cast<int64_t>(urls_.size())),
+                     urls_.begin()->first,
+                     urls_.rbegin()->first);
+}
+
+std::shared_ptr<const EmbeddingRows> EmbeddingFolder::load(int64_t shard,
+                                                           const HttpOptions& http) const {
+  const std::string address = url(shard), shown = public_url(address);
+  std::string content;
+  try {
+    content = is_local_url(address) ? read_file(local_path(address))
+                                    : read_source(open_source(address, {.http = http}));
+  } catch (const HttpStatusError& error) {
+    if (error.status() != 404 && error.status() != 410) throw;
+    throw DataError("{}", error.what());
+  }
+  auto rows = std::make_shared<const EmbeddingRows>(parse_npy(content, shown), shown);
   if (kind_ == "image" && rows->row_shape().size() != 1) {
     throw DataError("{}: expected image embeddings of shape [rows, width], got rows of shape {}.",
-                    path,
+                    shown,
                     shape_text(rows->row_shape()));
   }
   return rows;

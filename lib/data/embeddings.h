@@ -10,7 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "data/url_template.h"
 #include "io/npy.h"
+#include "io/url_source.h"
 
 namespace dalle2 {
 
@@ -43,28 +45,41 @@ struct EmbeddingRow {
   int64_t row = 0;
 };
 
-/// A folder of `<prefix>_<digits>.npy`, the digits being the number of the shard.
+/// A folder of `<prefix>_<digits>.npy`, the digits being the number of the shard; here, in S3 or
+/// behind a web page that links them. Or a url with `{}` for that number.
 class EmbeddingFolder {
  public:
-  /// Lists the folder and reads the shape of its first file.
+  /// Lists the folder and reads the shape of its first file; of a url with `{}` only if its place
+  /// can be listed.
   /// @param kind "image" or "text", for messages
-  /// @throws DataError if no such files are there, or files of two prefixes
-  EmbeddingFolder(const std::string& folder, std::string kind);
+  /// @param shard_width digits of `{}`
+  /// @throws DataError if no such files are there, or files of two prefixes; NetworkError
+  EmbeddingFolder(const std::string& folder,
+                  std::string kind,
+                  int64_t shard_width = 6,
+                  const HttpOptions& http = {});
 
   const std::string& folder() const { return folder_; }
-  int64_t file_count() const { return static_cast<int64_t>(paths_.size()); }
-  bool has(int64_t shard) const { return paths_.contains(shard); }
-  const std::string& path(int64_t shard) const { return paths_.at(shard); }
-  /// Shard numbers with a file, and the files.
-  const std::map<int64_t, std::string>& paths() const { return paths_; }
-  /// Shape of a row of the first file: [d] or [length, d].
+  /// How many files are known.
+  int64_t file_count() const { return static_cast<int64_t>(urls_.size()); }
+  /// True if there is a file for the shard, or may be one.
+  bool has(int64_t shard) const { return numbered_ ? shard >= 0 : urls_.contains(shard); }
+  std::string url(int64_t shard) const;
+  /// The file that row_shape() is from.
+  std::string first_file() const { return urls_.empty() ? folder_ : urls_.begin()->second; }
+  /// "12 files for shards 0 to 11", or the url with `{}`.
+  std::string describe() const;
+  /// Shape of a row of the first file: [d] or [length, d]; empty if none was read.
   const std::vector<int64_t>& row_shape() const { return row_shape_; }
-  /// @throws DataError (unreadable, damaged, another shape than [rows, ...])
-  std::shared_ptr<const EmbeddingRows> load(int64_t shard) const;
+  /// @throws DataError (absent, unreadable, damaged, another shape than [rows, ...]), NetworkError
+  std::shared_ptr<const EmbeddingRows> load(int64_t shard, const HttpOptions& http = {}) const;
 
  private:
-  std::string folder_, kind_;
-  std::map<int64_t, std::string> paths_;
+  void add_files(const HttpOptions& http);
+
+  std::string folder_, kind_, key_;
+  std::map<int64_t, std::string> urls_;
+  std::optional<UrlTemplate> numbered_;  // of a place that cannot be listed
   std::vector<int64_t> row_shape_;
 };
 

@@ -1,353 +1,128 @@
 // SPDX-License-Identifier: MIT
-// How the threads keep the order: the dataset hands out candidates under a lock, each with its
-// number; threads decode them in any order; a decoded one waits until all before it are there, and
-// only then gets its place in a batch. Places, batches, drops and errors therefore follow the
-// numbers alone.
 #include "data/loader.h"
 
 #include <algorithm>
-#include <atomic>
-#include <condition_variable>
-#include <deque>
-#include <exception>
-#include <map>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "data/decoder_dataset.h"
-#include "data/open_batch.h"
-#include "data/preprocess.h"
-#include "data/sample_trace.h"
-#include "io/image.h"
+#include "data/lane_loader.h"
 
 namespace dalle2 {
-namespace {
-
-/// A candidate on its way from the dataset to its batch.
-struct Item {
-  int64_t number = 0;  // in the epoch, those passed over counted
-  bool last = false;   // the end of the epoch, no sample
-  Candidate candidate;
-  Image picture;             // 8-bit, all transforms but ToTensor applied
-  std::string fault;         // why the picture cannot be used
-  std::exception_ptr error;  // what ends the epoch
-};
-
-/// A sample and its place.
-struct Placement {
-  std::shared_ptr<OpenBatch> batch;
-  int64_t place = 0;
-  Item item;
-};
-
-}  // namespace
-
-struct DecoderLoader::State {
-  State(const DecoderDataConfig& config, LoaderOptions given)
-      : options(std::move(given)),
-        workers(config.num_workers),
-        preprocess(config.preprocessing),
-        dataset(config, options) {
-    if (options.batch_size < 1 || workers < 0) {
-      throw ConfigError(
-          "/data: batch_size must be 1 or more, got {}; num_workers 0 or more, got {}.",
-          options.batch_size,
-          workers);
-    }
-    // Two batches a thread, as the reference's prefetch_factor.
-    window = 2 * std::max<int64_t>(workers, 1) * options.batch_size;
-  }
-  ~State() { stop(); }
-
-  void start(int64_t new_epoch, int64_t skip_samples);
-  void stop();
-  std::optional<Batch> next();
-
-  bool work_once();
-  bool reserve();
-  bool fetch(Item& item);
-  void prepare(Item& item) const;
-  void give_place(Item&& item);
-  void assign(Item&& item, std::vector<Placement>& placements);
-  bool pass_over(DropLog& drops);
-  bool front_is_ready() const { return !batches.empty() && batches.front()->is_ready(); }
-  bool is_settled() const;
-  std::optional<Batch> finish();
-
-  const LoaderOptions options;
-  const int64_t workers;
-  const Preprocess preprocess;
-  int64_t window = 0;
-  int64_t epoch = 0;
-  bool started = false;
-  DropCounts dropped;        // of the caller's thread
-  DropCounts epoch_dropped;  // the same, of this epoch
-  std::vector<std::thread> threads;
-  std::atomic<bool> stopping = false;
-
-  std::mutex source_mutex;  // guards the next four
-  DecoderDataset dataset;
-  int64_t next_number = 0, skip_until = 0;
-  bool source_done = false;
-
-  std::mutex mutex;  // guards all below
-  std::condition_variable changed;
-  std::map<int64_t, Item> decoded;  // waiting for those before them
-  int64_t next_to_assign = 0;
-  int64_t in_flight = 0;   // candidates without a place yet
-  int64_t placed = 0;      // samples of the epoch that got one
-  int64_t unconsumed = 0;  // of them, not handed out yet
-  DropLog carry;           // drops since the last closed batch
-  std::deque<std::shared_ptr<OpenBatch>> batches;
-  bool ended = false;
-  std::exception_ptr error;
-};
-
-void DecoderLoader::State::stop() {
-  {
-    const std::lock_guard lock(mutex);
-    stopping = true;
-  }
-  dataset.cancel();
-  changed.notify_all();
-  for (std::thread& thread : threads) thread.join();
-  threads.clear();
-}
-
-void DecoderLoader::State::start(int64_t new_epoch, int64_t skip_samples) {
-  stop();
-  stopping = false;
-  epoch = new_epoch;
-  dataset.start_epoch(epoch);
-  next_number = 0;
-  skip_until = std::max<int64_t>(skip_samples, 0);
-  source_done = false;
-  decoded.clear();
-  next_to_assign = skip_until;
-  in_flight = placed = unconsumed = 0;
-  carry = DropLog{};
-  batches.clear();
-  ended = false;
-  error = nullptr;
-  epoch_dropped.clear();
-  started = true;
-  for (int64_t i = 0; i < workers; ++i) {
-    threads.emplace_back([this] {
-      while (work_once()) {
-      }
-    });
-  }
-}
-
-/// One candidate from the dataset to its batch. @return false if there is no more to do
-bool DecoderLoader::State::work_once() {
-  if (!reserve()) return false;
-  Item item;
-  if (!fetch(item)) {
-    const std::lock_guard lock(mutex);
-    --in_flight;
-    return false;
-  }
-  if (!item.last && !item.error) prepare(item);
-  give_place(std::move(item));
-  return true;
-}
-
-/// Waits for room in the window of candidates that are ahead of the caller.
-bool DecoderLoader::State::reserve() {
-  std::unique_lock lock(mutex);
-  const auto over = [this] { return stopping || ended || error; };
-  if (workers > 0) {
-    changed.wait(lock, [&] { return over() || in_flight + unconsumed < window; });
-  }
-  if (over()) return false;
-  ++in_flight;
-  return true;
-}
-
-/// Passes over what an earlier run consumed. @return false if the epoch ended within it
-bool DecoderLoader::State::pass_over(DropLog& drops) {
-  Candidate candidate;
-  while (next_number < skip_until) {
-    if (stopping) return false;
-    const bool found = dataset.next(candidate);
-    drops.merge(std::move(candidate.dropped_before));
-    if (!found) return false;
-    ++next_number;
-  }
-  return true;
-}
-
-/// @return false if another thread has taken the end of the epoch
-bool DecoderLoader::State::fetch(Item& item) {
-  const std::lock_guard lock(source_mutex);
-  if (source_done) return false;
-  try {
-    DropLog passed;
-    item.last = !pass_over(passed) || !dataset.next(item.candidate);
-    passed.merge(std::move(item.candidate.dropped_before));
-    item.candidate.dropped_before = std::move(passed);
-  } catch (...) {
-    item.error = std::current_exception();
-  }
-  source_done = item.last || item.error != nullptr;
-  item.number = std::max(next_number, skip_until);
-  next_number = item.number + 1;
-  return true;
-}
-
-void DecoderLoader::State::prepare(Item& item) const {
-  const Candidate& candidate = item.candidate;
-  try {
-    SampleRandom random(options.seed, epoch, candidate.shard, candidate.key, candidate.ordinal);
-    item.picture =
-        preprocess.apply(decode_image(candidate.picture, candidate.where()), std::ref(random));
-  } catch (const DataError& broken) {
-    item.fault = broken.what();
-  } catch (...) {
-    item.error = std::current_exception();
-  }
-  item.candidate.picture = std::string();
-}
-
-/// Gives places to this item and to those that waited for it, and writes them.
-void DecoderLoader::State::give_place(Item&& item) {
-  std::vector<Placement> placements;
-  {
-    const std::lock_guard lock(mutex);
-    decoded.emplace(item.number, std::move(item));
-    for (auto next = decoded.begin(); next != decoded.end() && next->first == next_to_assign;
-         next = decoded.begin()) {
-      ++next_to_assign;
-      --in_flight;
-      if (!error && !ended) assign(std::move(next->second), placements);
-      decoded.erase(next);
-    }
-  }
-  std::exception_ptr failure;
-  try {
-    for (const Placement& to : placements) {
-      to.batch->write(to.place, to.item.picture, to.item.candidate);
-    }
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  {
-    const std::lock_guard lock(mutex);
-    for (const Placement& placement : placements) ++placement.batch->written;
-    if (failure) {
-      error = failure;
-      batches.clear();
-    }
-  }
-  changed.notify_all();
-}
-
-/// Called in the order of the numbers, under the mutex.
-void DecoderLoader::State::assign(Item&& item, std::vector<Placement>& placements) {
-  if (item.error) {
-    error = item.error;
-    return;
-  }
-  Candidate& candidate = item.candidate;
-  carry.merge(std::move(candidate.dropped_before));
-  const bool has_open = !batches.empty() && !batches.back()->closed;
-  const int64_t give_up = 10 * static_cast<int64_t>(options.urls.size()) + 10;
-  const bool hopeless = options.resample && placed == 0 && candidate.ordinal > give_up;
-  if (item.last || hopeless) {
-    if (has_open) batches.back()->close(item.number, std::exchange(carry, DropLog{}));
-    ended = true;
-    return;
-  }
-  if (!item.fault.empty()) {
-    carry.add(drop::kBrokenPicture, item.fault);
-    return;
-  }
-  try {
-    if (!has_open) {
-      batches.push_back(std::make_shared<OpenBatch>(options.batch_size, item.picture, candidate));
-    }
-    const std::shared_ptr<OpenBatch> open = batches.back();
-    const int64_t place = open->add(item.picture, candidate, options.split);
-    ++placed;
-    ++unconsumed;
-    if (open->added == options.batch_size) {
-      open->close(item.number + 1, std::exchange(carry, DropLog{}));
-    }
-    placements.push_back({open, place, std::move(item)});
-  } catch (...) {
-    error = std::current_exception();
-  }
-}
-
-/// No batch will become ready any more.
-bool DecoderLoader::State::is_settled() const {
-  return (ended || error) && (batches.empty() || !batches.front()->closed);
-}
-
-std::optional<Batch> DecoderLoader::State::next() {
-  D2_CHECK(started, "start_epoch() comes before next()");
-  std::unique_lock lock(mutex);
-  while (!front_is_ready() && !is_settled()) {
-    if (workers > 0) {
-      changed.wait(lock);
-    } else {
-      lock.unlock();
-      work_once();
-      lock.lock();
-    }
-  }
-  if (!front_is_ready()) return finish();
-  const std::shared_ptr<OpenBatch> done = std::move(batches.front());
-  batches.pop_front();
-  unconsumed -= done->added;
-  lock.unlock();
-  changed.notify_all();
-
-  done->drops.report(options.split, dropped, epoch_dropped);
-  Batch batch = done->take();
-  trace_samples(options.rank.rank, options.split, epoch, batch);
-  return batch;
-}
-
-/// The end of the epoch, under the mutex.
-std::optional<Batch> DecoderLoader::State::finish() {
-  if (error) std::rethrow_exception(error);
-  std::exchange(carry, DropLog{}).report(options.split, dropped, epoch_dropped);
-  if (placed == 0 && skip_until == 0) {
-    const std::string message = fmt::format(
-        "the split \"{}\" has no usable sample in {} shards ({} ...): {}.\n"
-        "  `dalle2-train shards check` tells what is wrong with the shards and their embeddings.",
-        options.split,
-        options.urls.size(),
-        public_url(options.urls.front()),
-        describe_drops(epoch_dropped));
-    if (!options.may_be_empty) throw DataError("{}", message);
-    log_warning("data", "{}", message);
-  }
-  return std::nullopt;
-}
 
 DecoderLoader::DecoderLoader(const DecoderDataConfig& config, LoaderOptions options)
-    : state_(std::make_unique<State>(config, std::move(options))) {}
+    : config_(config), options_(std::move(options)) {
+  if (options_.urls.empty()) {
+    throw DataError("the split \"{}\" has no shards.\n  Make more shards, or change /data/splits.",
+                    options_.split);
+  }
+  make_lanes(options_.rank.world);
+}
 
 DecoderLoader::~DecoderLoader() = default;
 
-void DecoderLoader::start_epoch(int64_t epoch, int64_t skip_samples) {
-  state_->start(epoch, skip_samples);
+/// The loaders of this rank's lanes, of `count` in all.
+void DecoderLoader::make_lanes(int64_t count) {
+  lanes_.clear();
+  lanes_.resize(static_cast<size_t>(count));
+  const int64_t world = options_.rank.world;
+  const int64_t own = std::max<int64_t>((count - options_.rank.rank + world - 1) / world, 1);
+  DecoderDataConfig config = config_;
+  if (config.num_workers > 0) config.num_workers = std::max<int64_t>(config.num_workers / own, 1);
+  const int64_t shards = static_cast<int64_t>(options_.urls.size());
+  for (int64_t lane = options_.rank.rank; lane < count; lane += world) {
+    const int64_t begin = lane * shards / count, end = (lane + 1) * shards / count;
+    if (begin == end) continue;
+    LoaderOptions part = options_;
+    part.urls = options_.urls.part(static_cast<size_t>(begin), static_cast<size_t>(end));
+    part.lane = {static_cast<int>(lane), static_cast<int>(count)};
+    lanes_[static_cast<size_t>(lane)] = std::make_unique<LaneLoader>(config, std::move(part));
+  }
+}
+
+void DecoderLoader::start_epoch(int64_t epoch, const LoaderPosition& position) {
+  from_beginning_ = position.lanes.empty();
+  const size_t count =
+      from_beginning_ ? static_cast<size_t>(options_.rank.world) : position.lanes.size();
+  if (count != lanes_.size()) make_lanes(static_cast<int64_t>(count));
+  position_ = position;
+  position_.lanes.resize(count);
+  over_.assign(count, false);
+  empty_steps_ = 0;
+  for (size_t lane = 0; lane < count; ++lane) {
+    if (lanes_[lane]) lanes_[lane]->start_epoch(epoch, position_.lanes[lane]);
+  }
+  started_ = true;
+}
+
+/// This rank's share of the step that begins with `first_lane`: none if it has no lane in it, or
+/// one that is out.
+std::optional<Batch> DecoderLoader::next_of_step(int64_t first_lane) {
+  const size_t lane = static_cast<size_t>(first_lane + options_.rank.rank);
+  // Lanes that had their turn in this round have it again in the next.
+  if (lane >= lanes_.size() || static_cast<int64_t>(lane) < position_.next_lane)
+    return std::nullopt;
+  if (!lanes_[lane] || over_[lane]) return std::nullopt;
+  std::optional<Batch> batch = lanes_[lane]->next();
+  if (batch) {
+    position_.lanes[lane] = batch->position.lanes.front();
+  } else {
+    over_[lane] = true;
+  }
+  return batch;
 }
 
 std::optional<Batch> DecoderLoader::next() {
-  return state_->next();
+  D2_CHECK(started_, "start_epoch() comes before next()");
+  const int64_t lanes = static_cast<int64_t>(lanes_.size());
+  const int64_t world = options_.rank.world;
+  // A whole round, and what was left of the one before, without a batch for anyone is the end.
+  for (int64_t quiet = 0; quiet < 2 * ((lanes + world - 1) / world); ++quiet) {
+    const int64_t first_lane = position_.next_lane / world * world;
+    std::optional<Batch> batch = next_of_step(first_lane);
+    const bool any = options_.any_rank ? options_.any_rank(batch.has_value()) : batch.has_value();
+    position_.next_lane = first_lane + world < lanes ? first_lane + world : 0;
+    if (!any) continue;
+    if (!batch) {
+      batch.emplace();
+      ++empty_steps_;
+    }
+    batch->position = position_;
+    return batch;
+  }
+  finish();
+  return std::nullopt;
 }
 
-const DropCounts& DecoderLoader::dropped() const {
-  return state_->dropped;
+/// What an epoch without one usable sample in it means.
+void DecoderLoader::finish() const {
+  int64_t placed = 0;
+  DropCounts dropped;
+  for (const auto& lane : lanes_) {
+    if (!lane) continue;
+    placed += lane->placed();
+    for (const auto& [reason, count] : lane->dropped_in_epoch()) dropped[reason] += count;
+  }
+  if (placed > 0 || !from_beginning_ || empty_steps_ > 0) return;
+  const std::string message = fmt::format(
+      "the split \"{}\" has no usable sample in {} shards ({} ...): {}.\n"
+      "  `dalle2-train shards check` tells what is wrong with the shards and their embeddings.",
+      options_.split,
+      options_.urls.size(),
+      public_url(options_.urls[0]),
+      describe_drops(dropped));
+  if (!options_.may_be_empty) throw DataError("{}", message);
+  log_warning("data", "{}", message);
+}
+
+DropCounts DecoderLoader::dropped() const {
+  DropCounts all;
+  for (const auto& lane : lanes_) {
+    if (!lane) continue;
+    for (const auto& [reason, count] : lane->dropped()) all[reason] += count;
+  }
+  return all;
 }
 
 }  // namespace dalle2

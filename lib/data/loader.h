@@ -1,21 +1,31 @@
 // SPDX-License-Identifier: MIT
-// Shards to batches, by worker threads, each sample once an epoch whatever their number.
+// Shards to batches, each sample once an epoch for any number of threads and ranks.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "config/data_config.h"
 #include "data/batch.h"
 #include "data/drop_log.h"
 #include "data/loader_options.h"
-#include "data/shards.h"
+#include "data/loader_position.h"
 
 namespace dalle2 {
 
-/// Passes over the shards of a split. The threads (data.num_workers; 0: the caller's) decode at
-/// most two batches each ahead; what is delivered, and in which order, does not depend on them.
+class LaneLoader;
+
+/// Passes over the shards of a split.
+///
+/// An epoch runs in as many lanes as there are ranks when it begins. Each lane has a contiguous
+/// part of the shards, and they have their turn one after the other, a batch at a time: the order
+/// of the samples over all ranks. Rank r of W serves the lanes r, r + W, ... If the epoch is taken
+/// up by another number of ranks, its lanes stay, so that this order stays the same.
+///
+/// Ranks take equal numbers of steps: one whose lanes are out gets batches without samples until
+/// all are. So no sample is left out and none comes twice.
 ///
 ///   DecoderLoader loader(config.data, options);
 ///   loader.start_epoch(epoch);
@@ -29,20 +39,31 @@ class DecoderLoader {
   DecoderLoader(const DecoderLoader&) = delete;
   DecoderLoader& operator=(const DecoderLoader&) = delete;
 
-  /// Begins an epoch: its number addresses the shuffling and the augmentation.
-  /// @param skip_samples samples of the epoch already passed (Batch::position, or the count of
-  /// samples consumed if no picture was broken); they are passed over undecoded
-  void start_epoch(int64_t epoch, int64_t skip_samples = 0);
-  /// The next batch in order, or none at the end. The last short batch is kept.
+  /// Begins an epoch: its number addresses the shuffling and the augmentation. @param position
+  /// where another run, of any number of ranks, stopped in it: what lies before is neither read nor
+  /// decoded
+  void start_epoch(int64_t epoch, const LoaderPosition& position = {});
+  /// The next batch in order, or none at the end. The last short batch of a lane is kept.
   /// @throws DataError if the epoch has not one usable sample, or pictures of a batch differ in
   /// size
   std::optional<Batch> next();
   /// Samples left out since construction, as far as batches were handed out.
-  const DropCounts& dropped() const;
+  DropCounts dropped() const;
+  /// Steps of the epoch that this rank took without samples.
+  int64_t empty_steps() const { return empty_steps_; }
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  void make_lanes(int64_t count);
+  std::optional<Batch> next_of_step(int64_t first_lane);
+  void finish() const;
+
+  const DecoderDataConfig config_;
+  const LoaderOptions options_;
+  std::vector<std::unique_ptr<LaneLoader>> lanes_;  // null: of another rank, or without shards
+  LoaderPosition position_;
+  std::vector<bool> over_;  // lanes of this rank that are out
+  bool started_ = false, from_beginning_ = true;
+  int64_t empty_steps_ = 0;
 };
 
 }  // namespace dalle2

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "data/shards.h"
 
@@ -13,10 +13,12 @@ namespace dalle2 {
 /// What a loader reads and how.
 struct LoaderOptions {
   std::string split = "train";  ///< named in messages and in the sample trace
-  std::vector<std::string> urls;
+  ShardUrls urls;               ///< of all ranks; each lane takes an even, contiguous part
+  int64_t shard_width = 6;      ///< digits of {} in an url of embeddings
   int64_t batch_size = 64;
   bool shuffle = false;        ///< shards in an order drawn from (seed, epoch)
   bool resample = false;       ///< endless draws with replacement
+  int64_t shuffle_buffer = 1;  ///< samples that are mixed with each other; 1: as they come
   bool may_be_empty = false;   ///< no usable sample in an epoch is a warning, not an error
   bool need_captions = false;  ///< true: a missing caption drops the sample; false: it is ""
   bool need_image_embeds = false;
@@ -24,8 +26,14 @@ struct LoaderOptions {
   std::optional<int64_t>
       image_embed_dim;  ///< width the model takes; others are an error at the start
   std::optional<int64_t> text_embed_dim;
+  bool pin_memory = false;  ///< batches in page-locked memory, for copies to a GPU that overlap
   int64_t seed = 0;
   RankInfo rank;
+  /// The lane that these options are for, of how many: it addresses the draws. Set by the loader.
+  RankInfo lane;
+  /// Asked once a step with several ranks: given whether this rank has a batch, tells whether any
+  /// has. None for a single rank.
+  std::function<bool(bool has_batch)> any_rank;
 };
 
 }  // namespace dalle2

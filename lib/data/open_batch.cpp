@@ -13,11 +13,15 @@
 namespace dalle2 {
 namespace {
 
-at::Tensor empty_like_rows(int64_t batch_size, const EmbeddingRow& row) {
+at::Tensor empty_floats(const std::vector<int64_t>& shape, bool pinned) {
+  return at::empty(shape, at::TensorOptions().dtype(at::kFloat).pinned_memory(pinned));
+}
+
+at::Tensor empty_like_rows(const LoaderOptions& options, const EmbeddingRow& row) {
   if (!row.rows) return {};
   std::vector<int64_t> shape = row.rows->row_shape();
-  shape.insert(shape.begin(), batch_size);
-  return at::empty(shape, at::kFloat);
+  shape.insert(shape.begin(), options.batch_size);
+  return empty_floats(shape, options.pin_memory);
 }
 
 void write_embedding(const EmbeddingRow& row, int64_t place, const at::Tensor& out) {
@@ -26,11 +30,11 @@ void write_embedding(const EmbeddingRow& row, int64_t place, const at::Tensor& o
 
 }  // namespace
 
-OpenBatch::OpenBatch(int64_t batch_size, const Image& picture, const Candidate& first)
+OpenBatch::OpenBatch(const LoaderOptions& options, const Image& picture, const Candidate& first)
     : width(picture.width), height(picture.height) {
-  batch.images = at::empty({batch_size, 3, height, width}, at::kFloat);
-  batch.image_embeds = empty_like_rows(batch_size, first.image_embed);
-  batch.text_encodings = empty_like_rows(batch_size, first.text_encoding);
+  batch.images = empty_floats({options.batch_size, 3, height, width}, options.pin_memory);
+  batch.image_embeds = empty_like_rows(options, first.image_embed);
+  batch.text_encodings = empty_like_rows(options, first.text_encoding);
 }
 
 int64_t OpenBatch::add(const Image& picture, Candidate& candidate, const std::string& split) {
@@ -59,8 +63,8 @@ void OpenBatch::write(int64_t place, const Image& picture, const Candidate& cand
   write_embedding(candidate.text_encoding, place, batch.text_encodings);
 }
 
-void OpenBatch::close(int64_t position, DropLog&& drops_before) {
-  batch.position = position;
+void OpenBatch::close(const LanePosition& position, DropLog&& drops_before) {
+  batch.position.lanes = {position};
   drops = std::move(drops_before);
   closed = true;
 }

@@ -14,8 +14,8 @@ namespace dalle2 {
 /// A batch being filled. Places are given in order, under the loader's lock; the samples are
 /// written to their places by several threads at once.
 struct OpenBatch {
-  /// Room for `batch_size` samples like the first.
-  OpenBatch(int64_t batch_size, const Image& picture, const Candidate& first);
+  /// Room for `options.batch_size` samples like the first.
+  OpenBatch(const LoaderOptions& options, const Image& picture, const Candidate& first);
 
   /// Gives the sample its place. @return the place
   /// @throws DataError if the picture is not of the size of the batch; `split` is named in it
@@ -23,7 +23,7 @@ struct OpenBatch {
   /// Writes pixels and embeddings straight into the tensors of the batch.
   void write(int64_t place, const Image& picture, const Candidate& candidate) const;
   /// No more samples. Others may still be written.
-  void close(int64_t position, DropLog&& drops_before);
+  void close(const LanePosition& position, DropLog&& drops_before);
   /// Closed, and every sample written.
   bool is_ready() const { return closed && written == added; }
 

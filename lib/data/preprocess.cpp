@@ -170,7 +170,79 @@ CropBox center_crop_box(int width, int height, const std::vector<int64_t>& size)
   return {start(width, crop_width), start(height, crop_height), crop_width, crop_height};
 }
 
-Preprocess::Preprocess(const std::vector<TransformConfig>& steps) {
+/// A picture between two steps: pixels, or still a file of which nobody has asked for pixels.
+class Canvas {
+ public:
+  explicit Canvas(Image image) : image_(std::move(image)) {}
+  /// @param encoded outlives the canvas
+  explicit Canvas(EncodedImage& encoded)
+      : encoded_(&encoded), view_{0, 0, encoded.width(), encoded.height()} {}
+
+  int width() const { return encoded_ != nullptr ? view_.width : image_.width; }
+  int height() const { return encoded_ != nullptr ? view_.height : image_.height; }
+
+  void crop_resize(const CropBox& box, const CropBox& to, Interpolation mode) {
+    if (encoded_ != nullptr && !mirrored_) {
+      image_ = encoded_->crop_resize(inside_file(box), to.width, to.height, mode);
+      encoded_ = nullptr;
+      return;
+    }
+    if (encoded_ != nullptr) {  // what is mirrored first resamples a little otherwise
+      crop(box);
+      decode();
+      image_ = dalle2::crop_resize(image_, 0, 0, box.width, box.height, to.width, to.height, mode);
+      return;
+    }
+    image_ = dalle2::crop_resize(
+        image_, box.left, box.top, box.width, box.height, to.width, to.height, mode);
+  }
+
+  /// The box may reach outside, where it is black.
+  void crop(const CropBox& box) {
+    const bool inside = box.left >= 0 && box.top >= 0 && box.left + box.width <= width() &&
+                        box.top + box.height <= height();
+    if (encoded_ != nullptr && inside) {
+      view_ = inside_file(box);
+      return;
+    }
+    decode();
+    image_ = dalle2::crop(image_, box.left, box.top, box.width, box.height);
+  }
+
+  void flip() {
+    if (encoded_ != nullptr) {
+      mirrored_ = !mirrored_;
+    } else {
+      image_ = flip_horizontally(image_);
+    }
+  }
+
+  Image take() {
+    decode();
+    return std::move(image_);
+  }
+
+ private:
+  CropBox inside_file(const CropBox& box) const {
+    const int left = mirrored_ ? view_.width - box.left - box.width : box.left;
+    return {view_.left + left, view_.top + box.top, box.width, box.height};
+  }
+
+  void decode() {
+    if (encoded_ == nullptr) return;
+    image_ = encoded_->crop(view_);
+    encoded_ = nullptr;
+    if (std::exchange(mirrored_, false)) flip();
+  }
+
+  EncodedImage* encoded_ = nullptr;
+  CropBox view_;           // the part of the file that is left
+  bool mirrored_ = false;  // after the crop to the view
+  Image image_;            // once there are pixels
+};
+
+Preprocess::Preprocess(const std::vector<TransformConfig>& steps, DecodeOptions options)
+    : options_(options) {
   bool is_tensor = false;
   for (const TransformConfig& step : steps) {
     check_step(step);
@@ -196,46 +268,48 @@ Preprocess::Preprocess(const std::vector<TransformConfig>& steps) {
   }
 }
 
+Image Preprocess::apply(const std::string& content,
+                        const std::string& origin,
+                        const RandomBits& random) const {
+  EncodedImage encoded(content, origin, options_);
+  return take_steps(Canvas(encoded), random);
+}
+
 Image Preprocess::apply(Image image, const RandomBits& random) const {
+  return take_steps(Canvas(std::move(image)), random);
+}
+
+Image Preprocess::take_steps(Canvas canvas, const RandomBits& random) const {
   for (const Step& step : steps_) {
     const TransformConfig& config = step.config;
     switch (config.kind) {
       case TransformKind::RandomResizedCrop: {
-        const CropBox box =
-            random_resized_crop_box(image.width, image.height, config.scale, config.ratio, random);
-        image = crop_resize(image,
-                            box.left,
-                            box.top,
-                            box.width,
-                            box.height,
-                            static_cast<int>(width_of(config.size)),
-                            static_cast<int>(height_of(config.size)),
-                            step.interpolation);
+        const CropBox to{0,
+                         0,
+                         static_cast<int>(width_of(config.size)),
+                         static_cast<int>(height_of(config.size))};
+        const CropBox box = random_resized_crop_box(
+            canvas.width(), canvas.height(), config.scale, config.ratio, random);
+        canvas.crop_resize(box, to, step.interpolation);
         break;
       }
       case TransformKind::RandomHorizontalFlip:
-        if (draw_uniform(random, 0, 1) < static_cast<float>(config.p)) {
-          image = flip_horizontally(image);
-        }
+        if (draw_uniform(random, 0, 1) < static_cast<float>(config.p)) canvas.flip();
         break;
       case TransformKind::Resize: {
-        const CropBox to = resized_size(image.width, image.height, config.size);
-        if (to.width != image.width || to.height != image.height) {
-          image = crop_resize(
-              image, 0, 0, image.width, image.height, to.width, to.height, step.interpolation);
-        }
+        const CropBox whole{0, 0, canvas.width(), canvas.height()};
+        const CropBox to = resized_size(whole.width, whole.height, config.size);
+        if (to != whole) canvas.crop_resize(whole, to, step.interpolation);
         break;
       }
-      case TransformKind::CenterCrop: {
-        const CropBox box = center_crop_box(image.width, image.height, config.size);
-        image = crop(image, box.left, box.top, box.width, box.height);
+      case TransformKind::CenterCrop:
+        canvas.crop(center_crop_box(canvas.width(), canvas.height(), config.size));
         break;
-      }
       case TransformKind::ToTensor:
         break;
     }
   }
-  return image;
+  return canvas.take();
 }
 
 void write_planes(const Image& image, float* out) {

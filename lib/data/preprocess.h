@@ -33,12 +33,6 @@ class SampleRandom {
   uint64_t state_;
 };
 
-/// A rectangle of a picture, pixels.
-struct CropBox {
-  int left = 0, top = 0, width = 0, height = 0;
-  bool operator==(const CropBox&) const = default;
-};
-
 /// torchvision's RandomResizedCrop.get_params: up to ten tries of a box with a share of the area in
 /// `scale` and an aspect in `ratio`, else the largest centred box whose aspect is within `ratio`.
 CropBox random_resized_crop_box(int width,
@@ -54,12 +48,21 @@ CropBox resized_size(int width, int height, const std::vector<int64_t>& size);
 /// torchvision's CenterCrop, black where the picture is smaller. May reach outside the picture.
 CropBox center_crop_box(int width, int height, const std::vector<int64_t>& size);
 
+class Canvas;
+
 /// The steps of data.preprocessing, in their order.
 class Preprocess {
  public:
   /// @throws ConfigError naming the step: no ToTensor, a size or range that is none
-  explicit Preprocess(const std::vector<TransformConfig>& steps);
+  explicit Preprocess(const std::vector<TransformConfig>& steps, DecodeOptions options = {});
 
+  /// Decodes a file and takes all steps but ToTensor. Of a JPEG no more is decoded than the first
+  /// step needs; the result is the same.
+  /// @param origin names the picture in errors
+  /// @throws DataError as decode_image does
+  Image apply(const std::string& content,
+              const std::string& origin,
+              const RandomBits& random) const;
   /// All steps but ToTensor. Steps that stand after ToTensor work on the 8-bit picture, too.
   Image apply(Image image, const RandomBits& random) const;
 
@@ -68,7 +71,10 @@ class Preprocess {
     TransformConfig config;
     Interpolation interpolation = Interpolation::kBilinear;
   };
+  Image take_steps(Canvas canvas, const RandomBits& random) const;
+
   std::vector<Step> steps_;
+  DecodeOptions options_;
 };
 
 /// ToTensor: [height, width, 3] bytes to [3, height, width] floats, value / 255.

@@ -68,8 +68,8 @@ class EmbeddingChecker {
     if (!source.folder) return;
     const int64_t shard = shard_number(check.url);
     if (!source.folder->has(shard)) {
-      result.fault =
-          fmt::format("no {} embedding file for it in {}", source.kind, source.folder->folder());
+      result.fault = fmt::format(
+          "no {} embedding file for it in {}", source.kind, public_url(source.folder->folder()));
       return;
     }
     try {
@@ -78,6 +78,8 @@ class EmbeddingChecker {
       result.rows = rows_->rows();
       taken_.assign(static_cast<size_t>(rows_->rows()), false);
     } catch (const DataError& error) {
+      result.fault = error.what();
+    } catch (const NetworkError& error) {
       result.fault = error.what();
     }
   }

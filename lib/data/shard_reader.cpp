@@ -10,9 +10,10 @@ namespace dalle2 {
 
 std::unique_ptr<SampleReader> open_shard(const std::string& url,
                                          MemberWarning warn,
-                                         const HttpOptions& http) {
+                                         const SourceOptions& options) {
   const std::string origin = is_local_url(url) ? local_path(url) : public_url(url);
-  return std::make_unique<SampleReader>(open_source(url, {.http = http}), origin, std::move(warn));
+  return std::make_unique<SampleReader>(
+      open_source(url, options), origin, std::move(warn), options.offset);
 }
 
 }  // namespace dalle2

@@ -10,9 +10,10 @@
 
 namespace dalle2 {
 
-/// The samples of the shard at an url that open_source() knows. @throws what that throws
+/// The samples of the shard at an url that open_source() knows. `options.offset` is 0 or a
+/// SampleReader::next_offset(). @throws what that throws
 std::unique_ptr<SampleReader> open_shard(const std::string& url,
                                          MemberWarning warn = {},
-                                         const HttpOptions& http = {});
+                                         const SourceOptions& options = {});
 
 }  // namespace dalle2

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,31 +18,97 @@ struct RankInfo {
   int rank = 0, world = 1;
 };
 
-/// Shard numbers of the three splits of one rank, in the order they are read (data.md 1.1).
-struct ShardSplit {
-  std::vector<int64_t> train, val, test;
+/// All shards that a config names, by position. Nothing is stored for each of them: of
+/// `shards/{}.tar` there are ten million by default.
+class ShardList {
+ public:
+  /// Lists the folders of local templates once. @throws ConfigError for urls that cannot be read as
+  /// such
+  explicit ShardList(const DecoderDataConfig& config);
+  ~ShardList();
+  ShardList(const ShardList&) = delete;
+  ShardList& operator=(const ShardList&) = delete;
+
+  int64_t size() const { return size_; }
+  /// @throws ConfigError for a command that the config must not give
+  std::string url(int64_t position) const;
+  /// Of the positions those whose files can be there: local files are looked for.
+  std::vector<uint32_t> existing(const std::vector<uint32_t>& positions) const;
+
+  /// Where the number of shards comes from, for messages: a key of the config, and words.
+  const char* key() const;
+  std::string origin() const;
+  /// The config's url, without secrets.
+  std::string shown() const;
+  /// "2 such files exist: shards 4 to 5", and what to do if none of a split does.
+  std::string describe_existing() const;
+  std::string advice() const;
+
+ private:
+  struct Section;
+  const Section& section_of(int64_t position) const;
+
+  bool allow_pipe_;
+  std::vector<std::string> texts_;
+  std::vector<Section> sections_;
+  int64_t size_ = 0;
 };
 
-/// Cuts start_shard..end_shard into one contiguous slice a rank and permutes the slice's shards
-/// into train, test and val as the reference does: torch.randperm with a generator seeded by
-/// `seed`. The range is not probed: the default one holds ten million numbers (80 MB), whatever
-/// exists.
+/// The urls of some shards in an order, made when asked for: four bytes a shard.
+class ShardUrls {
+ public:
+  ShardUrls() = default;
+  /// Urls as they are.
+  ShardUrls(std::vector<std::string> urls);            // NOLINT(google-explicit-constructor)
+  ShardUrls(std::initializer_list<std::string> urls);  // NOLINT
+  /// @param positions in the list
+  ShardUrls(std::shared_ptr<const ShardList> list, std::vector<uint32_t> positions);
+
+  size_t size() const { return list_ ? count_ : urls_.size(); }
+  bool empty() const { return size() == 0; }
+  std::string operator[](size_t index) const;
+  std::string front() const { return (*this)[0]; }
+  /// shard_number() of the url.
+  int64_t number(size_t index) const;
+  std::vector<std::string> all() const;
+  /// Those from `begin` up to `end`; what is stored is shared.
+  ShardUrls part(size_t begin, size_t end) const;
+  /// Only of urls given as they are.
+  void push_back(std::string url);
+
+ private:
+  std::vector<std::string> urls_;
+  std::shared_ptr<const ShardList> list_;
+  std::shared_ptr<const std::vector<uint32_t>> positions_;
+  size_t first_ = 0, count_ = 0;  // of the positions
+};
+
+/// Positions of the three splits of one rank, in the order they are read (data.md 1.1).
+struct ShardSplit {
+  std::vector<uint32_t> train, val, test;
+};
+
+/// Cuts the list into one contiguous slice a rank and permutes the slice's shards into train, test
+/// and val as the reference does: torch.randperm with a generator seeded by `seed`. The list is not
+/// probed: a shard's split does not depend on which files exist.
 /// @throws ConfigError "Not enough shards", or naming an empty split and the shards it would take
-ShardSplit split_shards(const DecoderDataConfig& config, int64_t seed, RankInfo rank);
+ShardSplit split_shards(const SplitConfig& splits,
+                        const ShardList& list,
+                        int64_t seed,
+                        RankInfo rank);
+
+/// The urls of the shards that can exist: for files, those that are there, else all. Absent shards
+/// are counted in one log line.
+/// @param split names the split in messages
+/// @throws DataError if not one of the files exists, with the shards that do
+ShardUrls shard_urls(const std::shared_ptr<const ShardList>& list,
+                     const std::vector<uint32_t>& positions,
+                     const std::string& split);
 
 /// `base` with its placeholder replaced by the shard number, zero-padded to `shard_width` digits.
 /// Placeholders are Python's: {} and {0}, {:05d} (which sets its own width), {{ and }} for braces.
 /// @throws ConfigError without a placeholder, or for another one
 std::string shard_url(const std::string& base, int64_t shard, int64_t shard_width);
-
-/// The urls of the shards that can exist: for files, those that are there (the folder is listed
-/// once, so a range of ten million costs nothing), else all. Absent shards are counted in one log
-/// line.
-/// @param split names the split in messages
-/// @throws DataError if not one of the files exists, with the shards that do
-std::vector<std::string> shard_urls(const DecoderDataConfig& config,
-                                    const std::vector<int64_t>& shards,
-                                    const std::string& split);
 
 /// Urls from one string, as webdataset reads it: `a::b` lists, ${NAME} from the environment
 /// variable WDS_NAME, and braces {000..012}, {a,b}, nested ones too. @throws ConfigError for an

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "base/error.h"
+#include "diffusion/no_grad_pass.h"
 #include "diffusion/stage.h"
 #include "model/resize.h"
 
@@ -87,7 +88,11 @@ std::unique_ptr<DecoderImpl::Stage> DecoderImpl::make_stage(const UnetPlan& plan
   stage->bound_target = make_prediction_target(Objective::eps);
   stage->self_cond_target = make_prediction_target(Objective::x_start);
   stage->pixel_loss = pixel_loss(config.loss_type);
-  stage->weight = make_p2_loss_weight(plan.p2_loss_weight_gamma, stage->schedule);
+  stage->weight =
+      make_loss_weight(plan.loss, plan.p2_loss_weight_gamma, plan.objective, stage->schedule);
+  stage->density = make_timestep_density(plan.loss.timestep_sampling);
+  stage->dream = make_dream(plan.loss.dream, plan.objective);
+  stage->augmentation = {plan.loss.noise_offset, plan.loss.input_perturbation};
   if (plan.learned_variance) {
     stage->variance = LearnedVariance{config.learned_variance_constrain_frac};
   }
@@ -133,12 +138,9 @@ DecoderStepNoise DecoderImpl::draw(int64_t batch,
                                    int64_t unet_number,
                                    at::Generator generator) const {
   const Stage& s = stage(unet_number);
-  return draw_step_noise(s.plan,
-                         plan_.config,
-                         s.lowres ? s.lowres.get() : nullptr,
-                         batch,
-                         std::move(generator),
-                         device());
+  const StepNoiseSources sources{
+      s.plan, plan_.config, *s.density, s.augmentation, s.lowres ? s.lowres.get() : nullptr};
+  return draw_step_noise(sources, batch, std::move(generator), device());
 }
 
 at::Tensor DecoderImpl::forward(const DecoderInputs& inputs,
@@ -189,22 +191,32 @@ at::Tensor DecoderImpl::denoising_loss(Stage& s,
                                        const DecoderStepNoise& draws) {
   const at::Tensor& t = draws.times;
   const NoiseScheduleImpl& schedule = *s.schedule;
-  const at::Tensor x_t = schedule.q_sample(x_start, t, draws.noise);
+  const at::Tensor noise = s.augmentation.target_noise(draws.noise, draws.augmentation);
+  const at::Tensor noised =
+      schedule.q_sample(x_start, t, s.augmentation.input_noise(noise, draws.augmentation));
 
   if (s.plan.unet.self_cond && draws.self_condition) {
-    at::NoGradGuard no_grad;
+    const NoGradPass no_grad;
     UnetConditions everything = conditions;  // nothing is dropped in this pass
     everything.image_keep_mask = at::Tensor();
     everything.text_keep_mask = at::Tensor();
     const auto [first, unused] =
-        split_output(s.unet->forward(x_t, t, everything), s.plan.learned_variance);
-    conditions.self_cond = s.self_cond_target->x_start(schedule, x_t, t, first);
+        split_output(s.unet->forward(noised, t, everything), s.plan.learned_variance);
+    conditions.self_cond = s.self_cond_target->x_start(schedule, noised, t, first);
   }
   // Under autocast the network answers in half precision; the losses are computed in fp32.
-  const at::Tensor output = s.unet->forward(x_t, t, conditions).to(x_start.scalar_type());
-  const auto [prediction, raw_fraction] = split_output(output, s.plan.learned_variance);
+  const auto answer = [&](const at::Tensor& x) {
+    return split_output(s.unet->forward(x, t, conditions).to(x_start.scalar_type()),
+                        s.plan.learned_variance);
+  };
+  const auto [x_t, target] =
+      s.dream->rectify(schedule,
+                       {noised, s.target->target(schedule, x_start, t, noise)},
+                       t,
+                       noise,
+                       [&](const at::Tensor& x) { return answer(x).first; });
+  const auto [prediction, raw_fraction] = answer(x_t);
 
-  const at::Tensor target = s.target->target(schedule, x_start, t, draws.noise);
   const at::Tensor simple = s.weight->weigh(s.pixel_loss(prediction, target), t).mean();
   if (!s.variance) return simple;
 

@@ -24,22 +24,6 @@ at::Tensor huber_loss(const at::Tensor& prediction, const at::Tensor& target) {
   return mean_of_sample(at::smooth_l1_loss(prediction, target, at::Reduction::None, /*beta=*/1.0));
 }
 
-class EqualWeight final : public LossWeight {
- public:
-  at::Tensor weigh(const at::Tensor& losses, const at::Tensor&) const override { return losses; }
-};
-
-class P2Weight final : public LossWeight {
- public:
-  explicit P2Weight(NoiseSchedule schedule) : schedule_(std::move(schedule)) {}
-  at::Tensor weigh(const at::Tensor& losses, const at::Tensor& t) const override {
-    return losses * schedule_->p2_loss_weight.gather(0, t);
-  }
-
- private:
-  NoiseSchedule schedule_;
-};
-
 }  // namespace
 
 PixelLoss pixel_loss(LossType kind) {
@@ -52,11 +36,6 @@ PixelLoss pixel_loss(LossType kind) {
       return huber_loss;
   }
   broken_invariant(__FILE__, __LINE__, "a loss type without a formula");
-}
-
-std::unique_ptr<LossWeight> make_p2_loss_weight(double gamma, const NoiseSchedule& schedule) {
-  if (gamma > 0) return std::make_unique<P2Weight>(schedule);
-  return std::make_unique<EqualWeight>();
 }
 
 }  // namespace dalle2

@@ -7,11 +7,15 @@
 
 #include "config/model_config.h"
 #include "diffusion/decoder.h"
+#include "diffusion/dream.h"
 #include "diffusion/learned_variance.h"
 #include "diffusion/loss.h"
+#include "diffusion/loss_weight.h"
 #include "diffusion/lowres_conditioner.h"
+#include "diffusion/noise_augmentation.h"
 #include "diffusion/noise_schedule.h"
 #include "diffusion/objective.h"
+#include "diffusion/timestep_density.h"
 #include "model/unet.h"
 
 namespace dalle2 {
@@ -26,6 +30,9 @@ struct DecoderImpl::Stage {
   std::unique_ptr<PredictionTarget> bound_target, self_cond_target;
   PixelLoss pixel_loss = nullptr;
   std::unique_ptr<LossWeight> weight;
+  std::unique_ptr<TimestepDensity> density;
+  std::unique_ptr<Dream> dream;
+  NoiseAugmentation augmentation;
   std::optional<LearnedVariance> variance;
 };
 

@@ -20,6 +20,23 @@ std::vector<CropOffset> draw_crops(int64_t batch, int64_t free_pixels, at::Gener
   return crops;
 }
 
+// Blur for the batch; with noise, a level for each sample and noise of `sizes` [B, C, S, S].
+LowresDraws draw_lowres(const LowresConditionerImpl& lowres,
+                        at::IntArrayRef sizes,
+                        const at::Generator& host,
+                        const at::Generator& generator,
+                        const at::Device& device) {
+  LowresDraws draws = lowres.draw_blur(host);
+  if (!lowres.options().use_noise) return draws;
+  const at::TensorOptions options(generator.device());
+  draws.noise_level =
+      at::randint(
+          0, LowresConditionerImpl::kNoiseLevels, {sizes[0]}, generator, options.dtype(at::kLong))
+          .to(device);
+  draws.noise = at::randn(sizes, generator, options.dtype(at::kFloat)).to(device);
+  return draws;
+}
+
 }  // namespace
 
 at::Generator host_generator(const at::Generator& generator) {
@@ -30,20 +47,18 @@ at::Generator host_generator(const at::Generator& generator) {
                                                   ((device.get_offset() + 1) * kGoldenRatio));
 }
 
-DecoderStepNoise draw_step_noise(const UnetPlan& stage,
-                                 const DecoderConfig& decoder,
-                                 const LowresConditionerImpl* lowres,
+DecoderStepNoise draw_step_noise(const StepNoiseSources& sources,
                                  int64_t batch,
                                  at::Generator generator,
                                  const at::Device& device) {
+  const auto& [stage, decoder, density, augmentation, lowres] = sources;
   const at::Device home = generator.device();
-  const auto integers = at::TensorOptions(home).dtype(at::kLong);
   const auto floats = at::TensorOptions(home).dtype(at::kFloat);
   at::Generator host = host_generator(generator);
   const int64_t side = stage.random_crop_size.value_or(stage.image_size);
 
   DecoderStepNoise draws;
-  draws.times = at::randint(0, stage.timesteps, {batch}, generator, integers).to(device);
+  draws.times = density.draw(batch, stage.timesteps, generator).to(device);
   draws.noise = at::randn({batch, decoder.channels, side, side}, generator, floats).to(device);
   draws.image_keep_mask =
       prob_mask(batch, 1 - decoder.image_cond_drop_prob, home, generator).to(device);
@@ -56,15 +71,15 @@ DecoderStepNoise draw_step_noise(const UnetPlan& stage,
   if (stage.random_crop_size) {
     draws.crop_offsets = draw_crops(batch, stage.image_size - side, host);
   }
-  if (lowres == nullptr) return draws;
-  draws.lowres = lowres->draw_blur(host);
-  if (lowres->options().use_noise) {
-    draws.lowres.noise_level =
-        at::randint(0, LowresConditionerImpl::kNoiseLevels, {batch}, generator, integers)
-            .to(device);
-    draws.lowres.noise =
-        at::randn({batch, decoder.channels, stage.image_size, stage.image_size}, generator, floats)
-            .to(device);
+  if (lowres != nullptr) {
+    const int64_t whole = stage.image_size;
+    draws.lowres =
+        draw_lowres(*lowres, {batch, decoder.channels, whole, whole}, host, generator, device);
+  }
+  // Last, so that nothing else is drawn differently with it.
+  draws.augmentation = augmentation.draw(draws.noise.sizes(), std::move(generator));
+  for (at::Tensor* tensor : {&draws.augmentation.offset, &draws.augmentation.perturbation}) {
+    if (tensor->defined()) *tensor = tensor->to(device);
   }
   return draws;
 }

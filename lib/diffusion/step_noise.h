@@ -10,6 +10,8 @@
 
 #include "config/model_config.h"
 #include "diffusion/lowres_conditioner.h"
+#include "diffusion/noise_augmentation.h"
+#include "diffusion/timestep_density.h"
 
 namespace dalle2 {
 
@@ -28,6 +30,16 @@ struct DecoderStepNoise {
   bool self_condition = false;           ///< one decision for the batch
   std::vector<CropOffset> crop_offsets;  ///< one a sample, empty without random crops
   LowresDraws lowres;                    ///< upper stages
+  NoiseAugmentationDraws augmentation;
+};
+
+/// What decides the draws of a stage.
+struct StepNoiseSources {
+  const UnetPlan& stage;
+  const DecoderConfig& decoder;
+  const TimestepDensity& density;
+  const NoiseAugmentation& augmentation;
+  const LowresConditionerImpl* lowres;  ///< null for the first stage
 };
 
 /// A CPU generator for decisions that the host has to know. For a CUDA generator it is derived from
@@ -35,12 +47,9 @@ struct DecoderStepNoise {
 at::Generator host_generator(const at::Generator& generator);
 
 /// Draws the noise of a step.
-/// @param lowres the stage's conditioner, null for the first stage
 /// @param generator on the CPU or on `device`; tensors are drawn where it lives and moved to
 /// `device`
-DecoderStepNoise draw_step_noise(const UnetPlan& stage,
-                                 const DecoderConfig& decoder,
-                                 const LowresConditionerImpl* lowres,
+DecoderStepNoise draw_step_noise(const StepNoiseSources& sources,
                                  int64_t batch,
                                  at::Generator generator,
                                  const at::Device& device);

@@ -26,22 +26,6 @@ void check_image_size(int64_t width, int64_t height, const std::string& origin) 
   }
 }
 
-Image decode_image(const std::string& content, const std::string& origin) {
-  const std::string_view bytes(content);
-  if (bytes.starts_with("\xff\xd8\xff")) {
-    return decode_jpeg(content, origin);
-  }
-  if (bytes.starts_with("\x89PNG\r\n\x1a\n")) {
-    return decode_png(content, origin);
-  }
-  if (bytes.size() >= 12 && bytes.starts_with("RIFF") && bytes.substr(8, 4) == "WEBP") {
-    return decode_webp(content, origin);
-  }
-  throw DataError("{}: not a picture that can be read ({} bytes); expected JPEG, PNG or WebP",
-                  origin,
-                  content.size());
-}
-
 Image flip_horizontally(const Image& image) {
   Image flipped{image.width, image.height, std::vector<uint8_t>(image.pixels.size())};
   const size_t width = static_cast<size_t>(image.width);

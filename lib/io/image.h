@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +19,12 @@ struct Image {
 /// Pillow's limit against decompression bombs.
 inline constexpr int64_t kMostImagePixels = 178'956'970;
 
+/// A rectangle of a picture, pixels.
+struct CropBox {
+  int left = 0, top = 0, width = 0, height = 0;
+  bool operator==(const CropBox&) const = default;
+};
+
 enum class Interpolation { kNearest, kBox, kBilinear, kHamming, kBicubic, kLanczos };
 
 /// Decodes JPEG, PNG or WebP by content (a PNG named .jpg works), to RGB like Pillow's
@@ -26,6 +33,47 @@ enum class Interpolation { kNearest, kBox, kBilinear, kHamming, kBicubic, kLancz
 /// @throws DataError (not a picture, truncated, damaged, too large), before anything is allocated
 /// for a size beyond kMostImagePixels
 Image decode_image(const std::string& content, const std::string& origin);
+
+class JpegReader;
+
+/// How a file's pixels are taken.
+struct DecodeOptions {
+  bool apply_exif = false;  ///< turn the picture as its EXIF (or XMP) orientation says
+  /// JPEG: decode at 1/2, 1/4 or 1/8 where that still has the pixels a resize asks for. Not
+  /// bit-equal to the whole way.
+  bool fast_jpeg = false;
+};
+
+/// A picture in memory: the header is read at once, of the pixels only what is asked for.
+class EncodedImage {
+ public:
+  /// @param content outlives this object
+  /// @param origin names the picture in errors
+  /// @throws DataError as decode_image does
+  EncodedImage(const std::string& content, std::string origin, DecodeOptions options = {});
+  ~EncodedImage();
+
+  int width() const { return width_; }    ///< pixels, as the picture is shown
+  int height() const { return height_; }  ///< pixels
+
+  // Each of these once, and one of them.
+
+  /// The pixels of the box, which lies inside.
+  Image crop(const CropBox& box);
+  /// The box resampled to the size: what crop_resize makes of the whole picture, bit for bit unless
+  /// fast_jpeg is on.
+  Image crop_resize(const CropBox& box, int out_width, int out_height, Interpolation mode);
+
+ private:
+  void check(const CropBox& box) const;
+
+  std::string origin_;
+  DecodeOptions options_;
+  int width_ = 0, height_ = 0;
+  int orientation_ = 1;               ///< EXIF, 1 to 8; of `jpeg_` alone
+  std::unique_ptr<JpegReader> jpeg_;  ///< none: another format, which is always decoded whole
+  Image decoded_;
+};
 
 /// A PNG or WebP with transparency, blended onto white. @return none for other pictures
 /// @throws DataError as decode_image does

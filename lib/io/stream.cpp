@@ -159,6 +159,17 @@ ByteSource file_source(const std::string& path, uint64_t offset) {
   };
 }
 
+std::string read_source(const ByteSource& source) {
+  std::string content;
+  while (true) {
+    const size_t size = content.size();
+    content.resize(size + std::max(size / 2, kBlockBytes));
+    const size_t got = source(content.data() + size, content.size() - size);
+    content.resize(size + got);
+    if (got == 0) return content;
+  }
+}
+
 ByteSource gunzip_source(ByteSource packed, const std::string& origin) {
   const auto gunzip = std::make_shared<Gunzip>(std::move(packed), origin);
   return [gunzip](char* buffer, size_t capacity) { return gunzip->read(buffer, capacity); };

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,14 +33,21 @@ class TarReader {
  public:
   /// @throws DataError naming the file and the reason
   explicit TarReader(const std::string& path, TarLimits limits = {});
-  /// From any stream; `origin` names it in errors.
-  TarReader(ByteSource source, const std::string& origin, TarLimits limits = {});
+  /// From any stream; `origin` names it in errors. @param first_byte where in the tar the stream
+  /// begins: at a member
+  TarReader(ByteSource source,
+            const std::string& origin,
+            TarLimits limits = {},
+            uint64_t first_byte = 0);
   ~TarReader();
   TarReader(const TarReader&) = delete;
   TarReader& operator=(const TarReader&) = delete;
   /// Reads the next regular file. @return false at the end. @throws DataError (truncated, damaged,
   /// too large) naming the file, the last whole member and the offset; the reader is done then
   bool next(TarMember& member);
+  /// The byte at which the last member begins, its headers with it: a stream opened there goes on
+  /// with that member. @return none if the tar is packed
+  std::optional<uint64_t> member_offset() const;
 
  private:
   struct State;

@@ -58,6 +58,8 @@ struct Extensions {
 struct TarReader::State {
   ByteSource source;
   uint64_t packed_bytes = 0;  // that came from the file
+  std::string head;           // the first bytes that did
+  uint64_t first_byte = 0;    // where in the tar the stream begins
   std::string origin;
   TarLimits limits;
 
@@ -180,6 +182,7 @@ void TarReader::State::skip(uint64_t size) {
 }
 
 void TarReader::State::check_bomb(uint64_t unpacked) {
+  unpacked -= first_byte;
   if (unpacked > limits.suspicious_bytes &&
       static_cast<double>(unpacked) > static_cast<double>(packed_bytes) * limits.inflate_ratio) {
     done = true;
@@ -217,13 +220,14 @@ std::optional<TarHeader> TarReader::State::next_header() {
   }
   if (body > 0 && !is_tar_header(view)) {
     skip(body + padding_of(body) - kTarBlock);
+    header_at = position;
     if (!read_block(block)) {
       return std::nullopt;
     }
   }
   if (!is_tar_header(view)) {
-    fail(position == kTarBlock ? "it does not begin with a header"
-                               : "a header's checksum is wrong");
+    fail(position == first_byte + kTarBlock ? "it does not begin with a header"
+                                            : "a header's checksum is wrong");
   }
   std::optional<TarHeader> header = parse_tar_header(view);
   while (header && header->more_pieces) {
@@ -350,21 +354,33 @@ void TarReader::State::read_content(const TarHeader& header,
 TarReader::TarReader(const std::string& path, TarLimits limits)
     : TarReader(file_source(path), path, limits) {}
 
-TarReader::TarReader(ByteSource source, const std::string& origin, TarLimits limits)
+TarReader::TarReader(ByteSource source,
+                     const std::string& origin,
+                     TarLimits limits,
+                     uint64_t first_byte)
     : state_(std::make_unique<State>()) {
   State* const state = state_.get();
   const auto counted = [state, inner = std::move(source)](char* buffer, size_t capacity) {
     const size_t got = inner(buffer, capacity);
     state->packed_bytes += got;
+    if (state->head.size() < kMagicBytes) {
+      state->head.append(buffer, std::min(got, kMagicBytes - state->head.size()));
+    }
     return got;
   };
   state_->source = unpack_source(counted, origin);
   state_->origin = origin;
   state_->limits = limits;
+  state_->first_byte = state_->position = first_byte;
   state_->refill();  // so that what cannot be opened is told here
 }
 
 TarReader::~TarReader() = default;
+
+std::optional<uint64_t> TarReader::member_offset() const {
+  if (is_packed(state_->head) || state_->name.empty()) return std::nullopt;
+  return state_->header_at;
+}
 
 bool TarReader::next(TarMember& member) {
   State& state = *state_;

@@ -80,9 +80,17 @@ class ArchiveFilter {
   bool open_ = false;
 };
 
+bool is_of_libarchive(std::string_view head) {
+  using namespace std::string_view_literals;
+  constexpr std::array kMagics{"BZh"sv, "\xfd\x37zXZ\0"sv, "\x28\xb5\x2f\xfd"sv};
+  return std::any_of(kMagics.begin(), kMagics.end(), [&](std::string_view magic) {
+    return head.starts_with(magic);
+  });
+}
+
 /// The first bytes of a stream, up to six, and the stream from its beginning.
 std::pair<std::string, ByteSource> look_at(ByteSource source) {
-  std::string head(6, '\0');
+  std::string head(kMagicBytes, '\0');
   size_t filled = 0;
   while (filled < head.size()) {
     const size_t got = source(head.data() + filled, head.size() - filled);
@@ -103,17 +111,16 @@ std::pair<std::string, ByteSource> look_at(ByteSource source) {
 
 }  // namespace
 
+bool is_packed(std::string_view head) {
+  return head.starts_with("\x1f\x8b") || is_of_libarchive(head);
+}
+
 ByteSource unpack_source(ByteSource packed, const std::string& origin) {
-  using namespace std::string_view_literals;
   return [packed = std::move(packed), origin, unpacked = ByteSource()](char* buffer,
                                                                        size_t capacity) mutable {
     if (!unpacked) {
       auto [head, whole] = look_at(std::move(packed));
-      constexpr std::array kOfLibarchive{"BZh"sv, "\xfd\x37zXZ\0"sv, "\x28\xb5\x2f\xfd"sv};
-      const std::string& magic = head;
-      if (std::any_of(kOfLibarchive.begin(), kOfLibarchive.end(), [&](std::string_view known) {
-            return magic.starts_with(known);
-          })) {
+      if (is_of_libarchive(head)) {
         const auto filter = std::make_shared<ArchiveFilter>(std::move(whole), origin);
         unpacked = [filter](char* to, size_t size) { return filter->read(to, size); };
       } else {

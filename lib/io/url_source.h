@@ -21,10 +21,10 @@ struct SourceOptions {
   HttpOptions http = {};
 };
 
-/// The bytes at an url: a path, `file:PATH`, `http://` and `https://` (HttpStream), or
-/// `pipe:COMMAND`, the output of a shell command whose failure is a DataError at the end of it
-/// (status 141, a closed pipe, is none). Files are sought, http asks for a range, of a command what
-/// comes before the offset is read and passed over.
+/// The bytes at an url: a path, `file:PATH`, `http://` and `https://` (HttpStream),
+/// `s3://BUCKET/KEY`, or `pipe:COMMAND`, the output of a shell command whose failure is a DataError
+/// at the end of it (status 141, a closed pipe, is none). Files are sought, http asks for a range,
+/// of a command what comes before the offset is read and passed over.
 /// @throws DataError (no such file, no such command), ConfigError for other schemes; reading throws
 /// DataError and NetworkError
 ByteSource open_source(const std::string& url, const SourceOptions& options = {});

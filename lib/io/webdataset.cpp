@@ -163,8 +163,11 @@ void SampleGrouper::warn(const std::string& text) const {
 SampleReader::SampleReader(const std::string& path, MemberWarning warn)
     : tar_(path), grouper_(std::move(warn)) {}
 
-SampleReader::SampleReader(ByteSource source, const std::string& origin, MemberWarning warn)
-    : tar_(std::move(source), origin), grouper_(std::move(warn)) {}
+SampleReader::SampleReader(ByteSource source,
+                           const std::string& origin,
+                           MemberWarning warn,
+                           uint64_t first_byte)
+    : tar_(std::move(source), origin, {}, first_byte), grouper_(std::move(warn)) {}
 
 std::optional<GroupedSample> SampleReader::next() {
   while (!done_) {
@@ -174,14 +177,18 @@ std::optional<GroupedSample> SampleReader::next() {
       found = tar_.next(member);
     } catch (...) {
       done_ = true;
+      next_offset_.reset();
       grouper_.abandon();
       throw;
     }
     if (!found) {
       done_ = true;
+      next_offset_.reset();
       return grouper_.finish();
     }
+    // A member that closes a sample is the first of the next one.
     if (std::optional<GroupedSample> sample = grouper_.add(std::move(member))) {
+      next_offset_ = tar_.member_offset();
       return sample;
     }
   }

@@ -64,15 +64,25 @@ class SampleReader {
  public:
   /// @throws DataError (cannot be opened)
   explicit SampleReader(const std::string& path, MemberWarning warn = {});
-  SampleReader(ByteSource source, const std::string& origin, MemberWarning warn = {});
+  /// @param first_byte where in the shard the stream begins: 0 or a next_offset()
+  SampleReader(ByteSource source,
+               const std::string& origin,
+               MemberWarning warn = {},
+               uint64_t first_byte = 0);
   /// @return the next sample, none at the end. @throws DataError where the shard is damaged:
   /// samples before the damage have been returned, the one cut by it is dropped, and the reader is
   /// done
   std::optional<GroupedSample> next();
+  /// The byte of the shard at which the sample after the last returned one begins.
+  /// @return none before the first sample, at the end, and if the tar is packed
+  std::optional<uint64_t> next_offset() const { return next_offset_; }
+  /// The last sample has been returned.
+  bool at_end() const { return done_; }
 
  private:
   TarReader tar_;
   SampleGrouper grouper_;
+  std::optional<uint64_t> next_offset_;
   bool done_ = false;
 };
 

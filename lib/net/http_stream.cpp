@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "net/http_stream.h"
 
-#include <strings.h>
-
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -12,10 +9,10 @@
 #include <cstring>
 #include <optional>
 #include <random>
-#include <string_view>
 #include <thread>
 
 #include "base/log.h"
+#include "base/stop_signal.h"
 #include "net/http_session.h"
 #include "net/url.h"
 
@@ -27,6 +24,9 @@ using Clock = std::chrono::steady_clock;
 constexpr double kPatience = 4;             ///< stall times without progress until the stream fails
 constexpr int64_t kRealProgress = 1 << 16;  ///< bytes after which earlier failures are forgotten
 constexpr double kFirstPause = 0.5, kLongestPause = 15;  ///< seconds
+constexpr double kNoticeEvery = 15;                      ///< seconds of waiting
+constexpr double kSlow = 1 << 14;                        ///< bytes a second that are worth a word
+constexpr size_t kMostOfRefusal = 1 << 12;               ///< bytes of its body that are kept
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -50,59 +50,6 @@ const char* advice(long status) {
   return "Check that the url names a file";
 }
 
-std::optional<int64_t> to_number(std::string_view text) {
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || number < 0 || end == text.data()) return std::nullopt;
-  return number;
-}
-
-/// What the headers of one response say.
-struct Response {
-  long status = 0;
-  std::string etag;
-  std::optional<int64_t> content_length, range_start, range_total;
-  std::optional<double> retry_after;  ///< seconds
-
-  std::optional<int64_t> total() const { return status == 206 ? range_total : content_length; }
-
-  void take_header(std::string_view line) {
-    while (!line.empty() && (line.back() == '\r' || line.back() == '\n')) line.remove_suffix(1);
-    if (line.starts_with("HTTP/")) {  // a redirect's or a proxy's headers came before
-      *this = Response{};
-      const size_t space = line.find(' ');
-      if (space != std::string_view::npos) {
-        status = static_cast<long>(to_number(line.substr(space + 1)).value_or(0));
-      }
-      return;
-    }
-    const size_t colon = line.find(':');
-    if (colon == std::string_view::npos) return;
-    const std::string name(line.substr(0, colon));
-    std::string_view value = line.substr(colon + 1);
-    while (value.starts_with(' ')) value.remove_prefix(1);
-    if (strcasecmp(name.c_str(), "etag") == 0) {
-      etag = value;
-    } else if (strcasecmp(name.c_str(), "content-length") == 0) {
-      content_length = to_number(value);
-    } else if (strcasecmp(name.c_str(), "content-range") == 0 && value.starts_with("bytes ")) {
-      range_start = to_number(value.substr(6));
-      range_total = to_number(value.substr(std::min(value.find('/'), value.size() - 1) + 1));
-    } else if (strcasecmp(name.c_str(), "retry-after") == 0) {
-      take_retry_after(std::string(value));
-    }
-  }
-
-  /// Seconds, or a date.
-  void take_retry_after(const std::string& value) {
-    if (const auto seconds = to_number(value)) {
-      retry_after = static_cast<double>(*seconds);
-    } else if (const time_t date = curl_getdate(value.c_str(), nullptr); date > 0) {
-      retry_after = std::max(std::difftime(date, std::time(nullptr)), 0.0);
-    }
-  }
-};
-
 }  // namespace
 
 double net_timeout_seconds() {
@@ -117,8 +64,10 @@ double net_timeout_seconds() {
 }
 
 struct HttpStream::State {
-  State(const std::string& address, HttpOptions given)
-      : url(address), shown(public_url(address)), options(std::move(given)) {
+  State(HttpGet asked, HttpOptions given)
+      : request(std::move(asked)),
+        shown(request.shown.empty() ? public_url(request.url) : request.shown),
+        options(std::move(given)) {
     received = received_at_failure = options.offset;
   }
 
@@ -126,7 +75,12 @@ struct HttpStream::State {
   void begin_attempt();
   void advance();
   void finish_attempt(CURLcode result);
-  void fail_attempt(const std::string& reason, std::optional<double> retry_after, long status);
+  void fail_attempt(const std::string& reason,
+                    double lost_seconds,
+                    std::optional<double> retry_after = std::nullopt,
+                    long status = 0);
+  bool is_stalled();
+  void poll(double stalled_seconds);
   [[noreturn]] void give_up(const std::string& reason, long status) const;
   void wait(double seconds);
   void check_cancelled() const;
@@ -144,7 +98,8 @@ struct HttpStream::State {
     return static_cast<State*>(self)->take_body(data, size);
   }
 
-  const std::string url, shown;
+  const HttpGet request;
+  const std::string shown;
   const HttpOptions options;
   std::shared_ptr<HttpSession> session;  // during an attempt
   std::string body;                      // received, not handed out yet
@@ -156,11 +111,17 @@ struct HttpStream::State {
   std::optional<int64_t> total;  // bytes of the file
 
   // Of the attempt:
-  Response response;
+  HttpResponse response;
+  std::unique_ptr<curl_slist, void (*)(curl_slist*)> headers{nullptr, &curl_slist_free_all};
+  std::optional<CURLcode> ended;
+  std::string refusal;  // the beginning of its body
   bool judged = false, accepted = false;
   int64_t to_skip = 0;  // bytes known already, of a server without ranges
   std::string fault;    // that no retry mends
   Clock::time_point last_byte;
+  double notice_at = 0;       // seconds without a byte
+  double window_seconds = 0;  // waited since the rate was last looked at
+  int64_t window_bytes = 0;   // that came meanwhile
   char curl_text[CURL_ERROR_SIZE] = "";
 
   // Of the attempts without progress:
@@ -185,16 +146,21 @@ size_t HttpStream::State::read(char* buffer, size_t capacity) {
 void HttpStream::State::begin_attempt() {
   session = borrow_http_session();
   CURL* const easy = session->easy();
-  response = Response{};
+  response = HttpResponse{};
+  refusal.clear();
+  window_seconds = 0;
+  window_bytes = 0;
+  notice_at = std::min(kNoticeEvery, options.stall_seconds / 2);
   judged = accepted = false;
   to_skip = 0;
   curl_text[0] = '\0';
   last_byte = Clock::now();
-  curl_easy_setopt(easy, CURLOPT_URL, url.c_str());
+  curl_easy_setopt(easy, CURLOPT_URL, request.url.c_str());
+  curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);  // a key may hold ".."
   curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-  const bool secure = url.starts_with("https:");
+  const bool secure = request.url.starts_with("https:");
   curl_easy_setopt(easy, CURLOPT_REDIR_PROTOCOLS_STR, secure ? "https" : "http,https");
-  curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 1L);
+  curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, request.follow_redirects ? 1L : 0L);
   curl_easy_setopt(easy, CURLOPT_MAXREDIRS, 10L);
   curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
   curl_easy_setopt(easy, CURLOPT_USERAGENT, "dalle2-train");
@@ -208,28 +174,64 @@ void HttpStream::State::begin_attempt() {
   curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, &State::on_body);
   curl_easy_setopt(easy, CURLOPT_WRITEDATA, this);
   // Without If-Range: the ETag of the answer is compared, so that a change is told, not skipped.
-  if (received > 0) curl_easy_setopt(easy, CURLOPT_RANGE, fmt::format("{}-", received).c_str());
+  const std::string range = received > 0 ? fmt::format("bytes={}-", received) : "";
+  std::vector<std::string> lines;
+  if (request.headers) {
+    lines = request.headers(range);
+  } else if (!range.empty()) {
+    lines.push_back("Range: " + range);
+  }
+  curl_slist* list = nullptr;
+  for (const std::string& line : lines) list = curl_slist_append(list, line.c_str());
+  headers.reset(list);
+  curl_easy_setopt(easy, CURLOPT_HTTPHEADER, list);
   session->begin();
 }
 
 /// Some bytes, some waiting, or the end of an attempt.
 void HttpStream::State::advance() {
   check_cancelled();
+  if (ended) return finish_attempt(*std::exchange(ended, std::nullopt));
   if (!session) begin_attempt();
   int running = 0;
   curl_multi_perform(session->multi(), &running);
   int left = 0;
   if (const CURLMsg* message = curl_multi_info_read(session->multi(), &left)) {
-    return finish_attempt(message->data.result);
+    ended = message->data.result;
+    return;  // what came before it is handed out first
   }
-  if (handed_out < body.size()) return;
-  const double stalled = seconds_since(last_byte);
-  if (stalled >= options.stall_seconds) {
-    return fail_attempt(
-        fmt::format("no byte for {:g} seconds", options.stall_seconds), std::nullopt, 0);
+  if (handed_out == body.size() && !is_stalled()) poll(seconds_since(last_byte));
+}
+
+/// Fails the attempt if it has been silent, or next to it, for a stall time.
+bool HttpStream::State::is_stalled() {
+  const double silent = seconds_since(last_byte);
+  if (silent >= options.stall_seconds) {
+    fail_attempt(fmt::format("no byte for {:g} seconds", options.stall_seconds), silent);
+    return true;
   }
-  const double poll = std::min(options.stall_seconds - stalled, 0.25);
-  curl_multi_poll(session->multi(), nullptr, 0, static_cast<int>(poll * 1000) + 1, nullptr);
+  if (silent >= notice_at) {
+    log_info("net", "{}: waiting for {:.0f} s at byte {}", shown, silent, received);
+    notice_at += kNoticeEvery;
+  }
+  if (window_seconds < options.stall_seconds) return false;
+  const double rate = static_cast<double>(window_bytes) / window_seconds;
+  if (rate < kSlowestTransfer) {
+    fail_attempt(fmt::format("only {} bytes in {:.3g} seconds", window_bytes, window_seconds),
+                 window_seconds);
+    return true;
+  }
+  if (rate < kSlow) log_info("net", "{}: {:.0f} bytes/s at byte {}", shown, rate, received);
+  window_seconds = 0;
+  window_bytes = 0;
+  return false;
+}
+
+void HttpStream::State::poll(double stalled_seconds) {
+  const Clock::time_point before = Clock::now();
+  const double longest = std::clamp(options.stall_seconds - stalled_seconds, 0.0, 0.25);
+  curl_multi_poll(session->multi(), nullptr, 0, static_cast<int>(longest * 1000) + 1, nullptr);
+  window_seconds += seconds_since(before);
 }
 
 /// Compares the headers with what is known of the file, once an attempt.
@@ -256,7 +258,12 @@ bool HttpStream::State::judge() {
 
 size_t HttpStream::State::take_body(const char* data, size_t size) {
   last_byte = Clock::now();
-  if (!judge()) return fault.empty() ? size : 0;  // the text of a refusal is passed over
+  notice_at = std::min(kNoticeEvery, options.stall_seconds / 2);
+  window_bytes += static_cast<int64_t>(size);
+  if (!judge()) {
+    refusal.append(data, std::min(size, kMostOfRefusal - refusal.size()));
+    return fault.empty() ? size : 0;
+  }
   const size_t skipped =
       static_cast<size_t>(std::min<int64_t>(to_skip, static_cast<int64_t>(size)));
   to_skip -= static_cast<int64_t>(skipped);
@@ -286,19 +293,21 @@ void HttpStream::State::finish_attempt(CURLcode result) {
   if (refused) {
     const std::string reason = fmt::format("the server answers with status {}", status);
     if (!is_worth_retrying(status)) give_up(reason, status);
-    return fail_attempt(reason, response.retry_after, status);
+    return fail_attempt(reason, seconds_since(last_byte), response.retry_after, status);
   }
-  if (result != CURLE_OK) return fail_attempt(told, std::nullopt, 0);
+  if (result != CURLE_OK) return fail_attempt(told, seconds_since(last_byte));
   if (!judge()) give_up(fault, 0);
   if (to_skip > 0) give_up(shorter(), 0);
   if (total && received < *total) {
-    return fail_attempt(fmt::format("{} of {} bytes came", received, *total), std::nullopt, 0);
+    return fail_attempt(fmt::format("{} of {} bytes came", received, *total),
+                        seconds_since(last_byte));
   }
   finished = true;
   session.reset();
 }
 
 void HttpStream::State::fail_attempt(const std::string& reason,
+                                     double lost_seconds,
                                      std::optional<double> retry_after,
                                      long status) {
   session.reset();
@@ -307,7 +316,7 @@ void HttpStream::State::fail_attempt(const std::string& reason,
     trouble_seconds = 0;
   }
   received_at_failure = received;
-  trouble_seconds += seconds_since(last_byte);
+  trouble_seconds += lost_seconds;
   ++failures;
   const double longest = std::min(kLongestPause, options.stall_seconds / 4);
   std::random_device device;  // ranks that failed together shall not come back together
@@ -335,7 +344,10 @@ void HttpStream::State::give_up(const std::string& reason, long status) const {
                   reason,
                   failures > 1 ? fmt::format(", after {} attempts", failures) : "",
                   received - options.offset);
-  if (status != 0) throw HttpStatusError(status, "{}.\n  {}.", text, advice(status));
+  if (status != 0) {
+    const std::string told = request.explain ? request.explain(response, refusal) : advice(status);
+    throw HttpStatusError(status, "{}.\n  {}.", text, told);
+  }
   throw NetworkError(
       "{}.\n  Check the address and the network; DALLE2_NET_TIMEOUT is the longest stall in "
       "seconds.",
@@ -352,11 +364,15 @@ void HttpStream::State::wait(double seconds) {
 }
 
 void HttpStream::State::check_cancelled() const {
+  if (stop_requested() != 0) throw StoppedError("{}: stopped by a signal", shown);
   if (options.cancelled && options.cancelled()) throw NetworkError("{}: cancelled", shown);
 }
 
 HttpStream::HttpStream(const std::string& url, HttpOptions options)
-    : state_(std::make_unique<State>(url, std::move(options))) {}
+    : HttpStream(HttpGet{url}, std::move(options)) {}
+
+HttpStream::HttpStream(HttpGet request, HttpOptions options)
+    : state_(std::make_unique<State>(std::move(request), std::move(options))) {}
 
 HttpStream::~HttpStream() = default;
 

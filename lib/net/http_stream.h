@@ -8,8 +8,10 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
+#include "net/http_response.h"
 
 namespace dalle2 {
 
@@ -29,6 +31,9 @@ class HttpStatusError : public NetworkError {
   long status_;
 };
 
+/// Bytes a second; a transfer below is cut and begun again.
+inline constexpr double kSlowestTransfer = 128;
+
 struct HttpOptions {
   double stall_seconds = net_timeout_seconds();
   int attempts = 8;                 ///< in a row without progress
@@ -36,22 +41,35 @@ struct HttpOptions {
   std::function<bool()> cancelled;  ///< asked while waiting; true ends the stream by an error
 };
 
+/// What is asked for.
+struct HttpGet {
+  std::string url;
+  std::string shown = {};  ///< the url in messages; empty: public_url(url)
+  bool follow_redirects = true;
+  /// All headers of an attempt ("Name: value"), given its range ("bytes=7-"; empty for the whole).
+  std::function<std::vector<std::string>(const std::string& range)> headers = {};
+  /// What a refusal means and what to do, given the beginning of its body.
+  std::function<std::string(const HttpResponse& response, const std::string& body)> explain = {};
+};
+
 /// The body of a GET, pulled. A cut, a stall, a refused connection, 408, 425, 429 and 5xx are tried
 /// again after a growing pause (or the server's Retry-After), from the byte reached: by Range if
 /// the server knows it, else from the start, passing over what was delivered. Attempts and pauses
 /// without progress together last at most about four stall times. A file that changes between two
-/// attempts (ETag, size) is an error, and so is one that ends before the offset. Redirects are
-/// followed, certificates checked.
+/// attempts (ETag, size) is an error, and so is one that ends before the offset. A transfer that
+/// brings next to nothing (kSlowestTransfer) for a stall time counts as stalled. Redirects are
+/// followed, certificates checked. A stop signal ends the wait.
 class HttpStream {
  public:
   /// Connects at the first read.
   explicit HttpStream(const std::string& url, HttpOptions options = {});
+  explicit HttpStream(HttpGet request, HttpOptions options = {});
   ~HttpStream();
   HttpStream(const HttpStream&) = delete;
   HttpStream& operator=(const HttpStream&) = delete;
 
   /// Up to `capacity` (> 0) bytes. @return how many, 0 at the end. @throws NetworkError naming the
-  /// url (public_url), what happened and what to do; HttpStatusError for a status
+  /// url (public_url), what happened and what to do; HttpStatusError for a status; StoppedError
   size_t read(char* buffer, size_t capacity);
 
  private:

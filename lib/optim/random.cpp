@@ -4,6 +4,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 
+#include <cstdlib>
 #include <initializer_list>
 
 namespace dalle2 {
@@ -44,6 +45,15 @@ at::Generator make_generator(const RandomAddress& address, const at::Device& dev
   at::Generator generator = at::globalContext().defaultGenerator(device).clone();
   generator.set_current_seed(hash);
   return generator;
+}
+
+void use_deterministic_algorithms() {
+  // cuBLAS gives the same bits only with workspaces of a fixed size, which it reads from here.
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  at::Context& context = at::globalContext();
+  context.setDeterministicAlgorithms(true, /*warn_only=*/false);
+  context.setDeterministicCuDNN(true);
+  context.setBenchmarkCuDNN(false);
 }
 
 }  // namespace dalle2

@@ -81,6 +81,12 @@ struct ShardsCheckCommand {
   int64_t shard_width = 6, index_width = 4;
 };
 
+/// A run as one HTML page that loads nothing.
+struct ReportCommand {
+  std::string data_path, out_path;
+  int64_t most_picture_steps = 12;  ///< columns of the pictures' tables
+};
+
 /// Scores drawings of the held-out demo prompts and writes the grid "asked for / drawn".
 struct DemoScoreCommand {
   std::string drawn_folder;    ///< what `sample` wrote
@@ -97,6 +103,7 @@ void run_schema(const std::string& kind);
 void run_shards_demo(const ShardsDemoCommand& command);
 ExitCode run_shards_make(const ShardsMakeCommand& command);
 void run_shards_check(const ShardsCheckCommand& command);
+void run_report(const ReportCommand& command);
 void run_demo_score(const DemoScoreCommand& command);
 
 /// "0.1.0 (LibTorch 2.11.0)"

@@ -13,6 +13,7 @@
 #include "base/timer.h"
 #include "optim/random.h"
 #include "run/pictures.h"
+#include "run/step_record.h"
 
 namespace dalle2 {
 namespace {
@@ -58,7 +59,7 @@ ExitCode DecoderRun::run() {
 void DecoderRun::train_epoch() {
   log_info("train", "Starting epoch {}", position_.epoch);
   const auto loader = data_.loader("train", config_.data.batch_size, /*in_order=*/false);
-  loader->start_epoch(position_.epoch, position_.loader_position);
+  loader->start_epoch(position_.epoch, position_.loader);
   Timer timer;
   for (auto group = next_group(*loader); !group.empty(); group = next_group(*loader)) {
     const int64_t sample_before = position_.sample;
@@ -75,22 +76,35 @@ void DecoderRun::train_epoch() {
       timer.restart();
     }
   }
+  if (stop_asked()) return save("train", /*is_best=*/false);
   progress_.finish();
   report_drops(*loader, "train");
   finite_losses();
   samples_per_epoch_ = position_.sample;
   position_.next_task = "val";
-  position_.sample = position_.loader_position = position_.iteration = 0;
-  position_.samples_at_last_save = 0;
+  position_.sample = position_.iteration = position_.samples_at_last_save = 0;
+  position_.loader = {};
+}
+
+/// None at the end, and if a stop signal came while the data was waited for.
+std::optional<Batch> DecoderRun::next_batch(DecoderLoader& loader) {
+  try {
+    return loader.next();
+  } catch (const StoppedError&) {
+    return std::nullopt;
+  }
 }
 
 /// The batches of the next update: /train/grad_accum_every of them, fewer at the end of the epoch.
-std::vector<Batch> DecoderRun::next_group(DecoderLoader& loader) const {
+std::vector<Batch> DecoderRun::next_group(DecoderLoader& loader) {
   std::vector<Batch> group;
   int64_t sample = position_.sample;
   while (static_cast<int64_t>(group.size()) < config_.train.grad_accum_every &&
          sample < config_.train.epoch_samples.value_or(INT64_MAX)) {
-    std::optional<Batch> batch = loader.next();
+    std::optional<Batch> batch =
+        timed(&stage_times_, Stage::kData, [&] { return next_batch(loader); });
+    // An update by a part of its batches would not be the one of an uninterrupted run.
+    if (!batch && stop_requested() != 0) return {};
     if (!batch) break;
     sample += batch->size();
     group.push_back(std::move(*batch));
@@ -107,7 +121,8 @@ bool DecoderRun::train_group(const std::vector<Batch>& group) {
   int64_t sample = position_.sample;
   for (const Batch& batch : group) {
     if (sample > position_.sample && stop_asked()) return false;
-    const DecoderInputs inputs = to_inputs(batch, device_);
+    const DecoderInputs inputs =
+        timed(&stage_times_, Stage::kCopy, [&] { return to_inputs(batch, device_); });
     const double share = static_cast<double>(batch.size()) / static_cast<double>(total);
     for (const int64_t unet : trained_unets_) {
       // Addressed by the samples of the epoch so far, so a resumed epoch draws what it would have
@@ -125,9 +140,10 @@ bool DecoderRun::train_group(const std::vector<Batch>& group) {
     recent.push_back(losses[static_cast<size_t>(unet - 1)]);
     if (recent.size() > kLogEveryIterations) recent.pop_front();
   }
+  stage_times_.count_step();
   position_.sample = sample;
   position_.samples_seen += total;
-  position_.loader_position = group.back().position;
+  position_.loader = group.back().position;
   return true;
 }
 
@@ -178,6 +194,7 @@ void DecoderRun::log_training() {
   for (size_t i = 0; i < losses.size(); ++i) {
     record.emplace_back(fmt::format("Unet {} Training Loss", trained_unets_[i] - 1), losses[i]);
   }
+  append(record, step_record(stage_times_, device_));
   tracker_.log(record, trainer_->steps(trained_unets_.front()));
   progress_.update({.epoch = position_.epoch,
                     .epochs = config_.train.epochs,
@@ -196,7 +213,7 @@ void DecoderRun::validate_epoch() {
   int64_t batches = 0;
   int64_t samples = 0;
   Timer timer;
-  while (std::optional<Batch> batch = loader->next()) {
+  while (std::optional<Batch> batch = next_batch(*loader)) {
     const DecoderInputs inputs = to_inputs(*batch, device_);
     for (const int64_t unet : trained_unets_) {
       // The same draws in every epoch: the losses of two epochs then differ by the weights alone.
@@ -219,6 +236,7 @@ void DecoderRun::validate_epoch() {
     if (config_.train.validation_samples && samples >= *config_.train.validation_samples) break;
     if (stop_asked()) return save("val", /*is_best=*/false);
   }
+  if (stop_asked()) return save("val", /*is_best=*/false);
   report_drops(*loader, "val");
   log_info("val", "Rank 0 finished validation after {} steps", batches);
   if (batches > 0) {

@@ -23,7 +23,7 @@ struct DecoderPosition {
   int64_t sample = 0;                     ///< samples of this epoch, over all ranks
   int64_t samples_seen = 0;               ///< samples of the whole run
   int64_t samples_at_last_save = 0;       ///< of this epoch
-  int64_t loader_position = 0;            ///< samples this rank's loader has passed in the epoch
+  LoaderPosition loader;                  ///< what of the epoch was consumed
   int64_t iteration = 0;                  ///< batches of this epoch
   std::vector<double> validation_losses;  ///< one an epoch, averaged over the trained unets
 };
@@ -51,7 +51,8 @@ class DecoderRun {
   void recall_own_state(const Cursor& own);
   void load_examples();
   void train_epoch();
-  std::vector<Batch> next_group(DecoderLoader& loader) const;
+  static std::optional<Batch> next_batch(DecoderLoader& loader);
+  std::vector<Batch> next_group(DecoderLoader& loader);
   bool train_group(const std::vector<Batch>& group);
   void log_training();
   double average_loss(int64_t unet_number) const;
@@ -80,6 +81,7 @@ class DecoderRun {
   std::optional<double> validation_loss_;  // of this epoch, if it was validated in this process
   int64_t samples_per_epoch_ = 0;          // 0 until an epoch has been through
   double samples_per_second_ = 0;
+  StageTimes stage_times_;
   bool stopped_ = false;
   /// The last ten losses of each unet, on the device: reading them synchronises. A checkpoint has
   /// them, so that a resumed run logs what it would have logged.

@@ -11,8 +11,10 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/pth.h"
 #include "checkpoint/value_json.h"
+#include "optim/random.h"
 #include "run/decoder_model.h"
 #include "run/decoder_run.h"
+#include "run/loader_state.h"
 
 namespace dalle2 {
 namespace {
@@ -40,6 +42,7 @@ std::string describe_conditioning(const TrainDecoderConfig& config, bool text_co
 }
 
 Decoder make_decoder(const LoadedDecoderConfig& loaded) {
+  if (loaded.config.train.deterministic) use_deterministic_algorithms();
   torch::manual_seed(static_cast<uint64_t>(loaded.config.seed));
   return Decoder(loaded.plan);
 }
@@ -80,9 +83,10 @@ DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, bool quiet)
     : loaded_(loaded),
       config_(loaded.config),
       device_(choose_device(config_.train.device, "/train/device", /*allow_fallback=*/true)),
-      data_(config_, loaded.plan, RankInfo{}),
+      data_(config_, loaded.plan, RankInfo{}, device_),
       tracker_(config_.tracker, decoder_placeholders(), /*dummy=*/false),
-      progress_({.quiet = quiet, .terminal = log_is_terminal()}) {
+      progress_({.quiet = quiet, .terminal = log_is_terminal()}),
+      stage_times_(device_) {
   Decoder decoder = make_decoder(loaded_);
   const ParameterCount all = count_parameters(*decoder);
   log_info("model", "Number of parameters: {} total; {} training", all.total, all.training);
@@ -91,6 +95,7 @@ DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, bool quiet)
     log_info("model", "Unet {} has {} total; {} training", unet - 1, own.total, own.training);
   }
   trainer_ = std::make_unique<DecoderTrainer>(decoder, config_.train, device_);
+  trainer_->set_stage_times(&stage_times_);
   for (int64_t unet = 1; unet <= trainer_->num_unets(); ++unet) {
     if (trainer_->is_trained(unet)) trained_unets_.push_back(unet);
   }
@@ -149,7 +154,8 @@ void DecoderRun::recall() {
   }
   // A checkpoint of the reference does not say where its loader stood; its sample count is next
   // best.
-  position_.loader_position = position_.samples_at_last_save = position_.sample;
+  position_.loader = LoaderPosition::after_samples(position_.sample);
+  position_.samples_at_last_save = position_.sample;
   if (const std::optional<Cursor> own = root.find(kOwnState)) recall_own_state(*own);
   const std::vector<double>& losses = position_.validation_losses;
   log_info(
@@ -166,7 +172,7 @@ void DecoderRun::recall() {
 }
 
 void DecoderRun::recall_own_state(const Cursor& own) {
-  position_.loader_position = own.at("loader_position").as_int();
+  position_.loader = loader_position_of(own.at("loader_position"));
   position_.iteration = own.at("iteration").as_int();
   position_.samples_at_last_save = own.at("samples_at_last_save").as_int();
   samples_per_epoch_ = own.at("samples_per_epoch").as_int();
@@ -196,7 +202,8 @@ void DecoderRun::save(const std::string& next_task, bool is_best) {
   };
   Dict own;
   own.set("version", program_version());
-  own.set("loader_position", next_task == "train" ? position_.loader_position : 0);
+  own.set("loader_position",
+          value_of(next_task == "train" ? position_.loader : LoaderPosition{}));
   own.set("iteration", next_task == "train" ? position_.iteration : 0);
   own.set("samples_at_last_save", next_task == "train" ? position_.samples_at_last_save : 0);
   own.set("samples_per_epoch", samples_per_epoch_);
@@ -208,6 +215,7 @@ void DecoderRun::save(const std::string& next_task, bool is_best) {
       {"validation_losses", loss_list(position_.validation_losses)},
       {"samples_seen", position_.samples_seen},
       {kOwnState, own}};
+  stage_times_.begin(Stage::kSave);
   tracker_.save(
       {.is_best = is_best,
        .is_latest = true,
@@ -225,6 +233,7 @@ void DecoderRun::save(const std::string& next_task, bool is_best) {
            [&](const std::string& path) {
              write_pth(path, trainer_->model_state(with_metadata({}, tracker_.model_metadata())));
            }});
+  stage_times_.end(Stage::kSave);
 }
 
 }  // namespace dalle2

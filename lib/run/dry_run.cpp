@@ -7,6 +7,7 @@
 #include <fstream>
 #include <string>
 
+#include "base/process_memory.h"
 #include "base/text.h"
 #include "optim/random.h"
 #include "run/decoder_model.h"
@@ -17,15 +18,6 @@ namespace dalle2 {
 namespace {
 
 constexpr int64_t kBytesPerValue = 4;
-
-/// A line of /proc/self/status, in bytes; 0 where there is none.
-uint64_t process_memory(const std::string& field) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind(field + ":", 0) == 0) return std::stoull(line.substr(field.size() + 1)) * 1024;
-  }
-  return 0;
-}
 
 /// Peak resident memory of a forward and backward pass over `batch` synthetic images.
 uint64_t peak_of_step(Decoder decoder, const DecoderPlan& plan, int64_t unet, int64_t batch) {
@@ -73,7 +65,7 @@ uint64_t estimate_peak_memory(Decoder decoder,
 void dry_run(const LoadedDecoderConfig& loaded) {
   const TrainDecoderConfig& config = loaded.config;
   const Tracker checks_the_paths(config.tracker, decoder_placeholders(), /*dummy=*/false);
-  const DecoderData data(config, loaded.plan, RankInfo{});
+  const DecoderData data(config, loaded.plan, RankInfo{}, at::kCPU);
   Decoder decoder(loaded.plan);
 
   const ParameterCount all = count_parameters(*decoder);

@@ -1,21 +1,51 @@
 // SPDX-License-Identifier: MIT
 #include "run/loaders.h"
 
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/types.h>
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "data/decoder_dataset.h"
 #include "data/shards.h"
 
 namespace dalle2 {
 
-DecoderData::DecoderData(const TrainDecoderConfig& config, const DecoderPlan& plan, RankInfo rank)
+namespace {
+
+/// The stream on which batches are copied to a GPU: the same for the whole run.
+c10::Stream copy_stream(const at::Device& device) {
+  static const c10::Stream stream =
+      c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+  return stream;
+}
+
+}  // namespace
+
+DecoderData::DecoderData(const TrainDecoderConfig& config,
+                         const DecoderPlan& plan,
+                         RankInfo rank,
+                         const at::Device& device)
     : config_(config) {
-  const ShardSplit shards = split_shards(config.data, config.seed, rank);
-  train_ = shard_urls(config.data, shards.train, "train");
-  val_ = shard_urls(config.data, shards.val, "val");
-  test_ = shard_urls(config.data, shards.test, "test");
+  const auto list = std::make_shared<const ShardList>(config.data);
+  // The slices of all ranks: the loader gives each of its lanes an even part of them.
+  ShardSplit shards;
+  for (int each = 0; each < rank.world; ++each) {
+    const ShardSplit slice =
+        split_shards(config.data.splits, *list, config.seed, {each, rank.world});
+    shards.train.insert(shards.train.end(), slice.train.begin(), slice.train.end());
+    shards.val.insert(shards.val.end(), slice.val.begin(), slice.val.end());
+    shards.test.insert(shards.test.end(), slice.test.begin(), slice.test.end());
+  }
+  if (const int64_t rest = list->size() % rank.world; rest > 0) {
+    log_info("data", "{} shards at the end are left over, so that all ranks have as many", rest);
+  }
+  train_ = shard_urls(list, shards.train, "train");
+  val_ = shard_urls(list, shards.val, "val");
+  test_ = shard_urls(list, shards.test, "test");
   needs_.need_image_embeds = !config.decoder.unconditional;
   needs_.need_text_encodings = plan.text_conditioned();
   needs_.image_embed_dim = plan.stages.front().unet.image_embed_dim;
@@ -25,7 +55,9 @@ DecoderData::DecoderData(const TrainDecoderConfig& config, const DecoderPlan& pl
       needs_.text_embed_dim = stage.unet.text_embed_dim;
   }
   needs_.seed = config.seed;
+  needs_.shard_width = config.data.shard_width;
   needs_.rank = rank;
+  needs_.pin_memory = device.is_cuda();
 }
 
 LoaderOptions DecoderData::options(const std::string& split,
@@ -39,6 +71,8 @@ LoaderOptions DecoderData::options(const std::string& split,
       split == "val";  // an epoch of training is not lost for want of a validation
   options.shuffle = split == "train" && config_.data.shuffle_train && !in_order;
   options.resample = split == "train" && config_.data.resample_train && !in_order;
+  if (split == "train" && !in_order)
+    options.shuffle_buffer = config_.data.training_shuffle_buffer();
   return options;
 }
 
@@ -75,10 +109,24 @@ int64_t DecoderData::num_shards(const std::string& split) const {
 }
 
 DecoderInputs to_inputs(const Batch& batch, const at::Device& device) {
+  if (device.is_cpu()) return {batch.images, batch.image_embeds, batch.text_encodings};
+  const c10::impl::VirtualGuardImpl streams(device.type());
+  const c10::Stream compute = streams.getStream(device), copies = copy_stream(device);
   const auto move = [&](const at::Tensor& tensor) {
-    return tensor.defined() ? tensor.to(device, /*non_blocking=*/true) : tensor;
+    if (!tensor.defined()) return tensor;
+    at::Tensor moved = tensor.to(device, /*non_blocking=*/true);
+    moved.record_stream(compute);  // its memory is not taken again before the step is through
+    return moved;
   };
-  return {move(batch.images), move(batch.image_embeds), move(batch.text_encodings)};
+  DecoderInputs inputs;
+  {
+    const c10::StreamGuard on_copies(copies);
+    inputs = {move(batch.images), move(batch.image_embeds), move(batch.text_encodings)};
+  }
+  c10::Event copied(device.type());
+  copied.record(copies);
+  copied.block(compute);
+  return inputs;
 }
 
 }  // namespace dalle2

@@ -16,7 +16,11 @@ namespace dalle2 {
 /// Train, validation and test shards of a rank, and what each split's loader needs of a sample.
 class DecoderData {
  public:
-  DecoderData(const TrainDecoderConfig& config, const DecoderPlan& plan, RankInfo rank);
+  /// @param device that batches go to: for a GPU they are made in page-locked memory
+  DecoderData(const TrainDecoderConfig& config,
+              const DecoderPlan& plan,
+              RankInfo rank,
+              const at::Device& device);
 
   /// A loader over "train", "val" or "test" in batches of `batch_size`.
   /// @param in_order keeps the order of the shards and takes each sample once, whatever the config
@@ -38,10 +42,11 @@ class DecoderData {
 
   const TrainDecoderConfig& config_;
   LoaderOptions needs_;
-  std::vector<std::string> train_, val_, test_;
+  ShardUrls train_, val_, test_;
 };
 
-/// A batch on `device`, as the decoder takes it.
+/// A batch on `device`, as the decoder takes it. Copies to a GPU run on a stream of their own,
+/// beside the step before; the current stream waits for them.
 DecoderInputs to_inputs(const Batch& batch, const at::Device& device);
 
 }  // namespace dalle2

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "tracker/log_file.h"
+#include "tracker/tensorboard_logger.h"
 
 namespace dalle2 {
 namespace {
@@ -36,9 +37,12 @@ class ConsoleLogger : public Logger {
 
 }  // namespace
 
-std::unique_ptr<Logger> make_logger(const LogConfig& config) {
+std::unique_ptr<Logger> make_logger(const LogConfig& config, const std::string& data_path) {
   if (const auto* console = std::get_if<ConsoleLogConfig>(&config)) {
     return std::make_unique<ConsoleLogger>(*console);
+  }
+  if (const auto* tensorboard = std::get_if<TensorboardLogConfig>(&config)) {
+    return make_tensorboard_logger(*tensorboard, data_path);
   }
   throw ConfigError("/tracker/log/log_type: 'wandb' is not available yet, use 'console'");
 }

@@ -37,6 +37,6 @@ class Logger {
 };
 
 /// The logger of a config. @throws ConfigError for one that is not available yet
-std::unique_ptr<Logger> make_logger(const LogConfig& config);
+std::unique_ptr<Logger> make_logger(const LogConfig& config, const std::string& data_path);
 
 }  // namespace dalle2

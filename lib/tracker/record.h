@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -24,6 +25,7 @@ struct LogImage {
 struct StoredImage {
   std::string path;  ///< relative to data_path
   std::string caption;
+  std::string_view png = {};  ///< its bytes, while it is being logged
 };
 
 }  // namespace dalle2

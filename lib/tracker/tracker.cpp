@@ -67,7 +67,7 @@ const FormatFields& decoder_placeholders() {
 }
 
 Tracker::Tracker(const TrackerConfig& config, const FormatFields& example_placeholders, bool dummy)
-    : config_(config), dummy_(dummy), logger_(make_logger(config.log)) {
+    : config_(config), dummy_(dummy), logger_(make_logger(config.log, config.data_path)) {
   if (config.load) loader_ = make_loader(*config.load);
   if (loader_) loader_->check();
   if (dummy_) return;
@@ -147,7 +147,7 @@ void Tracker::log_images(const std::vector<LogImage>& images,
     const std::string name =
         fmt::format("images/{}_{}_{}.png", step, file_name_of(section), stored.size());
     write_file_atomically(in_data_path(name), image.png);
-    stored.push_back({name, image.caption});
+    stored.push_back({name, image.caption, image.png});
   }
   logger_->log_images(stored, section, step);
   log_file_->write_images(stored, section, step);

@@ -43,7 +43,9 @@ DecoderStepNoise chunk_of(const DecoderStepNoise& draws, const ChunkRange& range
                              &chunk.image_keep_mask,
                              &chunk.text_keep_mask,
                              &chunk.lowres.noise,
-                             &chunk.lowres.noise_level}) {
+                             &chunk.lowres.noise_level,
+                             &chunk.augmentation.offset,
+                             &chunk.augmentation.perturbation}) {
     *tensor = cut(*tensor, range);
   }
   if (!draws.crop_offsets.empty()) {

@@ -226,10 +226,11 @@ at::Tensor DecoderTrainer::step(const DecoderInputs& inputs,
   for (const ChunkRange& range :
        chunk_ranges(batch, max_batch_size ? max_batch_size : state_->max_batch_size)) {
     const double fraction = weight * static_cast<double>(range.length) / static_cast<double>(batch);
-    const at::Tensor loss =
-        state_->decoder->loss(chunk_of(local, range), unet_number, chunk_of(draws, range)) *
-        fraction;
-    loss.backward();
+    const at::Tensor loss = timed(state_->stage_times, Stage::kForward, [&] {
+      return state_->decoder->loss(chunk_of(local, range), unet_number, chunk_of(draws, range)) *
+             fraction;
+    });
+    timed(state_->stage_times, Stage::kBackward, [&] { loss.backward(); });
     total = total.defined() ? total + loss.detach() : loss.detach();
   }
   return total;
@@ -265,13 +266,16 @@ StepResult DecoderTrainer::evaluate(const DecoderInputs& inputs,
 
 void DecoderTrainer::update(int64_t unet_number) {
   TrainedUnet& unet = trained_unet(state_->unets, unet_number);
-  unet.grad_norm = grad_norm(unet.gradients.values());
-  unet.optimizer.step(
-      unet.gradients, learning_rate(unet_number), clip_divisor(unet.grad_norm, unet.max_grad_norm));
-  unet.gradients.zero_grad();
-  if (unet.average) {
-    unet.average->ema.update();
-  }
+  timed(state_->stage_times, Stage::kOptimizer, [&] {
+    unet.grad_norm = grad_norm(unet.gradients.values());
+    unet.optimizer.step(unet.gradients,
+                        learning_rate(unet_number),
+                        clip_divisor(unet.grad_norm, unet.max_grad_norm));
+    unet.gradients.zero_grad();
+    if (unet.average) {
+      unet.average->ema.update();
+    }
+  });
   ++state_->steps[static_cast<size_t>(unet_number - 1)];
 }
 
@@ -302,6 +306,10 @@ at::Tensor DecoderTrainer::sample(const DecoderSampleOptions& options,
     throw ConfigError("sample: expected at least one image to be asked for, got a batch of 0");
   }
   return at::cat(images);
+}
+
+void DecoderTrainer::set_stage_times(StageTimes* times) {
+  state_->stage_times = times;
 }
 
 int64_t DecoderTrainer::num_unets() const {

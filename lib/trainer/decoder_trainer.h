@@ -16,6 +16,7 @@
 #include "checkpoint/state_dict.h"
 #include "config/train_config.h"
 #include "diffusion/decoder.h"
+#include "trainer/stage_times.h"
 
 namespace dalle2 {
 
@@ -99,6 +100,10 @@ class DecoderTrainer {
                   bool only_model = false,
                   bool strict = true,
                   const std::string& file = "");
+
+  /// Times forward, backward and optimizer of later steps; null for no longer. It has to outlive
+  /// them.
+  void set_stage_times(StageTimes* times);
 
   int64_t num_unets() const;
   /// False for a stage that unet_training_mask took out.

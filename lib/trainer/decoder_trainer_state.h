@@ -56,6 +56,7 @@ struct DecoderTrainerState {
   std::optional<int64_t> max_batch_size;
   std::vector<std::unique_ptr<TrainedUnet>> unets;  ///< null where the stage is not trained
   std::vector<int64_t> steps;                       ///< updates of each unet
+  StageTimes* stage_times = nullptr;                ///< of whoever wants to know
 };
 
 /// Puts the averaged unets into the decoder for as long as it lives.

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 """A training step of the decoder, ours against dalle2-pytorch's DecoderTrainer, in turns on one machine.
 
-    <python with dalle2-pytorch> tests/bench/decoder_step.py [--binary build/bin/dalle2-train]
-        [--config configs/quickstart.json] [--steps 40] [--rounds 5] [--threads 2]
+    scripts/bench.sh step [--binary build/bin/dalle2-train] [--config configs/quickstart.json] [--steps 40] [--rounds 5]
+        [--threads 2]
 
 Both train the first unet of the config on the same demo shards and batch size. Ours is timed whole (loading, step, average, log), the reference
 on tensors in memory (step and average only). A round is one run of each, in turns; its figure is the median over its steps, the
@@ -86,6 +86,7 @@ def main():
     for label, column, scale in (("ours, ms a step", 0, 1e3), ("reference, ms a step", 1, 1e3), ("reference / ours", 2, 1)):
         values = [row[column] * scale for row in rows]
         print(f"{label}: min {min(values):.2f} median {statistics.median(values):.2f} max {max(values):.2f}")
+    print(f"figure step.decoder = {statistics.median(row[2] for row in rows):.2f}")
 
 
 if __name__ == "__main__":

@@ -84,6 +84,8 @@ TEST_CASE("every member of every config struct is declared") {
   CHECK(declared<DecoderDataConfig>() == count_members<DecoderDataConfig>());
   CHECK(declared<SplitConfig>() == count_members<SplitConfig>());
   CHECK(declared<DecoderTrainConfig>() == count_members<DecoderTrainConfig>());
+  CHECK(declared<DreamConfig>() == count_members<DreamConfig>());
+  CHECK(declared<TimestepSamplingConfig>() == count_members<TimestepSamplingConfig>());
   CHECK(declared<DecoderEvaluateConfig>() == count_members<DecoderEvaluateConfig>());
   CHECK(declared<FidConfig>() == count_members<FidConfig>());
   CHECK(declared<InceptionScoreConfig>() == count_members<InceptionScoreConfig>());
@@ -92,6 +94,7 @@ TEST_CASE("every member of every config struct is declared") {
   CHECK(declared<TrackerConfig>() == count_members<TrackerConfig>());
   CHECK(declared<ConsoleLogConfig>() == count_members<ConsoleLogConfig>());
   CHECK(declared<WandbLogConfig>() == count_members<WandbLogConfig>());
+  CHECK(declared<TensorboardLogConfig>() == count_members<TensorboardLogConfig>());
   CHECK(declared<LocalLoadConfig>() == count_members<LocalLoadConfig>());
   CHECK(declared<UrlLoadConfig>() == count_members<UrlLoadConfig>());
   CHECK(declared<WandbLoadConfig>() == count_members<WandbLoadConfig>());

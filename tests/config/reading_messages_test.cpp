@@ -128,4 +128,58 @@ TEST_CASE("the sections have to fit each other") {
                    "part; set it to null and compare samples by eye"});
 }
 
+TEST_CASE("the options of the loss have to fit the unets") {
+  expect_problems({"/train/min_snr_gamma=5", "/decoder/p2_loss_weight_gamma=0.5"},
+                  {"/train/min_snr_gamma: excludes decoder.p2_loss_weight_gamma: both weigh the "
+                   "loss of unet 1 by its signal-to-noise ratio, and p2_loss_weight_gamma is 0.5; "
+                   "set one of them to null or 0"});
+  expect_problems(cascade({"/train/min_snr_gamma=[5]"}),
+                  {"/train/min_snr_gamma: must be one value or have one entry for each unet (2), "
+                   "got 1"});
+  expect_problems({"/train/min_snr_gamma=0"}, {"/train/min_snr_gamma: must be > 0, got 0"});
+  expect_problems({"/train/dream/enabled=true", "/decoder/predict_v=true"},
+                  {"/train/dream/enabled: DREAM has not been implemented for v-prediction: unet 1 "
+                   "predicts v; set predict_v and predict_x_start of the decoder to false for it, "
+                   "or dream.enabled to false"});
+  expect_problems(cascade({"/train/dream/enabled=true", "/decoder/predict_x_start=[false, true]"}),
+                  {"/train/dream/enabled: Unknown prediction type sample: unet 2 predicts the "
+                   "clean image; set predict_v and predict_x_start of the decoder to false for "
+                   "it, or dream.enabled to false"});
+  expect_problems({R"(/train/timestep_sampling={"scheme": "logit_normal", "logit_std": null})"},
+                  {"/train/timestep_sampling/logit_std: must be a number with scheme "
+                   R"("logit_normal", got null; the default is 1)"});
+  expect_problems({R"(/train/timestep_sampling={"scheme": "mode", "mode_scale": null})"},
+                  {"/train/timestep_sampling/mode_scale: must be a number with scheme "
+                   R"("mode", got null; the default is 1.29)"});
+  expect_problems({"/train/timestep_sampling/scheme=logit_norm"},
+                  {R"(/train/timestep_sampling/scheme: expected one of "uniform" "logit_normal" )"
+                   R"("mode", got "logit_norm"; did you mean "logit_normal"?)"});
+  expect_problems({"/train/loss_weighting=sigma"},
+                  {R"(/train/loss_weighting: expected one of "none" "sigma_sqrt" "cosmap", got )"
+                   R"("sigma")"});
+}
+
+TEST_CASE("the options of the loss reach the unets that are trained, and only those are asked") {
+  const DecoderPlan plan = read_with(cascade({"/train/min_snr_gamma=[null, 4]",
+                                              "/train/dream/enabled=true",
+                                              "/train/loss_weighting=cosmap",
+                                              "/train/timestep_sampling/scheme=mode",
+                                              "/train/noise_offset=0.1",
+                                              "/train/input_perturbation=0.2",
+                                              "/train/unet_training_mask=[false, true]",
+                                              "/decoder/predict_v=[true, false]",
+                                              "/decoder/p2_loss_weight_gamma=[1, 0]"}))
+                               .plan;
+  CHECK_FALSE(plan.stages[0].loss.dream.enabled);
+  CHECK(plan.stages[0].loss.weighting == LossWeighting::none);
+  const LossPlan& loss = plan.stages[1].loss;
+  CHECK(loss.min_snr_gamma == 4);
+  CHECK(loss.dream.enabled);
+  CHECK(loss.weighting == LossWeighting::cosmap);
+  CHECK(loss.timestep_sampling.scheme == TimestepScheme::mode);
+  CHECK(loss.timestep_sampling.mode_scale == 1.29);
+  CHECK(loss.noise_offset == 0.1);
+  CHECK(loss.input_perturbation == 0.2);
+}
+
 }  // namespace dalle2

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What tests/parity/make_data.py wrote.
+// What tests/parity/make_data.py and its kin wrote.
 #pragma once
 
 #include <cstdlib>
@@ -12,13 +12,18 @@
 
 namespace dalle2::test {
 
-/// Folder of the fixtures: fresh ones if DALLE2_PARITY_DIR holds them, else the committed.
-inline std::string data_fixture(const std::string& name) {
+/// Folder of the fixtures of one script: fresh ones if DALLE2_PARITY_DIR holds them, else the
+/// committed.
+inline std::string fixture_folder(const std::string& unit) {
   const char* fresh = std::getenv("DALLE2_PARITY_DIR");
-  if (fresh != nullptr && std::filesystem::is_directory(std::string(fresh) + "/data")) {
-    return std::string(fresh) + "/data/" + name;
+  if (fresh != nullptr && std::filesystem::is_directory(std::string(fresh) + "/" + unit)) {
+    return std::string(fresh) + "/" + unit;
   }
-  return std::string(DALLE2_SOURCE_DIR) + "/tests/parity/fixtures/data/" + name;
+  return std::string(DALLE2_SOURCE_DIR) + "/tests/parity/fixtures/" + unit;
+}
+
+inline std::string data_fixture(const std::string& name) {
+  return fixture_folder("data") + "/" + name;
 }
 
 inline nlohmann::json data_json(const std::string& name) {

@@ -28,7 +28,8 @@ inline DecoderDataConfig config_with(int64_t workers) {
 }
 
 /// The keys of what is left of an epoch, batch by batch.
-inline std::vector<std::vector<std::string>> keys_of(DecoderLoader& loader, size_t most = 100000) {
+template <class Loader>
+std::vector<std::vector<std::string>> keys_of(Loader& loader, size_t most = 100000) {
   std::vector<std::vector<std::string>> batches;
   while (batches.size() < most) {
     auto batch = loader.next();

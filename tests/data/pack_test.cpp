@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "data/pack.h"
 
+#include <png.h>
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <png.h>
 #include <string>
 
 #include "base/error.h"
@@ -39,7 +39,8 @@ std::string rgba_png(const std::vector<uint8_t>& pixels, uint32_t width, uint32_
   png_alloc_size_t size = 0;
   REQUIRE(png_image_write_to_memory(&writer, nullptr, &size, 0, pixels.data(), 0, nullptr) != 0);
   std::string file(size, '\0');
-  REQUIRE(png_image_write_to_memory(&writer, file.data(), &size, 0, pixels.data(), 0, nullptr) != 0);
+  REQUIRE(png_image_write_to_memory(&writer, file.data(), &size, 0, pixels.data(), 0, nullptr) !=
+          0);
   return file;
 }
 
@@ -189,7 +190,8 @@ TEST_CASE("packed shards load, and the check finds nothing wrong with them") {
   config.webdataset_base_url = folder / "out/{}.tar";
   config.end_shard = 9;
   LoaderOptions options;
-  options.urls = shard_urls(config, split_shards(config, 0, {}).train, "train");
+  const auto list = std::make_shared<const ShardList>(config);
+  options.urls = shard_urls(list, split_shards(config.splits, *list, 0, {}).train, "train");
   options.need_captions = true;
   DecoderLoader loader(config, options);
   loader.start_epoch(0);

@@ -38,9 +38,11 @@ struct Remote {
     setenv("DALLE2_NET_TIMEOUT", "0.3", 1);
     write_tiny_shards(folder.path(), kShards, kRows);
     options = options_over(folder.path(), kShards, 4);
-    for (std::string& url : options.urls) {
+    std::vector<std::string> urls = options.urls.all();
+    for (std::string& url : urls) {
       url = server.url(url.substr(folder.path().size()) + "?sig=a/secret");
     }
+    options.urls = urls;
   }
   ~Remote() { unsetenv("DALLE2_NET_TIMEOUT"); }
 

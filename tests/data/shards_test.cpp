@@ -4,9 +4,11 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <numeric>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -17,7 +19,7 @@
 using namespace dalle2;
 using namespace dalle2::test;
 using Catch::Matchers::Contains;
-using Numbers = std::vector<int64_t>;
+using Positions = std::vector<uint32_t>;
 
 namespace {
 
@@ -25,7 +27,18 @@ DecoderDataConfig range_config(int64_t start, int64_t end) {
   DecoderDataConfig config;
   config.start_shard = start;
   config.end_shard = end;
+  config.webdataset_base_url = std::string("nowhere/{}.tar");
   return config;
+}
+
+ShardSplit split_of(const DecoderDataConfig& config, int64_t seed, RankInfo rank = {}) {
+  return split_shards(config.splits, ShardList(config), seed, rank);
+}
+
+ShardUrls urls_of(const DecoderDataConfig& config,
+                  const std::vector<uint32_t>& positions,
+                  const std::string& split) {
+  return shard_urls(std::make_shared<const ShardList>(config), positions, split);
 }
 
 void touch(const std::string& path) {
@@ -36,18 +49,18 @@ void touch(const std::string& path) {
 
 TEST_CASE("shards are split as in the specification") {
   const DecoderDataConfig ten = range_config(0, 9);
-  const ShardSplit zero = split_shards(ten, 0, {});
-  CHECK(zero.train == Numbers{4, 1, 7, 5, 3, 9, 0, 8});
-  CHECK(zero.test == Numbers{6});
-  CHECK(zero.val == Numbers{2});
-  const ShardSplit other = split_shards(ten, 42, {});
-  CHECK(other.train == Numbers{2, 6, 1, 8, 4, 5, 0, 9});
-  CHECK(other.test == Numbers{3});
-  CHECK(other.val == Numbers{7});
-  const ShardSplit seven = split_shards(range_config(0, 6), 0, {});
-  CHECK(seven.train == Numbers{4, 0, 5, 3, 2});
-  CHECK(seven.test == Numbers{6});
-  CHECK(seven.val == Numbers{1});
+  const ShardSplit zero = split_of(ten, 0, {});
+  CHECK(zero.train == Positions{4, 1, 7, 5, 3, 9, 0, 8});
+  CHECK(zero.test == Positions{6});
+  CHECK(zero.val == Positions{2});
+  const ShardSplit other = split_of(ten, 42, {});
+  CHECK(other.train == Positions{2, 6, 1, 8, 4, 5, 0, 9});
+  CHECK(other.test == Positions{3});
+  CHECK(other.val == Positions{7});
+  const ShardSplit seven = split_of(range_config(0, 6), 0, {});
+  CHECK(seven.train == Positions{4, 0, 5, 3, 2});
+  CHECK(seven.test == Positions{6});
+  CHECK(seven.val == Positions{1});
 }
 
 TEST_CASE("splits equal the reference's for drawn ranges, ranks and seeds") {
@@ -55,44 +68,47 @@ TEST_CASE("splits equal the reference's for drawn ranges, ranks and seeds") {
     const auto& in = entry["in"];
     DecoderDataConfig config = range_config(in["start"], in["end"]);
     config.splits = {in["train"], in["val"], in["test"]};
-    const ShardSplit split = split_shards(config, in["seed"], {in["rank"], in["world"]});
+    const ShardSplit split = split_of(config, in["seed"], {in["rank"], in["world"]});
     INFO(in.dump());
-    CHECK(split.train == entry["out"]["train"].get<Numbers>());
-    CHECK(split.val == entry["out"]["val"].get<Numbers>());
-    CHECK(split.test == entry["out"]["test"].get<Numbers>());
+    for (const auto& [name, part] :
+         {std::pair{"train", split.train}, {"val", split.val}, {"test", split.test}}) {
+      auto numbers = entry["out"][name].get<std::vector<int64_t>>();
+      for (int64_t& number : numbers) number -= config.start_shard;
+      CHECK(part == Positions(numbers.begin(), numbers.end()));
+    }
   }
 }
 
 TEST_CASE("split sizes are rounded half to even") {
   // .75 * 6 = 4.5 -> 4 and .75 * 10 = 7.5 -> 8; away from zero would give 5.
-  CHECK(split_shards(range_config(0, 5), 0, {}).train.size() == 4);
-  CHECK(split_shards(range_config(0, 9), 0, {}).train.size() == 8);
+  CHECK(split_of(range_config(0, 5), 0, {}).train.size() == 4);
+  CHECK(split_of(range_config(0, 9), 0, {}).train.size() == 8);
 }
 
 TEST_CASE("ranks take contiguous slices and leave the remainder") {
   std::set<int64_t> seen;
   for (int rank = 0; rank < 3; ++rank) {
-    const ShardSplit split = split_shards(range_config(100, 131), 5, {rank, 3});
-    Numbers all = split.train;
+    const ShardSplit split = split_of(range_config(100, 131), 5, {rank, 3});
+    Positions all = split.train;
     all.insert(all.end(), split.val.begin(), split.val.end());
     all.insert(all.end(), split.test.begin(), split.test.end());
     std::sort(all.begin(), all.end());
-    Numbers slice(10);
-    std::iota(slice.begin(), slice.end(), 100 + 10 * rank);
+    Positions slice(10);
+    std::iota(slice.begin(), slice.end(), static_cast<uint32_t>(10 * rank));
     CHECK(all == slice);
   }
 }
 
 TEST_CASE("too few shards and empty splits are named with what to do") {
-  CHECK_THROWS_WITH(split_shards(range_config(0, 2), 0, {0, 4}), Contains("Not enough shards"));
-  CHECK_THROWS_WITH(split_shards(range_config(0, 2), 0, {}),
+  CHECK_THROWS_WITH(split_of(range_config(0, 2), 0, {0, 4}), Contains("Not enough shards"));
+  CHECK_THROWS_WITH(split_of(range_config(0, 2), 0, {}),
                     Contains("no shard is left for the split \"test\"") &&
                         Contains("2 train, 1 val, 0 test") && Contains("At least 6 shards"));
   DecoderDataConfig no_val = range_config(0, 99);
   no_val.splits = {1.0, 0.0, 0.0};
-  CHECK_THROWS_WITH(split_shards(no_val, 0, {}),
+  CHECK_THROWS_WITH(split_of(no_val, 0, {}),
                     Contains("\"val\"") && Contains("No number of shards fills all three"));
-  CHECK_THROWS_AS(split_shards(range_config(3, 2), 0, {}), ConfigError);
+  CHECK_THROWS_AS(split_of(range_config(3, 2), 0, {}), ConfigError);
 }
 
 TEST_CASE("urls take the padded number where the placeholder stands") {
@@ -133,12 +149,12 @@ TEST_CASE("of ten million shards only the existing become urls, with one line fo
   DecoderDataConfig config;  // 0 .. 9999999
   config.webdataset_base_url = folder / "{}.tar";
   CapturedLog log;
-  const ShardSplit split = split_shards(config, 0, {});
+  const ShardSplit split = split_of(config, 0, {});
   CHECK(split.train.size() == 7500000);
   std::vector<std::string> urls;
-  for (const Numbers* part : {&split.train, &split.val, &split.test}) {
+  for (const Positions* part : {&split.train, &split.val, &split.test}) {
     try {
-      for (const std::string& url : shard_urls(config, *part, "some")) urls.push_back(url);
+      for (const std::string& url : urls_of(config, *part, "some").all()) urls.push_back(url);
     } catch (const DataError&) {
       // A part that has none of the three.
     }
@@ -159,7 +175,7 @@ TEST_CASE("shards in numbered folders and behind file: are found") {
   config.webdataset_base_url = "file:" + folder / "part_{}/x.tar";
   config.shard_width = 2;
   CapturedLog log;
-  CHECK(shard_urls(config, {2, 1, 0}, "val") ==
+  CHECK(urls_of(config, {2, 1, 0}, "val").all() ==
         std::vector<std::string>{"file:" + folder / "part_01/x.tar"});
   CHECK(log.count("val: 2 of 3 shards are absent") == 1);
 }
@@ -170,16 +186,91 @@ TEST_CASE("a split without one existing shard says which shards there are") {
   touch(folder / "000005.tar");
   DecoderDataConfig config;
   config.webdataset_base_url = folder / "{}.tar";
-  CHECK_THROWS_WITH(shard_urls(config, {1, 2}, "test"),
+  CHECK_THROWS_WITH(urls_of(config, {1, 2}, "test"),
                     Contains("split \"test\"") && Contains("2 such files exist: shards 4 to 5") &&
                         Contains("/data/end_shard to 5"));
   config.webdataset_base_url = folder / "absent/{}.tar";
-  CHECK_THROWS_WITH(shard_urls(config, {1, 2}, "test"), Contains("no such file exists"));
+  CHECK_THROWS_WITH(urls_of(config, {1, 2}, "test"), Contains("no such file exists"));
 }
 
 TEST_CASE("shards that cannot be probed all become urls") {
   DecoderDataConfig config;
-  config.webdataset_base_url = "pipe:cat {}.tar";
-  CHECK(shard_urls(config, {5, 2}, "train") ==
+  config.webdataset_base_url = std::string("pipe:cat {}.tar");
+  CHECK(urls_of(config, {5, 2}, "train").all() ==
         std::vector<std::string>{"pipe:cat 000005.tar", "pipe:cat 000002.tar"});
+}
+
+TEST_CASE("braces, lists of texts and joined urls are shards by position") {
+  DecoderDataConfig config;
+  config.webdataset_base_url = std::string("s3://b/{000..011}.tar::https://h/{x,y}/{3..4}.tar?s=1");
+  const ShardList list(config);
+  REQUIRE(list.size() == 16);
+  CHECK(list.url(11) == "s3://b/011.tar");
+  CHECK(list.url(13) == "https://h/x/4.tar?s=1");
+  CHECK(list.url(15) == "https://h/y/4.tar?s=1");
+  CHECK(split_of(config, 0).train.size() == 12);
+  CHECK(urls_of(config, {15, 0}, "val").number(0) == 4);
+
+  config.webdataset_base_url =
+      std::vector<std::string>{"http://a/{}.tar", "http://b/7.tar", "pipe:cat {c,d}.tar"};
+  config.start_shard = 5;
+  config.end_shard = 6;
+  const ShardList several(config);
+  std::vector<std::string> urls;
+  for (int64_t i = 0; i < several.size(); ++i) urls.push_back(several.url(i));
+  CHECK(urls == std::vector<std::string>{"http://a/000005.tar",
+                                         "http://a/000006.tar",
+                                         "http://b/7.tar",
+                                         "pipe:cat c.tar",
+                                         "pipe:cat d.tar"});
+  CHECK_THROWS_WITH(split_of(config, 0, {0, 6}),
+                    Contains("/data/webdataset_base_url: Not enough shards") &&
+                        Contains("http://a/{}.tar and 2 more"));
+}
+
+TEST_CASE("of local shards by name those that exist are taken") {
+  const TempDir folder;
+  touch(folder / "a_3.tar");
+  touch(folder / "a_5.tar");
+  DecoderDataConfig config;
+  config.webdataset_base_url = folder / "a_{0..9}.tar";
+  CapturedLog log;
+  CHECK(urls_of(config, {9, 5, 4, 3}, "train").all() ==
+        std::vector<std::string>{folder / "a_5.tar", folder / "a_3.tar"});
+  CHECK(log.count("train: 2 of 4 shards are absent") == 1);
+  CHECK_THROWS_WITH(
+      urls_of(config, {1, 2}, "val"),
+      Contains("none of the 2 shards of the split \"val\"") && Contains("Check the paths"));
+}
+
+TEST_CASE("a pattern of local and remote shards looks for the local ones") {
+  const TempDir folder;
+  touch(folder / "a_3.tar");
+  DecoderDataConfig config;
+  config.webdataset_base_url = "{" + folder.path() + ",http://h}/a_{3..4}.tar";
+  CapturedLog log;
+  CHECK(urls_of(config, {0, 1, 2, 3}, "train").all() ==
+        std::vector<std::string>{folder / "a_3.tar", "http://h/a_3.tar", "http://h/a_4.tar"});
+}
+
+TEST_CASE("too many shards and commands that are not allowed are refused") {
+  DecoderDataConfig config;
+  config.webdataset_base_url = std::string("http://h/{0..99999}/{0..99999}.tar");
+  CHECK_THROWS_WITH(ShardList(config), Contains("2^32 shards or more"));
+  config.webdataset_base_url = std::string("{x,pi{pe:rm,p}} {1,2}");
+  CHECK(ShardList(config).url(3) == "pipe:rm 2");
+  config.allow_pipe = false;
+  CHECK_THROWS_WITH(ShardList(config).url(3), Contains("which /data/allow_pipe forbids"));
+  CHECK_THROWS_WITH(expand_urls("{0..999999999}"), Contains("more than 100000000 urls"));
+}
+
+TEST_CASE("ten million urls take four bytes each") {
+  DecoderDataConfig config;
+  config.webdataset_base_url = std::string("https://h/{}.tar");
+  const auto list = std::make_shared<const ShardList>(config);
+  const ShardSplit split = split_shards(config.splits, *list, 0, {});
+  const ShardUrls urls = shard_urls(list, split.train, "train");
+  CHECK(urls.size() == 7'500'000);
+  CHECK(urls[17] == list->url(split.train[17]));
+  CHECK(urls.number(17) == split.train[17]);
 }

@@ -14,15 +14,16 @@
 
 namespace dalle2::test {
 
-/// Plan of a `decoder` section, read as a whole training file is.
-inline DecoderPlan plan_of(const nlohmann::json& decoder) {
+/// Plan of a `decoder` and a `train` section, read as a whole training file is.
+inline DecoderPlan plan_of(const nlohmann::json& decoder,
+                           const nlohmann::json& train = nlohmann::json::object()) {
   nlohmann::json file = {
       {"decoder", decoder},
       {"data",
        {{"webdataset_base_url", "shards/{}.tar"},
         {"img_embeddings_url", "embeddings"},
         {"splits", {{"train", 1.0}, {"val", 0.0}, {"test", 0.0}}}}},
-      {"train", nlohmann::json::object()},
+      {"train", train},
       {"evaluate", nlohmann::json::object()},
       {"tracker",
        {{"log", {{"log_type", "console"}}},
@@ -35,8 +36,9 @@ inline DecoderPlan plan_of(const nlohmann::json& decoder) {
 }
 
 /// The decoder with the weights that the fixtures' makers give every unet.
-inline Decoder decoder_of(const nlohmann::json& config) {
-  Decoder decoder(plan_of(config));
+inline Decoder decoder_of(const nlohmann::json& config,
+                          const nlohmann::json& train = nlohmann::json::object()) {
+  Decoder decoder(plan_of(config, train));
   for (int64_t i = 1; i <= decoder->num_unets(); ++i) fill_parameters(*decoder->unet(i));
   return decoder;
 }

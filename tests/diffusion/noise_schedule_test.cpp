@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "diffusion/learned_variance.h"
 #include "diffusion/loss.h"
+#include "diffusion/loss_weight.h"
 #include "diffusion/objective.h"
 #include "diffusion/sampler.h"
 #include "support/fixture.h"

@@ -83,8 +83,8 @@ class CommandLine(EndToEnd):
         self.refuse_config(2, lambda c: c["decoder"].update(clip={"make": "openai"}), "/decoder/clip", "not available yet")
         self.refuse_config(2, lambda c: c["evaluate"].update(FID={"feature": 64}), "/evaluate/FID", "not available yet")
         self.refuse_config(2, lambda c: c["tracker"].update(log={"log_type": "wandb"}), "/tracker/log", "not available yet")
-        self.refuse_config(2, lambda c: c["data"].update(webdataset_base_url="https://example.org/{}.tar"),
-                           "/data/webdataset_base_url", "not available yet")
+        self.refuse_config(2, lambda c: c["data"].update(webdataset_base_url="gs://bucket/{}.tar"),
+                           "/data/webdataset_base_url", "for other places use")
 
     def test_an_existing_data_path_without_overwrite_exits_2(self):
         (self.dir / "out").mkdir()

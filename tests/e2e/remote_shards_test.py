@@ -1,98 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Training from shards behind a web server that cuts, refuses, stalls and dawdles."""
-import hashlib
-import http.server
-import pathlib
-import socket
-import threading
+"""Training from shards behind servers that cut, refuse, stall and dawdle, and from a store that speaks S3."""
+import os
+import shutil
+import signal
+import subprocess
 import time
 import unittest
 
 import harness
-
-
-class Server(http.server.ThreadingHTTPServer):
-    """Serves a folder with ranges; `mistreat(handler, name, number)` may answer itself and return True."""
-    daemon_threads = True
-
-    def __init__(self, folder, mistreat=lambda handler, name, number: False):
-        self.folder, self.mistreat = pathlib.Path(folder), mistreat
-        self.counts, self.lock = {}, threading.Lock()
-        self.ranges = 0
-        self.ended = threading.Event()
-        super().__init__(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-    def __exit__(self, *args):
-        self.ended.set()
-        self.shutdown()
-        self.server_close()
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *args):
-        pass
-
-    def do_GET(self):
-        name = self.path.split("?")[0].lstrip("/")
-        with self.server.lock:
-            number = self.server.counts[name] = self.server.counts.get(name, 0) + 1
-        if not self.server.mistreat(self, name, number):
-            self.answer(name)
-
-    def refuse(self, status, **headers):
-        self.send_response(status)
-        for key, value in headers.items():
-            self.send_header(key.replace("_", "-"), value)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-        return True
-
-    def answer(self, name, most=None, pause=0.0, ranges=True):
-        """The file, `most` bytes of it before the connection is cut, with a pause after each KiB."""
-        path = self.server.folder / name
-        if not path.is_file():
-            return self.refuse(404)
-        content = path.read_bytes()
-        start = 0
-        if ranges and "Range" in self.headers:
-            start = int(self.headers["Range"].removeprefix("bytes=").removesuffix("-"))
-            with self.server.lock:
-                self.server.ranges += 1
-        self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(content) - start))
-        if ranges:
-            self.send_header("ETag", f'"{hashlib.md5(content).hexdigest()}"')
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        self.end_headers()
-        body = content[start:] if most is None else content[start:start + most]
-        step = 1024 if pause else len(body)
-        for at in range(0, len(body), max(step, 1)):
-            self.wfile.write(body[at:at + step])
-            time.sleep(pause)
-        if most is not None:
-            self.connection.shutdown(socket.SHUT_RDWR)
-            self.close_connection = True
-        return True
-
-    def stall(self):
-        self.server.ended.wait(120)
-        self.close_connection = True
-        return True
+from bad_server import Server
+from s3_double import SECRET, TOKEN, S3Double
 
 
 class RemoteShards(harness.EndToEnd):
     def remote(self, server, name="remote.json", out="remote", **data):
         config = harness.tiny_config(self.shards, out)
-        config["data"].update(webdataset_base_url=f"{server.url}/{{}}.tar", num_workers=2, **data)
+        config["data"].update({"webdataset_base_url": f"{server.url}/{{}}.tar", "num_workers": 2, **data})
         return harness.write_config(self.dir / name, config)
 
     def weights(self, out):
@@ -160,6 +84,100 @@ class RemoteShards(harness.EndToEnd):
         with Server(self.dir) as server:
             done = self.train(self.remote(server, out="none"), check=3, env=self.env())
             self.assertIn("no usable sample", done.stderr)
+
+    def test_a_page_of_links_and_braces_give_the_weights_of_local_shards(self):
+        self.train(self.config(out="local"))
+        count = harness.demo_shard_count(self.shards)
+        with Server(self.shards, lambda handler, name, number: number == 1 and handler.refuse(500)) as server:
+            for embeddings in (f"{server.url}/img_emb", f"{server.url}/img_emb/img_emb_{{}}.npy"):
+                name = self.embedding_name()
+                self.train(self.remote(server, img_embeddings_url=embeddings.replace("img_emb_{}", name),
+                                       shard_width=self.shard_width(),
+                                       webdataset_base_url=self.braces(server.url, count)), env=self.env())
+                self.assertEqual(self.weights("remote"), self.weights("local"))
+
+    def shard_width(self):
+        return len(min(self.shards.glob("[0-9]*.tar")).stem)
+
+    def embedding_name(self):
+        return min((self.shards / "img_emb").glob("*.npy")).stem.rpartition("_")[0] + "_{}"
+
+    def braces(self, base, count):
+        """All shards in three texts."""
+        number = f"0{self.shard_width()}d"
+        return [f"{base}/{{{0:{number}}..{3:{number}}}}.tar",
+                f"{base}/{4:{number}}.tar::{base}/{{{5:{number}},{6:{number}}}}.tar",
+                f"{base}/{{{7:{number}}..{count - 1:{number}}}}.tar"]
+
+    def test_a_store_gives_the_weights_of_local_shards(self):
+        bucket = self.dir / "bucket"
+        shutil.copytree(self.shards, bucket / "a b+c")
+
+        def mistreat(handler, key, number):
+            if number == 1:
+                return handler.refuse(503)
+            return number == 2 and handler.answer(key, most=200)
+
+        self.train(self.config(out="local"))
+        config = harness.tiny_config(self.shards, "remote")
+        config["data"].update(webdataset_base_url="s3://my-bucket/a b+c/{}.tar",
+                              img_embeddings_url="s3://my-bucket/a b+c/img_emb")
+        config = harness.write_config(self.dir / "s3.json", config)
+        with S3Double(bucket, "my-bucket", mistreat) as store:
+            done = self.train(config, env=self.env(**store.env()))
+            self.assertEqual(store.faults, [])
+            self.assertGreater(store.lists, 4)
+            self.assertGreater(store.ranges, 0)
+            self.assertEqual(self.weights("remote"), self.weights("local"))
+            self.assertNotIn("left out", done.stdout + done.stderr)
+            # From the shared files of the AWS tools.
+            (self.dir / "credentials").write_text(
+                f"[other]\naws_access_key_id={store.env()['AWS_ACCESS_KEY_ID']}\n"
+                f"aws_secret_access_key={SECRET}\naws_session_token={TOKEN}\n")
+            (self.dir / "aws").write_text(f"[profile other]\nregion=eu-test-1\nendpoint_url={store.url}\n")
+            files = {"AWS_PROFILE": "other", "AWS_SHARED_CREDENTIALS_FILE": str(self.dir / "credentials"),
+                     "AWS_CONFIG_FILE": str(self.dir / "aws")}
+            self.train(config, "--dry-run", env=self.env(**files))
+            done = self.train(config, check=6, env=self.env(**store.env(AWS_SECRET_ACCESS_KEY="wrong-secret")))
+            self.assertIn("SignatureDoesNotMatch", done.stderr)
+            self.assertIn("secret key does not belong", done.stderr)
+            done = self.train(config, check=6, env=self.env(**{**store.env(AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY=""),
+                                                              **{key: "/nowhere" for key in files if key.endswith("FILE")}}))
+            self.assertIn("no keys were found", done.stderr)
+            done = self.train(config, check=6, env=self.env(**store.env(AWS_REGION="us-east-1")))
+            for text in (SECRET, "wrong-secret", TOKEN):
+                self.assertNotIn(text, done.stdout + done.stderr)
+
+    def test_a_stop_signal_ends_a_stall_at_once_and_the_run_goes_on(self):
+        self.train(self.config(out="local"))
+        expected = self.weights("local")
+        stalled = []
+
+        def mistreat(handler, name, number):
+            with handler.server.lock:
+                stalled.append(name)
+            return len(stalled) > 8 and handler.stall()
+
+        with Server(self.shards, mistreat) as server:
+            config = self.remote(server)
+            env = {**os.environ, "OMP_NUM_THREADS": "1", "DALLE2_NET_TIMEOUT": "60"}
+            process = subprocess.Popen([harness.BINARY, "--config", config], cwd=self.dir, env=env,
+                                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            while len(stalled) < 9 and process.poll() is None:
+                time.sleep(0.05)
+            time.sleep(1)
+            begin = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=30)
+            self.assertEqual(process.returncode, 75, out + err)
+            self.assertLess(time.monotonic() - begin, 5)
+            server.mistreat = lambda handler, name, number: False
+            self.train(config, env=self.env())
+        self.assertEqual(self.weights("remote"), expected)
+
+    def test_commands_can_be_forbidden(self):
+        done = self.train(self.config(data={"webdataset_base_url": "pipe:cat {}.tar", "allow_pipe": False}), check=2)
+        self.assertIn("/data/allow_pipe", done.stderr)
 
     def test_an_endless_stall_ends_within_ten_times_the_timeout(self):
         with Server(self.shards, lambda handler, name, number: handler.stall()) as server:

@@ -22,6 +22,8 @@ MASKED = {"decoder": {"unets": [{**UNET, "image_embed_dim": 32}, UNET], "image_s
 # 54 training samples: 27 batches an epoch, or 9 groups of three batches cut into single samples.
 PLAIN = {}
 ACCUMULATED = {"grad_accum_every": 3, "max_batch_size": 1}
+OPTIONS = {"min_snr_gamma": 5, "timestep_sampling": {"scheme": "logit_normal"}, "noise_offset": 0.1,
+           "input_perturbation": 0.1, "dream": {"enabled": True}, "loss_weighting": "cosmap"}
 
 
 def saved_state(path, cwd):
@@ -41,7 +43,8 @@ def saved_state(path, cwd):
 
 def logged_losses(data_path):
     """The records of training and validation without what depends on the clock."""
-    return [{key: value for key, value in record.items() if key not in ("Samples per second", "time")}
+    timed = ("Samples per second", "Seconds ", "Memory ")
+    return [{key: value for key, value in record.items() if not key.startswith(timed)}
             for record in records(data_path) if any("Loss" in key for key in record)]
 
 
@@ -123,6 +126,15 @@ class Resume(EndToEnd):
 
     def test_a_cascade_of_which_the_second_unet_is_trained(self):
         self.check_every_stop(MASKED)
+
+    def test_a_decoder_with_the_options_of_the_loss(self):
+        self.train(self.write("plain", ONE_UNET, PLAIN))
+        self.train(self.write("whole", ONE_UNET, OPTIONS))
+        self.assertNotEqual(logged_losses(self.dir / "whole"), logged_losses(self.dir / "plain"))
+        config = self.write("middle", ONE_UNET, OPTIONS)
+        self.stop_at(config, epoch=1, step=10)
+        self.train(config)
+        self.check_equal("middle")
 
     def test_a_run_that_was_killed_goes_on_from_its_snapshot_to_the_same_state(self):
         self.train(self.write("whole", ONE_UNET, {"save_every_n_samples": 10}))

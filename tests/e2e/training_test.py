@@ -58,6 +58,11 @@ class Training(EndToEnd):
         for threads in (1, 3):
             self.assertEqual(weights(self.dir / f"out{threads}" / "checkpoint.pth", self.dir), first)
 
+    def test_deterministic_mode_gives_the_same_bits_on_the_cpu(self):
+        self.train(self.config("a.json", "a"))
+        self.train(self.config("b.json", "b", train={"deterministic": True}))
+        self.assertEqual(weights(self.dir / "b/checkpoint.pth", self.dir), weights(self.dir / "a/checkpoint.pth", self.dir))
+
     def test_another_seed_gives_other_weights(self):
         self.train(self.config("a.json", "a"))
         self.train(self.config("b.json", "b", seed=1))

@@ -2,10 +2,13 @@
 #include "io/url_source.h"
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "io/atomic_file.h"
+#include "io/listing.h"
 #include "io/tar.h"
 #include "support/captured_log.h"
 #include "support/loopback_server.h"
@@ -75,8 +78,52 @@ TEST_CASE("a command that fails is an error at its end, a closed pipe is none") 
   CHECK(read_all(open_source("pipe:echo text; exit 141")) == "text\n");
 }
 
+TEST_CASE("a command that is not read to its end is ended, with what it has started") {
+  const auto start = std::chrono::steady_clock::now();
+  {
+    const ByteSource source = open_source("pipe:echo text; sleep 60 & sleep 60; echo more");
+    char byte = 0;
+    CHECK(source(&byte, 1) == 1);
+  }
+  bool cancelled = false;
+  SourceOptions options;
+  options.http.cancelled = [&] { return cancelled; };
+  const ByteSource silent = open_source("pipe:sleep 60", options);
+  cancelled = true;
+  char byte = 0;
+  CHECK_THROWS_WITH(silent(&byte, 1), Contains("pipe:sleep 60: cancelled"));
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(20));
+}
+
+TEST_CASE("folders are listed: files, and the links of a page") {
+  const TempDir folder;
+  write_file_atomically(folder / "img_1.npy", "x");
+  const std::vector<ListedFile> files = list_folder("file:" + folder.path());
+  REQUIRE(files.size() == 1);
+  CHECK(files[0].name == "img_1.npy");
+  CHECK(files[0].url == folder / "img_1.npy");
+  CHECK_THROWS_WITH(list_folder(folder / "absent"), Contains("cannot be read"));
+  CHECK_THROWS_WITH(list_folder("pipe:ls"), Contains("give one file's url with {}"));
+
+  const std::string page =
+      "<a href=\"../\">up</a><a href='a%20b_1.npy'>x</a> <A HREF= \"/emb/c_2.npy?C=N&amp;O=D\">"
+      "<a href=\"?C=M\"><a href=\"sub/\"><a href=\"https://other/d_3.npy\"><a href=a%20b_1.npy>"
+      "<a href=\"./e_4.npy\"><a href=\"a%20b_1.npy\">";
+  LoopbackServer server([&](const HttpRequest& request) {
+    return request.path == "/emb/?sig=x" ? http_reply(200, page) : http_reply(404, "");
+  });
+  std::vector<std::string> names, urls;
+  for (const ListedFile& file : list_folder(server.url("/emb?sig=x"))) {
+    names.push_back(file.name);
+    urls.push_back(file.url);
+  }
+  CHECK(names == std::vector<std::string>{"a b_1.npy", "c_2.npy", "e_4.npy"});
+  CHECK(urls[0] == server.url("/emb/a%20b_1.npy?sig=x"));
+  CHECK_THROWS_AS(list_folder(server.url("/gone")), HttpStatusError);
+}
+
 TEST_CASE("what cannot be read is told with the schemes that can") {
-  CHECK_THROWS_AS(open_source("s3://bucket/0.tar"), ConfigError);
+  CHECK_THROWS_AS(open_source("s3://bucket"), ConfigError);
   CHECK_THROWS_WITH(open_source("gs://bucket/0.tar"), Contains("gs://bucket/0.tar: only files"));
   CHECK_THROWS_AS(open_source("/absent/0.tar"), DataError);
 }

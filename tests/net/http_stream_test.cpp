@@ -3,10 +3,13 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <functional>
 #include <string>
+#include <thread>
 
+#include "base/stop_signal.h"
 #include "net/url.h"
 #include "support/captured_log.h"
 #include "support/loopback_server.h"
@@ -190,6 +193,64 @@ TEST_CASE("a stall is cut, and the next attempt goes on") {
   });
   CHECK(get(server.url("/a")) == file);
   CHECK(log.count("no byte for 0.4 seconds at byte 50000") == 1);
+}
+
+TEST_CASE("a trickle is cut and ends with an error, a slow transfer goes on") {
+  const std::string file = pattern(100'000);
+  CapturedLog log;
+  LoopbackServer trickle([&](const HttpRequest& request) {
+    HttpReply reply = ranged_reply(request, file);
+    reply.piece = 1;
+    reply.pause_ms = 50;  // 20 bytes/s
+    return reply;
+  });
+  std::string message;
+  CHECK(seconds_of([&] { message = error_of(trickle.url("/a"), quick(0.6)); }) < 6);
+  CHECK_THAT(message, Contains("bytes in 0.6"));
+  LoopbackServer slow([&](const HttpRequest& request) {
+    HttpReply reply = ranged_reply(request, file.substr(0, 3000));
+    reply.piece = 50;
+    reply.pause_ms = 50;  // 1000 bytes/s
+    return reply;
+  });
+  CHECK(get(slow.url("/a"), quick(0.6)) == file.substr(0, 3000));
+  CHECK(slow.requests("/a") == 1);
+  CHECK(log.count("bytes/s at byte") >= 1);
+}
+
+TEST_CASE("what comes with an error is delivered before it") {
+  const std::string file = pattern(5000);
+  CapturedLog log;
+  LoopbackServer server([&](const HttpRequest& request) {
+    return request.number == 1 ? cut_after(ranged_reply(request, file), 3000) : http_reply(404, "");
+  });
+  HttpStream stream(server.url("/a"), quick());
+  std::string got, buffer(10'000, '\0');
+  CHECK_THROWS_AS(
+      [&] {
+        while (const size_t size = stream.read(buffer.data(), buffer.size())) {
+          got.append(buffer, 0, size);
+        }
+      }(),
+      HttpStatusError);
+  CHECK(got == file.substr(0, 3000));
+}
+
+TEST_CASE("a long wait is told, and a stop signal ends it at once") {
+  LoopbackServer silent([](const HttpRequest&) { return HttpReply{"", false, true}; });
+  CapturedLog log;
+  CHECK_THAT(error_of(silent.url("/a"), quick(0.5)), Contains("no byte"));
+  CHECK(log.count("waiting for 0 s at byte 0") >= 1);
+  install_stop_signals();
+  std::thread signal([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    std::raise(SIGTERM);
+  });
+  const double waited =
+      seconds_of([&] { CHECK_THROWS_AS(get(silent.url("/a"), quick(30)), StoppedError); });
+  signal.join();
+  clear_stop_request();
+  CHECK(waited < 2);
 }
 
 TEST_CASE("a port where nobody listens is an error that names it") {

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 #include <catch2/catch.hpp>
 
+#include <cstdlib>
 #include <set>
 
 namespace dalle2 {
@@ -42,6 +43,21 @@ TEST_CASE(
     low.insert(static_cast<uint32_t>(hash_address({0, "train", 0, step, 0})));
   }
   CHECK(low.size() == 1000);
+}
+
+TEST_CASE("deterministic mode refuses operations that have no such algorithm") {
+  at::Context& context = at::globalContext();
+  at::Tensor target = at::zeros({4});
+  const auto put = [&] { target.put_(at::tensor({1, 2}, at::kLong), at::ones({2})); };
+  CHECK_NOTHROW(put());
+  use_deterministic_algorithms();
+  CHECK(context.deterministicAlgorithms());
+  CHECK(context.deterministicCuDNN());
+  CHECK_FALSE(context.benchmarkCuDNN());
+  CHECK(std::getenv("CUBLAS_WORKSPACE_CONFIG") != nullptr);
+  CHECK_THROWS_WITH(put(), Catch::Contains("does not have a deterministic implementation"));
+  context.setDeterministicAlgorithms(false, false);
+  context.setDeterministicCuDNN(false);
 }
 
 }  // namespace

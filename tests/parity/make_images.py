@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: MIT
 """Pictures as Pillow decodes and resamples them.
 
-Writes <out>/images/: the encoded files (decode/), cases.json, and the expected RGB bytes of all cases
-one after another in decoded.npy and resized.npy (uint8). Needs Pillow 13.0.0 and numpy.
+Writes <out>/images/: the encoded files (decode/, oriented/), cases.json, and the expected RGB bytes of
+all cases one after another in decoded.npy, oriented.npy and resized.npy (uint8). Needs Pillow 13.0.0 and
+numpy.
 """
 import argparse
 import io
@@ -13,7 +14,7 @@ import struct
 import zlib
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 FILTERS = ["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
 ADAM7 = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
@@ -98,6 +99,62 @@ def jpegs(rng, size):
     yield "png_inside.jpg", saved(rgb(), "PNG")
 
 
+def resampled_jpeg(rng, luma, width, height, **options):
+    """A JPEG with a sampling that Pillow does not write: the factors of an existing one are overwritten.
+
+    The blocks stand elsewhere then, which is as good a picture as any. `luma` is 0xHV.
+    """
+    per_unit = (luma >> 4) * (luma & 15)  # luminance blocks a unit, as many as Pillow writes
+    subsampling, across, down = {1: (0, 1, 1), 2: (1, 2, 1), 4: (2, 2, 2)}[per_unit]
+    units = -(-width // (8 * (luma >> 4))), -(-height // (8 * (luma & 15)))
+    source = Image.fromarray(picture(rng, 8 * across * units[0], 8 * down * units[1]))
+    content = bytearray(saved(source, "JPEG", subsampling=subsampling, **options))
+    frame = content.index(b"\xff\xc2" if options.get("progressive") else b"\xff\xc0")
+    content[frame + 5:frame + 9] = struct.pack(">HH", height, width)
+    content[frame + 11] = luma
+    return bytes(content)
+
+
+def more_jpegs(rng, size):
+    for name, luma in (("s440", 0x12), ("s411", 0x41), ("s441", 0x14)):
+        yield f"rgb_{name}.jpg", resampled_jpeg(rng, luma, *size(), quality=int(rng.integers(20, 96)))
+    # Without interleaving a progressive file's scans have as many blocks as the picture needs, so it has to
+    # fill its units.
+    yield "rgb_s440_progressive.jpg", resampled_jpeg(rng, 0x12, 24, 32, quality=70, progressive=True)
+    yield "grey_progressive.jpg", saved(Image.fromarray(picture(rng, *size())).convert("L"), "JPEG",
+                                        progressive=True)
+    cmyk = saved(Image.fromarray(picture(rng, *size(), 4), "CMYK"), "JPEG", quality=85, progressive=True)
+    yield "cmyk_progressive.jpg", cmyk
+
+
+def oriented_cases(rng, folder):
+    """Pictures that say how they are to be turned, and what ImageOps.exif_transpose makes of them."""
+    def encoded():
+        for orientation in range(0, 10):  # 0 and 9 are none
+            exif = Image.Exif()
+            exif[0x0112] = orientation
+            exif[0x010E] = "a description"
+            if orientation % 2:
+                exif.endian = ">"
+            for format_, options in (("JPEG", {"subsampling": orientation % 3}), ("PNG", {}), ("WEBP", {})):
+                image = Image.fromarray(picture(rng, int(rng.integers(1, 40)), int(rng.integers(1, 30))))
+                yield (f"{orientation}.{format_.lower()}", saved(image, format_, exif=exif, **options))
+        for i, text in enumerate(('tiff:Orientation="6"', "<tiff:Orientation>8</tiff:Orientation>", "nothing")):
+            image = Image.fromarray(picture(rng, 21, 13))
+            yield f"xmp{i}.jpeg", saved(image, "JPEG", xmp=f"<x:xmpmeta>{text}</x:xmpmeta>".encode())
+            yield f"xmp{i}.webp", saved(image, "WEBP", xmp=f"<x:xmpmeta>{text}</x:xmpmeta>".encode())
+        yield "no_exif.jpeg", saved(Image.fromarray(picture(rng, 9, 12)), "JPEG")
+
+    cases, expected = [], []
+    for name, content in encoded():
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(content)
+        rgb = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(content))).convert("RGB"))
+        cases.append({"file": name, "width": rgb.shape[1], "height": rgb.shape[0]})
+        expected.append(rgb.reshape(-1))
+    return cases, np.concatenate(expected)
+
+
 def pngs(rng, size):
     def sample(depth, channels):
         if depth == 8:
@@ -134,12 +191,16 @@ def webps(rng, size):
     yield "webp_inside.jpg", saved(Image.fromarray(picture(rng, *size())), "WEBP", quality=90)
 
 
-def decode_cases(rng, folder):
+def decode_cases(rng, more_rng, folder):
     def size():
         return int(rng.integers(1, 49)), int(rng.integers(1, 41))
 
+    def more_size():
+        return int(more_rng.integers(1, 49)), int(more_rng.integers(1, 41))
+
     cases, expected = [], []
-    for name, content in [*jpegs(rng, size), *pngs(rng, size), *webps(rng, size)]:
+    files = [*jpegs(rng, size), *pngs(rng, size), *webps(rng, size), *more_jpegs(more_rng, more_size)]
+    for name, content in files:
         with open(os.path.join(folder, name), "wb") as file:
             file.write(content)
         image = Image.open(io.BytesIO(content))
@@ -185,14 +246,18 @@ def main():
     arguments = parser.parse_args()
     rng = np.random.default_rng(arguments.seed)
     folder = os.path.join(arguments.out, "images")
-    os.makedirs(os.path.join(folder, "decode"), exist_ok=True)
-    decode, decoded = decode_cases(rng, os.path.join(folder, "decode"))
+    for part in ("decode", "oriented"):
+        os.makedirs(os.path.join(folder, part), exist_ok=True)
+    more_rng = np.random.default_rng([arguments.seed, 1])
+    decode, decoded = decode_cases(rng, more_rng, os.path.join(folder, "decode"))
+    oriented, oriented_bytes = oriented_cases(more_rng, os.path.join(folder, "oriented"))
     source, resize, resized = resize_cases(rng, arguments.resize_cases)
     np.save(os.path.join(folder, "decoded.npy"), decoded)
+    np.save(os.path.join(folder, "oriented.npy"), oriented_bytes)
     np.save(os.path.join(folder, "source.npy"), np.asarray(source))
     np.save(os.path.join(folder, "resized.npy"), resized)
     with open(os.path.join(folder, "cases.json"), "w", encoding="utf-8") as file:
-        json.dump({"decode": decode, "resize": resize}, file, indent=0)
+        json.dump({"decode": decode, "oriented": oriented, "resize": resize}, file, indent=0)
         file.write("\n")
 
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cctype>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -37,6 +38,8 @@ struct HttpReply {
   std::string bytes;
   bool keep = false;
   bool hang = false;  ///< neither more bytes nor a close until the server ends
+  size_t piece = 0;   ///< bytes between two pauses; 0: no pauses
+  int pause_ms = 0;
 };
 
 /// A whole answer. `headers` end in \r\n each.
@@ -124,9 +127,14 @@ class LoopbackServer {
       const HttpReply reply = handler_(request);
       size_t sent = 0;
       while (sent < reply.bytes.size()) {
-        const ssize_t size =
-            send(connection, reply.bytes.data() + sent, reply.bytes.size() - sent, MSG_NOSIGNAL);
-        if (size <= 0) break;
+        const size_t rest = reply.bytes.size() - sent;
+        const bool slow = reply.piece > 0 && sent >= reply.bytes.find("\r\n\r\n");
+        const ssize_t size = send(connection,
+                                  reply.bytes.data() + sent,
+                                  slow ? std::min(rest, reply.piece) : slow_start(reply, rest),
+                                  MSG_NOSIGNAL);
+        if (size <= 0 || ended_) break;
+        if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(reply.pause_ms));
         sent += static_cast<size_t>(size);
       }
       char byte = 0;
@@ -137,6 +145,11 @@ class LoopbackServer {
     const std::lock_guard lock(mutex_);
     open_.erase(connection);
     close(connection);
+  }
+
+  /// The headers in one piece.
+  static size_t slow_start(const HttpReply& reply, size_t rest) {
+    return reply.piece > 0 ? reply.bytes.find("\r\n\r\n") + 4 : rest;
   }
 
   bool read_request(int connection, HttpRequest& request) {

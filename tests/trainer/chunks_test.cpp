@@ -46,10 +46,14 @@ TEST_CASE("a chunk of draws has its own rows and the decisions of the batch") {
   draws.lowres.blur = true;
   draws.lowres.blur_sigma = 0.7;
   draws.lowres.noise_level = at::arange(5, 10);
+  draws.augmentation.offset = test::wave({5, 3, 1, 1});
+  draws.augmentation.perturbation = test::wave({5, 3, 4, 4}, 0.5);
   const DecoderStepNoise chunk = chunk_of(draws, {3, 2});
   CHECK(at::equal(chunk.times, at::tensor({3, 4}, at::kLong)));
   CHECK(at::equal(chunk.noise, draws.noise.slice(0, 3, 5)));
   CHECK(at::equal(chunk.lowres.noise_level, at::tensor({8, 9}, at::kLong)));
+  CHECK(at::equal(chunk.augmentation.offset, draws.augmentation.offset.slice(0, 3, 5)));
+  CHECK(at::equal(chunk.augmentation.perturbation, draws.augmentation.perturbation.slice(0, 3, 5)));
   CHECK(chunk.self_condition);
   CHECK(chunk.lowres.blur);
   CHECK(chunk.lowres.blur_sigma == 0.7);

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+// Many texts in one, as a shell writes them: part_{000..123}.tar, {a,b}.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace dalle2 {
+
+/// The expansions of ranges {000..012}, {0..6..2}, {a..f} and lists {a,b}, nested ones too, one at
+/// a time and in the shell's order: the last braces change first. Other braces stay as they are.
+class BracePattern {
+ public:
+  explicit BracePattern(const std::string& text);
+
+  /// How many texts; more than kMost count as kMost.
+  uint64_t size() const { return size_; }
+  /// @param index < size()
+  std::string at(uint64_t index) const;
+
+  static constexpr uint64_t kMost = uint64_t{1} << 32;
+
+ private:
+  /// A text, a range, or a choice between patterns.
+  struct Part {
+    uint64_t size = 1;
+    uint64_t stride = 1;  // how many texts until this part changes
+    std::string text;
+    bool is_range = false, letters = false;
+    int64_t first = 0, step = 1;
+    int width = 0;  // digits of a range of numbers
+    std::vector<BracePattern> choices;
+  };
+
+  static bool read_range(const std::string& body, Part& part);
+  void add_text(const std::string& text);
+  void append(uint64_t index, std::string& out) const;
+
+  std::vector<Part> parts_;
+  uint64_t size_ = 1;
+};
+
+/// The patterns of a list `a::b`, with ${NAME} replaced by the environment variable WDS_NAME.
+/// @throws ConfigError for an unset variable
+std::vector<BracePattern> url_patterns(const std::string& text);
+
+}  // namespace dalle2

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT
+#include "data/sample_embeddings.h"
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace dalle2 {
+
+std::string* find_field(GroupedSample& sample, const std::string& name) {
+  const auto found = sample.fields.find(name);
+  return found == sample.fields.end() ? nullptr : &found->second;
+}
+
+SampleEmbeddings::SampleEmbeddings(Kind kind, bool needed, std::optional<int64_t> width)
+    : kind_(kind),
+      needed_(needed),
+      width_(width),
+      name_(kind == Kind::kImage ? "image" : "text"),
+      key_(kind == Kind::kImage ? "img_embeddings_url" : "text_embeddings_url"),
+      field_(kind == Kind::kImage ? "img_emb.npy" : "text_emb.npy"),
+      none_(kind == Kind::kImage ? drop::kNoImageEmbedding : drop::kNoTextEmbedding),
+      zero_(kind == Kind::kImage ? drop::kZeroImageEmbedding : drop::kZeroTextEmbedding) {}
+
+void SampleEmbeddings::open(const DecoderDataConfig& config, const LoaderOptions& options) {
+  if (!needed_) return;
+  const std::optional<std::string>& url =
+      kind_ == Kind::kImage ? config.img_embeddings_url : config.text_embeddings_url;
+  if (!url || url->empty()) {
+    if (config.embeddings_in_tar) return;
+    throw ConfigError(
+        "/data/{}: No {} embeddings source specified.\n"
+        "  Give the folder of the .npy files, or set /data/embeddings_in_tar for shards that hold "
+        "<key>.{}.",
+        key_,
+        name_,
+        field_);
+  }
+  folder_.emplace(*url, name_, options.shard_width);
+  row_shape_ = folder_->row_shape();
+  if (width_ && !row_shape_.empty() && row_shape_.back() != *width_) {
+    throw DataError(
+        "{}: {} embeddings are {} wide, the model takes {}.\n"
+        "  Give embeddings of the encoder that the model is made for, or change the model's width.",
+        public_url(folder_->first_file()),
+        name_,
+        row_shape_.back(),
+        *width_);
+  }
+  check_coverage(options);
+}
+
+void SampleEmbeddings::check_coverage(const LoaderOptions& options) const {
+  for (size_t i = 0; i < options.urls.size(); ++i) {
+    if (folder_->has(options.urls.number(i))) return;
+  }
+  throw DataError(
+      "/data/{}: none of the {} {} shards has an embedding file: {}, first shard {}.\n"
+      "  The digits after the last '_' of a file must be the number of its shard.",
+      key_,
+      with_commas(static_cast<int64_t>(options.urls.size())),
+      options.split,
+      folder_->describe(),
+      public_url(options.urls.front()));
+}
+
+bool SampleEmbeddings::open_shard(const std::string& url, const HttpOptions& http, DropLog& drops) {
+  rows_.reset();
+  if (!folder_) return true;
+  const int64_t shard = shard_number(url);
+  if (!folder_->has(shard)) {
+    drops.add(
+        drop::kShardWithoutEmbeddings,
+        fmt::format("{}: no file for it in {}", public_url(url), public_url(folder_->folder())));
+    return false;
+  }
+  try {
+    rows_ = folder_->load(shard, http);
+  } catch (const DataError& error) {
+    drops.add(drop::kShardWithoutEmbeddings, fmt::format("{}: {}", public_url(url), error.what()));
+    return false;
+  }
+  return check_shape(rows_->row_shape(), public_url(folder_->url(shard)), drops);
+}
+
+/// The first embedding seen sets the shape; a batch cannot hold another.
+bool SampleEmbeddings::check_shape(const std::vector<int64_t>& shape,
+                                   const std::string& where,
+                                   DropLog& drops) {
+  if (row_shape_.empty() && (!width_ || shape.back() == *width_)) row_shape_ = shape;
+  if (shape == row_shape_) return true;
+  const std::string expected =
+      row_shape_.empty() ? fmt::format("width {}", *width_) : shape_text(row_shape_);
+  drops.add(
+      drop::kWrongEmbeddingShape,
+      fmt::format(
+          "{}: {} embedding of shape {}, expected {}", where, name_, shape_text(shape), expected));
+  return false;
+}
+
+bool SampleEmbeddings::take_from_folder(const std::string& key,
+                                        int64_t index_width,
+                                        const std::string& where,
+                                        EmbeddingRow& row,
+                                        DropLog& drops) const {
+  const auto index = row_of_key(key, index_width);
+  if (!index || *index >= rows_->rows()) {
+    drops.add(none_,
+              index ? fmt::format("{}: row {} of {} rows", where, *index, rows_->rows())
+                    : fmt::format("{}: the key does not end in {} digits", where, index_width));
+    return false;
+  }
+  row = {rows_, *index};
+  return true;
+}
+
+bool SampleEmbeddings::take_from_sample(GroupedSample& sample,
+                                        const std::string& where,
+                                        EmbeddingRow& row,
+                                        DropLog& drops) {
+  const std::string* content = find_field(sample, field_);
+  // A plain .npy field is the image embedding.
+  if (content == nullptr && kind_ == Kind::kImage) content = find_field(sample, "npy");
+  if (content == nullptr) {
+    drops.add(none_, fmt::format("{}: no field {}", where, field_));
+    return false;
+  }
+  try {
+    row = parse_embedding(
+        *content, kind_ == Kind::kImage ? 1 : 2, fmt::format("{}.{}", where, field_));
+  } catch (const DataError& error) {
+    drops.add(none_, error.what());
+    return false;
+  }
+  return check_shape(row.rows->row_shape(), where, drops);
+}
+
+bool SampleEmbeddings::take(GroupedSample& sample,
+                            int64_t index_width,
+                            const std::string& where,
+                            EmbeddingRow& row,
+                            DropLog& drops) {
+  if (!needed_) return true;
+  const bool found = folder_ ? take_from_folder(sample.key, index_width, where, row, drops)
+                             : take_from_sample(sample, where, row, drops);
+  if (!found) return false;
+  if (row.rows->is_zero(row.row)) {
+    drops.add(zero_, fmt::format("{}: row {} is all zero", where, row.row));
+    return false;
+  }
+  return true;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT
+#include "data/shard_walk.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+#include <system_error>
+#include <utility>
+
+#include "base/text.h"
+
+namespace dalle2 {
+namespace {
+
+/// Transfers in a row that fail through all their attempts before the network counts as lost.
+constexpr int64_t kMostUnreachable = 3;
+
+std::string base_name(const std::string& address) {
+  if (address.starts_with("pipe:")) return address;
+  const std::string url = public_url(address);
+  const size_t slash = url.rfind('/');
+  return slash == std::string::npos ? url : url.substr(slash + 1);
+}
+
+}  // namespace
+
+ShardWalk::ShardWalk(const LoaderOptions& options, double max_bad_fraction, Admit admit)
+    : options_(options), max_bad_fraction_(max_bad_fraction), admit_(std::move(admit)) {
+  if (options_.shuffle && options_.resample) {
+    throw ConfigError(
+        "/data/resample_train: Cannot both resample and shuffle: resampling is random already.\n"
+        "  Set /data/shuffle_train to false.");
+  }
+}
+
+void ShardWalk::start_epoch(int64_t epoch, const ShardPlace& place) {
+  reader_.reset();
+  first_ = place;
+  bad_shards_ = unreachable_in_a_row_ = opened_since_usable_ = samples_of_shard_ = 0;
+  shards_opened_ = 0;
+  cancelled_ = false;
+  member_warnings_ = DropLog{};
+  // Lanes read shards of their own, so their orders are drawn apart, too.
+  draws_.emplace(options_.seed, epoch, "order of shards", options_.split, options_.lane.rank);
+  order_.clear();
+  if (options_.shuffle) {
+    order_.resize(options_.urls.size());
+    std::iota(order_.begin(), order_.end(), uint32_t{0});
+    for (size_t i = order_.size(); i > 1; --i) {
+      std::swap(order_[i - 1], order_[(*draws_)() % i]);
+    }
+  }
+  for (; shards_opened_ < place.shard; ++shards_opened_) {
+    if (options_.resample) (*draws_)();
+  }
+}
+
+/// The url of the next shard in the order of the epoch.
+size_t ShardWalk::draw_shard() {
+  if (options_.resample) return (*draws_)() % options_.urls.size();
+  const size_t next = static_cast<size_t>(shards_opened_);
+  return order_.empty() ? next : order_[next];
+}
+
+/// @return false at the end of the epoch
+bool ShardWalk::open_next_shard(DropLog& drops) {
+  const int64_t shards = static_cast<int64_t>(options_.urls.size());
+  while (true) {
+    // Ten times round without one sample: there is none.
+    const bool hopeless = opened_since_usable_ >= 10 * shards + 10;
+    if (options_.resample ? hopeless : shards_opened_ >= shards) return false;
+    const std::string url = options_.urls[draw_shard()];
+    const ShardPlace place =
+        shards_opened_ == first_.shard ? first_ : ShardPlace{.shard = shards_opened_};
+    ++shards_opened_;
+    ++opened_since_usable_;
+    samples_of_shard_ = 0;
+    shard_name_ = base_name(url);
+    try {
+      if (!admit_(url, source_options().http, drops)) continue;
+      open(url, place);
+      return true;
+    } catch (const NetworkError& error) {
+      lose_unreachable(error, drops);
+    } catch (const DataError& error) {
+      std::error_code ignored;
+      const bool absent = is_local_url(url) && !std::filesystem::exists(local_path(url), ignored);
+      lose_shard(absent ? drop::kAbsentShard : drop::kDamagedShard, error.what(), drops);
+    }
+  }
+}
+
+/// Opens a shard where the sample at `place` begins: there at once if the byte is known, else by
+/// reading over those before it.
+void ShardWalk::open(const std::string& url, const ShardPlace& place) {
+  const auto warn = [this](const std::string& text) {
+    member_warnings_.add(drop::kRepeatedMember, fmt::format("{}: {}", shard_name_, text));
+  };
+  SourceOptions source = source_options();
+  source.offset = place.offset;
+  reader_ = open_shard(url, warn, source);
+  samples_of_shard_ = place.offset > 0 ? place.sample : 0;
+  while (samples_of_shard_ < place.sample && reader_->next()) ++samples_of_shard_;
+  member_warnings_ = DropLog{};  // of what was passed over: told before
+}
+
+/// After a transfer that failed through all its attempts, the next ones are given up sooner.
+SourceOptions ShardWalk::source_options() const {
+  SourceOptions source;
+  if (unreachable_in_a_row_ > 0) source.http.attempts = 2;
+  source.http.cancelled = [this] { return cancelled_.load(); };
+  return source;
+}
+
+void ShardWalk::lose_shard(const char* reason, const std::string& text, DropLog& drops) {
+  drops.add(reason, text);
+  ++bad_shards_;
+  const int64_t shards =
+      std::max(static_cast<int64_t>(options_.urls.size()), options_.resample ? shards_opened_ : 0);
+  if (static_cast<double>(bad_shards_) > max_bad_fraction_ * static_cast<double>(shards)) {
+    throw DataError(
+        "{}: {} of {} shards cannot be read, more than /data/max_bad_fraction {:g} allows; the "
+        "last: {}\n"
+        "  Mend or replace the shards, or allow more.",
+        options_.split,
+        with_commas(bad_shards_),
+        with_commas(shards),
+        max_bad_fraction_,
+        text);
+  }
+}
+
+/// Called while `error` is handled.
+void ShardWalk::lose_unreachable(const NetworkError& error, DropLog& drops) {
+  if (cancelled_) throw;
+  const auto* refused = dynamic_cast<const HttpStatusError*>(&error);
+  if (refused != nullptr) {
+    unreachable_in_a_row_ = 0;  // somebody answers
+    const bool absent = refused->status() == 404 || refused->status() == 410;
+    return lose_shard(absent ? drop::kAbsentShard : drop::kUnreachableShard, error.what(), drops);
+  }
+  ++unreachable_in_a_row_;
+  const bool all = unreachable_in_a_row_ == static_cast<int64_t>(options_.urls.size());
+  if (unreachable_in_a_row_ >= kMostUnreachable || (all && !options_.may_be_empty)) throw;
+  lose_shard(drop::kUnreachableShard, error.what(), drops);
+}
+
+std::optional<GroupedSample> ShardWalk::next(DropLog& drops) {
+  while (reader_ || open_next_shard(drops)) {
+    try {
+      std::optional<GroupedSample> sample = reader_->next();
+      drops.merge(std::exchange(member_warnings_, DropLog{}));
+      if (sample) {
+        ++samples_of_shard_;
+        return sample;
+      }
+      reader_.reset();
+    } catch (const NetworkError& error) {
+      reader_.reset();
+      lose_unreachable(error, drops);
+    } catch (const DataError& error) {
+      reader_.reset();
+      lose_shard(drop::kDamagedShard, error.what(), drops);
+    }
+  }
+  return std::nullopt;
+}
+
+ShardPlace ShardWalk::place() const {
+  if (shards_opened_ == first_.shard) return first_;  // nothing was read yet
+  if (!reader_ || reader_->at_end()) return {.shard = shards_opened_};
+  return {shards_opened_ - 1, samples_of_shard_, reader_->next_offset().value_or(0)};
+}
+
+}  // namespace dalle2

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT
+// The shards of a split one after the other, and their samples as they lie in them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "data/drop_log.h"
+#include "data/loader_options.h"
+#include "data/loader_position.h"
+#include "data/preprocess.h"
+#include "data/shard_reader.h"
+
+namespace dalle2 {
+
+/// Draws the order of the shards, opens them, and gives up those that cannot be read. Not for
+/// several threads at once.
+class ShardWalk {
+ public:
+  /// Asked before a shard is opened; false passes it over.
+  using Admit =
+      std::function<bool(const std::string& url, const HttpOptions& http, DropLog& drops)>;
+
+  /// @throws ConfigError (both shuffled and resampled)
+  ShardWalk(const LoaderOptions& options, double max_bad_fraction, Admit admit);
+
+  void start_epoch(int64_t epoch, const ShardPlace& place);
+  /// @return the next sample, none at the end of the epoch. Resampling ends only if it finds
+  /// nothing usable at all
+  /// @throws DataError (more than max_bad_fraction of the shards cannot be read), NetworkError
+  /// (shard after shard is out of reach: what is lost is the network, not a shard)
+  std::optional<GroupedSample> next(DropLog& drops);
+  /// Behind the last sample.
+  ShardPlace place() const;
+  /// The file name of the last sample's shard.
+  const std::string& shard_name() const { return shard_name_; }
+  /// Which draw of a shard of the epoch that was, from 1.
+  int64_t shards_opened() const { return shards_opened_; }
+  /// Tells that the last sample can be used.
+  void found_usable() { opened_since_usable_ = unreachable_in_a_row_ = 0; }
+  /// Ends a next() that waits for the network, from any thread, by a NetworkError; until
+  /// start_epoch().
+  void cancel() { cancelled_ = true; }
+
+ private:
+  size_t draw_shard();
+  bool open_next_shard(DropLog& drops);
+  void open(const std::string& url, const ShardPlace& place);
+  SourceOptions source_options() const;
+  void lose_shard(const char* reason, const std::string& text, DropLog& drops);
+  void lose_unreachable(const NetworkError& error, DropLog& drops);
+
+  const LoaderOptions& options_;
+  const double max_bad_fraction_;
+  const Admit admit_;
+
+  std::vector<uint32_t> order_;  // of the urls in this epoch; empty: as they come
+  std::optional<SampleRandom> draws_;
+  ShardPlace first_;  // where the epoch was taken up
+  int64_t shards_opened_ = 0, opened_since_usable_ = 0;
+  int64_t samples_of_shard_ = 0;
+  int64_t bad_shards_ = 0;            // of this epoch
+  int64_t unreachable_in_a_row_ = 0;  // since the last sample
+  std::atomic<bool> cancelled_ = false;
+  std::string shard_name_;
+  DropLog member_warnings_;  // of the open shard, told with the next sample
+  std::unique_ptr<SampleReader> reader_;
+};
+
+}  // namespace dalle2

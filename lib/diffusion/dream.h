@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+// DREAM: Diffusion Rectification and Estimation-Adaptive Models (Zhou et al. 2024, algorithm 1).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+
+#include "config/loss_config.h"
+#include "diffusion/noise_schedule.h"
+
+namespace dalle2 {
+
+/// What a training step shows the network, and what it should answer.
+struct TrainingPair {
+  at::Tensor x_t;     ///< [B, C, H, W]
+  at::Tensor target;  ///< [B, C, H, W]
+};
+
+/// The network's prediction at x_t, without the half of a learned variance. [B, C, H, W] ->
+/// [B, C, H, W]
+using Predictor = std::function<at::Tensor(const at::Tensor& x_t)>;
+
+class Dream {
+ public:
+  virtual ~Dream() = default;
+  /// The pair with the network's own error in both: with lambda = sqrt(1 - acp)^p and d = lambda *
+  /// (noise - prediction), x_t + sqrt(1 - acp) d and target + d. `predict` is asked once, without
+  /// gradients; switched off, not at all, and the pair stays as it is.
+  /// @param noise [B, C, H, W] that the target holds; @param t [B] int64
+  virtual TrainingPair rectify(const NoiseScheduleImpl& schedule,
+                               const TrainingPair& pair,
+                               const at::Tensor& t,
+                               const at::Tensor& noise,
+                               const Predictor& predict) const = 0;
+};
+
+/// @throws ConfigError if it is enabled for an objective other than noise prediction
+std::unique_ptr<Dream> make_dream(const DreamConfig& config, Objective objective);
+
+}  // namespace dalle2

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+// How the times of a training step are drawn (Esser et al. 2024, section 3.1).
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "config/loss_config.h"
+
+namespace dalle2 {
+
+/// u = sigmoid(mean + std * normal). Any shape.
+at::Tensor logit_normal_density(const at::Tensor& normals, double mean, double std);
+
+/// u = 1 - v - scale * (cos^2(pi v / 2) - 1 + v): v = 0 gives 1, v = 1 gives 0. Any shape.
+at::Tensor mode_density(const at::Tensor& uniforms, double scale);
+
+/// Time T - 1 - floor(u T) of u in [0, 1], kept in [0, T): u near 0 is the noisiest. int64
+at::Tensor times_of(const at::Tensor& u, int64_t timesteps);
+
+class TimestepDensity {
+ public:
+  virtual ~TimestepDensity() = default;
+  /// Times in [0, timesteps). @return [batch] int64 on the generator's device
+  virtual at::Tensor draw(int64_t batch, int64_t timesteps, at::Generator generator) const = 0;
+};
+
+/// @throws ConfigError if a parameter of the scheme is null
+std::unique_ptr<TimestepDensity> make_timestep_density(const TimestepSamplingConfig& config);
+
+}  // namespace dalle2

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT
+// TensorBoard event files: scalars, pictures and texts by step.
+//
+// A file is a sequence of TFRecords (length, masked CRC-32C of it, bytes, masked CRC-32C of them)
+// of which each holds one protobuf message `tensorflow.Event`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace dalle2 {
+
+/// CRC-32C (Castagnoli, RFC 3720, appendix B.4): 0xE3069283 for "123456789".
+uint32_t crc32c(std::string_view bytes);
+
+/// One record with its lengths and checksums.
+std::string tfrecord(std::string_view bytes);
+
+/// What is shown together at one step: the bytes of a `tensorflow.Summary`.
+class EventSummary {
+ public:
+  /// Stored as float32, as TensorBoard has it.
+  void add_scalar(const std::string& tag, double value);
+  /// @param png a whole PNG file. @throws DataError if it is none
+  void add_image(const std::string& tag, std::string_view png);
+  /// @param markdown shown formatted
+  void add_text(const std::string& tag, const std::string& markdown);
+
+  bool empty() const { return bytes_.empty(); }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  std::string bytes_;
+};
+
+/// A new file in a folder of events; TensorBoard shows all files of a folder as one run. Nothing is
+/// ever appended to an older file: its end may be torn, and a reader stops there.
+class EventFile {
+ public:
+  /// Makes the folder and `events.out.tfevents.<seconds>.<host>.<pid>.<n>` in it.
+  /// @throws ConfigError if it cannot be written
+  explicit EventFile(const std::string& folder);
+  ~EventFile();
+  EventFile(const EventFile&) = delete;
+  EventFile& operator=(const EventFile&) = delete;
+
+  /// Hands one event to the system, whole: a kill of the process loses nothing of it. If it cannot
+  /// be written (disk full), a warning says so once and the run goes on. The first event of a file
+  /// is preceded by a mark at which TensorBoard forgets what older files hold of this step and
+  /// later: a resumed run repeats the steps since its last save.
+  /// @param wall_time seconds since 1970
+  void write(const EventSummary& summary, int64_t step, double wall_time);
+
+  const std::string& path() const { return path_; }
+
+ private:
+  void append(const std::string& event);
+
+  std::string path_;
+  int descriptor_ = -1;
+  bool started_ = false;
+  bool warned_ = false;
+};
+
+/// Now, for EventFile::write.
+double wall_time_seconds();
+
+}  // namespace dalle2

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+#include "io/listing.h"
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <system_error>
+
+#include "base/error.h"
+#include "io/url_source.h"
+#include "net/s3.h"
+#include "net/url.h"
+
+namespace dalle2 {
+namespace {
+
+std::vector<ListedFile> list_local(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::directory_iterator entry(folder.empty() ? "." : folder, error);
+  if (error) throw DataError("the folder \"{}\" cannot be read: {}", folder, error.message());
+  std::vector<ListedFile> files;
+  for (const std::filesystem::directory_iterator end; entry != end; entry.increment(error)) {
+    files.push_back({entry->path().filename().string(), entry->path().string()});
+    if (error) break;
+  }
+  return files;
+}
+
+std::string with_slash(const std::string& folder) {
+  return folder.ends_with('/') ? folder : folder + "/";
+}
+
+std::vector<ListedFile> list_s3(const std::string& folder, const HttpOptions& http) {
+  const std::string base = with_slash(folder);
+  std::vector<ListedFile> files;
+  for (const std::string& name : s3_list(base, http)) files.push_back({name, base + name});
+  return files;
+}
+
+std::string without_entities(std::string text) {
+  for (size_t at = 0; (at = text.find("&amp;", at)) != std::string::npos; ++at) {
+    text.replace(at, 5, "&");
+  }
+  return text;
+}
+
+/// The value of the href that begins at `at`; empty without quotes.
+std::string quoted(const std::string& html, size_t at) {
+  at = html.find_first_not_of(" \t\r\n", at);
+  if (at == std::string::npos || (html[at] != '"' && html[at] != '\'')) return "";
+  const size_t end = html.find(html[at], at + 1);
+  return end == std::string::npos ? "" : without_entities(html.substr(at + 1, end - at - 1));
+}
+
+}  // namespace
+
+std::vector<ListedFile> links_of_page(const std::string& html, const std::string& base) {
+  const size_t query = std::min(base.find('?'), base.size());
+  const std::string folder = base.substr(0, base.rfind('/', query) + 1), tail = base.substr(query);
+  const size_t host = folder.find("://") + 3;
+  const std::string path = folder.substr(std::min(folder.find('/', host), folder.size()));
+  std::vector<ListedFile> files;
+  std::set<std::string> seen;
+  std::string lower = html;
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) {
+    return static_cast<char>(std::tolower(c));
+  });
+  for (size_t at = 0; (at = lower.find("href=", at)) != std::string::npos; at += 5) {
+    std::string link = quoted(html, at + 5);
+    link = link.substr(0, link.find_first_of("?#"));
+    for (const std::string& prefix : {folder, path, std::string("./")}) {
+      if (link.starts_with(prefix)) {
+        link.erase(0, prefix.size());
+        break;
+      }
+    }
+    const bool here = !link.empty() && link.find_first_of("/:") == std::string::npos;
+    if (here && seen.insert(link).second) files.push_back({uri_decode(link), folder + link + tail});
+  }
+  return files;
+}
+
+std::vector<ListedFile> list_folder(const std::string& folder, const HttpOptions& http) {
+  if (is_local_url(folder)) return list_local(local_path(folder));
+  if (folder.starts_with("s3://")) return list_s3(folder, http);
+  if (!folder.starts_with("http://") && !folder.starts_with("https://")) {
+    throw ConfigError(
+        "{}: a folder is a path, s3://BUCKET/FOLDER or the url of a web page.\n"
+        "  Of others give one file's url with {{}} for the shard number.",
+        public_url(folder));
+  }
+  const size_t query = std::min(folder.find('?'), folder.size());
+  const bool is_page = folder.substr(0, query).ends_with(".html");
+  const std::string page =
+      is_page ? folder : with_slash(folder.substr(0, query)) + folder.substr(query);
+  return links_of_page(read_source(open_source(page, {.http = http})), page);
+}
+
+}  // namespace dalle2

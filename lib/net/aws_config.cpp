@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT
+#include "net/aws_config.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <string>
+#include <tuple>
+
+#include "base/error.h"
+#include "net/url.h"
+
+namespace dalle2 {
+namespace {
+
+using Section = std::map<std::string, std::string>;
+
+std::string env(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string trimmed(const std::string& text) {
+  constexpr const char* kBlank = " \t\r\n";
+  const size_t begin = text.find_first_not_of(kBlank);
+  if (begin == std::string::npos) return "";
+  return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
+}
+
+/// An ini file of the AWS tools. Indented lines belong to the key before them: "s3.endpoint_url".
+std::map<std::string, Section> read_ini(const std::string& path) {
+  std::map<std::string, Section> sections;
+  std::ifstream file(path);
+  Section* section = nullptr;
+  std::string outer;
+  for (std::string line; std::getline(file, line);) {
+    const bool nested = line.starts_with(' ') || line.starts_with('\t');
+    const std::string text = trimmed(line);
+    if (text.empty() || text[0] == '#' || text[0] == ';') continue;
+    if (text[0] == '[') {
+      std::string name = trimmed(text.substr(1, text.find(']') - 1));
+      if (name.starts_with("profile ")) name = trimmed(name.substr(8));
+      section = &sections[name];
+      outer.clear();
+      continue;
+    }
+    const size_t equals = text.find('=');
+    if (section == nullptr || equals == std::string::npos) continue;
+    const std::string key = trimmed(text.substr(0, equals));
+    const std::string value = trimmed(text.substr(equals + 1));
+    if (!nested) outer = key;
+    (*section)[nested ? outer + "." + key : key] = value;
+  }
+  return sections;
+}
+
+std::string value_of(const Section& section, const std::string& key) {
+  const auto found = section.find(key);
+  return found == section.end() ? "" : found->second;
+}
+
+struct Files {
+  std::string credentials_path, config_path;
+  std::map<std::string, Section> credentials, config;
+
+  Files() {
+    const std::string folder = env("HOME") + "/.aws/";
+    credentials_path = env("AWS_SHARED_CREDENTIALS_FILE");
+    config_path = env("AWS_CONFIG_FILE");
+    if (credentials_path.empty()) credentials_path = folder + "credentials";
+    if (config_path.empty()) config_path = folder + "config";
+    credentials = read_ini(credentials_path);
+    config = read_ini(config_path);
+  }
+};
+
+void take_keys(const Section& section, const std::string& source, S3Access& access) {
+  access.key_id = value_of(section, "aws_access_key_id");
+  access.secret = value_of(section, "aws_secret_access_key");
+  access.session_token = value_of(section, "aws_session_token");
+  access.source = source;
+}
+
+void check_pair(const S3Access& access) {
+  if (access.key_id.empty() == access.secret.empty()) return;
+  throw ConfigError("{}: the {} is given without the {}.\n  Give both, or neither.",
+                    access.source,
+                    access.key_id.empty() ? "secret access key" : "access key id",
+                    access.key_id.empty() ? "access key id" : "secret access key");
+}
+
+void find_keys(const Files& files, const std::string& profile, S3Access& access) {
+  access.key_id = trimmed(env("AWS_ACCESS_KEY_ID"));
+  access.secret = trimmed(env("AWS_SECRET_ACCESS_KEY"));
+  access.session_token = trimmed(env("AWS_SESSION_TOKEN"));
+  access.source = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY";
+  check_pair(access);
+  if (!access.is_anonymous()) return;
+  access.session_token.clear();
+
+  const auto in_credentials = files.credentials.find(profile),
+             in_config = files.config.find(profile);
+  const bool in_first = in_credentials != files.credentials.end();
+  const bool in_second = in_config != files.config.end();
+  if (!in_first && !in_second && !env("AWS_PROFILE").empty()) {
+    throw ConfigError(
+        "AWS_PROFILE is \"{}\", and neither {} nor {} has a section of that name.\n"
+        "  Name a profile that is there, or give AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+        profile,
+        files.credentials_path,
+        files.config_path);
+  }
+  for (const auto& [there, place, path] :
+       {std::tuple{in_first, in_credentials, files.credentials_path},
+        {in_second, in_config, files.config_path}}) {
+    if (!there || !access.is_anonymous()) continue;
+    take_keys(place->second, path + " [" + profile + "]", access);
+    check_pair(access);
+    if (!access.is_anonymous()) return;
+    for (const char* other : {"credential_process", "role_arn", "sso_session", "sso_start_url"}) {
+      if (value_of(place->second, other).empty()) continue;
+      throw ConfigError(
+          "{} [{}] gets its keys by {}, which only the AWS tools know.\n"
+          "  Hand them on: eval \"$(aws configure export-credentials --format env)\".",
+          path,
+          profile,
+          other);
+    }
+  }
+  access.source.clear();
+}
+
+std::string find_region(const Files& files, const std::string& profile) {
+  for (const char* name : {"AWS_REGION", "AWS_DEFAULT_REGION"}) {
+    if (!env(name).empty()) return env(name);
+  }
+  for (const auto* file : {&files.config, &files.credentials}) {
+    const auto section = file->find(profile);
+    if (section == file->end()) continue;
+    if (const std::string region = value_of(section->second, "region"); !region.empty())
+      return region;
+  }
+  return "us-east-1";
+}
+
+std::string find_endpoint(const Files& files, const std::string& profile) {
+  for (const char* name : {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"}) {
+    if (!env(name).empty()) return env(name);
+  }
+  const auto section = files.config.find(profile);
+  if (section == files.config.end()) return "";
+  if (const std::string name = value_of(section->second, "services"); !name.empty()) {
+    const auto services = files.config.find("services " + name);
+    if (services != files.config.end()) {
+      const std::string url = value_of(services->second, "s3.endpoint_url");
+      if (!url.empty()) return url;
+    }
+  }
+  return value_of(section->second, "endpoint_url");
+}
+
+}  // namespace
+
+S3Access find_s3_access() {
+  const Files files;
+  const std::string named = env("AWS_PROFILE");
+  const std::string profile = named.empty() ? "default" : named;
+  S3Access access;
+  find_keys(files, profile, access);
+  access.region = find_region(files, profile);
+  access.endpoint = find_endpoint(files, profile);
+  while (access.endpoint.ends_with('/')) access.endpoint.pop_back();
+  const bool is_url =
+      access.endpoint.starts_with("http://") || access.endpoint.starts_with("https://");
+  if (!access.endpoint.empty() && !is_url) {
+    throw ConfigError(
+        "the S3 endpoint is \"{}\": expected http://HOST[:PORT] or https://HOST[:PORT].\n"
+        "  It comes from AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or {}.",
+        public_url(access.endpoint),
+        files.config_path);
+  }
+  return access;
+}
+
+}  // namespace dalle2

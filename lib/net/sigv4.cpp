@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT
+#include "net/sigv4.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "net/sha256.h"
+
+namespace dalle2 {
+namespace {
+
+std::string utc(const char* format, std::time_t time) {
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  char text[32];
+  return {text, std::strftime(text, sizeof(text), format, &parts)};
+}
+
+}  // namespace
+
+std::string uri_encode(std::string_view text, bool keep_slash) {
+  constexpr std::string_view kPlain =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
+  std::string encoded;
+  for (const char c : text) {
+    if (kPlain.find(c) != std::string_view::npos || (keep_slash && c == '/')) {
+      encoded += c;
+    } else {
+      encoded += fmt::format("%{:02X}", static_cast<unsigned char>(c));
+    }
+  }
+  return encoded;
+}
+
+std::string canonical_query(std::vector<std::pair<std::string, std::string>> query) {
+  for (auto& [name, value] : query) {
+    name = uri_encode(name);
+    value = uri_encode(value);
+  }
+  std::sort(query.begin(), query.end());
+  std::string text;
+  for (const auto& [name, value] : query) {
+    text += fmt::format("{}{}={}", text.empty() ? "" : "&", name, value);
+  }
+  return text;
+}
+
+std::vector<std::string> sign_get(const SignedRequest& request,
+                                  const SigningKey& key,
+                                  std::time_t now) {
+  const std::string date = utc("%Y%m%d", now), time = utc("%Y%m%dT%H%M%SZ", now);
+  const std::string no_body = to_hex(sha256(""));
+  std::map<std::string, std::string> headers = request.headers;
+  headers["host"] = request.host;
+  headers["x-amz-content-sha256"] = no_body;
+  headers["x-amz-date"] = time;
+  if (!key.session_token.empty()) headers["x-amz-security-token"] = key.session_token;
+
+  std::string canonical_headers, names;
+  std::vector<std::string> lines;
+  for (const auto& [name, value] : headers) {  // a map: in the order that is asked for
+    canonical_headers += name + ":" + value + "\n";
+    names += (names.empty() ? "" : ";") + name;
+    lines.push_back(name + ": " + value);
+  }
+  const std::string canonical = fmt::format("GET\n{}\n{}\n{}\n{}\n{}",
+                                            request.path,
+                                            canonical_query(request.query),
+                                            canonical_headers,
+                                            names,
+                                            no_body);
+  const std::string scope = fmt::format("{}/{}/s3/aws4_request", date, key.region);
+  const std::string to_sign =
+      fmt::format("AWS4-HMAC-SHA256\n{}\n{}\n{}", time, scope, to_hex(sha256(canonical)));
+  std::string signing = "AWS4" + key.secret;
+  for (const std::string& part :
+       {date, key.region, std::string("s3"), std::string("aws4_request")}) {
+    signing = hmac_sha256(signing, part);
+  }
+  lines.push_back(
+      fmt::format("authorization: AWS4-HMAC-SHA256 Credential={}/{},SignedHeaders={},Signature={}",
+                  key.key_id,
+                  scope,
+                  names,
+                  to_hex(hmac_sha256(signing, to_sign))));
+  return lines;
+}
+
+}  // namespace dalle2

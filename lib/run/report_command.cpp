@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT
+// dalle2-train report: a run as one HTML page.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "base/text.h"
+#include "io/atomic_file.h"
+#include "run/commands.h"
+#include "tracker/report.h"
+
+namespace dalle2 {
+
+void run_report(const ReportCommand& command) {
+  if (std::filesystem::is_directory(command.out_path)) {
+    throw ConfigError("--out {}: is a folder, the name of a file is expected, e.g. {}",
+                      command.out_path,
+                      (std::filesystem::path(command.out_path) / "report.html").string());
+  }
+  const std::string page =
+      make_report(command.data_path, {.most_picture_steps = command.most_picture_steps});
+  write_file_atomically(command.out_path, page);
+  fmt::print("{}: {}\n", command.out_path, human_bytes(page.size()));
+}
+
+}  // namespace dalle2

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/html_text.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+
+namespace dalle2 {
+namespace {
+
+/// The same text with what is no UTF-8 replaced.
+std::string valid_utf8(std::string_view text) {
+  const std::string quoted =
+      nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return nlohmann::json::parse(quoted).get<std::string>();
+}
+
+}  // namespace
+
+std::string html_escape(std::string_view text) {
+  std::string escaped;
+  for (const char c : valid_utf8(text)) {
+    switch (c) {
+      case '&':
+        escaped += "&amp;";
+        break;
+      case '<':
+        escaped += "&lt;";
+        break;
+      case '>':
+        escaped += "&gt;";
+        break;
+      case '"':
+        escaped += "&quot;";
+        break;
+      case '\'':
+        escaped += "&#39;";
+        break;
+      default:
+        escaped += c;
+    }
+  }
+  return escaped;
+}
+
+std::string base64(std::string_view bytes) {
+  static constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    const size_t count = std::min<size_t>(3, bytes.size() - i);
+    uint32_t group = 0;
+    for (size_t k = 0; k < 3; ++k)
+      group = group << 8 | (k < count ? static_cast<unsigned char>(bytes[i + k]) : 0U);
+    for (size_t k = 0; k < 4; ++k) text += k <= count ? kDigits[group >> (18 - 6 * k) & 63] : '=';
+  }
+  return text;
+}
+
+std::string number_text(double value) {
+  if (!std::isfinite(value)) return "not finite";
+  if (std::abs(value) >= 1000 && std::abs(value) < 1e15)
+    return (value < 0 ? "-" : "") + with_commas(std::llround(std::abs(value)));
+  return fmt::format("{:.4g}", value);
+}
+
+std::string axis_text(double value) {
+  const double size = std::abs(value);
+  if (size == 0) return "0";
+  if (size >= 1e9) return fmt::format("{:.4g}G", value / 1e9);
+  if (size >= 1e6) return fmt::format("{:.4g}M", value / 1e6);
+  if (size >= 1e4) return fmt::format("{:.4g}k", value / 1e3);
+  return fmt::format("{:.4g}", value);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace dalle2 {
+
+/// Text as part of a page or of an attribute. Bytes that are no UTF-8 become replacement
+/// characters.
+std::string html_escape(std::string_view text);
+
+/// RFC 4648, section 4.
+std::string base64(std::string_view bytes);
+
+/// A value for people: 0.01234, 1.5e-05, 1,234; "not finite" for NaN and infinity.
+std::string number_text(double value);
+
+/// The label of an axis: 0.02, 500, 12k, 1.5M, 1e-5.
+std::string axis_text(double value);
+
+}  // namespace dalle2

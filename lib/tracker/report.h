@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: MIT
+// A run as one page: curves, pictures over time, what was left out, the config.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace dalle2 {
+
+struct ReportOptions {
+  int64_t most_picture_steps = 12;
+};
+
+/// The page of a run, finished or not, as one HTML text that loads nothing from anywhere.
+/// @param data_path tracker.data_path of the run
+/// @throws DataError if it is no such folder, or holds no log.jsonl
+std::string make_report(const std::string& data_path, const ReportOptions& options);
+
+}  // namespace dalle2

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/tensorboard_logger.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <optional>
+
+#include "base/log.h"
+#include "io/event_file.h"
+#include "tracker/log_file.h"
+
+namespace dalle2 {
+namespace {
+
+class TensorboardLogger : public Logger {
+ public:
+  TensorboardLogger(const TensorboardLogConfig& config, std::string folder)
+      : Logger(config.auto_resume), folder_(std::move(folder)), verbose_(config.verbose) {}
+
+  std::string type_name() const override { return "TensorboardLogger"; }
+
+  void init() override {
+    events_.emplace(folder_);
+    log_info("track", "Logging to TensorBoard: tensorboard --logdir {}", folder_);
+  }
+
+  void log(const LogRecord& record, int64_t step) override {
+    if (verbose_) log_info("track", "{}", format_record(record, step, NonFinite::kName));
+    EventSummary summary;
+    for (const auto& [name, value] : record) {
+      if (const auto* text = std::get_if<std::string>(&value)) {
+        summary.add_text(name, *text);
+      } else if (const auto* whole = std::get_if<int64_t>(&value)) {
+        summary.add_scalar(name, static_cast<double>(*whole));
+      } else {
+        summary.add_scalar(name, std::get<double>(value));
+      }
+    }
+    write(summary, step);
+  }
+
+  void log_images(const std::vector<StoredImage>& images,
+                  const std::string& section,
+                  int64_t step) override {
+    EventSummary summary;
+    std::string captions;
+    for (size_t i = 0; i < images.size(); ++i) {
+      summary.add_image(fmt::format("{}/{}", section, i), images[i].png);
+      if (!images[i].caption.empty()) captions += fmt::format("- {}: {}\n", i, images[i].caption);
+    }
+    if (!captions.empty()) summary.add_text(section + "/captions", captions);
+    write(summary, step);
+    last_step_ = step;
+  }
+
+  void log_error(const std::string& message) override {
+    dalle2::log_error("track", "{}", message);
+    EventSummary summary;
+    summary.add_text("Errors", message);
+    write(summary, last_step_);
+  }
+
+  std::map<std::string, std::string> resume_data() const override { return {}; }
+
+ private:
+  void write(const EventSummary& summary, int64_t step) {
+    if (!summary.empty()) events_->write(summary, step, wall_time_seconds());
+    last_step_ = step;
+  }
+
+  std::string folder_;
+  bool verbose_;
+  std::optional<EventFile> events_;
+  int64_t last_step_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Logger> make_tensorboard_logger(const TensorboardLogConfig& config,
+                                                const std::string& data_path) {
+  return std::make_unique<TensorboardLogger>(
+      config, config.log_dir.value_or((std::filesystem::path(data_path) / "tensorboard").string()));
+}
+
+}  // namespace dalle2

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: MIT
+// Records, pictures and captions as TensorBoard event files.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "config/tracker_config.h"
+#include "tracker/loggers.h"
+
+namespace dalle2 {
+
+/// Numbers become scalars of the record's names; texts, captions and errors TensorBoard's texts;
+/// pictures "{section}/{number}".
+/// @param data_path the events' folder is data_path/tensorboard unless the config names one
+std::unique_ptr<Logger> make_tensorboard_logger(const TensorboardLogConfig& config,
+                                                const std::string& data_path);
+
+}  // namespace dalle2

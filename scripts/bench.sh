@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Measures against the reference in the same run, in turns.
+#
+#   scripts/bench.sh loader|step|all [arguments of tests/bench/loader.py or decoder_step.py]
+#
+# Builds what it needs (scripts/build.sh), and at first use installs the reference (some GB) into an environment of
+# its own. Prints a table and closes with one line a figure: `figure loader.jpeg256.bit_equal = 3.8`.
+#
+#   DALLE2_REFERENCE_PYTHON=/path/to/python   a Python that has the reference, instead of installing it
+#   DALLE2_DEPS=/path                         where the environment goes (default ~/.cache/dalle2-train)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+usage() { sed -n '3,11s/^# \{0,1\}//p' "$0"; }
+
+case "${1:-}" in
+  loader | step | all) what=$1; shift ;;
+  --help | -h) usage; exit 0 ;;
+  *) usage >&2; exit 2 ;;
+esac
+
+reference_python() {
+  if [ -n "${DALLE2_REFERENCE_PYTHON:-}" ]; then
+    echo "$DALLE2_REFERENCE_PYTHON"
+    return
+  fi
+  local environment=${DALLE2_DEPS:-${XDG_CACHE_HOME:-$HOME/.cache}/dalle2-train}/reference
+  if [ ! -f "$environment/complete" ]; then
+    echo "[bench] installing the reference into $environment (some GB, once)" >&2
+    rm -rf "$environment"
+    python3 -m venv "$environment"
+    "$environment/bin/pip" install --quiet --disable-pip-version-check -r tests/parity/requirements.txt \
+      --extra-index-url https://download.pytorch.org/whl/cpu >&2
+    touch "$environment/complete"
+  fi
+  echo "$environment/bin/python"
+}
+
+[ -f build/CMakeCache.txt ] || scripts/build.sh --no-tests
+python=$(reference_python)
+echo "[bench] $(date -u +%Y-%m-%d), $(nproc) cores of $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1), load $(cut -d' ' -f1-3 /proc/loadavg)"
+if [ "$what" = loader ] || [ "$what" = all ]; then
+  cmake --build build --target bench_loader >/dev/null
+  OMP_NUM_THREADS=1 "$python" tests/bench/loader.py "$@"
+fi
+if [ "$what" = step ] || [ "$what" = all ]; then
+  cmake --build build --target dalle2-train >/dev/null
+  "$python" tests/bench/decoder_step.py "$@"
+fi

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT
+// Embeddings from every place that shards can come from.
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "data/embeddings.h"
+#include "io/atomic_file.h"
+#include "support/captured_log.h"
+#include "support/loopback_server.h"
+#include "support/temp_dir.h"
+
+using namespace dalle2;
+using namespace dalle2::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+HttpOptions quick() {
+  HttpOptions options;
+  options.stall_seconds = 0.4;
+  options.attempts = 2;
+  return options;
+}
+
+/// One row of 3 values, the shard's number.
+std::string npy_of(int64_t shard) {
+  const std::vector<float> values(3, static_cast<float>(shard));
+  return format_npy_float32({1, 3}, values.data());
+}
+
+float first_value(const EmbeddingFolder& folder, int64_t shard) {
+  std::vector<float> row(3);
+  folder.load(shard, quick())->copy_row(0, row.data());
+  return row[0];
+}
+
+}  // namespace
+
+TEST_CASE("embeddings come from a folder, a template, a page of links and a template of a server") {
+  const TempDir folder;
+  std::filesystem::create_directories(folder / "emb");
+  for (const int shard : {3, 12}) {
+    write_file_atomically(
+        folder / "emb/img_" + (shard < 10 ? "000" : "00") + std::to_string(shard) + ".npy",
+        npy_of(shard));
+  }
+  LoopbackServer server([&](const HttpRequest& request) {
+    if (request.path == "/emb/") {
+      return http_reply(200, "<a href=\"img_0003.npy\">a</a><a href=\"img_0012.npy\">b</a>");
+    }
+    if (request.number == 1) return http_reply(503, "");
+    const std::string path = folder.path() + request.path;
+    return std::filesystem::exists(path) ? ranged_reply(request, read_file(path))
+                                         : http_reply(404, "");
+  });
+  CapturedLog log;
+  for (const std::string& url : {folder / "emb",
+                                 "file:" + folder / "emb/",
+                                 folder / "emb/img_{}.npy",
+                                 server.url("/emb"),
+                                 server.url("/emb/img_{}.npy"),
+                                 "pipe:cat " + folder / "emb/img_{}.npy"}) {
+    INFO(url);
+    const EmbeddingFolder embeddings(url, "image", 4, quick());
+    CHECK(embeddings.has(12));
+    CHECK_FALSE(embeddings.has(-1));
+    CHECK(first_value(embeddings, 3) == 3);
+    CHECK(first_value(embeddings, 12) == 12);
+    const bool listed = embeddings.file_count() > 0;
+    CHECK(embeddings.has(4) != listed);
+    if (!listed) CHECK_THROWS_AS(embeddings.load(4, quick()), DataError);
+    if (listed) CHECK(embeddings.describe() == "2 files for shards 3 to 12");
+    if (listed) CHECK(embeddings.row_shape() == std::vector<int64_t>{3});
+  }
+}
+
+TEST_CASE("places without embeddings are told with their key") {
+  LoopbackServer server([](const HttpRequest& request) {
+    return request.path == "/empty/" ? http_reply(200, "nothing") : http_reply(403, "");
+  });
+  CHECK_THROWS_WITH(EmbeddingFolder(server.url("/empty"), "text", 6, quick()),
+                    Contains("/data/text_embeddings_url: the folder \"" + server.url("/empty")) &&
+                        Contains("no embedding files"));
+  CHECK_THROWS_AS(EmbeddingFolder(server.url("/refused"), "text", 6, quick()), HttpStatusError);
+  CHECK_THROWS_WITH(EmbeddingFolder("nowhere", "image"),
+                    Contains("/data/img_embeddings_url: the folder \"nowhere\" cannot be read"));
+  CHECK_THROWS_WITH(EmbeddingFolder("nowhere/{}{}.npy", "image"), Contains("second placeholder"));
+  CHECK_THROWS_AS(EmbeddingFolder("gs://bucket/emb", "image"), ConfigError);
+}
+
+TEST_CASE("the embeddings of a store are listed") {
+  LoopbackServer server([](const HttpRequest& request) {
+    if (request.path.find("list-type=2") != std::string::npos) {
+      return http_reply(200, "<Contents><Key>e/img_7.npy</Key></Contents>");
+    }
+    return ranged_reply(request, npy_of(7));
+  });
+  setenv("AWS_ENDPOINT_URL_S3", server.url("").c_str(), 1);
+  const EmbeddingFolder embeddings("s3://bucket/e", "image", 6, quick());
+  CHECK(embeddings.file_count() == 1);
+  CHECK(embeddings.url(7) == "s3://bucket/e/img_7.npy");
+  CHECK(first_value(embeddings, 7) == 7);
+  const EmbeddingFolder numbered("s3://bucket/e/img_{:1d}.npy", "image", 6, quick());
+  CHECK(numbered.file_count() == 1);
+  unsetenv("AWS_ENDPOINT_URL_S3");
+}

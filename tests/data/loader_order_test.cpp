@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: MIT
+// The order of the samples: mixed within windows, taken up exactly, the same for any number of
+// ranks.
+#include <algorithm>
+#include <array>
+#include <catch2/catch.hpp>
+#include <condition_variable>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "base/error.h"
+#include "data/loader.h"
+#include "data/loader_support.h"
+#include "io/atomic_file.h"
+#include "support/captured_log.h"
+#include "support/temp_dir.h"
+#include "support/tiny_shards.h"
+
+using namespace dalle2;
+using namespace dalle2::test;
+using Catch::Matchers::Contains;
+using Keys = std::vector<std::string>;
+using Batches = std::vector<Keys>;
+
+namespace {
+
+/// Shards with 1 to `most_rows` samples; some samples have a broken picture, some no picture, some
+/// shards are packed. @return samples that can be used
+size_t write_random_shards(const TempDir& folder,
+                           int64_t shards,
+                           int64_t most_rows,
+                           uint32_t seed) {
+  std::mt19937 random(seed);
+  std::filesystem::create_directories(folder / "shards");
+  size_t usable = 0;
+  for (int64_t shard = 0; shard < shards; ++shard) {
+    const int64_t rows = 1 + random() % most_rows;
+    Members members = tiny_members(shard, rows);
+    for (auto& [name, content] : members) {
+      const bool picture = name.ends_with(".png") || name.ends_with(".jpg");
+      if (!picture) continue;
+      const auto fate = random() % 10;
+      if (fate == 0) content = "no picture";
+      if (fate == 1) name += ".txt2";  // another field: nothing to show
+      usable += fate > 1;
+    }
+    write_tar(
+        fmt::format("{}/shards/{:05d}.tar", folder.path(), shard), members, random() % 3 == 0);
+  }
+  return usable;
+}
+
+struct Epoch {
+  Batches batches;
+  std::vector<LoaderPosition> positions;  // behind each
+};
+
+Epoch read_epoch(DecoderLoader& loader) {
+  Epoch epoch;
+  while (auto batch = loader.next()) {
+    epoch.batches.push_back(batch->keys);
+    epoch.positions.push_back(batch->position);
+  }
+  return epoch;
+}
+
+/// Several ranks in one process, each with its loader, in step: what they read, in the order
+/// (step, rank).
+class Ranks {
+ public:
+  Ranks(const LoaderOptions& options, int world) {
+    for (int rank = 0; rank < world; ++rank) {
+      LoaderOptions own = options;
+      own.rank = {rank, world};
+      // Every rank is asked before one goes on, as a collective would do; here they are asked one
+      // after the other, so what they all say together is found out by asking again.
+      own.any_rank = [this, rank](bool has) { return answer(rank, has); };
+      loaders_.push_back(std::make_unique<DecoderLoader>(config_with(rank % 3), own));
+    }
+  }
+
+  void start(int64_t epoch, const LoaderPosition& position) {
+    for (auto& loader : loaders_) loader->start_epoch(epoch, position);
+    position_ = position;
+    ended_ = false;
+  }
+
+  /// One step of all ranks. @return false at the end of the epoch
+  bool step(Keys& order) {
+    std::vector<std::optional<Batch>> batches(loaders_.size());
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < loaders_.size(); ++rank) {
+      threads.emplace_back([&, rank] { batches[rank] = loaders_[rank]->next(); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    const bool any = batches[0].has_value();
+    for (auto& batch : batches) REQUIRE(batch.has_value() == any);
+    if (!any) return false;
+    merge_positions(batches);
+    for (auto& batch : batches) {
+      order.insert(order.end(), batch->keys.begin(), batch->keys.end());
+      empty_ += batch->size() == 0;
+    }
+    ++steps_;
+    return true;
+  }
+
+  const LoaderPosition& position() const { return position_; }
+  int64_t steps() const { return steps_; }
+  int64_t empty() const { return empty_; }
+
+ private:
+  /// A barrier at which all say whether they have a batch.
+  bool answer(int, bool has) {
+    std::unique_lock lock(mutex_);
+    any_ = any_ || has;
+    const int64_t round = round_;
+    if (++waiting_ == static_cast<int64_t>(loaders_.size())) {
+      told_ = any_;
+      any_ = false;
+      waiting_ = 0;
+      ++round_;
+      changed_.notify_all();
+    } else {
+      changed_.wait(lock, [&] { return round_ != round; });
+    }
+    return told_;
+  }
+
+  /// Each rank knows where its own lanes stand.
+  void merge_positions(const std::vector<std::optional<Batch>>& batches) {
+    position_ = batches[0]->position;
+    for (size_t lane = 0; lane < position_.lanes.size(); ++lane) {
+      position_.lanes[lane] = batches[lane % batches.size()]->position.lanes[lane];
+    }
+  }
+
+  std::vector<std::unique_ptr<DecoderLoader>> loaders_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t waiting_ = 0, round_ = 0;
+  bool any_ = false, told_ = false, ended_ = false;
+  LoaderPosition position_;
+  int64_t steps_ = 0, empty_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("samples are mixed within windows of the shuffle buffer, anew in each epoch") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 4, 25);
+  LoaderOptions options = options_over(folder.path(), 4, 10);
+  options.shuffle_buffer = 20;
+  const auto keys = [&](int64_t epoch, int workers) {
+    DecoderLoader loader(config_with(workers), options);
+    loader.start_epoch(epoch);
+    return flat(keys_of(loader));
+  };
+  const Keys mixed = keys(0, 0);
+  CHECK(keys(0, 3) == mixed);
+  CHECK(keys(1, 0) != mixed);
+  options.shuffle_buffer = 1;
+  const Keys plain = keys(0, 0);
+  REQUIRE(mixed.size() == 100);
+  CHECK(mixed != plain);
+  int64_t in_place = 0;
+  for (size_t window = 0; window < 100; window += 20) {
+    const auto part = [&](const Keys& all) {
+      return std::set<std::string>(all.begin() + static_cast<long>(window),
+                                   all.begin() + static_cast<long>(window) + 20);
+    };
+    CHECK(part(mixed) == part(plain));
+  }
+  for (size_t i = 0; i < 100; ++i) in_place += mixed[i] == plain[i];
+  CHECK(in_place < 20);  // 5 expected of a uniform permutation, standard deviation 2.2
+}
+
+TEST_CASE(
+    "an epoch is taken up exactly after any batch, however it is mixed, and again after that") {
+  const auto [buffer, shuffle, resample] = GENERATE(std::array<int, 3>{1, 0, 0},
+                                                    std::array<int, 3>{1, 1, 0},
+                                                    std::array<int, 3>{7, 1, 0},
+                                                    std::array<int, 3>{16, 1, 0},
+                                                    std::array<int, 3>{1000, 1, 0},
+                                                    std::array<int, 3>{9, 0, 1});
+  CAPTURE(buffer, shuffle, resample);
+  const TempDir folder;
+  const size_t usable = write_random_shards(folder, 6, 12, 3);
+  const CapturedLog log;
+  LoaderOptions options = options_over(folder.path(), 6, 3);
+  options.shuffle = shuffle != 0;
+  options.resample = resample != 0;
+  options.shuffle_buffer = buffer;
+  const auto read = [&](const LoaderPosition& from, int workers, size_t most) {
+    DecoderLoader loader(config_with(workers), options);
+    loader.start_epoch(2, from);
+    Epoch epoch;
+    while (epoch.batches.size() < most) {
+      auto batch = loader.next();
+      if (!batch) break;
+      epoch.batches.push_back(batch->keys);
+      epoch.positions.push_back(batch->position);
+    }
+    return epoch;
+  };
+  const size_t most = resample ? 40 : 1000;
+  const Epoch whole = read({}, 2, most);
+  if (!resample) CHECK(flat(whole.batches).size() == usable);
+  for (size_t cut = 0; cut < whole.batches.size(); ++cut) {
+    const auto expected = [&](size_t from) {
+      return Batches(whole.batches.begin() + static_cast<long>(from), whole.batches.end());
+    };
+    const Epoch rest =
+        read(whole.positions[cut], static_cast<int>(cut % 3), most - std::min(most, cut + 1));
+    CHECK(rest.batches == expected(cut + 1));
+    // And once more, two batches later.
+    if (rest.positions.size() > 2) {
+      CHECK(read(rest.positions[1], 1, most - cut - 3).batches == expected(cut + 3));
+    }
+  }
+}
+
+TEST_CASE("a resumed epoch reads nothing of the shards before its window") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 3, 8);
+  LoaderOptions options = options_over(folder.path(), 3, 4);
+  DecoderLoader whole(config_with(0), options);
+  whole.start_epoch(0);
+  whole.next();
+  whole.next();
+  const auto third = whole.next();  // half of shard 1
+  REQUIRE(third);
+  const ShardPlace place = third->position.lanes[0].window_start;
+  CHECK(place.shard == 1);
+  CHECK(place.sample == 4);
+  CHECK(place.offset > 0);
+  // What lies before is damaged now, and is not noticed.
+  std::filesystem::remove(options.urls[0]);
+  std::string shard = read_file(options.urls[1]);
+  std::fill_n(shard.begin(), place.offset, '#');
+  std::filesystem::remove(options.urls[1]);
+  write_file_atomically(options.urls[1], shard);
+  const CapturedLog log;
+  DecoderLoader rest(config_with(1), options);
+  rest.start_epoch(0, third->position);
+  CHECK(flat(keys_of(rest)).size() == 12);
+  CHECK(rest.dropped().empty());
+}
+
+TEST_CASE("an epoch keeps the windows it was begun with, and begins anew when the shards change") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 4, 10);
+  LoaderOptions options = options_over(folder.path(), 3, 5);
+  options.shuffle_buffer = 8;
+  DecoderLoader whole(config_with(0), options);
+  whole.start_epoch(0);
+  const Epoch epoch = read_epoch(whole);
+  options.shuffle_buffer = 3;
+  DecoderLoader rest(config_with(0), options);
+  rest.start_epoch(0, epoch.positions[2]);
+  CHECK(keys_of(rest) == Batches(epoch.batches.begin() + 3, epoch.batches.end()));
+
+  options.urls.push_back(folder / "shards/00003.tar");
+  const CapturedLog log;
+  DecoderLoader more(config_with(0), options);
+  more.start_epoch(0, epoch.positions[2]);
+  CHECK(flat(keys_of(more)).size() == 40);
+  CHECK(log.count("there are 4 shards, and were 3 when the run stopped within epoch 0") == 1);
+}
+
+TEST_CASE("ranks take equal numbers of steps, and each sample comes once over all of them") {
+  const TempDir folder;
+  const int64_t shards = GENERATE(3, 8, 13);
+  const size_t usable = write_random_shards(folder, shards, 9, static_cast<uint32_t>(shards));
+  const CapturedLog log;
+  LoaderOptions options = options_over(folder.path(), shards, 2);
+  options.shuffle = true;
+  options.shuffle_buffer = 5;
+  for (const int world : {1, 2, 3, 4, 5}) {
+    Ranks ranks(options, world);
+    ranks.start(0, {});
+    Keys order;
+    while (ranks.step(order)) {
+    }
+    CAPTURE(world);
+    CHECK(order.size() == usable);
+    CHECK(std::set<std::string>(order.begin(), order.end()).size() == usable);
+    if (world == 1) CHECK(ranks.empty() == 0);
+  }
+}
+
+TEST_CASE("the order over all ranks stays when the number of ranks changes within the epoch") {
+  const TempDir folder;
+  const size_t usable = write_random_shards(folder, 13, 9, 5);
+  const CapturedLog log;
+  LoaderOptions options = options_over(folder.path(), 13, 2);
+  options.shuffle = true;
+  options.shuffle_buffer = 6;
+  const auto order_of = [&](const std::vector<std::pair<int, int>>& worlds_and_steps) {
+    Keys order;
+    LoaderPosition position;
+    for (const auto& [world, steps] : worlds_and_steps) {
+      Ranks ranks(options, world);
+      ranks.start(1, position);
+      while (ranks.steps() < steps && ranks.step(order)) {
+      }
+      position = ranks.position();
+    }
+    return order;
+  };
+  const int all = 1000;
+  const Keys order = order_of({{4, all}});
+  CHECK(order.size() == usable);
+  CHECK(order_of({{4, 2}, {2, 3}, {1, all}}) == order);
+  CHECK(order_of({{4, 1}, {1, 3}, {2, 2}, {4, all}}) == order);
+  CHECK(order_of({{4, 1}, {3, 3}, {5, 2}, {1, all}}) == order);
+  CHECK(order_of({{4, 2}, {2, 1}, {2, 1}, {1, 1}, {1, all}}) == order);
+  const Keys of_two = order_of({{2, all}});
+  CHECK(order_of({{2, 3}, {1, 3}, {2, all}}) == of_two);
+  CHECK(of_two != order);  // an epoch's lanes are those it was begun with
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT
+#include "diffusion/dream.h"
+
+#include <ATen/autocast_mode.h>
+#include <torch/torch.h>
+
+#include "base/error.h"
+#include "diffusion/decoder_fixture.h"
+#include "diffusion/no_grad_pass.h"
+#include "diffusion/noise_augmentation.h"
+
+namespace dalle2::test {
+namespace {
+
+NoiseSchedule schedule_of(BetaSchedule kind, int64_t timesteps) {
+  NoiseScheduleOptions options;
+  options.kind = kind;
+  options.timesteps = timesteps;
+  return NoiseSchedule(options);
+}
+
+}  // namespace
+
+TEST_CASE("DREAM, noise offset and input perturbation equal diffusers' with a stub predictor") {
+  const Fixture f = load_fixture("training_utilities/dream");
+  int case_number = 0;
+  for (const auto& c : f.json.at("cases")) {
+    const std::string name = std::to_string(case_number++) + ".";
+    INFO(name << c.dump());
+    const NoiseSchedule schedule =
+        schedule_of(c.at("kind") == "linear" ? BetaSchedule::linear : BetaSchedule::cosine,
+                    c.at("timesteps").get<int64_t>());
+    const at::Tensor t = f.tensor(name + "t");
+    const NoiseAugmentation augmentation{c.at("offset").get<double>(),
+                                         c.at("perturbation").get<double>()};
+    const NoiseAugmentationDraws draws{f.tensor(name + "offset"), f.tensor(name + "perturbation")};
+    const at::Tensor noise = augmentation.target_noise(f.tensor(name + "noise"), draws);
+    expect_close(noise, f.tensor(name + "target_noise"), 1e-6, "target noise");
+    const at::Tensor x_t =
+        schedule->q_sample(f.tensor(name + "x_start"), t, augmentation.input_noise(noise, draws));
+    // diffusers takes the root of 1 - acp in fp32, we in fp64: 1e-4 of the smallest one.
+    expect_close(x_t, f.tensor(name + "noisy"), 1e-5, "noisy image");
+
+    int asked = 0;
+    const Predictor stub = [&](const at::Tensor& x) {
+      ++asked;
+      CHECK(at::equal(x, x_t));
+      CHECK_FALSE(at::GradMode::is_enabled());
+      return 0.3 * x + 0.05;
+    };
+    const auto dream =
+        make_dream({true, c.at("detail_preservation").get<double>()}, Objective::eps);
+    const TrainingPair pair = dream->rectify(*schedule, {x_t, noise}, t, noise, stub);
+    CHECK(asked == 1);
+    expect_close(pair.x_t, f.tensor(name + "dream_noisy"), 1e-5, "image with the error");
+    expect_close(pair.target, f.tensor(name + "dream_target"), 1e-5, "target with the error");
+  }
+}
+
+TEST_CASE("A perfect predictor changes nothing, one that says nothing adds the whole noise") {
+  const NoiseSchedule s = schedule_of(BetaSchedule::cosine, 30);
+  const at::Tensor t = at::tensor({2, 20}, at::kLong);
+  const at::Tensor noise = wave({2, 3, 4, 4}, 0.83);
+  const TrainingPair pair{wave({2, 3, 4, 4}, 0.31), noise};
+  const auto dream = make_dream({true, 1.5}, Objective::eps);
+  const TrainingPair same =
+      dream->rectify(*s, pair, t, noise, [&](const at::Tensor&) { return noise; });
+  CHECK(at::equal(same.x_t, pair.x_t));
+  CHECK(at::equal(same.target, pair.target));
+  const at::Tensor lambda = s->sqrt_one_minus_alphas_cumprod.index({t}).pow(1.5).view({2, 1, 1, 1});
+  const TrainingPair doubled =
+      dream->rectify(*s, pair, t, noise, [](const at::Tensor& x) { return at::zeros_like(x); });
+  expect_close(doubled.target, noise * (1 + lambda), 1e-6, "target");
+}
+
+TEST_CASE("DREAM's step carries no gradient of the extra pass") {
+  const NoiseSchedule s = schedule_of(BetaSchedule::cosine, 30);
+  const at::Tensor weight = at::full({}, 0.4).requires_grad_();
+  const at::Tensor noise = wave({1, 3, 4, 4}, 0.83);
+  const TrainingPair pair = make_dream({true, 1.0}, Objective::eps)
+                                ->rectify(*s,
+                                          {wave({1, 3, 4, 4}), noise},
+                                          at::tensor({20}, at::kLong),
+                                          noise,
+                                          [&](const at::Tensor& x) { return weight * x; });
+  CHECK_FALSE(pair.x_t.requires_grad());
+  CHECK_FALSE(pair.target.requires_grad());
+  CHECK(at::GradMode::is_enabled());
+}
+
+TEST_CASE("DREAM asks nobody while it is off") {
+  const NoiseSchedule s = schedule_of(BetaSchedule::cosine, 30);
+  const TrainingPair pair{wave({1, 3, 4, 4}), wave({1, 3, 4, 4}, 0.5)};
+  for (const Objective objective : {Objective::eps, Objective::v, Objective::x_start}) {
+    const TrainingPair same =
+        make_dream({}, objective)
+            ->rectify(*s, pair, at::tensor({20}, at::kLong), pair.target, Predictor());
+    CHECK(same.x_t.is_same(pair.x_t));
+    CHECK(same.target.is_same(pair.target));
+  }
+}
+
+TEST_CASE("DREAM for v and for the clean image is refused in diffusers' words") {
+  const auto messages = load_fixture("training_utilities/dream").json.at("messages");
+  CHECK_THROWS_WITH(make_dream({true, 1.0}, Objective::v),
+                    Catch::StartsWith(messages.at("v_prediction").get<std::string>()));
+  CHECK_THROWS_WITH(make_dream({true, 1.0}, Objective::x_start),
+                    Catch::StartsWith(messages.at("sample").get<std::string>()));
+}
+
+TEST_CASE("An augmentation that is off draws nothing and hands on the noise itself") {
+  at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(3);
+  const NoiseAugmentationDraws none = NoiseAugmentation{}.draw({2, 3, 4, 4}, generator);
+  CHECK_FALSE(none.offset.defined());
+  CHECK_FALSE(none.perturbation.defined());
+  CHECK(at::equal(at::randn({3}, generator),
+                  at::randn({3}, at::make_generator<at::CPUGeneratorImpl>(3))));
+  const at::Tensor noise = wave({2, 3, 4, 4});
+  CHECK(NoiseAugmentation{}.target_noise(noise, none).is_same(noise));
+  CHECK(NoiseAugmentation{}.input_noise(noise, none).is_same(noise));
+  const NoiseAugmentationDraws both = NoiseAugmentation{0.1, 0.1}.draw({2, 3, 4, 4}, generator);
+  CHECK(both.offset.sizes() == at::IntArrayRef({2, 3, 1, 1}));
+  CHECK(both.perturbation.sizes() == at::IntArrayRef({2, 3, 4, 4}));
+}
+
+TEST_CASE("Under autocast a pass without gradients keeps no weights for the pass that learns") {
+  const at::Tensor weight = wave({4, 4}).requires_grad_();
+  const at::Tensor x = wave({2, 4}, 0.5);
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  {
+    const NoGradPass no_grad;
+    CHECK(at::mm(x, weight).scalar_type() == at::kBFloat16);
+  }
+  const at::Tensor loss = at::mm(x, weight).sum();
+  at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  REQUIRE(loss.requires_grad());
+  loss.backward();
+  CHECK(weight.grad().abs().max().item<double>() > 0);
+}
+
+}  // namespace dalle2::test

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: MIT
+"""A web server on the loopback that cuts, refuses, stalls and dawdles as a test asks it to."""
+import hashlib
+import http.server
+import pathlib
+import socket
+import threading
+import time
+import urllib.parse
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args):
+        pass
+
+    def do_GET(self):
+        name = urllib.parse.unquote(self.path.split("?")[0].lstrip("/"))
+        with self.server.lock:
+            number = self.server.counts[name] = self.server.counts.get(name, 0) + 1
+        if not self.server.mistreat(self, name, number):
+            self.answer(name)
+
+    def refuse(self, status, **headers):
+        self.send_response(status)
+        for key, value in headers.items():
+            self.send_header(key.replace("_", "-"), value)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        return True
+
+    def answer(self, name, most=None, pause=0.0, ranges=True):
+        """The file, `most` bytes of it before the connection is cut, with a pause after each KiB."""
+        path = self.server.folder / name
+        if path.is_dir():
+            return self.index(path)
+        if not path.is_file():
+            return self.refuse(404)
+        content = path.read_bytes()
+        start = 0
+        if ranges and "Range" in self.headers:
+            start = int(self.headers["Range"].removeprefix("bytes=").removesuffix("-"))
+            with self.server.lock:
+                self.server.ranges += 1
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(content) - start))
+        if ranges:
+            self.send_header("ETag", f'"{hashlib.md5(content).hexdigest()}"')
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        self.end_headers()
+        body = content[start:] if most is None else content[start:start + most]
+        step = 1024 if pause else len(body)
+        for at in range(0, len(body), max(step, 1)):
+            self.wfile.write(body[at:at + step])
+            time.sleep(pause)
+        if most is not None:
+            self.connection.shutdown(socket.SHUT_RDWR)
+            self.close_connection = True
+        return True
+
+    def index(self, folder):
+        links = "".join(f'<li><a href="{urllib.parse.quote(p.name)}">{p.name}</a></li>' for p in sorted(folder.iterdir()))
+        return self.page(200, f"<html><ul><li><a href=\"../\">up</a></li>{links}</ul></html>", "text/html")
+
+    def page(self, status, text, kind="application/xml", **headers):
+        body = text.encode()
+        self.send_response(status)
+        for key, value in {"Content-Type": kind, "Content-Length": str(len(body)), **headers}.items():
+            self.send_header(key.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+        return True
+
+    def stall(self):
+        self.server.ended.wait(120)
+        self.close_connection = True
+        return True
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves a folder with ranges; `mistreat(handler, name, number)` may answer itself and return True."""
+    daemon_threads = True
+    request_queue_size = 64
+    handler = Handler
+
+    def __init__(self, folder, mistreat=lambda handler, name, number: False):
+        self.folder, self.mistreat = pathlib.Path(folder), mistreat
+        self.counts, self.lock = {}, threading.Lock()
+        self.ranges = 0
+        self.ended = threading.Event()
+        super().__init__(("127.0.0.1", 0), self.handler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def __exit__(self, *args):
+        self.ended.set()
+        self.shutdown()
+        self.server_close()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_address[1]}"

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: MIT
+"""`dalle2-train report`: the page of a run, finished, running or killed; in Chromium too, if it is installed."""
+import base64
+import html.parser
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import time
+import unittest
+
+import harness
+from harness import EndToEnd, records, run
+
+VOID = {"meta", "link", "img", "br", "line", "circle", "path"}
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+STAGES = ["data", "copy", "forward", "backward", "optimizer", "save"]
+
+
+class Page(html.parser.HTMLParser):
+    """Titles of charts, pictures, rows of tables; fails on tags that are not closed and on addresses."""
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.titles, self.pictures, self.captions, self.paths, self.text = [], [], [], [], 0, []
+        self.feed(text)
+        self.close()
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        for name in ("src", "href"):
+            value = attributes.get(name, "data:")
+            assert value.startswith("data:"), value
+        if tag == "img" and "src" in attributes:
+            self.pictures.append(base64.b64decode(attributes["src"].split(",", 1)[1]))
+        if tag == "path":
+            assert re.fullmatch(r"[ML][-0-9. MLZ]+", attributes["d"]), attributes["d"]
+            self.paths += 1
+        if tag == "svg":
+            for series in json.loads(attributes["data-points"]):
+                assert all(len(point) == 4 for point in series["points"])
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+        if self.open[-2:] == ["figcaption", "b"]:
+            self.titles.append(data)
+        if self.open[-2:] == ["tr", "th"] and (data.startswith("Train: ") or data.startswith("Test: ")):
+            self.captions.append(data)
+
+
+class Report(EndToEnd):
+    def report(self, *arguments, check=0):
+        return run("report", *arguments, cwd=self.dir, check=check)
+
+    def page(self, data_path="out"):
+        self.report(data_path, "--out", "report.html")
+        return Page((self.dir / "report.html").read_text())
+
+    def test_a_run_becomes_a_page_that_loads_nothing(self):
+        self.train(self.config(train={"epochs": 2}))
+        done = self.report("out", "--out", "pages/report.html")
+        self.assertRegex(done.stdout, r"pages/report.html: [\d.]+ [KM]iB")
+        page = Page((self.dir / "pages/report.html").read_text())
+        self.assertEqual(page.titles, ["Training Loss", "Validation Loss", "Learning Rate", "Grad Norm", "EMA Decay",
+                                       "Samples per second", "Time of a step", "Memory"])
+        self.assertGreaterEqual(page.paths, 8)
+        # two epochs, two pictures of each split and the real ones
+        self.assertEqual(len(page.pictures), 2 * 2 * 3)
+        self.assertTrue(all(picture.startswith(b"\x89PNG") for picture in page.pictures))
+        captions = [picture["caption"] for record in records(self.dir / "out")
+                    for section in ("Train Samples", "Test Samples") for picture in record.get(section, [])]
+        self.assertEqual(set(page.captions), set(captions))
+        text = "".join(page.text)
+        self.assertIn("unets.0.dim_mults", text)
+        self.assertIn("Samples Seen", text)
+
+    def test_records_tell_where_the_time_of_a_step_goes_and_the_memory(self):
+        begin = time.monotonic()
+        self.train(self.config(train={"epochs": 1, "save_every_n_samples": 16, "n_sample_images": 0},
+                               data={"batch_size": 4}))
+        wall = time.monotonic() - begin
+        training = [record for record in records(self.dir / "out") if "Unet 0 Training Loss" in record]
+        self.assertGreater(len(training), 1)
+        for record in training:
+            for stage in ("data", "copy", "forward", "backward", "optimizer"):
+                self.assertGreater(record[f"Seconds {stage}"], 0)
+            self.assertLess(sum(record[f"Seconds {stage}"] for stage in STAGES), wall)
+            self.assertNotIn("CUDA memory peak MiB", record)
+        self.assertGreater(training[0]["Memory peak MiB"], 50)
+        peaks = [record["Memory peak MiB"] for record in training]
+        self.assertEqual(peaks, sorted(peaks))
+        self.assertEqual(training[0]["Seconds save"], 0)
+        self.assertGreater(training[1]["Seconds save"], 0)  # of the snapshot between the two
+        # a network takes longer than moving its batch to where it is
+        self.assertGreater(training[1]["Seconds backward"], training[1]["Seconds copy"])
+
+    def test_a_run_that_goes_on_or_was_killed_has_a_report(self):
+        config = self.config(train={"epochs": 1000, "n_sample_images": 1})
+        process = subprocess.Popen([harness.BINARY, "--config", config, "--quiet"], cwd=self.dir,
+                                   stdout=subprocess.DEVNULL, env={**harness.os.environ, "OMP_NUM_THREADS": "1"})
+        try:
+            log = self.dir / "out/log.jsonl"
+            deadline = time.monotonic() + 120
+            while not (log.exists() and "Validation Loss" in log.read_text()):
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.05)
+            self.assertIn("Validation Loss", self.page().titles)
+        finally:
+            process.kill()
+            process.wait()
+        with open(log, "ab") as file:
+            file.write(b'{"Epoch": 1, "Unet 0 Trai')
+        page = self.page()
+        self.assertIn("Training Loss", page.titles)
+        self.assertIn("1 line of log.jsonl cannot be read", "".join(page.text))
+
+    def test_what_cannot_be_reported_or_written_is_told(self):
+        self.assertIn("absent: no such folder; give the folder of a run",
+                      self.report("absent", "--out", "x.html", check=3).stderr)
+        (self.dir / "empty").mkdir()
+        self.assertIn("empty: holds no log.jsonl", self.report("empty", "--out", "x.html", check=3).stderr)
+        self.assertIn("--out is required", self.report("empty", check=2).stderr)
+        (self.dir / "empty/log.jsonl").write_text("")
+        self.assertIn("--out .: is a folder, the name of a file is expected",
+                      self.report("empty", "--out", ".", check=2).stderr)
+        (self.dir / "file").write_text("")
+        self.assertRegex(self.report("empty", "--out", "file/x.html", check=3).stderr, r"file/x.html.*[Nn]ot a directory")
+        self.assertIn("whole number from 1", self.report("empty", "--out", "x", "--picture-steps", 0, check=2).stderr)
+        self.assertFalse((self.dir / "x.html").exists())
+        self.assertIn("Nothing has been logged yet", "".join(self.page("empty").text))
+
+    @unittest.skipUnless(CHROMIUM, "Chromium is not installed")
+    def test_chromium_shows_the_page_without_an_error(self):
+        self.train(self.config(train={"epochs": 2, "n_sample_images": 1}))
+        self.report("out", "--out", "report.html")
+        page = self.dir / "report.html"
+        # The pointer over the first chart, then what it shows as the title; a click opens a picture.
+        page.write_text(page.read_text().replace("</body>", """<script>
+            const chart = document.querySelector("svg"), box = chart.getBoundingClientRect();
+            chart.dispatchEvent(new PointerEvent("pointermove", {clientX: box.left + box.width / 2, clientY: box.top + 9}));
+            const tip = document.querySelector(".tip"), told = tip.hidden ? "nothing" : tip.innerText;
+            chart.dispatchEvent(new PointerEvent("pointerleave"));
+            document.querySelector(".pictures img").click();
+            document.title = [told, tip.hidden, document.querySelector("dialog").open, box.width > 300].join("|");
+            </script></body>"""))
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--window-size=1300,2000",
+                 f"--user-data-dir={self.dir}/profile"]
+        done = subprocess.run([CHROMIUM, *flags, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120)
+        self.assertNotIn("CONSOLE", done.stderr)
+        title = re.search(r"<title>(.*?)</title>", done.stdout, re.S).group(1)
+        self.assertRegex(title, r"^step\s+\d+\s+Unet 0\s+[\d.]+\|true\|true\|true$")
+
+
+if __name__ == "__main__":
+    harness.main()

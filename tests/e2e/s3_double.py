@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: MIT
+"""A store on the loopback that speaks S3 and recomputes every signature (AWS Signature Version 4)."""
+import datetime
+import hashlib
+import hmac
+import urllib.parse
+from xml.sax.saxutils import escape
+
+from bad_server import Handler, Server
+
+KEY_ID, SECRET, TOKEN = "AKIDOFATEST", "secret/of+a=test", "token/of+a=test"
+REGION = "eu-test-1"
+PAGE = 3  # objects of a listing
+
+
+def digest(key, text):
+    return hmac.new(key, text.encode(), hashlib.sha256).digest()
+
+
+class S3Handler(Handler):
+    def do_GET(self):
+        fault = self.signature_fault()
+        if fault:
+            with self.server.lock:
+                self.server.faults.append(fault)
+            return self.error(403, "SignatureDoesNotMatch" if fault == "signature" else fault)
+        path, _, query = self.path.partition("?")
+        bucket, _, key = urllib.parse.unquote(path).lstrip("/").partition("/")
+        if bucket != self.server.bucket:
+            return self.error(404, "NoSuchBucket")
+        if not key:
+            return self.list(dict(urllib.parse.parse_qsl(query, keep_blank_values=True)))
+        with self.server.lock:
+            number = self.server.counts[key] = self.server.counts.get(key, 0) + 1
+        if self.server.mistreat(self, key, number):
+            return None
+        if not (self.server.folder / key).is_file():
+            return self.error(404, "NoSuchKey")
+        return self.answer(key)
+
+    def error(self, status, code):
+        return self.page(status, f"<Error><Code>{code}</Code><Message>No.</Message><StringToSign>{SECRET}</StringToSign></Error>")
+
+    def list(self, query):
+        assert query["list-type"] == "2" and query["delimiter"] == "/" and query["encoding-type"] == "url", query
+        prefix, after = query["prefix"], query.get("continuation-token", "")
+        folder = self.server.folder / prefix.rpartition("/")[0]
+        keys = sorted(str(p.relative_to(self.server.folder)) for p in folder.iterdir() if p.is_file())
+        keys = [key for key in keys if key.startswith(prefix) and "+/" + key > after]
+        page, more = keys[:PAGE], len(keys) > PAGE
+        with self.server.lock:
+            self.server.lists += 1
+        contents = "".join(f"<Contents><Key>{escape(urllib.parse.quote_plus(key))}</Key></Contents>" for key in page)
+        token = f"<NextContinuationToken>{escape('+/' + page[-1])}</NextContinuationToken>" if more else ""
+        return self.page(200, f"<ListBucketResult><EncodingType>url</EncodingType><IsTruncated>{str(more).lower()}</IsTruncated>{token}{contents}</ListBucketResult>")
+
+    def signature_fault(self):
+        """The rules of the documents, from the bytes that came; None if all is well."""
+        given = self.headers.get("Authorization", "")
+        if not given:
+            return "AccessDenied"
+        algorithm, _, fields = given.partition(" ")
+        parts = dict(part.strip().split("=", 1) for part in fields.split(","))
+        key_id, day, region, service, end = parts["Credential"].split("/")
+        if (algorithm, service, end) != ("AWS4-HMAC-SHA256", "s3", "aws4_request") or region != REGION:
+            return "AuthorizationHeaderMalformed"
+        if key_id != KEY_ID:
+            return "InvalidAccessKeyId"
+        if self.headers.get("X-Amz-Security-Token") != TOKEN:
+            return "InvalidToken"
+        stamp = self.headers["X-Amz-Date"]
+        moment = datetime.datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=datetime.timezone.utc)
+        if abs((datetime.datetime.now(datetime.timezone.utc) - moment).total_seconds()) > 900 or stamp[:8] != day:
+            return "RequestTimeTooSkewed"
+        signed = parts["SignedHeaders"].split(";")
+        must = {"host", "x-amz-date", "x-amz-content-sha256", "x-amz-security-token"}
+        if not must <= set(signed) or signed != sorted(signed):
+            return "headers"
+        path, _, query = self.path.partition("?")
+        path = urllib.parse.quote(urllib.parse.unquote_to_bytes(path), safe="/-_.~")
+        pairs = sorted((urllib.parse.quote(name, safe="-_.~"), urllib.parse.quote(value, safe="-_.~"))
+                       for name, value in urllib.parse.parse_qsl(query, keep_blank_values=True))
+        canonical = "\n".join([
+            "GET", path, "&".join(f"{name}={value}" for name, value in pairs),
+            *(f"{name}:{' '.join(self.headers[name].split())}" for name in signed), "", ";".join(signed),
+            hashlib.sha256(b"").hexdigest()])
+        to_sign = "\n".join([algorithm, stamp, f"{day}/{region}/s3/aws4_request",
+                             hashlib.sha256(canonical.encode()).hexdigest()])
+        key = ("AWS4" + SECRET).encode()
+        for part in (day, region, "s3", "aws4_request"):
+            key = digest(key, part)
+        return None if digest(key, to_sign).hex() == parts["Signature"] else "signature"
+
+
+class S3Double(Server):
+    handler = S3Handler
+
+    def __init__(self, folder, bucket, mistreat=lambda handler, key, number: False):
+        self.bucket, self.faults, self.lists = bucket, [], 0
+        super().__init__(folder, mistreat)
+
+    def env(self, **more):
+        return {"AWS_ENDPOINT_URL_S3": self.url, "AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET,
+                "AWS_SESSION_TOKEN": TOKEN, "AWS_REGION": REGION, **more}

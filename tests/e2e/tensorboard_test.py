@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: MIT
+"""The tensorboard package reads the events of a run that was killed and went on.
+
+Runs only with DALLE2_REFERENCE_PYTHON, a Python with the tensorboard package.
+"""
+import json
+import os
+import signal
+import subprocess
+import time
+import unittest
+
+import harness
+from harness import EndToEnd, records
+
+READ = """
+import json, sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+events = EventAccumulator(sys.argv[1], size_guidance={"images": 0, "scalars": 0, "tensors": 0})
+events.Reload()
+tags = events.Tags()
+print(json.dumps({
+    "scalars": {tag: [[event.step, event.value] for event in events.Scalars(tag)] for tag in tags["scalars"]},
+    "images": {tag: [[event.step, event.width, event.height] for event in events.Images(tag)] for tag in tags["images"]},
+    "texts": {tag: [event.tensor_proto.string_val[0].decode() for event in events.Tensors(tag)] for tag in tags["tensors"]},
+}))
+"""
+
+
+def has_tensorboard():
+    if not harness.REFERENCE_PYTHON:
+        return False
+    return subprocess.run([harness.REFERENCE_PYTHON, "-c", "import tensorboard"], capture_output=True).returncode == 0
+
+
+@unittest.skipUnless(has_tensorboard(), "no Python with the tensorboard package")
+class Tensorboard(EndToEnd):
+    def write(self, epochs):
+        config = harness.tiny_config(self.shards, "out", data={"batch_size": 2},
+                                     train={"epochs": epochs, "n_sample_images": 1, "save_every_n_samples": 30})
+        config["tracker"]["log"] = {"log_type": "tensorboard", "auto_resume": True}
+        return harness.write_config(self.dir / "config.json", config)
+
+    def read(self, folder="out/tensorboard"):
+        done = subprocess.run([harness.REFERENCE_PYTHON, "-c", READ, self.dir / folder], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def test_a_killed_run_that_goes_on_is_one_run_in_tensorboard(self):
+        config = self.write(epochs=1000)
+        process = subprocess.Popen([harness.BINARY, "--config", config, "--quiet"], cwd=self.dir,
+                                   stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        log = self.dir / "out/log.jsonl"
+        deadline = time.monotonic() + 120
+        while not (log.exists() and log.read_text().count("Validation Loss") >= 2):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        first = next((self.dir / "out/tensorboard").iterdir())
+        before = self.read()["scalars"]["Unet 0 Training Loss"]
+        self.assertGreater(len(before), 4)
+        first.write_bytes(first.read_bytes()[:-7])  # as a power cut may leave it
+        self.train(self.write(epochs=4))
+        self.assertEqual(len(list((self.dir / "out/tensorboard").iterdir())), 2)
+        read = self.read()
+        logged = {}
+        for record in records(self.dir / "out"):
+            step = record["step"]
+            for name, value in record.items():
+                if name != "step" and isinstance(value, (int, float)):
+                    kept = [entry for entry in logged.get(name, []) if entry[0] < step]
+                    logged[name] = kept + [[step, value]]
+        self.assertEqual(set(read["scalars"]), set(logged))
+        for name, values in logged.items():
+            self.assertEqual([step for step, _ in read["scalars"][name]], [step for step, _ in values], name)
+            for (_, found), (_, value) in zip(read["scalars"][name], values):
+                self.assertAlmostEqual(found, value, delta=1e-6 * max(1, abs(value)), msg=name)
+        for section in ("Train Samples", "Test Samples"):
+            self.assertTrue(all(size == [38, 20] for _, *size in read["images"][section + "/0"]))
+            prefix = "- 0: " + section.split()[0] + ": "
+            self.assertTrue(all(text.startswith(prefix) for text in read["texts"][section + "/captions"]))
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: MIT
+#include "net/s3.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "net/sha256.h"
+#include "net/sigv4.h"
+#include "support/captured_log.h"
+#include "support/loopback_server.h"
+#include "support/temp_dir.h"
+
+using namespace dalle2;
+using namespace dalle2::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+constexpr const char* kNames[] = {"AWS_ACCESS_KEY_ID",
+                                  "AWS_SECRET_ACCESS_KEY",
+                                  "AWS_SESSION_TOKEN",
+                                  "AWS_PROFILE",
+                                  "AWS_REGION",
+                                  "AWS_DEFAULT_REGION",
+                                  "AWS_ENDPOINT_URL",
+                                  "AWS_ENDPOINT_URL_S3",
+                                  "AWS_SHARED_CREDENTIALS_FILE",
+                                  "AWS_CONFIG_FILE"};
+
+/// No keys but those that a test gives, in the environment or in two files.
+struct AwsEnvironment {
+  TempDir folder;
+
+  AwsEnvironment() {
+    for (const char* name : kNames) unsetenv(name);
+    set("AWS_SHARED_CREDENTIALS_FILE", folder / "credentials");
+    set("AWS_CONFIG_FILE", folder / "config");
+  }
+  ~AwsEnvironment() {
+    for (const char* name : kNames) unsetenv(name);
+  }
+  static void set(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder / name) << text;
+  }
+};
+
+/// Amazon's example: keys, time and bucket of the documents of Signature Version 4 for S3.
+const SigningKey kExample = {"AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"};
+constexpr std::time_t kExampleTime = 1369353600;  // 2013-05-24T00:00:00Z
+constexpr const char* kExampleHost = "examplebucket.s3.amazonaws.com";
+
+std::string authorization(const SignedRequest& request) {
+  return sign_get(request, kExample, kExampleTime).back();
+}
+
+HttpOptions quick() {
+  HttpOptions options;
+  options.stall_seconds = 0.4;
+  options.attempts = 2;
+  return options;
+}
+
+std::string get(const std::string& url) {
+  HttpStream stream(s3_request(url), quick());
+  std::string text, buffer(1000, '\0');
+  while (const size_t size = stream.read(buffer.data(), buffer.size()))
+    text.append(buffer, 0, size);
+  return text;
+}
+
+std::string error_of(const std::string& url) {
+  try {
+    get(url);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string error_xml(const std::string& code, const std::string& more = "") {
+  return "<?xml version=\"1.0\"?><Error><Code>" + code + "</Code><Message>Words of " + code +
+         ".</Message>" + more + "</Error>";
+}
+
+}  // namespace
+
+TEST_CASE("SHA-256 and HMAC give the digests of their standards") {
+  CHECK(to_hex(sha256("")) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  CHECK(to_hex(sha256("abc")) ==
+        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  CHECK(to_hex(sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")) ==
+        "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  CHECK(to_hex(sha256(std::string(1'000'000, 'a'))) ==
+        "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+  CHECK(to_hex(hmac_sha256("Jefe", "what do ya want for nothing?")) ==
+        "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  CHECK(to_hex(hmac_sha256(std::string(131, '\xaa'),
+                           "Test Using Larger Than Block-Size Key - Hash Key First")) ==
+        "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+}
+
+TEST_CASE("requests are signed as in Amazon's examples") {
+  CHECK_THAT(authorization({kExampleHost, "/test.txt", {}, {{"range", "bytes=0-9"}}}),
+             Contains("f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41") &&
+                 Contains("SignedHeaders=host;range;x-amz-content-sha256;x-amz-date,"));
+  CHECK_THAT(authorization({kExampleHost, "/", {{"lifecycle", ""}}}),
+             Contains("fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"));
+  CHECK_THAT(authorization({kExampleHost, "/", {{"prefix", "J"}, {"max-keys", "2"}}}),
+             Contains("34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7"));
+}
+
+TEST_CASE("keys, region and endpoint are found where the AWS tools keep them") {
+  const AwsEnvironment aws;
+  CHECK(find_s3_access().is_anonymous());
+  CHECK(find_s3_access().region == "us-east-1");
+  aws.write("credentials",
+            "[default]\naws_access_key_id = A1\naws_secret_access_key=S1=/+\n"
+            "# comment\n[other]\naws_access_key_id=A2\naws_secret_access_key=S2\n"
+            "aws_session_token = T2\n");
+  aws.write("config",
+            "[default]\nregion = eu-west-1\n[profile other]\nregion = eu-central-1\n"
+            "services = mine\n[services mine]\ns3 =\n  endpoint_url = http://localhost:9000/\n"
+            "[profile sso]\nsso_session = x\n[profile half]\naws_access_key_id = A3\n");
+  S3Access access = find_s3_access();
+  CHECK(access.key_id == "A1");
+  CHECK(access.secret == "S1=/+");
+  CHECK(access.session_token.empty());
+  CHECK(access.region == "eu-west-1");
+  CHECK(access.endpoint.empty());
+  aws.set("AWS_PROFILE", "other");
+  access = find_s3_access();
+  CHECK(access.secret == "S2");
+  CHECK(access.session_token == "T2");
+  CHECK(access.region == "eu-central-1");
+  CHECK(access.endpoint == "http://localhost:9000");
+  aws.set("AWS_ACCESS_KEY_ID", "A0");
+  CHECK_THROWS_WITH(find_s3_access(),
+                    Contains("the access key id") || Contains("without the secret"));
+  aws.set("AWS_SECRET_ACCESS_KEY", "S0");
+  aws.set("AWS_REGION", "ap-south-1");
+  aws.set("AWS_ENDPOINT_URL_S3", "https://store/");
+  access = find_s3_access();
+  CHECK(access.key_id == "A0");
+  CHECK(access.session_token.empty());
+  CHECK(access.region == "ap-south-1");
+  CHECK(access.endpoint == "https://store");
+}
+
+TEST_CASE("keys that cannot be had are told with what to do") {
+  const AwsEnvironment aws;
+  aws.write("config", "[profile sso]\nsso_session = x\n[profile half]\naws_access_key_id = A3\n");
+  aws.set("AWS_PROFILE", "sso");
+  CHECK_THROWS_WITH(find_s3_access(), Contains("by sso_session") && Contains("export-credentials"));
+  aws.set("AWS_PROFILE", "half");
+  CHECK_THROWS_WITH(find_s3_access(), Contains("[half]") && Contains("without the secret"));
+  aws.set("AWS_PROFILE", "gone");
+  CHECK_THROWS_WITH(find_s3_access(), Contains("AWS_PROFILE is \"gone\""));
+  unsetenv("AWS_PROFILE");
+  aws.set("AWS_ENDPOINT_URL", "store:9000");
+  CHECK_THROWS_WITH(find_s3_access(), Contains("\"store:9000\": expected http://HOST"));
+}
+
+TEST_CASE("objects are asked for by path or by host, with the right name") {
+  const AwsEnvironment aws;
+  CHECK(s3_request("s3://bucket/a b+c/%41é.tar").url ==
+        "https://bucket.s3.us-east-1.amazonaws.com/a%20b%2Bc/%2541%C3%A9.tar");
+  aws.set("AWS_REGION", "cn-north-1");
+  CHECK(s3_request("s3://my.bucket/k").url == "https://s3.cn-north-1.amazonaws.com.cn/my.bucket/k");
+  aws.set("AWS_ENDPOINT_URL", "http://host:80/base/");
+  CHECK(s3_request("s3://bucket/k").url == "http://host/base/bucket/k");
+  CHECK_THROWS_AS(s3_request("s3://bucket"), ConfigError);
+  CHECK_THROWS_WITH(s3_request("s3:///key"), Contains("s3://BUCKET/KEY"));
+}
+
+TEST_CASE("an object comes whole over a bad network, signed at each attempt") {
+  const AwsEnvironment aws;
+  const std::string file(100'000, 'x');
+  std::vector<std::map<std::string, std::string>> asked;
+  LoopbackServer server([&](const HttpRequest& request) {
+    asked.push_back(request.headers);
+    const HttpReply reply = ranged_reply(request, file);
+    return request.number == 1 ? cut_after(reply, 60'000) : reply;
+  });
+  aws.set("AWS_ENDPOINT_URL", server.url(""));
+  aws.set("AWS_ACCESS_KEY_ID", "AKID");
+  aws.set("AWS_SECRET_ACCESS_KEY", "very-secret");
+  aws.set("AWS_SESSION_TOKEN", "very-secret-token");
+  CapturedLog log;
+  CHECK(get("s3://bucket/a b.tar") == file);
+  CHECK(server.requests("/bucket/a%20b.tar") == 2);
+  REQUIRE(asked.size() == 2);
+  CHECK(asked[1]["range"] == "bytes=60000-");
+  CHECK(asked[1]["x-amz-security-token"] == "very-secret-token");
+  CHECK_THAT(asked[1]["authorization"],
+             Contains("AKID/") && Contains("/us-east-1/s3/aws4_request") &&
+                 Contains("host;range;x-amz-content-sha256;x-amz-date;x-amz-security-token"));
+  CHECK(asked[0]["authorization"] != asked[1]["authorization"]);
+  CHECK(log.count("s3://bucket/a b.tar: ") == 1);
+  CHECK(log.count("very-secret") == 0);
+}
+
+TEST_CASE("anonymous requests are not signed") {
+  const AwsEnvironment aws;
+  std::map<std::string, std::string> asked;
+  LoopbackServer server([&](const HttpRequest& request) {
+    asked = request.headers;
+    return ranged_reply(request, "text");
+  });
+  aws.set("AWS_ENDPOINT_URL", server.url(""));
+  CHECK(get("s3://bucket/a") == "text");
+  CHECK_FALSE(asked.contains("authorization"));
+}
+
+TEST_CASE("refusals of a store are explained, and nothing secret is told") {
+  const AwsEnvironment aws;
+  std::string body, headers;
+  int status = 403;
+  LoopbackServer server([&](const HttpRequest&) { return http_reply(status, body, headers); });
+  aws.set("AWS_ENDPOINT_URL", server.url(""));
+  CapturedLog log;
+  body = error_xml("AccessDenied");
+  CHECK_THAT(error_of("s3://b/k"),
+             Contains("s3://b/k: the server answers with status 403") &&
+                 Contains("AccessDenied: Words of AccessDenied") &&
+                 Contains("no keys were found") && Contains("s3:GetObject"));
+  aws.set("AWS_ACCESS_KEY_ID", "AKID");
+  aws.set("AWS_SECRET_ACCESS_KEY", "very-secret");
+  const std::vector<std::pair<std::string, std::string>> words = {
+      {"AccessDenied", "the keys are those of AWS_ACCESS_KEY_ID"},
+      {"InvalidAccessKeyId", "does not know these keys"},
+      {"SignatureDoesNotMatch", "secret key does not belong"},
+      {"RequestTimeTooSkewed", "clock of this machine"}};
+  for (const auto& [code, text] : words) {
+    body = error_xml(code, "<StringToSign>very-secret</StringToSign>");
+    CHECK_THAT(error_of("s3://b/k"), Contains(code) && Contains(text) && !Contains("very-secret"));
+  }
+  body = "<Error><Code>X</Code><Message>your key very-secret\n is bad</Message></Error>";
+  CHECK_THAT(error_of("s3://b/k"), Contains("your key ***  is bad"));
+  status = 404;
+  body = error_xml("NoSuchKey");
+  CHECK_THAT(error_of("s3://b/k"), Contains("no such object"));
+  body = error_xml("NoSuchBucket");
+  CHECK_THAT(error_of("s3://b/k"), Contains("no such bucket"));
+  status = 400;
+  body = error_xml("ExpiredToken");
+  CHECK_THAT(error_of("s3://b/k"), Contains("session token has expired"));
+  body = error_xml("AuthorizationHeaderMalformed", "<Region>eu-west-3</Region>");
+  CHECK_THAT(error_of("s3://b/k"),
+             Contains("in the region eu-west-3, us-east-1 was asked: set AWS_REGION=eu-west-3"));
+  status = 301;
+  headers = "x-amz-bucket-region: eu-north-1\r\nLocation: /elsewhere\r\n";
+  body = error_xml("PermanentRedirect");
+  CHECK_THAT(error_of("s3://b/k"), Contains("set AWS_REGION=eu-north-1"));
+  CHECK(log.count("very-secret") == 0);
+}
+
+TEST_CASE("a folder is listed page by page, with odd names") {
+  const AwsEnvironment aws;
+  std::vector<std::string> asked;
+  LoopbackServer server([&](const HttpRequest& request) {
+    asked.push_back(request.path);
+    const bool second = request.path.find("continuation-token=a%2Fb%3D") != std::string::npos;
+    return http_reply(200,
+                      second ? "<R><EncodingType>url</EncodingType><IsTruncated>false</"
+                               "IsTruncated><Contents><Key>f/x+%26%2B.npy</Key>"
+                               "</Contents></R>"
+                             : "<R><IsTruncated>true</IsTruncated>"
+                               "<NextContinuationToken>a/b=</NextContinuationToken>"
+                               "<Contents><Key>f/</Key></Contents>"
+                               "<Contents><Size>1</Size><Key>f/1+%20.npy</Key></Contents></R>");
+  });
+  aws.set("AWS_ENDPOINT_URL", server.url(""));
+  CHECK(s3_list("s3://bucket/f/", quick()) == std::vector<std::string>{"1+%20.npy", "x &+.npy"});
+  REQUIRE(asked.size() == 2);
+  CHECK(asked[0] == "/bucket/?delimiter=%2F&encoding-type=url&list-type=2&prefix=f%2F");
+}

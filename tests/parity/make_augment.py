@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Files through random chains of torchvision's transforms.
+
+Writes <out>/augment/: the encoded pictures (files/), cases.json (the seed of torch, the transforms, the
+size of the result) and all results one after another in expected.npy (uint8). Interpolations are named as
+diffusers' resolve_interpolation_mode names them. Needs torch, torchvision, diffusers, Pillow and numpy.
+"""
+import argparse
+import io
+import json
+import pathlib
+
+import numpy as np
+import torch
+from diffusers.training_utils import resolve_interpolation_mode
+from PIL import Image
+from torchvision import transforms as T
+
+NAMES = ["bilinear", "bicubic", "box", "nearest", "nearest_exact", "hamming", "lanczos"]
+
+
+def draw_file(rng):
+    width, height = (int(v) for v in rng.integers(1, 70, 2))
+    y, x = np.mgrid[0:height, 0:width]
+    planes = [128 + 90 * np.sin(rng.uniform(0, .7) * x + rng.uniform(0, .7) * y + c) for c in range(3)]
+    pixels = np.clip(np.stack(planes, -1) + rng.normal(0, 15, (height, width, 3)), 0, 255).astype(np.uint8)
+    image, out = Image.fromarray(pixels), io.BytesIO()
+    kind = int(rng.integers(0, 5))
+    if kind == 0:
+        image.save(out, "PNG")
+    elif kind == 1:
+        image.convert("L").save(out, "JPEG", quality=int(rng.integers(30, 96)))
+    else:
+        image.save(out, "JPEG", quality=int(rng.integers(30, 96)), subsampling=int(rng.integers(0, 3)),
+                   progressive=bool(rng.integers(0, 2)))
+    return out.getvalue()
+
+
+def draw_size(rng):
+    return [int(v) for v in rng.integers(1, 33, int(rng.integers(1, 3)))]
+
+
+def draw_step(rng, kind):
+    if kind == "RandomHorizontalFlip":
+        return {"kind": kind, "p": float(rng.choice([.25, .5, 1]))}
+    step = {"kind": kind, "size": draw_size(rng)}
+    if kind != "CenterCrop":
+        step["interpolation"] = str(rng.choice(NAMES))
+    if kind == "RandomResizedCrop":
+        step["scale"] = [[.08, 1.0], [.5, 1.0], [.75, 1.0], [1.0, 1.0]][int(rng.integers(0, 4))]
+        step["ratio"] = [[3 / 4, 4 / 3], [1.0, 1.0], [.5, 2.0]][int(rng.integers(0, 3))]
+    return step
+
+
+def transform(step):
+    size = step.get("size")
+    if size is not None and len(size) == 1:
+        size = size[0]  # a side: of a square, or the shorter one
+    if step["kind"] == "RandomHorizontalFlip":
+        return T.RandomHorizontalFlip(step["p"])
+    if step["kind"] == "CenterCrop":
+        return T.CenterCrop(size)
+    mode = resolve_interpolation_mode(step["interpolation"])
+    if step["kind"] == "Resize":
+        return T.Resize(size, interpolation=mode)
+    return T.RandomResizedCrop(size, scale=step["scale"], ratio=step["ratio"], interpolation=mode)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "fixtures")
+    parser.add_argument("--cases", type=int, default=70)
+    arguments = parser.parse_args()
+    rng = np.random.default_rng(arguments.seed)
+    folder = arguments.out / "augment"
+    (folder / "files").mkdir(parents=True, exist_ok=True)
+    kinds = ["RandomResizedCrop", "RandomHorizontalFlip", "Resize", "CenterCrop"]
+    cases, expected = [], []
+    for i in range(arguments.cases):
+        content = draw_file(rng)
+        (folder / "files" / str(i)).write_bytes(content)
+        image = Image.open(io.BytesIO(content)).convert("RGB")
+        chosen = [str(k) for k in rng.permutation(kinds)[:int(rng.integers(1, 5))]]
+        if i < 2 * len(NAMES):
+            chosen = [["RandomResizedCrop", "Resize"][i % 2]]
+        steps = [draw_step(rng, kind) for kind in chosen]
+        if i < 2 * len(NAMES):  # each name with each of the two
+            steps[0]["interpolation"] = NAMES[i // 2]
+        seed = int(rng.integers(0, 2 ** 31))
+        torch.manual_seed(seed)
+        for step in steps:
+            image = transform(step)(image)
+        if max(image.size) > 200:  # a line of pixels grows long
+            continue
+        cases.append({"file": str(i), "seed": seed, "steps": steps, "width": image.size[0], "height": image.size[1]})
+        expected.append(np.asarray(image).reshape(-1))
+    np.save(folder / "expected.npy", np.concatenate(expected))
+    (folder / "cases.json").write_text(json.dumps(cases, indent=0) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/report.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "io/atomic_file.h"
+#include "io/image.h"
+#include "support/temp_dir.h"
+#include "tracker/html_text.h"
+#include "tracker/report_chart.h"
+#include "tracker/run_log.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Contains;
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t found = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+/// A data_path with a log of these lines.
+struct Run {
+  test::TempDir folder;
+  explicit Run(const std::string& log) { std::ofstream(folder / "log.jsonl") << log; }
+  RunLog log() const { return read_run_log(folder / "log.jsonl"); }
+  std::string page(ReportOptions options = {}) const { return make_report(folder.path(), options); }
+};
+
+/// "real, drawn" of one colour each, with the black frame of a grid.
+std::string pair_png(int side) {
+  Image image{2 * side + 6, side + 4, {}};
+  image.pixels.assign(static_cast<size_t>(image.width * image.height * 3), 0);
+  for (int y = 2; y < side + 2; ++y) {
+    for (int x = 2; x < image.width - 2; ++x) {
+      if (x >= side + 2 && x < side + 4) continue;
+      image.pixels[static_cast<size_t>((y * image.width + x) * 3 + (x < side + 2 ? 0 : 2))] = 200;
+    }
+  }
+  return encode_png(image);
+}
+
+TEST_CASE("a log is read back as curves, pictures and errors") {
+  const Run run(
+      R"({"Epoch": 0, "Unet 0 Training Loss": 0.5, "step": 1})"
+      "\n"
+      R"({"Unet 0 Training Loss": null, "step": 11})"
+      "\n"
+      R"({"Train Samples": [{"path": "images/a.png", "caption": "a cat"}, {"path": "images/b.png", "caption": null}], "step": 11})"
+      "\n"
+      R"({"error": "Error saving", "step": 11})"
+      "\n");
+  const RunLog log = run.log();
+  CHECK(log.records == 4);
+  CHECK(log.unreadable_lines == 0);
+  const LogSeries* loss = find_series(log, "Unet 0 Training Loss");
+  REQUIRE(loss != nullptr);
+  CHECK(loss->steps == std::vector<int64_t>{1, 11});
+  CHECK(loss->values[0] == 0.5);
+  CHECK(std::isnan(loss->values[1]));
+  REQUIRE(log.pictures.size() == 1);
+  CHECK(log.pictures[0].pictures[0].caption == "a cat");
+  CHECK(log.pictures[0].pictures[1].caption.empty());
+  CHECK(log.errors == std::vector<std::pair<int64_t, std::string>>{{11, "Error saving"}});
+}
+
+TEST_CASE("steps that a resumed run did again count as it logged them last") {
+  const Run run(
+      "{\"loss\": 1, \"step\": 1}\n{\"loss\": 2, \"step\": 11}\n{\"loss\": 3, \"step\": 21}\n"
+      "{\"s\": [{\"path\": \"x\"}], \"step\": 21}\n"
+      "{\"loss\": 4, \"step\": 11}\n{\"s\": [{\"path\": \"y\"}], \"step\": 21}\n");
+  const RunLog log = run.log();
+  CHECK(log.series[0].steps == std::vector<int64_t>{1, 11});
+  CHECK(log.series[0].values == std::vector<double>{1, 4});
+  REQUIRE(log.pictures.size() == 1);
+  CHECK(log.pictures[0].pictures[0].path == "y");
+}
+
+TEST_CASE("a log that is cut anywhere still makes a report, and says what is not read") {
+  const std::string whole =
+      "{\"Unet 0 Training Loss\": 0.5, \"step\": 1}\n{\"Unet 0 Training Loss\": 0.25, \"step\": "
+      "11}\n";
+  for (size_t size = 0; size <= whole.size(); ++size) {
+    const Run run(whole.substr(0, size));
+    const RunLog log = run.log();
+    const bool between =
+        size == 0 || size + 1 >= whole.size() || whole[size - 1] == '\n' || whole[size] == '\n';
+    CHECK(log.unreadable_lines == (between ? 0 : 1));
+    const std::string page = run.page();
+    CHECK((page.find("cannot be read") != std::string::npos) == !between);
+    CHECK((page.find("Nothing has been logged yet") != std::string::npos) == (log.records == 0));
+  }
+}
+
+TEST_CASE("lines that are no records are left out and counted") {
+  const Run run("no json\n[1, 2]\n{\"loss\": 1}\n\xff\xfe\n{\"loss\": 1, \"step\": 2}\n");
+  CHECK(run.log().unreadable_lines == 4);
+  CHECK_THAT(run.page(), Contains("4 lines of log.jsonl cannot be read"));
+}
+
+TEST_CASE("a report shows losses of each unet, validation, rates, times and what was left out") {
+  std::string lines;
+  for (int step = 1; step <= 301; step += 10) {
+    lines += R"({"Epoch": 0, "Samples per second": 50.5, "Unet 0 Learning Rate": 0.001, )"
+             R"("Unet 0 Training Loss": 0.5, "Unet 1 Training Loss": 0.7, "Seconds data": 0.01, )"
+             R"("Seconds save": 0.02, "Memory peak MiB": 900.5, "FID": 12.5, "step": )" +
+             std::to_string(step) + "}\n";
+  }
+  lines +=
+      "{\"Unet 0 Validation Loss\": 0.4, \"step\": 301}\n{\"Dropped train: broken picture\": 3, "
+      "\"step\": 301}\n";
+  const Run run(lines);
+  std::ofstream(run.folder / "decoder_config.json")
+      << "{\"train\": {\"lr\": 3e-4, \"betas\": [0.9, 0.99]}, \"note\": \"<b>\" /* a comment */}";
+  const std::string page = run.page();
+  for (const char* title : {"Training Loss",
+                            "Validation Loss",
+                            "Learning Rate",
+                            "Samples per second",
+                            "Time of a step",
+                            "Memory",
+                            "FID"}) {
+    CHECK(count(page, "<figcaption><b>" + std::string(title) + "</b>") == 1);
+  }
+  CHECK(count(page, "<figure") == 7);
+  CHECK_THAT(page, Contains("Unet 1 <b>0.7</b>"));
+  CHECK_THAT(page, Contains("train: broken picture"));
+  CHECK_THAT(page, Contains("<td>betas</td><td><code>[0.9,0.99]</code></td>"));
+  CHECK_THAT(page, Contains("<code>&lt;b&gt;</code>"));
+  CHECK(page.find("http://www.w3.org/2000/svg") != std::string::npos);
+  CHECK(count(page, "://") == 1);  // that namespace is the only address
+}
+
+TEST_CASE("pictures are put into the page, pairs taken apart, captions escaped") {
+  std::string lines;
+  Run run("");
+  fs::create_directory(run.folder / "images");
+  for (const int step : {10, 20, 30, 40, 50}) {
+    const std::string name = "images/" + std::to_string(step) + ".png";
+    write_file_atomically(run.folder / name, pair_png(16));
+    lines += "{\"Train Samples\": [{\"path\": \"" + name +
+             "\", \"caption\": \"a <cat>\"}], \"step\": " + std::to_string(step) +
+             "}\n{\"Train Samples Grid\": [{\"path\": \"" + name +
+             "\", \"caption\": \"sheet\"}], \"step\": " + std::to_string(step) + "}\n";
+  }
+  std::ofstream(run.folder / "log.jsonl") << lines;
+  const std::string page = run.page();
+  CHECK(count(page, "<img src=\"data:image/png;base64,") == 6);  // five drawn, one real
+  CHECK_THAT(page, Contains("a &lt;cat&gt;") && !Contains("a <cat>") && !Contains("sheet"));
+  const std::string some = run.page({.most_picture_steps = 3});
+  CHECK(count(some, "<img src=\"data:image/png;base64,") == 4);
+  CHECK_THAT(some,
+             Contains("3 of 5 steps") && Contains("step 10<") && Contains("step 30<") &&
+                 Contains("step 50<") && !Contains("step 20<"));
+  CHECK(count(run.page({.most_picture_steps = 1}), "<th scope=\"col\">step 50</th>") == 1);
+}
+
+TEST_CASE("a large picture is shrunk for the page") {
+  Run run("{\"Samples\": [{\"path\": \"a.png\", \"caption\": null}], \"step\": 1}\n");
+  Image image = {600, 400, {}};
+  image.pixels.assign(600 * 400 * 3, 128);
+  write_png(run.folder / "a.png", image);
+  const std::string page = run.page();
+  const size_t at = page.find("data:image/jpeg;base64,");
+  REQUIRE(at != std::string::npos);
+  CHECK(page.find("data:image/png") == std::string::npos);
+}
+
+TEST_CASE("pictures that are gone, damaged or outside of the folder are named, not shown") {
+  const Run run(
+      "{\"S\": [{\"path\": \"gone.png\"}, {\"path\": \"../secret.png\"}, {\"path\": "
+      "\"/secret.png\"}, "
+      "{\"path\": \"a/../../secret.png\"}, {\"path\": \"bad.png\"}], \"step\": 1}\n");
+  std::ofstream(run.folder / "bad.png") << "no picture";
+  write_file_atomically(fs::path(run.folder.path()).parent_path() / "secret.png", pair_png(4));
+  const std::string page = run.page();
+  CHECK(count(page, "is missing or damaged") == 5);
+  CHECK(page.find("<img src") == std::string::npos);
+  fs::remove(fs::path(run.folder.path()).parent_path() / "secret.png");
+}
+
+TEST_CASE("a folder that is none, or of no run, is refused with what is expected") {
+  test::TempDir folder;
+  CHECK_THROWS_WITH(make_report(folder / "absent", {}),
+                    Catch::EndsWith("absent: no such folder; give the folder of a run, "
+                                    "/tracker/data_path of its config"));
+  CHECK_THROWS_WITH(make_report(folder.path(), {}),
+                    Contains(": holds no log.jsonl, which every run writes from its start"));
+  CHECK_THROWS_WITH(read_run_log(folder / "absent"),
+                    Catch::EndsWith("absent: cannot be read: No such file or directory"));
+  std::ofstream(folder / "file") << "x";
+  CHECK_THROWS_WITH(make_report(folder / "file", {}), Contains("file: is no folder;"));
+}
+
+TEST_CASE("a chart takes a logarithmic scale for values of several sizes, and leaves NaN out") {
+  const double nan = std::nan("");
+  const LogSeries small{"", {1, 2, 3}, {1, 2, nan}}, wide{"", {1, 2, 3}, {1, 1000, nan}};
+  CHECK(draw_chart({small}, {.title = "t"}).find("log scale") == std::string::npos);
+  CHECK_THAT(draw_chart({wide}, {.title = "t"}), Contains("log scale"));
+  CHECK_THAT(draw_chart({wide}, {.title = "t"}), !Contains("nan"));
+  CHECK_THAT(draw_chart({wide}, {.title = "t", .linear = true}), !Contains("log scale"));
+  CHECK(draw_chart({{"", {1}, {nan}}}, {.title = "t"}).empty());
+  CHECK(count(draw_chart({{"", {1}, {0.0}}}, {.title = "t"}), "<circle") == 1);
+}
+
+TEST_CASE("a chart of very many values stays small and keeps their extremes") {
+  LogSeries series{"", {}, {}};
+  for (int i = 0; i < 200'000; ++i) {
+    series.steps.push_back(i);
+    series.values.push_back(i == 77'777 ? 5.0 : 1.0 + 0.001 * (i % 7));
+  }
+  const std::string chart = draw_chart({series}, {.title = "t"});
+  CHECK(chart.size() < 60'000);
+  CHECK_THAT(chart, Contains("L260.4 19.3L"));  // step 77,777: the greatest but for the margin
+}
+
+TEST_CASE("stacked parts end at their sum, and the pointer shows each by itself") {
+  const std::vector<LogSeries> parts = {{"data", {1, 2}, {1, 1}}, {"save", {1, 2}, {3, 3}}};
+  const std::string chart = draw_chart(parts, {.title = "t", .stacked = true});
+  CHECK(count(chart, "class=\"area") == 2);
+  CHECK_THAT(
+      chart,
+      Contains("2,&quot;1&quot;]") && Contains("2,&quot;3&quot;]") && !Contains("&quot;4&quot;"));
+}
+
+TEST_CASE("text is escaped and numbers are for people") {
+  CHECK(html_escape("<a href=\"x\">&'\xff") ==
+        "&lt;a href=&quot;x&quot;&gt;&amp;&#39;\xef\xbf\xbd");
+  CHECK(base64("") == "");
+  CHECK(base64("f") == "Zg==");
+  CHECK(base64("fo") == "Zm8=");
+  CHECK(base64("foo") == "Zm9v");
+  CHECK(base64("foobar\xff") == "Zm9vYmFy/w==");
+  CHECK(number_text(0.012345) == "0.01235");
+  CHECK(number_text(-12345.6) == "-12,346");
+  CHECK(number_text(std::nan("")) == "not finite");
+  CHECK(axis_text(12000) == "12k");
+  CHECK(axis_text(0.5) == "0.5");
+  CHECK(axis_text(-0.0) == "0");
+}
+
+}  // namespace
+}  // namespace dalle2
