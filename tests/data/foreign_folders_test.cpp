@@ -10,7 +10,6 @@
 #include "data/embeddings.h"
 #include "data/loader_support.h"
 #include "data/shard_check.h"
-#include "data/shards.h"
 #include "io/atomic_file.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
@@ -66,19 +65,14 @@ void write_clip_retrieval(const std::string& folder, int64_t files, int64_t rows
 
 TEST_CASE("a folder of img2dataset is read as it comes, with the embeddings of clip-retrieval") {
   const TempDir folder;
-  write_img2dataset(folder / "images", 3, 7);
+  write_img2dataset(folder / "shards", 3, 7);
   write_clip_retrieval(folder / "embeddings", 3, 7);
 
   DecoderDataConfig config = config_with(1);
-  config.webdataset_base_url = folder / "images/{}.tar";
-  config.shard_width = 5;
   config.img_embeddings_url = folder / "embeddings/img_emb";
-  LoaderOptions options;
-  options.batch_size = 64;
+  LoaderOptions options = options_over(folder.path(), 3, 64);
   options.need_image_embeds = true;
   options.image_embed_dim = 3;
-  options.urls = shard_urls(config, {0, 1, 2, 3, 4}, "train");
-  CHECK(options.urls.size() == 3);
   CapturedLog log;
   DecoderLoader loader(config, options);
   CHECK(log.count("mean.npy has no shard number") == 1);
