@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -97,11 +99,15 @@ EmbeddingFolder::EmbeddingFolder(const std::string& folder,
   }
   if (numbered_) return;  // which files there are shows when they are read
   if (urls_.empty()) {
+    const std::string below = local_path(folder) + (kind_ == "image" ? "/img_emb" : "/text_emb");
+    std::error_code ignored;
     throw DataError(
-        "{}: the folder \"{}\" has no embedding files named <prefix>_<shard>.npy.\n"
-        "  Name them like img_emb_00012.npy for shard 12, one row a sample.",
+        "{}: the folder \"{}\" has no embedding files named <prefix>_<shard>.npy.\n  {}",
         key_,
-        public_url(folder));
+        public_url(folder),
+        is_local_url(folder) && std::filesystem::is_directory(below, ignored)
+            ? fmt::format("clip-retrieval puts them one folder below: give {}.", below)
+            : "Name them like img_emb_00012.npy for shard 12, one row a sample.");
   }
   row_shape_ = load(urls_.begin()->first, http)->row_shape();
 }

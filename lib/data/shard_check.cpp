@@ -75,6 +75,8 @@ class EmbeddingChecker {
     try {
       rows_ = source.folder->load(shard);
       result.row_shape = rows_->row_shape();
+      result.rows = rows_->rows();
+      taken_.assign(static_cast<size_t>(rows_->rows()), false);
     } catch (const DataError& error) {
       result.fault = error.what();
     } catch (const NetworkError& error) {
@@ -88,6 +90,7 @@ class EmbeddingChecker {
     if (!result_.fault.empty()) return false;
     EmbeddingRow row;
     if (!find(sample, row)) return false;
+    ++result_.found;
     ++shapes_[row.rows->row_shape()];
     if (row.rows->is_zero(row.row)) {
       ++result_.zero;
@@ -105,6 +108,14 @@ class EmbeddingChecker {
     return true;
   }
 
+  /// After the last sample: what the rows say about the way they were counted.
+  void finish() {
+    if (!source_.folder || !rows_) return;
+    for (int64_t row = 0; row < rows_->rows(); ++row) {
+      if (!taken_[static_cast<size_t>(row)] && !rows_->is_zero(row)) ++result_.idle;
+    }
+  }
+
  private:
   bool find(const GroupedSample& sample, EmbeddingRow& row) {
     std::string reason;
@@ -112,6 +123,12 @@ class EmbeddingChecker {
       const auto index = row_of_key(sample.key, index_width_);
       if (index && *index < rows_->rows()) {
         row = {rows_, *index};
+        const auto taken = taken_.begin() + *index;
+        if (*taken) {
+          ++result_.shared;
+          example(check_, fmt::format("{}: row {} is another sample's, too", sample.key, *index));
+        }
+        *taken = true;
         return true;
       }
       reason = index
@@ -143,7 +160,20 @@ class EmbeddingChecker {
   EmbeddingCheck& result_;
   ShapeCounts& shapes_;
   std::shared_ptr<const EmbeddingRows> rows_;
+  std::vector<bool> taken_;  // rows of samples
 };
+
+/// True for a key of digits that begins with the number of another shard.
+bool is_foreign(const std::string& key, int64_t shard, int64_t index_width) {
+  const size_t slash = key.rfind('/');
+  const std::string base = slash == std::string::npos ? key : key.substr(slash + 1);
+  const size_t width = static_cast<size_t>(index_width);
+  if (shard < 0 || base.size() <= width || base.size() > width + 18 ||
+      base.find_first_not_of("0123456789") != std::string::npos) {
+    return false;
+  }
+  return std::stoll(base.substr(0, base.size() - width)) != shard;
+}
 
 /// @return true if the sample has a picture that can be decoded
 bool check_picture(const GroupedSample& sample, ShardCheck& check) {
@@ -174,6 +204,8 @@ Findings check_shard(const std::string& url,
   check.url = public_url(url);
   EmbeddingChecker images(image, index_width, check, check.image, findings.image_shapes);
   EmbeddingChecker texts(text, index_width, check, check.text, findings.text_shapes);
+  const bool embeddings_by_row = image.folder || text.folder;
+  const int64_t shard = shard_number(url);
   try {
     const auto reader = open_shard(url, [&](const std::string& warning) {
       ++check.repeated_members;
@@ -182,12 +214,18 @@ Findings check_shard(const std::string& url,
     while (const auto sample = reader->next()) {
       ++check.samples;
       findings.keys.push_back(sample->key);
+      if (embeddings_by_row && is_foreign(sample->key, shard, index_width)) {
+        ++check.foreign_keys;
+        example(check, fmt::format("{}: the key has another shard's number", sample->key));
+      }
       if (!sample->fields.contains("txt")) ++check.no_caption;
       const bool picture = check_picture(*sample, check);
       const bool image_embedding = images.check(*sample);
       const bool text_embedding = texts.check(*sample);
       if (picture && image_embedding && text_embedding) ++check.usable;
     }
+    images.finish();
+    texts.finish();
   } catch (const DataError& error) {
     check.fault = error.what();
   } catch (const NetworkError& error) {
@@ -281,6 +319,14 @@ int64_t CheckReport::samples() const {
 int64_t CheckReport::usable() const {
   int64_t sum = 0;
   for (const ShardCheck& shard : shards) sum += shard.usable;
+  return sum;
+}
+
+int64_t CheckReport::misaligned() const {
+  int64_t sum = 0;
+  for (const ShardCheck& shard : shards) {
+    sum += std::max({shard.foreign_keys, shard.image.shared, shard.text.shared});
+  }
   return sum;
 }
 

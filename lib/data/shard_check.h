@@ -29,6 +29,11 @@ struct EmbeddingCheck {
   int64_t zero = 0;         ///< rows that mark an absent embedding
   int64_t not_finite = 0;   ///< rows with NaN or infinity
   int64_t wrong_shape = 0;  ///< inside the shard: not the shape of most
+  int64_t found = 0;        ///< samples with an embedding, whatever is in it
+  int64_t rows = 0;         ///< of the shard's file
+  // What tells that rows and keys were counted in different ways:
+  int64_t shared = 0;  ///< samples whose row another sample of the shard has, too
+  int64_t idle = 0;    ///< rows of the file that are not zero and of no sample
   std::vector<int64_t> row_shape;
 
   int64_t faulty() const { return missing + zero + not_finite + wrong_shape; }
@@ -40,7 +45,8 @@ struct ShardCheck {
   int64_t samples = 0, usable = 0;
   int64_t no_picture = 0, broken_pictures = 0, no_caption = 0, repeated_keys = 0,
           repeated_members = 0;
-  int64_t narrowest = 0;  ///< the shortest side of a picture, pixels
+  int64_t foreign_keys = 0;  ///< keys that begin with the number of another shard
+  int64_t narrowest = 0;     ///< the shortest side of a picture, pixels
   EmbeddingCheck image, text;
   std::vector<std::string> examples;  ///< the first few faults, with their keys
 };
@@ -53,6 +59,8 @@ struct CheckReport {
 
   int64_t samples() const;
   int64_t usable() const;  ///< what a loader with these embeddings would yield
+  /// Samples whose key says that their embeddings may be another picture's.
+  int64_t misaligned() const;
 };
 
 /// The .tar files of a folder, sorted. @throws DataError if there are none
@@ -64,7 +72,7 @@ std::vector<std::string> shards_in_folder(const std::string& folder);
 CheckReport check_shards(const CheckOptions& options,
                          const std::function<void(int64_t done, int64_t total)>& progress = {});
 
-/// The report as lines: one a shard that has a fault, with examples, then the sums.
+/// The report as lines: one a shard, with examples of its faults, then the sums.
 std::vector<std::string> describe_check(const CheckReport& report);
 
 }  // namespace dalle2

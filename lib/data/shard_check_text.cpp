@@ -2,6 +2,7 @@
 // The findings of `shards check` in words.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -19,12 +20,25 @@ void append_count(std::string& text, int64_t count, const std::string& what) {
   text += with_commas(count) + " " + what;
 }
 
+void append_text(std::string& text, const std::string& more) {
+  if (more.empty()) return;
+  if (!text.empty()) text += ", ";
+  text += more;
+}
+
+/// "1 row", "2 rows".
+std::string counted(int64_t count, const std::string& one, const std::string& many) {
+  return with_commas(count) + " " + (count == 1 ? one : many);
+}
+
 std::string faults_of(const EmbeddingCheck& check, const std::string& kind) {
   std::string text = check.fault;
   append_count(text, check.missing, "without " + kind + " embedding");
   append_count(text, check.zero, "zero " + kind + " embeddings");
   append_count(text, check.not_finite, kind + " embeddings not finite");
   append_count(text, check.wrong_shape, kind + " embeddings of another shape");
+  append_count(text, check.shared, "share a row of " + kind + " embeddings");
+  append_count(text, check.idle, kind + " embeddings of no sample");
   return text;
 }
 
@@ -35,53 +49,117 @@ std::string faults_of(const ShardCheck& shard) {
   append_count(text, shard.no_caption, "without caption");
   append_count(text, shard.repeated_keys, "repeated keys");
   append_count(text, shard.repeated_members, "repeated members");
-  for (const std::string& more : {faults_of(shard.image, "image"), faults_of(shard.text, "text")}) {
-    if (more.empty()) continue;
-    if (!text.empty()) text += ", ";
-    text += more;
-  }
+  append_count(text, shard.foreign_keys, "keys with another shard's number");
+  append_text(text, faults_of(shard.image, "image"));
+  append_text(text, faults_of(shard.text, "text"));
   return text;
+}
+
+void add(EmbeddingCheck& sum, const EmbeddingCheck& check) {
+  sum.missing += check.missing;
+  sum.zero += check.zero;
+  sum.not_finite += check.not_finite;
+  sum.wrong_shape += check.wrong_shape;
+  sum.found += check.found;
+  sum.rows += check.rows;
+  sum.shared += check.shared;
+  sum.idle += check.idle;
+}
+
+/// All shards as one, without the faults that are of a whole shard.
+ShardCheck sum_of(const std::vector<ShardCheck>& shards) {
+  ShardCheck sum;
+  for (const ShardCheck& shard : shards) {
+    sum.samples += shard.samples;
+    sum.usable += shard.usable;
+    sum.no_picture += shard.no_picture;
+    sum.broken_pictures += shard.broken_pictures;
+    sum.no_caption += shard.no_caption;
+    sum.repeated_keys += shard.repeated_keys;
+    sum.repeated_members += shard.repeated_members;
+    sum.foreign_keys += shard.foreign_keys;
+    if (shard.narrowest > 0) {
+      sum.narrowest =
+          sum.narrowest == 0 ? shard.narrowest : std::min(sum.narrowest, shard.narrowest);
+    }
+    add(sum.image, shard.image);
+    add(sum.text, shard.text);
+  }
+  return sum;
+}
+
+std::string describe_shard(const ShardCheck& shard, const std::string& faults) {
+  return fmt::format("{}: {}, {} usable{}",
+                     shard.url,
+                     counted(shard.samples, "sample", "samples"),
+                     shard.usable == shard.samples ? "all" : with_commas(shard.usable),
+                     faults.empty() ? "" : ": " + faults);
+}
+
+/// "image embeddings: shape [512], 3,664 rows in files, for 3,664 samples".
+void describe_embeddings(const std::string& kind,
+                         const EmbeddingCheck& sum,
+                         const std::vector<int64_t>& shape,
+                         std::vector<std::string>& lines) {
+  if (shape.empty()) return;
+  const std::string rows =
+      sum.rows > 0 ? counted(sum.rows, "row", "rows") + " in files, " : std::string();
+  lines.push_back(fmt::format("{} embeddings of shape {}: {}{} have one",
+                              kind,
+                              shape_text(shape),
+                              rows,
+                              counted(sum.found, "sample", "samples")));
+}
+
+/// What to do about rows and keys that do not fit.
+void describe_alignment(const ShardCheck& sum, std::vector<std::string>& lines) {
+  const int64_t odd =
+      sum.foreign_keys + sum.image.shared + sum.text.shared + sum.image.idle + sum.text.idle;
+  if (odd == 0) return;
+  lines.push_back("rows and keys do not fit everywhere:");
+  lines.push_back(
+      "    a sample's row is the number in the last digits of its key (--index-width), its file "
+      "the "
+      "one with the shard's number;");
+  lines.push_back(
+      "    embeddings made from other shards, or in another order, belong to other pictures");
 }
 
 }  // namespace
 
 std::vector<std::string> describe_check(const CheckReport& report) {
   std::vector<std::string> lines;
-  int64_t faultless = 0, narrowest = 0;
+  int64_t faultless = 0, unreadable = 0, without_image_file = 0, without_text_file = 0;
   for (const ShardCheck& shard : report.shards) {
-    if (shard.narrowest > 0) {
-      narrowest = narrowest == 0 ? shard.narrowest : std::min(narrowest, shard.narrowest);
-    }
     const std::string faults = faults_of(shard);
-    if (faults.empty()) {
-      ++faultless;
-      continue;
-    }
-    lines.push_back(fmt::format("{}: {} samples, {} usable: {}",
-                                shard.url,
-                                with_commas(shard.samples),
-                                with_commas(shard.usable),
-                                faults));
+    faultless += faults.empty() ? 1 : 0;
+    unreadable += shard.fault.empty() ? 0 : 1;
+    without_image_file += shard.image.fault.empty() ? 0 : 1;
+    without_text_file += shard.text.fault.empty() ? 0 : 1;
+    lines.push_back(describe_shard(shard, faults));
     for (const std::string& example : shard.examples) lines.push_back("    " + example);
   }
-  lines.push_back(fmt::format("{} shards, {} of them without fault",
-                              with_commas(static_cast<int64_t>(report.shards.size())),
-                              with_commas(faultless)));
-  lines.push_back(fmt::format("{} samples, {} usable; shortest side of a picture {} pixels",
-                              with_commas(report.samples()),
-                              with_commas(report.usable()),
-                              narrowest));
-  if (!report.image_row_shape.empty()) {
-    lines.push_back("image embeddings of shape " + shape_text(report.image_row_shape));
-  }
-  if (!report.text_row_shape.empty()) {
-    lines.push_back("text embeddings of shape " + shape_text(report.text_row_shape));
-  }
+  const ShardCheck sum = sum_of(report.shards);
+  std::string shards = counted(static_cast<int64_t>(report.shards.size()), "shard", "shards");
+  append_count(shards, faultless, "of them without fault");
+  append_count(shards, unreadable, "absent or damaged");
+  append_count(shards, without_image_file, "without a readable file of image embeddings");
+  append_count(shards, without_text_file, "without a readable file of text embeddings");
+  lines.push_back("in all: " + shards);
+  lines.push_back(fmt::format("{}, {} usable; shortest side of a picture {} pixels",
+                              counted(sum.samples, "sample", "samples"),
+                              with_commas(sum.usable),
+                              sum.narrowest));
+  const std::string faults = faults_of(sum);
+  if (!faults.empty()) lines.push_back("faults: " + faults);
+  describe_embeddings("image", sum.image, report.image_row_shape, lines);
+  describe_embeddings("text", sum.text, report.text_row_shape, lines);
   if (report.unused_files > 0) {
     lines.push_back(fmt::format("{} of {} embedding files are for none of these shards",
                                 with_commas(report.unused_files),
                                 with_commas(report.embedding_files)));
   }
+  describe_alignment(sum, lines);
   return lines;
 }
 

@@ -22,7 +22,10 @@ std::vector<ListedFile> list_local(const std::string& folder) {
   if (error) throw DataError("the folder \"{}\" cannot be read: {}", folder, error.message());
   std::vector<ListedFile> files;
   for (const std::filesystem::directory_iterator end; entry != end; entry.increment(error)) {
-    files.push_back({entry->path().filename().string(), entry->path().string()});
+    std::error_code ignored;
+    if (!entry->is_directory(ignored)) {
+      files.push_back({entry->path().filename().string(), entry->path().string()});
+    }
     if (error) break;
   }
   return files;

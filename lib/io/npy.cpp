@@ -167,7 +167,7 @@ NpyType type_from_descr(const std::string& descr, const std::string& origin) {
   }
   throw DataError(
       "{}: NumPy type '{}'; expected float16, float32, float64, int64, uint8 or bool "
-      "(<f2 <f4 <f8 <i8 |u1 |b1)",
+      "(<f2 <f4 <f8 <i8 |u1 |b1).\n  Convert with array.astype('<f4') and save again.",
       origin,
       descr);
 }
@@ -196,8 +196,8 @@ Preamble read_preamble(std::string_view content, const std::string& origin) {
     throw DataError("{}: truncated NumPy file ({} bytes)", origin, content.size());
   }
   const int version = static_cast<unsigned char>(content[6]);
-  if (version != 1 && version != 2) {
-    throw DataError("{}: NumPy format version {}; expected 1 or 2", origin, version);
+  if (version < 1 || version > 3) {
+    throw DataError("{}: NumPy format version {}; expected 1, 2 or 3", origin, version);
   }
   const size_t length_bytes = version == 1 ? 2 : 4;
   if (content.size() < 8 + length_bytes) {
@@ -225,6 +225,13 @@ T load(const char* bytes) {
   return value;
 }
 
+template <class T>
+void convert_each(const char* bytes, std::vector<float>& values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(load<T>(bytes + sizeof(T) * i));
+  }
+}
+
 std::vector<float> convert(NpyType type, const char* bytes, size_t count) {
   std::vector<float> values(count);
   switch (type) {
@@ -239,19 +246,13 @@ std::vector<float> convert(NpyType type, const char* bytes, size_t count) {
       }
       break;
     case NpyType::kFloat64:
-      for (size_t i = 0; i < count; ++i) {
-        values[i] = static_cast<float>(load<double>(bytes + 8 * i));
-      }
+      convert_each<double>(bytes, values);
       break;
     case NpyType::kInt64:
-      for (size_t i = 0; i < count; ++i) {
-        values[i] = static_cast<float>(load<int64_t>(bytes + 8 * i));
-      }
+      convert_each<int64_t>(bytes, values);
       break;
     case NpyType::kUint8:
-      for (size_t i = 0; i < count; ++i) {
-        values[i] = static_cast<float>(load<uint8_t>(bytes + i));
-      }
+      convert_each<uint8_t>(bytes, values);
       break;
     case NpyType::kBool:
       for (size_t i = 0; i < count; ++i) {
@@ -312,6 +313,32 @@ std::vector<float> NpyArray::row_float32(int64_t row) const {
       type, bytes.data() + static_cast<size_t>(row) * values * npy_item_size(type), values);
 }
 
+namespace {
+
+/// Fortran order counts up the first axis first, C order the last one.
+std::string in_c_order(const std::string& fortran, const std::vector<int64_t>& shape, size_t item) {
+  std::string c_order;
+  c_order.reserve(fortran.size());
+  std::vector<size_t> strides(shape.size(), item);
+  for (size_t axis = 1; axis < shape.size(); ++axis) {
+    strides[axis] = strides[axis - 1] * static_cast<size_t>(shape[axis - 1]);
+  }
+  std::vector<int64_t> index(shape.size(), 0);
+  size_t from = 0;
+  while (c_order.size() < fortran.size()) {
+    c_order.append(fortran, from, item);
+    for (size_t axis = shape.size(); axis-- > 0;) {
+      from += strides[axis];
+      if (++index[axis] < shape[axis]) break;
+      from -= strides[axis] * static_cast<size_t>(shape[axis]);
+      index[axis] = 0;
+    }
+  }
+  return c_order;
+}
+
+}  // namespace
+
 NpyArray parse_npy(const std::string& content, const std::string& origin) {
   const Preamble preamble = read_preamble(content, origin);
   Header header = HeaderParser(preamble.header, origin).parse();
@@ -325,11 +352,6 @@ NpyArray parse_npy(const std::string& content, const std::string& origin) {
   NpyArray array;
   array.type = type_from_descr(*header.descr, origin);
   array.shape = std::move(*header.shape);
-  if (*header.fortran_order && array.shape.size() > 1) {
-    throw DataError(
-        "{}: NumPy array in Fortran order; expected C order.\n  Save np.ascontiguousarray(array).",
-        origin);
-  }
   uint64_t expected = npy_item_size(array.type);
   bool too_large = false;
   for (const int64_t size : array.shape) {
@@ -348,6 +370,9 @@ NpyArray parse_npy(const std::string& content, const std::string& origin) {
                     found);
   }
   array.bytes = content.substr(preamble.data_begin);
+  if (*header.fortran_order && array.shape.size() > 1) {
+    array.bytes = in_c_order(array.bytes, array.shape, npy_item_size(array.type));
+  }
   return array;
 }
 

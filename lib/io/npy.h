@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// NumPy .npy files (format versions 1 and 2).
+// NumPy .npy files (format versions 1, 2 and 3).
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,9 @@ struct NpyArray {
   std::vector<float> row_float32(int64_t row) const;
 };
 
+/// Arrays in Fortran order are turned into C order.
 /// @param origin names the file in errors.
-/// @throws DataError (magic, version, header, dtype, Fortran order, size)
+/// @throws DataError (magic, version, header, dtype, size)
 NpyArray parse_npy(const std::string& content, const std::string& origin);
 NpyArray read_npy(const std::string& path);
 /// A float32 array as a version 1 file, and that on disk, whole or not at all.

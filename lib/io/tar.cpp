@@ -3,10 +3,10 @@
 
 #include "base/error.h"
 #include "io/atomic_file.h"
+#include "io/locale_scope.h"
 
 #include <archive.h>
 #include <archive_entry.h>
-#include <locale.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,29 +18,15 @@ namespace {
 
 constexpr size_t kBlockBytes = size_t{1} << 18;
 
-/// libarchive converts names through the thread's locale; in "C" every non-ASCII name would be
-/// lost.
-class Utf8Scope {
- public:
-  Utf8Scope() : previous_(uselocale(utf8())) {}
-  ~Utf8Scope() { uselocale(previous_); }
-  Utf8Scope(const Utf8Scope&) = delete;
-  Utf8Scope& operator=(const Utf8Scope&) = delete;
-
- private:
-  static locale_t utf8() {
-    static const locale_t locale = newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
-    return locale;  // null (no such locale) leaves the thread's own in place
-  }
-  locale_t previous_;
-};
-
 std::string last_error(archive* handle) {
   const char* text = archive_error_string(handle);
   return text != nullptr ? text : "unknown error";
 }
 
 }  // namespace
+
+// libarchive takes names through the thread's locale. Under UTF-8 it composes accents, as no other
+// reader does; what ASCII does not have it leaves as it is, with a warning.
 
 struct TarReader::State {
   archive* handle = nullptr;
@@ -98,7 +84,7 @@ struct TarReader::State {
   }
 
   void open_stream() {
-    const Utf8Scope locale;
+    const LocaleScope names_as_they_are(ascii_locale());
     handle = archive_read_new();
     if (handle == nullptr) {
       throw ResourceError("{}: out of memory", origin);
@@ -193,7 +179,7 @@ TarReader::~TarReader() = default;
 
 bool TarReader::next(TarMember& member) {
   State& state = *state_;
-  const Utf8Scope locale;
+  const LocaleScope names_as_they_are(ascii_locale());
   while (!state.done) {
     archive_entry* entry = nullptr;
     const int result = archive_read_next_header(state.handle, &entry);
@@ -260,7 +246,7 @@ struct TarWriter::State {
 };
 
 TarWriter::TarWriter(const std::string& path, bool gzip) : state_(std::make_unique<State>(path)) {
-  const Utf8Scope locale;
+  const LocaleScope utf8(utf8_locale());
   state_->handle = archive_write_new();
   if (state_->handle == nullptr) {
     throw ResourceError("{}: out of memory", path);
@@ -280,7 +266,7 @@ TarWriter::~TarWriter() = default;
 
 void TarWriter::add(const std::string& name, const std::string& content) {
   D2_CHECK(state_->handle != nullptr, "add to a committed tar");
-  const Utf8Scope locale;
+  const LocaleScope utf8(utf8_locale());
   const std::unique_ptr<archive_entry, void (*)(archive_entry*)> entry(archive_entry_new(),
                                                                        &archive_entry_free);
   archive_entry_set_pathname(entry.get(), name.c_str());
@@ -300,7 +286,7 @@ void TarWriter::add(const std::string& name, const std::string& content) {
 
 void TarWriter::commit() {
   D2_CHECK(state_->handle != nullptr, "a tar is committed once");
-  const Utf8Scope locale;
+  const LocaleScope utf8(utf8_locale());
   state_->check(archive_write_close(state_->handle), "the end of the tar");
   archive_write_free(std::exchange(state_->handle, nullptr));
   state_->file.commit();

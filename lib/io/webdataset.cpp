@@ -1,20 +1,42 @@
 // SPDX-License-Identifier: MIT
 #include "io/webdataset.h"
 
+#include "io/locale_scope.h"
+
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <climits>
+#include <cwchar>
+#include <cwctype>
 #include <string_view>
 
 namespace dalle2 {
 namespace {
 
-/// ASCII only, as every field name in use is; Python would lower other alphabets too.
-std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  });
-  return text;
+/// Python's str.lower(), but for a capital sigma at the end of a word. Bytes that are no UTF-8
+/// stay.
+std::string lower_case(const std::string& text) {
+  const LocaleScope utf8(utf8_locale());
+  std::string lower;
+  std::mbstate_t state{};
+  for (size_t at = 0; at < text.size();) {
+    wchar_t letter = 0;
+    const size_t length = std::mbrtowc(&letter, text.data() + at, text.size() - at, &state);
+    if (length == 0 || length > MB_LEN_MAX) {  // a NUL, or no character
+      lower += text[at++];
+      state = {};
+      continue;
+    }
+    at += length;
+    char bytes[MB_LEN_MAX];
+    constexpr wchar_t kCapitalIWithDot = 0x130;  // the one letter that becomes two
+    const bool two = letter == kCapitalIWithDot;
+    const wint_t folded = two ? L'i' : std::towlower(static_cast<wint_t>(letter));
+    const size_t size = std::wcrtomb(bytes, static_cast<wchar_t>(folded), &state);
+    lower.append(bytes, size <= MB_LEN_MAX ? size : 0);
+    if (two) lower += "\u0307";
+  }
+  return lower;
 }
 
 }  // namespace
@@ -81,7 +103,7 @@ std::optional<GroupedSample> SampleGrouper::add(TarMember member) {
     return std::nullopt;
   }
   std::string& key = split->first;
-  const std::string field = lower_case(std::move(split->second));
+  const std::string field = lower_case(split->second);
   std::optional<GroupedSample> closed;
   if (!current_ || current_->key != key) {
     closed = close();

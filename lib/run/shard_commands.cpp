@@ -92,6 +92,11 @@ void run_shards_check(const ShardsCheckCommand& command) {
         unreadable,
         report.shards.size());
   }
+  if (report.misaligned() > 0) {
+    throw DataError("{}: {} samples may have the embeddings of other pictures (listed above)",
+                    command.url,
+                    with_commas(report.misaligned()));
+  }
 }
 
 }  // namespace dalle2

@@ -72,8 +72,40 @@ TEST_CASE("the check names what is wrong with each shard") {
              Contains("00001.tar: 5 samples, 3 usable: 1 without picture, 1 broken pictures, "
                       "2 without caption, 1 repeated keys, 1 repeated members"));
   CHECK_THAT(text, Contains("000040001: its image embedding is all zero"));
-  CHECK_THAT(text, Contains("6 shards, 1 of them without fault"));
+  CHECK_THAT(text, Contains("00000.tar: 4 samples, all usable\n"));
+  CHECK_THAT(text,
+             Contains("in all: 6 shards, 1 of them without fault, 1 absent or damaged, 1 without a "
+                      "readable file of image embeddings\n"));
+  CHECK_THAT(text, Contains("\nfaults: 1 without picture, 1 broken pictures, "));
+  CHECK_THAT(text, Contains("image embeddings of shape [3]: 19 rows in files, "));
   CHECK_THAT(text, Contains("1 of 6 embedding files are for none of these shards"));
+}
+
+TEST_CASE("rows that were counted in another way than the keys are told") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 3, 4);
+  // Shard 1 was packed anew: two samples are gone, and two have the keys of shard 0.
+  Members members = tiny_members(1, 2);
+  for (const auto& member : tiny_members(0, 2)) members.push_back(member);
+  write_tar(folder / "shards/00001.tar", members);
+  std::filesystem::remove(folder / "shards/00000.tar");
+  CheckOptions options;
+  options.urls = shards_in_folder(folder / "shards");
+  options.img_embeddings_url = folder / "img_emb";
+  const CheckReport report = check_shards(options);
+  CHECK(report.shards[0].foreign_keys == 2);
+  CHECK(report.shards[0].image.shared == 2);
+  CHECK(report.shards[0].image.idle == 2);
+  CHECK(report.shards[1].image.idle == 0);
+  CHECK(report.misaligned() == 2);
+  std::string text;
+  for (const std::string& line : describe_check(report)) text += line + "\n";
+  CHECK_THAT(
+      text,
+      Contains("00001.tar: 4 samples, all usable: 2 keys with another shard's number, 2 share "
+               "a row of image embeddings, 2 image embeddings of no sample"));
+  CHECK_THAT(text, Contains("000000001: row 1 is another sample's, too"));
+  CHECK_THAT(text, Contains("rows and keys do not fit everywhere") && Contains("--index-width"));
 }
 
 TEST_CASE("embeddings inside the shards are checked, too") {

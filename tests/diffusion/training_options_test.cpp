@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The options of `train` that change a decoder's loss, from the JSON to the gradients.
+#include <ATen/autocast_mode.h>
 #include <ATen/record_function.h>
 #include <torch/torch.h>
 
@@ -124,7 +125,7 @@ TEST_CASE("One gamma for each unet weighs each by its own, null not at all") {
   const json train = {{"min_snr_gamma", {nullptr, 1.0}}};
   const DecoderInputs batch{wave({1, 3, 16, 16}, 0.05, 0, 0.5, 0.5), {}, {}};
   for (const int64_t unet : {1, 2}) {
-    const Decoder before = decoder_of(decoder), after = decoder_of(decoder, train);
+    Decoder before = decoder_of(decoder), after = decoder_of(decoder, train);
     DecoderStepNoise draws =
         before->draw(1, unet, at::make_generator<at::CPUGeneratorImpl>(uint64_t{3}));
     draws.times = at::tensor({3}, at::kLong);

@@ -25,12 +25,13 @@ def accepted(rng):
     yield "scalar", np.float32(rng.standard_normal())
     yield "no_rows", np.zeros((0, 8), "<f4")
     yield "vector_fortran", np.asfortranarray(rng.standard_normal(6).astype("<f4"))
+    yield "fortran", np.asfortranarray(rng.standard_normal((3, 2)).astype("<f4"))
+    yield "fortran_half", np.asfortranarray(rng.standard_normal((2, 3, 4)).astype("<f2"))
     yield "text_encodings", rng.standard_normal((2, 5, 3)).astype("<f2")
 
 
 def refused(rng):
     yield "big_endian", "big-endian", rng.standard_normal((2, 2)).astype(">f4")
-    yield "fortran", "Fortran", np.asfortranarray(rng.standard_normal((3, 2)).astype("<f4"))
     yield "int32", "<i4", np.arange(4, dtype="<i4")
     yield "complex", "<c8", np.zeros(3, "<c8")
     yield "records", "structured", np.zeros(2, [("a", "<f4"), ("b", "<i8")])
@@ -51,7 +52,7 @@ def main():
     os.makedirs(folder, exist_ok=True)
     cases = []
     for name, array in accepted(rng):
-        for version in ((1, 0), (2, 0)):
+        for version in ((1, 0), (2, 0), (3, 0)):
             file_name = f"{name}_v{version[0]}.npy"
             with open(os.path.join(folder, file_name), "wb") as file:
                 np.lib.format.write_array(file, np.asanyarray(array), version=version)
