@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "data/lane_loader.h"
+#include "data/sample_trace.h"
 
 namespace dalle2 {
 
@@ -49,6 +50,7 @@ void DecoderLoader::start_epoch(int64_t epoch, const LoaderPosition& position) {
   position_ = position;
   position_.lanes.resize(count);
   over_.assign(count, false);
+  epoch_ = epoch;
   empty_steps_ = 0;
   for (size_t lane = 0; lane < count; ++lane) {
     if (lanes_[lane]) lanes_[lane]->start_epoch(epoch, position_.lanes[lane]);
@@ -87,6 +89,8 @@ std::optional<Batch> DecoderLoader::next() {
     if (!batch) {
       batch.emplace();
       ++empty_steps_;
+      trace_samples(
+          options_.rank.rank, options_.split, epoch_, *batch);  // so that steps can be told
     }
     batch->position = position_;
     return batch;

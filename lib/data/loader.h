@@ -63,6 +63,7 @@ class DecoderLoader {
   LoaderPosition position_;
   std::vector<bool> over_;  // lanes of this rank that are out
   bool started_ = false, from_beginning_ = true;
+  int64_t epoch_ = 0;
   int64_t empty_steps_ = 0;
 };
 

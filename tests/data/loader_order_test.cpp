@@ -8,9 +8,11 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 
@@ -78,9 +80,7 @@ class Ranks {
     for (int rank = 0; rank < world; ++rank) {
       LoaderOptions own = options;
       own.rank = {rank, world};
-      // Every rank is asked before one goes on, as a collective would do; here they are asked one
-      // after the other, so what they all say together is found out by asking again.
-      own.any_rank = [this, rank](bool has) { return answer(rank, has); };
+      own.any_rank = [this](bool has) { return answer(has); };
       loaders_.push_back(std::make_unique<DecoderLoader>(config_with(rank % 3), own));
     }
   }
@@ -88,7 +88,6 @@ class Ranks {
   void start(int64_t epoch, const LoaderPosition& position) {
     for (auto& loader : loaders_) loader->start_epoch(epoch, position);
     position_ = position;
-    ended_ = false;
   }
 
   /// One step of all ranks. @return false at the end of the epoch
@@ -117,7 +116,7 @@ class Ranks {
 
  private:
   /// A barrier at which all say whether they have a batch.
-  bool answer(int, bool has) {
+  bool answer(bool has) {
     std::unique_lock lock(mutex_);
     any_ = any_ || has;
     const int64_t round = round_;
@@ -145,7 +144,7 @@ class Ranks {
   std::mutex mutex_;
   std::condition_variable changed_;
   int64_t waiting_ = 0, round_ = 0;
-  bool any_ = false, told_ = false, ended_ = false;
+  bool any_ = false, told_ = false;
   LoaderPosition position_;
   int64_t steps_ = 0, empty_ = 0;
 };
@@ -293,6 +292,66 @@ TEST_CASE("ranks take equal numbers of steps, and each sample comes once over al
     CHECK(std::set<std::string>(order.begin(), order.end()).size() == usable);
     if (world == 1) CHECK(ranks.empty() == 0);
   }
+}
+
+namespace {
+
+/// What the traces of `world` ranks tell of the steps after the lines already read, in the order
+/// (step, rank).
+Keys traced(const std::string& path, int world, std::vector<size_t>& lines_read) {
+  std::vector<std::vector<Keys>> ranks;
+  lines_read.resize(std::max(lines_read.size(), static_cast<size_t>(world)), 0);
+  for (int rank = 0; rank < world; ++rank) {
+    std::istringstream lines(read_file(fmt::format("{}.rank{}", path, rank)));
+    std::vector<Keys>& batches = ranks.emplace_back();
+    size_t number = 0;
+    for (std::string line; std::getline(lines, line);) {
+      if (number++ < lines_read[static_cast<size_t>(rank)]) continue;
+      batches.push_back(nlohmann::json::parse(line).at("keys").get<Keys>());
+    }
+    lines_read[static_cast<size_t>(rank)] = number;
+  }
+  Keys order;
+  for (size_t step = 0; step < ranks[0].size(); ++step) {
+    for (const std::vector<Keys>& batches : ranks) {
+      REQUIRE(batches.size() == ranks[0].size());
+      order.insert(order.end(), batches[step].begin(), batches[step].end());
+    }
+  }
+  return order;
+}
+
+}  // namespace
+
+TEST_CASE("the traces of four, two and one rank tell the order of an epoch that four began") {
+  const TempDir folder;
+  write_random_shards(folder, 11, 9, 8);
+  const CapturedLog log;
+  LoaderOptions options = options_over(folder.path(), 11, 2);
+  options.shuffle = true;
+  options.shuffle_buffer = 6;
+  Ranks four(options, 4);
+  four.start(0, {});
+  Keys order;
+  while (four.step(order)) {
+  }
+
+  const std::string path = folder / "trace";
+  setenv("DALLE2_TRACE_SAMPLES", path.c_str(), 1);
+  Keys ignored, told;
+  std::vector<size_t> lines_read;
+  LoaderPosition position;
+  for (const auto& [world, steps] : {std::pair{4, 2}, {2, 3}, {1, 1000}}) {
+    Ranks ranks(options, world);
+    ranks.start(0, position);
+    while (ranks.steps() < steps && ranks.step(ignored)) {
+    }
+    position = ranks.position();
+    const Keys part = traced(path, world, lines_read);
+    told.insert(told.end(), part.begin(), part.end());
+  }
+  unsetenv("DALLE2_TRACE_SAMPLES");
+  CHECK(told == order);
 }
 
 TEST_CASE("the order over all ranks stays when the number of ranks changes within the epoch") {
