@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// SHA-256 (FIPS 180-4) and HMAC (RFC 2104) of short texts.
+// SHA-256 (FIPS 180-4) and HMAC (RFC 2104) of short texts, by OpenSSL.
 #pragma once
 
 #include <string>

@@ -60,6 +60,23 @@ uint64_t estimate_peak_memory(Decoder decoder,
   return before + static_cast<uint64_t>(parameters * kBytesPerValue * copies) + activations;
 }
 
+void print_steps(const TrainDecoderConfig& config, int64_t train_samples) {
+  const bool draws_without_end = config.data.resample_train && train_samples > 0;
+  if (draws_without_end && !config.train.epoch_samples) {
+    std::printf("samples per epoch: without end (resample_train without /train/epoch_samples)\n");
+    return;
+  }
+  const int64_t asked = config.train.epoch_samples.value_or(train_samples);
+  const int64_t epoch_samples = draws_without_end ? asked : std::min(train_samples, asked);
+  const int64_t per_step = config.data.batch_size * config.train.grad_accum_every;
+  const int64_t steps = (epoch_samples + per_step - 1) / per_step;
+  std::printf("samples per epoch: %s\nsteps: %s per epoch, %s in %s epochs\n",
+              with_commas(epoch_samples).c_str(),
+              with_commas(steps).c_str(),
+              with_commas(steps * config.train.epochs).c_str(),
+              with_commas(config.train.epochs).c_str());
+}
+
 }  // namespace
 
 void dry_run(const LoadedDecoderConfig& loaded) {
@@ -85,15 +102,7 @@ void dry_run(const LoadedDecoderConfig& loaded) {
                 with_commas(samples).c_str(),
                 with_commas(data.num_shards(split)).c_str());
   }
-  const int64_t epoch_samples =
-      std::min(train_samples, config.train.epoch_samples.value_or(train_samples));
-  const int64_t per_step = config.data.batch_size * config.train.grad_accum_every;
-  const int64_t steps = (epoch_samples + per_step - 1) / per_step;
-  std::printf("samples per epoch: %s\nsteps: %s per epoch, %s in %s epochs\n",
-              with_commas(epoch_samples).c_str(),
-              with_commas(steps).c_str(),
-              with_commas(steps * config.train.epochs).c_str(),
-              with_commas(config.train.epochs).c_str());
+  print_steps(config, train_samples);
   // model, two moments, and with averages their two copies (the live one again, and the average)
   const int64_t copies = 3 + (config.train.use_ema ? 2 : 0);
   std::printf("checkpoint: about %s, model file: about %s\n",
