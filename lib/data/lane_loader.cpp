@@ -96,8 +96,9 @@ struct LaneLoader::State {
   int64_t next_number = 0;
   bool source_done = false;
 
-  std::mutex mutex;  // guards all below
-  std::condition_variable changed;
+  std::mutex mutex;                 // guards all below
+  std::condition_variable room;     // in the window, for threads
+  std::condition_variable ready;    // a batch, or the end, for the caller
   std::map<int64_t, Item> decoded;  // waiting for those before them
   int64_t next_to_assign = 0;
   int64_t in_flight = 0;   // candidates without a place yet
@@ -115,7 +116,7 @@ void LaneLoader::State::stop() {
     stopping = true;
   }
   dataset.cancel();
-  changed.notify_all();
+  room.notify_all();
   for (std::thread& thread : threads) thread.join();
   threads.clear();
 }
@@ -163,7 +164,7 @@ bool LaneLoader::State::reserve() {
   std::unique_lock lock(mutex);
   const auto over = [this] { return stopping || ended || error; };
   if (workers > 0) {
-    changed.wait(lock, [&] { return over() || in_flight + unconsumed < window; });
+    room.wait(lock, [&] { return over() || in_flight + unconsumed < window; });
   }
   if (over()) return false;
   ++in_flight;
@@ -226,8 +227,10 @@ void LaneLoader::State::give_place(Item&& item) {
       error = failure;
       batches.clear();
     }
+    // Nobody is woken for less: a batch is 64 samples, and a waking thread costs as much as one.
+    if (front_is_ready() || is_settled()) ready.notify_one();
+    if (ended || error || in_flight + unconsumed < window) room.notify_all();
   }
-  changed.notify_all();
 }
 
 /// Called in the order of the numbers, under the mutex.
@@ -278,7 +281,7 @@ std::optional<Batch> LaneLoader::State::next() {
   std::unique_lock lock(mutex);
   while (!front_is_ready() && !is_settled()) {
     if (workers > 0) {
-      changed.wait(lock);
+      ready.wait(lock);
     } else {
       lock.unlock();
       work_once();
@@ -290,7 +293,7 @@ std::optional<Batch> LaneLoader::State::next() {
   batches.pop_front();
   unconsumed -= done->added;
   lock.unlock();
-  changed.notify_all();
+  room.notify_all();
 
   done->drops.report(options.split, dropped, epoch_dropped);
   Batch batch = done->take();
