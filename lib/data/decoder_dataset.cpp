@@ -2,7 +2,6 @@
 #include "data/decoder_dataset.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -78,11 +77,15 @@ void DecoderDataset::start_epoch(int64_t epoch, LanePosition position) {
   buffer_ = static_cast<size_t>(std::max<int64_t>(
       position.shuffle_buffer > 0 ? position.shuffle_buffer : options_.shuffle_buffer, 1));
   current_ = coming_ = Window{};
-  order_.clear();
   passed_ = 0;
-  window_ = position.window - 1;
-  to_pass_ = position.passed;
-  walk_.start_epoch(epoch, position.window_start);
+  begun_.reset();
+  to_pass_ = 0;
+  if (position.window_samples > 0) {
+    begun_ = position;
+  } else {
+    to_pass_ = position.passed;
+  }
+  walk_.start_epoch(epoch, position.window_start, position.bad_shards);
 }
 
 bool DecoderDataset::take_caption(GroupedSample& sample, Candidate& candidate, DropLog& drops) {
@@ -92,17 +95,16 @@ bool DecoderDataset::take_caption(GroupedSample& sample, Candidate& candidate, D
     candidate.caption = std::move(*text);
     return true;
   }
-  const char* fault = text == nullptr ? "no field txt" : "its field txt is not UTF-8";
-  if (options_.need_captions) {
+  if (text != nullptr || options_.need_captions) {
+    const char* fault = text == nullptr ? "no field txt" : "its field txt is not UTF-8";
     drops.add(drop::kNoCaption, fmt::format("{}: {}", candidate.where(), fault));
     return false;
   }
   if (!warned_of_caption_) {
     log_warning("data",
-                "{}: {} has no caption ({}); it and others like it get an empty one",
+                "{}: {} has no caption (no field txt); it and others like it get an empty one",
                 options_.split,
-                candidate.where(),
-                fault);
+                candidate.where());
     warned_of_caption_ = true;
   }
   return true;
@@ -134,6 +136,8 @@ bool DecoderDataset::read(Candidate& candidate, DropLog& drops) {
   while (std::optional<GroupedSample> sample = walk_.next(drops)) {
     candidate = Candidate{};
     if (take(*sample, candidate, drops)) {
+      candidate.place = walk_.sample_place();
+      if (buffer_ > 1) candidate.draw = draw_of(candidate.place);
       walk_.found_usable();
       return true;
     }
@@ -141,62 +145,117 @@ bool DecoderDataset::read(Candidate& candidate, DropLog& drops) {
   return false;
 }
 
+/// 0 or more; the same for the same place of the epoch, whatever else could be read.
+int64_t DecoderDataset::draw_of(const ShardPlace& place) const {
+  SampleRandom bits(options_.seed,
+                    epoch_,
+                    options_.split,
+                    fmt::format("order of lane {}, shard {}", options_.lane.rank, place.shard),
+                    place.sample);
+  const uint64_t high = bits(), low = bits();
+  return static_cast<int64_t>((high << 32 | low) >> 1);
+}
+
+void DecoderDataset::begin_window() {
+  if (coming_.start) return;
+  coming_.start = walk_.place();
+  coming_.bad_shards = walk_.bad_shards();
+}
+
 /// One more sample of the coming window. @return false at the end of the shards
 bool DecoderDataset::read_ahead() {
-  if (!coming_.start) coming_.start = walk_.place();
+  begin_window();
   Candidate candidate;
   if (!read(candidate, coming_.drops)) return false;
   coming_.samples.push_back(std::move(candidate));
   return true;
 }
 
-/// The coming window becomes the current one, in the order drawn for it. @return false if it is
+/// The window that an earlier run began: what lies between its two places, even if some of it
+/// cannot be read any more.
+void DecoderDataset::read_begun_window(const LanePosition& begun) {
+  begin_window();
+  coming_.end = begun.window_end;
+  std::optional<Candidate> behind;
+  while (!behind && walk_.place().is_before(begun.window_end) && read_ahead()) {
+    if (coming_.samples.back().place.is_before(begun.window_end)) continue;
+    behind = std::move(coming_.samples.back());
+    coming_.samples.pop_back();
+  }
+  // What was lost then was told then.
+  if (static_cast<int64_t>(coming_.samples.size()) == begun.window_samples) {
+    coming_.drops = DropLog{};
+  }
+  current_ = std::exchange(coming_, Window{});
+  coming_.start = begun.window_end;
+  coming_.bad_shards = walk_.bad_shards();
+  if (behind) coming_.samples.push_back(*std::move(behind));
+}
+
+/// The coming window becomes the current one, in the order of its draws. @return false if it is
 /// empty: the end of the epoch
 bool DecoderDataset::turn_window() {
-  while (coming_.samples.size() < buffer_ && read_ahead()) {
+  const std::optional<LanePosition> begun = std::exchange(begun_, std::nullopt);
+  if (begun) {
+    read_begun_window(*begun);
+  } else {
+    while (coming_.samples.size() < buffer_ && read_ahead()) {
+    }
+    if (coming_.samples.empty()) return false;
+    current_ = std::exchange(coming_, Window{});
+    current_.end = walk_.place();
   }
-  if (coming_.samples.empty()) return false;
-  current_ = std::exchange(coming_, Window{});
-  ++window_;
-  order_.resize(current_.samples.size());
-  std::iota(order_.begin(), order_.end(), uint32_t{0});
-  if (buffer_ > 1) {
-    SampleRandom draws(options_.seed,
-                       epoch_,
-                       "order of samples",
-                       fmt::format("{} {}", options_.split, options_.lane.rank),
-                       window_);
-    for (size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[draws() % i]);
+  std::sort(
+      current_.samples.begin(), current_.samples.end(), [](const Candidate& a, const Candidate& b) {
+        return a.draw != b.draw ? a.draw < b.draw : a.place.is_before(b.place);
+      });
+  passed_ = 0;
+  if (begun) {
+    while (passed_ < current_.samples.size() && current_.samples[passed_].draw <= begun->last_draw)
+      ++passed_;
+  } else if (to_pass_ > 0) {
+    passed_ = std::min(static_cast<size_t>(to_pass_), current_.samples.size());
+    to_pass_ -= static_cast<int64_t>(passed_);
+    current_.drops = DropLog{};
   }
-  passed_ = std::min(static_cast<size_t>(to_pass_), order_.size());
-  to_pass_ -= static_cast<int64_t>(passed_);
-  // Told when the window was begun, by the run that this one continues.
-  if (passed_ > 0) current_.drops = DropLog{};
+  if (passed_ == current_.samples.size()) {  // nothing is left of it to tell its drops with
+    current_.drops.merge(std::move(coming_.drops));
+    coming_.drops = std::exchange(current_.drops, DropLog{});
+  }
   return true;
 }
 
 LanePosition DecoderDataset::position() const {
-  const bool within = passed_ < order_.size();
   LanePosition position;
-  position.window_start = within ? *current_.start : coming_.start ? *coming_.start : walk_.place();
-  position.window = within ? window_ : window_ + 1;
-  position.passed = within ? static_cast<int64_t>(passed_) : 0;
   position.shuffle_buffer = static_cast<int64_t>(buffer_);
   position.shards = static_cast<int64_t>(options_.urls.size());
+  if (passed_ < current_.samples.size()) {
+    position.window_start = *current_.start;
+    position.window_end = current_.end;
+    position.window_samples = static_cast<int64_t>(current_.samples.size());
+    position.passed = static_cast<int64_t>(passed_);
+    position.last_draw = current_.samples[passed_ - 1].draw;
+    position.bad_shards = current_.bad_shards;
+  } else {
+    position.window_start = coming_.start ? *coming_.start : walk_.place();
+    position.bad_shards = coming_.start ? coming_.bad_shards : walk_.bad_shards();
+  }
   return position;
 }
 
 bool DecoderDataset::next(Candidate& candidate) {
   D2_CHECK(epoch_ >= 0, "start_epoch() comes before next()");
-  while (passed_ == order_.size()) {
+  while (passed_ == current_.samples.size()) {
     if (turn_window()) continue;
     candidate = Candidate{};
     candidate.dropped_before = std::exchange(coming_.drops, DropLog{});
     candidate.behind = position();
     return false;
   }
-  candidate = std::move(current_.samples[order_[passed_]]);
-  ++passed_;
+  Candidate& next = current_.samples[passed_++];
+  const int64_t draw = next.draw;
+  candidate = std::move(next);
+  next.draw = draw;  // position() asks for it
   candidate.dropped_before = std::exchange(current_.drops, DropLog{});
   if (buffer_ > 1) read_ahead();
   candidate.behind = position();

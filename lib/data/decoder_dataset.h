@@ -24,6 +24,8 @@ struct Candidate {
   std::string key, caption;
   std::string picture;                      ///< JPEG, PNG or WebP
   EmbeddingRow image_embed, text_encoding;  ///< rows is null if not needed
+  ShardPlace place;                         ///< in the shards
+  int64_t draw = 0;                         ///< that gives it its place in its window
   DropLog dropped_before;                   ///< since the candidate before it
   LanePosition behind;                      ///< where the epoch goes on after it
 
@@ -55,13 +57,18 @@ class DecoderDataset {
  private:
   struct Window {
     std::optional<ShardPlace> start;  // none: not begun
-    std::vector<Candidate> samples;
-    DropLog drops;  // while it was read
+    ShardPlace end;
+    int64_t bad_shards = 0;          // before it
+    std::vector<Candidate> samples;  // once it is complete, in the order of their draws
+    DropLog drops;                   // while it was read
   };
 
   bool read(Candidate& candidate, DropLog& drops);
+  void begin_window();
   bool read_ahead();
+  void read_begun_window(const LanePosition& begun);
   bool turn_window();
+  int64_t draw_of(const ShardPlace& place) const;
   LanePosition position() const;
   bool take(GroupedSample& sample, Candidate& candidate, DropLog& drops);
   bool take_caption(GroupedSample& sample, Candidate& candidate, DropLog& drops);
@@ -76,10 +83,9 @@ class DecoderDataset {
   int64_t epoch_ = -1;
   size_t buffer_ = 1;  // samples of a whole window
   Window current_, coming_;
-  std::vector<uint32_t> order_;  // of the current window's samples
-  size_t passed_ = 0;            // of them
-  int64_t window_ = 0;           // number of the current one
-  int64_t to_pass_ = 0;          // of an earlier run, not passed over yet
+  size_t passed_ = 0;                  // samples of the current window
+  std::optional<LanePosition> begun_;  // the window that an earlier run began, not read yet
+  int64_t to_pass_ = 0;                // samples that an earlier run counted, not passed over yet
 };
 
 }  // namespace dalle2

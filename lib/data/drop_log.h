@@ -25,6 +25,7 @@ inline constexpr const char* kNoImageEmbedding = "no image embedding";
 inline constexpr const char* kNoTextEmbedding = "no text embedding";
 inline constexpr const char* kZeroImageEmbedding = "zero image embedding";
 inline constexpr const char* kZeroTextEmbedding = "zero text embedding";
+inline constexpr const char* kEmbeddingNotFinite = "embedding with NaN or infinity";
 inline constexpr const char* kWrongEmbeddingShape = "embedding of another shape";
 inline constexpr const char* kRepeatedMember = "repeated key or field";
 }  // namespace drop

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -74,6 +75,11 @@ bool EmbeddingRows::is_zero(int64_t row) const {
     if ((static_cast<unsigned char>(byte[i]) & mask) != 0) return false;
   }
   return true;
+}
+
+bool EmbeddingRows::is_finite(int64_t row) const {
+  const std::vector<float> values = array_.row_float32(row);
+  return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
 }
 
 void EmbeddingRows::copy_row(int64_t row, float* out) const {

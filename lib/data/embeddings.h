@@ -29,6 +29,8 @@ class EmbeddingRows {
   int64_t row_numel() const { return row_numel_; }
   /// True if every value of the row is zero, which marks a sample without an embedding.
   bool is_zero(int64_t row) const;
+  /// False if a value of the row is NaN or infinite.
+  bool is_finite(int64_t row) const;
   /// @param out room for row_numel() floats
   void copy_row(int64_t row, float* out) const;
 

@@ -13,19 +13,24 @@ struct ShardPlace {
   int64_t sample = 0;   ///< samples of the shard before it
   uint64_t offset = 0;  ///< the byte of the shard at which the next sample begins; 0: not known
   bool operator==(const ShardPlace&) const = default;
+  bool is_before(const ShardPlace& other) const {
+    return shard != other.shard ? shard < other.shard : sample < other.sample;
+  }
 };
 
-/// Where one lane stands. Samples are mixed within windows: a place of the shards, and how much of
-/// the window that begins there was handed out.
+/// Where one lane stands. Samples are mixed within windows, stretches of the shards: each has a
+/// draw, which only its place in the shards decides, and they are handed out in the order of the
+/// draws. A sample that cannot be read any more when the epoch is taken up takes no other with it.
 struct LanePosition {
   ShardPlace window_start = {};
-  int64_t window = 0;  ///< number of the window in the epoch
-  int64_t passed = 0;  ///< samples of the window, or from its start on, that were handed out
+  ShardPlace window_end = {};  ///< where the next window starts, if this one was begun
+  int64_t window_samples = 0;  ///< usable ones in it, if it was begun
+  int64_t passed = 0;          ///< of them handed out; of the epoch if window_samples is 0
+  int64_t last_draw = 0;       ///< of the last one handed out
   int64_t shuffle_buffer = 0;  ///< samples of a whole window; 0: as the config says
   int64_t shards = 0;          ///< of the lane when the position was taken; 0: any
+  int64_t bad_shards = 0;      ///< of the epoch, up to the window
   bool operator==(const LanePosition&) const = default;
-
-  bool at_beginning() const { return window == 0 && passed == 0 && window_start == ShardPlace{}; }
 };
 
 /// Where all lanes of an epoch stand. The default is its beginning.

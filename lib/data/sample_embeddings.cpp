@@ -147,6 +147,11 @@ bool SampleEmbeddings::take(GroupedSample& sample,
     drops.add(zero_, fmt::format("{}: row {} is all zero", where, row.row));
     return false;
   }
+  if (!row.rows->is_finite(row.row)) {
+    drops.add(drop::kEmbeddingNotFinite,
+              fmt::format("{}: row {} of its {} embedding", where, row.row, name_));
+    return false;
+  }
   return true;
 }
 

@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/log.h"
 #include "base/text.h"
 
 namespace dalle2 {
@@ -14,6 +15,8 @@ namespace {
 
 /// Transfers in a row that fail through all their attempts before the network counts as lost.
 constexpr int64_t kMostUnreachable = 3;
+/// Between two notes that a search for a usable sample goes on.
+constexpr double kSecondsOfSilence = 10;
 
 std::string base_name(const std::string& address) {
   if (address.starts_with("pipe:")) return address;
@@ -33,10 +36,12 @@ ShardWalk::ShardWalk(const LoaderOptions& options, double max_bad_fraction, Admi
   }
 }
 
-void ShardWalk::start_epoch(int64_t epoch, const ShardPlace& place) {
+void ShardWalk::start_epoch(int64_t epoch, const ShardPlace& place, int64_t bad_shards) {
   reader_.reset();
   first_ = place;
-  bad_shards_ = unreachable_in_a_row_ = opened_since_usable_ = samples_of_shard_ = 0;
+  bad_shards_ = bad_shards;
+  unreachable_in_a_row_ = opened_since_usable_ = samples_of_shard_ = 0;
+  since_told_.restart();
   shards_opened_ = 0;
   cancelled_ = false;
   member_warnings_ = DropLog{};
@@ -69,22 +74,23 @@ bool ShardWalk::open_next_shard(DropLog& drops) {
     // Ten times round without one sample: there is none.
     const bool hopeless = opened_since_usable_ >= 10 * shards + 10;
     if (options_.resample ? hopeless : shards_opened_ >= shards) return false;
-    const std::string url = options_.urls[draw_shard()];
+    url_ = options_.urls[draw_shard()];
     const ShardPlace place =
         shards_opened_ == first_.shard ? first_ : ShardPlace{.shard = shards_opened_};
     ++shards_opened_;
     ++opened_since_usable_;
     samples_of_shard_ = 0;
-    shard_name_ = base_name(url);
+    shard_name_ = base_name(url_);
+    tell_of_search();
     try {
-      if (!admit_(url, source_options().http, drops)) continue;
-      open(url, place);
+      if (!admit_(url_, source_options().http, drops)) continue;
+      open(place);
       return true;
     } catch (const NetworkError& error) {
       lose_unreachable(error, drops);
     } catch (const DataError& error) {
       std::error_code ignored;
-      const bool absent = is_local_url(url) && !std::filesystem::exists(local_path(url), ignored);
+      const bool absent = is_local_url(url_) && !std::filesystem::exists(local_path(url_), ignored);
       lose_shard(absent ? drop::kAbsentShard : drop::kDamagedShard, error.what(), drops);
     }
   }
@@ -92,16 +98,43 @@ bool ShardWalk::open_next_shard(DropLog& drops) {
 
 /// Opens a shard where the sample at `place` begins: there at once if the byte is known, else by
 /// reading over those before it.
-void ShardWalk::open(const std::string& url, const ShardPlace& place) {
+void ShardWalk::open(const ShardPlace& place) {
   const auto warn = [this](const std::string& text) {
     member_warnings_.add(drop::kRepeatedMember, fmt::format("{}: {}", shard_name_, text));
   };
   SourceOptions source = source_options();
   source.offset = place.offset;
-  reader_ = open_shard(url, warn, source);
+  sought_.reset();
+  if (place.offset > 0) sought_ = place;
+  reader_ = open_shard(url_, warn, source);
   samples_of_shard_ = place.offset > 0 ? place.sample : 0;
   while (samples_of_shard_ < place.sample && reader_->next()) ++samples_of_shard_;
   member_warnings_ = DropLog{};  // of what was passed over: told before
+}
+
+/// The shard may have been packed since it was read: then the byte means nothing, and the samples
+/// are counted. @return false if it was not opened at a byte, or gave a sample there
+bool ShardWalk::open_from_start() {
+  if (!sought_) return false;
+  open({sought_->shard, sought_->sample});
+  return true;
+}
+
+void ShardWalk::found_usable() {
+  opened_since_usable_ = unreachable_in_a_row_ = 0;
+  since_told_.restart();
+}
+
+/// Drops are told with the batch after them; without one, that they go on.
+void ShardWalk::tell_of_search() {
+  if (since_told_.seconds() < kSecondsOfSilence) return;
+  since_told_.restart();
+  log_warning("data",
+              "{}: {} shards in a row gave no usable sample so far{}{}",
+              options_.split,
+              with_commas(opened_since_usable_),
+              last_loss_.empty() ? "" : "; the last: ",
+              last_loss_);
 }
 
 /// After a transfer that failed through all its attempts, the next ones are given up sooner.
@@ -115,6 +148,7 @@ SourceOptions ShardWalk::source_options() const {
 void ShardWalk::lose_shard(const char* reason, const std::string& text, DropLog& drops) {
   drops.add(reason, text);
   ++bad_shards_;
+  last_loss_ = text;
   const int64_t shards =
       std::max(static_cast<int64_t>(options_.urls.size()), options_.resample ? shards_opened_ : 0);
   if (static_cast<double>(bad_shards_) > max_bad_fraction_ * static_cast<double>(shards)) {
@@ -145,12 +179,22 @@ void ShardWalk::lose_unreachable(const NetworkError& error, DropLog& drops) {
   lose_shard(drop::kUnreachableShard, error.what(), drops);
 }
 
+std::optional<GroupedSample> ShardWalk::next_of_shard() {
+  try {
+    return reader_->next();
+  } catch (const DataError&) {
+    if (!open_from_start()) throw;
+    return reader_->next();
+  }
+}
+
 std::optional<GroupedSample> ShardWalk::next(DropLog& drops) {
   while (reader_ || open_next_shard(drops)) {
     try {
-      std::optional<GroupedSample> sample = reader_->next();
+      std::optional<GroupedSample> sample = next_of_shard();
       drops.merge(std::exchange(member_warnings_, DropLog{}));
       if (sample) {
+        sought_.reset();
         ++samples_of_shard_;
         return sample;
       }

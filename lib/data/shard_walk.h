@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/timer.h"
 #include "data/drop_log.h"
 #include "data/loader_options.h"
 #include "data/loader_position.h"
@@ -30,7 +31,8 @@ class ShardWalk {
   /// @throws ConfigError (both shuffled and resampled)
   ShardWalk(const LoaderOptions& options, double max_bad_fraction, Admit admit);
 
-  void start_epoch(int64_t epoch, const ShardPlace& place);
+  /// @param bad_shards of the epoch before the place
+  void start_epoch(int64_t epoch, const ShardPlace& place, int64_t bad_shards);
   /// @return the next sample, none at the end of the epoch. Resampling ends only if it finds
   /// nothing usable at all
   /// @throws DataError (more than max_bad_fraction of the shards cannot be read), NetworkError
@@ -38,12 +40,16 @@ class ShardWalk {
   std::optional<GroupedSample> next(DropLog& drops);
   /// Behind the last sample.
   ShardPlace place() const;
+  /// At the last sample.
+  ShardPlace sample_place() const { return {shards_opened_ - 1, samples_of_shard_ - 1}; }
+  /// Of the epoch so far.
+  int64_t bad_shards() const { return bad_shards_; }
   /// The file name of the last sample's shard.
   const std::string& shard_name() const { return shard_name_; }
   /// Which draw of a shard of the epoch that was, from 1.
   int64_t shards_opened() const { return shards_opened_; }
   /// Tells that the last sample can be used.
-  void found_usable() { opened_since_usable_ = unreachable_in_a_row_ = 0; }
+  void found_usable();
   /// Ends a next() that waits for the network, from any thread, by a NetworkError; until
   /// start_epoch().
   void cancel() { cancelled_ = true; }
@@ -51,7 +57,10 @@ class ShardWalk {
  private:
   size_t draw_shard();
   bool open_next_shard(DropLog& drops);
-  void open(const std::string& url, const ShardPlace& place);
+  void open(const ShardPlace& place);
+  bool open_from_start();
+  std::optional<GroupedSample> next_of_shard();
+  void tell_of_search();
   SourceOptions source_options() const;
   void lose_shard(const char* reason, const std::string& text, DropLog& drops);
   void lose_unreachable(const NetworkError& error, DropLog& drops);
@@ -68,8 +77,11 @@ class ShardWalk {
   int64_t bad_shards_ = 0;            // of this epoch
   int64_t unreachable_in_a_row_ = 0;  // since the last sample
   std::atomic<bool> cancelled_ = false;
-  std::string shard_name_;
-  DropLog member_warnings_;  // of the open shard, told with the next sample
+  std::string url_, shard_name_;
+  std::optional<ShardPlace> sought_;  // the open shard was opened there, and gave nothing yet
+  std::string last_loss_;             // why the last bad shard is one
+  Timer since_told_;                  // of a search for a usable sample
+  DropLog member_warnings_;           // of the open shard, told with the next sample
   std::unique_ptr<SampleReader> reader_;
 };
 

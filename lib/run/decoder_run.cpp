@@ -63,20 +63,20 @@ void DecoderRun::train_epoch() {
   Timer timer;
   for (auto group = next_group(*loader); !group.empty(); group = next_group(*loader)) {
     const int64_t sample_before = position_.sample;
-    if (!train_group(group)) return save("train", /*is_best=*/false);
+    if (!train_group(group)) return stop_training(*loader);
     samples_per_second_ = static_cast<double>(position_.sample - sample_before) / timer.seconds();
     timer.restart();
     const bool first = position_.iteration == 0;
     if (position_.iteration % kLogEveryIterations == 0) log_training();
     ++position_.iteration;
-    if (stop_asked()) return save("train", /*is_best=*/false);
+    if (stop_asked()) return stop_training(*loader);
     if (position_.sample > position_.samples_at_last_save + config_.train.save_every_n_samples ||
         (config_.train.save_immediately && first)) {
       save_snapshot();
       timer.restart();
     }
   }
-  if (stop_asked()) return save("train", /*is_best=*/false);
+  if (stop_asked()) return stop_training(*loader);
   progress_.finish();
   report_drops(*loader, "train");
   finite_losses();
@@ -84,6 +84,12 @@ void DecoderRun::train_epoch() {
   position_.next_task = "val";
   position_.sample = position_.iteration = position_.samples_at_last_save = 0;
   position_.loader = {};
+}
+
+/// What was left out so far belongs to this run's records: the next one counts on from here.
+void DecoderRun::stop_training(const DecoderLoader& loader) {
+  report_drops(loader, "train");
+  save("train", /*is_best=*/false);
 }
 
 /// None at the end, and if a stop signal came while the data was waited for.

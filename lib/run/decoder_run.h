@@ -51,6 +51,7 @@ class DecoderRun {
   void recall_own_state(const Cursor& own);
   void load_examples();
   void train_epoch();
+  void stop_training(const DecoderLoader& loader);
   static std::optional<Batch> next_batch(DecoderLoader& loader);
   std::vector<Batch> next_group(DecoderLoader& loader);
   bool train_group(const std::vector<Batch>& group);

@@ -12,6 +12,7 @@
 #include "checkpoint/pth.h"
 #include "checkpoint/value_json.h"
 #include "optim/random.h"
+#include "run/config_secrets.h"
 #include "run/decoder_model.h"
 #include "run/decoder_run.h"
 #include "run/loader_state.h"
@@ -121,8 +122,8 @@ void DecoderRun::print_start() const {
 
 void DecoderRun::recall() {
   tracker_.init();
-  tracker_.save_config("decoder_config.json", loaded_.raw_json);
-  tracker_.add_save_metadata("config", config_for_checkpoint(loaded_.full_json));
+  tracker_.save_config("decoder_config.json", without_url_secrets(loaded_.raw_json));
+  tracker_.add_save_metadata("config", config_for_checkpoint(without_url_secrets(loaded_.full_json)));
   if (!tracker_.can_recall()) return;
   const std::vector<std::string> candidates = tracker_.recall_candidates();
   std::optional<Value> checkpoint;

@@ -12,10 +12,15 @@ void visit_lane(Position& position, Visitor visitor) {
   visitor("shard", position.window_start.shard);
   visitor("sample", position.window_start.sample);
   visitor("offset", position.window_start.offset);
-  visitor("window", position.window);
+  visitor("end_shard", position.window_end.shard);
+  visitor("end_sample", position.window_end.sample);
+  visitor("end_offset", position.window_end.offset);
+  visitor("window_samples", position.window_samples);
   visitor("passed", position.passed);
+  visitor("last_draw", position.last_draw);
   visitor("shuffle_buffer", position.shuffle_buffer);
   visitor("shards", position.shards);
+  visitor("bad_shards", position.bad_shards);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 
 namespace dalle2 {
 
-/// {next_lane: int, lanes: [{shard, sample, offset, window, passed, shuffle_buffer, shards}]}.
+/// {next_lane: int, lanes: [{...}]}, with the numbers of each LanePosition.
 Value value_of(const LoaderPosition& position);
 /// @throws DataError naming the entry that is missing or of another type
 LoaderPosition loader_position_of(const Cursor& saved);

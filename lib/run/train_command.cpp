@@ -9,6 +9,7 @@
 #include "base/version.h"
 #include "config/run_config.h"
 #include "run/commands.h"
+#include "run/config_secrets.h"
 #include "run/decoder_run.h"
 #include "run/dry_run.h"
 
@@ -40,7 +41,7 @@ ExitCode run_train(const TrainCommand& command) {
     dry_run(loaded);
     return ExitCode::kDone;
   }
-  if (!command.quiet) log_info("config", "{}:\n{}", command.config_path, loaded.raw_json);
+  if (!command.quiet) log_info("config", "{}:\n{}", command.config_path, without_url_secrets(loaded.raw_json));
   return DecoderRun(loaded, command.quiet).run();
 }
 

@@ -252,6 +252,59 @@ TEST_CASE("a resumed epoch reads nothing of the shards before its window") {
   CHECK(rest.dropped().empty());
 }
 
+TEST_CASE(
+    "what cannot be read when an epoch is taken up is told, and takes no other sample with it") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 6, 8);
+  LoaderOptions options = options_over(folder.path(), 6, 4);
+  options.shuffle = true;
+  options.shuffle_buffer = 20;
+  DecoderDataConfig config = config_with(1);
+  DecoderLoader whole(config, options);
+  whole.start_epoch(0);
+  const Epoch epoch = read_epoch(whole);
+  const size_t cut = GENERATE(size_t{1}, size_t{3}, size_t{5}, size_t{8});
+  // The shard of the sample that would come next.
+  const std::string lost = epoch.batches[cut + 1][0].substr(0, 5);
+  const std::string path = fmt::format("{}/shards/{}.tar", folder.path(), lost);
+  const bool gone = GENERATE(true, false);
+  if (gone) {
+    std::filesystem::remove(path);
+  } else {  // packed meanwhile: the byte means nothing any more
+    write_tar(path, tiny_members(std::stoll(lost), 8), /*gzip=*/true);
+  }
+  CapturedLog log;
+  DecoderLoader rest(config, options);
+  rest.start_epoch(0, epoch.positions[cut]);
+  Keys expected;
+  for (size_t i = cut + 1; i < epoch.batches.size(); ++i) {
+    for (const std::string& key : epoch.batches[i]) {
+      if (!gone || key.substr(0, 5) != lost) expected.push_back(key);
+    }
+  }
+  CHECK(flat(keys_of(rest)) == expected);
+  CHECK(rest.dropped() == (gone ? DropCounts{{"absent shard", 1}} : DropCounts{}));
+}
+
+TEST_CASE("bad shards of an epoch count on when it is taken up") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 5, 4);
+  for (const char* shard : {"00000", "00003"}) {
+    std::filesystem::remove(fmt::format("{}/shards/{}.tar", folder.path(), shard));
+  }
+  LoaderOptions options = options_over(folder.path(), 5, 4);
+  DecoderDataConfig config = config_with(0);
+  config.max_bad_fraction = 0.3;
+  const CapturedLog log;
+  DecoderLoader loader(config, options);
+  loader.start_epoch(0);
+  const auto first = loader.next();
+  REQUIRE(first);
+  DecoderLoader rest(config, options);
+  rest.start_epoch(0, first->position);
+  CHECK_THROWS_WITH(keys_of(rest), Contains("2 of 5 shards cannot be read"));
+}
+
 TEST_CASE("an epoch keeps the windows it was begun with, and begins anew when the shards change") {
   const TempDir folder;
   write_tiny_shards(folder.path(), 4, 10);

@@ -55,13 +55,17 @@ class RemoteShards(harness.EndToEnd):
         self.train(self.config(out="local"), env=self.env())
         expected = self.trace()
         with Server(self.shards, mistreat) as server:
-            done = self.train(self.remote(server), env=self.env())
+            secret = f"{server.url.replace('://', '://user:canary1@')}/{{}}.tar?sig=canary2"
+            done = self.train(self.remote(server, webdataset_base_url=secret), env=self.env())
             self.assertGreater(server.ranges, 0)
         self.assertEqual(self.trace(), expected)
         self.assertEqual(self.weights("remote"), self.weights("local"))
         self.assertIn("status 429", done.stderr)
         self.assertIn("status 500", done.stderr)
         self.assertNotIn("left out", done.stdout + done.stderr)
+        self.assertNotIn("canary", done.stdout + done.stderr)
+        for path in (self.dir / "remote").rglob("*"):
+            self.assertFalse(path.is_file() and b"canary" in path.read_bytes(), path)
 
     def test_a_pipe_gives_the_weights_of_local_shards(self):
         self.train(self.config(out="local"))
