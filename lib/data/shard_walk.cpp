@@ -84,7 +84,7 @@ bool ShardWalk::open_next_shard(DropLog& drops) {
     tell_of_search();
     try {
       if (!admit_(url_, source_options().http, drops)) continue;
-      open(place);
+      open_at(place);
       return true;
     } catch (const NetworkError& error) {
       lose_unreachable(error, drops);
@@ -112,8 +112,17 @@ void ShardWalk::open(const ShardPlace& place) {
   member_warnings_ = DropLog{};  // of what was passed over: told before
 }
 
-/// The shard may have been packed since it was read: then the byte means nothing, and the samples
-/// are counted. @return false if it was not opened at a byte, or gave a sample there
+/// The shard may have been packed since it was read: then the byte means nothing, which shows at
+/// once or with the first sample, and the samples are counted.
+void ShardWalk::open_at(const ShardPlace& place) {
+  try {
+    open(place);
+  } catch (const DataError&) {
+    if (!open_from_start()) throw;
+  }
+}
+
+/// @return false if the shard was not opened at a byte, or gave a sample there
 bool ShardWalk::open_from_start() {
   if (!sought_) return false;
   open({sought_->shard, sought_->sample});

@@ -57,6 +57,7 @@ class ShardWalk {
  private:
   size_t draw_shard();
   bool open_next_shard(DropLog& drops);
+  void open_at(const ShardPlace& place);
   void open(const ShardPlace& place);
   bool open_from_start();
   std::optional<GroupedSample> next_of_shard();

@@ -263,9 +263,10 @@ TEST_CASE(
   DecoderLoader whole(config, options);
   whole.start_epoch(0);
   const Epoch epoch = read_epoch(whole);
-  const size_t cut = GENERATE(size_t{1}, size_t{3}, size_t{5}, size_t{8});
-  // The shard of the sample that would come next.
-  const std::string lost = epoch.batches[cut + 1][0].substr(0, 5);
+  const size_t cut = GENERATE(range(size_t{0}, size_t{10}));
+  // Any shard of which something is still to come.
+  const std::string lost =
+      epoch.batches[cut + 1][GENERATE(size_t{0}, size_t{1}, size_t{2})].substr(0, 5);
   const std::string path = fmt::format("{}/shards/{}.tar", folder.path(), lost);
   const bool gone = GENERATE(true, false);
   if (gone) {
@@ -282,7 +283,12 @@ TEST_CASE(
       if (!gone || key.substr(0, 5) != lost) expected.push_back(key);
     }
   }
-  CHECK(flat(keys_of(rest)) == expected);
+  Keys keys = flat(keys_of(rest));
+  if (gone) {  // later windows reach further, now that there are fewer samples
+    std::sort(keys.begin(), keys.end());
+    std::sort(expected.begin(), expected.end());
+  }
+  CHECK(keys == expected);
   CHECK(rest.dropped() == (gone ? DropCounts{{"absent shard", 1}} : DropCounts{}));
 }
 
