@@ -2,6 +2,7 @@
 #include "trainer/ema_model_state.h"
 
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 

@@ -171,7 +171,7 @@ TEST_CASE("each kind of average has options of its own") {
                   {R"(/train/ema/kind: expected one of "ema_pytorch" "diffusers", got "diffuser"; )"
                    R"(did you mean "diffusers"?)"});
   expect_problems({"/train/ema/kind=diffusers", "/train/ema/min_decay=2"},
-                  {"/train/ema/min_decay: must be between 0 and 1, got 2"});
+                  {"/train/ema/min_decay: must be >= 0 and <= 1, got 2"});
 }
 
 TEST_CASE("the options of the loss reach the unets that are trained, and only those are asked") {

@@ -49,7 +49,9 @@ void replay(const std::string& name, bool foreach) {
     average.step(online);
     CHECK(average.optimization_step() == step + 1);
     CHECK(average.cur_decay_value().value() ==
-          Approx(fixture.json.at("decays")[step].get<double>()).epsilon(0).margin(kDecayTolerance));
+          Approx(fixture.json.at("decays")[static_cast<size_t>(step)].get<double>())
+              .epsilon(0)
+              .margin(kDecayTolerance));
     const Tensors expected = parameters_of(fixture, fmt::format("average.{}.", step));
     for (size_t i = 0; i < expected.size(); ++i) {
       test::expect_close(average.shadow_params()[i],

@@ -61,8 +61,9 @@ TEST_CASE("a state that EMAModel refuses is refused with its text, and changes n
   REQUIRE(cases.size() == 11);
   for (const auto& refusal : cases) {
     EmaModel average({at::ones({2})}, {});
-    const Value state = value_of_json(
-        nlohmann::json{{"optimization_step", 5}, {refusal.at("key"), refusal.at("value")}}.dump());
+    nlohmann::json json = {{"optimization_step", 5}};
+    json[refusal.at("key").get<std::string>()] = refusal.at("value");
+    const Value state = value_of_json(json.dump());
     INFO(refusal.dump());
     CHECK_THROWS_WITH(load_ema_model_state(Cursor(state, "a.pth"), average),
                       Catch::Contains(refusal.at("message").get<std::string>()) &&
@@ -151,7 +152,7 @@ TEST_CASE("a decoder is trained with diffusers' average: it follows each update"
 }
 
 TEST_CASE("with diffusers' average too, training on from a checkpoint is the unbroken run") {
-  const char* name = GENERATE("cascade", "masked");
+  const std::string name = GENERATE(as<std::string>{}, "cascade", "masked");
   const test::TrainerFixture fixture(name);
   const DecoderTrainConfig config = diffusers_config(fixture);
   const test::TempDir folder;
