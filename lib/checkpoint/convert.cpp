@@ -51,13 +51,37 @@ std::string decoder_name(const std::string& ema_name) {
              : "";
 }
 
-StateDict decoder_averages(const Cursor& checkpoint) {
-  std::unordered_map<std::string, at::Tensor> averages;
-  for (const auto& [name, tensor] : checkpoint.at("ema").as_state_dict()) {
+using Averages = std::unordered_map<std::string, at::Tensor>;  ///< by their names in the decoder
+
+/// Of ema-pytorch's kind.
+Averages averages_of_ema(const Cursor& ema) {
+  Averages averages;
+  for (const auto& [name, tensor] : ema.as_state_dict()) {
     if (const std::string target = decoder_name(name); !target.empty()) {
       averages[target] = tensor;
     }
   }
+  return averages;
+}
+
+/// Of diffusers' kind: a list, one entry a unet.
+Averages averages_of_ema_diffusers(const Cursor& ema) {
+  Averages averages;
+  for (size_t unet = 0; unet < ema.size(); ++unet) {
+    if (ema.at(unet).is_none()) {
+      continue;
+    }
+    const Cursor names = ema.at(unet).at("parameter_names");
+    const Cursor shadows = ema.at(unet).at("shadow_params");
+    for (size_t i = 0; i < names.size(); ++i) {
+      averages["unets." + std::to_string(unet) + "." + names.at(i).as_string()] =
+          shadows.at(i).as_tensor();
+    }
+  }
+  return averages;
+}
+
+StateDict decoder_averages(const Cursor& checkpoint, const Cursor& ema, const Averages& averages) {
   StateDict weights = checkpoint.at("model").as_state_dict();
   size_t used = 0;
   for (auto& [name, tensor] : weights) {
@@ -69,7 +93,7 @@ StateDict decoder_averages(const Cursor& checkpoint) {
   if (used == 0 || used != averages.size()) {
     throw DataError(
         "{}: expected the averages of unets of the model, got {} entries of which {} fit",
-        checkpoint.at("ema").where(),
+        ema.where(),
         averages.size(),
         used);
   }
@@ -139,8 +163,11 @@ StateDict averaged_weights(const Cursor& checkpoint) {
   if (checkpoint.has("ema_model")) {
     return checkpoint.at("ema_model").as_state_dict();
   }
-  if (checkpoint.has("ema")) {
-    return decoder_averages(checkpoint);
+  if (const auto ema = checkpoint.find("ema")) {
+    return decoder_averages(checkpoint, *ema, averages_of_ema(*ema));
+  }
+  if (const auto ema = checkpoint.find("ema_diffusers")) {
+    return decoder_averages(checkpoint, *ema, averages_of_ema_diffusers(*ema));
   }
   if (is_state_dict(checkpoint.value())) {
     StateDict weights = strip_prefix(checkpoint.as_state_dict(), kEmaModel);
@@ -149,7 +176,8 @@ StateDict averaged_weights(const Cursor& checkpoint) {
     }
   }
   throw DataError(
-      "{}: no averaged weights: expected an entry 'ema' or 'ema_model'. The run that wrote it had "
+      "{}: no averaged weights: expected an entry 'ema', 'ema_diffusers' or 'ema_model'. The run "
+      "that wrote it had "
       "use_ema "
       "off, or it is a model file, whose weights are the averages already",
       checkpoint.where());

@@ -77,6 +77,7 @@ class TrainRules {
       check_length(*train_.cosine_decay_max_steps, "cosine_decay_max_steps");
     }
     if (train_.min_snr_gamma) check_length(*train_.min_snr_gamma, "min_snr_gamma");
+    check_ema();
     if (!train_.unet_training_mask) return;
     const std::vector<bool>& mask = *train_.unet_training_mask;
     check_count(mask.size(), "unet_training_mask", "must have");
@@ -86,6 +87,35 @@ class TrainRules {
   }
 
  private:
+  /// Each kind of average has options of its own; those of the other would do nothing.
+  void check_ema() {
+    const bool diffusers = train_.ema.kind == EmaKind::diffusers;
+    if (!diffusers && train_.ema != EmaConfig{}) {
+      faults_.error("/train/ema/kind",
+                    "must be \"diffusers\" for the other keys of ema to have an effect, got "
+                    "\"ema_pytorch\", which has train.ema_beta, train.ema_update_after_step, ...");
+    }
+    if (diffusers && train_.update_model_with_ema_every) {
+      faults_.error("/train/update_model_with_ema_every",
+                    "must be null with ema.kind \"diffusers\", got " +
+                        std::to_string(*train_.update_model_with_ema_every) +
+                        "; only \"ema_pytorch\" copies the average back");
+    }
+    if (diffusers && shapes_ema_pytorch()) {
+      faults_.warn("/train/ema/kind",
+                   "the keys train.ema_* have no effect with \"diffusers\": train.ema.decay, "
+                   "train.ema.update_after_step, ... take their place");
+    }
+  }
+  bool shapes_ema_pytorch() const {
+    const DecoderTrainConfig defaults;
+    return train_.ema_beta != defaults.ema_beta ||
+           train_.ema_update_after_step != defaults.ema_update_after_step ||
+           train_.ema_update_every != defaults.ema_update_every ||
+           train_.ema_inv_gamma != defaults.ema_inv_gamma ||
+           train_.ema_power != defaults.ema_power || train_.ema_min_value != defaults.ema_min_value;
+  }
+
   template <class T>
   void check_length(const OneOrMany<T>& value, const char* key) {
     if (!value.is_one()) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "config/ema_config.h"
 #include "config/loss_config.h"
 #include "config/reflect.h"
 #include "config/types.h"
@@ -45,6 +46,8 @@ struct DecoderTrainConfig {
   double ema_inv_gamma = 1.0;
   double ema_power = 2.0 / 3.0;
   double ema_min_value = 0.0;
+  std::optional<int64_t> update_model_with_ema_every;
+  EmaConfig ema;
   int64_t grad_accum_every = 1;           ///< batches of one update
   std::optional<int64_t> max_batch_size;  ///< chunk of a batch that goes through the unet at once
   // The training utilities of diffusers.
@@ -110,6 +113,11 @@ struct DecoderTrainConfig {
     D2_FIELD(ema_inv_gamma, "Warm-up of the decay: 1 - (1 + step / inv_gamma) ^ -power.", above(0));
     D2_FIELD(ema_power, "Exponent of that warm-up.", above(0));
     D2_FIELD(ema_min_value, "Least decay.", within(0, 1));
+    D2_FIELD(update_model_with_ema_every,
+             "Steps after which the weights become their average (arXiv 2406.02596); null for "
+             "never. Only with ema.kind `ema_pytorch`.",
+             at_least(1));
+    D2_FIELD(ema, "Kind of the averaged weights.");
     D2_FIELD(grad_accum_every,
              "Batches whose gradients make one update, weighted by their samples.",
              at_least(1));

@@ -58,6 +58,11 @@ enum class LossWeighting { none, sigma_sqrt, cosmap };
 template <>
 inline constexpr std::array enum_names<LossWeighting> = {"none", "sigma_sqrt", "cosmap"};
 
+/// Whose rule the averaged weights follow: ema-pytorch's EMA or diffusers' EMAModel.
+enum class EmaKind { ema_pytorch, diffusers };
+template <>
+inline constexpr std::array enum_names<EmaKind> = {"ema_pytorch", "diffusers"};
+
 /// What a unet predicts: the noise, the clean image, or v (Salimans & Ho 2022).
 enum class Objective { eps, x_start, v };
 

@@ -15,7 +15,8 @@ namespace {
 
 /// The decoder's tensors in a checkpoint, in a model file, or in a bare state dict.
 StateDict weights_of(const Cursor& checkpoint, bool use_ema) {
-  if (use_ema && checkpoint.has("ema")) return averaged_weights(checkpoint);
+  if (use_ema && (checkpoint.has("ema") || checkpoint.has("ema_diffusers")))
+    return averaged_weights(checkpoint);
   if (checkpoint.has("model")) return checkpoint.at("model").as_state_dict();
   if (!checkpoint.has("noise_schedulers.0.betas")) {
     throw DataError(

@@ -103,8 +103,9 @@ void dry_run(const LoadedDecoderConfig& loaded) {
                 with_commas(data.num_shards(split)).c_str());
   }
   print_steps(config, train_samples);
-  // model, two moments, and with averages their two copies (the live one again, and the average)
-  const int64_t copies = 3 + (config.train.use_ema ? 2 : 0);
+  // model, two moments, and with averages their copies: ema_pytorch saves the live one again
+  const int64_t averages = config.train.ema.kind == EmaKind::diffusers ? 1 : 2;
+  const int64_t copies = 3 + (config.train.use_ema ? averages : 0);
   std::printf("checkpoint: about %s, model file: about %s\n",
               human_bytes(static_cast<uint64_t>(all.total * kBytesPerValue * copies)).c_str(),
               human_bytes(static_cast<uint64_t>(all.total * kBytesPerValue)).c_str());

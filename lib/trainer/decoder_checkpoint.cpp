@@ -27,9 +27,20 @@ void visit_state(DecoderTrainerState& state, Visitor& visitor) {
     visitor.optimizer("optim" + std::to_string(i), state.unets[i].get(), state.steps[i]);
     visitor.schedule("sched" + std::to_string(i), state.unets[i].get(), state.steps[i]);
   }
-  if (state.use_ema) {
+  if (state.use_ema && state.ema_kind == EmaKind::ema_pytorch) {
     visitor.averages("ema", state.unets);
   }
+  if (state.use_ema && state.ema_kind == EmaKind::diffusers) {
+    visitor.diffusers_averages("ema_diffusers", state.unets);
+  }
+}
+
+EmaPytorchAverage& ema_pytorch_of(const TrainedUnet& unet) {
+  return static_cast<EmaPytorchAverage&>(*unet.average);
+}
+
+DiffusersAverage& diffusers_of(const TrainedUnet& unet) {
+  return static_cast<DiffusersAverage&>(*unet.average);
 }
 
 void append(StateDict& all, const std::string& prefix, const StateDict& part) {
@@ -65,16 +76,24 @@ class Writer {
     StateDict all;
     for (size_t i = 0; i < unets.size(); ++i) {
       const std::string prefix = std::to_string(i) + ".";
-      const bool initted = unets[i] && unets[i]->average->ema.initted();
-      const int64_t step = unets[i] ? unets[i]->average->ema.step() : 0;
+      const bool initted = unets[i] && ema_pytorch_of(*unets[i]).ema.initted();
+      const int64_t step = unets[i] ? ema_pytorch_of(*unets[i]).ema.step() : 0;
       all.emplace_back(prefix + "initted", at::full({}, initted, at::kBool));
       all.emplace_back(prefix + "step", at::full({}, step, at::kLong));
       if (unets[i]) {
         append(all, prefix + "online_model.", state_dict(*unets[i]->unet));
-        append(all, prefix + "ema_model.", state_dict(*unets[i]->average->unet));
+        append(all, prefix + "ema_model.", state_dict(*unets[i]->average->network()));
       }
     }
     out.set(key, to_dict(all));
+  }
+  /// A list of EMAModel.state_dict(); None for an untrained stage.
+  void diffusers_averages(const char* key, const TrainedUnets& unets) {
+    List all;
+    for (const auto& unet : unets) {
+      all.items.push_back(unet ? Value(diffusers_of(*unet).state()) : Value());
+    }
+    out.set(key, std::move(all));
   }
 
   Dict out;
@@ -137,35 +156,63 @@ class Reader {
   void schedule(const std::string& /*key*/, TrainedUnet* /*unet*/, int64_t /*steps*/) {}
 
   void averages(const char* key, TrainedUnets& unets) {
-    const auto saved = root_.find(key);
-    if (!only_model_ && !saved) {
-      log_warning(
-          "ckpt",
-          "{}: no averaged weights (it was made with use_ema false): they begin as copies of the "
-          "weights",
-          root_.where());
-    }
-    const StateDict tensors = only_model_ || !saved ? StateDict() : saved->as_state_dict();
+    const auto saved = averages_at(key);
+    const StateDict tensors = saved ? saved->as_state_dict() : StateDict();
     for (size_t i = 0; i < unets.size(); ++i) {
       if (!unets[i]) {
         continue;
       }
-      AveragedUnet& average = *unets[i]->average;
+      EmaPytorchAverage& average = ema_pytorch_of(*unets[i]);
       if (tensors.empty()) {
-        average.ema.copy_from_online();
-        average.ema.set_counters(/*initted=*/false, /*step=*/0);
+        average.begin_anew();
+        continue;
+      }
+      const std::string prefix = std::to_string(i) + ".";
+      const std::string from = prefix + "ema_model.";
+      warn_of(load_state_dict(*average.network(), tensors, from, strict_, saved->where()), *saved);
+      average.ema.set_counters(saved->at(prefix + "initted").as_double() != 0.0,
+                               saved->at(prefix + "step").as_int());
+    }
+  }
+
+  void diffusers_averages(const char* key, TrainedUnets& unets) {
+    const auto saved = averages_at(key);
+    if (saved && saved->size() != unets.size()) {
+      throw DataError("{}: expected the averages of {} unets, got {}",
+                      saved->where(),
+                      unets.size(),
+                      saved->size());
+    }
+    for (size_t i = 0; i < unets.size(); ++i) {
+      if (!unets[i]) {
+        continue;
+      }
+      DiffusersAverage& average = diffusers_of(*unets[i]);
+      if (saved && !saved->at(i).is_none()) {
+        average.load_state(saved->at(i));
       } else {
-        const std::string prefix = std::to_string(i) + ".";
-        warn_of(
-            load_state_dict(*average.unet, tensors, prefix + "ema_model.", strict_, saved->where()),
-            *saved);
-        average.ema.set_counters(saved->at(prefix + "initted").as_double() != 0.0,
-                                 saved->at(prefix + "step").as_int());
+        average.begin_anew();
       }
     }
   }
 
  private:
+  /// The entry of the averages; none where they are to begin anew.
+  std::optional<Cursor> averages_at(const char* key) const {
+    if (only_model_) {
+      return std::nullopt;
+    }
+    const auto saved = root_.find(key);
+    if (!saved) {
+      log_warning("ckpt",
+                  "{}: no averaged weights '{}' (it was made with use_ema false or another "
+                  "ema.kind): they begin as copies of the weights",
+                  root_.where(),
+                  key);
+    }
+    return saved;
+  }
+
   /// What a load that is not strict left out.
   static void warn_of(const LoadReport& report, const Cursor& place) {
     if (!report.missing.empty() || !report.unexpected.empty()) {

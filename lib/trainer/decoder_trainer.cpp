@@ -79,29 +79,6 @@ LrSchedule lr_schedule(const DecoderTrainConfig& config, size_t i) {
       config.lr.at(i), steps_of(config.warmup_steps), steps_of(config.cosine_decay_max_steps));
 }
 
-EmaOptions ema_options(const DecoderTrainConfig& config) {
-  EmaOptions options;
-  options.beta = config.ema_beta;
-  options.update_after_step = config.ema_update_after_step;
-  options.update_every = config.ema_update_every;
-  options.inv_gamma = config.ema_inv_gamma;
-  options.power = config.ema_power;
-  options.min_value = config.ema_min_value;
-  return options;
-}
-
-std::unique_ptr<AveragedUnet> make_average(const TrainedUnet& trained,
-                                           const EmaOptions& options,
-                                           const at::Device& device) {
-  auto network = std::make_shared<UnetImpl>(trained.unet->config());
-  network->to(device);
-  network->eval();
-  for (const at::Tensor& parameter : network->parameters()) {
-    parameter.set_requires_grad(false);
-  }
-  return std::make_unique<AveragedUnet>(std::move(network), trained.parameters, options);
-}
-
 /// The decoder in eval mode for as long as it lives.
 class EvalMode {
  public:
@@ -156,9 +133,16 @@ TrainedUnet& trained_unet(const std::vector<std::unique_ptr<TrainedUnet>>& unets
 AveragesInPlace::AveragesInPlace(Decoder decoder,
                                  const std::vector<std::unique_ptr<TrainedUnet>>& unets)
     : decoder_(std::move(decoder)), live_(unets.size()) {
+  // All networks before the first swap: making one may fail, and nothing would be put back.
+  std::vector<std::shared_ptr<UnetImpl>> averaged(unets.size());
   for (size_t i = 0; i < unets.size(); ++i) {
     if (unets[i] && unets[i]->average) {
-      live_[i] = decoder_->swap_unet(static_cast<int64_t>(i) + 1, unets[i]->average->unet);
+      averaged[i] = unets[i]->average->network();
+    }
+  }
+  for (size_t i = 0; i < unets.size(); ++i) {
+    if (averaged[i]) {
+      live_[i] = decoder_->swap_unet(static_cast<int64_t>(i) + 1, averaged[i]);
     }
   }
 }
@@ -174,8 +158,13 @@ AveragesInPlace::~AveragesInPlace() {
 DecoderTrainer::DecoderTrainer(Decoder decoder,
                                const DecoderTrainConfig& config,
                                const at::Device& device)
-    : state_(new DecoderTrainerState{
-          std::move(decoder), device, config.use_ema, config.max_batch_size, {}, {}}) {
+    : state_(new DecoderTrainerState{std::move(decoder),
+                                     device,
+                                     config.use_ema,
+                                     config.ema.kind,
+                                     config.max_batch_size,
+                                     {},
+                                     {}}) {
   const int64_t count = state_->decoder->num_unets();
   check_config(config, count);
   state_->steps.assign(static_cast<size_t>(count), 0);
@@ -194,7 +183,7 @@ DecoderTrainer::DecoderTrainer(Decoder decoder,
       trained = std::make_unique<TrainedUnet>(
           unet, optimizer_options(config, i), lr_schedule(config, i), config.max_grad_norm.at(i));
       if (config.use_ema) {
-        trained->average = make_average(*trained, ema_options(config), device);
+        trained->average = make_average(*trained->unet, trained->parameters, config);
       }
     }
     state_->unets.push_back(std::move(trained));
@@ -273,7 +262,7 @@ void DecoderTrainer::update(int64_t unet_number) {
                         clip_divisor(unet.grad_norm, unet.max_grad_norm));
     unet.gradients.zero_grad();
     if (unet.average) {
-      unet.average->ema.update();
+      unet.average->update();
     }
   });
   ++state_->steps[static_cast<size_t>(unet_number - 1)];
@@ -331,7 +320,7 @@ double DecoderTrainer::learning_rate(int64_t unet_number) const {
 
 std::optional<double> DecoderTrainer::ema_decay(int64_t unet_number) const {
   const TrainedUnet& unet = trained_unet(state_->unets, unet_number);
-  return unet.average ? std::optional<double>(unet.average->ema.decay()) : std::nullopt;
+  return unet.average ? std::optional<double>(unet.average->decay()) : std::nullopt;
 }
 
 at::Tensor DecoderTrainer::last_grad_norm(int64_t unet_number) const {
@@ -351,7 +340,7 @@ std::shared_ptr<UnetImpl> DecoderTrainer::ema_unet(int64_t unet_number) const {
     return nullptr;
   }
   const auto& average = state_->unets[static_cast<size_t>(unet_number - 1)]->average;
-  return average ? average->unet : nullptr;
+  return average ? average->network() : nullptr;
 }
 
 }  // namespace dalle2

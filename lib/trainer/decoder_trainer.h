@@ -83,8 +83,8 @@ class DecoderTrainer {
                     std::optional<int64_t> max_batch_size = std::nullopt);
 
   /// A checkpoint with the keys, order and types of the reference's DecoderTrainer.save: model,
-  /// version, steps, `extras`, optim{i}, sched{i}, ema. Tensors are the live ones: write it before
-  /// the next step.
+  /// version, steps, `extras`, optim{i}, sched{i}, ema (ema_diffusers for that kind). Tensors are
+  /// the live ones: write it before the next step.
   Dict state(const std::vector<std::pair<std::string, Value>>& extras = {}) const;
 
   /// What `save_type: model` saves: version, `extras` (config), and the model with averaged unets.
@@ -120,7 +120,7 @@ class DecoderTrainer {
 
   bool uses_ema() const;
   Decoder decoder() const;
-  /// The averaged network; null without averages or for a stage that is not trained.
+  /// The averaged network, for reading; null without averages or for a stage that is not trained.
   std::shared_ptr<UnetImpl> ema_unet(int64_t unet_number) const;
 
  private:

@@ -6,25 +6,13 @@
 #include <optional>
 #include <vector>
 
-#include "optim/ema.h"
 #include "optim/flat_parameters.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 #include "trainer/decoder_trainer.h"
+#include "trainer/unet_average.h"
 
 namespace dalle2 {
-
-/// The average of a unet: a network of its own and the rule by which it follows.
-struct AveragedUnet {
-  AveragedUnet(std::shared_ptr<UnetImpl> network,
-               const FlatParameters& online,
-               const EmaOptions& options)
-      : unet(std::move(network)), parameters(*unet), ema(online, parameters, options) {}
-
-  std::shared_ptr<UnetImpl> unet;
-  FlatParameters parameters;
-  Ema ema;
-};
 
 /// A unet that is trained, with all that belongs to it.
 struct TrainedUnet {
@@ -45,14 +33,15 @@ struct TrainedUnet {
   Optimizer optimizer;
   LrSchedule schedule;
   double max_grad_norm;
-  std::unique_ptr<AveragedUnet> average;  ///< null without averages
-  at::Tensor grad_norm;                   ///< [] of the last update
+  std::unique_ptr<UnetAverage> average;  ///< null without averages
+  at::Tensor grad_norm;                  ///< [] of the last update
 };
 
 struct DecoderTrainerState {
   Decoder decoder;
   at::Device device;
   bool use_ema;
+  EmaKind ema_kind;
   std::optional<int64_t> max_batch_size;
   std::vector<std::unique_ptr<TrainedUnet>> unets;  ///< null where the stage is not trained
   std::vector<int64_t> steps;                       ///< updates of each unet

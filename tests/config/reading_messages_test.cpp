@@ -159,6 +159,21 @@ TEST_CASE("the options of the loss have to fit the unets") {
                    R"("sigma")"});
 }
 
+TEST_CASE("each kind of average has options of its own") {
+  expect_problems({"/train/ema/decay=0.5"},
+                  {R"(/train/ema/kind: must be "diffusers" for the other keys of ema to have an )"
+                   R"(effect, got "ema_pytorch", which has train.ema_beta, )"
+                   "train.ema_update_after_step, ..."});
+  expect_problems({"/train/ema/kind=diffusers", "/train/update_model_with_ema_every=10"},
+                  {R"(/train/update_model_with_ema_every: must be null with ema.kind "diffusers", )"
+                   R"(got 10; only "ema_pytorch" copies the average back)"});
+  expect_problems({"/train/ema/kind=diffuser"},
+                  {R"(/train/ema/kind: expected one of "ema_pytorch" "diffusers", got "diffuser"; )"
+                   R"(did you mean "diffusers"?)"});
+  expect_problems({"/train/ema/kind=diffusers", "/train/ema/min_decay=2"},
+                  {"/train/ema/min_decay: must be >= 0 and <= 1, got 2"});
+}
+
 TEST_CASE("the options of the loss reach the unets that are trained, and only those are asked") {
   const DecoderPlan plan = read_with(cascade({"/train/min_snr_gamma=[null, 4]",
                                               "/train/dream/enabled=true",

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT
+// Saving and loading of an EmaModel.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <string>
+
+#include "checkpoint/state_dict.h"
+#include "optim/ema_model.h"
+
+namespace dalle2 {
+
+/// EMAModel.state_dict(): the same keys, order and types. Tensors are the live ones.
+Dict ema_model_state(const EmaModel& average);
+
+/// EMAModel.load_state_dict(): what is missing keeps its value, tensors are copied.
+/// @throws DataError with upstream's text for a value out of range or of another type, and for
+/// averages whose number or shapes are not those of the parameters; the average is then as it was
+/// (differs from upstream, which has taken over what came before the fault)
+void load_ema_model_state(const Cursor& saved, EmaModel& average);
+
+/// EMAModel.save_pretrained(): a folder with the model's weights, parameters averaged, and a
+/// config.json of `model_config` and the scalars of the average.
+/// @param model whose parameters, in order, are averaged
+/// @throws ConfigError with upstream's text for a null model or a config that is None
+void save_pretrained(const EmaModel& average,
+                     const std::string& folder,
+                     const torch::nn::Module* model,
+                     const Value& model_config);
+
+/// EMAModel.from_pretrained(): loads the weights into `model` and makes the average of them.
+/// @throws DataError for a folder that does not fit
+EmaModel ema_model_from_pretrained(const std::string& folder,
+                                   torch::nn::Module& model,
+                                   bool foreach = false);
+
+}  // namespace dalle2

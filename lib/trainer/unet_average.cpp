@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT
+#include "trainer/unet_average.h"
+
+#include <torch/torch.h>
+
+#include <utility>
+
+#include "base/log.h"
+#include "checkpoint/module_state.h"
+#include "trainer/ema_model_state.h"
+
+namespace dalle2 {
+namespace {
+
+/// A network like `unet`, for reading.
+std::shared_ptr<UnetImpl> network_like(const UnetImpl& unet, const at::Device& device) {
+  auto network = std::make_shared<UnetImpl>(unet.config());
+  network->to(device);
+  network->eval();
+  for (const at::Tensor& parameter : network->parameters()) {
+    parameter.set_requires_grad(false);
+  }
+  return network;
+}
+
+EmaOptions ema_options(const DecoderTrainConfig& config) {
+  EmaOptions options;
+  options.beta = config.ema_beta;
+  options.update_after_step = config.ema_update_after_step;
+  options.update_every = config.ema_update_every;
+  options.inv_gamma = config.ema_inv_gamma;
+  options.power = config.ema_power;
+  options.min_value = config.ema_min_value;
+  options.update_model_with_ema_every = config.update_model_with_ema_every;
+  return options;
+}
+
+EmaModelOptions ema_model_options(const EmaConfig& config) {
+  EmaModelOptions options;
+  options.decay = config.decay;
+  options.min_decay = config.min_decay;
+  options.update_after_step = config.update_after_step;
+  options.use_ema_warmup = config.use_ema_warmup;
+  options.inv_gamma = config.inv_gamma;
+  options.power = config.power;
+  options.foreach = config.foreach;
+  return options;
+}
+
+std::vector<at::Tensor> tensors_of(const FlatParameters& flat) {
+  std::vector<at::Tensor> tensors;
+  for (const FlatEntry& entry : flat.parameters()) {
+    tensors.push_back(entry.tensor);
+  }
+  return tensors;
+}
+
+std::vector<std::string> names_of(const FlatParameters& flat) {
+  std::vector<std::string> names;
+  for (const FlatEntry& entry : flat.parameters()) {
+    names.push_back(entry.name);
+  }
+  return names;
+}
+
+}  // namespace
+
+EmaPytorchAverage::EmaPytorchAverage(const UnetImpl& unet,
+                                     const FlatParameters& online,
+                                     const EmaOptions& options)
+    : network_(network_like(unet, online.values().device())),
+      parameters_(*network_),
+      ema(online, parameters_, options) {}
+
+void EmaPytorchAverage::begin_anew() {
+  ema.copy_from_online();
+  ema.set_counters(/*initted=*/false, /*step=*/0);
+}
+
+DiffusersAverage::DiffusersAverage(const UnetImpl& unet,
+                                   const FlatParameters& online,
+                                   const EmaConfig& config)
+    : unet_(unet),
+      names_(names_of(online)),
+      online_(tensors_of(online)),
+      device_(online.values().device()),
+      offload_(config.offload && !device_.is_cpu()),
+      ema(online_, ema_model_options(config)) {
+  if (offload_) {
+    ema.to(at::kCPU);
+    ema.pin_memory();
+  }
+}
+
+void DiffusersAverage::update() {
+  if (offload_) {
+    ema.to(device_);
+  }
+  ema.step(online_);
+  if (offload_) {
+    ema.to(at::kCPU);
+  }
+}
+
+std::shared_ptr<UnetImpl> DiffusersAverage::network() const {
+  const torch::NoGradGuard no_grad;
+  const auto network = network_like(unet_, device_);
+  // Buffers have no average: those of the unet. Then the parameters.
+  load_state_dict(*network, state_dict(unet_));
+  auto parameters = network->named_parameters();
+  for (size_t i = 0; i < names_.size(); ++i) {
+    parameters[names_[i]].copy_(ema.shadow_params()[i]);
+  }
+  return network;
+}
+
+Dict DiffusersAverage::state() const {
+  Dict out = ema_model_state(ema);
+  List names;
+  for (const std::string& name : names_) {
+    names.items.emplace_back(name);
+  }
+  out.set("parameter_names", std::move(names));
+  return out;
+}
+
+void DiffusersAverage::load_state(const Cursor& saved) {
+  const EmaModelOptions ours = ema.options();
+  load_ema_model_state(saved, ema);
+  if (ema.options() != ours) {
+    log_info("ckpt",
+             "{}: averaged with other options (decay {}); /train/ema holds from now on (decay {})",
+             saved.where(),
+             ema.options().decay,
+             ours.decay);
+  }
+  ema.set_state(ours, ema.optimization_step(), std::nullopt);
+}
+
+std::unique_ptr<UnetAverage> make_average(const UnetImpl& unet,
+                                          const FlatParameters& online,
+                                          const DecoderTrainConfig& config) {
+  if (config.ema.kind == EmaKind::diffusers) {
+    return std::make_unique<DiffusersAverage>(unet, online, config.ema);
+  }
+  return std::make_unique<EmaPytorchAverage>(unet, online, ema_options(config));
+}
+
+}  // namespace dalle2
