@@ -41,7 +41,8 @@ Runner add_train(CLI::App& app) {
     if (o->config_path.empty()) {
       throw ConfigError(
           "no --config: give a training file, e.g. dalle2-train --config configs/decoder.json\n"
-          "  or a command: sample, inspect, convert, schema, report, shards. `dalle2-train --help` "
+          "  or a command: sample, inspect, fsck, convert, schema, report, shards. `dalle2-train "
+          "--help` "
           "lists "
           "all.");
     }
@@ -146,6 +147,14 @@ Runner add_inspect(CLI::App& app) {
     run_inspect(*o);
     return ExitCode::kDone;
   };
+}
+
+Runner add_fsck(CLI::App& app) {
+  auto o = options_of<FsckCommand>();
+  app.add_option("path", o->path, "Checkpoint, model file, safetensors, or the folder of a run")
+      ->required();
+  app.add_flag("--json", o->json, "One JSON object instead of text");
+  return [o] { return run_fsck(*o); };
 }
 
 Runner add_convert(CLI::App& app) {
@@ -280,6 +289,7 @@ int run_command_line(int argc, char** argv) {
   const Runner train = add_train(app);
   command(app, "sample", "Draw images from a checkpoint", add_sample);
   command(app, "inspect", "List what a checkpoint holds", add_inspect);
+  command(app, "fsck", "Verify checkpoints, and whether a run could go on from them", add_fsck);
   command(app, "convert", "Convert between .pth and .safetensors", add_convert);
   command(app, "schema", "Print the JSON Schema of a training file", add_schema);
   command(app, "report", "Show a run as one HTML page: curves, pictures, config", add_report);

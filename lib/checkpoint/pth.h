@@ -4,7 +4,9 @@
 
 #include "checkpoint/state_dict.h"
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace dalle2 {
 
@@ -22,7 +24,36 @@ enum class ReadBack { kNo, kYes };
 /// @throws DataError for what is not plain data, ResourceError if the disk is full
 void write_pth(const std::string& path, const Value& value, ReadBack read_back = ReadBack::kYes);
 
+/// A value as it was at one moment, in memory of its own on the host: it can be written while
+/// training changes the tensors.
+class PthSnapshot {
+ public:
+  /// Copies the tensors. Memory of an earlier call is used again if it is enough; for tensors of a
+  /// GPU it is page-locked. @throws as write_pth() for what cannot be saved
+  void take(const Value& value);
+  /// The very file that write_pth() would have written of the value then. May run on any thread, if
+  /// nobody calls take() meanwhile.
+  void write(const std::string& path, ReadBack read_back = ReadBack::kYes) const;
+
+ private:
+  std::string pickle_;
+  std::vector<at::Tensor> storages_;  // [numel], views of memory_
+  at::Tensor memory_;                 // [bytes]
+};
+
 /// Reads the whole file as read_pth() does. @throws DataError if any of it is damaged
 void verify_pth(const std::string& path);
+
+/// A member of an archive whose content does not fit its CRC-32.
+struct DamagedMember {
+  std::string name;
+  std::string tensor;  ///< the first entry that lies in it ("model/unets.0.init_conv.bias"), or ""
+  uint64_t offset = 0, size = 0;  ///< bytes of the file
+  uint32_t expected_crc = 0, got_crc = 0;
+};
+
+/// All damaged members of a file of torch.save(); none for the layout before torch 1.6, which has
+/// no checksums. @throws DataError if the archive's own structure is damaged
+std::vector<DamagedMember> damaged_members(const std::string& path);
 
 }  // namespace dalle2

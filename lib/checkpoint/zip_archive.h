@@ -25,6 +25,11 @@ struct ZipMember {
 /// @throws DataError; compressed and encrypted members are refused too
 std::vector<ZipMember> read_zip(const MappedFile& file);
 
+/// The same without a look at the contents, and the CRC-32 that each content really has, in the
+/// order of the members: for whoever wants to know all that is damaged.
+std::vector<ZipMember> read_zip_directory(const MappedFile& file);
+std::vector<uint32_t> content_crcs(const MappedFile& file, const std::vector<ZipMember>& members);
+
 /// Whether the file begins as an archive does.
 bool looks_like_zip(const MappedFile& file);
 

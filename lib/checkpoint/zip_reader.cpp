@@ -42,7 +42,6 @@ class ZipReader {
       fail("its directory has another length than stated");
     }
     check_overlaps();
-    check_crcs();
     return std::move(members_);
   }
 
@@ -188,22 +187,6 @@ class ZipReader {
     }
   }
 
-  void check_crcs() const {
-    std::vector<char> right(members_.size(), 0);
-    at::parallel_for(0, static_cast<int64_t>(members_.size()), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const ZipMember& member = members_[static_cast<size_t>(i)];
-        right[static_cast<size_t>(i)] =
-            ::crc32_z(0, file_.data() + member.offset, member.size) == member.crc;
-      }
-    });
-    for (size_t i = 0; i < members_.size(); ++i) {
-      if (right[i] == 0) {
-        fail("the content of member '" + members_[i].name + "' does not fit its CRC-32");
-      }
-    }
-  }
-
   const MappedFile& file_;
   uint64_t directory_begin_ = 0, directory_end_ = 0, count_ = 0;
   std::vector<ZipMember> members_;
@@ -216,8 +199,37 @@ bool looks_like_zip(const MappedFile& file) {
          file.data()[2] == 3 && file.data()[3] == 4;
 }
 
-std::vector<ZipMember> read_zip(const MappedFile& file) {
+std::vector<ZipMember> read_zip_directory(const MappedFile& file) {
   return ZipReader(file).run();
+}
+
+std::vector<uint32_t> content_crcs(const MappedFile& file, const std::vector<ZipMember>& members) {
+  std::vector<uint32_t> crcs(members.size());
+  at::parallel_for(0, static_cast<int64_t>(members.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const ZipMember& member = members[static_cast<size_t>(i)];
+      crcs[static_cast<size_t>(i)] =
+          static_cast<uint32_t>(::crc32_z(0, file.data() + member.offset, member.size));
+    }
+  });
+  return crcs;
+}
+
+std::vector<ZipMember> read_zip(const MappedFile& file) {
+  std::vector<ZipMember> members = read_zip_directory(file);
+  const std::vector<uint32_t> crcs = content_crcs(file, members);
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (crcs[i] != members[i].crc) {
+      throw DataError(
+          "{}: damaged archive: the content of member '{}' does not fit its CRC-32: expected "
+          "{:08x}, got {:08x}",
+          file.path(),
+          members[i].name,
+          members[i].crc,
+          crcs[i]);
+    }
+  }
+  return members;
 }
 
 }  // namespace dalle2

@@ -255,6 +255,8 @@ struct TrackerConfig {
   LogConfig log = ConsoleLogConfig{};  // required
   std::optional<LoadConfig> load;      // load_from null: none
   std::vector<SaveConfig> save;        // required, one or many
+  int64_t keep_last = 0;
+  std::optional<int64_t> keep_every;
 
   void fields(auto& f) {
     D2_FIELD(data_path,
@@ -271,6 +273,14 @@ struct TrackerConfig {
                 any_value()
                     .not_empty("`savers` must be set: give at least one saver, got none")
                     .one_is_list());
+    D2_FIELD(keep_last,
+             "Older checkpoints that are kept in `data_path`/snapshots besides checkpoint.pth, for "
+             "a resume to fall back on; the one of the least validation loss is kept there too. An "
+             "older file goes only when the new one was read back and is whole.",
+             at_least(0));
+    D2_FIELD(keep_every,
+             "Samples seen after which a snapshot is kept for good; null for none.",
+             at_least(1));
   }
 };
 

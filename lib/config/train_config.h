@@ -58,6 +58,7 @@ struct DecoderTrainConfig {
   double noise_offset = 0.0;
   double input_perturbation = 0.0;
   bool deterministic = false;
+  bool async_save = true;
 
   void fields(auto& f) {
     D2_FIELD(epochs, "Passes over the training shards.", at_least(1));
@@ -148,6 +149,9 @@ struct DecoderTrainConfig {
     D2_FIELD(deterministic,
              "Only algorithms that give the same bits each time, and an error where there is none. "
              "On the CPU that is so without it; on a GPU it costs speed.");
+    D2_FIELD(async_save,
+             "Write checkpoints while training goes on: a save holds the steps up only for a copy "
+             "of the state in host memory, which it takes once. A save waits for the one before.");
   }
 };
 

@@ -2,6 +2,7 @@
 #include "io/atomic_file.h"
 
 #include "base/error.h"
+#include "io/fail_point.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -9,10 +10,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <filesystem>
-#include <mutex>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -23,74 +22,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kBufferBytes = size_t{1} << 18;
-constexpr int kKilledStatus = 137;  // what a shell reports after kill -9
-
-enum class FailAction { kNone, kAbort, kEio, kEnospc };
-
-/// DALLE2_FAIL_AT, counted over the whole process.
-class FailPoint {
- public:
-  /// To be asked at the beginning of each call of the kind `operation`.
-  FailAction next(std::string_view operation) {
-    const char* text = std::getenv("DALLE2_FAIL_AT");
-    if (text == nullptr) {
-      return FailAction::kNone;
-    }
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (spec_ != text) {
-      parse(text);
-    }
-    if (action_ == FailAction::kNone || operation != operation_ || ++calls_ != at_) {
-      return FailAction::kNone;
-    }
-    return action_;
-  }
-
- private:
-  void parse(const char* text) {
-    spec_ = text;
-    calls_ = 0;
-    action_ = FailAction::kNone;
-    const size_t first = spec_.find(':');
-    const size_t second = first == std::string::npos ? first : spec_.find(':', first + 1);
-    if (second == std::string::npos) {
-      return;
-    }
-    operation_ = spec_.substr(0, first);
-    at_ = 0;
-    std::from_chars(spec_.data() + first + 1, spec_.data() + second, at_);
-    const std::string action = spec_.substr(second + 1);
-    action_ = action == "abort"    ? FailAction::kAbort
-              : action == "eio"    ? FailAction::kEio
-              : action == "enospc" ? FailAction::kEnospc
-                                   : FailAction::kNone;
-  }
-
-  std::mutex mutex_;
-  std::string spec_, operation_;
-  int64_t at_ = 0, calls_ = 0;
-  FailAction action_ = FailAction::kNone;
-};
-
-/// True if the call is to fail now, with errno set. Does not return for `abort`.
-bool fails_here(std::string_view operation) {
-  static FailPoint fail_point;
-  switch (fail_point.next(operation)) {
-    case FailAction::kNone:
-      return false;
-    case FailAction::kAbort:
-      _exit(kKilledStatus);
-    case FailAction::kEio:
-      errno = EIO;
-      return true;
-    case FailAction::kEnospc:
-      errno = ENOSPC;
-      return true;
-  }
-  return false;
-}
-
-[[noreturn]] void throw_write_error(const std::string& path, const char* doing, int error_number) {
+[[noreturn]] void throw_write_error(const std::string& path,
+                                    const std::string& doing,
+                                    int error_number) {
   switch (error_number) {
     case ENOSPC:
     case EDQUOT:
@@ -325,9 +259,38 @@ void copy_file_atomically(const std::string& from, const std::string& to) {
   file.commit();
 }
 
+void link_file_atomically(const std::string& from, const std::string& to) {
+  create_folders(parent_folder(to), to);
+  const std::string part = to + ".part";
+  unlink(part.c_str());
+  if (fails_here("link") || link(from.c_str(), part.c_str()) != 0) {
+    // Not every file system has links, and a file can have only so many.
+    if (errno == EPERM || errno == ENOTSUP || errno == EMLINK || errno == ENOSYS ||
+        errno == EXDEV) {
+      return copy_file_atomically(from, to);
+    }
+    throw_write_error(to, "link " + from + " to it", errno);
+  }
+  const bool failed = fails_here("rename") || rename(part.c_str(), to.c_str()) != 0;
+  const int error_number = errno;
+  unlink(part.c_str());  // rename leaves it where both are names of one file already
+  if (failed) {
+    throw_write_error(to, "rename the finished part onto it", error_number);
+  }
+  if (const int sync_error = fails_here("dirsync") ? errno : sync_folder(parent_folder(to))) {
+    throw_write_error(to, "flush its folder", sync_error);
+  }
+}
+
+void remove_file(const std::string& path) {
+  if (fails_here("unlink") || (unlink(path.c_str()) != 0 && errno != ENOENT)) {
+    throw_write_error(path, "remove it", errno);
+  }
+}
+
 std::string read_file(const std::string& path) {
   std::string content;
-  struct stat status{};
+  struct stat status {};
   if (stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode)) {
     content.reserve(static_cast<size_t>(status.st_size));
   }

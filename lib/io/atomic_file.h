@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Files that are whole or absent.
-//
-// Test hook: DALLE2_FAIL_AT="open|write|fsync|rename|dirsync:<n>:<abort|eio|enospc>" makes the n-th
-// such call of the process (from 1) fail with that errno, or ends the process at that moment as
-// kill -9 would (exit status 137; a write is torn in the middle). Calls are counted from the moment
-// the variable takes its value.
+// Each of their calls can be made to fail for tests: io/fail_point.h.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +46,11 @@ class AtomicFile {
 void write_file_atomically(const std::string& path, const std::string& content);
 /// Copies a file onto `to`, whole or not at all; parent folders are created.
 void copy_file_atomically(const std::string& from, const std::string& to);
+/// Makes `to` a second name of the file `from`, in place of what `to` was, at no cost of space; a
+/// copy where the file system has no links. Parent folders are created. @throws as AtomicFile
+void link_file_atomically(const std::string& from, const std::string& to);
+/// Removes a file; one that is gone already is no error. @throws as AtomicFile
+void remove_file(const std::string& path);
 /// The whole file. @throws DataError naming the path and the reason
 std::string read_file(const std::string& path);
 /// Removes `*.part` files below `folder` that an interrupted run left; links are not followed, and

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "checkpoint/convert.h"
+#include "checkpoint/fsck.h"
 #include "checkpoint/inspect.h"
 #include "config/run_config.h"
 #include "run/commands.h"
@@ -13,6 +14,14 @@ void run_inspect(const InspectCommand& command) {
   const Inspection inspection = inspect_file(command.path);
   const std::string text = command.json ? inspection_json(inspection) : inspection_text(inspection);
   std::printf("%s\n", text.c_str());
+}
+
+ExitCode run_fsck(const FsckCommand& command) {
+  const std::vector<CheckedFile> files = check_path(command.path);
+  const std::string text =
+      command.json ? fsck_json(command.path, files) + "\n" : fsck_text(command.path, files);
+  std::printf("%s", text.c_str());
+  return all_whole(files) ? ExitCode::kDone : ExitCode::kData;
 }
 
 void run_convert(const ConvertCommand& command) {

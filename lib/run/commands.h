@@ -52,6 +52,12 @@ struct InspectCommand {
   bool json = false;
 };
 
+/// A checkpoint, a model file, safetensors, or the folder of a run.
+struct FsckCommand {
+  std::string path;
+  bool json = false;
+};
+
 struct ConvertCommand {
   std::string in_path, out_path;
   bool ema = false;  ///< averaged weights only
@@ -98,6 +104,8 @@ struct DemoScoreCommand {
 ExitCode run_train(const TrainCommand& command);
 void run_sample(const SampleCommand& command);
 void run_inspect(const InspectCommand& command);
+/// @return kDone if all is whole, kData if a file is damaged
+ExitCode run_fsck(const FsckCommand& command);
 void run_convert(const ConvertCommand& command);
 void run_schema(const std::string& kind);
 void run_shards_demo(const ShardsDemoCommand& command);

@@ -35,6 +35,18 @@ void append(LogRecord& record, LogRecord more) {
 }  // namespace
 
 ExitCode DecoderRun::run() {
+  const ExitCode code = run_epochs();
+  saving_.wait();
+  if (code == ExitCode::kDone) {
+    log_info("train",
+             "done: {} epochs, {} samples",
+             config_.train.epochs,
+             with_commas(position_.samples_seen));
+  }
+  return code;
+}
+
+ExitCode DecoderRun::run_epochs() {
   print_start();
   load_examples();  // opens the shards and embeddings: what is wrong with them leaves no files
                     // behind
@@ -49,10 +61,6 @@ ExitCode DecoderRun::run() {
     sample_epoch();
     if (position_.epoch < config_.train.epochs && stop_asked()) return ExitCode::kStopped;
   }
-  log_info("train",
-           "done: {} epochs, {} samples",
-           config_.train.epochs,
-           with_commas(position_.samples_seen));
   return ExitCode::kDone;
 }
 
@@ -63,6 +71,7 @@ void DecoderRun::train_epoch() {
   Timer timer;
   for (auto group = next_group(*loader); !group.empty(); group = next_group(*loader)) {
     const int64_t sample_before = position_.sample;
+    saving_.check();
     if (!train_group(group)) return stop_training(*loader);
     samples_per_second_ = static_cast<double>(position_.sample - sample_before) / timer.seconds();
     timer.restart();

@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "base/background_job.h"
 #include "base/error.h"
+#include "checkpoint/pth.h"
 #include "config/run_config.h"
 #include "run/loaders.h"
 #include "tracker/progress.h"
@@ -46,6 +48,7 @@ class DecoderRun {
     std::string caption_prefix, section;
   };
 
+  ExitCode run_epochs();
   void print_start() const;
   void recall();
   void recall_own_state(const Cursor& own);
@@ -64,6 +67,7 @@ class DecoderRun {
   void sample_epoch();
   void save_snapshot();
   void save(const std::string& next_task, bool is_best);
+  void start_saving(SaveRequest request, const Value& checkpoint, const Value& model);
   void log_samples(const Examples& examples);
   at::Generator generator(const std::string& purpose, int64_t step) const;
   bool stop_asked();
@@ -87,6 +91,8 @@ class DecoderRun {
   /// The last ten losses of each unet, on the device: reading them synchronises. A checkpoint has
   /// them, so that a resumed run logs what it would have logged.
   std::vector<std::deque<at::Tensor>> recent_losses_;
+  PthSnapshot saved_checkpoint_, saved_model_;
+  BackgroundJob saving_;  // the last member: it uses the others until it is through
 };
 
 }  // namespace dalle2

@@ -133,7 +133,12 @@ void DecoderRun::recall() {
     try {
       checkpoint = read_checkpoint(path);
     } catch (const DataError& error) {
-      if (i + 1 == candidates.size()) throw;
+      if (i + 1 == candidates.size()) {
+        if (i == 0) throw;
+        throw DataError("{}\n  No older file is whole: `dalle2-train fsck {}` says more.",
+                        error.what(),
+                        tracker_.data_path());
+      }
       log_warning("ckpt", "{}\n  Falling back to {}", error.what(), candidates[i + 1]);
     }
   }
@@ -203,8 +208,7 @@ void DecoderRun::save(const std::string& next_task, bool is_best) {
   };
   Dict own;
   own.set("version", program_version());
-  own.set("loader_position",
-          value_of(next_task == "train" ? position_.loader : LoaderPosition{}));
+  own.set("loader_position", value_of(next_task == "train" ? position_.loader : LoaderPosition{}));
   own.set("iteration", next_task == "train" ? position_.iteration : 0);
   own.set("samples_at_last_save", next_task == "train" ? position_.samples_at_last_save : 0);
   own.set("samples_per_epoch", samples_per_epoch_);
@@ -217,24 +221,35 @@ void DecoderRun::save(const std::string& next_task, bool is_best) {
       {"samples_seen", position_.samples_seen},
       {kOwnState, own}};
   stage_times_.begin(Stage::kSave);
-  tracker_.save(
-      {.is_best = is_best,
-       .is_latest = true,
-       .placeholders = {{"epoch", position_.epoch},
-                        {"sample", sample},
-                        {"next_task", next_task},
-                        {"validation_losses", position_.validation_losses},
-                        {"samples_seen", position_.samples_seen}},
-       .write_checkpoint =
-           [&](const std::string& path) {
-             write_pth(path,
-                       trainer_->state(with_metadata(extras, tracker_.checkpoint_metadata())));
-           },
-       .write_model =
-           [&](const std::string& path) {
-             write_pth(path, trainer_->model_state(with_metadata({}, tracker_.model_metadata())));
-           }});
+  start_saving({.is_best = is_best,
+                .is_latest = true,
+                .position = {.samples_seen = position_.samples_seen,
+                             .step = trainer_->steps(trained_unets_.front()),
+                             .epoch = position_.epoch},
+                .placeholders = {{"epoch", position_.epoch},
+                                 {"sample", sample},
+                                 {"next_task", next_task},
+                                 {"validation_losses", position_.validation_losses},
+                                 {"samples_seen", position_.samples_seen}}},
+               trainer_->state(with_metadata(extras, tracker_.checkpoint_metadata())),
+               trainer_->model_state(with_metadata({}, tracker_.model_metadata())));
   stage_times_.end(Stage::kSave);
+}
+
+/// @param checkpoint, model with the live tensors: they are written now, or copied now and written
+/// while training goes on
+void DecoderRun::start_saving(SaveRequest request, const Value& checkpoint, const Value& model) {
+  if (!config_.train.async_save) {
+    request.write_checkpoint = [&](const std::string& path) { write_pth(path, checkpoint); };
+    request.write_model = [&](const std::string& path) { write_pth(path, model); };
+    return tracker_.save(request);
+  }
+  saving_.wait();  // a save is never left out, and its memory is taken again only now
+  saved_checkpoint_.take(checkpoint);
+  saved_model_.take(model);
+  request.write_checkpoint = [this](const std::string& path) { saved_checkpoint_.write(path); };
+  request.write_model = [this](const std::string& path) { saved_model_.write(path); };
+  saving_.start([this, request = std::move(request)] { tracker_.save(request); });
 }
 
 }  // namespace dalle2

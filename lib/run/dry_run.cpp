@@ -38,7 +38,8 @@ uint64_t peak_of_step(Decoder decoder, const DecoderPlan& plan, int64_t unet, in
   return process_memory("VmHWM");
 }
 
-/// Weights, gradients, two moments and the average of every parameter, and one step's activations:
+/// Weights, gradients, two moments and the average of every parameter, what is being saved of them,
+/// and one step's activations:
 /// two steps on synthetic images, of one and of two samples, tell what a sample takes.
 uint64_t estimate_peak_memory(Decoder decoder,
                               const LoadedDecoderConfig& loaded,
@@ -56,7 +57,9 @@ uint64_t estimate_peak_memory(Decoder decoder,
     activations = std::max(activations, per_sample * static_cast<uint64_t>(batch));
     decoder->zero_grad();
   }
-  const int64_t copies = 4 + (loaded.config.train.use_ema ? 1 : 0);
+  const int64_t averages = loaded.config.train.use_ema ? 1 : 0;
+  // Saving in the background holds a checkpoint and a model file besides.
+  const int64_t copies = 4 + averages + (loaded.config.train.async_save ? 4 + averages : 0);
   return before + static_cast<uint64_t>(parameters * kBytesPerValue * copies) + activations;
 }
 

@@ -67,7 +67,11 @@ const FormatFields& decoder_placeholders() {
 }
 
 Tracker::Tracker(const TrackerConfig& config, const FormatFields& example_placeholders, bool dummy)
-    : config_(config), dummy_(dummy), logger_(make_logger(config.log, config.data_path)) {
+    : config_(config),
+      dummy_(dummy),
+      logger_(make_logger(config.log, config.data_path)),
+      snapshots_(in_data_path("snapshots"),
+                 {.keep_last = config.keep_last, .keep_every = config.keep_every}) {
   if (config.load) loader_ = make_loader(*config.load);
   if (loader_) loader_->check();
   if (dummy_) return;
@@ -107,7 +111,13 @@ void Tracker::init(bool auto_resumed_on_main) {
   const std::string auto_resume_path = in_data_path("auto_resume.json");
   auto_resumed_ = read_auto_resume(auto_resume_path, *logger_);
   prepare_data_path();
-  log_file_.emplace(in_data_path("log.jsonl"), /*append=*/auto_resumed_ || can_recall());
+  const bool goes_on = auto_resumed_ || can_recall();
+  if (!goes_on) {
+    if (const std::optional<std::string> renamed = snapshots_.set_aside()) {
+      log_warning("track", "Snapshots of an earlier run are now in {}", *renamed);
+    }
+  }
+  log_file_.emplace(in_data_path("log.jsonl"), /*append=*/goes_on);
   logger_->init();
   for (const auto& saver : savers_) saver->init();
   if (logger_->auto_resume()) write_auto_resume(auto_resume_path, *logger_);
@@ -132,6 +142,7 @@ void Tracker::prepare_data_path() {
 void Tracker::log(const LogRecord& record, int64_t step) {
   if (dummy_) return;
   D2_CHECK(log_file_.has_value(), "Tracker::init comes before anything is logged");
+  const std::lock_guard lock(*log_mutex_);
   last_step_ = step;
   logger_->log(record, step);
   log_file_->write(record, step);
@@ -142,6 +153,7 @@ void Tracker::log_images(const std::vector<LogImage>& images,
                          int64_t step) {
   if (dummy_) return;
   D2_CHECK(log_file_.has_value(), "Tracker::init comes before anything is logged");
+  const std::lock_guard lock(*log_mutex_);
   std::vector<StoredImage> stored;
   for (const LogImage& image : images) {
     const std::string name =
@@ -156,6 +168,7 @@ void Tracker::log_images(const std::vector<LogImage>& images,
 void Tracker::log_error(const std::string& message) {
   if (dummy_) return;
   D2_CHECK(log_file_.has_value(), "Tracker::init comes before anything is logged");
+  const std::lock_guard lock(*log_mutex_);
   logger_->log_error(message);
   log_file_->write({{"error", message}}, last_step_);
 }
@@ -213,11 +226,18 @@ std::string Tracker::recall_path() const {
 
 std::vector<std::string> Tracker::recall_candidates() const {
   std::vector<std::string> candidates = {recall_path()};
-  if (auto_resumed_) candidates.push_back(in_data_path(kCheckpointFile));
+  if (auto_resumed_) {
+    candidates.push_back(in_data_path(kCheckpointFile));
+    for (std::string& path : snapshots_.newest_first()) candidates.push_back(std::move(path));
+  }
   std::vector<std::string> existing;
   for (const std::string& path : candidates) {
     std::error_code error;
-    const bool repeated = !existing.empty() && fs::equivalent(existing.front(), path, error);
+    // The newest snapshot is the file of checkpoint.pth under another name.
+    const bool repeated =
+        std::any_of(existing.begin(), existing.end(), [&](const std::string& other) {
+          return fs::equivalent(other, path, error);
+        });
     if (fs::exists(path, error) && !repeated) existing.push_back(path);
   }
   return existing;
@@ -226,6 +246,7 @@ std::vector<std::string> Tracker::recall_candidates() const {
 void Tracker::save(const SaveRequest& request) {
   if (dummy_ || (!request.is_best && !request.is_latest)) return;
   request.write_checkpoint(in_data_path(kCheckpointFile));
+  keep_snapshot(request);
   request.write_model(in_data_path(kModelFile));
   log_info("track", "Saved cached models");
   for (const auto& saver : savers_) {
@@ -233,6 +254,14 @@ void Tracker::save(const SaveRequest& request) {
     if (request.is_latest && targets.save_latest_to)
       save_with(*saver, *targets.save_latest_to, request);
     if (request.is_best && targets.save_best_to) save_with(*saver, *targets.save_best_to, request);
+  }
+}
+
+void Tracker::keep_snapshot(const SaveRequest& request) {
+  try {
+    snapshots_.keep(in_data_path(kCheckpointFile), request.position, request.is_best);
+  } catch (const Error& error) {
+    log_error(fmt::format("Error keeping a snapshot: {}", error.what()));
   }
 }
 

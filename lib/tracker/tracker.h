@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,6 +26,7 @@
 #include "tracker/python_format.h"
 #include "tracker/record.h"
 #include "tracker/savers.h"
+#include "tracker/snapshots.h"
 
 namespace dalle2 {
 
@@ -36,10 +38,11 @@ const FormatFields& decoder_placeholders();
 struct SaveRequest {
   bool is_best = false;
   bool is_latest = false;
-  FormatFields placeholders;  ///< the names the tracker was built with, with their values of now
+  SnapshotPosition position = {};
+  FormatFields placeholders = {};  ///< the names the tracker was built with, with their values of now
   /// Write a file at the path given, whole or not at all.
-  std::function<void(const std::string& path)> write_checkpoint;
-  std::function<void(const std::string& path)> write_model;
+  std::function<void(const std::string& path)> write_checkpoint = {};
+  std::function<void(const std::string& path)> write_model = {};
 };
 
 /// Names and JSON texts that are stored in a checkpoint beside the state.
@@ -89,13 +92,16 @@ class Tracker {
   /// The loader's file. @throws ConfigError if not can_recall()
   std::string recall_path() const;
   /// Files to try in order: the loader's, then, in an auto-resumed run, data_path/checkpoint.pth
-  /// (newer if the run died between writing and copying). Only files that exist; empty if an
+  /// (newer if the run died between writing and copying) and the snapshots, the newest first. Only
+  /// files that exist; empty if an
   /// auto-resumed run died before its first save: start from the beginning. @throws ConfigError if
   /// not can_recall()
   std::vector<std::string> recall_candidates() const;
 
-  /// Writes data_path/checkpoint.pth and model.pth, then lets each saver copy the one it wants. A
-  /// saver that fails is logged and the others still save. Does nothing if neither best nor latest.
+  /// Writes data_path/checkpoint.pth and model.pth, keeps the first as a snapshot, then lets each
+  /// saver copy the one it wants. A snapshot or saver that fails is logged and the others still
+  /// save. Does nothing if neither best nor latest. One call at a time, but on any thread: the
+  /// logging of others goes on meanwhile.
   /// @throws what the writers throw: without these two files there is nothing to go on from
   void save(const SaveRequest& request);
 
@@ -103,6 +109,7 @@ class Tracker {
   std::string in_data_path(const std::string& name) const;
   void check_data_path() const;
   void prepare_data_path();
+  void keep_snapshot(const SaveRequest& request);
   void save_with(Saver& saver, const std::string& target_template, const SaveRequest& request);
 
   TrackerConfig config_;
@@ -113,6 +120,8 @@ class Tracker {
   std::unique_ptr<Loader> loader_;
   std::vector<std::unique_ptr<Saver>> savers_;
   std::optional<LogFile> log_file_;
+  std::unique_ptr<std::mutex> log_mutex_ = std::make_unique<std::mutex>();  // loggers and log_file_
+  Snapshots snapshots_;
   SaveMetadata metadata_;
 };
 

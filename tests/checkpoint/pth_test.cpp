@@ -243,4 +243,38 @@ TEST_CASE("files for Python are written", "[.python]") {
   }
 }
 
+TEST_CASE("a snapshot writes the very file of the moment it was taken, memory used again") {
+  const test::TempFolder folder;
+  const at::Tensor flat = at::arange(100, at::TensorOptions().dtype(at::kFloat));
+  const at::Tensor counts = at::arange(7);
+  Dict weights, checkpoint;
+  weights.set("a", flat.narrow(0, 0, 33));  // views of a flat buffer, two of them of the same part
+  weights.set("b", flat.narrow(0, 33, 60).view({6, 10}).t());
+  weights.set("again", flat.narrow(0, 0, 33).view({3, 11}));
+  weights.set("none", at::empty({0, 4}));
+  weights.set("half", at::ones({5}, at::TensorOptions().dtype(at::kHalf)));
+  weights.set("flag", at::full({}, true, at::kBool));
+  checkpoint.set("model", weights);
+  checkpoint.set("steps", counts);
+  checkpoint.set("name", "x");
+
+  PthSnapshot snapshot;
+  for (const double change : {0.0, 1.0, 2.0}) {
+    flat.add_(change);
+    write_pth(folder.file("now.pth"), checkpoint);
+    snapshot.take(checkpoint);
+    flat.mul_(-1);  // training goes on
+    counts.add_(1);
+    snapshot.write(folder.file("later.pth"));
+    CHECK(test::read_bytes(folder.file("later.pth")) == test::read_bytes(folder.file("now.pth")));
+    flat.mul_(-1);
+  }
+  snapshot.take(Value(at::ones({10000})));  // larger than before
+  snapshot.write(folder.file("later.pth"));
+  CHECK(test::same_content(read_pth(folder.file("later.pth")), Value(at::ones({10000}))));
+  snapshot.take(checkpoint);  // and smaller
+  snapshot.write(folder.file("later.pth"));
+  CHECK(test::same_content(read_pth(folder.file("later.pth")), checkpoint));
+}
+
 }  // namespace dalle2

@@ -106,6 +106,8 @@ class CommandLine(EndToEnd):
     def test_a_damaged_checkpoint_exits_3(self):
         (self.dir / "bad.pth").write_bytes(b"no checkpoint at all")
         self.refuse(3, "inspect", "bad.pth", expect=["bad.pth"])
+        self.assertIn("bad.pth: damaged", run("fsck", "bad.pth", cwd=self.dir, check=3).stdout)
+        self.refuse(3, "fsck", "nowhere.pth", expect=["nowhere.pth", "no such file or folder"])
         self.refuse(3, "sample", "--checkpoint", "bad.pth", "--out", "x", expect=["bad.pth"])
         self.refuse(3, "convert", "bad.pth", "x.safetensors", expect=["bad.pth"])
         (self.dir / "bad.safetensors").write_bytes(b"\xff" * 64)

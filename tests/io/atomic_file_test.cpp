@@ -149,6 +149,38 @@ TEST_CASE("a process killed at any call of a save leaves the old file or the new
   }
 }
 
+TEST_CASE("a second name of a file costs no space and takes the place of what was there") {
+  const test::ScratchFolder folder;
+  write_file_atomically(folder / "a.pth", "new");
+  write_file_atomically(folder / "kept/b.pth", "old");
+  link_file_atomically(folder / "a.pth", folder / "kept/b.pth");
+  CHECK(read_file(folder / "kept/b.pth") == "new");
+  CHECK(fs::equivalent(folder / "a.pth", folder / "kept/b.pth"));
+  link_file_atomically(folder / "a.pth", folder / "kept/b.pth");  // both names are one file already
+  CHECK_FALSE(fs::exists(folder / "kept/b.pth.part"));
+  write_file_atomically(folder / "a.pth", "newer");
+  CHECK(read_file(folder / "kept/b.pth") == "new");
+  remove_file(folder / "kept/b.pth");
+  remove_file(folder / "kept/b.pth");  // gone already
+  CHECK_FALSE(fs::exists(folder / "kept/b.pth"));
+}
+
+TEST_CASE("a link or a removal that fails leaves the older file and no part") {
+  const test::ScratchFolder folder;
+  for (const std::string spec : {"link:1:eio", "link:1:enospc", "rename:1:eio"}) {
+    INFO(spec);
+    write_file_atomically(folder / "a.pth", "new");
+    write_file_atomically(folder / "b.pth", "old");
+    const FailAt fail_at(spec);
+    CHECK_THROWS_AS(link_file_atomically(folder / "a.pth", folder / "b.pth"), ResourceError);
+    CHECK(read_file(folder / "b.pth") == "old");
+    CHECK_FALSE(fs::exists(folder / "b.pth.part"));
+  }
+  const FailAt fail_at("unlink:1:eio");
+  CHECK_THROWS_AS(remove_file(folder / "b.pth"), ResourceError);
+  CHECK(read_file(folder / "b.pth") == "old");
+}
+
 TEST_CASE("a full disk is a resource error that says what to do") {
   const test::ScratchFolder folder;
   // A limit on the size of files stands in for the full disk; the kernel then cuts writes short

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+// Work on a thread of its own, one piece at a time.
+#pragma once
+
+#include <functional>
+#include <future>
+
+namespace dalle2 {
+
+class BackgroundJob {
+ public:
+  BackgroundJob() = default;
+  /// Waits. An error that nobody has asked for is logged.
+  ~BackgroundJob();
+  BackgroundJob(const BackgroundJob&) = delete;
+  BackgroundJob& operator=(const BackgroundJob&) = delete;
+
+  /// Waits for the work before, then begins. @throws what the work before threw
+  void start(std::function<void()> work);
+  /// @throws what the work threw, once
+  void wait();
+  /// The same without waiting: an error of work that is not through yet comes later.
+  void check();
+
+ private:
+  std::future<void> work_;
+};
+
+}  // namespace dalle2

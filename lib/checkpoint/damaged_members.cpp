@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+#include "checkpoint/mapped_file.h"
+#include "checkpoint/pickle.h"
+#include "checkpoint/pth.h"
+#include "checkpoint/value_json.h"
+#include "checkpoint/zip_archive.h"
+
+#include "base/error.h"
+
+#include <unordered_map>
+
+namespace dalle2 {
+namespace {
+
+/// The first entry that lies in each storage, by the storage's address.
+class StorageNames {
+ public:
+  void visit(const std::string& name, const Value& value) {
+    if (value.is_tensor()) {
+      names_.try_emplace(value.as_tensor().storage().data(), name);
+    } else if (value.is_dict()) {
+      for (const auto& [key, child] : value.as_dict().items) {
+        visit(below(name, describe(key)), child);
+      }
+    } else if (value.is_list() || value.is_tuple()) {
+      size_t index = 0;
+      for (const Value& child : value.as_sequence()) {
+        visit(below(name, std::to_string(index++)), child);
+      }
+    }
+  }
+
+  std::string at(const void* address) const {
+    const auto found = names_.find(address);
+    return found == names_.end() ? "" : found->second;
+  }
+
+ private:
+  static std::string below(const std::string& name, const std::string& child) {
+    return name.empty() ? child : name + "/" + child;
+  }
+
+  std::unordered_map<const void*, std::string> names_;
+};
+
+/// Which tensors lie where, from a pickle that is whole.
+StorageNames storage_names(const std::shared_ptr<MappedFile>& file,
+                           const std::vector<ZipMember>& members,
+                           const ZipMember& pickle) {
+  const std::string data = pickle.name.substr(0, pickle.name.size() - 8) + "data/";
+  std::unordered_map<std::string, at::Tensor> storages;
+  for (const ZipMember& member : members) {
+    if (member.name.starts_with(data)) {
+      storages[member.name.substr(data.size())] =
+          tensor_in_file(file, member.offset, {static_cast<int64_t>(member.size)}, at::kByte);
+    }
+  }
+  const auto load = [&](const StorageRef& ref) {
+    const auto found = storages.find(ref.key);
+    if (found == storages.end()) {
+      throw DataError("{}: storage '{}' is missing", file->path(), ref.key);
+    }
+    return found->second;
+  };
+  const char* bytes = reinterpret_cast<const char*>(file->data()) + pickle.offset;
+  StorageNames names;
+  names.visit("",
+              value_of_pickle(run_pickle({bytes, pickle.size}, file->path()), load, file->path()));
+  return names;
+}
+
+}  // namespace
+
+std::vector<DamagedMember> damaged_members(const std::string& path) {
+  const auto file = std::make_shared<MappedFile>(path);
+  if (!looks_like_zip(*file)) return {};
+  const std::vector<ZipMember> members = read_zip_directory(*file);
+  const std::vector<uint32_t> crcs = content_crcs(*file, members);
+  StorageNames names;
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (!members[i].name.ends_with("/data.pkl") || crcs[i] != members[i].crc) continue;
+    try {
+      names = storage_names(file, members, members[i]);
+    } catch (const DataError&) {
+      // Without names the members themselves still say where the damage is.
+    }
+  }
+  std::vector<DamagedMember> damaged;
+  for (size_t i = 0; i < members.size(); ++i) {
+    const ZipMember& member = members[i];
+    if (crcs[i] == member.crc) continue;
+    damaged.push_back({member.name,
+                       names.at(file->data() + member.offset),
+                       member.offset,
+                       member.size,
+                       member.crc,
+                       crcs[i]});
+  }
+  return damaged;
+}
+
+}  // namespace dalle2

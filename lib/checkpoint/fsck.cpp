@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: MIT
+#include "checkpoint/fsck.h"
+
+#include "base/error.h"
+#include "checkpoint/convert.h"
+#include "checkpoint/pth.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <string_view>
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMostFaults = 20;
+
+std::string shape_text(const at::Tensor& tensor) {
+  std::string text;
+  for (const int64_t extent : tensor.sizes()) {
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", extent);
+  }
+  return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()), text);
+}
+
+size_t count_tensors(const Value& value) {
+  size_t count = value.is_tensor() ? 1 : 0;
+  if (value.is_dict()) {
+    for (const auto& [key, child] : value.as_dict().items) count += count_tensors(child);
+  } else if (value.is_list() || value.is_tuple()) {
+    for (const Value& child : value.as_sequence()) count += count_tensors(child);
+  }
+  return count;
+}
+
+/// Looks at a checkpoint that could be read: what is it, and does it fit together?
+class StateCheck {
+ public:
+  StateCheck(const Value& root, CheckedFile& out) : root_(root), out_(out) {}
+
+  void run() {
+    out_.tensor_count = count_tensors(root_.value());
+    if (!root_.value().is_dict() || !root_.has("model")) {
+      out_.kind = "tensors";
+      out_.missing = {"model", "steps"};
+      return;
+    }
+    const bool trains = root_.has("steps") || root_.has("step") || root_.has("optimizer");
+    out_.kind = trains ? "checkpoint" : "model";
+    attempt([&] { weights_ = to_map(root_.at("model").as_state_dict()); });
+    attempt([&] { read_position(); });
+    for (size_t unet = 0; unet < out_.steps.size(); ++unet) {
+      attempt([&] { check_optimizer("optim" + std::to_string(unet)); });
+      need("sched" + std::to_string(unet));
+    }
+    if (root_.has("ema")) attempt([&] { check_averages(); });
+    decide_resume();
+  }
+
+ private:
+  using Tensors = std::map<std::string, at::Tensor>;
+
+  static Tensors to_map(const StateDict& tensors) { return {tensors.begin(), tensors.end()}; }
+
+  void fault(std::string text) {
+    out_.state = FileState::kDamaged;
+    out_.faults.push_back(std::move(text));
+  }
+
+  /// What a reader of the entry would refuse is a fault of the file.
+  template <class Check>
+  void attempt(Check check) {
+    try {
+      check();
+    } catch (const DataError& error) {
+      fault(error.what());
+    }
+  }
+
+  bool need(const std::string& key) {
+    if (root_.has(key)) return true;
+    out_.missing.push_back(key);
+    return false;
+  }
+
+  void read_position() {
+    if (root_.has("epoch")) out_.epoch = root_.at("epoch").as_int();
+    if (root_.has("samples_seen")) out_.samples_seen = root_.at("samples_seen").as_int();
+    if (!need("steps")) return;
+    const at::Tensor steps = root_.at("steps").as_tensor();
+    if (at::isFloatingType(steps.scalar_type()) || steps.numel() == 0) {
+      throw DataError("{}: expected whole numbers, one for each unet, got {}",
+                      root_.at("steps").where(),
+                      shape_text(steps));
+    }
+    const at::Tensor numbers = steps.to(at::kLong).flatten();
+    for (int64_t i = 0; i < numbers.numel(); ++i) {
+      out_.steps.push_back(numbers[i].item<int64_t>());
+    }
+  }
+
+  /// Both moments of a parameter have its shape, and no state is without a parameter.
+  void check_optimizer(const std::string& key) {
+    if (!need(key) || root_.at(key).is_none()) return;
+    int64_t parameters = 0;
+    const Cursor groups = root_.at(key).at("param_groups");
+    for (size_t g = 0; g < groups.size(); ++g) {
+      parameters += static_cast<int64_t>(groups.at(g).at("params").size());
+    }
+    const Cursor states = root_.at(key).at("state");
+    for (const auto& [index, value] : states.as_dict().items) {
+      const int64_t number = index.as_int(states.where());
+      const Cursor entry(value, fmt::format("{}/{}", states.where(), number));
+      if (number < 0 || number >= parameters) {
+        fault(fmt::format(
+            "{}: expected one of {} parameters, got {}", states.where(), parameters, number));
+      }
+      const at::Tensor& first = entry.at("exp_avg").as_tensor();
+      const at::Tensor& second = entry.at("exp_avg_sq").as_tensor();
+      if (first.sizes() != second.sizes() || first.scalar_type() != second.scalar_type()) {
+        fault(fmt::format("{}: expected two moments of one shape, got {} and {}",
+                          entry.where(),
+                          shape_text(first),
+                          shape_text(second)));
+      }
+    }
+  }
+
+  /// Each averaged tensor has the shape of the weight that it is the average of.
+  void check_averages() {
+    const Cursor ema = root_.at("ema");
+    const Tensors averages = to_map(ema.as_state_dict());
+    for (const auto& [name, tensor] : averages) {
+      for (const std::string part : {".ema_model.", ".online_model."}) {
+        const size_t at = name.find(part);
+        if (at == std::string::npos) continue;
+        const auto weight =
+            weights_.find("unets." + name.substr(0, at) + "." + name.substr(at + part.size()));
+        if (weight == weights_.end()) {
+          fault(fmt::format("{}/{}: the model has no such weight", ema.where(), name));
+        } else if (weight->second.sizes() != tensor.sizes()) {
+          fault(fmt::format("{}/{}: expected {} as in the model, got {}",
+                            ema.where(),
+                            name,
+                            shape_text(weight->second),
+                            shape_text(tensor)));
+        }
+      }
+    }
+  }
+
+  void decide_resume() {
+    if (!out_.missing.empty() || out_.state == FileState::kDamaged) return;
+    out_.resume = Resume::kBySamples;
+    const auto own = root_.find("dalle2_train");
+    if (own && own->has("loader_position") && own->at("loader_position").has("lanes")) {
+      out_.resume = Resume::kExact;
+    } else {
+      out_.missing.push_back("dalle2_train/loader_position");
+    }
+  }
+
+  Cursor root_;
+  CheckedFile& out_;
+  Tensors weights_;
+};
+
+/// "a.pth: text" -> "text"
+std::string without_path(const std::string& text, const std::string& path) {
+  return text.starts_with(path + ": ") ? text.substr(path.size() + 2) : text;
+}
+
+/// Where a file that cannot be read is damaged: each entry if only contents are, else the first
+/// fault of its structure.
+std::vector<std::string> faults_of(const std::string& path, const DataError& first) {
+  std::vector<std::string> faults;
+  try {
+    for (const DamagedMember& member : damaged_members(path)) {
+      faults.push_back(
+          fmt::format("entry '{}'{}, bytes {} to {}: expected CRC-32 {:08x}, got {:08x}",
+                      member.name,
+                      member.tensor.empty() ? "" : " (" + member.tensor + ")",
+                      member.offset,
+                      member.offset + member.size,
+                      member.expected_crc,
+                      member.got_crc));
+    }
+  } catch (const DataError&) {
+    faults.clear();  // the structure itself: `first` says it
+  }
+  if (faults.empty()) faults.push_back(without_path(first.what(), path));
+  return faults;
+}
+
+void limit(std::vector<std::string>& faults) {
+  if (faults.size() <= kMostFaults) return;
+  const size_t more = faults.size() - kMostFaults;
+  faults.resize(kMostFaults);
+  faults.push_back(fmt::format("and {} more", more));
+}
+
+bool is_checked(const fs::path& path) {
+  const std::string ending = path.extension().string();
+  return ending == ".pth" || ending == ".pt" || ending == ".safetensors" || ending == ".part";
+}
+
+/// The first bytes of a zip archive: every entry of it has a CRC-32.
+bool is_archive(const std::string& path) {
+  std::FILE* file = std::fopen(path.c_str(), "rb");
+  if (file == nullptr) return false;
+  char start[4] = {};
+  const bool complete = std::fread(start, 1, sizeof start, file) == sizeof start;
+  std::fclose(file);
+  return complete && std::string_view(start, sizeof start) == "PK\x03\x04";
+}
+
+}  // namespace
+
+CheckedFile check_file(const std::string& path) {
+  CheckedFile file;
+  file.path = path;
+  std::error_code error;
+  const auto bytes = fs::file_size(path, error);
+  file.bytes = error ? 0 : static_cast<uint64_t>(bytes);
+  if (fs::path(path).extension() == ".part") {
+    file.state = FileState::kUnfinished;
+    return file;
+  }
+  file.has_checksums = is_archive(path);
+  try {
+    const Value root = read_checkpoint(path);
+    StateCheck(root, file).run();
+  } catch (const DataError& fault) {
+    file.state = FileState::kDamaged;
+    file.faults = faults_of(path, fault);
+  }
+  limit(file.faults);
+  return file;
+}
+
+std::vector<CheckedFile> check_path(const std::string& path) {
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    throw DataError("{}: no such file or folder: expected a checkpoint or the folder of a run",
+                    path);
+  }
+  if (!fs::is_directory(path, error)) return {check_file(path)};
+  std::vector<std::string> names;
+  const auto options = fs::directory_options::skip_permission_denied;
+  for (auto entry = fs::recursive_directory_iterator(path, options, error);
+       !error && entry != fs::recursive_directory_iterator();
+       entry.increment(error)) {
+    std::error_code ignored;
+    if (entry->is_regular_file(ignored) && is_checked(entry->path())) {
+      names.push_back(entry->path().string());
+    }
+  }
+  if (error) throw DataError("{}: cannot be read: {}", path, error.message());
+  if (names.empty()) {
+    throw DataError("{}: expected checkpoints (.pth, .pt, .safetensors) in it, found none", path);
+  }
+  std::sort(names.begin(), names.end());
+  std::vector<CheckedFile> files;
+  files.reserve(names.size());
+  for (const std::string& name : names) files.push_back(check_file(name));
+  return files;
+}
+
+bool all_whole(const std::vector<CheckedFile>& files) {
+  return std::none_of(files.begin(), files.end(), [](const CheckedFile& file) {
+    return file.state == FileState::kDamaged;
+  });
+}
+
+}  // namespace dalle2

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT
+// Are the files of a run whole, and could it go on from them?
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace dalle2 {
+
+enum class FileState {
+  kWhole,
+  kDamaged,
+  kUnfinished,  ///< a .part: of a save in progress, or left by an interrupted one
+};
+
+enum class Resume {
+  kExact,      ///< goes on as if it had never stopped
+  kBySamples,  ///< goes on at its count of samples: a checkpoint of dalle2-pytorch
+  kNo,
+};
+
+/// What is known of one file.
+struct CheckedFile {
+  std::string path;
+  FileState state = FileState::kWhole;
+  uint64_t bytes = 0;
+  /// "checkpoint", "model", "tensors" (neither of the two); empty if it could not be read.
+  std::string kind;
+  bool has_checksums = false;  ///< safetensors have none, nor has the format before torch 1.6
+  size_t tensor_count = 0;
+  std::vector<std::string> faults;  ///< where, what was expected, what was found
+  Resume resume = Resume::kNo;
+  std::vector<std::string> missing;  ///< what resuming, or exact resuming, would need
+  std::optional<int64_t> epoch, samples_seen;
+  std::vector<int64_t> steps;  ///< updates of each unet
+};
+
+/// Reads all of a .pth, .pt or safetensors file: structure, CRC-32 of every entry, sizes and types
+/// of tensors, and whether what belongs together fits: moments to moments, averages to weights.
+CheckedFile check_file(const std::string& path);
+
+/// The file, or every .pth, .pt, .safetensors and .part below the folder, by name.
+/// @throws DataError if there is no such path, or a folder holds no such file
+std::vector<CheckedFile> check_path(const std::string& path);
+
+bool all_whole(const std::vector<CheckedFile>& files);
+
+/// A paragraph a file and a closing line with the sums.
+std::string fsck_text(const std::string& path, const std::vector<CheckedFile>& files);
+
+/// {"path", "whole", "files": [{"file", "state", "bytes", "kind", "checksums", "tensors",
+/// "faults", "resume", "missing", "epoch", "samples_seen", "steps"}]}
+std::string fsck_json(const std::string& path, const std::vector<CheckedFile>& files);
+
+}  // namespace dalle2

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/snapshots.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "io/atomic_file.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Takes "<word><number>" off the front of `text`.
+bool take(std::string_view& text, std::string_view word, int64_t& number) {
+  if (!text.starts_with(word)) return false;
+  text.remove_prefix(word.size());
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || number < 0) return false;
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  return true;
+}
+
+}  // namespace
+
+std::string snapshot_name(const SnapshotPosition& position) {
+  return fmt::format("epoch{:04}_sample{:010}_step{:08}.pth",
+                     position.epoch,
+                     position.samples_seen,
+                     position.step);
+}
+
+std::optional<SnapshotPosition> snapshot_position(const std::string& name) {
+  SnapshotPosition position;
+  std::string_view rest = name;
+  const bool fits = take(rest, "epoch", position.epoch) &&
+                    take(rest, "_sample", position.samples_seen) &&
+                    take(rest, "_step", position.step) && rest == ".pth";
+  return fits ? std::optional(position) : std::nullopt;
+}
+
+std::vector<SnapshotPosition> snapshots_to_remove(std::vector<SnapshotPosition> all,
+                                                  const SnapshotPosition& current,
+                                                  const SnapshotRules& rules) {
+  std::sort(all.begin(), all.end());
+  const auto last = static_cast<size_t>(rules.keep_last) + 1;
+  const size_t first_of_last = all.size() > last ? all.size() - last : 0;
+  std::vector<SnapshotPosition> removed;
+  int64_t multiple = 0;  // of keep_every, that the last one kept for good has reached
+  for (size_t i = 0; i < all.size(); ++i) {
+    const int64_t reached = rules.keep_every ? all[i].samples_seen / *rules.keep_every : 0;
+    const bool for_good = reached > multiple;
+    multiple = std::max(multiple, reached);
+    if (!for_good && i < first_of_last && all[i] != current) removed.push_back(all[i]);
+  }
+  return removed;
+}
+
+Snapshots::Snapshots(std::string folder, const SnapshotRules& rules)
+    : folder_(std::move(folder)), rules_(rules) {}
+
+void Snapshots::keep(const std::string& checkpoint_path,
+                     const SnapshotPosition& position,
+                     bool is_best) {
+  if (!rules_.enabled()) return;
+  link_file_atomically(checkpoint_path, path_of(position));
+  if (is_best) link_file_atomically(checkpoint_path, best_path());
+  for (const SnapshotPosition& old : snapshots_to_remove(positions(), position, rules_)) {
+    remove_file(path_of(old));
+  }
+}
+
+std::vector<std::string> Snapshots::newest_first() const {
+  std::vector<SnapshotPosition> all = positions();
+  std::sort(all.rbegin(), all.rend());
+  std::vector<std::string> paths;
+  for (const SnapshotPosition& position : all) paths.push_back(path_of(position));
+  std::error_code error;
+  if (fs::exists(best_path(), error)) paths.push_back(best_path());
+  return paths;
+}
+
+std::optional<std::string> Snapshots::set_aside() const {
+  if (newest_first().empty()) return std::nullopt;
+  for (int number = 1;; ++number) {
+    const std::string other = fmt::format("{}.{}", folder_, number);
+    std::error_code error;
+    if (fs::exists(other, error)) continue;
+    fs::rename(folder_, other, error);
+    if (!error) return other;
+    throw ConfigError(
+        "/tracker/data_path: '{}' holds snapshots of another run and cannot be renamed: {}\n"
+        "  Move it away, or choose another data_path.",
+        folder_,
+        error.message());
+  }
+}
+
+std::vector<SnapshotPosition> Snapshots::positions() const {
+  std::vector<SnapshotPosition> found;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder_, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    const std::optional<SnapshotPosition> position = snapshot_position(name);
+    // Only names that this program gives: path_of() has to find the file again.
+    if (position && snapshot_name(*position) == name) found.push_back(*position);
+  }
+  return found;
+}
+
+std::string Snapshots::path_of(const SnapshotPosition& position) const {
+  return (fs::path(folder_) / snapshot_name(position)).string();
+}
+
+std::string Snapshots::best_path() const {
+  return (fs::path(folder_) / "best.pth").string();
+}
+
+}  // namespace dalle2

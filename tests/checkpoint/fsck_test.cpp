@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MIT
+#include "checkpoint/fsck.h"
+
+#include "base/error.h"
+#include "checkpoint/pth.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint_test_tools.h"
+
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+namespace dalle2 {
+namespace {
+
+using Catch::Matchers::Contains;
+using test::TempFolder;
+
+at::Tensor drawn(at::IntArrayRef shape) {
+  return at::arange(c10::multiply_integers(shape), at::TensorOptions().dtype(at::kFloat))
+      .view(shape)
+      .clone();
+}
+
+/// Two parameters of a decoder with one unet, and all that a run of ours saves.
+Dict decoder_checkpoint() {
+  Dict model, moments, states, groups, optimizer, lane, position, own, averages, checkpoint;
+  model.set("unets.0.init_conv.weight", drawn({2, 3}));
+  model.set("unets.0.init_conv.bias", drawn({2}));
+  moments.set("exp_avg", drawn({2, 3}) * 2);
+  moments.set("exp_avg_sq", drawn({2, 3}) * 3);
+  states.items.emplace_back(Value(0), Value(moments));
+  groups.set("params", List{{0, 1}});
+  optimizer.set("state", states);
+  optimizer.set("param_groups", List{{groups}});
+  position.set("next_lane", 0);
+  position.set("lanes", List{});
+  own.set("loader_position", position);
+  averages.set("0.step", at::full({}, 4, at::kLong));
+  averages.set("0.ema_model.init_conv.weight", drawn({2, 3}) * 5);
+  checkpoint.set("model", model);
+  checkpoint.set("version", "1.15.6");
+  checkpoint.set("steps", at::full({1}, 1234, at::kLong));
+  checkpoint.set("epoch", 3);
+  checkpoint.set("samples_seen", 9872);
+  checkpoint.set("dalle2_train", own);
+  checkpoint.set("optim0", optimizer);
+  checkpoint.set("sched0", Value());
+  checkpoint.set("ema", averages);
+  return checkpoint;
+}
+
+Dict without(const Dict& all, const std::string& key) {
+  Dict rest;
+  for (const auto& [name, value] : all.items) {
+    if (name.as_string() != key) rest.set(name.as_string(), value);
+  }
+  return rest;
+}
+
+/// Writes the value and checks the file.
+CheckedFile checked(const TempFolder& folder, const Value& value) {
+  write_pth(folder.file("a.pth"), value, ReadBack::kNo);
+  return check_file(folder.file("a.pth"));
+}
+
+}  // namespace
+
+TEST_CASE("fsck: a whole checkpoint says where its run stands and that it can go on") {
+  const TempFolder folder;
+  const CheckedFile file = checked(folder, decoder_checkpoint());
+  CHECK(file.state == FileState::kWhole);
+  CHECK(file.faults.empty());
+  CHECK(file.kind == "checkpoint");
+  CHECK(file.resume == Resume::kExact);
+  CHECK(file.epoch == 3);
+  CHECK(file.samples_seen == 9872);
+  CHECK(file.steps == std::vector<int64_t>{1234});
+  CHECK(file.tensor_count == 7);
+  const std::string text = fsck_text("a.pth", {file});
+  CHECK_THAT(text, Contains("a.pth: whole, "));
+  CHECK_THAT(text, Contains("checkpoint of epoch 3, 9,872 samples seen, 1,234 steps, 7 tensors"));
+  CHECK_THAT(text, Contains("a run can go on from it"));
+  CHECK_THAT(text, Contains("a.pth: 1 whole (1 to go on from), 0 damaged, 0 unfinished"));
+}
+
+TEST_CASE("fsck: what resuming needs and the file lacks is named") {
+  const TempFolder folder;
+  const CheckedFile reference = checked(folder, without(decoder_checkpoint(), "dalle2_train"));
+  CHECK(reference.resume == Resume::kBySamples);
+  CHECK(reference.missing == std::vector<std::string>{"dalle2_train/loader_position"});
+  for (const std::string key : {"optim0", "sched0"}) {
+    const CheckedFile file = checked(folder, without(decoder_checkpoint(), key));
+    CHECK(file.state == FileState::kWhole);
+    CHECK(file.resume == Resume::kNo);
+    CHECK(file.missing == std::vector<std::string>{key});
+    CHECK_THAT(fsck_text("a.pth", {file}), Contains("no run can go on from it: it lacks " + key));
+  }
+  Dict model;
+  model.set("version", "1.15.6");
+  model.set("model", *decoder_checkpoint().find("model"));
+  const CheckedFile weights = checked(folder, model);
+  CHECK(weights.kind == "model");
+  CHECK(weights.resume == Resume::kNo);
+  CHECK_THAT(fsck_text("a.pth", {weights}), Contains("weights to draw with"));
+}
+
+TEST_CASE("fsck: every damaged entry is named with its tensor, its bytes and both checksums") {
+  const TempFolder folder;
+  const std::string path = folder.file("a.pth");
+  write_pth(path, decoder_checkpoint());
+  std::string bytes = test::read_bytes(path);
+  const float inside_weight[] = {1, 2, 3, 4}, inside_moment[] = {6, 9, 12, 15};
+  for (const auto* content : {&inside_weight, &inside_moment}) {
+    const size_t at = bytes.find(std::string(reinterpret_cast<const char*>(*content), 16));
+    REQUIRE(at != std::string::npos);
+    bytes[at] = static_cast<char>(bytes[at] ^ 4);
+  }
+  test::write_bytes(path, bytes);
+  const CheckedFile file = check_file(path);
+  CHECK(file.state == FileState::kDamaged);
+  CHECK(file.resume == Resume::kNo);
+  REQUIRE(file.faults.size() == 2);
+  CHECK_THAT(file.faults[0], Contains("(model/unets.0.init_conv.weight), bytes "));
+  CHECK_THAT(file.faults[0], Contains("expected CRC-32 ") && Contains(", got "));
+  CHECK_THAT(file.faults[1], Contains("(optim0/state/0/exp_avg_sq)"));
+  CHECK_THAT(fsck_text(path, {file}), Contains("0 whole (0 to go on from), 1 damaged"));
+}
+
+TEST_CASE(
+    "fsck: every flipped bit of a small checkpoint is found, or changes nothing that is read") {
+  const TempFolder folder;
+  const std::string path = folder.file("a.pth");
+  write_pth(path, decoder_checkpoint());
+  const std::string bytes = test::read_bytes(path);
+  int found = 0;
+  for (size_t at = 0; at < bytes.size(); at += 3) {
+    std::string flipped = bytes;
+    flipped[at] = static_cast<char>(flipped[at] ^ (1 << (at % 8)));
+    test::write_bytes(path, flipped);
+    const CheckedFile file = check_file(path);
+    found += file.state == FileState::kDamaged ? 1 : 0;
+    const bool harmless =
+        file.state == FileState::kWhole && test::same_content(read_pth(path), decoder_checkpoint());
+    REQUIRE((file.state == FileState::kDamaged || harmless));
+  }
+  CHECK(found > 100);
+}
+
+TEST_CASE("fsck: parts that do not fit together are damage though every checksum is right") {
+  const TempFolder folder;
+  Dict averages;
+  averages.set("0.ema_model.init_conv.weight", drawn({3, 2}));
+  averages.set("0.ema_model.final.bias", drawn({2}));
+  Dict checkpoint = decoder_checkpoint();
+  checkpoint.set("ema", averages);
+  const CheckedFile file = checked(folder, checkpoint);
+  CHECK(file.state == FileState::kDamaged);
+  REQUIRE(file.faults.size() == 2);
+  CHECK_THAT(file.faults[0] + file.faults[1],
+             Contains("/ema/0.ema_model.init_conv.weight: expected Float [2, 3] as in the model, "
+                      "got Float [3, 2]") &&
+                 Contains("/ema/0.ema_model.final.bias: the model has no such weight"));
+
+  Dict moments, states, optimizer = decoder_checkpoint().find("optim0")->as_dict();
+  moments.set("exp_avg", drawn({2, 3}));
+  moments.set("exp_avg_sq", drawn({6}));
+  states.items.emplace_back(Value(0), Value(moments));
+  optimizer.set("state", states);
+  checkpoint = decoder_checkpoint();
+  checkpoint.set("optim0", optimizer);
+  CHECK_THAT(checked(folder, checkpoint).faults.at(0),
+             Contains("/optim0/state/0: expected two moments of one shape, got Float [2, 3] and "
+                      "Float [6]"));
+}
+
+TEST_CASE("fsck: a folder is checked file by file, parts are told and no damage") {
+  const TempFolder folder;
+  write_pth(folder.file("checkpoint.pth"), decoder_checkpoint());
+  write_safetensors(folder.file("weights.safetensors"), {{"a", drawn({4})}});
+  test::write_bytes(folder.file("model.pth.part"), "half of");
+  test::write_bytes(folder.file("log.jsonl"), "{}\n");
+  const std::string path = folder.file("");
+  std::vector<CheckedFile> files = check_path(path);
+  REQUIRE(files.size() == 3);
+  CHECK(all_whole(files));
+  CHECK(files[1].state == FileState::kUnfinished);
+  CHECK(files[2].kind == "tensors");
+  CHECK_FALSE(files[2].has_checksums);
+  CHECK_THAT(fsck_text(path, files),
+             Contains("2 whole (1 to go on from), 0 damaged, 1 unfinished"));
+
+  test::write_bytes(folder.file("model.pth"),
+                    test::read_bytes(folder.file("checkpoint.pth")).substr(0, 900));
+  files = check_path(path);
+  CHECK_FALSE(all_whole(files));
+  const auto json = nlohmann::json::parse(fsck_json(path, files));
+  CHECK(json["whole"] == false);
+  CHECK(json["files"][0]["resume"] == "exact");
+  CHECK(json["files"][1]["state"] == "damaged");
+  CHECK_THAT(json["files"][1]["faults"][0].get<std::string>(), Contains("cut off"));
+}
+
+TEST_CASE("fsck: a path that is not there, and a folder without checkpoints, are said") {
+  const TempFolder folder;
+  CHECK_THROWS_WITH(check_path(folder.file("none")), Contains("no such file or folder"));
+  CHECK_THROWS_WITH(check_path(folder.file("")), Contains("found none"));
+}
+
+}  // namespace dalle2

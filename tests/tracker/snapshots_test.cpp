@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/snapshots.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/error.h"
+#include "io/atomic_file.h"
+#include "support/captured_log.h"
+#include "support/temp_dir.h"
+#include "tracker/tracker.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Positions of a run that saves after every 10 samples, each a step.
+SnapshotPosition at(int64_t samples_seen) {
+  return {.samples_seen = samples_seen, .step = samples_seen / 10, .epoch = samples_seen / 100};
+}
+
+/// Saves at 10, 20, ... `last`, and what is left in the end.
+std::vector<int64_t> left_after(const SnapshotRules& rules, int64_t last) {
+  std::vector<SnapshotPosition> all;
+  for (int64_t samples = 10; samples <= last; samples += 10) {
+    all.push_back(at(samples));
+    for (const SnapshotPosition& gone : snapshots_to_remove(all, at(samples), rules)) {
+      std::erase(all, gone);
+    }
+  }
+  std::vector<int64_t> samples;
+  for (const SnapshotPosition& position : all) samples.push_back(position.samples_seen);
+  return samples;
+}
+
+TrackerConfig saving_config(int64_t keep_last, std::optional<int64_t> keep_every = std::nullopt) {
+  LocalSaveConfig saver;
+  saver.save_latest_to = "latest.pth";
+  TrackerConfig config;
+  config.data_path = "data";
+  config.overwrite_data_path = true;
+  ConsoleLogConfig log;
+  log.auto_resume = true;
+  config.log = log;
+  LocalLoadConfig load;
+  load.file_path = "latest.pth";
+  load.only_auto_resume = true;
+  config.load = load;
+  config.save = {saver};
+  config.keep_last = keep_last;
+  config.keep_every = keep_every;
+  return config;
+}
+
+void save(Tracker& tracker, int64_t samples_seen, bool is_best = false) {
+  const std::string content = std::to_string(samples_seen);
+  tracker.save(
+      {.is_best = is_best,
+       .is_latest = true,
+       .position = at(samples_seen),
+       .placeholders = decoder_placeholders(),
+       .write_checkpoint = [&](const std::string& path) { write_file_atomically(path, content); },
+       .write_model = [&](const std::string& path) { write_file_atomically(path, "model"); }});
+}
+
+std::vector<std::string> contents(const std::vector<std::string>& paths) {
+  std::vector<std::string> texts;
+  for (const std::string& path : paths) texts.push_back(read_file(path));
+  return texts;
+}
+
+std::vector<std::string> kept() {
+  return contents(Snapshots("data/snapshots", {}).newest_first());
+}
+
+TEST_CASE("a snapshot's name says epoch, sample and step, and is read back") {
+  const SnapshotPosition position{.samples_seen = 9872, .step = 1234, .epoch = 3};
+  CHECK(snapshot_name(position) == "epoch0003_sample0000009872_step00001234.pth");
+  CHECK(snapshot_position(snapshot_name(position)) == position);
+  for (const char* other : {"best.pth",
+                            "epoch0003_sample0000009872_step00001234.pth.part",
+                            "epoch0003_sample_step1.pth",
+                            "epoch-003_sample0000009872_step00001234.pth",
+                            "checkpoint.pth"}) {
+    CHECK_FALSE(snapshot_position(other));
+  }
+  const SnapshotPosition late{.samples_seen = int64_t{1} << 40, .step = 123456789, .epoch = 12345};
+  CHECK(snapshot_position(snapshot_name(late)) == late);
+}
+
+TEST_CASE(
+    "the newest snapshot and keep_last older ones are left, and each keep_every samples one") {
+  using Samples = std::vector<int64_t>;
+  CHECK(left_after({.keep_last = 2}, 100) == Samples{80, 90, 100});
+  CHECK(left_after({.keep_last = 5}, 30) == Samples{10, 20, 30});
+  CHECK(left_after({.keep_last = 1, .keep_every = 35}, 150) == Samples{40, 70, 110, 140, 150});
+  CHECK(left_after({.keep_last = 0, .keep_every = 50}, 120) == Samples{50, 100, 120});
+  CHECK(left_after({.keep_last = 0, .keep_every = 1}, 40) == Samples{10, 20, 30, 40});
+}
+
+TEST_CASE("a run that went back keeps what it writes though later snapshots are there") {
+  const std::vector<SnapshotPosition> all = {at(10), at(40), at(50), at(60), at(20)};
+  CHECK(snapshots_to_remove(all, at(20), {.keep_last = 1}) ==
+        std::vector<SnapshotPosition>{at(10), at(40)});
+}
+
+TEST_CASE("saves leave the snapshots that the config asks for, and the best") {
+  const test::TempDir folder;
+  const test::WorkingDirectory inside(folder.path());
+  test::CapturedLog log;
+  Tracker tracker(saving_config(2), decoder_placeholders(), /*dummy=*/false);
+  tracker.init();
+  save(tracker, 10);
+  save(tracker, 20, /*is_best=*/true);
+  for (const int64_t samples : {30, 40, 50, 60}) save(tracker, samples);
+  CHECK(kept() == std::vector<std::string>{"60", "50", "40", "20"});
+  CHECK(read_file("data/snapshots/best.pth") == "20");
+  CHECK(fs::equivalent("data/checkpoint.pth", "data/snapshots/" + snapshot_name(at(60))));
+}
+
+TEST_CASE("without keep_last and keep_every there are no snapshots") {
+  const test::TempDir folder;
+  const test::WorkingDirectory inside(folder.path());
+  test::CapturedLog log;
+  Tracker tracker(saving_config(0), decoder_placeholders(), /*dummy=*/false);
+  tracker.init();
+  save(tracker, 10, /*is_best=*/true);
+  CHECK_FALSE(fs::exists("data/snapshots"));
+}
+
+TEST_CASE("a resumed run may fall back on its snapshots, the newest first, each file once") {
+  const test::TempDir folder;
+  const test::WorkingDirectory inside(folder.path());
+  test::CapturedLog log;
+  {
+    Tracker tracker(saving_config(2), decoder_placeholders(), /*dummy=*/false);
+    tracker.init();
+    save(tracker, 10, /*is_best=*/true);
+    for (const int64_t samples : {20, 30, 40}) save(tracker, samples);
+  }
+  Tracker resumed(saving_config(2), decoder_placeholders(), /*dummy=*/false);
+  resumed.init();
+  // latest.pth is a copy, checkpoint.pth and the newest snapshot are one file.
+  CHECK(contents(resumed.recall_candidates()) ==
+        std::vector<std::string>{"40", "40", "30", "20", "10"});
+}
+
+TEST_CASE("a new run in an old folder sets the snapshots of the old one aside") {
+  const test::TempDir folder;
+  const test::WorkingDirectory inside(folder.path());
+  test::CapturedLog log;
+  for (int run = 0; run < 3; ++run) {
+    TrackerConfig config = saving_config(1);
+    config.log = ConsoleLogConfig{};  // no auto_resume: each start is a new run
+    Tracker tracker(config, decoder_placeholders(), /*dummy=*/false);
+    tracker.init();
+    CHECK(kept().empty());
+    save(tracker, 90 - run);
+  }
+  CHECK(kept() == std::vector<std::string>{"88"});
+  CHECK(fs::exists("data/snapshots.1/" + snapshot_name(at(90))));
+  CHECK(fs::exists("data/snapshots.2/" + snapshot_name(at(89))));
+  CHECK(log.count("Snapshots of an earlier run are now in data/snapshots.2") == 1);
+}
+
+TEST_CASE("a snapshot that cannot be kept or removed is logged and the save goes on") {
+  const test::TempDir folder;
+  const test::WorkingDirectory inside(folder.path());
+  test::CapturedLog log;
+  Tracker tracker(saving_config(1), decoder_placeholders(), /*dummy=*/false);
+  tracker.init();
+  save(tracker, 10);
+  save(tracker, 20);
+  setenv("DALLE2_FAIL_AT", "link:1:enospc", 1);
+  save(tracker, 30);
+  CHECK(kept() == std::vector<std::string>{"20", "10"});  // nothing older went
+  setenv("DALLE2_FAIL_AT", "unlink:1:eio", 1);
+  save(tracker, 40);
+  unsetenv("DALLE2_FAIL_AT");
+  CHECK(kept() == std::vector<std::string>{"40", "20", "10"});
+  CHECK(read_file("latest.pth") == "40");
+  CHECK(log.count("Error keeping a snapshot") == 2);
+  save(tracker, 50);
+  CHECK(kept() == std::vector<std::string>{"50", "40"});  // made up for
+}
+
+}  // namespace
+}  // namespace dalle2
