@@ -5,6 +5,7 @@
 #include <new>
 #include <string>
 
+#include "base/untrusted_text.h"
 #include "command_line.h"
 
 namespace {
@@ -27,7 +28,8 @@ std::string first_lines(std::string text, int lines) {
 
 int fail(dalle2::ExitCode code, const std::string& message) {
   std::fflush(stdout);
-  std::fprintf(stderr, "error: %s\n", first_lines(message, kErrorLines - 1).c_str());
+  std::fprintf(
+      stderr, "error: %s\n", dalle2::printable(first_lines(message, kErrorLines - 1)).c_str());
   return static_cast<int>(code);
 }
 

@@ -5,6 +5,9 @@
 
 #include <cstdio>
 #include <mutex>
+#include <string>
+
+#include "base/untrusted_text.h"
 
 namespace dalle2 {
 namespace {
@@ -34,8 +37,9 @@ void log_line(LogLevel level, const std::string& tag, const std::string& text) {
                        : level == LogLevel::kWarning ? "warning: "
                                                      : "";
   std::FILE* stream = level == LogLevel::kInfo ? stdout : stderr;
-  print(stream, tag.empty() ? fmt::format("{}{}\n", prefix, text)
-                            : fmt::format("[{}] {}{}\n", tag, prefix, text));
+  const std::string shown = printable(text);
+  print(stream, tag.empty() ? fmt::format("{}{}\n", prefix, shown)
+                            : fmt::format("[{}] {}{}\n", tag, prefix, shown));
   if (!live_text.empty()) print(stdout, live_text);
 }
 

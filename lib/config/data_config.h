@@ -211,7 +211,7 @@ struct DecoderDataConfig {
     D2_FIELD(max_bad_fraction,
              "Extension: share of a split's shards that may turn out absent, damaged or "
              "unreachable in an epoch; they are left out with a warning, and more of them end the "
-             "run. With 1, only a split without one usable sample does.",
+             "run. With 1, only training shards without one usable sample do.",
              within(0, 1));
     D2_FIELD(allow_pipe,
              "Extension: false refuses `pipe:` urls, which run commands of the config's author. A "

@@ -42,7 +42,7 @@ class BracePattern {
 };
 
 /// The patterns of a list `a::b`, with ${NAME} replaced by the environment variable WDS_NAME.
-/// @throws ConfigError for an unset variable
+/// @throws ConfigError for an unset variable, or a brace without its other half
 std::vector<BracePattern> url_patterns(const std::string& text);
 
 }  // namespace dalle2

@@ -7,36 +7,9 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/untrusted_text.h"
 
 namespace dalle2 {
-namespace {
-
-/// Length of the UTF-8 character at `at`; 0 if there is none (RFC 3629).
-size_t utf8_length(const std::string& text, size_t at) {
-  const auto byte = [&](size_t i) {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
-  };
-  const unsigned lead = byte(at), second = byte(at + 1);
-  if (lead < 0x80) return 1;
-  const size_t length = lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(at + i) & 0xc0U) != 0x80) return 0;
-  }
-  const bool overlong = (lead == 0xe0 && second < 0xa0) || (lead == 0xf0 && second < 0x90);
-  const bool beyond = (lead == 0xed && second > 0x9f) || (lead == 0xf4 && second > 0x8f);
-  return overlong || beyond ? 0 : length;
-}
-
-bool is_utf8(const std::string& text) {
-  for (size_t at = 0; at < text.size();) {
-    const size_t length = utf8_length(text, at);
-    if (length == 0) return false;
-    at += length;
-  }
-  return true;
-}
-
-}  // namespace
 
 std::string Candidate::where() const {
   return fmt::format("shard {}, sample {}", shard, key);

@@ -90,10 +90,13 @@ void EmbeddingRows::copy_row(int64_t row, float* out) const {
 EmbeddingFolder::EmbeddingFolder(const std::string& folder,
                                  std::string kind,
                                  int64_t shard_width,
-                                 const HttpOptions& http)
+                                 const HttpOptions& http,
+                                 const std::string& key)
     : folder_(folder),
       kind_(std::move(kind)),
-      key_(kind_ == "image" ? "/data/img_embeddings_url" : "/data/text_embeddings_url") {
+      key_(!key.empty()       ? key
+           : kind_ == "image" ? "/data/img_embeddings_url"
+                              : "/data/text_embeddings_url") {
   if (folder.find('{') != std::string::npos) {
     numbered_ = parse_url_template(folder, shard_width, key_);
     if (const auto numbers = existing_numbers(*numbered_)) {

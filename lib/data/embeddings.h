@@ -55,11 +55,13 @@ class EmbeddingFolder {
   /// can be listed.
   /// @param kind "image" or "text", for messages
   /// @param shard_width digits of `{}`
+  /// @param key where the folder is named, for messages; empty: the config's key of the kind
   /// @throws DataError if no such files are there, or files of two prefixes; NetworkError
   EmbeddingFolder(const std::string& folder,
                   std::string kind,
                   int64_t shard_width = 6,
-                  const HttpOptions& http = {});
+                  const HttpOptions& http = {},
+                  const std::string& key = "");
 
   const std::string& folder() const { return folder_; }
   /// How many files are known.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "data/planes.h"
 #include "data/preprocess.h"
 
 namespace dalle2 {

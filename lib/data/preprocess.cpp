@@ -312,22 +312,5 @@ Image Preprocess::take_steps(Canvas canvas, const RandomBits& random) const {
   return canvas.take();
 }
 
-void write_planes(const Image& image, float* out) {
-  static const std::array<float, 256> kUnit = [] {
-    std::array<float, 256> table{};
-    for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<float>(i) / 255.0F;
-    return table;
-  }();
-  const size_t plane = static_cast<size_t>(image.width) * static_cast<size_t>(image.height);
-  const uint8_t* pixel = image.pixels.data();
-  float* red = out;
-  float* green = out + plane;
-  float* blue = out + 2 * plane;
-  for (size_t i = 0; i < plane; ++i, pixel += 3) {
-    red[i] = kUnit[pixel[0]];
-    green[i] = kUnit[pixel[1]];
-    blue[i] = kUnit[pixel[2]];
-  }
-}
 
 }  // namespace dalle2

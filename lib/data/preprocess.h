@@ -77,8 +77,4 @@ class Preprocess {
   DecodeOptions options_;
 };
 
-/// ToTensor: [height, width, 3] bytes to [3, height, width] floats, value / 255.
-/// @param out room for 3 * height * width floats
-void write_planes(const Image& image, float* out);
-
 }  // namespace dalle2

@@ -19,6 +19,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/untrusted_text.h"
 #include "data/embeddings.h"
 #include "data/shard_reader.h"
 #include "data/shards.h"
@@ -48,8 +49,14 @@ struct Findings {
   ShapeCounts image_shapes, text_shapes;
 };
 
-void example(ShardCheck& check, std::string text) {
-  if (check.examples.size() < kMostExamples) check.examples.push_back(std::move(text));
+void example(ShardCheck& check, const std::string& text) {
+  if (check.examples.size() < kMostExamples) check.examples.push_back(printable(text));
+}
+
+/// The server answered that there is no such file.
+bool is_absent(const NetworkError& error) {
+  const auto* refused = dynamic_cast<const HttpStatusError*>(&error);
+  return refused != nullptr && (refused->status() == 404 || refused->status() == 410);
 }
 
 /// Checks the rows of one kind, shard by shard.
@@ -81,6 +88,7 @@ class EmbeddingChecker {
       result.fault = error.what();
     } catch (const NetworkError& error) {
       result.fault = error.what();
+      check.unreachable = !is_absent(error);
     }
   }
 
@@ -195,6 +203,16 @@ bool check_picture(const GroupedSample& sample, ShardCheck& check) {
   }
 }
 
+/// @return false for a caption that the loader refuses; one that is absent is none to it
+bool check_caption(const GroupedSample& sample, ShardCheck& check) {
+  const std::string* caption = sample.find({"txt"});
+  if (caption == nullptr) ++check.no_caption;
+  if (caption == nullptr || is_utf8(*caption)) return true;
+  ++check.broken_captions;
+  example(check, fmt::format("{}: its field txt is not UTF-8", sample.key));
+  return false;
+}
+
 Findings check_shard(const std::string& url,
                      const Source& image,
                      const Source& text,
@@ -218,11 +236,11 @@ Findings check_shard(const std::string& url,
         ++check.foreign_keys;
         example(check, fmt::format("{}: the key has another shard's number", sample->key));
       }
-      if (!sample->fields.contains("txt")) ++check.no_caption;
+      const bool caption = check_caption(*sample, check);
       const bool picture = check_picture(*sample, check);
       const bool image_embedding = images.check(*sample);
       const bool text_embedding = texts.check(*sample);
-      if (picture && image_embedding && text_embedding) ++check.usable;
+      if (caption && picture && image_embedding && text_embedding) ++check.usable;
     }
     images.finish();
     texts.finish();
@@ -230,6 +248,7 @@ Findings check_shard(const std::string& url,
     check.fault = error.what();
   } catch (const NetworkError& error) {
     check.fault = error.what();
+    check.unreachable = !is_absent(error);
   }
   return findings;
 }
@@ -278,7 +297,11 @@ void count_repeated_keys(std::vector<Findings>& all) {
 Source open_source(const char* kind, const std::optional<std::string>& url, bool in_tar) {
   Source source{kind, std::nullopt, false};
   if (url && !url->empty()) {
-    source.folder.emplace(*url, kind);
+    source.folder.emplace(*url,
+                          kind,
+                          /*shard_width=*/6,
+                          HttpOptions{},
+                          std::string(kind) == "image" ? "--img-embeddings" : "--text-embeddings");
   } else {
     source.in_tar = in_tar;
   }
@@ -314,6 +337,11 @@ int64_t CheckReport::samples() const {
   int64_t sum = 0;
   for (const ShardCheck& shard : shards) sum += shard.samples;
   return sum;
+}
+
+bool CheckReport::unreachable() const {
+  return std::any_of(
+      shards.begin(), shards.end(), [](const ShardCheck& shard) { return shard.unreachable; });
 }
 
 int64_t CheckReport::usable() const {

@@ -41,9 +41,10 @@ struct EmbeddingCheck {
 
 struct ShardCheck {
   std::string url;
-  std::string fault;  ///< absent or damaged; else empty
+  std::string fault;         ///< absent, damaged or out of reach; else empty
+  bool unreachable = false;  ///< the fault is one of the network
   int64_t samples = 0, usable = 0;
-  int64_t no_picture = 0, broken_pictures = 0, no_caption = 0, repeated_keys = 0,
+  int64_t no_picture = 0, broken_pictures = 0, no_caption = 0, broken_captions = 0, repeated_keys = 0,
           repeated_members = 0;
   int64_t foreign_keys = 0;  ///< keys that begin with the number of another shard
   int64_t narrowest = 0;     ///< the shortest side of a picture, pixels
@@ -58,7 +59,8 @@ struct CheckReport {
   int64_t unused_files = 0;  ///< of them, for shards that are not among the urls
 
   int64_t samples() const;
-  int64_t usable() const;  ///< what a loader with these embeddings would yield
+  bool unreachable() const;  ///< a shard or a file of embeddings could not be reached
+  int64_t usable() const;    ///< what a loader with these embeddings would yield
   /// Samples whose key says that their embeddings may be another picture's.
   int64_t misaligned() const;
 };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "base/untrusted_text.h"
 #include "data/embeddings.h"
 #include "data/shard_check.h"
 
@@ -43,9 +44,10 @@ std::string faults_of(const EmbeddingCheck& check, const std::string& kind) {
 }
 
 std::string faults_of(const ShardCheck& shard) {
-  std::string text = shard.fault;
+  std::string text = printable(shard.fault);
   append_count(text, shard.no_picture, "without picture");
   append_count(text, shard.broken_pictures, "broken pictures");
+  append_count(text, shard.broken_captions, "captions not UTF-8");
   append_count(text, shard.no_caption, "without caption");
   append_count(text, shard.repeated_keys, "repeated keys");
   append_count(text, shard.repeated_members, "repeated members");
@@ -75,6 +77,7 @@ ShardCheck sum_of(const std::vector<ShardCheck>& shards) {
     sum.no_picture += shard.no_picture;
     sum.broken_pictures += shard.broken_pictures;
     sum.no_caption += shard.no_caption;
+    sum.broken_captions += shard.broken_captions;
     sum.repeated_keys += shard.repeated_keys;
     sum.repeated_members += shard.repeated_members;
     sum.foreign_keys += shard.foreign_keys;
@@ -89,6 +92,9 @@ ShardCheck sum_of(const std::vector<ShardCheck>& shards) {
 }
 
 std::string describe_shard(const ShardCheck& shard, const std::string& faults) {
+  if (shard.samples == 0) {
+    return fmt::format("{}: no sample{}", shard.url, faults.empty() ? "" : ": " + faults);
+  }
   return fmt::format("{}: {}, {} usable{}",
                      shard.url,
                      counted(shard.samples, "sample", "samples"),

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/stop_signal.h"
 #include "base/text.h"
 
 namespace dalle2 {
@@ -71,6 +72,7 @@ size_t ShardWalk::draw_shard() {
 bool ShardWalk::open_next_shard(DropLog& drops) {
   const int64_t shards = static_cast<int64_t>(options_.urls.size());
   while (true) {
+    if (stop_requested() != 0) throw StoppedError("{}: stopped by a signal", options_.split);
     // Ten times round without one sample: there is none.
     const bool hopeless = opened_since_usable_ >= 10 * shards + 10;
     if (options_.resample ? hopeless : shards_opened_ >= shards) return false;

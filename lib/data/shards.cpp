@@ -37,14 +37,15 @@ std::optional<std::string> empty_split(const SplitSizes& sizes) {
   return std::nullopt;
 }
 
-/// The fewest shards of one rank that fill every split, as advice.
-std::string enough_shards_advice(const SplitConfig& splits, int world) {
-  for (int64_t n = 1; n <= 10000; ++n) {
+/// The next larger number of shards of one rank that fills every split, as advice: a larger number
+/// may fail where a smaller one does not, since halves are rounded to the even neighbour.
+std::string enough_shards_advice(const SplitConfig& splits, int64_t per_rank, int world) {
+  for (int64_t n = per_rank + 1; n <= per_rank + 10000; ++n) {
     if (!empty_split(split_sizes(splits, n))) {
-      return fmt::format("At least {} shards are needed with these splits", n * world);
+      return fmt::format("{} shards are enough with these splits", n * world);
     }
   }
-  return "No number of shards fills all three with these splits";
+  return "No number of shards fills all three splits with these shares";
 }
 
 }  // namespace
@@ -82,7 +83,7 @@ ShardSplit split_shards(const SplitConfig& splits,
         sizes.train,
         sizes.val,
         sizes.test,
-        enough_shards_advice(splits, rank.world));
+        enough_shards_advice(splits, per_rank, rank.world));
   }
 
   auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(seed));

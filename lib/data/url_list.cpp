@@ -34,6 +34,31 @@ std::string expand_variables(std::string text) {
   return text;
 }
 
+/// A brace that was forgotten would make one shard of many. Commands have braces of their own.
+void check_braces(const std::string& text) {
+  if (text.starts_with("pipe:")) return;
+  std::vector<size_t> open;
+  size_t odd = std::string::npos;
+  for (size_t i = 0; i < text.size() && odd == std::string::npos; ++i) {
+    if (text[i] == '{') open.push_back(i);
+    if (text[i] != '}') continue;
+    if (open.empty()) {
+      odd = i;
+    } else {
+      open.pop_back();
+    }
+  }
+  if (odd == std::string::npos && !open.empty()) odd = open.back();
+  if (odd == std::string::npos) return;
+  throw ConfigError(
+      "url \"{}\": the {} at character {} has no {}.\n  Write a range as {{000..123}}, a list as "
+      "{{a,b}}.",
+      public_url(text),
+      text[odd],
+      odd + 1,
+      text[odd] == '{' ? "closing brace" : "opening brace");
+}
+
 }  // namespace
 
 std::vector<BracePattern> url_patterns(const std::string& text) {
@@ -41,7 +66,9 @@ std::vector<BracePattern> url_patterns(const std::string& text) {
   size_t from = 0;
   while (true) {
     const size_t end = text.find("::", from);
-    patterns.emplace_back(expand_variables(text.substr(from, end - from)));
+    const std::string url = expand_variables(text.substr(from, end - from));
+    check_braces(url);
+    patterns.emplace_back(url);
     if (end == std::string::npos) return patterns;
     from = end + 2;
   }

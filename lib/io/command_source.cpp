@@ -100,17 +100,26 @@ class Command {
 
   void wait_for_bytes() const {
     pollfd descriptor = {output_, POLLIN, 0};
-    while (poll(&descriptor, 1, kPollMilliseconds) <= 0) {
-      if (stop_requested() != 0) throw StoppedError("pipe:{}: stopped by a signal", command_);
-      if (cancelled_ && cancelled_()) throw NetworkError("pipe:{}: cancelled", command_);
-    }
+    while (poll(&descriptor, 1, kPollMilliseconds) <= 0) check_cancelled();
+  }
+
+  void check_cancelled() const {
+    if (stop_requested() != 0) throw StoppedError("pipe:{}: stopped by a signal", command_);
+    if (cancelled_ && cancelled_()) throw NetworkError("pipe:{}: cancelled", command_);
   }
 
   /// The end of the output: how did the command end?
   void finish() {
     close(std::exchange(output_, -1));
     int status = 0;
-    while (waitpid(process_, &status, 0) < 0 && errno == EINTR) {
+    // It may go on after it has closed its output.
+    for (pid_t ended = 0; ended != process_;) {
+      ended = waitpid(process_, &status, WNOHANG);
+      if (ended < 0 && errno != EINTR) fail("waited for", errno);
+      if (ended == 0) {
+        nap(1);
+        check_cancelled();
+      }
     }
     process_ = 0;
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -121,12 +130,16 @@ class Command {
     }
   }
 
+  static void nap(int milliseconds) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+  }
+
   /// Before its end.
   void end() {
     kill(-process_, SIGTERM);
     for (int i = 0; i < kGracePolls; ++i) {
       if (waitpid(process_, nullptr, WNOHANG) != 0) return;
-      std::this_thread::sleep_for(std::chrono::milliseconds(kPollMilliseconds / 10));
+      nap(kPollMilliseconds / 10);
     }
     kill(-process_, SIGKILL);
     waitpid(process_, nullptr, 0);

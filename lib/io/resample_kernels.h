@@ -4,6 +4,7 @@
 
 #include "io/resample_taps.h"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -15,12 +16,14 @@ inline constexpr size_t kReadAhead = 16;
 /// Bytes behind the last pixel of a row that it may write.
 inline constexpr size_t kWriteAhead = 1;
 
-/// Taps and, for the vector units, their weights as pairs of 16 bits: w = high * 2^15 + low.
+/// Taps and, for the vector units, their weights as pairs of 16 bits, w = high * 2^15 + low, and as
+/// four times 8 bits, w = digits[2] * 2^16 + digits[1] * 2^8 + digits[0], each of -128 ... 127.
 struct SplitTaps {
   explicit SplitTaps(Taps given);
 
   Taps taps;
-  std::vector<int32_t> low, high;  ///< [out, most / 2], two weights each
+  std::vector<int32_t> low, high;              ///< [out, most / 2], two weights each
+  std::array<std::vector<int32_t>, 3> digits;  ///< [out, most / 4], four weights each
 };
 
 /// The inner loops in one kind of instructions.
@@ -44,7 +47,8 @@ struct ResampleKernels {
                        size_t bytes);
 };
 
-ResampleKernels plain_kernels();        ///< of any machine
-const ResampleKernels& best_kernels();  ///< the fastest of this machine
+ResampleKernels plain_kernels();             ///< of any machine
+const ResampleKernels& best_kernels();       ///< the fastest of this machine
+std::vector<ResampleKernels> all_kernels();  ///< that run here
 
 }  // namespace dalle2

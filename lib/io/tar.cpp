@@ -74,11 +74,13 @@ struct TarReader::State {
     if (packed_bytes == 0 && !failure) {
       throw DataError("{}: not a tar: it is empty", origin);
     }
+    // Without a whole header there is no position of it.
+    const int64_t header = archive_read_header_position(handle);
+    const int64_t at = header > 0 ? header : std::max<int64_t>(archive_filter_bytes(handle, 0), 0);
     throw DataError("{}: damaged or truncated tar: {} (at byte {} of the unpacked tar, {})",
                     origin,
                     reason,
-                    first_byte + static_cast<uint64_t>(
-                                     std::max<int64_t>(archive_read_header_position(handle), 0)),
+                    first_byte + static_cast<uint64_t>(at),
                     last_name.empty() ? std::string("before the first whole member")
                                       : "after the member " + last_name);
   }

@@ -87,7 +87,7 @@ std::vector<Batch> DecoderData::examples(const std::string& split, int64_t count
   DecoderDataConfig data = config_.data;
   data.num_workers = 0;  // a handful of samples: nothing may be decoded ahead
   LoaderOptions needs = options(split, std::max<int64_t>(count, 1), /*in_order=*/true);
-  needs.split += " examples";             // not samples trained on, in messages and in the trace
+  needs.split = "pictures of " + split;   // not samples trained on, in messages and in the trace
   needs.may_be_empty = split != "train";  // pictures for the logs are no reason to stop
   DecoderLoader loader(data, needs);      // checks the embeddings, asked for examples or not
   if (count == 0) return batches;

@@ -78,6 +78,11 @@ void run_shards_check(const ShardsCheckCommand& command) {
   });
   log_live("");
   print_lines(describe_check(report));
+  if (report.unreachable()) {
+    throw NetworkError(
+        "{}: not all could be reached (listed above): what was checked is not the whole",
+        public_url(command.url));
+  }
   if (report.usable() == 0) throw DataError("{}: not one usable sample", command.url);
   const auto unreadable =
       std::count_if(report.shards.begin(), report.shards.end(), [](const ShardCheck& shard) {

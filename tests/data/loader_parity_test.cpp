@@ -9,6 +9,7 @@
 
 #include "data/data_fixture.h"
 #include "data/loader.h"
+#include "data/planes.h"
 #include "data/preprocess.h"
 #include "support/captured_log.h"
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "data/preprocess.h"
+#include "data/planes.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -242,6 +243,15 @@ TEST_CASE("a picture becomes planes of value / 255") {
   write_planes(image, planes.data());
   CHECK(planes ==
         std::vector<float>{0, 1.0F / 255.0F, 51.0F / 255.0F, 2.0F / 255.0F, 1, 3.0F / 255.0F});
+  // Every value, in blocks of the vector units and beside them.
+  Image all{89, 3, {}};
+  for (int i = 0; i < 3 * 89 * 3; ++i) all.pixels.push_back(static_cast<uint8_t>(i * 7));
+  planes.assign(all.pixels.size(), -1.0F);
+  write_planes(all, planes.data());
+  for (size_t i = 0; i < planes.size(); ++i) {
+    const size_t colour = i / 267, pixel = i % 267;
+    REQUIRE(planes[i] == static_cast<float>(all.pixels[3 * pixel + colour]) / 255.0F);
+  }
 }
 
 TEST_CASE("preprocessing that cannot work is refused with the remedy") {

@@ -123,6 +123,33 @@ TEST_CASE("embeddings inside the shards are checked, too") {
   CHECK(report.image_row_shape == std::vector<int64_t>{2});
 }
 
+TEST_CASE("captions that are no UTF-8 and shards without samples are told") {
+  const TempDir folder;
+  Members members = tiny_members(0, 2);
+  members[1].second = "caf\xe9";
+  members.emplace_back("a\x1b[2J.txt", "no picture");
+  write_tar(folder / "00000.tar", members);
+  write_tar(folder / "00001.tar", {});
+  const CheckReport report =
+      check_shards({.urls = {folder / "00000.tar", folder / "00001.tar", folder / "00002.tar"}});
+  CHECK(report.shards[0].broken_captions == 1);
+  CHECK(report.usable() == 1);
+  std::string text;
+  for (const std::string& line : describe_check(report)) text += line + "\n";
+  CHECK_THAT(text,
+             Contains("3 samples, 1 usable: 1 without picture, 1 captions not UTF-8") &&
+                 Contains("its field txt is not UTF-8") && Contains("a\\x1b[2J: no field jpg"));
+  CHECK_THAT(text,
+             Contains("00001.tar: no sample\n") && Contains("00002.tar: no sample: ") &&
+                 !Contains("all usable"));
+}
+
+TEST_CASE("an embedding folder is named as the option that gave it") {
+  const TempDir folder;
+  CHECK_THROWS_WITH(check_shards({.urls = {}, .text_embeddings_url = folder.path()}),
+                    Contains("--text-embeddings: the folder"));
+}
+
 TEST_CASE("absent shards and empty folders are told") {
   const TempDir folder;
   const CheckReport report = check_shards({.urls = {folder / "00000.tar"}});

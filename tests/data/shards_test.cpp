@@ -103,7 +103,7 @@ TEST_CASE("too few shards and empty splits are named with what to do") {
   CHECK_THROWS_WITH(split_of(range_config(0, 2), 0, {0, 4}), Contains("Not enough shards"));
   CHECK_THROWS_WITH(split_of(range_config(0, 2), 0, {}),
                     Contains("no shard is left for the split \"test\"") &&
-                        Contains("2 train, 1 val, 0 test") && Contains("At least 6 shards"));
+                        Contains("2 train, 1 val, 0 test") && Contains("6 shards are enough"));
   DecoderDataConfig no_val = range_config(0, 99);
   no_val.splits = {1.0, 0.0, 0.0};
   CHECK_THROWS_WITH(split_of(no_val, 0, {}),
@@ -226,6 +226,18 @@ TEST_CASE("braces, lists of texts and joined urls are shards by position") {
   CHECK_THROWS_WITH(split_of(config, 0, {0, 6}),
                     Contains("/data/webdataset_base_url: Not enough shards") &&
                         Contains("http://a/{}.tar and 2 more"));
+}
+
+TEST_CASE("a brace without its other half is refused") {
+  DecoderDataConfig config;
+  config.webdataset_base_url = std::string("data/{000..012.tar");
+  CHECK_THROWS_WITH(ShardList(config),
+                    Contains("\"data/{000..012.tar\": the { at character 6 has no closing brace") &&
+                        Contains("{000..123}"));
+  config.webdataset_base_url = std::string("data/{000..012}}.tar");
+  CHECK_THROWS_WITH(ShardList(config), Contains("the } at character 16 has no opening brace"));
+  config.webdataset_base_url = std::string("pipe:echo '{' {1,2}");
+  CHECK(ShardList(config).size() == 1);  // commands have braces of their own
 }
 
 TEST_CASE("of local shards by name those that exist are taken") {

@@ -187,6 +187,24 @@ class RemoteShards(harness.EndToEnd):
             self.train(config, env=self.env())
         self.assertEqual(self.weights("remote"), expected)
 
+    def test_a_stop_signal_ends_a_search_through_failing_commands_at_once(self):
+        data = {"webdataset_base_url": "pipe:sleep 0.5; exit {}", "shard_width": 1, "start_shard": 1, "end_shard": 60}
+        config = self.config(data={**data, "resample_train": True, "shuffle_train": False})
+        process = subprocess.Popen([harness.BINARY, "--config", config], cwd=self.dir, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        process.stdout.readline()  # it has begun
+        time.sleep(3)
+        begin = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 75, out)
+        self.assertLess(time.monotonic() - begin, 3)
+
+    def test_shards_check_says_that_a_host_cannot_be_reached(self):
+        done = harness.run("shards", "check", "http://127.0.0.1:9/{0..1}.tar", cwd=self.dir, check=6,
+                           env=self.env(DALLE2_NET_TIMEOUT="1"))
+        self.assertIn("not all could be reached", done.stderr)
+
     def test_commands_can_be_forbidden(self):
         done = self.train(self.config(data={"webdataset_base_url": "pipe:cat {}.tar", "allow_pipe": False}), check=2)
         self.assertIn("/data/allow_pipe", done.stderr)

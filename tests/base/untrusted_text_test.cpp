@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT
+#include "base/untrusted_text.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+namespace dalle2 {
+namespace {
+
+TEST_CASE("control characters of a name are shown, not sent to the terminal") {
+  CHECK(printable("000\x1b[2J1.jpg") == "000\\x1b[2J1.jpg");
+  CHECK(printable("a\r\nerror: b\x7f") == "a\\x0d\\x0aerror: b\\x7f");
+  CHECK(printable(std::string("\0", 1)) == "\\x00");
+  CHECK(printable("\xc2\x9b"
+                  "2J") == "\\x9b2J");
+  CHECK(printable("what\n  to do\tnow") == "what\n  to do\tnow");
+  CHECK(printable("K\xc3\xa4tzchen \xff") == "K\xc3\xa4tzchen \xff");
+}
+
+TEST_CASE("UTF-8 is told from other bytes") {
+  for (const char* text :
+       {"", "cat", "K\xc3\xa4tzchen", "\xe2\x82\xac", "\xf0\x9f\x98\xba", "\xf4\x8f\xbf\xbf"}) {
+    CHECK(is_utf8(text));
+  }
+  // A lone byte, one cut off, overlong, a surrogate, beyond Unicode.
+  for (const char* text :
+       {"\xe4", "\xc3", "\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80"}) {
+    CHECK_FALSE(is_utf8(text));
+  }
+}
+
+}  // namespace
+}  // namespace dalle2
