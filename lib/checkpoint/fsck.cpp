@@ -115,7 +115,8 @@ class StateCheck {
     const Cursor states = root_.at(key).at("state");
     for (const auto& [index, value] : states.as_dict().items) {
       const int64_t number = index.as_int(states.where());
-      const Cursor entry(value, fmt::format("{}/{}", states.where(), number));
+      const std::string place = fmt::format("{}/{}", states.where(), number);
+      const Cursor entry(value, place);
       if (number < 0 || number >= parameters) {
         fault(fmt::format(
             "{}: expected one of {} parameters, got {}", states.where(), parameters, number));
@@ -124,7 +125,7 @@ class StateCheck {
       const at::Tensor& second = entry.at("exp_avg_sq").as_tensor();
       if (first.sizes() != second.sizes() || first.scalar_type() != second.scalar_type()) {
         fault(fmt::format("{}: expected two moments of one shape, got {} and {}",
-                          entry.where(),
+                          place,
                           shape_text(first),
                           shape_text(second)));
       }
