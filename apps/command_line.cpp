@@ -41,7 +41,8 @@ Runner add_train(CLI::App& app) {
     if (o->config_path.empty()) {
       throw ConfigError(
           "no --config: give a training file, e.g. dalle2-train --config configs/decoder.json\n"
-          "  or a command: sample, inspect, fsck, convert, schema, report, shards. `dalle2-train "
+          "  or a command: sample, inspect, fsck, convert, ema, schema, report, shards. "
+          "`dalle2-train "
           "--help` "
           "lists "
           "all.");
@@ -164,6 +165,21 @@ Runner add_convert(CLI::App& app) {
   app.add_flag("--ema", o->ema, "Averaged weights only");
   return [o] {
     run_convert(*o);
+    return ExitCode::kDone;
+  };
+}
+
+Runner add_ema(CLI::App& app) {
+  auto o = options_of<EmaCommand>();
+  app.add_option("--sigma", o->sigma, "Width, in parts of the training: 0.05 is short, 0.2 long")
+      ->required()
+      ->type_name("S");
+  app.add_option("--step", o->step, "Average as it was at this step (default: the last one saved)");
+  app.add_option("checkpoints", o->checkpoints, "Files of DATA_PATH/averages, or that folder")
+      ->required();
+  app.add_option("out", o->out_path, ".pth to write")->required();
+  return [o] {
+    run_ema(*o);
     return ExitCode::kDone;
   };
 }
@@ -291,6 +307,7 @@ int run_command_line(int argc, char** argv) {
   command(app, "inspect", "List what a checkpoint holds", add_inspect);
   command(app, "fsck", "Verify checkpoints, and whether a run could go on from them", add_fsck);
   command(app, "convert", "Convert between .pth and .safetensors", add_convert);
+  command(app, "ema", "Make an average of any width after training", add_ema);
   command(app, "schema", "Print the JSON Schema of a training file", add_schema);
   command(app, "report", "Show a run as one HTML page: curves, pictures, config", add_report);
   CLI::App* shards = app.add_subcommand("shards", "Make, check and draw webdataset shards");

@@ -3,7 +3,7 @@
 # Measures against the reference in the same run, in turns.
 #
 #   scripts/bench.sh loader|memory|step|all [arguments of the program in tests/bench: loader.py, loader_memory.py,
-#                                            decoder_step.py]
+#                                            decoder_step.py, which decoder_save.py follows]
 #
 # Builds what it needs (scripts/build.sh), and at first use installs the reference (some GB) into an environment of
 # its own. Prints a table and closes with one line a figure: `figure loader.jpeg256.bit_equal = 3.8`.
@@ -51,4 +51,5 @@ fi
 if [ "$what" = step ] || [ "$what" = all ]; then
   cmake --build build --target dalle2-train >/dev/null
   "$python" tests/bench/decoder_step.py "$@"
+  "$python" tests/bench/decoder_save.py
 fi

@@ -78,6 +78,7 @@ class TrainRules {
     }
     if (train_.min_snr_gamma) check_length(*train_.min_snr_gamma, "min_snr_gamma");
     check_ema();
+    check_post_hoc_ema();
     if (!train_.unet_training_mask) return;
     const std::vector<bool>& mask = *train_.unet_training_mask;
     check_count(mask.size(), "unet_training_mask", "must have");
@@ -105,6 +106,17 @@ class TrainRules {
       faults_.warn("/train/ema/kind",
                    "the keys train.ema_* have no effect with \"diffusers\": train.ema.decay, "
                    "train.ema.update_after_step, ... take their place");
+    }
+  }
+  void check_post_hoc_ema() {
+    const PostHocEmaConfig& averages = train_.post_hoc_ema;
+    if (averages.sigmas[0] == averages.sigmas[1]) {
+      faults_.error("/train/post_hoc_ema/sigmas",
+                    fmt::format("must be two different widths, got {} twice", averages.sigmas[0]));
+    }
+    if (!averages.save_every_n_steps && averages != PostHocEmaConfig{}) {
+      faults_.error("/train/post_hoc_ema/save_every_n_steps",
+                    "must be given for the widths to have an effect, got null");
     }
   }
   bool shapes_ema_pytorch() const {

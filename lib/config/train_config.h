@@ -9,6 +9,7 @@
 
 #include "config/ema_config.h"
 #include "config/loss_config.h"
+#include "config/post_hoc_ema_config.h"
 #include "config/reflect.h"
 #include "config/types.h"
 
@@ -48,6 +49,7 @@ struct DecoderTrainConfig {
   double ema_min_value = 0.0;
   std::optional<int64_t> update_model_with_ema_every;
   EmaConfig ema;
+  PostHocEmaConfig post_hoc_ema;
   int64_t grad_accum_every = 1;           ///< batches of one update
   std::optional<int64_t> max_batch_size;  ///< chunk of a batch that goes through the unet at once
   // The training utilities of diffusers.
@@ -119,6 +121,7 @@ struct DecoderTrainConfig {
              "never. Only with ema.kind `ema_pytorch`.",
              at_least(1));
     D2_FIELD(ema, "Kind of the averaged weights.");
+    D2_FIELD(post_hoc_ema, "Averages for a choice after training.");
     D2_FIELD(grad_accum_every,
              "Batches whose gradients make one update, weighted by their samples.",
              at_least(1));

@@ -63,6 +63,14 @@ struct ConvertCommand {
   bool ema = false;  ///< averaged weights only
 };
 
+/// An average of the weights, of a width chosen after training.
+struct EmaCommand {
+  double sigma = 0.0;           ///< parts of the training up to `step`
+  std::optional<int64_t> step;  ///< the last one by default
+  std::vector<std::string> checkpoints;  ///< files of /train/post_hoc_ema, or folders of them
+  std::string out_path;
+};
+
 struct ShardsDemoCommand {
   std::string out_folder;
   int64_t num = 4000;       ///< training images
@@ -107,6 +115,7 @@ void run_inspect(const InspectCommand& command);
 /// @return kDone if all is whole, kData if a file is damaged
 ExitCode run_fsck(const FsckCommand& command);
 void run_convert(const ConvertCommand& command);
+void run_ema(const EmaCommand& command);
 void run_schema(const std::string& kind);
 void run_shards_demo(const ShardsDemoCommand& command);
 ExitCode run_shards_make(const ShardsMakeCommand& command);

@@ -36,6 +36,7 @@ void append(LogRecord& record, LogRecord more) {
 
 ExitCode DecoderRun::run() {
   const ExitCode code = run_epochs();
+  if (code == ExitCode::kDone) save_averages();
   saving_.wait();
   if (code == ExitCode::kDone) {
     log_info("train",
@@ -74,6 +75,7 @@ void DecoderRun::train_epoch() {
     saving_.check();
     if (!train_group(group)) return stop_training(*loader);
     samples_per_second_ = static_cast<double>(position_.sample - sample_before) / timer.seconds();
+    if (averages_are_due()) save_averages();
     timer.restart();
     const bool first = position_.iteration == 0;
     if (position_.iteration % kLogEveryIterations == 0) log_training();
@@ -160,6 +162,11 @@ bool DecoderRun::train_group(const std::vector<Batch>& group) {
   position_.samples_seen += total;
   position_.loader = group.back().position;
   return true;
+}
+
+bool DecoderRun::averages_are_due() const {
+  const std::optional<int64_t> every = config_.train.post_hoc_ema.save_every_n_steps;
+  return every && trainer_->steps(trained_unets_.front()) % *every == 0;
 }
 
 double DecoderRun::average_loss(int64_t unet_number) const {

@@ -68,6 +68,8 @@ class DecoderRun {
   void save_snapshot();
   void save(const std::string& next_task, bool is_best);
   void start_saving(SaveRequest request, const Value& checkpoint, const Value& model);
+  bool averages_are_due() const;
+  void save_averages();
   void log_samples(const Examples& examples);
   at::Generator generator(const std::string& purpose, int64_t step) const;
   bool stop_asked();
@@ -88,10 +90,11 @@ class DecoderRun {
   double samples_per_second_ = 0;
   StageTimes stage_times_;
   bool stopped_ = false;
+  int64_t averages_saved_at_ = 0;  // steps of the first trained unet
   /// The last ten losses of each unet, on the device: reading them synchronises. A checkpoint has
   /// them, so that a resumed run logs what it would have logged.
   std::vector<std::deque<at::Tensor>> recent_losses_;
-  PthSnapshot saved_checkpoint_, saved_model_;
+  PthSnapshot saved_checkpoint_, saved_model_, saved_averages_;
   BackgroundJob saving_;  // the last member: it uses the others until it is through
 };
 

@@ -3,6 +3,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
@@ -22,6 +23,13 @@ namespace {
 
 constexpr const char* kOwnState =
     "dalle2_train";  // our own entry of a checkpoint; the reference skips it
+
+using Extras = std::vector<std::pair<std::string, Value>>;
+
+Extras with_metadata(Extras extras, const SaveMetadata& metadata) {
+  for (const auto& [key, json] : metadata) extras.emplace_back(key, value_of_json(json));
+  return extras;
+}
 
 /// What the images are conditioned on, in the reference's words where it has some.
 std::string describe_conditioning(const TrainDecoderConfig& config, bool text_conditioned) {
@@ -123,7 +131,8 @@ void DecoderRun::print_start() const {
 void DecoderRun::recall() {
   tracker_.init();
   tracker_.save_config("decoder_config.json", without_url_secrets(loaded_.raw_json));
-  tracker_.add_save_metadata("config", config_for_checkpoint(without_url_secrets(loaded_.full_json)));
+  tracker_.add_save_metadata("config",
+                             config_for_checkpoint(without_url_secrets(loaded_.full_json)));
   if (!tracker_.can_recall()) return;
   const std::vector<std::string> candidates = tracker_.recall_candidates();
   std::optional<Value> checkpoint;
@@ -201,11 +210,6 @@ void DecoderRun::load_examples() {
 void DecoderRun::save(const std::string& next_task, bool is_best) {
   finite_losses();
   const int64_t sample = next_task == "train" ? position_.sample : 0;
-  const auto with_metadata = [](std::vector<std::pair<std::string, Value>> extras,
-                                const SaveMetadata& metadata) {
-    for (const auto& [key, json] : metadata) extras.emplace_back(key, value_of_json(json));
-    return extras;
-  };
   Dict own;
   own.set("version", program_version());
   own.set("loader_position", value_of(next_task == "train" ? position_.loader : LoaderPosition{}));
@@ -233,6 +237,26 @@ void DecoderRun::save(const std::string& next_task, bool is_best) {
                                  {"samples_seen", position_.samples_seen}}},
                trainer_->state(with_metadata(extras, tracker_.checkpoint_metadata())),
                trainer_->model_state(with_metadata({}, tracker_.model_metadata())));
+  stage_times_.end(Stage::kSave);
+}
+
+/// Of /train/post_hoc_ema; does nothing where they were saved at this step.
+void DecoderRun::save_averages() {
+  const int64_t step = trainer_->steps(trained_unets_.front());
+  if (!config_.train.post_hoc_ema.save_every_n_steps || step == averages_saved_at_) return;
+  averages_saved_at_ = step;
+  stage_times_.begin(Stage::kSave);
+  const std::string path =
+      fmt::format("{}/{}/step{:08}.pth", tracker_.data_path(), kAveragesFolder, step);
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  const Value averages = trainer_->post_hoc_state(with_metadata({}, tracker_.model_metadata()));
+  if (config_.train.async_save) {
+    saving_.wait();
+    saved_averages_.take(averages);
+    saving_.start([this, path] { saved_averages_.write(path); });
+  } else {
+    write_pth(path, averages);
+  }
   stage_times_.end(Stage::kSave);
 }
 

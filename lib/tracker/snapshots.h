@@ -36,6 +36,10 @@ std::vector<SnapshotPosition> snapshots_to_remove(std::vector<SnapshotPosition> 
                                                   const SnapshotPosition& current,
                                                   const SnapshotRules& rules);
 
+/// Renames a folder with files of another run, which must not be taken for this one's.
+/// @return its new name, if it was there and not empty. @throws ConfigError if it cannot be renamed
+std::optional<std::string> set_aside(const std::string& folder);
+
 /// The folder of a run's snapshots.
 class Snapshots {
  public:
@@ -49,10 +53,6 @@ class Snapshots {
 
   /// The snapshots there are, the newest first, the best last.
   std::vector<std::string> newest_first() const;
-
-  /// Renames a folder with snapshots of another run, which this one must not fall back on.
-  /// @return its new name, if there was one. @throws ConfigError if it cannot be renamed
-  std::optional<std::string> set_aside() const;
 
  private:
   std::vector<SnapshotPosition> positions() const;

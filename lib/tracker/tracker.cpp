@@ -70,7 +70,7 @@ Tracker::Tracker(const TrackerConfig& config, const FormatFields& example_placeh
     : config_(config),
       dummy_(dummy),
       logger_(make_logger(config.log, config.data_path)),
-      snapshots_(in_data_path("snapshots"),
+      snapshots_(in_data_path(kSnapshotsFolder),
                  {.keep_last = config.keep_last, .keep_every = config.keep_every}) {
   if (config.load) loader_ = make_loader(*config.load);
   if (loader_) loader_->check();
@@ -113,8 +113,10 @@ void Tracker::init(bool auto_resumed_on_main) {
   prepare_data_path();
   const bool goes_on = auto_resumed_ || can_recall();
   if (!goes_on) {
-    if (const std::optional<std::string> renamed = snapshots_.set_aside()) {
-      log_warning("track", "Snapshots of an earlier run are now in {}", *renamed);
+    for (const char* folder : {kSnapshotsFolder, kAveragesFolder}) {
+      if (const std::optional<std::string> renamed = set_aside(in_data_path(folder))) {
+        log_warning("track", "The {} of an earlier run are now in {}", folder, *renamed);
+      }
     }
   }
   log_file_.emplace(in_data_path("log.jsonl"), /*append=*/goes_on);

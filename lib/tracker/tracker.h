@@ -39,11 +39,16 @@ struct SaveRequest {
   bool is_best = false;
   bool is_latest = false;
   SnapshotPosition position = {};
-  FormatFields placeholders = {};  ///< the names the tracker was built with, with their values of now
+  FormatFields placeholders =
+      {};  ///< the names the tracker was built with, with their values of now
   /// Write a file at the path given, whole or not at all.
   std::function<void(const std::string& path)> write_checkpoint = {};
   std::function<void(const std::string& path)> write_model = {};
 };
+
+/// Folders of data_path with files that belong to one run.
+inline constexpr const char* kSnapshotsFolder = "snapshots";
+inline constexpr const char* kAveragesFolder = "averages";  ///< of /train/post_hoc_ema
 
 /// Names and JSON texts that are stored in a checkpoint beside the state.
 using SaveMetadata = std::vector<std::pair<std::string, std::string>>;

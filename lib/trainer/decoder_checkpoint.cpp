@@ -33,6 +33,7 @@ void visit_state(DecoderTrainerState& state, Visitor& visitor) {
   if (state.use_ema && state.ema_kind == EmaKind::diffusers) {
     visitor.diffusers_averages("ema_diffusers", state.unets);
   }
+  visitor.post_hoc_averages("post_hoc_ema", state.unets);
 }
 
 EmaPytorchAverage& ema_pytorch_of(const TrainedUnet& unet) {
@@ -47,6 +48,25 @@ void append(StateDict& all, const std::string& prefix, const StateDict& part) {
   for (const auto& [name, tensor] : part) {
     all.emplace_back(prefix + name, tensor);
   }
+}
+
+/// True for the decoder's tensor `name` ("unets.0.init_conv.bias") if its unet averages it.
+bool has_post_hoc_average(const std::string& name, const TrainedUnets& unets) {
+  for (size_t i = 0; i < unets.size(); ++i) {
+    const std::string prefix = "unets." + std::to_string(i) + ".";
+    if (!unets[i] || !unets[i]->post_hoc || !name.starts_with(prefix)) {
+      continue;
+    }
+    const FlatParameters& flat = unets[i]->parameters;
+    for (const auto* entries : {&flat.parameters(), &flat.buffers()}) {
+      for (const FlatEntry& entry : *entries) {
+        if (name.compare(prefix.size(), std::string::npos, entry.name) == 0) {
+          return true;
+        }
+      }
+    }
+  }
+  return false;
 }
 
 class Writer {
@@ -94,6 +114,19 @@ class Writer {
       all.items.push_back(unet ? Value(diffusers_of(*unet).state()) : Value());
     }
     out.set(key, std::move(all));
+  }
+
+  /// None for a unet without; no entry where no unet has any.
+  void post_hoc_averages(const char* key, const TrainedUnets& unets) {
+    List all;
+    bool any = false;
+    for (const auto& unet : unets) {
+      any = any || (unet && unet->post_hoc);
+      all.items.push_back(unet && unet->post_hoc ? Value(unet->post_hoc->state()) : Value());
+    }
+    if (any) {
+      out.set(key, std::move(all));
+    }
   }
 
   Dict out;
@@ -196,6 +229,20 @@ class Reader {
     }
   }
 
+  void post_hoc_averages(const char* key, TrainedUnets& unets) {
+    const auto saved = only_model_ ? std::nullopt : root_.find(key);
+    for (size_t i = 0; i < unets.size(); ++i) {
+      if (!unets[i] || !unets[i]->post_hoc) {
+        continue;
+      }
+      if (saved && i < saved->size() && !saved->at(i).is_none()) {
+        unets[i]->post_hoc->load_state(saved->at(i));
+      } else {
+        unets[i]->post_hoc->begin_anew();
+      }
+    }
+  }
+
  private:
   /// The entry of the averages; none where they are to begin anew.
   std::optional<Cursor> averages_at(const char* key) const {
@@ -250,6 +297,22 @@ Dict DecoderTrainer::model_state(const Extras& extras) const {
   const AveragesInPlace averages(state_->decoder, state_->unets);
   out.set("model", to_dict(state_dict(*state_->decoder)));
   return out;
+}
+
+Dict DecoderTrainer::post_hoc_state(const Extras& extras) const {
+  const torch::NoGradGuard no_grad;
+  Writer writer(extras);
+  writer.version("version");
+  writer.extras();
+  writer.post_hoc_averages("post_hoc_ema", state_->unets);
+  StateDict rest;
+  for (const auto& [name, tensor] : state_dict(*state_->decoder)) {
+    if (!has_post_hoc_average(name, state_->unets)) {
+      rest.emplace_back(name, tensor);
+    }
+  }
+  writer.out.set("model", to_dict(rest));
+  return std::move(writer.out);
 }
 
 void DecoderTrainer::load_state(const Value& checkpoint,

@@ -185,6 +185,10 @@ DecoderTrainer::DecoderTrainer(Decoder decoder,
       if (config.use_ema) {
         trained->average = make_average(*trained->unet, trained->parameters, config);
       }
+      if (config.post_hoc_ema.save_every_n_steps) {
+        trained->post_hoc =
+            std::make_unique<PostHocAverages>(trained->parameters, config.post_hoc_ema);
+      }
     }
     state_->unets.push_back(std::move(trained));
   }
@@ -263,6 +267,9 @@ void DecoderTrainer::update(int64_t unet_number) {
     unet.gradients.zero_grad();
     if (unet.average) {
       unet.average->update();
+    }
+    if (unet.post_hoc) {
+      unet.post_hoc->update();
     }
   });
   ++state_->steps[static_cast<size_t>(unet_number - 1)];

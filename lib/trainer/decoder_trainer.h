@@ -90,6 +90,10 @@ class DecoderTrainer {
   /// What `save_type: model` saves: version, `extras` (config), and the model with averaged unets.
   Dict model_state(const std::vector<std::pair<std::string, Value>>& extras = {}) const;
 
+  /// The averages of /train/post_hoc_ema for combine_post_hoc(): version, `extras` (config),
+  /// post_hoc_ema (one entry a unet, None for one without), and as `model` all that has no average.
+  Dict post_hoc_state(const std::vector<std::pair<std::string, Value>>& extras = {}) const;
+
   /// Takes up a checkpoint of ours or of the reference. Learning rates follow from the step counts
   /// and this trainer's config; a checkpoint made with other settings is mentioned in the log.
   /// @param only_model weights and step counts alone; averages begin anew as copies of the weights

@@ -10,6 +10,7 @@
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 #include "trainer/decoder_trainer.h"
+#include "trainer/post_hoc_averages.h"
 #include "trainer/unet_average.h"
 
 namespace dalle2 {
@@ -33,8 +34,9 @@ struct TrainedUnet {
   Optimizer optimizer;
   LrSchedule schedule;
   double max_grad_norm;
-  std::unique_ptr<UnetAverage> average;  ///< null without averages
-  at::Tensor grad_norm;                  ///< [] of the last update
+  std::unique_ptr<UnetAverage> average;       ///< null without averages
+  std::unique_ptr<PostHocAverages> post_hoc;  ///< null without such
+  at::Tensor grad_norm;                       ///< [] of the last update
 };
 
 struct DecoderTrainerState {

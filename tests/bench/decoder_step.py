@@ -6,8 +6,9 @@
         [--threads 2]
 
 Both train the first unet of the config on the same demo shards and batch size. Ours is timed whole (loading, step, average, log), the reference
-on tensors in memory (step and average only). A round is one run of each, in turns; its figure is the median over its steps, the
-first five left out. Prints min, median and max over the rounds, and of the ratio.
+on tensors in memory (step and average only). A round is one run of each, in turns; its figures are the median over its steps, the
+first five left out, and the largest resident memory of the process (ours saves at the end, with async_save; the reference's never).
+Prints min, median and max over the rounds, and of the ratios.
 """
 import argparse
 import json
@@ -22,13 +23,24 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
+def peak_mib(command, **options):
+    """Runs it. Returns its largest resident memory and, if it was piped, its output."""
+    process = subprocess.Popen(command, **options)
+    output = process.stdout.read().decode() if process.stdout else ""
+    _, status, usage = os.wait4(process.pid, 0)
+    if status != 0:
+        raise SystemExit(f"{command[0]} ended with status {status}")
+    process.returncode = 0
+    return usage.ru_maxrss / 1024, output
+
+
 def ours(arguments, folder, config):
     samples = arguments.steps * config["data"]["batch_size"]
-    subprocess.run([arguments.binary, "--config", folder / "config.json", "--quiet", "--set", f"/train/epoch_samples={samples}"],
-                   cwd=folder, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": str(arguments.threads)})
+    peak = peak_mib([arguments.binary, "--config", folder / "config.json", "--quiet", "--set", f"/train/epoch_samples={samples}"],
+                    cwd=folder, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": str(arguments.threads)})[0]
     records = [json.loads(line) for line in (folder / "out/log.jsonl").read_text().splitlines()]
     rates = [r["Samples per second"] for r in records if "Samples per second" in r and r["Step"] >= 5]
-    return config["data"]["batch_size"] / statistics.median(rates)
+    return config["data"]["batch_size"] / statistics.median(rates), peak
 
 
 def reference(arguments, config):
@@ -77,16 +89,18 @@ def main():
         (folder / "config.json").write_text(json.dumps(config))
         rows = []
         for round_number in range(arguments.rounds):
-            mine = ours(arguments, folder, config)
+            mine, peak = ours(arguments, folder, config)
             (folder / "out/log.jsonl").unlink()
-            done = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--one-reference-round"], check=True, capture_output=True, text=True)
-            theirs = float(done.stdout.split()[-1])
-            rows.append((mine, theirs, theirs / mine))
+            their_peak, said = peak_mib([sys.executable, __file__, *sys.argv[1:], "--one-reference-round"], stdout=subprocess.PIPE)
+            theirs = float(said.split()[-1])
+            rows.append((mine, theirs, theirs / mine, peak, their_peak, their_peak / peak))
             print(f"round {round_number + 1}: ours {mine * 1e3:.1f} ms, reference {theirs * 1e3:.1f} ms, ratio {rows[-1][2]:.2f}", flush=True)
-    for label, column, scale in (("ours, ms a step", 0, 1e3), ("reference, ms a step", 1, 1e3), ("reference / ours", 2, 1)):
+    for label, column, scale in (("ours, ms a step", 0, 1e3), ("reference, ms a step", 1, 1e3), ("reference / ours", 2, 1),
+                                 ("ours, peak MiB", 3, 1), ("reference, peak MiB", 4, 1), ("reference / ours, peak", 5, 1)):
         values = [row[column] * scale for row in rows]
         print(f"{label}: min {min(values):.2f} median {statistics.median(values):.2f} max {max(values):.2f}")
     print(f"figure step.decoder = {statistics.median(row[2] for row in rows):.2f}")
+    print(f"figure step.decoder.peak_memory = {statistics.median(row[5] for row in rows):.2f}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+// Averages of a unet for a choice after training: their state, their snapshots, and what is made of
+// those.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/state_dict.h"
+#include "config/post_hoc_ema_config.h"
+#include "optim/flat_parameters.h"
+#include "optim/power_ema.h"
+
+namespace dalle2 {
+
+/// The averages of one unet.
+class PostHocAverages {
+ public:
+  /// @param online has to outlive it
+  PostHocAverages(const FlatParameters& online, const PostHocEmaConfig& config);
+
+  /// To be called behind every optimizer step.
+  void update();
+  void begin_anew();
+
+  /// {step, averages: [{sigma, weights: {name: tensor}}]}. Tensors are the live ones.
+  Dict state() const;
+  /// @throws DataError if the widths or the weights are others
+  void load_state(const Cursor& saved);
+
+ private:
+  StateDict named(const PowerEma& average) const;
+
+  const FlatParameters& online_;
+  std::vector<PowerEma> averages_;
+};
+
+/// What to make of the snapshots of a run.
+struct PostHocChoice {
+  double sigma = 0.0;
+  std::optional<int64_t> step;  ///< none: the last one saved
+};
+
+struct PostHocResult {
+  Dict model_file;       ///< version, config and model, as `save_type: model` saves
+  int64_t step = 0;      ///< of the first unet
+  size_t snapshots = 0;  ///< averages that were combined, of the first unet
+  double missed = 0.0;   ///< the largest of all unets (PostHocWeights)
+};
+
+/// Reads the files one after the other. All tensors that have no average are those of the newest.
+/// @param paths files of `data_path/averages`, in any order
+/// @throws DataError for a file that is none, of another model, or there twice; ConfigError for a
+///         sigma out of range or a step that was not reached
+PostHocResult combine_post_hoc(const std::vector<std::string>& paths, const PostHocChoice& choice);
+
+}  // namespace dalle2

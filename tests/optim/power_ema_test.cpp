@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT
+#include "optim/power_ema.h"
+
+#include <torch/torch.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "base/error.h"
+#include "support/fixture.h"
+
+namespace dalle2 {
+namespace {
+
+struct OneTensor : torch::nn::Module {
+  explicit OneTensor(const at::Tensor& value) {
+    weight = register_parameter("weight", value.clone());
+  }
+  at::Tensor weight;
+};
+
+PowerProfile profile(int64_t step, double sigma) {
+  return {step, gamma_of_sigma(sigma)};
+}
+
+TEST_CASE("exponents of widths are ema_pytorch's") {
+  const auto json = test::load_fixture("power_ema/power_ema").json;
+  for (const auto& pair : json.at("gammas")) {
+    // The reference takes roots of a cubic, whose coefficients grow with 1 / sigma^2.
+    CHECK(gamma_of_sigma(pair[0].get<double>()) == Approx(pair[1].get<double>()).epsilon(1e-9));
+  }
+  CHECK(gamma_of_sigma(0.05) == Approx(16.97).epsilon(1e-3));  // as the paper has them
+  CHECK(gamma_of_sigma(0.10) == Approx(6.94).epsilon(1e-3));
+  for (const double sigma : {0.0, -0.1, 0.29, std::nan("")}) {
+    CHECK_THROWS_AS(gamma_of_sigma(sigma), ConfigError);
+  }
+}
+
+TEST_CASE("an average follows the weights as ema_pytorch's does") {
+  const test::Fixture fixture = test::load_fixture("power_ema/power_ema");
+  const at::Tensor weights = fixture.tensor("weights"), averages = fixture.tensor("averages");
+  OneTensor module(at::zeros({weights.size(1)}));
+  const FlatParameters online(module);
+  PowerEma average(online, fixture.json.at("sigma").get<double>());
+  for (int64_t step = 0; step < weights.size(0); ++step) {
+    const torch::NoGradGuard no_grad;
+    module.weight.copy_(weights[step]);
+    average.update();
+    CHECK(average.step() == step + 1);
+    const at::Tensor got = average.values().narrow(0, 0, weights.size(1));
+    // One rounding a step of numbers around 1.
+    CHECK(at::allclose(got, averages[step], 0, 2e-6));
+  }
+}
+
+TEST_CASE("the weights of a combination are ema_pytorch's") {
+  const auto json = test::load_fixture("power_ema/power_ema").json;
+  for (const auto& one : json.at("combinations")) {
+    const auto steps = one.at("steps").get<std::vector<int64_t>>();
+    const auto gammas = one.at("gammas").get<std::vector<double>>();
+    std::vector<PowerProfile> snapshots;
+    for (size_t i = 0; i < steps.size(); ++i) snapshots.push_back({steps[i], gammas[i]});
+    const PostHocWeights ours = post_hoc_weights(
+        snapshots, profile(one.at("step").get<int64_t>(), one.at("sigma").get<double>()));
+    const auto expected = one.at("weights").get<std::vector<double>>();
+    REQUIRE(ours.weights.size() == expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      // Profiles of neighbours are nearly parallel: the solution has about half of a double's
+      // digits.
+      CHECK(ours.weights[i] == Approx(expected[i]).margin(1e-6));
+    }
+    CHECK(ours.missed < 0.25);
+  }
+}
+
+TEST_CASE("a saved average is itself, and one between two is made of both") {
+  std::vector<PowerProfile> snapshots;
+  for (int64_t step = 500; step <= 4000; step += 500) {
+    for (const double sigma : {0.05, 0.1}) snapshots.push_back(profile(step, sigma));
+  }
+  const PostHocWeights same = post_hoc_weights(snapshots, profile(2000, 0.1));
+  for (size_t i = 0; i < snapshots.size(); ++i) {
+    CHECK(same.weights[i] == Approx(i == 7 ? 1.0 : 0.0).margin(1e-6));
+  }
+  CHECK(same.missed < 1e-6);
+
+  // A walk of one number, averaged directly and by combination.
+  at::Generator generator = at::detail::createCPUGenerator(7);
+  OneTensor module(at::zeros({1}));
+  const FlatParameters online(module);
+  PowerEma narrow(online, 0.05), wide(online, 0.1), direct(online, 0.08);
+  std::vector<PowerProfile> saved;
+  std::vector<double> values;
+  for (int64_t step = 1; step <= 4000; ++step) {
+    const torch::NoGradGuard no_grad;
+    module.weight.add_(at::randn({1}, generator));
+    for (PowerEma* average : {&narrow, &wide, &direct}) average->update();
+    if (step % 500 != 0) continue;
+    for (const PowerEma* average : {&narrow, &wide}) {
+      saved.push_back({step, average->gamma()});
+      values.push_back(average->values()[0].item<double>());
+    }
+  }
+  const PostHocWeights made = post_hoc_weights(saved, {4000, direct.gamma()});
+  double combined = 0.0;
+  for (size_t i = 0; i < values.size(); ++i) combined += made.weights[i] * values[i];
+  const double expected = direct.values()[0].item<double>();
+  // Of a walk whose narrow and wide averages are apart by far more.
+  CHECK(std::abs(combined - expected) < 0.1 * std::abs(values[14] - values[15]));
+  CHECK(made.missed < 0.01);
+}
+
+TEST_CASE("an average that begins anew is a copy of the weights") {
+  OneTensor module(at::ones({2}));
+  const FlatParameters online(module);
+  PowerEma average(online, 0.1);
+  {
+    const torch::NoGradGuard no_grad;
+    module.weight.fill_(5.0);
+  }
+  average.begin_anew();
+  CHECK(average.step() == 0);
+  CHECK(average.values()[0].item<double>() == 5.0);
+}
+
+}  // namespace
+}  // namespace dalle2

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT
+// Averages for a choice after training: in a decoder's checkpoints and in files of their own.
+#include "trainer/post_hoc_averages.h"
+
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "checkpoint/module_state.h"
+#include "checkpoint/pth.h"
+#include "support/temp_dir.h"
+#include "trainer_fixture.h"
+
+namespace dalle2 {
+namespace {
+
+using Catch::Contains;
+
+DecoderTrainConfig averaging_config(const test::TrainerFixture& fixture) {
+  DecoderTrainConfig config = fixture.train_config();
+  config.use_ema = false;
+  config.post_hoc_ema.save_every_n_steps = 2;
+  return config;
+}
+
+void train(DecoderTrainer& trainer, int64_t begin, int64_t end) {
+  for (int64_t step = begin; step < end; ++step) {
+    for (int64_t unet = 1; unet <= trainer.num_unets(); ++unet) {
+      if (!trainer.is_trained(unet)) continue;
+      trainer.step(test::drawn_inputs(2, step), unet, make_generator({0, "t", 0, step}, at::kCPU));
+      trainer.update(unet);
+    }
+  }
+}
+
+/// Files of the averages behind steps 2, 4 and 6.
+std::vector<std::string> files_of_run(DecoderTrainer& trainer, const test::TempDir& folder) {
+  std::vector<std::string> paths;
+  for (int64_t step = 2; step <= 6; step += 2) {
+    train(trainer, step - 2, step);
+    paths.push_back(folder / fmt::format("step{}.pth", step));
+    write_pth(paths.back(), trainer.post_hoc_state({{"config", "{}"}}));
+  }
+  return paths;
+}
+
+TEST_CASE("averages go on from a checkpoint as if there had been no stop") {
+  const test::TrainerFixture fixture("cascade");
+  const DecoderTrainConfig config = averaging_config(fixture);
+  const auto straight = fixture.trainer(config), first = fixture.trainer(config),
+             second = fixture.trainer(config);
+  train(*straight, 0, 6);
+  train(*first, 0, 3);
+  const test::TempDir folder;
+  write_pth(folder / "a.pth", first->state());
+  second->load_state(read_pth(folder / "a.pth"));
+  train(*second, 3, 6);
+  CHECK(test::fingerprint(*second) == test::fingerprint(*straight));
+
+  DecoderTrainConfig other = config;
+  other.post_hoc_ema.sigmas = {0.05, 0.2};
+  CHECK_THROWS_WITH(fixture.trainer(other)->load_state(read_pth(folder / "a.pth")),
+                    Contains("/post_hoc_ema/0/averages") && Contains("other widths"));
+}
+
+TEST_CASE("a checkpoint without such averages begins them anew") {
+  const test::TrainerFixture fixture("cascade");
+  DecoderTrainConfig config = averaging_config(fixture);
+  config.post_hoc_ema.save_every_n_steps.reset();
+  const auto without = fixture.trainer(config);
+  train(*without, 0, 2);
+  CHECK_FALSE(Cursor(Value(without->state())).has("post_hoc_ema"));
+  const auto with = fixture.trainer(averaging_config(fixture));
+  with->load_state(without->state());
+  const Value state = with->state();
+  CHECK(Cursor(state).at("post_hoc_ema").at(0).at("step").as_int() == 0);
+}
+
+TEST_CASE("the saved average of a width is what the files are combined to") {
+  const test::TrainerFixture fixture("cascade");
+  const auto trainer = fixture.trainer(averaging_config(fixture));
+  const test::TempDir folder;
+  const std::vector<std::string> paths = files_of_run(*trainer, folder);
+  const Value last = read_pth(paths.back());
+  const PostHocResult made = combine_post_hoc({paths[2], paths[0], paths[1]}, {.sigma = 0.1});
+  CHECK(made.step == 6);
+  CHECK(made.snapshots == 6);
+  CHECK(made.missed < 1e-5);
+  const Value file = made.model_file;
+  const StateDict model = Cursor(file).at("model").as_state_dict();
+  for (int64_t unet = 0; unet < trainer->num_unets(); ++unet) {
+    const Cursor average = Cursor(last).at("post_hoc_ema").at(static_cast<size_t>(unet));
+    for (const auto& [name, expected] :
+         average.at("averages").at(1).at("weights").as_state_dict()) {
+      const at::Tensor* got = find_tensor(model, fmt::format("unets.{}.{}", unet, name));
+      REQUIRE(got != nullptr);
+      // Weights of the other files are zero but for rounding of the least squares.
+      CHECK(at::allclose(*got, expected, 1e-5, 1e-6));
+    }
+  }
+  // The file loads as a decoder's.
+  const auto again = fixture.trainer(averaging_config(fixture));
+  Decoder decoder = again->decoder();
+  const LoadReport report = load_state_dict(*decoder, Cursor(file).at("model"));
+  CHECK(report.missing.empty());
+  CHECK(report.unexpected.empty());
+}
+
+TEST_CASE("an average between the saved ones at a step between is near the direct one") {
+  const test::TrainerFixture fixture("masked");
+  DecoderTrainConfig config = averaging_config(fixture);
+  const auto trainer = fixture.trainer(config);
+  config.post_hoc_ema.sigmas = {0.15, 0.25};
+  const auto direct = fixture.trainer(config);
+  const test::TempDir folder;
+  const std::vector<std::string> paths = files_of_run(*trainer, folder);
+  train(*direct, 0, 4);
+  const Value file = combine_post_hoc(paths, {.sigma = 0.15, .step = 4}).model_file;
+  const Value state = direct->state();
+  double error = 0.0, change = 0.0;
+  const Cursor averages = Cursor(state).at("post_hoc_ema").at(1).at("averages");
+  const StateDict live = Cursor(state).at("model").as_state_dict();
+  for (const auto& [name, expected] : averages.at(0).at("weights").as_state_dict()) {
+    const Cursor got = Cursor(file).at("model").at("unets.1." + name);
+    error += (got.as_tensor() - expected).square().sum().item<double>();
+    change += (*find_tensor(live, "unets.1." + name) - expected).square().sum().item<double>();
+  }
+  CHECK(error < 0.05 * change);
+}
+
+TEST_CASE("files that are no averages, of another model or given twice are refused") {
+  const test::TrainerFixture fixture("cascade");
+  const auto trainer = fixture.trainer(averaging_config(fixture));
+  const test::TempDir folder;
+  const std::vector<std::string> paths = files_of_run(*trainer, folder);
+  write_pth(folder / "checkpoint.pth", trainer->model_state());
+  CHECK_THROWS_WITH(combine_post_hoc({folder / "checkpoint.pth"}, {.sigma = 0.1}),
+                    Contains("no file of averages") && Contains("save_every_n_steps"));
+  CHECK_THROWS_WITH(combine_post_hoc({paths[0], paths[0]}, {.sigma = 0.1}),
+                    Contains("step 2 are in an earlier file") && Contains("each file once"));
+  CHECK_THROWS_WITH(combine_post_hoc(paths, {.sigma = 0.1, .step = 7}),
+                    Contains("--step: expected 1 to 6") && Contains("got 7"));
+  CHECK_THROWS_WITH(combine_post_hoc(paths, {.sigma = 0.4}), Contains("up to 0.288, got 0.4"));
+  const test::TrainerFixture masked("masked");
+  const auto other = masked.trainer(averaging_config(masked));
+  train(*other, 0, 3);
+  write_pth(folder / "other.pth", other->post_hoc_state());
+  CHECK_THROWS_WITH(combine_post_hoc({paths[0], folder / "other.pth"}, {.sigma = 0.1}),
+                    Contains("other.pth") && Contains("model"));
+}
+
+}  // namespace
+}  // namespace dalle2
