@@ -9,6 +9,20 @@
 #include "run/commands.h"
 
 namespace dalle2 {
+namespace {
+
+ConvertReport convert(const ConvertCommand& command) {
+  const Weights weights = command.ema ? Weights::kAveraged : Weights::kAll;
+  if (command.lora_naming) {
+    return convert_lora_names(command.in_path, command.out_path, *command.lora_naming);
+  }
+  if (command.merge_lora || command.lora_path) {
+    return convert_merged(command.in_path, command.out_path, weights, command.lora_path);
+  }
+  return convert_checkpoint(command.in_path, command.out_path, weights);
+}
+
+}  // namespace
 
 void run_inspect(const InspectCommand& command) {
   const Inspection inspection = inspect_file(command.path);
@@ -22,17 +36,6 @@ ExitCode run_fsck(const FsckCommand& command) {
       command.json ? fsck_json(command.path, files) + "\n" : fsck_text(command.path, files);
   std::printf("%s", text.c_str());
   return all_whole(files) ? ExitCode::kDone : ExitCode::kData;
-}
-
-ConvertReport convert(const ConvertCommand& command) {
-  const Weights weights = command.ema ? Weights::kAveraged : Weights::kAll;
-  if (command.lora_naming) {
-    return convert_lora_names(command.in_path, command.out_path, *command.lora_naming);
-  }
-  if (command.merge_lora || command.lora_path) {
-    return convert_merged(command.in_path, command.out_path, weights, command.lora_path);
-  }
-  return convert_checkpoint(command.in_path, command.out_path, weights);
 }
 
 void run_convert(const ConvertCommand& command) {

@@ -53,7 +53,7 @@ print("layers", layers)
 
 
 def tensors_of(path, cwd):
-    """Bytes of every tensor of a safetensors file, or of what a .pth file becomes."""
+    """Bytes of every tensor of a safetensors file, or of what a .pth file becomes, by its name in the decoder."""
     path = pathlib.Path(cwd) / path
     if path.suffix != ".safetensors":
         run("convert", path, path.with_suffix(".all.safetensors"), cwd=cwd, check=0)
@@ -62,7 +62,7 @@ def tensors_of(path, cwd):
     length = struct.unpack("<Q", content[:8])[0]
     header = json.loads(content[8:8 + length])
     header.pop("__metadata__", None)
-    return {name: content[8 + length + entry["data_offsets"][0]:8 + length + entry["data_offsets"][1]]
+    return {name.removeprefix("model."): content[8 + length + entry["data_offsets"][0]:8 + length + entry["data_offsets"][1]]
             for name, entry in header.items()}
 
 
@@ -71,7 +71,7 @@ def is_adapter(name):
 
 
 class Lora(EndToEnd):
-    def base(self, decoder=None):
+    def train_base(self, decoder=None):
         config = harness.tiny_config(self.shards, "base", decoder=decoder or {}, train={"n_sample_images": 0})
         config["decoder"] = {key: value for key, value in config["decoder"].items() if value is not None}
         self.train(harness.write_config(self.dir / "base.json", config))
@@ -97,7 +97,7 @@ class Lora(EndToEnd):
         self.assertLess(max(abs(a - b) for a, b in zip(actual, expected)), tolerance)
 
     def test_from_a_base_checkpoint_to_pictures(self):
-        self.base()
+        self.train_base()
         done = self.train(self.config_of("lora"))
         self.assertRegex(done.stdout, r"base/checkpoint.pth.*the \d+ adapters of /train/lora start afresh")
         total, training = map(int, re.search(r"Number of parameters: (\d+) total; (\d+) training",
@@ -106,12 +106,11 @@ class Lora(EndToEnd):
 
         saved = tensors_of("lora/checkpoint.pth", self.dir)
         base = tensors_of("base/model.pth", self.dir)  # the averaged weights, which it started from
-        frozen = [name for name in base if name.startswith("model.unets.")]
+        frozen = [name for name in base if name.startswith("unets.")]
         self.assertGreater(len(frozen), 50)
         self.assertEqual([name for name in frozen if saved[name] != base[name]], [])
         adapters = tensors_of("lora/lora.safetensors", self.dir)
-        self.assertEqual(set(adapters), {name.removeprefix("model.") for name in saved
-                                         if name.startswith("model.") and is_adapter(name)})
+        self.assertEqual(set(adapters), {name for name in saved if name.startswith("unets.") and is_adapter(name)})
         self.assertTrue(all(any(content) for name, content in adapters.items() if "cross_attn" in name))
 
         before = self.sample("base/model.pth", "drawn-base")
@@ -140,7 +139,7 @@ class Lora(EndToEnd):
             self.assertRegex(done.stdout, "layers|skipped")
 
     def test_a_stopped_run_goes_on_from_its_own_checkpoint_and_not_from_the_base(self):
-        self.base(CASCADE)
+        self.train_base(CASCADE)
         options = {"decoder": CASCADE, "unet_training_mask": [False, True],
                    "lora": {**LORA, "dropout": 0.2, "train_bias": True}, "frozen_dtype": "bf16"}
         self.train(self.config_of("whole", **options))
@@ -156,12 +155,12 @@ class Lora(EndToEnd):
         # Into the whole cascade again: adapters of the second unet, the first as it was.
         run("convert", "--lora", "whole/lora.safetensors", "base/model.pth", "all.pth", cwd=self.dir, check=0)
         joined, base = tensors_of("all.pth", self.dir), tensors_of("base/model.pth", self.dir)
-        changed = {name for name in base if name.startswith("model.") and joined[name] != base[name]}
+        changed = {name for name in base if joined[name] != base[name]}
         self.assertTrue(changed)
-        self.assertTrue(all(name.startswith("model.unets.1.") for name in changed), changed)
+        self.assertTrue(all(name.startswith("unets.1.") for name in changed), changed)
 
     def test_savers_copy_adapters_and_wrong_files_are_refused(self):
-        self.base()
+        self.train_base()
         save = [{"save_to": "local", "save_latest_to": "deep/adapters-{epoch}.safetensors", "save_type": "lora"},
                 {"save_to": "local", "save_latest_to": "lora/latest.pth"}]
         self.train(self.config_of("lora", tracker={"save": save}, epochs=1))
@@ -179,7 +178,7 @@ class Lora(EndToEnd):
         run("convert", "--merge-lora", "--lora-naming", "old", "base/model.pth", "x.pth", cwd=self.dir, check=2)
 
     def test_a_dry_run_counts_what_is_trained(self):
-        self.base()
+        self.train_base()
         done = run("--config", self.config_of("dry"), "--dry-run", cwd=self.dir, check=0)
         self.assertRegex(done.stdout, r"adapters of rank 2: [\d,]+ parameters are trained, the others are frozen")
 
