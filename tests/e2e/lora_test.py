@@ -113,6 +113,9 @@ class Lora(EndToEnd):
         self.assertEqual(set(adapters), {name for name in saved if name.startswith("unets.") and is_adapter(name)})
         self.assertTrue(all(any(content) for name, content in adapters.items() if "cross_attn" in name))
 
+        self.assertIn("a run can go on from it", run("fsck", "lora", cwd=self.dir, check=0).stdout)
+        self.assertIn("to_q.lora.down.weight", run("inspect", "lora/lora.safetensors", cwd=self.dir, check=0).stdout)
+
         before = self.sample("base/model.pth", "drawn-base")
         by_checkpoint = self.sample("lora/checkpoint.pth", "drawn-checkpoint")
         self.assertGreater(max(abs(a - b) for a, b in zip(before, by_checkpoint)), 1e-4)
