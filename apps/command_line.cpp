@@ -162,7 +162,21 @@ Runner add_convert(CLI::App& app) {
   auto o = options_of<ConvertCommand>();
   app.add_option("in", o->in_path, ".pth or .safetensors")->required();
   app.add_option("out", o->out_path, ".pth or .safetensors")->required();
-  app.add_flag("--ema", o->ema, "Averaged weights only");
+  CLI::Option* ema = app.add_flag("--ema", o->ema, "Averaged weights only");
+  CLI::Option* merge = app.add_flag(
+      "--merge-lora", o->merge_lora, "Plain weights of a checkpoint that holds adapters");
+  CLI::Option* lora =
+      app.add_option("--lora", o->lora_path, "Merge this file of adapters into the weights of IN")
+          ->type_name("FILE")
+          ->excludes(merge);
+  app.add_option("--lora-naming",
+                 o->lora_naming,
+                 "IN holds adapters: give them the names of diffusers, peft (text encoders), old, "
+                 "unet (ours) or unet-peft")
+      ->check(CLI::IsMember({"diffusers", "peft", "old", "unet", "unet-peft"}))
+      ->excludes(ema)
+      ->excludes(merge)
+      ->excludes(lora);
   return [o] {
     run_convert(*o);
     return ExitCode::kDone;
@@ -306,7 +320,10 @@ int run_command_line(int argc, char** argv) {
   command(app, "sample", "Draw images from a checkpoint", add_sample);
   command(app, "inspect", "List what a checkpoint holds", add_inspect);
   command(app, "fsck", "Verify checkpoints, and whether a run could go on from them", add_fsck);
-  command(app, "convert", "Convert between .pth and .safetensors", add_convert);
+  command(app,
+          "convert",
+          "Convert between .pth and .safetensors, merge and rename adapters",
+          add_convert);
   command(app, "ema", "Make an average of any width after training", add_ema);
   command(app, "schema", "Print the JSON Schema of a training file", add_schema);
   command(app, "report", "Show a run as one HTML page: curves, pictures, config", add_report);

@@ -2,6 +2,8 @@
 #include "checkpoint/convert.h"
 
 #include "base/error.h"
+#include "checkpoint/lora_file.h"
+#include "checkpoint/lora_naming.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/pickle.h"
 #include "checkpoint/pth.h"
@@ -104,12 +106,47 @@ Value averaged_checkpoint(const Value& root, const std::string& path) {
   const Cursor checkpoint(root, path);
   Dict result;
   result.set("model", to_dict(averaged_weights(checkpoint)));
-  for (const char* key : {"version", "config"}) {
+  for (const char* key : {"version", "lora", "config"}) {
     if (const auto entry = checkpoint.find(key)) {
       result.set(key, entry->value());
     }
   }
   return result;
+}
+
+Value merged_checkpoint(const Value& root,
+                        const std::string& path,
+                        const std::optional<std::string>& lora_path) {
+  const Cursor checkpoint(root, path);
+  const bool bare = !checkpoint.has("model");
+  const Cursor place = bare ? checkpoint : checkpoint.at("model");
+  const StateDict weights = place.as_state_dict();
+  const bool has_own = has_lora(weights);
+  if (!lora_path && (!has_own || bare)) {
+    throw DataError("{}: {}: expected a checkpoint of a run with /train/lora",
+                    place.where(),
+                    has_own ? "adapters, but not their alpha" : "no adapters");
+  }
+  StateDict plain = weights;
+  if (has_own) {
+    plain = merged_lora(weights, lora_info_of(checkpoint.at("lora")).alpha, place.where());
+  }
+  if (lora_path) plain = merged_lora(plain, read_lora_file(*lora_path), *lora_path);
+  if (bare) return to_dict(plain);
+  Dict result;
+  result.set("model", to_dict(plain));
+  for (const char* key : {"version", "config"}) {
+    if (const auto entry = checkpoint.find(key)) result.set(key, entry->value());
+  }
+  return result;
+}
+
+bool is_safetensors_name(const std::string& out) {
+  const bool to_safetensors = out.ends_with(".safetensors");
+  if (!to_safetensors && !out.ends_with(".pth") && !out.ends_with(".pt")) {
+    throw ConfigError("{}: expected a name that ends in .pth, .pt or .safetensors", out);
+  }
+  return to_safetensors;
 }
 
 /// Objects that are no plain data become text, versions their number.
@@ -144,6 +181,18 @@ size_t write_as_safetensors(const std::string& path, const Value& root) {
   metadata[kTreeKey] = tree.json;
   write_safetensors(path, tree.tensors, metadata);
   return tree.tensors.size();
+}
+
+ConvertReport write_converted(const std::string& out, Value root) {
+  ConvertReport report;
+  replace_stubs(root, "", report.replaced);
+  if (is_safetensors_name(out)) {
+    report.tensor_count = write_as_safetensors(out, root);
+  } else {
+    report.tensor_count = take_apart(root).tensors.size();
+    write_pth(out, root);
+  }
+  return report;
 }
 
 }  // namespace
@@ -184,21 +233,50 @@ StateDict averaged_weights(const Cursor& checkpoint) {
 }
 
 ConvertReport convert_checkpoint(const std::string& in, const std::string& out, Weights weights) {
-  const bool to_safetensors = out.ends_with(".safetensors");
-  if (!to_safetensors && !out.ends_with(".pth") && !out.ends_with(".pt")) {
-    throw ConfigError("{}: expected a name that ends in .pth, .pt or .safetensors", out);
-  }
+  is_safetensors_name(out);
   Value root = read_checkpoint(in);
   if (weights == Weights::kAveraged) {
     root = averaged_checkpoint(root, in);
   }
-  ConvertReport report;
-  replace_stubs(root, "", report.replaced);
-  if (to_safetensors) {
-    report.tensor_count = write_as_safetensors(out, root);
+  return write_converted(out, std::move(root));
+}
+
+ConvertReport convert_merged(const std::string& in,
+                             const std::string& out,
+                             Weights weights,
+                             const std::optional<std::string>& lora_path) {
+  is_safetensors_name(out);
+  Value root = read_checkpoint(in);
+  if (weights == Weights::kAveraged) {
+    root = averaged_checkpoint(root, in);
+  }
+  return write_converted(out, merged_checkpoint(root, in, lora_path));
+}
+
+ConvertReport convert_lora_names(const std::string& in,
+                                 const std::string& out,
+                                 const std::string& naming) {
+  std::map<std::string, std::string> metadata;
+  StateDict tensors;
+  if (looks_like_safetensors(in)) {
+    SafetensorsFile file = read_safetensors(in);
+    metadata = std::move(file.metadata);
+    tensors = std::move(file.tensors);
   } else {
-    report.tensor_count = take_apart(root).tensors.size();
-    write_pth(out, root);
+    const Value root = read_pth(in);
+    tensors = Cursor(root, in).as_state_dict();
+  }
+  ConvertReport report;
+  try {
+    tensors = with_lora_naming(tensors, naming);
+  } catch (const DataError& error) {
+    throw DataError("{}: {}", in, error.what());
+  }
+  report.tensor_count = tensors.size();
+  if (is_safetensors_name(out)) {
+    write_safetensors(out, tensors, metadata);
+  } else {
+    write_pth(out, to_dict(tensors));
   }
   return report;
 }

@@ -4,6 +4,7 @@
 
 #include "checkpoint/state_dict.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,7 @@ StateDict averaged_weights(const Cursor& checkpoint);
 
 enum class Weights {
   kAll,       ///< the whole file
-  kAveraged,  ///< {model: averaged weights, version, config}
+  kAveraged,  ///< {model: averaged weights, version, config}, and what belongs to adapters
 };
 
 struct ConvertReport {
@@ -32,5 +33,20 @@ struct ConvertReport {
 /// what is no tensor as JSON in its metadata, so that the way back gives an equal checkpoint.
 /// @throws DataError, ConfigError for another ending
 ConvertReport convert_checkpoint(const std::string& in, const std::string& out, Weights weights);
+
+/// Writes the weights of `in` with adapters merged into them: {model, version, config}, or a bare
+/// state dict of one. They are those of the file of adapters at `lora_path`, or, without one, those
+/// that `in` holds itself.
+/// @throws DataError if there are none, or if they belong to another network
+ConvertReport convert_merged(const std::string& in,
+                             const std::string& out,
+                             Weights weights,
+                             const std::optional<std::string>& lora_path);
+
+/// Writes a state dict of adapters with other names (lora_naming.h). Metadata of safetensors are
+/// kept. @throws DataError, ConfigError
+ConvertReport convert_lora_names(const std::string& in,
+                                 const std::string& out,
+                                 const std::string& naming);
 
 }  // namespace dalle2

@@ -61,6 +61,20 @@ void check_guidance(const TrainDecoderConfig& config, Faults& faults) {
   }
 }
 
+// A run without adapters writes no file of them.
+void check_savers(const TrainDecoderConfig& config, Faults& faults) {
+  if (config.train.lora.rank > 0) return;
+  for (size_t i = 0; i < config.tracker.save.size(); ++i) {
+    const SaveType type = std::visit([](const SaveTargets& targets) { return targets.save_type; },
+                                     config.tracker.save[i]);
+    if (type != SaveType::lora) continue;
+    faults.error("/tracker/save",
+                 fmt::format("saver {} has save_type \"lora\", but this run trains no adapters: "
+                             "set train.lora.rank, or choose \"checkpoint\" or \"model\"",
+                             i + 1));
+  }
+}
+
 class TrainRules {
  public:
   TrainRules(const TrainDecoderConfig& config, Faults& faults)
@@ -79,6 +93,7 @@ class TrainRules {
     if (train_.min_snr_gamma) check_length(*train_.min_snr_gamma, "min_snr_gamma");
     check_ema();
     check_post_hoc_ema();
+    check_lora();
     if (!train_.unet_training_mask) return;
     const std::vector<bool>& mask = *train_.unet_training_mask;
     check_count(mask.size(), "unet_training_mask", "must have");
@@ -88,6 +103,13 @@ class TrainRules {
   }
 
  private:
+  void check_lora() {
+    if (train_.lora.rank > 0 || train_.frozen_dtype == FrozenDtype::fp32) return;
+    faults_.error("/train/frozen_dtype",
+                  "must be \"fp32\" without adapters, for then nothing is frozen; set "
+                  "train.lora.rank to train adapters");
+  }
+
   /// Each kind of average has options of its own; those of the other would do nothing.
   void check_ema() {
     const bool diffusers = train_.ema.kind == EmaKind::diffusers;
@@ -113,6 +135,11 @@ class TrainRules {
     if (averages.sigmas[0] == averages.sigmas[1]) {
       faults_.error("/train/post_hoc_ema/sigmas",
                     fmt::format("must be two different widths, got {} twice", averages.sigmas[0]));
+    }
+    if (averages.save_every_n_steps && train_.lora.rank > 0) {
+      faults_.error("/train/post_hoc_ema/save_every_n_steps",
+                    "must be null with adapters (train.lora), got " +
+                        std::to_string(*averages.save_every_n_steps));
     }
     if (!averages.save_every_n_steps && averages != PostHocEmaConfig{}) {
       faults_.error("/train/post_hoc_ema/save_every_n_steps",
@@ -155,6 +182,7 @@ void check_sections(const TrainDecoderConfig& config, const DecoderPlan& plan, F
   // Lengths need only the number of unets, which a fault elsewhere in the decoder leaves alone.
   if (train && !config.decoder.unets.empty()) TrainRules(config, faults).check();
   if (decoder && train) check_guidance(config, faults);
+  if (train && !faults.has_error_under("/tracker")) check_savers(config, faults);
   if (data && train && config.data.resample_train && !config.train.epoch_samples) {
     faults.warn(
         "/train/epoch_samples",

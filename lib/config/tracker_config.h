@@ -162,9 +162,9 @@ struct TagTraits<LoadConfig> {
   static constexpr const char* doc = "Kind of loader; null or absent loads nothing.";
 };
 
-enum class SaveType { checkpoint, model };
+enum class SaveType { checkpoint, model, lora };
 template <>
-inline constexpr std::array enum_names<SaveType> = {"checkpoint", "model"};
+inline constexpr std::array enum_names<SaveType> = {"checkpoint", "model", "lora"};
 
 struct SaveTargets {
   std::optional<std::string> save_latest_to, save_best_to, save_meta_to;  // false and null: off
@@ -183,7 +183,7 @@ struct SaveTargets {
     D2_FIELD(save_meta_to, "Folder for a copy of the config.", path_or_off());
     D2_FIELD(save_type,
              "`checkpoint` holds all that resuming needs, `model` the averaged weights "
-             "alone.");
+             "alone, `lora` the averaged adapters of a run with `train.lora`.");
     D2_FIELD(save_all, "No effect, as in the reference.");
     D2_FIELD(save_latest, "No effect, as in the reference: leave out `save_latest_to` instead.");
     D2_FIELD(save_best, "No effect, as in the reference: leave out `save_best_to` instead.");

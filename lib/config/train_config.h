@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "config/ema_config.h"
+#include "config/lora_config.h"
 #include "config/loss_config.h"
 #include "config/post_hoc_ema_config.h"
 #include "config/reflect.h"
@@ -61,6 +62,9 @@ struct DecoderTrainConfig {
   double input_perturbation = 0.0;
   bool deterministic = false;
   bool async_save = true;
+  LoraConfig lora;
+  FrozenDtype frozen_dtype = FrozenDtype::fp32;
+  TrainableDtype trainable_dtype = TrainableDtype::fp32;
 
   void fields(auto& f) {
     D2_FIELD(epochs, "Passes over the training shards.", at_least(1));
@@ -155,6 +159,11 @@ struct DecoderTrainConfig {
     D2_FIELD(async_save,
              "Write checkpoints while training goes on: a save holds the steps up only for a copy "
              "of the state in host memory, which it takes once. A save waits for the one before.");
+    D2_FIELD(lora, "Low-rank adapters.");
+    D2_FIELD(frozen_dtype,
+             "With `lora`: type in which the weights of the frozen layers are held. `bf16` and "
+             "`fp16` take half the memory; they are cast for each product, which costs time.");
+    D2_FIELD(trainable_dtype, "Type of the parameters that are trained.");
   }
 };
 

@@ -63,6 +63,21 @@ enum class EmaKind { ema_pytorch, diffusers };
 template <>
 inline constexpr std::array enum_names<EmaKind> = {"ema_pytorch", "diffusers"};
 
+/// How the first matrix of a low-rank adapter begins; the second is zero.
+enum class LoraInit { gaussian, kaiming };
+template <>
+inline constexpr std::array enum_names<LoraInit> = {"gaussian", "kaiming"};
+
+/// Types that a frozen network may be held in.
+enum class FrozenDtype { fp32, bf16, fp16 };
+template <>
+inline constexpr std::array enum_names<FrozenDtype> = {"fp32", "bf16", "fp16"};
+
+/// Types of what is trained: moments and averages are float32, too.
+enum class TrainableDtype { fp32 };
+template <>
+inline constexpr std::array enum_names<TrainableDtype> = {"fp32"};
+
 /// What a unet predicts: the noise, the clean image, or v (Salimans & Ho 2022).
 enum class Objective { eps, x_start, v };
 

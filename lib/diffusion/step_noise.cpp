@@ -58,6 +58,7 @@ DecoderStepNoise draw_step_noise(const StepNoiseSources& sources,
   const int64_t side = stage.random_crop_size.value_or(stage.image_size);
 
   DecoderStepNoise draws;
+  draws.dropout_seed = generator.current_seed();
   draws.times = density.draw(batch, stage.timesteps, generator).to(device);
   draws.noise = at::randn({batch, decoder.channels, side, side}, generator, floats).to(device);
   draws.image_keep_mask =

@@ -31,6 +31,7 @@ struct DecoderStepNoise {
   std::vector<CropOffset> crop_offsets;  ///< one a sample, empty without random crops
   LowresDraws lowres;                    ///< upper stages
   NoiseAugmentationDraws augmentation;
+  uint64_t dropout_seed = 0;  ///< of adapters; nothing is drawn for it
 };
 
 /// What decides the draws of a stage.

@@ -11,13 +11,9 @@ constexpr int64_t kCrossDimHead = 64;
 constexpr int64_t kCrossInner = kCrossHeads * kCrossDimHead;
 constexpr double kCosineScale = 16.0;
 
-std::shared_ptr<torch::nn::Conv2dImpl> make_conv_without_bias(int64_t in, int64_t out) {
-  return std::make_shared<torch::nn::Conv2dImpl>(torch::nn::Conv2dOptions(in, out, 1).bias(false));
-}
-
-// A 1x1 convolution over tokens.
-at::Tensor convolve_tokens(const at::Tensor& tokens, const torch::nn::Conv2dImpl& conv) {
-  return at::linear(tokens, conv.weight.flatten(1));
+/// Dropout of an adapter is one of the layer's input: the layer cannot be folded into others then.
+bool drops_inputs(const LinearLayerImpl& layer) {
+  return layer.adapter() && layer.adapter()->drops();
 }
 
 }  // namespace
@@ -87,7 +83,8 @@ at::Tensor CrossAttentionImpl::forward(const at::Tensor& x, const at::Tensor& co
   const double plain = n * (d + m) * static_cast<double>(kCrossInner);
   const double folded =
       m * d * static_cast<double>(kCrossInner) + n * m * d * static_cast<double>(kCrossHeads);
-  if (cosine_sim_ || plain < folded) return to_out_->forward(attend(normed, kv));
+  const bool drops = drops_inputs(*to_q_) || drops_inputs(*to_out_->linear);
+  if (cosine_sim_ || drops || plain < folded) return to_out_->forward(attend(normed, kv));
   return to_out_->norm->forward(attend_folded(normed, kv));
 }
 
@@ -131,11 +128,14 @@ at::Tensor CrossAttentionImpl::attend_folded(const at::Tensor& x, const at::Tens
     return t.view({kCrossHeads, batch, keys, dim}).transpose(0, 1).reshape({batch, -1, dim});
   };
   const double scale = 1.0 / std::sqrt(double{kCrossDimHead});
-  const at::Tensor wq = to_q_->weight.view({kCrossHeads, kCrossDimHead, dim});
-  const at::Tensor wo =
-      to_out_->linear->weight.view({dim, kCrossHeads, kCrossDimHead}).permute({1, 2, 0});
-  const at::Tensor k = per_sample(at::bmm(per_head(0) * scale, wq));
-  const at::Tensor v = per_sample(at::bmm(per_head(1), wo));
+  const auto by_heads_in = [&](const at::Tensor& weight) {  // [512, dim] -> [heads, 64, dim]
+    return weight.view({kCrossHeads, kCrossDimHead, dim});
+  };
+  const auto by_heads_out = [&](const at::Tensor& weight) {  // [dim, 512] -> [heads, 64, dim]
+    return weight.view({dim, kCrossHeads, kCrossDimHead}).permute({1, 2, 0});
+  };
+  const at::Tensor k = per_sample(to_q_->multiply(per_head(0) * scale, by_heads_in));
+  const at::Tensor v = per_sample(to_out_->linear->multiply(per_head(1), by_heads_out));
   // Pixels are the fastest dimension of the logits, so the softmax runs over whole vectors.
   const at::Tensor logits = at::bmm(k, x.transpose(1, 2)).view({batch, kCrossHeads, keys, -1});
   const at::Tensor weights = logits.softmax(2).view({batch, kCrossHeads * keys, -1});
@@ -159,9 +159,9 @@ LinearAttentionImpl::LinearAttentionImpl(int64_t dim, int64_t heads, int64_t dim
   const std::vector<int64_t> gain_shape = {1, dim, 1, 1};
   const auto fn = add_group(*this, "fn");
   norm_ = fn->register_module("norm", std::make_shared<GainNormImpl>(gain_shape));
-  to_qkv_ = fn->register_module("to_qkv", make_conv_without_bias(dim, 3 * inner));
+  to_qkv_ = fn->register_module("to_qkv", std::make_shared<TokenConvImpl>(dim, 3 * inner));
   const auto to_out = add_group(*fn, "to_out");
-  to_out_ = to_out->register_module("0", make_conv_without_bias(inner, dim));
+  to_out_ = to_out->register_module("0", std::make_shared<TokenConvImpl>(inner, dim));
   out_norm_ = to_out->register_module("1", std::make_shared<GainNormImpl>(gain_shape));
 }
 
@@ -169,7 +169,7 @@ at::Tensor LinearAttentionImpl::forward(const at::Tensor& x) {
   const int64_t batch = x.size(0);
   const double tokens = static_cast<double>(x.size(2) * x.size(3));
   const at::Tensor normed = norm_->forward(map_to_tokens(x));
-  const std::vector<at::Tensor> qkv = convolve_tokens(normed, *to_qkv_)
+  const std::vector<at::Tensor> qkv = to_qkv_->forward(normed)
                                           .view({batch, -1, 3, heads_, dim_head_})
                                           .unbind(2);            // 3 x [B, N, heads, d]
   const at::Tensor q = qkv[0].softmax(-1).transpose(1, 2);       // [B, heads, N, d]
@@ -179,7 +179,7 @@ at::Tensor LinearAttentionImpl::forward(const at::Tensor& x) {
   const double scale = 1.0 / (tokens * std::sqrt(static_cast<double>(dim_head_)));
   const at::Tensor context = at::matmul(k, v) * scale;  // [B, heads, d, d]
   const at::Tensor out = at::matmul(q, context).transpose(1, 2).flatten(2);
-  const at::Tensor projected = convolve_tokens(at::gelu(out), *to_out_);
+  const at::Tensor projected = to_out_->forward(at::gelu(out));
   return x + tokens_to_map(out_norm_->forward(projected), x.size(2), x.size(3));
 }
 

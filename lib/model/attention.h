@@ -16,7 +16,7 @@ class AttentionOutImpl : public torch::nn::Module {
   AttentionOutImpl(int64_t inner, int64_t dim);
   at::Tensor forward(const at::Tensor& x) { return norm->forward(linear->forward(x)); }
 
-  std::shared_ptr<torch::nn::LinearImpl> linear;
+  std::shared_ptr<LinearLayerImpl> linear;
   std::shared_ptr<GainNormImpl> norm;
 };
 
@@ -34,7 +34,7 @@ class AttentionImpl : public torch::nn::Module {
   bool cosine_sim_;
   at::Tensor null_kv_;  // [2, dim_head]
   std::shared_ptr<GainNormImpl> norm_;
-  std::shared_ptr<torch::nn::LinearImpl> to_q_, to_kv_;
+  std::shared_ptr<LinearLayerImpl> to_q_, to_kv_;
   std::shared_ptr<AttentionOutImpl> to_out_;
 };
 
@@ -55,7 +55,7 @@ class CrossAttentionImpl : public torch::nn::Module {
   bool cosine_sim_;
   at::Tensor null_kv_;  // [2, 64]
   std::shared_ptr<GainNormImpl> norm_;
-  std::shared_ptr<torch::nn::LinearImpl> to_q_, to_kv_;
+  std::shared_ptr<LinearLayerImpl> to_q_, to_kv_;
   std::shared_ptr<AttentionOutImpl> to_out_;
 };
 
@@ -81,7 +81,7 @@ class LinearAttentionImpl : public torch::nn::Module {
  private:
   int64_t heads_, dim_head_;
   std::shared_ptr<GainNormImpl> norm_, out_norm_;
-  std::shared_ptr<torch::nn::Conv2dImpl> to_qkv_, to_out_;
+  std::shared_ptr<TokenConvImpl> to_qkv_, to_out_;
 };
 
 /// [B, C, H, W] -> [B, H W, C]

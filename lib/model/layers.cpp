@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "model/frozen_weight.h"
 
 namespace dalle2 {
 
@@ -13,13 +14,42 @@ std::shared_ptr<torch::nn::Module> add_group(torch::nn::Module& parent, const st
   return parent.register_module(name, std::make_shared<torch::nn::Module>());
 }
 
-std::shared_ptr<torch::nn::LinearImpl> make_linear(int64_t in, int64_t out, bool bias) {
-  return std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(in, out).bias(bias));
+at::Tensor LinearLayerImpl::forward(const at::Tensor& x) {
+  const at::Tensor y = weighted_linear(x, weight, bias);
+  return adapter() ? y + adapter()->forward(x) : y;
 }
 
-std::shared_ptr<torch::nn::Conv2dImpl> make_conv(
+at::Tensor LinearLayerImpl::multiply_base(const at::Tensor& x, const at::Tensor& weight) {
+  return weighted_bmm(x, weight);
+}
+
+at::Tensor LinearLayerImpl::multiply_adapter(const at::Tensor& x, const at::Tensor& weight) {
+  return at::bmm(x, weight.to(x.scalar_type()));
+}
+
+at::Tensor ConvLayerImpl::forward(const at::Tensor& x) {
+  return weighted_conv(x,
+                       weight,
+                       bias,
+                       {.stride = options.stride()->at(0),
+                        .padding = std::get<torch::ExpandingArray<2>>(options.padding())->at(0)});
+}
+
+TokenConvImpl::TokenConvImpl(int64_t in, int64_t out)
+    : ConvLayerImpl(torch::nn::Conv2dOptions(in, out, 1).bias(false)) {}
+
+at::Tensor TokenConvImpl::forward(const at::Tensor& tokens) {
+  const at::Tensor y = weighted_linear(tokens, weight.flatten(1), {});
+  return adapter() ? y + adapter()->forward(tokens) : y;
+}
+
+std::shared_ptr<LinearLayerImpl> make_linear(int64_t in, int64_t out, bool bias) {
+  return std::make_shared<LinearLayerImpl>(torch::nn::LinearOptions(in, out).bias(bias));
+}
+
+std::shared_ptr<ConvLayerImpl> make_conv(
     int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding) {
-  return std::make_shared<torch::nn::Conv2dImpl>(
+  return std::make_shared<ConvLayerImpl>(
       torch::nn::Conv2dOptions(in, out, kernel).stride(stride).padding(padding));
 }
 
@@ -81,7 +111,7 @@ at::Tensor DownsampleImpl::forward(const at::Tensor& x) {
   // A 1x1 convolution of the unshuffled pixels is a 2x2 convolution of stride 2 of the pixels: the
   // weights [out, (c s1 s2), 1, 1] are [out, c, 2, 2] already.
   const at::Tensor kernel = conv_->weight.view({conv_->weight.size(0), x.size(1), 2, 2});
-  return at::conv2d(x, kernel, conv_->bias, /*stride=*/2);
+  return weighted_conv(x, kernel, conv_->bias, {.stride = 2});
 }
 
 PixelShuffleUpsampleImpl::PixelShuffleUpsampleImpl(int64_t in, int64_t out) {

@@ -9,16 +9,60 @@
 #include <string>
 #include <vector>
 
+#include "model/lora.h"
+
 namespace dalle2 {
 
 /// A module that only lends its name to those below: "downs" -> "downs.0" -> "downs.0.2".
 std::shared_ptr<torch::nn::Module> add_group(torch::nn::Module& parent, const std::string& name);
 
+/// A linear layer that can take an adapter, and whose weight may be held in a lower type.
+class LinearLayerImpl : public torch::nn::LinearImpl, public LoraHost {
+ public:
+  using torch::nn::LinearImpl::LinearImpl;
+  /// [B, ..., in] -> [B, ..., out]
+  at::Tensor forward(const at::Tensor& x);
+  /// bmm of x with `view` of the weight, a function that makes [n, in, out] of [out, in].
+  template <class View>
+  at::Tensor multiply(const at::Tensor& x, const View& view) const {
+    const at::Tensor product = multiply_base(x, view(weight));
+    return adapter() ? product + multiply_adapter(x, view(adapter()->weight())) : product;
+  }
+
+ protected:
+  torch::nn::Module& module() override { return *this; }
+  const at::Tensor& host_weight() const override { return weight; }
+
+ private:
+  static at::Tensor multiply_base(const at::Tensor& x, const at::Tensor& weight);
+  static at::Tensor multiply_adapter(const at::Tensor& x, const at::Tensor& weight);
+};
+
+/// A convolution whose weight may be held in a lower type.
+class ConvLayerImpl : public torch::nn::Conv2dImpl {
+ public:
+  using torch::nn::Conv2dImpl::Conv2dImpl;
+  /// [B, in, H, W] -> [B, out, H', W']
+  at::Tensor forward(const at::Tensor& x);
+};
+
+/// A 1x1 convolution without bias over the pixels of a feature map, as tokens.
+class TokenConvImpl : public ConvLayerImpl, public LoraHost {
+ public:
+  TokenConvImpl(int64_t in, int64_t out);
+  /// [B, N, in] -> [B, N, out]
+  at::Tensor forward(const at::Tensor& tokens);
+
+ protected:
+  torch::nn::Module& module() override { return *this; }
+  const at::Tensor& host_weight() const override { return weight; }
+};
+
 /// A linear layer with or without a bias, initialised as torch does.
-std::shared_ptr<torch::nn::LinearImpl> make_linear(int64_t in, int64_t out, bool bias = true);
+std::shared_ptr<LinearLayerImpl> make_linear(int64_t in, int64_t out, bool bias = true);
 
 /// A convolution with a square kernel, initialised as torch does.
-std::shared_ptr<torch::nn::Conv2dImpl> make_conv(
+std::shared_ptr<ConvLayerImpl> make_conv(
     int64_t in, int64_t out, int64_t kernel, int64_t stride = 1, int64_t padding = 0);
 
 /// 1e-5 for float32 and 1e-3 for everything else, float64 included: trained weights depend on it.
@@ -50,7 +94,7 @@ class CrossEmbedImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& x);
 
  private:
-  std::vector<std::shared_ptr<torch::nn::Conv2dImpl>> convs_;
+  std::vector<std::shared_ptr<ConvLayerImpl>> convs_;
 };
 
 /// Output widths of a CrossEmbed: halves, quarters, ... and the remainder for the largest kernel.
@@ -64,7 +108,7 @@ class DownsampleImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& x);
 
  private:
-  std::shared_ptr<torch::nn::Conv2dImpl> conv_;
+  std::shared_ptr<ConvLayerImpl> conv_;
 };
 
 /// Doubles the side: 1x1 convolution, SiLU, channels move into pixels. It starts as a nearest
@@ -76,7 +120,7 @@ class PixelShuffleUpsampleImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& x);
 
  private:
-  std::shared_ptr<torch::nn::Conv2dImpl> conv_;
+  std::shared_ptr<ConvLayerImpl> conv_;
 };
 
 /// Doubles the side: nearest enlargement, then a 3x3 convolution.
@@ -87,7 +131,7 @@ class NearestUpsampleImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& x);
 
  private:
-  std::shared_ptr<torch::nn::Conv2dImpl> conv_;
+  std::shared_ptr<ConvLayerImpl> conv_;
 };
 
 /// Sines and cosines of `t` at `dim` / 2 frequencies from 1 down to 1 / 10000.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "model/resnet.h"
 
+#include "model/frozen_weight.h"
+
 namespace dalle2 {
 
 BlockImpl::BlockImpl(int64_t in, int64_t out, int64_t groups, bool weight_standardization)
@@ -10,14 +12,8 @@ BlockImpl::BlockImpl(int64_t in, int64_t out, int64_t groups, bool weight_standa
 }
 
 at::Tensor BlockImpl::forward(const at::Tensor& x, const at::Tensor& scale_shift) {
-  at::Tensor weight = project_->weight;
-  if (weight_standardization_) {
-    // Each filter to mean 0 and variance 1 (Qiao et al. 2019): a layer norm over its entries.
-    const at::Tensor filters = weight.flatten(1);
-    weight = at::layer_norm(filters, {filters.size(1)}, {}, {}, norm_eps(x.scalar_type()))
-                 .view_as(weight);
-  }
-  at::Tensor h = at::conv2d(x, weight, project_->bias, /*stride=*/1, /*padding=*/1);
+  at::Tensor h = weighted_conv(
+      x, project_->weight, project_->bias, {.padding = 1, .standardize = weight_standardization_});
   const torch::nn::GroupNormOptions& options = norm_->options;
   if (!scale_shift.defined()) {
     h = at::group_norm(h, options.num_groups(), norm_->weight, norm_->bias, options.eps());

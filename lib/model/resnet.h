@@ -23,7 +23,7 @@ class BlockImpl : public torch::nn::Module {
 
  private:
   bool weight_standardization_;
-  std::shared_ptr<torch::nn::Conv2dImpl> project_;
+  std::shared_ptr<ConvLayerImpl> project_;
   std::shared_ptr<torch::nn::GroupNormImpl> norm_;
 };
 
@@ -48,10 +48,10 @@ class ResnetBlockImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& x, const at::Tensor& silu_time, const at::Tensor& context);
 
  private:
-  std::shared_ptr<torch::nn::LinearImpl> time_mlp_;
+  std::shared_ptr<LinearLayerImpl> time_mlp_;
   std::shared_ptr<CrossAttentionImpl> cross_attn_;  // null without conditions
   std::shared_ptr<BlockImpl> block1_, block2_;
-  std::shared_ptr<torch::nn::Conv2dImpl> res_conv_;  // null if in == out
+  std::shared_ptr<ConvLayerImpl> res_conv_;  // null if in == out
 };
 
 }  // namespace dalle2

@@ -37,15 +37,15 @@ struct UnetLayers {
   at::Tensor null_image_hiddens;  // [1, 4 dim]
   at::Tensor null_text_embed;     // [1, max_text_len, cond_dim]
   torch::nn::AnyModule init_conv;
-  std::shared_ptr<torch::nn::LinearImpl> to_time_hiddens, to_time_tokens, to_time_cond;
-  std::shared_ptr<torch::nn::LinearImpl> image_to_tokens, to_image_hiddens, text_to_cond;
-  std::shared_ptr<torch::nn::LinearImpl> lowres_noise_in, lowres_noise_out;
+  std::shared_ptr<LinearLayerImpl> to_time_hiddens, to_time_tokens, to_time_cond;
+  std::shared_ptr<LinearLayerImpl> image_to_tokens, to_image_hiddens, text_to_cond;
+  std::shared_ptr<LinearLayerImpl> lowres_noise_in, lowres_noise_out;
   std::shared_ptr<torch::nn::LayerNormImpl> norm_cond, norm_mid_cond;
   std::shared_ptr<ResnetBlockImpl> init_resnet_block, mid_block1, mid_block2, final_resnet_block;
   std::shared_ptr<MapAttentionImpl> mid_attn;
   std::vector<UnetStage> downs, ups;
   std::vector<std::shared_ptr<BlockImpl>> combiner;  // empty unless combine_upsample_fmaps
-  std::shared_ptr<torch::nn::Conv2dImpl> to_out;
+  std::shared_ptr<ConvLayerImpl> to_out;
 
   UnetLayers(UnetImpl& unet, const UnetConfig& unet_config);
 

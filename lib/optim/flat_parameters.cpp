@@ -47,10 +47,20 @@ at::Tensor view_of(const at::Tensor& flat, const FlatEntry& entry) {
 
 }  // namespace
 
-FlatParameters::FlatParameters(const torch::nn::Module& module) {
+FlatParameters::FlatParameters(const torch::nn::Module& module)
+    : FlatParameters(module, [](const std::string&) { return true; }) {}
+
+FlatParameters::FlatParameters(const torch::nn::Module& module,
+                               const std::vector<std::string>& names)
+    : FlatParameters(module,
+                     [members = std::unordered_set<std::string>(names.begin(), names.end())](
+                         const std::string& name) { return members.contains(name); }) {}
+
+FlatParameters::FlatParameters(const torch::nn::Module& module, const IsMember& is_member) {
   std::unordered_set<const void*> seen;
   std::optional<at::Device> device;
   for (const auto& item : module.named_parameters()) {
+    if (!is_member(item.key())) continue;
     if (!device) {
       device = item.value().device();
     }
@@ -94,6 +104,12 @@ int64_t FlatParameters::parameter_count() const {
     count += entry.numel;
   }
   return count;
+}
+
+std::vector<std::string> FlatParameters::names() const {
+  std::vector<std::string> names;
+  for (const FlatEntry& entry : parameters_) names.push_back(entry.name);
+  return names;
 }
 
 struct FlatGradients::State {

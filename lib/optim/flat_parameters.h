@@ -6,6 +6,7 @@
 #include <torch/nn.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,6 +35,8 @@ class FlatParameters {
   /// @throws std::logic_error unless all parameters and all floating buffers are float32 on one
   /// device
   explicit FlatParameters(const torch::nn::Module& module);
+  /// Only the parameters of these names; the others stay where they are, of any type. Buffers all.
+  FlatParameters(const torch::nn::Module& module, const std::vector<std::string>& names);
 
   /// [n] float32: everything.
   const at::Tensor& values() const { return values_; }
@@ -45,8 +48,13 @@ class FlatParameters {
   const std::vector<FlatEntry>& buffers() const { return buffers_; }
   /// Elements of all parameters, padding not counted.
   int64_t parameter_count() const;
+  /// Names of the parameters.
+  std::vector<std::string> names() const;
 
  private:
+  using IsMember = std::function<bool(const std::string& name)>;
+  FlatParameters(const torch::nn::Module& module, const IsMember& is_member);
+
   at::Tensor values_;
   int64_t parameter_span_ = 0;
   std::vector<FlatEntry> parameters_, buffers_;

@@ -9,6 +9,20 @@
 #include "run/commands.h"
 
 namespace dalle2 {
+namespace {
+
+ConvertReport convert(const ConvertCommand& command) {
+  const Weights weights = command.ema ? Weights::kAveraged : Weights::kAll;
+  if (command.lora_naming) {
+    return convert_lora_names(command.in_path, command.out_path, *command.lora_naming);
+  }
+  if (command.merge_lora || command.lora_path) {
+    return convert_merged(command.in_path, command.out_path, weights, command.lora_path);
+  }
+  return convert_checkpoint(command.in_path, command.out_path, weights);
+}
+
+}  // namespace
 
 void run_inspect(const InspectCommand& command) {
   const Inspection inspection = inspect_file(command.path);
@@ -25,8 +39,7 @@ ExitCode run_fsck(const FsckCommand& command) {
 }
 
 void run_convert(const ConvertCommand& command) {
-  const ConvertReport report = convert_checkpoint(
-      command.in_path, command.out_path, command.ema ? Weights::kAveraged : Weights::kAll);
+  const ConvertReport report = convert(command);
   for (const std::string& path : report.replaced) {
     log_warning("ckpt", "{}: an object of an unknown class, kept as text", path);
   }

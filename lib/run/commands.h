@@ -60,7 +60,10 @@ struct FsckCommand {
 
 struct ConvertCommand {
   std::string in_path, out_path;
-  bool ema = false;  ///< averaged weights only
+  bool ema = false;                      ///< averaged weights only
+  bool merge_lora = false;               ///< the checkpoint's adapters become a part of its weights
+  std::optional<std::string> lora_path;  ///< a file of adapters to become a part of the weights
+  std::optional<std::string> lora_naming;  ///< the input is a file of adapters: only names change
 };
 
 /// An average of the weights, of a width chosen after training.

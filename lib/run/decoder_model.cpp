@@ -6,27 +6,13 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/convert.h"
+#include "checkpoint/lora_file.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/value_json.h"
 #include "io/atomic_file.h"
 
 namespace dalle2 {
 namespace {
-
-/// The decoder's tensors in a checkpoint, in a model file, or in a bare state dict.
-StateDict weights_of(const Cursor& checkpoint, bool use_ema) {
-  if (use_ema && (checkpoint.has("ema") || checkpoint.has("ema_diffusers")))
-    return averaged_weights(checkpoint);
-  if (checkpoint.has("model")) return checkpoint.at("model").as_state_dict();
-  if (!checkpoint.has("noise_schedulers.0.betas")) {
-    throw DataError(
-        "{}: no entry \"model\": expected a checkpoint or model file of a decoder run\n"
-        "  `dalle2-train inspect {}` lists what it holds.",
-        checkpoint.where(),
-        checkpoint.where());
-  }
-  return checkpoint.as_state_dict();
-}
 
 DecoderPlan plan_of(const Cursor& checkpoint, const std::optional<std::string>& config_path) {
   const ReadOptions lenient{.overrides = {}, .strict = false, .check_available = false};
@@ -68,12 +54,29 @@ ParameterCount count_parameters(const torch::nn::Module& module) {
   return count;
 }
 
+StateDict decoder_weights(const Cursor& checkpoint, bool use_ema) {
+  if (use_ema && (checkpoint.has("ema") || checkpoint.has("ema_diffusers")))
+    return averaged_weights(checkpoint);
+  if (checkpoint.has("model")) return checkpoint.at("model").as_state_dict();
+  if (!checkpoint.has("noise_schedulers.0.betas")) {
+    throw DataError(
+        "{}: no entry \"model\": expected a checkpoint or model file of a decoder run\n"
+        "  `dalle2-train inspect {}` lists what it holds.",
+        checkpoint.where(),
+        checkpoint.where());
+  }
+  return checkpoint.as_state_dict();
+}
+
 Decoder load_decoder(const std::string& checkpoint_path,
                      const std::optional<std::string>& config_path,
                      bool use_ema) {
   const Value checkpoint = read_checkpoint(checkpoint_path);
   const Cursor root(checkpoint, checkpoint_path);
-  const StateDict model = weights_of(root, use_ema);
+  StateDict model = decoder_weights(root, use_ema);
+  if (has_lora(model)) {
+    model = merged_lora(model, lora_info_of(root.at("lora")).alpha, checkpoint_path);
+  }
   Decoder decoder(plan_of(root, config_path));
   // A stage that was not trained has no entries: it is taken out here, too.
   for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) {

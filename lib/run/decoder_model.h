@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/state_dict.h"
 #include "config/run_config.h"
 #include "diffusion/decoder.h"
 
@@ -22,8 +23,13 @@ struct ParameterCount {
 };
 ParameterCount count_parameters(const torch::nn::Module& module);
 
+/// The decoder's tensors in a checkpoint, in a model file, or in a bare state dict.
+/// @param use_ema averaged weights where the file has them
+/// @throws DataError
+StateDict decoder_weights(const Cursor& checkpoint, bool use_ema);
+
 /// A decoder with the weights of a checkpoint (`save_type` checkpoint or model, ours or the
-/// reference's).
+/// reference's); adapters are merged into their layers.
 /// @param config_path a training file, for a checkpoint without config
 /// @param use_ema averaged weights where the file has them
 /// @throws DataError (unreadable, keys that do not fit), ConfigError (no config anywhere)

@@ -48,9 +48,16 @@ class DecoderRun {
     std::string caption_prefix, section;
   };
 
+  struct FoundCheckpoint {
+    Value checkpoint;
+    std::string path;
+  };
+
   ExitCode run_epochs();
   void print_start() const;
   void recall();
+  std::optional<FoundCheckpoint> find_checkpoint() const;
+  void recall_position(const Cursor& root);
   void recall_own_state(const Cursor& own);
   void load_examples();
   void train_epoch();

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "base/version.h"
 #include "checkpoint/convert.h"
+#include "checkpoint/lora_file.h"
 #include "checkpoint/pth.h"
 #include "checkpoint/value_json.h"
 #include "optim/random.h"
@@ -56,6 +57,20 @@ Decoder make_decoder(const LoadedDecoderConfig& loaded) {
   return Decoder(loaded.plan);
 }
 
+void log_parameters(const std::vector<std::shared_ptr<UnetImpl>>& unets) {
+  std::vector<ParameterCount> counts;
+  ParameterCount all;
+  for (const auto& unet : unets) {
+    counts.push_back(count_parameters(*unet));
+    all.total += counts.back().total;
+    all.training += counts.back().training;
+  }
+  log_info("model", "Number of parameters: {} total; {} training", all.total, all.training);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    log_info("model", "Unet {} has {} total; {} training", i, counts[i].total, counts[i].training);
+  }
+}
+
 Value loss_list(const std::vector<double>& losses) {
   List list;  // of 0-d tensors, as the reference stores them
   for (const double loss : losses) list.items.emplace_back(at::scalar_tensor(loss, at::kFloat));
@@ -97,13 +112,10 @@ DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, bool quiet)
       progress_({.quiet = quiet, .terminal = log_is_terminal()}),
       stage_times_(device_) {
   Decoder decoder = make_decoder(loaded_);
-  const ParameterCount all = count_parameters(*decoder);
-  log_info("model", "Number of parameters: {} total; {} training", all.total, all.training);
-  for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) {
-    const ParameterCount own = count_parameters(*decoder->unet(unet));
-    log_info("model", "Unet {} has {} total; {} training", unet - 1, own.total, own.training);
-  }
+  std::vector<std::shared_ptr<UnetImpl>> unets;  // also those that are not trained
+  for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) unets.push_back(decoder->unet(unet));
   trainer_ = std::make_unique<DecoderTrainer>(decoder, config_.train, device_);
+  log_parameters(unets);
   trainer_->set_stage_times(&stage_times_);
   for (int64_t unet = 1; unet <= trainer_->num_unets(); ++unet) {
     if (trainer_->is_trained(unet)) trained_unets_.push_back(unet);
@@ -134,16 +146,31 @@ void DecoderRun::recall() {
   tracker_.add_save_metadata("config",
                              config_for_checkpoint(without_url_secrets(loaded_.full_json)));
   if (!tracker_.can_recall()) return;
+  const std::optional<FoundCheckpoint> found = find_checkpoint();
+  if (!found) return;
+  const Cursor root(found->checkpoint, found->path);
+  if (trainer_->uses_lora() && !has_lora(root)) {
+    return trainer_->load_base(decoder_weights(root, /*use_ema=*/true), found->path);
+  }
+  trainer_->load_state(found->checkpoint, /*only_model=*/false, /*strict=*/true, found->path);
+  recall_position(root);
+}
+
+/// The newest checkpoint that is whole. For a run with adapters one that has them comes before the
+/// weights it started from, whatever the order.
+std::optional<DecoderRun::FoundCheckpoint> DecoderRun::find_checkpoint() const {
   const std::vector<std::string> candidates = tracker_.recall_candidates();
-  std::optional<Value> checkpoint;
-  std::string path;
-  for (size_t i = 0; i < candidates.size() && !checkpoint; ++i) {
-    path = candidates[i];
+  std::optional<FoundCheckpoint> base;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const std::string& path = candidates[i];
+    const bool last = i + 1 == candidates.size();
     try {
-      checkpoint = read_checkpoint(path);
+      FoundCheckpoint found{read_checkpoint(path), path};
+      if (!trainer_->uses_lora() || has_lora(Cursor(found.checkpoint, path))) return found;
+      if (!base) base = std::move(found);
     } catch (const DataError& error) {
-      if (i + 1 == candidates.size()) {
-        if (i == 0) throw;
+      if (last && i == 0) throw;
+      if (last) {
         throw DataError("{}\n  No older file is whole: `dalle2-train fsck {}` says more.",
                         error.what(),
                         tracker_.data_path());
@@ -151,10 +178,10 @@ void DecoderRun::recall() {
       log_warning("ckpt", "{}\n  Falling back to {}", error.what(), candidates[i + 1]);
     }
   }
-  if (!checkpoint) return;
-  trainer_->load_state(*checkpoint, /*only_model=*/false, /*strict=*/true, path);
+  return base;
+}
 
-  const Cursor root(*checkpoint, path);
+void DecoderRun::recall_position(const Cursor& root) {
   const auto number = [&](const Cursor& at, const char* key) {
     return at.has(key) ? at.at(key).as_int() : 0;
   };
@@ -176,7 +203,7 @@ void DecoderRun::recall() {
   log_info(
       "ckpt",
       "Loaded model from {} on epoch {} having seen {} samples with minimum validation loss {}",
-      path,
+      root.where(),
       position_.epoch,
       position_.samples_seen,
       losses.empty() ? "N/A" : fmt::format("{}", *std::min_element(losses.begin(), losses.end())));
@@ -263,6 +290,14 @@ void DecoderRun::save_averages() {
 /// @param checkpoint, model with the live tensors: they are written now, or copied now and written
 /// while training goes on
 void DecoderRun::start_saving(SaveRequest request, const Value& checkpoint, const Value& model) {
+  if (std::optional<LoraFile> lora = trainer_->lora_state()) {
+    // Adapters are small: a copy is made in any case.
+    for (auto& [name, tensor] : lora->tensors)
+      tensor = tensor.to(at::kCPU, at::kFloat, false, true);
+    request.write_lora = [file = std::move(*lora)](const std::string& path) {
+      write_lora_file(path, file);
+    };
+  }
   if (!config_.train.async_save) {
     request.write_checkpoint = [&](const std::string& path) { write_pth(path, checkpoint); };
     request.write_model = [&](const std::string& path) { write_pth(path, model); };

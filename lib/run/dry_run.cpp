@@ -13,6 +13,7 @@
 #include "run/decoder_model.h"
 #include "run/loaders.h"
 #include "tracker/tracker.h"
+#include "trainer/decoder_lora.h"
 
 namespace dalle2 {
 namespace {
@@ -38,12 +39,11 @@ uint64_t peak_of_step(Decoder decoder, const DecoderPlan& plan, int64_t unet, in
   return process_memory("VmHWM");
 }
 
-/// Weights, gradients, two moments and the average of every parameter, what is being saved of them,
-/// and one step's activations:
-/// two steps on synthetic images, of one and of two samples, tell what a sample takes.
-uint64_t estimate_peak_memory(Decoder decoder,
-                              const LoadedDecoderConfig& loaded,
-                              int64_t parameters) {
+/// Weights, then gradients, two moments and the average of what is trained, what is being saved of
+/// all that, and one step's activations: two steps on synthetic images, of one and of two samples,
+/// tell what a sample takes.
+uint64_t estimate_peak_memory(Decoder decoder, const LoadedDecoderConfig& loaded) {
+  const ParameterBytes parameters = parameter_bytes(*decoder);
   const uint64_t before = process_memory("VmRSS");
   const int64_t batch =
       std::min(loaded.config.data.batch_size,
@@ -59,8 +59,9 @@ uint64_t estimate_peak_memory(Decoder decoder,
   }
   const int64_t averages = loaded.config.train.use_ema ? 1 : 0;
   // Saving in the background holds a checkpoint and a model file besides.
-  const int64_t copies = 4 + averages + (loaded.config.train.async_save ? 4 + averages : 0);
-  return before + static_cast<uint64_t>(parameters * kBytesPerValue * copies) + activations;
+  const int64_t saves = loaded.config.train.async_save ? 2 : 1;
+  const int64_t bytes = saves * (parameters.all + (3 + averages) * parameters.trained);
+  return before + static_cast<uint64_t>(bytes) + activations;
 }
 
 void print_steps(const TrainDecoderConfig& config, int64_t train_samples) {
@@ -88,7 +89,9 @@ void dry_run(const LoadedDecoderConfig& loaded) {
   const DecoderData data(config, loaded.plan, RankInfo{}, at::kCPU);
   Decoder decoder(loaded.plan);
 
+  add_adapters(decoder, config.train);
   const ParameterCount all = count_parameters(*decoder);
+  const ParameterBytes bytes = parameter_bytes(*decoder);
   for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) {
     std::printf("unet %ld: %s parameters, %ld px\n",
                 static_cast<long>(unet - 1),
@@ -96,6 +99,11 @@ void dry_run(const LoadedDecoderConfig& loaded) {
                 static_cast<long>(loaded.plan.stages[static_cast<size_t>(unet - 1)].image_size));
   }
   std::printf("all unets: %s parameters\n", with_commas(all.total).c_str());
+  if (config.train.lora.rank > 0) {
+    std::printf("adapters of rank %ld: %s parameters are trained, the others are frozen\n",
+                static_cast<long>(config.train.lora.rank),
+                with_commas(all.training).c_str());
+  }
   int64_t train_samples = 0;
   for (const char* split : {"train", "val", "test"}) {
     const int64_t samples = data.count_samples(split);
@@ -108,12 +116,12 @@ void dry_run(const LoadedDecoderConfig& loaded) {
   print_steps(config, train_samples);
   // model, two moments, and with averages their copies: ema_pytorch saves the live one again
   const int64_t averages = config.train.ema.kind == EmaKind::diffusers ? 1 : 2;
-  const int64_t copies = 3 + (config.train.use_ema ? averages : 0);
+  const int64_t copies = 2 + (config.train.use_ema ? averages : 0);
   std::printf("checkpoint: about %s, model file: about %s\n",
-              human_bytes(static_cast<uint64_t>(all.total * kBytesPerValue * copies)).c_str(),
+              human_bytes(static_cast<uint64_t>(bytes.all + bytes.trained * copies)).c_str(),
               human_bytes(static_cast<uint64_t>(all.total * kBytesPerValue)).c_str());
   std::printf("peak memory: about %s\n",
-              human_bytes(estimate_peak_memory(decoder, loaded, all.total)).c_str());
+              human_bytes(estimate_peak_memory(decoder, loaded)).c_str());
   std::printf("nothing was trained or written (--dry-run)\n");
 }
 

@@ -87,7 +87,7 @@ void check_path(const char* key, const std::string& target, const std::string& p
 }  // namespace
 
 std::string save_type_name(SaveType type) {
-  return type == SaveType::checkpoint ? "checkpoint" : "model";
+  return enum_names<SaveType>[static_cast<size_t>(type)];
 }
 
 void check_save_targets(const SaveTargets& targets, const FormatFields& example) {

@@ -30,7 +30,7 @@ class Saver {
   SaveTargets targets_;
 };
 
-/// "checkpoint" or "model".
+/// "checkpoint", "model" or "lora".
 std::string save_type_name(SaveType type);
 
 /// Checks the targets of a saver by filling in `example` values.

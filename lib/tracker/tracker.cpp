@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kCheckpointFile = "checkpoint.pth";
 constexpr const char* kModelFile = "model.pth";
+constexpr const char* kLoraFile = "lora.safetensors";
 
 /// Entries of a checkpoint that hold the state itself: metadata must not take their place.
 constexpr std::array<std::string_view, 6> kStateKeys = {
@@ -34,16 +35,30 @@ std::string file_name_of(std::string section) {
   return section;
 }
 
+const char* own_file(SaveType type) {
+  switch (type) {
+    case SaveType::checkpoint:
+      return kCheckpointFile;
+    case SaveType::model:
+      return kModelFile;
+    case SaveType::lora:
+      return kLoraFile;
+  }
+  return kCheckpointFile;
+}
+
 /// A saver that copies the model over the run's own checkpoint (or the other way round) would leave
 /// nothing to resume from.
 void check_against_own_files(const SaveTargets& targets,
                              const FormatFields& example,
                              const std::string& data_path) {
-  const char* other = targets.save_type == SaveType::checkpoint ? kModelFile : kCheckpointFile;
   for (const auto& target : {targets.save_latest_to, targets.save_best_to}) {
     if (!target) continue;
     const fs::path path = fs::absolute(python_format(*target, example)).lexically_normal();
-    if (path == fs::absolute(fs::path(data_path) / other).lexically_normal()) {
+    for (const SaveType type : {SaveType::checkpoint, SaveType::model, SaveType::lora}) {
+      const char* other = own_file(type);
+      const bool taken = path == fs::absolute(fs::path(data_path) / other).lexically_normal();
+      if (type == targets.save_type || !taken) continue;
       throw ConfigError(
           "/tracker/save: '{}' is where the run keeps its own {}, a {} cannot be saved there: "
           "choose "
@@ -250,6 +265,7 @@ void Tracker::save(const SaveRequest& request) {
   request.write_checkpoint(in_data_path(kCheckpointFile));
   keep_snapshot(request);
   request.write_model(in_data_path(kModelFile));
+  if (request.write_lora) request.write_lora(in_data_path(kLoraFile));
   log_info("track", "Saved cached models");
   for (const auto& saver : savers_) {
     const SaveTargets& targets = saver->targets();
@@ -271,8 +287,7 @@ void Tracker::save_with(Saver& saver,
                         const std::string& target_template,
                         const SaveRequest& request) {
   const SaveType type = saver.targets().save_type;
-  const std::string source =
-      in_data_path(type == SaveType::checkpoint ? kCheckpointFile : kModelFile);
+  const std::string source = in_data_path(own_file(type));
   try {
     saver.save_file(
         source, python_format(target_template, request.placeholders), save_type_name(type));

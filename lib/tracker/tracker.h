@@ -44,6 +44,7 @@ struct SaveRequest {
   /// Write a file at the path given, whole or not at all.
   std::function<void(const std::string& path)> write_checkpoint = {};
   std::function<void(const std::string& path)> write_model = {};
+  std::function<void(const std::string& path)> write_lora = {};  ///< none without adapters
 };
 
 /// Folders of data_path with files that belong to one run.
@@ -103,11 +104,11 @@ class Tracker {
   /// not can_recall()
   std::vector<std::string> recall_candidates() const;
 
-  /// Writes data_path/checkpoint.pth and model.pth, keeps the first as a snapshot, then lets each
-  /// saver copy the one it wants. A snapshot or saver that fails is logged and the others still
-  /// save. Does nothing if neither best nor latest. One call at a time, but on any thread: the
-  /// logging of others goes on meanwhile.
-  /// @throws what the writers throw: without these two files there is nothing to go on from
+  /// Writes data_path/checkpoint.pth, model.pth and, of a run with adapters, lora.safetensors,
+  /// keeps the first as a snapshot, then lets each saver copy the one it wants. A snapshot or saver
+  /// that fails is logged and the others still save. Does nothing if neither best nor latest. One
+  /// call at a time, but on any thread: the logging of others goes on meanwhile.
+  /// @throws what the writers throw: without these files there is nothing to go on from
   void save(const SaveRequest& request);
 
  private:

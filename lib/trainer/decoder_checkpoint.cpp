@@ -2,9 +2,12 @@
 // Saving and loading of a DecoderTrainer.
 #include <torch/torch.h>
 
+#include <unordered_set>
+
 #include "base/error.h"
 #include "base/log.h"
 #include "base/version.h"
+#include "checkpoint/lora_weights.h"
 #include "checkpoint/module_state.h"
 #include "trainer/decoder_trainer_state.h"
 #include "trainer/optimizer_state.h"
@@ -22,6 +25,7 @@ void visit_state(DecoderTrainerState& state, Visitor& visitor) {
   visitor.model("model", state.decoder);
   visitor.version("version");
   visitor.steps("steps", state.steps);
+  if (state.lora) visitor.lora("lora", *state.lora);
   visitor.extras();
   for (size_t i = 0; i < state.unets.size(); ++i) {
     visitor.optimizer("optim" + std::to_string(i), state.unets[i].get(), state.steps[i]);
@@ -69,11 +73,34 @@ bool has_post_hoc_average(const std::string& name, const TrainedUnets& unets) {
   return false;
 }
 
+/// Names of the parameters of `network` that are not averaged: the frozen ones.
+std::unordered_set<std::string> frozen_names(const torch::nn::Module& network,
+                                             const FlatParameters& averaged) {
+  const std::vector<std::string> names = averaged.names();
+  const std::unordered_set<std::string> own(names.begin(), names.end());
+  std::unordered_set<std::string> frozen;
+  for (const auto& item : network.named_parameters()) {
+    if (!own.contains(item.key())) frozen.insert(item.key());
+  }
+  return frozen;
+}
+
+/// The entries of `network` that are averaged; what is frozen stands in the model already.
+StateDict averaged_state(const torch::nn::Module& network, const FlatParameters& averaged) {
+  const auto frozen = frozen_names(network, averaged);
+  StateDict kept;
+  for (auto& [name, tensor] : state_dict(network)) {
+    if (!frozen.contains(name)) kept.emplace_back(name, tensor);
+  }
+  return kept;
+}
+
 class Writer {
  public:
   explicit Writer(const Extras& extras) : extras_(extras) {}
 
   void model(const char* key, Decoder& decoder) { out.set(key, to_dict(state_dict(*decoder))); }
+  void lora(const char* key, const LoraInfo& info) { out.set(key, to_dict(info)); }
   void version(const char* key) { out.set(key, kCheckpointLayoutVersion); }
   void steps(const char* key, const std::vector<int64_t>& steps) {
     out.set(key, at::tensor(steps, at::kLong));
@@ -91,7 +118,8 @@ class Writer {
             unet ? Value(schedule_state(unet->schedule, unet->optimizer.groups().size(), steps))
                  : Value());
   }
-  /// A ModuleList of ema_pytorch.EMA; an untrained stage has only the counters.
+  /// A ModuleList of ema_pytorch.EMA; an untrained stage has only the counters, and one with
+  /// adapters only what is trained.
   void averages(const char* key, const TrainedUnets& unets) {
     StateDict all;
     for (size_t i = 0; i < unets.size(); ++i) {
@@ -101,8 +129,9 @@ class Writer {
       all.emplace_back(prefix + "initted", at::full({}, initted, at::kBool));
       all.emplace_back(prefix + "step", at::full({}, step, at::kLong));
       if (unets[i]) {
-        append(all, prefix + "online_model.", state_dict(*unets[i]->unet));
-        append(all, prefix + "ema_model.", state_dict(*unets[i]->average->network()));
+        const FlatParameters& averaged = unets[i]->parameters;
+        append(all, prefix + "online_model.", averaged_state(*unets[i]->unet, averaged));
+        append(all, prefix + "ema_model.", averaged_state(*unets[i]->average->network(), averaged));
       }
     }
     out.set(key, to_dict(all));
@@ -142,6 +171,16 @@ class Reader {
 
   void model(const char* key, Decoder& decoder) {
     warn_of(load_state_dict(*decoder, root_.at(key), "", strict_), root_.at(key));
+  }
+
+  void lora(const char* key, const LoraInfo& info) {
+    const LoraInfo saved = lora_info_of(root_.at(key));
+    if (saved.alpha == info.alpha) return;
+    log_info("ckpt",
+             "{}: saved with an alpha of {}; this run goes on with its own /train/lora/alpha = {}",
+             root_.at(key).where(),
+             saved.alpha,
+             info.alpha);
   }
 
   void version(const char* key) {
@@ -202,7 +241,14 @@ class Reader {
       }
       const std::string prefix = std::to_string(i) + ".";
       const std::string from = prefix + "ema_model.";
-      warn_of(load_state_dict(*average.network(), tensors, from, strict_, saved->where()), *saved);
+      // What is frozen is that of the unet, and no part of the average.
+      StateDict averaged = tensors;
+      const auto network = average.network();
+      const auto frozen = frozen_names(*network, unets[i]->parameters);
+      for (auto& [name, tensor] : state_dict(*network)) {
+        if (frozen.contains(name)) averaged.emplace_back(from + name, tensor);
+      }
+      warn_of(load_state_dict(*network, averaged, from, strict_, saved->where()), *saved);
       average.ema.set_counters(saved->at(prefix + "initted").as_double() != 0.0,
                                saved->at(prefix + "step").as_int());
     }
@@ -294,8 +340,11 @@ Dict DecoderTrainer::model_state(const Extras& extras) const {
   for (const auto& [key, value] : extras) {
     out.set(key, value);
   }
+  const torch::NoGradGuard no_grad;
   const AveragesInPlace averages(state_->decoder, state_->unets);
-  out.set("model", to_dict(state_dict(*state_->decoder)));
+  StateDict weights = state_dict(*state_->decoder);
+  if (state_->lora) weights = merged_lora(weights, state_->lora->alpha, "the decoder");
+  out.set("model", to_dict(weights));
   return out;
 }
 
@@ -320,7 +369,14 @@ void DecoderTrainer::load_state(const Value& checkpoint,
                                 bool strict,
                                 const std::string& file) {
   const torch::NoGradGuard no_grad;
-  Reader reader(Cursor(checkpoint, file), only_model, strict);
+  const Cursor root(checkpoint, file);
+  if (!state_->lora && has_lora(root)) {
+    throw DataError(
+        "{}: holds adapters, and this run has none: set /train/lora as the run had it that made "
+        "the file, or make plain weights of it: dalle2-train convert --merge-lora IN OUT",
+        root.where());
+  }
+  Reader reader(root, only_model, strict);
   visit_state(*state_, reader);
 }
 

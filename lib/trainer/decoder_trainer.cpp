@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "optim/grad_norm.h"
 #include "trainer/chunks.h"
+#include "trainer/decoder_lora.h"
 #include "trainer/decoder_trainer_state.h"
 
 namespace dalle2 {
@@ -174,6 +175,8 @@ DecoderTrainer::DecoderTrainer(Decoder decoder,
       state_->decoder->drop_unet(number);
     }
   }
+  const auto dropouts = add_adapters(state_->decoder, config);
+  if (config.lora.rank > 0) state_->lora = lora_info(config.lora);
   state_->decoder->to(device);
   state_->decoder->train();
   for (int64_t number = 1; number <= count; ++number) {
@@ -182,6 +185,7 @@ DecoderTrainer::DecoderTrainer(Decoder decoder,
     if (const auto unet = state_->decoder->unet(number)) {
       trained = std::make_unique<TrainedUnet>(
           unet, optimizer_options(config, i), lr_schedule(config, i), config.max_grad_norm.at(i));
+      trained->dropout = dropouts[i];
       if (config.use_ema) {
         trained->average = make_average(*trained->unet, trained->parameters, config);
       }
@@ -212,12 +216,13 @@ at::Tensor DecoderTrainer::step(const DecoderInputs& inputs,
                                 const DecoderStepNoise& draws,
                                 std::optional<int64_t> max_batch_size,
                                 double weight) {
-  trained_unet(state_->unets, unet_number);
+  const TrainedUnet& unet = trained_unet(state_->unets, unet_number);
   const int64_t batch = batch_of(inputs);
   const DecoderInputs local = on(state_->device, inputs);
   at::Tensor total;
   for (const ChunkRange& range :
        chunk_ranges(batch, max_batch_size ? max_batch_size : state_->max_batch_size)) {
+    if (unet.dropout) *unet.dropout = {draws.dropout_seed, range.begin};
     const double fraction = weight * static_cast<double>(range.length) / static_cast<double>(batch);
     const at::Tensor loss = timed(state_->stage_times, Stage::kForward, [&] {
       return state_->decoder->loss(chunk_of(local, range), unet_number, chunk_of(draws, range)) *

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/lora_file.h"
 #include "checkpoint/state_dict.h"
 #include "config/train_config.h"
 #include "diffusion/decoder.h"
@@ -35,8 +36,8 @@ struct StepResult {
 /// Unet numbers count from 1, as users see them.
 class DecoderTrainer {
  public:
-  /// Moves the decoder to `device`, takes the unets out that `unet_training_mask` excludes, and
-  /// lays the others out in flat buffers.
+  /// Moves the decoder to `device`, takes the unets out that `unet_training_mask` excludes, gives
+  /// the others the adapters of `lora`, and lays what is trained out in flat buffers.
   /// @throws ConfigError for a learning rate above 1e-2, an array of another length than there are
   ///         unets, a warm-up of no steps
   DecoderTrainer(Decoder decoder, const DecoderTrainConfig& config, const at::Device& device);
@@ -87,7 +88,8 @@ class DecoderTrainer {
   /// the live ones: write it before the next step.
   Dict state(const std::vector<std::pair<std::string, Value>>& extras = {}) const;
 
-  /// What `save_type: model` saves: version, `extras` (config), and the model with averaged unets.
+  /// What `save_type: model` saves: version, `extras` (config), and the model with averaged unets;
+  /// adapters are merged into their layers, and all is float32 then.
   Dict model_state(const std::vector<std::pair<std::string, Value>>& extras = {}) const;
 
   /// The averages of /train/post_hoc_ema for combine_post_hoc(): version, `extras` (config),
@@ -104,6 +106,17 @@ class DecoderTrainer {
                   bool only_model = false,
                   bool strict = true,
                   const std::string& file = "");
+
+  /// With adapters: begins from the weights of a decoder without any. Adapters, optimizers, step
+  /// counts stay as they are, averages become copies. Entries of stages that are not trained here
+  /// are passed over.
+  /// @throws DataError naming every missing and unexpected key
+  void load_base(const StateDict& weights, const std::string& file);
+
+  /// The averaged adapters (the live ones without averages), and the averaged biases if they are
+  /// trained, under their names in the decoder; none without adapters.
+  std::optional<LoraFile> lora_state() const;
+  bool uses_lora() const;
 
   /// Times forward, backward and optimizer of later steps; null for no longer. It has to outlive
   /// them.

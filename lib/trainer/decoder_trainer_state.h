@@ -6,9 +6,11 @@
 #include <optional>
 #include <vector>
 
+#include "model/lora.h"
 #include "optim/flat_parameters.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
+#include "optim/trained_parameters.h"
 #include "trainer/decoder_trainer.h"
 #include "trainer/post_hoc_averages.h"
 #include "trainer/unet_average.h"
@@ -22,7 +24,7 @@ struct TrainedUnet {
               const LrSchedule& lr_schedule,
               double max_norm)
       : unet(std::move(network)),
-        parameters(*unet),
+        parameters(*unet, trained_parameters(*unet)),
         gradients(parameters),
         optimizer(parameters, optimizer_options),
         schedule(lr_schedule),
@@ -36,6 +38,7 @@ struct TrainedUnet {
   double max_grad_norm;
   std::unique_ptr<UnetAverage> average;       ///< null without averages
   std::unique_ptr<PostHocAverages> post_hoc;  ///< null without such
+  std::shared_ptr<LoraDropout> dropout;       ///< of its adapters; null without
   at::Tensor grad_norm;                       ///< [] of the last update
 };
 
@@ -47,6 +50,7 @@ struct DecoderTrainerState {
   std::optional<int64_t> max_batch_size;
   std::vector<std::unique_ptr<TrainedUnet>> unets;  ///< null where the stage is not trained
   std::vector<int64_t> steps;                       ///< updates of each unet
+  std::optional<LoraInfo> lora = std::nullopt;      ///< none: the unets themselves are trained
   StageTimes* stage_times = nullptr;                ///< of whoever wants to know
 };
 

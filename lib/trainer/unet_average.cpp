@@ -12,9 +12,14 @@
 namespace dalle2 {
 namespace {
 
-/// A network like `unet`, for reading.
-std::shared_ptr<UnetImpl> network_like(const UnetImpl& unet, const at::Device& device) {
+/// A network like `unet`, for reading. Its parameters that are averaged are its own; what is frozen
+/// lies in the memory of the unet.
+std::shared_ptr<UnetImpl> network_like(const UnetImpl& unet,
+                                       const std::vector<std::string>& averaged,
+                                       const at::Device& device) {
   auto network = std::make_shared<UnetImpl>(unet.config());
+  attach_lora_like(unet, *network);
+  share_parameters(unet, averaged, *network);
   network->to(device);
   network->eval();
   for (const at::Tensor& parameter : network->parameters()) {
@@ -55,21 +60,13 @@ std::vector<at::Tensor> tensors_of(const FlatParameters& flat) {
   return tensors;
 }
 
-std::vector<std::string> names_of(const FlatParameters& flat) {
-  std::vector<std::string> names;
-  for (const FlatEntry& entry : flat.parameters()) {
-    names.push_back(entry.name);
-  }
-  return names;
-}
-
 }  // namespace
 
 EmaPytorchAverage::EmaPytorchAverage(const UnetImpl& unet,
                                      const FlatParameters& online,
                                      const EmaOptions& options)
-    : network_(network_like(unet, online.values().device())),
-      parameters_(*network_),
+    : network_(network_like(unet, online.names(), online.values().device())),
+      parameters_(*network_, online.names()),
       ema(online, parameters_, options) {}
 
 void EmaPytorchAverage::begin_anew() {
@@ -81,7 +78,7 @@ DiffusersAverage::DiffusersAverage(const UnetImpl& unet,
                                    const FlatParameters& online,
                                    const EmaConfig& config)
     : unet_(unet),
-      names_(names_of(online)),
+      names_(online.names()),
       online_(tensors_of(online)),
       device_(online.values().device()),
       offload_(config.offload && !device_.is_cpu()),
@@ -104,7 +101,7 @@ void DiffusersAverage::update() {
 
 std::shared_ptr<UnetImpl> DiffusersAverage::network() const {
   const torch::NoGradGuard no_grad;
-  const auto network = network_like(unet_, device_);
+  const auto network = network_like(unet_, names_, device_);
   // Buffers have no average: those of the unet. Then the parameters.
   load_state_dict(*network, state_dict(unet_));
   auto parameters = network->named_parameters();

@@ -8,6 +8,7 @@
 
 #include "checkpoint/state_dict.h"
 #include "config/train_config.h"
+#include "model/lora.h"
 #include "model/unet.h"
 #include "optim/ema.h"
 #include "optim/ema_model.h"
@@ -30,7 +31,7 @@ class UnetAverage {
   virtual std::shared_ptr<UnetImpl> network() const = 0;
 };
 
-/// The reference's: a network of its own that follows, buffers too.
+/// The reference's: a network of its own that follows, buffers too; what is frozen it shares.
 class EmaPytorchAverage : public UnetAverage {
  public:
   EmaPytorchAverage(const UnetImpl& unet, const FlatParameters& online, const EmaOptions& options);

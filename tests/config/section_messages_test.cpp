@@ -199,4 +199,31 @@ TEST_CASE("what has not landed yet is refused by name") {
                    "only"});
 }
 
+TEST_CASE("the rules of adapters are enforced") {
+  expect_problems({"/train/lora/rank=-1"}, {"/train/lora/rank: must be >= 0, got -1"});
+  expect_problems({"/train/lora/alpha=0"}, {"/train/lora/alpha: must be > 0, got 0"});
+  expect_problems({"/train/lora/dropout=1"}, {"/train/lora/dropout: must be >= 0 and < 1, got 1"});
+  expect_problems({"/train/lora/targets=[]"},
+                  {"/train/lora/targets: must have at least one entry, got none"});
+  expect_problems({"/train/lora/init=xavier"},
+                  {R"(/train/lora/init: expected one of "gaussian" "kaiming", got "xavier")"});
+  expect_problems({"/train/lora/rnk=4"}, {R"(/train/lora/rnk: unknown key, did you mean "rank"?)"});
+  expect_problems({"/train/frozen_dtype=bf16"},
+                  {R"(/train/frozen_dtype: must be "fp32" without adapters, for then nothing is )"
+                   "frozen; set train.lora.rank to train adapters"});
+  expect_problems({"/train/trainable_dtype=bf16"},
+                  {R"(/train/trainable_dtype: expected one of "fp32", got "bf16")"});
+  expect_problems({"/tracker/save/save_type=lora"},
+                  {R"(/tracker/save: saver 1 has save_type "lora", but this run trains no )"
+                   R"(adapters: set train.lora.rank, or choose "checkpoint" or "model")"});
+  const LoadedDecoderConfig loaded = read_with({"/train/lora/rank=4",
+                                                "/train/frozen_dtype=bf16",
+                                                "/tracker/save/save_type=lora",
+                                                R"(/train/lora/targets=["to_q"])"});
+  CHECK(loaded.config.train.lora.strength() == 4);
+  CHECK(read_with({R"(/train/lora={"rank": 4, "alpha": 6})"}).config.train.lora.strength() == 6);
+  // Other keys may stay when adapters are switched off.
+  CHECK_NOTHROW(read_with({R"(/train/lora={"rank": 0, "alpha": 6, "targets": ["to_q"]})"}));
+}
+
 }  // namespace dalle2

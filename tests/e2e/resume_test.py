@@ -48,6 +48,21 @@ def logged_losses(data_path):
             for record in records(data_path) if any("Loss" in key for key in record)]
 
 
+def stop_when(config, cwd, reached):
+    """Starts the run and sends SIGTERM as soon as `reached(line)` holds for a line it printed."""
+    process = subprocess.Popen([BINARY, "--config", config], cwd=cwd, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    output, sent = [], False
+    for line in process.stdout:
+        output.append(line)
+        if not sent and reached(line):
+            process.send_signal(signal.SIGTERM)
+            sent = True
+    process.stdout.close()
+    if process.wait(timeout=60) != 75:
+        raise AssertionError("".join(output))
+
+
 class Resume(EndToEnd):
     def write(self, name, shape, train, **more):
         config = harness.tiny_config(
@@ -61,17 +76,7 @@ class Resume(EndToEnd):
         return harness.write_config(self.dir / f"{name}.json", config)
 
     def stop_when(self, config, reached):
-        """Starts the run and sends SIGTERM as soon as `reached(line)` holds for a line it printed."""
-        process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        output, sent = [], False
-        for line in process.stdout:
-            output.append(line)
-            if not sent and reached(line):
-                process.send_signal(signal.SIGTERM)
-                sent = True
-        process.stdout.close()
-        self.assertEqual(process.wait(timeout=60), 75, "".join(output))
+        stop_when(config, self.dir, reached)
 
     def stop_at(self, config, epoch, step):
         """Stops behind the update whose loss the console shows with this epoch and step."""

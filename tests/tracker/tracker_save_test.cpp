@@ -31,6 +31,7 @@ struct Run {
   test::WorkingDirectory inside{folder.path()};
   test::CapturedLog log;
   int saves = 0;
+  bool has_adapters = false;
 
   Tracker start(const std::vector<SaveConfig>& savers) {
     TrackerConfig config;
@@ -56,7 +57,8 @@ struct Run {
                                    {"validation_losses", std::move(losses)},
                                    {"samples_seen", int64_t{3064}}},
                   .write_checkpoint = writer("checkpoint"),
-                  .write_model = writer("model")});
+                  .write_model = writer("model"),
+                  .write_lora = has_adapters ? writer("lora") : nullptr});
   }
 };
 
@@ -80,6 +82,20 @@ TEST_CASE("a save that is neither best nor latest does nothing") {
   run.save(tracker, /*is_best=*/false, /*is_latest=*/false);
   CHECK_FALSE(fs::exists("data/checkpoint.pth"));
   CHECK_FALSE(fs::exists("latest.pth"));
+}
+
+TEST_CASE("a run with adapters leaves their file too, and savers copy it") {
+  Run run;
+  Tracker tracker = run.start({saver("latest.pth", {}), saver("adapters.st", {}, SaveType::lora)});
+  run.has_adapters = true;
+  run.save(tracker, /*is_best=*/false, /*is_latest=*/true);
+  CHECK(read_file("data/lora.safetensors") == "lora 1");
+  CHECK(read_file("adapters.st") == "lora 1");
+  CHECK(read_file("latest.pth") == "checkpoint 1");
+  CHECK(run.log.count("Saving lora locally") == 1);
+  CHECK_THROWS_WITH(
+      run.start({saver("data/lora.safetensors", {})}),
+      Catch::Contains("keeps its own lora.safetensors, a checkpoint cannot be saved"));
 }
 
 TEST_CASE(

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+// Files of adapters: safetensors in the layout of diffusers' pytorch_lora_weights.
+#pragma once
+
+#include "checkpoint/lora_weights.h"
+#include "checkpoint/state_dict.h"
+
+#include <string>
+#include <vector>
+
+namespace dalle2 {
+
+/// What belongs to adapters beside their weights.
+struct LoraInfo {
+  int64_t rank = 0;
+  double alpha = 0;
+  std::vector<std::string> targets;
+};
+
+/// The entry "lora" of a checkpoint.
+Dict to_dict(const LoraInfo& info);
+/// @throws DataError
+LoraInfo lora_info_of(const Cursor& entry);
+
+/// Adapters under `unets.N.{layer}.lora.down.weight` and `.lora.up.weight`, and trained biases.
+struct LoraFile {
+  StateDict tensors;
+  LoraInfo info;
+};
+
+/// Writes whole or not at all. The metadata holds `rank`, `alpha`, `targets` (JSON), and
+/// `lora_adapter_metadata`, which newer diffusers write: r, lora_alpha and target_modules.
+void write_lora_file(const std::string& path, const LoraFile& file);
+
+/// Reads a file of adapters, ours or another's (safetensors or .pth): names of PEFT are taken, too,
+/// and `unet.` stands for `unets.0.`. The strength is that of the metadata, else of
+/// `{layer}.alpha`, else the rank. @throws DataError for a file without adapters
+LoraAdapters read_lora_file(const std::string& path);
+
+}  // namespace dalle2

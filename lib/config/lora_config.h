@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+// `train.lora`: training of low-rank adapters in place of the network itself.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/reflect.h"
+#include "config/types.h"
+
+namespace dalle2 {
+
+struct LoraConfig {
+  static constexpr const char* kDoc =
+      "Low-rank adapters (Hu et al. 2021): the network is frozen, and each layer that `targets` "
+      "names learns a correction, alpha / rank * up(down(x)), which is zero at the start. With "
+      "`tracker.load` it begins from the weights of a checkpoint without adapters.";
+
+  int64_t rank = 0;
+  std::optional<double> alpha;
+  std::vector<std::string> targets = {"to_q", "to_kv", "to_out.0"};
+  LoraInit init = LoraInit::gaussian;
+  double dropout = 0.0;
+  bool train_bias = false;
+
+  void fields(auto& f) {
+    D2_FIELD(rank, "Width of the adapters; 0 is off and trains the whole network.", at_least(0));
+    D2_FIELD(alpha, "Strength of the adapters, divided by `rank`; null for `rank`.", above(0));
+    D2_FIELD(targets,
+             "Layers that get an adapter: all whose names end in one of these. `to_q`, `to_kv` and "
+             "`to_out.0` are the projections of the attentions, `to_qkv` that of the linear "
+             "attention (`sparse_attn`); other linear layers may be named too.",
+             not_empty());
+    D2_FIELD(init,
+             "Begin of `down`: `gaussian` with the standard deviation 1 / rank, or `kaiming` "
+             "(uniform). `up` begins at zero.");
+    D2_FIELD(dropout,
+             "Share of the adapters' inputs that is dropped while training.",
+             at_least(0).below(1));
+    D2_FIELD(train_bias, "Trains all biases of the network too.");
+  }
+
+  /// What alpha / rank is a part of.
+  double strength() const { return alpha.value_or(static_cast<double>(rank)); }
+};
+
+}  // namespace dalle2

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+#include "model/frozen_weight.h"
+
+#include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/torch.h>
+
+#include "model/layers.h"
+
+namespace dalle2 {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// Autocast brings operands of different types together by itself.
+bool needs_cast(const at::Tensor& x, const at::Tensor& weight) {
+  return weight.scalar_type() != x.scalar_type() && !weight.requires_grad() &&
+         !at::autocast::is_autocast_enabled(x.device().type());
+}
+
+at::Tensor standardized(const at::Tensor& weight, at::ScalarType dtype) {
+  const at::Tensor filters = weight.flatten(1);
+  return at::layer_norm(filters, {filters.size(1)}, {}, {}, norm_eps(dtype)).view_as(weight);
+}
+
+struct FrozenMatmul : torch::autograd::Function<FrozenMatmul> {
+  static at::Tensor forward(AutogradContext* context,
+                            const at::Tensor& x,
+                            const at::Tensor& weight) {
+    context->save_for_backward({weight});
+    return at::matmul(x, weight.to(x.scalar_type()));
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    if (!context->needs_input_grad(0)) return variable_list(2);
+    const at::Tensor weight = context->get_saved_variables()[0].to(grads[0].scalar_type());
+    return {at::matmul(grads[0], weight.transpose(-1, -2)), at::Tensor()};
+  }
+};
+
+struct FrozenConv : torch::autograd::Function<FrozenConv> {
+  static at::Tensor prepared(const at::Tensor& weight, bool standardize, at::ScalarType dtype) {
+    const at::Tensor cast = weight.to(dtype);
+    return standardize ? standardized(cast, dtype) : cast;
+  }
+
+  static at::Tensor forward(AutogradContext* context,
+                            const at::Tensor& x,
+                            const at::Tensor& weight,
+                            int64_t stride,
+                            int64_t padding,
+                            bool standardize) {
+    context->save_for_backward({weight});
+    context->saved_data["sizes"] = x.sizes();
+    context->saved_data["stride"] = stride;
+    context->saved_data["padding"] = padding;
+    context->saved_data["standardize"] = standardize;
+    return at::conv2d(x, prepared(weight, standardize, x.scalar_type()), {}, stride, padding);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    variable_list found(5);
+    if (!context->needs_input_grad(0)) return found;
+    const at::Tensor& grad = grads[0];
+    const at::Tensor weight = prepared(context->get_saved_variables()[0],
+                                       context->saved_data["standardize"].toBool(),
+                                       grad.scalar_type());
+    const int64_t stride = context->saved_data["stride"].toInt();
+    const int64_t padding = context->saved_data["padding"].toInt();
+    // Of the input only the shape matters for its own gradient.
+    const at::Tensor shape = at::empty(context->saved_data["sizes"].toIntVector(), grad.options());
+    found[0] = std::get<0>(at::convolution_backward(grad,
+                                                    shape,
+                                                    weight,
+                                                    /*bias_sizes=*/std::nullopt,
+                                                    {stride, stride},
+                                                    {padding, padding},
+                                                    /*dilation=*/{1, 1},
+                                                    /*transposed=*/false,
+                                                    /*output_padding=*/{0, 0},
+                                                    /*groups=*/1,
+                                                    {true, false, false}));
+    return found;
+  }
+};
+
+}  // namespace
+
+at::Tensor weighted_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  if (!needs_cast(x, weight)) return at::linear(x, weight, bias);
+  const at::Tensor product = FrozenMatmul::apply(x, weight.t());
+  return bias.defined() ? product + bias : product;
+}
+
+at::Tensor weighted_bmm(const at::Tensor& x, const at::Tensor& weight) {
+  return needs_cast(x, weight) ? FrozenMatmul::apply(x, weight) : at::bmm(x, weight);
+}
+
+at::Tensor weighted_conv(const at::Tensor& x,
+                         const at::Tensor& weight,
+                         const at::Tensor& bias,
+                         const ConvSettings& settings) {
+  const auto& [stride, padding, standardize] = settings;
+  if (!needs_cast(x, weight)) {
+    const at::Tensor filters = standardize ? standardized(weight, x.scalar_type()) : weight;
+    return at::conv2d(x, filters, bias, stride, padding);
+  }
+  const at::Tensor product = FrozenConv::apply(x, weight, stride, padding, standardize);
+  return bias.defined() ? product + bias.view({1, -1, 1, 1}) : product;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT
+// Low-rank adapters (Hu et al. 2021): y = base(x) + alpha / rank * up(down(dropout(x))), the base
+// frozen. An adapter is a child "lora" of its layer, so its weights are `{layer}.lora.down.weight`
+// and `{layer}.lora.up.weight`, as in diffusers.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/types.h"
+
+namespace dalle2 {
+
+struct LoraOptions {
+  int64_t rank = 4;
+  double alpha = 4;
+  double dropout = 0;
+  LoraInit init = LoraInit::gaussian;
+};
+
+/// Which masks the dropout of adapters takes. A mask depends on the seed, the adapter and the
+/// sample alone: a pass that is computed again, or in other chunks, has the same ones.
+struct LoraDropout {
+  uint64_t seed = 0;
+  int64_t first_sample = 0;  ///< number of the first sample of a pass in its batch
+};
+
+class LoraAdapterImpl : public torch::nn::Module {
+ public:
+  /// Weights drawn from torch's default generator, `up` zero; float32, on the device of `weight`.
+  /// @param weight of the layer: [out, in], or [out, in, 1, 1] of a convolution
+  /// @param number among the adapters of a network, for the masks
+  LoraAdapterImpl(const at::Tensor& weight,
+                  const LoraOptions& options,
+                  std::shared_ptr<const LoraDropout> dropout,
+                  int64_t number);
+  /// What is added to the layer's output. @param x [B, ..., in] @return [B, ..., out]
+  at::Tensor forward(const at::Tensor& x);
+  /// The same as a correction of the layer's weight, [out, in]; dropout has no part in it.
+  at::Tensor weight() const;
+  /// Whether forward() drops inputs now; if not it is x weight()^T.
+  bool drops() const { return options_.dropout > 0 && is_training(); }
+
+  const LoraOptions& options() const { return options_; }
+  const std::shared_ptr<const LoraDropout>& dropout() const { return dropout_; }
+  double scale() const { return options_.alpha / static_cast<double>(options_.rank); }
+
+  at::Tensor down;  ///< [rank, in] or [rank, in, 1, 1]
+  at::Tensor up;    ///< [out, rank] or [out, rank, 1, 1]
+
+ private:
+  at::Tensor mask(const at::Tensor& x) const;
+
+  LoraOptions options_;
+  std::shared_ptr<const LoraDropout> dropout_;
+  int64_t number_;
+};
+
+/// A layer that can take an adapter. Its own class is a torch::nn::Module with a `weight`.
+class LoraHost {
+ public:
+  virtual ~LoraHost() = default;
+  /// @throws std::logic_error if there is one already
+  void attach(const LoraOptions& options,
+              std::shared_ptr<const LoraDropout> dropout,
+              int64_t number);
+  /// Null without an adapter.
+  const std::shared_ptr<LoraAdapterImpl>& adapter() const { return adapter_; }
+
+ protected:
+  virtual torch::nn::Module& module() = 0;
+  virtual const at::Tensor& host_weight() const = 0;
+
+ private:
+  std::shared_ptr<LoraAdapterImpl> adapter_;
+};
+
+/// @throws ConfigError for a target that is the end of no layer's name in any of the networks, with
+/// the ends there are, and for a network of which no layer would get an adapter
+void check_lora_targets(const std::vector<const torch::nn::Module*>& networks,
+                        const std::vector<std::string>& targets);
+
+/// Gives each layer whose name is one of `targets`, or ends in "." and one of them, an adapter.
+/// @return what decides their dropout, to be set before each pass
+std::shared_ptr<LoraDropout> attach_lora(torch::nn::Module& network,
+                                         const std::vector<std::string>& targets,
+                                         const LoraOptions& options);
+
+/// Gives `network`, which is built like `original`, adapters like those of it, with weights of
+/// their own. Does nothing if `original` has none.
+void attach_lora_like(const torch::nn::Module& original, torch::nn::Module& network);
+
+/// Adapters in the network.
+size_t count_lora_adapters(const torch::nn::Module& network);
+
+/// From now on only adapters, and all biases with `train_bias`, need gradients.
+void freeze_base(torch::nn::Module& network, bool train_bias);
+
+/// Holds the weights of linear layers and convolutions that need no gradient in `dtype`; each use
+/// casts them. Norms, biases and embeddings, a few in a thousand, stay as they are.
+void hold_frozen_weights_as(torch::nn::Module& network, at::ScalarType dtype);
+
+/// Lets the parameters of `network` that are not named in `own` be those of `original`, in its
+/// memory.
+void share_parameters(const torch::nn::Module& original,
+                      const std::vector<std::string>& own,
+                      torch::nn::Module& network);
+
+/// `{layer}.lora.down.weight` and `{layer}.lora.up.weight` of each adapter; empty if there are
+/// none. The tensors are the adapters' own.
+std::vector<std::pair<std::string, at::Tensor>> lora_state_dict(const torch::nn::Module& network);
+
+}  // namespace dalle2

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: MIT
+#include "checkpoint/lora_weights.h"
+
+#include <torch/torch.h>
+
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "checkpoint/convert.h"
+#include "checkpoint/lora_file.h"
+#include "checkpoint/lora_naming.h"
+#include "checkpoint/module_state.h"
+#include "checkpoint/pth.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint_test_tools.h"
+#include "support/fixture.h"
+
+namespace dalle2 {
+namespace {
+
+using test::wave;
+
+/// Attention as a text encoder has it.
+struct TextAttention : torch::nn::Module {
+  TextAttention() {
+    for (const char* name : {"q_proj", "k_proj", "v_proj", "out_proj"}) {
+      register_module(name, torch::nn::Linear(6, 6));
+    }
+  }
+  at::Tensor weight(const std::string& name) { return named_parameters()[name + ".weight"]; }
+};
+
+StateDict text_lora() {
+  StateDict tensors;
+  for (const char* name : {"q_proj", "k_proj", "v_proj", "out_proj"}) {
+    const std::string layer = std::string("text_encoder.") + name + ".lora_linear_layer.";
+    tensors.emplace_back(layer + "down.weight", wave({2, 6}, 0.3, name[0]));
+    tensors.emplace_back(layer + "up.weight", wave({6, 2}, 0.7, name[0]));
+  }
+  tensors.emplace_back("unet.to_q.lora.down.weight", wave({2, 6}));
+  return tensors;
+}
+
+/// Two unets' worth of a decoder.
+StateDict base_weights() {
+  return {{"unets.0.a.to_q.weight", wave({5, 4})},
+          {"unets.0.a.to_q.bias", wave({5})},
+          {"unets.0.conv.to_qkv.weight", wave({6, 4, 1, 1}, 0.2)},
+          {"unets.1.a.to_q.weight", wave({5, 4}, 0.9)},
+          {"noise_schedulers.0.betas", wave({3})}};
+}
+
+LoraFile adapter_file() {
+  return {{{"unets.0.a.to_q.lora.down.weight", wave({2, 4}, 0.5)},
+           {"unets.0.a.to_q.lora.up.weight", wave({5, 2}, 0.6)},
+           {"unets.0.conv.to_qkv.lora.down.weight", wave({2, 4, 1, 1}, 0.7)},
+           {"unets.0.conv.to_qkv.lora.up.weight", wave({6, 2, 1, 1}, 0.8)}},
+          {.rank = 2, .alpha = 3, .targets = {"to_q", "to_qkv"}}};
+}
+
+Value checkpoint_of(const StateDict& weights) {
+  Dict checkpoint;
+  checkpoint.set("model", to_dict(weights));
+  checkpoint.set("version", "1.15.6");
+  return checkpoint;
+}
+
+at::Tensor expected_to_q() {
+  return wave({5, 4}) + 1.5 * at::matmul(wave({5, 2}, 0.6), wave({2, 4}, 0.5));
+}
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST_CASE("adapters of a text encoder become a part of its weights") {
+  TextAttention module;
+  const at::Tensor before = module.weight("k_proj").detach().clone();
+  const StateDict peft = text_encoder_lora(text_lora(), "text_encoder.");
+  CHECK(peft.size() == 8);
+  const LoraAdapters adapters = lora_adapters(peft, std::nullopt, "lora");
+  REQUIRE(adapters.layers.size() == 4);
+  CHECK(adapters.layers[0].first == "q_proj");
+  CHECK(adapters.layers[0].second.alpha == 2);
+  apply_lora(module, adapters, "lora");
+  const at::Tensor expected = before + at::matmul(wave({6, 2}, 0.7, 'k'), wave({2, 6}, 0.3, 'k'));
+  test::expect_close(module.weight("k_proj"), expected, 1e-6, "k_proj");
+}
+
+TEST_CASE("the strength of an adapter is its own entry, else the given one, else its rank") {
+  const StateDict tensors = {{"a.lora.down.weight", wave({2, 4})},
+                             {"a.lora.up.weight", wave({3, 2})},
+                             {"b.lora_A.weight", wave({2, 4})},
+                             {"b.lora_B.weight", wave({3, 2})},
+                             {"b.alpha", at::scalar_tensor(5.0)},
+                             {"a.bias", wave({3})}};
+  const LoraAdapters own = lora_adapters(tensors, std::nullopt, "x");
+  CHECK(own.layers[0].second.alpha == 2);
+  CHECK(own.layers[1].second.alpha == 5);
+  REQUIRE(own.others.size() == 1);
+  CHECK(own.others[0].first == "a.bias");
+  CHECK(lora_adapters(tensors, 7.0, "x").layers[0].second.alpha == 7);
+  CHECK(lora_adapters(tensors, 7.0, "x").layers[1].second.alpha == 5);
+}
+
+TEST_CASE("half an adapter, another rank, and adapters of another network are named") {
+  CHECK(message_of([] {
+          lora_adapters({{"a.lora.up.weight", wave({3, 2})}}, {}, "f");
+        }) == "f: the adapter of 'a' has no 'down'");
+  CHECK(message_of([] {
+          lora_adapters(
+              {{"a.lora.up.weight", wave({3, 2})}, {"a.lora.down.weight", wave({4, 4})}}, {}, "f");
+        }) == "f: the adapter of 'a': 'down' [rank, in] is [4, 4], 'up' [out, rank] is [3, 2]");
+  LoraFile other = adapter_file();
+  other.tensors[0].second = wave({2, 7});
+  other.tensors.emplace_back("unets.2.b.lora.down.weight", wave({2, 4}));
+  other.tensors.emplace_back("unets.2.b.lora.up.weight", wave({4, 2}));
+  CHECK(message_of(
+            [&] { merged_lora(base_weights(), lora_adapters(other.tensors, 3.0, "f"), "f"); }) ==
+        "f: the adapters belong to another network:\n"
+        "    unets.0.a.to_q: a weight [5, 4] for an adapter of 'down' [2, 7] and 'up' [5, 2]\n"
+        "    unets.2.b: not there");
+}
+
+TEST_CASE("a file of adapters holds their strength and comes back") {
+  const test::TempFolder folder;
+  const std::string path = folder.file("lora.safetensors");
+  write_lora_file(path, adapter_file());
+  const auto metadata = read_safetensors(path).metadata;
+  CHECK(metadata.at("format") == "pt");
+  CHECK(metadata.at("rank") == "2");
+  CHECK(metadata.at("alpha") == "3.0");
+  CHECK(metadata.at("targets") == R"(["to_q","to_qkv"])");
+  const auto upstream = nlohmann::json::parse(metadata.at("lora_adapter_metadata"));
+  CHECK(upstream.at("unets.0.r") == 2);
+  CHECK(upstream.at("unets.0.lora_alpha") == 3.0);
+  const LoraAdapters adapters = read_lora_file(path);
+  REQUIRE(adapters.layers.size() == 2);
+  CHECK(adapters.layers[1].first == "unets.0.conv.to_qkv");
+  CHECK(adapters.layers[1].second.alpha == 3);
+  CHECK(at::equal(adapters.layers[1].second.up, wave({6, 2, 1, 1}, 0.8)));
+}
+
+TEST_CASE("a file of adapters is merged into a checkpoint, in any naming of a unet's") {
+  const test::TempFolder folder;
+  write_pth(folder.file("base.pth"), checkpoint_of(base_weights()));
+  write_lora_file(folder.file("lora.safetensors"), adapter_file());
+  const auto check = [&](const std::string& lora) {
+    convert_merged(folder.file("base.pth"), folder.file("out.pth"), Weights::kAll, lora);
+    const Value merged = read_pth(folder.file("out.pth"));
+    const StateDict weights = Cursor(merged).at("model").as_state_dict();
+    CHECK(weights.size() == base_weights().size());
+    test::expect_close(weights[0].second, expected_to_q(), 1e-6, "to_q");
+    const at::Tensor to_qkv =
+        wave({6, 4}, 0.2) + 1.5 * at::matmul(wave({6, 2}, 0.8), wave({2, 4}, 0.7));
+    test::expect_close(weights[2].second, to_qkv.view({6, 4, 1, 1}), 1e-6, "to_qkv");
+    CHECK(at::equal(weights[3].second, wave({5, 4}, 0.9)));
+  };
+  check(folder.file("lora.safetensors"));
+  // PEFT's names keep the metadata and with it the strength.
+  convert_lora_names(folder.file("lora.safetensors"), folder.file("peft.safetensors"), "unet-peft");
+  CHECK(read_safetensors(folder.file("peft.safetensors")).tensors[0].first ==
+        "unets.0.a.to_q.lora_A.weight");
+  check(folder.file("peft.safetensors"));
+}
+
+TEST_CASE("a checkpoint that holds adapters becomes plain weights") {
+  const test::TempFolder folder;
+  StateDict weights = base_weights();
+  for (const auto& entry : adapter_file().tensors) weights.push_back(entry);
+  weights[1].second = weights[1].second.to(at::kBFloat16);
+  Value checkpoint = checkpoint_of(weights);
+  checkpoint.as_dict().set("lora", to_dict(adapter_file().info));
+  write_pth(folder.file("run.pth"), checkpoint);
+  convert_merged(folder.file("run.pth"), folder.file("out.safetensors"), Weights::kAll, {});
+  const Value merged = read_checkpoint(folder.file("out.safetensors"));
+  CHECK_FALSE(has_lora(Cursor(merged)));
+  CHECK_FALSE(Cursor(merged).has("lora"));
+  const StateDict plain = Cursor(merged).at("model").as_state_dict();
+  CHECK(plain.size() == base_weights().size());
+  test::expect_close(plain[0].second, expected_to_q(), 1e-6, "to_q");
+  CHECK(plain[1].second.scalar_type() == at::kFloat);
+  CHECK_THROWS_WITH(
+      convert_merged(folder.file("out.safetensors"), folder.file("x.pth"), Weights::kAll, {}),
+      Catch::EndsWith("/model: no adapters: expected a checkpoint of a run with /train/lora"));
+}
+
+TEST_CASE("files that hold no adapters are refused") {
+  const test::TempFolder folder;
+  write_safetensors(folder.file("base.safetensors"), base_weights());
+  CHECK_THROWS_WITH(read_lora_file(folder.file("base.safetensors")),
+                    Catch::Contains("no adapters: expected names like"));
+  CHECK_THROWS_WITH(convert_lora_names(
+                        folder.file("base.safetensors"), folder.file("o.safetensors"), "diffusers"),
+                    Catch::Contains("base.safetensors: Could not automatically infer"));
+  write_safetensors(folder.file("odd.safetensors"), adapter_file().tensors, {{"alpha", "big"}});
+  CHECK_THROWS_WITH(read_lora_file(folder.file("odd.safetensors")),
+                    Catch::EndsWith("metadata \"alpha\": expected a number, got 'big'"));
+}
+
+}  // namespace
+}  // namespace dalle2

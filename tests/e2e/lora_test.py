@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: MIT
+"""Fine-tuning by adapters: from a base checkpoint, over a stop, to plain weights and pictures."""
+import json
+import pathlib
+import re
+import struct
+import subprocess
+
+import harness
+from harness import EndToEnd, REFERENCE_PYTHON, read_npy, run
+from resume_test import saved_state, logged_losses, stop_when
+
+UNET = {"dim": 8, "dim_mults": [1, 2], "cond_dim": 8, "num_resnet_blocks": 1, "resnet_groups": 4,
+        "num_image_tokens": 1, "num_time_tokens": 1}
+CASCADE = {"unets": [{**UNET, "image_embed_dim": 32}, UNET], "image_size": None, "image_sizes": [8, 16],
+           "sample_timesteps": [3, 3]}
+LORA = {"rank": 2, "alpha": 8}
+
+WITH_PEFT = """
+import json, sys, warnings
+warnings.filterwarnings("ignore")
+try:
+    from peft import LoraConfig, inject_adapter_in_model, set_peft_model_state_dict
+    from diffusers.utils.state_dict_utils import convert_unet_state_dict_to_peft
+except ImportError:
+    print("skipped")
+    sys.exit(0)
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from dalle2_pytorch.train_configs import TrainDecoderConfig
+
+base = torch.load("base/model.pth", weights_only=True)
+decoder = TrainDecoderConfig(**base["config"]).decoder.create()
+decoder.load_state_dict(base["model"])
+with safe_open("lora/lora.safetensors", "pt") as file:
+    metadata = json.loads(file.metadata()["lora_adapter_metadata"])
+config = LoraConfig(**{key.removeprefix("unets.0."): value for key, value in metadata.items()})
+unet = inject_adapter_in_model(config, decoder.unets[0])
+adapters = {key.removeprefix("unets.0."): value for key, value in load_file("lora/lora.safetensors").items()}
+result = set_peft_model_state_dict(unet, convert_unet_state_dict_to_peft(adapters))
+assert not result.unexpected_keys, result.unexpected_keys
+merged = torch.load("lora/model.pth", weights_only=True)["model"]
+layers = 0
+for name, module in unet.named_modules():
+    if hasattr(module, "base_layer"):
+        weight = module.base_layer.weight + module.get_delta_weight("default")
+        assert torch.allclose(weight, merged[f"unets.0.{name}.weight"], atol=1e-6), name
+        layers += 1
+assert layers == len(adapters) // 2 > 10, layers
+print("layers", layers)
+"""
+
+
+def tensors_of(path, cwd):
+    """Bytes of every tensor of a safetensors file, or of what a .pth file becomes, by its name in the decoder."""
+    path = pathlib.Path(cwd) / path
+    if path.suffix != ".safetensors":
+        run("convert", path, path.with_suffix(".all.safetensors"), cwd=cwd, check=0)
+        path = path.with_suffix(".all.safetensors")
+    content = path.read_bytes()
+    length = struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8:8 + length])
+    header.pop("__metadata__", None)
+    return {name.removeprefix("model."): content[8 + length + entry["data_offsets"][0]:8 + length + entry["data_offsets"][1]]
+            for name, entry in header.items()}
+
+
+def is_adapter(name):
+    return ".lora." in name
+
+
+class Lora(EndToEnd):
+    def train_base(self, decoder=None):
+        config = harness.tiny_config(self.shards, "base", decoder=decoder or {}, train={"n_sample_images": 0})
+        config["decoder"] = {key: value for key, value in config["decoder"].items() if value is not None}
+        self.train(harness.write_config(self.dir / "base.json", config))
+
+    def config_of(self, name, base="base/checkpoint.pth", decoder=None, tracker=None, **train):
+        config = harness.tiny_config(
+            self.shards, name, decoder=decoder or {}, data={"batch_size": 2, "num_workers": 2},
+            train={"epochs": 2, "n_sample_images": 0, "lora": LORA, **train})
+        config["decoder"] = {key: value for key, value in config["decoder"].items() if value is not None}
+        config["tracker"]["load"] = {"load_from": "local", "file_path": base}
+        config["tracker"].update(tracker or {})
+        return harness.write_config(self.dir / f"{name}.json", config)
+
+    def sample(self, checkpoint, out):
+        noise = [0.01 * (i % 199 - 99) for i in range(2 * 3 * 16 * 16)]
+        harness.write_npy(self.dir / "noise.npy", (2, 3, 16, 16), noise)
+        harness.write_npy(self.dir / "embeds.npy", (2, 32), [0.1 * (i % 7 - 3) for i in range(64)])
+        run("sample", "--checkpoint", checkpoint, "--image-embeds", "embeds.npy", "--init-noise", "noise.npy",
+            "--timesteps", 5, "--sampler", "ddim", "--out", out, cwd=self.dir, check=0)
+        return read_npy(self.dir / out / "samples.npy")[1]
+
+    def expect_near(self, actual, expected, tolerance=1e-5):
+        self.assertLess(max(abs(a - b) for a, b in zip(actual, expected)), tolerance)
+
+    def test_from_a_base_checkpoint_to_pictures(self):
+        self.train_base()
+        done = self.train(self.config_of("lora"))
+        self.assertRegex(done.stdout, r"base/checkpoint.pth.*the \d+ adapters of /train/lora start afresh")
+        total, training = map(int, re.search(r"Number of parameters: (\d+) total; (\d+) training",
+                                                           done.stdout).groups())
+        self.assertLess(training, total / 5)
+
+        saved = tensors_of("lora/checkpoint.pth", self.dir)
+        base = tensors_of("base/model.pth", self.dir)  # the averaged weights, which it started from
+        frozen = [name for name in base if name.startswith("unets.")]
+        self.assertGreater(len(frozen), 50)
+        self.assertEqual([name for name in frozen if saved[name] != base[name]], [])
+        adapters = tensors_of("lora/lora.safetensors", self.dir)
+        self.assertEqual(set(adapters), {name for name in saved if name.startswith("unets.") and is_adapter(name)})
+        self.assertTrue(all(any(content) for name, content in adapters.items() if "cross_attn" in name))
+
+        self.assertIn("a run can go on from it", run("fsck", "lora", cwd=self.dir, check=0).stdout)
+        self.assertIn("to_q.lora.down.weight", run("inspect", "lora/lora.safetensors", cwd=self.dir, check=0).stdout)
+
+        before = self.sample("base/model.pth", "drawn-base")
+        by_checkpoint = self.sample("lora/checkpoint.pth", "drawn-checkpoint")
+        self.assertGreater(max(abs(a - b) for a, b in zip(before, by_checkpoint)), 1e-4)
+        self.expect_near(self.sample("lora/model.pth", "drawn-model"), by_checkpoint)
+        run("convert", "lora/checkpoint.pth", "merged.pth", "--merge-lora", "--ema", cwd=self.dir, check=0)
+        self.expect_near(self.sample("merged.pth", "drawn-merged"), by_checkpoint)
+        run("convert", "--lora", "lora/lora.safetensors", "base/model.pth", "joined.pth", cwd=self.dir, check=0)
+        self.expect_near(self.sample("joined.pth", "drawn-joined"), by_checkpoint)
+        run("convert", "--lora", "lora/lora.safetensors", "base/checkpoint.pth", "joined2.pth", "--ema", cwd=self.dir,
+            check=0)
+        self.expect_near(self.sample("joined2.pth", "drawn-joined2"), by_checkpoint)
+
+        for naming in ("unet-peft", "old"):
+            run("convert", "lora/lora.safetensors", f"{naming}.safetensors", "--lora-naming", naming, cwd=self.dir, check=0)
+            run("convert", f"{naming}.safetensors", "back.safetensors", "--lora-naming", "unet", cwd=self.dir, check=0)
+            self.assertNotEqual(set(tensors_of(f"{naming}.safetensors", self.dir)), set(adapters))
+            self.assertEqual(tensors_of("back.safetensors", self.dir), adapters)
+        wrong = run("convert", "lora/lora.safetensors", "x.safetensors", "--lora-naming", "peft", cwd=self.dir, check=3)
+        self.assertIn("Could not automatically infer state dict type", wrong.stderr)
+
+        if REFERENCE_PYTHON:
+            done = subprocess.run([REFERENCE_PYTHON, "-c", WITH_PEFT], cwd=self.dir, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertRegex(done.stdout, "layers|skipped")
+
+    def test_a_stopped_run_goes_on_from_its_own_checkpoint_and_not_from_the_base(self):
+        self.train_base(CASCADE)
+        options = {"decoder": CASCADE, "unet_training_mask": [False, True],
+                   "lora": {**LORA, "dropout": 0.2, "train_bias": True}, "frozen_dtype": "bf16"}
+        self.train(self.config_of("whole", **options))
+        config = self.config_of("stopped", **options)
+        stop_when(config, self.dir, lambda line: '"Epoch": 1,' in line and '"Step": 10,' in line)
+        self.assertRegex(self.train(config).stdout, r"having seen \d+ samples")
+        tensors, tree = saved_state(self.dir / "stopped/checkpoint.pth", self.dir)
+        whole_tensors, whole_tree = saved_state(self.dir / "whole/checkpoint.pth", self.dir)
+        self.assertEqual(tree, whole_tree)
+        self.assertEqual(tensors, whole_tensors)
+        self.assertEqual(logged_losses(self.dir / "stopped"), logged_losses(self.dir / "whole"))
+        self.assertTrue(any(name.endswith(".bias") for name in tensors_of("whole/lora.safetensors", self.dir)))
+        # Into the whole cascade again: adapters of the second unet, the first as it was.
+        run("convert", "--lora", "whole/lora.safetensors", "base/model.pth", "all.pth", cwd=self.dir, check=0)
+        joined, base = tensors_of("all.pth", self.dir), tensors_of("base/model.pth", self.dir)
+        changed = {name for name in base if joined[name] != base[name]}
+        self.assertTrue(changed)
+        self.assertTrue(all(name.startswith("unets.1.") for name in changed), changed)
+
+    def test_savers_copy_adapters_and_wrong_files_are_refused(self):
+        self.train_base()
+        save = [{"save_to": "local", "save_latest_to": "deep/adapters-{epoch}.safetensors", "save_type": "lora"},
+                {"save_to": "local", "save_latest_to": "lora/latest.pth"}]
+        self.train(self.config_of("lora", tracker={"save": save}, epochs=1))
+        self.assertEqual((self.dir / "deep/adapters-0.safetensors").read_bytes(),
+                         (self.dir / "lora/lora.safetensors").read_bytes())
+        self.assertFalse(list(self.dir.rglob("*.part")))
+        config = self.config_of("typo", lora={"rank": 2, "targets": ["to_q", "to_key"]})
+        for arguments in ((), ("--dry-run",)):
+            done = run("--config", config, *arguments, cwd=self.dir, check=2)
+            self.assertIn('/train/lora/targets: no layer\'s name ends in "to_key"', done.stderr)
+        done = run("--config", self.config_of("plain", base="lora/latest.pth", lora={"rank": 0}), cwd=self.dir, check=3)
+        self.assertIn("holds adapters, and this run has none", done.stderr)
+        done = run("convert", "--merge-lora", "base/model.pth", "x.pth", cwd=self.dir, check=3)
+        self.assertIn("no adapters", done.stderr)
+        run("convert", "--merge-lora", "--lora-naming", "old", "base/model.pth", "x.pth", cwd=self.dir, check=2)
+
+    def test_a_dry_run_counts_what_is_trained(self):
+        self.train_base()
+        done = run("--config", self.config_of("dry"), "--dry-run", cwd=self.dir, check=0)
+        self.assertRegex(done.stdout, r"adapters of rank 2: [\d,]+ parameters are trained, the others are frozen")
+
+
+if __name__ == "__main__":
+    harness.main()

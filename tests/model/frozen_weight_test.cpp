@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+#include "model/frozen_weight.h"
+
+#include <torch/torch.h>
+
+#include <catch2/catch.hpp>
+
+#include "model/lora.h"
+#include "model/unet.h"
+#include "support/fixture.h"
+#include "unet_support.h"
+
+namespace dalle2 {
+namespace {
+
+// Products of the same float32 numbers, summed up by the same kernels.
+constexpr double kTolerance = 1e-6;
+
+/// Output and gradient of the input with a weight held in `held` and with the same numbers in
+/// float32.
+template <class Product>
+void expect_same(const at::Tensor& x,
+                 const at::Tensor& weight,
+                 at::ScalarType held,
+                 Product product) {
+  const auto results = [&](const at::Tensor& w) {
+    const at::Tensor input = x.clone().set_requires_grad(true);
+    const at::Tensor out = product(input, w);
+    (out * test::wave(out.sizes(), 0.9)).sum().backward();
+    return std::pair(out.detach(), input.grad());
+  };
+  const at::Tensor low = weight.to(held);
+  const auto [out, grad] = results(low);
+  const auto [expected_out, expected_grad] = results(low.to(at::kFloat));
+  CHECK(out.scalar_type() == at::kFloat);
+  test::expect_close(out, expected_out, kTolerance, "output");
+  test::expect_close(grad, expected_grad, kTolerance, "gradient of the input");
+}
+
+TEST_CASE("a frozen weight in half precision gives the products and gradients of its numbers") {
+  const at::Tensor bias = test::wave({5}, 0.4);
+  for (const at::ScalarType held : {at::kBFloat16, at::kHalf}) {
+    expect_same(test::wave({2, 7, 6}), test::wave({5, 6}, 0.3), held, [&](auto& x, auto& w) {
+      return weighted_linear(x, w, bias);
+    });
+    expect_same(test::wave({3, 4, 6}), test::wave({3, 6, 5}, 0.3), held, [](auto& x, auto& w) {
+      return weighted_bmm(x, w);
+    });
+    for (const ConvSettings& settings : {ConvSettings{},
+                                         ConvSettings{.stride = 2},
+                                         ConvSettings{.padding = 1, .standardize = true}}) {
+      expect_same(
+          test::wave({2, 4, 8, 8}), test::wave({5, 4, 3, 3}, 0.3), held, [&](auto& x, auto& w) {
+            return weighted_conv(x, w, bias, settings);
+          });
+    }
+  }
+}
+
+TEST_CASE("autograd keeps the frozen weight itself for the backward pass") {
+  const at::Tensor weight = at::ones({64, 64}, at::kBFloat16);
+  const at::Tensor bias = at::zeros({64}).set_requires_grad(true);
+  const auto holders = weight.storage().use_count();
+  {
+    const at::Tensor out = weighted_linear(at::ones({2, 64}).set_requires_grad(true), weight, bias);
+    CHECK(weight.storage().use_count() > holders);
+    out.sum().backward();
+  }
+  CHECK(weight.storage().use_count() == holders);
+  CHECK(at::equal(bias.grad(), at::full({64}, 2.0)));
+}
+
+TEST_CASE(
+    "a unet whose frozen weights are held in bfloat16 takes half the memory and trains alike") {
+  const auto bytes = [](const torch::nn::Module& module) {
+    size_t sum = 0;
+    for (const at::Tensor& parameter : module.parameters()) {
+      if (!parameter.requires_grad()) sum += parameter.nbytes();
+    }
+    return static_cast<double>(sum);
+  };
+  for (UnetConfig config : {test::config_d1(), test::config_d2u1(), test::config_d2u2()}) {
+    config.dim = 16;
+    config.resnet_groups = int64_t{8};
+    std::vector<double> losses, sizes;
+    std::vector<at::Tensor> gradients;
+    for (const bool low : {false, true}) {
+      UnetImpl unet(config);
+      test::fill_parameters(unet);
+      torch::manual_seed(3);
+      attach_lora(unet, {"to_q", "to_kv", "to_out.0"}, {});
+      freeze_base(unet, false);
+      if (low) hold_frozen_weights_as(unet, at::kBFloat16);
+      {
+        const torch::NoGradGuard no_grad;
+        for (auto& [name, tensor] : lora_state_dict(unet))
+          tensor.copy_(test::wave(tensor.sizes(), 0.7, 1.0, 0.1));
+      }
+      UnetConditions conditions;
+      if (config.cond_on_image_embeds) conditions.image_embed = test::wave({2, 12}, 0.3);
+      if (config.lowres_cond) conditions.lowres_cond_img = test::wave({2, 3, 16, 16}, 0.11);
+      const at::Tensor out = unet.forward(
+          test::wave({2, 3, 16, 16}, 0.05), at::tensor({5, 700}, at::kLong), conditions);
+      const at::Tensor loss = out.square().mean();
+      loss.backward();
+      losses.push_back(loss.item<double>());
+      sizes.push_back(bytes(unet));
+      gradients.push_back(unet.named_parameters()["mid_attn.fn.fn.to_kv.lora.up.weight"].grad());
+      for (const auto& item : unet.named_parameters()) {
+        if (item.value().requires_grad()) CHECK(item.value().scalar_type() == at::kFloat);
+      }
+    }
+    CHECK(sizes[1] < 0.52 * sizes[0]);
+    // bfloat16 has eight bits: each weight is off by up to 0.4 %, at random.
+    CHECK(losses[1] == Approx(losses[0]).epsilon(0.02));
+    CHECK(losses[1] != losses[0]);
+    test::expect_close(gradients[1], gradients[0], 0.05, "a gradient");
+  }
+}
+
+}  // namespace
+}  // namespace dalle2

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: MIT
+"""Adapters of PEFT on attentions and a unet of dalle2-pytorch (outputs, gradients, five steps of AdamW), and names of
+adapters as diffusers converts them.
+
+    python make_lora.py --out fixtures [--seed 0]      writes fixtures/lora/
+
+Weights of the networks are a function of the parameter's name (see make_unet.py), so they are not stored.
+"""
+import argparse
+import json
+import pathlib
+import random
+import warnings
+
+warnings.filterwarnings("ignore")
+
+import diffusers.training_utils
+import torch
+from diffusers.utils.state_dict_utils import (convert_state_dict_to_diffusers, convert_state_dict_to_peft,
+                                              convert_unet_state_dict_to_peft)
+from peft import LoraConfig, inject_adapter_in_model
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn import functional as F
+
+import dalle2_pytorch.dalle2_pytorch as reference
+from make_unet import fill
+
+STEPS = 5
+ADAMW = {"lr": 1e-2, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 1e-2}
+UNET = {"dim": 4, "dim_mults": (1, 2), "image_embed_dim": 6, "cond_dim": 8, "num_resnet_blocks": 1, "resnet_groups": 4,
+        "num_image_tokens": 1, "num_time_tokens": 1, "attn_heads": 2, "attn_dim_head": 4, "self_attn": (False, True),
+        "sparse_attn": True}
+
+
+def our_name(name):
+    """Of a module with adapters: {layer}.base_layer.weight, {layer}.lora_A.default.weight."""
+    for peft, ours in ((".base_layer.", "."), (".lora_A.default.", ".lora.down."), (".lora_B.default.", ".lora.up.")):
+        name = name.replace(peft, ours)
+    return name
+
+
+def write(folder, name, tensors, meta):
+    tensors = {k: v.detach().clone().contiguous() for k, v in tensors.items()}
+    save_file(tensors, folder / f"{name}.safetensors", metadata={"json": json.dumps(meta)})
+    (folder / f"{name}.safetensors").chmod(0o644)
+
+
+def train(folder, name, module, inputs, run, lora, generator, kind, **meta):
+    """Adapters of random weights, so that gradients of both halves say something; then steps of AdamW."""
+    fill(module)
+    config = LoraConfig(r=lora["rank"], lora_alpha=lora["alpha"], target_modules=lora["targets"],
+                        bias="all" if lora.get("train_bias") else "none")
+    module = inject_adapter_in_model(config, module)
+    for parameter_name, parameter in module.named_parameters():
+        if ".lora_" in parameter_name:
+            parameter.data.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+            assert parameter.requires_grad
+        else:
+            parameter.requires_grad_(bool(lora.get("train_bias")) and parameter_name.endswith("bias"))
+    module.train()
+    trained = {our_name(k): p for k, p in module.named_parameters() if p.requires_grad}
+    tensors = {f"in.{k}": v for k, v in inputs.items()} | {f"start.{k}": p for k, p in trained.items()}
+    tensors = {k: v.detach().clone() for k, v in tensors.items()}
+    optimizer = torch.optim.AdamW(trained.values(), **ADAMW)
+    losses = []
+    for step in range(STEPS):
+        out = run(module, inputs)
+        target = torch.sin(torch.arange(out.numel(), dtype=torch.float32)).reshape(out.shape)
+        loss = F.mse_loss(out, target)
+        losses.append(loss.item())
+        loss.backward()
+        if step == 0:
+            tensors["out"] = out
+            tensors |= {f"grad.{k}": p.grad.clone() for k, p in trained.items() if p.grad is not None}
+        optimizer.step()
+        optimizer.zero_grad()
+    tensors |= {f"end.{k}": p for k, p in trained.items()}
+    frozen = [our_name(k) for k, p in module.named_parameters() if not p.requires_grad]
+    write(folder, name, tensors, {"kind": kind, "lora": lora, "losses": losses, "adamw": ADAMW, "frozen": frozen, **meta})
+
+
+def networks(folder, generator):
+    draw = lambda *shape: torch.randn(shape, generator=generator)
+    tokens = {"x": draw(2, 5, 12)}
+    shape = {"dim": 12, "heads": 2, "dim_head": 4}
+    train(folder, "attention", reference.Attention(**shape, cosine_sim=False), tokens, lambda m, i: m(i["x"]),
+          {"rank": 4, "alpha": 8, "targets": ["to_q", "to_kv", "to_out.0"]}, generator, "attention", shape=shape)
+    # Twenty pixels and two condition tokens fold the projections; two and five do not.
+    for name, pixels, context in (("cross_folded", 20, 2), ("cross_plain", 2, 5)):
+        given = {"x": draw(2, pixels, 12), "context": draw(2, context, 6)}
+        train(folder, name, reference.CrossAttention(dim=12, context_dim=6), given, lambda m, i: m(i["x"], i["context"]),
+              {"rank": 3, "alpha": 1.5, "targets": ["to_q", "to_kv", "to_out.0"]}, generator, "cross")
+    module = nn.Sequential(reference.LinearAttention(12, dim_head=4, heads=2))
+    maps = {"x": draw(2, 12, 3, 3)}
+    train(folder, "linear_attention", module, maps, lambda m, i: m[0](i["x"]) + i["x"],
+          {"rank": 2, "alpha": 2, "targets": ["to_qkv", "to_out.0"]}, generator, "linear_attention", shape=shape)
+    images = {"x": draw(2, 3, 8, 8), "time": torch.tensor([7, 431]), "embed": draw(2, 6)}
+    train(folder, "unet", reference.Unet(**UNET), images,
+          lambda m, i: m(i["x"], i["time"], image_embed=i["embed"]),
+          {"rank": 2, "alpha": 3, "targets": ["to_q", "to_kv", "to_out.0", "to_time_hiddens.1"], "train_bias": True},
+          generator, "unet", unet=UNET)
+
+
+def begins(folder):
+    """Statistics of a large adapter's beginning, of both kinds."""
+    out = {}
+    for init in ("gaussian", True):
+        module = inject_adapter_in_model(LoraConfig(r=16, lora_alpha=4, target_modules=["to_q"], init_lora_weights=init),
+                                         nn.ModuleDict({"to_q": nn.Linear(4096, 64)}))
+        down, up = module["to_q"].lora_A["default"].weight, module["to_q"].lora_B["default"].weight
+        out["gaussian" if init == "gaussian" else "kaiming"] = {
+            "std": down.std().item(), "largest": down.abs().max().item(), "up": up.abs().max().item(),
+            "scale": module["to_q"].scaling["default"]}
+    return out
+
+
+def key_sets(rng):
+    """Sets of names in every naming, plain and odd."""
+    text = ["q_proj", "k_proj", "v_proj", "out_proj"]
+    old = ["to_q_lora", "to_k_lora", "to_v_lora", "to_out_lora"]
+    unet = ["to_q", "to_k", "to_v", "to_out.0"]
+    layer = lambda: rng.choice(["text_model.encoder.layers.%d.self_attn" % rng.randrange(12), "down_blocks.%d.attn1" % rng.randrange(4),
+                                "mid_block.attentions.0.attn2.processor", "a.processor.b", "x"])
+    pairs = lambda names, ends: [f"{layer()}.{n}.{e}.weight" for n in names for e in ends]
+    diffusers = pairs(text, ["lora_linear_layer.up", "lora_linear_layer.down"])
+    peft = pairs(text, ["lora_A", "lora_B"])
+    peft_unet = pairs(unet, ["lora_A", "lora_B"]) + ["to_q.lora_A.weight", "mid.proj.lora_B.weight"]
+    new_unet = pairs(unet + ["ff.net.0.proj"], ["lora.up", "lora.down"])
+    olds = pairs(old, ["up", "down"])
+    odd = ["a.alpha", "text_projection.lora.down.weight", "text_projection.lora.up.weight", "fc1.lora_linear_layer.down.weight",
+           "x.to_out.lora_magnitude_vector", "x.to_k.lora_magnitude_vector", "conv.weight", "y.processor.z"]
+    sets = [diffusers, peft, peft_unet, new_unet, olds, odd, [], diffusers + odd, peft + odd, olds + odd, peft + peft_unet,
+            new_unet + odd, olds + new_unet]
+    everything = diffusers + peft + peft_unet + new_unet + olds + odd
+    sets += [rng.sample(everything, rng.randrange(1, 12)) for _ in range(40)]
+    prefixes = ["text_encoder.", "text_encoder_2.", ""]
+    sets += [[rng.choice(prefixes) + rng.choice(prefixes) + k for k in rng.sample(everything, rng.randrange(1, 15))]
+             for _ in range(20)]
+    return [list(dict.fromkeys(keys)) for keys in sets]
+
+
+def renamed(convert, keys):
+    """{new name: index of the old one}, or the text of the error."""
+    try:
+        return convert({key: i for i, key in enumerate(keys)})
+    except ValueError as error:
+        return str(error)
+
+
+def text_encoder(state_dict, prefix):
+    taken = {}
+    keep = diffusers.training_utils.set_peft_model_state_dict
+    diffusers.training_utils.set_peft_model_state_dict = lambda encoder, state, adapter_name: taken.update(state)
+    try:
+        diffusers.training_utils._set_state_dict_into_text_encoder(state_dict, prefix, None)
+    finally:
+        diffusers.training_utils.set_peft_model_state_dict = keep
+    return taken
+
+
+def names(rng):
+    cases = []
+    for keys in key_sets(rng):
+        prefix = rng.choice(["text_encoder.", "text_encoder_2.", "text_encoder"])
+        cases.append({"keys": keys, "prefix": prefix,
+                      "diffusers": renamed(convert_state_dict_to_diffusers, keys),
+                      "peft": renamed(convert_state_dict_to_peft, keys),
+                      "unet-peft": renamed(convert_unet_state_dict_to_peft, keys),
+                      "text_encoder": renamed(lambda s: text_encoder(s, prefix), keys)})
+    return cases
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", default=pathlib.Path(__file__).parent / "fixtures")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    folder = pathlib.Path(arguments.out) / "lora"
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(arguments.seed)
+    networks(folder, torch.Generator().manual_seed(arguments.seed))
+    write(folder, "begins", {"none": torch.zeros(1)}, begins(folder))
+    write(folder, "names", {"none": torch.zeros(1)}, names(random.Random(arguments.seed)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: MIT
+// A decoder of which low-rank adapters are trained.
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "checkpoint/convert.h"
+#include "checkpoint/lora_weights.h"
+#include "checkpoint/module_state.h"
+#include "checkpoint/pth.h"
+#include "support/captured_log.h"
+#include "support/temp_dir.h"
+#include "trainer_fixture.h"
+
+namespace dalle2 {
+namespace {
+
+DecoderTrainConfig lora_config(const test::TrainerFixture& fixture) {
+  DecoderTrainConfig config = fixture.train_config();
+  config.lora.rank = 2;
+  config.lora.alpha = 6;
+  config.lr = 1e-2;
+  return config;
+}
+
+void train(DecoderTrainer& trainer, int64_t begin, int64_t end) {
+  for (int64_t step = begin; step < end; ++step) {
+    const int64_t unet = 1 + step % trainer.num_unets();
+    if (trainer.is_trained(unet)) {
+      trainer.step(
+          test::drawn_inputs(3, step), unet, make_generator({0, "train", 0, step}, at::kCPU));
+      trainer.update(unet);
+    }
+  }
+}
+
+std::unique_ptr<DecoderTrainer> make_trainer(const test::TrainerFixture& fixture,
+                                             const DecoderTrainConfig& config) {
+  torch::manual_seed(4);
+  return fixture.trainer(config);
+}
+
+Value through_file(const Dict& state) {
+  const test::TempDir folder;
+  write_pth(folder / "state.pth", state);
+  return read_pth(folder / "state.pth");
+}
+
+StateDict weights_of(const DecoderTrainer& trainer) {
+  StateDict weights;
+  for (const auto& [name, tensor] : state_dict(*trainer.decoder())) {
+    weights.emplace_back(name, tensor.clone());
+  }
+  return weights;
+}
+
+bool is_adapter(const std::string& name) {
+  return name.find(".lora.") != std::string::npos;
+}
+
+size_t count_adapter_tensors(const StateDict& weights) {
+  return static_cast<size_t>(std::count_if(
+      weights.begin(), weights.end(), [](const auto& entry) { return is_adapter(entry.first); }));
+}
+
+TEST_CASE("adapters learn, and of the network not a bit changes") {
+  const test::TrainerFixture fixture("cascade");
+  const auto trainer = make_trainer(fixture, lora_config(fixture));
+  const auto plain = make_trainer(fixture, fixture.train_config());
+  CHECK(trainer->uses_lora());
+  const auto first = [](DecoderTrainer& t) {
+    return t.step(test::drawn_inputs(3, 0), 1, make_generator({0, "train"}, at::kCPU))
+        .item<double>();
+  };
+  CHECK(first(*trainer) == first(*plain));
+  for (const auto& item : trainer->decoder()->named_parameters()) {
+    CHECK(item.value().requires_grad() == is_adapter(item.key()));
+    if (!is_adapter(item.key())) CHECK_FALSE(item.value().grad().defined());
+  }
+  trainer->update(1);
+  const StateDict before = weights_of(*trainer);
+  train(*trainer, 1, 9);
+  const StateDict after = weights_of(*trainer);
+  size_t changed = 0;
+  for (size_t i = 0; i < before.size(); ++i) {
+    INFO(before[i].first);
+    const bool equal = at::equal(before[i].second, after[i].second);
+    if (!is_adapter(before[i].first)) CHECK(equal);
+    changed += equal ? 0 : 1;
+  }
+  CHECK(changed == count_adapter_tensors(after));
+}
+
+TEST_CASE("optimizer, averages and gradients know nothing of what is frozen") {
+  const test::TrainerFixture fixture("cascade");
+  for (const EmaKind kind : {EmaKind::ema_pytorch, EmaKind::diffusers}) {
+    DecoderTrainConfig config = lora_config(fixture);
+    config.ema.kind = kind;
+    const auto trainer = make_trainer(fixture, config);
+    train(*trainer, 0, 2);
+    const Value state = trainer->state();
+    const Cursor root(state);
+    const StateDict model = root.at("model").as_state_dict();
+    const size_t adapters = count_adapter_tensors(model);
+    CHECK(adapters > 20);
+    size_t optimized = 0;
+    for (const char* key : {"optim0", "optim1"}) optimized += root.at(key).at("state").size();
+    CHECK(optimized == adapters);
+    if (kind == EmaKind::ema_pytorch) {
+      // Two copies, and two counters a unet.
+      CHECK(root.at("ema").as_state_dict().size() == 2 * adapters + 4);
+    } else {
+      size_t averaged = 0;
+      for (size_t i = 0; i < 2; ++i) {
+        averaged += root.at("ema_diffusers").at(i).at("shadow_params").size();
+      }
+      CHECK(averaged == adapters);
+    }
+    CHECK(root.at("lora").at("rank").as_int() == 2);
+    CHECK(root.at("lora").at("alpha").as_double() == 6);
+    CHECK(root.at("lora").at("targets").size() == 3);
+  }
+}
+
+TEST_CASE("a run with adapters goes on bit for bit from a checkpoint") {
+  for (const char* name : {"cascade", "masked"}) {
+    const test::TrainerFixture fixture(name);
+    for (const EmaKind kind : {EmaKind::ema_pytorch, EmaKind::diffusers}) {
+      DecoderTrainConfig config = lora_config(fixture);
+      config.ema.kind = kind;
+      config.lora.dropout = 0.3;
+      config.lora.train_bias = kind == EmaKind::diffusers;
+      config.frozen_dtype = kind == EmaKind::diffusers ? FrozenDtype::bf16 : FrozenDtype::fp32;
+      const auto whole = make_trainer(fixture, config);
+      train(*whole, 0, 5);
+      const Value saved = through_file(whole->state());
+      torch::manual_seed(99);
+      const auto resumed = fixture.trainer(config);
+      CHECK(test::fingerprint(*resumed) != test::fingerprint(*whole));
+      resumed->load_state(saved);
+      CHECK(test::fingerprint(*resumed) == test::fingerprint(*whole));
+      train(*whole, 5, 9);
+      train(*resumed, 5, 9);
+      CHECK(test::fingerprint(*resumed) == test::fingerprint(*whole));
+    }
+  }
+}
+
+TEST_CASE("the chunk size changes nothing of what dropout drops") {
+  const test::TrainerFixture fixture("cascade");
+  DecoderTrainConfig config = lora_config(fixture);
+  config.lora.dropout = 0.4;
+  const auto whole = make_trainer(fixture, config), chunked = make_trainer(fixture, config);
+  train(*whole, 0, 4);
+  train(*chunked, 0, 4);
+  const auto loss = [](DecoderTrainer& trainer, std::optional<int64_t> chunk) {
+    return trainer
+        .step(test::drawn_inputs(5, 1), 2, make_generator({0, "train", 0, 77}, at::kCPU), chunk)
+        .item<double>();
+  };
+  CHECK(loss(*chunked, 2) == Approx(loss(*whole, std::nullopt)).epsilon(1e-6));
+}
+
+TEST_CASE("adapters begin on the weights of a decoder without any") {
+  const test::TrainerFixture fixture("cascade");
+  const auto base = make_trainer(fixture, fixture.train_config());
+  train(*base, 0, 6);
+  const Value saved = through_file(base->state());
+  const StateDict weights = Cursor(saved).at("model").as_state_dict();
+
+  const auto check = [&](const char* name) {
+    const test::TrainerFixture shape(name);
+    const auto trainer = make_trainer(shape, [&] {
+      DecoderTrainConfig config = lora_config(fixture);
+      config.unet_training_mask = shape.train_config().unet_training_mask;
+      return config;
+    }());
+    const test::CapturedLog log;
+    trainer->load_base(weights, "base.pth");
+    CHECK(log.count("base.pth: the weights of the network, without adapters") == 1);
+    for (int64_t unet = 1; unet <= 2; ++unet) {
+      if (!trainer->is_trained(unet)) continue;
+      CHECK(trainer->steps(unet) == 0);
+      const DecoderInputs inputs = test::drawn_inputs(2, 3);
+      const auto random = [] { return make_generator({0, "validate"}, at::kCPU); };
+      CHECK(trainer->evaluate(inputs, unet, random()).loss.item<double>() ==
+            base->evaluate(inputs, unet, random()).loss.item<double>());
+      for (const auto& item : trainer->ema_unet(unet)->named_parameters()) {
+        const at::Tensor* theirs =
+            find_tensor(weights, fmt::format("unets.{}.{}", unet - 1, item.key()));
+        if (!is_adapter(item.key())) CHECK(at::equal(item.value(), *theirs));
+      }
+    }
+  };
+  check("cascade");
+  check("masked");
+
+  StateDict damaged = weights;
+  damaged.erase(std::find_if(damaged.begin(), damaged.end(), [](const auto& entry) {
+    return entry.first == "unets.0.init_conv.convs.0.weight";
+  }));
+  const auto trainer = make_trainer(fixture, lora_config(fixture));
+  CHECK_THROWS_WITH(trainer->load_base(damaged, "base.pth"),
+                    Catch::Contains("base.pth: does not fit the model") &&
+                        Catch::Contains("missing (1):\n    unets.0.init_conv.convs.0.weight"));
+}
+
+TEST_CASE("the model file of a run with adapters holds plain weights that do the same") {
+  const test::TrainerFixture fixture("cascade");
+  for (const FrozenDtype dtype : {FrozenDtype::fp32, FrozenDtype::bf16}) {
+    DecoderTrainConfig config = lora_config(fixture);
+    config.frozen_dtype = dtype;
+    const auto trainer = make_trainer(fixture, config);
+    train(*trainer, 0, 8);
+    const Value model = through_file(trainer->model_state());
+    const StateDict merged = Cursor(model).at("model").as_state_dict();
+    CHECK_FALSE(has_lora(merged));
+    for (const auto& [name, tensor] : merged) {
+      if (tensor.is_floating_point()) CHECK(tensor.scalar_type() == at::kFloat);
+    }
+    const auto plain = make_trainer(fixture, fixture.train_config());
+    load_state_dict(*plain->decoder(), merged);
+    DecoderSampleOptions options;
+    options.image_embeds = test::drawn_inputs(2, 9).image_embeds;
+    options.generator = make_generator({5, "sample"}, at::kCPU);
+    const at::Tensor with_adapters = trainer->sample(options);
+    options.generator = make_generator({5, "sample"}, at::kCPU);
+    test::expect_close(
+        plain->sample(options, /*use_non_ema=*/true), with_adapters, 1e-5, "samples");
+
+    // The same by the file of adapters and the base.
+    const std::optional<LoraFile> lora = trainer->lora_state();
+    REQUIRE(lora);
+    StateDict base;
+    for (const auto& entry : state_dict(*trainer->decoder())) {
+      if (!is_adapter(entry.first)) base.push_back(entry);
+    }
+    const StateDict joined =
+        merged_lora(base, lora_adapters(lora->tensors, lora->info.alpha, "x"), "x");
+    REQUIRE(joined.size() == merged.size());
+    for (size_t i = 0; i < joined.size(); ++i) CHECK(at::equal(joined[i].second, merged[i].second));
+  }
+}
+
+TEST_CASE("averaged weights of a checkpoint with adapters are those of its model file") {
+  const test::TrainerFixture fixture("cascade");
+  for (const EmaKind kind : {EmaKind::ema_pytorch, EmaKind::diffusers}) {
+    DecoderTrainConfig config = lora_config(fixture);
+    config.ema.kind = kind;
+    const auto trainer = make_trainer(fixture, config);
+    train(*trainer, 0, 8);
+    const Value state = trainer->state(), model = trainer->model_state();
+    const StateDict averaged = merged_lora(averaged_weights(Cursor(state)), 6, "x");
+    const StateDict expected = Cursor(model).at("model").as_state_dict();
+    REQUIRE(averaged.size() == expected.size());
+    for (size_t i = 0; i < averaged.size(); ++i) {
+      CHECK(at::equal(averaged[i].second, expected[i].second));
+    }
+  }
+}
+
+TEST_CASE("a frozen network in half precision takes half the memory and trains alike") {
+  const test::TrainerFixture fixture("cascade");
+  std::vector<double> losses, bytes;
+  for (const FrozenDtype dtype : {FrozenDtype::fp32, FrozenDtype::bf16, FrozenDtype::fp16}) {
+    DecoderTrainConfig config = lora_config(fixture);
+    config.frozen_dtype = dtype;
+    const auto trainer = make_trainer(fixture, config);
+    train(*trainer, 0, 6);
+    losses.push_back(
+        trainer->evaluate(test::drawn_inputs(3, 8), 1, make_generator({0, "x"}, at::kCPU))
+            .loss.item<double>());
+    size_t sum = 0;
+    for (const auto& item : trainer->decoder()->named_parameters()) {
+      if (!is_adapter(item.key())) sum += item.value().nbytes();
+      if (is_adapter(item.key())) CHECK(item.value().scalar_type() == at::kFloat);
+    }
+    bytes.push_back(static_cast<double>(sum));
+  }
+  for (const size_t low : {size_t{1}, size_t{2}}) {
+    CHECK(bytes[low] < 0.56 * bytes[0]);
+    CHECK(losses[low] == Approx(losses[0]).epsilon(0.02));
+    CHECK(losses[low] != losses[0]);
+  }
+}
+
+TEST_CASE("a checkpoint with adapters is no checkpoint of a run without") {
+  const test::TrainerFixture fixture("cascade");
+  const auto trainer = make_trainer(fixture, lora_config(fixture));
+  const Value state = trainer->state();
+  const auto plain = make_trainer(fixture, fixture.train_config());
+  CHECK_THROWS_WITH(plain->load_state(state, false, true, "run.pth"),
+                    "run.pth: holds adapters, and this run has none: set /train/lora as the run "
+                    "had it that made the file, or make plain weights of it: dalle2-train convert "
+                    "--merge-lora IN OUT");
+  CHECK_FALSE(plain->lora_state());
+}
+
+TEST_CASE("another alpha than the checkpoint's is mentioned, another rank refused") {
+  const test::TrainerFixture fixture("cascade");
+  const Value state = make_trainer(fixture, lora_config(fixture))->state();
+  DecoderTrainConfig config = lora_config(fixture);
+  config.lora.alpha = 1;
+  {
+    const test::CapturedLog log;
+    make_trainer(fixture, config)->load_state(state, false, true, "run.pth");
+    CHECK(log.count("run.pth: /lora: saved with an alpha of 6; this run goes on with its own "
+                    "/train/lora/alpha = 1") == 1);
+  }
+  config.lora.rank = 3;
+  const auto trainer = make_trainer(fixture, config);
+  CHECK_THROWS_WITH(trainer->load_state(state, false, true, "run.pth"),
+                    Catch::Contains("of another shape") && Catch::Contains("lora.down.weight"));
+}
+
+TEST_CASE("a target that no unet has stops the run before it begins") {
+  const test::TrainerFixture fixture("cascade");
+  DecoderTrainConfig config = lora_config(fixture);
+  config.lora.targets = {"to_q", "to_k"};
+  CHECK_THROWS_WITH(fixture.trainer(config),
+                    Catch::StartsWith("/train/lora/targets: no layer's name ends in \"to_k\"; "));
+}
+
+}  // namespace
+}  // namespace dalle2
