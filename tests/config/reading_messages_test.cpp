@@ -174,6 +174,21 @@ TEST_CASE("each kind of average has options of its own") {
                   {"/train/ema/min_decay: must be >= 0 and <= 1, got 2"});
 }
 
+TEST_CASE("averages for a choice after training have two widths and an interval") {
+  expect_problems({"/train/post_hoc_ema/sigmas=[0.05, 0.05]",
+                   "/train/post_hoc_ema/save_every_n_steps=10"},
+                  {"/train/post_hoc_ema/sigmas: must be two different widths, got 0.05 twice"});
+  expect_problems({"/train/post_hoc_ema/sigmas=[0.05, 0.2]"},
+                  {"/train/post_hoc_ema/save_every_n_steps: must be given for the widths to have an "
+                   "effect, got null"});
+  expect_problems({"/train/post_hoc_ema/sigmas=[0.05, 0.5]",
+                   "/train/post_hoc_ema/save_every_n_steps=10"},
+                  {"/train/post_hoc_ema/sigmas/1: must be > 0 and <= 0.288, got 0.5"});
+  expect_problems({"/train/post_hoc_ema/save_every_n_steps=10", "/train/lora/rank=4"},
+                  {"/train/post_hoc_ema/save_every_n_steps: must be null with adapters "
+                   "(train.lora), got 10"});
+}
+
 TEST_CASE("the options of the loss reach the unets that are trained, and only those are asked") {
   const DecoderPlan plan = read_with(cascade({"/train/min_snr_gamma=[null, 4]",
                                               "/train/dream/enabled=true",

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: MIT
+"""Averages chosen after training: a run saves them, `ema` combines them, `sample` draws with the result."""
+import filecmp
+import signal
+import subprocess
+import time
+
+import harness
+from harness import BINARY, EndToEnd, run
+
+
+class PostHocEma(EndToEnd):
+    def averaging(self, out, **train):
+        return self.config(f"{out}.json", out, train={"epochs": 2, "n_sample_images": 0, **train,
+                                                      "post_hoc_ema": {"save_every_n_steps": 4}})
+
+    def test_a_run_saves_averages_and_one_of_any_width_is_made_of_them(self):
+        self.train(self.averaging("out"))
+        files = sorted(path.name for path in (self.dir / "out/averages").iterdir())
+        self.assertEqual(files[:2], ["step00000004.pth", "step00000008.pth"])
+        self.assertGreaterEqual(len(files), 4)  # the last step too
+        done = run("ema", "--sigma", 0.08, "out/averages", "a.pth", cwd=self.dir, check=0)
+        self.assertIn("a.pth: sigma 0.08 at step", done.stdout)
+        self.assertIn(f"{2 * len(files)} averages in {len(files)} files", done.stdout)
+        # Single files in any order, and an earlier step.
+        names = [f"out/averages/{name}" for name in files]
+        run("ema", *reversed(names), "b.pth", "--sigma", 0.08, cwd=self.dir, check=0)
+        run("ema", *names, "c.pth", "--sigma", 0.08, "--step", 4, cwd=self.dir, check=0)
+        for name in ("a", "b", "c"):
+            run("sample", "--checkpoint", f"{name}.pth", "--image-embeds", self.shards / "img_emb/img_emb_000000.npy",
+                "--out", name, cwd=self.dir, check=0)
+        first = [harness.read_npy(self.dir / name / "samples.npy")[1] for name in ("a", "b", "c")]
+        self.assertLess(max(abs(x - y) for x, y in zip(first[0], first[1])), 1e-4)
+        self.assertGreater(max(abs(x - y) for x, y in zip(first[0], first[2])), 1e-3)
+
+    def test_a_stopped_run_saves_the_averages_of_one_that_was_not(self):
+        self.train(self.averaging("straight"))
+        config = self.averaging("stopped")
+        process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        while not (self.dir / "stopped/averages/step00000004.pth").exists() and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        self.assertIn(process.wait(), (75, 0))
+        self.train(config)
+        names = sorted(path.name for path in (self.dir / "straight/averages").iterdir())
+        self.assertEqual(sorted(path.name for path in (self.dir / "stopped/averages").iterdir()), names)
+        for name in names:
+            # The files carry their configs, which name their folders: only the weights are compared.
+            for out in ("straight", "stopped"):
+                run("ema", "--sigma", 0.05, f"{out}/averages/{name}", f"{out}.pth", cwd=self.dir, check=0)
+                run("convert", f"{out}.pth", f"{out}.safetensors", cwd=self.dir, check=0)
+                content = (self.dir / f"{out}.safetensors").read_bytes()
+                (self.dir / f"{out}.bin").write_bytes(content[8 + int.from_bytes(content[:8], "little"):])
+            self.assertTrue(filecmp.cmp(self.dir / "straight.bin", self.dir / "stopped.bin", shallow=False), name)
+        self.train(self.averaging("stopped", lr=1e-4), "--set", "/tracker/log/auto_resume=false",
+                   "--set", "/tracker/load=null")
+        self.assertTrue((self.dir / "stopped/averages.1").is_dir())  # those of the run before
+
+    def test_what_cannot_be_combined_is_told(self):
+        self.train(self.averaging("out", epochs=1))
+        for arguments, code, text in (
+                (("--sigma", 0.5, "out/averages", "a.pth"), 2, "up to 0.288, got 0.5"),
+                (("--sigma", 0.1, "--step", 10 ** 6, "out/averages", "a.pth"), 2, "--step: expected 1 to"),
+                (("--sigma", 0.1, "out/checkpoint.pth", "a.pth"), 3, "no file of averages"),
+                (("--sigma", 0.1, "nowhere.pth", "a.pth"), 3, "nowhere.pth"),
+                (("--sigma", 0.1, "out/images", "a.pth"), 3, "out/images"),
+                (("--sigma", 0.1, "out/averages", "a.txt"), 2, "ends in .pth"),
+                (("--sigma", 0.1, "out/averages/step00000004.pth"), 2, "out"),
+                (("out/averages", "a.pth"), 2, "--sigma")):
+            done = run("ema", *arguments, cwd=self.dir, check=code)
+            self.assertIn(text, done.stderr + done.stdout, arguments)
+        self.assertFalse((self.dir / "a.pth").exists())
+        # Two widths far apart and a wish far outside: said, and made all the same.
+        done = run("ema", "--sigma", 0.28, "out/averages/step00000004.pth", "a.pth", cwd=self.dir, check=0)
+        self.assertIn("cannot be made of these files", done.stderr)
+
+
+if __name__ == "__main__":
+    harness.main()
