@@ -189,10 +189,14 @@ Runner add_ema(CLI::App& app) {
       ->required()
       ->type_name("S");
   app.add_option("--step", o->step, "Average as it was at this step (default: the last one saved)");
-  app.add_option("checkpoints", o->checkpoints, "Files of DATA_PATH/averages, or that folder")
-      ->required();
-  app.add_option("out", o->out_path, ".pth to write")->required();
-  return [o] {
+  auto paths = options_of<std::vector<std::string>>();
+  app.add_option("paths", *paths, "Files of DATA_PATH/averages, or that folder; then .pth to write")
+      ->required()
+      ->expected(2, 1 << 20)
+      ->type_name("FILES... OUT");
+  return [o, paths] {
+    o->checkpoints.assign(paths->begin(), paths->end() - 1);
+    o->out_path = paths->back();
     run_ema(*o);
     return ExitCode::kDone;
   };

@@ -136,11 +136,6 @@ class TrainRules {
       faults_.error("/train/post_hoc_ema/sigmas",
                     fmt::format("must be two different widths, got {} twice", averages.sigmas[0]));
     }
-    if (averages.save_every_n_steps && train_.lora.rank > 0) {
-      faults_.error("/train/post_hoc_ema/save_every_n_steps",
-                    "must be null with adapters (train.lora), got " +
-                        std::to_string(*averages.save_every_n_steps));
-    }
     if (!averages.save_every_n_steps && averages != PostHocEmaConfig{}) {
       faults_.error("/train/post_hoc_ema/save_every_n_steps",
                     "must be given for the widths to have an effect, got null");

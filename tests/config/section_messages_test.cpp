@@ -207,7 +207,7 @@ TEST_CASE("the rules of adapters are enforced") {
                   {"/train/lora/targets: must have at least one entry, got none"});
   expect_problems({"/train/lora/init=xavier"},
                   {R"(/train/lora/init: expected one of "gaussian" "kaiming", got "xavier")"});
-  expect_problems({"/train/lora/rnk=4"}, {R"(/train/lora/rnk: unknown key, did you mean "rank"?)"});
+  expect_problems({"/train/lora/rnk=4"}, {R"(/train/lora/rnk: no such key; did you mean "rank"?)"});
   expect_problems({"/train/frozen_dtype=bf16"},
                   {R"(/train/frozen_dtype: must be "fp32" without adapters, for then nothing is )"
                    "frozen; set train.lora.rank to train adapters"});
