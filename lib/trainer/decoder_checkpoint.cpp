@@ -352,6 +352,7 @@ Dict DecoderTrainer::post_hoc_state(const Extras& extras) const {
   const torch::NoGradGuard no_grad;
   Writer writer(extras);
   writer.version("version");
+  if (state_->lora) writer.lora("lora", *state_->lora);
   writer.extras();
   writer.post_hoc_averages("post_hoc_ema", state_->unets);
   StateDict rest;

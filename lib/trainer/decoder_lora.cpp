@@ -122,6 +122,7 @@ void DecoderTrainer::load_base(const StateDict& weights, const std::string& file
     if (!unet) continue;
     adapters += count_lora_adapters(*unet->unet);
     if (unet->average) unet->average->begin_anew();
+    if (unet->post_hoc) unet->post_hoc->begin_anew();
   }
   log_info("ckpt",
            "{}: the weights of the network, without adapters: the {} adapters of /train/lora start "

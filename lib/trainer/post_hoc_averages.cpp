@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "checkpoint/convert.h"
+#include "checkpoint/lora_file.h"
 
 namespace dalle2 {
 namespace {
@@ -137,6 +138,9 @@ Dict model_file_of(const std::string& newest, const Sums& sums) {
   }
   StateDict model = file.at("model").as_state_dict();
   for (const auto& [name, sum] : sums) model.emplace_back(name, sum.to(at::kFloat));
+  if (const auto lora = file.find("lora")) {
+    model = merged_lora(model, lora_info_of(*lora).alpha, newest);
+  }
   out.set("model", to_dict(model));
   return out;
 }

@@ -9,6 +9,7 @@
 #include "checkpoint/pth.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
+#include "trainer/post_hoc_averages.h"
 #include "trainer_fixture.h"
 
 namespace dalle2 {
@@ -256,6 +257,21 @@ TEST_CASE("averaged weights of a checkpoint with adapters are those of its model
       CHECK(at::equal(averaged[i].second, expected[i].second));
     }
   }
+}
+
+TEST_CASE("an average of adapters that is chosen after training comes as plain weights") {
+  const test::TrainerFixture fixture("cascade");
+  DecoderTrainConfig config = lora_config(fixture);
+  config.post_hoc_ema.save_every_n_steps = 2;
+  const auto trainer = make_trainer(fixture, config);
+  train(*trainer, 0, 6);
+  const test::TempDir folder;
+  write_pth(folder / "step.pth", trainer->post_hoc_state());
+  const Value model = combine_post_hoc({folder / "step.pth"}, {.sigma = 0.1}).model_file;
+  const StateDict weights = Cursor(model).at("model").as_state_dict();
+  CHECK_FALSE(has_lora(weights));
+  const auto plain = make_trainer(fixture, fixture.train_config());
+  CHECK_NOTHROW(load_state_dict(*plain->decoder(), weights));
 }
 
 TEST_CASE("a frozen network in half precision takes half the memory and trains alike") {
