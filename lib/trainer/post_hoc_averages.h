@@ -40,7 +40,7 @@ class PostHocAverages {
 /// What to make of the snapshots of a run.
 struct PostHocChoice {
   double sigma = 0.0;
-  std::optional<int64_t> step;  ///< none: the last one saved
+  std::optional<int64_t> step = {};  ///< none: the last one saved
 };
 
 struct PostHocResult {
