@@ -44,7 +44,8 @@ struct Run {
   }
   void save(Tracker& tracker, bool is_best, bool is_latest, std::vector<double> losses = {}) {
     ++saves;
-    const auto writer = [this](const std::string& kind) {
+    using Writer = std::function<void(const std::string& path)>;
+    const auto writer = [this](const std::string& kind) -> Writer {
       return [this, kind](const std::string& path) {
         write_file_atomically(path, kind + " " + std::to_string(saves));
       };
@@ -58,7 +59,7 @@ struct Run {
                                    {"samples_seen", int64_t{3064}}},
                   .write_checkpoint = writer("checkpoint"),
                   .write_model = writer("model"),
-                  .write_lora = has_adapters ? writer("lora") : nullptr});
+                  .write_lora = has_adapters ? writer("lora") : Writer()});
   }
 };
 
