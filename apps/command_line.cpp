@@ -190,7 +190,7 @@ Runner add_ema(CLI::App& app) {
       ->type_name("S");
   app.add_option("--step", o->step, "Average as it was at this step (default: the last one saved)");
   auto paths = options_of<std::vector<std::string>>();
-  app.add_option("paths", *paths, "Files of DATA_PATH/averages, or that folder; then .pth to write")
+  app.add_option("paths", *paths, "Files of DATA_PATH/averages, that folder, checkpoints; then .pth to write")
       ->required()
       ->expected(2, 1 << 20)
       ->type_name("FILES... OUT");

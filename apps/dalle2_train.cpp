@@ -5,7 +5,6 @@
 #include <new>
 #include <string>
 
-#include "base/untrusted_text.h"
 #include "command_line.h"
 
 namespace {

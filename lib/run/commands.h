@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/untrusted_text.h"  // apps print errors with it
 
 namespace dalle2 {
 
@@ -70,7 +71,7 @@ struct ConvertCommand {
 struct EmaCommand {
   double sigma = 0.0;           ///< parts of the training up to `step`
   std::optional<int64_t> step;  ///< the last one by default
-  std::vector<std::string> checkpoints;  ///< files of /train/post_hoc_ema, or folders of them
+  std::vector<std::string> checkpoints;  ///< files with averages, or folders of them
   std::string out_path;
 };
 

@@ -43,7 +43,9 @@ Cursor averages_of(const Value& root, const std::string& path) {
   if (!file.value().is_dict() || !file.has(kKey) || !file.has("model")) {
     throw DataError(
         "{}: no file of averages: expected an entry '{}'.\n"
-        "  A run with /train/post_hoc_ema/save_every_n_steps writes them to data_path/averages.",
+        "  A run with /train/post_hoc_ema/save_every_n_steps writes them to data_path/averages and "
+        "to "
+        "its checkpoints.",
         path,
         kKey);
   }
@@ -137,7 +139,12 @@ Dict model_file_of(const std::string& newest, const Sums& sums) {
     if (const auto entry = file.find(key)) out.set(key, entry->value());
   }
   StateDict model = file.at("model").as_state_dict();
-  for (const auto& [name, sum] : sums) model.emplace_back(name, sum.to(at::kFloat));
+  for (auto& [name, tensor] : model) {  // a train state has the live weights, too
+    if (const auto sum = sums.find(name); sum != sums.end()) tensor = sum->second.to(at::kFloat);
+  }
+  for (const auto& [name, sum] : sums) {
+    if (find_tensor(model, name) == nullptr) model.emplace_back(name, sum.to(at::kFloat));
+  }
   if (const auto lora = file.find("lora")) {
     model = merged_lora(model, lora_info_of(*lora).alpha, newest);
   }

@@ -51,7 +51,7 @@ struct PostHocResult {
 };
 
 /// Reads the files one after the other. All tensors that have no average are those of the newest.
-/// @param paths files of `data_path/averages`, in any order
+/// @param paths files of `data_path/averages` and checkpoints, in any order
 /// @throws DataError for a file that is none, of another model, or there twice; ConfigError for a
 ///         sigma out of range or a step that was not reached
 PostHocResult combine_post_hoc(const std::vector<std::string>& paths, const PostHocChoice& choice);

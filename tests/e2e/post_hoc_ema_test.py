@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Averages chosen after training: a run saves them, `ema` combines them, `sample` draws with the result."""
 import filecmp
+import os
 import signal
 import subprocess
 import time
@@ -37,7 +38,7 @@ class PostHocEma(EndToEnd):
         self.train(self.averaging("straight"))
         config = self.averaging("stopped")
         process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.DEVNULL)
+                                   stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
         while not (self.dir / "stopped/averages/step00000004.pth").exists() and process.poll() is None:
             time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
@@ -62,7 +63,7 @@ class PostHocEma(EndToEnd):
         for arguments, code, text in (
                 (("--sigma", 0.5, "out/averages", "a.pth"), 2, "up to 0.288, got 0.5"),
                 (("--sigma", 0.1, "--step", 10 ** 6, "out/averages", "a.pth"), 2, "--step: expected 1 to"),
-                (("--sigma", 0.1, "out/checkpoint.pth", "a.pth"), 3, "no file of averages"),
+                (("--sigma", 0.1, "out/model.pth", "a.pth"), 3, "no file of averages"),
                 (("--sigma", 0.1, "nowhere.pth", "a.pth"), 3, "nowhere.pth"),
                 (("--sigma", 0.1, "out/images", "a.pth"), 3, "out/images"),
                 (("--sigma", 0.1, "out/averages", "a.txt"), 2, "ends in .pth"),

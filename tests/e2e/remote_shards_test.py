@@ -189,7 +189,8 @@ class RemoteShards(harness.EndToEnd):
 
     def test_a_stop_signal_ends_a_search_through_failing_commands_at_once(self):
         data = {"webdataset_base_url": "pipe:sleep 0.5; exit {}", "shard_width": 1, "start_shard": 1, "end_shard": 60}
-        config = self.config(data={**data, "resample_train": True, "shuffle_train": False})
+        config = self.config(data={**data, "resample_train": True, "shuffle_train": False,
+                                   "img_embeddings_url": None, "embeddings_in_tar": True})
         process = subprocess.Popen([harness.BINARY, "--config", config], cwd=self.dir, stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         process.stdout.readline()  # it has begun

