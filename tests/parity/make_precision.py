@@ -6,8 +6,7 @@
 case_NN: as make_decoder.py, one training step of each stage (draws, losses, digests of the gradients), computed in
 float32 (`loss`, `grads`) and under autocast on the CPU (`bf16.loss`, `fp16.grads`, ...). Gradients of fp16 are those of
 128 times the loss, divided by 128. `*_noise` says how far the half precision results move when every weight moves by
-one rounding of that precision. Left out: self conditioning and activation checkpoints, whose passes without
-gradients leave casts in autocast's cache from which torch then gets no gradient.
+one rounding of that precision.
 
 scaler: updates of AdamW behind unscaling and clipping, with gradients of which some are infinite or NaN: the scale,
 the growth count and the weights after each.
@@ -50,6 +49,7 @@ def train_step(decoder, d, number, r, dtype=None):
     conditioner = decoder.lowres_conds[number - 1]
     if conditioner is not None and conditioner.use_blur:
         record["blur"] = np.array(coins.pop(0) < conditioner.blur_prob)
+    record["self_condition"] = np.array(bool(coins) and coins[0] < 0.5)
     record["image_keep"], record["text_keep"] = masks[-2], masks[-1]
     parameters = list(decoder.unets[number - 1].parameters())
     rows = [cases.digest(torch.zeros(1) if p.grad is None else p.grad / scale) for p in parameters]
@@ -63,8 +63,6 @@ def make_case(seed):
     d = cases.draw_decoder(r)
     # A blur is what the reference's autocast rounds to half and we do not: see docs/parity.md.
     d.update(blur_prob=0.0, use_dynamic_thres=False)
-    for unet in d["unets"]:
-        unet.update(self_cond=False, checkpoint_during_training=False)
     d["text_length"] = r.randint(2, 7) if any(u.get("cond_on_text_encodings") for u in d["unets"]) else None
     d["image_margin"] = r.choice((0, 4))
     extra = ("text_length", "image_margin")
