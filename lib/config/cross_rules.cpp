@@ -94,6 +94,7 @@ class TrainRules {
     check_ema();
     check_post_hoc_ema();
     check_lora();
+    check_precision();
     if (!train_.unet_training_mask) return;
     const std::vector<bool>& mask = *train_.unet_training_mask;
     check_count(mask.size(), "unet_training_mask", "must have");
@@ -139,6 +140,20 @@ class TrainRules {
     if (!averages.save_every_n_steps && averages != PostHocEmaConfig{}) {
       faults_.error("/train/post_hoc_ema/save_every_n_steps",
                     "must be given for the widths to have an effect, got null");
+    }
+  }
+  void check_precision() {
+    if (train_.amp && train_.mixed_precision == MixedPrecision::no) {
+      faults_.warn("/train/amp", "has no effect: train.mixed_precision is \"no\"");
+    }
+    const NonFiniteConfig defaults;
+    const NonFiniteConfig& given = train_.non_finite;
+    if (given.action == NonFiniteAction::stop &&
+        (given.lr_factor != defaults.lr_factor ||
+         given.max_roll_backs != defaults.max_roll_backs)) {
+      faults_.warn("/train/non_finite/action",
+                   "lr_factor and max_roll_backs have an effect with \"roll_back\" only, got "
+                   "\"stop\"");
     }
   }
   bool shapes_ema_pytorch() const {

@@ -10,6 +10,7 @@
 #include "config/ema_config.h"
 #include "config/lora_config.h"
 #include "config/loss_config.h"
+#include "config/non_finite_config.h"
 #include "config/post_hoc_ema_config.h"
 #include "config/reflect.h"
 #include "config/types.h"
@@ -65,6 +66,8 @@ struct DecoderTrainConfig {
   LoraConfig lora;
   FrozenDtype frozen_dtype = FrozenDtype::fp32;
   TrainableDtype trainable_dtype = TrainableDtype::fp32;
+  std::optional<MixedPrecision> mixed_precision;
+  NonFiniteConfig non_finite;
 
   void fields(auto& f) {
     D2_FIELD(epochs, "Passes over the training shards.", at_least(1));
@@ -99,8 +102,9 @@ struct DecoderTrainConfig {
     D2_FIELD(use_ema, "Keep an exponential average of the weights; samples are drawn with it.");
     D2_FIELD(ema_beta, "Decay of the averaged weights, per update.", within(0, 1));
     D2_FIELD(amp,
-             "Mixed precision.",
-             not_yet("mixed precision is a later part; training is in full precision"));
+             "Mixed precision of the kind that the device does well, where `mixed_precision` is "
+             "null: `bf16` on GPUs since Ampere and CPUs with bfloat16 instructions, `fp16` on "
+             "older GPUs, else none. A line in the log tells what was taken.");
     D2_FIELD(unet_training_mask,
              "Which unets are trained; null for all. Untrained ones take no "
              "memory, and real images stand in for their output.",
@@ -164,6 +168,12 @@ struct DecoderTrainConfig {
              "With `lora`: type in which the weights of the frozen layers are held. `bf16` and "
              "`fp16` take half the memory; they are cast for each product, which costs time.");
     D2_FIELD(trainable_dtype, "Type of the parameters that are trained.");
+    D2_FIELD(mixed_precision,
+             "Arithmetic of matrix products and convolutions in training and validation: `no` "
+             "(float32), `bf16`, or `fp16` with a loss scale for each unet. Weights, gradients, "
+             "moments, averages and losses are float32 in any case. Null is `no`, or what `amp` "
+             "chooses.");
+    D2_FIELD(non_finite, "What becomes of losses and gradients that are no numbers.");
   }
 };
 

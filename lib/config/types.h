@@ -78,6 +78,17 @@ enum class TrainableDtype { fp32 };
 template <>
 inline constexpr std::array enum_names<TrainableDtype> = {"fp32"};
 
+/// Arithmetic of matrix products and convolutions; weights, gradients, moments and averages are
+/// float32 in any case.
+enum class MixedPrecision { no, fp16, bf16 };
+template <>
+inline constexpr std::array enum_names<MixedPrecision> = {"no", "fp16", "bf16"};
+
+/// What a run does after too many updates that had to be skipped.
+enum class NonFiniteAction { stop, roll_back };
+template <>
+inline constexpr std::array enum_names<NonFiniteAction> = {"stop", "roll_back"};
+
 /// What a unet predicts: the noise, the clean image, or v (Salimans & Ho 2022).
 enum class Objective { eps, x_start, v };
 

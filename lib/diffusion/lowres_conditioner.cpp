@@ -24,6 +24,8 @@ at::Tensor gaussian_blur(const at::Tensor& image, int64_t kernel_size, double si
            kernel_size,
            image.size(2),
            image.size(3));
+  // Autocast would round pixels to half precision.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const int64_t channels = image.size(1);
   at::Tensor kernel = at::arange(-reach, reach + 1, image.options()).square();
   kernel = at::exp(kernel / (-2 * sigma * sigma));

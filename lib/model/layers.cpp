@@ -16,7 +16,8 @@ std::shared_ptr<torch::nn::Module> add_group(torch::nn::Module& parent, const st
 
 at::Tensor LinearLayerImpl::forward(const at::Tensor& x) {
   const at::Tensor y = weighted_linear(x, weight, bias);
-  return adapter() ? y + adapter()->forward(x) : y;
+  // Under autocast y may be half and x not: the layer's own type decides what follows.
+  return adapter() ? y + adapter()->forward(x).to(y.scalar_type()) : y;
 }
 
 at::Tensor LinearLayerImpl::multiply_base(const at::Tensor& x, const at::Tensor& weight) {
@@ -40,7 +41,7 @@ TokenConvImpl::TokenConvImpl(int64_t in, int64_t out)
 
 at::Tensor TokenConvImpl::forward(const at::Tensor& tokens) {
   const at::Tensor y = weighted_linear(tokens, weight.flatten(1), {});
-  return adapter() ? y + adapter()->forward(tokens) : y;
+  return adapter() ? y + adapter()->forward(tokens).to(y.scalar_type()) : y;
 }
 
 std::shared_ptr<LinearLayerImpl> make_linear(int64_t in, int64_t out, bool bias) {
@@ -58,7 +59,8 @@ double norm_eps(at::ScalarType dtype) {
 }
 
 at::Tensor l2_normalize(const at::Tensor& x) {
-  return x / x.norm(2, {-1}, /*keepdim=*/true).clamp_min(1e-12);
+  const at::Tensor norm = x.norm(2, {-1}, /*keepdim=*/true);
+  return x / norm.clamp_min(norm.scalar_type() == at::kHalf ? 0x1p-14 : 1e-12);
 }
 
 GainNormImpl::GainNormImpl(std::vector<int64_t> gain_shape, bool stable) : stable_(stable) {

@@ -68,7 +68,8 @@ std::shared_ptr<ConvLayerImpl> make_conv(
 /// 1e-5 for float32 and 1e-3 for everything else, float64 included: trained weights depend on it.
 double norm_eps(at::ScalarType dtype);
 
-/// x / max(|x|, 1e-12) over the last dimension.
+/// x / max(|x|, 1e-12) over the last dimension; float16, which has no 1e-12, takes its smallest
+/// normal number 2^-14, where upstream makes NaN of a zero vector.
 at::Tensor l2_normalize(const at::Tensor& x);
 
 /// LayerNorm over the last dimension with a gain `g` and no bias; eps by norm_eps.

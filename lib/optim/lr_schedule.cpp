@@ -34,11 +34,11 @@ LrSchedule::LrSchedule(double base_lr,
 
 double LrSchedule::undampened(int64_t step) const {
   if (!cosine_decay_max_steps_) {
-    return base_lr_;
+    return base_lr_ * factor_;
   }
   const double phase =
       std::numbers::pi * static_cast<double>(step) / static_cast<double>(*cosine_decay_max_steps_);
-  return base_lr_ * (1.0 + std::cos(phase)) / 2.0;
+  return base_lr_ * (1.0 + std::cos(phase)) / 2.0 * factor_;
 }
 
 double LrSchedule::warmup_factor(int64_t step) const {

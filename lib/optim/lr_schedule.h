@@ -25,12 +25,15 @@ class LrSchedule {
   /// The same without warm-up: what the reference's scheduler holds.
   double undampened(int64_t step) const;
   double warmup_factor(int64_t step) const;
+  /// Every rate from now on is multiplied by it; base_lr() stays the config's.
+  void set_factor(double factor) { factor_ = factor; }
 
   double base_lr() const { return base_lr_; }
   std::optional<int64_t> cosine_decay_max_steps() const { return cosine_decay_max_steps_; }
 
  private:
   double base_lr_;
+  double factor_ = 1.0;
   std::optional<int64_t> warmup_steps_, cosine_decay_max_steps_;
 };
 

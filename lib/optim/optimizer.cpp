@@ -101,19 +101,22 @@ void Optimizer::build_calls(const std::vector<bool>& active) {
 
 void Optimizer::step(FlatGradients& gradients,
                      double lr,
-                     const std::optional<at::Tensor>& grad_divisor) {
+                     const std::optional<at::Tensor>& grad_divisor,
+                     const std::optional<at::Tensor>& found_inf) {
   const torch::NoGradGuard no_grad;
   const at::Tensor& flat = gradients.values();
   if (active_ != gradients.received()) {
     build_calls(gradients.received());
   }
+  const std::optional<at::Tensor> counted =
+      found_inf ? std::optional<at::Tensor>(1 - *found_inf) : std::nullopt;
   for (const Call& call : calls_) {
     std::vector<at::Tensor> grads;
     for (const auto& [offset, length] : call.ranges) {
       grads.push_back(flat.narrow(0, offset, length));
     }
     for (const at::Tensor& step : call.steps) {
-      step.add_(1);
+      counted ? step.add_(*counted) : step.add_(1);
     }
     const auto update = [&](auto&& fused) {
       fused(call.values,
@@ -129,7 +132,8 @@ void Optimizer::step(FlatGradients& gradients,
             options_.eps,
             /*amsgrad=*/false,
             /*maximize=*/false,
-            grad_divisor);
+            grad_divisor,
+            found_inf);
     };
     if (is_adamw()) {
       update([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
@@ -137,6 +141,12 @@ void Optimizer::step(FlatGradients& gradients,
       update([](auto&&... arguments) { at::_fused_adam_(arguments...); });
     }
   }
+  if (!found_inf) {
+    count_update();
+  }
+}
+
+void Optimizer::count_update() {
   for (size_t i = 0; i < steps_.size(); ++i) {
     steps_[i] += active_[i] ? 1 : 0;
   }

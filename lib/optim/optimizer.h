@@ -40,9 +40,16 @@ class Optimizer {
   /// One update of every parameter that has received a gradient; the others are left alone, their
   /// step count too, as torch.optim leaves those whose `.grad` is None.
   /// @param grad_divisor [] float32 on the parameters' device: gradients are divided by it first
+  /// @param found_inf [] float32 on the same device: where it is 1 nothing changes, where it is 0
+  ///        all is updated but the step counts, which wait for count_update(): nobody needs to look
+  ///        at it now
   void step(FlatGradients& gradients,
             double lr,
-            const std::optional<at::Tensor>& grad_divisor = std::nullopt);
+            const std::optional<at::Tensor>& grad_divisor = std::nullopt,
+            const std::optional<at::Tensor>& found_inf = std::nullopt);
+
+  /// Counts the last step(), whose `found_inf` turned out to be 0. To be called before the next.
+  void count_update();
 
   const OptimizerOptions& options() const { return options_; }
   bool is_adamw() const { return options_.weight_decay != 0.0; }

@@ -54,7 +54,7 @@ ExitCode DecoderRun::run_epochs() {
   recall();
   // A run that had reached its last epoch samples and saves once more, as the reference does.
   while (position_.epoch < config_.train.epochs || position_.next_task != "train") {
-    if (position_.next_task == "train") train_epoch();
+    if (position_.next_task == "train" && !train_epoch()) continue;  // it went back
     if (stopped_) return ExitCode::kStopped;
     if (position_.next_task == "val") validate_epoch();
     if (stopped_) return ExitCode::kStopped;
@@ -65,7 +65,8 @@ ExitCode DecoderRun::run_epochs() {
   return ExitCode::kDone;
 }
 
-void DecoderRun::train_epoch() {
+/// @return false if the run went back to a checkpoint
+bool DecoderRun::train_epoch() {
   log_info("train", "Starting epoch {}", position_.epoch);
   const auto loader = data_.loader("train", config_.data.batch_size, /*in_order=*/false);
   loader->start_epoch(position_.epoch, position_.loader);
@@ -74,6 +75,7 @@ void DecoderRun::train_epoch() {
     const int64_t sample_before = position_.sample;
     saving_.check();
     if (!train_group(group)) return stop_training(*loader);
+    if (!guard_updates(/*settled=*/false)) return false;
     samples_per_second_ = static_cast<double>(position_.sample - sample_before) / timer.seconds();
     if (averages_are_due()) save_averages();
     timer.restart();
@@ -81,8 +83,11 @@ void DecoderRun::train_epoch() {
     if (position_.iteration % kLogEveryIterations == 0) log_training();
     ++position_.iteration;
     if (stop_asked()) return stop_training(*loader);
-    if (position_.sample > position_.samples_at_last_save + config_.train.save_every_n_samples ||
-        (config_.train.save_immediately && first)) {
+    const bool due =
+        position_.sample > position_.samples_at_last_save + config_.train.save_every_n_samples;
+    // Weights whose updates are being skipped may be what is wrong: they take no older file's
+    // place.
+    if ((due || (config_.train.save_immediately && first)) && !in_a_streak()) {
       save_snapshot();
       timer.restart();
     }
@@ -90,17 +95,19 @@ void DecoderRun::train_epoch() {
   if (stop_asked()) return stop_training(*loader);
   progress_.finish();
   report_drops(*loader, "train");
-  finite_losses();
+  if (!guard_updates(/*settled=*/true)) return false;
   samples_per_epoch_ = position_.sample;
   position_.next_task = "val";
   position_.sample = position_.iteration = position_.samples_at_last_save = 0;
   position_.loader = {};
+  return true;
 }
 
 /// What was left out so far belongs to this run's records: the next one counts on from here.
-void DecoderRun::stop_training(const DecoderLoader& loader) {
+bool DecoderRun::stop_training(const DecoderLoader& loader) {
   report_drops(loader, "train");
   save("train", /*is_best=*/false);
+  return true;
 }
 
 /// None at the end, and if a stop signal came while the data was waited for.
@@ -166,37 +173,33 @@ bool DecoderRun::train_group(const std::vector<Batch>& group) {
 
 bool DecoderRun::averages_are_due() const {
   const std::optional<int64_t> every = config_.train.post_hoc_ema.save_every_n_steps;
-  return every && trainer_->steps(trained_unets_.front()) % *every == 0;
+  const auto is_due = [&](bool settled) {
+    return trainer_->steps(trained_unets_.front(), settled) % *every == 0;
+  };
+  // The device is waited for only where the last update, if it was made, makes them due.
+  return every && is_due(/*settled=*/false) && is_due(/*settled=*/true);
 }
 
-double DecoderRun::average_loss(int64_t unet_number) const {
-  const std::deque<at::Tensor>& losses = recent_losses_[static_cast<size_t>(unet_number - 1)];
-  if (losses.empty()) return std::nan("");
-  return at::stack(std::vector<at::Tensor>(losses.begin(), losses.end())).mean().item<double>();
-}
-
-std::vector<double> DecoderRun::finite_losses() const {
+/// Adds the losses, and what was skipped, where anything was. @return the losses
+std::vector<double> DecoderRun::log_losses(LogRecord& record) const {
   std::vector<double> losses;
   for (const int64_t unet : trained_unets_) {
-    const double loss = losses.emplace_back(average_loss(unet));
-    if (recent_losses_[static_cast<size_t>(unet - 1)].empty() || std::isfinite(loss)) continue;
-    throw NonFiniteError(
-        "the loss of unet {} is {} at step {} (epoch {}, sample {})\n"
-        "  Nothing of this state was saved: the last checkpoint is from before. Lower /train/lr, "
-        "set or lower "
-        "/train/max_grad_norm, or look for damaged images and embeddings with `dalle2-train shards "
-        "check`.",
-        unet - 1,
-        loss,
-        trainer_->steps(unet),
-        position_.epoch,
-        position_.sample);
+    const auto add = [&](const char* what, const LogValue& value) {
+      record.emplace_back(fmt::format("Unet {} {}", unet - 1, what), value);
+    };
+    const LossAverage loss = average_loss(unet);
+    losses.push_back(loss.mean);
+    if (std::isfinite(loss.mean)) add("Training Loss", loss.mean);
+    if (loss.left_out > 0) add("Losses Not Finite", loss.left_out);
+    const SkippedUpdates skipped = trainer_->skipped_updates(unet);
+    const std::optional<double> loss_scale = trainer_->loss_scale(unet);
+    if (skipped.total > 0 || loss_scale) add("Skipped Updates", skipped.total);
+    if (loss_scale) add("Loss Scale", *loss_scale);
   }
   return losses;
 }
 
 void DecoderRun::log_training() {
-  const std::vector<double> losses = finite_losses();
   LogRecord record = {{"Epoch", position_.epoch},
                       {"Sample", position_.sample},
                       {"Step", position_.iteration},
@@ -213,9 +216,7 @@ void DecoderRun::log_training() {
   append(record, per_unet(trained_unets_, "Grad Norm", [&](int64_t unet) {
            return trainer_->last_grad_norm(unet).item<double>();
          }));
-  for (size_t i = 0; i < losses.size(); ++i) {
-    record.emplace_back(fmt::format("Unet {} Training Loss", trained_unets_[i] - 1), losses[i]);
-  }
+  const std::vector<double> losses = log_losses(record);
   append(record, step_record(stage_times_, device_));
   tracker_.log(record, trainer_->steps(trained_unets_.front()));
   progress_.update({.epoch = position_.epoch,
@@ -265,7 +266,14 @@ void DecoderRun::validate_epoch() {
     double total = 0;
     for (const int64_t unet : trained_unets_)
       total += sums[static_cast<size_t>(unet - 1)] /= static_cast<double>(batches);
-    validation_loss_ = total / static_cast<double>(trained_unets_.size());
+    const double mean = total / static_cast<double>(trained_unets_.size());
+    if (std::isfinite(mean)) {
+      validation_loss_ = mean;
+    } else {
+      log_warning("val",
+                  "the validation loss of epoch {} is not finite: it does not count",
+                  position_.epoch);
+    }
     tracker_.log(per_unet(trained_unets_,
                           "Validation Loss",
                           [&](int64_t unet) { return sums[static_cast<size_t>(unet - 1)]; }),

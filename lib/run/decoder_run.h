@@ -39,7 +39,7 @@ class DecoderRun {
 
   /// Trains to the last epoch. @return kStopped if a signal asked for a stop; the state is saved
   /// then.
-  /// @throws NonFiniteError when a loss is no number any more
+  /// @throws NonFiniteError when too many losses or gradients in a row are no numbers
   ExitCode run();
 
  private:
@@ -53,23 +53,43 @@ class DecoderRun {
     std::string path;
   };
 
+  struct LossAverage {
+    double mean = 0;       ///< of the finite ones; NaN if there is none
+    int64_t left_out = 0;  ///< losses that are not finite
+  };
+
   ExitCode run_epochs();
   void print_start() const;
   void recall();
-  std::optional<FoundCheckpoint> find_checkpoint() const;
+  void go_on_from(const std::vector<std::string>& candidates);
+  std::optional<FoundCheckpoint> find_checkpoint(const std::vector<std::string>& candidates) const;
   void recall_position(const Cursor& root);
   void recall_own_state(const Cursor& own);
   void load_examples();
-  void train_epoch();
-  void stop_training(const DecoderLoader& loader);
+  bool train_epoch();
+  bool stop_training(const DecoderLoader& loader);
   static std::optional<Batch> next_batch(DecoderLoader& loader);
   std::vector<Batch> next_group(DecoderLoader& loader);
   bool train_group(const std::vector<Batch>& group);
   void log_training();
-  double average_loss(int64_t unet_number) const;
-  /// The average loss of each trained unet. Reads them from the device.
-  /// @throws NonFiniteError if one is no number
-  std::vector<double> finite_losses() const;
+  std::vector<double> log_losses(LogRecord& record) const;
+  /// Of the last ten updates. Reads them from the device.
+  LossAverage average_loss(int64_t unet_number) const;
+  /// Tells of skipped updates and acts if they are too many in a row. @param settled false: as far
+  /// as is known without waiting for the device
+  /// @return false if the run went back: the position is another one
+  /// @throws NonFiniteError if it is to stop
+  bool guard_updates(bool settled);
+  void tell_skipped(int64_t unet, const SkippedUpdates& skipped) const;
+  /// The last update of a unet was skipped. Waits for the device.
+  bool in_a_streak() const;
+  void roll_back(int64_t unet, int64_t in_a_row);
+  [[noreturn]] void give_up(int64_t unet, int64_t in_a_row, const std::string& why) const;
+  void remember_skipped();
+  void forget_later_averages() const;
+  static std::string averages_name(int64_t step);
+  /// @throws NonFiniteError if weights or averages are not finite
+  void check_state() const;
   void validate_epoch();
   void sample_epoch();
   void save_snapshot();
@@ -97,7 +117,9 @@ class DecoderRun {
   double samples_per_second_ = 0;
   StageTimes stage_times_;
   bool stopped_ = false;
-  int64_t averages_saved_at_ = 0;  // steps of the first trained unet
+  int64_t averages_saved_at_ = 0;      // steps of the first trained unet
+  int64_t roll_backs_ = 0;             // of the whole run
+  std::vector<int64_t> told_skipped_;  // of each unet: skipped updates that were told of
   /// The last ten losses of each unet, on the device: reading them synchronises. A checkpoint has
   /// them, so that a resumed run logs what it would have logged.
   std::vector<std::deque<at::Tensor>> recent_losses_;

@@ -121,6 +121,7 @@ DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, bool quiet)
     if (trainer_->is_trained(unet)) trained_unets_.push_back(unet);
   }
   recent_losses_.resize(static_cast<size_t>(trainer_->num_unets()));
+  told_skipped_.resize(recent_losses_.size());
 }
 
 DecoderRun::~DecoderRun() = default;
@@ -132,6 +133,12 @@ void DecoderRun::print_start() const {
            device_.str(),
            at::get_num_threads());
   log_info("train", "{}", describe_conditioning(config_, loaded_.plan.text_conditioned()));
+  if (const PrecisionChoice& precision = trainer_->precision(); !precision.reason.empty()) {
+    log_info("train",
+             "mixed precision: {} ({})",
+             enum_names<MixedPrecision>[static_cast<size_t>(precision.precision)],
+             precision.reason);
+  }
   log_info("data",
            "shards: {} train, {} val, {} test; batches of {}",
            data_.num_shards("train"),
@@ -145,21 +152,30 @@ void DecoderRun::recall() {
   tracker_.save_config("decoder_config.json", without_url_secrets(loaded_.raw_json));
   tracker_.add_save_metadata("config",
                              config_for_checkpoint(without_url_secrets(loaded_.full_json)));
-  if (!tracker_.can_recall()) return;
-  const std::optional<FoundCheckpoint> found = find_checkpoint();
+  if (tracker_.can_recall()) go_on_from(tracker_.recall_candidates());
+}
+
+/// Takes up the first of `candidates` that is whole, if there is one.
+void DecoderRun::go_on_from(const std::vector<std::string>& candidates) {
+  const std::optional<FoundCheckpoint> found = find_checkpoint(candidates);
   if (!found) return;
   const Cursor root(found->checkpoint, found->path);
   if (trainer_->uses_lora() && !has_lora(root)) {
     return trainer_->load_base(decoder_weights(root, /*use_ema=*/true), found->path);
   }
   trainer_->load_state(found->checkpoint, /*only_model=*/false, /*strict=*/true, found->path);
+  position_ = {};
+  validation_loss_.reset();
+  averages_saved_at_ = 0;
+  for (std::deque<at::Tensor>& losses : recent_losses_) losses.clear();
+  remember_skipped();
   recall_position(root);
 }
 
 /// The newest checkpoint that is whole. For a run with adapters one that has them comes before the
 /// weights it started from, whatever the order.
-std::optional<DecoderRun::FoundCheckpoint> DecoderRun::find_checkpoint() const {
-  const std::vector<std::string> candidates = tracker_.recall_candidates();
+std::optional<DecoderRun::FoundCheckpoint> DecoderRun::find_checkpoint(
+    const std::vector<std::string>& candidates) const {
   std::optional<FoundCheckpoint> base;
   for (size_t i = 0; i < candidates.size(); ++i) {
     const std::string& path = candidates[i];
@@ -218,6 +234,10 @@ void DecoderRun::recall_own_state(const Cursor& own) {
   position_.iteration = own.at("iteration").as_int();
   position_.samples_at_last_save = own.at("samples_at_last_save").as_int();
   samples_per_epoch_ = own.at("samples_per_epoch").as_int();
+  if (own.has("roll_backs")) {
+    roll_backs_ = own.at("roll_backs").as_int();
+    trainer_->set_learning_rate_factor(own.at("learning_rate_factor").as_double());
+  }
   const Cursor losses = own.at("recent_losses");
   for (size_t unet = 0; unet < losses.size() && unet < recent_losses_.size(); ++unet) {
     for (const at::Tensor& loss : losses.at(unet).as_tensor().to(device_, at::kFloat).unbind())
@@ -235,7 +255,7 @@ void DecoderRun::load_examples() {
 }
 
 void DecoderRun::save(const std::string& next_task, bool is_best) {
-  finite_losses();
+  check_state();
   const int64_t sample = next_task == "train" ? position_.sample : 0;
   Dict own;
   own.set("version", program_version());
@@ -244,6 +264,10 @@ void DecoderRun::save(const std::string& next_task, bool is_best) {
   own.set("samples_at_last_save", next_task == "train" ? position_.samples_at_last_save : 0);
   own.set("samples_per_epoch", samples_per_epoch_);
   own.set("recent_losses", recent_losses(recent_losses_));
+  if (roll_backs_ > 0) {
+    own.set("roll_backs", roll_backs_);
+    own.set("learning_rate_factor", trainer_->learning_rate_factor());
+  }
   const std::vector<std::pair<std::string, Value>> extras = {
       {"epoch", position_.epoch},
       {"sample", sample},
@@ -267,14 +291,19 @@ void DecoderRun::save(const std::string& next_task, bool is_best) {
   stage_times_.end(Stage::kSave);
 }
 
+std::string DecoderRun::averages_name(int64_t step) {
+  return fmt::format("step{:08}.pth", step);
+}
+
 /// Of /train/post_hoc_ema; does nothing where they were saved at this step.
 void DecoderRun::save_averages() {
   const int64_t step = trainer_->steps(trained_unets_.front());
   if (!config_.train.post_hoc_ema.save_every_n_steps || step == averages_saved_at_) return;
+  check_state();
   averages_saved_at_ = step;
   stage_times_.begin(Stage::kSave);
   const std::string path =
-      fmt::format("{}/{}/step{:08}.pth", tracker_.data_path(), kAveragesFolder, step);
+      fmt::format("{}/{}/{}", tracker_.data_path(), kAveragesFolder, averages_name(step));
   std::filesystem::create_directories(std::filesystem::path(path).parent_path());
   const Value averages = trainer_->post_hoc_state(with_metadata({}, tracker_.model_metadata()));
   if (config_.train.async_save) {

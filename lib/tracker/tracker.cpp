@@ -47,6 +47,21 @@ const char* own_file(SaveType type) {
   return kCheckpointFile;
 }
 
+/// The files of `paths` that exist, each once.
+std::vector<std::string> existing_once(const std::vector<std::string>& paths) {
+  std::vector<std::string> existing;
+  for (const std::string& path : paths) {
+    std::error_code error;
+    // The newest snapshot is the file of checkpoint.pth under another name.
+    const bool repeated =
+        std::any_of(existing.begin(), existing.end(), [&](const std::string& other) {
+          return fs::equivalent(other, path, error);
+        });
+    if (fs::exists(path, error) && !repeated) existing.push_back(path);
+  }
+  return existing;
+}
+
 /// A saver that copies the model over the run's own checkpoint (or the other way round) would leave
 /// nothing to resume from.
 void check_against_own_files(const SaveTargets& targets,
@@ -243,26 +258,25 @@ std::string Tracker::recall_path() const {
 
 std::vector<std::string> Tracker::recall_candidates() const {
   std::vector<std::string> candidates = {recall_path()};
-  if (auto_resumed_) {
-    candidates.push_back(in_data_path(kCheckpointFile));
-    for (std::string& path : snapshots_.newest_first()) candidates.push_back(std::move(path));
-  }
-  std::vector<std::string> existing;
-  for (const std::string& path : candidates) {
-    std::error_code error;
-    // The newest snapshot is the file of checkpoint.pth under another name.
-    const bool repeated =
-        std::any_of(existing.begin(), existing.end(), [&](const std::string& other) {
-          return fs::equivalent(other, path, error);
-        });
-    if (fs::exists(path, error) && !repeated) existing.push_back(path);
-  }
-  return existing;
+  if (auto_resumed_) add_own_files(candidates);
+  return existing_once(candidates);
+}
+
+std::vector<std::string> Tracker::own_checkpoints() const {
+  std::vector<std::string> candidates;
+  if (auto_resumed_ || saved_) add_own_files(candidates);
+  return existing_once(candidates);
+}
+
+void Tracker::add_own_files(std::vector<std::string>& candidates) const {
+  candidates.push_back(in_data_path(kCheckpointFile));
+  for (std::string& path : snapshots_.newest_first()) candidates.push_back(std::move(path));
 }
 
 void Tracker::save(const SaveRequest& request) {
   if (dummy_ || (!request.is_best && !request.is_latest)) return;
   request.write_checkpoint(in_data_path(kCheckpointFile));
+  saved_ = true;
   keep_snapshot(request);
   request.write_model(in_data_path(kModelFile));
   if (request.write_lora) request.write_lora(in_data_path(kLoraFile));

@@ -104,6 +104,10 @@ class Tracker {
   /// not can_recall()
   std::vector<std::string> recall_candidates() const;
 
+  /// What this run saved itself, this start or an earlier one that it goes on with: the candidates
+  /// in data_path as above, without the loader's file. Empty before the first save.
+  std::vector<std::string> own_checkpoints() const;
+
   /// Writes data_path/checkpoint.pth, model.pth and, of a run with adapters, lora.safetensors,
   /// keeps the first as a snapshot, then lets each saver copy the one it wants. A snapshot or saver
   /// that fails is logged and the others still save. Does nothing if neither best nor latest. One
@@ -113,6 +117,7 @@ class Tracker {
 
  private:
   std::string in_data_path(const std::string& name) const;
+  void add_own_files(std::vector<std::string>& candidates) const;
   void check_data_path() const;
   void prepare_data_path();
   void keep_snapshot(const SaveRequest& request);
@@ -121,6 +126,7 @@ class Tracker {
   TrackerConfig config_;
   bool dummy_;
   bool auto_resumed_ = false;
+  bool saved_ = false;
   int64_t last_step_ = 0;
   std::unique_ptr<Logger> logger_;
   std::unique_ptr<Loader> loader_;

@@ -2,6 +2,7 @@
 // Saving and loading of a DecoderTrainer.
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "base/error.h"
@@ -11,6 +12,7 @@
 #include "checkpoint/module_state.h"
 #include "trainer/decoder_trainer_state.h"
 #include "trainer/optimizer_state.h"
+#include "trainer/scaler_state.h"
 
 namespace dalle2 {
 namespace {
@@ -38,6 +40,10 @@ void visit_state(DecoderTrainerState& state, Visitor& visitor) {
     visitor.diffusers_averages("ema_diffusers", state.unets);
   }
   visitor.post_hoc_averages("post_hoc_ema", state.unets);
+  for (size_t i = 0; i < state.unets.size(); ++i) {
+    visitor.scaler("scaler" + std::to_string(i), state.unets[i].get());
+  }
+  visitor.skipped("skipped_updates", state.unets);
 }
 
 EmaPytorchAverage& ema_pytorch_of(const TrainedUnet& unet) {
@@ -143,6 +149,20 @@ class Writer {
       all.items.push_back(unet ? Value(diffusers_of(*unet).state()) : Value());
     }
     out.set(key, std::move(all));
+  }
+  void scaler(const std::string& key, const TrainedUnet* unet) {
+    if (unet && unet->scaler) out.set(key, scaler_state(*unet->scaler));
+  }
+  /// [unets, 2] int64: in all and in a row; left out where no update was skipped.
+  void skipped(const char* key, const TrainedUnets& unets) {
+    std::vector<int64_t> counts;
+    for (const auto& unet : unets) {
+      const SkippedUpdates skipped = unet ? unet->skipped : SkippedUpdates{};
+      counts.insert(counts.end(), {skipped.total, skipped.in_a_row});
+    }
+    if (std::any_of(counts.begin(), counts.end(), [](int64_t n) { return n != 0; })) {
+      out.set(key, at::tensor(counts, at::kLong).view({-1, 2}));
+    }
   }
 
   /// None for a unet without; no entry where no unet has any.
@@ -289,6 +309,41 @@ class Reader {
     }
   }
 
+  void scaler(const std::string& key, TrainedUnet* unet) {
+    if (only_model_ || !unet || !unet->scaler) {
+      return;
+    }
+    if (const auto saved = root_.find(key)) {
+      load_scaler_state(*saved, *unet->scaler);
+    } else {
+      log_info("ckpt",
+               "{}: no loss scale '{}' (it was not made with fp16): it begins with {}",
+               root_.where(),
+               key,
+               unet->scaler->options().init_scale);
+      unet->scaler->set_state(unet->scaler->options().init_scale, 0);
+    }
+  }
+
+  void skipped(const char* key, TrainedUnets& unets) {
+    const auto saved = only_model_ ? std::nullopt : root_.find(key);
+    const auto count = static_cast<int64_t>(unets.size());
+    const at::Tensor counts =
+        saved ? saved->as_tensor().to(at::kCPU, at::kLong) : at::zeros({count, 2}, at::kLong);
+    if (counts.sizes() != at::IntArrayRef({count, 2})) {
+      throw DataError("{}: expected the skipped updates of {} unets, [{}, 2], got {}",
+                      saved->where(),
+                      count,
+                      count,
+                      c10::str(counts.sizes()));
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      if (const auto& unet = unets[static_cast<size_t>(i)]) {
+        unet->skipped = {counts[i][0].item<int64_t>(), counts[i][1].item<int64_t>()};
+      }
+    }
+  }
+
  private:
   /// The entry of the averages; none where they are to begin anew.
   std::optional<Cursor> averages_at(const char* key) const {
@@ -329,6 +384,7 @@ class Reader {
 
 Dict DecoderTrainer::state(const Extras& extras) const {
   const torch::NoGradGuard no_grad;
+  state_->settle_all();
   Writer writer(extras);
   visit_state(*state_, writer);
   return std::move(writer.out);
@@ -340,6 +396,7 @@ Dict DecoderTrainer::model_state(const Extras& extras) const {
   for (const auto& [key, value] : extras) {
     out.set(key, value);
   }
+  state_->settle_all();
   const torch::NoGradGuard no_grad;
   const AveragesInPlace averages(state_->decoder, state_->unets);
   StateDict weights = state_dict(*state_->decoder);
@@ -350,6 +407,7 @@ Dict DecoderTrainer::model_state(const Extras& extras) const {
 
 Dict DecoderTrainer::post_hoc_state(const Extras& extras) const {
   const torch::NoGradGuard no_grad;
+  state_->settle_all();
   Writer writer(extras);
   writer.version("version");
   if (state_->lora) writer.lora("lora", *state_->lora);
@@ -370,6 +428,7 @@ void DecoderTrainer::load_state(const Value& checkpoint,
                                 bool strict,
                                 const std::string& file) {
   const torch::NoGradGuard no_grad;
+  state_->settle_all();
   const Cursor root(checkpoint, file);
   if (!state_->lora && has_lora(root)) {
     throw DataError(

@@ -97,6 +97,7 @@ bool DecoderTrainer::uses_lora() const {
 std::optional<LoraFile> DecoderTrainer::lora_state() const {
   if (!state_->lora) return std::nullopt;
   const torch::NoGradGuard no_grad;
+  state_->settle_all();
   LoraFile file;
   file.info = *state_->lora;
   const AveragesInPlace averages(state_->decoder, state_->unets);

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "optim/grad_norm.h"
 #include "trainer/chunks.h"
 #include "trainer/decoder_lora.h"
 #include "trainer/decoder_trainer_state.h"
@@ -168,6 +167,9 @@ DecoderTrainer::DecoderTrainer(Decoder decoder,
                                      {}}) {
   const int64_t count = state_->decoder->num_unets();
   check_config(config, count);
+  state_->precision =
+      choose_precision(config.mixed_precision, config.amp, half_precision_support(device));
+  state_->settles_at_once = device.is_cpu() || config.update_model_with_ema_every.has_value();
   state_->steps.assign(static_cast<size_t>(count), 0);
   for (int64_t number = 1; number <= count; ++number) {
     const auto i = static_cast<size_t>(number - 1);
@@ -186,6 +188,7 @@ DecoderTrainer::DecoderTrainer(Decoder decoder,
       trained = std::make_unique<TrainedUnet>(
           unet, optimizer_options(config, i), lr_schedule(config, i), config.max_grad_norm.at(i));
       trained->dropout = dropouts[i];
+      if (state_->precision.precision == MixedPrecision::fp16) trained->scaler.emplace(device);
       if (config.use_ema) {
         trained->average = make_average(*trained->unet, trained->parameters, config);
       }
@@ -216,7 +219,7 @@ at::Tensor DecoderTrainer::step(const DecoderInputs& inputs,
                                 const DecoderStepNoise& draws,
                                 std::optional<int64_t> max_batch_size,
                                 double weight) {
-  const TrainedUnet& unet = trained_unet(state_->unets, unet_number);
+  TrainedUnet& unet = trained_unet(state_->unets, unet_number);
   const int64_t batch = batch_of(inputs);
   const DecoderInputs local = on(state_->device, inputs);
   at::Tensor total;
@@ -225,12 +228,16 @@ at::Tensor DecoderTrainer::step(const DecoderInputs& inputs,
     if (unet.dropout) *unet.dropout = {draws.dropout_seed, range.begin};
     const double fraction = weight * static_cast<double>(range.length) / static_cast<double>(batch);
     const at::Tensor loss = timed(state_->stage_times, Stage::kForward, [&] {
+      const Autocast autocast(state_->device.type(), state_->precision.precision);
       return state_->decoder->loss(chunk_of(local, range), unet_number, chunk_of(draws, range)) *
              fraction;
     });
-    timed(state_->stage_times, Stage::kBackward, [&] { loss.backward(); });
+    timed(state_->stage_times, Stage::kBackward, [&] {
+      (unet.scaler ? loss * unet.scaler->scale() : loss).backward();
+    });
     total = total.defined() ? total + loss.detach() : loss.detach();
   }
+  unet.add_loss(total);
   return total;
 }
 
@@ -250,6 +257,7 @@ StepResult DecoderTrainer::evaluate(const DecoderInputs& inputs,
        chunk_ranges(batch, max_batch_size ? max_batch_size : state_->max_batch_size)) {
     const double fraction = static_cast<double>(range.length) / static_cast<double>(batch);
     at::Tensor lowres_image;
+    const Autocast autocast(state_->device.type(), state_->precision.precision);
     const at::Tensor loss =
         state_->decoder->loss(
             chunk_of(local, range), unet_number, chunk_of(draws, range), &lowres_image) *
@@ -262,29 +270,12 @@ StepResult DecoderTrainer::evaluate(const DecoderInputs& inputs,
   return {total, lowres_images.empty() ? at::Tensor() : at::cat(lowres_images)};
 }
 
-void DecoderTrainer::update(int64_t unet_number) {
-  TrainedUnet& unet = trained_unet(state_->unets, unet_number);
-  timed(state_->stage_times, Stage::kOptimizer, [&] {
-    unet.grad_norm = grad_norm(unet.gradients.values());
-    unet.optimizer.step(unet.gradients,
-                        learning_rate(unet_number),
-                        clip_divisor(unet.grad_norm, unet.max_grad_norm));
-    unet.gradients.zero_grad();
-    if (unet.average) {
-      unet.average->update();
-    }
-    if (unet.post_hoc) {
-      unet.post_hoc->update();
-    }
-  });
-  ++state_->steps[static_cast<size_t>(unet_number - 1)];
-}
-
 at::Tensor DecoderTrainer::sample(const DecoderSampleOptions& options,
                                   bool use_non_ema,
                                   std::optional<int64_t> max_batch_size) {
   D2_CHECK(!options.one_unet_in_gpu,
            "unets of a trainer stay where they are: their weights are views");
+  state_->settle_all();
   const torch::NoGradGuard no_grad;
   const EvalMode eval_mode(state_->decoder);
   std::optional<AveragesInPlace> averages;
@@ -322,8 +313,12 @@ bool DecoderTrainer::is_trained(int64_t unet_number) const {
          state_->unets[static_cast<size_t>(unet_number - 1)] != nullptr;
 }
 
-int64_t DecoderTrainer::steps(int64_t unet_number) const {
-  return state_->steps.at(static_cast<size_t>(unet_number - 1));
+int64_t DecoderTrainer::steps(int64_t unet_number, bool settled) const {
+  const auto i = static_cast<size_t>(unet_number - 1);
+  const int64_t& steps = state_->steps.at(i);
+  if (settled) state_->settle(i);
+  const bool pending = state_->unets[i] && state_->unets[i]->outcome.pending();
+  return steps + (pending ? 1 : 0);
 }
 
 double DecoderTrainer::learning_rate(int64_t unet_number) const {
@@ -332,7 +327,12 @@ double DecoderTrainer::learning_rate(int64_t unet_number) const {
 
 std::optional<double> DecoderTrainer::ema_decay(int64_t unet_number) const {
   const TrainedUnet& unet = trained_unet(state_->unets, unet_number);
+  state_->settle_all();
   return unet.average ? std::optional<double>(unet.average->decay()) : std::nullopt;
+}
+
+void DecoderTrainer::check_trained(int64_t unet_number) const {
+  trained_unet(state_->unets, unet_number);
 }
 
 at::Tensor DecoderTrainer::last_grad_norm(int64_t unet_number) const {
@@ -351,6 +351,7 @@ std::shared_ptr<UnetImpl> DecoderTrainer::ema_unet(int64_t unet_number) const {
   if (!is_trained(unet_number)) {
     return nullptr;
   }
+  state_->settle_all();
   const auto& average = state_->unets[static_cast<size_t>(unet_number - 1)]->average;
   return average ? average->network() : nullptr;
 }

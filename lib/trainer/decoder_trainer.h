@@ -17,7 +17,9 @@
 #include "checkpoint/state_dict.h"
 #include "config/train_config.h"
 #include "diffusion/decoder.h"
+#include "optim/precision.h"
 #include "trainer/stage_times.h"
+#include "trainer/update_outcome.h"
 
 namespace dalle2 {
 
@@ -72,7 +74,10 @@ class DecoderTrainer {
                       std::optional<int64_t> max_batch_size = std::nullopt);
 
   /// Clips the gradients, steps the optimizer at the scheduled rate, averages, counts the step.
-  /// Only this unet changes. Reads nothing back from the device.
+  /// Only this unet changes. If the loss or the gradient is not finite nothing changes, but for the
+  /// loss scale of fp16, and the update counts as skipped. Waits for nothing but, on a GPU, the
+  /// update before it: whether one was made is settled then, or when something is asked that
+  /// depends on it (steps, rate, average, state).
   void update(int64_t unet_number);
 
   /// Samples with the averaged unets (the live ones with `use_non_ema`, or without averages), in
@@ -84,8 +89,9 @@ class DecoderTrainer {
                     std::optional<int64_t> max_batch_size = std::nullopt);
 
   /// A checkpoint with the keys, order and types of the reference's DecoderTrainer.save: model,
-  /// version, steps, `extras`, optim{i}, sched{i}, ema (ema_diffusers for that kind). Tensors are
-  /// the live ones: write it before the next step.
+  /// version, steps, `extras`, optim{i}, sched{i}, ema (ema_diffusers for that kind); then, where
+  /// they are not as at the start, scaler{i} and skipped_updates. Tensors are the live ones: write
+  /// it before the next step.
   Dict state(const std::vector<std::pair<std::string, Value>>& extras = {}) const;
 
   /// What `save_type: model` saves: version, `extras` (config), and the model with averaged unets;
@@ -125,8 +131,9 @@ class DecoderTrainer {
   int64_t num_unets() const;
   /// False for a stage that unet_training_mask took out.
   bool is_trained(int64_t unet_number) const;
-  /// Updates of a unet so far.
-  int64_t steps(int64_t unet_number) const;
+  /// Updates of a unet so far. @param settled false: without waiting for a GPU, the last one
+  /// counted as made where that is not known yet
+  int64_t steps(int64_t unet_number, bool settled = true) const;
   /// Rate of the unet's next update.
   double learning_rate(int64_t unet_number) const;
   /// Decay of the unet's average; none without averages.
@@ -135,12 +142,32 @@ class DecoderTrainer {
   /// first.
   at::Tensor last_grad_norm(int64_t unet_number) const;
 
+  /// Updates of a unet that were skipped. @param settled false: as far as is known without waiting
+  /// for a GPU, which may be one update behind
+  SkippedUpdates skipped_updates(int64_t unet_number, bool settled = true) const;
+  void set_skipped_updates(int64_t unet_number, const SkippedUpdates& skipped);
+  /// What the loss of fp16 is multiplied by; none in other precisions. Waits for the device.
+  std::optional<double> loss_scale(int64_t unet_number) const;
+  /// Arithmetic of steps and evaluations; samples are drawn in float32.
+  const PrecisionChoice& precision() const;
+  /// Multiplies the learning rates of all unets; not a part of state().
+  double learning_rate_factor() const;
+  void set_learning_rate_factor(double factor);
+  /// The first part of the state that holds NaN or infinity, e.g. "weights of unet 0"; none if all
+  /// is sound. Waits for the device.
+  std::optional<std::string> non_finite_part() const;
+
   bool uses_ema() const;
   Decoder decoder() const;
   /// The averaged network, for reading; null without averages or for a stage that is not trained.
   std::shared_ptr<UnetImpl> ema_unet(int64_t unet_number) const;
 
  private:
+  friend struct DecoderTrainerProbe;  // of the tests
+
+  /// @throws ConfigError
+  void check_trained(int64_t unet_number) const;
+
   std::unique_ptr<DecoderTrainerState> state_;
 };
 

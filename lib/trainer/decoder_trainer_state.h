@@ -8,6 +8,7 @@
 
 #include "model/lora.h"
 #include "optim/flat_parameters.h"
+#include "optim/grad_scaler.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 #include "optim/trained_parameters.h"
@@ -40,6 +41,18 @@ struct TrainedUnet {
   std::unique_ptr<PostHocAverages> post_hoc;  ///< null without such
   std::shared_ptr<LoraDropout> dropout;       ///< of its adapters; null without
   at::Tensor grad_norm;                       ///< [] of the last update
+  at::Tensor loss;                   ///< [] sum since the last update; undefined before one
+  std::optional<GradScaler> scaler;  ///< with fp16
+  UpdateOutcome outcome;             ///< of the last update
+  SkippedUpdates skipped;
+
+  void add_loss(const at::Tensor& more);
+  /// Steps the optimizer, unless a gradient or the loss is not finite; what is counted and averaged
+  /// waits for settle(). Reads nothing back from the device.
+  void make_update(double lr);
+  /// Counts and averages the last update if it was made, counts it as skipped if not; waits for the
+  /// device if need be. @return true if it was made and has not been settled before
+  bool settle();
 };
 
 struct DecoderTrainerState {
@@ -52,6 +65,14 @@ struct DecoderTrainerState {
   std::vector<int64_t> steps;                       ///< updates of each unet
   std::optional<LoraInfo> lora = std::nullopt;      ///< none: the unets themselves are trained
   StageTimes* stage_times = nullptr;                ///< of whoever wants to know
+  PrecisionChoice precision = {};
+  double learning_rate_factor = 1.0;
+  /// Behind each update, not before the next: on the CPU, where nothing is to be waited for, and
+  /// where an average changes the weights, which the next forward pass reads.
+  bool settles_at_once = true;
+
+  void settle(size_t i);
+  void settle_all();
 };
 
 /// Puts the averaged unets into the decoder for as long as it lives.

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/lora_file.h"
+#include "optim/finite.h"
 
 namespace dalle2 {
 namespace {
@@ -177,6 +178,12 @@ StateDict PostHocAverages::named(const PowerEma& average) const {
     }
   }
   return weights;
+}
+
+bool PostHocAverages::is_finite() const {
+  return std::all_of(averages_.begin(), averages_.end(), [](const PowerEma& average) {
+    return all_finite(average.values());
+  });
 }
 
 Dict PostHocAverages::state() const {

@@ -24,6 +24,8 @@ class PostHocAverages {
   /// To be called behind every optimizer step.
   void update();
   void begin_anew();
+  /// None is NaN or infinite. Waits for the device.
+  bool is_finite() const;
 
   /// {step, averages: [{sigma, weights: {name: tensor}}]}. Tensors are the live ones.
   Dict state() const;

@@ -12,6 +12,7 @@
 #include "model/unet.h"
 #include "optim/ema.h"
 #include "optim/ema_model.h"
+#include "optim/finite.h"
 #include "optim/flat_parameters.h"
 
 namespace dalle2 {
@@ -29,6 +30,8 @@ class UnetAverage {
   /// A network in eval mode with the averaged weights, on the device of the unet. Read it only: it
   /// may be the average itself or a copy of it.
   virtual std::shared_ptr<UnetImpl> network() const = 0;
+  /// No average is NaN or infinite. Waits for the device.
+  virtual bool is_finite() const = 0;
 };
 
 /// The reference's: a network of its own that follows, buffers too; what is frozen it shares.
@@ -39,6 +42,7 @@ class EmaPytorchAverage : public UnetAverage {
   double decay() const override { return ema.decay(); }
   void begin_anew() override;
   std::shared_ptr<UnetImpl> network() const override { return network_; }
+  bool is_finite() const override { return all_finite(parameters_.values()); }
 
  private:
   std::shared_ptr<UnetImpl> network_;
@@ -57,6 +61,7 @@ class DiffusersAverage : public UnetAverage {
   double decay() const override { return ema.get_decay(ema.optimization_step() + 1); }
   void begin_anew() override { ema.begin_anew(online_); }
   std::shared_ptr<UnetImpl> network() const override;
+  bool is_finite() const override { return all_finite(ema.shadow_params()); }
 
   /// ema_model_state() and, beside upstream's keys, `parameter_names`: which average is whose.
   Dict state() const;

@@ -84,6 +84,7 @@ TEST_CASE("every member of every config struct is declared") {
   CHECK(declared<DecoderDataConfig>() == count_members<DecoderDataConfig>());
   CHECK(declared<SplitConfig>() == count_members<SplitConfig>());
   CHECK(declared<DecoderTrainConfig>() == count_members<DecoderTrainConfig>());
+  CHECK(declared<NonFiniteConfig>() == count_members<NonFiniteConfig>());
   CHECK(declared<DreamConfig>() == count_members<DreamConfig>());
   CHECK(declared<TimestepSamplingConfig>() == count_members<TimestepSamplingConfig>());
   CHECK(declared<DecoderEvaluateConfig>() == count_members<DecoderEvaluateConfig>());

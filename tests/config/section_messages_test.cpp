@@ -149,6 +149,33 @@ TEST_CASE("the embeddings must come from exactly the places that are used") {
                    "data.img_embeddings_url or data.embeddings_in_tar"});
 }
 
+TEST_CASE("the rules of precision and of numbers that are not finite are enforced") {
+  expect_problems(
+      {"/train/mixed_precision=fp8"},
+      {R"(/train/mixed_precision: must be one of "no" "fp16" "bf16", got "fp8"; did you )"
+       R"(mean "fp16"?)"});
+  expect_problems({"/train/non_finite/action=ignore"},
+                  {R"(/train/non_finite/action: must be one of "stop" "roll_back", got "ignore")"});
+  expect_problems({"/train/non_finite/after=0"}, {"/train/non_finite/after: must be >= 1, got 0"});
+  expect_problems({"/train/non_finite/lr_factor=0"},
+                  {"/train/non_finite/lr_factor: must be > 0, got 0"});
+  expect_problems({"/train/non_finite/lr_factor=1.5"},
+                  {"/train/non_finite/lr_factor: must be <= 1, got 1.5"});
+  expect_problems({"/train/non_finite/max_roll_backs=0"},
+                  {"/train/non_finite/max_roll_backs: must be >= 1, got 0"});
+  CHECK(read_with({"/train/amp=true", "/train/mixed_precision=no"}).warnings ==
+        std::vector<std::string>{R"(/train/amp: has no effect: train.mixed_precision is "no")"});
+  CHECK(read_with({"/train/non_finite/lr_factor=0.1"}).warnings ==
+        std::vector<std::string>{"/train/non_finite/action: lr_factor and max_roll_backs have an "
+                                 "effect with \"roll_back\" only, got \"stop\""});
+  const LoadedDecoderConfig loaded =
+      read_with({"/train/mixed_precision=bf16", "/train/non_finite/action=roll_back"});
+  CHECK(loaded.warnings.empty());
+  CHECK(loaded.config.train.mixed_precision == MixedPrecision::bf16);
+  CHECK(loaded.config.train.non_finite.action == NonFiniteAction::roll_back);
+  CHECK_FALSE(read_with({}).config.train.mixed_precision);
+}
+
 TEST_CASE("what has not landed yet is refused by name") {
   expect_problems({"/decoder/clip={}", "/data/img_embeddings_url=null"},
                   {R"(/decoder/clip: "clip" is not available yet: CLIP models are a later )"
@@ -160,9 +187,6 @@ TEST_CASE("what has not landed yet is refused by name") {
   expect_problems({"/evaluate/FID={}"},
                   {R"(/evaluate/FID: "FID" is not available yet: the metrics are a later )"
                    "part; set it to null and compare samples by eye"});
-  expect_problems({"/train/amp=true"},
-                  {R"(/train/amp: "amp" is not available yet: mixed precision is a later )"
-                   "part; training is in full precision"});
   expect_problems({R"(/tracker/log={"log_type": "wandb", "wandb_entity": "e", )"
                    R"("wandb_project": "p"})"},
                   {R"(/tracker/log/log_type: "wandb" is not available yet: Weights & )"

@@ -141,6 +141,16 @@ class Resume(EndToEnd):
         self.train(config)
         self.check_equal("middle")
 
+    def test_a_decoder_in_half_precision(self):
+        for precision in ("bf16", "fp16"):
+            with self.subTest(precision):
+                self.train(self.write(f"whole_{precision}", ONE_UNET, {"mixed_precision": precision}))
+                config = self.write(precision, ONE_UNET, {"mixed_precision": precision})
+                where = self.stop_at(config, epoch=1, step=10)
+                self.assertEqual("scaler0" in where, precision == "fp16")
+                self.train(config)
+                self.check_equal(precision, f"whole_{precision}")
+
     def test_a_run_that_was_killed_goes_on_from_its_snapshot_to_the_same_state(self):
         self.train(self.write("whole", ONE_UNET, {"save_every_n_samples": 10}))
         config = self.write("killed", ONE_UNET, {"save_every_n_samples": 10})

@@ -289,6 +289,22 @@ TEST_CASE("a run that was killed before its first save has nothing to recall and
   CHECK(second.recall_candidates().empty());
 }
 
+TEST_CASE("a run goes back to what it saved itself, not to what an earlier one left") {
+  Run run;
+  run.config.overwrite_data_path = true;
+  put("data/checkpoint.pth", "of an earlier run");
+  Tracker tracker = run.start();
+  CHECK(tracker.own_checkpoints().empty());
+  tracker.save({.is_latest = true,
+                .write_checkpoint = [](const std::string& path) { put(path, "state"); },
+                .write_model = [](const std::string& path) { put(path, "model"); }});
+  CHECK(tracker.own_checkpoints() == std::vector<std::string>{"data/checkpoint.pth"});
+
+  run.auto_resume(true);
+  put("data/auto_resume.json", R"({"logger_type": "ConsoleLogger"})");
+  CHECK(run.start().own_checkpoints() == std::vector<std::string>{"data/checkpoint.pth"});
+}
+
 TEST_CASE("a record is a console line and a line of the log") {
   Run run;
   Tracker tracker = run.start();

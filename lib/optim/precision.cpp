@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT
+#include "optim/precision.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/cpu/Utils.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/DeviceGuard.h>
+
+namespace dalle2 {
+namespace {
+
+bool cpu_has_bfloat16() {
+  const auto capabilities = at::cpu::get_cpu_capabilities();
+  for (const char* name : {"avx512_bf16", "amx_bf16", "bf16"}) {
+    const auto found = capabilities.find(name);
+    if (found != capabilities.end() && found->second.isBool() && found->second.toBool()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+Autocast::Autocast(at::DeviceType device, MixedPrecision precision)
+    : device_(device), active_(precision != MixedPrecision::no) {
+  if (!active_) {
+    return;
+  }
+  was_enabled_ = at::autocast::is_autocast_enabled(device_);
+  earlier_dtype_ = at::autocast::get_autocast_dtype(device_);
+  at::autocast::set_autocast_enabled(device_, true);
+  at::autocast::set_autocast_dtype(device_,
+                                   precision == MixedPrecision::fp16 ? at::kHalf : at::kBFloat16);
+}
+
+Autocast::~Autocast() {
+  if (!active_) {
+    return;
+  }
+  at::autocast::set_autocast_enabled(device_, was_enabled_);
+  at::autocast::set_autocast_dtype(device_, earlier_dtype_);
+  if (!was_enabled_) {
+    at::autocast::clear_cache();
+  }
+}
+
+HalfPrecisionSupport half_precision_support(const at::Device& device) {
+  if (device.is_cpu()) {
+    return {.is_gpu = false, .bfloat16 = cpu_has_bfloat16()};
+  }
+  // It asks the current device for compute capability 8.0.
+  const c10::DeviceGuard on_device(device);
+  return {.is_gpu = true,
+          .bfloat16 = at::detail::getCUDAHooks().supportsBFloat16ConvolutionWithCuDNNv8()};
+}
+
+PrecisionChoice choose_precision(std::optional<MixedPrecision> asked,
+                                 bool amp,
+                                 const HalfPrecisionSupport& support) {
+  if (asked) {
+    const bool half = *asked != MixedPrecision::no;
+    return {*asked, half ? "/train/mixed_precision" : ""};
+  }
+  if (!amp) {
+    return {};
+  }
+  if (support.bfloat16) {
+    return {MixedPrecision::bf16, "/train/amp: this device has bfloat16 instructions"};
+  }
+  if (support.is_gpu) {
+    return {MixedPrecision::fp16, "/train/amp: this GPU is older than bfloat16 (before Ampere)"};
+  }
+  return {MixedPrecision::no,
+          "/train/amp: this CPU has no bfloat16 instructions, full precision is faster"};
+}
+
+}  // namespace dalle2

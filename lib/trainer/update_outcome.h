@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT
+// Whether an update was made or skipped, told by the device when it has come so far.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace dalle2 {
+
+/// Updates of a unet that were skipped, for their loss or gradient was no finite number.
+struct SkippedUpdates {
+  int64_t total = 0;
+  int64_t in_a_row = 0;  ///< behind the last one that was made
+
+  bool operator==(const SkippedUpdates&) const = default;
+};
+
+/// Usage: post() what the device will know, go on, and take() it when it matters.
+class UpdateOutcome {
+ public:
+  /// Hands on the flag of an update. Does not wait: from a GPU it goes to page-locked memory.
+  /// @param found_inf [] float32: 1 if the update is skipped
+  void post(const at::Tensor& found_inf);
+  /// An outcome has been posted and not taken.
+  bool pending() const { return pending_; }
+  /// Waits until the device has got as far as post(). @return true if the update was made
+  bool take();
+
+ private:
+  at::Tensor flag_;  // [] float32 in main memory
+  std::optional<c10::Event> passed_;
+  bool pending_ = false;
+};
+
+}  // namespace dalle2

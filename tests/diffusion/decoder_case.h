@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+// Random decoders that tests/parity/make_decoder.py and make_precision.py drew.
+#pragma once
+
+#include "diffusion/decoder_fixture.h"
+
+namespace dalle2::test {
+
+// A fixture's digest: L2 norm, projections on two unit waves, eight evenly spread entries. [11]
+// fp64
+inline at::Tensor digest(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.detach().to(at::kDouble).flatten();
+  const int64_t n = flat.numel();
+  std::vector<at::Tensor> values = {flat.norm()};
+  for (const auto& [f, phase] : {std::pair(0.37, 0.0), std::pair(1.13, 0.5)}) {
+    const at::Tensor w = wave({n}, f, phase).to(at::kDouble);
+    const at::Tensor length = w.norm();
+    values.push_back(length.item<double>() > 0 ? flat.dot(w / length) : at::zeros({}, at::kDouble));
+  }
+  for (int64_t i = 0; i < 8; ++i) values.push_back(flat[i * n / 8]);
+  return at::stack(values);
+}
+
+struct Case {
+  explicit Case(const std::string& path)
+      : fixture(load_fixture(path)), config(fixture.json["decoder"]) {}
+
+  Fixture fixture;
+  nlohmann::json config;
+
+  DecoderInputs inputs(int64_t side) const {
+    const int64_t batch = fixture.json["batch"].get<int64_t>();
+    const bool normalize = config["auto_normalize_img"].get<bool>();
+    DecoderInputs in;
+    in.images = wave({batch, config["channels"].get<int64_t>(), side, side},
+                     0.05,
+                     0.3,
+                     normalize ? 0.5 : 1.0,
+                     normalize ? 0.5 : 0.0);
+    if (!config["unconditional"].get<bool>()) {
+      in.image_embeds =
+          wave({batch, config["unets"][0]["image_embed_dim"].get<int64_t>()}, 0.9, 0.3);
+    }
+    if (const nlohmann::json& length = fixture.json["text_length"]; !length.is_null()) {
+      in.text_encodings = wave({batch, length.get<int64_t>(), 5}, 0.5, 0.1);
+      in.text_encodings[1].slice(0, length.get<int64_t>() / 2).zero_();
+    }
+    return in;
+  }
+
+  template <class T>
+  T scalar(const std::string& name, T otherwise) const {
+    return fixture.has(name) ? fixture.tensor(name).item<T>() : otherwise;
+  }
+
+  DecoderStepNoise draws(int64_t unet_number, const UnetPlan& plan) const {
+    const std::string at = fmt::format("stage{}.draw.", unet_number);
+    const NoiseSource normal = wave_noise();
+    const int64_t batch = fixture.json["batch"].get<int64_t>();
+    const int64_t channels = config["channels"].get<int64_t>();
+    const int64_t side = plan.random_crop_size.value_or(plan.image_size);
+    DecoderStepNoise d;
+    if (plan.lowres_noise) {
+      d.lowres.noise_level = fixture.tensor(at + "lowres_level");
+      d.lowres.noise = normal({batch, channels, plan.image_size, plan.image_size});
+    }
+    d.noise = normal({batch, channels, side, side});
+    d.times = fixture.tensor(at + "times");
+    d.image_keep_mask = fixture.tensor(at + "image_keep");
+    d.text_keep_mask = fixture.tensor(at + "text_keep");
+    d.self_condition = scalar<bool>(at + "self_condition", false);
+    d.lowres.blur = scalar<bool>(at + "blur", false);
+    d.lowres.blur_sigma = scalar<double>(at + "blur_sigma", 0.6);
+    d.lowres.blur_kernel_size =
+        scalar<int64_t>(at + "blur_kernel_size",
+                        config.value("blur_kernel_size", nlohmann::json(3)).is_number()
+                            ? config.value("blur_kernel_size", int64_t{3})
+                            : 3);
+    if (plan.random_crop_size) {
+      const at::Tensor offsets = fixture.tensor(at + "crop_offsets");
+      for (int64_t i = 0; i < batch; ++i) {
+        d.crop_offsets.push_back({offsets[i][0].item<int64_t>(), offsets[i][1].item<int64_t>()});
+      }
+    }
+    return d;
+  }
+};
+
+}  // namespace dalle2::test

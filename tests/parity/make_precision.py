@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: MIT
+"""Half precision: random decoders of the reference under torch.autocast, and torch.amp.GradScaler at work.
+
+    python make_precision.py --out fixtures [--seed 0] [--cases 12]    writes fixtures/precision/*.safetensors
+
+case_NN: as make_decoder.py, one training step of each stage (draws, losses, digests of the gradients), computed in
+float32 (`loss`, `grads`) and under autocast on the CPU (`bf16.loss`, `fp16.grads`, ...). Gradients of fp16 are those of
+128 times the loss, divided by 128. `*_noise` says how far the half precision results move when every weight moves by
+one rounding of that precision.
+
+scaler: updates of AdamW behind unscaling and clipping, with gradients of which some are infinite or NaN: the scale,
+the growth count and the weights after each.
+"""
+import argparse
+import json
+import pathlib
+import random
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+
+import make_decoder as cases
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+FP16_SCALE = 128.0
+BATCH = cases.BATCH
+
+
+def nudge(unet, seed, dtype):
+    """Moves every weight by one rounding of `dtype`, up or down."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in unet.parameters():
+            signs = torch.randint(0, 2, p.shape, generator=generator) * 2 - 1
+            p.mul_(1 + signs * torch.finfo(dtype).eps)
+
+
+def train_step(decoder, d, number, r, dtype=None):
+    """@return the loss, a row of digests a parameter, and the draws"""
+    draws = cases.Draws(r)
+    image, embed, text = cases.inputs_of(d, max(decoder.image_sizes) + d["image_margin"])
+    decoder.zero_grad()
+    with cases.patched(draws) as masks, torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
+        loss = decoder(image, image_embed=embed, text_encodings=text, unet_number=number)
+    scale = FP16_SCALE if dtype == torch.float16 else 1.0
+    (loss * scale).backward()
+    record, coins = draws.record, list(draws.coins)
+    conditioner = decoder.lowres_conds[number - 1]
+    if conditioner is not None and conditioner.use_blur:
+        record["blur"] = np.array(coins.pop(0) < conditioner.blur_prob)
+    record["self_condition"] = np.array(bool(coins) and coins[0] < 0.5)
+    record["image_keep"], record["text_keep"] = masks[-2], masks[-1]
+    parameters = list(decoder.unets[number - 1].parameters())
+    rows = [cases.digest(torch.zeros(1) if p.grad is None else p.grad / scale) for p in parameters]
+    return loss.item(), np.stack(rows), record
+
+
+def make_case(seed):
+    """@return tensors and metadata, or None where the reference has no numbers"""
+    r = random.Random(seed)
+    torch.manual_seed(seed)
+    d = cases.draw_decoder(r)
+    # A blur is what the reference's autocast rounds to half and we do not: see docs/parity.md.
+    d.update(blur_prob=0.0, use_dynamic_thres=False)
+    d["text_length"] = r.randint(2, 7) if any(u.get("cond_on_text_encodings") for u in d["unets"]) else None
+    d["image_margin"] = r.choice((0, 4))
+    extra = ("text_length", "image_margin")
+    decoder = cases.build({k: v for k, v in d.items() if k not in extra})
+    decoder.train()
+    tensors = {}
+    for number in range(1, len(d["unets"]) + 1):
+        prefix, state = f"stage{number}.", r.getstate()
+        loss, rows, record = train_step(decoder, d, number, r)
+        end = r.getstate()
+        tensors |= {f"{prefix}draw.{name}": value for name, value in record.items()}
+        tensors |= {prefix + "loss": np.array([loss]), prefix + "grads": rows}
+        for name, dtype in DTYPES.items():
+            r.setstate(state)
+            half_loss, half_rows, _ = train_step(decoder, d, number, r, dtype)
+            loss_noise, noise = 0.0, np.zeros(len(half_rows))
+            for nudge_seed in cases.NUDGES:
+                r.setstate(state)
+                nudge(decoder.unets[number - 1], nudge_seed, dtype)
+                moved_loss, moved, _ = train_step(decoder, d, number, r, dtype)
+                cases.fill(decoder.unets[number - 1])
+                loss_noise = max(loss_noise, abs(moved_loss - half_loss))
+                noise = np.maximum(noise, np.linalg.norm(moved - half_rows, axis=1))
+            at = f"{prefix}{name}."
+            tensors |= {at + "loss": np.array([half_loss]), at + "loss_noise": np.array([loss_noise]),
+                        at + "grads": half_rows, at + "grad_noise": noise}
+        r.setstate(end)
+    if not all(np.isfinite(value).all() for value in tensors.values()):
+        return None
+    tensors = {name: value.astype(np.float32) if value.dtype == np.float64 and ".draw." not in name else value
+               for name, value in tensors.items()}
+    meta = {"seed": seed, "decoder": {k: v for k, v in d.items() if k not in extra}, "batch": BATCH,
+            **{k: d[k] for k in extra}}
+    return tensors, meta
+
+
+def make_scaler(seed):
+    """Gradients as an fp16 backward pass might leave them, scaled; what GradScaler and AdamW make of them."""
+    generator = torch.Generator().manual_seed(seed)
+    r = random.Random(seed)
+    options = {"init_scale": 2.0 ** r.choice((4, 8, 16)), "growth_interval": r.choice((2, 3)), "growth_factor": 2.0,
+               "backoff_factor": 0.5}
+    shapes = {"weight": (6, 5), "gain": (7,), "late": (3, 2)}
+    parameters = {k: torch.nn.Parameter(torch.randn(s, generator=generator)) for k, s in shapes.items()}
+    tensors = {f"initial.{k}": p.detach().clone() for k, p in parameters.items()}
+    optimizer = torch.optim.AdamW(parameters.values(), lr=1e-2, betas=(0.9, 0.99), eps=1e-8, weight_decay=1e-2)
+    scaler = torch.amp.GradScaler("cpu", **options)
+    max_norm, steps, log = 0.5, 30, []
+    for step in range(steps):
+        fault = r.choice((None, None, None, "inf", "nan", "-inf")) if step else "inf"
+        scaler.scale(torch.zeros(()))  # makes the scale
+        scale = scaler.get_scale()
+        for name, p in parameters.items():
+            p.grad = None
+            if name == "late" and step < 5:
+                continue
+            p.grad = torch.randn(p.shape, generator=generator) * scale
+            if fault and name == r.choice(list(shapes)):
+                p.grad.view(-1)[r.randrange(p.numel())] = float(fault)
+            tensors[f"grad.{step}.{name}"] = p.grad.clone()
+        found = not all(p.grad.isfinite().all() for p in parameters.values() if p.grad is not None)
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(parameters.values(), max_norm)
+        scaler.step(optimizer)
+        scaler.update()
+        steps_of = {k: int(optimizer.state[p]["step"]) if p in optimizer.state else 0 for k, p in parameters.items()}
+        log.append({"found_inf": found, "scale": scaler.get_scale(), "tracker": scaler._get_growth_tracker(),
+                    "steps": steps_of})
+        tensors |= {f"after.{step}.{k}": p.detach().clone() for k, p in parameters.items()}
+    meta = {**options, "names": list(shapes), "log": log, "max_norm": max_norm, "lr": 1e-2,
+            "state_dict": scaler.state_dict()}
+    return {k: v.numpy() for k, v in tensors.items()}, meta
+
+
+def write(path, tensors, meta):
+    save_file({k: np.ascontiguousarray(v) for k, v in tensors.items()}, path, metadata={"json": json.dumps(meta)})
+    path.chmod(0o644)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cases", type=int, default=12)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    folder = arguments.out / "precision"
+    folder.mkdir(parents=True, exist_ok=True)
+    write(folder / "scaler.safetensors", *make_scaler(arguments.seed))
+    made, seed = 0, arguments.seed * 1000
+    while made < arguments.cases:
+        case = make_case(seed)
+        if case is not None:
+            write(folder / f"case_{made:02d}.safetensors", *case)
+            made += 1
+        seed += 1
+
+
+if __name__ == "__main__":
+    main()
