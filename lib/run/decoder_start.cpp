@@ -20,9 +20,6 @@
 namespace dalle2 {
 namespace {
 
-constexpr const char* kOwnState =
-    "dalle2_train";  // our own entry of a checkpoint; the reference skips it
-
 /// What the images are conditioned on, in the reference's words where it has some.
 std::string describe_conditioning(const TrainDecoderConfig& config, bool text_conditioned) {
   std::string source;
