@@ -285,6 +285,36 @@ Runner add_shards_check(CLI::App& app) {
   };
 }
 
+Runner add_shards_order(CLI::App& app) {
+  auto o = options_of<ShardsOrderCommand>();
+  app.add_option("--config,--config_file", o->config_path, "Training file (JSON) of a decoder")
+      ->required()
+      ->type_name("FILE");
+  app.add_option("--set", o->overrides, "Override a key of the file (repeatable)")
+      ->type_name("/POINTER=VALUE")
+      ->allow_extra_args(false);
+  app.add_option("--world", o->world, "Ranks (processes, GPUs) that share the epoch")
+      ->capture_default_str()
+      ->check(whole_number(4096));
+  app.add_option("--epoch", o->epoch, "Epoch to read from its beginning (default: 0)")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--steps", o->steps, "Steps to take (default: to the end of the epoch)")
+      ->type_name("N")
+      ->check(whole_number());
+  app.add_option("--from",
+                 o->from_path,
+                 "Go on where this position (--save) or checkpoint of a run stands; any --world")
+      ->type_name("FILE");
+  app.add_option("--save", o->save_path, "Write the position behind the last step")
+      ->type_name("JSON");
+  app.add_flag("--print", o->print, "A JSON line a step with the keys of each rank, no summary");
+  return [o] {
+    run_shards_order(*o);
+    return ExitCode::kDone;
+  };
+}
+
 Runner add_shards_score(CLI::App& app) {
   auto o = options_of<DemoScoreCommand>();
   app.add_option("--drawn", o->drawn_folder, "Folder that `sample` wrote")
@@ -336,6 +366,7 @@ int run_command_line(int argc, char** argv) {
   command(*shards, "demo", "Draw captioned shapes with a known truth", add_shards_demo);
   command(*shards, "make", "Pack a folder of images and captions", add_shards_make);
   command(*shards, "check", "Verify shards, and against their embeddings", add_shards_check);
+  command(*shards, "order", "Show which samples each rank gets, step by step", add_shards_order);
   command(*shards,
           "score",
           "Compare drawings of the demo's held-out prompts with what was asked",

@@ -99,6 +99,18 @@ struct ShardsCheckCommand {
   int64_t shard_width = 6, index_width = 4;
 };
 
+/// What the loaders of all ranks of a run would read, without training.
+struct ShardsOrderCommand {
+  std::string config_path;
+  std::vector<std::string> overrides;
+  int64_t world = 1;                     ///< ranks
+  std::optional<int64_t> epoch;          ///< 0, or where `from_path` stands
+  std::optional<int64_t> steps;          ///< to the end of the epoch
+  std::optional<std::string> from_path;  ///< a saved position, or a checkpoint
+  std::optional<std::string> save_path;
+  bool print = false;  ///< a JSON line a step instead of the summary
+};
+
 /// A run as one HTML page that loads nothing.
 struct ReportCommand {
   std::string data_path, out_path;
@@ -124,6 +136,7 @@ void run_schema(const std::string& kind);
 void run_shards_demo(const ShardsDemoCommand& command);
 ExitCode run_shards_make(const ShardsMakeCommand& command);
 void run_shards_check(const ShardsCheckCommand& command);
+void run_shards_order(const ShardsOrderCommand& command);
 void run_report(const ReportCommand& command);
 void run_demo_score(const DemoScoreCommand& command);
 

@@ -22,9 +22,6 @@
 namespace dalle2 {
 namespace {
 
-constexpr const char* kOwnState =
-    "dalle2_train";  // our own entry of a checkpoint; the reference skips it
-
 using Extras = std::vector<std::pair<std::string, Value>>;
 
 Extras with_metadata(Extras extras, const SaveMetadata& metadata) {

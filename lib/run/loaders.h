@@ -28,6 +28,8 @@ class DecoderData {
   std::unique_ptr<DecoderLoader> loader(const std::string& split,
                                         int64_t batch_size,
                                         bool in_order) const;
+  /// What that loader is made of.
+  LoaderOptions options(const std::string& split, int64_t batch_size, bool in_order) const;
 
   /// The first `count` samples of a split (fewer if there are not so many; none if count is 0).
   std::vector<Batch> examples(const std::string& split, int64_t count) const;
@@ -38,8 +40,6 @@ class DecoderData {
   int64_t num_shards(const std::string& split) const;
 
  private:
-  LoaderOptions options(const std::string& split, int64_t batch_size, bool in_order) const;
-
   const TrainDecoderConfig& config_;
   LoaderOptions needs_;
   ShardUrls train_, val_, test_;

@@ -4,21 +4,18 @@
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
-#include <condition_variable>
 #include <filesystem>
-#include <memory>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <set>
 #include <sstream>
 #include <string>
-#include <thread>
 
 #include "base/error.h"
 #include "data/loader.h"
 #include "data/loader_support.h"
+#include "data/rank_walk.h"
 #include "io/atomic_file.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
@@ -72,80 +69,32 @@ Epoch read_epoch(DecoderLoader& loader) {
   return epoch;
 }
 
-/// Several ranks in one process, each with its loader, in step: what they read, in the order
-/// (step, rank).
+/// Several ranks in step: what they read, in the order (step, rank).
 class Ranks {
  public:
-  Ranks(const LoaderOptions& options, int world) {
-    for (int rank = 0; rank < world; ++rank) {
-      LoaderOptions own = options;
-      own.rank = {rank, world};
-      own.any_rank = [this](bool has) { return answer(has); };
-      loaders_.push_back(std::make_unique<DecoderLoader>(config_with(rank % 3), own));
-    }
-  }
+  Ranks(const LoaderOptions& options, int world)
+      : walk_(config_with(world % 3 * world), options, world) {}  // 0, 1 or 2 threads a rank
 
-  void start(int64_t epoch, const LoaderPosition& position) {
-    for (auto& loader : loaders_) loader->start_epoch(epoch, position);
-    position_ = position;
-  }
+  void start(int64_t epoch, const LoaderPosition& position) { walk_.start_epoch(epoch, position); }
 
   /// One step of all ranks. @return false at the end of the epoch
   bool step(Keys& order) {
-    std::vector<std::optional<Batch>> batches(loaders_.size());
-    std::vector<std::thread> threads;
-    for (size_t rank = 0; rank < loaders_.size(); ++rank) {
-      threads.emplace_back([&, rank] { batches[rank] = loaders_[rank]->next(); });
-    }
-    for (std::thread& thread : threads) thread.join();
-    const bool any = batches[0].has_value();
-    for (auto& batch : batches) REQUIRE(batch.has_value() == any);
-    if (!any) return false;
-    merge_positions(batches);
-    for (auto& batch : batches) {
-      order.insert(order.end(), batch->keys.begin(), batch->keys.end());
-      empty_ += batch->size() == 0;
+    const auto batches = walk_.next();
+    if (!batches) return false;
+    for (const Batch& batch : *batches) {
+      order.insert(order.end(), batch.keys.begin(), batch.keys.end());
+      empty_ += batch.size() == 0;
     }
     ++steps_;
     return true;
   }
 
-  const LoaderPosition& position() const { return position_; }
+  const LoaderPosition& position() const { return walk_.position(); }
   int64_t steps() const { return steps_; }
   int64_t empty() const { return empty_; }
 
  private:
-  /// A barrier at which all say whether they have a batch.
-  bool answer(bool has) {
-    std::unique_lock lock(mutex_);
-    any_ = any_ || has;
-    const int64_t round = round_;
-    if (++waiting_ == static_cast<int64_t>(loaders_.size())) {
-      told_ = any_;
-      any_ = false;
-      waiting_ = 0;
-      ++round_;
-      changed_.notify_all();
-    } else {
-      changed_.wait(lock, [&] { return round_ != round; });
-    }
-    return told_;
-  }
-
-  /// Each rank knows where its own lanes stand.
-  void merge_positions(const std::vector<std::optional<Batch>>& batches) {
-    position_ = batches[0]->position;
-    for (size_t lane = 0; lane < position_.lanes.size(); ++lane) {
-      position_.lanes[lane] = batches[lane % batches.size()]->position.lanes[lane];
-    }
-  }
-
-  std::vector<std::unique_ptr<DecoderLoader>> loaders_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int64_t waiting_ = 0, round_ = 0;
-  bool any_ = false, told_ = false;
-  LoaderPosition position_;
+  RankWalk walk_;
   int64_t steps_ = 0, empty_ = 0;
 };
 
@@ -351,6 +300,20 @@ TEST_CASE("ranks take equal numbers of steps, and each sample comes once over al
     CHECK(std::set<std::string>(order.begin(), order.end()).size() == usable);
     if (world == 1) CHECK(ranks.empty() == 0);
   }
+}
+
+TEST_CASE("a rank that fails ends the step of all") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 8, 4);
+  for (const char* shard : {"00004", "00005"}) {  // all of rank 2
+    write_file_atomically(fmt::format("{}/shards/{}.tar", folder.path(), shard), "no tar");
+  }
+  DecoderDataConfig config = config_with(GENERATE(0, 4));
+  config.max_bad_fraction = 0.5;
+  const CapturedLog log;
+  RankWalk walk(config, options_over(folder.path(), 8, 2), 4);
+  walk.start_epoch(0);
+  CHECK_THROWS_WITH(walk.next(), Contains("2 of 2 shards cannot be read"));
 }
 
 namespace {

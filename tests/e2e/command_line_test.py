@@ -9,7 +9,8 @@ import harness
 from harness import EndToEnd, run, tiny_config, write_config, write_npy
 
 SUBCOMMANDS = [[], ["sample"], ["inspect"], ["convert"], ["schema"], ["shards"], ["shards", "demo"],
-               ["shards", "make"], ["shards", "check"], ["shards", "score"]]
+               ["shards", "make"], ["shards", "check"], ["shards", "order"],
+               ["shards", "score"]]
 
 
 class CommandLine(EndToEnd):

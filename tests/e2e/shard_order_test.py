@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: MIT
+"""`shards order`: each sample once for any number of ranks, and the order of an epoch stays when it is taken up,
+also by another number of ranks; told by the sample trace, and equal to that of a real run."""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+
+import harness
+from harness import BINARY, EndToEnd, run
+
+DATA = {"batch_size": 2, "num_workers": 3, "shuffle_train": True, "shuffle_buffer": 5,
+        "splits": {"train": 0.5, "val": 0.25, "test": 0.25}}
+
+
+def traced(path, rank=0, split="train"):
+    """The batches of a rank, as the trace tells them."""
+    lines = pathlib.Path(f"{path}.rank{rank}").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    assert all(record["rank"] == rank for record in records)
+    return [record["keys"] for record in records if record["split"] == split]
+
+
+def in_order(ranks):
+    """Batches of each rank to the keys of all, step by step, the ranks in order."""
+    assert len({len(batches) for batches in ranks}) == 1, "ranks take equal numbers of steps"
+    return [key for step in zip(*ranks) for batch in step for key in batch]
+
+
+class ShardOrder(EndToEnd):
+    def setUp(self):
+        super().setUp()
+        self.file = self.config(data=DATA)
+        self.walks = 0
+
+    def order(self, *arguments, config=None, check=0, **kwargs):
+        return run("shards", "order", "--config", config or self.file, *arguments, cwd=self.dir, check=check, **kwargs)
+
+    def walk(self, world, *arguments, **kwargs):
+        """The order over all ranks, by the trace; it equals what --print says."""
+        self.walks += 1
+        trace = self.dir / f"trace{self.walks}"
+        done = self.order("--world", world, "--print", *arguments, env={"DALLE2_TRACE_SAMPLES": str(trace)}, **kwargs)
+        ranks = [traced(trace, rank) for rank in range(world)] if list(self.dir.glob(f"{trace.name}.rank*")) else [[]]
+        printed = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual([line["step"] for line in printed], list(range(len(printed))))
+        self.assertEqual(in_order(ranks), [key for line in printed for batch in line["keys"] for key in batch])
+        self.assertEqual(len(list(self.dir.glob(f"{trace.name}.rank*"))), world if printed else 0)
+        return in_order(ranks)
+
+    def walk_on(self, *parts, **kwargs):
+        """Parts of an epoch, each (ranks, steps), each from the position that the one before saved."""
+        keys, begin = [], []
+        for world, steps in parts:
+            limit = ["--steps", steps] if steps else []
+            keys += self.walk(world, *begin, *limit, "--save", "at.json", **kwargs)
+            begin = ["--from", "at.json"]
+        return keys
+
+    def test_an_epoch_has_each_sample_once_for_any_number_of_ranks(self):
+        for world in (1, 2, 4):
+            keys = self.walk(world)
+            self.assertEqual((len(keys), len(set(keys))), (48, 48))  # half of the 16 shards of 6
+            self.assertNotEqual(keys, self.walk(world, "--epoch", 1))
+            self.assertEqual(keys, self.walk(world, "--set", "/data/num_workers=0"))
+
+    def test_four_then_two_then_one_rank_keep_the_order_that_four_began(self):
+        whole = self.walk(4)
+        self.assertEqual(self.walk_on((4, 2), (2, 3), (1, None)), whole)
+        self.assertEqual(self.walk_on((4, 1), (1, 3), (2, 2), (4, None)), whole)
+        self.assertEqual(self.walk_on((4, 1), (3, 3), (5, 2), (1, None)), whole)
+        self.assertNotEqual(self.walk(2), whole)  # of two ranks from its beginning
+
+    def test_an_epoch_is_taken_up_again_and_again(self):
+        for world in (1, 2):
+            whole = self.walk(world)
+            self.assertEqual(self.walk_on((world, 3), (world, None)), whole)
+            self.assertEqual(self.walk_on(*[(world, 1)] * 4, (world, None)), whole)
+        self.assertEqual(self.walk_on((2, None), (4, None)), whole)  # nothing is left of it
+        saved = json.loads((self.dir / "at.json").read_text())
+        self.assertEqual((saved["epoch"], saved["samples"], saved["split"]), (0, len(whole), "train"))
+
+    def test_resampled_shards_and_epochs_of_a_length_keep_their_order(self):
+        resampled = self.config("resampled.json", data={**DATA, "shuffle_train": False, "resample_train": True})
+        self.assertEqual(self.walk_on((4, 2), (2, 4), (1, 8), config=resampled), self.walk(4, "--steps", 6, config=resampled))
+        self.assertIn("--steps is missing", self.order(config=resampled, check=2).stderr)
+        short = ("--set", "/train/epoch_samples=21")
+        self.assertEqual(len(self.walk(4, *short)), 24)  # whole steps
+        self.walk(4, "--steps", 2, "--save", "at.json")
+        self.assertEqual(len(self.walk(2, "--from", "at.json", *short)), 8)
+
+    def test_ranks_whose_samples_are_out_take_empty_steps(self):
+        shards = self.dir / "shards"
+        shutil.copytree(self.shards, shards)
+        self.file = harness.write_config(self.dir / "damaged.json", harness.tiny_config(shards, "out", data=DATA))
+        lost = self.walk(4)[0][:-4]  # the first shard of rank 0
+        tar = next(path for path in shards.glob("*.tar") if int(path.stem) == int(lost))
+        tar.write_bytes(b"no tar")
+        whole = self.walk(4)
+        self.assertEqual(self.walk_on((4, 2), (2, 2), (1, None)), whole)
+        summary = self.order("--world", 4).stdout
+        self.assertIn("1 damaged shard", summary)
+        rows = {line.split()[0]: line.split() for line in summary.splitlines() if line and not line.startswith("[")}
+        self.assertEqual(int(rows["all"][2]), len(whole))
+        self.assertGreater(int(rows["0"][3]), 0)
+        steps = int(rows["1"][1])
+        for rank in "0123":
+            self.assertEqual(int(rows[rank][1]) + int(rows[rank][3]), steps)
+        self.assertIn(f"{whole[2]} ... {whole[3]}, to ", summary)  # rank 1's first batch
+
+    def stop_within_an_epoch(self, config, env):
+        process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **env})
+        sent, output = False, []
+        for line in process.stdout:
+            output.append(line)
+            if not sent and '"Epoch": 1,' in line:
+                process.send_signal(signal.SIGTERM)
+                sent = True
+        process.stdout.close()
+        self.assertEqual(process.wait(timeout=60), 75, "".join(output))
+
+    def test_a_run_reads_what_was_shown_also_when_it_is_stopped_and_goes_on(self):
+        self.file = self.config(data=DATA, train={"epochs": 2, "n_sample_images": 2})
+        whole = [self.walk(1, "--epoch", epoch) for epoch in (0, 1)]
+        env = {"DALLE2_TRACE_SAMPLES": str(self.dir / "run")}
+        self.stop_within_an_epoch(self.file, env)
+        begun = in_order([traced(self.dir / "run")])
+        self.assertEqual(begun, (whole[0] + whole[1])[:len(begun)])
+        self.assertGreater(len(begun), len(whole[0]))
+        self.assertLess(len(begun), len(whole[0]) + len(whole[1]))
+        rest = self.walk(1, "--from", "out/checkpoint.pth")
+        self.assertEqual(begun + rest, whole[0] + whole[1])
+        self.assertEqual(self.walk(2, "--from", "out/checkpoint.pth"), rest)
+        self.train(self.file, env=env)
+        self.assertEqual(in_order([traced(self.dir / "run")]), whole[0] + whole[1])
+        # Behind its last epoch a run would begin the next.
+        self.assertEqual(self.walk(1, "--from", "out/checkpoint.pth"), self.walk(1, "--epoch", 2))
+        self.refuse(3, "--from", "out/model.pth", expect=["out/model.pth: no position", "checkpoint"])
+        self.refuse(2, "--from", "out/checkpoint.pth", "--set", "/seed=1",
+                    expect=["out/checkpoint.pth: /config/seed: expected 1", "got 0"])
+
+    def refuse(self, code, *arguments, expect, config=None):
+        text = self.order(*arguments, config=config, check=code).stderr
+        for part in expect:
+            self.assertIn(part, text)
+        self.assertLessEqual(len(text.splitlines()), 60)
+
+    def test_wrong_inputs_are_explained(self):
+        usage = run("shards", "order", cwd=self.dir, check=2)
+        self.assertIn("--config is required", usage.stdout + usage.stderr)
+        self.refuse(2, config="absent.json", expect=["absent.json: no such file"])
+        self.refuse(2, "--world", 0, expect=["--world", "expected a whole number from 1 to 4096, got 0"])
+        self.refuse(2, "--epoch", -1, expect=["--epoch"])
+        self.refuse(2, "--world", 17, expect=["Not enough shards to split evenly: 16 for 17 ranks", "start fewer ranks"])
+        self.refuse(2, "--from", "absent.json", expect=["absent.json: no such file (--from"])
+        (self.dir / "prior.json").write_text('{"prior": {}}')
+        self.refuse(2, config="prior.json", expect=["prior.json", "not available yet"])
+        (self.dir / "bad.pth").write_bytes(b"no checkpoint")
+        self.refuse(3, "--from", "bad.pth", expect=["bad.pth"])
+        self.refuse(3, "--steps", 1, "--save", "prior.json/at.json", expect=["prior.json"])
+
+    def refuse_position(self, code, change, *expect):
+        position = json.loads((self.dir / "at.json").read_text())
+        change(position)
+        (self.dir / "bad.json").write_text(json.dumps(position))
+        self.refuse(code, "--from", "bad.json", expect=["bad.json", *expect])
+
+    def test_a_position_that_is_damaged_or_of_other_data_is_refused(self):
+        self.walk(4, "--steps", 2, "--save", "at.json")
+        (self.dir / "cut.json").write_bytes((self.dir / "at.json").read_bytes()[:-40])
+        self.refuse(3, "--from", "cut.json", expect=["cut.json: no position of `shards order --save`", "parse error"])
+        lane = lambda position: position["position"]["lanes"][2]
+        self.refuse_position(3, lambda p: p.pop("epoch"), "epoch")
+        self.refuse_position(3, lambda p: p["position"].update(next_lane=4), "/position/next_lane: expected one of 4 lanes, got 4")
+        self.refuse_position(3, lambda p: lane(p).update(passed="two"), "/position/lanes/2/passed", "got str")
+        self.refuse_position(3, lambda p: lane(p).update(passed=-1), "/position/lanes/2/passed: expected 0 or more, got -1")
+        self.refuse_position(3, lambda p: lane(p).update(passed=99), "/position/lanes/2/passed: expected 5 or less, got 99")
+        self.refuse_position(3, lambda p: lane(p).update(shard=10**15), "/position/lanes/2/shard: expected 2 or less")
+        self.refuse_position(3, lambda p: lane(p).update(end_shard=0, end_sample=0), "/position/lanes/2/end_shard", "behind")
+        self.refuse_position(2, lambda p: lane(p).update(shards=3), "other shards: lane 2 of 4 had 3")
+        self.refuse_position(2, lambda p: p.update(shard_names="0"), "/shard_names", "other shards")
+        self.refuse_position(2, lambda p: p.update(split="val"), "/split: expected \"train\", got \"val\"")
+        self.refuse_position(2, lambda p: p["config"].update(seed=5), "/config/seed: expected 0, the config's /seed, got 5")
+        self.refuse_position(2, lambda p: p["config"]["data"].update(shuffle_train=False), "/config/data/shuffle_train")
+        self.refuse(2, "--from", "at.json", "--epoch", 1, expect=["--epoch 1: at.json stands in epoch 0"])
+        other = self.order("--from", "at.json", "--set", "/data/batch_size=3").stderr
+        self.assertIn("/config/data/batch_size: batches of 2", other)
+
+
+if __name__ == "__main__":
+    harness.main()
