@@ -187,7 +187,7 @@ void freeze_base(torch::nn::Module& network, bool train_bias) {
 
 void hold_frozen_weights_as(torch::nn::Module& network, at::ScalarType dtype) {
   const torch::NoGradGuard no_grad;
-  for (const auto& module : network.modules()) {
+  for (const auto& module : network.modules(/*include_self=*/false)) {
     at::Tensor weight;
     if (const auto* layer = dynamic_cast<LinearLayerImpl*>(module.get())) weight = layer->weight;
     if (const auto* layer = dynamic_cast<ConvLayerImpl*>(module.get())) weight = layer->weight;

@@ -63,7 +63,7 @@ class DecoderRun {
   void recall();
   void go_on_from(const std::vector<std::string>& candidates);
   std::optional<FoundCheckpoint> find_checkpoint(const std::vector<std::string>& candidates) const;
-  void recall_position(const Cursor& root);
+  void recall_position(const Cursor& root, const std::string& path);
   void recall_own_state(const Cursor& own);
   void load_examples();
   bool train_epoch();

@@ -166,7 +166,7 @@ void DecoderRun::go_on_from(const std::vector<std::string>& candidates) {
   averages_saved_at_ = 0;
   for (std::deque<at::Tensor>& losses : recent_losses_) losses.clear();
   remember_skipped();
-  recall_position(root);
+  recall_position(root, found->path);
 }
 
 /// The newest checkpoint that is whole. For a run with adapters one that has them comes before the
@@ -194,7 +194,7 @@ std::optional<DecoderRun::FoundCheckpoint> DecoderRun::find_checkpoint(
   return base;
 }
 
-void DecoderRun::recall_position(const Cursor& root) {
+void DecoderRun::recall_position(const Cursor& root, const std::string& path) {
   const auto number = [&](const Cursor& at, const char* key) {
     return at.has(key) ? at.at(key).as_int() : 0;
   };
@@ -216,7 +216,7 @@ void DecoderRun::recall_position(const Cursor& root) {
   log_info(
       "ckpt",
       "Loaded model from {} on epoch {} having seen {} samples with minimum validation loss {}",
-      root.where(),
+      path,
       position_.epoch,
       position_.samples_seen,
       losses.empty() ? "N/A" : fmt::format("{}", *std::min_element(losses.begin(), losses.end())));

@@ -432,9 +432,9 @@ void DecoderTrainer::load_state(const Value& checkpoint,
   const Cursor root(checkpoint, file);
   if (!state_->lora && has_lora(root)) {
     throw DataError(
-        "{}: holds adapters, and this run has none: set /train/lora as the run had it that made "
+        "{}holds adapters, and this run has none: set /train/lora as the run had it that made "
         "the file, or make plain weights of it: dalle2-train convert --merge-lora IN OUT",
-        root.where());
+        file.empty() ? "" : file + ": ");
   }
   Reader reader(root, only_model, strict);
   visit_state(*state_, reader);

@@ -30,7 +30,7 @@ STEPS = 5
 ADAMW = {"lr": 1e-2, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 1e-2}
 UNET = {"dim": 4, "dim_mults": (1, 2), "image_embed_dim": 6, "cond_dim": 8, "num_resnet_blocks": 1, "resnet_groups": 4,
         "num_image_tokens": 1, "num_time_tokens": 1, "attn_heads": 2, "attn_dim_head": 4, "self_attn": (False, True),
-        "sparse_attn": True}
+        "sparse_attn": True, "cond_on_image_embeds": True}
 
 
 def our_name(name):
