@@ -14,8 +14,8 @@ namespace dalle2 {
 struct OrderPosition {
   int64_t epoch = 0;
   int64_t samples = 0;  ///< of the epoch before it, over all ranks
-  LoaderPosition loader;
-  std::string shard_names;  ///< shard_names_hash() of the shards it was taken in; "": not known
+  LoaderPosition loader = {};
+  std::string shard_names = {};  ///< shard_names_hash() of its shards; "": not known
 };
 
 /// Reads a position of JSON or a checkpoint. Of a checkpoint that stands behind its training epoch
