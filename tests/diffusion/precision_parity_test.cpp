@@ -2,6 +2,7 @@
 // Random configurations in half precision against the reference under torch.autocast
 // (tests/parity/make_precision.py).
 #include <cmath>
+#include <map>
 
 #include "diffusion/decoder_case.h"
 #include "optim/precision.h"
@@ -40,10 +41,13 @@ void check_gradients(const Case& c, Decoder& decoder, int64_t unet_number, const
     const at::Tensor& gradient = item.value().grad();
     const at::Tensor found = digest(gradient.defined() ? gradient / half.scale : at::zeros({1}));
     errors.push_back((found - rows[row]).norm().item<double>());
+    // A gradient that cancels keeps the rounding of its terms, some as large as the largest
+    // gradients, which weights that move do not show; a digest has sums over all entries.
+    const double cancelled = floor * std::sqrt(static_cast<double>(item.value().numel()));
     INFO("gradient of unet " << unet_number << ": " << item.key() << ", norm "
                              << rows[row][0].item<double>() << ", error " << errors.back()
                              << ", noise " << noise[row].item<double>() << ", floor " << floor);
-    CHECK(errors.back() <= kNoiseSteps * noise[row].item<double>() + floor);
+    CHECK(errors.back() <= kNoiseSteps * noise[row].item<double>() + cancelled);
   }
   const double all = total(at::tensor(errors, at::kDouble));
   INFO("all gradients: error " << all << ", noise " << total(noise) << ", size "
@@ -79,6 +83,7 @@ void check_step(const Case& c, Decoder& decoder, int64_t unet_number, const Half
 
 TEST_CASE("Losses and gradients in half precision are those of the reference's autocast",
           "[parity]") {
+  std::map<MixedPrecision, int> compared;
   for (const std::string& path : fixture_files(fixture_dir("precision"))) {
     if (path.find("/case_") == std::string::npos) continue;
     INFO(path);
@@ -86,10 +91,17 @@ TEST_CASE("Losses and gradients in half precision are those of the reference's a
     Decoder decoder = decoder_of(c.config);
     decoder->train();
     for (int64_t n = 1; n <= decoder->num_unets(); ++n) {
-      check_step(c, decoder, n, {MixedPrecision::bf16, "bf16", 1, 0x1p-8});
-      check_step(c, decoder, n, {MixedPrecision::fp16, "fp16", 128, 0x1p-11});
+      for (const Half& half : {Half{MixedPrecision::bf16, "bf16", 1, 0x1p-8},
+                               Half{MixedPrecision::fp16, "fp16", 128, 0x1p-11}}) {
+        // Absent where the reference's own numbers do not stand still.
+        if (!c.fixture.has(fmt::format("stage{}.{}.loss", n, half.name))) continue;
+        check_step(c, decoder, n, half);
+        ++compared[half.precision];
+      }
     }
   }
+  CHECK(compared[MixedPrecision::bf16] > 0);
+  CHECK(compared[MixedPrecision::fp16] > 0);
 }
 
 }  // namespace dalle2::test

@@ -6,7 +6,9 @@
 case_NN: as make_decoder.py, one training step of each stage (draws, losses, digests of the gradients), computed in
 float32 (`loss`, `grads`) and under autocast on the CPU (`bf16.loss`, `fp16.grads`, ...). Gradients of fp16 are those of
 128 times the loss, divided by 128. `*_noise` says how far the half precision results move when every weight moves by
-one rounding of that precision.
+one rounding of that precision. A precision in which that moves the loss by more than MOST_LOSS_NOISE or the gradients
+by more than MOST_GRAD_NOISE of their size has no number to compare with: it is left out of the case, and a case
+without any is drawn anew.
 
 scaler: updates of AdamW behind unscaling and clipping, with gradients of which some are infinite or NaN: the scale,
 the growth count and the weights after each.
@@ -24,6 +26,7 @@ import make_decoder as cases
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FP16_SCALE = 128.0
+MOST_LOSS_NOISE, MOST_GRAD_NOISE = 0.03, 0.2
 BATCH = cases.BATCH
 
 
@@ -57,7 +60,7 @@ def train_step(decoder, d, number, r, dtype=None):
 
 
 def make_case(seed):
-    """@return tensors and metadata, or None where the reference has no numbers"""
+    """@return tensors and metadata, or None where the reference has no numbers, or none that stand still"""
     r = random.Random(seed)
     torch.manual_seed(seed)
     d = cases.draw_decoder(r)
@@ -68,7 +71,7 @@ def make_case(seed):
     extra = ("text_length", "image_margin")
     decoder = cases.build({k: v for k, v in d.items() if k not in extra})
     decoder.train()
-    tensors = {}
+    tensors, compared = {}, 0
     for number in range(1, len(d["unets"]) + 1):
         prefix, state = f"stage{number}.", r.getstate()
         loss, rows, record = train_step(decoder, d, number, r)
@@ -86,11 +89,15 @@ def make_case(seed):
                 cases.fill(decoder.unets[number - 1])
                 loss_noise = max(loss_noise, abs(moved_loss - half_loss))
                 noise = np.maximum(noise, np.linalg.norm(moved - half_rows, axis=1))
+            if (loss_noise > MOST_LOSS_NOISE * abs(half_loss) or
+                    np.linalg.norm(noise) > MOST_GRAD_NOISE * np.linalg.norm(half_rows[:, 0])):
+                continue
+            compared += 1
             at = f"{prefix}{name}."
             tensors |= {at + "loss": np.array([half_loss]), at + "loss_noise": np.array([loss_noise]),
                         at + "grads": half_rows, at + "grad_noise": noise}
         r.setstate(end)
-    if not all(np.isfinite(value).all() for value in tensors.values()):
+    if compared == 0 or not all(np.isfinite(value).all() for value in tensors.values()):
         return None
     tensors = {name: value.astype(np.float32) if value.dtype == np.float64 and ".draw." not in name else value
                for name, value in tensors.items()}
@@ -152,13 +159,15 @@ def main():
     folder = arguments.out / "precision"
     folder.mkdir(parents=True, exist_ok=True)
     write(folder / "scaler.safetensors", *make_scaler(arguments.seed))
-    made, seed = 0, arguments.seed * 1000
+    made, first = 0, arguments.seed * 1000
+    seed = first
     while made < arguments.cases:
         case = make_case(seed)
         if case is not None:
             write(folder / f"case_{made:02d}.safetensors", *case)
             made += 1
         seed += 1
+    print(f"{made} cases, {seed - first - made} left out")
 
 
 if __name__ == "__main__":
