@@ -298,7 +298,7 @@ Runner add_shards_order(CLI::App& app) {
       ->check(whole_number(4096));
   app.add_option("--epoch", o->epoch, "Epoch to read from its beginning (default: 0)")
       ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000}));
   app.add_option("--steps", o->steps, "Steps to take (default: to the end of the epoch)")
       ->type_name("N")
       ->check(whole_number());

@@ -118,6 +118,14 @@ struct TarReader::State {
     }
   }
 
+  /// A command says behind the end of its output how it ended. One that goes on and on is left.
+  void read_rest() {
+    if (!origin.starts_with("pipe:")) return;
+    for (size_t rest = 0, got = 1; got > 0 && rest < (size_t{1} << 20); rest += got) {
+      got = source(block.data(), block.size());
+    }
+  }
+
   void read_content(archive_entry* entry, TarMember& member) {
     const int64_t announced = archive_entry_size(entry);
     if (announced < 0 || static_cast<uint64_t>(announced) > limits.member_bytes) {
@@ -187,6 +195,7 @@ bool TarReader::next(TarMember& member) {
     const int result = archive_read_next_header(state.handle, &entry);
     if (result == ARCHIVE_EOF) {
       state.done = true;
+      state.read_rest();
       break;
     }
     // A warning is about an attribute (a time, an owner, a name of another charset), not the

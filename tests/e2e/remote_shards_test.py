@@ -201,6 +201,14 @@ class RemoteShards(harness.EndToEnd):
         self.assertEqual(process.returncode, 75, out)
         self.assertLess(time.monotonic() - begin, 3)
 
+    def test_a_command_that_fails_behind_a_whole_tar_is_told(self):
+        tar = self.shards / "000000.tar"
+        done = harness.run("shards", "check", f"pipe:cat {tar}; exit 3", cwd=self.dir, check=3)
+        self.assertIn("the command failed with status 3", done.stdout)
+        harness.run("shards", "check", f"pipe:cat {tar}", cwd=self.dir, check=0)
+        harness.run("shards", "check", f"pipe:gzip -c {tar}", cwd=self.dir, check=0)
+        harness.run("shards", "check", f"pipe:cat {tar}; yes", cwd=self.dir, check=0)
+
     def test_shards_check_says_that_a_host_cannot_be_reached(self):
         done = harness.run("shards", "check", "http://127.0.0.1:9/{0..1}.tar", cwd=self.dir, check=6,
                            env=self.env(DALLE2_NET_TIMEOUT="1"))
