@@ -8,7 +8,9 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "data/decoder_dataset.h"
 #include "data/shards.h"
 
@@ -21,6 +23,18 @@ c10::Stream copy_stream(const at::Device& device) {
   static const c10::Stream stream =
       c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
   return stream;
+}
+
+/// @throws DataError if more of the training shards are absent than /data/max_bad_fraction allows
+void check_absent(const DecoderDataConfig& data, int64_t named, int64_t found) {
+  const int64_t absent = named - found;
+  if (static_cast<double>(absent) <= data.max_bad_fraction * static_cast<double>(named)) return;
+  throw DataError(
+      "train: {} of {} shards are absent, more than /data/max_bad_fraction {:g} allows.\n  Bring "
+      "them back, name only those that are there, or allow more.",
+      with_commas(absent),
+      with_commas(named),
+      data.max_bad_fraction);
 }
 
 }  // namespace
@@ -44,6 +58,7 @@ DecoderData::DecoderData(const TrainDecoderConfig& config,
     log_info("data", "{} shards at the end are left over, so that all ranks have as many", rest);
   }
   train_ = shard_urls(list, shards.train, "train");
+  check_absent(config.data, static_cast<int64_t>(shards.train.size()), train_.size());
   val_ = shard_urls(list, shards.val, "val");
   test_ = shard_urls(list, shards.test, "test");
   needs_.need_image_embeds = !config.decoder.unconditional;

@@ -96,6 +96,16 @@ class RemoteShards(harness.EndToEnd):
             done = self.train(self.remote(server, out="none"), check=3, env=self.env())
             self.assertIn("no usable sample", done.stderr)
 
+    def test_absent_local_shards_count_as_bad_ones(self):
+        shutil.copytree(self.shards, self.dir / "holes")
+        config = harness.tiny_config(self.dir / "holes", "out")
+        config["data"]["end_shard"] = 2 * harness.demo_shard_count(self.shards) - 1
+        path = harness.write_config(self.dir / "holes.json", config)
+        done = self.train(path, "--dry-run", "--set", "/data/max_bad_fraction=0.1", check=3)
+        self.assertIn("shards are absent, more than /data/max_bad_fraction 0.1 allows", done.stderr)
+        done = self.train(path, "--dry-run", check=0)
+        self.assertIn("shards are absent", done.stderr)
+
     def test_a_page_of_links_and_braces_give_the_weights_of_local_shards(self):
         self.train(self.config(out="local"))
         count = harness.demo_shard_count(self.shards)
