@@ -10,27 +10,15 @@
 namespace dalle2 {
 namespace {
 
-/// Steps `begin` to `end` of a run whose data and noise follow from the step's number.
-void train(DecoderTrainer& trainer, int64_t begin, int64_t end) {
-  for (int64_t step = begin; step < end; ++step) {
-    const int64_t unet = 1 + step % trainer.num_unets();
-    if (trainer.is_trained(unet)) {
-      trainer.step(
-          test::drawn_inputs(2, step), unet, make_generator({0, "train", 0, step}, at::kCPU));
-      trainer.update(unet);
-    }
-  }
-}
-
 TEST_CASE("training on from a checkpoint is bit for bit the run without a break, twice over") {
   const test::TrainerFixture fixture("cascade");
   const test::TempDir folder;
   const auto unbroken = fixture.trainer();
-  train(*unbroken, 0, 15);
+  test::train(*unbroken, 0, 15);
 
   auto trainer = fixture.trainer();
   for (const int64_t begin : {0, 5, 10}) {
-    train(*trainer, begin, begin + 5);
+    test::train(*trainer, begin, begin + 5);
     write_pth(folder / "checkpoint.pth", trainer->state());
     trainer = fixture.trainer();
     trainer->load_state(read_pth(folder / "checkpoint.pth"));
@@ -42,14 +30,14 @@ TEST_CASE("a loaded checkpoint is not tied to its file") {
   const test::TrainerFixture fixture("cascade");
   const test::TempDir folder;
   const auto trainer = fixture.trainer();
-  train(*trainer, 0, 2);
+  test::train(*trainer, 0, 2);
   const std::string path = folder / "checkpoint.pth";
   write_pth(path, trainer->state());
   const auto other = fixture.trainer();
   other->load_state(read_pth(path));
   const std::string before = test::fingerprint(*other);
   CHECK(before == test::fingerprint(*trainer));
-  train(*other, 2, 4);
+  test::train(*other, 2, 4);
   write_pth(path, other->state());  // over the file it was read from
   CHECK(test::fingerprint(*other) != before);
 }
@@ -72,7 +60,7 @@ TEST_CASE(
   DecoderTrainConfig config = fixture.train_config();
   config.use_ema = false;
   const auto trainer = fixture.trainer(config);
-  train(*trainer, 0, 4);
+  test::train(*trainer, 0, 4);
   const Dict state = trainer->state();
   CHECK(state.find("ema") == nullptr);
 
@@ -90,7 +78,7 @@ TEST_CASE(
 TEST_CASE("the model file has the averaged weights and leaves the live ones in the decoder") {
   const test::TrainerFixture fixture("cascade");
   const auto trainer = fixture.trainer();
-  train(*trainer, 0, 10);
+  test::train(*trainer, 0, 10);
   const std::string before = test::fingerprint(*trainer);
   const Dict state = trainer->model_state({{"config", "text"}});
   CHECK(test::fingerprint(*trainer) == before);
@@ -108,7 +96,7 @@ TEST_CASE("the model file has the averaged weights and leaves the live ones in t
 TEST_CASE("loading the weights alone takes no optimizer and begins the averages anew") {
   const test::TrainerFixture fixture("cascade");
   const auto trainer = fixture.trainer();
-  train(*trainer, 0, 10);
+  test::train(*trainer, 0, 10);
   const auto other = fixture.trainer();
   other->load_state(trainer->state(), /*only_model=*/true);
   CHECK(other->steps(1) == trainer->steps(1));
@@ -161,7 +149,7 @@ TEST_CASE("a checkpoint of another version is mentioned and taken up") {
 TEST_CASE("what does not fit is named with its place") {
   const test::TrainerFixture fixture("cascade");
   const auto trainer = fixture.trainer();
-  train(*trainer, 0, 2);
+  test::train(*trainer, 0, 2);
   const Dict good = trainer->state();
   const auto refused = [&](auto change, const std::string& part) {
     Dict bad = good;

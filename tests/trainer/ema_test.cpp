@@ -37,17 +37,6 @@ DecoderTrainConfig diffusers_config(const test::TrainerFixture& fixture) {
   return config;
 }
 
-void train(DecoderTrainer& trainer, int64_t begin, int64_t end) {
-  for (int64_t step = begin; step < end; ++step) {
-    const int64_t unet = 1 + step % trainer.num_unets();
-    if (trainer.is_trained(unet)) {
-      trainer.step(
-          test::drawn_inputs(2, step), unet, make_generator({0, "train", 0, step}, at::kCPU));
-      trainer.update(unet);
-    }
-  }
-}
-
 TEST_CASE("the state of an EMAModel has upstream's keys in upstream's order") {
   const auto json = test::load_fixture("ema_model/defaults").json;
   const EmaModel average({at::ones({2})}, {});
@@ -134,7 +123,7 @@ TEST_CASE("a decoder is trained with diffusers' average: it follows each update"
   options.decay = 0.7;
   EmaModel by_hand(trainer->decoder()->unet(1)->parameters(), options);
   for (int64_t step = 0; step < 8; ++step) {
-    train(*trainer, step, step + 1);
+    test::train(*trainer, step, step + 1);
     if (step % 2 == 0) by_hand.step(trainer->decoder()->unet(1)->parameters());
   }
   const auto averaged = trainer->ema_unet(1)->parameters();
@@ -157,10 +146,10 @@ TEST_CASE("with diffusers' average too, training on from a checkpoint is the unb
   const DecoderTrainConfig config = diffusers_config(fixture);
   const test::TempDir folder;
   const auto unbroken = fixture.trainer(config);
-  train(*unbroken, 0, 15);
+  test::train(*unbroken, 0, 15);
   auto trainer = fixture.trainer(config);
   for (const int64_t begin : {0, 5, 10}) {
-    train(*trainer, begin, begin + 5);
+    test::train(*trainer, begin, begin + 5);
     write_pth(folder / "checkpoint.pth", trainer->state());
     trainer = fixture.trainer(config);
     trainer->load_state(read_pth(folder / "checkpoint.pth"));
@@ -175,7 +164,7 @@ TEST_CASE("with diffusers' average too, training on from a checkpoint is the unb
 TEST_CASE("the averages of diffusers' kind are found in a checkpoint by their names") {
   const test::TrainerFixture fixture("cascade");
   const auto trainer = fixture.trainer(diffusers_config(fixture));
-  train(*trainer, 0, 6);
+  test::train(*trainer, 0, 6);
   const Value checkpoint = trainer->state();
   const StateDict expected = Cursor(Value(trainer->model_state())).at("model").as_state_dict();
   const StateDict averaged = averaged_weights(Cursor(checkpoint, "a.pth"));
@@ -190,7 +179,7 @@ TEST_CASE("the averages of diffusers' kind are found in a checkpoint by their na
 TEST_CASE("a change of the kind or of the options of the average is mentioned") {
   const test::TrainerFixture fixture("cascade");
   const auto trainer = fixture.trainer();
-  train(*trainer, 0, 4);
+  test::train(*trainer, 0, 4);
   DecoderTrainConfig config = diffusers_config(fixture);
   const auto other = fixture.trainer(config);
   test::CapturedLog log;
@@ -202,7 +191,7 @@ TEST_CASE("a change of the kind or of the options of the average is mentioned") 
   const auto third = fixture.trainer(config);
   third->load_state(other->state(), false, true, "b.pth");
   CHECK(log.count("averaged with other options (decay 0.7)") == 2);
-  train(*third, 0, 30);
+  test::train(*third, 0, 30);
   CHECK(third->ema_decay(1).value() == 0.5);
 }
 
@@ -215,7 +204,7 @@ TEST_CASE("the weights become their average where update_model_with_ema_every sa
   const auto trainer = fixture.trainer(config);
   std::vector<bool> equal;
   for (int64_t step = 0; step < 14; step += 2) {
-    train(*trainer, step, step + 1);
+    test::train(*trainer, step, step + 1);
     equal.push_back(at::equal(trainer->ema_unet(1)->parameters()[0],
                               trainer->decoder()->unet(1)->parameters()[0]));
   }

@@ -24,14 +24,7 @@ DecoderTrainConfig lora_config(const test::TrainerFixture& fixture) {
 }
 
 void train(DecoderTrainer& trainer, int64_t begin, int64_t end) {
-  for (int64_t step = begin; step < end; ++step) {
-    const int64_t unet = 1 + step % trainer.num_unets();
-    if (trainer.is_trained(unet)) {
-      trainer.step(
-          test::drawn_inputs(3, step), unet, make_generator({0, "train", 0, step}, at::kCPU));
-      trainer.update(unet);
-    }
-  }
+  test::train(trainer, begin, end, /*batch=*/3);
 }
 
 std::unique_ptr<DecoderTrainer> make_trainer(const test::TrainerFixture& fixture,

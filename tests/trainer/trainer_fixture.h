@@ -85,6 +85,19 @@ inline DecoderInputs drawn_inputs(int64_t batch, int64_t seed) {
   return {at::rand({batch, 3, 16, 16}, generator), at::randn({batch, 8}, generator), {}};
 }
 
+/// Steps `begin` to `end` of a run that trains its unets by turns; data and noise follow from the
+/// step's number.
+inline void train(DecoderTrainer& trainer, int64_t begin, int64_t end, int64_t batch = 2) {
+  for (int64_t step = begin; step < end; ++step) {
+    const int64_t unet = 1 + step % trainer.num_unets();
+    if (trainer.is_trained(unet)) {
+      trainer.step(
+          drawn_inputs(batch, step), unet, make_generator({0, "train", 0, step}, at::kCPU));
+      trainer.update(unet);
+    }
+  }
+}
+
 /// Every number that makes a trainer what it is, as one text: equal texts are equal bits.
 inline std::string fingerprint(const DecoderTrainer& trainer) {
   std::string text;
