@@ -78,13 +78,14 @@ bool EmbeddingRows::is_zero(int64_t row) const {
 }
 
 bool EmbeddingRows::is_finite(int64_t row) const {
-  const std::vector<float> values = array_.row_float32(row);
+  thread_local std::vector<float> values;
+  values.resize(static_cast<size_t>(row_numel()));
+  array_.copy_row_float32(row, values.data());
   return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
 }
 
 void EmbeddingRows::copy_row(int64_t row, float* out) const {
-  const std::vector<float> values = array_.row_float32(row);
-  std::copy(values.begin(), values.end(), out);
+  array_.copy_row_float32(row, out);
 }
 
 EmbeddingFolder::EmbeddingFolder(const std::string& folder,
@@ -183,7 +184,7 @@ std::shared_ptr<const EmbeddingRows> EmbeddingFolder::load(int64_t shard,
     if (error.status() != 404 && error.status() != 410) throw;
     throw DataError("{}", error.what());
   }
-  auto rows = std::make_shared<const EmbeddingRows>(parse_npy(content, shown), shown);
+  auto rows = std::make_shared<const EmbeddingRows>(parse_npy(std::move(content), shown), shown);
   if (kind_ == "image" && rows->row_shape().size() != 1) {
     throw DataError("{}: expected image embeddings of shape [rows, width], got rows of shape {}.",
                     shown,

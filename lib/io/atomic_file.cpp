@@ -111,25 +111,33 @@ struct Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
 };
 
-/// Hands the file to `sink` piece by piece.
-void read_pieces(const std::string& path, const std::function<void(const char*, size_t)>& sink) {
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.value < 0) {
+int open_to_read(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) {
     throw DataError("{}: cannot be opened: {}", path, errno_text(errno));
   }
-  std::string piece(kBufferBytes, '\0');
+  return descriptor;
+}
+
+/// @return the bytes read, 0 at the end
+size_t read_some(const Descriptor& file, const std::string& path, char* to, size_t capacity) {
   while (true) {
-    const ssize_t got = read(file.value, piece.data(), piece.size());
-    if (got < 0 && errno == EINTR) {
-      continue;
+    const ssize_t got = read(file.value, to, capacity);
+    if (got >= 0) {
+      return static_cast<size_t>(got);
     }
-    if (got < 0) {
+    if (errno != EINTR) {
       throw DataError("{}: cannot be read: {}", path, errno_text(errno));
     }
-    if (got == 0) {
-      return;
-    }
-    sink(piece.data(), static_cast<size_t>(got));
+  }
+}
+
+/// Hands the file to `sink` piece by piece.
+void read_pieces(const std::string& path, const std::function<void(const char*, size_t)>& sink) {
+  const Descriptor file(open_to_read(path));
+  std::string piece(kBufferBytes, '\0');
+  while (const size_t got = read_some(file, path, piece.data(), piece.size())) {
+    sink(piece.data(), got);
   }
 }
 
@@ -289,12 +297,24 @@ void remove_file(const std::string& path) {
 }
 
 std::string read_file(const std::string& path) {
+  const Descriptor file(open_to_read(path));
   std::string content;
   struct stat status {};
-  if (stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode)) {
-    content.reserve(static_cast<size_t>(status.st_size));
+  if (fstat(file.value, &status) == 0 && S_ISREG(status.st_mode)) {
+    content.resize(static_cast<size_t>(status.st_size) + 1);  // one more, to see the end
   }
-  read_pieces(path, [&](const char* data, size_t size) { content.append(data, size); });
+  size_t filled = 0;
+  while (true) {
+    if (filled == content.size()) {
+      content.resize(filled + std::max(filled / 2, kBufferBytes));
+    }
+    const size_t got = read_some(file, path, content.data() + filled, content.size() - filled);
+    if (got == 0) {
+      break;
+    }
+    filled += got;
+  }
+  content.resize(filled);
   return content;
 }
 

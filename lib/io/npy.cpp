@@ -226,14 +226,13 @@ T load(const char* bytes) {
 }
 
 template <class T>
-void convert_each(const char* bytes, std::vector<float>& values) {
-  for (size_t i = 0; i < values.size(); ++i) {
+void convert_each(const char* bytes, size_t count, float* values) {
+  for (size_t i = 0; i < count; ++i) {
     values[i] = static_cast<float>(load<T>(bytes + sizeof(T) * i));
   }
 }
 
-std::vector<float> convert(NpyType type, const char* bytes, size_t count) {
-  std::vector<float> values(count);
+void convert(NpyType type, const char* bytes, size_t count, float* values) {
   switch (type) {
     case NpyType::kFloat16:
       for (size_t i = 0; i < count; ++i) {
@@ -242,17 +241,17 @@ std::vector<float> convert(NpyType type, const char* bytes, size_t count) {
       break;
     case NpyType::kFloat32:
       if (count > 0) {
-        std::memcpy(values.data(), bytes, 4 * count);
+        std::memcpy(values, bytes, 4 * count);
       }
       break;
     case NpyType::kFloat64:
-      convert_each<double>(bytes, values);
+      convert_each<double>(bytes, count, values);
       break;
     case NpyType::kInt64:
-      convert_each<int64_t>(bytes, values);
+      convert_each<int64_t>(bytes, count, values);
       break;
     case NpyType::kUint8:
-      convert_each<uint8_t>(bytes, values);
+      convert_each<uint8_t>(bytes, count, values);
       break;
     case NpyType::kBool:
       for (size_t i = 0; i < count; ++i) {
@@ -260,7 +259,6 @@ std::vector<float> convert(NpyType type, const char* bytes, size_t count) {
       }
       break;
   }
-  return values;
 }
 
 }  // namespace
@@ -303,14 +301,23 @@ int64_t NpyArray::numel() const {
 }
 
 std::vector<float> NpyArray::to_float32() const {
-  return convert(type, bytes.data(), static_cast<size_t>(numel()));
+  std::vector<float> values(static_cast<size_t>(numel()));
+  convert(type, bytes.data(), values.size(), values.data());
+  return values;
 }
 
 std::vector<float> NpyArray::row_float32(int64_t row) const {
   D2_CHECK(!shape.empty() && row >= 0 && row < shape[0], "row {} of a NumPy array", row);
+  std::vector<float> values(static_cast<size_t>(numel() / shape[0]));
+  copy_row_float32(row, values.data());
+  return values;
+}
+
+void NpyArray::copy_row_float32(int64_t row, float* out) const {
+  D2_CHECK(!shape.empty() && row >= 0 && row < shape[0], "row {} of a NumPy array", row);
   const size_t values = static_cast<size_t>(numel() / shape[0]);
-  return convert(
-      type, bytes.data() + static_cast<size_t>(row) * values * npy_item_size(type), values);
+  const size_t begin = static_cast<size_t>(row) * values * npy_item_size(type);
+  convert(type, bytes.data() + begin, values, out);
 }
 
 namespace {
@@ -339,7 +346,7 @@ std::string in_c_order(const std::string& fortran, const std::vector<int64_t>& s
 
 }  // namespace
 
-NpyArray parse_npy(const std::string& content, const std::string& origin) {
+NpyArray parse_npy(std::string content, const std::string& origin) {
   const Preamble preamble = read_preamble(content, origin);
   Header header = HeaderParser(preamble.header, origin).parse();
   if (!header.descr || !header.fortran_order || !header.shape) {
@@ -369,7 +376,8 @@ NpyArray parse_npy(const std::string& content, const std::string& origin) {
                     too_large ? std::string("more than 2^63") : std::to_string(expected),
                     found);
   }
-  array.bytes = content.substr(preamble.data_begin);
+  content.erase(0, preamble.data_begin);
+  array.bytes = std::move(content);
   if (*header.fortran_order && array.shape.size() > 1) {
     array.bytes = in_c_order(array.bytes, array.shape, npy_item_size(array.type));
   }

@@ -26,12 +26,14 @@ struct NpyArray {
   std::vector<float> to_float32() const;
   /// Row `row` of the first dimension as float32: numel() / shape[0] values.
   std::vector<float> row_float32(int64_t row) const;
+  /// The same into memory of the caller's.
+  void copy_row_float32(int64_t row, float* out) const;
 };
 
 /// Arrays in Fortran order are turned into C order.
 /// @param origin names the file in errors.
 /// @throws DataError (magic, version, header, dtype, size)
-NpyArray parse_npy(const std::string& content, const std::string& origin);
+NpyArray parse_npy(std::string content, const std::string& origin);
 NpyArray read_npy(const std::string& path);
 /// A float32 array as a version 1 file, and that on disk, whole or not at all.
 std::string format_npy_float32(const std::vector<int64_t>& shape, const float* values);

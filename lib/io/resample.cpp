@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstring>
+#include <functional>
 
 namespace dalle2 {
 namespace {
@@ -19,6 +21,49 @@ uint8_t* thread_room(size_t bytes) {
     room.resize(bytes);
   }
   return room.data();
+}
+
+/// What make_taps() is asked.
+struct TapsKey {
+  int in_size = 0, out_size = 0;
+  double begin = 0, end = 0;
+  Interpolation mode = Interpolation::kNearest;
+
+  bool operator==(const TapsKey&) const = default;
+  size_t hash() const {
+    uint64_t sum = 0;
+    for (const uint64_t part : {static_cast<uint64_t>(in_size),
+                                static_cast<uint64_t>(out_size),
+                                static_cast<uint64_t>(std::hash<double>()(begin)),
+                                static_cast<uint64_t>(std::hash<double>()(end)),
+                                static_cast<uint64_t>(mode)}) {
+      sum = (sum ^ part) * 0x9e3779b97f4a7c15ULL;
+      sum ^= sum >> 32;
+    }
+    return static_cast<size_t>(sum);
+  }
+};
+
+/// The taps, which a thread keeps: many pictures have the same size, and square ones the same taps
+/// across and down.
+std::shared_ptr<const SplitTaps> taps_of(const TapsKey& key) {
+  struct Kept {
+    TapsKey key;
+    std::shared_ptr<const SplitTaps> taps;
+  };
+  constexpr size_t kKept = 256;
+  constexpr size_t kMostWeights = 1 << 13;  // 32 KiB of weights: at most some 16 MiB a thread
+  thread_local std::vector<Kept> kept(kKept);
+  Kept& place = kept[key.hash() % kKept];
+  if (place.taps && place.key == key) {
+    return place.taps;
+  }
+  auto taps = std::make_shared<const SplitTaps>(
+      make_taps(key.in_size, key.begin, key.end, key.out_size, key.mode));
+  if (taps->taps.weights.size() <= kMostWeights) {
+    place = {key, taps};
+  }
+  return taps;
 }
 
 void copy_rows(const uint8_t* from,
@@ -47,10 +92,10 @@ Resampler::Resampler(
     return;
   }
   if (out_width != width || box.left != 0 || box.width != width) {
-    across_.emplace(make_taps(width, box.left, box.left + box.width, out_width, mode));
+    across_ = taps_of({width, out_width, box.left, box.left + box.width, mode});
   }
   if (out_height != height || box.top != 0 || box.height != height) {
-    down_.emplace(make_taps(height, box.top, box.top + box.height, out_height, mode));
+    down_ = taps_of({height, out_height, box.top, box.top + box.height, mode});
   }
   // Since Pillow 13 the vertical pass comes first where the height loses more than twice what the
   // width does; the bytes between the passes are rounded, so the order shows.

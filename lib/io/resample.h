@@ -7,7 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <vector>
 
 namespace dalle2 {
@@ -37,8 +37,8 @@ class Resampler {
   int width_, height_, out_width_, out_height_;
   int pushed_ = 0;
   bool vertical_first_ = false;
-  std::optional<SplitTaps> across_;                  // none: the width stays
-  std::optional<SplitTaps> down_;                    // none: the height stays
+  std::shared_ptr<const SplitTaps> across_;          // none: the width stays
+  std::shared_ptr<const SplitTaps> down_;            // none: the height stays
   std::vector<int> nearest_columns_, nearest_rows_;  // kNearest only
   Image nearest_;
   size_t middle_stride_ = 0;

@@ -8,7 +8,7 @@
 Figures are images per second of processor time (user and system, of all threads and processes), because a shared
 machine stretches the wall clock. The reference runs in this process for one thread, and with two workers (which
 yield each image twice; each counts) for two. Before it times, the bench checks that both sides make the same
-pixels of the same file. Pictures are drawn: noise with the spectrum of photographs, and edges.
+pixels of the same file. Pictures are drawn: noise that falls with frequency as photographs do, and edges.
 """
 import argparse
 import io
@@ -34,11 +34,16 @@ TRANSFORMS = {"crop": T.RandomResizedCrop(64, scale=(.75, 1.), ratio=(1., 1.)), 
 GOALS = {"bit_equal": (3.5, 2.2), "fast_jpeg": (5, 3.5)}
 
 
+# How fast the noise falls with frequency: 1.3 bits a pixel at both sizes (11 and 160 KB), which the pictures had that
+# the goals were set with. Heavier pictures leave less to gain: Huffman decoding is the same work on both sides.
+FALL = {256: 1.8, 1024: 1.45}
+
+
 def draw_picture(rng, side):
     frequency = np.hypot(np.fft.fftfreq(side)[:, None], np.fft.rfftfreq(side)[None]) + 2 / side
     planes = []
     for _ in range(3):
-        noise = np.fft.irfft2(np.fft.rfft2(rng.normal(size=(side, side))) / frequency ** 1.55, (side, side))
+        noise = np.fft.irfft2(np.fft.rfft2(rng.normal(size=(side, side))) / frequency ** FALL[side], (side, side))
         planes.append((noise - noise.mean()) / noise.std())
     pixels = np.stack([128 + 48 * (.8 * planes[0] + .35 * plane) for plane in planes], -1)
     y, x = np.ogrid[:side, :side]

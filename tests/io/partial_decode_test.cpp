@@ -244,6 +244,19 @@ TEST_CASE("a JPEG that was cut below the crop is refused all the same") {
   }
 }
 
+TEST_CASE("a JPEG that lacks any of its last bytes is called truncated, whole and in part") {
+  Random random(5);
+  const std::string file = write_jpeg({64, 48, 3, 2, 2}, random_samples(random, 64, 48, 3));
+  for (size_t missing = 1; missing < 600; ++missing) {
+    const std::string cut = file.substr(0, file.size() - missing);
+    INFO("without the last " << missing << " of " << file.size());
+    CHECK_THROWS_WITH(EncodedImage(cut, "cut.jpg").crop({0, 0, 64, 48}),
+                      Catch::Contains("cut.jpg") && Catch::Contains("truncated"));
+    CHECK_THROWS_WITH(EncodedImage(cut, "cut.jpg").crop({3, 2, 20, 11}),
+                      Catch::Contains("truncated"));
+  }
+}
+
 TEST_CASE("a damaged JPEG is accepted or refused alike, whole or in part") {
   Random random(seed() + 4);
   int accepted = 0, refused = 0;
