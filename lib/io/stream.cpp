@@ -4,6 +4,7 @@
 #include "base/error.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -145,6 +146,10 @@ ByteSource file_source(const std::string& path, uint64_t offset) {
     throw DataError("{}: cannot be opened: {}", path, errno_text(errno));
   }
   const std::shared_ptr<void> closer(nullptr, [descriptor](void*) { close(descriptor); });
+  struct stat status {};
+  if (fstat(descriptor, &status) == 0 && S_ISDIR(status.st_mode)) {
+    throw DataError("{}: is a folder, a file is expected", path);
+  }
   if (offset > 0) seek(descriptor, path, offset);
   return [descriptor, closer, path](char* buffer, size_t capacity) {
     while (true) {

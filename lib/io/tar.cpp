@@ -40,6 +40,7 @@ struct TarReader::State {
   std::string last_name;       // of the last whole member
   std::exception_ptr failure;  // of the source, carried through libarchive
   bool done = false;
+  bool has_end_marker = true;
 
   ~State() {
     if (handle != nullptr) {
@@ -185,6 +186,10 @@ std::optional<uint64_t> TarReader::member_offset() const {
   return state_->first_byte + static_cast<uint64_t>(header);
 }
 
+bool TarReader::has_end_marker() const {
+  return state_->has_end_marker;
+}
+
 TarReader::~TarReader() = default;
 
 bool TarReader::next(TarMember& member) {
@@ -195,6 +200,9 @@ bool TarReader::next(TarMember& member) {
     const int result = archive_read_next_header(state.handle, &entry);
     if (result == ARCHIVE_EOF) {
       state.done = true;
+      // What is behind the last member was taken as its end, if anything was.
+      state.has_end_marker =
+          archive_filter_bytes(state.handle, 0) > archive_read_header_position(state.handle);
       state.read_rest();
       break;
     }

@@ -47,6 +47,9 @@ class TarReader {
   /// The byte at which the last member begins, its headers with it: a stream opened there goes on
   /// with that member. @return none if the tar is packed
   std::optional<uint64_t> member_offset() const;
+  /// At the end: false if the bytes are out behind a whole member, without the zero block that ends
+  /// a tar. It may have been cut there. Before the end true.
+  bool has_end_marker() const;
 
  private:
   struct State;

@@ -78,6 +78,8 @@ class SampleReader {
   std::optional<uint64_t> next_offset() const { return next_offset_; }
   /// The last sample has been returned.
   bool at_end() const { return done_; }
+  /// False at the end of a shard that may have been cut between two members.
+  bool has_end_marker() const { return tar_.has_end_marker(); }
 
  private:
   TarReader tar_;

@@ -26,6 +26,8 @@ class HttpStatusError : public NetworkError {
   HttpStatusError(long status, fmt::format_string<Args...> text, Args&&... args)
       : NetworkError(text, std::forward<Args>(args)...), status_(status) {}
   long status() const { return status_; }
+  /// The server says that there is no such file.
+  bool says_absent() const { return status_ == 404 || status_ == 410; }
 
  private:
   long status_;

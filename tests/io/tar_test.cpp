@@ -143,6 +143,7 @@ TEST_CASE("what is no tar is refused by name") {
   CHECK_THROWS_WITH(TarReader(folder / "absent.tar"),
                     Contains("absent.tar") && Contains("No such file"));
   CHECK_THROWS_AS(TarReader(folder / "absent.tar"), DataError);
+  CHECK_THROWS_WITH(TarReader(folder.path()), Contains("is a folder, a file is expected"));
   TarMember member;
   for (const std::string& content : {std::string(3000, 'x'),
                                      std::string("\x1f\x8bgarbage..............."),
@@ -160,6 +161,57 @@ TEST_CASE("an empty file is named as such, and a tar without members is none") {
                     Contains("empty.tar") && Contains("it is empty"));
   write_all(folder / "none.tar", {});
   CHECK(read_all(folder / "none.tar").empty());
+}
+
+TEST_CASE("a tar without its end marker may have been cut, which shows behind its last member") {
+  const test::ScratchFolder folder;
+  const auto has_end = [&](const std::string& content) {
+    test::put_file(folder / "x.tar", content);
+    TarReader reader(folder / "x.tar");
+    CHECK(reader.has_end_marker());  // nothing is known yet
+    TarMember member;
+    while (reader.next(member)) {
+    }
+    return reader.has_end_marker();
+  };
+  for (const bool gzip : {false, true}) {
+    write_all(folder / "a.tar", {{"1.jpg", std::string(700, 'j')}, {"1.txt", "one"}}, gzip);
+    CHECK(has_end(read_file(folder / "a.tar")));
+  }
+  for (int (*filter)(archive*) : {archive_write_add_filter_bzip2,
+                                  archive_write_add_filter_xz,
+                                  archive_write_add_filter_zstd}) {
+    CHECK(has_end(packed_with(filter)));
+  }
+  write_all(folder / "a.tar", {{"1.jpg", std::string(700, 'j')}, {"1.txt", "one"}});
+  const std::string whole = read_file(folder / "a.tar");
+  REQUIRE(whole.size() == 512 * (3 + 2 + 2));
+  CHECK_FALSE(has_end(whole.substr(0, 512 * 5)));
+  CHECK_FALSE(has_end(whole.substr(0, 512 * 3)));
+  CHECK(has_end(whole.substr(0, 512 * 6)));  // a lone zero block ends it, too
+  CHECK(has_end(whole + std::string(10240 - whole.size(), '\0')));
+  CHECK(has_end(whole + "what some writers leave there"));
+  CHECK(has_end(whole.substr(0, 512 * 6) + std::string(3000, 'x')));
+  CHECK(has_end(std::string(1024, '\0')));
+  TarMember member;
+  TarReader from_member(
+      file_source(folder / "a.tar", 512 * 3), "a.tar", {}, /*first_byte=*/512 * 3);
+  CHECK(from_member.next(member));
+  CHECK_FALSE(from_member.next(member));
+  CHECK(from_member.has_end_marker());
+}
+
+TEST_CASE("a tar that ends behind the headers of a long name is damaged") {
+  const test::ScratchFolder folder;
+  write_all(folder / "a.tar", {{"1.txt", "one"}, {std::string(300, 'n') + ".txt", "two"}});
+  const std::string whole = read_file(folder / "a.tar");
+  for (size_t blocks = 3; blocks < 5; ++blocks) {
+    test::put_file(folder / "x.tar", whole.substr(0, 512 * blocks));
+    TarReader reader(folder / "x.tar");
+    TarMember member;
+    CHECK(reader.next(member));
+    CHECK_THROWS_AS(reader.next(member), DataError);
+  }
 }
 
 TEST_CASE("gzip of several members, read in crumbs, is one stream") {
