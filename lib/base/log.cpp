@@ -3,10 +3,13 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <iostream>
 #include <mutex>
 #include <string>
 
+#include "base/error.h"
 #include "base/untrusted_text.h"
 
 namespace dalle2 {
@@ -27,7 +30,9 @@ void clear_live_line() {
 
 }  // namespace
 
-bool log_is_terminal() { return ::isatty(STDOUT_FILENO) == 1; }
+bool log_is_terminal() {
+  return ::isatty(STDOUT_FILENO) == 1;
+}
 
 void log_line(LogLevel level, const std::string& tag, const std::string& text) {
   const std::lock_guard lock(log_mutex);
@@ -39,8 +44,9 @@ void log_line(LogLevel level, const std::string& tag, const std::string& text) {
   std::FILE* stream = level == LogLevel::kInfo ? stdout : stderr;
   // What is told of files of others is a warning or an error; the rest has lines of its own.
   const std::string shown = level == LogLevel::kInfo ? text : printable(text);
-  print(stream, tag.empty() ? fmt::format("{}{}\n", prefix, shown)
-                            : fmt::format("[{}] {}{}\n", tag, prefix, shown));
+  print(stream,
+        tag.empty() ? fmt::format("{}{}\n", prefix, shown)
+                    : fmt::format("[{}] {}{}\n", tag, prefix, shown));
   if (!live_text.empty()) print(stdout, live_text);
 }
 
@@ -50,6 +56,14 @@ void log_live(const std::string& text) {
   clear_live_line();
   live_text = text;
   if (!live_text.empty()) print(stdout, live_text);
+}
+
+void check_stdout() {
+  std::cout.flush();
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout) return;
+  throw ResourceError("the output cannot be written (stdout): {}",
+                      errno == 0 ? "not all of it was taken" : errno_text(errno));
 }
 
 void set_log_sink(LogSink sink) {

@@ -12,7 +12,8 @@ namespace dalle2 {
 
 enum class LogLevel { kInfo, kWarning, kError };
 
-/// Writes one line, tagged `[tag]`; safe from any thread. A live progress line is moved out of the way.
+/// Writes one line, tagged `[tag]`; safe from any thread. A live progress line is moved out of the
+/// way.
 void log_line(LogLevel level, const std::string& tag, const std::string& text);
 
 template <class... Args>
@@ -33,6 +34,10 @@ void log_live(const std::string& text);
 
 /// True if stdout is a terminal that can show a live line.
 bool log_is_terminal();
+
+/// What was printed on stdout has arrived: else its reader has half of it, and must not think it
+/// whole. @throws ResourceError (full disk, closed pipe)
+void check_stdout();
 
 /// Replaces where lines go (tests catch warnings with it); an empty function restores the default.
 using LogSink = std::function<void(LogLevel, const std::string& tag, const std::string& text)>;

@@ -68,6 +68,11 @@ std::string with_commas(int64_t number) {
   return digits;
 }
 
+std::string counted(int64_t count, const std::string& one, const std::string& many) {
+  const std::string plural = many.empty() ? one + "s" : many;
+  return with_commas(count) + " " + (count == 1 ? one : plural);
+}
+
 std::string human_bytes(uint64_t bytes) {
   constexpr std::array<const char*, 7> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   constexpr double kRoundsUp = 1023.95;  // would be shown as 1024.0 of the unit

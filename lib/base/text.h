@@ -20,10 +20,14 @@ std::optional<std::string> nearest_word(const std::string& word,
 /// 1234567 -> "1,234,567".
 std::string with_commas(int64_t number);
 
+/// "1 shard", "2,000 shards". @param many of another plural than with an s
+std::string counted(int64_t count, const std::string& one, const std::string& many = "");
+
 /// 123456789 bytes -> "117.7 MiB".
 std::string human_bytes(uint64_t bytes);
 
-/// 75.4 s -> "1:15", 3700 s -> "1:01:40"; "-:--" for NaN and infinity, "0:00" for less than nothing.
+/// 75.4 s -> "1:15", 3700 s -> "1:01:40"; "-:--" for NaN and infinity, "0:00" for less than
+/// nothing.
 std::string human_duration(double seconds);
 
 }  // namespace dalle2

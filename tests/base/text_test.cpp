@@ -51,6 +51,14 @@ TEST_CASE("counts have commas") {
   CHECK(with_commas(std::numeric_limits<int64_t>::min()) == "-9,223,372,036,854,775,808");
 }
 
+TEST_CASE("what is counted has its plural") {
+  CHECK(counted(0, "shard") == "0 shards");
+  CHECK(counted(1, "shard") == "1 shard");
+  CHECK(counted(2000, "shard") == "2,000 shards");
+  CHECK(counted(1, "picture of one", "pictures of many") == "1 picture of one");
+  CHECK(counted(3, "picture of one", "pictures of many") == "3 pictures of many");
+}
+
 TEST_CASE("sizes have the unit in which they are short") {
   CHECK(human_bytes(0) == "0 B");
   CHECK(human_bytes(1023) == "1023 B");
