@@ -102,6 +102,11 @@ bool BracePattern::read_range(const std::string& body, Part& part) {
   return true;
 }
 
+bool is_brace_range(const std::string& body) {
+  BracePattern::Part part;
+  return BracePattern::read_range(body, part);
+}
+
 void BracePattern::add_text(const std::string& text) {
   if (text.empty()) return;
   if (parts_.empty() || parts_.back().is_range || !parts_.back().choices.empty()) {

@@ -33,6 +33,7 @@ class BracePattern {
     std::vector<BracePattern> choices;
   };
 
+  friend bool is_brace_range(const std::string& body);
   static bool read_range(const std::string& body, Part& part);
   void add_text(const std::string& text);
   void append(uint64_t index, std::string& out) const;
@@ -41,8 +42,13 @@ class BracePattern {
   uint64_t size_ = 1;
 };
 
+/// True for what stands between the braces of a range: "000..012", "0..6..2", "a..f".
+bool is_brace_range(const std::string& body);
+
 /// The patterns of a list `a::b`, with ${NAME} replaced by the environment variable WDS_NAME.
-/// @throws ConfigError for an unset variable, or a brace without its other half
-std::vector<BracePattern> url_patterns(const std::string& text);
+/// @param key of the config, or option, for messages
+/// @throws ConfigError for an unset variable, a brace without its other half, or a range that is
+/// none
+std::vector<BracePattern> url_patterns(const std::string& text, const std::string& key);
 
 }  // namespace dalle2

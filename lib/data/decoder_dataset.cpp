@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "base/untrusted_text.h"
 
 namespace dalle2 {
@@ -23,7 +24,8 @@ DecoderDataset::DecoderDataset(const DecoderDataConfig& config, const LoaderOpti
       walk_(options_,
             config.max_bad_fraction,
             [this](const std::string& url, const HttpOptions& http, DropLog& drops) {
-              return image_.open_shard(url, http, drops) && text_.open_shard(url, http, drops);
+              const std::string refusal = image_.open_shard(url, http, drops);
+              return refusal.empty() ? text_.open_shard(url, http, drops) : refusal;
             }) {
   if (options_.urls.empty()) {
     throw DataError("the split \"{}\" has no shards.\n  Make more shards, or change /data/splits.",
@@ -37,10 +39,10 @@ void DecoderDataset::start_epoch(int64_t epoch, LanePosition position) {
   const int64_t shards = static_cast<int64_t>(options_.urls.size());
   if (position.shards > 0 && position.shards != shards) {
     log_warning("data",
-                "{}: there are {} shards, and were {} when the run stopped within epoch {}: what "
+                "{}: {} there, and were {} when the run stopped within epoch {}: what "
                 "was seen of it cannot be told, and it begins anew",
                 options_.split,
-                shards,
+                counted(shards, "shard is", "shards are"),
                 position.shards,
                 epoch);
     position = {};

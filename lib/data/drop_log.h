@@ -17,6 +17,7 @@ namespace drop {
 inline constexpr const char* kAbsentShard = "absent shard";
 inline constexpr const char* kDamagedShard = "damaged shard";
 inline constexpr const char* kUnreachableShard = "unreachable shard";
+inline constexpr const char* kEmptyShard = "shard without samples";
 inline constexpr const char* kShardWithoutEmbeddings = "shard without embeddings";
 inline constexpr const char* kNoPicture = "no picture";
 inline constexpr const char* kBrokenPicture = "broken picture";
@@ -28,6 +29,8 @@ inline constexpr const char* kZeroTextEmbedding = "zero text embedding";
 inline constexpr const char* kEmbeddingNotFinite = "embedding with NaN or infinity";
 inline constexpr const char* kWrongEmbeddingShape = "embedding of another shape";
 inline constexpr const char* kRepeatedMember = "repeated key or field";
+/// Of a shard whose samples are used all the same: it may have been cut between two members.
+inline constexpr const char* kShardWithoutEnd = "shard without end marker";
 }  // namespace drop
 
 /// Drops on their way from where they happen to the batch that is handed out after them, where they
@@ -49,7 +52,8 @@ class DropLog {
   std::map<std::string, std::vector<std::string>> texts_;  // the first of each reason
 };
 
-/// "3 broken picture, 1 absent shard", "nothing was found" if empty.
+/// "3 broken pictures, 1 sample without picture; used all the same: 1 shard without end marker",
+/// "nothing was found" if empty.
 std::string describe_drops(const DropCounts& counts);
 
 }  // namespace dalle2

@@ -20,6 +20,11 @@
 namespace dalle2 {
 namespace {
 
+/// Files that are looked into for rows of the width asked for.
+constexpr int kMostReadForWidth = 8;
+/// Files that a server refuses before the folder counts as refused.
+constexpr int kMostRefused = 3;
+
 /// Prefix up to and with the last '_', and the digits behind it; none for another name.
 struct EmbeddingName {
   std::string prefix;
@@ -34,6 +39,33 @@ std::optional<EmbeddingName> parse_name(const std::string& stem) {
     return std::nullopt;
   }
   return EmbeddingName{stem.substr(0, underscore + 1), std::stoll(digits)};
+}
+
+size_t axes_of(const std::string& kind) {
+  return kind == "image" ? 1 : 2;
+}
+
+/// @param leading the axes before those of a row, for the message: "rows, " or ""
+void check_axes(const std::string& kind,
+                const std::vector<int64_t>& row_shape,
+                const char* leading,
+                const std::string& origin) {
+  if (row_shape.size() == axes_of(kind)) return;
+  if (kind == "image") {
+    throw DataError(
+        "{}: expected image embeddings of shape [{}width], got rows of shape {}.\n"
+        "  Rows of two axes are text encodings, one vector a token.",
+        origin,
+        leading,
+        shape_text(row_shape));
+  }
+  throw DataError(
+      "{}: expected text encodings of shape [{}length, width], one vector a token, got rows of "
+      "shape {}.\n  One vector a caption is CLIP's text embedding, which a decoder does not take: "
+      "give the text encoder's last hidden states.",
+      origin,
+      leading,
+      shape_text(row_shape));
 }
 
 }  // namespace
@@ -92,7 +124,8 @@ EmbeddingFolder::EmbeddingFolder(const std::string& folder,
                                  std::string kind,
                                  int64_t shard_width,
                                  const HttpOptions& http,
-                                 const std::string& key)
+                                 const std::string& key,
+                                 std::optional<int64_t> width)
     : folder_(folder),
       kind_(std::move(kind)),
       key_(!key.empty()       ? key
@@ -119,7 +152,36 @@ EmbeddingFolder::EmbeddingFolder(const std::string& folder,
             ? fmt::format("clip-retrieval puts them one folder below: give {}.", below)
             : "Name them like img_emb_00012.npy for shard 12, one row a sample.");
   }
-  row_shape_ = load(urls_.begin()->first, http)->row_shape();
+  find_row_shape(width, http);
+}
+
+/// A broken file costs its shard, not the run: the shape is that of the first one that is whole.
+void EmbeddingFolder::find_row_shape(std::optional<int64_t> width, const HttpOptions& http) {
+  std::string first_fault;
+  int read = 0, refused = 0;
+  for (const auto& [shard, url] : urls_) {
+    try {
+      const std::vector<int64_t> shape = load(shard, http)->row_shape();
+      const bool fits = !width || shape.back() == *width;
+      if (row_shape_.empty() || fits) {
+        row_shape_ = shape;
+        shape_file_ = url;
+      }
+      if (fits || ++read == kMostReadForWidth) return;
+    } catch (const HttpStatusError&) {
+      if (++refused == kMostRefused && row_shape_.empty()) throw;
+    } catch (const DataError& error) {
+      if (first_fault.empty()) first_fault = error.what();
+    }
+  }
+  if (!row_shape_.empty()) return;
+  throw DataError(
+      "{}: none of the {} in \"{}\" can be read; the first: {}\n"
+      "  Make the embeddings again, or name another folder.",
+      key_,
+      counted(file_count(), "embedding file"),
+      public_url(folder_),
+      first_fault);
 }
 
 /// Lists the folder.
@@ -167,8 +229,8 @@ std::string EmbeddingFolder::url(int64_t shard) const {
 
 std::string EmbeddingFolder::describe() const {
   if (numbered_) return public_url(folder_);
-  return fmt::format("{} files for shards {} to {}",
-                     with_commas(static_cast<int64_t>(urls_.size())),
+  return fmt::format("{} for shards {} to {}",
+                     counted(file_count(), "file"),
                      urls_.begin()->first,
                      urls_.rbegin()->first);
 }
@@ -181,15 +243,11 @@ std::shared_ptr<const EmbeddingRows> EmbeddingFolder::load(int64_t shard,
     content = is_local_url(address) ? read_file(local_path(address))
                                     : read_source(open_source(address, {.http = http}));
   } catch (const HttpStatusError& error) {
-    if (error.status() != 404 && error.status() != 410) throw;
+    if (!error.says_absent()) throw;
     throw DataError("{}", error.what());
   }
   auto rows = std::make_shared<const EmbeddingRows>(parse_npy(std::move(content), shown), shown);
-  if (kind_ == "image" && rows->row_shape().size() != 1) {
-    throw DataError("{}: expected image embeddings of shape [rows, width], got rows of shape {}.",
-                    shown,
-                    shape_text(rows->row_shape()));
-  }
+  check_axes(kind_, rows->row_shape(), "rows, ", shown);
   return rows;
 }
 
@@ -203,12 +261,15 @@ std::optional<int64_t> row_of_key(const std::string& key, int64_t index_width) {
   return std::stoll(digits);
 }
 
-EmbeddingRow parse_embedding(const std::string& content, int axes, const std::string& origin) {
+EmbeddingRow parse_embedding(const std::string& content,
+                             const std::string& kind,
+                             const std::string& origin) {
   NpyArray array = parse_npy(content, origin);
-  if (static_cast<int>(array.shape.size()) != axes + 1 || array.shape[0] != 1) {
+  if (array.shape.size() != axes_of(kind) + 1 || array.shape[0] != 1) {
     array.shape.insert(array.shape.begin(), 1);
   }
   auto rows = std::make_shared<const EmbeddingRows>(std::move(array), origin);
+  check_axes(kind, rows->row_shape(), "", origin);
   return {std::move(rows), 0};
 }
 

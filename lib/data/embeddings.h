@@ -51,17 +51,20 @@ struct EmbeddingRow {
 /// behind a web page that links them. Or a url with `{}` for that number.
 class EmbeddingFolder {
  public:
-  /// Lists the folder and reads the shape of its first file; of a url with `{}` only if its place
-  /// can be listed.
-  /// @param kind "image" or "text", for messages
+  /// Lists the folder and reads the shape of its first file that can be read; of a url with `{}`
+  /// only if its place can be listed.
+  /// @param kind "image" or "text", for messages and for the axes of a row: 1 or 2
   /// @param shard_width digits of `{}`
   /// @param key where the folder is named, for messages; empty: the config's key of the kind
-  /// @throws DataError if no such files are there, or files of two prefixes; NetworkError
+  /// @param width that rows should have: of the first files one of that width is preferred
+  /// @throws DataError if no such files are there, none can be read, or they are of two prefixes;
+  /// NetworkError
   EmbeddingFolder(const std::string& folder,
                   std::string kind,
                   int64_t shard_width = 6,
                   const HttpOptions& http = {},
-                  const std::string& key = "");
+                  const std::string& key = "",
+                  std::optional<int64_t> width = {});
 
   const std::string& folder() const { return folder_; }
   /// How many files are known.
@@ -70,18 +73,19 @@ class EmbeddingFolder {
   bool has(int64_t shard) const { return numbered_ ? shard >= 0 : urls_.contains(shard); }
   std::string url(int64_t shard) const;
   /// The file that row_shape() is from.
-  std::string first_file() const { return urls_.empty() ? folder_ : urls_.begin()->second; }
+  const std::string& shape_file() const { return shape_file_; }
   /// "12 files for shards 0 to 11", or the url with `{}`.
   std::string describe() const;
-  /// Shape of a row of the first file: [d] or [length, d]; empty if none was read.
+  /// Shape of a row: [d] or [length, d]; empty if no file was read.
   const std::vector<int64_t>& row_shape() const { return row_shape_; }
   /// @throws DataError (absent, unreadable, damaged, another shape than [rows, ...]), NetworkError
   std::shared_ptr<const EmbeddingRows> load(int64_t shard, const HttpOptions& http = {}) const;
 
  private:
   void add_files(const HttpOptions& http);
+  void find_row_shape(std::optional<int64_t> width, const HttpOptions& http);
 
-  std::string folder_, kind_, key_;
+  std::string folder_, kind_, key_, shape_file_;
   std::map<int64_t, std::string> urls_;
   std::optional<UrlTemplate> numbered_;  // of a place that cannot be listed
   std::vector<int64_t> row_shape_;
@@ -92,8 +96,11 @@ class EmbeddingFolder {
 std::optional<int64_t> row_of_key(const std::string& key, int64_t index_width);
 
 /// An embedding stored with its sample. A leading axis of length 1 is dropped.
-/// @param content a .npy file; @param axes of the row: 1 for image, 2 for text embeddings
-EmbeddingRow parse_embedding(const std::string& content, int axes, const std::string& origin);
+/// @param content a .npy file; @param kind "image" or "text": rows of 1 or 2 axes
+/// @throws DataError
+EmbeddingRow parse_embedding(const std::string& content,
+                             const std::string& kind,
+                             const std::string& origin);
 
 /// "[77, 768]".
 std::string shape_text(const std::vector<int64_t>& shape);

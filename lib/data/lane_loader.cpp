@@ -22,7 +22,6 @@
 #include "data/decoder_dataset.h"
 #include "data/open_batch.h"
 #include "data/preprocess.h"
-#include "data/sample_trace.h"
 #include "io/image.h"
 
 namespace dalle2 {
@@ -296,9 +295,7 @@ std::optional<Batch> LaneLoader::State::next() {
   room.notify_all();
 
   done->drops.report(options.split, dropped, epoch_dropped);
-  Batch batch = done->take();
-  trace_samples(options.rank.rank, options.split, epoch, batch);
-  return batch;
+  return done->take();
 }
 
 /// The end of the epoch, under the mutex.

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "data/lane_loader.h"
 #include "data/sample_trace.h"
 
@@ -89,14 +90,16 @@ std::optional<Batch> DecoderLoader::next() {
     if (!batch) {
       batch.emplace();
       ++empty_steps_;
-      trace_samples(
-          options_.rank.rank, options_.split, epoch_, *batch);  // so that steps can be told
     }
     batch->position = position_;
     return batch;
   }
   finish();
   return std::nullopt;
+}
+
+void DecoderLoader::consumed(const Batch& batch) const {
+  trace_samples(options_.rank.rank, options_.split, epoch_, batch);
 }
 
 /// What an epoch without one usable sample in it means.
@@ -109,11 +112,14 @@ void DecoderLoader::finish() const {
     for (const auto& [reason, count] : lane->dropped_in_epoch()) dropped[reason] += count;
   }
   if (placed > 0 || !from_beginning_ || empty_steps_ > 0) return;
+  const int64_t shards = static_cast<int64_t>(options_.urls.size());
+  const std::string all = counted(shards, "shard");
   const std::string message = fmt::format(
-      "the split \"{}\" has no usable sample in {} shards ({} ...): {}.\n"
+      "the split \"{}\" has no usable sample in {} ({} ...): {}.\n"
       "  `dalle2-train shards check` tells what is wrong with the shards and their embeddings.",
       options_.split,
-      options_.urls.size(),
+      shards > options_.most_shards ? fmt::format("the first {} of {}", options_.most_shards, all)
+                                    : all,
       public_url(options_.urls[0]),
       describe_drops(dropped));
   if (!options_.may_be_empty) throw DataError("{}", message);

@@ -47,6 +47,10 @@ class DecoderLoader {
   /// @throws DataError if the epoch has not one usable sample, or pictures of a batch differ in
   /// size
   std::optional<Batch> next();
+  /// Tells that a batch was used, an empty one too: only then the sample trace has it
+  /// (DALLE2_TRACE_SAMPLES). One that is given up, and comes again when the epoch is taken up, is
+  /// in it once. @throws DataError if the trace cannot be written
+  void consumed(const Batch& batch) const;
   /// Samples left out since construction, as far as batches were handed out.
   DropCounts dropped() const;
   /// Steps of the epoch that this rank took without samples.

@@ -12,9 +12,10 @@ namespace dalle2 {
 
 /// What a loader reads and how.
 struct LoaderOptions {
-  std::string split = "train";  ///< named in messages and in the sample trace
-  ShardUrls urls;               ///< of all ranks; each lane takes an even, contiguous part
-  int64_t shard_width = 6;      ///< digits of {} in an url of embeddings
+  std::string split = "train";      ///< named in messages and in the sample trace
+  ShardUrls urls;                   ///< of all ranks; each lane takes an even, contiguous part
+  int64_t most_shards = INT64_MAX;  ///< that an epoch opens: fewer, to have a look
+  int64_t shard_width = 6;          ///< digits of {} in an url of embeddings
   int64_t batch_size = 64;
   bool shuffle = false;        ///< shards in an order drawn from (seed, epoch)
   bool resample = false;       ///< endless draws with replacement

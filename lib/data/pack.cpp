@@ -285,23 +285,24 @@ PackReport pack_folder(const std::string& from,
 
 std::vector<std::string> describe_pack(const PackReport& report) {
   std::vector<std::string> lines;
-  lines.push_back(fmt::format("{} of {} pictures in {} shards ({} written, {} were there already)",
+  lines.push_back(fmt::format("{} of {} in {} ({} written, {} there already)",
                               with_commas(report.packed),
-                              with_commas(report.found),
-                              with_commas(report.shards_written + report.shards_kept),
+                              counted(report.found, "picture"),
+                              counted(report.shards_written + report.shards_kept, "shard"),
                               with_commas(report.shards_written),
-                              with_commas(report.shards_kept)));
+                              counted(report.shards_kept, "was", "were")));
   if (report.stopped) lines.push_back("stopped by a signal; run it again to go on");
   if (report.whitened > 0) {
-    lines.push_back(
-        fmt::format("{} with a transparent ground are on white", with_commas(report.whitened)));
+    lines.push_back(counted(report.whitened,
+                            "with a transparent ground is on white",
+                            "with a transparent ground are on white"));
   }
   if (report.without_caption > 0) {
-    lines.push_back(fmt::format("{} have no caption", with_commas(report.without_caption)));
+    lines.push_back(counted(report.without_caption, "has no caption", "have no caption"));
   }
   for (const auto& [extension, count] : report.other_files) {
-    lines.push_back(
-        fmt::format("{} other files were passed over: {}", with_commas(count), extension));
+    lines.push_back(fmt::format(
+        "{} passed over: {}", counted(count, "other file was", "other files were"), extension));
   }
   constexpr size_t kMostLines = 20;
   for (size_t i = 0; i < std::min(report.skipped.size(), kMostLines); ++i) {

@@ -64,7 +64,10 @@ std::optional<std::vector<Batch>> RankWalk::next() {
   if (!any) return std::nullopt;
   take_positions(batches);
   std::vector<Batch> step;
-  for (auto& batch : batches) step.push_back(*std::move(batch));
+  for (size_t rank = 0; rank < batches.size(); ++rank) {
+    loaders_[rank]->consumed(*batches[rank]);
+    step.push_back(*std::move(batches[rank]));
+  }
   return step;
 }
 

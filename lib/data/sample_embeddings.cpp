@@ -35,13 +35,13 @@ void SampleEmbeddings::open(const DecoderDataConfig& config, const LoaderOptions
         name_,
         field_);
   }
-  folder_.emplace(*url, name_, options.shard_width);
+  folder_.emplace(*url, name_, options.shard_width, HttpOptions{}, "", width_);
   row_shape_ = folder_->row_shape();
   if (width_ && !row_shape_.empty() && row_shape_.back() != *width_) {
     throw DataError(
         "{}: {} embeddings are {} wide, the model takes {}.\n"
         "  Give embeddings of the encoder that the model is made for, or change the model's width.",
-        public_url(folder_->first_file()),
+        public_url(folder_->shape_file()),
         name_,
         row_shape_.back(),
         *width_);
@@ -54,47 +54,51 @@ void SampleEmbeddings::check_coverage(const LoaderOptions& options) const {
     if (folder_->has(options.urls.number(i))) return;
   }
   throw DataError(
-      "/data/{}: none of the {} {} shards has an embedding file: {}, first shard {}.\n"
+      "/data/{}: none of the {} of the split \"{}\" has an embedding file: {}, first shard {}.\n"
       "  The digits after the last '_' of a file must be the number of its shard.",
       key_,
-      with_commas(static_cast<int64_t>(options.urls.size())),
+      counted(static_cast<int64_t>(options.urls.size()), "shard"),
       options.split,
       folder_->describe(),
       public_url(options.urls.front()));
 }
 
-bool SampleEmbeddings::open_shard(const std::string& url, const HttpOptions& http, DropLog& drops) {
+std::string SampleEmbeddings::open_shard(const std::string& url,
+                                         const HttpOptions& http,
+                                         DropLog& drops) {
   rows_.reset();
-  if (!folder_) return true;
+  if (!folder_) return "";
   const int64_t shard = shard_number(url);
-  if (!folder_->has(shard)) {
-    drops.add(
-        drop::kShardWithoutEmbeddings,
-        fmt::format("{}: no file for it in {}", public_url(url), public_url(folder_->folder())));
-    return false;
-  }
+  std::string fault = fmt::format("no file for it in {}", public_url(folder_->folder()));
   try {
-    rows_ = folder_->load(shard, http);
+    if (folder_->has(shard)) {
+      rows_ = folder_->load(shard, http);
+      fault.clear();
+    }
   } catch (const DataError& error) {
-    drops.add(drop::kShardWithoutEmbeddings, fmt::format("{}: {}", public_url(url), error.what()));
-    return false;
+    fault = error.what();
+  }
+  if (!fault.empty()) {
+    fault = fmt::format("{}: {}", public_url(url), fault);
+    drops.add(drop::kShardWithoutEmbeddings, fault);
+    return fault;
   }
   return check_shape(rows_->row_shape(), public_url(folder_->url(shard)), drops);
 }
 
 /// The first embedding seen sets the shape; a batch cannot hold another.
-bool SampleEmbeddings::check_shape(const std::vector<int64_t>& shape,
-                                   const std::string& where,
-                                   DropLog& drops) {
+/// @return what is wrong with it; empty if nothing is
+std::string SampleEmbeddings::check_shape(const std::vector<int64_t>& shape,
+                                          const std::string& where,
+                                          DropLog& drops) {
   if (row_shape_.empty() && (!width_ || shape.back() == *width_)) row_shape_ = shape;
-  if (shape == row_shape_) return true;
+  if (shape == row_shape_) return "";
   const std::string expected =
       row_shape_.empty() ? fmt::format("width {}", *width_) : shape_text(row_shape_);
-  drops.add(
-      drop::kWrongEmbeddingShape,
-      fmt::format(
-          "{}: {} embedding of shape {}, expected {}", where, name_, shape_text(shape), expected));
-  return false;
+  std::string fault = fmt::format(
+      "{}: {} embedding of shape {}, expected {}", where, name_, shape_text(shape), expected);
+  drops.add(drop::kWrongEmbeddingShape, fault);
+  return fault;
 }
 
 bool SampleEmbeddings::take_from_folder(const std::string& key,
@@ -105,7 +109,11 @@ bool SampleEmbeddings::take_from_folder(const std::string& key,
   const auto index = row_of_key(key, index_width);
   if (!index || *index >= rows_->rows()) {
     drops.add(none_,
-              index ? fmt::format("{}: row {} of {} rows", where, *index, rows_->rows())
+              index ? fmt::format("{}: no row {} among its shard's {} of {} embeddings",
+                                  where,
+                                  *index,
+                                  counted(rows_->rows(), "row"),
+                                  name_)
                     : fmt::format("{}: the key does not end in {} digits", where, index_width));
     return false;
   }
@@ -125,13 +133,12 @@ bool SampleEmbeddings::take_from_sample(GroupedSample& sample,
     return false;
   }
   try {
-    row = parse_embedding(
-        *content, kind_ == Kind::kImage ? 1 : 2, fmt::format("{}.{}", where, field_));
+    row = parse_embedding(*content, name_, fmt::format("{}.{}", where, field_));
   } catch (const DataError& error) {
     drops.add(none_, error.what());
     return false;
   }
-  return check_shape(row.rows->row_shape(), where, drops);
+  return check_shape(row.rows->row_shape(), where, drops).empty();
 }
 
 bool SampleEmbeddings::take(GroupedSample& sample,

@@ -31,9 +31,9 @@ class SampleEmbeddings {
   /// are for these shards, and that they have the model's width.
   /// @throws ConfigError, DataError
   void open(const DecoderDataConfig& config, const LoaderOptions& options);
-  /// The embeddings of the next shard. @return false if there are none for it
+  /// The embeddings of the next shard. @return why there are none for it; empty if there are
   /// @throws NetworkError
-  bool open_shard(const std::string& url, const HttpOptions& http, DropLog& drops);
+  std::string open_shard(const std::string& url, const HttpOptions& http, DropLog& drops);
   /// The row of a sample of the open shard. @return false if it has none, or one of another shape
   bool take(GroupedSample& sample,
             int64_t index_width,
@@ -52,7 +52,9 @@ class SampleEmbeddings {
                         EmbeddingRow& row,
                         DropLog& drops);
   void check_coverage(const LoaderOptions& options) const;
-  bool check_shape(const std::vector<int64_t>& shape, const std::string& where, DropLog& drops);
+  std::string check_shape(const std::vector<int64_t>& shape,
+                          const std::string& where,
+                          DropLog& drops);
 
   const Kind kind_;
   const bool needed_;

@@ -5,11 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <exception>
 #include <filesystem>
-#include <map>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <system_error>
@@ -20,7 +17,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
-#include "data/embeddings.h"
+#include "data/embedding_check.h"
 #include "data/shard_reader.h"
 #include "data/shards.h"
 #include "io/image.h"
@@ -30,145 +27,11 @@ namespace {
 
 constexpr size_t kMostExamples = 5;
 
-/// Where embeddings of one kind come from; none without a source.
-struct Source {
-  std::string kind;
-  std::optional<EmbeddingFolder> folder;
-  bool in_tar = false;
-
-  bool exists() const { return folder.has_value() || in_tar; }
-};
-
-/// A row seen, by shape: which one most have is known only at the end.
-using ShapeCounts = std::map<std::vector<int64_t>, int64_t>;
-
 /// A shard's findings and what is needed to judge them against the others.
 struct Findings {
   ShardCheck check;
   std::vector<std::string> keys;
   ShapeCounts image_shapes, text_shapes;
-};
-
-void example(ShardCheck& check, const std::string& text) {
-  if (check.examples.size() < kMostExamples) check.examples.push_back(printable(text));
-}
-
-/// The server answered that there is no such file.
-bool is_absent(const NetworkError& error) {
-  const auto* refused = dynamic_cast<const HttpStatusError*>(&error);
-  return refused != nullptr && (refused->status() == 404 || refused->status() == 410);
-}
-
-/// Checks the rows of one kind, shard by shard.
-class EmbeddingChecker {
- public:
-  EmbeddingChecker(const Source& source,
-                   int64_t index_width,
-                   ShardCheck& check,
-                   EmbeddingCheck& result,
-                   ShapeCounts& shapes)
-      : source_(source),
-        index_width_(index_width),
-        check_(check),
-        result_(result),
-        shapes_(shapes) {
-    if (!source.folder) return;
-    const int64_t shard = shard_number(check.url);
-    if (!source.folder->has(shard)) {
-      result.fault = fmt::format(
-          "no {} embedding file for it in {}", source.kind, public_url(source.folder->folder()));
-      return;
-    }
-    try {
-      rows_ = source.folder->load(shard);
-      result.row_shape = rows_->row_shape();
-      result.rows = rows_->rows();
-      taken_.assign(static_cast<size_t>(rows_->rows()), false);
-    } catch (const DataError& error) {
-      result.fault = error.what();
-    } catch (const NetworkError& error) {
-      result.fault = error.what();
-      check.unreachable = !is_absent(error);
-    }
-  }
-
-  /// @return true if the sample has an embedding of this kind, or needs none
-  bool check(const GroupedSample& sample) {
-    if (!source_.exists()) return true;
-    if (!result_.fault.empty()) return false;
-    EmbeddingRow row;
-    if (!find(sample, row)) return false;
-    ++result_.found;
-    ++shapes_[row.rows->row_shape()];
-    if (row.rows->is_zero(row.row)) {
-      ++result_.zero;
-      example(check_, fmt::format("{}: its {} embedding is all zero", sample.key, source_.kind));
-      return false;
-    }
-    std::vector<float> values(static_cast<size_t>(row.rows->row_numel()));
-    row.rows->copy_row(row.row, values.data());
-    if (!std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); })) {
-      ++result_.not_finite;
-      example(check_,
-              fmt::format("{}: its {} embedding has NaN or infinity", sample.key, source_.kind));
-      return false;
-    }
-    return true;
-  }
-
-  /// After the last sample: what the rows say about the way they were counted.
-  void finish() {
-    if (!source_.folder || !rows_) return;
-    for (int64_t row = 0; row < rows_->rows(); ++row) {
-      if (!taken_[static_cast<size_t>(row)] && !rows_->is_zero(row)) ++result_.idle;
-    }
-  }
-
- private:
-  bool find(const GroupedSample& sample, EmbeddingRow& row) {
-    std::string reason;
-    if (source_.folder) {
-      const auto index = row_of_key(sample.key, index_width_);
-      if (index && *index < rows_->rows()) {
-        row = {rows_, *index};
-        const auto taken = taken_.begin() + *index;
-        if (*taken) {
-          ++result_.shared;
-          example(check_, fmt::format("{}: row {} is another sample's, too", sample.key, *index));
-        }
-        *taken = true;
-        return true;
-      }
-      reason = index
-                   ? fmt::format(
-                         "row {} of {} rows of {} embeddings", *index, rows_->rows(), source_.kind)
-                   : fmt::format("the key does not end in {} digits", index_width_);
-    } else {
-      const bool image = source_.kind == "image";
-      const std::string* content =
-          image ? sample.find({"img_emb.npy", "npy"}) : sample.find({"text_emb.npy"});
-      try {
-        if (content != nullptr) {
-          row = parse_embedding(*content, image ? 1 : 2, source_.kind + " embedding");
-          return true;
-        }
-        reason = fmt::format("no {} embedding in the shard", source_.kind);
-      } catch (const DataError& error) {
-        reason = error.what();
-      }
-    }
-    ++result_.missing;
-    example(check_, fmt::format("{}: {}", sample.key, reason));
-    return false;
-  }
-
-  const Source& source_;
-  int64_t index_width_;
-  ShardCheck& check_;
-  EmbeddingCheck& result_;
-  ShapeCounts& shapes_;
-  std::shared_ptr<const EmbeddingRows> rows_;
-  std::vector<bool> taken_;  // rows of samples
 };
 
 /// True for a key of digits that begins with the number of another shard.
@@ -188,7 +51,7 @@ bool check_picture(const GroupedSample& sample, ShardCheck& check) {
   const std::string* picture = sample.find({"jpg", "jpeg", "png", "webp"});
   if (picture == nullptr) {
     ++check.no_picture;
-    example(check, fmt::format("{}: no field jpg, jpeg, png or webp", sample.key));
+    check.add_example(fmt::format("{}: no field jpg, jpeg, png or webp", sample.key));
     return false;
   }
   try {
@@ -198,7 +61,7 @@ bool check_picture(const GroupedSample& sample, ShardCheck& check) {
     return true;
   } catch (const DataError& error) {
     ++check.broken_pictures;
-    example(check, error.what());
+    check.add_example(error.what());
     return false;
   }
 }
@@ -209,13 +72,19 @@ bool check_caption(const GroupedSample& sample, ShardCheck& check) {
   if (caption == nullptr) ++check.no_caption;
   if (caption == nullptr || is_utf8(*caption)) return true;
   ++check.broken_captions;
-  example(check, fmt::format("{}: its field txt is not UTF-8", sample.key));
+  check.add_example(fmt::format("{}: its field txt is not UTF-8", sample.key));
   return false;
 }
 
+/// What is wrong with the shard as a whole shows behind its last sample.
+void check_end(const SampleReader& reader, ShardCheck& check) {
+  check.without_end = !reader.has_end_marker();
+  if (check.samples == 0) check.fault = "the tar holds none";
+}
+
 Findings check_shard(const std::string& url,
-                     const Source& image,
-                     const Source& text,
+                     const EmbeddingSource& image,
+                     const EmbeddingSource& text,
                      int64_t index_width) {
   Findings findings;
   ShardCheck& check = findings.check;
@@ -227,14 +96,14 @@ Findings check_shard(const std::string& url,
   try {
     const auto reader = open_shard(url, [&](const std::string& warning) {
       ++check.repeated_members;
-      example(check, warning);
+      check.add_example(warning);
     });
     while (const auto sample = reader->next()) {
       ++check.samples;
       findings.keys.push_back(sample->key);
       if (embeddings_by_row && is_foreign(sample->key, shard, index_width)) {
         ++check.foreign_keys;
-        example(check, fmt::format("{}: the key has another shard's number", sample->key));
+        check.add_example(fmt::format("{}: the key has another shard's number", sample->key));
       }
       const bool caption = check_caption(*sample, check);
       const bool picture = check_picture(*sample, check);
@@ -244,11 +113,15 @@ Findings check_shard(const std::string& url,
     }
     images.finish();
     texts.finish();
+    check_end(*reader, check);
   } catch (const DataError& error) {
     check.fault = error.what();
+  } catch (const HttpStatusError& error) {
+    check.fault = error.what();
+    check.unreachable = !error.says_absent();
   } catch (const NetworkError& error) {
     check.fault = error.what();
-    check.unreachable = !is_absent(error);
+    check.unreachable = true;
   }
   return findings;
 }
@@ -270,11 +143,10 @@ std::vector<int64_t> judge_shapes(std::vector<Findings>& all,
       if (shape == most->first) continue;
       (check.*result).wrong_shape += count;
       check.usable = std::max<int64_t>(check.usable - count, 0);
-      example(check,
-              fmt::format("{} embeddings of shape {}, most have {}",
-                          count,
-                          shape_text(shape),
-                          shape_text(most->first)));
+      check.add_example(fmt::format("{} embeddings of shape {}, most have {}",
+                                    count,
+                                    shape_text(shape),
+                                    shape_text(most->first)));
     }
   }
   return most->first;
@@ -286,26 +158,12 @@ void count_repeated_keys(std::vector<Findings>& all) {
     for (std::string& key : findings.keys) {
       if (seen.contains(key)) {
         ++findings.check.repeated_keys;
-        example(findings.check, fmt::format("{}: the key was there before", key));
+        findings.check.add_example(fmt::format("{}: the key was there before", key));
       } else {
         seen.insert(std::move(key));
       }
     }
   }
-}
-
-Source open_source(const char* kind, const std::optional<std::string>& url, bool in_tar) {
-  Source source{kind, std::nullopt, false};
-  if (url && !url->empty()) {
-    source.folder.emplace(*url,
-                          kind,
-                          /*shard_width=*/6,
-                          HttpOptions{},
-                          std::string(kind) == "image" ? "--img-embeddings" : "--text-embeddings");
-  } else {
-    source.in_tar = in_tar;
-  }
-  return source;
 }
 
 /// Runs `work(i)` for i < count on some threads and rethrows the first of their errors.
@@ -333,6 +191,14 @@ void in_parallel(size_t count, int64_t threads, const std::function<void(size_t)
 
 }  // namespace
 
+void ShardCheck::add_example(const std::string& fault_text) {
+  if (examples.size() < kMostExamples) {
+    examples.push_back(printable(fault_text));
+  } else {
+    ++untold;
+  }
+}
+
 int64_t CheckReport::samples() const {
   int64_t sum = 0;
   for (const ShardCheck& shard : shards) sum += shard.samples;
@@ -353,7 +219,11 @@ int64_t CheckReport::usable() const {
 int64_t CheckReport::misaligned() const {
   int64_t sum = 0;
   for (const ShardCheck& shard : shards) {
-    sum += std::max({shard.foreign_keys, shard.image.shared, shard.text.shared});
+    sum += std::max({shard.foreign_keys,
+                     shard.image.shared,
+                     shard.text.shared,
+                     shard.image.surplus > 0 ? shard.image.found : 0,
+                     shard.text.surplus > 0 ? shard.text.found : 0});
   }
   return sum;
 }
@@ -373,9 +243,10 @@ std::vector<std::string> shards_in_folder(const std::string& folder) {
 
 CheckReport check_shards(const CheckOptions& options,
                          const std::function<void(int64_t done, int64_t total)>& progress) {
-  const Source image = open_source("image", options.img_embeddings_url, options.embeddings_in_tar);
-  const Source text =
-      open_source("text", options.text_embeddings_url, options.text_embeddings_in_tar);
+  const EmbeddingSource image = open_embedding_source(
+      "image", options.img_embeddings_url, options.embeddings_in_tar, options.shard_width);
+  const EmbeddingSource text = open_embedding_source(
+      "text", options.text_embeddings_url, options.text_embeddings_in_tar, options.shard_width);
   std::vector<Findings> all(options.urls.size());
   std::mutex mutex;
   int64_t done = 0;
@@ -390,7 +261,7 @@ CheckReport check_shards(const CheckOptions& options,
   count_repeated_keys(all);
   report.image_row_shape = judge_shapes(all, &Findings::image_shapes, &ShardCheck::image);
   report.text_row_shape = judge_shapes(all, &Findings::text_shapes, &ShardCheck::text);
-  for (const Source* source : {&image, &text}) {
+  for (const EmbeddingSource* source : {&image, &text}) {
     if (!source->folder) continue;
     report.embedding_files += source->folder->file_count();
     int64_t used = 0;

@@ -18,6 +18,7 @@ struct CheckOptions {
   std::optional<std::string> text_embeddings_url = {};  ///< likewise
   bool embeddings_in_tar = false;       ///< image embeddings, if there is no folder of them
   bool text_embeddings_in_tar = false;  ///< text embeddings, likewise
+  int64_t shard_width = 6;              ///< digits of {} in an url of embeddings
   int64_t index_width = 4;
   int64_t threads = 4;
 };
@@ -32,8 +33,10 @@ struct EmbeddingCheck {
   int64_t found = 0;        ///< samples with an embedding, whatever is in it
   int64_t rows = 0;         ///< of the shard's file
   // What tells that rows and keys were counted in different ways:
-  int64_t shared = 0;  ///< samples whose row another sample of the shard has, too
-  int64_t idle = 0;    ///< rows of the file that are not zero and of no sample
+  int64_t beyond = 0;   ///< of the missing: samples whose row is behind the file's last
+  int64_t shared = 0;   ///< samples whose row another sample of the shard has, too
+  int64_t idle = 0;     ///< rows of the file that are not zero and of no sample
+  int64_t surplus = 0;  ///< of them, if all samples' rows are before them without a gap
   std::vector<int64_t> row_shape;
 
   int64_t faulty() const { return missing + zero + not_finite + wrong_shape; }
@@ -41,15 +44,19 @@ struct EmbeddingCheck {
 
 struct ShardCheck {
   std::string url;
-  std::string fault;         ///< absent, damaged or out of reach; else empty
+  std::string fault;         ///< absent, damaged, out of reach, without samples; else empty
   bool unreachable = false;  ///< the fault is one of the network
+  bool without_end = false;  ///< no end marker: it may have been cut, and is used all the same
   int64_t samples = 0, usable = 0;
-  int64_t no_picture = 0, broken_pictures = 0, no_caption = 0, broken_captions = 0, repeated_keys = 0,
-          repeated_members = 0;
+  int64_t no_picture = 0, broken_pictures = 0, no_caption = 0, broken_captions = 0,
+          repeated_keys = 0, repeated_members = 0;
   int64_t foreign_keys = 0;  ///< keys that begin with the number of another shard
   int64_t narrowest = 0;     ///< the shortest side of a picture, pixels
   EmbeddingCheck image, text;
   std::vector<std::string> examples;  ///< the first few faults, with their keys
+  int64_t untold = 0;                 ///< faults behind them
+
+  void add_example(const std::string& fault_text);
 };
 
 struct CheckReport {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -21,6 +21,8 @@ namespace dalle2 {
 namespace {
 
 constexpr const char* kUrlKey = "/data/webdataset_base_url";
+/// Shards that a message lists by number.
+constexpr size_t kMostToldShards = 8;
 
 /// A template's placeholder, as the config checks it.
 bool has_placeholder(const std::string& text) {
@@ -90,7 +92,7 @@ ShardList::ShardList(const DecoderDataConfig& config)
       add(std::move(section), text);
       continue;
     }
-    for (BracePattern& pattern : url_patterns(text)) {
+    for (BracePattern& pattern : url_patterns(text, kUrlKey)) {
       Section section;
       section.size = static_cast<int64_t>(pattern.size());
       const std::string first = pattern.at(0);
@@ -166,28 +168,48 @@ std::string ShardList::describe_existing() const {
   if (sections_.size() != 1 || !sections_[0].listed) return "no such file exists";
   const std::vector<int64_t>& existing = *sections_[0].listed;
   if (existing.empty()) return "no such file exists";
-  return fmt::format("{} such {}: shards {} to {}",
-                     with_commas(static_cast<int64_t>(existing.size())),
-                     existing.size() == 1 ? "file exists" : "files exist",
-                     existing.front(),
-                     existing.back());
+  const std::string count =
+      counted(static_cast<int64_t>(existing.size()), "such file exists", "such files exist");
+  return existing.size() == 1
+             ? fmt::format("{}: shard {}", count, existing.front())
+             : fmt::format("{}: shards {} to {}", count, existing.front(), existing.back());
 }
 
-std::string ShardList::advice() const {
+std::string ShardList::advice(const std::vector<uint32_t>& positions,
+                              const std::string& split) const {
   if (sections_.size() != 1 || !sections_[0].listed) {
     return fmt::format("Check the paths of {}.", kUrlKey);
   }
-  const std::vector<int64_t>& existing = *sections_[0].listed;
+  const Section& section = sections_[0];
+  const std::vector<int64_t>& existing = *section.listed;
   if (existing.empty()) {
     return fmt::format(
         "Point {} at the shards; {{}} is the shard number padded to /data/shard_width digits.",
         kUrlKey);
   }
+  const int64_t last_number = section.first_number + section.size - 1;
+  if (existing.front() > section.first_number || existing.back() < last_number) {
+    return fmt::format(
+        "Set /data/start_shard to {} and /data/end_shard to {}, so that the splits are cut from "
+        "what is there.",
+        existing.front(),
+        existing.back());
+  }
+  std::vector<int64_t> numbers;
+  for (const uint32_t position : positions) numbers.push_back(section.first_number + position);
+  std::sort(numbers.begin(), numbers.end());
+  const size_t told = std::min(numbers.size(), kMostToldShards);
+  const std::string more =
+      numbers.size() > told
+          ? fmt::format(" and {} more", with_commas(static_cast<int64_t>(numbers.size() - told)))
+          : "";
   return fmt::format(
-      "Set /data/start_shard to {} and /data/end_shard to {}, so that the splits are cut from what "
-      "is there.",
-      existing.front(),
-      existing.back());
+      "By /seed and /data/splits \"{}\" takes {} {}{}: bring them back, or number the shards "
+      "without gaps.",
+      split,
+      numbers.size() == 1 ? "shard" : "shards",
+      fmt::join(numbers.begin(), numbers.begin() + static_cast<std::ptrdiff_t>(told), ", "),
+      more);
 }
 
 ShardUrls::ShardUrls(std::vector<std::string> urls) : urls_(std::move(urls)) {}
@@ -238,20 +260,21 @@ ShardUrls shard_urls(const std::shared_ptr<const ShardList>& list,
                      const std::string& split) {
   std::vector<uint32_t> found = list->existing(positions);
   if (found.empty()) {
-    throw DataError("none of the {} shards of the split \"{}\" exists: {} ({}).\n  {}",
-                    with_commas(static_cast<int64_t>(positions.size())),
+    throw DataError("none of the {} of the split \"{}\" exists: {} ({}).\n  {}",
+                    counted(static_cast<int64_t>(positions.size()), "shard"),
                     split,
                     list->shown(),
                     list->describe_existing(),
-                    list->advice());
+                    list->advice(positions, split));
   }
   const int64_t absent = static_cast<int64_t>(positions.size() - found.size());
   if (absent > 0) {
     log_warning("data",
-                "{}: {} of {} shards are absent ({}: {})",
+                "{}: {} of {} {} absent ({}: {})",
                 split,
                 with_commas(absent),
-                with_commas(static_cast<int64_t>(positions.size())),
+                counted(static_cast<int64_t>(positions.size()), "shard"),
+                absent == 1 ? "is" : "are",
                 list->shown(),
                 list->describe_existing());
   }

@@ -76,6 +76,7 @@ bool ShardWalk::open_next_shard(DropLog& drops) {
     // Ten times round without one sample: there is none.
     const bool hopeless = opened_since_usable_ >= 10 * shards + 10;
     if (options_.resample ? hopeless : shards_opened_ >= shards) return false;
+    if (shards_opened_ >= options_.most_shards) return false;
     url_ = options_.urls[draw_shard()];
     const ShardPlace place =
         shards_opened_ == first_.shard ? first_ : ShardPlace{.shard = shards_opened_};
@@ -84,10 +85,13 @@ bool ShardWalk::open_next_shard(DropLog& drops) {
     samples_of_shard_ = 0;
     shard_name_ = base_name(url_);
     tell_of_search();
+    std::string refusal;
     try {
-      if (!admit_(url_, source_options().http, drops)) continue;
-      open_at(place);
-      return true;
+      refusal = admit_(url_, source_options().http, drops);
+      if (refusal.empty()) {
+        open_at(place);
+        return true;
+      }
     } catch (const NetworkError& error) {
       lose_unreachable(error, drops);
     } catch (const DataError& error) {
@@ -95,6 +99,7 @@ bool ShardWalk::open_next_shard(DropLog& drops) {
       const bool absent = is_local_url(url_) && !std::filesystem::exists(local_path(url_), ignored);
       lose_shard(absent ? drop::kAbsentShard : drop::kDamagedShard, error.what(), drops);
     }
+    if (!refusal.empty()) count_bad_shard(refusal);
   }
 }
 
@@ -109,8 +114,18 @@ void ShardWalk::open(const ShardPlace& place) {
   sought_.reset();
   if (place.offset > 0) sought_ = place;
   reader_ = open_shard(url_, warn, source);
+  end_noted_ = false;
   samples_of_shard_ = place.offset > 0 ? place.sample : 0;
   while (samples_of_shard_ < place.sample && reader_->next()) ++samples_of_shard_;
+  if (samples_of_shard_ < place.sample) {
+    log_warning("data",
+                "{}: {} has {}, and the epoch is taken up behind its sample {}: it was another "
+                "shard then",
+                options_.split,
+                shard_name_,
+                counted(samples_of_shard_, "sample"),
+                place.sample);
+  }
   member_warnings_ = DropLog{};  // of what was passed over: told before
 }
 
@@ -141,9 +156,9 @@ void ShardWalk::tell_of_search() {
   if (since_told_.seconds() < kSecondsOfSilence) return;
   since_told_.restart();
   log_warning("data",
-              "{}: {} shards in a row gave no usable sample so far{}{}",
+              "{}: no usable sample in {} in a row so far{}{}",
               options_.split,
-              with_commas(opened_since_usable_),
+              counted(opened_since_usable_, "shard"),
               last_loss_.empty() ? "" : "; the last: ",
               last_loss_);
 }
@@ -158,18 +173,22 @@ SourceOptions ShardWalk::source_options() const {
 
 void ShardWalk::lose_shard(const char* reason, const std::string& text, DropLog& drops) {
   drops.add(reason, text);
+  count_bad_shard(text);
+}
+
+void ShardWalk::count_bad_shard(const std::string& text) {
   ++bad_shards_;
   last_loss_ = text;
   const int64_t shards =
       std::max(static_cast<int64_t>(options_.urls.size()), options_.resample ? shards_opened_ : 0);
   if (static_cast<double>(bad_shards_) > max_bad_fraction_ * static_cast<double>(shards)) {
     throw DataError(
-        "{}: {} of {} shards cannot be read, more than /data/max_bad_fraction {:g} allows; the "
+        "{}: {} of {} cannot be read, more than /data/max_bad_fraction {:g} allows; the "
         "last: {}\n"
         "  Mend or replace the shards, or allow more.",
         options_.split,
         with_commas(bad_shards_),
-        with_commas(shards),
+        counted(shards, "shard"),
         max_bad_fraction_,
         text);
   }
@@ -181,13 +200,27 @@ void ShardWalk::lose_unreachable(const NetworkError& error, DropLog& drops) {
   const auto* refused = dynamic_cast<const HttpStatusError*>(&error);
   if (refused != nullptr) {
     unreachable_in_a_row_ = 0;  // somebody answers
-    const bool absent = refused->status() == 404 || refused->status() == 410;
-    return lose_shard(absent ? drop::kAbsentShard : drop::kUnreachableShard, error.what(), drops);
+    return lose_shard(
+        refused->says_absent() ? drop::kAbsentShard : drop::kUnreachableShard, error.what(), drops);
   }
   ++unreachable_in_a_row_;
   const bool all = unreachable_in_a_row_ == static_cast<int64_t>(options_.urls.size());
   if (unreachable_in_a_row_ >= kMostUnreachable || (all && !options_.may_be_empty)) throw;
   lose_shard(drop::kUnreachableShard, error.what(), drops);
+}
+
+/// What shows at the end of a shard; with its last sample, so that a position behind that is behind
+/// this, too.
+void ShardWalk::note_end(bool has_sample, DropLog& drops) {
+  if (end_noted_ || !reader_->at_end()) return;
+  end_noted_ = true;
+  if (!reader_->has_end_marker()) {
+    drops.add(drop::kShardWithoutEnd,
+              fmt::format("{} ends without its end marker: it may have been cut", shard_name_));
+  }
+  if (!has_sample && samples_of_shard_ == 0) {
+    drops.add(drop::kEmptyShard, fmt::format("{}: no member of it makes a sample", shard_name_));
+  }
 }
 
 std::optional<GroupedSample> ShardWalk::next_of_shard() {
@@ -204,6 +237,7 @@ std::optional<GroupedSample> ShardWalk::next(DropLog& drops) {
     try {
       std::optional<GroupedSample> sample = next_of_shard();
       drops.merge(std::exchange(member_warnings_, DropLog{}));
+      note_end(sample.has_value(), drops);
       if (sample) {
         sought_.reset();
         ++samples_of_shard_;

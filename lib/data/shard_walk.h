@@ -24,9 +24,9 @@ namespace dalle2 {
 /// several threads at once.
 class ShardWalk {
  public:
-  /// Asked before a shard is opened; false passes it over.
+  /// Asked before a shard is opened. Why it is to be passed over; empty to admit it.
   using Admit =
-      std::function<bool(const std::string& url, const HttpOptions& http, DropLog& drops)>;
+      std::function<std::string(const std::string& url, const HttpOptions& http, DropLog& drops)>;
 
   /// @throws ConfigError (both shuffled and resampled)
   ShardWalk(const LoaderOptions& options, double max_bad_fraction, Admit admit);
@@ -63,7 +63,9 @@ class ShardWalk {
   std::optional<GroupedSample> next_of_shard();
   void tell_of_search();
   SourceOptions source_options() const;
+  void note_end(bool has_sample, DropLog& drops);
   void lose_shard(const char* reason, const std::string& text, DropLog& drops);
+  void count_bad_shard(const std::string& text);
   void lose_unreachable(const NetworkError& error, DropLog& drops);
 
   const LoaderOptions& options_;
@@ -84,6 +86,7 @@ class ShardWalk {
   Timer since_told_;                  // of a search for a usable sample
   DropLog member_warnings_;           // of the open shard, told with the next sample
   std::unique_ptr<SampleReader> reader_;
+  bool end_noted_ = false;  // of the open shard
 };
 
 }  // namespace dalle2

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace dalle2 {
 namespace {
@@ -42,7 +43,8 @@ std::optional<std::string> empty_split(const SplitSizes& sizes) {
 std::string enough_shards_advice(const SplitConfig& splits, int64_t per_rank, int world) {
   for (int64_t n = per_rank + 1; n <= per_rank + 10000; ++n) {
     if (!empty_split(split_sizes(splits, n))) {
-      return fmt::format("{} shards are enough with these splits", n * world);
+      return fmt::format("{} enough with these splits",
+                         counted(n * world, "shard is", "shards are"));
     }
   }
   return "No number of shards fills all three splits with these shares";
@@ -62,22 +64,22 @@ ShardSplit split_shards(const SplitConfig& splits,
   const int64_t per_rank = all / rank.world;
   if (per_rank == 0) {
     throw ConfigError(
-        "{}: Not enough shards to split evenly: {} for {} ranks ({}).\n"
+        "{}: Not enough shards to split evenly: {} for {} ({}).\n"
         "  Give each rank at least one shard, or start fewer ranks.",
         list.key(),
         all,
-        rank.world,
+        counted(rank.world, "rank"),
         list.origin());
   }
   const SplitSizes sizes = split_sizes(splits, per_rank);
   if (const auto name = empty_split(sizes)) {
     throw ConfigError(
-        "/data/splits/{}: no shard is left for the split \"{}\": {} shards{} of {} give {} train, "
+        "/data/splits/{}: no shard is left for the split \"{}\": {}{} of {} make {} train, "
         "{} "
         "val, {} test.\n  {}; make more and smaller shards, or change the shares.",
         *name,
         *name,
-        per_rank,
+        counted(per_rank, "shard"),
         rank.world > 1 ? " a rank" : "",
         list.origin(),
         sizes.train,

@@ -42,7 +42,8 @@ class ShardList {
   std::string shown() const;
   /// "2 such files exist: shards 4 to 5", and what to do if none of a split does.
   std::string describe_existing() const;
-  std::string advice() const;
+  /// @param positions of the split @param split its name
+  std::string advice(const std::vector<uint32_t>& positions, const std::string& split) const;
 
  private:
   struct Section;
@@ -111,9 +112,10 @@ ShardUrls shard_urls(const std::shared_ptr<const ShardList>& list,
 std::string shard_url(const std::string& base, int64_t shard, int64_t shard_width);
 
 /// Urls from one string, as webdataset reads it: `a::b` lists, ${NAME} from the environment
-/// variable WDS_NAME, and braces {000..012}, {a,b}, nested ones too. @throws ConfigError for an
-/// unset variable
-std::vector<std::string> expand_urls(const std::string& text);
+/// variable WDS_NAME, and braces {000..012}, {a,b}, nested ones too.
+/// @param key of the config, or option, for messages
+/// @throws ConfigError for an unset variable, or braces that are neither a range nor a list
+std::vector<std::string> expand_urls(const std::string& text, const std::string& key);
 
 /// Shard number of an url: the last path part, without a query, up to its first dot.
 /// @return -1 if that is no number

@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kMostUrls = 100'000'000;  ///< in memory at once
 
-std::string expand_variables(std::string text) {
+std::string expand_variables(std::string text, const std::string& key) {
   size_t from = 0;
   while ((from = text.find("${", from)) != std::string::npos) {
     const size_t end = text.find('}', from);
@@ -23,9 +23,10 @@ std::string expand_variables(std::string text) {
     const char* value = std::getenv(name.c_str());
     if (value == nullptr) {
       throw ConfigError(
-          "url \"{}\": the environment variable {} is not set.\n  Set it, or write its value into "
+          "{}: \"{}\": the environment variable {} is not set.\n  Set it, or write its value into "
           "the url.",
-          text,
+          key,
+          public_url(text),
           name);
     }
     text.replace(from, end - from + 1, value);
@@ -34,51 +35,70 @@ std::string expand_variables(std::string text) {
   return text;
 }
 
-/// A brace that was forgotten would make one shard of many. Commands have braces of their own.
-void check_braces(const std::string& text) {
-  if (text.starts_with("pipe:")) return;
-  std::vector<size_t> open;
-  size_t odd = std::string::npos;
-  for (size_t i = 0; i < text.size() && odd == std::string::npos; ++i) {
-    if (text[i] == '{') open.push_back(i);
-    if (text[i] != '}') continue;
-    if (open.empty()) {
-      odd = i;
-    } else {
+/// Faults of the braces of an url, with the place.
+class BraceCheck {
+ public:
+  BraceCheck(const std::string& text, const std::string& key) : text_(text), key_(key) {}
+
+  /// A brace that was forgotten, or a range that is none, would make one shard of many. Commands
+  /// have braces of their own.
+  void run() const {
+    if (text_.starts_with("pipe:")) return;
+    std::vector<size_t> open;
+    for (size_t i = 0; i < text_.size(); ++i) {
+      if (text_[i] == '{') open.push_back(i);
+      if (text_[i] != '}') continue;
+      if (open.empty()) refuse(i, "the } has no opening brace");
+      check_body(open.back(), text_.substr(open.back() + 1, i - open.back() - 1));
       open.pop_back();
     }
+    if (!open.empty()) refuse(open.back(), "the { has no closing brace");
   }
-  if (odd == std::string::npos && !open.empty()) odd = open.back();
-  if (odd == std::string::npos) return;
-  throw ConfigError(
-      "url \"{}\": the {} at character {} has no {}.\n  Write a range as {{000..123}}, a list as "
-      "{{a,b}}.",
-      public_url(text),
-      text[odd],
-      odd + 1,
-      text[odd] == '{' ? "closing brace" : "opening brace");
-}
+
+ private:
+  void check_body(size_t at, const std::string& body) const {
+    const bool plain = body.find_first_of("{},") == std::string::npos;
+    if (plain && body.find("..") != std::string::npos && !is_brace_range(body)) {
+      refuse(at, fmt::format("{{{}}} is no range of whole numbers or of two letters", body));
+    }
+  }
+
+  [[noreturn]] void refuse(size_t at, const std::string& fault) const {
+    throw ConfigError(
+        "{}: \"{}\": at character {}: {}.\n"
+        "  Write a range as {{000..123}}, {{0..98..2}} or {{a..f}}, a list as {{a,b}}, or {{}} once "
+        "for a shard's number.",
+        key_,
+        public_url(text_),
+        at + 1,
+        fault);
+  }
+
+  const std::string& text_;
+  const std::string& key_;
+};
 
 }  // namespace
 
-std::vector<BracePattern> url_patterns(const std::string& text) {
+std::vector<BracePattern> url_patterns(const std::string& text, const std::string& key) {
   std::vector<BracePattern> patterns;
   size_t from = 0;
   while (true) {
     const size_t end = text.find("::", from);
-    const std::string url = expand_variables(text.substr(from, end - from));
-    check_braces(url);
+    const std::string url = expand_variables(text.substr(from, end - from), key);
+    BraceCheck(url, key).run();
     patterns.emplace_back(url);
     if (end == std::string::npos) return patterns;
     from = end + 2;
   }
 }
 
-std::vector<std::string> expand_urls(const std::string& text) {
+std::vector<std::string> expand_urls(const std::string& text, const std::string& key) {
   std::vector<std::string> urls;
-  for (const BracePattern& pattern : url_patterns(text)) {
+  for (const BracePattern& pattern : url_patterns(text, key)) {
     if (pattern.size() > kMostUrls) {
-      throw ConfigError("\"{}\" stands for more than {} urls.\n  Write a smaller range.",
+      throw ConfigError("{}: \"{}\" stands for more than {} urls.\n  Write a smaller range.",
+                        key,
                         public_url(text),
                         kMostUrls);
     }

@@ -54,18 +54,27 @@ UrlTemplate parse_url_template(const std::string& text, int64_t width, const std
     if ((c == '{' || c == '}') && i + 1 < text.size() && text[i + 1] == c) {
       out += c;
       ++i;
+    } else if (c == '}') {
+      throw ConfigError(
+          "{}: \"{}\": at character {}: the }} has no opening brace.\n"
+          "  Write {{}} once, where the padded shard number stands, and }}}} for a plain brace.",
+          key,
+          public_url(text),
+          i + 1);
     } else if (c == '{') {
       const size_t end = text.find('}', i);
       const std::string body = end == std::string::npos ? "" : text.substr(i + 1, end - i - 1);
       const auto digits = placeholder_width(body, width);
       if (end == std::string::npos || !digits || found) {
         throw ConfigError(
-            "{}: \"{}\" has {} at character {}.\n"
+            "{}: \"{}\": at character {}: {}.\n"
             "  Write {{}} once, where the padded shard number stands, and {{{{ for a plain brace.",
             key,
-            text,
-            found ? "a second placeholder" : "an unknown placeholder",
-            i + 1);
+            public_url(text),
+            i + 1,
+            end == std::string::npos ? "the { has no closing brace"
+            : found                  ? "a second placeholder"
+                                     : "an unknown placeholder");
       }
       url.width = *digits;
       found = true;
@@ -79,9 +88,18 @@ UrlTemplate parse_url_template(const std::string& text, int64_t width, const std
         "{}: \"{}\" has no {{}} to take the shard number, so all shards would be one file.\n"
         "  Write for example \"folder/{{}}.tar\".",
         key,
-        text);
+        public_url(text));
   }
   return url;
+}
+
+bool has_url_placeholder(const std::string& text) {
+  for (size_t open = text.find('{'); open != std::string::npos; open = text.find('{', open + 1)) {
+    const size_t end = text.find('}', open);
+    if (end == std::string::npos) return false;
+    if (placeholder_width(text.substr(open + 1, end - open - 1), 1)) return true;
+  }
+  return false;
 }
 
 std::optional<std::vector<int64_t>> existing_numbers(const UrlTemplate& url) {

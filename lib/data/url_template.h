@@ -22,6 +22,9 @@ struct UrlTemplate {
 /// @throws ConfigError without a placeholder, or for another one
 UrlTemplate parse_url_template(const std::string& text, int64_t width, const std::string& key);
 
+/// True if the text has a placeholder for a number.
+bool has_url_placeholder(const std::string& text);
+
 /// The numbers for which a file of the template exists, ascending, by listing its folder, local or
 /// of S3; none for a place that cannot be listed. @throws NetworkError
 std::optional<std::vector<int64_t>> existing_numbers(const UrlTemplate& url);

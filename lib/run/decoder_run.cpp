@@ -40,17 +40,19 @@ ExitCode DecoderRun::run() {
   saving_.wait();
   if (code == ExitCode::kDone) {
     log_info("train",
-             "done: {} epochs, {} samples",
-             config_.train.epochs,
-             with_commas(position_.samples_seen));
+             "done: {}, {}",
+             counted(config_.train.epochs, "epoch"),
+             counted(position_.samples_seen, "sample"));
   }
   return code;
 }
 
-ExitCode DecoderRun::run_epochs() {
+void DecoderRun::open() {
   print_start();
-  load_examples();  // opens the shards and embeddings: what is wrong with them leaves no files
-                    // behind
+  load_examples();
+}
+
+ExitCode DecoderRun::run_epochs() {
   recall();
   // A run that had reached its last epoch samples and saves once more, as the reference does.
   while (position_.epoch < config_.train.epochs || position_.next_task != "train") {
@@ -74,7 +76,7 @@ bool DecoderRun::train_epoch() {
   for (auto group = next_group(*loader); !group.empty(); group = next_group(*loader)) {
     const int64_t sample_before = position_.sample;
     saving_.check();
-    if (!train_group(group)) return stop_training(*loader);
+    if (!train_group(*loader, group)) return stop_training(*loader);
     if (!guard_updates(/*settled=*/false)) return false;
     samples_per_second_ = static_cast<double>(position_.sample - sample_before) / timer.seconds();
     if (averages_are_due()) save_averages();
@@ -138,7 +140,7 @@ std::vector<Batch> DecoderRun::next_group(DecoderLoader& loader) {
 
 /// One update of each trained unet, by the mean over the samples of all batches.
 /// @return false if a stop was asked for before the update: the run still stands before the group
-bool DecoderRun::train_group(const std::vector<Batch>& group) {
+bool DecoderRun::train_group(const DecoderLoader& loader, const std::vector<Batch>& group) {
   int64_t total = 0;
   for (const Batch& batch : group) total += batch.size();
   std::vector<at::Tensor> losses(recent_losses_.size());
@@ -168,6 +170,7 @@ bool DecoderRun::train_group(const std::vector<Batch>& group) {
   position_.sample = sample;
   position_.samples_seen += total;
   position_.loader = group.back().position;
+  for (const Batch& batch : group) loader.consumed(batch);
   return true;
 }
 
@@ -237,6 +240,7 @@ void DecoderRun::validate_epoch() {
   int64_t samples = 0;
   Timer timer;
   while (std::optional<Batch> batch = next_batch(*loader)) {
+    loader->consumed(*batch);
     const DecoderInputs inputs = to_inputs(*batch, device_);
     for (const int64_t unet : trained_unets_) {
       // The same draws in every epoch: the losses of two epochs then differ by the weights alone.

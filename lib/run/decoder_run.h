@@ -37,8 +37,11 @@ class DecoderRun {
   DecoderRun(const LoadedDecoderConfig& loaded, bool quiet);
   ~DecoderRun();
 
-  /// Trains to the last epoch. @return kStopped if a signal asked for a stop; the state is saved
-  /// then.
+  /// Opens the shards and embeddings, and reads the samples for pictures: what is wrong with them
+  /// leaves no files behind. @throws DataError, NetworkError; StoppedError at a stop signal
+  void open();
+  /// Trains to the last epoch; comes after open(). @return kStopped if a signal asked for a stop;
+  /// the state is saved then.
   /// @throws NonFiniteError when too many losses or gradients in a row are no numbers
   ExitCode run();
 
@@ -70,7 +73,7 @@ class DecoderRun {
   bool stop_training(const DecoderLoader& loader);
   static std::optional<Batch> next_batch(DecoderLoader& loader);
   std::vector<Batch> next_group(DecoderLoader& loader);
-  bool train_group(const std::vector<Batch>& group);
+  bool train_group(const DecoderLoader& loader, const std::vector<Batch>& group);
   void log_training();
   std::vector<double> log_losses(LogRecord& record) const;
   /// Of the last ten updates. Reads them from the device.

@@ -74,11 +74,11 @@ void print_steps(const TrainDecoderConfig& config, int64_t train_samples) {
   const int64_t epoch_samples = draws_without_end ? asked : std::min(train_samples, asked);
   const int64_t per_step = config.data.batch_size * config.train.grad_accum_every;
   const int64_t steps = (epoch_samples + per_step - 1) / per_step;
-  std::printf("samples per epoch: %s\nsteps: %s per epoch, %s in %s epochs\n",
+  std::printf("samples per epoch: %s\nsteps: %s per epoch, %s in %s\n",
               with_commas(epoch_samples).c_str(),
               with_commas(steps).c_str(),
               with_commas(steps * config.train.epochs).c_str(),
-              with_commas(config.train.epochs).c_str());
+              counted(config.train.epochs, "epoch").c_str());
 }
 
 }  // namespace
@@ -87,6 +87,7 @@ void dry_run(const LoadedDecoderConfig& loaded) {
   const TrainDecoderConfig& config = loaded.config;
   const Tracker checks_the_paths(config.tracker, decoder_placeholders(), /*dummy=*/false);
   const DecoderData data(config, loaded.plan, RankInfo{}, at::kCPU);
+  data.check_usable("train");
   Decoder decoder(loaded.plan);
 
   add_adapters(decoder, config.train);
@@ -108,10 +109,10 @@ void dry_run(const LoadedDecoderConfig& loaded) {
   for (const char* split : {"train", "val", "test"}) {
     const int64_t samples = data.count_samples(split);
     if (std::string(split) == "train") train_samples = samples;
-    std::printf("%s: %s samples in %s shards\n",
+    std::printf("%s: %s in %s\n",
                 split,
-                with_commas(samples).c_str(),
-                with_commas(data.num_shards(split)).c_str());
+                counted(samples, "sample").c_str(),
+                counted(data.num_shards(split), "shard").c_str());
   }
   print_steps(config, train_samples);
   // model, two moments, and with averages their copies: ema_pytorch saves the live one again

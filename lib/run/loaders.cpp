@@ -18,6 +18,9 @@ namespace dalle2 {
 
 namespace {
 
+/// Shards in a row without a usable sample after which a dry run gives a data set up.
+constexpr int64_t kMostShardsTried = 8;
+
 /// The stream on which batches are copied to a GPU: the same for the whole run.
 c10::Stream copy_stream(const at::Device& device) {
   static const c10::Stream stream =
@@ -30,10 +33,11 @@ void check_absent(const DecoderDataConfig& data, int64_t named, int64_t found) {
   const int64_t absent = named - found;
   if (static_cast<double>(absent) <= data.max_bad_fraction * static_cast<double>(named)) return;
   throw DataError(
-      "train: {} of {} shards are absent, more than /data/max_bad_fraction {:g} allows.\n  Bring "
+      "train: {} of {} {} absent, more than /data/max_bad_fraction {:g} allows.\n  Bring "
       "them back, name only those that are there, or allow more.",
       with_commas(absent),
-      with_commas(named),
+      counted(named, "shard"),
+      absent == 1 ? "is" : "are",
       data.max_bad_fraction);
 }
 
@@ -55,7 +59,9 @@ DecoderData::DecoderData(const TrainDecoderConfig& config,
     shards.test.insert(shards.test.end(), slice.test.begin(), slice.test.end());
   }
   if (const int64_t rest = list->size() % rank.world; rest > 0) {
-    log_info("data", "{} shards at the end are left over, so that all ranks have as many", rest);
+    log_info("data",
+             "{} left over at the end, so that all ranks have as many",
+             counted(rest, "shard is", "shards are"));
   }
   train_ = shard_urls(list, shards.train, "train");
   check_absent(config.data, static_cast<int64_t>(shards.train.size()), train_.size());
@@ -107,8 +113,22 @@ std::vector<Batch> DecoderData::examples(const std::string& split, int64_t count
   DecoderLoader loader(data, needs);      // checks the embeddings, asked for examples or not
   if (count == 0) return batches;
   loader.start_epoch(0);
-  if (std::optional<Batch> batch = loader.next()) batches.push_back(std::move(*batch));
+  if (std::optional<Batch> batch = loader.next()) {
+    loader.consumed(*batch);
+    batches.push_back(std::move(*batch));
+  }
   return batches;
+}
+
+void DecoderData::check_usable(const std::string& split) const {
+  DecoderDataConfig data = config_.data;
+  data.num_workers = 0;       // no more is read than needed
+  data.max_bad_fraction = 1;  // it is of the whole split
+  LoaderOptions first = options(split, /*batch_size=*/1, /*in_order=*/true);
+  first.most_shards = kMostShardsTried;
+  DecoderLoader loader(data, first);
+  loader.start_epoch(0);
+  loader.next();
 }
 
 int64_t DecoderData::count_samples(const std::string& split) const {

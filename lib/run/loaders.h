@@ -34,6 +34,10 @@ class DecoderData {
   /// The first `count` samples of a split (fewer if there are not so many; none if count is 0).
   std::vector<Batch> examples(const std::string& split, int64_t count) const;
 
+  /// Reads and decodes the first usable sample of a split. @throws DataError, which says what was
+  /// found, if the first few shards have none
+  void check_usable(const std::string& split) const;
+
   /// Samples a whole epoch of a split holds, counted by walking its shards without decoding
   /// pictures.
   int64_t count_samples(const std::string& split) const;

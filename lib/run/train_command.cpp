@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "base/log.h"
 #include "base/stop_signal.h"
@@ -23,6 +24,33 @@ void listen_for_stop_signals() {
   install_stop_signals();
 }
 
+namespace {
+
+/// A signal before there is anything to save; afterwards the run answers it itself.
+ExitCode train(const LoadedDecoderConfig& loaded, bool quiet) {
+  std::optional<DecoderRun> run;
+  try {
+    run.emplace(loaded, quiet);
+    run->open();
+  } catch (const StoppedError&) {
+    log_info("train",
+             "signal {}: stopped before the first step, while the data was opened: nothing was "
+             "trained, so nothing was saved (a checkpoint of an earlier run is as it was); run the "
+             "same command again",
+             stop_requested());
+    return ExitCode::kStopped;
+  }
+  const ExitCode code = run->run();
+  try {
+    check_stdout();
+  } catch (const ResourceError& error) {  // the files of the run are what counts
+    log_warning("train", "{}: lines of this log are lost, log.jsonl has its numbers", error.what());
+  }
+  return code;
+}
+
+}  // namespace
+
 ExitCode run_train(const TrainCommand& command) {
   if (!std::filesystem::exists(command.config_path)) {
     throw ConfigError("{}: no such file (--config, relative to {})",
@@ -34,15 +62,18 @@ ExitCode run_train(const TrainCommand& command) {
       command.config_path, {.overrides = command.overrides, .strict = command.strict});
   if (command.dump_config) {
     std::printf("%s\n", loaded.full_json.c_str());
+    check_stdout();
     return ExitCode::kDone;
   }
   for (const std::string& warning : loaded.warnings) log_warning("config", "{}", warning);
   if (command.dry_run) {
     dry_run(loaded);
+    check_stdout();
     return ExitCode::kDone;
   }
-  if (!command.quiet) log_info("config", "{}:\n{}", command.config_path, without_url_secrets(loaded.raw_json));
-  return DecoderRun(loaded, command.quiet).run();
+  if (!command.quiet)
+    log_info("config", "{}:\n{}", command.config_path, without_url_secrets(loaded.raw_json));
+  return train(loaded, command.quiet);
 }
 
 }  // namespace dalle2

@@ -92,6 +92,70 @@ TEST_CASE("places without embeddings are told with their key") {
   CHECK_THROWS_AS(EmbeddingFolder("gs://bucket/emb", "image"), ConfigError);
 }
 
+TEST_CASE("the width is that of the first file that can be read") {
+  const TempDir folder;
+  std::filesystem::create_directories(folder / "e");
+  write_file_atomically(folder / "e/img_0.npy", "");
+  write_file_atomically(folder / "e/img_1.npy", "not an array");
+  const std::vector<float> values(20, 1.0F);
+  write_npy_float32(folder / "e/img_2.npy", {2, 2, 5}, values.data());
+  write_npy_float32(folder / "e/img_3.npy", {2, 5}, values.data());
+  write_npy_float32(folder / "e/img_4.npy", {2, 3}, values.data());
+  const EmbeddingFolder any(folder / "e", "image");
+  CHECK(any.row_shape() == std::vector<int64_t>{5});
+  CHECK(any.shape_file() == folder / "e/img_3.npy");
+  const EmbeddingFolder asked(folder / "e", "image", 6, {}, "", 3);
+  CHECK(asked.row_shape() == std::vector<int64_t>{3});
+  CHECK(asked.shape_file() == folder / "e/img_4.npy");
+  CHECK(EmbeddingFolder(folder / "e", "image", 6, {}, "", 768).row_shape() ==
+        std::vector<int64_t>{5});
+  std::filesystem::remove(folder / "e/img_3.npy");
+  std::filesystem::remove(folder / "e/img_4.npy");
+  CHECK_THROWS_WITH(EmbeddingFolder(folder / "e", "image"),
+                    Contains("/data/img_embeddings_url: none of the 3 embedding files in ") &&
+                        Contains("the first: ") && Contains("img_0.npy: not a NumPy .npy file") &&
+                        Contains("Make the embeddings again"));
+}
+
+TEST_CASE("files that a server refuses cost their shards, and soon the folder") {
+  int refused = 0;
+  LoopbackServer server([&](const HttpRequest& request) {
+    if (request.path == "/e/") {
+      std::string page;
+      for (int i = 0; i < 9; ++i) page += "<a href=\"img_" + std::to_string(i) + ".npy\">a</a>";
+      return http_reply(200, page);
+    }
+    if (request.path < "/e/img_" + std::to_string(refused)) return http_reply(403, "");
+    return ranged_reply(request, npy_of(7));
+  });
+  refused = 2;
+  CHECK(EmbeddingFolder(server.url("/e"), "image", 6, quick()).row_shape() ==
+        std::vector<int64_t>{3});
+  refused = 9;
+  CHECK_THROWS_AS(EmbeddingFolder(server.url("/e"), "image", 6, quick()), HttpStatusError);
+}
+
+TEST_CASE("rows of images have one axis, rows of texts two") {
+  const TempDir folder;
+  const std::vector<float> values(20, 1.0F);
+  std::filesystem::create_directories(folder / "i");
+  std::filesystem::create_directories(folder / "t");
+  write_npy_float32(folder / "i/img_0.npy", {2, 2, 5}, values.data());
+  write_npy_float32(folder / "t/text_0.npy", {4, 5}, values.data());
+  CHECK_THROWS_WITH(EmbeddingFolder(folder / "i", "image"),
+                    Contains("expected image embeddings of shape [rows, width], got rows of shape "
+                             "[2, 5]") &&
+                        Contains("text encodings"));
+  CHECK_THROWS_WITH(EmbeddingFolder(folder / "t", "text"),
+                    Contains("expected text encodings of shape [rows, length, width]") &&
+                        Contains("got rows of shape [5]") && Contains("last hidden states"));
+  CHECK_THROWS_WITH(parse_embedding(format_npy_float32({5}, values.data()), "text", "a.npy"),
+                    Contains("a.npy: expected text encodings of shape [length, width]"));
+  CHECK(
+      parse_embedding(format_npy_float32({1, 4, 5}, values.data()), "text", "").rows->row_shape() ==
+      std::vector<int64_t>{4, 5});
+}
+
 TEST_CASE("the embeddings of a store are listed") {
   LoopbackServer server([](const HttpRequest& request) {
     if (request.path.find("list-type=2") != std::string::npos) {

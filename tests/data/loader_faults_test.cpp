@@ -39,7 +39,7 @@ TEST_CASE("a broken picture is left out, named and counted; the run goes on") {
     DecoderLoader loader(config_with(workers), options_over(folder.path(), 1, 8));
     CHECK(run(loader) == Keys{tiny_key(0, 0), tiny_key(0, 3)});
     CHECK(loader.dropped() == DropCounts{{"broken picture", 2}});
-    CHECK(log.count("train: broken picture left out, shard 00000.tar, sample 000000001") == 1);
+    CHECK(log.count("train: left out (broken picture): shard 00000.tar, sample 000000001") == 1);
     CHECK(log.count("(2 so far)") == 1);
   }
 }
@@ -158,8 +158,33 @@ TEST_CASE("samples and shards without an embedding are left out by reason") {
   CHECK(loader.dropped() == DropCounts{{"no image embedding", 1},
                                        {"shard without embeddings", 3},
                                        {"zero image embedding", 1}});
-  CHECK(log.count("000010002: row 2 of 2 rows") == 1);
+  CHECK(log.count("000010002: no row 2 among its shard's 2 rows of image embeddings") == 1);
   CHECK(log.count("000010001: row 1 is all zero") == 1);
+}
+
+TEST_CASE("a broken file of embeddings costs its shard, the first one too") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 4, 3);
+  write_file_atomically(folder / "img_emb/img_emb_00000.npy", "not an array");
+  DecoderDataConfig config = config_with(2);
+  config.img_embeddings_url = folder / "img_emb";
+  config.max_bad_fraction = 0.25;
+  LoaderOptions options = options_over(folder.path(), 4, 8);
+  options.need_image_embeds = true;
+  options.image_embed_dim = 3;
+  CapturedLog log;
+  DecoderLoader loader(config, options);
+  CHECK(run(loader).size() == 9);
+  CHECK(loader.dropped() == DropCounts{{"shard without embeddings", 1}});
+  CHECK(log.count("left out (shard without embeddings): ") == 1);
+  CHECK(log.count("img_emb_00000.npy: not a NumPy .npy file") == 1);
+  // Shards that are lost for their embeddings count with those that cannot be read.
+  std::filesystem::remove(folder / "shards/00002.tar");
+  DecoderLoader again(config, options);
+  again.start_epoch(0);
+  CHECK_THROWS_WITH(
+      flat(keys_of(again)),
+      Contains("2 of 4 shards cannot be read, more than /data/max_bad_fraction 0.25"));
 }
 
 TEST_CASE(
@@ -203,7 +228,7 @@ TEST_CASE("embedding folders that cannot be right are errors at the start") {
   std::filesystem::remove_all(folder / "img_emb");
   write_tiny_embeddings(folder / "img_emb/img_emb_00077.npy", 77, 2);
   CHECK_THROWS_WITH(DecoderLoader(config, options),
-                    Contains("none of the 2 train shards has an embedding file"));
+                    Contains("none of the 2 shards of the split \"train\" has an embedding file"));
 }
 
 TEST_CASE("an epoch without one usable sample is an error that counts the reasons") {
@@ -221,8 +246,8 @@ TEST_CASE("an epoch without one usable sample is an error that counts the reason
       loader.start_epoch(0);
       CHECK_THROWS_AS(loader.next(), DataError);
       CHECK_THROWS_WITH(loader.next(),
-                        Contains("no usable sample") && Contains("broken picture") &&
-                            Contains("no picture") && Contains("absent shard"));
+                        Contains("no usable sample in 2 shards") && Contains("broken pictures") &&
+                            Contains(" without picture") && Contains("absent shard"));
     }
   }
   // Where nothing hangs on it, it is a warning.
@@ -241,7 +266,8 @@ TEST_CASE("an epoch without one usable sample is an error that counts the reason
   CapturedLog log;
   DecoderLoader loader(config_with(1), options);
   loader.start_epoch(0);
-  CHECK_THROWS_WITH(loader.next(), Contains("1 absent shard"));
+  CHECK_THROWS_WITH(loader.next(),
+                    Contains("no usable sample in 1 shard (") && Contains("1 absent shard."));
 }
 
 TEST_CASE("pictures of different sizes in a batch name both and the remedy") {
@@ -269,8 +295,8 @@ TEST_CASE("many drops of one reason are told a few times, and counted all") {
   DecoderLoader loader(config_with(2), options_over(folder.path(), 1, 2));
   CHECK(run(loader).size() == 1);
   CHECK(loader.dropped() == DropCounts{{"no picture", 250}});
-  CHECK(log.count("no picture") == 11);
-  CHECK(log.count("left out 100 times so far") == 1);
+  CHECK(log.count("left out (sample without picture): ") == 10);
+  CHECK(log.count("train: left out 100 times so far (sample without picture), last ") == 1);
 }
 
 TEST_CASE("repeated members are left out and named") {
@@ -282,6 +308,67 @@ TEST_CASE("repeated members are left out and named") {
   DecoderLoader loader(config_with(1), options_over(folder.path(), 1, 2));
   CHECK(run(loader).size() == 2);
   CHECK(loader.dropped() == DropCounts{{"repeated key or field", 1}});
+}
+
+TEST_CASE(
+    "a tar that may have been cut between two members is told once, and its samples are used") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 3, 4);
+  const std::string path = folder / "shards/00001.tar";
+  write_file_atomically(path, read_file(path).substr(0, 512 * 2 * 6));  // three samples
+  write_file_atomically(folder / "shards/00002.tar", std::string(10240, '\0'));
+  for (const int64_t workers : {0, 3}) {
+    CapturedLog log;
+    DecoderLoader loader(config_with(workers), options_over(folder.path(), 3, 2));
+    CHECK(run(loader).size() == 7);
+    CHECK(loader.dropped() ==
+          DropCounts{{"shard without end marker", 1}, {"shard without samples", 1}});
+    CHECK(log.count("train: used all the same (shard without end marker): 00001.tar ends without "
+                    "its end marker: it may have been cut (1 so far)") == 1);
+    CHECK(log.count("train: left out (shard without samples): 00002.tar: no member of it makes a "
+                    "sample") == 1);
+    CHECK(log.lines().size() == 2);
+  }
+  // A run that goes on behind the last sample of the shard has told it before.
+  CapturedLog log;
+  DecoderLoader loader(config_with(0), options_over(folder.path(), 3, 7));
+  loader.start_epoch(0);
+  const LoaderPosition behind = loader.next()->position;
+  CHECK(loader.dropped() == DropCounts{{"shard without end marker", 1}});
+  DecoderLoader again(config_with(0), options_over(folder.path(), 3, 7));
+  again.start_epoch(0, behind);
+  CHECK_FALSE(again.next());
+  CHECK(again.dropped() == DropCounts{{"shard without samples", 1}});
+}
+
+TEST_CASE("counts of what was left out have their plural, and what was used stands apart") {
+  CHECK(describe_drops({}) == "nothing was found");
+  CHECK(describe_drops({{"broken picture", 3}, {"absent shard", 1}}) ==
+        "1 absent shard, 3 broken pictures");
+  CHECK(describe_drops({{"no picture", 1}, {"no caption", 2}, {"damaged shard", 2000}}) ==
+        "2,000 damaged shards, 2 samples without caption, 1 sample without picture");
+  CHECK(describe_drops({{"shard without end marker", 2}, {"repeated key or field", 2}}) ==
+        "2 repeated keys or fields; used all the same: 2 shards without end marker");
+  CHECK(describe_drops({{"shard without end marker", 1}}) ==
+        "nothing; used all the same: 1 shard without end marker");
+}
+
+TEST_CASE("a look at the first shards ends there, and says what was found") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 4, 2);
+  write_file_atomically(folder / "shards/00000.tar", "no tar");
+  write_tar(folder / "shards/00001.tar", {{"a.png", "no picture"}});
+  LoaderOptions options = options_over(folder.path(), 4, 1);
+  options.most_shards = 2;
+  const CapturedLog log;
+  DecoderLoader loader(config_with(0), options);
+  loader.start_epoch(0);
+  CHECK_THROWS_WITH(loader.next(),
+                    Contains("no usable sample in the first 2 of 4 shards") &&
+                        Contains("1 broken picture, 1 damaged shard"));
+  options.most_shards = 3;
+  DecoderLoader longer(config_with(0), options);
+  CHECK(run(longer) == Keys{tiny_key(2, 0), tiny_key(2, 1)});
 }
 
 TEST_CASE("a split without shards is an error that names it") {

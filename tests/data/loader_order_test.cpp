@@ -278,7 +278,7 @@ TEST_CASE("an epoch keeps the windows it was begun with, and begins anew when th
   DecoderLoader more(config_with(0), options);
   more.start_epoch(0, epoch.positions[2]);
   CHECK(flat(keys_of(more)).size() == 40);
-  CHECK(log.count("there are 4 shards, and were 3 when the run stopped within epoch 0") == 1);
+  CHECK(log.count("4 shards are there, and were 3 when the run stopped within epoch 0") == 1);
 }
 
 TEST_CASE("ranks take equal numbers of steps, and each sample comes once over all of them") {

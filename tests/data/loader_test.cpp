@@ -264,26 +264,27 @@ TEST_CASE("embeddings are taken from inside the shards") {
   CHECK(batch->text_encodings[2][1][0].item<float>() == 3);
 }
 
-TEST_CASE("consumed samples are traced by rank, a line a batch that was handed out") {
+TEST_CASE("consumed samples are traced by rank, a line a batch that was used") {
   const TempDir folder;
   write_tiny_shards(folder.path(), 2, 3);
   const std::string path = folder / "trace";
   setenv("DALLE2_TRACE_SAMPLES", path.c_str(), 1);
   LoaderOptions options = options_over(folder.path(), 2, 4);
   options.split = "val";
-  options.rank = {3, 4};
-  LaneLoader loader(config_with(2), options);
-  loader.start_epoch(5, {});
-  keys_of(loader, 1);
-  const std::string first =
-      R"({"rank":3,"split":"val","epoch":5,"keys":["000000000","000000001","000000002","000010000"]})"
+  DecoderLoader loader(config_with(2), options);
+  loader.start_epoch(5);
+  const Batch first = *loader.next(), second = *loader.next();
+  CHECK_FALSE(std::filesystem::exists(path + ".rank0"));  // handed out is not consumed
+  loader.consumed(first);
+  const std::string line =
+      R"({"rank":0,"split":"val","epoch":5,"keys":["000000000","000000001","000000002","000010000"]})"
       "\n";
-  CHECK(read_file(path + ".rank3") == first);
-  keys_of(loader);
+  CHECK(read_file(path + ".rank0") == line);
+  loader.consumed(second);
   unsetenv("DALLE2_TRACE_SAMPLES");
-  CHECK(read_file(path + ".rank3") ==
-        first + R"({"rank":3,"split":"val","epoch":5,"keys":["000010001","000010002"]})"
-                "\n");
+  CHECK(read_file(path + ".rank0") ==
+        line + R"({"rank":0,"split":"val","epoch":5,"keys":["000010001","000010002"]})"
+               "\n");
 }
 
 TEST_CASE("shards come from a command's output") {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "data/shard_check.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
@@ -69,16 +70,17 @@ TEST_CASE("the check names what is wrong with each shard") {
   std::string text;
   for (const std::string& line : describe_check(report)) text += line + "\n";
   CHECK_THAT(text,
-             Contains("00001.tar: 5 samples, 3 usable: 1 without picture, 1 broken pictures, "
-                      "2 without caption, 1 repeated keys, 1 repeated members"));
+             Contains("00001.tar: 5 samples, 3 usable: 1 without picture, 1 broken picture, "
+                      "2 without caption, 1 repeated key, 1 repeated member"));
   CHECK_THAT(text, Contains("000040001: its image embedding is all zero"));
   CHECK_THAT(text, Contains("00000.tar: 4 samples, all usable\n"));
   CHECK_THAT(text,
-             Contains("in all: 6 shards, 1 of them without fault, 1 absent or damaged, 1 without a "
+             Contains("in all: 6 shards, 1 of them without fault, 1 absent, damaged or without "
+                      "samples, 1 without a "
                       "readable file of image embeddings\n"));
-  CHECK_THAT(text, Contains("\nfaults: 1 without picture, 1 broken pictures, "));
+  CHECK_THAT(text, Contains("\nfaults: 1 without picture, 1 broken picture, "));
   CHECK_THAT(text, Contains("image embeddings of shape [3]: 19 rows in files, "));
-  CHECK_THAT(text, Contains("1 of 6 embedding files are for none of these shards"));
+  CHECK_THAT(text, Contains("1 of 6 embedding files is for none of these shards"));
 }
 
 TEST_CASE("rows that were counted in another way than the keys are told") {
@@ -97,7 +99,7 @@ TEST_CASE("rows that were counted in another way than the keys are told") {
   CHECK(report.shards[0].image.shared == 2);
   CHECK(report.shards[0].image.idle == 2);
   CHECK(report.shards[1].image.idle == 0);
-  CHECK(report.misaligned() == 2);
+  CHECK(report.misaligned() == 4);  // all of the shard: it has rows behind its last sample's
   std::string text;
   for (const std::string& line : describe_check(report)) text += line + "\n";
   CHECK_THAT(
@@ -137,17 +139,94 @@ TEST_CASE("captions that are no UTF-8 and shards without samples are told") {
   std::string text;
   for (const std::string& line : describe_check(report)) text += line + "\n";
   CHECK_THAT(text,
-             Contains("3 samples, 1 usable: 1 without picture, 1 captions not UTF-8") &&
+             Contains("3 samples, 1 usable: 1 without picture, 1 caption not UTF-8") &&
                  Contains("its field txt is not UTF-8") && Contains("a\\x1b[2J: no field jpg"));
   CHECK_THAT(text,
-             Contains("00001.tar: no sample\n") && Contains("00002.tar: no sample: ") &&
-                 !Contains("all usable"));
+             Contains("00001.tar: no sample: the tar holds none\n") &&
+                 Contains("00002.tar: no sample: ") && !Contains("all usable"));
 }
 
 TEST_CASE("an embedding folder is named as the option that gave it") {
   const TempDir folder;
   CHECK_THROWS_WITH(check_shards({.urls = {}, .text_embeddings_url = folder.path()}),
                     Contains("--text-embeddings: the folder"));
+}
+
+TEST_CASE("a tar that may have been cut is told and used; one of zeros has no samples") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 2, 4);
+  const std::string whole = read_file(folder / "shards/00000.tar");
+  write_file_atomically(folder / "shards/00000.tar", whole.substr(0, 512 * 2 * 6));
+  write_file_atomically(folder / "shards/00002.tar", std::string(10240, '\0'));
+  std::filesystem::create_directories(folder / "shards/00003.tar");
+  const CheckReport report = check_shards({.urls = shards_in_folder(folder / "shards")});
+  CHECK(report.shards[0].without_end);
+  CHECK(report.shards[0].fault.empty());
+  CHECK(report.shards[0].usable == 3);
+  CHECK_FALSE(report.shards[1].without_end);
+  CHECK_FALSE(report.shards[2].fault.empty());
+  std::string text;
+  for (const std::string& line : describe_check(report)) text += line + "\n";
+  CHECK_THAT(
+      text,
+      Contains("00000.tar: 3 samples, all usable: without its end marker: it may have been "
+               "cut\n") &&
+          Contains("00002.tar: no sample: the tar holds none\n") &&
+          Contains("00003.tar: no sample: ") &&
+          Contains("00003.tar: is a folder, a file is expected") &&
+          Contains("4 shards, 1 of them without fault, 2 absent, damaged or without samples, "
+                   "1 without end marker\n"));
+}
+
+TEST_CASE("a list of faults that goes on says how far") {
+  const TempDir folder;
+  Members members;
+  for (int64_t row = 0; row < 7; ++row) members.emplace_back(tiny_key(0, row) + ".png", "broken");
+  write_tar(folder / "00000.tar", members);
+  const std::vector<std::string> lines =
+      describe_check(check_shards({.urls = {folder / "00000.tar"}}));
+  CHECK(std::count_if(lines.begin(), lines.end(), [](const std::string& line) {
+          return line.starts_with("    ");
+        }) == 6);
+  CHECK(std::count(lines.begin(), lines.end(), "    and 2 more") == 1);
+}
+
+TEST_CASE("embeddings of more or fewer pictures than a shard has are another data set's") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 2, 4);
+  write_tiny_embeddings(folder / "img_emb/img_emb_00000.npy", 0, 9);
+  write_tiny_embeddings(folder / "img_emb/img_emb_00001.npy", 1, 3);
+  CheckOptions options;
+  options.urls = shards_in_folder(folder / "shards");
+  options.img_embeddings_url = folder / "img_emb";
+  const CheckReport report = check_shards(options);
+  CHECK(report.shards[0].image.surplus == 5);
+  CHECK(report.misaligned() == 4);
+  CHECK(report.shards[1].usable == 3);
+  std::string text;
+  for (const std::string& line : describe_check(report)) text += line + "\n";
+  CHECK_THAT(text,
+             Contains("4 samples, all usable: 5 image embeddings of no sample") &&
+                 Contains("000010003: no row 3 among its shard's 3 rows of image embeddings") &&
+                 Contains("rows and keys do not fit everywhere"));
+  // Samples that were taken out of a shard leave gaps: the others' rows are still theirs.
+  Members members = tiny_members(0, 4);
+  members.erase(members.begin() + 2, members.begin() + 4);
+  write_tar(folder / "shards/00000.tar", members);
+  write_tiny_embeddings(folder / "img_emb/img_emb_00000.npy", 0, 4);
+  CHECK(check_shards(options).misaligned() == 0);
+}
+
+TEST_CASE("a first file of embeddings that is broken is the fault of its shard") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 3, 2);
+  write_file_atomically(folder / "img_emb/img_emb_00000.npy", "no array");
+  CheckOptions options;
+  options.urls = shards_in_folder(folder / "shards");
+  options.img_embeddings_url = folder / "img_emb";
+  const CheckReport report = check_shards(options);
+  CHECK_THAT(report.shards[0].image.fault, Contains("img_emb_00000.npy: not a NumPy .npy file"));
+  CHECK(report.usable() == 4);
 }
 
 TEST_CASE("absent shards and empty folders are told") {

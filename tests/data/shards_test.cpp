@@ -127,9 +127,10 @@ TEST_CASE("url texts expand as webdataset expands them") {
   for (const auto& entry : data_json("urls.json")) {
     const std::string text = entry["in"];
     INFO(text);
-    CHECK(expand_urls(text) == entry["out"].get<std::vector<std::string>>());
+    CHECK(expand_urls(text, "urls") == entry["out"].get<std::vector<std::string>>());
   }
-  CHECK_THROWS_WITH(expand_urls("${ABSENT_PLACE}/x"), Contains("WDS_ABSENT_PLACE is not set"));
+  CHECK_THROWS_WITH(expand_urls("${ABSENT_PLACE}/x", "SHARDS"),
+                    Contains("SHARDS: ") && Contains("WDS_ABSENT_PLACE is not set"));
 }
 
 TEST_CASE("a shard's number is read from its file name") {
@@ -187,8 +188,21 @@ TEST_CASE("a split without one existing shard says which shards there are") {
   DecoderDataConfig config;
   config.webdataset_base_url = folder / "{}.tar";
   CHECK_THROWS_WITH(urls_of(config, {1, 2}, "test"),
-                    Contains("split \"test\"") && Contains("2 such files exist: shards 4 to 5") &&
+                    Contains("none of the 2 shards of the split \"test\" exists") &&
+                        Contains("2 such files exist: shards 4 to 5") &&
                         Contains("/data/end_shard to 5"));
+  // The range is right already: what is missing lies within it.
+  config.start_shard = 4;
+  config.end_shard = 15;
+  touch(folder / "000015.tar");
+  CHECK_THROWS_WITH(
+      urls_of(config, {7, 2}, "val"),
+      Contains("By /seed and /data/splits \"val\" takes shards 6, 11: bring them back") &&
+          !Contains("Set /data/start_shard"));
+  CHECK_THROWS_WITH(urls_of(config, {9, 8, 7, 6, 5, 4, 3, 2, 10}, "val"),
+                    Contains("shards 6, 7, 8, 9, 10, 11, 12, 13 and 1 more: bring"));
+  config.end_shard = 16;
+  CHECK_THROWS_WITH(urls_of(config, {7, 2}, "val"), Contains("/data/end_shard to 15"));
   config.webdataset_base_url = folder / "absent/{}.tar";
   CHECK_THROWS_WITH(urls_of(config, {1, 2}, "test"), Contains("no such file exists"));
 }
@@ -231,13 +245,34 @@ TEST_CASE("braces, lists of texts and joined urls are shards by position") {
 TEST_CASE("a brace without its other half is refused") {
   DecoderDataConfig config;
   config.webdataset_base_url = std::string("data/{000..012.tar");
-  CHECK_THROWS_WITH(ShardList(config),
-                    Contains("\"data/{000..012.tar\": the { at character 6 has no closing brace") &&
-                        Contains("{000..123}"));
+  CHECK_THROWS_WITH(
+      ShardList(config),
+      Contains("/data/webdataset_base_url: \"data/{000..012.tar\": at character 6: the { has "
+               "no closing brace") &&
+          Contains("{000..123}"));
   config.webdataset_base_url = std::string("data/{000..012}}.tar");
-  CHECK_THROWS_WITH(ShardList(config), Contains("the } at character 16 has no opening brace"));
+  CHECK_THROWS_WITH(ShardList(config), Contains("at character 16: the } has no opening brace"));
   config.webdataset_base_url = std::string("pipe:echo '{' {1,2}");
   CHECK(ShardList(config).size() == 1);  // commands have braces of their own
+}
+
+TEST_CASE("braces that are neither a range, a list nor a placeholder are refused with the place") {
+  for (const char* body :
+       {"0..x", "x..9", "a..bc", "-3..3", "0..9..", "0..9..x", "..", "1..2..3..4"}) {
+    INFO(body);
+    CHECK_THROWS_WITH(expand_urls(std::string("s/{") + body + "}.tar", "SHARDS"),
+                      Contains(std::string("SHARDS: \"s/{") + body + "}.tar\": at character 3: {" +
+                               body + "} is no range of whole numbers or of two letters") &&
+                          Contains("Write a range as {000..123}"));
+  }
+  CHECK(expand_urls("{{0..1},x..y}/{a}/{0..2..2}", "").size() == 6);
+  CHECK(expand_urls("pipe:echo {0..x}", "").size() == 1);  // commands have braces of their own
+  CHECK_THROWS_WITH(shard_url("s/{}}.tar", 0, 6),
+                    Contains("\"s/{}}.tar\": at character 5: the } has no opening brace") &&
+                        Contains("}} for a plain brace"));
+  CHECK_THROWS_WITH(shard_url("s/{{}.tar", 0, 6),
+                    Contains("at character 5: the } has no opening brace"));
+  CHECK_THROWS_WITH(shard_url("s/{", 0, 6), Contains("at character 3: the { has no closing brace"));
 }
 
 TEST_CASE("of local shards by name those that exist are taken") {
@@ -273,7 +308,7 @@ TEST_CASE("too many shards and commands that are not allowed are refused") {
   CHECK(ShardList(config).url(3) == "pipe:rm 2");
   config.allow_pipe = false;
   CHECK_THROWS_WITH(ShardList(config).url(3), Contains("which /data/allow_pipe forbids"));
-  CHECK_THROWS_WITH(expand_urls("{0..999999999}"), Contains("more than 100000000 urls"));
+  CHECK_THROWS_WITH(expand_urls("{0..999999999}", ""), Contains("more than 100000000 urls"));
 }
 
 TEST_CASE("ten million urls take four bytes each") {
