@@ -1,23 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include "command_line.h"
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
-#include <functional>
-#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
+
+#include "command_options.h"
 
 namespace dalle2 {
 namespace {
-
-/// A subcommand: its options live in the closure until they are parsed, then `run` is called.
-using Runner = std::function<ExitCode()>;
-
-template <class T>
-std::shared_ptr<T> options_of() {
-  return std::make_shared<T>();
-}
 
 Runner add_train(CLI::App& app) {
   auto o = options_of<TrainCommand>();
@@ -49,18 +41,6 @@ Runner add_train(CLI::App& app) {
     }
     return run_train(*o);
   };
-}
-
-/// A count: from 1 to `most`.
-CLI::Validator whole_number(int64_t most = 1'000'000'000) {
-  const auto check = [most](std::string& text) -> std::string {
-    int64_t value = 0;
-    const bool is_number = CLI::detail::lexical_cast(text, value);
-    return is_number && value >= 1 && value <= most
-               ? ""
-               : "expected a whole number from 1 to " + std::to_string(most) + ", got " + text;
-  };
-  return CLI::Validator(check, "COUNT");
 }
 
 Runner add_sample(CLI::App& app) {
@@ -190,7 +170,9 @@ Runner add_ema(CLI::App& app) {
       ->type_name("S");
   app.add_option("--step", o->step, "Average as it was at this step (default: the last one saved)");
   auto paths = options_of<std::vector<std::string>>();
-  app.add_option("paths", *paths, "Files of DATA_PATH/averages, that folder, checkpoints; then .pth to write")
+  app.add_option("paths",
+                 *paths,
+                 "Files of DATA_PATH/averages, that folder, checkpoints; then .pth to write")
       ->required()
       ->expected(2, 1 << 20)
       ->type_name("FILES... OUT");
@@ -227,111 +209,6 @@ Runner add_report(CLI::App& app) {
   };
 }
 
-Runner add_shards_demo(CLI::App& app) {
-  auto o = options_of<ShardsDemoCommand>();
-  app.add_option("--out", o->out_folder, "Folder for the shards, embeddings and the held-out split")
-      ->required()
-      ->type_name("DIR");
-  app.add_option("--num", o->num, "Images")->capture_default_str()->check(whole_number());
-  app.add_option("--image-size", o->image_side, "Side of the images, pixels")
-      ->capture_default_str()
-      ->check(CLI::Range(16, 1024));
-  app.add_option("--seed", o->seed, "Seed of the drawings")->capture_default_str();
-  return [o] {
-    run_shards_demo(*o);
-    return ExitCode::kDone;
-  };
-}
-
-Runner add_shards_make(CLI::App& app) {
-  auto o = options_of<ShardsMakeCommand>();
-  app.add_option("--from",
-                 o->from_folder,
-                 "Folder of images with same-named .txt captions (searched recursively)")
-      ->required()
-      ->type_name("DIR");
-  app.add_option("--out", o->out_folder, "Folder for the shards")->required()->type_name("DIR");
-  app.add_option(
-         "--per-shard", o->per_shard, "Samples in a shard (default: a tenth of all, 1000 at most)")
-      ->check(whole_number());
-  app.add_flag("--white-ground", o->white_ground, "Lay transparent pictures on white");
-  app.add_flag("--need-captions", o->need_captions, "Leave pictures without a caption out");
-  app.add_flag("--first-line", o->first_line_only, "Take only the first line of a caption file");
-  return [o] { return run_shards_make(*o); };
-}
-
-Runner add_shards_check(CLI::App& app) {
-  auto o = options_of<ShardsCheckCommand>();
-  app.add_option("shards",
-                 o->url,
-                 "Folder of tars, a path with braces {000..009}, or one with {} and --last")
-      ->required();
-  app.add_option("--first", o->first_shard, "First shard number of a path with {}")
-      ->capture_default_str();
-  app.add_option("--last", o->last_shard, "Last shard number of a path with {}");
-  app.add_flag(
-      "--in-tar", o->embeddings_in_tar, "Image embeddings are inside the shards (KEY.img_emb.npy)");
-  app.add_option("--img-embeddings", o->img_embeddings, "Folder of image embeddings (.npy)")
-      ->type_name("DIR");
-  app.add_option("--text-embeddings", o->text_embeddings, "Folder of text encodings (.npy)")
-      ->type_name("DIR");
-  app.add_option("--shard-width", o->shard_width, "Digits of a shard number")
-      ->capture_default_str();
-  app.add_option("--index-width", o->index_width, "Digits at the end of a key that name the row")
-      ->capture_default_str();
-  return [o] {
-    run_shards_check(*o);
-    return ExitCode::kDone;
-  };
-}
-
-Runner add_shards_order(CLI::App& app) {
-  auto o = options_of<ShardsOrderCommand>();
-  app.add_option("--config,--config_file", o->config_path, "Training file (JSON) of a decoder")
-      ->required()
-      ->type_name("FILE");
-  app.add_option("--set", o->overrides, "Override a key of the file (repeatable)")
-      ->type_name("/POINTER=VALUE")
-      ->allow_extra_args(false);
-  app.add_option("--world", o->world, "Ranks (processes, GPUs) that share the epoch")
-      ->capture_default_str()
-      ->check(whole_number(4096));
-  app.add_option("--epoch", o->epoch, "Epoch to read from its beginning (default: 0)")
-      ->type_name("N")
-      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000}));
-  app.add_option("--steps", o->steps, "Steps to take (default: to the end of the epoch)")
-      ->type_name("N")
-      ->check(whole_number());
-  app.add_option("--from",
-                 o->from_path,
-                 "Go on where this position (--save) or checkpoint of a run stands; any --world")
-      ->type_name("FILE");
-  app.add_option("--save", o->save_path, "Write the position behind the last step")
-      ->type_name("JSON");
-  app.add_flag("--print", o->print, "A JSON line a step with the keys of each rank, no summary");
-  return [o] {
-    run_shards_order(*o);
-    return ExitCode::kDone;
-  };
-}
-
-Runner add_shards_score(CLI::App& app) {
-  auto o = options_of<DemoScoreCommand>();
-  app.add_option("--drawn", o->drawn_folder, "Folder that `sample` wrote")
-      ->required()
-      ->type_name("DIR");
-  app.add_option("--heldout", o->heldout_folder, "heldout/ folder that `shards demo` wrote")
-      ->required()
-      ->type_name("DIR");
-  app.add_option("--grid", o->grid_path, "Picture of what was asked for and what was drawn")
-      ->required()
-      ->type_name("PNG");
-  return [o] {
-    run_demo_score(*o);
-    return ExitCode::kDone;
-  };
-}
-
 }  // namespace
 
 int run_command_line(int argc, char** argv) {
@@ -361,26 +238,26 @@ int run_command_line(int argc, char** argv) {
   command(app, "ema", "Make an average of any width after training", add_ema);
   command(app, "schema", "Print the JSON Schema of a training file", add_schema);
   command(app, "report", "Show a run as one HTML page: curves, pictures, config", add_report);
-  CLI::App* shards = app.add_subcommand("shards", "Make, check and draw webdataset shards");
+  CLI::App* shards = app.add_subcommand("shards", "Pack and check webdataset shards, show their order, draw a demo set");
   shards->require_subcommand(1);
-  command(*shards, "demo", "Draw captioned shapes with a known truth", add_shards_demo);
-  command(*shards, "make", "Pack a folder of images and captions", add_shards_make);
-  command(*shards, "check", "Verify shards, and against their embeddings", add_shards_check);
-  command(*shards, "order", "Show which samples each rank gets, step by step", add_shards_order);
-  command(*shards,
-          "score",
-          "Compare drawings of the demo's held-out prompts with what was asked",
-          add_shards_score);
+  add_shards_commands([&](const char* name, const char* text, Runner (*add)(CLI::App&)) {
+    command(*shards, name, text, add);
+  });
   app.require_subcommand(0, 1);
 
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     // CLI11 prints help and version itself, with code 0; all else is a usage error.
-    return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::kConfig);
+    const bool good = app.exit(error) == 0;
+    if (good) check_stdout();
+    return good ? 0 : static_cast<int>(ExitCode::kConfig);
   }
   for (const auto& [sub, run] : commands) {
-    if (sub->parsed()) return static_cast<int>(run());
+    if (!sub->parsed()) continue;
+    const ExitCode code = run();
+    check_stdout();
+    return static_cast<int>(code);
   }
   listen_for_stop_signals();  // a stopped training saves first; all else just stops
   return static_cast<int>(train());

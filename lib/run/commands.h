@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"             // apps check stdout with it
 #include "base/untrusted_text.h"  // apps print errors with it
 
 namespace dalle2 {
@@ -69,8 +70,8 @@ struct ConvertCommand {
 
 /// An average of the weights, of a width chosen after training.
 struct EmaCommand {
-  double sigma = 0.0;           ///< parts of the training up to `step`
-  std::optional<int64_t> step;  ///< the last one by default
+  double sigma = 0.0;                    ///< parts of the training up to `step`
+  std::optional<int64_t> step;           ///< the last one by default
   std::vector<std::string> checkpoints;  ///< files with averages, or folders of them
   std::string out_path;
 };
@@ -94,8 +95,7 @@ struct ShardsCheckCommand {
   std::string url;  ///< like data.webdataset_base_url, or a folder of tars
   std::optional<std::string> img_embeddings, text_embeddings;
   bool embeddings_in_tar = false;
-  int64_t first_shard = 0;
-  std::optional<int64_t> last_shard;  ///< for an url with {}
+  std::optional<int64_t> first_shard, last_shard;  ///< for an url with {}; from 0 by default
   int64_t shard_width = 6, index_width = 4;
 };
 

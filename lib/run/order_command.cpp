@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "data/rank_walk.h"
+#include "io/atomic_file.h"
 #include "run/commands.h"
 #include "run/loaders.h"
 #include "run/order_position.h"
@@ -61,6 +62,7 @@ void print_step(int64_t epoch, int64_t number, const std::vector<Batch>& step) {
   const std::string text =
       line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   std::printf("%s\n", text.c_str());
+  check_stdout();  // an epoch is long
 }
 
 void print_summary(const Steps& steps) {
@@ -84,7 +86,7 @@ void print_summary(const Steps& steps) {
     all.samples += own.samples;
     all.empty_steps += own.empty_steps;
   }
-  row("all", all, fmt::format("in {} steps", with_commas(steps.count)));
+  row("all", all, "in " + counted(steps.count, "step"));
 }
 
 OrderPosition starting_position(const ShardsOrderCommand& command,
@@ -99,11 +101,13 @@ OrderPosition starting_position(const ShardsOrderCommand& command,
   }
   const size_t lanes = position.loader.lanes.size();
   log_info("order",
-           "{}: epoch {}, {} samples passed{}",
+           "{}: epoch {}, {} passed{}",
            *command.from_path,
            position.epoch,
-           with_commas(position.samples),
-           lanes == 0 ? "" : fmt::format("; begun by {} ranks, whose lanes it keeps", lanes));
+           counted(position.samples, "sample"),
+           lanes == 0 ? ""
+                      : fmt::format("; begun by {}, whose lanes it keeps",
+                                    counted(static_cast<int64_t>(lanes), "rank")));
   return position;
 }
 
@@ -149,7 +153,7 @@ Steps take_steps(const ShardsOrderCommand& command,
     if (command.print) {
       print_step(position.epoch, steps.count, *step);
     } else {
-      log_live(fmt::format("{} steps", with_commas(steps.count)));
+      log_live(counted(steps.count, "step"));
     }
     for (const Batch& batch : *step) position.samples += batch.size();
     add_step(*step, steps.ranks);
@@ -160,10 +164,28 @@ Steps take_steps(const ShardsOrderCommand& command,
   return steps;
 }
 
+/// Before an epoch is read, not behind it.
+void check_save_path(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (std::filesystem::is_directory(path)) {
+    throw ConfigError("--save {}: is a folder, the name of a file is expected, e.g. {}",
+                      path,
+                      (std::filesystem::path(path) / "position.json").string());
+  }
+  if (!folder.empty() && !std::filesystem::is_directory(folder)) {
+    throw ConfigError("--save {}: there is no folder {} (relative to {})",
+                      path,
+                      folder.string(),
+                      std::filesystem::current_path().string());
+  }
+  const AtomicFile can_be_written(path);
+}
+
 }  // namespace
 
 void run_shards_order(const ShardsOrderCommand& command) {
   if (command.print) log_to_stderr();
+  if (command.save_path) check_save_path(*command.save_path);
   const LoadedDecoderConfig loaded = load_config(command);
   const TrainDecoderConfig& config = loaded.config;
   OrderPosition position = starting_position(command, config);
@@ -177,10 +199,10 @@ void run_shards_order(const ShardsOrderCommand& command) {
   if (command.from_path) check_same_shards(*command.from_path, position, options.urls);
   position.shard_names = shard_names_hash(options.urls);
   log_info("order",
-           "epoch {}: {} training shards, {} ranks, batches of {}",
+           "epoch {}: {}, {}, batches of {}",
            position.epoch,
-           with_commas(static_cast<int64_t>(options.urls.size())),
-           world,
+           counted(static_cast<int64_t>(options.urls.size()), "training shard"),
+           counted(world, "rank"),
            config.data.batch_size);
 
   RankWalk walk(config.data, options, world);
@@ -192,7 +214,7 @@ void run_shards_order(const ShardsOrderCommand& command) {
     log_info("order", "left out: {}", describe_drops(dropped));
   }
   if (steps.epoch_over)
-    log_info("order", "the epoch is over: {} samples", with_commas(position.samples));
+    log_info("order", "the epoch is over: {}", counted(position.samples, "sample"));
   if (command.save_path) {
     write_order_position(*command.save_path, position, config);
     log_info("order", "position behind step {} saved: {}", steps.count, *command.save_path);

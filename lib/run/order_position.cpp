@@ -22,6 +22,10 @@ constexpr const char* kSplit = "train";
 /// With replacement more shards may be drawn than there are; each costs a draw when the epoch is
 /// taken up.
 constexpr int64_t kMostDraws = 1'000'000'000;
+// Beyond these a number is a mistake.
+constexpr int64_t kMostEpochs = 1'000'000'000;
+constexpr int64_t kMostSamples = int64_t{1} << 53;
+constexpr int64_t kMostLanes = 4096;
 
 /// The keys of a config that decide what a position means, as in /config of a checkpoint.
 std::vector<std::pair<const char*, Value>> deciding_keys(const TrainDecoderConfig& config) {
@@ -66,6 +70,9 @@ void check_same_order(const Cursor& config_of_file,
         json_of_value(saved->value()));
   }
   const auto batch_size = find_path(config_of_file, "data/batch_size", required);
+  if (batch_size && batch_size->as_int() < 1) {
+    throw DataError("{}: expected 1 or more, got {}", batch_size->where(), batch_size->as_int());
+  }
   if (batch_size && batch_size->as_int() != config.data.batch_size) {
     log_warning("order",
                 "{}: batches of {}, the config's /data/batch_size is {}: lanes keep their order, "
@@ -76,39 +83,85 @@ void check_same_order(const Cursor& config_of_file,
   }
 }
 
-[[noreturn]] void refuse(const Cursor& entry, const std::string& expected, int64_t got) {
-  throw DataError("{}: expected {}, got {}", entry.where(), expected, got);
-}
-
-int64_t count_at(const Cursor& saved, const char* key) {
-  const int64_t count = saved.at(key).as_int();
-  if (count < 0) refuse(saved.at(key), "0 or more", count);
+/// A count that a file gives, within limits.
+int64_t count_at(const Cursor& saved, const char* key, int64_t most, int64_t least = 0) {
+  const Cursor entry = saved.at(key);
+  const int64_t count = entry.as_int();
+  if (count < least || count > most) {
+    throw DataError(
+        "{}: expected a count from {} to {}, got {}", entry.where(), least, most, count);
+  }
   return count;
 }
 
-/// A position that can be of some epoch; which shards it is of is not looked at.
-LoaderPosition sound_position(const Cursor& saved, bool resample) {
-  LoaderPosition position = loader_position_of(saved);
-  const int64_t lanes = static_cast<int64_t>(position.lanes.size());
-  if (position.next_lane < 0 || position.next_lane >= std::max<int64_t>(lanes, 1)) {
-    refuse(saved.at("next_lane"), fmt::format("one of {} lanes", lanes), position.next_lane);
+/// @param samples of the epoch that are passed, over all lanes
+void check_lane(const Cursor& entry, const LanePosition& lane, int64_t samples, bool resample) {
+  const int64_t most_shards = !resample && lane.shards > 0 ? lane.shards : kMostDraws;
+  count_at(entry, "shards", kMostDraws);
+  count_at(entry, "shuffle_buffer", kMostSamples);
+  count_at(entry, "shard", most_shards);
+  count_at(entry, "sample", kMostSamples);
+  count_at(entry, "bad_shards", most_shards);
+  if (lane.window_samples == 0) {
+    count_at(entry, "passed", samples);
+    return;
   }
+  count_at(entry, "end_shard", most_shards);
+  count_at(entry, "end_sample", kMostSamples);
+  if (!lane.window_start.is_before(lane.window_end)) {
+    throw DataError("{}: expected a place behind \"shard\" {}, \"sample\" {}, got {}, {}",
+                    entry.at("end_shard").where(),
+                    lane.window_start.shard,
+                    lane.window_start.sample,
+                    lane.window_end.shard,
+                    lane.window_end.sample);
+  }
+  count_at(entry, "window_samples", kMostSamples);
+  count_at(entry, "passed", lane.window_samples, /*least=*/1);
+}
+
+/// A position that can be of some epoch; which shards it is of is not looked at.
+/// @param samples of the epoch that are passed
+LoaderPosition sound_position(const Cursor& saved, int64_t samples, bool resample) {
+  const Cursor lanes = saved.at("lanes");
+  if (lanes.value().is_dict()) {
+    throw DataError("{}: expected a list, one entry a lane, got a dict", lanes.where());
+  }
+  const int64_t count = static_cast<int64_t>(lanes.size());
+  if (count > kMostLanes) {
+    throw DataError("{}: expected {} lanes or less, got {}", lanes.where(), kMostLanes, count);
+  }
+  if (count == 0 && samples > 0) {
+    throw DataError("{}: expected a lane at least, since samples are passed, got none",
+                    lanes.where());
+  }
+  const LoaderPosition position = loader_position_of(saved);
+  count_at(saved, "next_lane", std::max<int64_t>(count - 1, 0));
   for (size_t i = 0; i < position.lanes.size(); ++i) {
-    const LanePosition& lane = position.lanes[i];
-    const Cursor entry = saved.at("lanes").at(i);
-    const int64_t most = !resample && lane.shards > 0 ? lane.shards : kMostDraws;
-    if (lane.window_start.shard > most) {
-      refuse(entry.at("shard"), fmt::format("{} or less", most), lane.window_start.shard);
-    }
-    if (lane.window_samples == 0) continue;
-    if (!lane.window_start.is_before(lane.window_end)) {
-      refuse(entry.at("end_shard"), "a place behind \"shard\"", lane.window_end.shard);
-    }
-    if (lane.passed > lane.window_samples) {
-      refuse(entry.at("passed"), fmt::format("{} or less", lane.window_samples), lane.passed);
-    }
+    check_lane(lanes.at(i), position.lanes[i], samples, resample);
   }
   return position;
+}
+
+/// As shard_names_hash() writes it.
+std::string shard_names_at(const Cursor& saved) {
+  const Cursor entry = saved.at("shard_names");
+  const std::string& hash = entry.as_string();
+  if (hash.size() != 16 || hash.find_first_not_of("0123456789abcdef") != std::string::npos) {
+    throw DataError("{}: expected 16 hexadecimal digits, got \"{}\"", entry.where(), hash);
+  }
+  return hash;
+}
+
+/// @throws DataError for another JSON file than a position, with what it seems to be
+void check_is_position(const Cursor& saved, const std::string& path_of_file) {
+  if (saved.has("position")) return;
+  const bool is_config = saved.has("decoder") || saved.has("prior") || saved.has("vae");
+  throw DataError(
+      "{}: no position of `shards order --save`, or checkpoint of a run, which --from takes: {}",
+      path_of_file,
+      is_config ? "it is a training file, which --config takes"
+                : fmt::format("expected an entry 'position', got {}", saved.value().type_name()));
 }
 
 OrderPosition position_of_json(const std::string& path, const TrainDecoderConfig& config) {
@@ -119,14 +172,16 @@ OrderPosition position_of_json(const std::string& path, const TrainDecoderConfig
     throw DataError("{}: no position of `shards order --save`: {}", path, error.what());
   }
   const Cursor saved(root, path);
+  check_is_position(saved, path);
   if (const std::string split = saved.at("split").as_string(); split != kSplit) {
     throw ConfigError("{}: expected \"{}\", got \"{}\"", saved.at("split").where(), kSplit, split);
   }
   check_same_order(saved.at("config"), config, /*required=*/true);
-  return {.epoch = count_at(saved, "epoch"),
-          .samples = count_at(saved, "samples"),
-          .loader = sound_position(saved.at("position"), config.data.resample_train),
-          .shard_names = saved.at("shard_names").as_string()};
+  const int64_t samples = count_at(saved, "samples", kMostSamples);
+  return {.epoch = count_at(saved, "epoch", kMostEpochs),
+          .samples = samples,
+          .loader = sound_position(saved.at("position"), samples, config.data.resample_train),
+          .shard_names = shard_names_at(saved)};
 }
 
 OrderPosition position_of_checkpoint(const std::string& path, const TrainDecoderConfig& config) {
@@ -140,14 +195,15 @@ OrderPosition position_of_checkpoint(const std::string& path, const TrainDecoder
   }
   if (const auto own = saved.find("config")) check_same_order(*own, config, /*required=*/false);
   OrderPosition position;
-  position.epoch = count_at(saved, "epoch");
+  position.epoch = count_at(saved, "epoch", kMostEpochs);
   if (saved.has("next_task") && saved.at("next_task").as_string() != "train") {
     ++position.epoch;
     return position;
   }
-  if (saved.has("sample")) position.samples = count_at(saved, "sample");
+  if (saved.has("sample")) position.samples = count_at(saved, "sample", kMostSamples);
   if (const auto own = saved.find(kOwnState)) {
-    position.loader = sound_position(own->at("loader_position"), config.data.resample_train);
+    position.loader =
+        sound_position(own->at("loader_position"), position.samples, config.data.resample_train);
   } else if (position.samples > 0) {  // the reference's checkpoints count samples only
     position.loader = LoaderPosition::after_samples(position.samples);
   }

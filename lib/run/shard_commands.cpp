@@ -8,6 +8,7 @@
 #include "data/pack.h"
 #include "data/shard_check.h"
 #include "data/shards.h"
+#include "data/url_template.h"
 #include "io/demo_images.h"
 #include "run/commands.h"
 
@@ -27,12 +28,12 @@ void run_shards_demo(const ShardsDemoCommand& command) {
        .image_side = static_cast<int>(command.image_side),
        .seed = command.seed},
       [](int64_t done, int64_t total) {
-        log_live(fmt::format("{} of {} pictures", with_commas(done), with_commas(total)));
+        log_live(fmt::format("{} of {}", with_commas(done), counted(total, "picture")));
       });
   log_live("");
-  std::printf("%s pictures in %ld shards: %s/{}.tar, embeddings in %s/img_emb\n",
-              with_commas(report.pictures).c_str(),
-              static_cast<long>(report.shards),
+  std::printf("%s in %s: %s/{}.tar, embeddings in %s/img_emb\n",
+              counted(report.pictures, "picture").c_str(),
+              counted(report.shards, "shard").c_str(),
               command.out_folder.c_str(),
               command.out_folder.c_str());
   std::printf("%ld combinations that no shard holds: %s/heldout, their truth in truth.json\n",
@@ -48,9 +49,9 @@ ExitCode run_shards_make(const ShardsMakeCommand& command) {
                                          .need_captions = command.need_captions,
                                          .first_line_only = command.first_line_only},
                                         [](const PackProgress& progress) {
-                                          log_live(fmt::format("{} of {} pictures, {}",
+                                          log_live(fmt::format("{} of {}, {}",
                                                                with_commas(progress.pictures),
-                                                               with_commas(progress.total),
+                                                               counted(progress.total, "picture"),
                                                                progress.shard));
                                         });
   log_live("");
@@ -58,50 +59,92 @@ ExitCode run_shards_make(const ShardsMakeCommand& command) {
   return report.stopped ? ExitCode::kStopped : ExitCode::kDone;
 }
 
+namespace {
+
+constexpr int64_t kMostShardsToCheck = 10'000'000;
+
+/// Of an url with {}: --first to --last.
+std::vector<std::string> numbered_shards(const ShardsCheckCommand& command) {
+  const UrlTemplate shards = parse_url_template(command.url, command.shard_width, "SHARDS");
+  if (!command.last_shard) {
+    std::string there;
+    const auto numbers = is_local_url(command.url) ? existing_numbers(shards) : std::nullopt;
+    if (numbers && !numbers->empty()) {
+      there = fmt::format("; there are {} to {}", numbers->front(), numbers->back());
+    }
+    throw ConfigError(
+        "SHARDS: \"{}\" has {{}} for a number.\n  Add --last N, the number of the last shard{}.",
+        public_url(command.url),
+        there);
+  }
+  const int64_t first = command.first_shard.value_or(0), last = *command.last_shard;
+  if (first > last)
+    throw ConfigError("--first {} is above --last {}: no shard is between", first, last);
+  if (last - first >= kMostShardsToCheck) {
+    throw ConfigError("--first {} to --last {}: at most {} shards are checked at once",
+                      first,
+                      last,
+                      with_commas(kMostShardsToCheck));
+  }
+  std::vector<std::string> urls;
+  for (int64_t shard = first; shard <= last; ++shard) urls.push_back(shards.with(shard));
+  return urls;
+}
+
+std::vector<std::string> shards_to_check(const ShardsCheckCommand& command) {
+  const bool is_folder = std::filesystem::is_directory(local_path(command.url));
+  // Commands have braces of their own.
+  const bool is_numbered = has_url_placeholder(command.url) && !command.url.starts_with("pipe:");
+  if (!is_folder && (is_numbered || command.last_shard)) return numbered_shards(command);
+  if (command.first_shard || command.last_shard) {
+    throw ConfigError("{} is for SHARDS with {{}}, which \"{}\" has not",
+                      command.first_shard ? "--first" : "--last",
+                      public_url(command.url));
+  }
+  return is_folder ? shards_in_folder(local_path(command.url)) : expand_urls(command.url, "SHARDS");
+}
+
+/// @throws DataError, NetworkError for what speaks against training on the shards as they are
+void judge(const CheckReport& report, const std::string& shards) {
+  if (report.unreachable()) {
+    throw NetworkError(
+        "{}: not all could be reached (listed above): what was checked is not the whole", shards);
+  }
+  if (report.usable() == 0) throw DataError("{}: not one usable sample", shards);
+  const auto bad = std::count_if(report.shards.begin(),
+                                 report.shards.end(),
+                                 [](const ShardCheck& shard) { return !shard.fault.empty(); });
+  if (bad > 0 || report.usable() < report.samples()) {
+    throw DataError("{}: {} of {} cannot be used, {} of {} absent, damaged or empty (listed above)",
+                    shards,
+                    with_commas(report.samples() - report.usable()),
+                    counted(report.samples(), "sample"),
+                    bad,
+                    counted(static_cast<int64_t>(report.shards.size()), "shard"));
+  }
+  if (const int64_t misaligned = report.misaligned(); misaligned > 0) {
+    throw DataError("{}: {} have the embeddings of other pictures (listed above)",
+                    shards,
+                    counted(misaligned, "sample may", "samples may"));
+  }
+}
+
+}  // namespace
+
 void run_shards_check(const ShardsCheckCommand& command) {
   CheckOptions options;
-  if (std::filesystem::is_directory(command.url)) {
-    options.urls = shards_in_folder(command.url);
-  } else if (command.last_shard) {
-    for (int64_t shard = command.first_shard; shard <= *command.last_shard; ++shard) {
-      options.urls.push_back(shard_url(command.url, shard, command.shard_width));
-    }
-  } else {
-    options.urls = expand_urls(command.url);
-  }
+  options.urls = shards_to_check(command);
   options.img_embeddings_url = command.img_embeddings;
   options.text_embeddings_url = command.text_embeddings;
   options.embeddings_in_tar = command.embeddings_in_tar;
+  options.shard_width = command.shard_width;
   options.index_width = command.index_width;
   const CheckReport report = check_shards(options, [](int64_t done, int64_t total) {
-    log_live(fmt::format("{} of {} shards", with_commas(done), with_commas(total)));
+    log_live(fmt::format("{} of {}", with_commas(done), counted(total, "shard")));
   });
   log_live("");
   print_lines(describe_check(report));
-  if (report.unreachable()) {
-    throw NetworkError(
-        "{}: not all could be reached (listed above): what was checked is not the whole",
-        public_url(command.url));
-  }
-  if (report.usable() == 0) throw DataError("{}: not one usable sample", command.url);
-  const auto unreadable =
-      std::count_if(report.shards.begin(), report.shards.end(), [](const ShardCheck& shard) {
-        return !shard.fault.empty();
-      });
-  if (unreadable > 0 || report.usable() < report.samples()) {
-    throw DataError(
-        "{}: {} of {} samples are not usable, {} of {} shards are damaged (listed above)",
-        command.url,
-        with_commas(report.samples() - report.usable()),
-        with_commas(report.samples()),
-        unreadable,
-        report.shards.size());
-  }
-  if (report.misaligned() > 0) {
-    throw DataError("{}: {} samples may have the embeddings of other pictures (listed above)",
-                    command.url,
-                    with_commas(report.misaligned()));
-  }
+  judge(report, public_url(command.url));
 }
 
 }  // namespace dalle2

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: MIT
 """The command line: help, exit codes, and what a user reads after a mistake."""
+import io
 import json
 import pathlib
 import shutil
+import subprocess
+import tarfile
 import unittest
 
 import harness
@@ -77,7 +80,7 @@ class CommandLine(EndToEnd):
         run("shards", "check", shards, "--img-embeddings", shards / "img_emb", cwd=self.dir, check=0)
         for shard in sorted(shards.glob("0*.tar"))[:4]:
             shard.write_bytes(b"x" * 4096)
-        self.refuse(3, "shards", "check", shards, "--img-embeddings", shards / "img_emb", expect=["4 of 16 shards are damaged"])
+        self.refuse(3, "shards", "check", shards, "--img-embeddings", shards / "img_emb", expect=["4 of 16 shards absent, damaged or empty"])
         self.train(write_config(self.dir / "c.json", tiny_config(shards, "out")))
 
     def test_a_feature_that_is_not_there_yet_is_refused_by_name(self):
@@ -103,6 +106,107 @@ class CommandLine(EndToEnd):
 
     def test_data_without_one_usable_sample_exits_3(self):
         self.refuse_config(3, lambda c: c["data"].update(webdataset_base_url="nowhere/{}.tar"), "nowhere")
+
+    def copy_shards(self):
+        shards = self.dir / "shards"
+        shutil.copytree(self.shards, shards)
+        return shards
+
+    def test_a_dry_run_finds_that_the_first_shards_are_junk(self):
+        shards = self.copy_shards()
+        config = write_config(self.dir / "junk.json", tiny_config(shards, "out"))
+        for tar in shards.glob("*.tar"):
+            tar.write_bytes(b"junk" * 1024)
+        self.refuse(3, "--config", config, "--dry-run",
+                    expect=["\"train\" has no usable sample in the first 8 of 12 shards", "8 damaged shards", "shards check"])
+        for tar in shards.glob("*.tar"):
+            with tarfile.open(tar, "w") as file:
+                member = tarfile.TarInfo(f"{tar.stem}0000.jpg")
+                member.size = 5
+                file.addfile(member, io.BytesIO(b"no jpg"))
+        self.refuse(3, "--config", config, "--dry-run", expect=["no usable sample", "8 broken pictures"])
+
+    def test_output_that_cannot_be_written_exits_5(self):
+        config = self.config()
+        for command in (["--help"], ["--version"], ["shards", "check", "--help"], ["schema", "decoder"],
+                        ["--config", config, "--dump-config"], ["--config", config, "--dry-run"],
+                        ["shards", "check", self.shards], ["shards", "order", "--config", config],
+                        ["shards", "order", "--config", config, "--print"]):
+            with open("/dev/full", "w") as full:
+                done = subprocess.run([harness.BINARY, *map(str, command)], cwd=self.dir, stdout=full,
+                                      stderr=subprocess.PIPE, text=True, timeout=120)
+            self.assertEqual(done.returncode, 5, (command, done.stderr))
+            self.assertIn("the output cannot be written (stdout)", done.stderr)
+        with open("/dev/full", "w") as full:  # of a training the files count
+            done = subprocess.run([harness.BINARY, "--config", config], cwd=self.dir, stdout=full,
+                                  stderr=subprocess.PIPE, text=True, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("lines of this log are lost", done.stderr)
+        self.assertTrue((self.dir / "out/checkpoint.pth").exists())
+
+    def test_shards_check_explains_what_it_is_asked(self):
+        shards = self.copy_shards()
+        check = ("shards", "check")
+        self.refuse(2, *check, shards / "{}.tar", expect=["SHARDS: ", "has {} for a number", "--last N", "there are 0 to 15"])
+        self.refuse(2, *check, shards / "{}.tar", "--first", 4, "--last", 3, expect=["--first 4 is above --last 3"])
+        self.refuse(2, *check, shards, "--last", 3, expect=["--last is for SHARDS with {}"])
+        self.refuse(2, *check, shards / "000000.tar", "--first", 3, expect=["--first is for SHARDS with {}"])
+        self.refuse(2, *check, "s3://bucket/x.tar", "--last", 3, expect=["SHARDS: \"s3://bucket/x.tar\" has no {}"])
+        for width in (0, -1, 19, "x"):
+            for option in ("--index-width", "--shard-width"):
+                self.refuse(2, *check, shards, option, width, expect=[option, "expected a whole number from 1 to 18"])
+        self.refuse(2, *check, shards / "{0..x}.tar", expect=["SHARDS: ", "{0..x} is no range", "{000..123}"])
+        self.refuse(2, *check, shards / "{}}.tar", "--last", 3, expect=["SHARDS: ", "the } has no opening brace"])
+        self.refuse(2, *check, shards / "{{}.tar", "--last", 3, expect=["SHARDS: ", "the } has no opening brace"])
+        self.refuse(2, *check, shards / "{000000..000003.tar", expect=["SHARDS: ", "the { has no closing brace"])
+        run(*check, shards / "{}.tar", "--last", 15, cwd=self.dir, check=0)
+        (shards / "img_emb/odd").mkdir()
+        self.refuse(3, *check, shards / "img_emb/{odd,odd}", expect=["is a folder, a file is expected"])
+
+    def test_shards_check_tells_embeddings_that_do_not_fit(self):
+        shards = self.copy_shards()
+        check = ("shards", "check", shards, "--img-embeddings", shards / "img_emb")
+        first = shards / "img_emb/img_emb_000000.npy"
+        for rows, expect in ((3, "no row 3 among its shard's 3 rows of image embeddings"),
+                             (9, "3 image embeddings of no sample")):
+            write_npy(first, (rows, 32), [1.0] * (rows * 32))
+            text = self.refuse(3, *check, expect=[expect, "rows and keys do not fit everywhere"])
+        self.assertIn("6 samples may have the embeddings of other pictures", text)
+        first.write_bytes(b"broken")
+        self.refuse(3, *check, expect=["img_emb_000000.npy: not a NumPy .npy file", "000001.tar: 6 samples, all usable"])
+        self.refuse(3, "shards", "check", shards, "--text-embeddings", shards / "img_emb",
+                    expect=["--text-embeddings: none of the 16 embedding files"])
+        for npy in (shards / "img_emb").glob("*.npy"):
+            write_npy(npy, (6, 32), [1.0] * 192)
+        self.refuse(3, "shards", "check", shards, "--text-embeddings", shards / "img_emb",
+                    expect=["expected text encodings of shape [rows, length, width]"])
+
+    def test_a_first_file_of_embeddings_that_is_broken_costs_its_shard(self):
+        shards = self.copy_shards()
+        config = write_config(self.dir / "broken.json", tiny_config(shards, "out"))
+        for npy in sorted((shards / "img_emb").glob("*.npy"))[:2]:
+            npy.write_bytes(b"broken")
+        done = run("--config", config, cwd=self.dir, check=0)
+        self.assertRegex(done.stderr, r"left out in this epoch: [12] shards? without embeddings")
+        shutil.rmtree(self.dir / "out")
+        self.refuse(3, "--config", config, "--set", "/data/max_bad_fraction=0", expect=["/data/max_bad_fraction 0 allows"])
+
+    def test_a_tar_that_may_have_been_cut_is_told_and_used(self):
+        shards = self.copy_shards()
+        for tar in shards.glob("*.tar"):
+            with tarfile.open(tar) as file:
+                members = file.getmembers()
+            last = members[-1]
+            end = last.offset_data + (last.size + 511) // 512 * 512
+            tar.write_bytes(tar.read_bytes()[:end])
+        done = run("shards", "check", shards, cwd=self.dir, check=0)
+        self.assertIn("000000.tar: 6 samples, all usable: without its end marker: it may have been cut", done.stdout)
+        self.assertIn("16 without end marker", done.stdout)
+        done = run("--config", write_config(self.dir / "cut.json", tiny_config(shards, "out")), cwd=self.dir, check=0)
+        self.assertIn("nothing; used all the same: 12 shards without end marker", done.stderr)
+        dropped = {key: value for record in harness.records(self.dir / "out") for key, value in record.items()
+                   if key.startswith("Dropped train")}
+        self.assertEqual(dropped, {"Dropped train: shard without end marker": 12})
 
     def test_a_damaged_checkpoint_exits_3(self):
         (self.dir / "bad.pth").write_bytes(b"no checkpoint at all")

@@ -88,7 +88,7 @@ class RemoteShards(harness.EndToEnd):
         with Server(self.shards, mistreat) as server:
             done = self.train(self.remote(server), env=self.env())
             self.assertIn(f"{server.url}/{absent[0]}: the server answers with status 404", done.stderr)
-            self.assertIn("absent shard left out", done.stderr)
+            self.assertIn("left out (absent shard): ", done.stderr)
         with Server(self.dir) as server:
             done = self.train(self.remote(server, out="none", max_bad_fraction=0.0), check=3, env=self.env())
             self.assertIn("max_bad_fraction", done.stderr)
@@ -210,6 +210,23 @@ class RemoteShards(harness.EndToEnd):
         out, _ = process.communicate(timeout=30)
         self.assertEqual(process.returncode, 75, out)
         self.assertLess(time.monotonic() - begin, 3)
+
+    def test_a_signal_before_the_first_step_says_that_nothing_was_trained(self):
+        (self.dir / "read.sh").write_text('[ -e go ] || { touch stalled; sleep 100; }\ncat "$1"\n')
+        config = self.config(data={"webdataset_base_url": f"pipe:sh read.sh {self.shards}/{{}}.tar"})
+        process = subprocess.Popen([harness.BINARY, "--config", config], cwd=self.dir, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while not (self.dir / "stalled").exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 75, out + err)
+        self.assertIn("signal 15: stopped before the first step", out)
+        self.assertIn("nothing was trained, so nothing was saved", out)
+        self.assertIn("run the same command again", out)
+        self.assertFalse((self.dir / "out").exists())
+        (self.dir / "go").touch()
+        self.train(config)
 
     def test_a_command_that_fails_behind_a_whole_tar_is_told(self):
         tar = self.shards / "000000.tar"

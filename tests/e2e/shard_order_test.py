@@ -7,6 +7,7 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import time
 
 import harness
 from harness import BINARY, EndToEnd, run
@@ -21,6 +22,13 @@ def traced(path, rank=0, split="train"):
     records = [json.loads(line) for line in lines]
     assert all(record["rank"] == rank for record in records)
     return [record["keys"] for record in records if record["split"] == split]
+
+
+def tensors(path):
+    """The bytes behind the header, which names the checkpoint's path, and the tensors' places."""
+    content = pathlib.Path(path).read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    return {k: v for k, v in json.loads(content[8:end]).items() if k != "__metadata__"}, content[end:]
 
 
 def in_order(ranks):
@@ -142,11 +150,46 @@ class ShardOrder(EndToEnd):
         self.refuse(2, "--from", "out/checkpoint.pth", "--set", "/seed=1",
                     expect=["out/checkpoint.pth: /config/seed: expected 1", "got 0"])
 
+    def test_batches_of_an_update_that_was_stopped_are_traced_once(self):
+        """With accumulation a stop gives the begun update up: its batches are consumed when it is made anew."""
+        data = {"shuffle_train": False, "num_workers": 1, "batch_size": 2, "splits": DATA["splits"],
+                "webdataset_base_url": f"pipe:sh read.sh {self.shards}/{{}}.tar"}
+        read = 'case "$1" in */STALLS.tar) [ -e go ] || { touch stalled; sleep 100; };; esac\ncat "$1"\n'
+        train = {"epochs": 1, "n_sample_images": 1, "grad_accum_every": 4}
+        (self.dir / "read.sh").write_text(read)
+        whole = self.config("whole.json", "whole", data=data, train=train)
+        self.train(whole, env={"DALLE2_TRACE_SAMPLES": str(self.dir / "whole_trace")})
+        order = traced(self.dir / "whole_trace")
+        third = order[6][0][:-4]  # 3 batches a shard: it stalls in the second update, behind its second batch
+        self.assertNotEqual(third, order[5][0][:-4])
+        (self.dir / "read.sh").write_text(read.replace("STALLS", third))
+        config = self.config("stopped.json", "stopped", data=data, train=train)
+        trace = self.dir / "trace"
+        process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True,
+                                   env={**os.environ, "OMP_NUM_THREADS": "1", "DALLE2_TRACE_SAMPLES": str(trace)})
+        while process.poll() is None:
+            time.sleep(0.05)
+            if (self.dir / "stalled").exists() and len(traced(trace)) >= 4:
+                break
+        time.sleep(1)
+        process.send_signal(signal.SIGTERM)
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 75, output)
+        self.assertEqual(traced(trace), order[:4])
+        (self.dir / "go").touch()
+        self.train(config, env={"DALLE2_TRACE_SAMPLES": str(trace)})
+        self.assertEqual(traced(trace), order)
+        for name in ("whole", "stopped"):
+            run("convert", f"{name}/checkpoint.pth", f"{name}.safetensors", cwd=self.dir, check=0)
+        self.assertEqual(tensors(self.dir / "whole.safetensors"), tensors(self.dir / "stopped.safetensors"))
+
     def refuse(self, code, *arguments, expect, config=None):
-        text = self.order(*arguments, config=config, check=code).stderr
+        done = self.order(*arguments, config=config, check=code)
         for part in expect:
-            self.assertIn(part, text)
-        self.assertLessEqual(len(text.splitlines()), 60)
+            self.assertIn(part, done.stderr)
+        self.assertLessEqual(len(done.stderr.splitlines()), 60)
+        return done.stdout
 
     def test_wrong_inputs_are_explained(self):
         usage = run("shards", "order", cwd=self.dir, check=2)
@@ -160,7 +203,16 @@ class ShardOrder(EndToEnd):
         self.refuse(2, config="prior.json", expect=["prior.json", "not available yet"])
         (self.dir / "bad.pth").write_bytes(b"no checkpoint")
         self.refuse(3, "--from", "bad.pth", expect=["bad.pth"])
-        self.refuse(3, "--steps", 1, "--save", "prior.json/at.json", expect=["prior.json"])
+        # Before an epoch is read, and without leaving anything behind.
+        self.refuse(2, "--save", "prior.json/at.json", expect=["--save prior.json/at.json: there is no folder prior.json"])
+        self.refuse(2, "--save", "new/at.json", expect=["--save new/at.json: there is no folder new"])
+        self.refuse(2, "--save", ".", expect=["--save .: is a folder, the name of a file is expected, e.g. ./position.json"])
+        text = self.refuse(3, "--save", "/proc/at.json", expect=["/proc/at.json"])
+        self.assertNotIn("training shards", text)
+        self.assertFalse((self.dir / "new").exists())
+        self.refuse(3, "--from", self.file, expect=["no position of `shards order --save`", "it is a training file, which --config takes"])
+        (self.dir / "list.json").write_text("[1]")
+        self.refuse(3, "--from", "list.json", expect=["no position", "expected an entry 'position'"])
 
     def refuse_position(self, code, change, *expect):
         position = json.loads((self.dir / "at.json").read_text())
@@ -173,15 +225,34 @@ class ShardOrder(EndToEnd):
         (self.dir / "cut.json").write_bytes((self.dir / "at.json").read_bytes()[:-40])
         self.refuse(3, "--from", "cut.json", expect=["cut.json: no position of `shards order --save`", "parse error"])
         lane = lambda position: position["position"]["lanes"][2]
-        self.refuse_position(3, lambda p: p.pop("epoch"), "epoch")
-        self.refuse_position(3, lambda p: p["position"].update(next_lane=4), "/position/next_lane: expected one of 4 lanes, got 4")
+        self.refuse_position(3, lambda p: p["position"].update(next_lane=4), "/position/next_lane: expected a count from 0 to 3, got 4")
         self.refuse_position(3, lambda p: lane(p).update(passed="two"), "/position/lanes/2/passed", "got str")
         self.refuse_position(3, lambda p: lane(p).update(passed=-1), "/position/lanes/2/passed: expected 0 or more, got -1")
-        self.refuse_position(3, lambda p: lane(p).update(passed=99), "/position/lanes/2/passed: expected 5 or less, got 99")
-        self.refuse_position(3, lambda p: lane(p).update(shard=10**15), "/position/lanes/2/shard: expected 2 or less")
+        self.refuse_position(3, lambda p: lane(p).update(passed=0), "/position/lanes/2/passed: expected a count from 1 to 5, got 0")
+        self.refuse_position(3, lambda p: lane(p).update(passed=99), "/position/lanes/2/passed: expected a count from 1 to 5, got 99")
+        self.refuse_position(3, lambda p: lane(p).update(shard=10**15), "/position/lanes/2/shard: expected a count from 0 to 2")
+        self.refuse_position(3, lambda p: lane(p).update(end_shard=10**15), "/position/lanes/2/end_shard: expected a count from 0 to 2")
         self.refuse_position(3, lambda p: lane(p).update(end_shard=0, end_sample=0), "/position/lanes/2/end_shard", "behind")
+        self.refuse_position(3, lambda p: lane(p).update(bad_shards=3), "/position/lanes/2/bad_shards: expected a count from 0 to 2")
+        self.refuse_position(3, lambda p: lane(p).update(window_samples=10**17), "/position/lanes/2/window_samples: expected a count from 0")
+        self.refuse_position(3, lambda p: lane(p).update(sample=2.5), "/position/lanes/2/sample: expected a whole number")
+        self.refuse_position(3, lambda p: p["position"].update(lanes={}), "/position/lanes: expected a list")
+        self.refuse_position(3, lambda p: p["position"].update(lanes=[]), "/position/lanes: expected a lane at least")
+        self.refuse_position(3, lambda p: p["position"].update(lanes=p["position"]["lanes"] * 1025), "/position/lanes: expected 4096 lanes or less, got 4100")
+        self.refuse_position(3, lambda p: p["position"]["lanes"].append(7), "/position/lanes/4")
+        self.refuse_position(3, lambda p: p.update(position=[]), "/position")
+        for key in ("split", "epoch", "samples", "config", "position", "shard_names"):
+            self.refuse_position(3, lambda p: p.pop(key), f"'{key}'")
+        for key, wrong in (("epoch", -1), ("epoch", 10**17), ("samples", -1), ("samples", 10**17)):
+            self.refuse_position(3, lambda p: p.update({key: wrong}), f"/{key}: expected a count from 0 to")
+        self.refuse_position(3, lambda p: p.update(shard_names=7), "/shard_names: expected")
+        self.refuse_position(3, lambda p: lane(p).pop("offset"), "/position/lanes/2: expected an entry 'offset'")
+        self.refuse_position(3, lambda p: lane(p).update(last_draw=None), "/position/lanes/2/last_draw: expected a whole number")
+        self.refuse_position(3, lambda p: p.update(shard_names=""), "/shard_names: expected 16 hexadecimal digits")
+        self.refuse_position(3, lambda p: p["config"]["data"].update(batch_size=0), "/config/data/batch_size: expected 1 or more, got 0")
+        self.refuse_position(3, lambda p: p["config"].pop("data"), "/config: expected an entry 'data'")
         self.refuse_position(2, lambda p: lane(p).update(shards=3), "other shards: lane 2 of 4 had 3")
-        self.refuse_position(2, lambda p: p.update(shard_names="0"), "/shard_names", "other shards")
+        self.refuse_position(2, lambda p: p.update(shard_names="0" * 16), "/shard_names", "other shards")
         self.refuse_position(2, lambda p: p.update(split="val"), "/split: expected \"train\", got \"val\"")
         self.refuse_position(2, lambda p: p["config"].update(seed=5), "/config/seed: expected 0, the config's /seed, got 5")
         self.refuse_position(2, lambda p: p["config"]["data"].update(shuffle_train=False), "/config/data/shuffle_train")

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+// What the subcommands share.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "run/commands.h"
+
+namespace dalle2 {
+
+/// A subcommand: its options live in the closure until they are parsed, then it is called.
+using Runner = std::function<ExitCode()>;
+
+template <class T>
+std::shared_ptr<T> options_of() {
+  return std::make_shared<T>();
+}
+
+/// A count: from 1 to `most`.
+CLI::Validator whole_number(int64_t most = 1'000'000'000);
+
+/// `shards demo|make|check|order|score`.
+void add_shards_commands(
+    const std::function<void(const char* name, const char* text, Runner (*add)(CLI::App&))>& add);
+
+}  // namespace dalle2

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT
+// The options of `shards demo|make|check|order|score`.
+#include <string>
+#include <vector>
+
+#include "command_options.h"
+
+namespace dalle2 {
+
+namespace {
+
+Runner add_shards_demo(CLI::App& app) {
+  auto o = options_of<ShardsDemoCommand>();
+  app.add_option("--out", o->out_folder, "Folder for the shards, embeddings and the held-out split")
+      ->required()
+      ->type_name("DIR");
+  app.add_option("--num", o->num, "Images")->capture_default_str()->check(whole_number());
+  app.add_option("--image-size", o->image_side, "Side of the images, pixels")
+      ->capture_default_str()
+      ->check(CLI::Range(16, 1024));
+  app.add_option("--seed", o->seed, "Seed of the drawings")->capture_default_str();
+  return [o] {
+    run_shards_demo(*o);
+    return ExitCode::kDone;
+  };
+}
+
+Runner add_shards_make(CLI::App& app) {
+  auto o = options_of<ShardsMakeCommand>();
+  app.add_option("--from",
+                 o->from_folder,
+                 "Folder of images with same-named .txt captions (searched recursively)")
+      ->required()
+      ->type_name("DIR");
+  app.add_option("--out", o->out_folder, "Folder for the shards")->required()->type_name("DIR");
+  app.add_option(
+         "--per-shard", o->per_shard, "Samples in a shard (default: a tenth of all, 1000 at most)")
+      ->check(whole_number());
+  app.add_flag("--white-ground", o->white_ground, "Lay transparent pictures on white");
+  app.add_flag("--need-captions", o->need_captions, "Leave pictures without a caption out");
+  app.add_flag("--first-line", o->first_line_only, "Take only the first line of a caption file");
+  return [o] { return run_shards_make(*o); };
+}
+
+Runner add_shards_check(CLI::App& app) {
+  auto o = options_of<ShardsCheckCommand>();
+  app.add_option("shards",
+                 o->url,
+                 "Folder of tars; or a path, http(s)://, s3:// or pipe: url, with braces "
+                 "{000..009}, or with {} and --last")
+      ->required()
+      ->type_name("SHARDS");
+  const auto shard_number = CLI::Range(int64_t{0}, int64_t{1'000'000'000});
+  app.add_option("--first", o->first_shard, "First shard number of SHARDS with {} (default: 0)")
+      ->type_name("N")
+      ->check(shard_number);
+  app.add_option("--last", o->last_shard, "Last shard number of SHARDS with {}")
+      ->type_name("N")
+      ->check(shard_number);
+  app.add_flag(
+      "--in-tar", o->embeddings_in_tar, "Image embeddings are inside the shards (KEY.img_emb.npy)");
+  app.add_option("--img-embeddings",
+                 o->img_embeddings,
+                 "Image embeddings: folder (or url, as for SHARDS) of PREFIX_<shard>.npy [N, D]")
+      ->type_name("DIR");
+  app.add_option("--text-embeddings", o->text_embeddings, "Text encodings, likewise, [N, L, D]")
+      ->type_name("DIR");
+  app.add_option("--shard-width", o->shard_width, "Digits of the shard number for {}")
+      ->type_name("DIGITS")
+      ->capture_default_str()
+      ->check(whole_number(18));
+  app.add_option("--index-width",
+                 o->index_width,
+                 "Digits at the end of a key that number its row of the embeddings")
+      ->type_name("DIGITS")
+      ->capture_default_str()
+      ->check(whole_number(18));
+  app.footer(
+      "Reads every shard, decodes every picture, and prints what is wrong with each. Exit code 3 "
+      "if a shard cannot\nbe read or has no samples, if samples cannot be used, or if embeddings "
+      "seem to belong to other pictures.");
+  return [o] {
+    run_shards_check(*o);
+    return ExitCode::kDone;
+  };
+}
+
+Runner add_shards_order(CLI::App& app) {
+  auto o = options_of<ShardsOrderCommand>();
+  app.add_option("--config,--config_file", o->config_path, "Training file (JSON) of a decoder")
+      ->required()
+      ->type_name("FILE");
+  app.add_option("--set", o->overrides, "Override a key of the file (repeatable)")
+      ->type_name("/POINTER=VALUE")
+      ->allow_extra_args(false);
+  app.add_option("--world", o->world, "Ranks (processes, GPUs) that share the epoch")
+      ->capture_default_str()
+      ->check(whole_number(4096));
+  app.add_option("--epoch", o->epoch, "Epoch to read from its beginning (default: 0)")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000}));
+  app.add_option("--steps", o->steps, "Steps to take (default: to the end of the epoch)")
+      ->type_name("N")
+      ->check(whole_number());
+  app.add_option("--from",
+                 o->from_path,
+                 "Go on where this position (--save) or checkpoint of a run stands; any --world")
+      ->type_name("FILE");
+  app.add_option("--save", o->save_path, "Write the position behind the last step")
+      ->type_name("JSON");
+  app.add_flag("--print", o->print, "A JSON line a step with the keys of each rank, no summary");
+  app.footer(
+      "Reads the training shards with the loaders of all ranks in one process, and trains nothing. "
+      "Without --print a\ntable: batches, samples, steps without a batch, and the first and last "
+      "keys of each rank.");
+  return [o] {
+    run_shards_order(*o);
+    return ExitCode::kDone;
+  };
+}
+
+Runner add_shards_score(CLI::App& app) {
+  auto o = options_of<DemoScoreCommand>();
+  app.add_option("--drawn", o->drawn_folder, "Folder that `sample` wrote")
+      ->required()
+      ->type_name("DIR");
+  app.add_option("--heldout", o->heldout_folder, "heldout/ folder that `shards demo` wrote")
+      ->required()
+      ->type_name("DIR");
+  app.add_option("--grid", o->grid_path, "Picture of what was asked for and what was drawn")
+      ->required()
+      ->type_name("PNG");
+  return [o] {
+    run_demo_score(*o);
+    return ExitCode::kDone;
+  };
+}
+
+}  // namespace
+
+void add_shards_commands(
+    const std::function<void(const char* name, const char* text, Runner (*add)(CLI::App&))>& add) {
+  add("demo", "Draw captioned shapes with a known truth", add_shards_demo);
+  add("make", "Pack a folder of images and captions", add_shards_make);
+  add("check", "Verify shards, and against their embeddings", add_shards_check);
+  add("order", "Show which samples each rank gets, step by step", add_shards_order);
+  add("score",
+      "Compare drawings of the demo's held-out prompts with what was asked",
+      add_shards_score);
+}
+
+}  // namespace dalle2
