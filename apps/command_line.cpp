@@ -238,7 +238,8 @@ int run_command_line(int argc, char** argv) {
   command(app, "ema", "Make an average of any width after training", add_ema);
   command(app, "schema", "Print the JSON Schema of a training file", add_schema);
   command(app, "report", "Show a run as one HTML page: curves, pictures, config", add_report);
-  CLI::App* shards = app.add_subcommand("shards", "Pack and check webdataset shards, show their order, draw a demo set");
+  CLI::App* shards = app.add_subcommand(
+      "shards", "Pack and check webdataset shards, show their order, draw a demo set");
   shards->require_subcommand(1);
   add_shards_commands([&](const char* name, const char* text, Runner (*add)(CLI::App&)) {
     command(*shards, name, text, add);

@@ -66,7 +66,8 @@ class BraceCheck {
   [[noreturn]] void refuse(size_t at, const std::string& fault) const {
     throw ConfigError(
         "{}: \"{}\": at character {}: {}.\n"
-        "  Write a range as {{000..123}}, {{0..98..2}} or {{a..f}}, a list as {{a,b}}, or {{}} once "
+        "  Write a range as {{000..123}}, {{0..98..2}} or {{a..f}}, a list as {{a,b}}, or {{}} "
+        "once "
         "for a shard's number.",
         key_,
         public_url(text_),
