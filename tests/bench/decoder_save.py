@@ -101,12 +101,13 @@ def main():
             rows.append({mode: train(arguments, folder, mode) for mode in MODES})
             print(f"round {number + 1}: " + ", ".join(f"{mode} {total * 1e3:.1f} ms a step, {share * 100:.2f} % waiting"
                                                      for mode, (total, share) in rows[-1].items()), flush=True)
-        for mode in ("async", "sync"):
+        for mode in ("async", "sync") if rows else ():
             print(f"{mode}, % of a step waiting: {spread([row[mode][1] for row in rows], 100)}")
             print(f"{mode}, % longer than without: {spread([row[mode][0] / row['none'][0] - 1 for row in rows], 100)}")
         seconds, step, size = stop(arguments, folder)
         print(f"stopped by a signal: {seconds:.1f} s to the end, a step takes {step:.1f} s, checkpoint.pth has {size / 2 ** 30:.2f} GiB")
-    print(f"figure save.async_percent = {statistics.median(row['async'][1] for row in rows) * 100:.2f}")
+    if rows:
+        print(f"figure save.async_percent = {statistics.median(row['async'][1] for row in rows) * 100:.2f}")
     print(f"figure save.stop_seconds = {seconds:.1f}")
 
 
