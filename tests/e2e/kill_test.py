@@ -97,7 +97,7 @@ class Kill(EndToEnd):
             self.saving_config(f"{mode}.json", SHORT, mode)
         return self.check_run()
 
-    def fail(self, spec, how, mode):
+    def start_failing(self, spec, how, mode):
         """Lets one call of a start fail, in a folder runs/<how>_<mode>_<spec>. Returns what became of the process: exit
         code 0 if the run survived it, or had not so many calls."""
         folder = self.dir / "runs" / f"{how}_{mode}_{spec.replace(':', '_')}"
@@ -129,7 +129,7 @@ class Kill(EndToEnd):
 
         def check(case):
             spec, (how, mode) = case
-            done = self.fail(spec, how, mode)
+            done = self.start_failing(spec, how, mode)
             said = done.stdout + done.stderr
             if how == "abort":
                 self.assertEqual(done.returncode, 137, spec)
@@ -156,9 +156,9 @@ class Kill(EndToEnd):
             """Lets the first call fail, the second and so on, until there are no more."""
             kind, how, mode = case
             for number in itertools.count(1):
-                done = self.fail(f"{kind}:{number}", how, mode)
+                done = self.start_failing(f"{kind}:{number}", how, mode)
                 if done.returncode == 0 and "Error" not in done.stdout + done.stderr:
-                    self.assertGreater(number, 4, case)  # one a save at least
+                    self.assertGreater(number, 1 if kind == "unlink" else 4, case)  # one a save at least
                     return
 
         kinds = ("open", "write", "fsync", "rename", "dirsync", "link", "unlink")
