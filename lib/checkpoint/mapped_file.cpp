@@ -46,6 +46,10 @@ MappedFile::~MappedFile() {
   }
 }
 
+void MappedFile::expect_scattered_reads() const {
+  if (data_ != nullptr) ::madvise(data_, size_, MADV_RANDOM);
+}
+
 at::Tensor tensor_in_file(const std::shared_ptr<MappedFile>& file,
                           uint64_t offset,
                           at::IntArrayRef shape,

@@ -2,6 +2,7 @@
 #include "checkpoint/module_state.h"
 
 #include "base/error.h"
+#include "base/log.h"
 
 #include <torch/nn.h>
 
@@ -104,6 +105,19 @@ LoadReport load_state_dict(torch::nn::Module& module,
     }
   }
   return report;
+}
+
+void warn_of_rest(const LoadReport& report, const std::string& where) {
+  if (report.missing.empty() && report.unexpected.empty()) return;
+  log_warning(
+      "ckpt",
+      "{}: {} tensors of the model were not there and keep their values (the first: {}), {} "
+      "have no place in it (the first: {})",
+      where,
+      report.missing.size(),
+      report.missing.empty() ? "-" : report.missing.front(),
+      report.unexpected.size(),
+      report.unexpected.empty() ? "-" : report.unexpected.front());
 }
 
 LoadReport load_state_dict(torch::nn::Module& module,

@@ -32,6 +32,9 @@ LoadReport load_state_dict(torch::nn::Module& module,
                            bool strict = true,
                            const std::string& where = "state dict");
 
+/// A warning of what a load that is not strict left out, if anything.
+void warn_of_rest(const LoadReport& report, const std::string& where);
+
 /// From a place in a checkpoint, which errors name.
 LoadReport load_state_dict(torch::nn::Module& module,
                            const Cursor& source,

@@ -41,7 +41,9 @@ class PthSnapshot {
   at::Tensor memory_;                 // [bytes]
 };
 
-/// Reads the whole file as read_pth() does. @throws DataError if any of it is damaged
+/// Reads the whole file as read_pth() does, its contents from the disk itself where the file system
+/// can do that. Takes the calling thread alone and little memory. @throws DataError if any of it is
+/// damaged, or it is not of the layout that write_pth() writes
 void verify_pth(const std::string& path);
 
 /// A member of an archive whose content does not fit its CRC-32.

@@ -100,8 +100,8 @@ const ZipMember& find_pickle(const MappedFile& file, const std::vector<ZipMember
                   file.path());
 }
 
-Value read_archive(const std::shared_ptr<MappedFile>& file) {
-  const std::vector<ZipMember> members = read_zip(*file);
+Value read_archive(const std::shared_ptr<MappedFile>& file, Contents contents) {
+  const std::vector<ZipMember> members = read_zip(*file, contents);
   const ZipMember& pickle = find_pickle(*file, members);
   const std::string folder = pickle.name.substr(0, pickle.name.size() - 8);
   const std::string data = folder + "data/";
@@ -192,7 +192,7 @@ class LegacyReader {
 Value read_pth(const std::string& path) {
   const auto file = std::make_shared<MappedFile>(path);
   if (looks_like_zip(*file)) {
-    return read_archive(file);
+    return read_archive(file, Contents::kMapped);
   }
   if (file->size() >= kLegacyMagic.size() &&
       bytes_of(*file, 0, kLegacyMagic.size()) == kLegacyMagic) {
@@ -205,7 +205,10 @@ Value read_pth(const std::string& path) {
 }
 
 void verify_pth(const std::string& path) {
-  read_pth(path);
+  const auto file = std::make_shared<MappedFile>(path);
+  file->expect_scattered_reads();
+  if (!looks_like_zip(*file)) throw DataError("{}: cut off or damaged: no archive", path);
+  read_archive(file, Contents::kOnDisk);
 }
 
 }  // namespace dalle2

@@ -3,10 +3,12 @@
 
 #include "base/error.h"
 
+#include "io/disk_io.h"
+
 #include <ATen/Parallel.h>
 
-#include <zlib.h>
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <unordered_set>
 
@@ -208,16 +210,44 @@ std::vector<uint32_t> content_crcs(const MappedFile& file, const std::vector<Zip
   at::parallel_for(0, static_cast<int64_t>(members.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const ZipMember& member = members[static_cast<size_t>(i)];
-      crcs[static_cast<size_t>(i)] =
-          static_cast<uint32_t>(::crc32_z(0, file.data() + member.offset, member.size));
+      crcs[static_cast<size_t>(i)] = crc32_of(0, file.data() + member.offset, member.size);
     }
   });
   return crcs;
 }
 
-std::vector<ZipMember> read_zip(const MappedFile& file) {
+std::vector<uint32_t> content_crcs_on_disk(const MappedFile& file,
+                                           const std::vector<ZipMember>& members) {
+  std::vector<size_t> order(members.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return members[a].offset < members[b].offset;
+  });
+  std::vector<uint32_t> crcs(members.size());
+  size_t next = 0;     // of order: the first member that is not through
+  uint64_t begin = 0;  // of the piece
+  read_from_disk(file.path(), [&](const char* piece, size_t size) {
+    const uint64_t end = begin + size;
+    for (; next < order.size(); ++next) {
+      const ZipMember& member = members[order[next]];
+      const uint64_t from = std::max(member.offset, begin);
+      const uint64_t to = std::min(member.offset + member.size, end);
+      if (from < to) {
+        uint32_t& crc = crcs[order[next]];
+        crc = crc32_of(crc, piece + (from - begin), to - from);
+      }
+      if (member.offset + member.size > end) break;
+    }
+    begin = end;
+  });
+  return crcs;
+}
+
+std::vector<ZipMember> read_zip(const MappedFile& file, Contents contents) {
   std::vector<ZipMember> members = read_zip_directory(file);
-  const std::vector<uint32_t> crcs = content_crcs(file, members);
+  const std::vector<uint32_t> crcs = contents == Contents::kOnDisk
+                                         ? content_crcs_on_disk(file, members)
+                                         : content_crcs(file, members);
   for (size_t i = 0; i < members.size(); ++i) {
     if (crcs[i] != members[i].crc) {
       throw DataError(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "checkpoint/zip_archive.h"
 
-#include <zlib.h>
+#include "io/disk_io.h"
 
 namespace dalle2 {
 namespace {
@@ -43,7 +43,7 @@ void ZipWriter::add(const std::string& name, const void* data, uint64_t size) {
   ZipMember member;
   member.name = name;
   member.size = size;
-  member.crc = static_cast<uint32_t>(::crc32_z(0, static_cast<const Bytef*>(data), size));
+  member.crc = crc32_of(0, data, size);
   std::string extra;
   if (size >= UINT32_MAX) {
     put(extra, kZip64Field, 2);

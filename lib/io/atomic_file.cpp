@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <string_view>
 #include <utility>
@@ -21,7 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kBufferBytes = size_t{1} << 18;
 [[noreturn]] void throw_write_error(const std::string& path,
                                     const std::string& doing,
                                     int error_number) {
@@ -132,15 +132,6 @@ size_t read_some(const Descriptor& file, const std::string& path, char* to, size
   }
 }
 
-/// Hands the file to `sink` piece by piece.
-void read_pieces(const std::string& path, const std::function<void(const char*, size_t)>& sink) {
-  const Descriptor file(open_to_read(path));
-  std::string piece(kBufferBytes, '\0');
-  while (const size_t got = read_some(file, path, piece.data(), piece.size())) {
-    sink(piece.data(), got);
-  }
-}
-
 }  // namespace
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), part_path_(path_ + ".part") {
@@ -160,7 +151,6 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), part_path_(pa
     throw_write_error(part_path_, "create the file", errno);
   }
   part_exists_ = true;
-  buffer_.reserve(kBufferBytes);
 }
 
 AtomicFile::~AtomicFile() {
@@ -176,33 +166,31 @@ void AtomicFile::write(const void* data, size_t size) {
   D2_CHECK(descriptor_ >= 0, "{}: write after commit", path_);
   const char* bytes = static_cast<const char*>(data);
   position_ += size;
-  if (buffer_.size() + size <= kBufferBytes) {
-    buffer_.append(bytes, size);
-    return;
-  }
-  flush_buffer();
-  if (size < kBufferBytes) {
-    buffer_.append(bytes, size);
-  } else {
-    write_through(bytes, size);
+  while (size > 0) {
+    if (buffered_ == kDiskPieceBytes) flush_buffer();
+    const size_t piece = std::min(size, kDiskPieceBytes - buffered_);
+    std::memcpy(buffer_.data() + buffered_, bytes, piece);
+    buffered_ += piece;
+    bytes += piece;
+    size -= piece;
   }
 }
 
 void AtomicFile::flush_buffer() {
-  write_through(buffer_.data(), buffer_.size());
-  buffer_.clear();
+  // Whole buffers alone: the last bytes of a file fill no block.
+  const bool direct = direct_ && buffered_ == kDiskPieceBytes;
+  if (!set_direct(descriptor_, direct)) direct_ = false;
+  write_through(buffer_.data(), buffered_);
+  buffered_ = 0;
 }
 
 void AtomicFile::write_through(const char* data, size_t size) {
-  // Larger calls gain nothing, and Linux cuts them at 2 GiB anyway.
-  constexpr size_t kLargestWrite = size_t{1} << 24;
   while (size > 0) {
-    const size_t wanted = std::min(size, kLargestWrite);
     const char* spec = std::getenv("DALLE2_FAIL_AT");
     if (spec != nullptr && std::string_view(spec).starts_with("write:")) {
       // A torn write: half of it reaches the file before the failure strikes.
       const off_t before = lseek(descriptor_, 0, SEEK_CUR);
-      const ssize_t torn = ::write(descriptor_, data, wanted / 2);
+      const ssize_t torn = ::write(descriptor_, data, size / 2);
       if (fails_here("write")) {
         throw_write_error(part_path_, "write", errno);
       }
@@ -210,15 +198,22 @@ void AtomicFile::write_through(const char* data, size_t size) {
         throw_write_error(part_path_, "write", errno);
       }
     }
-    const ssize_t written = ::write(descriptor_, data, wanted);
+    const ssize_t written = ::write(descriptor_, data, size);
     if (written < 0) {
       if (errno == EINTR) {
+        continue;
+      }
+      if (errno == EINVAL && direct_) {  // direct calls were promised, and then refused
+        direct_ = false;
+        set_direct(descriptor_, false);
         continue;
       }
       throw_write_error(part_path_, "write", errno);
     }
     data += written;
     size -= static_cast<size_t>(written);
+    // The rest of a short write may begin anywhere.
+    if (size > 0) set_direct(descriptor_, false);
   }
 }
 
@@ -263,7 +258,15 @@ void write_file_atomically(const std::string& path, const std::string& content) 
 
 void copy_file_atomically(const std::string& from, const std::string& to) {
   AtomicFile file(to);
-  read_pieces(from, [&](const char* data, size_t size) { file.write(data, size); });
+  uint32_t wanted = 0, got = 0;
+  read_from_disk(from, [&](const char* data, size_t size) {
+    wanted = crc32_of(wanted, data, size);
+    file.write(data, size);
+  });
+  file.sync();
+  read_from_disk(file.part_path(),
+                 [&](const char* data, size_t size) { got = crc32_of(got, data, size); });
+  if (got != wanted) throw_write_error(to, "read back what was copied from " + from, EIO);
   file.commit();
 }
 
@@ -303,10 +306,11 @@ std::string read_file(const std::string& path) {
   if (fstat(file.value, &status) == 0 && S_ISREG(status.st_mode)) {
     content.resize(static_cast<size_t>(status.st_size) + 1);  // one more, to see the end
   }
+  constexpr size_t kReadBytes = size_t{1} << 18;
   size_t filled = 0;
   while (true) {
     if (filled == content.size()) {
-      content.resize(filled + std::max(filled / 2, kBufferBytes));
+      content.resize(filled + std::max(filled / 2, kReadBytes));
     }
     const size_t got = read_some(file, path, content.data() + filled, content.size() - filled);
     if (got == 0) {

@@ -3,14 +3,16 @@
 // Each of their calls can be made to fail for tests: io/fail_point.h.
 #pragma once
 
+#include "io/disk_io.h"
+
 #include <cstdint>
-#include <functional>
 #include <string>
 
 namespace dalle2 {
 
 /// Writes `path` aside as `path.part`, then fsync, rename, fsync of the folder. An object that is
-/// destroyed before commit() removes the part and leaves an older `path` as it was.
+/// destroyed before commit() removes the part and leaves an older `path` as it was. What is larger
+/// than the buffer goes past the page cache where the file system can do that.
 class AtomicFile {
  public:
   /// Creates missing parent folders. @throws ResourceError (disk full, failing or over quota),
@@ -36,7 +38,9 @@ class AtomicFile {
   void write_through(const char* data, size_t size);
 
   std::string path_, part_path_;
-  std::string buffer_;
+  DiskBuffer buffer_;
+  size_t buffered_ = 0;
+  bool direct_ = true;  ///< as long as nothing speaks against it
   int descriptor_ = -1;
   bool part_exists_ = false;
   uint64_t position_ = 0;
@@ -44,10 +48,12 @@ class AtomicFile {
 
 /// The whole file as an AtomicFile.
 void write_file_atomically(const std::string& path, const std::string& content);
-/// Copies a file onto `to`, whole or not at all; parent folders are created.
+/// Copies a file onto `to`, whole or not at all: the copy is read back before it takes the place of
+/// an older file. Parent folders are created. @throws as AtomicFile
 void copy_file_atomically(const std::string& from, const std::string& to);
-/// Makes `to` a second name of the file `from`, in place of what `to` was, at no cost of space; a
-/// copy where the file system has no links. Parent folders are created. @throws as AtomicFile
+/// Makes `to` a second name of the file `from`, in place of what `to` was, at no cost of time and
+/// space; a copy where there can be no link (another file system). Parent folders are created.
+/// @throws as AtomicFile
 void link_file_atomically(const std::string& from, const std::string& to);
 /// Removes a file; one that is gone already is no error. @throws as AtomicFile
 void remove_file(const std::string& path);

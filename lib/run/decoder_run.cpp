@@ -221,6 +221,8 @@ void DecoderRun::log_training() {
          }));
   const std::vector<double> losses = log_losses(record);
   append(record, step_record(stage_times_, device_));
+  int64_t skipped = 0;
+  for (const int64_t unet : trained_unets_) skipped += trainer_->skipped_updates(unet).total;
   tracker_.log(record, trainer_->steps(trained_unets_.front()));
   progress_.update({.epoch = position_.epoch,
                     .epochs = config_.train.epochs,
@@ -228,7 +230,8 @@ void DecoderRun::log_training() {
                     .samples_per_epoch = samples_per_epoch_ > 0
                                              ? samples_per_epoch_
                                              : config_.train.epoch_samples.value_or(0),
-                    .losses = losses});
+                    .losses = losses,
+                    .skipped = skipped});
 }
 
 void DecoderRun::validate_epoch() {

@@ -7,11 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "base/background_job.h"
 #include "base/error.h"
-#include "checkpoint/pth.h"
 #include "config/run_config.h"
 #include "run/loaders.h"
+#include "run/pth_saving.h"
 #include "tracker/progress.h"
 #include "tracker/tracker.h"
 #include "trainer/decoder_trainer.h"
@@ -97,7 +96,8 @@ class DecoderRun {
   void sample_epoch();
   void save_snapshot();
   void save(const std::string& next_task, bool is_best);
-  void start_saving(SaveRequest request, const Value& checkpoint, const Value& model);
+  void start_saving(SaveRequest request, Value checkpoint, Value model);
+  bool saves_in_background() const;
   bool averages_are_due() const;
   void save_averages();
   void log_samples(const Examples& examples);
@@ -126,8 +126,7 @@ class DecoderRun {
   /// The last ten losses of each unet, on the device: reading them synchronises. A checkpoint has
   /// them, so that a resumed run logs what it would have logged.
   std::vector<std::deque<at::Tensor>> recent_losses_;
-  PthSnapshot saved_checkpoint_, saved_model_, saved_averages_;
-  BackgroundJob saving_;  // the last member: it uses the others until it is through
+  PthSaving saving_;  // the last member: it uses the others until it is through
 };
 
 }  // namespace dalle2

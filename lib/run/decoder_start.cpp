@@ -302,20 +302,19 @@ void DecoderRun::save_averages() {
   const std::string path =
       fmt::format("{}/{}/{}", tracker_.data_path(), kAveragesFolder, averages_name(step));
   std::filesystem::create_directories(std::filesystem::path(path).parent_path());
-  const Value averages = trainer_->post_hoc_state(with_metadata({}, tracker_.model_metadata()));
-  if (config_.train.async_save) {
-    saving_.wait();
-    saved_averages_.take(averages);
-    saving_.start([this, path] { saved_averages_.write(path); });
-  } else {
-    write_pth(path, averages);
-  }
+  saving_.start(saves_in_background(),
+                {trainer_->post_hoc_state(with_metadata({}, tracker_.model_metadata()))},
+                [path](const auto& writers) { writers.front()(path); });
   stage_times_.end(Stage::kSave);
 }
 
-/// @param checkpoint, model with the live tensors: they are written now, or copied now and written
-/// while training goes on
-void DecoderRun::start_saving(SaveRequest request, const Value& checkpoint, const Value& model) {
+/// Whoever stops has nothing to do meanwhile, and needs no copy.
+bool DecoderRun::saves_in_background() const {
+  return config_.train.async_save && !stopped_;
+}
+
+/// @param checkpoint, model with the live tensors
+void DecoderRun::start_saving(SaveRequest request, Value checkpoint, Value model) {
   if (std::optional<LoraFile> lora = trainer_->lora_state()) {
     // Adapters are small: a copy is made in any case.
     for (auto& [name, tensor] : lora->tensors)
@@ -324,17 +323,14 @@ void DecoderRun::start_saving(SaveRequest request, const Value& checkpoint, cons
       write_lora_file(path, file);
     };
   }
-  if (!config_.train.async_save) {
-    request.write_checkpoint = [&](const std::string& path) { write_pth(path, checkpoint); };
-    request.write_model = [&](const std::string& path) { write_pth(path, model); };
-    return tracker_.save(request);
-  }
-  saving_.wait();  // a save is never left out, and its memory is taken again only now
-  saved_checkpoint_.take(checkpoint);
-  saved_model_.take(model);
-  request.write_checkpoint = [this](const std::string& path) { saved_checkpoint_.write(path); };
-  request.write_model = [this](const std::string& path) { saved_model_.write(path); };
-  saving_.start([this, request = std::move(request)] { tracker_.save(request); });
+  saving_.start(saves_in_background(),
+                {std::move(checkpoint), std::move(model)},
+                [this, request = std::move(request)](const auto& writers) {
+                  SaveRequest with_writers = request;
+                  with_writers.write_checkpoint = writers[0];
+                  with_writers.write_model = writers[1];
+                  tracker_.save(with_writers);
+                });
 }
 
 }  // namespace dalle2

@@ -60,8 +60,10 @@ std::string progress_line(const ProgressState& state, double samples_per_second,
   if (state.samples_per_epoch > 0) rest += "/" + with_commas(state.samples_per_epoch);
   if (!state.losses.empty()) {
     rest += "  loss";
-    for (const double loss : state.losses) rest += fmt::format(" {:.4g}", loss);
+    for (const double loss : state.losses)
+      rest += std::isfinite(loss) ? fmt::format(" {:.4g}", loss) : " -";
   }
+  if (state.skipped > 0) rest += fmt::format("  {} skipped", with_commas(state.skipped));
   if (samples_per_second > 0) {
     rest +=
         fmt::format("  {:.{}f} samples/s", samples_per_second, samples_per_second < 100 ? 1 : 0);
@@ -99,7 +101,10 @@ void Progress::update(const ProgressState& state) {
   const bool new_epoch =
       has_state_ && (state.epoch != state_.epoch || state.sample < state_.sample);
   if (new_epoch) measuring_ = false;
-  state_ = state;
+  const std::vector<double> last_losses = std::exchange(state_, state).losses;
+  for (size_t i = 0; i < std::min(last_losses.size(), state_.losses.size()); ++i) {
+    if (!std::isfinite(state_.losses[i])) state_.losses[i] = last_losses[i];
+  }
   has_state_ = true;
   printed_ = false;
   measure(now);

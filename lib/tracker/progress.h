@@ -16,7 +16,9 @@ struct ProgressState {
   int64_t epochs = 0;
   int64_t sample = 0;  ///< samples done in this epoch, over all ranks
   int64_t samples_per_epoch = 0;
-  std::vector<double> losses;  ///< one a trained unet; empty until known
+  std::vector<double>
+      losses;           ///< one a trained unet; empty until known. The last finite one is shown
+  int64_t skipped = 0;  ///< updates, of all unets
 };
 
 /// One line: "epoch 2/10 [=====>    ] 512/1,000  loss 0.0213  85.3 samples/s  ETA 1:42".

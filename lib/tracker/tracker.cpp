@@ -52,7 +52,8 @@ std::vector<std::string> existing_once(const std::vector<std::string>& paths) {
   std::vector<std::string> existing;
   for (const std::string& path : paths) {
     std::error_code error;
-    // The newest snapshot is the file of checkpoint.pth under another name.
+    // The newest snapshot and a copy on the same disk are the file of checkpoint.pth under other
+    // names.
     const bool repeated =
         std::any_of(existing.begin(), existing.end(), [&](const std::string& other) {
           return fs::equivalent(other, path, error);

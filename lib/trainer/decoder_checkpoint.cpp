@@ -3,13 +3,14 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <unordered_set>
+#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "checkpoint/lora_weights.h"
 #include "checkpoint/module_state.h"
+#include "trainer/averages_state.h"
 #include "trainer/decoder_trainer_state.h"
 #include "trainer/optimizer_state.h"
 #include "trainer/scaler_state.h"
@@ -18,7 +19,6 @@ namespace dalle2 {
 namespace {
 
 using Extras = std::vector<std::pair<std::string, Value>>;
-using TrainedUnets = std::vector<std::unique_ptr<TrainedUnet>>;
 
 /// The one list of what a checkpoint holds, in the order of the reference. Writer and Reader go
 /// through it.
@@ -46,61 +46,6 @@ void visit_state(DecoderTrainerState& state, Visitor& visitor) {
   visitor.skipped("skipped_updates", state.unets);
 }
 
-EmaPytorchAverage& ema_pytorch_of(const TrainedUnet& unet) {
-  return static_cast<EmaPytorchAverage&>(*unet.average);
-}
-
-DiffusersAverage& diffusers_of(const TrainedUnet& unet) {
-  return static_cast<DiffusersAverage&>(*unet.average);
-}
-
-void append(StateDict& all, const std::string& prefix, const StateDict& part) {
-  for (const auto& [name, tensor] : part) {
-    all.emplace_back(prefix + name, tensor);
-  }
-}
-
-/// True for the decoder's tensor `name` ("unets.0.init_conv.bias") if its unet averages it.
-bool has_post_hoc_average(const std::string& name, const TrainedUnets& unets) {
-  for (size_t i = 0; i < unets.size(); ++i) {
-    const std::string prefix = "unets." + std::to_string(i) + ".";
-    if (!unets[i] || !unets[i]->post_hoc || !name.starts_with(prefix)) {
-      continue;
-    }
-    const FlatParameters& flat = unets[i]->parameters;
-    for (const auto* entries : {&flat.parameters(), &flat.buffers()}) {
-      for (const FlatEntry& entry : *entries) {
-        if (name.compare(prefix.size(), std::string::npos, entry.name) == 0) {
-          return true;
-        }
-      }
-    }
-  }
-  return false;
-}
-
-/// Names of the parameters of `network` that are not averaged: the frozen ones.
-std::unordered_set<std::string> frozen_names(const torch::nn::Module& network,
-                                             const FlatParameters& averaged) {
-  const std::vector<std::string> names = averaged.names();
-  const std::unordered_set<std::string> own(names.begin(), names.end());
-  std::unordered_set<std::string> frozen;
-  for (const auto& item : network.named_parameters()) {
-    if (!own.contains(item.key())) frozen.insert(item.key());
-  }
-  return frozen;
-}
-
-/// The entries of `network` that are averaged; what is frozen stands in the model already.
-StateDict averaged_state(const torch::nn::Module& network, const FlatParameters& averaged) {
-  const auto frozen = frozen_names(network, averaged);
-  StateDict kept;
-  for (auto& [name, tensor] : state_dict(network)) {
-    if (!frozen.contains(name)) kept.emplace_back(name, tensor);
-  }
-  return kept;
-}
-
 class Writer {
  public:
   explicit Writer(const Extras& extras) : extras_(extras) {}
@@ -124,31 +69,15 @@ class Writer {
             unet ? Value(schedule_state(unet->schedule, unet->optimizer.groups().size(), steps))
                  : Value());
   }
-  /// A ModuleList of ema_pytorch.EMA; an untrained stage has only the counters, and one with
-  /// adapters only what is trained.
   void averages(const char* key, const TrainedUnets& unets) {
-    StateDict all;
-    for (size_t i = 0; i < unets.size(); ++i) {
-      const std::string prefix = std::to_string(i) + ".";
-      const bool initted = unets[i] && ema_pytorch_of(*unets[i]).ema.initted();
-      const int64_t step = unets[i] ? ema_pytorch_of(*unets[i]).ema.step() : 0;
-      all.emplace_back(prefix + "initted", at::full({}, initted, at::kBool));
-      all.emplace_back(prefix + "step", at::full({}, step, at::kLong));
-      if (unets[i]) {
-        const FlatParameters& averaged = unets[i]->parameters;
-        append(all, prefix + "online_model.", averaged_state(*unets[i]->unet, averaged));
-        append(all, prefix + "ema_model.", averaged_state(*unets[i]->average->network(), averaged));
-      }
-    }
-    out.set(key, to_dict(all));
+    out.set(key, ema_pytorch_state(unets));
   }
-  /// A list of EMAModel.state_dict(); None for an untrained stage.
   void diffusers_averages(const char* key, const TrainedUnets& unets) {
-    List all;
-    for (const auto& unet : unets) {
-      all.items.push_back(unet ? Value(diffusers_of(*unet).state()) : Value());
-    }
-    out.set(key, std::move(all));
+    out.set(key, diffusers_averages_state(unets));
+  }
+  /// No entry where no unet has any.
+  void post_hoc_averages(const char* key, const TrainedUnets& unets) {
+    if (std::optional<List> all = post_hoc_averages_state(unets)) out.set(key, std::move(*all));
   }
   void scaler(const std::string& key, const TrainedUnet* unet) {
     if (unet && unet->scaler) out.set(key, scaler_state(*unet->scaler));
@@ -165,19 +94,6 @@ class Writer {
     }
   }
 
-  /// None for a unet without; no entry where no unet has any.
-  void post_hoc_averages(const char* key, const TrainedUnets& unets) {
-    List all;
-    bool any = false;
-    for (const auto& unet : unets) {
-      any = any || (unet && unet->post_hoc);
-      all.items.push_back(unet && unet->post_hoc ? Value(unet->post_hoc->state()) : Value());
-    }
-    if (any) {
-      out.set(key, std::move(all));
-    }
-  }
-
   Dict out;
 
  private:
@@ -190,7 +106,7 @@ class Reader {
       : root_(root), only_model_(only_model), strict_(strict) {}
 
   void model(const char* key, Decoder& decoder) {
-    warn_of(load_state_dict(*decoder, root_.at(key), "", strict_), root_.at(key));
+    warn_of_rest(load_state_dict(*decoder, root_.at(key), "", strict_), root_.at(key).where());
   }
 
   void lora(const char* key, const LoraInfo& info) {
@@ -248,65 +164,15 @@ class Reader {
   void schedule(const std::string& /*key*/, TrainedUnet* /*unet*/, int64_t /*steps*/) {}
 
   void averages(const char* key, TrainedUnets& unets) {
-    const auto saved = averages_at(key);
-    const StateDict tensors = saved ? saved->as_state_dict() : StateDict();
-    for (size_t i = 0; i < unets.size(); ++i) {
-      if (!unets[i]) {
-        continue;
-      }
-      EmaPytorchAverage& average = ema_pytorch_of(*unets[i]);
-      if (tensors.empty()) {
-        average.begin_anew();
-        continue;
-      }
-      const std::string prefix = std::to_string(i) + ".";
-      const std::string from = prefix + "ema_model.";
-      // What is frozen is that of the unet, and no part of the average.
-      StateDict averaged = tensors;
-      const auto network = average.network();
-      const auto frozen = frozen_names(*network, unets[i]->parameters);
-      for (auto& [name, tensor] : state_dict(*network)) {
-        if (frozen.contains(name)) averaged.emplace_back(from + name, tensor);
-      }
-      warn_of(load_state_dict(*network, averaged, from, strict_, saved->where()), *saved);
-      average.ema.set_counters(saved->at(prefix + "initted").as_double() != 0.0,
-                               saved->at(prefix + "step").as_int());
-    }
+    load_ema_pytorch_state(averages_at(key), strict_, unets);
   }
 
   void diffusers_averages(const char* key, TrainedUnets& unets) {
-    const auto saved = averages_at(key);
-    if (saved && saved->size() != unets.size()) {
-      throw DataError("{}: expected the averages of {} unets, got {}",
-                      saved->where(),
-                      unets.size(),
-                      saved->size());
-    }
-    for (size_t i = 0; i < unets.size(); ++i) {
-      if (!unets[i]) {
-        continue;
-      }
-      DiffusersAverage& average = diffusers_of(*unets[i]);
-      if (saved && !saved->at(i).is_none()) {
-        average.load_state(saved->at(i));
-      } else {
-        average.begin_anew();
-      }
-    }
+    load_diffusers_averages_state(averages_at(key), unets);
   }
 
   void post_hoc_averages(const char* key, TrainedUnets& unets) {
-    const auto saved = only_model_ ? std::nullopt : root_.find(key);
-    for (size_t i = 0; i < unets.size(); ++i) {
-      if (!unets[i] || !unets[i]->post_hoc) {
-        continue;
-      }
-      if (saved && i < saved->size() && !saved->at(i).is_none()) {
-        unets[i]->post_hoc->load_state(saved->at(i));
-      } else {
-        unets[i]->post_hoc->begin_anew();
-      }
-    }
+    load_post_hoc_averages_state(only_model_ ? std::nullopt : root_.find(key), unets);
   }
 
   void scaler(const std::string& key, TrainedUnet* unet) {
@@ -359,21 +225,6 @@ class Reader {
                   key);
     }
     return saved;
-  }
-
-  /// What a load that is not strict left out.
-  static void warn_of(const LoadReport& report, const Cursor& place) {
-    if (!report.missing.empty() || !report.unexpected.empty()) {
-      log_warning(
-          "ckpt",
-          "{}: {} tensors of the model were not there and keep their values (the first: {}), {} "
-          "have no place in it (the first: {})",
-          place.where(),
-          report.missing.size(),
-          report.missing.empty() ? "-" : report.missing.front(),
-          report.unexpected.size(),
-          report.unexpected.empty() ? "-" : report.unexpected.front());
-    }
   }
 
   Cursor root_;

@@ -114,8 +114,7 @@ int64_t batch_of(const DecoderInputs& inputs) {
 }
 
 /// The unet, if it is there and trained.
-TrainedUnet& trained_unet(const std::vector<std::unique_ptr<TrainedUnet>>& unets,
-                          int64_t unet_number) {
+TrainedUnet& trained_unet(const TrainedUnets& unets, int64_t unet_number) {
   const auto count = static_cast<int64_t>(unets.size());
   if (unet_number < 1 || unet_number > count) {
     throw ConfigError("unet {}: this decoder has unets 1 to {}", unet_number, count);
@@ -130,8 +129,7 @@ TrainedUnet& trained_unet(const std::vector<std::unique_ptr<TrainedUnet>>& unets
 
 }  // namespace
 
-AveragesInPlace::AveragesInPlace(Decoder decoder,
-                                 const std::vector<std::unique_ptr<TrainedUnet>>& unets)
+AveragesInPlace::AveragesInPlace(Decoder decoder, const TrainedUnets& unets)
     : decoder_(std::move(decoder)), live_(unets.size()) {
   // All networks before the first swap: making one may fail, and nothing would be put back.
   std::vector<std::shared_ptr<UnetImpl>> averaged(unets.size());

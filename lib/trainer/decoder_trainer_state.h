@@ -55,16 +55,19 @@ struct TrainedUnet {
   bool settle();
 };
 
+/// Null where the stage is not trained.
+using TrainedUnets = std::vector<std::unique_ptr<TrainedUnet>>;
+
 struct DecoderTrainerState {
   Decoder decoder;
   at::Device device;
   bool use_ema;
   EmaKind ema_kind;
   std::optional<int64_t> max_batch_size;
-  std::vector<std::unique_ptr<TrainedUnet>> unets;  ///< null where the stage is not trained
-  std::vector<int64_t> steps;                       ///< updates of each unet
-  std::optional<LoraInfo> lora = std::nullopt;      ///< none: the unets themselves are trained
-  StageTimes* stage_times = nullptr;                ///< of whoever wants to know
+  TrainedUnets unets;
+  std::vector<int64_t> steps;                   ///< updates of each unet
+  std::optional<LoraInfo> lora = std::nullopt;  ///< none: the unets themselves are trained
+  StageTimes* stage_times = nullptr;            ///< of whoever wants to know
   PrecisionChoice precision = {};
   double learning_rate_factor = 1.0;
   /// Behind each update, not before the next: on the CPU, where nothing is to be waited for, and
@@ -78,7 +81,7 @@ struct DecoderTrainerState {
 /// Puts the averaged unets into the decoder for as long as it lives.
 class AveragesInPlace {
  public:
-  AveragesInPlace(Decoder decoder, const std::vector<std::unique_ptr<TrainedUnet>>& unets);
+  AveragesInPlace(Decoder decoder, const TrainedUnets& unets);
   ~AveragesInPlace();
   AveragesInPlace(const AveragesInPlace&) = delete;
   AveragesInPlace& operator=(const AveragesInPlace&) = delete;

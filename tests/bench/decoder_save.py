@@ -6,8 +6,10 @@
         [--stop-dim 136]
 
 A round trains the quickstart's decoder three times, in turns: without a snapshot, with one every --every steps and
-async_save, and with one and without async_save. The figures are the time of a step over the whole run, and the part of
-it in which the loop stood still for a save. Then a decoder of 2 GiB of state gets a SIGTERM; the figure is the time to
+async_save, and with one and without async_save. The figures are the time of a step over the whole run, the part of it
+in which the loop stood still for a save, and what saves cost in all: how much longer the steps of a run are than those
+of its stretches of ten steps without a save in them or in the ten before. Runs differ by several per cent without any cause; stretches
+of one run do less. Then a decoder of 2 GiB of state gets a SIGTERM; the figure is the time to
 its end, the step that was going on and the checkpoint included.
 """
 import argparse
@@ -46,7 +48,7 @@ def records(folder):
 
 
 def train(arguments, folder, mode):
-    """Seconds of a step, and the part of them that a save stood in the way."""
+    """Seconds of a step, the part of them that a save stood in the way, and the part that saves cost in all."""
     every, in_background = MODES[mode]
     config = make_config(arguments, folder, async_save=in_background)
     batch = config["data"]["batch_size"]
@@ -54,8 +56,11 @@ def train(arguments, folder, mode):
     if start(arguments, folder, config).wait() != 0:
         raise SystemExit("the run failed")
     steps = [record for record in records(folder) if "Seconds forward" in record][1:]  # the first has one step
-    total = statistics.mean(sum(value for key, value in record.items() if key.startswith("Seconds ")) for record in steps)
-    return total, statistics.mean(record.get("Seconds save", 0) for record in steps) / total
+    totals = [sum(value for key, value in record.items() if key.startswith("Seconds ")) for record in steps]
+    saves = [record.get("Seconds save", 0) for record in steps]
+    total = statistics.mean(totals)
+    quiet = [t for t, here, before in zip(totals, saves, [1.0] + saves) if here == 0 and before == 0]
+    return total, statistics.mean(saves) / total, 1 - statistics.mean(quiet) / total
 
 
 def stop(arguments, folder):
@@ -100,13 +105,15 @@ def main():
         for number in range(arguments.rounds):
             rows.append({mode: train(arguments, folder, mode) for mode in MODES})
             print(f"round {number + 1}: " + ", ".join(f"{mode} {total * 1e3:.1f} ms a step, {share * 100:.2f} % waiting"
-                                                     for mode, (total, share) in rows[-1].items()), flush=True)
-        for mode in ("async", "sync"):
+                                                     for mode, (total, share, _) in rows[-1].items()), flush=True)
+        for mode in ("async", "sync") if rows else ():
             print(f"{mode}, % of a step waiting: {spread([row[mode][1] for row in rows], 100)}")
+            print(f"{mode}, % of a step in all: {spread([row[mode][2] for row in rows], 100)}")
             print(f"{mode}, % longer than without: {spread([row[mode][0] / row['none'][0] - 1 for row in rows], 100)}")
         seconds, step, size = stop(arguments, folder)
         print(f"stopped by a signal: {seconds:.1f} s to the end, a step takes {step:.1f} s, checkpoint.pth has {size / 2 ** 30:.2f} GiB")
-    print(f"figure save.async_percent = {statistics.median(row['async'][1] for row in rows) * 100:.2f}")
+    if rows:
+        print(f"figure save.async_percent = {statistics.median(row['async'][2] for row in rows) * 100:.2f}")
     print(f"figure save.stop_seconds = {seconds:.1f}")
 
 

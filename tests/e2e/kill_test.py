@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """A kill, a full disk or a failing one at any moment of a save never leaves a run without a checkpoint that loads.
 
-DALLE2_KILLS=300 is the long form: as many random kills, and every call of a start with saves (every fifth write) made to fail
-in every way.
+DALLE2_KILLS=300 is the long form: as many random kills, and every call of a start with saves made to fail in every way.
 """
+import concurrent.futures
+import itertools
 import json
 import os
 import random
@@ -26,8 +27,11 @@ BATCH = 8
 SHORT = {**SAVING, "epochs": 2, "epoch_samples": 24}
 MODES = {"async": True, "sync": False}
 # The call of each kind that belongs to the first checkpoint of a start: auto_resume.json and decoder_config.json
-# come before it. A rename of number 4 is the snapshot's.
-FIRST_SAVE = ["open:3", "write:3", "fsync:3", "rename:3", "rename:4", "dirsync:3", "link:1", "unlink:1"]
+# come before it.
+FIRST_SAVE = ["open:3", "write:3", "fsync:3", "rename:3", "dirsync:3"]
+OLDER_COPIES = ["link:1", "rename:4", "unlink:1"]
+SAVERS = ["link:2", "rename:6"]  # behind model.pth
+CORES = os.cpu_count() or 1
 
 
 class Kill(EndToEnd):
@@ -44,11 +48,16 @@ class Kill(EndToEnd):
 
     def check_run(self):
         """Every file is whole, the run can go on. Returns the samples seen of checkpoint.pth."""
-        done = run("fsck", "out", "--json", cwd=self.dir)
+        return self.check_runs("out")["out/checkpoint.pth"]
+
+    def check_runs(self, folder):
+        """The same of each run below a folder, by their checkpoint.pth."""
+        done = run("fsck", folder, "--json", cwd=self.dir)
         self.assertEqual(done.returncode, 0, done.stdout)
-        files = {file["file"]: file for file in json.loads(done.stdout)["files"]}
-        self.assertEqual(files["out/checkpoint.pth"]["resume"], "exact")
-        return files["out/checkpoint.pth"]["samples_seen"]
+        checkpoints = [file for file in json.loads(done.stdout)["files"] if file["file"].endswith("/checkpoint.pth")]
+        for file in checkpoints:
+            self.assertEqual(file["resume"], "exact", file)
+        return {file["file"]: file["samples_seen"] for file in checkpoints}
 
     def kill_at_random_moment(self, config, draw):
         process = self.start(config)
@@ -82,66 +91,92 @@ class Kill(EndToEnd):
         self.assertFalse(list((self.dir / "out").rglob("*.part")))
 
     def prepared(self):
-        """A folder of a run that has finished an epoch, to start each failing run from."""
+        """The folder of a run that has finished an epoch, to start each failing run from, and the configs of that start."""
         run("--quiet", "--config", self.saving_config("first.json", {**SHORT, "epochs": 1}, "sync"), cwd=self.dir, check=0)
-        shutil.copytree(self.dir / "out", self.dir / "prepared")
+        for mode in MODES:
+            self.saving_config(f"{mode}.json", SHORT, mode)
         return self.check_run()
 
-    def fail(self, spec, how, mode, seen):
-        """Lets one call fail. Returns the exit code: 0 if the run survived it, or had not so many calls."""
-        shutil.rmtree(self.dir / "out")
-        shutil.copytree(self.dir / "prepared", self.dir / "out")
-        done = run("--quiet", "--config", self.saving_config(f"{mode}.json", SHORT, mode), cwd=self.dir,
-                   env={"DALLE2_FAIL_AT": f"{spec}:{how}"})
-        with self.subTest(call=spec, how=how, mode=mode):
-            self.assertIn(done.returncode, (137, 0) if how == "abort" else (5, 0), done.stdout + done.stderr)
-            if done.returncode == 5:
-                self.assertIn("No space left" if how == "enospc" else "Input/output error", done.stderr)
-            self.assertGreaterEqual(self.check_run(), seen)
+    def start_failing(self, spec, how, mode):
+        """Lets one call of a start fail, in a folder runs/<how>_<mode>_<spec>. Returns what became of the process: exit
+        code 0 if the run survived it, or had not so many calls."""
+        folder = self.dir / "runs" / f"{how}_{mode}_{spec.replace(':', '_')}"
+        shutil.copytree(self.dir / "out", folder / "out")
+        done = run("--quiet", "--config", self.dir / f"{mode}.json", cwd=folder, env={"DALLE2_FAIL_AT": f"{spec}:{how}"})
+        self.assertIn(done.returncode, (137, 0) if how == "abort" else (5, 0), done.stdout + done.stderr)
+        if done.returncode == 5:
+            self.assertIn("No space left" if how == "enospc" else "Input/output error", done.stderr)
         return done
+
+    def check_failed(self, seen, every=4):
+        """No run below runs/ lost a save, every fourth goes on to its end and leaves no part. Returns how many there are."""
+        checked = self.check_runs("runs")
+        folders = sorted((self.dir / "runs").iterdir())
+        self.assertEqual(len(checked), len(folders))
+        for name, samples in checked.items():
+            self.assertGreaterEqual(samples, seen, name)
+        def go_on(folder):
+            done = run("--quiet", "--config", self.dir / ("async.json" if "_async_" in folder.name else "sync.json"), cwd=folder,
+                       check=0)
+            self.assertIn("having seen", done.stdout)
+            self.assertFalse(list(folder.rglob("*.part")), folder)
+        with concurrent.futures.ThreadPoolExecutor(CORES) as pool:
+            list(pool.map(go_on, folders[::every]))
+        return len(folders)
 
     def test_a_failure_at_each_call_of_a_save_keeps_a_checkpoint_and_is_told(self):
         seen = self.prepared()
-        for spec in FIRST_SAVE:
-            for how, mode in (("abort", "async"), ("abort", "sync"), ("enospc", "async"), ("eio", "sync")):
-                done = self.fail(spec, how, mode, seen)
-                if how == "abort":
-                    self.assertEqual(done.returncode, 137, spec)
-                elif spec in ("link:1", "unlink:1", "rename:4"):  # older copies: the run goes on without
-                    self.assertEqual(done.returncode, 0, spec)
-                    self.assertIn("Error keeping a snapshot", done.stdout + done.stderr)
-                else:
-                    self.assertEqual(done.returncode, 5, spec)
-        done = run("--quiet", "--config", self.saving_config("async.json", SHORT, "async"), cwd=self.dir, check=0)
-        self.assertIn("having seen", done.stdout)
-        self.assertFalse(list((self.dir / "out").rglob("*.part")))
+
+        def check(case):
+            spec, (how, mode) = case
+            done = self.start_failing(spec, how, mode)
+            said = done.stdout + done.stderr
+            if how == "abort":
+                self.assertEqual(done.returncode, 137, spec)
+            elif spec in OLDER_COPIES:  # the run goes on without
+                self.assertEqual(done.returncode, 0, spec)
+                self.assertIn("Error keeping a snapshot", said)
+            elif spec in SAVERS:
+                self.assertEqual(done.returncode, 0, spec)
+                self.assertIn("Error saving checkpoint", said)
+            else:
+                self.assertEqual(done.returncode, 5, spec)
+
+        ways = (("abort", "async"), ("abort", "sync"), ("enospc", "async"), ("eio", "sync"))
+        with concurrent.futures.ThreadPoolExecutor(CORES) as pool:
+            list(pool.map(check, itertools.product(FIRST_SAVE + OLDER_COPIES + SAVERS, ways)))
+        self.check_failed(seen)
 
     @unittest.skipUnless(KILLS, "the long form")
     def test_a_failure_at_every_call_of_a_start_with_four_saves(self):
         seen = self.prepared()
-        failures = 0
-        for kind in ("open", "write", "fsync", "rename", "dirsync", "link", "unlink"):
-            for how in ("abort", "enospc", "eio"):
-                for mode in MODES:
-                    for number in range(1, 10000, 5 if kind == "write" else 1):
-                        done = self.fail(f"{kind}:{number}", how, mode, seen)
-                        struck = done.returncode != 0 or "Error" in done.stdout + done.stderr
-                        if not struck:
-                            break
-                        failures += 1
-                        if failures % 4 == 0:
-                            run("--quiet", "--config", self.saving_config("go_on.json", SHORT, mode), cwd=self.dir, check=0)
-                            self.assertFalse(list((self.dir / "out").rglob("*.part")))
-                    self.assertGreater(number, 1, kind)
-        print(f"{failures} failures", file=sys.stderr)
+        begin = time.monotonic()
+
+        def fail_all(case):
+            """Lets the first call fail, the second and so on, until there are no more."""
+            kind, how, mode = case
+            for number in itertools.count(1):
+                done = self.start_failing(f"{kind}:{number}", how, mode)
+                if done.returncode == 0 and "Error" not in done.stdout + done.stderr:
+                    self.assertGreater(number, 1 if kind == "unlink" else 4, case)  # one a save at least
+                    return
+
+        kinds = ("open", "write", "fsync", "rename", "dirsync", "link", "unlink")
+        cases = itertools.product(kinds, ("abort", "enospc", "eio"), MODES)
+        with concurrent.futures.ThreadPoolExecutor(CORES) as pool:
+            list(pool.map(fail_all, cases))
+        failures = self.check_failed(seen)
+        print(f"{failures} starts, {time.monotonic() - begin:.0f} s", file=sys.stderr)
 
     def test_a_damaged_checkpoint_is_passed_over_for_the_newest_whole_one(self):
         self.prepared()
         older = sorted((self.dir / "out/snapshots").glob("epoch*.pth"))[-2]
-        for name in ("out/latest.pth", "out/checkpoint.pth"):  # the newest snapshot is the file of checkpoint.pth
-            content = bytearray((self.dir / name).read_bytes())
-            content[len(content) // 2] ^= 1
-            (self.dir / name).write_bytes(content)
+        # checkpoint.pth, latest.pth and the newest snapshot are names of one file; here the second becomes one of its own.
+        content = bytearray((self.dir / "out/latest.pth").read_bytes())
+        content[len(content) // 2] ^= 1
+        (self.dir / "out/checkpoint.pth").write_bytes(content)
+        (self.dir / "out/latest.pth").unlink()
+        (self.dir / "out/latest.pth").write_bytes(content)
         done = run("fsck", "out", cwd=self.dir, check=3)
         self.assertIn("expected CRC-32", done.stdout)
         self.assertIn("out/latest.pth: damaged", done.stdout)

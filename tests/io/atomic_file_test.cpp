@@ -58,13 +58,13 @@ int in_child(Body body) {
 
 TEST_CASE("what is written in pieces of any size reads back whole") {
   const test::ScratchFolder folder;
-  const std::string content = random_bytes(3'000'000, 1);
+  const std::string content = random_bytes(13'000'000, 1);
   const std::string path = folder / "new/deep/file.bin";
   std::mt19937 random(2);
   AtomicFile file(path);
   for (size_t at = 0; at < content.size();) {
     const size_t size =
-        std::min<size_t>(content.size() - at, random() % (random() % 3 == 0 ? 900'000 : 40));
+        std::min<size_t>(content.size() - at, random() % (random() % 3 == 0 ? 6'000'000 : 40));
     file.write(content.data() + at, size);
     at += size;
     CHECK(file.position() == at);
@@ -96,7 +96,7 @@ TEST_CASE("an older file stays until the new one is whole") {
 TEST_CASE("every failing call of a save leaves the old file and no part") {
   const test::ScratchFolder folder;
   const std::string path = folder / "model.pth";
-  const std::string content = random_bytes(1'000'000, 3);
+  const std::string content = random_bytes(9'000'000, 3);
   struct Case {
     const char* spec;
     bool in_place;  // the rename has happened
@@ -114,8 +114,8 @@ TEST_CASE("every failing call of a save leaves the old file and no part") {
     const FailAt fail_at(one.spec);
     const auto save = [&] {
       AtomicFile file(path);
-      for (size_t at = 0; at < content.size(); at += 100'000) {
-        file.write(content.data() + at, 100'000);
+      for (size_t at = 0; at < content.size(); at += 900'000) {
+        file.write(content.data() + at, 900'000);
       }
       file.commit();
     };
@@ -130,16 +130,16 @@ TEST_CASE("every failing call of a save leaves the old file and no part") {
 TEST_CASE("a process killed at any call of a save leaves the old file or the new one") {
   const test::ScratchFolder folder;
   const std::string path = folder / "model.pth";
-  const std::string content = random_bytes(1'000'000, 4);
+  const std::string content = random_bytes(9'000'000, 4);
   for (const std::string spec :
-       {"open:1", "write:1", "write:2", "write:4", "fsync:1", "rename:1", "dirsync:1"}) {
+       {"open:1", "write:1", "write:2", "write:3", "fsync:1", "rename:1", "dirsync:1"}) {
     INFO(spec);
     write_file_atomically(path, "old");
     const int status = in_child([&] {
       setenv("DALLE2_FAIL_AT", (spec + ":abort").c_str(), 1);
       AtomicFile file(path);
-      for (size_t at = 0; at < content.size(); at += 100'000) {
-        file.write(content.data() + at, 100'000);
+      for (size_t at = 0; at < content.size(); at += 900'000) {
+        file.write(content.data() + at, 900'000);
       }
       file.commit();
     });

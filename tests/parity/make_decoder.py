@@ -11,7 +11,6 @@ moves by one rounding of float32: what no other order of summation can be expect
 """
 import argparse
 import contextlib
-import json
 import os
 import pathlib
 import random
@@ -22,9 +21,10 @@ warnings.filterwarnings("ignore")
 
 import numpy as np
 import torch
-from safetensors.numpy import save_file
 
 import dalle2_pytorch.dalle2_pytorch as reference
+
+from case_files import write_cases
 
 SIDES = (8, 12, 16, 24, 32)
 BATCH = 2
@@ -408,17 +408,7 @@ def main():
     torch.set_num_threads(1)
     folder = arguments.out / "decoder"
     folder.mkdir(parents=True, exist_ok=True)
-    made, seed = 0, arguments.seed * 1000
-    while made < arguments.cases:
-        case = make_case(seed)
-        if case is not None:
-            tensors, meta = case
-            path = folder / f"case_{made:02d}.safetensors"
-            save_file({k: np.ascontiguousarray(v) for k, v in tensors.items()}, path,
-                      metadata={"json": json.dumps(meta)})
-            path.chmod(0o644)
-            made += 1
-        seed += 1
+    write_cases(folder, make_case, arguments.seed, arguments.cases)
 
 
 if __name__ == "__main__":

@@ -14,15 +14,14 @@ scaler: updates of AdamW behind unscaling and clipping, with gradients of which 
 the growth count and the weights after each.
 """
 import argparse
-import json
 import pathlib
 import random
 
 import numpy as np
 import torch
-from safetensors.numpy import save_file
 
 import make_decoder as cases
+from case_files import write_case, write_cases
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 FP16_SCALE = 128.0
@@ -144,11 +143,6 @@ def make_scaler(seed):
     return {k: v.numpy() for k, v in tensors.items()}, meta
 
 
-def write(path, tensors, meta):
-    save_file({k: np.ascontiguousarray(v) for k, v in tensors.items()}, path, metadata={"json": json.dumps(meta)})
-    path.chmod(0o644)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, required=True)
@@ -158,16 +152,8 @@ def main():
     torch.set_num_threads(1)
     folder = arguments.out / "precision"
     folder.mkdir(parents=True, exist_ok=True)
-    write(folder / "scaler.safetensors", *make_scaler(arguments.seed))
-    made, first = 0, arguments.seed * 1000
-    seed = first
-    while made < arguments.cases:
-        case = make_case(seed)
-        if case is not None:
-            write(folder / f"case_{made:02d}.safetensors", *case)
-            made += 1
-        seed += 1
-    print(f"{made} cases, {seed - first - made} left out")
+    write_case(folder / "scaler.safetensors", *make_scaler(arguments.seed))
+    write_cases(folder, make_case, arguments.seed, arguments.cases)
 
 
 if __name__ == "__main__":

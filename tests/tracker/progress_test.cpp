@@ -53,7 +53,28 @@ TEST_CASE("what is unknown is left out") {
   CHECK(progress_line(state, 0, 80) == "epoch 1 12,345");
   CHECK(progress_line(state, 0, 0) == "epoch 1, sample 12,345");
   state.losses = {0.5, std::numeric_limits<double>::quiet_NaN()};
-  CHECK(progress_line(state, 1234, 0) == "epoch 1, sample 12,345  loss 0.5 nan  1234 samples/s");
+  CHECK(progress_line(state, 1234, 0) == "epoch 1, sample 12,345  loss 0.5 -  1234 samples/s");
+}
+
+TEST_CASE(
+    "a loss that is no number leaves the last one that was, beside the count of what was skipped") {
+  Watched watched;
+  Progress progress(watched.options(/*terminal=*/true));
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double inf = std::numeric_limits<double>::infinity();
+  ProgressState state;
+  for (const std::vector<double>& losses :
+       {std::vector<double>{0.5, nan}, {nan, 0.25}, {inf, nan}}) {
+    state.sample += 8;
+    state.losses = losses;
+    progress.update(state);
+    ++state.skipped;
+    watched.now += 1;
+  }
+  REQUIRE(watched.live.size() == 3);
+  CHECK(watched.live[0] == "epoch 1 8  loss 0.5 -");
+  CHECK(watched.live[1].starts_with("epoch 1 16  loss 0.5 0.25  1 skipped"));
+  CHECK(watched.live[2].starts_with("epoch 1 24  loss 0.5 0.25  2 skipped"));
 }
 
 TEST_CASE("more samples than an epoch should have fill the bar and no more") {

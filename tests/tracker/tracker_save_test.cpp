@@ -107,6 +107,7 @@ TEST_CASE(
   run.save(tracker, /*is_best=*/false, /*is_latest=*/true);
   CHECK(read_file("a/b/latest.pth") == "checkpoint 2");
   CHECK(read_file("c/best.pth") == "checkpoint 1");
+  CHECK(fs::equivalent("a/b/latest.pth", "data/checkpoint.pth"));  // no second copy of the bytes
 }
 
 TEST_CASE("several savers keep to their own type and targets") {

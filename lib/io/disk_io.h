@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+// Large files without a detour through the page cache (O_DIRECT). That saves a copy of every byte
+// and the memory for it, and what is read is what the disk holds.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace dalle2 {
+
+/// Positions, sizes and addresses of direct calls are multiples of this: the page size, which every
+/// disk's block divides.
+constexpr size_t kDiskAlignment = 4096;
+/// Bytes of a direct call: enough to keep a disk busy though one call waits for the other.
+constexpr size_t kDiskPieceBytes = size_t{1} << 22;
+
+/// kDiskPieceBytes at an aligned address; what is never touched takes no memory.
+class DiskBuffer {
+ public:
+  DiskBuffer();
+  char* data() { return bytes_.get(); }
+  const char* data() const { return bytes_.get(); }
+
+ private:
+  std::unique_ptr<char, void (*)(void*)> bytes_;
+};
+
+/// Switches direct calls of an open file on or off. @return false where the file system has none
+bool set_direct(int descriptor, bool on);
+
+/// Hands the file to `sink` piece by piece, in order, from the disk itself where the file system
+/// can do that.
+/// @throws DataError naming the path and the reason
+void read_from_disk(const std::string& path, const std::function<void(const char*, size_t)>& sink);
+
+/// CRC-32 (of zip, gzip, png) of `size` bytes that follow those whose checksum is `crc`, 0 at the
+/// beginning.
+uint32_t crc32_of(uint32_t crc, const void* data, size_t size);
+
+}  // namespace dalle2

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+// Checkpoints that are written now, or from copies in host memory while training goes on.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/background_job.h"
+#include "checkpoint/pth.h"
+
+namespace dalle2 {
+
+class PthSaving {
+ public:
+  /// Writes one of the values to a path, whole or not at all.
+  using Write = std::function<void(const std::string& path)>;
+  /// Makes the files, with one writer a value.
+  using Job = std::function<void(const std::vector<Write>& writers)>;
+
+  /// Waits for the save before: none is left out. Then runs `job` here and now, or on a thread of
+  /// its own, from copies of the values that are made before this returns. Memory of the copies is
+  /// used again.
+  /// @throws what the save before threw, and now the job
+  void start(bool in_background, std::vector<Value> values, Job job);
+  /// @throws what the save threw, once
+  void wait() { job_.wait(); }
+  /// The same without waiting: an error of a save that is not through yet comes later.
+  void check() { job_.check(); }
+
+ private:
+  std::vector<PthSnapshot> copies_;
+  BackgroundJob job_;  // the last member: it uses the copies until it is through
+};
+
+}  // namespace dalle2
