@@ -85,8 +85,13 @@ void EmbeddingChecker::finish() {
     samples_rows += taken ? 1 : 0;
     if (!taken && !rows_->is_zero(row)) ++result_.idle;
   }
-  // Samples that were taken out of a shard leave gaps; without one the rows are of more pictures.
-  if (samples_rows == behind && behind > 0) result_.surplus = result_.idle;
+  // Samples that were taken out of a shard leave gaps, or were a few last ones. More rows than that
+  // behind a shard without gaps are those of other pictures.
+  constexpr int64_t kFew = 10;  // a tenth
+  const bool has_gaps = samples_rows != behind;
+  if (!has_gaps && behind > 0 && result_.idle * kFew > rows_->rows()) {
+    result_.surplus = result_.idle;
+  }
 }
 
 bool EmbeddingChecker::find(const GroupedSample& sample, EmbeddingRow& row) {

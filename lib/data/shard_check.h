@@ -36,7 +36,7 @@ struct EmbeddingCheck {
   int64_t beyond = 0;   ///< of the missing: samples whose row is behind the file's last
   int64_t shared = 0;   ///< samples whose row another sample of the shard has, too
   int64_t idle = 0;     ///< rows of the file that are not zero and of no sample
-  int64_t surplus = 0;  ///< of them, if all samples' rows are before them without a gap
+  int64_t surplus = 0;  ///< of them, if many of them follow samples without a gap
   std::vector<int64_t> row_shape;
 
   int64_t faulty() const { return missing + zero + not_finite + wrong_shape; }

@@ -215,6 +215,10 @@ TEST_CASE("embeddings of more or fewer pictures than a shard has are another dat
   write_tar(folder / "shards/00000.tar", members);
   write_tiny_embeddings(folder / "img_emb/img_emb_00000.npy", 0, 4);
   CHECK(check_shards(options).misaligned() == 0);
+  // So do a few at the end.
+  write_tar(folder / "shards/00000.tar", tiny_members(0, 19));
+  write_tiny_embeddings(folder / "img_emb/img_emb_00000.npy", 0, 20);
+  CHECK(check_shards(options).misaligned() == 0);
 }
 
 TEST_CASE("a first file of embeddings that is broken is the fault of its shard") {
