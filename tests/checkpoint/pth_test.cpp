@@ -3,6 +3,7 @@
 
 #include "checkpoint/pickle.h"
 #include "checkpoint_test_tools.h"
+#include "io/disk_io.h"
 #include "support/fixture.h"
 
 #include <catch2/catch.hpp>
@@ -130,6 +131,43 @@ TEST_CASE("what we write is read back with equal content") {
   write_pth(folder.file("a.pth"), checkpoint);
   CHECK(same_content(read_pth(folder.file("a.pth")), checkpoint));
   CHECK_NOTHROW(verify_pth(folder.file("a.pth")));
+}
+
+TEST_CASE("a read-back finds a flipped bit wherever it lies on the disk") {
+  const TempFolder folder;
+  const std::string path = folder.file("a.pth");
+  const auto options = at::TensorOptions().dtype(at::kFloat);
+  write_pth(path, List{{at::arange(10, options), at::empty({0}), at::arange(2'600'000, options)}});
+  CHECK_NOTHROW(verify_pth(path));
+  const auto flip = [&](uint64_t offset) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(offset));
+    const char byte = static_cast<char>(file.get() ^ 1);
+    file.seekp(static_cast<std::streamoff>(offset));
+    file.put(byte);
+  };
+  // Both sides of where one read of the disk ends and the next begins, and the first tensor.
+  const std::string bytes = test::read_bytes(path);
+  REQUIRE(bytes.size() > 2 * kDiskPieceBytes);
+  const float one = 1;
+  const std::string pattern(reinterpret_cast<const char*>(&one), sizeof one);
+  for (const uint64_t offset : {static_cast<uint64_t>(bytes.find(pattern)),
+                                uint64_t{kDiskPieceBytes - 1},
+                                uint64_t{kDiskPieceBytes},
+                                uint64_t{2 * kDiskPieceBytes - 1},
+                                uint64_t{2 * kDiskPieceBytes},
+                                uint64_t{2 * kDiskPieceBytes + 100'000}}) {
+    INFO(offset);
+    flip(offset);
+    CHECK_THROWS_AS(verify_pth(path), DataError);
+    CHECK_THROWS_WITH(verify_pth(path), Contains("does not fit its CRC-32"));
+    flip(offset);
+    CHECK_NOTHROW(verify_pth(path));
+  }
+  std::filesystem::resize_file(path, bytes.size() - 1);
+  CHECK_THROWS_WITH(verify_pth(path), Contains("cut off"));
+  test::write_bytes(path, "");
+  CHECK_THROWS_WITH(verify_pth(path), Contains("no archive"));
 }
 
 TEST_CASE("equal checkpoints are equal files") {
