@@ -59,7 +59,7 @@ TEST_CASE("a prior's run that is saved and taken up again is the run that went o
     CHECK((bits_of(*second) == bits_of(*first)));
     train(*second, 4, 8);
     CHECK((bits_of(*second) == bits_of(*whole)));
-    CHECK(second->steps() == 8);
+    CHECK(second->steps() == whole->steps());  // fp16 skips some to find its scale
   }
 }
 
