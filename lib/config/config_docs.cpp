@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The visitor that writes docs/config.md.
 #include "config/coerce.h"
+#include "config/prior_run_config.h"
 #include "config/run_config.h"
 #include "config/writer.h"
 
@@ -41,9 +42,9 @@ A run is described by one JSON file, with the keys and defaults of dalle2-pytorc
   `"1e-4"` is a number, `0`, `1`, `"yes"`, `"off"` and the like are booleans. `8.5` is no integer.
 - **One or many.** "X, or a list" takes one value for all unets (or resolutions), or one for each.
 - **Unknown keys** are ignored with a warning, but an error if they are near a known key ("did you
-  mean"), and always an error in `decoder`, in the arguments of transforms and in those of metrics.
+  mean"), and always an error in `decoder`, `prior`, the arguments of transforms and those of metrics.
   With `--strict` every warning is an error. `$schema` is free for editors:
-  `configs/schema/decoder.json` has the schema.
+  `configs/schema/decoder.json` and `configs/schema/prior.json` have the schemas.
 - **Comments** (`//` and `/* */`) are allowed; a key given twice in an object is an error.
 - **Paths** are relative to the working directory.
 - `--set /train/lr=3e-4` changes one value from the command line; it beats the file. The part after
@@ -82,6 +83,24 @@ constexpr const char* kClosing = R"(
   last step. The same holds for `zero_terminal_snr`.
 - **Widths.** `init_dim` equals `dim`, and `dim_mults` starts with 1 unless `memory_efficient`: the
   last block of the network has no other shape. `resnet_groups` divides every width.
+)";
+
+constexpr const char* kPrior = R"(
+## Files that train a prior
+
+A file with the root key `prior` in place of `decoder` trains a diffusion prior, which makes image
+embeddings from text embeddings. It has the keys and defaults of the reference's
+`train_diffusion_prior.py`; what the two kinds of files share means the same. Embeddings are made
+before: `data.image_url`, `data.text_url` and `data.text_encodings_url` are folders of .npy files.
+Rules between sections:
+
+| if | then |
+|---|---|
+| always | `data.text_url` is given; `prior.net.dim` equals `prior.image_embed_dim`; `data.splits` leave something for test |
+| `prior.condition_on_text_encodings` | `data.text_encodings_url` is given, else absent |
+| `prior.net.num_timesteps` | equals `prior.timesteps` |
+| `train.dream` | neither `prior.predict_v` nor `prior.predict_x_start` |
+| `train.eval_timesteps` | each from `prior.sample_timesteps` to `prior.timesteps` |
 )";
 
 std::string escaped(const std::string& text) {
@@ -259,7 +278,8 @@ class Tables {
 }  // namespace
 
 std::string config_docs() {
-  return kIntroduction + Tables::section_of(TrainDecoderConfig{}, "", "The sections") + kClosing;
+  return kIntroduction + Tables::section_of(TrainDecoderConfig{}, "", "The sections") + kClosing +
+         kPrior + Tables::section_of(TrainPriorConfig{}, "", "The sections of a prior's file");
 }
 
 }  // namespace dalle2

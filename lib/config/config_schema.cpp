@@ -2,6 +2,7 @@
 // The visitor that describes the structs as JSON Schema 2020-12.
 #include "base/error.h"
 #include "config/coerce.h"
+#include "config/prior_run_config.h"
 #include "config/run_config.h"
 #include "config/writer.h"
 
@@ -173,22 +174,23 @@ Json struct_schema(T value) {
 }  // namespace
 
 std::string config_schema(const std::string& kind) {
-  if (kind == "prior" || kind == "vae") {
+  if (kind == "vae") {
     throw ConfigError(
-        "the schema of \"{}\" is not available yet: this version trains decoders only", kind);
+        "the schema of \"vae\" is not available yet: this version trains decoders and priors");
   }
-  if (kind != "decoder") {
+  if (kind != "decoder" && kind != "prior") {
     throw ConfigError("no kind \"{}\" of config; known are \"decoder\", \"prior\" and \"vae\"",
                       kind);
   }
   Json schema = {
       {"$schema", "https://json-schema.org/draft/2020-12/schema"},
-      {"title", "dalle2-train decoder config"},
+      {"title", fmt::format("dalle2-train {} config", kind)},
       {"$comment",
        "Generated from lib/config. The strict form: the program also takes \"3\" and 8.0 "
        "for integers, \"1e-4\" for numbers, 0, 1, \"yes\" and \"no\" for booleans, and "
        "ignores unknown keys with a warning."}};
-  schema.update(struct_schema(TrainDecoderConfig{}));
+  schema.update(kind == "prior" ? struct_schema(TrainPriorConfig{})
+                                : struct_schema(TrainDecoderConfig{}));
   schema["properties"]["$schema"] = Json{{"type", "string"}};
   return schema.dump(2) + "\n";
 }

@@ -3,14 +3,11 @@
 // other visitors.
 #include "config/run_config.h"
 
-#include <cerrno>
-#include <fstream>
-#include <sstream>
-
 #include "base/error.h"
 #include "config/cross_rules.h"
 #include "config/plan_rules.h"
 #include "config/reader.h"
+#include "config/root_json.h"
 #include "config/writer.h"
 
 namespace dalle2 {
@@ -18,36 +15,17 @@ namespace {
 
 constexpr const char* kKinds[] = {"decoder", "prior", "vae"};
 
-std::string read_file(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (file && file.peek() == std::ifstream::traits_type::eof() && file.eof() && errno == 0) {
-    throw ConfigError("{}: the file is empty; configs/ has examples", path);
-  }
-  if (file) text << file.rdbuf();
-  if (!file || text.fail()) {
-    throw ConfigError("{}: cannot read the config: {}", path, errno_text(errno == 0 ? EIO : errno));
-  }
-  return text.str();
-}
-
-Json parse_root(const std::string& text, const std::string& origin, Faults& faults) {
-  Json root = parse_json(text, origin, faults);
-  if (!root.is_object()) {
-    throw ConfigError(
-        "{}: expected an object with the sections of a config, got {}", origin, shown(root));
-  }
-  return root;
-}
-
-// A root key of another kind: not this program's yet.
+// A root key of another kind.
 void refuse_other_kinds(const Json& root, ReadFindings& findings) {
-  for (const char* kind : {"prior", "vae"}) {
-    if (!root.contains(kind)) continue;
+  if (root.contains("prior")) {
+    findings.faults.error(
+        "/prior",
+        "has no place here: this needs the config of a decoder, and a file trains "
+        "either a decoder or a prior");
+  }
+  if (root.contains("vae")) {
     findings.unavailable.push_back(
-        {fmt::format("/{}", kind),
-         fmt::format("\"{}\" is not available yet: this version trains decoders only", kind)});
+        {"/vae", "\"vae\" is not available yet: this version trains decoders and priors"});
   }
 }
 
@@ -94,12 +72,12 @@ LoadedDecoderConfig parse_decoder_config(const std::string& json,
 }
 
 LoadedDecoderConfig load_decoder_config(const std::string& path, const ReadOptions& options) {
-  return parse_decoder_config(read_file(path), path, options);
+  return parse_decoder_config(read_config_file(path), path, options);
 }
 
 std::string config_kind(const std::string& path) {
   Faults ignored;  // load_decoder_config reports them
-  const Json root = parse_root(read_file(path), path, ignored);
+  const Json root = parse_root(read_config_file(path), path, ignored);
   std::string found;
   for (const char* kind : kKinds) {
     if (!root.contains(kind)) continue;

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "diffusion/decoder.h"
 #include "diffusion/denoiser.h"
+#include "diffusion/eval_scope.h"
 #include "diffusion/stage.h"
 #include "model/resize.h"
 
@@ -15,22 +16,6 @@ namespace {
 
 // Steps of dpmpp where nothing says how many.
 constexpr int64_t kDefaultDpmppSteps = 20;
-
-// Eval mode for a scope.
-class EvalScope {
- public:
-  explicit EvalScope(torch::nn::Module& module)
-      : module_(module), was_training_(module.is_training()) {
-    module_.eval();
-  }
-  ~EvalScope() { module_.train(was_training_); }
-  EvalScope(const EvalScope&) = delete;
-  EvalScope& operator=(const EvalScope&) = delete;
-
- private:
-  torch::nn::Module& module_;
-  bool was_training_;
-};
 
 // Keeps one unet on the device and parks the others in host memory; puts all back at the end.
 class OneUnetOnDevice {

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "config/plan_rules.h"
+#include "diffusion/at_times.h"
 #include "diffusion/no_grad_pass.h"
 
 namespace dalle2 {
@@ -31,7 +32,7 @@ class NoiseDream final : public Dream {
                        const at::Tensor& noise,
                        const Predictor& predict) const override {
     const NoGradPass no_grad;
-    const at::Tensor sigma = NoiseScheduleImpl::extract(schedule.sqrt_one_minus_alphas_cumprod, t);
+    const at::Tensor sigma = at_times(schedule.sqrt_one_minus_alphas_cumprod, t, noise);
     const at::Tensor lambda = sigma.pow(detail_preservation_);
     const at::Tensor error = lambda * (noise - predict(pair.x_t));
     return {pair.x_t + sigma * error, pair.target + error};

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "config/beta_schedule.h"
+#include "diffusion/at_times.h"
 
 namespace dalle2 {
 namespace {
@@ -72,53 +73,55 @@ at::Tensor NoiseScheduleImpl::extract(const at::Tensor& buffer, const at::Tensor
 at::Tensor NoiseScheduleImpl::q_sample(const at::Tensor& x_start,
                                        const at::Tensor& t,
                                        const at::Tensor& noise) const {
-  return extract(sqrt_alphas_cumprod, t) * x_start +
-         extract(sqrt_one_minus_alphas_cumprod, t) * noise;
+  return at_times(sqrt_alphas_cumprod, t, x_start) * x_start +
+         at_times(sqrt_one_minus_alphas_cumprod, t, x_start) * noise;
 }
 
 at::Tensor NoiseScheduleImpl::q_sample_from_to(const at::Tensor& x_from,
                                                const at::Tensor& from_t,
                                                const at::Tensor& to_t,
                                                const at::Tensor& noise) const {
-  const at::Tensor alpha = extract(sqrt_alphas_cumprod, from_t);
-  const at::Tensor sigma = extract(sqrt_one_minus_alphas_cumprod, from_t);
-  const at::Tensor alpha_to = extract(sqrt_alphas_cumprod, to_t);
-  const at::Tensor sigma_to = extract(sqrt_one_minus_alphas_cumprod, to_t);
+  const at::Tensor alpha = at_times(sqrt_alphas_cumprod, from_t, x_from);
+  const at::Tensor sigma = at_times(sqrt_one_minus_alphas_cumprod, from_t, x_from);
+  const at::Tensor alpha_to = at_times(sqrt_alphas_cumprod, to_t, x_from);
+  const at::Tensor sigma_to = at_times(sqrt_one_minus_alphas_cumprod, to_t, x_from);
   return x_from * (alpha_to / alpha) + noise * (sigma_to * alpha - sigma * alpha_to) / alpha;
 }
 
 NoiseScheduleImpl::Posterior NoiseScheduleImpl::q_posterior(const at::Tensor& x_start,
                                                             const at::Tensor& x_t,
                                                             const at::Tensor& t) const {
-  return {extract(posterior_mean_coef1, t) * x_start + extract(posterior_mean_coef2, t) * x_t,
-          extract(posterior_log_variance_clipped, t)};
+  return {at_times(posterior_mean_coef1, t, x_t) * x_start +
+              at_times(posterior_mean_coef2, t, x_t) * x_t,
+          at_times(posterior_log_variance_clipped, t, x_t)};
 }
 
 at::Tensor NoiseScheduleImpl::v(const at::Tensor& x_start,
                                 const at::Tensor& t,
                                 const at::Tensor& noise) const {
-  return extract(sqrt_alphas_cumprod, t) * noise -
-         extract(sqrt_one_minus_alphas_cumprod, t) * x_start;
+  return at_times(sqrt_alphas_cumprod, t, x_start) * noise -
+         at_times(sqrt_one_minus_alphas_cumprod, t, x_start) * x_start;
 }
 
 at::Tensor NoiseScheduleImpl::x_start_from_v(const at::Tensor& x_t,
                                              const at::Tensor& t,
                                              const at::Tensor& v) const {
-  return extract(sqrt_alphas_cumprod, t) * x_t - extract(sqrt_one_minus_alphas_cumprod, t) * v;
+  return at_times(sqrt_alphas_cumprod, t, x_t) * x_t -
+         at_times(sqrt_one_minus_alphas_cumprod, t, x_t) * v;
 }
 
 at::Tensor NoiseScheduleImpl::x_start_from_noise(const at::Tensor& x_t,
                                                  const at::Tensor& t,
                                                  const at::Tensor& noise) const {
-  return extract(sqrt_recip_alphas_cumprod, t) * x_t -
-         extract(sqrt_recipm1_alphas_cumprod, t) * noise;
+  return at_times(sqrt_recip_alphas_cumprod, t, x_t) * x_t -
+         at_times(sqrt_recipm1_alphas_cumprod, t, x_t) * noise;
 }
 
 at::Tensor NoiseScheduleImpl::noise_from_x_start(const at::Tensor& x_t,
                                                  const at::Tensor& t,
                                                  const at::Tensor& x_start) const {
-  return (x_t - extract(sqrt_alphas_cumprod, t) * x_start) /
-         extract(sqrt_one_minus_alphas_cumprod, t);
+  return (x_t - at_times(sqrt_alphas_cumprod, t, x_t) * x_start) /
+         at_times(sqrt_one_minus_alphas_cumprod, t, x_t);
 }
 
 }  // namespace dalle2

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "diffusion/ddim_step.h"
 
 namespace dalle2 {
 namespace {
@@ -64,17 +65,10 @@ class DdimSampler final : public Sampler {
                   const TimePair& pair,
                   const Denoised& denoised,
                   const NoiseSource& noise) override {
-    // Single precision on purpose: 1 - acp / acp_next cancels, and the reference rounds the same
-    // way.
-    const float acp = acp_.at(static_cast<size_t>(pair.time));
-    const float acp_next = acp_.at(static_cast<size_t>(pair.next));
-    const float noise_scale =
-        eta_ * std::sqrt((1.0F - acp / acp_next) * (1.0F - acp_next) / (1.0F - acp));
-    const float direction_scale = std::sqrt((1.0F - acp_next) - noise_scale * noise_scale);
-    const at::Tensor predicted_noise = schedule_->noise_from_x_start(x, times, denoised.x_start);
-    at::Tensor result = denoised.x_start * std::sqrt(acp_next) + direction_scale * predicted_noise;
-    if (pair.next == 0) return result;
-    return result + noise_scale * noise(x.sizes());
+    const DdimLevels levels = {
+        acp_.at(static_cast<size_t>(pair.time)), acp_.at(static_cast<size_t>(pair.next)), eta_};
+    return ddim_step(
+        *schedule_, x, times, denoised.x_start, levels, pair.next > 0 ? &noise : nullptr);
   }
 
  private:
@@ -140,6 +134,22 @@ class DpmppSampler final : public Sampler {
 };
 
 }  // namespace
+
+at::Tensor ddim_step(const NoiseScheduleImpl& schedule,
+                     const at::Tensor& x,
+                     const at::Tensor& times,
+                     const at::Tensor& x_start,
+                     const DdimLevels& levels,
+                     const NoiseSource* noise) {
+  // Single precision on purpose: 1 - acp / acp_next cancels, and the reference rounds the same way.
+  const auto [acp, acp_next, eta] = levels;
+  const float noise_scale =
+      eta * std::sqrt((1.0F - acp / acp_next) * (1.0F - acp_next) / (1.0F - acp));
+  const float direction_scale = std::sqrt((1.0F - acp_next) - noise_scale * noise_scale);
+  const at::Tensor predicted_noise = schedule.noise_from_x_start(x, times, x_start);
+  at::Tensor result = x_start * std::sqrt(acp_next) + direction_scale * predicted_noise;
+  return noise == nullptr ? result : result + noise_scale * (*noise)(x.sizes());
+}
 
 std::vector<TimePair> ddim_time_pairs(int64_t timesteps, int64_t steps) {
   // The grid's rounding decides which integers it hits, so it is the reference's: fp32, truncated.

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "io/atomic_file.h"
+#include "io/npy_layout.h"
 
 #include <bit>
 #include <charconv>
@@ -346,8 +347,8 @@ std::string in_c_order(const std::string& fortran, const std::vector<int64_t>& s
 
 }  // namespace
 
-NpyArray parse_npy(std::string content, const std::string& origin) {
-  const Preamble preamble = read_preamble(content, origin);
+NpyLayout parse_npy_layout(std::string_view begin, uint64_t file_size, const std::string& origin) {
+  const Preamble preamble = read_preamble(begin, origin);
   Header header = HeaderParser(preamble.header, origin).parse();
   if (!header.descr || !header.fortran_order || !header.shape) {
     throw DataError("{}: NumPy header without {}",
@@ -356,29 +357,39 @@ NpyArray parse_npy(std::string content, const std::string& origin) {
                     : !header.fortran_order ? "fortran_order"
                                             : "shape");
   }
-  NpyArray array;
-  array.type = type_from_descr(*header.descr, origin);
-  array.shape = std::move(*header.shape);
-  uint64_t expected = npy_item_size(array.type);
+  NpyLayout layout;
+  layout.type = type_from_descr(*header.descr, origin);
+  layout.shape = std::move(*header.shape);
+  layout.fortran_order = *header.fortran_order;
+  layout.data_begin = preamble.data_begin;
+  uint64_t expected = npy_item_size(layout.type);
   bool too_large = false;
-  for (const int64_t size : array.shape) {
+  for (const int64_t size : layout.shape) {
     too_large =
         too_large || __builtin_mul_overflow(expected, static_cast<uint64_t>(size), &expected);
   }
   too_large = too_large || expected > static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
-  const uint64_t found = content.size() - preamble.data_begin;
+  const uint64_t found = file_size - layout.data_begin;
   if (too_large || found != expected) {
     throw DataError("{}: {} NumPy file: shape [{}] of '{}' takes {} bytes, {} are there",
                     origin,
                     too_large || found < expected ? "truncated" : "oversize",
-                    fmt::join(array.shape, ", "),
+                    fmt::join(layout.shape, ", "),
                     *header.descr,
                     too_large ? std::string("more than 2^63") : std::to_string(expected),
                     found);
   }
-  content.erase(0, preamble.data_begin);
+  return layout;
+}
+
+NpyArray parse_npy(std::string content, const std::string& origin) {
+  NpyLayout layout = parse_npy_layout(content, content.size(), origin);
+  NpyArray array;
+  array.type = layout.type;
+  array.shape = std::move(layout.shape);
+  content.erase(0, layout.data_begin);
   array.bytes = std::move(content);
-  if (*header.fortran_order && array.shape.size() > 1) {
+  if (layout.fortran_order && array.shape.size() > 1) {
     array.bytes = in_c_order(array.bytes, array.shape, npy_item_size(array.type));
   }
   return array;

@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "model/dropout_mask.h"
 #include "model/layers.h"
 
 namespace dalle2 {
@@ -81,18 +82,7 @@ LoraAdapterImpl::LoraAdapterImpl(const at::Tensor& weight,
 
 // Kept inputs are scaled up by what is dropped. [B, ..., in] like x
 at::Tensor LoraAdapterImpl::mask(const at::Tensor& x) const {
-  const double keep = 1.0 - options_.dropout;
-  const at::Tensor mask = at::empty_like(x, at::MemoryFormat::Contiguous);
-  at::Generator generator = at::globalContext().defaultGenerator(x.device()).clone();
-  for (int64_t i = 0; i < x.size(0); ++i) {
-    constexpr uint64_t kOddA = 0x9E3779B97F4A7C15, kOddB = 0xBF58476D1CE4E5B9;
-    uint64_t address = dropout_->seed ^ (static_cast<uint64_t>(number_ + 1) * kOddA);
-    address = (address ^ (address >> 30)) * kOddB;
-    address += static_cast<uint64_t>(dropout_->first_sample + i) * kOddA;
-    generator.set_current_seed((address ^ (address >> 27)) * kOddB);
-    mask.select(0, i).bernoulli_(keep, generator);
-  }
-  return mask.div_(keep);
+  return dropout_mask(x, options_.dropout, {dropout_->seed, dropout_->first_sample}, number_);
 }
 
 at::Tensor LoraAdapterImpl::forward(const at::Tensor& x) {

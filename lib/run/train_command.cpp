@@ -13,6 +13,7 @@
 #include "run/config_secrets.h"
 #include "run/decoder_run.h"
 #include "run/dry_run.h"
+#include "run/prior_run.h"
 
 namespace dalle2 {
 
@@ -49,6 +50,28 @@ ExitCode train(const LoadedDecoderConfig& loaded, bool quiet) {
   return code;
 }
 
+template <class Loaded>
+void print_config(const TrainCommand& command, const Loaded& loaded) {
+  for (const std::string& warning : loaded.warnings) log_warning("config", "{}", warning);
+  if (command.quiet || command.dry_run) return;
+  log_info("config", "{}:\n{}", command.config_path, without_url_secrets(loaded.raw_json));
+}
+
+ExitCode train_prior(const TrainCommand& command, const ReadOptions& options) {
+  const LoadedPriorConfig loaded = load_prior_config(command.config_path, options);
+  if (command.dump_config) {
+    std::printf("%s\n", loaded.full_json.c_str());
+    check_stdout();
+    return ExitCode::kDone;
+  }
+  print_config(command, loaded);
+  PriorRun run(loaded, command.quiet);
+  if (!command.dry_run) return run.run();
+  run.print_plan();
+  check_stdout();
+  return ExitCode::kDone;
+}
+
 }  // namespace
 
 ExitCode run_train(const TrainCommand& command) {
@@ -57,22 +80,20 @@ ExitCode run_train(const TrainCommand& command) {
                       command.config_path,
                       std::filesystem::current_path().string());
   }
-  // Only the decoder has landed: reading a file of another kind says so.
-  const LoadedDecoderConfig loaded = load_decoder_config(
-      command.config_path, {.overrides = command.overrides, .strict = command.strict});
+  const ReadOptions options = {.overrides = command.overrides, .strict = command.strict};
+  if (is_prior_config(command.config_path)) return train_prior(command, options);
+  const LoadedDecoderConfig loaded = load_decoder_config(command.config_path, options);
   if (command.dump_config) {
     std::printf("%s\n", loaded.full_json.c_str());
     check_stdout();
     return ExitCode::kDone;
   }
-  for (const std::string& warning : loaded.warnings) log_warning("config", "{}", warning);
+  print_config(command, loaded);
   if (command.dry_run) {
     dry_run(loaded);
     check_stdout();
     return ExitCode::kDone;
   }
-  if (!command.quiet)
-    log_info("config", "{}:\n{}", command.config_path, without_url_secrets(loaded.raw_json));
   return train(loaded, command.quiet);
 }
 

@@ -3,10 +3,9 @@
 
 #include <torch/torch.h>
 
-#include <unordered_set>
-
 #include "base/error.h"
 #include "checkpoint/module_state.h"
+#include "trainer/averaged_network.h"
 
 namespace dalle2 {
 namespace {
@@ -23,28 +22,6 @@ void append(StateDict& all, const std::string& prefix, const StateDict& part) {
   for (const auto& [name, tensor] : part) {
     all.emplace_back(prefix + name, tensor);
   }
-}
-
-/// Names of the parameters of `network` that are not averaged: the frozen ones.
-std::unordered_set<std::string> frozen_names(const torch::nn::Module& network,
-                                             const FlatParameters& averaged) {
-  const std::vector<std::string> names = averaged.names();
-  const std::unordered_set<std::string> own(names.begin(), names.end());
-  std::unordered_set<std::string> frozen;
-  for (const auto& item : network.named_parameters()) {
-    if (!own.contains(item.key())) frozen.insert(item.key());
-  }
-  return frozen;
-}
-
-/// The entries of `network` that are averaged; what is frozen stands in the model already.
-StateDict averaged_state(const torch::nn::Module& network, const FlatParameters& averaged) {
-  const auto frozen = frozen_names(network, averaged);
-  StateDict kept;
-  for (auto& [name, tensor] : state_dict(network)) {
-    if (!frozen.contains(name)) kept.emplace_back(name, tensor);
-  }
-  return kept;
 }
 
 }  // namespace
@@ -114,14 +91,7 @@ void load_ema_pytorch_state(const std::optional<Cursor>& saved, bool strict, Tra
     }
     const std::string prefix = std::to_string(i) + ".";
     const std::string from = prefix + "ema_model.";
-    // What is frozen is that of the unet, and no part of the average.
-    StateDict averaged = tensors;
-    const auto network = average.network();
-    const auto frozen = frozen_names(*network, unets[i]->parameters);
-    for (auto& [name, tensor] : state_dict(*network)) {
-      if (frozen.contains(name)) averaged.emplace_back(from + name, tensor);
-    }
-    warn_of_rest(load_state_dict(*network, averaged, from, strict, saved->where()), saved->where());
+    load_averaged_state(*average.network(), unets[i]->parameters, tensors, from, strict, *saved);
     average.ema.set_counters(saved->at(prefix + "initted").as_double() != 0.0,
                              saved->at(prefix + "step").as_int());
   }

@@ -71,6 +71,27 @@ DecoderSampleOptions chunk_of(const DecoderSampleOptions& options, const ChunkRa
   return chunk;
 }
 
+TextEmbedding chunk_of(const TextEmbedding& text, const ChunkRange& range) {
+  return {cut(text.embeds, range), cut(text.encodings, range)};
+}
+
+PriorInputs chunk_of(const PriorInputs& inputs, const ChunkRange& range) {
+  return {cut(inputs.image_embeds, range), chunk_of(inputs.text, range)};
+}
+
+PriorStepNoise chunk_of(const PriorStepNoise& draws, const ChunkRange& range) {
+  PriorStepNoise chunk = draws;
+  for (at::Tensor* tensor : {&chunk.times,
+                             &chunk.noise,
+                             &chunk.text_keep_mask,
+                             &chunk.image_keep_mask,
+                             &chunk.augmentation.perturbation}) {
+    *tensor = cut(*tensor, range);
+  }
+  chunk.dropout.first_sample += range.begin;
+  return chunk;
+}
+
 int64_t sample_batch(const DecoderSampleOptions& options) {
   for (const at::Tensor& tensor :
        {options.image_embeds, options.text_encodings, options.image, options.inpaint_image}) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "diffusion/decoder.h"
+#include "diffusion/prior.h"
 
 namespace dalle2 {
 
@@ -24,6 +25,9 @@ std::vector<ChunkRange> chunk_ranges(int64_t batch, std::optional<int64_t> max_b
 DecoderInputs chunk_of(const DecoderInputs& inputs, const ChunkRange& range);
 DecoderStepNoise chunk_of(const DecoderStepNoise& draws, const ChunkRange& range);
 DecoderSampleOptions chunk_of(const DecoderSampleOptions& options, const ChunkRange& range);
+TextEmbedding chunk_of(const TextEmbedding& text, const ChunkRange& range);
+PriorInputs chunk_of(const PriorInputs& inputs, const ChunkRange& range);
+PriorStepNoise chunk_of(const PriorStepNoise& draws, const ChunkRange& range);
 
 /// Images that `options` asks for: the length of the first tensor given, else batch_size.
 int64_t sample_batch(const DecoderSampleOptions& options);

@@ -10,6 +10,7 @@
 #include "base/version.h"
 #include "checkpoint/lora_weights.h"
 #include "checkpoint/module_state.h"
+#include "trainer/averaged_network.h"
 #include "trainer/averages_state.h"
 #include "trainer/decoder_trainer_state.h"
 #include "trainer/optimizer_state.h"
@@ -213,18 +214,7 @@ class Reader {
  private:
   /// The entry of the averages; none where they are to begin anew.
   std::optional<Cursor> averages_at(const char* key) const {
-    if (only_model_) {
-      return std::nullopt;
-    }
-    const auto saved = root_.find(key);
-    if (!saved) {
-      log_warning("ckpt",
-                  "{}: no averaged weights '{}' (it was made with use_ema false or another "
-                  "ema.kind): they begin as copies of the weights",
-                  root_.where(),
-                  key);
-    }
-    return saved;
+    return only_model_ ? std::nullopt : find_averages(root_, key);
   }
 
   Cursor root_;

@@ -8,27 +8,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/module_state.h"
-#include "optim/trained_parameters.h"
 #include "trainer/decoder_trainer_state.h"
 
 namespace dalle2 {
 namespace {
-
-at::ScalarType scalar_type(FrozenDtype dtype) {
-  switch (dtype) {
-    case FrozenDtype::fp32:
-      return at::kFloat;
-    case FrozenDtype::bf16:
-      return at::kBFloat16;
-    case FrozenDtype::fp16:
-      return at::kHalf;
-  }
-  return at::kFloat;
-}
-
-at::ScalarType scalar_type(TrainableDtype) {
-  return at::kFloat;
-}
 
 bool is_trained(const DecoderTrainConfig& config, int64_t unet_number) {
   const auto& mask = config.unet_training_mask;
@@ -61,23 +44,13 @@ std::vector<std::shared_ptr<LoraDropout>> add_adapters(Decoder& decoder,
     if (unet && is_trained(config, number)) networks.push_back(unet.get());
   }
   check_lora_targets(networks, config.lora.targets);
-  const LoraOptions options = {.rank = config.lora.rank,
-                               .alpha = config.lora.strength(),
-                               .dropout = config.lora.dropout,
-                               .init = config.lora.init};
   for (int64_t number = 1; number <= decoder->num_unets(); ++number) {
     const auto unet = decoder->unet(number);
     if (!unet || !is_trained(config, number)) continue;
-    dropouts[static_cast<size_t>(number - 1)] = attach_lora(*unet, config.lora.targets, options);
-    freeze_base(*unet, config.lora.train_bias);
-    hold_frozen_weights_as(*unet, scalar_type(config.frozen_dtype));
-    cast_training_params(*unet, scalar_type(config.trainable_dtype));
+    dropouts[static_cast<size_t>(number - 1)] =
+        add_adapters(*unet, config.lora, config.frozen_dtype, config.trainable_dtype);
   }
   return dropouts;
-}
-
-LoraInfo lora_info(const LoraConfig& config) {
-  return {.rank = config.rank, .alpha = config.strength(), .targets = config.targets};
 }
 
 ParameterBytes parameter_bytes(const torch::nn::Module& module) {

@@ -9,6 +9,7 @@
 #include "config/train_config.h"
 #include "diffusion/decoder.h"
 #include "model/lora.h"
+#include "trainer/adapters.h"
 
 namespace dalle2 {
 
@@ -18,9 +19,6 @@ namespace dalle2 {
 /// @throws ConfigError for a target that no unet has, or a unet without any of them
 std::vector<std::shared_ptr<LoraDropout>> add_adapters(Decoder& decoder,
                                                        const DecoderTrainConfig& config);
-
-/// What files say of the adapters of a run.
-LoraInfo lora_info(const LoraConfig& config);
 
 /// Bytes of a module's parameters as they are held: all of them, and those that are trained.
 struct ParameterBytes {

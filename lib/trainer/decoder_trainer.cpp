@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "diffusion/eval_scope.h"
 #include "trainer/chunks.h"
 #include "trainer/decoder_lora.h"
 #include "trainer/decoder_trainer_state.h"
@@ -79,22 +80,6 @@ LrSchedule lr_schedule(const DecoderTrainConfig& config, size_t i) {
       config.lr.at(i), steps_of(config.warmup_steps), steps_of(config.cosine_decay_max_steps));
 }
 
-/// The decoder in eval mode for as long as it lives.
-class EvalMode {
- public:
-  explicit EvalMode(Decoder decoder)
-      : decoder_(std::move(decoder)), was_training_(decoder_->is_training()) {
-    decoder_->eval();
-  }
-  ~EvalMode() { decoder_->train(was_training_); }
-  EvalMode(const EvalMode&) = delete;
-  EvalMode& operator=(const EvalMode&) = delete;
-
- private:
-  Decoder decoder_;
-  bool was_training_;
-};
-
 at::Tensor on(const at::Device& device, const at::Tensor& tensor) {
   return tensor.defined() ? tensor.to(device, /*non_blocking=*/true) : tensor;
 }
@@ -135,7 +120,7 @@ AveragesInPlace::AveragesInPlace(Decoder decoder, const TrainedUnets& unets)
   std::vector<std::shared_ptr<UnetImpl>> averaged(unets.size());
   for (size_t i = 0; i < unets.size(); ++i) {
     if (unets[i] && unets[i]->average) {
-      averaged[i] = unets[i]->average->network();
+      averaged[i] = unets[i]->averaged_unet();
     }
   }
   for (size_t i = 0; i < unets.size(); ++i) {
@@ -188,7 +173,12 @@ DecoderTrainer::DecoderTrainer(Decoder decoder,
       trained->dropout = dropouts[i];
       if (state_->precision.precision == MixedPrecision::fp16) trained->scaler.emplace(device);
       if (config.use_ema) {
-        trained->average = make_average(*trained->unet, trained->parameters, config);
+        trained->average = make_average(
+            *unet,
+            [config = unet->config()] { return std::make_shared<UnetImpl>(config); },
+            trained->parameters,
+            config.ema,
+            ema_options(config));
       }
       if (config.post_hoc_ema.save_every_n_steps) {
         trained->post_hoc =
@@ -220,23 +210,11 @@ at::Tensor DecoderTrainer::step(const DecoderInputs& inputs,
   TrainedUnet& unet = trained_unet(state_->unets, unet_number);
   const int64_t batch = batch_of(inputs);
   const DecoderInputs local = on(state_->device, inputs);
-  at::Tensor total;
-  for (const ChunkRange& range :
-       chunk_ranges(batch, max_batch_size ? max_batch_size : state_->max_batch_size)) {
-    if (unet.dropout) *unet.dropout = {draws.dropout_seed, range.begin};
-    const double fraction = weight * static_cast<double>(range.length) / static_cast<double>(batch);
-    const at::Tensor loss = timed(state_->stage_times, Stage::kForward, [&] {
-      const Autocast autocast(state_->device.type(), state_->precision.precision);
-      return state_->decoder->loss(chunk_of(local, range), unet_number, chunk_of(draws, range)) *
-             fraction;
-    });
-    timed(state_->stage_times, Stage::kBackward, [&] {
-      (unet.scaler ? loss * unet.scaler->scale() : loss).backward();
-    });
-    total = total.defined() ? total + loss.detach() : loss.detach();
-  }
-  unet.add_loss(total);
-  return total;
+  return unet.accumulate(
+      state_->pass_settings(max_batch_size), batch, weight, [&](const ChunkRange& range) {
+        if (unet.dropout) *unet.dropout = {draws.dropout_seed, range.begin};
+        return state_->decoder->loss(chunk_of(local, range), unet_number, chunk_of(draws, range));
+      });
 }
 
 StepResult DecoderTrainer::evaluate(const DecoderInputs& inputs,
@@ -244,27 +222,20 @@ StepResult DecoderTrainer::evaluate(const DecoderInputs& inputs,
                                     at::Generator generator,
                                     std::optional<int64_t> max_batch_size) {
   trained_unet(state_->unets, unet_number);
-  const torch::NoGradGuard no_grad;
-  const EvalMode eval_mode(state_->decoder);
+  const EvalScope eval(*state_->decoder);
   const int64_t batch = batch_of(inputs);
   const DecoderStepNoise draws = state_->decoder->draw(batch, unet_number, std::move(generator));
   const DecoderInputs local = on(state_->device, inputs);
-  at::Tensor total;
   std::vector<at::Tensor> lowres_images;
-  for (const ChunkRange& range :
-       chunk_ranges(batch, max_batch_size ? max_batch_size : state_->max_batch_size)) {
-    const double fraction = static_cast<double>(range.length) / static_cast<double>(batch);
+  const auto loss_of = [&](const ChunkRange& range) {
     at::Tensor lowres_image;
-    const Autocast autocast(state_->device.type(), state_->precision.precision);
-    const at::Tensor loss =
-        state_->decoder->loss(
-            chunk_of(local, range), unet_number, chunk_of(draws, range), &lowres_image) *
-        fraction;
-    total = total.defined() ? total + loss : loss;
-    if (lowres_image.defined()) {
-      lowres_images.push_back(lowres_image);
-    }
-  }
+    const at::Tensor loss = state_->decoder->loss(
+        chunk_of(local, range), unet_number, chunk_of(draws, range), &lowres_image);
+    if (lowres_image.defined()) lowres_images.push_back(lowres_image);
+    return loss;
+  };
+  const at::Tensor total =
+      evaluate_in_chunks(state_->pass_settings(max_batch_size), batch, loss_of);
   return {total, lowres_images.empty() ? at::Tensor() : at::cat(lowres_images)};
 }
 
@@ -275,7 +246,7 @@ at::Tensor DecoderTrainer::sample(const DecoderSampleOptions& options,
            "unets of a trainer stay where they are: their weights are views");
   state_->settle_all();
   const torch::NoGradGuard no_grad;
-  const EvalMode eval_mode(state_->decoder);
+  const EvalScope eval(*state_->decoder);
   std::optional<AveragesInPlace> averages;
   if (!use_non_ema) {
     averages.emplace(state_->decoder, state_->unets);
@@ -350,8 +321,8 @@ std::shared_ptr<UnetImpl> DecoderTrainer::ema_unet(int64_t unet_number) const {
     return nullptr;
   }
   state_->settle_all();
-  const auto& average = state_->unets[static_cast<size_t>(unet_number - 1)]->average;
-  return average ? average->network() : nullptr;
+  const TrainedUnet& unet = *state_->unets[static_cast<size_t>(unet_number - 1)];
+  return unet.average ? unet.averaged_unet() : nullptr;
 }
 
 }  // namespace dalle2

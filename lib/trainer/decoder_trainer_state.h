@@ -6,53 +6,28 @@
 #include <optional>
 #include <vector>
 
-#include "model/lora.h"
-#include "optim/flat_parameters.h"
-#include "optim/grad_scaler.h"
-#include "optim/lr_schedule.h"
-#include "optim/optimizer.h"
 #include "optim/trained_parameters.h"
 #include "trainer/decoder_trainer.h"
-#include "trainer/post_hoc_averages.h"
-#include "trainer/unet_average.h"
+#include "trainer/trained_network.h"
 
 namespace dalle2 {
 
 /// A unet that is trained, with all that belongs to it.
-struct TrainedUnet {
+struct TrainedUnet : TrainedNetwork {
   TrainedUnet(std::shared_ptr<UnetImpl> network,
               const OptimizerOptions& optimizer_options,
               const LrSchedule& lr_schedule,
               double max_norm)
-      : unet(std::move(network)),
-        parameters(*unet, trained_parameters(*unet)),
-        gradients(parameters),
-        optimizer(parameters, optimizer_options),
-        schedule(lr_schedule),
-        max_grad_norm(max_norm) {}
+      : TrainedNetwork(
+            *network, trained_parameters(*network), optimizer_options, lr_schedule, max_norm),
+        unet(std::move(network)) {}
+
+  /// A unet in eval mode with the averaged weights. Only with averages.
+  std::shared_ptr<UnetImpl> averaged_unet() const {
+    return std::static_pointer_cast<UnetImpl>(average->network());
+  }
 
   std::shared_ptr<UnetImpl> unet;
-  FlatParameters parameters;
-  FlatGradients gradients;
-  Optimizer optimizer;
-  LrSchedule schedule;
-  double max_grad_norm;
-  std::unique_ptr<UnetAverage> average;       ///< null without averages
-  std::unique_ptr<PostHocAverages> post_hoc;  ///< null without such
-  std::shared_ptr<LoraDropout> dropout;       ///< of its adapters; null without
-  at::Tensor grad_norm;                       ///< [] of the last update
-  at::Tensor loss;                   ///< [] sum since the last update; undefined before one
-  std::optional<GradScaler> scaler;  ///< with fp16
-  UpdateOutcome outcome;             ///< of the last update
-  SkippedUpdates skipped;
-
-  void add_loss(const at::Tensor& more);
-  /// Steps the optimizer, unless a gradient or the loss is not finite; what is counted and averaged
-  /// waits for settle(). Reads nothing back from the device.
-  void make_update(double lr);
-  /// Counts and averages the last update if it was made, counts it as skipped if not; waits for the
-  /// device if need be. @return true if it was made and has not been settled before
-  bool settle();
 };
 
 /// Null where the stage is not trained.
@@ -74,6 +49,10 @@ struct DecoderTrainerState {
   /// where an average changes the weights, which the next forward pass reads.
   bool settles_at_once = true;
 
+  /// With chunks of `max_batch_size` samples, or the config's.
+  PassSettings pass_settings(std::optional<int64_t> chunk) const {
+    return {device, precision.precision, stage_times, chunk ? chunk : max_batch_size};
+  }
   void settle(size_t i);
   void settle_all();
 };

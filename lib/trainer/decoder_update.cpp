@@ -1,55 +1,11 @@
 // SPDX-License-Identifier: MIT
-// The update of a unet's weights, and what is settled when it is known that it was made. A loss or
-// gradient that is not finite skips it; the device finds that out by itself, the host hears of it
-// when it asks, at the latest before the next update.
+// Updates of a decoder's unets.
 #include <torch/torch.h>
 
 #include "optim/finite.h"
-#include "optim/grad_norm.h"
 #include "trainer/decoder_trainer_state.h"
 
 namespace dalle2 {
-namespace {
-
-/// [] float32: 1 unless norm and loss are finite. Their sum is if and only if both are.
-at::Tensor find_inf(const at::Tensor& norm, const at::Tensor& loss) {
-  const at::Tensor sum = loss.defined() ? norm + loss : norm;
-  return sum.isfinite().logical_not().to(at::kFloat);
-}
-
-}  // namespace
-
-void TrainedUnet::add_loss(const at::Tensor& more) {
-  loss = loss.defined() ? loss + more : more;
-}
-
-void TrainedUnet::make_update(double lr) {
-  const torch::NoGradGuard no_grad;
-  grad_norm = dalle2::grad_norm(gradients.values());
-  if (scaler) grad_norm = grad_norm / scaler->scale();
-  const at::Tensor found_inf = find_inf(grad_norm, loss);
-  at::Tensor divisor = clip_divisor(grad_norm, max_grad_norm);
-  if (scaler) divisor = divisor * scaler->scale();
-  optimizer.step(gradients, lr, divisor, found_inf);
-  if (scaler) scaler->update(found_inf);
-  gradients.zero_grad();
-  loss.reset();
-  outcome.post(found_inf);
-}
-
-bool TrainedUnet::settle() {
-  if (!outcome.pending()) return false;
-  if (!outcome.take()) {
-    ++skipped.total;
-    ++skipped.in_a_row;
-    return false;
-  }
-  skipped.in_a_row = 0;
-  optimizer.count_update();
-  if (average) average->update();
-  if (post_hoc) post_hoc->update();
-  return true;
-}
 
 void DecoderTrainerState::settle(size_t i) {
   if (unets[i] && unets[i]->settle()) ++steps[i];

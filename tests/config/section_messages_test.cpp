@@ -218,8 +218,8 @@ TEST_CASE("what has not landed yet is refused by name") {
                    "pipe:COMMAND; for other places use \"pipe:\" and a command that writes the "
                    R"(file, got "gs://t")"});
   expect_problems({"/prior={}"},
-                  {R"(/prior: "prior" is not available yet: this version trains decoders )"
-                   "only"});
+                  {"/prior: has no place here: this needs the config of a decoder, and a file trains "
+                   "either a decoder or a prior"});
 }
 
 TEST_CASE("the rules of adapters are enforced") {

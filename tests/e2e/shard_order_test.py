@@ -200,7 +200,7 @@ class ShardOrder(EndToEnd):
         self.refuse(2, "--world", 17, expect=["Not enough shards to split evenly: 16 for 17 ranks", "start fewer ranks"])
         self.refuse(2, "--from", "absent.json", expect=["absent.json: no such file (--from"])
         (self.dir / "prior.json").write_text('{"prior": {}}')
-        self.refuse(2, config="prior.json", expect=["prior.json", "not available yet"])
+        self.refuse(2, config="prior.json", expect=["prior.json", "needs the config of a decoder"])
         (self.dir / "bad.pth").write_bytes(b"no checkpoint")
         self.refuse(3, "--from", "bad.pth", expect=["bad.pth"])
         # Before an epoch is read, and without leaving anything behind.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "trainer/unet_average.h"
+#include "trainer/weight_average.h"
 
 #include <torch/torch.h>
 
@@ -7,37 +7,27 @@
 
 #include "base/log.h"
 #include "checkpoint/module_state.h"
+#include "model/lora.h"
 #include "trainer/ema_model_state.h"
 
 namespace dalle2 {
 namespace {
 
-/// A network like `unet`, for reading. Its parameters that are averaged are its own; what is frozen
-/// lies in the memory of the unet.
-std::shared_ptr<UnetImpl> network_like(const UnetImpl& unet,
-                                       const std::vector<std::string>& averaged,
-                                       const at::Device& device) {
-  auto network = std::make_shared<UnetImpl>(unet.config());
-  attach_lora_like(unet, *network);
-  share_parameters(unet, averaged, *network);
+/// A network like `original`, for reading. Its parameters that are averaged are its own; what is
+/// frozen lies in the memory of the original.
+std::shared_ptr<torch::nn::Module> network_like(const torch::nn::Module& original,
+                                                const NetworkMaker& make_network,
+                                                const std::vector<std::string>& averaged,
+                                                const at::Device& device) {
+  auto network = make_network();
+  attach_lora_like(original, *network);
+  share_parameters(original, averaged, *network);
   network->to(device);
   network->eval();
   for (const at::Tensor& parameter : network->parameters()) {
     parameter.set_requires_grad(false);
   }
   return network;
-}
-
-EmaOptions ema_options(const DecoderTrainConfig& config) {
-  EmaOptions options;
-  options.beta = config.ema_beta;
-  options.update_after_step = config.ema_update_after_step;
-  options.update_every = config.ema_update_every;
-  options.inv_gamma = config.ema_inv_gamma;
-  options.power = config.ema_power;
-  options.min_value = config.ema_min_value;
-  options.update_model_with_ema_every = config.update_model_with_ema_every;
-  return options;
 }
 
 EmaModelOptions ema_model_options(const EmaConfig& config) {
@@ -62,10 +52,11 @@ std::vector<at::Tensor> tensors_of(const FlatParameters& flat) {
 
 }  // namespace
 
-EmaPytorchAverage::EmaPytorchAverage(const UnetImpl& unet,
+EmaPytorchAverage::EmaPytorchAverage(const torch::nn::Module& original,
+                                     const NetworkMaker& make_network,
                                      const FlatParameters& online,
                                      const EmaOptions& options)
-    : network_(network_like(unet, online.names(), online.values().device())),
+    : network_(network_like(original, make_network, online.names(), online.values().device())),
       parameters_(*network_, online.names()),
       ema(online, parameters_, options) {}
 
@@ -74,10 +65,12 @@ void EmaPytorchAverage::begin_anew() {
   ema.set_counters(/*initted=*/false, /*step=*/0);
 }
 
-DiffusersAverage::DiffusersAverage(const UnetImpl& unet,
+DiffusersAverage::DiffusersAverage(const torch::nn::Module& original,
+                                   NetworkMaker make_network,
                                    const FlatParameters& online,
                                    const EmaConfig& config)
-    : unet_(unet),
+    : original_(original),
+      make_network_(std::move(make_network)),
       names_(online.names()),
       online_(tensors_of(online)),
       device_(online.values().device()),
@@ -99,11 +92,11 @@ void DiffusersAverage::update() {
   }
 }
 
-std::shared_ptr<UnetImpl> DiffusersAverage::network() const {
+std::shared_ptr<torch::nn::Module> DiffusersAverage::network() const {
   const torch::NoGradGuard no_grad;
-  const auto network = network_like(unet_, names_, device_);
-  // Buffers have no average: those of the unet. Then the parameters.
-  load_state_dict(*network, state_dict(unet_));
+  const auto network = network_like(original_, make_network_, names_, device_);
+  // Buffers have no average: those of the original. Then the parameters.
+  load_state_dict(*network, state_dict(original_));
   auto parameters = network->named_parameters();
   for (size_t i = 0; i < names_.size(); ++i) {
     parameters[names_[i]].copy_(ema.shadow_params()[i]);
@@ -134,13 +127,15 @@ void DiffusersAverage::load_state(const Cursor& saved) {
   ema.set_state(ours, ema.optimization_step(), std::nullopt);
 }
 
-std::unique_ptr<UnetAverage> make_average(const UnetImpl& unet,
-                                          const FlatParameters& online,
-                                          const DecoderTrainConfig& config) {
-  if (config.ema.kind == EmaKind::diffusers) {
-    return std::make_unique<DiffusersAverage>(unet, online, config.ema);
+std::unique_ptr<WeightAverage> make_average(const torch::nn::Module& original,
+                                            const NetworkMaker& make_network,
+                                            const FlatParameters& online,
+                                            const EmaConfig& kind,
+                                            const EmaOptions& options) {
+  if (kind.kind == EmaKind::diffusers) {
+    return std::make_unique<DiffusersAverage>(original, make_network, online, kind);
   }
-  return std::make_unique<EmaPytorchAverage>(unet, online, ema_options(config));
+  return std::make_unique<EmaPytorchAverage>(original, make_network, online, options);
 }
 
 }  // namespace dalle2

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MIT
+#include "config/prior_run_config.h"
+
+#include <catch2/catch.hpp>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "config/json_text.h"
+#include "config/minimal_config.h"
+
+namespace dalle2 {
+namespace {
+
+const std::string kMinimalPrior = R"({
+  "prior": {
+    "net": {"dim": 8, "depth": 1},
+    "image_embed_dim": 8,
+    "condition_on_text_encodings": false
+  },
+  "data": {"image_url": "images", "text_url": "texts", "splits": {}, "batch_size": 4},
+  "train": {},
+  "tracker": {"log": {}, "save": {"save_to": "local", "save_latest_to": "latest.pth"}}
+})";
+
+LoadedPriorConfig read_prior(const std::vector<std::string>& assignments, bool strict = false) {
+  return parse_prior_config(
+      kMinimalPrior, "prior.json", {.overrides = assignments, .strict = strict});
+}
+
+void expect_prior_problem(const std::vector<std::string>& assignments, const std::string& line) {
+  CHECK(message_of([&] { read_prior(assignments); }) == "prior.json: 1 problem\n  " + line);
+}
+
+std::string text_of(const std::string& name) {
+  std::ostringstream text;
+  text << std::ifstream(std::string(DALLE2_SOURCE_DIR) + "/tests/config/data/" + name).rdbuf();
+  return text.str();
+}
+
+TEST_CASE("the smallest prior config has the reference's defaults") {
+  const TrainPriorConfig config = read_prior({}).config;
+  CHECK(config.prior.timesteps == 1000);
+  CHECK(config.prior.predict_x_start);
+  CHECK(config.prior.loss_type == LossType::l2);
+  CHECK(config.prior.beta_schedule == BetaSchedule::cosine);
+  CHECK(config.prior.net.dim_head == 64);
+  CHECK(config.prior.net.heads == 8);
+  CHECK(config.prior.net.text_len() == 256);
+  CHECK(config.data.num_data_points == 250000000);
+  CHECK(config.data.eval_every_seconds == 3600);
+  CHECK(config.data.splits.train == 0.75);
+  CHECK(config.train.epochs == 1);
+  CHECK(config.train.lr == 1.1e-4);
+  CHECK(config.train.wd == 6.02e-2);
+  CHECK(config.train.eps == 1e-6);
+  CHECK(config.train.max_grad_norm == 0.5);
+  CHECK(config.train.ema_beta == 0.9999);
+  CHECK(config.train.ema_update_after_step == 100);
+  CHECK(config.train.ema_update_every == 10);
+  CHECK(config.train.eval_timesteps == std::vector<int64_t>{64});
+  CHECK(config.train.best_validation_loss == 1e9);
+  CHECK(read_prior({}).warnings.empty());
+}
+
+TEST_CASE("the reference's example of a prior config is read, but for its CLIP") {
+  const std::string example = text_of("reference_prior_example.json");
+  const std::string message = message_of([&] { parse_prior_config(example, "example.json", {}); });
+  CHECK_THAT(message, Catch::Contains("/prior/clip"));
+  CHECK_THAT(message, Catch::Contains("/data/text_url: must be given"));
+  const std::vector<std::string> mends = {
+      "/prior/clip=null", "/data/text_url=txt_emb", "/data/text_encodings_url=txt_enc"};
+  const LoadedPriorConfig loaded =
+      parse_prior_config(example, "example.json", {.overrides = mends});
+  CHECK(loaded.config.prior.net.attn_dropout == 0.05);
+  CHECK(loaded.config.train.ema_update_after_step == 50);
+  CHECK(loaded.config.train.eval_timesteps == std::vector<int64_t>{64, 1000});
+  REQUIRE(loaded.warnings.size() == 1);
+  CHECK_THAT(loaded.warnings[0], Catch::Contains("/data/meta_url: has no effect"));
+  const LoadedPriorConfig again = parse_prior_config(loaded.full_json, "dump.json", {});
+  CHECK(again.full_json == loaded.full_json);
+}
+
+TEST_CASE("unknown keys of a prior are errors, elsewhere warnings with a suggestion if near") {
+  expect_prior_problem({"/prior/predict_vv=true"},
+                       R"(/prior/predict_vv: no such key; did you mean "predict_v"?)");
+  CHECK_THAT(message_of([] { read_prior({"/prior/net/window=3"}); }),
+             Catch::Contains("/prior/net/window: no such key; known are: dim depth"));
+  expect_prior_problem({"/train/ema_bta=0.9"},
+                       R"(/train/ema_bta: no such key; did you mean "ema_beta"?)");
+  CHECK(read_prior({"/train/colour=3"}).warnings.size() == 1);
+  CHECK_THAT(message_of([] { read_prior({"/train/colour=3"}, /*strict=*/true); }),
+             Catch::Contains("/train/colour"));
+}
+
+TEST_CASE("the rules between the sections of a prior config are enforced") {
+  expect_prior_problem(
+      {"/data/text_url=null"},
+      "/data/text_url: must be given: the folder of the text embeddings that belong to image_url, "
+      "row by row (captions alone need a CLIP model, which is not available yet)");
+  expect_prior_problem(
+      {"/prior/condition_on_text_encodings=true"},
+      "/data/text_encodings_url: must be given: the prior is conditioned on text encodings; set "
+      "prior.condition_on_text_encodings to false to train without");
+  expect_prior_problem(
+      {"/data/text_encodings_url=t"},
+      "/data/text_encodings_url: text encodings are being loaded, but not conditioned on: remove "
+      "it, or set prior.condition_on_text_encodings to true");
+  expect_prior_problem({R"(/data/splits={"train": 0.9, "val": 0.1, "test": 0})"},
+                       "/data/splits: train and val must leave something for test: 0.9 + 0.1 is "
+                       "not below 1");
+  expect_prior_problem({"/prior/net/dim=16"},
+                       "/prior/net/dim: must equal prior.image_embed_dim (8), got 16: the "
+                       "embeddings are tokens of the transformer");
+  expect_prior_problem({"/train/eval_timesteps=[64, 1001]"},
+                       "/train/eval_timesteps/1: must be between prior.sample_timesteps (2) and "
+                       "prior.timesteps (1000), got 1001");
+  expect_prior_problem({"/prior/sample_timesteps=128"},
+                       "/train/eval_timesteps/0: must be between prior.sample_timesteps (128) and "
+                       "prior.timesteps (1000), got 64");
+  expect_prior_problem({"/train/frozen_dtype=bf16"},
+                       "/train/frozen_dtype: needs lora.rank above 0: without adapters nothing is "
+                       "frozen");
+  expect_prior_problem({"/train/dream/enabled=true"},
+                       "/train/dream/enabled: Unknown prediction type sample: the prior predicts "
+                       "the clean embedding; set predict_v and predict_x_start of the prior to "
+                       "false, or dream.enabled to false");
+  expect_prior_problem({"/tracker/save/save_type=lora"},
+                       R"(/tracker/save: saver 1 has save_type "lora", but this run trains no )"
+                       R"(adapters: set train.lora.rank, or choose "checkpoint" or "model")");
+  expect_prior_problem({"/train/update_model_with_ema_every=2", "/train/ema/kind=diffusers"},
+                       R"(/train/update_model_with_ema_every: needs ema.kind "ema_pytorch": )"
+                       "averages of diffusers never go back into the weights");
+  expect_prior_problem({"/train/lr=-1"}, "/train/lr: must be > 0, got -1");
+}
+
+TEST_CASE("the options of the loss reach a prior's plan") {
+  const LoadedPriorConfig loaded = read_prior({"/train/min_snr_gamma=5",
+                                               "/train/loss_weighting=cosmap",
+                                               "/train/input_perturbation=0.1",
+                                               "/train/timestep_sampling/scheme=mode"});
+  CHECK(loaded.plan.loss.min_snr_gamma == 5.0);
+  CHECK(loaded.plan.loss.weighting == LossWeighting::cosmap);
+  CHECK(loaded.plan.loss.input_perturbation == 0.1);
+  CHECK(loaded.plan.loss.timestep_sampling.scheme == TimestepScheme::mode);
+  CHECK(loaded.plan.loss.noise_offset == 0.0);
+}
+
+}  // namespace
+}  // namespace dalle2

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MIT
+#include "data/prior_dataset.h"
+
+#include <torch/torch.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "support/temp_dir.h"
+
+namespace dalle2::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+/// Row i of a table has the values 10 i, 10 i + 1, ...
+void write_rows(const std::string& path, int64_t first, int64_t rows, std::vector<int64_t> row) {
+  int64_t numel = 1;
+  for (const int64_t size : row) numel *= size;
+  std::vector<float> values;
+  for (int64_t i = first; i < first + rows; ++i) {
+    for (int64_t k = 0; k < numel; ++k) values.push_back(static_cast<float>(10 * i + k));
+  }
+  row.insert(row.begin(), rows);
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  write_npy_float32(path, row, values.data());
+}
+
+/// 20 rows of two values a folder; the images in three files, one of them below another folder.
+struct Folders {
+  Folders() {
+    write_rows(dir / "images/a.npy", 0, 7, {2});
+    write_rows(dir / "images/b/a.npy", 7, 1, {2});
+    write_rows(dir / "images/c.npy", 8, 12, {2});
+    write_rows(dir / "texts/0.npy", 0, 20, {2});
+    write_rows(dir / "encodings/0.npy", 0, 20, {3, 2});
+    prior.image_embed_dim = 2;
+    data.image_url = dir / "images";
+    data.text_url = dir / "texts";
+    data.batch_size = 4;
+  }
+  TempDir dir;
+  PriorConfig prior;
+  PriorDataConfig data;
+};
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST_CASE("a table puts the rows of a folder's files behind each other") {
+  const Folders f;
+  const EmbeddingTable table(f.data.image_url, "/data/image_url", {2});
+  CHECK(table.rows() == 20);
+  const at::Tensor all = table.read(0, 20);
+  CHECK(at::equal(all.select(1, 0), at::arange(20, at::kFloat) * 10));
+  for (int64_t first = 0; first < 20; ++first) {
+    for (int64_t count = 0; first + count <= 20; ++count) {
+      CHECK(at::equal(table.read(first, count), all.narrow(0, first, count)));
+    }
+  }
+}
+
+TEST_CASE("a prior's rows are divided in their order, by whole numbers of rows") {
+  Folders f;
+  f.data.text_encodings_url = f.dir / "encodings";
+  f.data.splits = {.train = 0.77, .val = 0.12, .test = 0.11};  // 15.4, 2.4 and the rest
+  const PriorDataset data(f.data, f.prior);
+  CHECK(data.rows("train") == 15);
+  CHECK(data.rows("val") == 2);
+  CHECK(data.rows("test") == 3);
+  std::vector<int64_t> sizes;
+  for (int64_t row = 0;;) {
+    const auto batch = data.batch("train", row, 4);
+    if (!batch) break;
+    CHECK(batch->image_embeds[0][0].item<float>() == static_cast<float>(10 * row));
+    CHECK(at::equal(batch->image_embeds, batch->text_embeds));
+    CHECK(batch->text_encodings.sizes() == at::IntArrayRef({batch->rows, 3, 2}));
+    sizes.push_back(batch->size());
+    row += batch->rows;
+  }
+  CHECK(sizes == std::vector<int64_t>{4, 4, 4, 3});
+  CHECK(data.batch("val", 0, 4)->image_embeds[0][0].item<float>() == 150);
+  CHECK(data.batch("test", 0, 4)->size() == 3);
+  f.data.num_data_points = 10;
+  CHECK(PriorDataset(f.data, f.prior).rows("train") == 7);
+}
+
+TEST_CASE("rows that are no numbers are left out of all tables") {
+  Folders f;
+  std::filesystem::create_directories(f.dir / "some");
+  const std::vector<float> bad = {1, 2, 3, NAN, 5, 6, INFINITY, 8};
+  write_npy_float32(f.dir / "some/images.npy", {4, 2}, bad.data());
+  f.data.image_url = f.dir / "some";
+  write_rows(f.dir / "few/0.npy", 0, 4, {2});
+  f.data.text_url = f.dir / "few";
+  f.data.splits = {.train = 0.99, .val = 0, .test = 0.01};
+  const auto batch = PriorDataset(f.data, f.prior).batch("train", 0, 3);
+  REQUIRE(batch);
+  CHECK(batch->rows == 3);
+  CHECK(batch->dropped == 1);
+  CHECK(at::equal(batch->text_embeds.select(1, 0), torch::tensor({0.0F, 20.0F})));
+  CHECK(batch->image_embeds[1][0].item<float>() == 5);
+}
+
+TEST_CASE("folders that are no table, or not the same one, are refused") {
+  Folders f;
+  const auto fault = [&] { return message_of([&] { PriorDataset(f.data, f.prior); }); };
+  const auto texts_are = [&](const std::string& folder) {
+    f.data.text_url = f.dir / folder;
+    return fault();
+  };
+  CHECK_THAT(texts_are("absent"), Contains("/data/text_url: expected a folder of .npy files"));
+  CHECK_THAT(texts_are("absent"), Contains("which is not there"));
+  CHECK_THAT(texts_are("texts/0.npy"), Contains("which is a file"));
+  std::filesystem::create_directories(f.dir / "empty");
+  CHECK_THAT(texts_are("empty"), Contains("found none"));
+  write_rows(f.dir / "short/0.npy", 0, 3, {2});
+  CHECK_THAT(texts_are("short"), Contains("has 3 rows and /data/image_url 20"));
+  write_rows(f.dir / "wide/0.npy", 0, 20, {5});
+  CHECK_THAT(texts_are("wide"), Contains("expected [rows, 2]"));
+  CHECK_THAT(texts_are("wide"), Contains("got [20, 5]"));
+  std::ofstream(f.dir / "wide/0.npy") << "no array";
+  CHECK_THAT(texts_are("wide"), Contains("not a NumPy .npy file"));
+  f.data.text_url = f.dir / "texts";
+  f.data.text_encodings_url = f.dir / "texts";
+  CHECK_THAT(fault(), Contains("/data/text_encodings_url: expected [rows, length, 2]"));
+  f.data.text_encodings_url.reset();
+  f.data.splits.train = 0.04;
+  CHECK_THAT(fault(), Contains("leaves nothing to train on"));
+}
+
+TEST_CASE("a file that shrinks under a run is told of by name") {
+  Folders f;
+  const EmbeddingTable table(f.data.image_url, "/data/image_url", {2});
+  std::filesystem::resize_file(f.dir / "images/c.npy",
+                               std::filesystem::file_size(f.dir / "images/c.npy") - 8);
+  CHECK_THAT(message_of([&] { table.read(10, 10); }),
+             Contains("images/c.npy: the file is shorter than when the run began"));
+}
+
+}  // namespace
+}  // namespace dalle2::test

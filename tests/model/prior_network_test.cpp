@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT
+#include "model/prior_network.h"
+
+#include <ATen/autocast_mode.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "model/lora.h"
+#include "support/fixture.h"
+
+namespace dalle2::test {
+namespace {
+
+PriorNetworkConfig small_config() {
+  PriorNetworkConfig config;
+  config.dim = 16;
+  config.depth = 2;
+  config.dim_head = 8;
+  config.heads = 2;
+  config.max_text_len = 5;
+  return config;
+}
+
+PriorNetwork small_network(const PriorNetworkConfig& config = small_config()) {
+  PriorNetwork network(config);
+  fill_parameters(*network);
+  network->eval();
+  return network;
+}
+
+PriorConditions small_conditions() {
+  PriorConditions given;
+  given.text_embed = wave({2, 16}, 0.77, 0.2);
+  given.text_encodings = wave({2, 3, 16}, 0.5, 0.1);
+  return given;
+}
+
+const at::Tensor kTimes = torch::tensor({3, 17});
+
+TEST_CASE("buckets of relative positions are single distances first, then wider and wider") {
+  const at::Tensor row = relative_position_buckets(200, 1, at::kCPU).flatten();  // by distance back
+  const std::vector<int64_t> starts = {
+      16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113};
+  for (int64_t distance = 0; distance < 200; ++distance) {
+    int64_t expected = distance;
+    if (distance >= 16) {
+      expected = 15 + std::count_if(
+                          starts.begin(), starts.end(), [&](int64_t s) { return distance >= s; });
+    }
+    INFO("distance " << distance);
+    CHECK(row[distance].item<int64_t>() == expected);
+  }
+  CHECK(relative_position_buckets(1, 5, at::kCPU).sum().item<int64_t>() == 0);
+}
+
+TEST_CASE("no token of the prior sees one behind it") {
+  const torch::NoGradGuard no_grad;
+  PriorNetworkConfig config = small_config();
+  CausalTransformerImpl transformer(config);
+  const at::Tensor tokens = wave({1, 6, 16}, 0.3);
+  const at::Tensor out = transformer.forward(tokens, {});
+  at::Tensor changed = tokens.clone();
+  changed[0][4] += wave({16}, 1.3);  // a constant would vanish in the norm
+  const at::Tensor other = transformer.forward(changed, {});
+  CHECK(at::equal(other.narrow(1, 0, 4), out.narrow(1, 0, 4)));
+  CHECK_FALSE(at::allclose(other[0][4], out[0][4]));
+  CHECK_FALSE(at::allclose(other[0][5], out[0][5]));
+}
+
+TEST_CASE("rotary embeddings keep lengths and depend on the distance alone") {
+  RotaryEmbeddingImpl rotary(8);
+  const auto angles = rotary.angles(10);
+  const at::Tensor vectors = wave({1, 1, 1, 12}, 0.7, 0.3).expand({1, 10, 1, 12});
+  const at::Tensor turned = RotaryEmbeddingImpl::rotate(vectors, angles);
+  CHECK(at::equal(turned[0][0], vectors[0][0]));
+  CHECK(at::equal(turned.narrow(-1, 8, 4), vectors.narrow(-1, 8, 4)));
+  const auto dot = [&](int64_t i, int64_t j) {
+    return turned[0][i][0].dot(turned[0][j][0]).item<double>();
+  };
+  CHECK(dot(1, 4) == Approx(dot(5, 8)).epsilon(1e-5));
+  CHECK(dot(2, 2) == Approx(dot(0, 0)).epsilon(1e-5));
+}
+
+TEST_CASE("a padded, a dropped and an absent text take the null encodings of their positions") {
+  const torch::NoGradGuard no_grad;
+  PriorNetwork network = small_network();
+  const at::Tensor x = wave({2, 16}, 0.31);
+  PriorConditions given = small_conditions();
+  given.text_encodings = at::zeros({2, 3, 16});
+  const at::Tensor padded = network->forward(x, kTimes, given);
+  given.text_encodings = at::Tensor();
+  CHECK(at::equal(network->forward(x, kTimes, given), padded));
+
+  given = small_conditions();
+  const at::Tensor whole = network->forward(x, kTimes, given);
+  given.text_keep_mask = torch::tensor({true, false});
+  const at::Tensor half = network->forward(x, kTimes, given);
+  CHECK(at::allclose(half[0], whole[0], 1e-5, 1e-6));
+  CHECK_FALSE(at::allclose(half[1], whole[1]));
+  // The second sample's text has no say any more.
+  given.text_embed = given.text_embed.clone();
+  given.text_embed[1] += 1.0;
+  given.text_encodings = given.text_encodings.clone();
+  given.text_encodings[1] += 1.0;
+  CHECK(at::equal(network->forward(x, kTimes, given)[1], half[1]));
+  // A longer text is cut.
+  given = small_conditions();
+  given.text_encodings = wave({2, 9, 16}, 0.5);
+  const at::Tensor cut = network->forward(x, kTimes, given);
+  given.text_encodings = given.text_encodings.narrow(1, 0, 5);
+  CHECK(at::equal(network->forward(x, kTimes, given), cut));
+}
+
+TEST_CASE("a null max_text_len is 256") {
+  PriorNetworkConfig config = small_config();
+  config.max_text_len.reset();
+  PriorNetwork network(config);
+  CHECK(network->named_parameters()["null_text_encodings"].size(1) == 256);
+}
+
+TEST_CASE("guidance with a scale of one asks the network once, and nulls the image as well") {
+  const torch::NoGradGuard no_grad;
+  PriorNetwork network = small_network();
+  const at::Tensor x = wave({2, 16}, 0.31);
+  const PriorConditions given = small_conditions();
+  const at::Tensor out = network->forward(x, kTimes, given);
+  CHECK(at::equal(network->forward_with_cond_scale(x, kTimes, given, 1.0), out));
+  PriorConditions null = given;
+  null.text_keep_mask = null.image_keep_mask = at::zeros({2}, at::kBool);
+  const at::Tensor dropped = network->forward(x, kTimes, null);
+  CHECK(at::equal(dropped, network->forward(x + 1.0, kTimes, null)));
+  expect_close(network->forward_with_cond_scale(x, kTimes, given, 3.0),
+               dropped + (out - dropped) * 3.0,
+               1e-6,
+               "guidance");
+}
+
+TEST_CASE("adapters attach to the prior's attention and change nothing at first") {
+  const torch::NoGradGuard no_grad;
+  PriorNetwork network = small_network();
+  const at::Tensor x = wave({2, 16}, 0.31);
+  const at::Tensor out = network->forward(x, kTimes, small_conditions());
+  attach_lora(*network, {"to_q", "to_kv", "to_out.0"}, {.rank = 2, .alpha = 2});
+  CHECK(count_lora_adapters(*network) == 6);
+  CHECK(at::equal(network->forward(x, kTimes, small_conditions()), out));
+  CHECK(lora_state_dict(*network).front().first ==
+        "causal_transformer.layers.0.0.to_q.lora.down.weight");
+}
+
+TEST_CASE("half precision moves the prior's answer by roundings only") {
+  const torch::NoGradGuard no_grad;
+  PriorNetwork network = small_network();
+  const at::Tensor x = wave({2, 16}, 0.31);
+  const at::Tensor out = network->forward(x, kTimes, small_conditions());
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  const at::Tensor half = network->forward(x, kTimes, small_conditions());
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  at::autocast::clear_cache();
+  // The reference's own answer moves by a tenth: bfloat16 keeps 8 bits, and the last norm divides
+  // by the largest entry.
+  expect_close(half.to(at::kFloat), out, 0.15, "under autocast");
+}
+
+}  // namespace
+}  // namespace dalle2::test

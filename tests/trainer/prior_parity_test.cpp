@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT
+// Runs of the reference's DiffusionPriorTrainer, repeated.
+#include <fstream>
+
+#include "checkpoint/pth.h"
+#include "prior_trainer_fixture.h"
+
+namespace dalle2 {
+namespace {
+
+// As in parity_test.cpp: Adam turns a gradient that is rounding noise about zero into a step of up
+// to lr (1e-3) in either direction; the losses hardly notice.
+constexpr double kLossTolerance = 2e-5;
+constexpr double kWeightTolerance = 1e-3;
+// Nine steps of a loop whose weights differ by that much.
+constexpr double kSampleTolerance = 2e-3;
+
+void check_compact(const test::Fixture& fixture,
+                   const std::string& prefix,
+                   const torch::nn::Module& network) {
+  const StateDict expected = fixture.below(prefix);
+  const torch::NoGradGuard no_grad;
+  const auto parameters = network.named_parameters();
+  REQUIRE(parameters.size() == expected.size());
+  for (const auto& [name, values] : expected) {
+    const at::Tensor flat = parameters[name].flatten();
+    const int64_t stride = std::max<int64_t>(1, flat.numel() / 8);
+    const at::Tensor actual = at::cat(
+        {flat.slice(0, 0, flat.numel(), stride).slice(0, 0, 8), flat.abs().mean().unsqueeze(0)});
+    test::expect_close(actual, values, kWeightTolerance, prefix + name);
+  }
+}
+
+void check_samples(const test::PriorTrainerFixture& fixture, PriorTrainer& trainer) {
+  PriorSampleOptions options;
+  options.text = fixture.texts();
+  const std::string before = test::bits_of(trainer);
+  const auto draw = [&](bool best, bool use_non_ema, std::optional<int64_t> timesteps) {
+    options.noise = test::prior_wave_noise();
+    options.timesteps = timesteps;
+    return best ? trainer.sample(options, use_non_ema, 2)
+                : trainer.p_sample_loop(options, use_non_ema);
+  };
+  const test::Fixture& data = fixture.data();
+  const at::Tensor averaged = draw(false, false, 5);
+  const at::Tensor live = draw(false, true, 5);
+  test::expect_close(averaged, data.tensor("sample.loop"), kSampleTolerance, "averaged loop");
+  test::expect_close(live, data.tensor("sample.live_loop"), kSampleTolerance, "live loop");
+  test::expect_close(draw(true, false, {}), data.tensor("sample.best"), kSampleTolerance, "sample");
+  CHECK((test::bits_of(trainer) == before));
+  CHECK(trainer.prior()->is_training());
+}
+
+void play_from(const test::PriorTrainerFixture& fixture, PriorTrainer& trainer, size_t first) {
+  for (size_t i = first; i < fixture.num_events(); ++i) {
+    const nlohmann::json& event = fixture.event(i);
+    INFO("event " << i << ": " << event.dump());
+    if (event.at("update").get<bool>()) {
+      CHECK(trainer.learning_rate() == Approx(event.at("lr").get<double>()).epsilon(1e-9));
+    }
+    CHECK(fixture.play(trainer, i) ==
+          Approx(event.at("loss").get<double>()).epsilon(kLossTolerance));
+    if (event.at("update").get<bool>()) {
+      CHECK(trainer.last_grad_norm().item<double>() ==
+            Approx(event.at("grad_norm").get<double>()).epsilon(1e-4));
+    }
+  }
+}
+
+void check_end(const test::PriorTrainerFixture& fixture, PriorTrainer& trainer) {
+  CHECK(trainer.steps() == fixture.data().json.at("step").get<int64_t>());
+  check_compact(fixture.data(), "final.", *trainer.prior()->net());
+  check_compact(fixture.data(), "ema.", *trainer.ema_net());
+  check_samples(fixture, trainer);
+}
+
+TEST_CASE("a prior's run of the reference is repeated: losses, rates, weights, averages, samples") {
+  for (const char* name : {"adamw", "adam"}) {
+    INFO(name);
+    const test::PriorTrainerFixture fixture(name);
+    const auto trainer = fixture.trainer();
+    play_from(fixture, *trainer, 0);
+    check_end(fixture, *trainer);
+  }
+}
+
+TEST_CASE("a prior's checkpoint of the reference, pickled objects and all, is taken up") {
+  for (const char* name : {"adamw", "adam"}) {
+    INFO(name);
+    const test::PriorTrainerFixture fixture(name);
+    const auto trainer = fixture.trainer();
+    trainer->load_state(
+        read_pth(fixture.checkpoint_path()), false, true, fixture.checkpoint_path());
+    play_from(fixture, *trainer, fixture.save_behind() + 1);
+    check_end(fixture, *trainer);
+  }
+}
+
+/// Same keys in the same order, same types, shapes and values.
+void expect_same(const Value& ours, const Value& theirs, const std::string& path) {
+  INFO(path);
+  // Theirs are pickled objects, ours are plain.
+  if (path.ends_with("/version")) {
+    CHECK(ours.is_string());
+    return;
+  }
+  if (path.ends_with("/warmup_scheduler") && !theirs.is_none()) {
+    CHECK(ours.as_dict().find("last_step")->as_int() ==
+          static_cast<int64_t>(test::PriorTrainerFixture("adamw").save_behind()));
+    return;
+  }
+  REQUIRE(ours.type_name() == theirs.type_name());
+  if (theirs.is_dict()) {
+    const auto& a = ours.as_dict().items;
+    const auto& b = theirs.as_dict().items;
+    REQUIRE(a.size() == b.size());
+    for (size_t i = 0; i < b.size(); ++i) {
+      const std::string key =
+          b[i].first.is_string() ? b[i].first.as_string() : std::to_string(b[i].first.as_int());
+      expect_same(a[i].first, b[i].first, path + " key " + key);
+      expect_same(a[i].second, b[i].second, path + "/" + key);
+    }
+  } else if (theirs.is_list() || theirs.is_tuple()) {
+    REQUIRE(ours.as_sequence().size() == theirs.as_sequence().size());
+    for (size_t i = 0; i < theirs.as_sequence().size(); ++i) {
+      expect_same(ours.as_sequence()[i], theirs.as_sequence()[i], path + "/" + std::to_string(i));
+    }
+  } else if (theirs.is_tensor()) {
+    CHECK(ours.as_tensor().scalar_type() == theirs.as_tensor().scalar_type());
+    test::expect_close(ours.as_tensor(), theirs.as_tensor(), kWeightTolerance, path);
+  } else if (theirs.is_string()) {
+    CHECK(ours.as_string() == theirs.as_string());
+  } else if (theirs.is_bool()) {
+    CHECK(ours.as_bool() == theirs.as_bool());
+  } else if (!theirs.is_none()) {
+    CHECK(ours.as_double() == Approx(theirs.as_double()).epsilon(1e-9));
+  }
+}
+
+TEST_CASE("a prior's checkpoint has the keys, order, types and values of the reference's") {
+  for (const char* name : {"adamw", "adam"}) {
+    INFO(name);
+    const test::PriorTrainerFixture fixture(name);
+    const auto trainer = fixture.trainer();
+    for (size_t i = 0; i <= fixture.save_behind(); ++i) fixture.play(*trainer, i);
+    const Value theirs = read_pth(fixture.checkpoint_path());
+    std::vector<std::pair<std::string, Value>> extras;
+    for (const char* key : {"epoch", "samples_seen", "best_validation_loss"}) {
+      extras.emplace_back(key, *theirs.as_dict().find(key));
+    }
+    expect_same(trainer->state(extras), theirs, name);
+  }
+}
+
+TEST_CASE("without settings a prior's optimizer and average have the reference's") {
+  const test::PriorTrainerFixture fixture("adam");
+  const nlohmann::json& settings = fixture.data().json.at("settings");
+  const PriorTrainConfig& config = fixture.train_config();
+  CHECK(config.eps == settings.at("eps").get<double>());
+  CHECK(config.betas == settings.at("betas").get<std::vector<double>>());
+  CHECK(config.ema_beta == settings.at("ema_beta").get<double>());
+  CHECK(config.ema_update_after_step == settings.at("ema_update_after_step").get<int64_t>());
+  CHECK(config.ema_update_every == settings.at("ema_update_every").get<int64_t>());
+  CHECK(settings.at("optimizer") == "Adam");
+  const auto trainer = fixture.trainer();
+  const Dict state = trainer->state();
+  const Value& group = state.find("optimizer")->as_dict().find("param_groups")->as_sequence()[0];
+  CHECK_FALSE(group.as_dict().find("decoupled_weight_decay")->as_bool());
+  CHECK(group.as_dict().find("eps")->as_double() == 1e-6);
+}
+
+// Not a test: check_with_reference.py runs it to get a checkpoint of ours and the losses behind it.
+TEST_CASE("writes a prior's run for the reference to go on with", "[.write_for_reference]") {
+  const char* folder = std::getenv("DALLE2_CHECK_DIR");
+  REQUIRE(folder != nullptr);
+  for (const char* name : {"adamw", "adam"}) {
+    const test::PriorTrainerFixture fixture(name);
+    const auto trainer = fixture.trainer();
+    nlohmann::json losses;
+    for (size_t i = 0; i < fixture.num_events(); ++i) {
+      losses.push_back(fixture.play(*trainer, i));
+      if (i == fixture.save_behind()) {
+        write_pth(fmt::format("{}/{}.pth", folder, name),
+                  trainer->state({{"epoch", 2}, {"samples_seen", 42}}));
+      }
+    }
+    std::ofstream(fmt::format("{}/{}.json", folder, name)) << losses.dump();
+  }
+}
+
+}  // namespace
+}  // namespace dalle2

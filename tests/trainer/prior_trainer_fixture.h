@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT
+// The runs that tests/parity/make_prior_trainer.py recorded, and ways to play them.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <memory>
+#include <string>
+
+#include "diffusion/prior_fixture.h"
+#include "optim/random.h"
+#include "trainer/prior_trainer.h"
+
+namespace dalle2::test {
+
+inline PriorTrainConfig prior_train_config(const nlohmann::json& section) {
+  ReadFindings findings;
+  PriorTrainConfig config;
+  Reader(findings).read_struct(Json::parse(section.dump()), "/train", config);
+  findings.faults.throw_if_any("fixture.json");
+  return config;
+}
+
+class PriorTrainerFixture {
+ public:
+  /// @param name "adamw" (every option) or "adam" (the defaults, without decay)
+  explicit PriorTrainerFixture(const std::string& name)
+      : data_(load_fixture("prior_trainer/" + name)),
+        train_(prior_train_config(data_.json.at("train"))) {}
+
+  const Fixture& data() const { return data_; }
+  const PriorTrainConfig& train_config() const { return train_; }
+  std::string checkpoint_path() const {
+    return data_.path.substr(0, data_.path.rfind('.')) + ".pth";
+  }
+  const nlohmann::json& event(size_t i) const { return data_.json.at("events").at(i); }
+  size_t num_events() const { return data_.json.at("events").size(); }
+  size_t save_behind() const { return data_.json.at("save_behind").get<size_t>(); }
+
+  /// A trainer whose prior has the weights of the recorded run's start.
+  std::unique_ptr<PriorTrainer> trainer() const { return trainer(train_); }
+  std::unique_ptr<PriorTrainer> trainer(const PriorTrainConfig& train) const {
+    return std::make_unique<PriorTrainer>(
+        prior_of(data_.json.at("prior"), train.loss_plan()), train, at::kCPU);
+  }
+
+  PriorInputs inputs(size_t i) const {
+    return {tensor(i, "image_embeds"), {tensor(i, "text_embeds"), tensor(i, "text_encodings")}};
+  }
+  PriorStepNoise draws(size_t i) const {
+    PriorStepNoise draws;
+    draws.times = tensor(i, "times");
+    draws.noise = tensor(i, "noise");
+    draws.text_keep_mask = tensor(i, "text_keep");
+    draws.image_keep_mask = tensor(i, "image_keep");
+    return draws;
+  }
+  /// The texts that the recorded samples are of.
+  TextEmbedding texts() const {
+    const TextEmbedding all = inputs(num_events() - 1).text;
+    const int64_t count = data_.json.at("texts").get<int64_t>();
+    return {all.embeds.narrow(0, 0, count), all.encodings.narrow(0, 0, count)};
+  }
+
+  /// Does what the reference did at event `i`. @return the loss
+  double play(PriorTrainer& trainer, size_t i) const {
+    std::optional<int64_t> max_batch_size;
+    if (!event(i).at("max_batch_size").is_null()) {
+      max_batch_size = event(i).at("max_batch_size").get<int64_t>();
+    }
+    const double loss = trainer.step(inputs(i), draws(i), max_batch_size).item<double>();
+    if (event(i).at("update").get<bool>()) trainer.update();
+    return loss;
+  }
+
+ private:
+  at::Tensor tensor(size_t i, const std::string& name) const {
+    return data_.tensor(std::to_string(i) + "." + name);
+  }
+
+  Fixture data_;
+  PriorTrainConfig train_;
+};
+
+/// A batch of any size, a pure function of `seed`.
+inline PriorInputs drawn_prior_inputs(int64_t batch, int64_t seed) {
+  at::Generator generator = make_generator({seed, "inputs"}, at::kCPU);
+  return {at::randn({batch, 8}, generator),
+          {at::randn({batch, 8}, generator), at::randn({batch, 3, 8}, generator)}};
+}
+
+/// Steps `begin` to `end` of a run; data and noise follow from the step's number.
+inline void train(PriorTrainer& trainer, int64_t begin, int64_t end, int64_t batch = 3) {
+  for (int64_t step = begin; step < end; ++step) {
+    trainer.step(drawn_prior_inputs(batch, step), make_generator({0, "train", 0, step}, at::kCPU));
+    trainer.update();
+  }
+}
+
+/// All bytes of a value, one after the other: equal texts are equal bits.
+inline void append_bits(const Value& value, std::string& text) {
+  if (value.is_tensor()) {
+    const at::Tensor tensor = value.as_tensor().contiguous();
+    text.append(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
+  } else if (value.is_dict()) {
+    for (const auto& [key, item] : value.as_dict().items) {
+      append_bits(key, text);
+      append_bits(item, text);
+    }
+  } else if (value.is_list() || value.is_tuple()) {
+    for (const Value& item : value.as_sequence()) append_bits(item, text);
+  } else if (value.is_string()) {
+    text += value.as_string();
+  } else if (value.is_int() || value.is_double()) {
+    text += fmt::format("{}", value.as_double());
+  }
+  text += "|";
+}
+
+/// Every number that makes a trainer what it is.
+inline std::string bits_of(const PriorTrainer& trainer) {
+  std::string text;
+  append_bits(trainer.state(), text);
+  return text;
+}
+
+}  // namespace dalle2::test

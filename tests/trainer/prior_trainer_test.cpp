@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: MIT
+#include <limits>
+
+#include "checkpoint/pth.h"
+#include "prior_trainer_fixture.h"
+#include "support/temp_dir.h"
+
+namespace dalle2::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+const PriorTrainerFixture& fixture() {
+  static const PriorTrainerFixture adamw("adamw");
+  return adamw;
+}
+
+std::unique_ptr<PriorTrainer> trainer_with(const nlohmann::json& more) {
+  nlohmann::json section = fixture().data().json.at("train");
+  if (!more.is_null()) section.update(more);
+  torch::manual_seed(5);  // adapters begin at random
+  return fixture().trainer(prior_train_config(section));
+}
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST_CASE("a prior's run that is saved and taken up again is the run that went on, bit for bit") {
+  const TempDir folder;
+  const std::vector<nlohmann::json> kinds = {
+      nlohmann::json::object(),
+      {{"ema", {{"kind", "diffusers"}, {"use_ema_warmup", true}}}},
+      {{"use_ema", false}},
+      {{"mixed_precision", "bf16"}},
+      {{"mixed_precision", "fp16"}},
+      {{"lora", {{"rank", 2}, {"dropout", 0.2}, {"train_bias", true}}}},
+      {{"min_snr_gamma", 5.0},
+       {"loss_weighting", "cosmap"},
+       {"timestep_sampling", {{"scheme", "logit_normal"}}},
+       {"input_perturbation", 0.1},
+       {"max_batch_size", 2}}};
+  for (const nlohmann::json& kind : kinds) {
+    INFO(kind.dump());
+    const auto whole = trainer_with(kind);
+    train(*whole, 0, 8);
+    const auto first = trainer_with(kind);
+    train(*first, 0, 4);
+    const std::string path = folder / "prior.pth";
+    write_pth(path, first->state({{"epoch", 1}}));
+    const auto second = trainer_with(kind);
+    train(*second, 0, 2);  // whatever it was before is forgotten
+    second->load_state(read_pth(path), false, true, path);
+    CHECK((bits_of(*second) == bits_of(*first)));
+    train(*second, 4, 8);
+    CHECK((bits_of(*second) == bits_of(*whole)));
+    CHECK(second->steps() == whole->steps());  // fp16 skips some to find its scale
+  }
+}
+
+TEST_CASE("the chunk of a prior's batch changes neither loss nor gradients") {
+  const auto whole = trainer_with({});
+  const PriorInputs inputs = drawn_prior_inputs(5, 1);
+  const auto generator = [] { return make_generator({0, "train"}, at::kCPU); };
+  const double loss = whole->step(inputs, generator()).item<double>();
+  for (const int64_t chunk : {1, 2, 5, 9}) {
+    const auto parts = trainer_with({});
+    CHECK(parts->step(inputs, generator(), chunk).item<double>() == Approx(loss).epsilon(1e-5));
+    const auto expected = whole->prior()->net()->named_parameters();
+    for (const auto& item : parts->prior()->net()->named_parameters()) {
+      if (!expected[item.key()].grad().defined()) {
+        CHECK_FALSE(item.value().grad().defined());
+        continue;
+      }
+      // A sum in another order: 1e-6 of the largest terms, of which gradients are differences.
+      expect_close(item.value().grad(), expected[item.key()].grad(), 1e-4, item.key());
+    }
+  }
+}
+
+TEST_CASE("a loss that is no number changes nothing of a prior and is counted") {
+  const auto trainer = trainer_with({});
+  train(*trainer, 0, 3);
+  const auto weights = [&] {
+    std::string bits;
+    for (const at::Tensor& p : trainer->prior()->parameters()) append_bits(p.detach(), bits);
+    return bits;
+  };
+  const std::string before = weights();
+  PriorInputs broken = drawn_prior_inputs(3, 9);
+  broken.image_embeds[1][2] = std::numeric_limits<float>::quiet_NaN();
+  trainer->step(broken, make_generator({0, "train"}, at::kCPU));
+  trainer->update();
+  CHECK((weights() == before));
+  CHECK(trainer->steps() == 3);
+  CHECK(trainer->skipped_updates() == SkippedUpdates{1, 1});
+  CHECK_FALSE(trainer->non_finite_part());
+  train(*trainer, 3, 4);
+  CHECK(trainer->steps() == 4);
+  CHECK(trainer->skipped_updates() == SkippedUpdates{1, 0});
+}
+
+TEST_CASE("a prior's averages follow the options of the config") {
+  const auto trainer = trainer_with({{"ema_beta", 0.99},
+                                     {"ema_update_after_step", 3},
+                                     {"ema_update_every", 2},
+                                     {"ema_power", 2.0 / 3.0}});
+  std::vector<double> decays;
+  for (int64_t step = 0; step < 7; ++step) {
+    train(*trainer, step, step + 1);
+    decays.push_back(*trainer->ema_decay());
+  }
+  const std::vector<double> expected = {0, 0, 0, 0, 0.37, 0.5193, 0.6031};
+  for (size_t i = 0; i < expected.size(); ++i) {
+    CHECK(decays[i] == Approx(expected[i]).margin(1e-4));
+  }
+  CHECK_FALSE(
+      at::equal(trainer->ema_net()->parameters()[0], trainer->prior()->net()->parameters()[0]));
+  const auto floor = trainer_with({{"ema_min_value", 0.5}, {"ema_update_after_step", 0}});
+  train(*floor, 0, 2);
+  CHECK(*floor->ema_decay() == Approx(0.5));
+}
+
+TEST_CASE("without averages a prior samples with its weights and saves none") {
+  const auto trainer = trainer_with({{"use_ema", false}});
+  train(*trainer, 0, 2);
+  CHECK_FALSE(trainer->ema_decay());
+  CHECK(trainer->state().find("ema") == nullptr);
+  CHECK(trainer->state().find("ema_model") == nullptr);
+  PriorSampleOptions options;
+  options.text = fixture().texts();
+  options.timesteps = 4;
+  options.noise = prior_wave_noise();
+  const at::Tensor averaged = trainer->sample(options);
+  options.noise = prior_wave_noise();
+  CHECK(at::equal(averaged, trainer->sample(options, /*use_non_ema=*/true)));
+}
+
+TEST_CASE("a prior's validation is of the live or the averaged weights and changes nothing") {
+  const auto trainer = trainer_with({});
+  train(*trainer, 0, 6);
+  const std::string before = bits_of(*trainer);
+  const PriorInputs inputs = drawn_prior_inputs(4, 3);
+  const auto loss = [&](bool averaged, std::optional<int64_t> chunk) {
+    return trainer->evaluate(inputs, make_generator({0, "validate"}, at::kCPU), averaged, chunk)
+        .item<double>();
+  };
+  CHECK(loss(false, {}) != loss(true, {}));
+  CHECK(loss(true, 3) == Approx(loss(true, {})).epsilon(1e-5));
+  CHECK((bits_of(*trainer) == before));
+  CHECK(trainer->prior()->is_training());
+}
+
+/// Embeds a token as a vector of its number.
+class NumberEncoder : public TextEncoder {
+ public:
+  TextEmbedding embed_text(const at::Tensor& tokens) override {
+    batches.push_back(tokens.size(0));
+    return {tokens.narrow(1, 0, 1).to(at::kFloat).expand({-1, 8}),
+            tokens.unsqueeze(2).to(at::kFloat).expand({-1, -1, 8})};
+  }
+  std::vector<int64_t> batches;
+};
+
+TEST_CASE("texts are embedded by the encoder in chunks") {
+  const auto trainer = trainer_with({});
+  NumberEncoder encoder;
+  const at::Tensor tokens = at::arange(10, at::kLong).view({5, 2});
+  const TextEmbedding texts = trainer->embed_text(encoder, tokens, 2);
+  CHECK(encoder.batches == std::vector<int64_t>{2, 2, 1});
+  CHECK(texts.embeds.select(1, 0).equal(torch::tensor({0.0F, 2.0F, 4.0F, 6.0F, 8.0F})));
+  CHECK(texts.encodings.sizes() == at::IntArrayRef({5, 2, 8}));
+}
+
+TEST_CASE("adapters of a prior alone are trained, and merge into plain weights") {
+  const auto trainer = trainer_with({{"lora", {{"rank", 2}}}, {"use_ema", false}});
+  const auto plain = trainer_with({{"use_ema", false}});
+  train(*trainer, 0, 5);
+  for (const auto& item : trainer->prior()->net()->named_parameters()) {
+    if (item.key().find(".lora.") == std::string::npos) {
+      CHECK(at::equal(item.value(), plain->prior()->net()->named_parameters()[item.key()]));
+    }
+  }
+  const LoraFile file = *trainer->lora_state();
+  CHECK(file.tensors.size() == 12);  // two layers of three projections
+  CHECK(file.tensors.front().first.starts_with("net.causal_transformer.layers.0.0.to_q.lora."));
+
+  const Dict merged = trainer->model_state();
+  plain->load_state(Dict{{{"model", *merged.find("model")}, {"step", at::zeros({1}, at::kLong)}}},
+                    true);
+  PriorSampleOptions options;
+  options.text = fixture().texts();
+  options.noise = prior_wave_noise();
+  const at::Tensor adapted = trainer->p_sample_loop(options);
+  options.noise = prior_wave_noise();
+  // The product of two matrices is added to the weights before, not behind, the layer: a rounding,
+  // which twenty steps of a loop feed back.
+  expect_close(plain->p_sample_loop(options), adapted, 1e-3, "merged");
+  CHECK_THAT(message_of([&] { plain->load_state(trainer->state(), false, true, "a.pth"); }),
+             Contains("a.pth: holds adapters, and this run has none"));
+}
+
+TEST_CASE("what does not fit a prior's trainer is refused with what was expected") {
+  CHECK_THAT(message_of([] { trainer_with({{"betas", {0.9}}}); }), Contains("/train/betas"));
+  PriorTrainConfig config = fixture().train_config();
+  config.max_grad_norm = -1.0;
+  CHECK_THAT(message_of([&] { fixture().trainer(config); }),
+             Contains("/train/max_grad_norm: expected a number above 0 or null, got -1"));
+  config = fixture().train_config();
+  config.warmup_steps = 0;
+  CHECK_THAT(message_of([&] { fixture().trainer(config); }), Contains("warmup_steps"));
+  CHECK_THAT(message_of([] {
+               trainer_with({{"lora", {{"rank", 2}, {"targets", {"to_x"}}}}});
+             }),
+             Contains("to_x"));
+  const auto trainer = trainer_with({});
+  CHECK_THAT(message_of([&] {
+               trainer->step({}, make_generator({0, "train"}, at::kCPU));
+             }),
+             Contains("image embeddings: expected a batch [B, D] of at least one, got nothing"));
+  CHECK_THAT(message_of([&] { trainer->sample({}); }),
+             Contains("text embeddings: expected a batch [B, D] of at least one, got nothing"));
+  Dict broken = trainer->state();
+  broken.set("step", at::zeros({2}, at::kLong));
+  CHECK_THAT(message_of([&] { trainer->load_state(broken, false, true, "b.pth"); }),
+             Contains("expected one step count, got 2"));
+}
+
+}  // namespace
+}  // namespace dalle2::test
