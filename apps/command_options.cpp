@@ -16,4 +16,12 @@ CLI::Validator whole_number(int64_t most) {
   return CLI::Validator(check, "COUNT");
 }
 
+CLI::Validator not_empty() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        return text.empty() ? "expected a path, got ''" : "";
+      },
+      "");
+}
+
 }  // namespace dalle2

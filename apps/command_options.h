@@ -22,6 +22,9 @@ std::shared_ptr<T> options_of() {
 /// A count: from 1 to `most`.
 CLI::Validator whole_number(int64_t most = 1'000'000'000);
 
+/// A path or address, whatever it is.
+CLI::Validator not_empty();
+
 /// `shards demo|make|check|order|score`.
 void add_shards_commands(
     const std::function<void(const char* name, const char* text, Runner (*add)(CLI::App&))>& add);

@@ -13,7 +13,8 @@ Runner add_shards_demo(CLI::App& app) {
   auto o = options_of<ShardsDemoCommand>();
   app.add_option("--out", o->out_folder, "Folder for the shards, embeddings and the held-out split")
       ->required()
-      ->type_name("DIR");
+      ->type_name("DIR")
+      ->check(not_empty());
   app.add_option("--num", o->num, "Images")->capture_default_str()->check(whole_number());
   app.add_option("--image-size", o->image_side, "Side of the images, pixels")
       ->capture_default_str()
@@ -31,8 +32,12 @@ Runner add_shards_make(CLI::App& app) {
                  o->from_folder,
                  "Folder of images with same-named .txt captions (searched recursively)")
       ->required()
-      ->type_name("DIR");
-  app.add_option("--out", o->out_folder, "Folder for the shards")->required()->type_name("DIR");
+      ->type_name("DIR")
+      ->check(not_empty());
+  app.add_option("--out", o->out_folder, "Folder for the shards")
+      ->required()
+      ->type_name("DIR")
+      ->check(not_empty());
   app.add_option(
          "--per-shard", o->per_shard, "Samples in a shard (default: a tenth of all, 1000 at most)")
       ->check(whole_number());
@@ -49,7 +54,8 @@ Runner add_shards_check(CLI::App& app) {
                  "Folder of tars; or a path, http(s)://, s3:// or pipe: url, with braces "
                  "{000..009}, or with {} and --last")
       ->required()
-      ->type_name("SHARDS");
+      ->type_name("SHARDS")
+      ->check(not_empty());
   const auto shard_number = CLI::Range(int64_t{0}, int64_t{1'000'000'000});
   app.add_option("--first", o->first_shard, "First shard number of SHARDS with {} (default: 0)")
       ->type_name("N")
@@ -123,10 +129,12 @@ Runner add_shards_score(CLI::App& app) {
   auto o = options_of<DemoScoreCommand>();
   app.add_option("--drawn", o->drawn_folder, "Folder that `sample` wrote")
       ->required()
-      ->type_name("DIR");
+      ->type_name("DIR")
+      ->check(not_empty());
   app.add_option("--heldout", o->heldout_folder, "heldout/ folder that `shards demo` wrote")
       ->required()
-      ->type_name("DIR");
+      ->type_name("DIR")
+      ->check(not_empty());
   app.add_option("--grid", o->grid_path, "Picture of what was asked for and what was drawn")
       ->required()
       ->type_name("PNG");

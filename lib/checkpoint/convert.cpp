@@ -127,6 +127,13 @@ Value merged_checkpoint(const Value& root,
                     place.where(),
                     has_own ? "adapters, but not their alpha" : "no adapters");
   }
+  if (lora_path && has_own) {
+    throw DataError(
+        "{}: has adapters of its own, to which those of {} would be added\n"
+        "  Convert it with --merge-lora first, and give the result, or convert it alone.",
+        place.where(),
+        *lora_path);
+  }
   StateDict plain = weights;
   if (has_own) {
     plain = merged_lora(weights, lora_info_of(checkpoint.at("lora")).alpha, place.where());

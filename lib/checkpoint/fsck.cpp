@@ -53,6 +53,7 @@ class StateCheck {
     const bool trains = root_.has("steps") || root_.has("step") || root_.has("optimizer");
     out_.kind = trains ? "checkpoint" : "model";
     attempt([&] { weights_ = to_map(root_.at("model").as_state_dict()); });
+    check_finite();
     attempt([&] { read_position(); });
     for (size_t unet = 0; unet < out_.steps.size(); ++unet) {
       attempt([&] { check_optimizer("optim" + std::to_string(unet)); });
@@ -79,6 +80,15 @@ class StateCheck {
       check();
     } catch (const DataError& error) {
       fault(error.what());
+    }
+  }
+
+  /// No run goes on from weights that are not numbers.
+  void check_finite() {
+    for (const auto& [name, weight] : weights_) {
+      if (at::isFloatingType(weight.scalar_type()) && !at::isfinite(weight).all().item<bool>()) {
+        fault(fmt::format("model/{}: NaN or infinity", name));
+      }
     }
   }
 
@@ -136,6 +146,7 @@ class StateCheck {
   void check_averages() {
     const Cursor ema = root_.at("ema");
     const Tensors averages = to_map(ema.as_state_dict());
+    check_all_averaged(averages);
     for (const auto& [name, tensor] : averages) {
       for (const std::string part : {".ema_model.", ".online_model."}) {
         const size_t at = name.find(part);
@@ -151,6 +162,24 @@ class StateCheck {
                             shape_text(weight->second),
                             shape_text(tensor)));
         }
+      }
+    }
+  }
+
+  /// A unet with an average of some of its weights has one of each, but for frozen ones beside
+  /// adapters.
+  void check_all_averaged(const Tensors& averages) {
+    if (root_.has("lora")) return;
+    for (const auto& [name, weight] : weights_) {
+      if (!name.starts_with("unets.")) continue;
+      const size_t dot = name.find('.', 6);
+      if (dot == std::string::npos) continue;
+      const std::string prefix = name.substr(6, dot - 6) + ".ema_model.";
+      const auto first = averages.lower_bound(prefix);
+      if (first == averages.end() || !first->first.starts_with(prefix)) continue;
+      if (!averages.contains(prefix + name.substr(dot + 1))) {
+        fault(fmt::format(
+            "ema/{}{}: the average of model/{} is not there", prefix, name.substr(dot + 1), name));
       }
     }
   }

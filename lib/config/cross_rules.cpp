@@ -94,6 +94,7 @@ class TrainRules {
     check_ema();
     check_post_hoc_ema();
     check_lora();
+    check_loss_options();
     check_precision();
     if (!train_.unet_training_mask) return;
     const std::vector<bool>& mask = *train_.unet_training_mask;
@@ -105,6 +106,15 @@ class TrainRules {
 
  private:
   void check_lora() {
+    const LoraConfig& lora = train_.lora;
+    const LoraConfig defaults;
+    const bool shapes_lora = lora.alpha || lora.targets != defaults.targets ||
+                             lora.init != defaults.init || lora.dropout != defaults.dropout ||
+                             lora.train_bias;
+    if (lora.rank == 0 && shapes_lora) {
+      faults_.warn("/train/lora/rank",
+                   "is 0: the other keys of lora have no effect, and the whole network is trained");
+    }
     if (train_.lora.rank > 0 || train_.frozen_dtype == FrozenDtype::fp32) return;
     faults_.error("/train/frozen_dtype",
                   "must be \"fp32\" without adapters, for then nothing is frozen; set "
@@ -114,6 +124,14 @@ class TrainRules {
   /// Each kind of average has options of its own; those of the other would do nothing.
   void check_ema() {
     const bool diffusers = train_.ema.kind == EmaKind::diffusers;
+    if (!train_.use_ema) {
+      if (train_.ema != EmaConfig{} || shapes_ema_pytorch() || train_.update_model_with_ema_every) {
+        faults_.warn("/train/use_ema",
+                     "is false: the keys train.ema, train.ema_* and "
+                     "train.update_model_with_ema_every have no effect");
+      }
+      return;
+    }
     if (!diffusers && train_.ema != EmaConfig{}) {
       faults_.error("/train/ema/kind",
                     "must be \"diffusers\" for the other keys of ema to have an effect, got "
@@ -140,6 +158,12 @@ class TrainRules {
     if (!averages.save_every_n_steps && averages != PostHocEmaConfig{}) {
       faults_.error("/train/post_hoc_ema/save_every_n_steps",
                     "must be given for the widths to have an effect, got null");
+    }
+  }
+  void check_loss_options() {
+    if (!train_.dream.enabled &&
+        train_.dream.detail_preservation != DreamConfig{}.detail_preservation) {
+      faults_.warn("/train/dream/enabled", "is false: the other keys of dream have no effect");
     }
   }
   void check_precision() {

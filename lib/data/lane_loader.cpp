@@ -73,6 +73,7 @@ struct LaneLoader::State {
   bool fetch(Item& item);
   void prepare(Item& item) const;
   void give_place(Item&& item);
+  bool is_hopeless(const Item& item);
   void assign(Item&& item, std::vector<Placement>& placements);
   bool front_is_ready() const { return !batches.empty() && batches.front()->is_ready(); }
   bool is_settled() const;
@@ -102,6 +103,7 @@ struct LaneLoader::State {
   int64_t next_to_assign = 0;
   int64_t in_flight = 0;   // candidates without a place yet
   int64_t placed = 0;      // samples of the epoch that got one
+  int64_t broken = 0;      // pictures before the first of them
   int64_t unconsumed = 0;  // of them, not handed out yet
   DropLog carry;           // drops since the last closed batch
   std::deque<std::shared_ptr<OpenBatch>> batches;
@@ -129,7 +131,7 @@ void LaneLoader::State::start(int64_t new_epoch, const LanePosition& from) {
   next_number = 0;
   source_done = false;
   decoded.clear();
-  next_to_assign = in_flight = placed = unconsumed = 0;
+  next_to_assign = in_flight = placed = broken = unconsumed = 0;
   carry = DropLog{};
   batches.clear();
   ended = false;
@@ -189,8 +191,8 @@ void LaneLoader::State::prepare(Item& item) const {
   try {
     SampleRandom random(options.seed, epoch, candidate.shard, candidate.key, candidate.ordinal);
     item.picture = preprocess.apply(candidate.picture, candidate.where(), std::ref(random));
-  } catch (const DataError& broken) {
-    item.fault = broken.what();
+  } catch (const DataError& damage) {
+    item.fault = damage.what();
   } catch (...) {
     item.error = std::current_exception();
   }
@@ -232,6 +234,15 @@ void LaneLoader::State::give_place(Item&& item) {
   }
 }
 
+/// Resampling has no end, so it is given up where ten rounds of the shards and two windows of mixed
+/// samples had nothing but broken pictures.
+bool LaneLoader::State::is_hopeless(const Item& item) {
+  if (!options.resample || placed > 0 || item.fault.empty()) return false;
+  const int64_t rounds = 10 * static_cast<int64_t>(options.urls.size()) + 10;
+  return ++broken > 2 * options.shuffle_buffer &&
+         item.candidate.ordinal > first.window_start.shard + rounds;
+}
+
 /// Called in the order of the numbers, under the mutex.
 void LaneLoader::State::assign(Item&& item, std::vector<Placement>& placements) {
   if (item.error) {
@@ -241,10 +252,7 @@ void LaneLoader::State::assign(Item&& item, std::vector<Placement>& placements) 
   Candidate& candidate = item.candidate;
   carry.merge(std::move(candidate.dropped_before));
   const bool has_open = !batches.empty() && !batches.back()->closed;
-  const int64_t give_up =
-      first.window_start.shard + 10 * static_cast<int64_t>(options.urls.size()) + 10;
-  const bool hopeless = options.resample && placed == 0 && candidate.ordinal > give_up;
-  if (item.last || hopeless) {
+  if (item.last || is_hopeless(item)) {
     if (has_open) batches.back()->close(candidate.behind, std::exchange(carry, DropLog{}));
     ended = true;
     return;

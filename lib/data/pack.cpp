@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
+#include "base/untrusted_text.h"
 #include "io/atomic_file.h"
 #include "io/image.h"
 #include "io/tar.h"
@@ -103,11 +104,13 @@ class Packer {
       }
       add(of_shard);
     }
+    find_older_shards();
     return std::move(report_);
   }
 
  private:
   void find_pictures();
+  void find_older_shards();
   /// Pictures begin .. end - 1 and their file.
   struct Shard {
     std::string path;
@@ -180,6 +183,10 @@ std::optional<Sample> Packer::make_sample(const Planned& planned, std::string& r
     }
     sample.field = *field;
     sample.caption = caption_of(planned);
+    if (sample.caption && !is_utf8(*sample.caption)) {
+      reason = "its caption is not UTF-8";
+      return std::nullopt;
+    }
     if (!sample.caption && options_.need_captions) {
       reason = "no caption";
       return std::nullopt;
@@ -215,6 +222,23 @@ bool Packer::holds(const GroupedSample& stored,
       sample.caption ? equals("txt", *sample.caption) : !stored.fields.contains("txt");
   return stored.key == planned.key && caption && equals(sample.field, sample.picture) &&
          equals("json", sample.source_json);
+}
+
+/// Shards of the folder with numbers behind those of this run.
+void Packer::find_older_shards() {
+  const int64_t shards = (report_.found + per_shard_ - 1) / per_shard_;
+  const size_t width = static_cast<size_t>(options_.shard_width);
+  std::error_code error;
+  for (fs::directory_iterator entry(out_, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string number = entry->path().stem().string();
+    if (entry->path().extension() == ".tar" && number.size() >= width && number.size() <= 18 &&
+        number.find_first_not_of("0123456789") == std::string::npos &&
+        std::stoll(number) >= shards) {
+      report_.older_shards.push_back(entry->path().filename().string());
+    }
+  }
+  std::sort(report_.older_shards.begin(), report_.older_shards.end());
 }
 
 void Packer::add(const PackReport& of_shard) {
@@ -291,6 +315,15 @@ std::vector<std::string> describe_pack(const PackReport& report) {
                               counted(report.shards_written + report.shards_kept, "shard"),
                               with_commas(report.shards_written),
                               counted(report.shards_kept, "was", "were")));
+  if (!report.older_shards.empty()) {
+    const size_t count = report.older_shards.size();
+    lines.push_back(fmt::format(
+        "the folder has {} that this run did not write ({}{}): remove {}, or pictures come twice",
+        counted(static_cast<int64_t>(count), "more shard"),
+        report.older_shards.front(),
+        count == 1 ? "" : " to " + report.older_shards.back(),
+        count == 1 ? "it" : "them"));
+  }
   if (report.stopped) lines.push_back("stopped by a signal; run it again to go on");
   if (report.whitened > 0) {
     lines.push_back(counted(report.whitened,

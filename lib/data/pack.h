@@ -34,6 +34,7 @@ struct PackReport {
   int64_t shards_written = 0, shards_kept = 0;  ///< kept: they were there, and right
   std::vector<Skipped> skipped;                 ///< pictures that are in no shard
   std::map<std::string, int64_t> other_files;   ///< by extension: no pictures by name
+  std::vector<std::string> older_shards;        ///< names: in the folder, behind the last number
   bool stopped = false;                         ///< by a signal, after a whole shard
 };
 

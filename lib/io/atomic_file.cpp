@@ -140,6 +140,12 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), part_path_(pa
   if (fs::is_directory(path_, ignored)) {
     throw_write_error(path_, "write", EISDIR);
   }
+  if (fs::exists(path_, ignored) && !fs::is_regular_file(path_, ignored)) {
+    throw ConfigError(
+        "{}: is a device or a pipe, which a file must not replace\n"
+        "  Give the path of a regular file.",
+        path_);
+  }
   // A link in the part's place could point anywhere; it is never followed.
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW;
   if (!fails_here("open")) {

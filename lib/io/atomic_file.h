@@ -15,8 +15,9 @@ namespace dalle2 {
 /// than the buffer goes past the page cache where the file system can do that.
 class AtomicFile {
  public:
-  /// Creates missing parent folders. @throws ResourceError (disk full, failing or over quota),
-  /// DataError (cannot be written: permission, a folder in the way, read-only)
+  /// Creates missing parent folders. @throws ConfigError (the path is a device, a pipe or a
+  /// socket), ResourceError (disk full, failing or over quota), DataError (cannot be written:
+  /// permission, a folder in the way, read-only)
   explicit AtomicFile(std::string path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;

@@ -48,6 +48,8 @@ struct TarReader::State {
     }
   }
 
+  bool is_gzip() const { return magic == "\x1f\x8b"; }
+
   static la_ssize_t read_block(archive* handle, void* self, const void** block) {
     State& state = *static_cast<State*>(self);
     *block = state.block.data();
@@ -119,9 +121,10 @@ struct TarReader::State {
     }
   }
 
-  /// A command says behind the end of its output how it ended. One that goes on and on is left.
+  /// A command says behind the end of its output how it ended, and gzip whether its bytes were
+  /// right. What goes on and on is left.
   void read_rest() {
-    if (!origin.starts_with("pipe:")) return;
+    if (!origin.starts_with("pipe:") && !is_gzip()) return;
     for (size_t rest = 0, got = 1; got > 0 && rest < (size_t{1} << 20); rest += got) {
       got = source(block.data(), block.size());
     }
@@ -179,11 +182,16 @@ TarReader::TarReader(ByteSource source,
 }
 
 std::optional<uint64_t> TarReader::member_offset() const {
-  const bool packed = state_->magic.starts_with("\x1f\x8b") ||
-                      archive_filter_code(state_->handle, 0) != ARCHIVE_FILTER_NONE;
+  const bool packed =
+      state_->is_gzip() || archive_filter_code(state_->handle, 0) != ARCHIVE_FILTER_NONE;
   const int64_t header = archive_read_header_position(state_->handle);
   if (packed || header < 0) return std::nullopt;
   return state_->first_byte + static_cast<uint64_t>(header);
+}
+
+void TarReader::check_rest() {
+  D2_CHECK(state_->done, "{}: the tar goes on", state_->origin);
+  state_->read_rest();
 }
 
 bool TarReader::has_end_marker() const {
@@ -203,7 +211,6 @@ bool TarReader::next(TarMember& member) {
       // What is behind the last member was taken as its end, if anything was.
       state.has_end_marker =
           archive_filter_bytes(state.handle, 0) > archive_read_header_position(state.handle);
-      state.read_rest();
       break;
     }
     // A warning is about an attribute (a time, an owner, a name of another charset), not the

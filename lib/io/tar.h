@@ -44,6 +44,9 @@ class TarReader {
   /// Reads the next regular file. @return false at the end. @throws DataError (truncated, damaged,
   /// too large) naming the file, the last whole member and the offset; the reader is done then
   bool next(TarMember& member);
+  /// Once next() was false: reads what follows the tar, which tells whether it was whole (the
+  /// checksum of gzip, the exit status of a command). @throws DataError if not
+  void check_rest();
   /// The byte at which the last member begins, its headers with it: a stream opened there goes on
   /// with that member. @return none if the tar is packed
   std::optional<uint64_t> member_offset() const;

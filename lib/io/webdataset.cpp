@@ -184,7 +184,8 @@ std::optional<GroupedSample> SampleReader::next() {
     if (!found) {
       done_ = true;
       next_offset_.reset();
-      return grouper_.finish();
+      rest_is_checked_ = false;
+      if (auto last = grouper_.finish()) return last;
     }
     // A member that closes a sample is the first of the next one.
     if (std::optional<GroupedSample> sample = grouper_.add(std::move(member))) {
@@ -192,6 +193,7 @@ std::optional<GroupedSample> SampleReader::next() {
       return sample;
     }
   }
+  if (!std::exchange(rest_is_checked_, true)) tar_.check_rest();
   return std::nullopt;
 }
 

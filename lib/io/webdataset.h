@@ -71,7 +71,8 @@ class SampleReader {
                uint64_t first_byte = 0);
   /// @return the next sample, none at the end. @throws DataError where the shard is damaged:
   /// samples before the damage have been returned, the one cut by it is dropped, and the reader is
-  /// done
+  /// done. Damage that only shows behind the tar (a checksum of gzip, a command's exit status) is
+  /// thrown after the last sample
   std::optional<GroupedSample> next();
   /// The byte of the shard at which the sample after the last returned one begins.
   /// @return none before the first sample, at the end, and if the tar is packed
@@ -86,6 +87,7 @@ class SampleReader {
   SampleGrouper grouper_;
   std::optional<uint64_t> next_offset_;
   bool done_ = false;
+  bool rest_is_checked_ = true;  // of what follows the tar, once it has ended
 };
 
 }  // namespace dalle2

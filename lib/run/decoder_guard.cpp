@@ -67,11 +67,14 @@ bool DecoderRun::in_a_streak() const {
 
 void DecoderRun::give_up(int64_t unet, int64_t in_a_row, const std::string& why) const {
   const bool fp16 = trainer_->precision().precision == MixedPrecision::fp16;
+  const std::string kept =
+      tracker_.own_checkpoints().empty()
+          ? "Nothing was saved."
+          : "The checkpoints hold finite weights: run the command again to go on from the last.";
   throw NonFiniteError(
       "the last {} updates of unet {} were skipped, for their losses or gradients are not finite "
       "(step {}, epoch {}, sample {}){}\n"
-      "  The checkpoints hold finite weights from before: run the command again to go on from the "
-      "last. Lower /train/lr, set or lower /train/max_grad_norm, look for damaged images and "
+      "  {} Lower /train/lr, set or lower /train/max_grad_norm, look for damaged images and "
       "embeddings with `dalle2-train shards check`{}. /train/non_finite says when a run gives up.",
       in_a_row,
       unet - 1,
@@ -79,6 +82,7 @@ void DecoderRun::give_up(int64_t unet, int64_t in_a_row, const std::string& why)
       position_.epoch,
       position_.sample,
       why,
+      kept,
       fp16 ? ", or train with /train/mixed_precision \"bf16\"" : "");
 }
 

@@ -85,6 +85,7 @@ void print_steps(const TrainDecoderConfig& config, int64_t train_samples) {
 
 void dry_run(const LoadedDecoderConfig& loaded) {
   const TrainDecoderConfig& config = loaded.config;
+  choose_device(config.train.device, "/train/device", /*allow_fallback=*/true);
   const Tracker checks_the_paths(config.tracker, decoder_placeholders(), /*dummy=*/false);
   const DecoderData data(config, loaded.plan, RankInfo{}, at::kCPU);
   data.check_usable("train");

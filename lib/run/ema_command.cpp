@@ -21,7 +21,28 @@ namespace fs = std::filesystem;
 /// Part of the wanted profile above which what is made is another average than asked for.
 constexpr double kMuchMissed = 0.05;
 
-/// The files themselves, and those of folders by name.
+/// step00000036.pth, as a run names its averages.
+bool is_name_of_averages(const fs::path& path) {
+  const std::string stem = path.stem().string();
+  return path.extension() == ".pth" && stem.size() > 4 && stem.starts_with("step") &&
+         stem.find_first_not_of("0123456789", 4) == std::string::npos;
+}
+
+/// The result must not take the place of what it is made of.
+void check_out_path(const std::string& out, const std::vector<std::string>& files) {
+  std::error_code ignored;
+  const bool is_input = std::any_of(files.begin(), files.end(), [&](const std::string& file) {
+    return fs::equivalent(file, out, ignored);
+  });
+  if (is_input || (fs::exists(out, ignored) && is_name_of_averages(out))) {
+    throw ConfigError(
+        "{}: the last argument is the file to write, but this one holds averages of the run\n"
+        "  Name another file behind the averages, e.g. ema.pth.",
+        out);
+  }
+}
+
+/// The files themselves, and of folders those that a run saved, by name.
 std::vector<std::string> files_of(const std::vector<std::string>& paths) {
   std::vector<std::string> files;
   for (const std::string& path : paths) {
@@ -32,9 +53,11 @@ std::vector<std::string> files_of(const std::vector<std::string>& paths) {
     }
     std::vector<std::string> found;
     for (const auto& entry : fs::directory_iterator(path)) {
-      if (entry.path().extension() == ".pth") found.push_back(entry.path().string());
+      if (is_name_of_averages(entry.path())) found.push_back(entry.path().string());
     }
-    if (found.empty()) throw DataError("{}: no .pth file is in the folder", path);
+    if (found.empty()) {
+      throw DataError("{}: no file of averages (step00000036.pth, ...) is in the folder", path);
+    }
     std::sort(found.begin(), found.end());
     files.insert(files.end(), found.begin(), found.end());
   }
@@ -50,6 +73,7 @@ void run_ema(const EmaCommand& command) {
         command.out_path);
   }
   const std::vector<std::string> files = files_of(command.checkpoints);
+  check_out_path(command.out_path, files);
   const PostHocResult result =
       combine_post_hoc(files, {.sigma = command.sigma, .step = command.step});
   if (result.missed > kMuchMissed) {

@@ -214,8 +214,9 @@ OrderPosition position_of_checkpoint(const std::string& path, const TrainDecoder
 
 OrderPosition read_order_position(const std::string& path, const TrainDecoderConfig& config) {
   if (!std::filesystem::is_regular_file(path)) {
-    throw ConfigError("{}: no such file (--from, relative to {})",
+    throw ConfigError("{}: {} (--from, relative to {})",
                       path,
+                      std::filesystem::exists(path) ? "not a regular file" : "no such file",
                       std::filesystem::current_path().string());
   }
   return path.ends_with(".json") ? position_of_json(path, config)

@@ -18,6 +18,13 @@ void run_report(const ReportCommand& command) {
                       command.out_path,
                       (std::filesystem::path(command.out_path) / "report.html").string());
   }
+  if (const std::string ending = std::filesystem::path(command.out_path).extension().string();
+      ending != ".html" && ending != ".htm") {
+    throw ConfigError(
+        "--out {}: expected a name that ends in .html, so that no file of a run is "
+        "replaced by mistake",
+        command.out_path);
+  }
   const std::string page =
       make_report(command.data_path, {.most_picture_steps = command.most_picture_steps});
   write_file_atomically(command.out_path, page);

@@ -60,7 +60,7 @@ bool read_auto_resume(const std::string& path, const Logger& logger) {
   }
   log_warning("track",
               "RUN HAS BEEN AUTO-RESUMED WITH THE LOGGER TYPE {}.\n"
-              "If this was not your intention, stop this run and set `auto_resume` to `False` in "
+              "  If this was not your intention, stop this run and set `auto_resume` to `False` in "
               "the config.",
               logger.type_name());
   return true;

@@ -7,6 +7,7 @@
 #include "checkpoint_test_tools.h"
 
 #include <catch2/catch.hpp>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 namespace dalle2 {
@@ -37,6 +38,7 @@ Dict decoder_checkpoint() {
   own.set("loader_position", position);
   averages.set("0.step", at::full({}, 4, at::kLong));
   averages.set("0.ema_model.init_conv.weight", drawn({2, 3}) * 5);
+  averages.set("0.ema_model.init_conv.bias", drawn({2}) * 5);
   checkpoint.set("model", model);
   checkpoint.set("version", "1.15.6");
   checkpoint.set("steps", at::full({1}, 1234, at::kLong));
@@ -75,10 +77,10 @@ TEST_CASE("fsck: a whole checkpoint says where its run stands and that it can go
   CHECK(file.epoch == 3);
   CHECK(file.samples_seen == 9872);
   CHECK(file.steps == std::vector<int64_t>{1234});
-  CHECK(file.tensor_count == 7);
+  CHECK(file.tensor_count == 8);
   const std::string text = fsck_text("a.pth", {file});
   CHECK_THAT(text, Contains("a.pth: whole, "));
-  CHECK_THAT(text, Contains("checkpoint of epoch 3, 9,872 samples seen, 1,234 steps, 7 tensors"));
+  CHECK_THAT(text, Contains("checkpoint of epoch 3, 9,872 samples seen, 1,234 steps, 8 tensors"));
   CHECK_THAT(text, Contains("a run can go on from it"));
   CHECK_THAT(text, Contains("a.pth: 1 whole (1 to go on from), 0 damaged, 0 unfinished"));
 }
@@ -102,6 +104,26 @@ TEST_CASE("fsck: what resuming needs and the file lacks is named") {
   CHECK(weights.kind == "model");
   CHECK(weights.resume == Resume::kNo);
   CHECK_THAT(fsck_text("a.pth", {weights}), Contains("weights to draw with"));
+}
+
+TEST_CASE("fsck: what no run could go on from is a fault: NaN, or an average that is not there") {
+  const TempFolder folder;
+  Dict with_nan = decoder_checkpoint();
+  const at::Tensor bias = drawn({2});
+  bias[1] = std::numeric_limits<float>::quiet_NaN();
+  Dict model = with_nan.find("model")->as_dict();
+  model.set("unets.0.init_conv.bias", bias);
+  with_nan.set("model", model);
+  const CheckedFile damaged = checked(folder, with_nan);
+  CHECK(damaged.state == FileState::kDamaged);
+  CHECK(damaged.faults ==
+        std::vector<std::string>{"model/unets.0.init_conv.bias: NaN or infinity"});
+  Dict lacks = decoder_checkpoint();
+  lacks.set("ema", without(lacks.find("ema")->as_dict(), "0.ema_model.init_conv.bias"));
+  const CheckedFile partial = checked(folder, lacks);
+  CHECK(partial.resume == Resume::kNo);
+  CHECK(partial.faults == std::vector<std::string>{"ema/0.ema_model.init_conv.bias: the average of "
+                                                   "model/unets.0.init_conv.bias is not there"});
 }
 
 TEST_CASE("fsck: every damaged entry is named with its tensor, its bytes and both checksums") {
@@ -150,6 +172,7 @@ TEST_CASE("fsck: parts that do not fit together are damage though every checksum
   const TempFolder folder;
   Dict averages;
   averages.set("0.ema_model.init_conv.weight", drawn({3, 2}));
+  averages.set("0.ema_model.init_conv.bias", drawn({2}));
   averages.set("0.ema_model.final.bias", drawn({2}));
   Dict checkpoint = decoder_checkpoint();
   checkpoint.set("ema", averages);

@@ -177,6 +177,12 @@ TEST_CASE("a checkpoint that holds adapters becomes plain weights") {
   Value checkpoint = checkpoint_of(weights);
   checkpoint.as_dict().set("lora", to_dict(adapter_file().info));
   write_pth(folder.file("run.pth"), checkpoint);
+  write_lora_file(folder.file("lora.safetensors"), adapter_file());
+  CHECK_THROWS_WITH(convert_merged(folder.file("run.pth"),
+                                   folder.file("x.pth"),
+                                   Weights::kAll,
+                                   folder.file("lora.safetensors")),
+                    Catch::Contains("has adapters of its own"));
   convert_merged(folder.file("run.pth"), folder.file("out.safetensors"), Weights::kAll, {});
   const Value merged = read_checkpoint(folder.file("out.safetensors"));
   CHECK_FALSE(has_lora(Cursor(merged)));

@@ -217,9 +217,10 @@ TEST_CASE("what has not landed yet is refused by name") {
                   {"/data/text_embeddings_url: data comes from files, http://, https://, s3:// and "
                    "pipe:COMMAND; for other places use \"pipe:\" and a command that writes the "
                    R"(file, got "gs://t")"});
-  expect_problems({"/prior={}"},
-                  {"/prior: has no place here: this needs the config of a decoder, and a file trains "
-                   "either a decoder or a prior"});
+  expect_problems(
+      {"/prior={}"},
+      {"/prior: has no place here: this needs the config of a decoder, and a file trains "
+       "either a decoder or a prior"});
 }
 
 TEST_CASE("the rules of adapters are enforced") {
@@ -246,7 +247,20 @@ TEST_CASE("the rules of adapters are enforced") {
   CHECK(loaded.config.train.lora.strength() == 4);
   CHECK(read_with({R"(/train/lora={"rank": 4, "alpha": 6})"}).config.train.lora.strength() == 6);
   // Other keys may stay when adapters are switched off.
-  CHECK_NOTHROW(read_with({R"(/train/lora={"rank": 0, "alpha": 6, "targets": ["to_q"]})"}));
+  CHECK(read_with({R"(/train/lora={"rank": 0, "alpha": 6, "targets": ["to_q"]})"}).warnings ==
+        std::vector<std::string>{"/train/lora/rank: is 0: the other keys of lora have no effect, "
+                                 "and the whole network is trained"});
+}
+
+TEST_CASE("options of what is switched off are told") {
+  CHECK(read_with({"/train/dream/detail_preservation=2"}).warnings ==
+        std::vector<std::string>{
+            "/train/dream/enabled: is false: the other keys of dream have no effect"});
+  for (const char* option : {"/train/ema_beta=0.9", "/train/ema/kind=diffusers"}) {
+    const LoadedDecoderConfig loaded = read_with({"/train/use_ema=false", option});
+    REQUIRE(loaded.warnings.size() == 1);
+    CHECK_THAT(loaded.warnings[0], Catch::Contains("/train/use_ema: is false: the keys train.ema"));
+  }
 }
 
 }  // namespace dalle2

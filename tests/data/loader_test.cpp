@@ -162,6 +162,25 @@ TEST_CASE("resampling draws shards with replacement without end") {
                     Contains("Cannot both resample and shuffle"));
 }
 
+TEST_CASE("resampling of few samples goes on, from the beginning and from any place") {
+  const TempDir folder;
+  write_tiny_shards(folder.path(), 12, 2);
+  LoaderOptions options = options_over(folder.path(), 12, 2);
+  options.resample = true;
+  options.shuffle_buffer = 1000;  // many more draws of shards than ten rounds
+  DecoderLoader loader(config_with(0), options);
+  for (int64_t epoch = 0; epoch < 3; ++epoch) {
+    loader.start_epoch(epoch);
+    for (int step = 0; step < 12; ++step) {
+      const auto batch = loader.next();
+      REQUIRE(batch);
+      DecoderLoader resumed(config_with(0), options);
+      resumed.start_epoch(epoch, batch->position);
+      CHECK(resumed.next());
+    }
+  }
+}
+
 TEST_CASE("an epoch goes on where another loader stopped") {
   const TempDir folder;
   write_tiny_shards(folder.path(), 4, 5);

@@ -124,6 +124,24 @@ TEST_CASE("packing again keeps right shards and mends the others") {
   CHECK(samples_of(folder / "out/000003.tar")[0].fields.at("txt") == "now with a caption");
 }
 
+TEST_CASE("captions that are not UTF-8 are left out, and shards of an earlier run are told") {
+  const TempDir folder;
+  fill_folder(folder);
+  write_file_atomically(folder / "in/e.txt", "caf\xe9");
+  const auto lines = [&](int64_t per_shard) {
+    std::string text;
+    for (const std::string& line : describe_pack(
+             pack_folder(folder / "in", folder / "out", {.samples_per_shard = per_shard})))
+      text += line + "\n";
+    return text;
+  };
+  CHECK_THAT(lines(2),
+             Contains("left out: e.jpg (its caption is not UTF-8)") && !Contains("did not write"));
+  CHECK_THAT(lines(4),
+             Contains("2 more shards that this run did not write (000002.tar to "
+                      "000003.tar): remove them, or pictures come twice"));
+}
+
 TEST_CASE("options choose captions and digits, and the default size gives every split shards") {
   const TempDir folder;
   fill_folder(folder);

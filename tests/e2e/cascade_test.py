@@ -70,7 +70,8 @@ class Cascade(EndToEnd):
         run("--config", harness.ROOT / "configs/cascade.json",
             "--set", f"/train/epoch_samples={STEPS * config['data']['batch_size']}", "--set", "/train/epochs=1",
             "--set", f"/train/cosine_decay_max_steps={STEPS}", "--set", "/train/n_sample_images=0",
-            "--set", "/data/shuffle_train=false", "--set", "/data/resample_train=true", cwd=self.dir, check=0)
+            "--set", "/data/shuffle_train=false", "--set", "/data/resample_train=true", cwd=self.dir, check=0,
+            timeout=1000)
         draw = ["sample", "--checkpoint", "runs/cascade/model.pth", "--batch-size", COUNT, "--image-embeds",
                 "runs/cascade/shards/heldout/img_emb/img_emb_000000.npy"]
         run(*draw, "--out", "cascade", cwd=self.dir, check=0)

@@ -66,6 +66,7 @@ class PostHocEma(EndToEnd):
                 (("--sigma", 0.1, "out/model.pth", "a.pth"), 3, "no file of averages"),
                 (("--sigma", 0.1, "nowhere.pth", "a.pth"), 3, "nowhere.pth"),
                 (("--sigma", 0.1, "out/images", "a.pth"), 3, "out/images"),
+                (("--sigma", 0.1, "out/averages", "out/averages/step00000004.pth"), 2, "holds averages of the run"),
                 (("--sigma", 0.1, "out/averages", "a.txt"), 2, "ends in .pth"),
                 (("--sigma", 0.1, "out/averages/step00000004.pth"), 2, "At least 2 required"),
                 (("out/averages", "a.pth"), 2, "--sigma")):

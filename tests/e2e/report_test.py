@@ -136,6 +136,7 @@ class Report(EndToEnd):
                       self.report("empty", "--out", ".", check=2).stderr)
         (self.dir / "file").write_text("")
         self.assertRegex(self.report("empty", "--out", "file/x.html", check=3).stderr, r"file/x.html.*[Nn]ot a directory")
+        self.assertIn("expected a name that ends in .html", self.report("empty", "--out", "empty/log.jsonl", check=2).stderr)
         self.assertIn("whole number from 1", self.report("empty", "--out", "x", "--picture-steps", 0, check=2).stderr)
         self.assertFalse((self.dir / "x.html").exists())
         self.assertIn("Nothing has been logged yet", "".join(self.page("empty").text))

@@ -216,6 +216,14 @@ TEST_CASE("what cannot be written is refused by name") {
   CHECK_FALSE(fs::exists(folder / "victim"));
 }
 
+TEST_CASE("a device or a pipe is not replaced by a file") {
+  const test::ScratchFolder folder;
+  const std::string pipe = folder / "pipe";
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK_THROWS_WITH(write_file_atomically(pipe, "x"), Contains(pipe + ": is a device or a pipe"));
+  CHECK(std::filesystem::is_fifo(pipe));
+}
+
 TEST_CASE("reading names the file and the reason") {
   const test::ScratchFolder folder;
   CHECK_THROWS_AS(read_file(folder / "absent"), DataError);

@@ -163,6 +163,7 @@ Members members_of(const std::string& file) {
       bad = bad || (name->second == "__bad__" && !member.content.empty());
     }
     close();
+    reader.check_rest();
   } catch (const DataError&) {
     members.damaged = true;
     members.cut = of_key;

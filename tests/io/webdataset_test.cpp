@@ -132,6 +132,23 @@ TEST_CASE("a field given twice and a key that comes back are told") {
   CHECK(warnings.size() == 2);
 }
 
+TEST_CASE("a wrong checksum of gzip is told behind the last sample") {
+  const test::ScratchFolder folder;
+  const std::string path = folder / "a.tar.gz";
+  {
+    TarWriter tar(path, /*gzip=*/true);
+    for (const char* name : {"1.txt", "2.txt", "3.txt"}) tar.add(name, "text");
+    tar.commit();
+  }
+  std::string file = read_file(path);
+  file[file.size() - 8] = static_cast<char>(file[file.size() - 8] ^ 1);
+  write_file_atomically(path, file);
+  SampleReader reader(path);
+  for (const char* key : {"1", "2", "3"}) CHECK(reader.next().value().key == key);
+  CHECK_THROWS_WITH(reader.next(), Contains("a.tar.gz: damaged gzip data: incorrect data check"));
+  CHECK_FALSE(reader.next());
+}
+
 TEST_CASE("a shard that breaks off yields its whole samples, never the cut one") {
   const test::ScratchFolder folder;
   {
