@@ -16,7 +16,7 @@ CLI::Validator whole_number(int64_t most) {
   return CLI::Validator(check, "COUNT");
 }
 
-CLI::Validator not_empty() {
+CLI::Validator non_empty_path() {
   return CLI::Validator(
       [](std::string& text) -> std::string {
         return text.empty() ? "expected a path, got ''" : "";

@@ -23,7 +23,7 @@ std::shared_ptr<T> options_of() {
 CLI::Validator whole_number(int64_t most = 1'000'000'000);
 
 /// A path or address, whatever it is.
-CLI::Validator not_empty();
+CLI::Validator non_empty_path();
 
 /// `shards demo|make|check|order|score`.
 void add_shards_commands(

@@ -14,7 +14,7 @@ Runner add_shards_demo(CLI::App& app) {
   app.add_option("--out", o->out_folder, "Folder for the shards, embeddings and the held-out split")
       ->required()
       ->type_name("DIR")
-      ->check(not_empty());
+      ->check(non_empty_path());
   app.add_option("--num", o->num, "Images")->capture_default_str()->check(whole_number());
   app.add_option("--image-size", o->image_side, "Side of the images, pixels")
       ->capture_default_str()
@@ -33,11 +33,11 @@ Runner add_shards_make(CLI::App& app) {
                  "Folder of images with same-named .txt captions (searched recursively)")
       ->required()
       ->type_name("DIR")
-      ->check(not_empty());
+      ->check(non_empty_path());
   app.add_option("--out", o->out_folder, "Folder for the shards")
       ->required()
       ->type_name("DIR")
-      ->check(not_empty());
+      ->check(non_empty_path());
   app.add_option(
          "--per-shard", o->per_shard, "Samples in a shard (default: a tenth of all, 1000 at most)")
       ->check(whole_number());
@@ -55,7 +55,7 @@ Runner add_shards_check(CLI::App& app) {
                  "{000..009}, or with {} and --last")
       ->required()
       ->type_name("SHARDS")
-      ->check(not_empty());
+      ->check(non_empty_path());
   const auto shard_number = CLI::Range(int64_t{0}, int64_t{1'000'000'000});
   app.add_option("--first", o->first_shard, "First shard number of SHARDS with {} (default: 0)")
       ->type_name("N")
@@ -130,11 +130,11 @@ Runner add_shards_score(CLI::App& app) {
   app.add_option("--drawn", o->drawn_folder, "Folder that `sample` wrote")
       ->required()
       ->type_name("DIR")
-      ->check(not_empty());
+      ->check(non_empty_path());
   app.add_option("--heldout", o->heldout_folder, "heldout/ folder that `shards demo` wrote")
       ->required()
       ->type_name("DIR")
-      ->check(not_empty());
+      ->check(non_empty_path());
   app.add_option("--grid", o->grid_path, "Picture of what was asked for and what was drawn")
       ->required()
       ->type_name("PNG");

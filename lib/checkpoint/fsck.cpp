@@ -54,13 +54,18 @@ class StateCheck {
     out_.kind = trains ? "checkpoint" : "model";
     attempt([&] { weights_ = to_map(root_.at("model").as_state_dict()); });
     check_finite();
-    attempt([&] { read_position(); });
-    for (size_t unet = 0; unet < out_.steps.size(); ++unet) {
+    const bool prior = root_.has("step") && !root_.has("steps");
+    attempt([&] { read_position(prior ? "step" : "steps"); });
+    if (prior) {
+      attempt([&] { check_optimizer("optimizer"); });
+      need("scheduler");
+    }
+    for (size_t unet = 0; !prior && unet < out_.steps.size(); ++unet) {
       attempt([&] { check_optimizer("optim" + std::to_string(unet)); });
       need("sched" + std::to_string(unet));
     }
-    if (root_.has("ema")) attempt([&] { check_averages(); });
-    decide_resume();
+    if (!prior && root_.has("ema")) attempt([&] { check_averages(); });
+    decide_resume(prior);
   }
 
  private:
@@ -98,14 +103,14 @@ class StateCheck {
     return false;
   }
 
-  void read_position() {
+  void read_position(const std::string& key) {
     if (root_.has("epoch")) out_.epoch = root_.at("epoch").as_int();
     if (root_.has("samples_seen")) out_.samples_seen = root_.at("samples_seen").as_int();
-    if (!need("steps")) return;
-    const at::Tensor steps = root_.at("steps").as_tensor();
+    if (!need(key)) return;
+    const at::Tensor steps = root_.at(key).as_tensor();
     if (at::isFloatingType(steps.scalar_type()) || steps.numel() == 0) {
       throw DataError("{}: expected whole numbers, one for each unet, got {}",
-                      root_.at("steps").where(),
+                      root_.at(key).where(),
                       shape_text(steps));
     }
     const at::Tensor numbers = steps.to(at::kLong).flatten();
@@ -184,14 +189,18 @@ class StateCheck {
     }
   }
 
-  void decide_resume() {
+  /// @param prior its rows are read in order, so that a number tells the place
+  void decide_resume(bool prior) {
     if (!out_.missing.empty() || out_.state == FileState::kDamaged) return;
     out_.resume = Resume::kBySamples;
     const auto own = root_.find("dalle2_train");
-    if (own && own->has("loader_position") && own->at("loader_position").has("lanes")) {
+    const bool exact =
+        prior ? own && own->has("row")
+              : own && own->has("loader_position") && own->at("loader_position").has("lanes");
+    if (exact) {
       out_.resume = Resume::kExact;
     } else {
-      out_.missing.push_back("dalle2_train/loader_position");
+      out_.missing.push_back(prior ? "dalle2_train/row" : "dalle2_train/loader_position");
     }
   }
 

@@ -106,6 +106,23 @@ TEST_CASE("fsck: what resuming needs and the file lacks is named") {
   CHECK_THAT(fsck_text("a.pth", {weights}), Contains("weights to draw with"));
 }
 
+TEST_CASE("fsck: a checkpoint of a prior has one step count, one optimizer and a row") {
+  const TempFolder folder;
+  Dict prior, own;
+  prior.set("optimizer", *decoder_checkpoint().find("optim0"));
+  prior.set("scheduler", Dict{});
+  prior.set("model", *decoder_checkpoint().find("model"));
+  prior.set("step", at::full({1}, 20, at::kLong));
+  CHECK(checked(folder, prior).resume == Resume::kBySamples);
+  own.set("row", 7);
+  prior.set("dalle2_train", own);
+  const CheckedFile file = checked(folder, prior);
+  CHECK(file.resume == Resume::kExact);
+  CHECK(file.steps == std::vector<int64_t>{20});
+  CHECK(checked(folder, without(prior, "optimizer")).missing ==
+        std::vector<std::string>{"optimizer"});
+}
+
 TEST_CASE("fsck: what no run could go on from is a fault: NaN, or an average that is not there") {
   const TempFolder folder;
   Dict with_nan = decoder_checkpoint();
