@@ -34,10 +34,7 @@ Runner add_train(CLI::App& app) {
       throw ConfigError(
           "no --config: give a training file, e.g. dalle2-train --config configs/decoder.json\n"
           "  or a command: sample, inspect, fsck, convert, ema, schema, report, shards. "
-          "`dalle2-train "
-          "--help` "
-          "lists "
-          "all.");
+          "`dalle2-train --help` lists all.");
     }
     return run_train(*o);
   };

@@ -9,6 +9,8 @@ void broken_invariant(const char* file, int line, const std::string& message) {
   throw std::logic_error(fmt::format("{}:{}: {}", file, line, message));
 }
 
-std::string errno_text(int error_number) { return std::generic_category().message(error_number); }
+std::string errno_text(int error_number) {
+  return std::generic_category().message(error_number);
+}
 
 }  // namespace dalle2

@@ -14,12 +14,12 @@ namespace dalle2 {
 enum class ExitCode : int {
   kDone = 0,
   kFailed = 1,
-  kConfig = 2,      ///< usage or configuration
-  kData = 3,        ///< unreadable checkpoint, no usable sample
-  kNonFinite = 4,   ///< the loss is NaN or infinite
-  kResource = 5,    ///< out of memory or disk
-  kNetwork = 6,     ///< peer or network
-  kStopped = 75,    ///< stopped by a signal after saving; run it again to go on
+  kConfig = 2,     ///< usage or configuration
+  kData = 3,       ///< unreadable checkpoint, no usable sample
+  kNonFinite = 4,  ///< the loss is NaN or infinite
+  kResource = 5,   ///< out of memory or disk
+  kNetwork = 6,    ///< peer or network
+  kStopped = 75,   ///< stopped by a signal after saving; run it again to go on
 };
 
 /// An error as a repair note: what happened and where, what was expected and found, what to do.
@@ -81,9 +81,9 @@ std::string errno_text(int error_number);
 }  // namespace dalle2
 
 /// Our own invariant: what a caller inside the program has to hold. `...` is a fmt message.
-#define D2_CHECK(condition, ...)                                                   \
-  do {                                                                             \
-    if (!(condition)) {                                                            \
-      ::dalle2::broken_invariant(__FILE__, __LINE__, fmt::format(__VA_ARGS__));    \
-    }                                                                              \
+#define D2_CHECK(condition, ...)                                                \
+  do {                                                                          \
+    if (!(condition)) {                                                         \
+      ::dalle2::broken_invariant(__FILE__, __LINE__, fmt::format(__VA_ARGS__)); \
+    }                                                                           \
   } while (false)

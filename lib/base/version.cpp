@@ -3,6 +3,8 @@
 
 namespace dalle2 {
 
-std::string program_version() { return DALLE2_VERSION; }
+std::string program_version() {
+  return DALLE2_VERSION;
+}
 
 }  // namespace dalle2

@@ -50,8 +50,8 @@ bool all_whole(const std::vector<CheckedFile>& files);
 /// A paragraph a file and a closing line with the sums.
 std::string fsck_text(const std::string& path, const std::vector<CheckedFile>& files);
 
-/// {"path", "whole", "files": [{"file", "state", "bytes", "kind", "checksums", "tensors",
-/// "faults", "resume", "missing", "epoch", "samples_seen", "steps"}]}
+/// {"path", "whole", "files": [{"file", "state", "bytes", "kind", "checksums", "tensors", "faults",
+/// "resume", "missing", "epoch", "samples_seen", "steps"}]}
 std::string fsck_json(const std::string& path, const std::vector<CheckedFile>& files);
 
 }  // namespace dalle2

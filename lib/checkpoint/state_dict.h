@@ -117,9 +117,9 @@ struct StubObject {
   std::string full_name() const { return module + "." + name; }
 };
 
-/// A place in a checkpoint and the way there, so that an error can name it:
-/// `Cursor(checkpoint, "a.pth").at("optim0").at("param_groups").at(0).at("lr").as_double()`.
-/// Refers to the checkpoint, which has to outlive it.
+/// A place in a checkpoint and the way there, so that an error can name it: `Cursor(checkpoint,
+/// "a.pth").at("optim0").at("param_groups").at(0).at("lr").as_double()`. Refers to the checkpoint,
+/// which has to outlive it.
 class Cursor {
  public:
   /// @param file stands before the path in errors

@@ -11,8 +11,7 @@ namespace dalle2 {
 
 /// The JSON has a dict with text keys as an object; all that JSON lacks as {"$kind": content}:
 /// $tensor (its name), $tuple, $dict (pairs of key and value), $ordered (the same for an
-/// OrderedDict), $float
-/// ("nan", "inf", "-inf"), $bytes (hex).
+/// OrderedDict), $float ("nan", "inf", "-inf"), $bytes (hex).
 struct ValueTree {
   std::string json;
   StateDict tensors;  ///< named by their path: "optim0.state.0.exp_avg"

@@ -15,8 +15,8 @@
 namespace dalle2 {
 namespace {
 
-// Field offsets after PKWARE's APPNOTE 6.3, sections 4.3.7 (local header), 4.3.12
-// (directory), 4.3.14 to 4.3.16 (its end).
+// Field offsets after PKWARE's APPNOTE 6.3, sections 4.3.7 (local header), 4.3.12 (directory),
+// 4.3.14 to 4.3.16 (its end).
 constexpr uint32_t kLocalSignature = 0x04034b50, kDirectorySignature = 0x02014b50;
 constexpr uint32_t kEndSignature = 0x06054b50, kEnd64Signature = 0x06064b50,
                    kLocator64Signature = 0x07064b50;
@@ -119,8 +119,7 @@ class ZipReader {
     if (method != 0 || packed != member.size || (flags & kEncrypted) != 0) {
       throw DataError(
           "{}: member '{}' is compressed or encrypted: expected plain members, as torch.save() "
-          "writes "
-          "them. Unpack the file and pack it again with `zip -0`",
+          "writes them. Unpack the file and pack it again with `zip -0`",
           file_.path(),
           member.name);
     }

@@ -248,11 +248,15 @@ class Tables {
 
   static std::string transforms(const std::string& path) {
     std::string text = fmt::format(
-        "\n## `{}`\n\nAn object: the name of a transform -> an object with its arguments, or "
-        "`true` for "
-        "none, or `false` to leave it out. They are applied in the order of their keys; `ToTensor` "
-        "is "
-        "needed.\n\n| transform | argument | type | default | meaning |\n|---|---|---|---|---|\n",
+        "\n"
+        "## `{}`\n"
+        "\n"
+        "An object: the name of a transform -> an object with its arguments, or `true` for none, "
+        "or `false` to leave it out. They are applied in the order of their keys; `ToTensor` is "
+        "needed.\n"
+        "\n"
+        "| transform | argument | type | default | meaning |\n"
+        "|---|---|---|---|---|\n",
         path);
     for (size_t i = 0; i < enum_names<TransformKind>.size(); ++i) {
       TransformConfig transform;

@@ -186,9 +186,9 @@ std::string config_schema(const std::string& kind) {
       {"$schema", "https://json-schema.org/draft/2020-12/schema"},
       {"title", fmt::format("dalle2-train {} config", kind)},
       {"$comment",
-       "Generated from lib/config. The strict form: the program also takes \"3\" and 8.0 "
-       "for integers, \"1e-4\" for numbers, 0, 1, \"yes\" and \"no\" for booleans, and "
-       "ignores unknown keys with a warning."}};
+       "Generated from lib/config. The strict form: the program also takes \"3\" and 8.0 for "
+       "integers, \"1e-4\" for numbers, 0, 1, \"yes\" and \"no\" for booleans, and ignores unknown "
+       "keys with a warning."}};
   schema.update(kind == "prior" ? struct_schema(TrainPriorConfig{})
                                 : struct_schema(TrainDecoderConfig{}));
   schema["properties"]["$schema"] = Json{{"type", "string"}};

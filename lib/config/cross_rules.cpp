@@ -18,8 +18,8 @@ void check_embedding_sources(const TrainDecoderConfig& config,
   const bool in_tar = config.data.embeddings_in_tar;
   if (text && !clip && !text_url && !in_tar) {
     faults.error("/data/text_embeddings_url",
-                 "If text conditioning, either clip or text_embeddings_url must be provided "
-                 "(or set embeddings_in_tar to true)");
+                 "If text conditioning, either clip or text_embeddings_url must be provided (or "
+                 "set embeddings_in_tar to true)");
   }
   if (clip && text && text_url && image_url) {
     faults.error(
@@ -29,8 +29,8 @@ void check_embedding_sources(const TrainDecoderConfig& config,
   }
   if (clip && !text && image_url) {
     faults.error("/decoder/clip",
-                 "Loaded clip, but also provided img_embeddings_url. This is "
-                 "redundant. Remove the clip model or the embeddings");
+                 "Loaded clip, but also provided img_embeddings_url. This is redundant. Remove the "
+                 "clip model or the embeddings");
   }
   if (text_url && !text) {
     faults.error("/data/text_embeddings_url",

@@ -174,8 +174,8 @@ struct DecoderDataConfig {
              "empty text is none.",
              any_value().fetched());
     D2_FIELD(num_workers,
-             "Threads that read and decode, per process; 0 reads in the main thread. "
-             "The order of the samples does not depend on it.",
+             "Threads that read and decode, per process; 0 reads in the main thread. The order of "
+             "the samples does not depend on it.",
              at_least(0));
     D2_FIELD(batch_size, "Samples per step and process.", at_least(1));
     D2_FIELD(start_shard, "Number of the first shard.", at_least(0));
@@ -185,12 +185,11 @@ struct DecoderDataConfig {
              "Trailing digits of a sample's key that name its embedding's row.",
              within(1, 18));
     D2_REQUIRED(splits,
-                "Shares of the shards for training, validation and test; `{}` for the "
-                "defaults.");
+                "Shares of the shards for training, validation and test; `{}` for the defaults.");
     D2_FIELD(shuffle_train, "Read the training shards in a new order each epoch (seeded).");
     D2_FIELD(resample_train,
-             "Draw training shards with replacement, without end; bound the epoch "
-             "with `train.epoch_samples`. Excludes `shuffle_train`.");
+             "Draw training shards with replacement, without end; bound the epoch with "
+             "`train.epoch_samples`. Excludes `shuffle_train`.");
     D2_FIELD(shuffle_buffer,
              "Extension: training samples held in memory, still packed, to be mixed with each "
              "other; 1 leaves them as the shards hold them. Without it 1000 with `shuffle_train` "
@@ -199,8 +198,8 @@ struct DecoderDataConfig {
     D2_FIELD(preprocessing,
              "Transforms of each picture, applied in the order of their keys (see below).");
     D2_FIELD(embeddings_in_tar,
-             "Extension: take the embeddings from the shards themselves, as "
-             "`<key>.img_emb.npy` and, for text conditioned unets, `<key>.text_emb.npy`.");
+             "Extension: take the embeddings from the shards themselves, as `<key>.img_emb.npy` "
+             "and, for text conditioned unets, `<key>.text_emb.npy`.");
     D2_FIELD(fast_jpeg,
              "Extension: decode JPEG at 1/2, 1/4 or 1/8 scale where that still has the pixels that "
              "RandomResizedCrop or Resize asks for. Faster, most of all for large pictures, but no "
@@ -227,8 +226,8 @@ struct DecoderDataConfig {
                 std::to_string(end_shard));
     f.check(!(shuffle_train && resample_train),
             "resample_train",
-            "Cannot both resample and shuffle: set shuffle_train (default true) or "
-            "resample_train to false");
+            "Cannot both resample and shuffle: set shuffle_train (default true) or resample_train "
+            "to false");
     f.check(shuffle_buffer.value_or(1) == 1 || shuffle_train || resample_train,
             "shuffle_buffer",
             "mixes samples only with shuffle_train or resample_train, and both are false");

@@ -32,9 +32,8 @@ struct DreamConfig {
 struct TimestepSamplingConfig {
   static constexpr const char* kDoc =
       "Density of the times that a training step draws (Esser et al. 2024, section 3.1). A number "
-      "u "
-      "in [0, 1] is drawn and becomes the time T - 1 - floor(u T): u near 0 is the noisiest, as in "
-      "diffusers.";
+      "u in [0, 1] is drawn and becomes the time T - 1 - floor(u T): u near 0 is the noisiest, as "
+      "in diffusers.";
 
   TimestepScheme scheme = TimestepScheme::uniform;
   std::optional<double> logit_mean = 0.0;

@@ -61,9 +61,8 @@ struct UnetConfig {
   void fields(auto& f) {
     D2_REQUIRED(dim, "Base width of the network, in channels; even.", at_least(4));
     D2_REQUIRED(dim_mults,
-                "Width of each resolution as a multiple of `dim`, high to low resolution; "
-                "the image is halved between two entries. Starts with 1 unless "
-                "`memory_efficient`.",
+                "Width of each resolution as a multiple of `dim`, high to low resolution; the "
+                "image is halved between two entries. Starts with 1 unless `memory_efficient`.",
                 at_least(1).not_empty());
     D2_FIELD(image_embed_dim,
              "Width of the image embeddings. Needed by the first unet, unless "
@@ -77,19 +76,17 @@ struct UnetConfig {
     D2_FIELD(channels, "No effect here: `decoder.channels` holds for every unet.", at_least(1));
     D2_FIELD(self_attn, "Full self attention, for all resolutions or for each.");
     D2_FIELD(attn_dim_head,
-             "Width of a head of the self attention. (Cross attention always has 8 "
-             "heads of 64.)",
+             "Width of a head of the self attention. (Cross attention always has 8 heads of 64.)",
              at_least(1));
     D2_FIELD(attn_heads, "Heads of the self attention.", at_least(1));
     D2_FIELD(init_cross_embed,
-             "Start with parallel convolutions of several kernel sizes; false for "
-             "one of `init_conv_kernel_size`.");
+             "Start with parallel convolutions of several kernel sizes; false for one of "
+             "`init_conv_kernel_size`.");
     D2_FIELD(num_image_tokens, "Conditioning tokens made from the image embedding.", at_least(1));
     D2_FIELD(num_time_tokens, "Conditioning tokens made from the timestep.", at_least(1));
     D2_FIELD(out_dim, "No effect, as in the reference.", at_least(1));
     D2_FIELD(channels_out,
-             "No effect here: the decoder decides it (twice the channels with a "
-             "learned variance).",
+             "No effect here: the decoder decides it (twice the channels with a learned variance).",
              at_least(1));
     D2_FIELD(lowres_cond, "No effect here: the decoder sets it for every unet but the first.");
     D2_FIELD(lowres_noise_cond, "No effect here: see `decoder.use_noise_for_lowres_cond`.");
@@ -106,41 +103,36 @@ struct UnetConfig {
     D2_FIELD(add_image_embeds_to_time, "Add the image embedding to the time vector as well.");
     D2_FIELD(init_dim, "Width after the first convolution; null or equal to `dim`.", at_least(1));
     D2_FIELD(init_conv_kernel_size,
-             "Kernel of the first convolution without `init_cross_embed`; "
-             "odd.",
+             "Kernel of the first convolution without `init_cross_embed`; odd.",
              at_least(1));
     D2_FIELD(init_cross_embed_kernel_sizes,
              "Kernels of the first convolutions; all odd.",
              at_least(1).not_empty());
     D2_FIELD(resnet_groups,
-             "Groups of the group norms, for all resolutions or for each; must "
-             "divide the widths.",
+             "Groups of the group norms, for all resolutions or for each; must divide the widths.",
              at_least(1));
     D2_FIELD(resnet_weight_standardization,
-             "Standardise the convolutions' weights (Qiao et al. "
-             "2019).");
+             "Standardise the convolutions' weights (Qiao et al. 2019).");
     D2_FIELD(num_resnet_blocks,
-             "Residual blocks beside the first one, for all resolutions or for "
-             "each.",
+             "Residual blocks beside the first one, for all resolutions or for each.",
              at_least(0));
     D2_FIELD(cross_embed_downsample, "Halve the image with convolutions of several kernel sizes.");
     D2_FIELD(cross_embed_downsample_kernel_sizes,
              "Kernels of `cross_embed_downsample`; all even.",
              at_least(2).not_empty());
     D2_FIELD(memory_efficient,
-             "Halve the image before the blocks of a resolution, not after (one "
-             "more halving in all).");
+             "Halve the image before the blocks of a resolution, not after (one more halving in "
+             "all).");
     D2_FIELD(scale_skip_connection, "Multiply the skip connections by 2^-0.5.");
     D2_FIELD(pixel_shuffle_upsample,
-             "Double the image by pixel shuffle; false for nearest "
-             "neighbour and a convolution.");
+             "Double the image by pixel shuffle; false for nearest neighbour and a convolution.");
     D2_FIELD(final_conv_kernel_size, "Kernel of the last convolution; odd.", at_least(1));
     D2_FIELD(combine_upsample_fmaps,
-             "Feed the outputs of all resolutions into the last block "
-             "(U-squared net); `dim` must be divisible by 8.");
+             "Feed the outputs of all resolutions into the last block (U-squared net); `dim` must "
+             "be divisible by 8.");
     D2_FIELD(checkpoint_during_training,
-             "Compute activations again in the backward pass instead of "
-             "keeping them: less memory, same gradients.");
+             "Compute activations again in the backward pass instead of keeping them: less memory, "
+             "same gradients.");
     f.note(!attend_at_middle,
            "attend_at_middle",
            "has no effect, as in the reference: the middle always attends");
@@ -213,8 +205,8 @@ struct DecoderConfig {
     D2_REQUIRED(unets, "The networks of the cascade, low to high resolution.", not_empty());
     D2_FIELD(image_size, "Side of the images in pixels, for a single unet.", at_least(1));
     D2_FIELD(image_sizes,
-             "Side of each unet's images in pixels; sorted and stripped of doubles, as "
-             "many as unets. Give this or `image_size`.",
+             "Side of each unet's images in pixels; sorted and stripped of doubles, as many as "
+             "unets. Give this or `image_size`.",
              at_least(1).not_empty());
     D2_FIELD(clip,
              "CLIP model for embeddings made while training.",
@@ -227,25 +219,22 @@ struct DecoderConfig {
     D2_FIELD(
         timesteps, "Steps of the noising chain in training, the same for every unet.", at_least(1));
     D2_FIELD(sample_timesteps,
-             "Steps when sampling, for all unets or for each: fewer than "
-             "`timesteps` samples with DDIM; null or equal walks the whole chain "
-             "(DDPM).",
+             "Steps when sampling, for all unets or for each: fewer than `timesteps` samples with "
+             "DDIM; null or equal walks the whole chain (DDPM).",
              at_least(1));
     D2_FIELD(loss_type, "Distance between prediction and target: absolute, squared, or Huber.");
     D2_FIELD(beta_schedule,
-             "Noise schedule of each unet; null is cosine for all but the last of "
-             "several unets, which is linear.");
+             "Noise schedule of each unet; null is cosine for all but the last of several unets, "
+             "which is linear.");
     D2_FIELD(learned_variance,
-             "Learn the variance too (Nichol & Dhariwal 2021). A single value is "
-             "for the **first unet only**, the others have none.");
+             "Learn the variance too (Nichol & Dhariwal 2021). A single value is for the **first "
+             "unet only**, the others have none.");
     D2_FIELD(image_cond_drop_prob,
-             "Probability of dropping the image embedding, for classifier-free "
-             "guidance.",
+             "Probability of dropping the image embedding, for classifier-free guidance.",
              within(0, 1));
     D2_FIELD(text_cond_drop_prob, "Probability of dropping the text encodings.", within(0, 1));
     D2_FIELD(predict_x_start,
-             "Predict the clean image instead of the noise, for all unets or for "
-             "each.");
+             "Predict the clean image instead of the noise, for all unets or for each.");
     D2_FIELD(predict_v,
              "Predict v (Salimans & Ho 2022), for all unets or for each; wins over "
              "`predict_x_start`.");
@@ -254,30 +243,27 @@ struct DecoderConfig {
         "Predict the clean image in the stages behind a VAE, the noise in the others; wins over "
         "`predict_x_start`.");
     D2_FIELD(random_crop_sizes,
-             "Side of the random crop each unet is trained on; null for whole "
-             "images, as the first unet must be.",
+             "Side of the random crop each unet is trained on; null for whole images, as the first "
+             "unet must be.",
              at_least(1));
     D2_FIELD(use_noise_for_lowres_cond,
-             "Noise the low resolution image (Imagen), for all upper "
-             "unets or for each.");
+             "Noise the low resolution image (Imagen), for all upper unets or for each.");
     D2_FIELD(use_blur_for_lowres_cond,
-             "Blur the low resolution image, for all upper unets or for "
-             "each. Each upper unet needs noise or blur.");
+             "Blur the low resolution image, for all upper unets or for each. Each upper unet "
+             "needs noise or blur.");
     D2_FIELD(lowres_downsample_first,
-             "Shrink the image to the previous unet's size before it is "
-             "blurred and enlarged.");
+             "Shrink the image to the previous unet's size before it is blurred and enlarged.");
     D2_FIELD(blur_prob, "Probability of blurring a batch.", within(0, 1));
     D2_FIELD(blur_sigma,
-             "Standard deviation of the blur in pixels, or a range [low, high] from "
-             "which it is drawn for each batch.",
+             "Standard deviation of the blur in pixels, or a range [low, high] from which it is "
+             "drawn for each batch.",
              above(0));
     D2_FIELD(blur_kernel_size,
-             "Side of the blur's kernel in pixels, odd; or a range [low, high] "
-             "from which an odd one is drawn for each batch.",
+             "Side of the blur's kernel in pixels, odd; or a range [low, high] from which an odd "
+             "one is drawn for each batch.",
              at_least(1));
     D2_FIELD(lowres_noise_sample_level,
-             "Noise level of the low resolution image when sampling; 1 "
-             "is pure noise.",
+             "Noise level of the low resolution image when sampling; 1 is pure noise.",
              at_least(0).below(1));
     D2_FIELD(clip_denoised, "No effect, as in the reference: sampling always clips.");
     D2_FIELD(clip_x_start, "No effect, as in the reference: sampling always clips.");
@@ -285,31 +271,28 @@ struct DecoderConfig {
              "Arguments of the adapter around an x-clip or coca model.",
              not_yet("CLIP models are a later part"));
     D2_FIELD(learned_variance_constrain_frac,
-             "Keep the learned variance between its bounds with a "
-             "sigmoid.");
+             "Keep the learned variance between its bounds with a sigmoid.");
     D2_FIELD(vb_loss_weight,
              "Weight of the variational bound that trains the learned variance.",
              at_least(0));
     D2_FIELD(unconditional, "No image or text conditioning at all; no embeddings are read.");
     D2_FIELD(auto_normalize_img,
-             "Map images from [0, 1] to [-1, 1] inside; false if they come in "
-             "[-1, 1].");
+             "Map images from [0, 1] to [-1, 1] inside; false if they come in [-1, 1].");
     D2_FIELD(use_dynamic_thres, "Dynamic thresholding when sampling (Imagen).");
     D2_FIELD(dynamic_thres_percentile,
-             "Quantile of the pixels' magnitudes that dynamic "
-             "thresholding scales to 1.",
+             "Quantile of the pixels' magnitudes that dynamic thresholding scales to 1.",
              within(0, 1));
     D2_FIELD(p2_loss_weight_gamma,
-             "Exponent of the p2 loss weight (Choi et al. 2022), for all "
-             "unets or for each; 0 is off, 1 is recommended.",
+             "Exponent of the p2 loss weight (Choi et al. 2022), for all unets or for each; 0 is "
+             "off, 1 is recommended.",
              at_least(0));
     D2_FIELD(p2_loss_weight_k, "Offset of the p2 loss weight.", above(0));
     D2_FIELD(ddim_sampling_eta,
              "Noise of DDIM sampling; 0 is deterministic, 1 is as noisy as DDPM.",
              within(0, 1));
     D2_FIELD(zero_terminal_snr,
-             "Extension: rescale the schedule so that its last step is pure noise "
-             "(Lin et al. 2023); needs `predict_v` or `predict_x_start`.");
+             "Extension: rescale the schedule so that its last step is pure noise (Lin et al. "
+             "2023); needs `predict_v` or `predict_x_start`.");
     f.note(!clip_denoised, "clip_denoised", "has no effect, as in the reference");
     f.note(!clip_x_start, "clip_x_start", "has no effect, as in the reference");
   }

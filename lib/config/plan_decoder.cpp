@@ -152,8 +152,7 @@ class Planner {
     if (values.size() == count_ - 1) values.insert(values.begin(), false);
     if (values.size() != count_) {
       error(key,
-            fmt::format("must have one entry for each unet ({}), or for each but the first, "
-                        "got {}",
+            fmt::format("must have one entry for each unet ({}), or for each but the first, got {}",
                         count_,
                         values.size()));
       values.resize(count_);
@@ -214,8 +213,8 @@ class Planner {
     const std::string pointer = at("unets", i);
     if (stage.unet.cond_on_image_embeds && !stage.unet.image_embed_dim) {
       faults_.error(pointer + "/image_embed_dim",
-                    "required, but missing: the first unet is conditioned on image embeddings "
-                    "(set decoder.unconditional to true to train without)");
+                    "required, but missing: the first unet is conditioned on image embeddings (set "
+                    "decoder.unconditional to true to train without)");
     }
     if (*stage.unet.cond_on_text_encodings && !stage.unet.text_embed_dim) {
       faults_.error(pointer + "/text_embed_dim",
@@ -232,8 +231,8 @@ class Planner {
     const auto check = [&](int64_t side, const std::string& pointer, const char* what) {
       if (side % factor == 0) return;
       faults_.error(pointer,
-                    fmt::format("{} of unet {} must be divisible by {} ({} dim_mults{} halve "
-                                "it {} time{}), got {}",
+                    fmt::format("{} of unet {} must be divisible by {} ({} dim_mults{} halve it {} "
+                                "time{}), got {}",
                                 what,
                                 i + 1,
                                 factor,

@@ -10,9 +10,9 @@ void check_loss(const UnetPlan& stage, size_t i, Faults& faults) {
   if (stage.loss.min_snr_gamma && stage.p2_loss_weight_gamma > 0) {
     faults.error(
         "/train/min_snr_gamma",
-        fmt::format("excludes decoder.p2_loss_weight_gamma: both weigh the loss of unet {} "
-                    "by its signal-to-noise ratio, and p2_loss_weight_gamma is {}; set "
-                    "one of them to null or 0",
+        fmt::format("excludes decoder.p2_loss_weight_gamma: both weigh the loss of unet {} by its "
+                    "signal-to-noise ratio, and p2_loss_weight_gamma is {}; set one of them to "
+                    "null or 0",
                     i + 1,
                     stage.p2_loss_weight_gamma));
   }

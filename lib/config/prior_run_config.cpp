@@ -50,8 +50,7 @@ void check_train(const TrainPriorConfig& config, Faults& faults) {
     if (steps >= least && steps <= config.prior.timesteps) continue;
     faults.error(
         fmt::format("/train/eval_timesteps/{}", i),
-        fmt::format("must be between prior.sample_timesteps ({}) and prior.timesteps ({}), "
-                    "got {}",
+        fmt::format("must be between prior.sample_timesteps ({}) and prior.timesteps ({}), got {}",
                     least,
                     config.prior.timesteps,
                     steps));

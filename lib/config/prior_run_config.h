@@ -19,8 +19,7 @@ struct PriorDataConfig {
   static constexpr const char* kDoc =
       "Where the samples come from: folders of .npy files, on this machine, with one embedding a "
       "row. The files of a folder, also those in folders below it, are put behind each other in "
-      "the "
-      "order of their paths; row for row they belong to the same samples.";
+      "the order of their paths; row for row they belong to the same samples.";
 
   std::string image_url;  // required
   std::optional<std::string> text_url;

@@ -75,8 +75,8 @@ struct PriorTrainConfig {
              at_least(1));
     D2_FIELD(use_ema, "Keep an exponential average of the weights; samples are drawn with it.");
     D2_FIELD(ema_beta,
-             "Decay of the averaged weights, per update. (The reference's config says 0.99 and "
-             "its runs have 0.9999: it never hands the value on.)",
+             "Decay of the averaged weights, per update. (The reference's config says 0.99 and its "
+             "runs have 0.9999: it never hands the value on.)",
              within(0, 1));
     D2_FIELD(ema_update_after_step,
              "Steps before averaging begins; until then the average is a copy.",

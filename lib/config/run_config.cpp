@@ -20,8 +20,8 @@ void refuse_other_kinds(const Json& root, ReadFindings& findings) {
   if (root.contains("prior")) {
     findings.faults.error(
         "/prior",
-        "has no place here: this needs the config of a decoder, and a file trains "
-        "either a decoder or a prior");
+        "has no place here: this needs the config of a decoder, and a file trains either a decoder "
+        "or a prior");
   }
   if (root.contains("vae")) {
     findings.unavailable.push_back(
@@ -89,8 +89,8 @@ std::string config_kind(const std::string& path) {
   }
   if (found.empty()) {
     throw ConfigError(
-        "{}: none of the root keys \"decoder\", \"prior\" or \"vae\" is there, so it is "
-        "no training config",
+        "{}: none of the root keys \"decoder\", \"prior\" or \"vae\" is there, so it is no "
+        "training config",
         path);
   }
   return found;

@@ -11,8 +11,8 @@ const char* name_of(BetaSchedule schedule) {
   return enum_names<BetaSchedule>[static_cast<size_t>(schedule)];
 }
 
-// A chain whose last alphas_cumprod is 0 (jsd, zero terminal SNR) keeps nothing of the image at
-// t = T-1. Adding noise and predicting x_start or v are fine there; what divides by it is not.
+// A chain whose last alphas_cumprod is 0 (jsd, zero terminal SNR) keeps nothing of the image at t =
+// T-1. Adding noise and predicting x_start or v are fine there; what divides by it is not.
 void check_last_step(const UnetPlan& stage,
                      size_t index,
                      const std::string& pointer,
@@ -37,8 +37,8 @@ void check_last_step(const UnetPlan& stage,
   }
   if (stage.sample_timesteps == stage.timesteps - 1) {
     faults.error(pointer,
-                 fmt::format("{}, where {} DDIM steps would start: use {} steps (DDPM) or "
-                             "fewer than {} for unet {}",
+                 fmt::format("{}, where {} DDIM steps would start: use {} steps (DDPM) or fewer "
+                             "than {} for unet {}",
                              head,
                              *stage.sample_timesteps,
                              stage.timesteps,

@@ -175,15 +175,14 @@ struct SaveTargets {
 
   void fields(auto& f) {
     D2_FIELD(save_latest_to,
-             "File for the latest state; may hold `{epoch}` `{sample}` "
-             "`{next_task}` `{validation_losses}` `{samples_seen}` with Python's "
-             "format specs (`{epoch:03d}`).",
+             "File for the latest state; may hold `{epoch}` `{sample}` `{next_task}` "
+             "`{validation_losses}` `{samples_seen}` with Python's format specs (`{epoch:03d}`).",
              path_or_off());
     D2_FIELD(save_best_to, "The same for the state of the least validation loss.", path_or_off());
     D2_FIELD(save_meta_to, "Folder for a copy of the config.", path_or_off());
     D2_FIELD(save_type,
-             "`checkpoint` holds all that resuming needs, `model` the averaged weights "
-             "alone, `lora` the averaged adapters of a run with `train.lora`.");
+             "`checkpoint` holds all that resuming needs, `model` the averaged weights alone, "
+             "`lora` the averaged adapters of a run with `train.lora`.");
     D2_FIELD(save_all, "No effect, as in the reference.");
     D2_FIELD(save_latest, "No effect, as in the reference: leave out `save_latest_to` instead.");
     D2_FIELD(save_best, "No effect, as in the reference: leave out `save_best_to` instead.");
@@ -260,12 +259,12 @@ struct TrackerConfig {
 
   void fields(auto& f) {
     D2_FIELD(data_path,
-             "Folder of the run's own files: log.jsonl, images, checkpoint.pth, "
-             "model.pth, auto_resume.json.",
+             "Folder of the run's own files: log.jsonl, images, checkpoint.pth, model.pth, "
+             "auto_resume.json.",
              not_empty());
     D2_FIELD(overwrite_data_path,
-             "Use `data_path` though it exists (nothing in it is deleted); "
-             "without it an existing folder is refused.");
+             "Use `data_path` though it exists (nothing in it is deleted); without it an existing "
+             "folder is refused.");
     D2_REQUIRED(log, "Where records and images go; `{}` for the console.");
     D2_FIELD(load, "Which checkpoint to start from; null for none.");
     D2_REQUIRED(save,

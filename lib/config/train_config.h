@@ -85,20 +85,18 @@ struct DecoderTrainConfig {
              above(0));
     D2_FIELD(save_every_n_samples, "Samples between two snapshots.", at_least(0));
     D2_FIELD(n_sample_images,
-             "Images drawn for the logs, of the training and of the test shards; "
-             "0 for none.",
+             "Images drawn for the logs, of the training and of the test shards; 0 for none.",
              at_least(0));
     D2_FIELD(cond_scale,
-             "Strength of classifier-free guidance when sampling, for all unets or for "
-             "each; 1 is none.");
+             "Strength of classifier-free guidance when sampling, for all unets or for each; 1 is "
+             "none.");
     D2_FIELD(device, "Device to train on, e.g. `cpu` or `cuda:0`.", not_empty());
     D2_FIELD(epoch_samples, "Samples after which an epoch ends early; null for none.", at_least(1));
     D2_FIELD(validation_samples,
              "Samples after which a validation ends early; null for none.",
              at_least(1));
     D2_FIELD(save_immediately,
-             "Save after the first step of each epoch too (to see that saving "
-             "works).");
+             "Save after the first step of each epoch too (to see that saving works).");
     D2_FIELD(use_ema, "Keep an exponential average of the weights; samples are drawn with it.");
     D2_FIELD(ema_beta, "Decay of the averaged weights, per update.", within(0, 1));
     D2_FIELD(amp,
@@ -106,19 +104,18 @@ struct DecoderTrainConfig {
              "null: `bf16` on GPUs since Ampere and CPUs with bfloat16 instructions, `fp16` on "
              "older GPUs, else none. A line in the log tells what was taken.");
     D2_FIELD(unet_training_mask,
-             "Which unets are trained; null for all. Untrained ones take no "
-             "memory, and real images stand in for their output.",
+             "Which unets are trained; null for all. Untrained ones take no memory, and real "
+             "images stand in for their output.",
              not_empty());
     D2_FIELD(eps, "Adam's epsilon, for all unets or for each.", above(0));
     D2_FIELD(betas, "Adam's two decay rates.", at_least(0).below(1).entries(2));
     D2_FIELD(group_wd_params, "Decay only weights of two or more dimensions, no biases and gains.");
     D2_FIELD(cosine_decay_max_steps,
-             "Steps after which the learning rate has fallen to zero along "
-             "a cosine; null for none.",
+             "Steps after which the learning rate has fallen to zero along a cosine; null for "
+             "none.",
              at_least(1));
     D2_FIELD(ema_update_after_step,
-             "Steps before averaging begins; until then the average is a "
-             "copy.",
+             "Steps before averaging begins; until then the average is a copy.",
              at_least(0));
     D2_FIELD(ema_update_every, "Steps between two updates of the average.", at_least(1));
     D2_FIELD(ema_inv_gamma, "Warm-up of the decay: 1 - (1 + step / inv_gamma) ^ -power.", above(0));
@@ -134,8 +131,8 @@ struct DecoderTrainConfig {
              "Batches whose gradients make one update, weighted by their samples.",
              at_least(1));
     D2_FIELD(max_batch_size,
-             "Samples that go through the network at once; larger batches are split "
-             "and their gradients added. Null for the whole batch.",
+             "Samples that go through the network at once; larger batches are split and their "
+             "gradients added. Null for the whole batch.",
              at_least(1));
     D2_FIELD(min_snr_gamma,
              "Min-SNR weighting of the loss (Hang et al. 2023): min(snr, gamma) over snr for unets "

@@ -83,8 +83,8 @@ class UnetRules {
   void check_odd(int64_t kernel, const char* key) {
     if (kernel < 1 || kernel % 2 == 0) {
       error(key,
-            fmt::format("must be odd and positive, an even kernel would change the image's "
-                        "size, got {}",
+            fmt::format("must be odd and positive, an even kernel would change the image's size, "
+                        "got {}",
                         kernel));
     }
   }

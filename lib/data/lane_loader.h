@@ -13,8 +13,8 @@
 
 namespace dalle2 {
 
-/// Passes over the shards of a lane. The threads (data.num_workers; 0: the caller's) decode at
-/// most two batches each ahead; what is delivered, and in which order, does not depend on them.
+/// Passes over the shards of a lane. The threads (data.num_workers; 0: the caller's) decode at most
+/// two batches each ahead; what is delivered, and in which order, does not depend on them.
 class LaneLoader {
  public:
   /// Checks what can be checked before reading: urls, preprocessing, embedding folders and widths.

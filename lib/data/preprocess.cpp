@@ -312,5 +312,4 @@ Image Preprocess::take_steps(Canvas canvas, const RandomBits& random) const {
   return canvas.take();
 }
 
-
 }  // namespace dalle2

@@ -133,8 +133,7 @@ void describe_alignment(const ShardCheck& sum, std::vector<std::string>& lines) 
   lines.push_back("rows and keys do not fit everywhere:");
   lines.push_back(
       "    a sample's row is the number in the last digits of its key (--index-width), its file "
-      "the "
-      "one with the shard's number;");
+      "the one with the shard's number;");
   lines.push_back(
       "    embeddings made from other shards, or in another order, belong to other pictures");
 }

@@ -183,8 +183,7 @@ void ShardWalk::count_bad_shard(const std::string& text) {
       std::max(static_cast<int64_t>(options_.urls.size()), options_.resample ? shards_opened_ : 0);
   if (static_cast<double>(bad_shards_) > max_bad_fraction_ * static_cast<double>(shards)) {
     throw DataError(
-        "{}: {} of {} cannot be read, more than /data/max_bad_fraction {:g} allows; the "
-        "last: {}\n"
+        "{}: {} of {} cannot be read, more than /data/max_bad_fraction {:g} allows; the last: {}\n"
         "  Mend or replace the shards, or allow more.",
         options_.split,
         with_commas(bad_shards_),

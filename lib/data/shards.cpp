@@ -74,9 +74,9 @@ ShardSplit split_shards(const SplitConfig& splits,
   const SplitSizes sizes = split_sizes(splits, per_rank);
   if (const auto name = empty_split(sizes)) {
     throw ConfigError(
-        "/data/splits/{}: no shard is left for the split \"{}\": {}{} of {} make {} train, "
-        "{} "
-        "val, {} test.\n  {}; make more and smaller shards, or change the shares.",
+        "/data/splits/{}: no shard is left for the split \"{}\": {}{} of {} make {} train, {} val, "
+        "{} test.\n"
+        "  {}; make more and smaller shards, or change the shares.",
         *name,
         *name,
         counted(per_rank, "shard"),

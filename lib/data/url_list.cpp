@@ -67,8 +67,7 @@ class BraceCheck {
     throw ConfigError(
         "{}: \"{}\": at character {}: {}.\n"
         "  Write a range as {{000..123}}, {{0..98..2}} or {{a..f}}, a list as {{a,b}}, or {{}} "
-        "once "
-        "for a shard's number.",
+        "once for a shard's number.",
         key_,
         public_url(text_),
         at + 1,

@@ -18,8 +18,8 @@ struct TrainingPair {
   at::Tensor target;  ///< [B, C, H, W]
 };
 
-/// The network's prediction at x_t, without the half of a learned variance. [B, C, H, W] ->
-/// [B, C, H, W]
+/// The network's prediction at x_t, without the half of a learned variance. [B, C, H, W] -> [B, C,
+/// H, W]
 using Predictor = std::function<at::Tensor(const at::Tensor& x_t)>;
 
 class Dream {

@@ -64,9 +64,8 @@ void check_steps(const DecoderSampleOptions& options, const UnetPlan& plan, int6
   }
   if (options.sampler == "ddpm" && options.sample_timesteps && *steps < plan.timesteps) {
     throw ConfigError(
-        "sample timesteps of unet {}: the sampler ddpm takes all {} training steps, got {}\n  "
-        "Leave "
-        "the number away, or use ddim or dpmpp.",
+        "sample timesteps of unet {}: the sampler ddpm takes all {} training steps, got {}\n"
+        "  Leave the number away, or use ddim or dpmpp.",
         unet_number,
         plan.timesteps,
         *steps);
@@ -161,8 +160,8 @@ void DecoderImpl::check_stage_options(const DecoderSampleOptions& options,
       make_sampler(s, options)->time_pairs().front().time == s.plan.timesteps - 1) {
     throw ConfigError(
         "sample timesteps of unet {}: the first step holds nothing of the image, and a network "
-        "that "
-        "predicts noise cannot tell it there\n  Use ddim with fewer than {} steps.",
+        "that predicts noise cannot tell it there\n"
+        "  Use ddim with fewer than {} steps.",
         unet_number,
         s.plan.timesteps - 1);
   }

@@ -49,9 +49,7 @@ class ModeDensity final : public TimestepDensity {
 double needed(const std::optional<double>& value, const char* key) {
   if (!value) {
     throw ConfigError(
-        "timestep_sampling: expected a number for {}, which the scheme needs, got "
-        "null",
-        key);
+        "timestep_sampling: expected a number for {}, which the scheme needs, got null", key);
   }
   return *value;
 }

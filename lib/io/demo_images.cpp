@@ -14,7 +14,7 @@ namespace {
 
 /// The attributes' members and their numbers of values, in the order of the embedding's blocks.
 struct Block {
-  int DemoAttributes::* member;
+  int DemoAttributes::*member;
   int values;
 };
 constexpr std::array<Block, 5> kBlocks = {{

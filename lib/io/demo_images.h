@@ -30,8 +30,8 @@ struct DemoAttributes {
 
 /// All 900 combinations, in a fixed order.
 std::vector<DemoAttributes> demo_combinations();
-/// True for the 64 combinations that no training shard ever holds. Every value of every
-/// attribute occurs in both parts.
+/// True for the 64 combinations that no training shard ever holds. Every value of every attribute
+/// occurs in both parts.
 bool is_held_out(const DemoAttributes& attributes);
 
 /// "a large red triangle on the left, white ground"

@@ -167,8 +167,9 @@ NpyType type_from_descr(const std::string& descr, const std::string& origin) {
         descr.substr(1));
   }
   throw DataError(
-      "{}: NumPy type '{}'; expected float16, float32, float64, int64, uint8 or bool "
-      "(<f2 <f4 <f8 <i8 |u1 |b1).\n  Convert with array.astype('<f4') and save again.",
+      "{}: NumPy type '{}'; expected float16, float32, float64, int64, uint8 or bool (<f2 <f4 <f8 "
+      "<i8 |u1 |b1).\n"
+      "  Convert with array.astype('<f4') and save again.",
       origin,
       descr);
 }

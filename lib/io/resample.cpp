@@ -247,8 +247,7 @@ Interpolation interpolation_from_name(const std::string& name) {
   }
   throw ConfigError(
       "The given interpolation mode {} is not supported. Currently supported interpolation modes "
-      "are "
-      "{}.",
+      "are {}.",
       name,
       names);
 }

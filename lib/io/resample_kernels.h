@@ -29,8 +29,8 @@ struct SplitTaps {
 /// The inner loops in one kind of instructions.
 struct ResampleKernels {
   /// RGB rows to rows of the new width.
-  /// `in`: rows of RGB, `in_stride` bytes apart, with kReadAhead bytes behind each.
-  /// `out`: the same for the result, with kWriteAhead bytes behind each.
+  /// `in`: rows of RGB, `in_stride` bytes apart, with kReadAhead bytes behind each. `out`: the same
+  /// for the result, with kWriteAhead bytes behind each.
   void (*horizontal_pass)(const uint8_t* in,
                           size_t in_stride,
                           int rows,

@@ -111,8 +111,7 @@ struct TarReader::State {
       done = true;
       throw DataError(
           "{}: {:.0f} bytes have unpacked to {:.0f} at the member {}; refused as a decompression "
-          "bomb "
-          "(more than {:.0f} times)",
+          "bomb (more than {:.0f} times)",
           origin,
           packed,
           unpacked,

@@ -110,8 +110,8 @@ std::optional<GroupedSample> SampleGrouper::add(TarMember member) {
     if (closed_keys_.contains(key) && !warned_of_return_) {
       warned_of_return_ = true;
       warn(fmt::format(
-          "the key {} comes back after other keys, so its fields are in two samples; the "
-          "members of a sample have to follow each other (tar --sort=name)",
+          "the key {} comes back after other keys, so its fields are in two samples; the members "
+          "of a sample have to follow each other (tar --sort=name)",
           key));
     }
     current_ = GroupedSample{std::move(key), {}};

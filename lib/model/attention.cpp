@@ -74,9 +74,9 @@ CrossAttentionImpl::CrossAttentionImpl(int64_t dim, int64_t context_dim, bool co
 at::Tensor CrossAttentionImpl::forward(const at::Tensor& x, const at::Tensor& context) {
   const at::Tensor normed = norm_->forward(x);
   const at::Tensor kv = keys_values(context);
-  // Multiplications a sample, up to a common factor: with n pixels, m condition tokens and width
-  // d, the plain way takes d * 512 * n twice and 512 * n * m twice; folded it is the projections
-  // of m tokens and 8 * m logits a pixel. A dozen tokens make folding ten times cheaper.
+  // Multiplications a sample, up to a common factor: with n pixels, m condition tokens and width d,
+  // the plain way takes d * 512 * n twice and 512 * n * m twice; folded it is the projections of m
+  // tokens and 8 * m logits a pixel. A dozen tokens make folding ten times cheaper.
   const double n = static_cast<double>(x.size(1));
   const double m = static_cast<double>(kv.size(1));
   const double d = static_cast<double>(x.size(2));
@@ -113,8 +113,8 @@ at::Tensor CrossAttentionImpl::attend(const at::Tensor& x, const at::Tensor& kv)
       .flatten(2);
 }
 
-// The same with the 512-wide projections moved from the pixels to the few condition tokens:
-// (x Wq^T) k^T = x (k Wq)^T and (P v) Wo^T = P (v Wo^T). Includes to_out's linear: [B, N, dim].
+// The same with the 512-wide projections moved from the pixels to the few condition tokens: (x
+// Wq^T) k^T = x (k Wq)^T and (P v) Wo^T = P (v Wo^T). Includes to_out's linear: [B, N, dim].
 at::Tensor CrossAttentionImpl::attend_folded(const at::Tensor& x, const at::Tensor& kv) {
   const int64_t batch = x.size(0);
   const int64_t keys = kv.size(1);

@@ -135,8 +135,8 @@ class NearestUpsampleImpl : public torch::nn::Module {
   std::shared_ptr<ConvLayerImpl> conv_;
 };
 
-/// Sines and cosines of `t` at `dim` / 2 frequencies from 1 down to 1 / 10000.
-/// Computed in float32 at least: a timestep of 999 has no exact bfloat16.
+/// Sines and cosines of `t` at `dim` / 2 frequencies from 1 down to 1 / 10000. Computed in float32
+/// at least: a timestep of 999 has no exact bfloat16.
 /// @param t [B] floating point @return [B, dim], dtype of t
 at::Tensor sinusoidal_embedding(const at::Tensor& t, int64_t dim);
 

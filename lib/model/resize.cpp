@@ -75,8 +75,7 @@ at::Tensor resize_image_to(const at::Tensor& image,
                            std::optional<std::pair<double, double>> clamp_range,
                            bool nearest) {
   D2_CHECK(image.dim() == 4 && size > 0,
-           "resize_image_to: {} dimensions to side {}; expected 4 and "
-           "a positive side",
+           "resize_image_to: {} dimensions to side {}; expected 4 and a positive side",
            image.dim(),
            size);
   if (image.size(3) == size) return image;

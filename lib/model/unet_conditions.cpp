@@ -47,8 +47,8 @@ void UnetLayers::check_inputs(const at::Tensor& x,
   const int64_t step = int64_t{1} << shape.halvings;
   if (x.size(2) % step != 0 || x.size(3) % step != 0) {
     throw DataError(
-        "an image of {} x {} pixels does not go through this unet, which halves it {} "
-        "times: both sides must be multiples of {}",
+        "an image of {} x {} pixels does not go through this unet, which halves it {} times: both "
+        "sides must be multiples of {}",
         x.size(2),
         x.size(3),
         shape.halvings,
@@ -70,8 +70,7 @@ void UnetLayers::check_inputs(const at::Tensor& x,
   }
   if (given.lowres_noise_level.defined() && !config.lowres_noise_cond) {
     throw DataError(
-        "a noise level of the low-resolution image was given to a unet without "
-        "lowres_noise_cond");
+        "a noise level of the low-resolution image was given to a unet without lowres_noise_cond");
   }
   check_batch("lowres_noise_level", given.lowres_noise_level, batch);
   if (config.self_cond && given.self_cond.defined() && given.self_cond.sizes() != x.sizes()) {
@@ -92,8 +91,8 @@ void UnetLayers::check_embeddings(int64_t batch, const UnetConditions& given) co
     check_batch("image embeddings", embed, batch);
     if (embed.dim() != 2 || embed.size(1) != *config.image_embed_dim) {
       throw DataError(
-          "image embeddings of shape {}, but image_embed_dim is {}: use embeddings of "
-          "that width, or set it to theirs",
+          "image embeddings of shape {}, but image_embed_dim is {}: use embeddings of that width, "
+          "or set it to theirs",
           shape_text(embed),
           *config.image_embed_dim);
     }
@@ -103,8 +102,8 @@ void UnetLayers::check_embeddings(int64_t batch, const UnetConditions& given) co
     check_batch("text encodings", text, batch);
     if (text.dim() != 3 || text.size(2) != *config.text_embed_dim) {
       throw DataError(
-          "text encodings of shape {}, but text_embed_dim is {}: use encodings of that "
-          "width, or set it to theirs",
+          "text encodings of shape {}, but text_embed_dim is {}: use encodings of that width, or "
+          "set it to theirs",
           shape_text(text),
           *config.text_embed_dim);
     }

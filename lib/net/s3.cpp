@@ -79,8 +79,8 @@ std::string tame(std::string text, const S3Access& access) {
 std::string advice(const std::string& code, long status, const S3Access& access) {
   const std::string keys =
       access.is_anonymous() ? "no keys were found (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
-                              "the profile AWS_PROFILE of ~/.aws/credentials), so it was asked "
-                              "for anonymously"
+                              "the profile AWS_PROFILE of ~/.aws/credentials), so it was asked for "
+                              "anonymously"
                             : "the keys are those of " + access.source;
   if (code == "NoSuchBucket") return "There is no such bucket: check the url and the endpoint";
   if (status == 404) return "There is no such object: check the url and its number";
@@ -97,8 +97,7 @@ std::string advice(const std::string& code, long status, const S3Access& access)
   if (code == "RequestTimeTooSkewed") return "The clock of this machine is wrong: set it";
   if (status == 401 || status == 403) {
     return "Give keys that may read it (s3:GetObject, s3:ListBucket); without the right to list, "
-           "an "
-           "absent object looks the same; " +
+           "an absent object looks the same; " +
            keys;
   }
   if (status >= 500 || status == 429)

@@ -33,8 +33,8 @@ class Ema {
   /// To be called behind every optimizer step.
   void update();
 
-  /// Decay of the next averaging: 0 up to update_after_step, then
-  /// clamp(1 - (1 + e / inv_gamma)^-power, min_value, beta), e = step - update_after_step - 1.
+  /// Decay of the next averaging: 0 up to update_after_step, then clamp(1 - (1 + e /
+  /// inv_gamma)^-power, min_value, beta), e = step - update_after_step - 1.
   double decay() const;
 
   bool initted() const { return initted_; }  ///< the first update has happened

@@ -23,17 +23,17 @@ struct EmaModelOptions {
   bool operator==(const EmaModelOptions&) const = default;
 };
 
-/// The averages ("shadows") of parameters, in the order of the list; buffers have none.
-/// Every call that takes parameters wants the same list: as many tensors, of the same shapes
-/// (std::logic_error otherwise).
+/// The averages ("shadows") of parameters, in the order of the list; buffers have none. Every call
+/// that takes parameters wants the same list: as many tensors, of the same shapes (std::logic_error
+/// otherwise).
 class EmaModel {
  public:
   /// Copies the parameters. @throws ConfigError for options out of range
   EmaModel(const std::vector<at::Tensor>& parameters, const EmaModelOptions& options);
 
-  /// Decay of the `optimization_step`-th step, from 1. With s = step - update_after_step - 1:
-  /// 0 where s <= 0, else 1 - (1 + s / inv_gamma)^-power with warm-up and (1 + s) / (10 + s)
-  /// without, at most `decay`, then at least `min_decay`.
+  /// Decay of the `optimization_step`-th step, from 1. With s = step - update_after_step - 1: 0
+  /// where s <= 0, else 1 - (1 + s / inv_gamma)^-power with warm-up and (1 + s) / (10 + s) without,
+  /// at most `decay`, then at least `min_decay`.
   double get_decay(int64_t optimization_step) const;
 
   /// To be called behind every optimizer step: shadow -= (1 - decay) (shadow - parameter); where

@@ -26,9 +26,9 @@ struct FlatEntry {
 inline constexpr int64_t kFlatAlignment = 16;
 
 /// Moves the float32 parameters and buffers of a module into one buffer.
-/// Layout: parameters with ndim >= 2 (those that decay), then the others, then the buffers.
-/// The module must not be moved to another device or dtype afterwards; copying into its tensors is
-/// what keeps the views.
+/// Layout: parameters with ndim >= 2 (those that decay), then the others, then the buffers. The
+/// module must not be moved to another device or dtype afterwards; copying into its tensors is what
+/// keeps the views.
 class FlatParameters {
  public:
   /// The module's tensors keep their values, their identity and their device.
@@ -60,9 +60,9 @@ class FlatParameters {
   std::vector<FlatEntry> parameters_, buffers_;
 };
 
-/// The gradients of a FlatParameters' parameters in a buffer of the same layout.
-/// A backward pass fills it by itself: a gradient is copied into its slice as soon as it is made, a
-/// second backward adds to it there. Which parameters got one is known without looking at values.
+/// The gradients of a FlatParameters' parameters in a buffer of the same layout. A backward pass
+/// fills it by itself: a gradient is copied into its slice as soon as it is made, a second backward
+/// adds to it there. Which parameters got one is known without looking at values.
 class FlatGradients {
  public:
   explicit FlatGradients(const FlatParameters& parameters);

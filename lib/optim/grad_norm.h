@@ -11,9 +11,9 @@ namespace dalle2 {
 /// @return [] float32 on the same device
 at::Tensor grad_norm(const at::Tensor& flat);
 
-/// What to divide the gradients by so that their norm is at most `max_norm`:
-/// max(1, (norm + 1e-6) / max_norm), the reciprocal of torch.nn.utils.clip_grad_norm_'s factor.
-/// Optimizer::step takes it, so that clipping costs no pass of its own.
+/// What to divide the gradients by so that their norm is at most `max_norm`: max(1, (norm + 1e-6) /
+/// max_norm), the reciprocal of torch.nn.utils.clip_grad_norm_'s factor. Optimizer::step takes it,
+/// so that clipping costs no pass of its own.
 /// @return [] float32, on norm's device
 at::Tensor clip_divisor(const at::Tensor& norm, double max_norm);
 

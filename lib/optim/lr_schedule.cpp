@@ -20,14 +20,14 @@ LrSchedule::LrSchedule(double base_lr,
   }
   if (warmup_steps && *warmup_steps <= 0) {
     throw ConfigError(
-        "warmup_steps: expected a positive number of steps, got {}; leave it out (null) "
-        "to train without warm-up",
+        "warmup_steps: expected a positive number of steps, got {}; leave it out (null) to train "
+        "without warm-up",
         *warmup_steps);
   }
   if (cosine_decay_max_steps && *cosine_decay_max_steps <= 0) {
     throw ConfigError(
-        "cosine_decay_max_steps: expected a positive number of steps, got {}; leave it "
-        "out (null) for a constant rate",
+        "cosine_decay_max_steps: expected a positive number of steps, got {}; leave it out (null) "
+        "for a constant rate",
         *cosine_decay_max_steps);
   }
 }

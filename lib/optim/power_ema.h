@@ -14,8 +14,8 @@ namespace dalle2 {
 /// The widest average there is: that of gamma 0, all steps alike.
 inline constexpr double kWidestSigma = 0.288;
 
-/// Exponent of the power-function average whose standard deviation is `sigma` of the training
-/// time: the gamma >= 0 with sigma^2 = (gamma + 1) (gamma + 2)^-2 (gamma + 3)^-1 (algorithm 2).
+/// Exponent of the power-function average whose standard deviation is `sigma` of the training time:
+/// the gamma >= 0 with sigma^2 = (gamma + 1) (gamma + 2)^-2 (gamma + 3)^-1 (algorithm 2).
 /// @throws ConfigError outside 0 < sigma <= kWidestSigma
 double gamma_of_sigma(double sigma);
 

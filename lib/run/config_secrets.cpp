@@ -15,8 +15,8 @@ bool clean(nlohmann::ordered_json& value) {
     for (auto& part : value) changed = clean(part) || changed;
   } else if (value.is_string()) {
     const std::string text = value.get<std::string>();
-    const bool remote = text.starts_with("http://") || text.starts_with("https://") ||
-                        text.starts_with("s3://");
+    const bool remote =
+        text.starts_with("http://") || text.starts_with("https://") || text.starts_with("s3://");
     const std::string shown = remote ? public_url(text) : text;
     changed = shown != text;
     if (changed) value = shown;

@@ -34,8 +34,8 @@ void DecoderRun::tell_skipped(int64_t unet, const SkippedUpdates& skipped) const
   const bool scales = trainer_->precision().precision == MixedPrecision::fp16;
   log_warning(
       "train",
-      "unet {}: an update was skipped, for its loss or gradient is not finite{}; {} skipped "
-      "so far (step {}, epoch {}, sample {})",
+      "unet {}: an update was skipped, for its loss or gradient is not finite{}; {} skipped so far "
+      "(step {}, epoch {}, sample {})",
       unet - 1,
       scales ? " (fp16 finds its loss scale by that)" : "",
       skipped.total,

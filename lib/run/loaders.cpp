@@ -33,8 +33,8 @@ void check_absent(const DecoderDataConfig& data, int64_t named, int64_t found) {
   const int64_t absent = named - found;
   if (static_cast<double>(absent) <= data.max_bad_fraction * static_cast<double>(named)) return;
   throw DataError(
-      "train: {} of {} {} absent, more than /data/max_bad_fraction {:g} allows.\n  Bring "
-      "them back, name only those that are there, or allow more.",
+      "train: {} of {} {} absent, more than /data/max_bad_fraction {:g} allows.\n"
+      "  Bring them back, name only those that are there, or allow more.",
       with_commas(absent),
       counted(named, "shard"),
       absent == 1 ? "is" : "are",

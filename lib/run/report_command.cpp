@@ -21,8 +21,8 @@ void run_report(const ReportCommand& command) {
   if (const std::string ending = std::filesystem::path(command.out_path).extension().string();
       ending != ".html" && ending != ".htm") {
     throw ConfigError(
-        "--out {}: expected a name that ends in .html, so that no file of a run is "
-        "replaced by mistake",
+        "--out {}: expected a name that ends in .html, so that no file of a run is replaced by "
+        "mistake",
         command.out_path);
   }
   const std::string page =

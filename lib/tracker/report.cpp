@@ -154,17 +154,18 @@ std::string draw_drops(const RunLog& log) {
     double sum = 0;
     for (const double count : series.values) sum += std::isfinite(count) ? count : 0;
     rows += fmt::format(
-        "<tr><td>{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td>"
-        "<td class=\"number\">{}</td></tr>\n",
+        "<tr><td>{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td "
+        "class=\"number\">{}</td></tr>\n",
         html_escape(series.name.substr(std::string(kDropped).size())),
         number_text(series.values.back()),
         number_text(sum),
         series.values.size());
   }
   if (rows.empty()) return "";
-  return "<h2>Left out of the data</h2>\n<div class=\"wide\"><table><thead><tr><th>split: "
-         "reason</th>"
-         "<th>last epoch</th><th>all epochs</th><th>epochs</th></tr></thead>\n<tbody>\n" +
+  return "<h2>Left out of the data</h2>\n"
+         "<div class=\"wide\"><table><thead><tr><th>split: reason</th><th>last epoch</th><th>all "
+         "epochs</th><th>epochs</th></tr></thead>\n"
+         "<tbody>\n" +
          rows + "</tbody></table></div>\n";
 }
 
@@ -274,12 +275,21 @@ std::string make_report(const std::string& data_path, const ReportOptions& optio
   const RunLog log = read_run_log(log_path);
   const std::string pictures = picture_tables(log, data_path, options.most_picture_steps);
   return fmt::format(
-      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<!DOCTYPE html>\n"
+      "<html lang=\"en\">\n"
+      "<head>\n"
+      "<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-      "<link rel=\"icon\" href=\"data:,\">\n<title>{}</title>\n<style>{}</style>\n</head>\n<body>\n"
-      "{}{}{}{}{}{}{}"
-      "<footer>Made by dalle2-train {} on {}.</footer>\n"
-      "<dialog><img alt=\"\"></dialog>\n<script>{}</script>\n</body>\n</html>\n",
+      "<link rel=\"icon\" href=\"data:,\">\n"
+      "<title>{}</title>\n"
+      "<style>{}</style>\n"
+      "</head>\n"
+      "<body>\n"
+      "{}{}{}{}{}{}{}<footer>Made by dalle2-train {} on {}.</footer>\n"
+      "<dialog><img alt=\"\"></dialog>\n"
+      "<script>{}</script>\n"
+      "</body>\n"
+      "</html>\n",
       html_escape(data_path),
       kReportStyle,
       draw_head(data_path, log, log_path),

@@ -205,8 +205,8 @@ class Chart {
     std::string text;
     for (const double tick : ticks(y_, 4)) {
       text += fmt::format(
-          "<line class=\"grid\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>"
-          "<text class=\"y\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n",
+          "<line class=\"grid\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/><text "
+          "class=\"y\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n",
           kLeft,
           kWidth - kRight,
           y_.at(tick),

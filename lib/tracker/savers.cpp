@@ -79,8 +79,7 @@ void check_path(const char* key, const std::string& target, const std::string& p
     if (part == "..") {
       throw ConfigError(
           "/tracker/save/{}: '..' is refused in '{}': targets are relative to the working "
-          "directory; "
-          "write an absolute path for one outside of it",
+          "directory; write an absolute path for one outside of it",
           key,
           target);
     }
@@ -97,8 +96,7 @@ void check_save_targets(const SaveTargets& targets, const FormatFields& example)
   if (!targets.save_latest_to && !targets.save_best_to && !targets.save_meta_to) {
     throw ConfigError(
         "/tracker/save: At least one saving option must be specified: save_latest_to, save_best_to "
-        "or "
-        "save_meta_to");
+        "or save_meta_to");
   }
   const auto check_template = [&](const char* key, const std::optional<std::string>& target) {
     if (!target) return;

@@ -77,8 +77,7 @@ void check_against_own_files(const SaveTargets& targets,
       if (type == targets.save_type || !taken) continue;
       throw ConfigError(
           "/tracker/save: '{}' is where the run keeps its own {}, a {} cannot be saved there: "
-          "choose "
-          "another path",
+          "choose another path",
           *target,
           other,
           save_type_name(targets.save_type));
@@ -114,8 +113,8 @@ Tracker::Tracker(const TrackerConfig& config, const FormatFields& example_placeh
   }
   if (savers_.empty()) {
     throw ConfigError(
-        "/tracker/save: `savers` must be set: a run without one keeps nothing, e.g. "
-        "{{\"save_to\": \"local\", \"save_latest_to\": \"latest.pth\"}}");
+        "/tracker/save: `savers` must be set: a run without one keeps nothing, e.g. {{\"save_to\": "
+        "\"local\", \"save_latest_to\": \"latest.pth\"}}");
   }
 }
 

@@ -2,12 +2,12 @@
 // Keeps what a run leaves behind: log.jsonl, pictures, checkpoints and their copies,
 // auto_resume.json.
 //
-//   Tracker tracker(config.tracker, decoder_placeholders(), /*dummy=*/rank != 0);   // checks,
-//   writes nothing tracker.init(); tracker.save_config("decoder_config.json", json); if
-//   (tracker.can_recall()) for (const std::string& path : tracker.recall_candidates()) ...
+//   Tracker tracker(config.tracker, placeholders, /*dummy=*/rank != 0);  // writes nothing
+//   tracker.init();
+//   tracker.save_config("decoder_config.json", json);
+//   if (tracker.can_recall()) for (const std::string& path : tracker.recall_candidates()) ...
 //   tracker.log({{"Epoch", epoch}, {"Unet 0 Training Loss", loss}}, step);
-//   tracker.save({.is_latest = true, .placeholders = {{"epoch", epoch}, ...}, .write_checkpoint =
-//   ...});
+//   tracker.save({.is_latest = true, .placeholders = ..., .write_checkpoint = ...});
 #pragma once
 
 #include <cstdint>
@@ -99,9 +99,8 @@ class Tracker {
   std::string recall_path() const;
   /// Files to try in order: the loader's, then, in an auto-resumed run, data_path/checkpoint.pth
   /// (newer if the run died between writing and copying) and the snapshots, the newest first. Only
-  /// files that exist; empty if an
-  /// auto-resumed run died before its first save: start from the beginning. @throws ConfigError if
-  /// not can_recall()
+  /// files that exist; empty if an auto-resumed run died before its first save: start from the
+  /// beginning. @throws ConfigError if not can_recall()
   std::vector<std::string> recall_candidates() const;
 
   /// What this run saved itself, this start or an earlier one that it goes on with: the candidates

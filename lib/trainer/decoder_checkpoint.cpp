@@ -154,8 +154,8 @@ class Reader {
     const Cursor saved = root_.at(key);
     if (saved.is_none()) {
       throw DataError(
-          "{}: this stage was not trained when the checkpoint was made, but is now; train it "
-          "on with the same /train/unet_training_mask, or load the weights alone",
+          "{}: this stage was not trained when the checkpoint was made, but is now; train it on "
+          "with the same /train/unet_training_mask, or load the weights alone",
           saved.where());
     }
     load_optimizer_state(saved, unet->parameters, unet->schedule, unet->optimizer);
@@ -273,8 +273,8 @@ void DecoderTrainer::load_state(const Value& checkpoint,
   const Cursor root(checkpoint, file);
   if (!state_->lora && has_lora(root)) {
     throw DataError(
-        "{}holds adapters, and this run has none: set /train/lora as the run had it that made "
-        "the file, or make plain weights of it: dalle2-train convert --merge-lora IN OUT",
+        "{}holds adapters, and this run has none: set /train/lora as the run had it that made the "
+        "file, or make plain weights of it: dalle2-train convert --merge-lora IN OUT",
         file.empty() ? "" : file + ": ");
   }
   Reader reader(root, only_model, strict);

@@ -40,8 +40,8 @@ void check_config(const DecoderTrainConfig& config, int64_t num_unets) {
   for (const double lr : config.lr.values()) {
     if (lr > kLargestLearningRate) {
       throw ConfigError(
-          "/train/lr: expected at most {}, got {}; 1e-4 is a good start, 5e-4 the most that "
-          "trains well",
+          "/train/lr: expected at most {}, got {}; 1e-4 is a good start, 5e-4 the most that trains "
+          "well",
           kLargestLearningRate,
           lr);
     }

@@ -33,8 +33,9 @@ struct StepResult {
 
 /// Usage:
 ///   DecoderTrainer trainer(decoder, config.train, device);
-///   const at::Tensor loss = trainer.step(inputs, 1, make_generator({seed, "train", epoch, i},
-///   device)); trainer.update(1);
+///   const at::Generator random = make_generator({seed, "train", epoch, i}, device);
+///   const at::Tensor loss = trainer.step(inputs, 1, random);
+///   trainer.update(1);
 /// Unet numbers count from 1, as users see them.
 class DecoderTrainer {
  public:

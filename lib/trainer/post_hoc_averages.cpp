@@ -45,8 +45,7 @@ Cursor averages_of(const Value& root, const std::string& path) {
     throw DataError(
         "{}: no file of averages: expected an entry '{}'.\n"
         "  A run with /train/post_hoc_ema/save_every_n_steps writes them to data_path/averages and "
-        "to "
-        "its checkpoints.",
+        "to its checkpoints.",
         path,
         kKey);
   }

@@ -249,8 +249,8 @@ void PriorTrainer::load_state(const Value& checkpoint,
   const Cursor root(checkpoint, file);
   if (!state_->lora && has_lora(root)) {
     throw DataError(
-        "{}holds adapters, and this run has none: set /train/lora as the run had it that made "
-        "the file, or make plain weights of it: dalle2-train convert --merge-lora IN OUT",
+        "{}holds adapters, and this run has none: set /train/lora as the run had it that made the "
+        "file, or make plain weights of it: dalle2-train convert --merge-lora IN OUT",
         file.empty() ? "" : file + ": ");
   }
   Reader reader(*state_, root, only_model, strict);

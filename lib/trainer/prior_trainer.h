@@ -28,8 +28,9 @@ struct PriorTrainerState;
 
 /// Usage:
 ///   PriorTrainer trainer(prior, config.train, device);
-///   const at::Tensor loss = trainer.step(inputs, make_generator({seed, "train", epoch, i},
-///   device)); trainer.update();
+///   const at::Generator random = make_generator({seed, "train", epoch, i}, device);
+///   const at::Tensor loss = trainer.step(inputs, random);
+///   trainer.update();
 class PriorTrainer {
  public:
   /// Moves the prior to `device`, gives it the adapters of `lora`, and lays what is trained out in

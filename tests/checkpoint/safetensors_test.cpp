@@ -56,9 +56,10 @@ TEST_CASE("a module filled for the golden values has the weights of the formula"
 
 TEST_CASE("safetensors headers are read whatever their order and padding") {
   const SafetensorsFile file = read_made(
-      " \n{\"b\":{\"data_offsets\":[4,8],\"shape\":[2],\"dtype\":\"F16\"},\"__metadata__\":{\"k\":"
-      "\"v\"},"
-      "\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}  \n ",
+      " \n"
+      "{\"b\":{\"data_offsets\":[4,8],\"shape\":[2],\"dtype\":\"F16\"},\"__metadata__\":{\"k\":\"v\"},\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}  "
+      "\n"
+      " ",
       std::string("\0\0\x80\x3f\0\x3c\0\x40", 8));
   REQUIRE(file.tensors.size() == 2);
   CHECK(file.tensors[0].first == "b");

@@ -51,8 +51,8 @@ TEST_CASE("a value of the wrong type is named with what was expected and found")
                   {R"(/decoder/clip/make: expected one of "openai" "open_clip" "x-clip" )"
                    R"("coca", got "openclip"; did you mean "open_clip"?)",
                    R"(/decoder/clip: "clip" is not available yet: CLIP models are a later )"
-                   "part; compute the embeddings before, and give "
-                   "data.img_embeddings_url or data.embeddings_in_tar"});
+                   "part; compute the embeddings before, and give data.img_embeddings_url or "
+                   "data.embeddings_in_tar"});
 }
 
 TEST_CASE("a value beyond its limits is named with the limits") {
@@ -78,15 +78,14 @@ TEST_CASE("a value beyond its limits is named with the limits") {
 TEST_CASE("an unknown key is named with the one it may have been meant for") {
   expect_problems({"/decoder/unet=1"}, {R"(/decoder/unet: no such key; did you mean "unets"?)"});
   expect_problems({"/decoder/colour=1"},
-                  {"/decoder/colour: no such key; known are: unets image_size image_sizes "
-                   "clip vae channels timesteps sample_timesteps loss_type beta_schedule "
-                   "learned_variance image_cond_drop_prob text_cond_drop_prob "
-                   "predict_x_start predict_v predict_x_start_for_latent_diffusion "
-                   "random_crop_sizes use_noise_for_lowres_cond use_blur_for_lowres_cond "
-                   "lowres_downsample_first blur_prob blur_sigma blur_kernel_size "
-                   "lowres_noise_sample_level clip_denoised clip_x_start "
-                   "clip_adapter_overrides learned_variance_constrain_frac vb_loss_weight "
-                   "unconditional auto_normalize_img use_dynamic_thres "
+                  {"/decoder/colour: no such key; known are: unets image_size image_sizes clip vae "
+                   "channels timesteps sample_timesteps loss_type beta_schedule learned_variance "
+                   "image_cond_drop_prob text_cond_drop_prob predict_x_start predict_v "
+                   "predict_x_start_for_latent_diffusion random_crop_sizes "
+                   "use_noise_for_lowres_cond use_blur_for_lowres_cond lowres_downsample_first "
+                   "blur_prob blur_sigma blur_kernel_size lowres_noise_sample_level clip_denoised "
+                   "clip_x_start clip_adapter_overrides learned_variance_constrain_frac "
+                   "vb_loss_weight unconditional auto_normalize_img use_dynamic_thres "
                    "dynamic_thres_percentile p2_loss_weight_gamma p2_loss_weight_k "
                    "ddim_sampling_eta zero_terminal_snr"});
   expect_problems({"/train/ema_bta=0.9"},
@@ -95,8 +94,8 @@ TEST_CASE("an unknown key is named with the one it may have been meant for") {
                   {R"(/decoder/unets/0/dim_mult: no such key; did you mean "dim_mults"?)"});
   expect_problems({R"(/evaluate/KID={"subset": 1, "colour": 2})"},
                   {R"(/evaluate/KID/subset: no such key; did you mean "subsets"?)",
-                   "/evaluate/KID/colour: no such key; known are: feature subsets "
-                   "subset_size degree gamma coef reset_real_features normalize",
+                   "/evaluate/KID/colour: no such key; known are: feature subsets subset_size "
+                   "degree gamma coef reset_real_features normalize",
                    R"(/evaluate/KID: "KID" is not available yet: the metrics are a later )"
                    "part; set it to null and compare samples by eye"});
   expect_problems({R"(/data/preprocessing/Resize={"size": 8, "antialias": true})"},
@@ -107,8 +106,8 @@ TEST_CASE("an unknown key is named with the one it may have been meant for") {
 TEST_CASE("the sections have to fit each other") {
   expect_problems(
       {"/train/cond_scale=3", "/decoder/image_cond_drop_prob=0", "/decoder/text_cond_drop_prob=0"},
-      {"/train/cond_scale: must be 1: classifier-free guidance needs "
-       "decoder.image_cond_drop_prob or decoder.text_cond_drop_prob above 0"});
+      {"/train/cond_scale: must be 1: classifier-free guidance needs decoder.image_cond_drop_prob "
+       "or decoder.text_cond_drop_prob above 0"});
   expect_problems({"/train/lr=[1e-4, 1e-4]"},
                   {"/train/lr: must be one value or have one entry for each unet (1), got 2"});
   expect_problems({"/train/unet_training_mask=[true, false]"},
@@ -116,14 +115,14 @@ TEST_CASE("the sections have to fit each other") {
   expect_problems({"/train/unet_training_mask=[false]"},
                   {"/train/unet_training_mask: must train at least one unet, all are false"});
   expect_problems({"/train/cond_scale=[1, 2]"},
-                  {"/train/cond_scale: must be one value or have one entry for each unet "
-                   "(1), got 2"});
+                  {"/train/cond_scale: must be one value or have one entry for each unet (1), got "
+                   "2"});
   expect_problems({"/train/warmup_steps=[5, null]"},
-                  {"/train/warmup_steps: must be one value or have one entry for each unet "
-                   "(1), got 2"});
+                  {"/train/warmup_steps: must be one value or have one entry for each unet (1), "
+                   "got 2"});
   expect_problems({R"(/evaluate/KID={"subset_size": 2000})"},
-                  {"/evaluate/KID/subset_size: must not exceed n_evaluation_samples (1000), "
-                   "got 2000",
+                  {"/evaluate/KID/subset_size: must not exceed n_evaluation_samples (1000), got "
+                   "2000",
                    R"(/evaluate/KID: "KID" is not available yet: the metrics are a later )"
                    "part; set it to null and compare samples by eye"});
 }
@@ -143,8 +142,8 @@ TEST_CASE("the options of the loss have to fit the unets") {
                    "or dream.enabled to false"});
   expect_problems(cascade({"/train/dream/enabled=true", "/decoder/predict_x_start=[false, true]"}),
                   {"/train/dream/enabled: Unknown prediction type sample: unet 2 predicts the "
-                   "clean image; set predict_v and predict_x_start of the decoder to false for "
-                   "it, or dream.enabled to false"});
+                   "clean image; set predict_v and predict_x_start of the decoder to false for it, "
+                   "or dream.enabled to false"});
   expect_problems({R"(/train/timestep_sampling={"scheme": "logit_normal", "logit_std": null})"},
                   {"/train/timestep_sampling/logit_std: must be a number with scheme "
                    R"("logit_normal", got null; the default is 1)"});
@@ -175,15 +174,16 @@ TEST_CASE("each kind of average has options of its own") {
 }
 
 TEST_CASE("averages for a choice after training have two widths and an interval") {
-  expect_problems({"/train/post_hoc_ema/sigmas=[0.05, 0.05]",
-                   "/train/post_hoc_ema/save_every_n_steps=10"},
-                  {"/train/post_hoc_ema/sigmas: must be two different widths, got 0.05 twice"});
-  expect_problems({"/train/post_hoc_ema/sigmas=[0.05, 0.2]"},
-                  {"/train/post_hoc_ema/save_every_n_steps: must be given for the widths to have an "
-                   "effect, got null"});
-  expect_problems({"/train/post_hoc_ema/sigmas=[0.05, 0.5]",
-                   "/train/post_hoc_ema/save_every_n_steps=10"},
-                  {"/train/post_hoc_ema/sigmas/1: must be > 0 and <= 0.288, got 0.5"});
+  expect_problems(
+      {"/train/post_hoc_ema/sigmas=[0.05, 0.05]", "/train/post_hoc_ema/save_every_n_steps=10"},
+      {"/train/post_hoc_ema/sigmas: must be two different widths, got 0.05 twice"});
+  expect_problems(
+      {"/train/post_hoc_ema/sigmas=[0.05, 0.2]"},
+      {"/train/post_hoc_ema/save_every_n_steps: must be given for the widths to have an effect, "
+       "got null"});
+  expect_problems(
+      {"/train/post_hoc_ema/sigmas=[0.05, 0.5]", "/train/post_hoc_ema/save_every_n_steps=10"},
+      {"/train/post_hoc_ema/sigmas/1: must be > 0 and <= 0.288, got 0.5"});
 }
 
 TEST_CASE("the options of the loss reach the unets that are trained, and only those are asked") {

@@ -264,8 +264,8 @@ TEST_CASE("transforms keep the order of the file and false leaves one out") {
   CHECK(transforms[3].kind == TransformKind::ToTensor);
   CHECK(loaded.warnings ==
         std::vector<std::string>{
-            "/data/preprocessing/RandomResizedCrop: false switches the transform "
-            "off (the reference applies it all the same)"});
+            "/data/preprocessing/RandomResizedCrop: false switches the transform off (the "
+            "reference applies it all the same)"});
 }
 
 TEST_CASE("shares that sum to 1 but for rounding are taken") {

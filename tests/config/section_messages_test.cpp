@@ -26,8 +26,8 @@ TEST_CASE("the rules of the data section are enforced") {
   expect_problems({"/data/start_shard=5", "/data/end_shard=4"},
                   {"/data/end_shard: must not be less than start_shard (5), got 4"});
   expect_problems({"/data/resample_train=true"},
-                  {"/data/resample_train: Cannot both resample and shuffle: set "
-                   "shuffle_train (default true) or resample_train to false"});
+                  {"/data/resample_train: Cannot both resample and shuffle: set shuffle_train "
+                   "(default true) or resample_train to false"});
   expect_problems({R"(/data/preprocessing={"ToTensr": true})"},
                   {"/data/preprocessing/ToTensr: no such transform; known are "
                    R"("RandomResizedCrop" "RandomHorizontalFlip" "Resize" "CenterCrop" )"
@@ -41,14 +41,14 @@ TEST_CASE("the rules of the data section are enforced") {
                   {"/data/preprocessing/Resize/size: must have 1 to 2 entries, got 3"});
   expect_problems({R"(/data/preprocessing={"RandomResizedCrop": {"size": 8, "scale": [1, )"
                    R"(0.5]}, "ToTensor": true})"},
-                  {"/data/preprocessing/RandomResizedCrop/scale: must be a range [low, high] "
-                   "with low <= high"});
+                  {"/data/preprocessing/RandomResizedCrop/scale: must be a range [low, high] with "
+                   "low <= high"});
   expect_problems(
       {R"(/data/preprocessing={"Resize": {"size": 8, "interpolation": "cubic"}, )"
        R"("ToTensor": true})"},
-      {"/data/preprocessing/Resize/interpolation: The given interpolation mode cubic is "
-       "not supported. Currently supported interpolation modes are bilinear, bicubic, "
-       "box, nearest, nearest_exact, hamming and lanczos"});
+      {"/data/preprocessing/Resize/interpolation: The given interpolation mode cubic is not "
+       "supported. Currently supported interpolation modes are bilinear, bicubic, box, nearest, "
+       "nearest_exact, hamming and lanczos"});
   expect_problems({R"(/data/img_embeddings_url="")"},
                   {"/data/img_embeddings_url: must not be empty"});
 }
@@ -60,14 +60,14 @@ TEST_CASE("the rules of the tracker section are enforced") {
   expect_problems({R"(/tracker/log={"log_type": "tensorboard", "log_dir": ""})"},
                   {"/tracker/log/log_dir: must not be empty"});
   expect_problems({"/tracker/log/log_type=custom"},
-                  {"/tracker/log/log_type: Custom loggers are not supported yet. Please use "
-                   "a different logger type."});
+                  {"/tracker/log/log_type: Custom loggers are not supported yet. Please use a "
+                   "different logger type."});
   expect_problems({R"(/tracker/load={"load_from": "disk"})"},
-                  {"/tracker/load/load_from: Unknown loader type: disk. Must be one of "
-                   "['local', 'url', 'wandb']"});
+                  {"/tracker/load/load_from: Unknown loader type: disk. Must be one of ['local', "
+                   "'url', 'wandb']"});
   expect_problems({R"(/tracker/load={"load_from": "custom"})"},
-                  {"/tracker/load/load_from: Custom loaders are not supported yet. Please "
-                   "use a different loader type."});
+                  {"/tracker/load/load_from: Custom loaders are not supported yet. Please use a "
+                   "different loader type."});
   expect_problems({"/tracker/save/save_to=s3"},
                   {"/tracker/save/save_to: Unknown saver type: s3. Must be one of ['local', "
                    "'wandb', 'huggingface']"});
@@ -77,17 +77,17 @@ TEST_CASE("the rules of the tracker section are enforced") {
   expect_problems({R"(/tracker/load={"load_from": "local"})"},
                   {"/tracker/load/file_path: required, but missing"});
   expect_problems({"/tracker/save/save_latest_to=true"},
-                  {"/tracker/save/save_latest_to: expected a path, or false or null for "
-                   "none, got true"});
+                  {"/tracker/save/save_latest_to: expected a path, or false or null for none, got "
+                   "true"});
   expect_problems({"/tracker/save/save_latest_to=false"},
-                  {"/tracker/save: At least one saving option must be specified: "
-                   "save_latest_to, save_best_to or save_meta_to"});
+                  {"/tracker/save: At least one saving option must be specified: save_latest_to, "
+                   "save_best_to or save_meta_to"});
   expect_problems({"/tracker/save/save_latest_to=../latest.pth"},
                   {R"(/tracker/save/save_latest_to: must not contain "..", got )"
                    R"("../latest.pth")"});
   expect_problems({"/tracker/save/save_latest_to=a/{epok}.pth"},
-                  {"/tracker/save/save_latest_to: unknown placeholder {epok}; known are "
-                   "{epoch} {sample} {next_task} {validation_losses} {samples_seen}"});
+                  {"/tracker/save/save_latest_to: unknown placeholder {epok}; known are {epoch} "
+                   "{sample} {next_task} {validation_losses} {samples_seen}"});
   expect_problems({"/tracker/save/save_latest_to={0}.pth"},
                   {"/tracker/save/save_latest_to: unknown placeholder {0}; known are {epoch} "
                    "{sample} {next_task} {validation_losses} {samples_seen}"});
@@ -104,15 +104,14 @@ TEST_CASE("the rules of the tracker section are enforced") {
                   {R"(/tracker/save/save_meta_to: must not contain "..", got "a/..")"});
   expect_problems({R"(/tracker/log={"log_type": "wandb", "wandb_entity": null, )"
                    R"("wandb_project": "p"})"},
-                  {"/tracker/log/wandb_entity: wandb_entity must be specified for wandb "
-                   "logger, got null",
+                  {"/tracker/log/wandb_entity: wandb_entity must be specified for wandb logger, "
+                   "got null",
                    R"(/tracker/log/log_type: "wandb" is not available yet: Weights & )"
                    R"(Biases is a later part; use "console", which writes log.jsonl and )"
                    "images as well"});
   expect_problems({R"(/tracker/log={"log_type": "wandb", "wandb_entity": "e", )"
                    R"("wandb_project": "p", "resume": true})"},
-                  {"/tracker/log/wandb_run_id: must be given with resume: the run to go on "
-                   "with",
+                  {"/tracker/log/wandb_run_id: must be given with resume: the run to go on with",
                    R"(/tracker/log/log_type: "wandb" is not available yet: Weights & )"
                    R"(Biases is a later part; use "console", which writes log.jsonl and )"
                    "images as well"});
@@ -121,22 +120,22 @@ TEST_CASE("the rules of the tracker section are enforced") {
 TEST_CASE("the embeddings must come from exactly the places that are used") {
   expect_problems(
       {"/decoder/unets/0/cond_on_text_encodings=true", "/decoder/unets/0/text_embed_dim=8"},
-      {"/data/text_embeddings_url: If text conditioning, either clip or "
-       "text_embeddings_url must be provided (or set embeddings_in_tar to true)"});
+      {"/data/text_embeddings_url: If text conditioning, either clip or text_embeddings_url must "
+       "be provided (or set embeddings_in_tar to true)"});
   expect_problems({"/data/text_embeddings_url=text"},
                   {"/data/text_embeddings_url: Text embeddings are being loaded, but text "
-                   "embeddings are not being conditioned on. Remove text_embeddings_url, or "
-                   "set cond_on_text_encodings for a unet"});
+                   "embeddings are not being conditioned on. Remove text_embeddings_url, or set "
+                   "cond_on_text_encodings for a unet"});
   expect_problems({"/data/img_embeddings_url=null"},
                   {"/data/img_embeddings_url: No image embeddings source specified: give "
                    "img_embeddings_url, set embeddings_in_tar to true, or set "
                    "decoder.unconditional to true"});
   expect_problems({"/decoder/clip={}"},
-                  {"/decoder/clip: Loaded clip, but also provided img_embeddings_url. This "
-                   "is redundant. Remove the clip model or the embeddings",
+                  {"/decoder/clip: Loaded clip, but also provided img_embeddings_url. This is "
+                   "redundant. Remove the clip model or the embeddings",
                    R"(/decoder/clip: "clip" is not available yet: CLIP models are a later )"
-                   "part; compute the embeddings before, and give "
-                   "data.img_embeddings_url or data.embeddings_in_tar"});
+                   "part; compute the embeddings before, and give data.img_embeddings_url or "
+                   "data.embeddings_in_tar"});
   expect_problems({"/decoder/clip={}",
                    "/decoder/unets/0/cond_on_text_encodings=true",
                    "/decoder/unets/0/text_embed_dim=8",
@@ -145,8 +144,8 @@ TEST_CASE("the embeddings must come from exactly the places that are used") {
                    "img_embeddings_url. This is redundant. Remove the clip model or the text "
                    "embeddings",
                    R"(/decoder/clip: "clip" is not available yet: CLIP models are a later )"
-                   "part; compute the embeddings before, and give "
-                   "data.img_embeddings_url or data.embeddings_in_tar"});
+                   "part; compute the embeddings before, and give data.img_embeddings_url or "
+                   "data.embeddings_in_tar"});
 }
 
 TEST_CASE("the rules of precision and of numbers that are not finite are enforced") {
@@ -178,8 +177,8 @@ TEST_CASE("the rules of precision and of numbers that are not finite are enforce
 TEST_CASE("what has not landed yet is refused by name") {
   expect_problems({"/decoder/clip={}", "/data/img_embeddings_url=null"},
                   {R"(/decoder/clip: "clip" is not available yet: CLIP models are a later )"
-                   "part; compute the embeddings before, and give "
-                   "data.img_embeddings_url or data.embeddings_in_tar"});
+                   "part; compute the embeddings before, and give data.img_embeddings_url or "
+                   "data.embeddings_in_tar"});
   expect_problems({"/decoder/vae={}"},
                   {R"(/decoder/vae: "vae" is not available yet: latent diffusion is a )"
                    "later part; train in pixel space"});
@@ -219,8 +218,8 @@ TEST_CASE("what has not landed yet is refused by name") {
                    R"(file, got "gs://t")"});
   expect_problems(
       {"/prior={}"},
-      {"/prior: has no place here: this needs the config of a decoder, and a file trains "
-       "either a decoder or a prior"});
+      {"/prior: has no place here: this needs the config of a decoder, and a file trains either a "
+       "decoder or a prior"});
 }
 
 TEST_CASE("the rules of adapters are enforced") {

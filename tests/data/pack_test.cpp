@@ -138,8 +138,8 @@ TEST_CASE("captions that are not UTF-8 are left out, and shards of an earlier ru
   CHECK_THAT(lines(2),
              Contains("left out: e.jpg (its caption is not UTF-8)") && !Contains("did not write"));
   CHECK_THAT(lines(4),
-             Contains("2 more shards that this run did not write (000002.tar to "
-                      "000003.tar): remove them, or pictures come twice"));
+             Contains("2 more shards that this run did not write (000002.tar to 000003.tar): "
+                      "remove them, or pictures come twice"));
 }
 
 TEST_CASE("options choose captions and digits, and the default size gives every split shards") {

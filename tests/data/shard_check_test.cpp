@@ -70,14 +70,13 @@ TEST_CASE("the check names what is wrong with each shard") {
   std::string text;
   for (const std::string& line : describe_check(report)) text += line + "\n";
   CHECK_THAT(text,
-             Contains("00001.tar: 5 samples, 3 usable: 1 without picture, 1 broken picture, "
-                      "2 without caption, 1 repeated key, 1 repeated member"));
+             Contains("00001.tar: 5 samples, 3 usable: 1 without picture, 1 broken picture, 2 "
+                      "without caption, 1 repeated key, 1 repeated member"));
   CHECK_THAT(text, Contains("000040001: its image embedding is all zero"));
   CHECK_THAT(text, Contains("00000.tar: 4 samples, all usable\n"));
   CHECK_THAT(text,
              Contains("in all: 6 shards, 1 of them without fault, 1 absent, damaged or without "
-                      "samples, 1 without a "
-                      "readable file of image embeddings\n"));
+                      "samples, 1 without a readable file of image embeddings\n"));
   CHECK_THAT(text, Contains("\nfaults: 1 without picture, 1 broken picture, "));
   CHECK_THAT(text, Contains("image embeddings of shape [3]: 19 rows in files, "));
   CHECK_THAT(text, Contains("1 of 6 embedding files is for none of these shards"));
@@ -104,8 +103,8 @@ TEST_CASE("rows that were counted in another way than the keys are told") {
   for (const std::string& line : describe_check(report)) text += line + "\n";
   CHECK_THAT(
       text,
-      Contains("00001.tar: 4 samples, all usable: 2 keys with another shard's number, 2 share "
-               "a row of image embeddings, 2 image embeddings of no sample"));
+      Contains("00001.tar: 4 samples, all usable: 2 keys with another shard's number, 2 share a "
+               "row of image embeddings, 2 image embeddings of no sample"));
   CHECK_THAT(text, Contains("000000001: row 1 is another sample's, too"));
   CHECK_THAT(text, Contains("rows and keys do not fit everywhere") && Contains("--index-width"));
 }
@@ -174,8 +173,8 @@ TEST_CASE("a tar that may have been cut is told and used; one of zeros has no sa
           Contains("00002.tar: no sample: the tar holds none\n") &&
           Contains("00003.tar: no sample: ") &&
           Contains("00003.tar: is a folder, a file is expected") &&
-          Contains("4 shards, 1 of them without fault, 2 absent, damaged or without samples, "
-                   "1 without end marker\n"));
+          Contains("4 shards, 1 of them without fault, 2 absent, damaged or without samples, 1 "
+                   "without end marker\n"));
 }
 
 TEST_CASE("a list of faults that goes on says how far") {

@@ -247,8 +247,8 @@ TEST_CASE("a brace without its other half is refused") {
   config.webdataset_base_url = std::string("data/{000..012.tar");
   CHECK_THROWS_WITH(
       ShardList(config),
-      Contains("/data/webdataset_base_url: \"data/{000..012.tar\": at character 6: the { has "
-               "no closing brace") &&
+      Contains("/data/webdataset_base_url: \"data/{000..012.tar\": at character 6: the { has no "
+               "closing brace") &&
           Contains("{000..123}"));
   config.webdataset_base_url = std::string("data/{000..012}}.tar");
   CHECK_THROWS_WITH(ShardList(config), Contains("at character 16: the } has no opening brace"));

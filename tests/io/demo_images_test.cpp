@@ -74,7 +74,8 @@ std::vector<GroupedSample> samples_of(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("there are 900 combinations, and the 64 held-out ones have every value of every attribute") {
+TEST_CASE(
+    "there are 900 combinations, and the 64 held-out ones have every value of every attribute") {
   const std::vector<DemoAttributes> all = demo_combinations();
   std::set<std::string> captions;
   std::map<std::pair<int, int>, int>

@@ -144,8 +144,8 @@ TEST_CASE("an unknown interpolation is refused with the list of names") {
   CHECK_THROWS_AS(interpolation_from_name("cubic"), ConfigError);
   CHECK_THROWS_WITH(interpolation_from_name("cubic"),
                     "The given interpolation mode cubic is not supported. Currently supported "
-                    "interpolation modes "
-                    "are bilinear, bicubic, box, nearest, nearest_exact, hamming, lanczos.");
+                    "interpolation modes are bilinear, bicubic, box, nearest, nearest_exact, "
+                    "hamming, lanczos.");
 }
 
 TEST_CASE("PNG gives back what went in, and JPEG nearly") {

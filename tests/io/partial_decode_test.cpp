@@ -58,8 +58,8 @@ struct Recipe {
   int quality = 80;
   std::string text() const {
     return fmt::format(
-        "{}x{} {} channels {}x{} coarser progressive {} arithmetic {} ycck {} "
-        "restarts {} quality {}",
+        "{}x{} {} channels {}x{} coarser progressive {} arithmetic {} ycck {} restarts {} quality "
+        "{}",
         width,
         height,
         channels,

@@ -106,9 +106,9 @@ TEST_CASE("folders are listed: files, and the links of a page") {
   CHECK_THROWS_WITH(list_folder("pipe:ls"), Contains("give one file's url with {}"));
 
   const std::string page =
-      "<a href=\"../\">up</a><a href='a%20b_1.npy'>x</a> <A HREF= \"/emb/c_2.npy?C=N&amp;O=D\">"
-      "<a href=\"?C=M\"><a href=\"sub/\"><a href=\"https://other/d_3.npy\"><a href=a%20b_1.npy>"
-      "<a href=\"./e_4.npy\"><a href=\"a%20b_1.npy\">";
+      "<a href=\"../\">up</a><a href='a%20b_1.npy'>x</a> <A HREF= \"/emb/c_2.npy?C=N&amp;O=D\"><a "
+      "href=\"?C=M\"><a href=\"sub/\"><a href=\"https://other/d_3.npy\"><a href=a%20b_1.npy><a "
+      "href=\"./e_4.npy\"><a href=\"a%20b_1.npy\">";
   LoopbackServer server([&](const HttpRequest& request) {
     return request.path == "/emb/?sig=x" ? http_reply(200, page) : http_reply(404, "");
   });

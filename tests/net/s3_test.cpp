@@ -265,14 +265,14 @@ TEST_CASE("a folder is listed page by page, with odd names") {
   LoopbackServer server([&](const HttpRequest& request) {
     asked.push_back(request.path);
     const bool second = request.path.find("continuation-token=a%2Fb%3D") != std::string::npos;
-    return http_reply(200,
-                      second ? "<R><EncodingType>url</EncodingType><IsTruncated>false</"
-                               "IsTruncated><Contents><Key>f/x+%26%2B.npy</Key>"
-                               "</Contents></R>"
-                             : "<R><IsTruncated>true</IsTruncated>"
-                               "<NextContinuationToken>a/b=</NextContinuationToken>"
-                               "<Contents><Key>f/</Key></Contents>"
-                               "<Contents><Size>1</Size><Key>f/1+%20.npy</Key></Contents></R>");
+    return http_reply(
+        200,
+        second
+            ? "<R><EncodingType>url</EncodingType><IsTruncated>false</IsTruncated><Contents><Key>f/x+%26%2B.npy</Key></Contents></R>"
+            : "<R><IsTruncated>true</IsTruncated>"
+              "<NextContinuationToken>a/b=</NextContinuationToken>"
+              "<Contents><Key>f/</Key></Contents>"
+              "<Contents><Size>1</Size><Key>f/1+%20.npy</Key></Contents></R>");
   });
   aws.set("AWS_ENDPOINT_URL", server.url(""));
   CHECK(s3_list("s3://bucket/f/", quick()) == std::vector<std::string>{"1+%20.npy", "x &+.npy"});

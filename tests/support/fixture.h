@@ -10,8 +10,8 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include <catch2/catch.hpp>
 #include <fmt/format.h>
+#include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -86,13 +86,15 @@ inline Fixture load_fixture(const std::string& name) {
 /// Fails unless shape and values agree: max |actual - expected| <= relative * max |expected|. Infinite
 /// and NaN elements have to stand at the same places with the same sign. Where all of `expected` is
 /// zero, `actual` has to be within `relative` of it.
-inline void expect_close(const at::Tensor& actual, const at::Tensor& expected, double relative,
+inline void expect_close(const at::Tensor& actual,
+                         const at::Tensor& expected,
+                         double relative,
                          const std::string& what) {
   INFO(what);
   REQUIRE(actual.defined());
   REQUIRE(expected.defined());
-  const std::string shapes = fmt::format("actual {} expected {}", c10::str(actual.sizes()),
-                                         c10::str(expected.sizes()));
+  const std::string shapes =
+      fmt::format("actual {} expected {}", c10::str(actual.sizes()), c10::str(expected.sizes()));
   INFO(shapes);
   REQUIRE(actual.sizes() == expected.sizes());
   const at::Tensor a = actual.detach().to(at::kCPU, at::kDouble).flatten();
@@ -105,22 +107,30 @@ inline void expect_close(const at::Tensor& actual, const at::Tensor& expected, d
                     at::nan_to_num(e.masked_fill(finite, 0.0), 7.0)));
   const at::Tensor scaled = e.masked_fill(finite.logical_not(), 0.0);
   // NaN in `actual` where a number is expected counts as an infinite error.
-  const at::Tensor error = at::nan_to_num((a - scaled).masked_fill(finite.logical_not(), 0.0).abs(),
-                                          INFINITY, INFINITY, INFINITY);
+  const at::Tensor error = at::nan_to_num(
+      (a - scaled).masked_fill(finite.logical_not(), 0.0).abs(), INFINITY, INFINITY, INFINITY);
   const double largest = scaled.abs().max().item<double>();
   const int64_t worst = error.argmax().item<int64_t>();
   const double worst_error = error[worst].item<double>();
   const std::string report = fmt::format(
       "largest error {:.3e} at flat index {} (actual {:.9g}, expected {:.9g}); largest |expected| {:.3e}, "
       "relative {:.3e}, allowed {:.3e}",
-      worst_error, worst, a[worst].item<double>(), e[worst].item<double>(), largest,
-      largest > 0 ? worst_error / largest : worst_error, relative);
+      worst_error,
+      worst,
+      a[worst].item<double>(),
+      e[worst].item<double>(),
+      largest,
+      largest > 0 ? worst_error / largest : worst_error,
+      relative);
   INFO(report);
   CHECK(worst_error <= relative * (largest > 0 ? largest : 1.0));
 }
 
 /// off + scale * sin(f * i + phase) over the flat index i, as float32 of `shape`.
-inline at::Tensor wave(at::IntArrayRef shape, double f = 0.37, double phase = 0.0, double scale = 1.0,
+inline at::Tensor wave(at::IntArrayRef shape,
+                       double f = 0.37,
+                       double phase = 0.0,
+                       double scale = 1.0,
                        double offset = 0.0) {
   at::Tensor tensor = at::empty(shape, at::TensorOptions().dtype(at::kFloat));
   float* out = tensor.data_ptr<float>();
@@ -174,15 +184,18 @@ inline void expect_golden(const at::Tensor& actual, const std::string& name, dou
   INFO("golden value " << name);
   REQUIRE(flat.numel() == expected.at("n").get<int64_t>());
   const double margin = relative * expected.at("absmean").get<double>();
-  CHECK(flat.mean().item<double>() == Approx(expected.at("mean").get<double>()).epsilon(0).margin(margin));
+  CHECK(flat.mean().item<double>() ==
+        Approx(expected.at("mean").get<double>()).epsilon(0).margin(margin));
   CHECK(flat.abs().mean().item<double>() ==
         Approx(expected.at("absmean").get<double>()).epsilon(0).margin(margin));
   const auto first = expected.at("first").get<std::vector<double>>();
   for (size_t i = 0; i < first.size(); ++i) {
     INFO("element " << i);
-    CHECK(flat[static_cast<int64_t>(i)].item<double>() == Approx(first[i]).epsilon(0).margin(margin));
+    CHECK(flat[static_cast<int64_t>(i)].item<double>() ==
+          Approx(first[i]).epsilon(0).margin(margin));
   }
-  CHECK(flat[-1].item<double>() == Approx(expected.at("last").get<double>()).epsilon(0).margin(margin));
+  CHECK(flat[-1].item<double>() ==
+        Approx(expected.at("last").get<double>()).epsilon(0).margin(margin));
 }
 
 }  // namespace dalle2::test

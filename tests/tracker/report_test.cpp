@@ -175,8 +175,8 @@ TEST_CASE("a large picture is shrunk for the page") {
 TEST_CASE("pictures that are gone, damaged or outside of the folder are named, not shown") {
   const Run run(
       "{\"S\": [{\"path\": \"gone.png\"}, {\"path\": \"../secret.png\"}, {\"path\": "
-      "\"/secret.png\"}, "
-      "{\"path\": \"a/../../secret.png\"}, {\"path\": \"bad.png\"}], \"step\": 1}\n");
+      "\"/secret.png\"}, {\"path\": \"a/../../secret.png\"}, {\"path\": \"bad.png\"}], \"step\": "
+      "1}\n");
   std::ofstream(run.folder / "bad.png") << "no picture";
   write_file_atomically(fs::path(run.folder.path()).parent_path() / "secret.png", pair_png(4));
   const std::string page = run.page();

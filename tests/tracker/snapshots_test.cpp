@@ -143,8 +143,7 @@ TEST_CASE("a resumed run may fall back on its snapshots, the newest first, each 
   Tracker resumed(saving_config(2), decoder_placeholders(), /*dummy=*/false);
   resumed.init();
   // latest.pth, checkpoint.pth and the newest snapshot are one file.
-  CHECK(contents(resumed.recall_candidates()) ==
-        std::vector<std::string>{"40", "30", "20", "10"});
+  CHECK(contents(resumed.recall_candidates()) == std::vector<std::string>{"40", "30", "20", "10"});
 }
 
 TEST_CASE("a new run in an old folder sets the snapshots of the old one aside") {
