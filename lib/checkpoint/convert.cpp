@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "checkpoint/lora_file.h"
 #include "checkpoint/lora_naming.h"
+#include "checkpoint/lora_weights.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/pickle.h"
 #include "checkpoint/pth.h"
@@ -66,24 +67,43 @@ Averages averages_of_ema(const Cursor& ema) {
   return averages;
 }
 
-/// Of diffusers' kind: a list, one entry a unet.
+void add_shadows(const Cursor& average, const std::string& prefix, Averages& averages) {
+  const Cursor names = average.at("parameter_names");
+  const Cursor shadows = average.at("shadow_params");
+  for (size_t i = 0; i < names.size(); ++i) {
+    averages[prefix + names.at(i).as_string()] = shadows.at(i).as_tensor();
+  }
+}
+
+/// Of diffusers' kind: a list, one entry a unet, or the entry of a prior's network.
 Averages averages_of_ema_diffusers(const Cursor& ema) {
   Averages averages;
+  if (ema.value().is_dict()) {
+    add_shadows(ema, "net.", averages);
+    return averages;
+  }
   for (size_t unet = 0; unet < ema.size(); ++unet) {
-    if (ema.at(unet).is_none()) {
-      continue;
-    }
-    const Cursor names = ema.at(unet).at("parameter_names");
-    const Cursor shadows = ema.at(unet).at("shadow_params");
-    for (size_t i = 0; i < names.size(); ++i) {
-      averages["unets." + std::to_string(unet) + "." + names.at(i).as_string()] =
-          shadows.at(i).as_tensor();
-    }
+    if (ema.at(unet).is_none()) continue;
+    add_shadows(ema.at(unet), "unets." + std::to_string(unet) + ".", averages);
   }
   return averages;
 }
 
-StateDict decoder_averages(const Cursor& checkpoint, const Cursor& ema, const Averages& averages) {
+/// The entry "ema_model" of a prior. With adapters it holds only what is trained: the rest is that
+/// of the model.
+StateDict prior_averages(const Cursor& checkpoint, const Cursor& averaged) {
+  StateDict averages = averaged.as_state_dict();
+  if (!has_lora(averages) || !checkpoint.has("model")) return averages;
+  StateDict weights = checkpoint.at("model").as_state_dict();
+  for (auto& [name, tensor] : weights) {
+    if (const at::Tensor* average = find_tensor(averages, name)) tensor = *average;
+  }
+  return weights;
+}
+
+StateDict model_with_averages(const Cursor& checkpoint,
+                              const Cursor& ema,
+                              const Averages& averages) {
   StateDict weights = checkpoint.at("model").as_state_dict();
   size_t used = 0;
   for (auto& [name, tensor] : weights) {
@@ -94,7 +114,7 @@ StateDict decoder_averages(const Cursor& checkpoint, const Cursor& ema, const Av
   }
   if (used == 0 || used != averages.size()) {
     throw DataError(
-        "{}: expected the averages of unets of the model, got {} entries of which {} fit",
+        "{}: expected the averages of the model, got {} entries of which {} fit",
         ema.where(),
         averages.size(),
         used);
@@ -216,14 +236,14 @@ Value read_checkpoint(const std::string& path) {
 }
 
 StateDict averaged_weights(const Cursor& checkpoint) {
-  if (checkpoint.has("ema_model")) {
-    return checkpoint.at("ema_model").as_state_dict();
+  if (const auto averaged = checkpoint.find("ema_model")) {
+    return prior_averages(checkpoint, *averaged);
   }
   if (const auto ema = checkpoint.find("ema")) {
-    return decoder_averages(checkpoint, *ema, averages_of_ema(*ema));
+    return model_with_averages(checkpoint, *ema, averages_of_ema(*ema));
   }
   if (const auto ema = checkpoint.find("ema_diffusers")) {
-    return decoder_averages(checkpoint, *ema, averages_of_ema_diffusers(*ema));
+    return model_with_averages(checkpoint, *ema, averages_of_ema_diffusers(*ema));
   }
   if (is_state_dict(checkpoint.value())) {
     StateDict weights = strip_prefix(checkpoint.as_state_dict(), kEmaModel);

@@ -24,6 +24,13 @@ struct Batch {
   LoaderPosition position;
 
   int64_t size() const { return static_cast<int64_t>(keys.size()); }
+
+  /// Every tensor with the samples in its first dimension.
+  void tensors(const auto& f) {
+    f(images);
+    f(image_embeds);
+    f(text_encodings);
+  }
 };
 
 }  // namespace dalle2

@@ -71,9 +71,9 @@ void OpenBatch::close(const LanePosition& position, DropLog&& drops_before) {
 }
 
 Batch OpenBatch::take() {
-  for (at::Tensor* tensor : {&batch.images, &batch.image_embeds, &batch.text_encodings}) {
-    if (tensor->defined()) *tensor = tensor->narrow(0, 0, added);
-  }
+  batch.tensors([&](at::Tensor& tensor) {
+    if (tensor.defined()) tensor = tensor.narrow(0, 0, added);
+  });
   return std::move(batch);
 }
 

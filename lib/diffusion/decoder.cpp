@@ -4,7 +4,7 @@
 #include <torch/torch.h>
 
 #include "base/error.h"
-#include "diffusion/no_grad_pass.h"
+#include "diffusion/pass_scopes.h"
 #include "diffusion/stage.h"
 #include "model/resize.h"
 

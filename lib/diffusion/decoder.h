@@ -23,6 +23,13 @@ struct DecoderInputs {
   at::Tensor images;          ///< [B, C, H, W] in [0, 1], at least as large as the stage
   at::Tensor image_embeds;    ///< [B, D] or undefined
   at::Tensor text_encodings;  ///< [B, L, D] or undefined
+
+  /// Every tensor with the samples in its first dimension (trainer/tensor_group.h).
+  void tensors(const auto& f) {
+    f(images);
+    f(image_embeds);
+    f(text_encodings);
+  }
 };
 
 struct DecoderSampleOptions {
@@ -48,6 +55,17 @@ struct DecoderSampleOptions {
   bool one_unet_in_gpu = false;
   /// Called before each step with the stage (from 1), the step (from 0) and their number.
   std::function<void(int64_t unet_number, size_t step, size_t steps)> on_step;
+
+  void tensors(const auto& f) {
+    f(image_embeds);
+    f(text_encodings);
+    f(image);
+    f(inpaint_image);
+    f(inpaint_mask);
+    for (at::Tensor& start : init_noise) f(start);
+  }
+  /// What is cut with the tensors but is none.
+  void cut_rest(int64_t /*begin*/, int64_t length) { batch_size = length; }
 };
 
 /// Usage, a training step and a sample:

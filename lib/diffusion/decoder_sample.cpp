@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "diffusion/decoder.h"
 #include "diffusion/denoiser.h"
-#include "diffusion/eval_scope.h"
+#include "diffusion/pass_scopes.h"
 #include "diffusion/stage.h"
 #include "model/resize.h"
 

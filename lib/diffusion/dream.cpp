@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "config/plan_rules.h"
-#include "diffusion/at_times.h"
-#include "diffusion/no_grad_pass.h"
+#include "diffusion/noise_schedule.h"
+#include "diffusion/pass_scopes.h"
 
 namespace dalle2 {
 namespace {

@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "config/beta_schedule.h"
-#include "diffusion/at_times.h"
 
 namespace dalle2 {
 namespace {

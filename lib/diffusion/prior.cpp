@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "diffusion/no_grad_pass.h"
+#include "diffusion/pass_scopes.h"
 #include "diffusion/step_noise.h"
 #include "model/unet.h"
 

@@ -26,12 +26,23 @@ namespace dalle2 {
 struct TextEmbedding {
   at::Tensor embeds;     ///< [B, D]
   at::Tensor encodings;  ///< [B, L, D], rows of zeros behind the text's end; may be undefined
+
+  /// Every tensor with the samples in its first dimension (trainer/tensor_group.h).
+  void tensors(const auto& f) {
+    f(embeds);
+    f(encodings);
+  }
 };
 
 /// One training batch: embeddings as CLIP gives them, not scaled. Nothing of it is changed.
 struct PriorInputs {
   at::Tensor image_embeds;  ///< [B, D]
   TextEmbedding text;
+
+  void tensors(const auto& f) {
+    f(image_embeds);
+    text.tensors(f);
+  }
 };
 
 /// Everything random of a training step.
@@ -43,6 +54,15 @@ struct PriorStepNoise {
   bool self_condition = false;  ///< one decision for the batch
   NoiseAugmentationDraws augmentation;
   DropoutSeed dropout;
+
+  void tensors(const auto& f) {
+    f(times);
+    f(noise);
+    f(text_keep_mask);
+    f(image_keep_mask);
+    f(augmentation.perturbation);
+  }
+  void cut_rest(int64_t begin, int64_t /*length*/) { dropout.first_sample += begin; }
 };
 
 struct PriorSampleOptions {
@@ -52,6 +72,10 @@ struct PriorSampleOptions {
   int64_t num_samples_per_text = 2;  ///< of sample(): the candidates of each text
   std::optional<at::Generator> generator;
   NoiseSource noise;  ///< if set, gives all noise instead of `generator` (tests)
+  /// Called before each step with the step (from 0) and their number.
+  std::function<void(size_t step, size_t steps)> on_step;
+
+  void tensors(const auto& f) { text.tensors(f); }
 };
 
 /// Usage, a training step and a sample:

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "diffusion/eval_scope.h"
+#include "diffusion/pass_scopes.h"
 #include "diffusion/prior.h"
 #include "diffusion/prior_sampler.h"
 
@@ -69,7 +69,10 @@ at::Tensor DiffusionPriorImpl::p_sample_loop(const PriorSampleOptions& options) 
   const int64_t batch = options.text.embeds.size(0);
   at::Tensor x = noise({batch, config.image_embed_dim});
   if (config.init_image_embed_l2norm) x = l2_clamp(x);
-  for (const TimePair& pair : sampler->time_pairs()) {
+  const std::vector<TimePair> pairs = sampler->time_pairs();
+  for (size_t step = 0; step < pairs.size(); ++step) {
+    const TimePair& pair = pairs[step];
+    if (options.on_step) options.on_step(step, pairs.size());
     const at::Tensor times = at::full({batch}, pair.time, x.options().dtype(at::kLong));
     const at::Tensor x_start = clean_estimate(x, times, given, options.cond_scale);
     if (config.net.self_cond) given.self_cond = x_start;

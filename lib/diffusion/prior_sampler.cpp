@@ -4,7 +4,7 @@
 #include <torch/torch.h>
 
 #include "base/error.h"
-#include "diffusion/ddim_step.h"
+#include "diffusion/sampler.h"
 
 namespace dalle2 {
 namespace {

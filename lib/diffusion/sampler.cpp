@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "diffusion/ddim_step.h"
 
 namespace dalle2 {
 namespace {

@@ -32,6 +32,22 @@ struct DecoderStepNoise {
   LowresDraws lowres;                    ///< upper stages
   NoiseAugmentationDraws augmentation;
   uint64_t dropout_seed = 0;  ///< of adapters; nothing is drawn for it
+
+  void tensors(const auto& f) {
+    f(times);
+    f(noise);
+    f(image_keep_mask);
+    f(text_keep_mask);
+    f(lowres.noise);
+    f(lowres.noise_level);
+    f(augmentation.offset);
+    f(augmentation.perturbation);
+  }
+  void cut_rest(int64_t begin, int64_t length) {
+    if (crop_offsets.empty()) return;
+    const auto first = crop_offsets.begin() + begin;
+    crop_offsets = std::vector<CropOffset>(first, first + length);
+  }
 };
 
 /// What decides the draws of a stage.

@@ -30,6 +30,7 @@ struct SampleCommand {
   std::string checkpoint_path;
   std::optional<std::string> config_path;          ///< for a checkpoint that carries no config
   std::optional<std::string> image_embeds_path;    ///< .npy [N, D]
+  std::optional<std::string> text_embeds_path;     ///< .npy [N, D], of a prior
   std::optional<std::string> text_encodings_path;  ///< .npy [N, L, D]
   std::optional<int64_t> num;                      ///< images, unconditional only
   std::vector<double> cond_scale = {1.0};          ///< one, or one for each unet
@@ -40,13 +41,22 @@ struct SampleCommand {
   int64_t seed = 0;
   bool use_ema = true;
   std::string device = "cpu";
-  int64_t batch_size = 8;  ///< images sampled at once
+  int64_t batch_size = 8;  ///< images or texts sampled at once
+  int64_t candidates = 2;  ///< of a prior: embeddings drawn for a text, of which the nearest is taken
   int64_t start_unet = 1;
   std::optional<int64_t> stop_unet;
   std::optional<std::string> image_path;  ///< start_unet > 1: picture, folder or .npy
   std::optional<std::string> inpaint_image_path, inpaint_mask_path;
   int64_t inpaint_resample_times = 5;
   std::string out_folder;
+};
+
+/// dalle2-train evaluate
+struct EvaluateCommand {
+  std::string config_path, checkpoint_path;
+  std::vector<std::string> overrides;
+  std::string split = "val";  ///< train, val or test
+  bool use_ema = true;
 };
 
 struct InspectCommand {
@@ -127,6 +137,7 @@ struct DemoScoreCommand {
 /// Trains. @return kDone, or kStopped after a signal, as run_shards_make does
 ExitCode run_train(const TrainCommand& command);
 void run_sample(const SampleCommand& command);
+void run_evaluate(const EvaluateCommand& command);
 void run_inspect(const InspectCommand& command);
 /// @return kDone if all is whole, kData if a file is damaged
 ExitCode run_fsck(const FsckCommand& command);

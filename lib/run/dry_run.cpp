@@ -1,129 +1,158 @@
 // SPDX-License-Identifier: MIT
+// What the dry runs of all kinds share.
 #include "run/dry_run.h"
 
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
-#include <string>
 
 #include "base/process_memory.h"
 #include "base/text.h"
-#include "optim/random.h"
-#include "run/decoder_model.h"
-#include "run/loaders.h"
-#include "tracker/tracker.h"
-#include "trainer/decoder_lora.h"
+#include "checkpoint/convert.h"
+#include "checkpoint/lora_file.h"
+#include "checkpoint/module_state.h"
+#include "model/lora.h"
+#include "run/model_weights.h"
+#include "run/run_session.h"
 
 namespace dalle2 {
 namespace {
 
 constexpr int64_t kBytesPerValue = 4;
 
-/// Peak resident memory of a forward and backward pass over `batch` synthetic images.
-uint64_t peak_of_step(Decoder decoder, const DecoderPlan& plan, int64_t unet, int64_t batch) {
+/// Peak resident memory while `step` goes through `batch` samples.
+uint64_t peak_of_step(const DryRunPlan::Network& network, int64_t batch) {
   std::ofstream("/proc/self/clear_refs") << "5";  // resets VmHWM
-  const int64_t side = plan.stages.back().image_size;
-  const UnetConfig& first = plan.stages.front().unet;
-  DecoderInputs inputs;
-  inputs.images = at::full({batch, plan.config.channels, side, side}, 0.5);
-  if (!plan.config.unconditional)
-    inputs.image_embeds = at::ones({batch, first.image_embed_dim.value_or(1)});
-  for (const UnetPlan& stage : plan.stages) {
-    if (stage.unet.cond_on_text_encodings.value_or(false)) {
-      inputs.text_encodings =
-          at::ones({batch, stage.unet.max_text_len, stage.unet.text_embed_dim.value_or(1)});
-    }
-  }
-  decoder->forward(inputs, unet, make_generator({.purpose = "dry run"}, at::kCPU)).backward();
+  network.step(batch);
   return process_memory("VmHWM");
 }
 
-/// Weights, then gradients, two moments and the average of what is trained, what is being saved of
-/// all that, and one step's activations: two steps on synthetic images, of one and of two samples,
-/// tell what a sample takes.
-uint64_t estimate_peak_memory(Decoder decoder, const LoadedDecoderConfig& loaded) {
-  const ParameterBytes parameters = parameter_bytes(*decoder);
+/// What the activations of a batch take: two steps, of one and of two samples, tell what a sample
+/// does.
+uint64_t activation_bytes(const DryRunPlan& plan, const SharedTrainConfig& train) {
   const uint64_t before = process_memory("VmRSS");
-  const int64_t batch =
-      std::min(loaded.config.data.batch_size,
-               loaded.config.train.max_batch_size.value_or(loaded.config.data.batch_size));
-  uint64_t activations = 0;
-  for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) {
-    const uint64_t one = peak_of_step(decoder, loaded.plan, unet, 1);
-    const uint64_t two = peak_of_step(decoder, loaded.plan, unet, 2);
+  const int64_t batch = std::min(plan.batch_size, train.max_batch_size.value_or(plan.batch_size));
+  uint64_t most = 0;
+  for (const DryRunPlan::Network& network : plan.networks) {
+    if (!network.module) continue;
+    const uint64_t one = peak_of_step(network, 1);
+    const uint64_t two = peak_of_step(network, 2);
     const uint64_t per_sample =
         std::max<uint64_t>(two > one ? two - one : 0, (one > before ? one - before : 0) / 4);
-    activations = std::max(activations, per_sample * static_cast<uint64_t>(batch));
-    decoder->zero_grad();
+    most = std::max(most, per_sample * static_cast<uint64_t>(batch));
+    network.module->zero_grad();
   }
-  const int64_t averages = loaded.config.train.use_ema ? 1 : 0;
-  // Saving in the background holds a checkpoint and a model file besides.
-  const int64_t saves = loaded.config.train.async_save ? 2 : 1;
-  const int64_t bytes = saves * (parameters.all + (3 + averages) * parameters.trained);
-  return before + static_cast<uint64_t>(bytes) + activations;
+  return most;
 }
 
-void print_steps(const TrainDecoderConfig& config, int64_t train_samples) {
-  const bool draws_without_end = config.data.resample_train && train_samples > 0;
-  if (draws_without_end && !config.train.epoch_samples) {
-    std::printf("samples per epoch: without end (resample_train without /train/epoch_samples)\n");
-    return;
+/// Averages of the weights, in copies.
+int64_t average_copies(const SharedTrainConfig& train) {
+  return (train.use_ema ? 1 : 0) +
+         (train.post_hoc_ema.save_every_n_steps
+              ? static_cast<int64_t>(train.post_hoc_ema.sigmas.size())
+              : 0);
+}
+
+/// Weights, then gradients, two moments and the averages of what is trained, and one step's
+/// activations. On the CPU also the program and what is being saved of all that: on a GPU's machine
+/// that is host memory.
+uint64_t peak_memory(const DryRunPlan& plan, const SharedTrainConfig& train, bool on_cpu) {
+  const ParameterBytes parameters = parameter_bytes(*plan.model);
+  const uint64_t program = process_memory("VmRSS") - static_cast<uint64_t>(parameters.all);
+  const bool offloads = train.use_ema && train.ema.offload && !on_cpu;
+  const int64_t averages = average_copies(train) - (offloads ? 1 : 0);
+  const int64_t state = parameters.all + (3 + averages) * parameters.trained;
+  // Saving in the background holds a checkpoint and a model file besides.
+  const int64_t saved = on_cpu && train.async_save
+                            ? 2 * parameters.all + (2 + averages) * parameters.trained
+                            : 0;
+  return (on_cpu ? program : 0) + static_cast<uint64_t>(state + saved) +
+         activation_bytes(plan, train);
+}
+
+/// A loader's file, as a start would take it up.
+void check_loaded_file(const std::string& path,
+                       const DryRunPlan& plan,
+                       const SharedTrainConfig& train) {
+  const Value checkpoint = read_checkpoint(path);
+  const Cursor root(checkpoint, path);
+  check_kind(root, plan.texts.kind);
+  const bool is_base = train.lora.rank > 0 && !has_lora(root);
+  if (!is_base) compare_config(root, plan.texts, train.allow_changed_config);
+  StateDict weights = model_weights(root, plan.texts.kind, /*use_ema=*/false);
+  if (is_base) {
+    for (auto& adapter : lora_state_dict(*plan.model)) weights.push_back(std::move(adapter));
   }
-  const int64_t asked = config.train.epoch_samples.value_or(train_samples);
-  const int64_t epoch_samples = draws_without_end ? asked : std::min(train_samples, asked);
-  const int64_t per_step = config.data.batch_size * config.train.grad_accum_every;
-  const int64_t steps = (epoch_samples + per_step - 1) / per_step;
-  std::printf("samples per epoch: %s\nsteps: %s per epoch, %s in %s\n",
-              with_commas(epoch_samples).c_str(),
-              with_commas(steps).c_str(),
-              with_commas(steps * config.train.epochs).c_str(),
-              counted(config.train.epochs, "epoch").c_str());
+  load_state_dict(*plan.model, weights, "", /*strict=*/!is_base, path);
+  std::printf("would load: %s\n", path.c_str());
 }
 
 }  // namespace
 
-void dry_run(const LoadedDecoderConfig& loaded) {
-  const TrainDecoderConfig& config = loaded.config;
-  choose_device(config.train.device, "/train/device", /*allow_fallback=*/true);
-  const Tracker checks_the_paths(config.tracker, decoder_placeholders(), /*dummy=*/false);
-  const DecoderData data(config, loaded.plan, RankInfo{}, at::kCPU);
-  data.check_usable("train");
-  Decoder decoder(loaded.plan);
+void check_start(const DryRunPlan& plan,
+                 const TrackerConfig& tracker_config,
+                 const SharedTrainConfig& train,
+                 RunPosition& position) {
+  prepare_device(train);
+  const Tracker tracker(tracker_config, position_placeholders(position), /*dummy=*/false);
+  tracker.check_writable();
+  if (tracker.can_recall()) {
+    check_loaded_file(tracker.recall_path(), plan, train);
+  } else if (train.lora.rank > 0 && !tracker_config.load) {
+    throw_no_base(plan.texts.kind);
+  }
+}
 
-  add_adapters(decoder, config.train);
-  const ParameterCount all = count_parameters(*decoder);
-  const ParameterBytes bytes = parameter_bytes(*decoder);
-  for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) {
-    std::printf("unet %ld: %s parameters, %ld px\n",
-                static_cast<long>(unet - 1),
-                with_commas(count_parameters(*decoder->unet(unet)).total).c_str(),
-                static_cast<long>(loaded.plan.stages[static_cast<size_t>(unet - 1)].image_size));
+void print_networks(const DryRunPlan& plan, const SharedTrainConfig& train) {
+  for (const DryRunPlan::Network& network : plan.networks) {
+    if (!network.module) {
+      std::printf("%s: not trained, takes no memory\n", network.label.c_str());
+      continue;
+    }
+    std::printf("%s: %s parameters%s%s\n",
+                network.label.c_str(),
+                with_commas(count_parameters(*network.module).total).c_str(),
+                network.note.empty() ? "" : ", ",
+                network.note.c_str());
   }
-  std::printf("all unets: %s parameters\n", with_commas(all.total).c_str());
-  if (config.train.lora.rank > 0) {
-    std::printf("adapters of rank %ld: %s parameters are trained, the others are frozen\n",
-                static_cast<long>(config.train.lora.rank),
-                with_commas(all.training).c_str());
+  const ParameterCount all = count_parameters(*plan.model);
+  if (plan.networks.size() > 1) {
+    std::printf("all %ss: %s parameters\n",
+                plan.networks.front().label.substr(0, plan.networks.front().label.find(' ')).c_str(),
+                with_commas(all.total).c_str());
   }
-  int64_t train_samples = 0;
-  for (const char* split : {"train", "val", "test"}) {
-    const int64_t samples = data.count_samples(split);
-    if (std::string(split) == "train") train_samples = samples;
-    std::printf("%s: %s in %s\n",
-                split,
-                counted(samples, "sample").c_str(),
-                counted(data.num_shards(split), "shard").c_str());
-  }
-  print_steps(config, train_samples);
-  // model, two moments, and with averages their copies: ema_pytorch saves the live one again
-  const int64_t averages = config.train.ema.kind == EmaKind::diffusers ? 1 : 2;
-  const int64_t copies = 2 + (config.train.use_ema ? averages : 0);
+  if (train.lora.rank == 0) return;
+  std::printf("adapters of rank %ld: %s parameters are trained, the others are frozen\n",
+              static_cast<long>(train.lora.rank),
+              with_commas(all.training).c_str());
+}
+
+void print_steps(int64_t epoch_samples, int64_t batch_size, const SharedTrainConfig& train) {
+  const int64_t per_step = batch_size * train.grad_accum_every;
+  const int64_t steps = (epoch_samples + per_step - 1) / per_step;
+  std::printf("samples per epoch: %s\nsteps: %s per epoch, %s in %s\n",
+              with_commas(epoch_samples).c_str(),
+              with_commas(steps).c_str(),
+              with_commas(steps * train.epochs).c_str(),
+              counted(train.epochs, "epoch").c_str());
+}
+
+void print_sizes(const DryRunPlan& plan, const SharedTrainConfig& train) {
+  const ParameterBytes bytes = parameter_bytes(*plan.model);
+  // Live weights, two moments, averages; what an average saves of the live weights again is stored
+  // once.
+  const int64_t checkpoint = bytes.all + (2 + average_copies(train)) * bytes.trained;
   std::printf("checkpoint: about %s, model file: about %s\n",
-              human_bytes(static_cast<uint64_t>(bytes.all + bytes.trained * copies)).c_str(),
-              human_bytes(static_cast<uint64_t>(all.total * kBytesPerValue)).c_str());
-  std::printf("peak memory: about %s\n",
-              human_bytes(estimate_peak_memory(decoder, loaded)).c_str());
+              human_bytes(static_cast<uint64_t>(checkpoint)).c_str(),
+              human_bytes(static_cast<uint64_t>(count_parameters(*plan.model).total *
+                                                kBytesPerValue))
+                  .c_str());
+  const bool on_cpu = prepare_device(train).is_cpu();
+  std::printf("peak memory of the %s: about %s\n",
+              on_cpu ? "process" : "GPU",
+              human_bytes(peak_memory(plan, train, on_cpu)).c_str());
   std::printf("nothing was trained or written (--dry-run)\n");
 }
 

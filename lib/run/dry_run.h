@@ -1,14 +1,54 @@
 // SPDX-License-Identifier: MIT
+// `--dry-run`: validates, finds what a run would find, builds the model and prints what it would
+// take. Trains and writes nothing.
 #pragma once
 
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "config/prior_run_config.h"
 #include "config/run_config.h"
+#include "config/train_options.h"
+#include "run/run_checkpoints.h"
+#include "run/run_position.h"
 
 namespace dalle2 {
 
-/// Finds the shards, builds the model, and prints what a run would take: parameters, samples and
-/// steps of an epoch, the size of a checkpoint, an estimate of peak memory. Trains and writes
-/// nothing.
-/// @throws ConfigError, DataError as the run itself would
+/// @throws as a run would
 void dry_run(const LoadedDecoderConfig& loaded);
+void dry_run(const LoadedPriorConfig& loaded);
+
+/// What a kind of run says of itself.
+struct DryRunPlan {
+  struct Network {
+    std::string label;                         ///< "unet 0"
+    std::string note;                          ///< behind its size, e.g. "64 px"
+    std::shared_ptr<torch::nn::Module> module;  ///< null: not trained, and not held in memory
+    /// Forward and backward pass of `batch` made-up samples.
+    std::function<void(int64_t batch)> step;
+  };
+  std::shared_ptr<torch::nn::Module> model;  ///< with its adapters
+  std::vector<Network> networks;
+  int64_t batch_size = 0;
+  ConfigTexts texts;
+};
+
+/// Checks, in the order of a start, what a run would refuse: the device, the paths of the tracker,
+/// a loader's file that does not fit the model.
+void check_start(const DryRunPlan& plan,
+                 const TrackerConfig& tracker,
+                 const SharedTrainConfig& train,
+                 RunPosition& position);
+/// Parameters of each network, of all, and of adapters.
+void print_networks(const DryRunPlan& plan, const SharedTrainConfig& train);
+/// "steps: 10 per epoch, 30 in 3 epochs"
+void print_steps(int64_t epoch_samples, int64_t batch_size, const SharedTrainConfig& train);
+/// Sizes of files and the peak of memory, and that nothing was written.
+void print_sizes(const DryRunPlan& plan, const SharedTrainConfig& train);
 
 }  // namespace dalle2

@@ -7,9 +7,6 @@
 
 namespace dalle2 {
 
-/// Our own entry of a checkpoint, which has "loader_position"; the reference skips it.
-inline constexpr const char* kOwnState = "dalle2_train";
-
 /// {next_lane: int, lanes: [{...}]}, with the numbers of each LanePosition.
 Value value_of(const LoaderPosition& position);
 /// @throws DataError naming the entry that is missing or of another type

@@ -1,151 +1,148 @@
 // SPDX-License-Identifier: MIT
 #include "run/prior_run.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cmath>
 
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
-#include "optim/random.h"
-#include "run/step_record.h"
 
 namespace dalle2 {
 namespace {
-
-constexpr int64_t kLogEveryIterations = 10;
 
 PriorInputs to_inputs(const PriorBatch& batch) {
   return {batch.image_embeds, {batch.text_embeds, batch.text_encodings}};
 }
 
-/// Mean over the rows of the cosine of the angle between them, as torch's cosine_similarity.
-double mean_cosine(const at::Tensor& a, const at::Tensor& b) {
-  return at::cosine_similarity(a, b, 1, 1e-6).mean().item<double>();
-}
-
 }  // namespace
 
 ExitCode PriorRun::run() {
-  print_start();
-  recall();
-  since_validation_.restart();
-  since_save_.restart();
-  while (position_.epoch < config_.train.epochs) {
-    if (!train_epoch()) {
-      save(/*is_best=*/false, /*is_latest=*/true);
-      return ExitCode::kStopped;
-    }
-    ++position_.epoch;
-    position_.row = position_.iteration = 0;
+  ExitCode code = ExitCode::kStopped;
+  try {
+    code = run_epochs();
+    if (code == ExitCode::kDone) finish();
+  } catch (const StoppedError&) {  // in a validation: the same command does it over
+    code = ExitCode::kStopped;
   }
-  validate();
-  save(/*is_best=*/false, /*is_latest=*/true);
-  test();
-  log_info("train",
-           "done: {} epochs, {} samples",
-           config_.train.epochs,
-           with_commas(position_.samples_seen));
+  if (code == ExitCode::kStopped) checkpoints_.save(/*is_best=*/false);
+  checkpoints_.wait();
+  if (code == ExitCode::kDone) {
+    log_info("train",
+             "done: {}, {}",
+             counted(position_.epoch, "epoch"),
+             counted(position_.samples_seen, "sample"));
+  }
+  return code;
+}
+
+ExitCode PriorRun::run_epochs() {
+  if (checkpoints_.start() == StartedFrom::kCheckpoint) guard_.remember();
+  since_validation_.restart();
+  since_latest_.restart();
+  while (position_.epoch < config_.train.epochs) {
+    if (!train_epoch()) continue;  // it went back
+    if (session_.stop_asked()) return ExitCode::kStopped;
+    ++position_.epoch;
+    position_.restart_epoch();
+  }
   return ExitCode::kDone;
 }
 
-/// @return false if a stop was asked for
+/// As the reference, after the last epoch; unlike there a good loss of the test rows makes no best
+/// checkpoint.
+void PriorRun::finish() {
+  validate();
+  save_latest();
+  checkpoints_.save_averages();
+  if (const auto loss = mean_loss("test", trainer_.uses_ema())) {
+    log_loss(trainer_.uses_ema() ? "ema-test" : "online-test", *loss);
+  }
+}
+
+/// @return false if the run went back to a checkpoint
 bool PriorRun::train_epoch() {
   log_info("train", "Starting epoch {}", position_.epoch);
-  tracker_.log({{"tracking/epoch", position_.epoch}}, trainer_->steps());
+  session_.tracker().log({{"tracking/epoch", position_.epoch}}, trainer_.steps());
   since_step_.restart();
-  while (train_batch()) {
-    guard_updates();
-    if (stop_asked()) return false;
+  for (auto group = next_group(); !group.empty(); group = next_group()) {
+    checkpoints_.check();
+    train_group(group);
+    if (!guard_.look(/*settled=*/false)) return false;
+    checkpoints_.save_averages_if_due();
+    since_step_.restart();
+    if (position_.iteration % kLogEveryIterations == 0) log_training();
+    ++position_.iteration;
+    if (session_.stop_asked()) return true;
     if (since_validation_.seconds() > static_cast<double>(config_.data.eval_every_seconds)) {
       validate();
     }
-    if (since_save_.seconds() > static_cast<double>(config_.train.save_every_seconds)) {
-      save(/*is_best=*/false, /*is_latest=*/true);
+    const bool due =
+        since_latest_.seconds() > static_cast<double>(config_.train.save_every_seconds);
+    // Weights whose updates are being skipped may be what is wrong: they take no older file's place.
+    if (due && !guard_.in_a_streak()) save_latest();
+  }
+  session_.progress().finish();
+  return guard_.look(/*settled=*/true);
+}
+
+/// The batches of the next update: /train/grad_accum_every of them, fewer at the end of the epoch.
+std::vector<PriorBatch> PriorRun::next_group() {
+  std::vector<PriorBatch> group;
+  int64_t row = position_.row;
+  while (static_cast<int64_t>(group.size()) < config_.train.grad_accum_every) {
+    auto batch = timed(&session_.times(), StepPhase::kData, [&] {
+      return data_.batch("train", row, config_.data.batch_size);
+    });
+    if (!batch) break;
+    row += batch->rows;
+    group.push_back(std::move(*batch));
+  }
+  return group;
+}
+
+/// One update, by the mean over the samples of all batches.
+void PriorRun::train_group(const std::vector<PriorBatch>& group) {
+  int64_t total = 0;
+  for (const PriorBatch& batch : group) total += batch.size();
+  at::Tensor loss;
+  for (const PriorBatch& batch : group) {
+    if (batch.size() > 0) {
+      // Addressed by the rows of the epoch so far, so a resumed epoch draws what it would have drawn.
+      const at::Generator random = session_.generator("train", position_.epoch, position_.row);
+      const double share = static_cast<double>(batch.size()) / static_cast<double>(total);
+      const at::Tensor part = trainer_.step(to_inputs(batch), random, std::nullopt, share);
+      loss = loss.defined() ? loss + part : part;
     }
+    position_.row += batch.rows;
   }
-  progress_.finish();
-  return !stop_asked();
+  position_.samples_seen += total;
+  if (!loss.defined()) return;
+  trainer_.update();
+  losses_.push(1, loss);
+  session_.times().count_step();
+  samples_per_second_ = static_cast<double>(total) / since_step_.seconds();
 }
 
-/// @return false at the end of the epoch
-bool PriorRun::train_batch() {
-  const auto batch = timed(&stage_times_, Stage::kData, [&] {
-    return data_.batch("train", position_.row, config_.data.batch_size);
-  });
-  if (!batch) return false;
-  if (batch->size() > 0) {
-    // Addressed by the rows of the epoch so far, so a resumed epoch draws what it would have drawn.
-    const at::Generator random = make_generator(
-        {config_.train.random_seed, "train", position_.epoch, position_.row}, device_);
-    recent_losses_.push_back(trainer_->step(to_inputs(*batch), random));
-    if (recent_losses_.size() > kLogEveryIterations) recent_losses_.pop_front();
-    trainer_->update();
-    stage_times_.count_step();
-  }
-  position_.row += batch->rows;
-  position_.samples_seen += batch->size();
-  samples_per_second_ = static_cast<double>(batch->size()) / since_step_.seconds();
-  if (position_.iteration % kLogEveryIterations == 0 && batch->size() > 0) log_training();
-  ++position_.iteration;
+void PriorRun::save_latest() {
+  log_info("ckpt", "Saving the latest");
+  checkpoints_.save(/*is_best=*/false);
+  since_latest_.restart();
   since_step_.restart();
-  return true;
-}
-
-double PriorRun::recent_loss() const {
-  const at::Tensor losses =
-      at::stack(std::vector<at::Tensor>(recent_losses_.begin(), recent_losses_.end()));
-  return losses.masked_select(losses.isfinite()).mean().item<double>();
-}
-
-void PriorRun::log_training() {
-  const char* loss_type = enum_names<LossType>[static_cast<size_t>(config_.prior.loss_type)];
-  LogRecord record = {{"tracking/samples-sec", samples_per_second_},
-                      {"tracking/samples-seen", position_.samples_seen}};
-  if (const auto decay = trainer_->ema_decay()) record.emplace_back("tracking/ema-decay", *decay);
-  const double loss = recent_loss();
-  if (std::isfinite(loss))
-    record.emplace_back(fmt::format("tracking/training-{}", loss_type), loss);
-  record.emplace_back("tracking/learning-rate", trainer_->learning_rate());
-  record.emplace_back("tracking/grad-norm", trainer_->last_grad_norm().item<double>());
-  const SkippedUpdates skipped = trainer_->skipped_updates();
-  if (skipped.total > 0) record.emplace_back("tracking/skipped-updates", skipped.total);
-  for (auto& entry : step_record(stage_times_, device_)) record.push_back(std::move(entry));
-  tracker_.log(record, trainer_->steps());
-  progress_.update({.epoch = position_.epoch,
-                    .epochs = config_.train.epochs,
-                    .sample = position_.row,
-                    .samples_per_epoch = data_.rows("train"),
-                    .losses = {loss}});
-}
-
-void PriorRun::guard_updates() const {
-  const SkippedUpdates skipped = trainer_->skipped_updates(/*settled=*/false);
-  if (skipped.in_a_row < config_.train.stop_after_skipped) return;
-  throw NonFiniteError(
-      "the last {} updates were skipped, for their losses or gradients are not finite (step {}, "
-      "epoch {}, sample {})\n"
-      "  The checkpoints hold finite weights from before: run the command again to go on from the "
-      "last. Lower /train/lr, or set or lower /train/max_grad_norm; /train/stop_after_skipped says "
-      "when a run gives up.",
-      skipped.in_a_row,
-      trainer_->steps(),
-      position_.epoch,
-      position_.row);
 }
 
 std::optional<double> PriorRun::mean_loss(const std::string& split, bool averaged) {
   double sum = 0;
   int64_t samples = 0;
   for (int64_t row = 0;;) {
+    session_.throw_if_stop_asked();
     const auto batch = data_.batch(split, row, config_.data.batch_size);
     if (!batch) break;
     if (batch->size() > 0) {
       // The same draws every time: two validations then differ by the weights alone.
-      const at::Generator random = make_generator(
-          {config_.train.random_seed, "validate " + split, /*epoch=*/0, row}, device_);
-      sum += trainer_->evaluate(to_inputs(*batch), random, averaged).item<double>() *
+      const at::Generator random = session_.generator("validate " + split, /*epoch=*/0, row);
+      sum += trainer_.evaluate(to_inputs(*batch), random, averaged).item<double>() *
              static_cast<double>(batch->size());
     }
     samples += batch->size();
@@ -155,74 +152,26 @@ std::optional<double> PriorRun::mean_loss(const std::string& split, bool average
   return sum / static_cast<double>(samples);
 }
 
-void PriorRun::log_loss(const std::string& folder, double loss) {
-  const char* loss_type = enum_names<LossType>[static_cast<size_t>(config_.prior.loss_type)];
-  tracker_.log({{fmt::format("metrics/{}/{}-loss", folder, loss_type), loss}},
-               trainer_->steps() + 1);
-}
-
 void PriorRun::validate() {
-  progress_.pause();
+  session_.progress().pause();
   Timer timer;
+  const bool has_average = trainer_.uses_ema();
   if (const auto online = mean_loss("val", /*averaged=*/false)) {
     log_loss("online-validation", *online);
-    const char* folder = trainer_->uses_ema() ? "ema-validation" : "online-validation";
-    log_similarities(folder, "val");
-    const double loss =
-        trainer_->uses_ema() ? mean_loss("val", /*averaged=*/true).value() : *online;
-    if (trainer_->uses_ema()) log_loss(folder, loss);
-    tracker_.log({{"tracking/validation length (minutes)", timer.seconds() / 60}},
-                 trainer_->steps());
+    const char* folder = has_average ? "ema-validation" : "online-validation";
+    log_similarities(folder);
+    const double loss = has_average ? mean_loss("val", /*averaged=*/true).value() : *online;
+    if (has_average) log_loss(folder, loss);
+    session_.tracker().log({{"tracking/validation length (minutes)", timer.seconds() / 60}},
+                           trainer_.steps());
     if (std::isfinite(loss) && loss < position_.best_validation_loss) {
       position_.best_validation_loss = loss;
-      save(/*is_best=*/true, /*is_latest=*/false);
+      log_info("ckpt", "Saving the best so far");
+      checkpoints_.save(/*is_best=*/true, /*is_latest=*/false);
     }
   }
   since_validation_.restart();
   since_step_.restart();
-}
-
-/// As the reference, after the last epoch; unlike there a good loss of the test rows makes no best
-/// checkpoint.
-void PriorRun::test() {
-  const auto loss = mean_loss("test", trainer_->uses_ema());
-  if (loss) log_loss(trainer_->uses_ema() ? "ema-test" : "online-test", *loss);
-}
-
-void PriorRun::log_similarities(const std::string& folder, const std::string& split) {
-  const auto batch = data_.batch(split, 0, config_.data.batch_size);
-  if (!batch || batch->size() == 0) return;
-  const at::Tensor images = batch->image_embeds.to(device_);
-  const at::Tensor texts = batch->text_embeds.to(device_);
-  PriorSampleOptions options;
-  options.text = {batch->text_embeds, batch->text_encodings};
-  for (const int64_t steps : config_.train.eval_timesteps) {
-    options.timesteps = steps;
-    options.generator =
-        make_generator({config_.train.random_seed, "similarities", /*epoch=*/0, steps}, device_);
-    const at::Tensor drawn = trainer_->p_sample_loop(options);
-    const double baseline = mean_cosine(texts, images);
-    const double with_text = mean_cosine(texts, drawn);
-    const auto name = [&](const char* what) {
-      return fmt::format("metrics/{}/{} [steps={}]", folder, what, steps);
-    };
-    tracker_.log({{name("baseline similarity"), baseline},
-                  {name("similarity with text"), with_text},
-                  {name("similarity with original image"), mean_cosine(images, drawn)},
-                  {name("similarity with unrelated caption"), mean_cosine(texts.roll(1, 0), drawn)},
-                  {name("difference from baseline similarity"), with_text - baseline}},
-                 trainer_->steps() + 1);
-  }
-}
-
-bool PriorRun::stop_asked() {
-  if (stop_requested() == 0 || stopped_) return stopped_;
-  stopped_ = true;
-  progress_.finish();
-  log_info("train",
-           "signal {}: saving, then stopping; run the same command again to go on",
-           stop_requested());
-  return true;
 }
 
 }  // namespace dalle2

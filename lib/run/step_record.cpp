@@ -15,10 +15,10 @@ double mebibytes(double bytes) {
 
 }  // namespace
 
-LogRecord step_record(StageTimes& times, const c10::Device& device) {
+LogRecord step_record(StepTimes& times, const c10::Device& device) {
   LogRecord record;
-  for (const auto& [stage, seconds] : times.take())
-    record.emplace_back("Seconds " + stage, seconds);
+  for (const auto& [phase, seconds] : times.take())
+    record.emplace_back("Seconds " + phase, seconds);
   record.emplace_back("Memory peak MiB", mebibytes(static_cast<double>(process_memory("VmHWM"))));
   if (device.is_cuda()) {
     const c10::Device one =

@@ -26,20 +26,29 @@ at::ScalarType scalar_type(TrainableDtype) {
 
 }  // namespace
 
-std::shared_ptr<LoraDropout> add_adapters(torch::nn::Module& network,
-                                          const LoraConfig& config,
-                                          FrozenDtype frozen,
-                                          TrainableDtype trainable) {
-  const auto dropout = attach_lora(network,
-                                   config.targets,
-                                   {.rank = config.rank,
-                                    .alpha = config.strength(),
-                                    .dropout = config.dropout,
-                                    .init = config.init});
-  freeze_base(network, config.train_bias);
-  hold_frozen_weights_as(network, scalar_type(frozen));
-  cast_training_params(network, scalar_type(trainable));
-  return dropout;
+std::vector<std::shared_ptr<LoraDropout>> add_adapters(
+    const std::vector<std::shared_ptr<torch::nn::Module>>& networks, const AdaptersConfig& config) {
+  std::vector<std::shared_ptr<LoraDropout>> dropouts(networks.size());
+  const LoraConfig& lora = config.lora;
+  if (lora.rank == 0) return dropouts;
+  std::vector<const torch::nn::Module*> trained;
+  for (const auto& network : networks) {
+    if (network) trained.push_back(network.get());
+  }
+  check_lora_targets(trained, lora.targets);
+  for (size_t i = 0; i < networks.size(); ++i) {
+    if (!networks[i]) continue;
+    dropouts[i] = attach_lora(*networks[i],
+                              lora.targets,
+                              {.rank = lora.rank,
+                               .alpha = lora.strength(),
+                               .dropout = lora.dropout,
+                               .init = lora.init});
+    freeze_base(*networks[i], lora.train_bias);
+    hold_frozen_weights_as(*networks[i], scalar_type(config.frozen_dtype));
+    cast_training_params(*networks[i], scalar_type(config.trainable_dtype));
+  }
+  return dropouts;
 }
 
 LoraInfo lora_info(const LoraConfig& config) {

@@ -5,20 +5,20 @@
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <vector>
 
 #include "checkpoint/lora_file.h"
-#include "config/lora_config.h"
+#include "config/train_options.h"
 #include "model/lora.h"
 
 namespace dalle2 {
 
-/// Gives `network` the adapters, freezes all else, and holds it as `frozen` says. The targets have
-/// been checked (check_lora_targets).
-/// @return what decides the dropout of the adapters
-std::shared_ptr<LoraDropout> add_adapters(torch::nn::Module& network,
-                                          const LoraConfig& config,
-                                          FrozenDtype frozen,
-                                          TrainableDtype trainable);
+/// Gives every network the adapters of /train/lora, freezes all else in it, and holds that as
+/// /train/frozen_dtype says. Null networks are passed over. Does nothing with a rank of 0.
+/// @return of each network what decides the dropout of its adapters; null where there are none
+/// @throws ConfigError for a target that no network has, or a network without any of them
+std::vector<std::shared_ptr<LoraDropout>> add_adapters(
+    const std::vector<std::shared_ptr<torch::nn::Module>>& networks, const AdaptersConfig& config);
 
 /// What files say of the adapters of a run.
 LoraInfo lora_info(const LoraConfig& config);

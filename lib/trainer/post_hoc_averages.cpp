@@ -52,6 +52,12 @@ Cursor averages_of(const Value& root, const std::string& path) {
   return file.at(kKey);
 }
 
+/// Of the network's names in the model. Files of version 0.1.0 do not say it: they are of decoders.
+std::string prefix_of(const Cursor& network, size_t index) {
+  const auto prefix = network.find("prefix");
+  return prefix ? prefix->as_string() : "unets." + std::to_string(index) + ".";
+}
+
 Survey survey_files(const std::vector<std::string>& paths) {
   Survey survey;
   for (const std::string& path : paths) {
@@ -103,13 +109,14 @@ void add_file(const std::string& path,
   std::set<std::string> met;
   for (size_t i = 0; i < unets.size(); ++i) {
     if (unets.at(i).is_none()) continue;
+    const std::string prefix = prefix_of(unets.at(i), i);
     const Cursor averages = unets.at(i).at("averages");
     for (size_t a = 0; a < averages.size(); ++a) {
       const Entry& entry = entries[next++];
       const double weight = weights.at(entry.unet).weights[entry.index];
       const Cursor named = averages.at(a).at("weights");
       for (const auto& [name, tensor] : named.as_state_dict()) {
-        const std::string full = "unets." + std::to_string(i) + "." + name;
+        const std::string full = prefix + name;
         met.insert(full);
         const auto sum = sums.find(full);
         if (is_first && sum == sums.end()) {
@@ -185,7 +192,15 @@ bool PostHocAverages::is_finite() const {
   });
 }
 
-Dict PostHocAverages::state() const {
+bool PostHocAverages::has(const std::string& name) const {
+  for (const auto* entries : {&online_.parameters(), &online_.buffers()}) {
+    const auto is_it = [&](const FlatEntry& entry) { return entry.name == name; };
+    if (std::any_of(entries->begin(), entries->end(), is_it)) return true;
+  }
+  return false;
+}
+
+Dict PostHocAverages::state(const std::string& prefix) const {
   List averages;
   for (const PowerEma& average : averages_) {
     Dict one;
@@ -196,6 +211,7 @@ Dict PostHocAverages::state() const {
   Dict out;
   out.set("step", averages_.front().step());
   out.set("averages", std::move(averages));
+  out.set("prefix", prefix);
   return out;
 }
 

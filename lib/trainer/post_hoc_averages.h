@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Averages of a unet for a choice after training: their state, their snapshots, and what is made of
+// Averages of a network for a choice after training: their state, their snapshots, and what is made of
 // those.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace dalle2 {
 
-/// The averages of one unet.
+/// The averages of one network.
 class PostHocAverages {
  public:
   /// @param online has to outlive it
@@ -27,8 +27,11 @@ class PostHocAverages {
   /// None is NaN or infinite. Waits for the device.
   bool is_finite() const;
 
-  /// {step, averages: [{sigma, weights: {name: tensor}}]}. Tensors are the live ones.
-  Dict state() const;
+  /// {step, averages: [{sigma, weights: {name: tensor}}], prefix}. Tensors are the live ones.
+  /// @param prefix of the network's names in the whole model, e.g. "unets.0."
+  Dict state(const std::string& prefix) const;
+  /// Whether the network's tensor `name` is averaged.
+  bool has(const std::string& name) const;
   /// @throws DataError if the widths or the weights are others
   void load_state(const Cursor& saved);
 
@@ -47,9 +50,9 @@ struct PostHocChoice {
 
 struct PostHocResult {
   Dict model_file;       ///< version, config and model, as `save_type: model` saves
-  int64_t step = 0;      ///< of the first unet
-  size_t snapshots = 0;  ///< averages that were combined, of the first unet
-  double missed = 0.0;   ///< the largest of all unets (PostHocWeights)
+  int64_t step = 0;      ///< of the first network
+  size_t snapshots = 0;  ///< averages that were combined, of the first network
+  double missed = 0.0;   ///< the largest of all networks (PostHocWeights)
 };
 
 /// Reads the files one after the other. All tensors that have no average are those of the newest.

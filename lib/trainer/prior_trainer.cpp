@@ -3,25 +3,29 @@
 
 #include <torch/torch.h>
 
-#include <limits>
 #include <utility>
 
 #include "base/error.h"
-#include "diffusion/eval_scope.h"
-#include "optim/finite.h"
-#include "optim/trained_parameters.h"
-#include "trainer/adapters.h"
-#include "trainer/prior_trainer_state.h"
+#include "checkpoint/module_state.h"
+#include "diffusion/pass_scopes.h"
 
 namespace dalle2 {
 namespace {
 
-at::Tensor on(const at::Device& device, const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.to(device, /*non_blocking=*/true) : tensor;
-}
+constexpr const char* kNet = "net.";
 
-TextEmbedding on(const at::Device& device, const TextEmbedding& text) {
-  return {on(device, text.embeds), on(device, text.encodings)};
+ModelPlan plan_parts(const DiffusionPrior& prior, const PriorTrainConfig& config) {
+  PartPlan part{.name = "", .prefix = kNet, .network = prior->net()};
+  part.make_network = [shape = prior->net()->config()] {
+    return std::make_shared<PriorNetworkImpl>(shape);
+  };
+  part.options = part_options(config, 0);
+  part.counts_frozen = true;
+  return {.model = prior.ptr(),
+          .model_name = "prior",
+          .part_noun = "network",
+          .untrained_reason = "",
+          .parts = {std::move(part)}};
 }
 
 int64_t batch_of(const PriorInputs& inputs) {
@@ -33,33 +37,13 @@ int64_t batch_of(const PriorInputs& inputs) {
   return images.size(0);
 }
 
-OptimizerOptions optimizer_options(const PriorTrainConfig& config) {
-  if (config.betas.size() != 2) {
-    throw ConfigError("/train/betas: expected two numbers, got {}", config.betas.size());
+int64_t texts_of(const PriorSampleOptions& options) {
+  const at::Tensor& embeds = options.text.embeds;
+  if (!embeds.defined() || embeds.dim() != 2 || embeds.size(0) == 0) {
+    throw DataError("text embeddings: expected a batch [B, D] of at least one, got {}",
+                    embeds.defined() ? c10::str(embeds.sizes()) : "nothing");
   }
-  OptimizerOptions options;
-  options.weight_decay = config.wd;
-  options.beta1 = config.betas[0];
-  options.beta2 = config.betas[1];
-  options.eps = config.eps;
-  options.group_wd_params = config.group_wd_params;
-  return options;
-}
-
-double clip_norm(const PriorTrainConfig& config) {
-  const double norm = config.max_grad_norm.value_or(std::numeric_limits<double>::infinity());
-  if (!(norm > 0.0)) {
-    throw ConfigError("/train/max_grad_norm: expected a number above 0 or null, got {}", norm);
-  }
-  return norm;
-}
-
-/// All parameters, the frozen rotary frequencies too: the reference's optimizer counts them.
-std::vector<std::string> optimized_names(const torch::nn::Module& network, bool adapters) {
-  if (adapters) return trained_parameters(network);
-  std::vector<std::string> names;
-  for (const auto& item : network.named_parameters()) names.push_back(item.key());
-  return names;
+  return embeds.size(0);
 }
 
 }  // namespace
@@ -67,45 +51,15 @@ std::vector<std::string> optimized_names(const torch::nn::Module& network, bool 
 PriorTrainer::PriorTrainer(DiffusionPrior prior,
                            const PriorTrainConfig& config,
                            const at::Device& device)
-    : state_(new PriorTrainerState{std::move(prior), device, config}) {
-  PriorTrainerState& state = *state_;
-  state.precision =
-      choose_precision(config.mixed_precision, config.amp, half_precision_support(device));
-  state.settles_at_once = device.is_cpu() || config.update_model_with_ema_every.has_value();
-  const auto net = state.prior->net();
-  std::shared_ptr<LoraDropout> dropout;
-  if (config.lora.rank > 0) {
-    check_lora_targets({net.get()}, config.lora.targets);
-    dropout = add_adapters(*net, config.lora, config.frozen_dtype, config.trainable_dtype);
-    state.lora = lora_info(config.lora);
-  }
-  state.prior->to(device);
-  state.prior->train();
-  state.trained = std::make_unique<TrainedNetwork>(
-      *net,
-      optimized_names(*net, config.lora.rank > 0),
-      optimizer_options(config),
-      LrSchedule(config.lr, config.warmup_steps, config.cosine_decay_max_steps),
-      clip_norm(config));
-  state.trained->dropout = std::move(dropout);
-  if (state.precision.precision == MixedPrecision::fp16) state.trained->scaler.emplace(device);
-  if (config.use_ema) {
-    state.trained->average = make_average(
-        *net,
-        [shape = net->config()] { return std::make_shared<PriorNetworkImpl>(shape); },
-        state.trained->parameters,
-        config.ema,
-        ema_options(config));
-  }
-}
-
-PriorTrainer::~PriorTrainer() = default;
+    : Trainer(plan_parts(prior, config), config, device),
+      prior_(std::move(prior)),
+      warmup_steps_(config.warmup_steps) {}
 
 at::Tensor PriorTrainer::step(const PriorInputs& inputs,
                               at::Generator generator,
                               std::optional<int64_t> max_batch_size,
                               double weight) {
-  const PriorStepNoise draws = state_->prior->draw(batch_of(inputs), std::move(generator));
+  const PriorStepNoise draws = prior_->draw(batch_of(inputs), std::move(generator));
   return step(inputs, draws, max_batch_size, weight);
 }
 
@@ -113,15 +67,14 @@ at::Tensor PriorTrainer::step(const PriorInputs& inputs,
                               const PriorStepNoise& draws,
                               std::optional<int64_t> max_batch_size,
                               double weight) {
-  TrainedNetwork& trained = *state_->trained;
+  const auto& dropout = part(1).dropout;
   const int64_t batch = batch_of(inputs);
-  const PriorInputs local = {on(state_->device, inputs.image_embeds),
-                             on(state_->device, inputs.text)};
-  return trained.accumulate(
-      state_->pass_settings(max_batch_size), batch, weight, [&](const ChunkRange& range) {
-        if (trained.dropout) *trained.dropout = {draws.dropout.seed, range.begin};
-        return state_->prior->loss(chunk_of(local, range), chunk_of(draws, range));
-      });
+  const PriorInputs local = on_device(inputs, device());
+  const auto loss_of = [&](const ChunkRange& range) {
+    if (dropout) *dropout = {draws.dropout.seed, range.begin};
+    return prior_->loss(chunk_of(local, range), chunk_of(draws, range));
+  };
+  return accumulate(1, batch, max_batch_size, weight, loss_of);
 }
 
 at::Tensor PriorTrainer::evaluate(const PriorInputs& inputs,
@@ -129,88 +82,101 @@ at::Tensor PriorTrainer::evaluate(const PriorInputs& inputs,
                                   bool averaged,
                                   std::optional<int64_t> max_batch_size) {
   const int64_t batch = batch_of(inputs);
-  state_->settle();
-  const EvalScope eval(*state_->prior);
-  std::optional<AverageInPlace> average;
-  if (averaged) average.emplace(*state_);
-  const PriorStepNoise draws = state_->prior->draw(batch, std::move(generator));
-  const PriorInputs local = {on(state_->device, inputs.image_embeds),
-                             on(state_->device, inputs.text)};
-  return evaluate_in_chunks(
-      state_->pass_settings(max_batch_size), batch, [&](const ChunkRange& range) {
-        return state_->prior->loss(chunk_of(local, range), chunk_of(draws, range));
-      });
-}
-
-void PriorTrainer::update() {
-  PriorTrainerState& state = *state_;
-  timed(state.stage_times, Stage::kOptimizer, [&] {
-    state.settle();  // the update before
-    state.trained->make_update(state.trained->schedule.at(state.steps));
-    if (state.settles_at_once) state.settle();
+  const EvalScope eval(*prior_);
+  std::optional<AveragesInPlace> average;
+  if (averaged) put_averages_in_place(average);
+  const PriorStepNoise draws = prior_->draw(batch, std::move(generator));
+  const PriorInputs local = on_device(inputs, device());
+  return evaluate_chunks(batch, max_batch_size, [&](const ChunkRange& range) {
+    return prior_->loss(chunk_of(local, range), chunk_of(draws, range));
   });
 }
 
-void PriorTrainer::set_stage_times(StageTimes* times) {
-  state_->stage_times = times;
+at::Tensor PriorTrainer::sample_in_chunks(
+    const PriorSampleOptions& options,
+    bool use_non_ema,
+    std::optional<int64_t> max_batch_size,
+    const std::function<at::Tensor(const PriorSampleOptions& chunk)>& draw) {
+  const torch::NoGradGuard no_grad;
+  std::optional<AveragesInPlace> average;
+  if (!use_non_ema) put_averages_in_place(average);
+  std::vector<at::Tensor> embeds;
+  for (const ChunkRange& range : chunk_ranges(texts_of(options), max_batch_size)) {
+    embeds.push_back(draw(on_device(chunk_of(options, range), device())));
+  }
+  return at::cat(embeds);
 }
 
-int64_t PriorTrainer::steps(bool settled) const {
-  if (settled) state_->settle();
-  return state_->steps + (state_->trained->outcome.pending() ? 1 : 0);
+at::Tensor PriorTrainer::sample(const PriorSampleOptions& options,
+                                bool use_non_ema,
+                                std::optional<int64_t> max_batch_size) {
+  return sample_in_chunks(options, use_non_ema, max_batch_size, [&](const auto& chunk) {
+    return prior_->sample(chunk);
+  });
 }
 
-double PriorTrainer::learning_rate() const {
-  return state_->trained->schedule.at(steps());
+at::Tensor PriorTrainer::p_sample_loop(const PriorSampleOptions& options,
+                                       bool use_non_ema,
+                                       std::optional<int64_t> max_batch_size) {
+  return sample_in_chunks(options, use_non_ema, max_batch_size, [&](const auto& chunk) {
+    return prior_->p_sample_loop(chunk);
+  });
 }
 
-void PriorTrainer::set_learning_rate_factor(double factor) {
-  state_->trained->schedule.set_factor(factor);
-}
-
-std::optional<double> PriorTrainer::ema_decay() const {
-  state_->settle();
-  const auto& average = state_->trained->average;
-  return average ? std::optional<double>(average->decay()) : std::nullopt;
-}
-
-at::Tensor PriorTrainer::last_grad_norm() const {
-  return state_->trained->grad_norm;
-}
-
-SkippedUpdates PriorTrainer::skipped_updates(bool settled) const {
-  if (settled) state_->settle();
-  return state_->trained->skipped;
-}
-
-std::optional<double> PriorTrainer::loss_scale() const {
-  const auto& scaler = state_->trained->scaler;
-  return scaler ? std::optional<double>(scaler->current_scale()) : std::nullopt;
-}
-
-const PrecisionChoice& PriorTrainer::precision() const {
-  return state_->precision;
-}
-
-std::optional<std::string> PriorTrainer::non_finite_part() const {
-  state_->settle();
-  const TrainedNetwork& trained = *state_->trained;
-  if (!all_finite(trained.parameters.values())) return "weights";
-  if (trained.average && !trained.average->is_finite()) return "averaged weights";
-  return std::nullopt;
-}
-
-bool PriorTrainer::uses_ema() const {
-  return state_->config.use_ema;
-}
-
-DiffusionPrior PriorTrainer::prior() const {
-  return state_->prior;
+TextEmbedding PriorTrainer::embed_text(TextEncoder& encoder,
+                                       const at::Tensor& tokens,
+                                       std::optional<int64_t> max_batch_size) {
+  const torch::NoGradGuard no_grad;
+  std::vector<at::Tensor> embeds, encodings;
+  for (const ChunkRange& range : chunk_ranges(tokens.size(0), max_batch_size)) {
+    const TextEmbedding part =
+        encoder.embed_text(tokens.narrow(0, range.begin, range.length).to(device()));
+    embeds.push_back(part.embeds);
+    if (part.encodings.defined()) encodings.push_back(part.encodings);
+  }
+  if (embeds.empty()) throw DataError("embed_text: expected at least one text, got none");
+  return {at::cat(embeds), encodings.empty() ? at::Tensor() : at::cat(encodings)};
 }
 
 std::shared_ptr<PriorNetworkImpl> PriorTrainer::ema_net() const {
-  state_->settle();
-  return state_->trained->average ? state_->averaged_net() : nullptr;
+  return std::static_pointer_cast<PriorNetworkImpl>(averaged_network(1));
+}
+
+std::shared_ptr<torch::nn::Module> PriorTrainer::swap_network(
+    size_t /*index*/, std::shared_ptr<torch::nn::Module> network) const {
+  return prior_->swap_net(std::static_pointer_cast<PriorNetworkImpl>(std::move(network)));
+}
+
+void PriorTrainer::list_state(TrainState& state) const {
+  state.optimizer("optimizer", 0);
+  state.schedule("scheduler", 0);
+  Value warmup;
+  if (warmup_steps_) {
+    Dict dict;
+    dict.set("warmup_period", *warmup_steps_);
+    dict.set("last_step", steps(1, /*settled=*/true));
+    warmup = std::move(dict);
+  }
+  state.note("warmup_scheduler", std::move(warmup));
+  state.model("model");
+  state.version("version");
+  state.steps("step");
+  state.extras();
+  AverageLayout averages{.many_parts = false, .network_prefix = kNet, .model_key = "ema_model"};
+  if (!uses_lora()) {  // with adapters an average has only what is trained
+    averages.rest = [this] {
+      StateDict rest;
+      for (const auto& [name, tensor] : state_dict(*prior_)) {
+        if (!name.starts_with(kNet)) rest.emplace_back(name, tensor);
+      }
+      return rest;
+    };
+  }
+  state.averages(averages);
+  state.lora("lora");
+  state.post_hoc_averages("post_hoc_ema");
+  state.scaler("scaler", 0);
+  state.skipped("skipped_updates", /*flat=*/true);
 }
 
 }  // namespace dalle2

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "checkpoint/module_state.h"
 #include "model/lora.h"
+#include "trainer/averaged_network.h"
 #include "trainer/ema_model_state.h"
 
 namespace dalle2 {
@@ -42,6 +43,48 @@ EmaModelOptions ema_model_options(const EmaConfig& config) {
   return options;
 }
 
+/// The options of the first kind.
+EmaOptions ema_options(const AveragesConfig& config) {
+  EmaOptions options;
+  options.beta = config.ema_beta;
+  options.update_after_step = config.ema_update_after_step;
+  options.update_every = config.ema_update_every;
+  options.inv_gamma = config.ema_inv_gamma;
+  options.power = config.ema_power;
+  options.min_value = config.ema_min_value;
+  options.update_model_with_ema_every = config.update_model_with_ema_every;
+  return options;
+}
+
+std::string part_prefix(size_t index, const AverageLayout& layout) {
+  return layout.many_parts ? std::to_string(index) + "." : "";
+}
+
+/// The model's entries with `network` as its network, names below `prefix`: what of it is averaged,
+/// and the rest.
+StateDict model_with(const torch::nn::Module& network,
+                     const FlatParameters& averaged,
+                     const AverageLayout& layout,
+                     const std::string& prefix) {
+  StateDict all;
+  if (layout.rest) {
+    for (auto& [name, tensor] : layout.rest()) all.emplace_back(prefix + name, tensor);
+  }
+  for (auto& [name, tensor] : averaged_state(network, averaged)) {
+    all.emplace_back(prefix + layout.network_prefix + name, tensor);
+  }
+  return all;
+}
+
+void add_counters(Dict& all, const std::string& prefix, bool initted, int64_t step) {
+  all.set(prefix + "initted", at::full({}, initted, at::kBool));
+  all.set(prefix + "step", at::full({}, step, at::kLong));
+}
+
+void append(Dict& all, const StateDict& part) {
+  for (const auto& [name, tensor] : part) all.items.emplace_back(Value(name), Value(tensor));
+}
+
 std::vector<at::Tensor> tensors_of(const FlatParameters& flat) {
   std::vector<at::Tensor> tensors;
   for (const FlatEntry& entry : flat.parameters()) {
@@ -63,6 +106,31 @@ EmaPytorchAverage::EmaPytorchAverage(const torch::nn::Module& original,
 void EmaPytorchAverage::begin_anew() {
   ema.copy_from_online();
   ema.set_counters(/*initted=*/false, /*step=*/0);
+}
+
+void EmaPytorchAverage::write(Value& all,
+                              size_t index,
+                              const torch::nn::Module& live,
+                              const AverageLayout& layout) const {
+  const std::string prefix = part_prefix(index, layout);
+  Dict& entries = all.as_dict();
+  add_counters(entries, prefix, ema.initted(), ema.step());
+  append(entries, model_with(live, parameters_, layout, prefix + "online_model."));
+  append(entries, model_with(*network_, parameters_, layout, prefix + "ema_model."));
+}
+
+void EmaPytorchAverage::read(const Cursor& all,
+                             size_t index,
+                             const AverageLayout& layout,
+                             bool strict) {
+  const std::string prefix = part_prefix(index, layout);
+  load_averaged_state(*network_,
+                      parameters_,
+                      all.as_state_dict(),
+                      prefix + "ema_model." + layout.network_prefix,
+                      strict,
+                      all);
+  ema.set_counters(all.at(prefix + "initted").as_double() != 0.0, all.at(prefix + "step").as_int());
 }
 
 DiffusersAverage::DiffusersAverage(const torch::nn::Module& original,
@@ -104,17 +172,27 @@ std::shared_ptr<torch::nn::Module> DiffusersAverage::network() const {
   return network;
 }
 
-Dict DiffusersAverage::state() const {
+void DiffusersAverage::write(Value& all,
+                             size_t /*index: entries are in order*/,
+                             const torch::nn::Module& /*live: has no part in it*/,
+                             const AverageLayout& layout) const {
   Dict out = ema_model_state(ema);
   List names;
-  for (const std::string& name : names_) {
-    names.items.emplace_back(name);
-  }
+  for (const std::string& name : names_) names.items.emplace_back(name);
   out.set("parameter_names", std::move(names));
-  return out;
+  if (!layout.many_parts) {
+    all = std::move(out);
+  } else {
+    std::get<List>(all.data).items.emplace_back(std::move(out));
+  }
 }
 
-void DiffusersAverage::load_state(const Cursor& saved) {
+void DiffusersAverage::read(const Cursor& all,
+                            size_t index,
+                            const AverageLayout& layout,
+                            bool /*strict: names have no part in it*/) {
+  const Cursor saved = layout.many_parts ? all.at(index) : all;
+  if (saved.is_none()) return begin_anew();
   const EmaModelOptions ours = ema.options();
   load_ema_model_state(saved, ema);
   if (ema.options() != ours) {
@@ -127,15 +205,37 @@ void DiffusersAverage::load_state(const Cursor& saved) {
   ema.set_state(ours, ema.optimization_step(), std::nullopt);
 }
 
+const char* average_key(EmaKind kind, const AverageLayout& layout) {
+  return kind == EmaKind::diffusers ? layout.diffusers_key : layout.ema_key;
+}
+
+Value empty_averages(EmaKind kind, const AverageLayout& layout) {
+  if (kind == EmaKind::diffusers && layout.many_parts) return List{};
+  return to_dict({});
+}
+
+void write_untrained_average(EmaKind kind, Value& all, size_t index, const AverageLayout& layout) {
+  if (kind == EmaKind::diffusers) {
+    std::get<List>(all.data).items.emplace_back();
+  } else {
+    add_counters(all.as_dict(), part_prefix(index, layout), /*initted=*/false, /*step=*/0);
+  }
+}
+
+StateDict averaged_model(const WeightAverage& average,
+                         const FlatParameters& parameters,
+                         const AverageLayout& layout) {
+  return model_with(*average.network(), parameters, layout, "");
+}
+
 std::unique_ptr<WeightAverage> make_average(const torch::nn::Module& original,
                                             const NetworkMaker& make_network,
                                             const FlatParameters& online,
-                                            const EmaConfig& kind,
-                                            const EmaOptions& options) {
-  if (kind.kind == EmaKind::diffusers) {
-    return std::make_unique<DiffusersAverage>(original, make_network, online, kind);
+                                            const AveragesConfig& config) {
+  if (config.ema.kind == EmaKind::diffusers) {
+    return std::make_unique<DiffusersAverage>(original, make_network, online, config.ema);
   }
-  return std::make_unique<EmaPytorchAverage>(original, make_network, online, options);
+  return std::make_unique<EmaPytorchAverage>(original, make_network, online, ema_options(config));
 }
 
 }  // namespace dalle2

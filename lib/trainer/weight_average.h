@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "checkpoint/state_dict.h"
-#include "config/ema_config.h"
+#include "config/train_options.h"
 #include "optim/ema.h"
 #include "optim/ema_model.h"
 #include "optim/finite.h"
@@ -21,7 +21,21 @@ namespace dalle2 {
 /// Makes a network of the class and the options of the one that is averaged, with any weights.
 using NetworkMaker = std::function<std::shared_ptr<torch::nn::Module>()>;
 
-/// What a training step and a sampler need to know of an average.
+/// How the averages of a kind of run stand in its checkpoints.
+struct AverageLayout {
+  const char* ema_key = "ema";                  ///< of averages of ema-pytorch
+  const char* diffusers_key = "ema_diffusers";  ///< and of diffusers
+  /// One entry a part: names begin with "{part}." under ema_key, a list stands at diffusers_key.
+  /// False: the entries themselves, of the one part.
+  bool many_parts = true;
+  std::string network_prefix;  ///< of the network's names in an average, e.g. "net."
+  /// Entries of the model that an average has besides those of its network (never averaged).
+  std::function<StateDict()> rest = nullptr;
+  /// Where the averaged model stands once more, under the names of the live one; null: nowhere.
+  const char* model_key = nullptr;
+};
+
+/// What a training step, a sampler and a checkpoint need to know of an average.
 class WeightAverage {
  public:
   virtual ~WeightAverage() = default;
@@ -36,7 +50,27 @@ class WeightAverage {
   virtual std::shared_ptr<torch::nn::Module> network() const = 0;
   /// No average is NaN or infinite. Waits for the device.
   virtual bool is_finite() const = 0;
+
+  /// Adds the average of part `index` to what stands at its kind's key of a checkpoint: tensors are
+  /// the live ones. @param live the network that is averaged
+  virtual void write(Value& all,
+                     size_t index,
+                     const torch::nn::Module& live,
+                     const AverageLayout& layout) const = 0;
+  /// Takes the average of part `index` up. @param strict missing or unexpected keys are an error;
+  /// else a warning @throws DataError naming what does not fit
+  virtual void read(const Cursor& all, size_t index, const AverageLayout& layout, bool strict) = 0;
 };
+
+/// The key of a kind's averages.
+const char* average_key(EmaKind kind, const AverageLayout& layout);
+/// What stands there before any part is added, and what an untrained part adds to it.
+Value empty_averages(EmaKind kind, const AverageLayout& layout);
+void write_untrained_average(EmaKind kind, Value& all, size_t index, const AverageLayout& layout);
+/// The averaged model under the names of the live one.
+StateDict averaged_model(const WeightAverage& average,
+                         const FlatParameters& parameters,
+                         const AverageLayout& layout);
 
 /// The reference's: a network of its own that follows, buffers too; what is frozen it shares.
 class EmaPytorchAverage : public WeightAverage {
@@ -50,6 +84,13 @@ class EmaPytorchAverage : public WeightAverage {
   void begin_anew() override;
   std::shared_ptr<torch::nn::Module> network() const override { return network_; }
   bool is_finite() const override { return all_finite(parameters_.values()); }
+  /// The entries of ema_pytorch.EMA: initted, step, online_model.*, ema_model.*; with adapters only
+  /// what is trained.
+  void write(Value& all,
+             size_t index,
+             const torch::nn::Module& live,
+             const AverageLayout& layout) const override;
+  void read(const Cursor& all, size_t index, const AverageLayout& layout, bool strict) override;
 
  private:
   std::shared_ptr<torch::nn::Module> network_;
@@ -74,10 +115,13 @@ class DiffusersAverage : public WeightAverage {
   bool is_finite() const override { return all_finite(ema.shadow_params()); }
 
   /// ema_model_state() and, beside upstream's keys, `parameter_names`: which average is whose.
-  Dict state() const;
-  /// Takes up the averages and the step count; the options stay those of the config.
-  /// @throws DataError
-  void load_state(const Cursor& saved);
+  void write(Value& all,
+             size_t index,
+             const torch::nn::Module& live,
+             const AverageLayout& layout) const override;
+  /// Takes up the averages and the step count; the options stay those of the config. An entry None
+  /// begins anew.
+  void read(const Cursor& all, size_t index, const AverageLayout& layout, bool strict) override;
 
  private:
   const torch::nn::Module& original_;
@@ -91,25 +135,10 @@ class DiffusersAverage : public WeightAverage {
   EmaModel ema;
 };
 
-/// The options of the first kind, as a `train` section has them.
-template <class TrainConfig>
-EmaOptions ema_options(const TrainConfig& config) {
-  EmaOptions options;
-  options.beta = config.ema_beta;
-  options.update_after_step = config.ema_update_after_step;
-  options.update_every = config.ema_update_every;
-  options.inv_gamma = config.ema_inv_gamma;
-  options.power = config.ema_power;
-  options.min_value = config.ema_min_value;
-  options.update_model_with_ema_every = config.update_model_with_ema_every;
-  return options;
-}
-
 /// Of the kind that the config names. @param original has to outlive it
 std::unique_ptr<WeightAverage> make_average(const torch::nn::Module& original,
                                             const NetworkMaker& make_network,
                                             const FlatParameters& online,
-                                            const EmaConfig& kind,
-                                            const EmaOptions& options);
+                                            const AveragesConfig& config);
 
 }  // namespace dalle2

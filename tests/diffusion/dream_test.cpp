@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "diffusion/decoder_fixture.h"
-#include "diffusion/no_grad_pass.h"
+#include "diffusion/pass_scopes.h"
 #include "diffusion/noise_augmentation.h"
 
 namespace dalle2::test {

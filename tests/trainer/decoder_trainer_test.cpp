@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
-#include "trainer/chunks.h"
+#include "trainer/tensor_group.h"
 #include "trainer_fixture.h"
 
 namespace dalle2 {

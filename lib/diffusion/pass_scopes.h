@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+// What holds for a pass through a network: eval mode, no gradients.
+#pragma once
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace dalle2 {
+
+/// A module in eval mode for a scope. Afterwards each of its submodules is in the mode it was in,
+/// also those that were put into another module meanwhile.
+class EvalScope {
+ public:
+  explicit EvalScope(torch::nn::Module& module) {
+    for (auto& part : module.modules()) modes_.emplace_back(part, part->is_training());
+    module.eval();
+  }
+  ~EvalScope() {
+    // Outermost first: train() goes down to the children, which are then set right themselves.
+    for (auto& [module, was_training] : modes_) {
+      if (module->is_training() != was_training) module->train(was_training);
+    }
+  }
+  EvalScope(const EvalScope&) = delete;
+  EvalScope& operator=(const EvalScope&) = delete;
+
+ private:
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
+};
+
+/// No gradients for as long as it lives. Under autocast nothing is kept of the weights that are
+/// cast meanwhile either: the pass that learns would take those casts, which lead to no gradient.
+class NoGradPass {
+ public:
+  NoGradPass() : caches_(at::autocast::is_autocast_cache_enabled()) {
+    at::autocast::set_autocast_cache_enabled(false);
+  }
+  ~NoGradPass() { at::autocast::set_autocast_cache_enabled(caches_); }
+  NoGradPass(const NoGradPass&) = delete;
+  NoGradPass& operator=(const NoGradPass&) = delete;
+
+ private:
+  at::NoGradGuard no_grad_;
+  bool caches_;
+};
+
+}  // namespace dalle2

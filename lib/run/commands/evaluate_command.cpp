@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+// dalle2-train evaluate: metrics of a checkpoint as one JSON object.
+#include <torch/types.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+#include "checkpoint/convert.h"
+#include "optim/random.h"
+#include "run/commands.h"
+#include "run/device.h"
+#include "run/model_weights.h"
+#include "run/prior_similarities.h"
+
+namespace dalle2 {
+namespace {
+
+/// The five similarities of /train/eval_timesteps, of the split's first batch, as a run logs them.
+nlohmann::ordered_json evaluate_prior(const EvaluateCommand& command,
+                                      const LoadedPriorConfig& loaded,
+                                      const Value& checkpoint,
+                                      const at::Device& device) {
+  const TrainPriorConfig& config = loaded.config;
+  DiffusionPrior prior =
+      load_prior({command.checkpoint_path, command.config_path, command.use_ema}, checkpoint);
+  prior->to(device);
+  const PriorDataset data(config.data, config.prior);
+  const auto batch = data.batch(command.split, 0, config.data.batch_size);
+  if (!batch || batch->size() == 0) {
+    throw DataError("--split {}: has no usable row (/data/splits)", command.split);
+  }
+  nlohmann::ordered_json metrics;
+  metrics["rows"] = batch->size();
+  PriorSampleOptions options;
+  for (const int64_t steps : config.train.eval_timesteps) {
+    options.timesteps = steps;
+    options.generator =
+        make_generator({config.seed, "similarities", /*epoch=*/0, steps}, device);
+    const auto similarities =
+        prior_similarities(*batch, options, device, [&](const auto& of_batch) {
+          return prior->p_sample_loop(of_batch);
+        });
+    for (const auto& [name, value] : similarities)
+      metrics[fmt::format("{} [steps={}]", name, steps)] = value;
+  }
+  return metrics;
+}
+
+}  // namespace
+
+void run_evaluate(const EvaluateCommand& command) {
+  if (config_kind(command.config_path) != "prior") {
+    throw ConfigError(
+        "{}: evaluate is not available for decoders yet: FID, IS, KID and LPIPS are a later part. "
+        "It gives the similarities of a prior.",
+        command.config_path);
+  }
+  // stdout has nothing but the object.
+  set_log_sink([](LogLevel level, const std::string& tag, const std::string& text) {
+    const char* prefix = level == LogLevel::kInfo ? "" : "warning: ";
+    std::fprintf(stderr, "[%s] %s%s\n", tag.c_str(), prefix, printable(text).c_str());
+  });
+  const LoadedPriorConfig loaded =
+      load_prior_config(command.config_path, {.overrides = command.overrides});
+  for (const std::string& warning : loaded.warnings) log_warning("config", "{}", warning);
+  const at::Device device =
+      choose_device(loaded.config.train.device, "/train/device", /*allow_fallback=*/true);
+  const Value checkpoint = read_checkpoint(command.checkpoint_path);
+  std::printf("%s\n", evaluate_prior(command, loaded, checkpoint, device).dump(2).c_str());
+}
+
+}  // namespace dalle2

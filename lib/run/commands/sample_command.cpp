@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+#include "run/commands/sample_command.h"
+
+#include <torch/types.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "base/log.h"
+#include "checkpoint/convert.h"
+#include "run/device.h"
+#include "run/model_weights.h"
+
+namespace dalle2 {
+
+void make_out_folder(const SampleCommand& command) {
+  std::error_code error;
+  std::filesystem::create_directories(command.out_folder, error);
+  if (std::filesystem::is_directory(command.out_folder)) return;
+  throw ConfigError("--out {}: this folder cannot be made: {}",
+                    command.out_folder,
+                    error ? error.message() : "a file of that name is there");
+}
+
+void check_finite(const at::Tensor& samples,
+                  const SampleCommand& command,
+                  const char* what,
+                  int64_t begin) {
+  if (at::isfinite(samples).all().item<bool>()) return;
+  log_live("");
+  throw NonFiniteError(
+      "{} {}-{} hold values that are not finite: nothing was written\n"
+      "  The weights of {} may be damaged or diverged, or --cond-scale is far too large.",
+      what,
+      begin,
+      begin + samples.size(0) - 1,
+      command.checkpoint_path);
+}
+
+void run_sample(const SampleCommand& command) {
+  for (const double scale : command.cond_scale) {
+    if (!std::isfinite(scale)) throw ConfigError("--cond-scale: expected a number, got {}", scale);
+  }
+  const at::Device device = choose_device(command.device, "--device", /*allow_fallback=*/false);
+  const Value checkpoint = read_checkpoint(command.checkpoint_path);
+  if (checkpoint_kind(Cursor(checkpoint, command.checkpoint_path)) == "prior") {
+    sample_prior(command, checkpoint, device);
+  } else {
+    sample_decoder(command, checkpoint, device);
+  }
+}
+
+}  // namespace dalle2

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+// The halves of `dalle2-train sample`, one a kind of checkpoint, and what they share.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "checkpoint/state_dict.h"
+#include "run/commands.h"
+
+namespace dalle2 {
+
+/// Writes 0000.png ... and samples.npy.
+void sample_decoder(const SampleCommand& command,
+                    const Value& checkpoint,
+                    const at::Device& device);
+/// Writes image_embeds.npy.
+void sample_prior(const SampleCommand& command, const Value& checkpoint, const at::Device& device);
+
+/// @throws ConfigError if --out is no folder and cannot be made one
+void make_out_folder(const SampleCommand& command);
+/// @param samples from number `begin` on; `what` they are, for the message
+/// @throws NonFiniteError
+void check_finite(const at::Tensor& samples,
+                  const SampleCommand& command,
+                  const char* what,
+                  int64_t begin);
+
+}  // namespace dalle2

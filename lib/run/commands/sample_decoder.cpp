@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT
+#include <torch/types.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "base/timer.h"
+#include "io/npy.h"
+#include "run/commands/sample_command.h"
+#include "run/model_weights.h"
+#include "run/pictures.h"
+#include "run/row_noise.h"
+
+namespace dalle2 {
+namespace {
+
+/// Rows of everything that is given for each image have to agree.
+int64_t common_rows(const std::vector<std::pair<std::string, at::Tensor>>& inputs,
+                    std::optional<int64_t> num) {
+  std::optional<int64_t> rows = num;
+  std::string from = "--num";
+  for (const auto& [name, tensor] : inputs) {
+    if (!tensor.defined()) continue;
+    if (rows && *rows != tensor.size(0)) {
+      throw ConfigError(
+          "{} gives {} images, {} gives {}: they have to agree", from, *rows, name, tensor.size(0));
+    }
+    rows = tensor.size(0);
+    from = name;
+  }
+  return rows.value_or(1);
+}
+
+at::Tensor slice(const at::Tensor& tensor, int64_t begin, int64_t count) {
+  return tensor.defined() ? tensor.narrow(0, begin, count) : tensor;
+}
+
+/// A picture given once stands for every image.
+at::Tensor repeat_to(const at::Tensor& tensor, int64_t rows) {
+  return tensor.defined() && tensor.size(0) == 1 ? tensor.expand({rows, -1, -1, -1}) : tensor;
+}
+
+struct SampleInputs {
+  at::Tensor image_embeds, text_encodings, image, inpaint_image, inpaint_mask;
+  std::vector<at::Tensor> init_noise;
+  int64_t rows = 1;
+};
+
+SampleInputs load_inputs(const SampleCommand& command) {
+  SampleInputs inputs;
+  if (command.image_embeds_path)
+    inputs.image_embeds = load_npy_tensor(*command.image_embeds_path, 2);
+  if (command.text_encodings_path)
+    inputs.text_encodings = load_npy_tensor(*command.text_encodings_path, 3);
+  std::vector<std::pair<std::string, at::Tensor>> per_image = {
+      {"--image-embeds", inputs.image_embeds}, {"--text-encodings", inputs.text_encodings}};
+  for (const std::string& path : command.init_noise_paths) {
+    inputs.init_noise.push_back(load_npy_tensor(path, 4));
+    per_image.emplace_back("--init-noise " + path, inputs.init_noise.back());
+  }
+  const auto pictures = [&](const std::optional<std::string>& path, const char* name) {
+    const at::Tensor tensor = path ? load_pictures(*path) : at::Tensor();
+    if (tensor.defined() && tensor.size(0) > 1) per_image.emplace_back(name, tensor);
+    return tensor;
+  };
+  inputs.image = pictures(command.image_path, "--image");
+  inputs.inpaint_image = pictures(command.inpaint_image_path, "--inpaint-image");
+  at::Tensor mask = pictures(command.inpaint_mask_path, "--inpaint-mask");
+  inputs.rows = common_rows(per_image, command.num);
+  inputs.image = repeat_to(inputs.image, inputs.rows);
+  inputs.inpaint_image = repeat_to(inputs.inpaint_image, inputs.rows);
+  if (mask.defined())
+    inputs.inpaint_mask = repeat_to(mask, inputs.rows).mean(1) > 0.5;  // [N, H, W]
+  return inputs;
+}
+
+/// Pictures hold [0, 1]; an array comes in the range of the decoder's data.
+at::Tensor to_range(const at::Tensor& pictures,
+                    const std::optional<std::string>& path,
+                    ImageRange range) {
+  const bool as_it_is = !pictures.defined() || range.auto_normalize ||
+                        std::filesystem::path(*path).extension() == ".npy";
+  return as_it_is ? pictures : pictures * 2 - 1;
+}
+
+DecoderSampleOptions options_of(const SampleCommand& command) {
+  DecoderSampleOptions options;
+  options.cond_scale = command.cond_scale.size() == 1 ? OneOrMany<double>(command.cond_scale[0])
+                                                      : OneOrMany<double>(command.cond_scale);
+  options.start_at_unet = command.start_unet;
+  options.stop_at_unet = command.stop_unet;
+  options.inpaint_resample_times = command.inpaint_resample_times;
+  options.sample_timesteps = command.timesteps;
+  options.sampler = command.sampler;
+  options.cfg_rescale = command.cfg_rescale;
+  options.one_unet_in_gpu = command.device != "cpu";
+  return options;
+}
+
+void set_rows(DecoderSampleOptions& options,
+              const SampleInputs& inputs,
+              int64_t begin,
+              int64_t count,
+              const at::Device& device) {
+  const auto take = [&](const at::Tensor& tensor) {
+    return tensor.defined() ? slice(tensor, begin, count).to(device) : tensor;
+  };
+  options.image_embeds = take(inputs.image_embeds);
+  options.text_encodings = take(inputs.text_encodings);
+  options.image = take(inputs.image);
+  options.inpaint_image = take(inputs.inpaint_image);
+  options.inpaint_mask = take(inputs.inpaint_mask);
+  options.init_noise.clear();
+  for (const at::Tensor& noise : inputs.init_noise) options.init_noise.push_back(take(noise));
+  options.batch_size = count;
+}
+
+/// @param samples [N, C, H, W] in the range of the decoder's data; samples.npy keeps it
+void write_samples(const at::Tensor& samples, ImageRange range, const std::string& folder) {
+  namespace fs = std::filesystem;
+  const at::Tensor pictures = range.auto_normalize ? samples : (samples + 1) / 2;
+  for (int64_t i = 0; i < samples.size(0); ++i) {
+    write_png((fs::path(folder) / fmt::format("{:04}.png", i)).string(), to_picture(pictures[i]));
+  }
+  const at::Tensor values = samples.contiguous();
+  write_npy_float32((fs::path(folder) / "samples.npy").string(),
+                    values.sizes().vec(),
+                    values.const_data_ptr<float>());
+}
+
+/// What a wrong command line gets to hear before the first step is computed.
+void check_command(const SampleCommand& command,
+                   const DecoderPlan& plan,
+                   const SampleInputs& inputs) {
+  if (!plan.config.unconditional && command.start_unet == 1 && !inputs.image_embeds.defined()) {
+    throw ConfigError(
+        "--image-embeds is missing: this decoder draws from image embeddings (.npy, [N, {}])",
+        plan.stages.front().unet.image_embed_dim.value_or(0));
+  }
+  make_out_folder(command);
+}
+
+}  // namespace
+
+void sample_decoder(const SampleCommand& command,
+                    const Value& checkpoint,
+                    const at::Device& device) {
+  SampleInputs inputs = load_inputs(command);
+  Decoder decoder = load_decoder(
+      {command.checkpoint_path, command.config_path, command.use_ema}, checkpoint);
+  check_command(command, decoder->plan(), inputs);
+  decoder->to(device);
+  const ImageRange range{decoder->plan().config.auto_normalize_img};
+  inputs.image = to_range(inputs.image, command.image_path, range);
+  inputs.inpaint_image = to_range(inputs.inpaint_image, command.inpaint_image_path, range);
+  DecoderSampleOptions options = options_of(command);
+  Timer timer;
+  const auto [lowest, highest] = range.bounds();
+  std::vector<at::Tensor> parts;
+  for (int64_t begin = 0; begin < inputs.rows; begin += command.batch_size) {
+    const int64_t count = std::min(command.batch_size, inputs.rows - begin);
+    set_rows(options, inputs, begin, count, device);
+    options.noise = noise_by_row(command.seed, begin, count, device);
+    options.on_step = [&](int64_t unet, size_t step, size_t steps) {
+      log_live(fmt::format("images {}-{} of {}, unet {}, step {}/{}",
+                           begin,
+                           begin + count - 1,
+                           inputs.rows,
+                           unet,
+                           step + 1,
+                           steps));
+    };
+    parts.push_back(decoder->sample(options).clamp(lowest, highest).to(at::kCPU, at::kFloat));
+    check_finite(parts.back(), command, "images", begin);
+  }
+  log_live("");
+  write_samples(at::cat(parts), range, command.out_folder);
+  log_info("sample",
+           "{} in {}: {}/0000.png ..., samples.npy",
+           counted(inputs.rows, "image"),
+           human_duration(timer.seconds()),
+           command.out_folder);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+// dalle2-train sample of a prior: image embeddings from text embeddings.
+#include <torch/types.h>
+
+#include <filesystem>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "base/timer.h"
+#include "io/npy.h"
+#include "run/commands/sample_command.h"
+#include "run/model_weights.h"
+#include "run/pictures.h"
+#include "run/row_noise.h"
+#include "trainer/tensor_group.h"
+
+namespace dalle2 {
+namespace {
+
+/// Options that only a decoder knows would do nothing.
+void refuse_decoder_options(const SampleCommand& command) {
+  const auto refuse = [&](bool given, const char* option) {
+    if (!given) return;
+    throw ConfigError("{}: has no effect on {}, which is of a prior; it takes --text-embeds and "
+                      "--text-encodings",
+                      option,
+                      command.checkpoint_path);
+  };
+  refuse(command.image_embeds_path.has_value(), "--image-embeds");
+  refuse(command.num.has_value(), "--num");
+  refuse(!command.init_noise_paths.empty(), "--init-noise");
+  refuse(command.start_unet != 1 || command.stop_unet, "--start-unet and --stop-unet");
+  refuse(command.image_path.has_value(), "--image");
+  refuse(command.inpaint_image_path || command.inpaint_mask_path, "--inpaint-image");
+  refuse(command.sampler != "auto", "--sampler");
+  refuse(command.cfg_rescale != 0, "--cfg-rescale");
+}
+
+TextEmbedding load_texts(const SampleCommand& command, const PriorConfig& config) {
+  if (!command.text_embeds_path) {
+    throw ConfigError("--text-embeds is missing: a prior draws from text embeddings (.npy, [N, {}])",
+                      config.image_embed_dim);
+  }
+  TextEmbedding text{load_npy_tensor(*command.text_embeds_path, 2), {}};
+  if (command.text_encodings_path) {
+    text.encodings = load_npy_tensor(*command.text_encodings_path, 3);
+  }
+  if (text.embeds.size(0) == 0 || text.embeds.size(1) != config.image_embed_dim) {
+    throw DataError("{}: expected text embeddings [N, {}], got {}",
+                    *command.text_embeds_path,
+                    config.image_embed_dim,
+                    c10::str(text.embeds.sizes()));
+  }
+  if (config.condition_on_text_encodings && !text.encodings.defined()) {
+    throw ConfigError(
+        "--text-encodings is missing: this prior is conditioned on the encodings of the texts' "
+        "tokens (.npy, [N, length, {}])",
+        config.image_embed_dim);
+  }
+  if (!config.condition_on_text_encodings && text.encodings.defined()) {
+    throw ConfigError(
+        "--text-encodings: has no effect on {}, which is not conditioned on text encodings "
+        "(/prior/condition_on_text_encodings is false)",
+        command.checkpoint_path);
+  }
+  if (text.encodings.defined() && text.encodings.size(0) != text.embeds.size(0)) {
+    throw DataError("{} has {}, {} has {}: they have to agree",
+                    *command.text_embeds_path,
+                    counted(text.embeds.size(0), "row"),
+                    *command.text_encodings_path,
+                    counted(text.encodings.size(0), "row"));
+  }
+  return text;
+}
+
+}  // namespace
+
+void sample_prior(const SampleCommand& command, const Value& checkpoint, const at::Device& device) {
+  refuse_decoder_options(command);
+  DiffusionPrior prior =
+      load_prior({command.checkpoint_path, command.config_path, command.use_ema}, checkpoint);
+  if (command.cond_scale.size() != 1) {
+    throw ConfigError("--cond-scale: a prior takes one scale, got {}", command.cond_scale.size());
+  }
+  const TextEmbedding texts = load_texts(command, prior->plan().config);
+  make_out_folder(command);
+  prior->to(device);
+  PriorSampleOptions options;
+  options.cond_scale = command.cond_scale.front();
+  options.timesteps = command.timesteps;
+  options.num_samples_per_text = command.candidates;
+  const int64_t rows = texts.embeds.size(0);
+  Timer timer;
+  std::vector<at::Tensor> parts;
+  for (const ChunkRange& range : chunk_ranges(rows, command.batch_size)) {
+    options.text = on_device(chunk_of(texts, range), device);
+    options.noise =
+        noise_by_row(command.seed, range.begin, range.length, device, command.candidates);
+    options.on_step = [&](size_t step, size_t steps) {
+      log_live(fmt::format("texts {}-{} of {}, step {}/{}",
+                           range.begin,
+                           range.begin + range.length - 1,
+                           rows,
+                           step + 1,
+                           steps));
+    };
+    parts.push_back(prior->sample(options).to(at::kCPU, at::kFloat));
+    check_finite(parts.back(), command, "embeddings", range.begin);
+  }
+  log_live("");
+  const at::Tensor embeds = at::cat(parts).contiguous();  // [N, D]
+  const std::string path =
+      (std::filesystem::path(command.out_folder) / "image_embeds.npy").string();
+  write_npy_float32(path, embeds.sizes().vec(), embeds.const_data_ptr<float>());
+  log_info("sample",
+           "{} in {}: {}",
+           counted(rows, "image embedding"),
+           human_duration(timer.seconds()),
+           path);
+}
+
+}  // namespace dalle2

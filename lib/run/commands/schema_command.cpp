@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: MIT
+#include <cstdio>
+
+#include "config/run_config.h"
+#include "run/commands.h"
+
+namespace dalle2 {
+
+void run_schema(const std::string& kind) {
+  std::printf("%s\n", config_schema(kind).c_str());
+}
+
+}  // namespace dalle2

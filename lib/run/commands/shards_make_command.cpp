@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+#include <cstdio>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "data/pack.h"
+#include "run/commands.h"
+
+namespace dalle2 {
+
+ExitCode run_shards_make(const ShardsMakeCommand& command) {
+  const PackReport report = pack_folder(command.from_folder,
+                                        command.out_folder,
+                                        {.samples_per_shard = command.per_shard,
+                                         .white_ground = command.white_ground,
+                                         .need_captions = command.need_captions,
+                                         .first_line_only = command.first_line_only},
+                                        [](const PackProgress& progress) {
+                                          log_live(fmt::format("{} of {}, {}",
+                                                               with_commas(progress.pictures),
+                                                               counted(progress.total, "picture"),
+                                                               progress.shard));
+                                        });
+  log_live("");
+  for (const std::string& line : describe_pack(report)) std::printf("%s\n", line.c_str());
+  return report.stopped ? ExitCode::kStopped : ExitCode::kDone;
+}
+
+}  // namespace dalle2

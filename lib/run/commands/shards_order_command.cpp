@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: MIT
+// `shards order`: the training samples of each rank, in the order in which a run takes them.
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "base/untrusted_text.h"
+#include "data/rank_walk.h"
+#include "io/atomic_file.h"
+#include "run/commands.h"
+#include "run/decoder_data.h"
+#include "run/order_position.h"
+
+namespace dalle2 {
+namespace {
+
+/// What a rank got.
+struct RankSummary {
+  int64_t batches = 0, samples = 0, empty_steps = 0;
+  std::string first, last;  // batches, as texts
+};
+
+/// What all ranks got.
+struct Steps {
+  std::vector<RankSummary> ranks;
+  int64_t count = 0;
+  bool epoch_over = false;
+};
+
+/// "000120042 ... 000120049"
+std::string describe_keys(const std::vector<std::string>& keys) {
+  const std::string first = printable(keys.front());
+  return keys.size() == 1 ? first : fmt::format("{} ... {}", first, printable(keys.back()));
+}
+
+void add_step(const std::vector<Batch>& step, std::vector<RankSummary>& ranks) {
+  for (size_t rank = 0; rank < step.size(); ++rank) {
+    RankSummary& summary = ranks[rank];
+    if (step[rank].size() == 0) {
+      ++summary.empty_steps;
+      continue;
+    }
+    summary.last = describe_keys(step[rank].keys);
+    if (summary.batches == 0) summary.first = summary.last;
+    ++summary.batches;
+    summary.samples += step[rank].size();
+  }
+}
+
+void print_step(int64_t epoch, int64_t number, const std::vector<Batch>& step) {
+  nlohmann::ordered_json line;
+  line["epoch"] = epoch;
+  line["step"] = number;
+  line["keys"] = nlohmann::ordered_json::array();
+  for (const Batch& batch : step) line["keys"].push_back(batch.keys);
+  // Keys come from tar files and may be no UTF-8.
+  const std::string text =
+      line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  std::printf("%s\n", text.c_str());
+  check_stdout();  // an epoch is long
+}
+
+void print_summary(const Steps& steps) {
+  std::printf("%6s %9s %10s %12s   %s\n", "rank", "batches", "samples", "empty steps", "batches");
+  RankSummary all;
+  const auto row = [](const std::string& name, const RankSummary& rank, const std::string& keys) {
+    std::printf("%6s %9s %10s %12s   %s\n",
+                name.c_str(),
+                with_commas(rank.batches).c_str(),
+                with_commas(rank.samples).c_str(),
+                with_commas(rank.empty_steps).c_str(),
+                keys.c_str());
+  };
+  for (size_t rank = 0; rank < steps.ranks.size(); ++rank) {
+    const RankSummary& own = steps.ranks[rank];
+    const std::string keys = own.batches == 0   ? "none"
+                             : own.batches == 1 ? own.first
+                                                : own.first + ", to " + own.last;
+    row(std::to_string(rank), own, keys);
+    all.batches += own.batches;
+    all.samples += own.samples;
+    all.empty_steps += own.empty_steps;
+  }
+  row("all", all, "in " + counted(steps.count, "step"));
+}
+
+OrderPosition starting_position(const ShardsOrderCommand& command,
+                                const TrainDecoderConfig& config) {
+  if (!command.from_path) return {.epoch = command.epoch.value_or(0)};
+  OrderPosition position = read_order_position(*command.from_path, config);
+  if (command.epoch && *command.epoch != position.epoch) {
+    throw ConfigError("--epoch {}: {} stands in epoch {}.\n  Leave --epoch out, or --from.",
+                      *command.epoch,
+                      *command.from_path,
+                      position.epoch);
+  }
+  const size_t lanes = position.loader.lanes.size();
+  log_info("order",
+           "{}: epoch {}, {} passed{}",
+           *command.from_path,
+           position.epoch,
+           counted(position.samples, "sample"),
+           lanes == 0 ? ""
+                      : fmt::format("; begun by {}, whose lanes it keeps",
+                                    counted(static_cast<int64_t>(lanes), "rank")));
+  return position;
+}
+
+void check_that_it_ends(const ShardsOrderCommand& command, const TrainDecoderConfig& config) {
+  if (!config.data.resample_train || command.steps || config.train.epoch_samples) return;
+  throw ConfigError(
+      "--steps is missing: an epoch of shards drawn with replacement (/data/resample_train) has no "
+      "end.\n  Give --steps N, or set /train/epoch_samples.");
+}
+
+LoadedDecoderConfig load_config(const ShardsOrderCommand& command) {
+  if (!std::filesystem::exists(command.config_path)) {
+    throw ConfigError("{}: no such file (--config, relative to {})",
+                      command.config_path,
+                      std::filesystem::current_path().string());
+  }
+  LoadedDecoderConfig loaded =
+      load_decoder_config(command.config_path, {.overrides = command.overrides});
+  for (const std::string& warning : loaded.warnings) log_warning("config", "{}", warning);
+  check_that_it_ends(command, loaded.config);
+  return loaded;
+}
+
+/// With --print stdout has nothing but the steps.
+void log_to_stderr() {
+  set_log_sink([](LogLevel level, const std::string& tag, const std::string& text) {
+    const char* prefix = level == LogLevel::kInfo ? "" : "warning: ";
+    std::fprintf(stderr, "[%s] %s%s\n", tag.c_str(), prefix, printable(text).c_str());
+  });
+}
+
+/// Takes the steps asked for, as many as a run would: /train/epoch_samples may end an epoch early.
+Steps take_steps(const ShardsOrderCommand& command,
+                 int64_t most_samples,
+                 RankWalk& walk,
+                 OrderPosition& position) {
+  Steps steps;
+  steps.ranks.resize(static_cast<size_t>(command.world));
+  while (steps.count < command.steps.value_or(INT64_MAX)) {
+    const auto step = position.samples < most_samples ? walk.next() : std::nullopt;
+    steps.epoch_over = !step.has_value();
+    if (!step) break;
+    if (command.print) {
+      print_step(position.epoch, steps.count, *step);
+    } else {
+      log_live(counted(steps.count, "step"));
+    }
+    for (const Batch& batch : *step) position.samples += batch.size();
+    add_step(*step, steps.ranks);
+    ++steps.count;
+  }
+  log_live("");
+  position.loader = walk.position();
+  return steps;
+}
+
+/// Before an epoch is read, not behind it.
+void check_save_path(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (std::filesystem::is_directory(path)) {
+    throw ConfigError("--save {}: is a folder, the name of a file is expected, e.g. {}",
+                      path,
+                      (std::filesystem::path(path) / "position.json").string());
+  }
+  if (!folder.empty() && !std::filesystem::is_directory(folder)) {
+    throw ConfigError("--save {}: there is no folder {} (relative to {})",
+                      path,
+                      folder.string(),
+                      std::filesystem::current_path().string());
+  }
+  const AtomicFile can_be_written(path);
+}
+
+}  // namespace
+
+void run_shards_order(const ShardsOrderCommand& command) {
+  if (command.print) log_to_stderr();
+  if (command.save_path) check_save_path(*command.save_path);
+  const LoadedDecoderConfig loaded = load_config(command);
+  const TrainDecoderConfig& config = loaded.config;
+  OrderPosition position = starting_position(command, config);
+  // Each rank has its slice of the shards dealt into the splits: an epoch keeps the slices of the
+  // ranks that began it, as it keeps their lanes.
+  const size_t lanes = position.loader.lanes.size();
+  const int world = static_cast<int>(command.world);
+  const DecoderData data(
+      config, loaded.plan, {0, lanes > 0 ? static_cast<int>(lanes) : world}, at::kCPU);
+  const LoaderOptions options = data.options("train", config.data.batch_size, /*in_order=*/false);
+  if (command.from_path) check_same_shards(*command.from_path, position, options.urls);
+  position.shard_names = shard_names_hash(options.urls);
+  log_info("order",
+           "epoch {}: {}, {}, batches of {}",
+           position.epoch,
+           counted(static_cast<int64_t>(options.urls.size()), "training shard"),
+           counted(world, "rank"),
+           config.data.batch_size);
+
+  RankWalk walk(config.data, options, world);
+  walk.start_epoch(position.epoch, position.loader);
+  const Steps steps =
+      take_steps(command, config.train.epoch_samples.value_or(INT64_MAX), walk, position);
+  if (!command.print) print_summary(steps);
+  if (const DropCounts dropped = walk.dropped(); !dropped.empty()) {
+    log_info("order", "left out: {}", describe_drops(dropped));
+  }
+  if (steps.epoch_over)
+    log_info("order", "the epoch is over: {}", counted(position.samples, "sample"));
+  if (command.save_path) {
+    write_order_position(*command.save_path, position, config);
+    log_info("order", "position behind step {} saved: {}", steps.count, *command.save_path);
+  }
+}
+
+}  // namespace dalle2

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT
+#include <torch/version.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+
+#include "base/log.h"
+#include "base/stop_signal.h"
+#include "base/version.h"
+#include "config/run_config.h"
+#include "run/commands.h"
+#include "run/config_secrets.h"
+#include "run/decoder_run.h"
+#include "run/dry_run.h"
+#include "run/prior_run.h"
+
+namespace dalle2 {
+
+std::string program_version_text() {
+  return fmt::format("dalle2-train {} (LibTorch {})", program_version(), TORCH_VERSION);
+}
+
+namespace {
+
+/// A signal before there is anything to save; afterwards the run answers it itself.
+template <class Run, class Loaded>
+ExitCode train(const Loaded& loaded, bool quiet) {
+  std::optional<Run> run;
+  try {
+    if (stop_requested() != 0) throw StoppedError("signal {}", stop_requested());
+    run.emplace(loaded, quiet);
+    run->open();
+  } catch (const StoppedError&) {
+    log_info("train",
+             "signal {}: stopped before the first step, while the data was opened: nothing was "
+             "trained, so nothing was saved (a checkpoint of an earlier run is as it was); run the "
+             "same command again",
+             stop_requested());
+    return ExitCode::kStopped;
+  }
+  const ExitCode code = run->run();
+  try {
+    check_stdout();
+  } catch (const ResourceError& error) {  // the files of the run are what counts
+    log_warning("train", "{}: lines of this log are lost, log.jsonl has its numbers", error.what());
+  }
+  return code;
+}
+
+template <class Loaded>
+void print_config(const TrainCommand& command, const Loaded& loaded) {
+  for (const std::string& warning : loaded.warnings) log_warning("config", "{}", warning);
+  if (command.quiet || command.dry_run) return;
+  log_info("config", "{}:\n{}", command.config_path, without_url_secrets(loaded.raw_json));
+}
+
+/// What the command asks of a config of any kind.
+template <class Run, class Loaded>
+ExitCode answer(const TrainCommand& command, const Loaded& loaded) {
+  if (command.dump_config) {
+    std::printf("%s\n", loaded.full_json.c_str());
+    check_stdout();
+    return ExitCode::kDone;
+  }
+  print_config(command, loaded);
+  if (!command.dry_run) return train<Run>(loaded, command.quiet);
+  dry_run(loaded);
+  check_stdout();
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+ExitCode run_train(const TrainCommand& command) {
+  if (!std::filesystem::exists(command.config_path)) {
+    throw ConfigError("{}: no such file (--config, relative to {})",
+                      command.config_path,
+                      std::filesystem::current_path().string());
+  }
+  const ReadOptions options = {.overrides = command.overrides, .strict = command.strict};
+  if (config_kind(command.config_path) == "prior") {
+    return answer<PriorRun>(command, load_prior_config(command.config_path, options));
+  }
+  return answer<DecoderRun>(command, load_decoder_config(command.config_path, options));
+}
+
+}  // namespace dalle2

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT
+#include "run/decoder_data.h"
+
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/types.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "data/decoder_dataset.h"
+#include "data/shards.h"
+#include "trainer/tensor_group.h"
+
+namespace dalle2 {
+
+namespace {
+
+/// Shards in a row without a usable sample after which a dry run gives a data set up.
+constexpr int64_t kMostShardsTried = 8;
+
+/// The stream on which batches are copied to a GPU: the same for the whole run.
+c10::Stream copy_stream(const at::Device& device) {
+  static const c10::Stream stream =
+      c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+  return stream;
+}
+
+/// @throws DataError if more of the training shards are absent than /data/max_bad_fraction allows
+void check_absent(const DecoderDataConfig& data, int64_t named, int64_t found) {
+  const int64_t absent = named - found;
+  if (static_cast<double>(absent) <= data.max_bad_fraction * static_cast<double>(named)) return;
+  throw DataError(
+      "train: {} of {} {} absent, more than /data/max_bad_fraction {:g} allows.\n"
+      "  Bring them back, name only those that are there, or allow more.",
+      with_commas(absent),
+      counted(named, "shard"),
+      absent == 1 ? "is" : "are",
+      data.max_bad_fraction);
+}
+
+}  // namespace
+
+DecoderData::DecoderData(const TrainDecoderConfig& config,
+                         const DecoderPlan& plan,
+                         RankInfo rank,
+                         const at::Device& device)
+    : config_(config) {
+  const auto list = std::make_shared<const ShardList>(config.data);
+  // The slices of all ranks: the loader gives each of its lanes an even part of them.
+  ShardSplit shards;
+  for (int each = 0; each < rank.world; ++each) {
+    const ShardSplit slice =
+        split_shards(config.data.splits, *list, config.seed, {each, rank.world});
+    shards.train.insert(shards.train.end(), slice.train.begin(), slice.train.end());
+    shards.val.insert(shards.val.end(), slice.val.begin(), slice.val.end());
+    shards.test.insert(shards.test.end(), slice.test.begin(), slice.test.end());
+  }
+  if (const int64_t rest = list->size() % rank.world; rest > 0) {
+    log_info("data",
+             "{} left over at the end, so that all ranks have as many",
+             counted(rest, "shard is", "shards are"));
+  }
+  train_ = shard_urls(list, shards.train, "train");
+  check_absent(config.data, static_cast<int64_t>(shards.train.size()), train_.size());
+  val_ = shard_urls(list, shards.val, "val");
+  test_ = shard_urls(list, shards.test, "test");
+  needs_.need_image_embeds = !config.decoder.unconditional;
+  needs_.need_text_encodings = plan.text_conditioned();
+  needs_.image_embed_dim = plan.stages.front().unet.image_embed_dim;
+  if (config.decoder.unconditional) needs_.image_embed_dim.reset();
+  for (const UnetPlan& stage : plan.stages) {
+    if (stage.unet.cond_on_text_encodings.value_or(false))
+      needs_.text_embed_dim = stage.unet.text_embed_dim;
+  }
+  needs_.seed = config.seed;
+  needs_.shard_width = config.data.shard_width;
+  needs_.rank = rank;
+  needs_.pin_memory = device.is_cuda();
+}
+
+LoaderOptions DecoderData::options(const std::string& split,
+                                   int64_t batch_size,
+                                   bool in_order) const {
+  LoaderOptions options = needs_;
+  options.split = split;
+  options.urls = split == "train" ? train_ : split == "val" ? val_ : test_;
+  options.batch_size = batch_size;
+  options.may_be_empty =
+      split == "val";  // an epoch of training is not lost for want of a validation
+  options.shuffle = split == "train" && config_.data.shuffle_train && !in_order;
+  options.resample = split == "train" && config_.data.resample_train && !in_order;
+  if (split == "train" && !in_order)
+    options.shuffle_buffer = config_.data.training_shuffle_buffer();
+  return options;
+}
+
+std::unique_ptr<DecoderLoader> DecoderData::loader(const std::string& split,
+                                                   int64_t batch_size,
+                                                   bool in_order) const {
+  return std::make_unique<DecoderLoader>(config_.data, options(split, batch_size, in_order));
+}
+
+std::vector<Batch> DecoderData::examples(const std::string& split, int64_t count) const {
+  std::vector<Batch> batches;
+  DecoderDataConfig data = config_.data;
+  data.num_workers = 0;  // a handful of samples: nothing may be decoded ahead
+  LoaderOptions needs = options(split, std::max<int64_t>(count, 1), /*in_order=*/true);
+  needs.split = "pictures of " + split;   // not samples trained on, in messages and in the trace
+  needs.may_be_empty = split != "train";  // pictures for the logs are no reason to stop
+  DecoderLoader loader(data, needs);      // checks the embeddings, asked for examples or not
+  if (count == 0) return batches;
+  loader.start_epoch(0);
+  if (std::optional<Batch> batch = loader.next()) {
+    loader.consumed(*batch);
+    batches.push_back(std::move(*batch));
+  }
+  return batches;
+}
+
+void DecoderData::check_usable(const std::string& split) const {
+  DecoderDataConfig data = config_.data;
+  data.num_workers = 0;       // no more is read than needed
+  data.max_bad_fraction = 1;  // it is of the whole split
+  LoaderOptions first = options(split, /*batch_size=*/1, /*in_order=*/true);
+  first.most_shards = kMostShardsTried;
+  DecoderLoader loader(data, first);
+  loader.start_epoch(0);
+  loader.next();
+}
+
+int64_t DecoderData::count_samples(const std::string& split) const {
+  DecoderDataset dataset(config_.data, options(split, config_.data.batch_size, /*in_order=*/true));
+  dataset.start_epoch(0);
+  int64_t count = 0;
+  for (Candidate candidate; dataset.next(candidate);) ++count;
+  return count;
+}
+
+int64_t DecoderData::num_shards(const std::string& split) const {
+  return static_cast<int64_t>((split == "train" ? train_ : split == "val" ? val_ : test_).size());
+}
+
+DecoderInputs to_inputs(const Batch& batch, const at::Device& device) {
+  DecoderInputs inputs{batch.images, batch.image_embeds, batch.text_encodings};
+  if (device.is_cpu()) return inputs;
+  const c10::impl::VirtualGuardImpl streams(device.type());
+  const c10::Stream compute = streams.getStream(device), copies = copy_stream(device);
+  {
+    const c10::StreamGuard on_copies(copies);
+    inputs = on_device(std::move(inputs), device);
+    // Their memory is not taken again before the step is through.
+    inputs.tensors([&](const at::Tensor& tensor) {
+      if (tensor.defined()) tensor.record_stream(compute);
+    });
+  }
+  c10::Event copied(device.type());
+  copied.record(copies);
+  copied.block(compute);
+  return inputs;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+// Pictures that a decoder run draws for its logs, beside the real ones.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/run_config.h"
+#include "data/batch.h"
+#include "run/decoder_data.h"
+#include "run/run_session.h"
+#include "trainer/decoder_trainer.h"
+
+namespace dalle2 {
+
+class DecoderPictures {
+ public:
+  /// All of it has to outlive this object.
+  DecoderPictures(RunSession& session,
+                  DecoderTrainer& trainer,
+                  const DecoderData& data,
+                  const TrainDecoderConfig& config)
+      : session_(session), trainer_(trainer), data_(data), config_(config) {}
+
+  /// Reads /train/n_sample_images samples of the training and of the test shards.
+  /// @throws DataError, NetworkError, StoppedError
+  void load();
+  /// Draws all of them: those of the test shards, then those of the training shards. A stop signal
+  /// is looked for before each step of a sampler. @throws StoppedError
+  void draw_all();
+  void draw_training_samples();
+
+ private:
+  struct Examples {
+    Batch batch;
+    std::string caption_prefix, section;
+  };
+
+  void draw(const Examples& examples);
+
+  RunSession& session_;
+  DecoderTrainer& trainer_;
+  const DecoderData& data_;
+  const TrainDecoderConfig& config_;
+  std::vector<Examples> training_, test_;
+};
+
+}  // namespace dalle2

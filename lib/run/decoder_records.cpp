@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: MIT
+// How a decoder run starts, where it stands, and what it logs; the loop is in decoder_run.cpp.
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+#include "run/config_secrets.h"
+#include "run/decoder_run.h"
+#include "run/model_weights.h"
+#include "run/step_record.h"
+
+namespace dalle2 {
+namespace {
+
+/// What the images are conditioned on, in the reference's words where it has some.
+std::string describe_conditioning(const TrainDecoderConfig& config, bool text_conditioned) {
+  std::string source;
+  if (config.decoder.unconditional) {
+    source = "no conditioning";
+  } else if (config.data.img_embeddings_url) {
+    source = "precomputed image embeddings";
+  } else {
+    source = "image embeddings from the shards";
+  }
+  if (text_conditioned) {
+    source += config.data.text_embeddings_url ? " and precomputed text embeddings"
+                                              : " and text encodings from the shards";
+  }
+  return fmt::format("Training using {}. {}",
+                     source,
+                     text_conditioned ? "conditioned on text" : "not conditioned on text");
+}
+
+void log_parameters(const std::vector<std::shared_ptr<UnetImpl>>& unets) {
+  ParameterCount all;
+  std::vector<ParameterCount> counts;
+  for (const auto& unet : unets) {
+    counts.push_back(count_parameters(*unet));
+    all.total += counts.back().total;
+    all.training += counts.back().training;
+  }
+  log_info("model", "Number of parameters: {} total; {} training", all.total, all.training);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    log_info("model", "Unet {} has {} total; {} training", i, counts[i].total, counts[i].training);
+  }
+}
+
+std::unique_ptr<DecoderTrainer> make_trainer(const LoadedDecoderConfig& loaded,
+                                             const at::Device& device) {
+  torch::manual_seed(static_cast<uint64_t>(loaded.config.seed));
+  Decoder decoder(loaded.plan);
+  std::vector<std::shared_ptr<UnetImpl>> unets;  // also those that are not trained
+  for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) unets.push_back(decoder->unet(unet));
+  auto trainer = std::make_unique<DecoderTrainer>(decoder, loaded.config.train, device);
+  log_parameters(unets);
+  return trainer;
+}
+
+LogRecord per_unet(const std::vector<int64_t>& unets, const char* what, const auto& value_of) {
+  LogRecord record;
+  for (const int64_t unet : unets)
+    record.emplace_back(fmt::format("Unet {} {}", unet - 1, what), value_of(unet));
+  return record;
+}
+
+void append(LogRecord& record, LogRecord more) {
+  record.insert(
+      record.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+}
+
+}  // namespace
+
+std::string decoder_config_for_checkpoint(const std::string& full_json) {
+  auto config = nlohmann::ordered_json::parse(full_json);
+  nlohmann::ordered_json kept = nlohmann::ordered_json::object();
+  for (const auto& [key, value] : config["decoder"].items()) {
+    const bool unused_extension = key == "zero_terminal_snr" && value == false;
+    if (!value.is_null() && !unused_extension) kept[key] = value;
+  }
+  config["decoder"] = std::move(kept);
+  return config.dump();
+}
+
+void DecoderPosition::fields(PositionVisitor& visitor) {
+  visitor.field("epoch", epoch);
+  visitor.field("sample", sample);
+  visitor.field("next_task", next_task);
+  visitor.field("validation_losses", validation_losses);
+  visitor.field("samples_seen", samples_seen);
+  visitor.own("loader_position", loader);
+  visitor.own("iteration", iteration);
+  visitor.own("samples_at_last_save", samples_at_last_save);
+  visitor.own("samples_per_epoch", samples_per_epoch);
+  visitor.own("validation_loss", validation_loss);
+}
+
+void DecoderPosition::guess_own_fields() {
+  if (next_task != "train") sample = 0;
+  loader = LoaderPosition::after_samples(sample);
+  samples_at_last_save = sample;
+}
+
+void DecoderPosition::restart_epoch() {
+  sample = iteration = samples_at_last_save = 0;
+  loader = {};
+}
+
+std::string DecoderPosition::description() const {
+  const auto best = std::min_element(validation_losses.begin(), validation_losses.end());
+  return fmt::format(
+      "epoch {} having seen {} samples with minimum validation loss {}\n"
+      "  Starting training from task {} at sample {} and validation sample 0",
+      epoch,
+      samples_seen,
+      best == validation_losses.end() ? "N/A" : fmt::format("{}", *best),
+      next_task,
+      sample);
+}
+
+bool DecoderPosition::is_best() const {
+  return validation_loss &&
+         std::all_of(validation_losses.begin(), validation_losses.end(), [&](double earlier) {
+           return *validation_loss < earlier;
+         });
+}
+
+DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, bool quiet)
+    : loaded_(loaded),
+      config_(loaded.config),
+      session_({.tracker = config_.tracker,
+                .train = config_.train,
+                .seed = config_.seed,
+                .quiet = quiet},
+               position_),
+      data_(config_, loaded.plan, RankInfo{}, session_.device()),
+      made_trainer_(make_trainer(loaded, session_.device())),
+      trainer_(*made_trainer_),
+      trained_unets_(trainer_.trained_parts()),
+      losses_(trainer_.num_unets(), session_.device()),
+      pictures_(session_, trainer_, data_, config_),
+      checkpoints_(session_,
+                   trainer_,
+                   position_,
+                   losses_,
+                   config_.train,
+                   {.kind = "decoder",
+                    .raw_json = loaded.raw_json,
+                    .full_json = decoder_config_for_checkpoint(without_url_secrets(loaded.full_json))}),
+      guard_(session_,
+             trainer_,
+             position_,
+             checkpoints_,
+             config_.train.non_finite,
+             "damaged images and embeddings with `dalle2-train shards check`") {
+  trainer_.set_step_times(&session_.times());
+}
+
+void DecoderRun::open() {
+  session_.print_start(trainer_.precision());
+  log_info("train", "{}", describe_conditioning(config_, loaded_.plan.text_conditioned()));
+  log_info("data",
+           "shards: {} train, {} val, {} test; batches of {}",
+           data_.num_shards("train"),
+           data_.num_shards("val"),
+           data_.num_shards("test"),
+           config_.data.batch_size);
+  pictures_.load();
+}
+
+void DecoderRun::log_training() {
+  LogRecord record = {{"Epoch", position_.epoch},
+                      {"Sample", position_.sample},
+                      {"Step", position_.iteration},
+                      {"Samples per second", samples_per_second_},
+                      {"Samples Seen", position_.samples_seen}};
+  if (trainer_.uses_ema()) {
+    append(record, per_unet(trained_unets_, "EMA Decay", [&](int64_t unet) {
+             return trainer_.ema_decay(unet).value();
+           }));
+  }
+  append(record, per_unet(trained_unets_, "Learning Rate", [&](int64_t unet) {
+           return trainer_.learning_rate(unet);
+         }));
+  append(record, per_unet(trained_unets_, "Grad Norm", [&](int64_t unet) {
+           return trainer_.last_grad_norm(unet).item<double>();
+         }));
+  std::vector<double> losses;
+  for (const int64_t unet : trained_unets_) {
+    const auto add = [&](const char* what, const LogValue& value) {
+      record.emplace_back(fmt::format("Unet {} {}", unet - 1, what), value);
+    };
+    const LossAverage loss = losses_.average(unet);
+    losses.push_back(loss.mean);
+    if (std::isfinite(loss.mean)) add("Training Loss", loss.mean);
+    if (loss.left_out > 0) add("Losses Not Finite", loss.left_out);
+    const SkippedUpdates skipped = trainer_.skipped_updates(unet);
+    const std::optional<double> loss_scale = trainer_.loss_scale(unet);
+    if (skipped.total > 0 || loss_scale) add("Skipped Updates", skipped.total);
+    if (loss_scale) add("Loss Scale", *loss_scale);
+  }
+  append(record, step_record(session_.times(), session_.device()));
+  session_.tracker().log(record, trainer_.first_steps());
+  session_.progress().update({.epoch = position_.epoch,
+                              .epochs = config_.train.epochs,
+                              .sample = position_.sample,
+                              .samples_per_epoch = position_.samples_per_epoch > 0
+                                                       ? position_.samples_per_epoch
+                                                       : config_.train.epoch_samples.value_or(0),
+                              .losses = losses,
+                              .skipped = guard_.skipped()});
+}
+
+/// @param sums of the losses of each unet over the batches
+void DecoderRun::log_validation(const std::vector<double>& sums, int64_t batches) {
+  const auto loss_of = [&](int64_t unet) {
+    return sums[static_cast<size_t>(unet - 1)] / static_cast<double>(batches);
+  };
+  double total = 0;
+  for (const int64_t unet : trained_unets_) total += loss_of(unet);
+  const double mean = total / static_cast<double>(trained_unets_.size());
+  if (std::isfinite(mean)) {
+    position_.validation_loss = mean;
+  } else {
+    log_warning("val",
+                "the validation loss of epoch {} is not finite: it does not count",
+                position_.epoch);
+  }
+  session_.tracker().log(per_unet(trained_unets_, "Validation Loss", loss_of),
+                         trainer_.first_steps());
+}
+
+void DecoderRun::report_drops(const DecoderLoader& loader, const std::string& split) {
+  if (loader.dropped().empty()) return;
+  log_warning("data", "{}: left out in this epoch: {}", split, describe_drops(loader.dropped()));
+  LogRecord record;
+  for (const auto& [reason, count] : loader.dropped())
+    record.emplace_back(fmt::format("Dropped {}: {}", split, reason), count);
+  session_.tracker().log(record, trainer_.first_steps());
+}
+
+}  // namespace dalle2

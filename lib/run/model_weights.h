@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+// From files to models with weights, and the sizes of models.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/state_dict.h"
+#include "config/prior_run_config.h"
+#include "config/run_config.h"
+#include "diffusion/decoder.h"
+#include "diffusion/prior.h"
+
+namespace dalle2 {
+
+/// Parameters of a module: all, and those that are trained.
+struct ParameterCount {
+  int64_t total = 0, training = 0;
+};
+ParameterCount count_parameters(const torch::nn::Module& module);
+
+/// Bytes of a module's parameters as they are held: all of them, and those that are trained.
+struct ParameterBytes {
+  int64_t all = 0, trained = 0;
+};
+ParameterBytes parameter_bytes(const torch::nn::Module& module);
+
+/// The kind of run that a checkpoint, a model file or a bare state dict is of, by the names of its
+/// tensors: "decoder", "prior", or "" where they tell nothing.
+std::string checkpoint_kind(const Cursor& checkpoint);
+/// @throws DataError for one of another kind than `kind`
+void check_kind(const Cursor& checkpoint, const std::string& kind);
+
+/// The model's tensors in a checkpoint, in a model file, or in a bare state dict.
+/// @param kind in messages @param use_ema averaged weights where the file has them
+/// @throws DataError
+StateDict model_weights(const Cursor& checkpoint, const std::string& kind, bool use_ema);
+
+/// Where a model comes from.
+struct ModelSource {
+  std::string checkpoint_path;             ///< `save_type` checkpoint or model, ours or foreign
+  std::optional<std::string> config_path;  ///< a training file, for a checkpoint without config
+  bool use_ema = true;                     ///< averaged weights where the file has them
+};
+
+/// Models with the weights of a checkpoint; adapters are merged into their layers.
+/// @throws DataError (unreadable, keys that do not fit), ConfigError (no config anywhere)
+Decoder load_decoder(const ModelSource& source, const Value& checkpoint);
+DiffusionPrior load_prior(const ModelSource& source, const Value& checkpoint);
+
+}  // namespace dalle2

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT
+// Finding a checkpoint and taking it up; what is saved is in run_saving.cpp.
+#include "run/run_checkpoints.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "checkpoint/convert.h"
+#include "checkpoint/lora_file.h"
+#include "checkpoint/value_json.h"
+#include "config/resume_changes.h"
+#include "run/config_secrets.h"
+#include "run/model_weights.h"
+
+namespace dalle2 {
+namespace {
+
+/// The checkpoint's samples, their order or their splits are not this config's.
+bool gives_other_samples(const ConfigChanges& changes) {
+  const auto is_of_data = [](const std::string& line) {
+    return line.starts_with("/data/") || line.starts_with("/seed") ||
+           line.starts_with("/train/random_seed");
+  };
+  return std::any_of(changes.meaning.begin(), changes.meaning.end(), is_of_data);
+}
+
+}  // namespace
+
+RunCheckpoints::RunCheckpoints(RunSession& session,
+                               Trainer& trainer,
+                               RunPosition& position,
+                               LossWindow& losses,
+                               const SharedTrainConfig& config,
+                               ConfigTexts texts)
+    : session_(session),
+      trainer_(trainer),
+      position_(position),
+      losses_(losses),
+      config_(config),
+      texts_(std::move(texts)) {}
+
+StartedFrom RunCheckpoints::start() {
+  Tracker& tracker = session_.tracker();
+  tracker.init();
+  const std::optional<Found> found = find_at_start();
+  if (found && found->start == StartedFrom::kCheckpoint) {
+    tracker.go_on(found->path);
+  } else {
+    tracker.begin_anew();
+  }
+  tracker.save_config(texts_.kind + "_config.json", without_url_secrets(texts_.raw_json));
+  tracker.add_save_metadata("config", texts_.full_json);
+  return found ? found->start : StartedFrom::kNothing;
+}
+
+std::optional<RunCheckpoints::Found> RunCheckpoints::find_at_start() {
+  const Tracker& tracker = session_.tracker();
+  std::optional<Found> found;
+  if (tracker.can_recall()) found = take_up(tracker.recall_candidates(), /*compares_config=*/true);
+  if (!found && trainer_.uses_lora()) throw_no_base(trainer_.model_name());
+  return found;
+}
+
+void throw_no_base(const std::string& model_name) {
+    throw ConfigError(
+        "/train/lora: adapters need the weights of a trained {0} to stand on, and no checkpoint was "
+        "loaded: without one they would be trained on random weights that stay as they are\n"
+        "  Name the {0}'s checkpoint in /tracker/load (load_from \"local\", file_path), or set "
+        "/train/lora/rank to 0 to train the whole network.",
+        model_name);
+}
+
+/// The first of `candidates` that is good. Weights without adapters are a run with adapters' last
+/// choice.
+std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(
+    const std::vector<std::string>& candidates, bool compares_config) {
+  std::optional<std::string> base;
+  std::string last_fault;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const std::string& path = candidates[i];
+    try {
+      if (try_candidate(path, compares_config)) return Found{path, StartedFrom::kCheckpoint};
+      if (!base) base = path;
+    } catch (const DataError& error) {
+      last_fault = error.what();
+      if (i + 1 < candidates.size()) {
+        log_warning("ckpt", "{}\n  Falling back to {}", last_fault, candidates[i + 1]);
+      }
+    }
+  }
+  if (base && last_fault.empty()) {
+    load_base(*base);
+    return Found{*base, StartedFrom::kBase};
+  }
+  if (last_fault.empty()) return std::nullopt;
+  if (candidates.size() == 1) throw DataError("{}", last_fault);
+  throw DataError("{}\n  No older file is whole: `dalle2-train fsck {}` says more.",
+                  last_fault,
+                  session_.tracker().data_path());
+}
+
+/// @return false if it holds weights for adapters to stand on, and no adapters
+bool RunCheckpoints::try_candidate(const std::string& path, bool compares_config) {
+  const Value checkpoint = read_checkpoint(path);
+  if (trainer_.uses_lora() && !has_lora(Cursor(checkpoint, path))) return false;
+  load(checkpoint, path, compares_config);
+  return true;
+}
+
+void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool compares_config) {
+  const Cursor root(checkpoint, path);
+  check_kind(root, texts_.kind);
+  ConfigChanges changes;
+  if (compares_config) changes = compare_config(root, texts_, config_.allow_changed_config);
+  trainer_.load_state(checkpoint, /*only_model=*/false, /*strict=*/true, path);
+  if (const std::optional<std::string> part = trainer_.non_finite_part()) {
+    throw DataError(
+        "{}: the {} are not finite: a run that goes on from it would stop at once", path, *part);
+  }
+  read_own(root);
+  if (gives_other_samples(changes)) {
+    // What of the epoch was consumed is no place in another order of other samples.
+    log_warning("ckpt", "the samples are others now: epoch {} begins anew", position_.epoch);
+    position_.restart_epoch();
+  }
+  tell_position(path);
+}
+
+void RunCheckpoints::read_own(const Cursor& root) {
+  read_position(position_, root);
+  losses_.clear();
+  averages_saved_at_ = 0;
+  const std::optional<Cursor> own = root.find(kOwnState);
+  if (!own) return;
+  losses_.load(own->at("recent_losses"));
+  if (!own->has("roll_backs")) return;
+  roll_backs = own->at("roll_backs").as_int();
+  trainer_.set_learning_rate_factor(own->at("learning_rate_factor").as_double());
+}
+
+ConfigChanges compare_config(const Cursor& root,
+                             const ConfigTexts& texts,
+                             bool allow_changed_config) {
+  const std::optional<Cursor> saved = root.find("config");
+  if (!saved || !saved->value().is_dict()) return {};
+  ConfigChanges changes = compare_for_resume(json_of_value(saved->value()), texts.full_json);
+  if (!changes.other.empty()) {
+    log_info("ckpt",
+             "{}: the config has changed since: {}",
+             root.where(),
+             fmt::join(changes.other, "; "));
+  }
+  if (changes.meaning.empty()) return changes;
+  const std::string list = fmt::format("{}", fmt::join(changes.meaning, "\n  "));
+  if (!allow_changed_config) {
+    throw ConfigError(
+        "{}: the config gives this checkpoint's weights or data another meaning:\n  {}\n"
+        "  Go on with the values it was made with, begin a new run in another /tracker/data_path, "
+        "or set /train/allow_changed_config to true if that is what you want.",
+        root.where(),
+        list);
+  }
+  log_warning("ckpt",
+              "{}: going on though the config gives it another meaning "
+              "(/train/allow_changed_config):\n  {}",
+              root.where(),
+              list);
+  return changes;
+}
+
+void RunCheckpoints::load_base(const std::string& path) {
+  const Value checkpoint = read_checkpoint(path);
+  const Cursor root(checkpoint, path);
+  check_kind(root, texts_.kind);
+  trainer_.load_base(model_weights(root, texts_.kind, /*use_ema=*/true), path);
+}
+
+void RunCheckpoints::tell_position(const std::string& path) const {
+  log_info("ckpt", "Loaded model from {} on {}", path, position_.description());
+  if (position_.epoch > config_.epochs) {
+    log_warning("ckpt",
+                "{} stands at epoch {} and /train/epochs is {}: nothing is left to train. Give more "
+                "epochs to train on.",
+                path,
+                position_.epoch,
+                config_.epochs);
+  }
+}
+
+bool RunCheckpoints::has_own() {
+  saving_.wait();
+  return !session_.tracker().own_checkpoints().empty();
+}
+
+bool RunCheckpoints::go_back() {
+  if (!has_own()) return false;
+  const int64_t now = roll_backs;
+  const double factor = trainer_.learning_rate_factor();
+  take_up(session_.tracker().own_checkpoints(), /*compares_config=*/false);
+  forget_later_averages();
+  // What the checkpoint says of these is older than what has happened since.
+  roll_backs = now;
+  trainer_.set_learning_rate_factor(factor);
+  return true;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+// Checkpoints of a run of any kind: finding the one to go on from, falling back, taking it up;
+// saving the latest and the best, the averages of /train/post_hoc_ema, in the background if asked.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/resume_changes.h"
+#include "config/train_options.h"
+#include "run/loss_window.h"
+#include "run/pth_saving.h"
+#include "run/run_position.h"
+#include "run/run_session.h"
+#include "trainer/trainer.h"
+
+namespace dalle2 {
+
+/// The config of a run, as checkpoints and the folder of the run have it.
+struct ConfigTexts {
+  std::string kind;      ///< root key: "decoder", "prior"
+  std::string raw_json;  ///< the file as it stands
+  std::string full_json;  ///< with every default, without secrets, in the form that a checkpoint takes
+};
+
+/// Compares the config of a checkpoint with that of the run, and tells what has changed.
+/// @throws ConfigError for what gives the weights or the data another meaning, unless allowed
+ConfigChanges compare_config(const Cursor& root,
+                             const ConfigTexts& texts,
+                             bool allow_changed_config);
+/// Adapters found no weights to stand on. @throws ConfigError
+[[noreturn]] void throw_no_base(const std::string& model_name);
+
+/// How a start began.
+enum class StartedFrom {
+  kNothing,     ///< from zero
+  kBase,        ///< adapters, on the weights of a checkpoint without any
+  kCheckpoint,  ///< where a checkpoint stands
+};
+
+class RunCheckpoints {
+ public:
+  /// All of it has to outlive this object.
+  RunCheckpoints(RunSession& session,
+                 Trainer& trainer,
+                 RunPosition& position,
+                 LossWindow& losses,
+                 const SharedTrainConfig& config,
+                 ConfigTexts texts);
+
+  /// Takes the newest checkpoint up that is whole, fits, and holds finite weights, or begins anew;
+  /// then the run may write. For a run with adapters a checkpoint that has them comes before the
+  /// weights it started from, whatever the order.
+  /// @throws DataError if there are checkpoints and none is good; ConfigError if the config gives
+  /// the checkpoint another meaning, or adapters find no weights to stand on
+  StartedFrom start();
+  /// Goes back to the run's own newest checkpoint. Waits for a save that is under way.
+  /// @return false if there is none. @throws DataError if none is good
+  bool go_back();
+
+  /// Saves where the run stands: checkpoint.pth and model.pth in the data_path, then the savers'
+  /// targets. @throws NonFiniteError, and saves nothing, if weights or averages are not finite
+  void save(bool is_best, bool is_latest = true);
+
+  /// Saves the averages of /train/post_hoc_ema if this step is one of theirs.
+  void save_averages_if_due();
+  /// Saves them, unless they were at this step or there are none.
+  void save_averages();
+
+  /// @throws what a save in the background threw, once. check() does not wait for one under way.
+  void wait() { saving_.wait(); }
+  void check() { saving_.check(); }
+
+  /// A checkpoint of this run that can be gone back to. Waits for a save that is under way.
+  bool has_own();
+
+  /// Roll-backs of the whole run; they go into checkpoints.
+  int64_t roll_backs = 0;
+
+ private:
+  struct Found {
+    std::string path;
+    StartedFrom start = StartedFrom::kNothing;
+  };
+
+  std::optional<Found> take_up(const std::vector<std::string>& candidates, bool compares_config);
+  bool try_candidate(const std::string& path, bool compares_config);
+  void load(const Value& checkpoint, const std::string& path, bool compares_config);
+  void read_own(const Cursor& root);
+  void load_base(const std::string& path);
+  std::optional<Found> find_at_start();
+  void tell_position(const std::string& path) const;
+  void check_state() const;
+  void forget_later_averages() const;
+  void start_saving(SaveRequest request, Value checkpoint, Value model);
+  bool saves_in_background() const;
+  std::string averages_folder() const;
+
+  RunSession& session_;
+  Trainer& trainer_;
+  RunPosition& position_;
+  LossWindow& losses_;
+  const SharedTrainConfig& config_;
+  ConfigTexts texts_;
+  int64_t averages_saved_at_ = 0;  // steps of the first trained part
+  PthSaving saving_;               // the last member: it uses the others until it is through
+};
+
+}  // namespace dalle2

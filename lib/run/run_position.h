@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+// Where a run stands. A kind lists the fields of its position once: checkpoints are written and read
+// by that list, and the names of save targets (`{epoch}`) come from it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/state_dict.h"
+#include "data/loader_position.h"
+#include "tracker/python_format.h"
+#include "trainer/train_state.h"
+
+namespace dalle2 {
+
+/// Our own entry of a checkpoint, which the reference skips.
+inline constexpr const char* kOwnState = "dalle2_train";
+
+/// What a list of fields may name.
+class PositionVisitor {
+ public:
+  virtual ~PositionVisitor() = default;
+  // At the root of a checkpoint, under the reference's names; placeholders of save targets too.
+  virtual void field(const char* key, int64_t& value) = 0;
+  virtual void field(const char* key, double& value) = 0;
+  virtual void field(const char* key, std::string& value) = 0;
+  virtual void field(const char* key, std::vector<double>& values) = 0;
+  // Below kOwnState.
+  virtual void own(const char* key, int64_t& value) = 0;
+  virtual void own(const char* key, LoaderPosition& value) = 0;
+  virtual void own(const char* key, std::optional<double>& value) = 0;  ///< may be absent
+};
+
+struct RunPosition {
+  int64_t epoch = 0;
+  int64_t samples_seen = 0;  ///< of the whole run
+
+  RunPosition() = default;
+  RunPosition(const RunPosition&) = default;
+  RunPosition& operator=(const RunPosition&) = default;
+  virtual ~RunPosition() = default;
+
+  /// The one list of what a position holds.
+  virtual void fields(PositionVisitor& visitor) = 0;
+  /// As at the start of the run.
+  virtual void reset() = 0;
+  /// Fills in what a checkpoint of the reference, which has no entry of ours, does not say.
+  virtual void guess_own_fields() = 0;
+  /// Stands at the beginning of the epoch.
+  virtual void restart_epoch() = 0;
+  /// For people, e.g. "epoch 3, having seen 1200 samples, ...".
+  virtual std::string description() const = 0;
+  /// Samples of this epoch, for messages.
+  virtual int64_t sample_of_epoch() const = 0;
+};
+
+/// The entries of the root in the order of the list, and in `own` those below kOwnState.
+Extras position_entries(RunPosition& position, Dict& own);
+/// Takes the fields up that are there. @throws DataError for entries that are none
+void read_position(RunPosition& position, const Cursor& root);
+/// The placeholders of save targets with the position's values.
+FormatFields position_placeholders(RunPosition& position);
+
+}  // namespace dalle2

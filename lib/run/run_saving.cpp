@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT
+// What RunCheckpoints saves.
+#include <torch/types.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/version.h"
+#include "checkpoint/lora_file.h"
+#include "checkpoint/value_json.h"
+#include "run/run_checkpoints.h"
+
+namespace dalle2 {
+namespace {
+
+Extras with_metadata(Extras extras, const SaveMetadata& metadata) {
+  for (const auto& [key, json] : metadata) extras.emplace_back(key, value_of_json(json));
+  return extras;
+}
+
+std::string averages_name(int64_t step) {
+  return fmt::format("step{:08}.pth", step);
+}
+
+}  // namespace
+
+void RunCheckpoints::check_state() const {
+  const std::optional<std::string> part = trainer_.non_finite_part();
+  if (!part) return;
+  throw NonFiniteError(
+      "the {} are not finite (epoch {}, sample {})\n"
+      "  Nothing of this state was saved: the last checkpoint is from before, unless the run began "
+      "with such weights. Lower /train/lr, or start from another checkpoint; `dalle2-train fsck` "
+      "tells which are whole.",
+      *part,
+      position_.epoch,
+      position_.sample_of_epoch());
+}
+
+void RunCheckpoints::save(bool is_best, bool is_latest) {
+  check_state();
+  session_.times().begin(StepPhase::kSave);
+  Dict own;
+  own.set("version", program_version());
+  Extras extras = position_entries(position_, own);
+  own.set("recent_losses", losses_.state());
+  if (roll_backs > 0) {
+    own.set("roll_backs", roll_backs);
+    own.set("learning_rate_factor", trainer_.learning_rate_factor());
+  }
+  extras.emplace_back(kOwnState, std::move(own));
+  const Tracker& tracker = session_.tracker();
+  start_saving({.is_best = is_best,
+                .is_latest = is_latest,
+                .position = {.samples_seen = position_.samples_seen,
+                             .step = trainer_.first_steps(),
+                             .epoch = position_.epoch},
+                .placeholders = position_placeholders(position_)},
+               trainer_.state(with_metadata(std::move(extras), tracker.checkpoint_metadata())),
+               trainer_.model_state(with_metadata({}, tracker.model_metadata())));
+  session_.times().end(StepPhase::kSave);
+}
+
+/// Whoever stops has nothing to do meanwhile, and needs no copy.
+bool RunCheckpoints::saves_in_background() const {
+  return config_.async_save && !session_.stopped();
+}
+
+/// @param checkpoint, model with the live tensors
+void RunCheckpoints::start_saving(SaveRequest request, Value checkpoint, Value model) {
+  if (std::optional<LoraFile> lora = trainer_.lora_state()) {
+    // Adapters are small: a copy is made in any case.
+    for (auto& [name, tensor] : lora->tensors)
+      tensor = tensor.to(at::kCPU, at::kFloat, false, true);
+    request.write_lora = [file = std::move(*lora)](const std::string& path) {
+      write_lora_file(path, file);
+    };
+  }
+  saving_.start(saves_in_background(),
+                {std::move(checkpoint), std::move(model)},
+                [this, request = std::move(request)](const auto& writers) {
+                  SaveRequest with_writers = request;
+                  with_writers.write_checkpoint = writers[0];
+                  with_writers.write_model = writers[1];
+                  session_.tracker().save(with_writers);
+                });
+}
+
+std::string RunCheckpoints::averages_folder() const {
+  return (std::filesystem::path(session_.tracker().data_path()) / kAveragesFolder).string();
+}
+
+void RunCheckpoints::save_averages_if_due() {
+  const std::optional<int64_t> every = config_.post_hoc_ema.save_every_n_steps;
+  const auto is_due = [&](bool settled) { return trainer_.first_steps(settled) % *every == 0; };
+  // The device is waited for only where the last update, if it was made, makes them due.
+  if (every && is_due(/*settled=*/false) && is_due(/*settled=*/true)) save_averages();
+}
+
+void RunCheckpoints::save_averages() {
+  const int64_t step = trainer_.first_steps();
+  if (!config_.post_hoc_ema.save_every_n_steps || step == averages_saved_at_) return;
+  check_state();
+  averages_saved_at_ = step;
+  session_.times().begin(StepPhase::kSave);
+  const std::string path = averages_folder() + "/" + averages_name(step);
+  std::filesystem::create_directories(averages_folder());
+  saving_.start(
+      saves_in_background(),
+      {trainer_.post_hoc_state(with_metadata({}, session_.tracker().model_metadata()))},
+      [path](const auto& writers) { writers.front()(path); });
+  session_.times().end(StepPhase::kSave);
+}
+
+/// Those from behind the point the run went back to are none of its past any more.
+void RunCheckpoints::forget_later_averages() const {
+  const std::filesystem::path folder = averages_folder();
+  if (!config_.post_hoc_ema.save_every_n_steps || !std::filesystem::exists(folder)) return;
+  const std::string last = averages_name(trainer_.first_steps());
+  std::vector<std::filesystem::path> later;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().filename().string() > last) later.push_back(entry.path());
+  }
+  for (const std::filesystem::path& path : later) std::filesystem::remove(path);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+// Averages in the place of the weights they are of.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "diffusion/pass_scopes.h"
+#include "trainer/trained_part.h"
+
+namespace dalle2 {
+
+/// Puts another network in the place of the part `index`'s. @return the one that was there
+using SwapNetwork = std::function<std::shared_ptr<torch::nn::Module>(
+    size_t index, std::shared_ptr<torch::nn::Module> network)>;
+
+/// The model in eval mode, with the averaged networks of all parts that have one, for as long as it
+/// lives. Afterwards every network is in its place and every module in the mode it was in.
+class AveragesInPlace {
+ public:
+  /// @throws as making an averaged network does; nothing is changed then
+  AveragesInPlace(torch::nn::Module& model, const TrainedParts& parts, SwapNetwork swap);
+  ~AveragesInPlace();
+  AveragesInPlace(const AveragesInPlace&) = delete;
+  AveragesInPlace& operator=(const AveragesInPlace&) = delete;
+
+ private:
+  EvalScope eval_;  // the first member: modes come back when the live networks are
+  SwapNetwork swap_;
+  std::vector<std::shared_ptr<torch::nn::Module>> live_;  ///< null where nothing was swapped
+};
+
+}  // namespace dalle2

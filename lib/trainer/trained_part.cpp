@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+// The update of a network's weights, and what is settled when it is known that it was made. A loss
+// or gradient that is not finite skips it; the device finds that out by itself, the host hears of
+// it when it asks, at the latest before the next update.
+#include "trainer/trained_part.h"
+
+#include <torch/torch.h>
+
+#include "optim/finite.h"
+#include "optim/grad_norm.h"
+
+namespace dalle2 {
+namespace {
+
+/// [] float32: 1 unless norm and loss are finite. Their sum is if and only if both are.
+at::Tensor find_inf(const at::Tensor& norm, const at::Tensor& loss) {
+  const at::Tensor sum = loss.defined() ? norm + loss : norm;
+  return sum.isfinite().logical_not().to(at::kFloat);
+}
+
+}  // namespace
+
+at::Tensor TrainedPart::accumulate(const PassSettings& settings,
+                                      int64_t batch,
+                                      double weight,
+                                      const ChunkLoss& loss_of) {
+  at::Tensor total;
+  for (const ChunkRange& range : chunk_ranges(batch, settings.max_batch_size)) {
+    const double fraction = weight * static_cast<double>(range.length) / static_cast<double>(batch);
+    const at::Tensor part = timed(settings.step_times, StepPhase::kForward, [&] {
+      const Autocast autocast(settings.device.type(), settings.precision);
+      return loss_of(range) * fraction;
+    });
+    timed(settings.step_times, StepPhase::kBackward, [&] {
+      backward(scaler ? part * scaler->scale() : part);
+    });
+    total = total.defined() ? total + part.detach() : part.detach();
+  }
+  add_loss(total);
+  return total;
+}
+
+void TrainedPart::backward(const at::Tensor& loss_part) {
+  if (!shares_graph) return loss_part.backward();
+  std::vector<at::Tensor> own;
+  for (const FlatEntry& entry : parameters.parameters()) {
+    if (entry.tensor.requires_grad()) own.push_back(entry.tensor);
+  }
+  torch::autograd::backward(
+      {loss_part}, /*grad_tensors=*/{}, /*retain_graph=*/std::nullopt, /*create_graph=*/false, own);
+}
+
+void TrainedPart::add_loss(const at::Tensor& more) {
+  loss = loss.defined() ? loss + more : more;
+}
+
+at::Tensor evaluate_in_chunks(const PassSettings& settings,
+                              int64_t batch,
+                              const ChunkLoss& loss_of) {
+  const torch::NoGradGuard no_grad;
+  at::Tensor total;
+  for (const ChunkRange& range : chunk_ranges(batch, settings.max_batch_size)) {
+    const double fraction = static_cast<double>(range.length) / static_cast<double>(batch);
+    const Autocast autocast(settings.device.type(), settings.precision);
+    const at::Tensor part = loss_of(range) * fraction;
+    total = total.defined() ? total + part : part;
+  }
+  return total;
+}
+
+void TrainedPart::make_update(double lr) {
+  const torch::NoGradGuard no_grad;
+  grad_norm = dalle2::grad_norm(gradients.values());
+  if (scaler) grad_norm = grad_norm / scaler->scale();
+  const at::Tensor found_inf = find_inf(grad_norm, loss);
+  at::Tensor divisor = clip_divisor(grad_norm, max_grad_norm);
+  if (scaler) divisor = divisor * scaler->scale();
+  optimizer.step(gradients, lr, divisor, found_inf);
+  if (scaler) scaler->update(found_inf);
+  gradients.zero_grad();
+  loss.reset();
+  outcome.post(found_inf);
+}
+
+bool TrainedPart::settle() {
+  if (!outcome.pending()) return false;
+  if (!outcome.take()) {
+    ++skipped.total;
+    ++skipped.in_a_row;
+    return false;
+  }
+  skipped.in_a_row = 0;
+  optimizer.count_update();
+  if (average) average->update();
+  if (post_hoc) post_hoc->update();
+  return true;
+}
+
+void TrainedPart::begin_averages_anew() {
+  if (average) average->begin_anew();
+  if (post_hoc) post_hoc->begin_anew();
+}
+
+std::optional<std::string> TrainedPart::non_finite_kind() const {
+  if (!all_finite(parameters.values())) return "weights";
+  const bool averages_are_finite =
+      (!average || average->is_finite()) && (!post_hoc || post_hoc->is_finite());
+  return averages_are_finite ? std::nullopt : std::optional<std::string>("averaged weights");
+}
+
+}  // namespace dalle2

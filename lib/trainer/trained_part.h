@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+// What one optimizer trains: a network with its flat parameters and gradients, optimizer, schedule,
+// loss scale, averages, and the outcome of its last update.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/lora.h"
+#include "optim/flat_parameters.h"
+#include "optim/grad_scaler.h"
+#include "optim/lr_schedule.h"
+#include "optim/optimizer.h"
+#include "optim/precision.h"
+#include "trainer/post_hoc_averages.h"
+#include "trainer/step_times.h"
+#include "trainer/tensor_group.h"
+#include "trainer/update_outcome.h"
+#include "trainer/weight_average.h"
+
+namespace dalle2 {
+
+/// How a batch goes through a network.
+struct PassSettings {
+  at::Device device;
+  MixedPrecision precision = MixedPrecision::no;
+  StepTimes* step_times = nullptr;        ///< of whoever wants to know
+  std::optional<int64_t> max_batch_size;  ///< samples at once; none: the whole batch
+};
+
+/// Mean loss of a chunk of the batch. [] float32
+using ChunkLoss = std::function<at::Tensor(const ChunkRange& range)>;
+
+/// How a part is optimized.
+struct PartOptions {
+  OptimizerOptions optimizer;
+  LrSchedule schedule;
+  double max_grad_norm;  ///< infinite: gradients are not clipped
+};
+
+struct TrainedPart {
+  /// @param part_name of it in messages, e.g. "unet 0"; empty where the run has one part
+  /// @param network_prefix of its network's names in the whole model, e.g. "unets.0."
+  /// @param parameter_names those that the optimizer and the averages know
+  TrainedPart(std::string part_name,
+              std::string network_prefix,
+              std::shared_ptr<torch::nn::Module> part_network,
+              const std::vector<std::string>& parameter_names,
+              const PartOptions& options)
+      : name(std::move(part_name)),
+        prefix(std::move(network_prefix)),
+        network(std::move(part_network)),
+        parameters(*network, parameter_names),
+        gradients(parameters),
+        optimizer(parameters, options.optimizer),
+        schedule(options.schedule),
+        max_grad_norm(options.max_grad_norm) {}
+
+  std::string name, prefix;
+  std::shared_ptr<torch::nn::Module> network;
+  FlatParameters parameters;
+  FlatGradients gradients;
+  Optimizer optimizer;
+  LrSchedule schedule;
+  double max_grad_norm;
+  /// Another part has parameters in the graph of this one's loss, as the discriminator has in that
+  /// of a VQGAN-VAE: a backward pass is then for this part's parameters alone.
+  bool shares_graph = false;
+  std::unique_ptr<WeightAverage> average;     ///< null without averages
+  std::unique_ptr<PostHocAverages> post_hoc;  ///< null without such
+  std::shared_ptr<LoraDropout> dropout;       ///< of its adapters; null without
+  at::Tensor grad_norm;                       ///< [] of the last update
+  at::Tensor loss;                   ///< [] sum since the last update; undefined before one
+  std::optional<GradScaler> scaler;  ///< with fp16
+  UpdateOutcome outcome;             ///< of the last update
+  SkippedUpdates skipped;
+
+  /// Forward and backward of `batch` samples, each chunk weighted by its size and `weight`, so that
+  /// loss and gradients are those of the whole batch; they add up until make_update().
+  /// @return [] the loss times `weight`, detached
+  at::Tensor accumulate(const PassSettings& settings,
+                        int64_t batch,
+                        double weight,
+                        const ChunkLoss& loss_of);
+  void add_loss(const at::Tensor& more);
+  /// Steps the optimizer, unless a gradient or the loss is not finite; what is counted and averaged
+  /// waits for settle(). Reads nothing back from the device.
+  void make_update(double lr);
+  /// Counts and averages the last update if it was made, counts it as skipped if not; waits for the
+  /// device if need be. @return true if it was made and has not been settled before
+  bool settle();
+  /// All averages begin again as copies of the weights.
+  void begin_averages_anew();
+  /// "weights" or "averaged weights" where they hold NaN or infinity. Waits for the device.
+  std::optional<std::string> non_finite_kind() const;
+
+ private:
+  void backward(const at::Tensor& loss_part);
+};
+
+/// The parts of a trainer, null where one is not trained.
+using TrainedParts = std::vector<std::unique_ptr<TrainedPart>>;
+
+/// The same loss without gradients and without effect.
+at::Tensor evaluate_in_chunks(const PassSettings& settings,
+                              int64_t batch,
+                              const ChunkLoss& loss_of);
+
+}  // namespace dalle2

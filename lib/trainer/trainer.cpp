@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: MIT
+#include "trainer/trainer.h"
+
+#include <torch/torch.h>
+
+#include <limits>
+#include <utility>
+
+#include "base/error.h"
+#include "optim/trained_parameters.h"
+#include "trainer/adapters.h"
+
+namespace dalle2 {
+namespace {
+
+template <class T>
+const T& entry(const T& value, size_t /*index*/) {
+  return value;
+}
+template <class T>
+T entry(const OneOrMany<T>& value, size_t index) {
+  return value.at(index);
+}
+
+/// With `counts_frozen` all parameters, the frozen rotary frequencies of a prior too.
+std::vector<std::string> optimized_names(const PartPlan& plan, bool adapters) {
+  if (adapters || !plan.counts_frozen) return trained_parameters(*plan.network);
+  std::vector<std::string> names;
+  for (const auto& item : plan.network->named_parameters()) names.push_back(item.key());
+  return names;
+}
+
+}  // namespace
+
+template <template <class> class Per>
+PartOptions part_options(const OptimizerConfig<Per>& config, size_t index) {
+  if (config.betas.size() != 2) {
+    throw ConfigError("/train/betas: expected two numbers, got {}", config.betas.size());
+  }
+  const std::optional<double> norm = entry(config.max_grad_norm, index);
+  if (norm && !(*norm > 0.0)) {
+    throw ConfigError("/train/max_grad_norm: expected a number above 0 or null, got {}", *norm);
+  }
+  OptimizerOptions optimizer;
+  optimizer.weight_decay = entry(config.wd, index);
+  optimizer.beta1 = config.betas[0];
+  optimizer.beta2 = config.betas[1];
+  optimizer.eps = entry(config.eps, index);
+  optimizer.group_wd_params = config.group_wd_params;
+  return {optimizer,
+          LrSchedule(entry(config.lr, index),
+                     entry(config.warmup_steps, index),
+                     entry(config.cosine_decay_max_steps, index)),
+          norm.value_or(std::numeric_limits<double>::infinity())};
+}
+template PartOptions part_options<Single>(const OptimizerConfig<Single>&, size_t);
+template PartOptions part_options<OneOrMany>(const OptimizerConfig<OneOrMany>&, size_t);
+
+Trainer::Trainer(ModelPlan plan, const SharedTrainConfig& config, const at::Device& device)
+    : untrained_reason_(std::move(plan.untrained_reason)),
+      device_(device),
+      max_batch_size_(config.max_batch_size),
+      precision_(
+          choose_precision(config.mixed_precision, config.amp, half_precision_support(device))),
+      settles_at_once_(device.is_cpu() || config.update_model_with_ema_every.has_value()) {
+  contents_.model = std::move(plan.model);
+  contents_.model_name = std::move(plan.model_name);
+  contents_.part_noun = std::move(plan.part_noun);
+  contents_.steps.assign(plan.parts.size(), 0);
+  if (config.use_ema) contents_.averages = config.ema.kind;
+  std::vector<std::shared_ptr<torch::nn::Module>> networks;
+  for (const PartPlan& part : plan.parts) networks.push_back(part.network);
+  auto dropouts = add_adapters(networks, config);
+  if (config.lora.rank > 0) contents_.lora = lora_info(config.lora);
+  contents_.model->to(device);
+  contents_.model->train();
+  for (size_t i = 0; i < plan.parts.size(); ++i) {
+    add_part(plan.parts[i], config, std::move(dropouts[i]));
+  }
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::add_part(const PartPlan& plan,
+                       const SharedTrainConfig& config,
+                       std::shared_ptr<LoraDropout> dropout) {
+  part_names_.push_back(plan.name);
+  contents_.prefixes.push_back(plan.prefix);
+  auto& added = contents_.parts.emplace_back();
+  if (!plan.network) return;
+  added = std::make_unique<TrainedPart>(plan.name,
+                                        plan.prefix,
+                                        plan.network,
+                                        optimized_names(plan, config.lora.rank > 0),
+                                        plan.options);
+  added->dropout = std::move(dropout);
+  added->shares_graph = plan.shares_graph;
+  if (precision_.precision == MixedPrecision::fp16) added->scaler.emplace(device_);
+  if (config.use_ema) {
+    added->average = make_average(*plan.network, plan.make_network, added->parameters, config);
+  }
+  if (config.post_hoc_ema.save_every_n_steps) {
+    added->post_hoc = std::make_unique<PostHocAverages>(added->parameters, config.post_hoc_ema);
+  }
+}
+
+TrainedPart& Trainer::part(int64_t number) const {
+  if (number < 1 || number > num_parts()) {
+    throw ConfigError("{} {}: this {} has {}s 1 to {}",
+                      contents_.part_noun,
+                      number,
+                      contents_.model_name,
+                      contents_.part_noun,
+                      num_parts());
+  }
+  const auto& found = contents_.parts[static_cast<size_t>(number - 1)];
+  if (!found) {
+    throw ConfigError(
+        "{} {} is not trained: {}", contents_.part_noun, number, untrained_reason_);
+  }
+  return *found;
+}
+
+PassSettings Trainer::pass_settings(std::optional<int64_t> max_batch_size) const {
+  return {device_,
+          precision_.precision,
+          step_times_,
+          max_batch_size ? max_batch_size : max_batch_size_};
+}
+
+at::Tensor Trainer::accumulate(int64_t part_number,
+                               int64_t batch,
+                               std::optional<int64_t> max_batch_size,
+                               double weight,
+                               const ChunkLoss& loss_of) {
+  return part(part_number).accumulate(pass_settings(max_batch_size), batch, weight, loss_of);
+}
+
+at::Tensor Trainer::evaluate_chunks(int64_t batch,
+                             std::optional<int64_t> max_batch_size,
+                             const ChunkLoss& loss_of) const {
+  return evaluate_in_chunks(pass_settings(max_batch_size), batch, loss_of);
+}
+
+void Trainer::settle(size_t index) const {
+  const auto& settled = contents_.parts[index];
+  if (settled && settled->settle()) ++contents_.steps[index];
+}
+
+void Trainer::settle_all() const {
+  for (size_t i = 0; i < contents_.parts.size(); ++i) settle(i);
+}
+
+void Trainer::update(int64_t number) {
+  TrainedPart& updated = part(number);
+  const auto i = static_cast<size_t>(number - 1);
+  timed(step_times_, StepPhase::kOptimizer, [&] {
+    settle(i);  // the update before
+    updated.make_update(updated.schedule.at(contents_.steps[i]));
+    if (settles_at_once_) settle(i);
+  });
+}
+
+bool Trainer::is_trained(int64_t number) const {
+  return number >= 1 && number <= num_parts() &&
+         contents_.parts[static_cast<size_t>(number - 1)] != nullptr;
+}
+
+std::vector<int64_t> Trainer::trained_parts() const {
+  std::vector<int64_t> numbers;
+  for (int64_t number = 1; number <= num_parts(); ++number) {
+    if (is_trained(number)) numbers.push_back(number);
+  }
+  return numbers;
+}
+
+const std::string& Trainer::part_name(int64_t number) const {
+  return part_names_.at(static_cast<size_t>(number - 1));
+}
+
+int64_t Trainer::steps(int64_t number, bool settled) const {
+  const auto i = static_cast<size_t>(number - 1);
+  const int64_t& made = contents_.steps.at(i);
+  if (settled) settle(i);
+  const auto& counted = contents_.parts[i];
+  return made + (counted && counted->outcome.pending() ? 1 : 0);
+}
+
+double Trainer::learning_rate(int64_t number) const {
+  return part(number).schedule.at(steps(number));
+}
+
+std::optional<double> Trainer::ema_decay(int64_t number) const {
+  const TrainedPart& averaged = part(number);
+  settle_all();
+  return averaged.average ? std::optional<double>(averaged.average->decay()) : std::nullopt;
+}
+
+at::Tensor Trainer::last_grad_norm(int64_t number) const {
+  return part(number).grad_norm;
+}
+
+SkippedUpdates Trainer::skipped_updates(int64_t number, bool settled) const {
+  const TrainedPart& asked = part(number);
+  if (settled) settle(static_cast<size_t>(number - 1));
+  return asked.skipped;
+}
+
+void Trainer::set_skipped_updates(int64_t number, const SkippedUpdates& skipped) {
+  TrainedPart& asked = part(number);
+  settle(static_cast<size_t>(number - 1));
+  asked.skipped = skipped;
+}
+
+std::optional<double> Trainer::loss_scale(int64_t number) const {
+  const auto& scaler = part(number).scaler;
+  return scaler ? std::optional<double>(scaler->current_scale()) : std::nullopt;
+}
+
+void Trainer::set_learning_rate_factor(double factor) {
+  learning_rate_factor_ = factor;
+  for (const auto& scheduled : contents_.parts) {
+    if (scheduled) scheduled->schedule.set_factor(factor);
+  }
+}
+
+std::optional<std::string> Trainer::non_finite_part() const {
+  settle_all();
+  for (const auto& checked : contents_.parts) {
+    if (!checked) continue;
+    const std::optional<std::string> kind = checked->non_finite_kind();
+    if (kind) return checked->name.empty() ? *kind : *kind + " of " + checked->name;
+  }
+  return std::nullopt;
+}
+
+void Trainer::put_averages_in_place(std::optional<AveragesInPlace>& scope) const {
+  settle_all();
+  scope.emplace(*contents_.model,
+                contents_.parts,
+                [this](size_t index, std::shared_ptr<torch::nn::Module> network) {
+                  return swap_network(index, std::move(network));
+                });
+}
+
+std::shared_ptr<torch::nn::Module> Trainer::averaged_network(int64_t number) const {
+  if (!is_trained(number)) return nullptr;
+  settle_all();
+  const TrainedPart& averaged = part(number);
+  return averaged.average ? averaged.average->network() : nullptr;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: MIT
+// What the trainers of all kinds have: parts that are optimized, updates that may be skipped,
+// averages, a state that goes into a checkpoint and comes out of one. A kind adds its losses, its
+// sampling, and the list of its state.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/lora_file.h"
+#include "checkpoint/state_dict.h"
+#include "config/train_options.h"
+#include "optim/precision.h"
+#include "trainer/averages_in_place.h"
+#include "trainer/step_times.h"
+#include "trainer/train_state.h"
+#include "trainer/trained_part.h"
+#include "trainer/update_outcome.h"
+
+namespace dalle2 {
+
+/// What a kind of run says of a part of its model.
+struct PartPlan {
+  std::string name;    ///< in messages, e.g. "unet 0"; empty where the kind has one part
+  std::string prefix;  ///< of the network's names in the model, e.g. "unets.0."
+  /// Null: not trained. It has its place in the numbering and in the files all the same.
+  std::shared_ptr<torch::nn::Module> network = nullptr;
+  NetworkMaker make_network = nullptr;  ///< a network of that class and options, for its average
+  PartOptions options = {{}, LrSchedule(0, {}, {}), 0};
+  /// The optimizer counts parameters that need no gradient too, as the reference's does for a prior.
+  bool counts_frozen = false;
+  bool shares_graph = false;  ///< TrainedPart::shares_graph
+};
+
+/// What a kind of run says of its model.
+struct ModelPlan {
+  std::shared_ptr<torch::nn::Module> model;
+  std::string model_name;        ///< in messages, e.g. "decoder"
+  std::string part_noun;         ///< of one part, e.g. "unet"
+  std::string untrained_reason;  ///< why a part is not trained, for errors
+  std::vector<PartPlan> parts;
+};
+
+/// Part numbers count from 1, as users see them. What is asked "settled" waits for a GPU until it
+/// is known whether the last update was made; else that counts as made.
+class Trainer {
+ public:
+  virtual ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  /// Clips the gradients, steps the optimizer at the scheduled rate, averages, counts the step.
+  /// Only this part changes. If the loss or the gradient is not finite nothing changes, but for the
+  /// loss scale of fp16, and the update counts as skipped. Waits for nothing but, on a GPU, the
+  /// update before it: whether one was made is settled then, or when something is asked that
+  /// depends on it (steps, rate, average, state).
+  /// @throws ConfigError for a part that is not there or not trained
+  void update(int64_t part = 1);
+
+  int64_t num_parts() const { return static_cast<int64_t>(contents_.parts.size()); }
+  /// False for a part that the config takes out.
+  bool is_trained(int64_t part) const;
+  std::vector<int64_t> trained_parts() const;
+  /// "unet 0"; empty where the kind has one part.
+  const std::string& part_name(int64_t part) const;
+
+  /// Updates of a part so far.
+  int64_t steps(int64_t part = 1, bool settled = true) const;
+  /// Updates of the first trained part: what logs count.
+  int64_t first_steps(bool settled = true) const { return steps(trained_parts().front(), settled); }
+  /// Rate of the part's next update.
+  double learning_rate(int64_t part = 1) const;
+  /// Decay of the part's average; none without averages.
+  std::optional<double> ema_decay(int64_t part = 1) const;
+  /// [] norm of the gradients of the part's last update, before clipping; undefined before the
+  /// first.
+  at::Tensor last_grad_norm(int64_t part = 1) const;
+  SkippedUpdates skipped_updates(int64_t part = 1, bool settled = true) const;
+  void set_skipped_updates(int64_t part, const SkippedUpdates& skipped);
+  /// What the loss of fp16 is multiplied by; none in other precisions. Waits for the device.
+  std::optional<double> loss_scale(int64_t part = 1) const;
+  /// Arithmetic of steps and evaluations; samples are drawn in float32.
+  const PrecisionChoice& precision() const { return precision_; }
+  /// Multiplies the learning rates of all parts; not in state().
+  double learning_rate_factor() const { return learning_rate_factor_; }
+  void set_learning_rate_factor(double factor);
+  /// The first part of the state that holds NaN or infinity, e.g. "weights of unet 0"; none if all
+  /// is sound. Waits for the device.
+  std::optional<std::string> non_finite_part() const;
+  bool uses_ema() const { return contents_.averages.has_value(); }
+  bool uses_lora() const { return contents_.lora.has_value(); }
+  const torch::nn::Module& model() const { return *contents_.model; }
+  const std::string& model_name() const { return contents_.model_name; }
+
+  /// Times forward, backward and optimizer of later steps; null for no longer. It has to outlive
+  /// them.
+  void set_step_times(StepTimes* times) { step_times_ = times; }
+
+  /// A checkpoint with the keys, order and types of the reference's trainer of this kind, `extras`
+  /// among them; then, where they are not as at the start, loss scale and skipped updates. Tensors
+  /// are the live ones: write it before the next step.
+  Dict state(const Extras& extras = {}) const;
+
+  /// What `save_type: model` saves: version, `extras` (config), and the model with averaged
+  /// weights; adapters are merged into their layers, and all is float32 then.
+  Dict model_state(const Extras& extras = {}) const;
+
+  /// The averages of /train/post_hoc_ema for combine_post_hoc(): version, `extras` (config),
+  /// post_hoc_ema (one entry a part, None for one without), and as `model` all that has no average.
+  Dict post_hoc_state(const Extras& extras = {}) const;
+
+  /// Takes up a checkpoint of ours or of the reference. Learning rates follow from the step counts
+  /// and this trainer's config; a checkpoint made with other settings is mentioned in the log.
+  /// @param only_model weights and step counts alone; averages begin anew as copies of the weights
+  /// @param strict missing or unexpected keys of the model are an error; else a warning
+  /// @param file named in errors
+  /// @throws DataError naming every missing and unexpected key, or what else does not fit; the
+  /// state is then undefined until another one is loaded
+  void load_state(const Value& checkpoint,
+                  bool only_model = false,
+                  bool strict = true,
+                  const std::string& file = "");
+
+  /// With adapters: begins from the weights of a model without any. Adapters, optimizers, step
+  /// counts stay as they are, averages become copies. Entries of parts that are not trained here
+  /// are passed over.
+  /// @throws DataError naming every missing and unexpected key
+  void load_base(const StateDict& weights, const std::string& file);
+
+  /// The averaged adapters (the live ones without averages), and the averaged biases if they are
+  /// trained, under their names in the model; none without adapters.
+  std::optional<LoraFile> lora_state() const;
+
+ protected:
+  /// Gives the networks the adapters of `config`, moves the model to `device`, and lays what is
+  /// trained out in flat buffers.
+  Trainer(ModelPlan plan, const SharedTrainConfig& config, const at::Device& device);
+
+  /// What a checkpoint of this kind holds, in the reference's order and under its keys.
+  virtual void list_state(TrainState& state) const = 0;
+  /// Puts another network in the place of a part's. @return the one that was there
+  virtual std::shared_ptr<torch::nn::Module> swap_network(
+      size_t index, std::shared_ptr<torch::nn::Module> network) const = 0;
+
+  /// @throws ConfigError for a part that is not there or not trained
+  TrainedPart& part(int64_t number) const;
+  const at::Device& device() const { return device_; }
+  /// Forward and backward of a batch: TrainedPart::accumulate with this trainer's settings, and
+  /// chunks of `max_batch_size` samples, or the config's.
+  at::Tensor accumulate(int64_t part_number,
+                        int64_t batch,
+                        std::optional<int64_t> max_batch_size,
+                        double weight,
+                        const ChunkLoss& loss_of);
+  /// The same loss without gradients and without effect.
+  at::Tensor evaluate_chunks(int64_t batch,
+                      std::optional<int64_t> max_batch_size,
+                      const ChunkLoss& loss_of) const;
+  /// Averages in the place of the weights, in eval mode, for as long as `scope` lives.
+  void put_averages_in_place(std::optional<AveragesInPlace>& scope) const;
+  /// The averaged network of a part, for reading; null without.
+  std::shared_ptr<torch::nn::Module> averaged_network(int64_t part_number) const;
+  void settle_all() const;
+
+ private:
+  friend struct TrainerProbe;  // of the tests
+
+  void settle(size_t index) const;
+  void add_part(const PartPlan& plan,
+                const SharedTrainConfig& config,
+                std::shared_ptr<LoraDropout> dropout);
+  PassSettings pass_settings(std::optional<int64_t> max_batch_size) const;
+
+  /// Settling counts and averages what the device has done already: no change of what the trainer
+  /// is, so that asking may do it.
+  mutable TrainerContents contents_;
+  std::vector<std::string> part_names_;
+  std::string untrained_reason_;
+  at::Device device_;
+  std::optional<int64_t> max_batch_size_;
+  PrecisionChoice precision_;
+  double learning_rate_factor_ = 1.0;
+  StepTimes* step_times_ = nullptr;
+  /// Behind each update, not before the next: on the CPU, where nothing is to be waited for, and
+  /// where an average changes the weights, which the next forward pass reads.
+  bool settles_at_once_ = true;
+};
+
+/// Options of a part from the `train` section: entry `index` of what may differ between parts.
+/// @throws ConfigError for what no optimizer takes
+template <template <class> class Per>
+PartOptions part_options(const OptimizerConfig<Per>& config, size_t index);
+
+}  // namespace dalle2

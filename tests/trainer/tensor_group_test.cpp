@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT
+#include "trainer/tensor_group.h"
+
+#include <torch/torch.h>
+#include <catch2/catch.hpp>
+
+#include "support/fixture.h"
+
+namespace dalle2 {
+namespace {
+
+using Pairs = std::vector<std::pair<int64_t, int64_t>>;
+
+Pairs cut(int64_t batch, std::optional<int64_t> max_batch_size) {
+  Pairs pairs;
+  for (const ChunkRange& range : chunk_ranges(batch, max_batch_size)) {
+    pairs.emplace_back(range.begin, range.length);
+  }
+  return pairs;
+}
+
+TEST_CASE("a batch is cut into chunks of at most the size asked for") {
+  CHECK(cut(5, 2) == Pairs{{0, 2}, {2, 2}, {4, 1}});
+  CHECK(cut(4, 2) == Pairs{{0, 2}, {2, 2}});
+  CHECK(cut(5, std::nullopt) == Pairs{{0, 5}});
+  CHECK(cut(3, 8) == Pairs{{0, 3}});
+  CHECK(chunk_ranges(0, 2).empty());
+  CHECK_THROWS_WITH(chunk_ranges(3, 0),
+                    Catch::Contains("max_batch_size") && Catch::Contains("got 0"));
+}
+
+TEST_CASE("a chunk of inputs has its own rows and leaves absent tensors absent") {
+  const DecoderInputs inputs{test::wave({5, 3, 4, 4}), test::wave({5, 8}), {}};
+  const DecoderInputs chunk = chunk_of(inputs, {2, 2});
+  CHECK(at::equal(chunk.images, inputs.images.slice(0, 2, 4)));
+  CHECK(at::equal(chunk.image_embeds, inputs.image_embeds.slice(0, 2, 4)));
+  CHECK_FALSE(chunk.text_encodings.defined());
+}
+
+TEST_CASE("a chunk of draws has its own rows and the decisions of the batch") {
+  DecoderStepNoise draws;
+  draws.times = at::arange(5);
+  draws.noise = test::wave({5, 3, 4, 4});
+  draws.self_condition = true;
+  draws.crop_offsets = {{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8, 9}};
+  draws.lowres.blur = true;
+  draws.lowres.blur_sigma = 0.7;
+  draws.lowres.noise_level = at::arange(5, 10);
+  draws.augmentation.offset = test::wave({5, 3, 1, 1});
+  draws.augmentation.perturbation = test::wave({5, 3, 4, 4}, 0.5);
+  const DecoderStepNoise chunk = chunk_of(draws, {3, 2});
+  CHECK(at::equal(chunk.times, at::tensor({3, 4}, at::kLong)));
+  CHECK(at::equal(chunk.noise, draws.noise.slice(0, 3, 5)));
+  CHECK(at::equal(chunk.lowres.noise_level, at::tensor({8, 9}, at::kLong)));
+  CHECK(at::equal(chunk.augmentation.offset, draws.augmentation.offset.slice(0, 3, 5)));
+  CHECK(at::equal(chunk.augmentation.perturbation, draws.augmentation.perturbation.slice(0, 3, 5)));
+  CHECK(chunk.self_condition);
+  CHECK(chunk.lowres.blur);
+  CHECK(chunk.lowres.blur_sigma == 0.7);
+  REQUIRE(chunk.crop_offsets.size() == 2);
+  CHECK(chunk.crop_offsets[0].x == 6);
+  CHECK(chunk.crop_offsets[1].y == 9);
+}
+
+TEST_CASE("a chunk of sample options has its own conditions, noise and batch size") {
+  DecoderSampleOptions options;
+  options.image_embeds = test::wave({5, 8});
+  options.init_noise = {test::wave({5, 3, 8, 8}), test::wave({5, 3, 16, 16})};
+  const DecoderSampleOptions chunk = chunk_of(options, {4, 1});
+  CHECK(chunk.batch_size == 1);
+  CHECK(at::equal(chunk.image_embeds, options.image_embeds.slice(0, 4, 5)));
+  CHECK(at::equal(chunk.init_noise[1], options.init_noise[1].slice(0, 4, 5)));
+  CHECK(sample_batch(options) == 5);
+  CHECK(sample_batch({}) == 1);
+}
+
+}  // namespace
+}  // namespace dalle2
