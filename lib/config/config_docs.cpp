@@ -124,18 +124,9 @@ template <class T>
 std::string type_text(const Limits& limits) {
   if constexpr (OptionalTraits<T>::is_optional) {
     using Value = typename OptionalTraits<T>::Value;
-    if constexpr (IsOneOrMany<Value>::value) {
-      // Null may stand for the whole and, where entries are optional, for each of them.
-      using Entry = typename ValueOf<Value>::Type;
-      if constexpr (OptionalTraits<Entry>::is_optional) {
-        return type_text<typename OptionalTraits<Entry>::Value>(limits) +
-               ", null, or a list of these";
-      }
-    }
-    const bool is_list = IsVector<Value>::value || IsOneOrMany<Value>::value;
-    const char* off = limits.false_is_null_ ? ", false or null"
-                      : is_list             ? ", or null"
-                                            : " or null";
+    const char* off = limits.false_is_null_    ? ", false or null"
+                      : IsVector<Value>::value ? ", or null"
+                                               : " or null";
     return type_text<Value>(limits) + off;
   } else if constexpr (std::is_same_v<T, std::vector<TransformConfig>>) {
     return "object";
@@ -148,7 +139,9 @@ std::string type_text(const Limits& limits) {
                                   : "list of: ";
     return count + item;
   } else if constexpr (IsOneOrMany<T>::value) {
-    return type_text<typename ValueOf<T>::Type>(limits) + ", or a list";
+    // Null may stand for the whole and for each entry.
+    return type_text<typename T::Value>(limits) +
+           (T::is_optional ? ", null, or a list of these" : ", or a list");
   } else if constexpr (std::is_enum_v<T>) {
     std::vector<std::string> names(enum_names<T>.begin(), enum_names<T>.end());
     return words_text(names);

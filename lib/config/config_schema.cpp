@@ -2,6 +2,7 @@
 // The visitor that describes the structs as JSON Schema 2020-12.
 #include "base/error.h"
 #include "config/coerce.h"
+#include "config/kinds.h"
 #include "config/prior_run_config.h"
 #include "config/run_config.h"
 #include "config/writer.h"
@@ -105,7 +106,9 @@ Json type_schema(const Limits& limits) {
     return limits.one_is_list_ ? any_of({item, list}) : list;
   } else if constexpr (IsOneOrMany<T>::value) {
     const Json item = type_schema<typename ValueOf<T>::Type>(limits);
-    return any_of({item, Json{{"type", "array"}, {"items", item}}});
+    const Json list = {{"type", "array"}, {"items", item}};
+    if (!T::is_optional) return any_of({item, list});
+    return any_of({type_schema<typename T::Value>(limits), list, Json{{"type", "null"}}});
   } else if constexpr (IsVariant<T>::value) {
     return VariantSchema<T>::make(false);
   } else if constexpr (std::is_enum_v<T>) {
@@ -174,13 +177,11 @@ Json struct_schema(T value) {
 }  // namespace
 
 std::string config_schema(const std::string& kind) {
-  if (kind == "vae") {
-    throw ConfigError(
-        "the schema of \"vae\" is not available yet: this version trains decoders and priors");
+  if (kind == "vae" || kind == "clip") {
+    throw ConfigError("the schema of \"{}\" {}", kind, kLaterKind);
   }
   if (kind != "decoder" && kind != "prior") {
-    throw ConfigError("no kind \"{}\" of config; known are \"decoder\", \"prior\" and \"vae\"",
-                      kind);
+    throw ConfigError("no kind \"{}\" of config; known are \"decoder\" and \"prior\"", kind);
   }
   Json schema = {
       {"$schema", "https://json-schema.org/draft/2020-12/schema"},
@@ -189,8 +190,11 @@ std::string config_schema(const std::string& kind) {
        "Generated from lib/config. The strict form: the program also takes \"3\" and 8.0 for "
        "integers, \"1e-4\" for numbers, 0, 1, \"yes\" and \"no\" for booleans, and ignores unknown "
        "keys with a warning."}};
-  schema.update(kind == "prior" ? struct_schema(TrainPriorConfig{})
-                                : struct_schema(TrainDecoderConfig{}));
+  if (kind == "prior") {
+    schema.update(struct_schema(TrainPriorConfig{}));
+  } else {
+    schema.update(struct_schema(TrainDecoderConfig{}));
+  }
   schema["properties"]["$schema"] = Json{{"type", "string"}};
   return schema.dump(2) + "\n";
 }

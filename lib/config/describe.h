@@ -37,6 +37,12 @@ struct ValueOf<OneOrMany<T>> {
   using Type = T;
 };
 
+/// Whether null is a value of T.
+template <class T>
+inline constexpr bool takes_null = OptionalTraits<T>::is_optional;
+template <class T>
+inline constexpr bool takes_null<OneOrMany<T>> = OptionalTraits<T>::is_optional;
+
 /// "64" is the number 64 in JSON.
 inline bool is_number_name(const std::string& name) {
   return !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;

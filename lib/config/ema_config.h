@@ -2,6 +2,8 @@
 // `train.ema`: which average of the weights a run keeps, and the options of the second kind.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 
 #include "config/reflect.h"
@@ -28,7 +30,7 @@ struct EmaConfig {
   void fields(auto& f) {
     D2_FIELD(kind, "`ema_pytorch` or `diffusers`; the other keys are those of `diffusers`.");
     D2_FIELD(decay, "Largest decay, per step.", within(0, 1));
-    D2_FIELD(min_decay, "Least decay, once averaging has begun.", within(0, 1));
+    D2_FIELD(min_decay, "Lowest decay, once averaging has begun.", within(0, 1));
     D2_FIELD(update_after_step,
              "Steps before averaging begins; until one step later the average is a copy.",
              at_least(0));
@@ -44,7 +46,10 @@ struct EmaConfig {
              "All tensors in one call, which is faster on a GPU; the same average up to rounding.");
     D2_FIELD(offload,
              "Keeps the average in host memory between steps (page-locked beside a GPU): less "
-             "memory on the device, two transfers more a step.");
+             "memory on the device, two more transfers a step.");
+    f.check(decay >= min_decay,
+            "decay",
+            fmt::format("must not be below min_decay ({}), got {}", min_decay, decay));
   }
 
   bool operator==(const EmaConfig&) const = default;

@@ -13,17 +13,17 @@ namespace dalle2 {
 struct DreamConfig {
   static constexpr const char* kDoc =
       "DREAM (Zhou et al. 2024): the network is asked once more, without gradients, and trained on "
-      "what it will meet while sampling: an image with its own error in it. Only for unets that "
+      "what it will meet while sampling: samples with its own error in them. Only for networks that "
       "predict the noise; a step takes about a third longer.";
 
   bool enabled = false;
   double detail_preservation = 1.0;
 
   void fields(auto& f) {
-    D2_FIELD(enabled, "Switches it on.");
+    D2_FIELD(enabled, "Switch it on.");
     D2_FIELD(detail_preservation,
              "Exponent p of the weight sqrt(1 - alphas_cumprod)^p of the network's error: 0 takes "
-             "the whole error at every time, larger values less of it where the image is nearly "
+             "the whole error at every time, larger values less of it where the sample is nearly "
              "clean.",
              at_least(0));
   }
@@ -72,6 +72,45 @@ struct LossPlan {
   DreamConfig dream;
   double noise_offset = 0.0;        ///< standard deviation of the noise that a whole plane shares
   double input_perturbation = 0.0;  ///< standard deviation of the noise the target does not know
+};
+
+/// The options of a diffusion model's loss.
+template <template <class> class Per>
+struct LossConfig {
+  Per<std::optional<double>> min_snr_gamma = std::nullopt;
+  LossWeighting loss_weighting = LossWeighting::none;
+  TimestepSamplingConfig timestep_sampling;
+  DreamConfig dream;
+  double input_perturbation = 0.0;
+
+  /// What they ask of network `index` of the run.
+  LossPlan loss_plan(size_t index = 0) const {
+    LossPlan plan;
+    plan.min_snr_gamma = value_for(min_snr_gamma, index);
+    plan.weighting = loss_weighting;
+    plan.timestep_sampling = timestep_sampling;
+    plan.dream = dream;
+    plan.input_perturbation = input_perturbation;
+    return plan;
+  }
+
+  void fields(auto& f) {
+    D2_FIELD(min_snr_gamma,
+             "Min-SNR weighting of the loss (Hang et al. 2023): min(snr, gamma), divided by snr "
+             "for a network that predicts the noise, by snr + 1 for v, by 1 for the clean sample. "
+             "5 is recommended; null is off.",
+             above(0));
+    D2_FIELD(loss_weighting,
+             "Weight of the loss by the noise level sigma = b / (a + b), a and b the shares of "
+             "clean sample and noise: `sigma_sqrt` is sigma^-2, sigma at least 0.001; `cosmap` is "
+             "2 / (pi (1 - 2 sigma + 2 sigma^2)).");
+    D2_FIELD(timestep_sampling, "Which times the steps are trained on.");
+    D2_FIELD(dream, "Training on the network's own errors.");
+    D2_FIELD(input_perturbation,
+             "Adds noise of this strength to the noised sample that the target does not contain "
+             "(Ning et al. 2023); 0.1 is recommended.",
+             at_least(0));
+  }
 };
 
 }  // namespace dalle2

@@ -170,7 +170,7 @@ struct DecoderConfig {
   std::optional<RawJson> vae;
   int64_t channels = 3;
   int64_t timesteps = 1000;
-  std::optional<OneOrMany<std::optional<int64_t>>> sample_timesteps;
+  OneOrMany<std::optional<int64_t>> sample_timesteps = std::nullopt;
   LossType loss_type = LossType::l2;
   std::optional<std::vector<BetaSchedule>> beta_schedule;
   OneOrMany<bool> learned_variance = true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// `train.non_finite`: what becomes of a run whose losses or gradients are no numbers.
+// `train.non_finite`: what becomes of a run whose losses or gradients are not finite.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,12 @@ struct NonFiniteConfig {
     D2_FIELD(action,
              "`stop` ends the run with exit code 4; `roll_back` goes back to the run's last "
              "checkpoint and trains on with a lower learning rate.");
-    D2_FIELD(after, "Skipped updates of a unet in a row that are too many.", at_least(1));
-    D2_FIELD(lr_factor,
-             "With `roll_back`: the learning rates of all unets are multiplied by it each time the "
-             "run goes back; the checkpoints keep the product.",
-             above(0).up_to(1));
+    D2_FIELD(after, "How many updates of a network skipped in a row are too many.", at_least(1));
+    D2_FIELD(
+        lr_factor,
+        "With `roll_back`: the learning rates of all networks are multiplied by it each time the "
+        "run goes back; the checkpoints keep the product.",
+        above(0).up_to(1));
     D2_FIELD(max_roll_backs,
              "With `roll_back`: how often a run goes back; the next time it stops.",
              at_least(1));

@@ -122,18 +122,16 @@ class Planner {
     }
     const std::vector<double> gammas =
         per_unet(config_.p2_loss_weight_gamma, "p2_loss_weight_gamma");
-    std::vector<std::optional<int64_t>> sample_timesteps(count_);
-    if (config_.sample_timesteps) {
-      sample_timesteps = per_unet(*config_.sample_timesteps, "sample_timesteps");
-    }
+    const std::vector<std::optional<int64_t>> sample_timesteps =
+        per_unet(config_.sample_timesteps, "sample_timesteps");
     for (size_t i = 0; i < count_; ++i) {
       stages[i].timesteps = config_.timesteps;
       stages[i].learned_variance = learned_variance[i];
       stages[i].beta_schedule = schedules[i];
       stages[i].p2_loss_weight_gamma = gammas[i];
       if (sample_timesteps[i].value_or(0) > config_.timesteps) {
-        error(config_.sample_timesteps->is_one() ? "sample_timesteps"
-                                                 : fmt::format("sample_timesteps/{}", i),
+        error(config_.sample_timesteps.is_one() ? "sample_timesteps"
+                                                : fmt::format("sample_timesteps/{}", i),
               fmt::format("sampling timesteps {} must be less than or equal to the number of "
                           "training timesteps {} for unet {}",
                           *sample_timesteps[i],

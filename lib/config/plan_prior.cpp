@@ -3,12 +3,13 @@
 
 #include <algorithm>
 
-#include "config/beta_schedule.h"
-#include "config/plan_rules.h"
 #include "config/prior_config.h"
+#include "config/train_rules.h"
 
 namespace dalle2 {
 namespace {
+
+const NetworkName kPrior = {"the prior", "prior", "embedding"};
 
 void check_network(const PriorConfig& config, Faults& faults) {
   const PriorNetworkConfig& net = config.net;
@@ -66,28 +67,7 @@ void check_schedule(const PriorConfig& config, Faults& faults) {
                              *config.sample_timesteps));
   }
   if (config.beta_schedule == BetaSchedule::jsd) return check_last_step(config, faults);
-  const auto betas = beta_schedule_values(config.beta_schedule, config.timesteps);
-  const auto bad = std::find_if(betas.begin(), betas.end(), [](double b) { return b >= 1; });
-  if (bad == betas.end()) return;
-  faults.error("/prior/timesteps",
-               fmt::format("with {} timesteps the {} schedule has beta {:.4g} at step {}; a beta "
-                           "must stay below 1, or the loss is NaN: use at least 21 timesteps, or "
-                           "the cosine schedule",
-                           config.timesteps,
-                           enum_names<BetaSchedule>[static_cast<size_t>(config.beta_schedule)],
-                           *bad,
-                           bad - betas.begin()));
-}
-
-void check_loss(const PriorConfig& config, const LossPlan& loss, Faults& faults) {
-  if (!loss.dream.enabled) return;
-  if (const auto fault = dream_fault(config.objective())) {
-    faults.error("/train/dream/enabled",
-                 fmt::format("{}: the prior predicts {}; set predict_v and predict_x_start of the "
-                             "prior to false, or dream.enabled to false",
-                             *fault,
-                             config.objective() == Objective::v ? "v" : "the clean embedding"));
-  }
+  check_betas(config.beta_schedule, config.timesteps, kPrior, faults);
 }
 
 }  // namespace
@@ -95,7 +75,7 @@ void check_loss(const PriorConfig& config, const LossPlan& loss, Faults& faults)
 PriorPlan plan_prior(const PriorConfig& config, const LossPlan& loss, Faults& faults) {
   check_network(config, faults);
   check_schedule(config, faults);
-  check_loss(config, loss, faults);
+  check_dream(loss.dream, config.objective(), kPrior, faults);
   return {config, loss};
 }
 

@@ -2,11 +2,14 @@
 // The rules that plan_decoder applies to each stage.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <string>
 
 #include "config/faults.h"
 #include "config/model_config.h"
 #include "config/train_config.h"
+#include "config/train_rules.h"
 
 namespace dalle2 {
 
@@ -17,8 +20,10 @@ DecoderPlan plan_decoder(const DecoderConfig& config, Faults& faults);
 /// objectives and loss weights do not allow. `train` and `plan` have no faults of their own.
 void plan_losses(const DecoderTrainConfig& train, DecoderPlan& plan, Faults& faults);
 
-/// Why DREAM cannot train a model with this objective; none for noise prediction.
-std::optional<std::string> dream_fault(Objective objective);
+/// How messages name a unet, by its index from 0.
+inline NetworkName network_name(size_t index) {
+  return {fmt::format("unet {}", index + 1), "decoder", "image"};
+}
 
 /// Halvings of the image between the input of the unet and its middle.
 int64_t halvings(const UnetConfig& unet);
@@ -26,7 +31,8 @@ int64_t halvings(const UnetConfig& unet);
 /// Widths, groups, kernels and array lengths of a unet whose plain limits hold.
 void check_unet_shape(const UnetConfig& unet, const std::string& pointer, Faults& faults);
 
-/// Refuses schedules in which a beta reaches 1 where the maths of this stage would turn into NaN.
+/// Refuses schedules in which a beta reaches 1 where the maths of this stage would turn into NaN,
+/// and zero terminal SNR for a unet that predicts the noise.
 void check_noise_schedule(const UnetPlan& stage,
                           size_t index,
                           bool zero_terminal_snr,

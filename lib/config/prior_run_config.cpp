@@ -3,10 +3,8 @@
 
 #include <fmt/format.h>
 
-#include "base/error.h"
-#include "config/reader.h"
-#include "config/root_json.h"
-#include "config/writer.h"
+#include "config/parse_config.h"
+#include "config/train_rules.h"
 
 namespace dalle2 {
 namespace {
@@ -43,7 +41,7 @@ void check_sources(const TrainPriorConfig& config, Faults& faults) {
   }
 }
 
-void check_train(const TrainPriorConfig& config, Faults& faults) {
+void check_eval_timesteps(const TrainPriorConfig& config, Faults& faults) {
   const int64_t least = std::max<int64_t>(2, config.prior.sample_timesteps.value_or(2));
   for (size_t i = 0; i < config.train.eval_timesteps.size(); ++i) {
     const int64_t steps = config.train.eval_timesteps[i];
@@ -55,43 +53,39 @@ void check_train(const TrainPriorConfig& config, Faults& faults) {
                     config.prior.timesteps,
                     steps));
   }
-  const PriorTrainConfig& train = config.train;
-  if (train.ema.kind == EmaKind::diffusers && train.update_model_with_ema_every) {
-    faults.error("/train/update_model_with_ema_every",
-                 "needs ema.kind \"ema_pytorch\": averages of diffusers never go back into the "
-                 "weights");
+}
+
+// The root's `seed` and the reference's `train.random_seed` are one value.
+void unite_seeds(const Json& root, TrainPriorConfig& config, Faults& faults) {
+  int64_t& seed = config.seed;
+  int64_t& random_seed = config.train.random_seed;
+  const auto train = root.find("train");
+  const bool seed_given = root.contains("seed");
+  const bool random_given = train != root.end() && train->contains("random_seed");
+  if (seed_given && random_given && seed != random_seed) {
+    faults.error("/seed",
+                 fmt::format("{} differs from train.random_seed, {}: both are the seed of "
+                             "everything random; leave one of them out, or give both one value",
+                             seed,
+                             random_seed));
   }
-  if (train.frozen_dtype != FrozenDtype::fp32 && train.lora.rank == 0) {
-    faults.error("/train/frozen_dtype",
-                 "needs lora.rank above 0: without adapters nothing is frozen");
+  if (seed_given) {
+    random_seed = seed;
+  } else {
+    seed = random_seed;
   }
 }
 
-void check_savers(const TrainPriorConfig& config, Faults& faults) {
-  if (config.train.lora.rank > 0) return;
-  for (size_t i = 0; i < config.tracker.save.size(); ++i) {
-    const SaveType type = std::visit([](const SaveTargets& targets) { return targets.save_type; },
-                                     config.tracker.save[i]);
-    if (type != SaveType::lora) continue;
-    faults.error(
-        "/tracker/save",
-        fmt::format("saver {} has save_type \"lora\", but this run trains no adapters: set "
-                    "train.lora.rank, or choose \"checkpoint\" or \"model\"",
-                    i + 1));
+void check_prior(const Json& root, LoadedPriorConfig& loaded, Faults& faults) {
+  TrainPriorConfig& config = loaded.config;
+  const bool train = !faults.has_error_under("/train");
+  if (train && !faults.has_error_under("/seed")) unite_seeds(root, config, faults);
+  if (train && !faults.has_error_under("/prior")) {
+    loaded.plan = plan_prior(config.prior, config.train.loss_plan(), faults);
+    check_eval_timesteps(config, faults);
   }
-}
-
-LoadedPriorConfig read_prior_config(const Json& root, ReadFindings& findings) {
-  LoadedPriorConfig loaded;
-  Reader(findings).read_struct(root, "", loaded.config, {"$schema"});
-  Faults& faults = findings.faults;
-  if (!faults.has_error_under("/prior") && !faults.has_error_under("/train")) {
-    loaded.plan = plan_prior(loaded.config.prior, loaded.config.train.loss_plan(), faults);
-    check_train(loaded.config, faults);
-  }
-  if (!faults.has_error_under("/data")) check_sources(loaded.config, faults);
-  if (!faults.has_error_under("/tracker")) check_savers(loaded.config, faults);
-  return loaded;
+  if (train) check_train_rules(config, faults);
+  if (!faults.has_error_under("/data")) check_sources(config, faults);
 }
 
 }  // namespace
@@ -99,32 +93,11 @@ LoadedPriorConfig read_prior_config(const Json& root, ReadFindings& findings) {
 LoadedPriorConfig parse_prior_config(const std::string& json,
                                      const std::string& origin,
                                      const ReadOptions& options) {
-  ReadFindings findings;
-  Json root = parse_root(json, origin, findings.faults);
-  for (const std::string& assignment : options.overrides) apply_override(root, assignment);
-  LoadedPriorConfig loaded = read_prior_config(root, findings);
-  if (options.strict) findings.faults.promote_warnings();
-  if (options.check_available) {
-    for (const Fault& fault : findings.unavailable)
-      findings.faults.error(fault.pointer, fault.text);
-  }
-  findings.faults.throw_if_any(origin);
-  loaded.raw_json = json;
-  loaded.full_json = to_json(loaded.config).dump(2) + "\n";
-  for (const Fault& warning : findings.faults.warnings()) {
-    loaded.warnings.push_back(fault_line(warning));
-  }
-  return loaded;
+  return parse_config<LoadedPriorConfig>(json, origin, options, check_prior);
 }
 
 LoadedPriorConfig load_prior_config(const std::string& path, const ReadOptions& options) {
   return parse_prior_config(read_config_file(path), path, options);
-}
-
-bool is_prior_config(const std::string& path) {
-  Faults ignored;  // reading the file reports them
-  const Json root = parse_root(read_config_file(path), path, ignored);
-  return root.contains("prior") && !root.contains("decoder");
 }
 
 }  // namespace dalle2

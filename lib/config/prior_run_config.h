@@ -2,15 +2,17 @@
 // A whole training file of a diffusion prior (config.md, section 9).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "config/data_config.h"
+#include "config/loaded_config.h"
 #include "config/prior_config.h"
 #include "config/prior_train_config.h"
-#include "config/run_config.h"
+#include "config/save_target.h"
 #include "config/tracker_config.h"
 
 namespace dalle2 {
@@ -49,67 +51,32 @@ struct PriorDataConfig {
   }
 };
 
-/// `train` of a prior: the step's options and the loop's.
-struct PriorLoopConfig : PriorTrainConfig {
-  int64_t epochs = 1;
-  int64_t save_every_seconds = 3600;
-  std::vector<int64_t> eval_timesteps = {64};
-  double best_validation_loss = 1e9;
-  int64_t current_epoch = 0;
-  int64_t num_samples_seen = 0;
-  int64_t random_seed = 0;
-  std::string device = "cuda:0";
-  bool deterministic = false;
-  int64_t stop_after_skipped = 20;
-
-  void fields(auto& f) {
-    D2_FIELD(epochs, "Passes over the training rows.", at_least(1));
-    D2_FIELD(save_every_seconds, "Seconds between two saves.", at_least(0));
-    D2_FIELD(eval_timesteps,
-             "With how many steps samples are drawn for the similarities of a validation; each "
-             "from `prior.sample_timesteps` to `prior.timesteps`.",
-             at_least(2).not_empty());
-    D2_FIELD(best_validation_loss, "Loss that a validation must go below to be the best one.");
-    D2_FIELD(current_epoch, "Number of the first epoch.", at_least(0));
-    D2_FIELD(num_samples_seen, "Samples that count as seen already.", at_least(0));
-    D2_FIELD(random_seed, "Seed of everything random.", at_least(0));
-    D2_FIELD(device, "Device to train on, e.g. `cpu` or `cuda:0`.", not_empty());
-    D2_FIELD(deterministic, "Only algorithms that give the same bits each time.");
-    D2_FIELD(stop_after_skipped,
-             "Updates in a row, skipped for a loss or gradient that is not finite, after which the "
-             "run stops with exit code 4.",
-             at_least(1));
-    PriorTrainConfig::fields(f);
-  }
-};
-
 struct TrainPriorConfig {
   static constexpr const char* kDoc = "A file that trains a diffusion prior.";
+  static constexpr const char* kKind = "prior";
+  static constexpr std::array kPlaceholders = {
+      Placeholder{"epoch", PlaceholderType::number},
+      Placeholder{"samples_seen", PlaceholderType::number},
+      Placeholder{"best_validation_loss", PlaceholderType::number}};
 
   PriorConfig prior;
   PriorDataConfig data;
-  PriorLoopConfig train;
+  PriorTrainConfig train;
   TrackerConfig tracker;
+  int64_t seed = 0;  ///< after reading: the same as train.random_seed, whichever was given
 
   void fields(auto& f) {
     D2_REQUIRED(prior, "The model.");
     D2_REQUIRED(data, "The samples.");
     D2_REQUIRED(train, "The optimisation; `{}` for the defaults.");
     D2_REQUIRED(tracker, "Logs and checkpoints.");
+    D2_FIELD(seed,
+             "Seed of everything random; `train.random_seed`, the reference's name, is the same.",
+             at_least(0));
   }
 };
 
-/// A file that was read: the config, its warnings, and what else belongs to it.
-struct LoadedPriorConfig {
-  TrainPriorConfig config;
-  PriorPlan plan;
-  std::string raw_json;   ///< the file as it stands (after no override), for the echo at start-up
-  std::string full_json;  ///< the effective config, defaults filled, as --dump-config prints it
-  std::vector<std::string> warnings;
-};
-
-/// True if the root of the file names a prior and no decoder. @throws ConfigError as reading does
-bool is_prior_config(const std::string& path);
+using LoadedPriorConfig = Loaded<TrainPriorConfig, PriorPlan>;
 
 /// Reads a prior config. Every fault is reported at once, each with JSON pointer, expectation and
 /// find.

@@ -47,10 +47,15 @@ void Reader::check_count(size_t count, const std::string& pointer, const Limits&
 void Reader::unknown_key(const std::string& key,
                          const std::string& pointer,
                          const std::vector<std::string>& known,
-                         UnknownKeys policy) {
+                         UnknownKeys policy,
+                         std::span<const MovedKey> moved) {
   const std::string at = pointer + "/" + pointer_part(key);
   const std::string near = guess(key, known);
-  if (!near.empty()) {
+  const auto place =
+      std::find_if(moved.begin(), moved.end(), [&](const MovedKey& m) { return m.key == key; });
+  if (place != moved.end()) {
+    faults_.warn(at, fmt::format("no such key, it is ignored; did you mean {}?", place->pointer));
+  } else if (!near.empty()) {
     faults_.error(at, "no such key" + near);
   } else if (policy == UnknownKeys::fatal) {
     std::string keys;
@@ -140,7 +145,15 @@ void Reader::read_scalar(const Json& json,
                   fmt::format(fmt::runtime(limits.unknown_word), out) + guess(out, limits.words));
     return;
   }
-  if (limits.not_empty_ && out.empty()) faults_.error(pointer, "must not be empty");
+  if (limits.not_empty_ && out.empty()) return faults_.error(pointer, "must not be empty");
+  if (limits.text_fault_ != nullptr) {
+    if (const auto fault = limits.text_fault_(out)) faults_.error(pointer, *fault);
+  }
+  if (limits.placeholders_) {
+    if (const auto fault = template_fault(out, findings_.placeholders)) {
+      faults_.error(pointer, *fault);
+    }
+  }
   if (limits.fetched_ && is_remote(out) && !is_fetched(out)) {
     findings_.unavailable.push_back(
         {pointer,

@@ -3,18 +3,21 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 
 #include "base/text.h"
 #include "config/coerce.h"
 #include "config/data_config.h"
 #include "config/describe.h"
+#include "config/save_target.h"
 
 namespace dalle2 {
 
 /// Where a Reader puts what it finds.
 struct ReadFindings {
   Faults faults;
-  std::vector<Fault> unavailable;  ///< asked for, but not there yet
+  std::vector<Fault> unavailable;             ///< asked for, but not there yet
+  std::span<const Placeholder> placeholders;  ///< of the kind of run, for the targets of savers
 };
 
 class Reader {
@@ -77,7 +80,8 @@ class Reader {
   void unknown_key(const std::string& key,
                    const std::string& pointer,
                    const std::vector<std::string>& known,
-                   UnknownKeys policy);
+                   UnknownKeys policy,
+                   std::span<const MovedKey> moved);
   void wrong_type(const Json& json, const std::string& pointer, const std::string& expected);
   /// Checks the number of a list's entries.
   void check_count(size_t count, const std::string& pointer, const Limits& limits);
@@ -243,7 +247,7 @@ class StructReader {
     const auto found = json_.find(key);
     if (found == json_.end()) return;
     const std::string pointer = pointer_ + "/" + key;
-    if (!OptionalTraits<Member>::is_optional && found->is_null()) {
+    if (!takes_null<Member> && found->is_null()) {
       reader_.faults_.error(
           pointer, fmt::format("must not be null; expected {}", expectation<Member>(limits)));
       return;
@@ -281,9 +285,11 @@ class StructReader {
   void report_unknown_keys() {
     UnknownKeys policy = UnknownKeys::warn;
     if constexpr (requires { T::kUnknownKeys; }) policy = T::kUnknownKeys;
+    std::span<const MovedKey> moved;
+    if constexpr (requires { T::kMovedKeys; }) moved = T::kMovedKeys;
     for (const auto& [key, value] : json_.items()) {
       if (std::find(known_.begin(), known_.end(), key) == known_.end()) {
-        reader_.unknown_key(key, pointer_, known_, policy);
+        reader_.unknown_key(key, pointer_, known_, policy, moved);
       }
     }
   }

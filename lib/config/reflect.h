@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "config/types.h"
+
 namespace dalle2 {
 
 /// What a value has to satisfy beyond its type. In lists the numeric limits hold for each entry.
@@ -36,7 +38,10 @@ struct Limits {
   const char* unknown_word = nullptr;  ///< the fault of another word, `{}` takes it; else a default
   std::vector<std::string> words;      ///< the values that a string may have
   const char* unavailable =
-      nullptr;  ///< any value but the default is not available yet: what to do
+      nullptr;                 ///< any value but the default is not available yet: what to do
+  bool placeholders_ = false;  ///< a target that may hold the placeholders of the kind of run
+  /// What is wrong with a text, for forms that the rest cannot say; nothing if it is right.
+  std::optional<std::string> (*text_fault_)(const std::string&) = nullptr;
 
   Limits up_to(double value) && { return high = value, std::move(*this); }
   Limits below(double value) && { return high = value, high_open = true, std::move(*this); }
@@ -51,6 +56,7 @@ struct Limits {
   Limits fetched() && { return fetched_ = true, std::move(*this); }
   Limits one_is_list() && { return one_is_list_ = true, std::move(*this); }
   Limits index_is_word(size_t count) && { return numbered_words = count, std::move(*this); }
+  Limits placeholders() && { return placeholders_ = true, std::move(*this); }
   Limits unknown(const char* text) && { return unknown_word = text, std::move(*this); }
 };
 
@@ -78,9 +84,15 @@ inline Limits one_of(std::vector<std::string> words) {
   limits.words = std::move(words);
   return limits;
 }
-/// A path, or false or null for none.
-inline Limits path_or_off() {
+/// A text in which `fault` finds nothing wrong.
+inline Limits text_without(std::optional<std::string> (*fault)(const std::string&)) {
   Limits limits = not_empty();
+  limits.text_fault_ = fault;
+  return limits;
+}
+/// A path, or false or null for none.
+inline Limits path_or_off(std::optional<std::string> (*fault)(const std::string&) = nullptr) {
+  Limits limits = text_without(fault);
   limits.false_is_null_ = true;
   return limits;
 }
@@ -106,21 +118,17 @@ struct RawJson {
 /// The same for a member without a default.
 #define D2_REQUIRED(member, ...) f.required(#member, member, __VA_ARGS__)
 
+/// A key that has gone: where its value is given now.
+struct MovedKey {
+  const char* key;
+  const char* pointer;
+};
+
 struct FieldsProbe {};
 /// A struct that declares its members with `fields`.
 template <class T>
 concept Reflected = requires(T& value, FieldsProbe& probe) {
   value.fields(probe);
-};
-
-template <class T>
-struct OptionalTraits {
-  static constexpr bool is_optional = false;
-};
-template <class T>
-struct OptionalTraits<std::optional<T>> {
-  static constexpr bool is_optional = true;
-  using Value = T;
 };
 
 /// How the alternatives of a std::variant are told apart; specialised beside each.

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
-// A whole training file: reading, dumping, and the texts made from it.
+// A whole training file of a decoder, and the texts made from the configs of all kinds.
 #pragma once
 
+#include <array>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "config/data_config.h"
 #include "config/evaluate_config.h"
+#include "config/loaded_config.h"
 #include "config/model_config.h"
+#include "config/save_target.h"
 #include "config/tracker_config.h"
 #include "config/train_config.h"
 
@@ -16,6 +17,13 @@ namespace dalle2 {
 
 struct TrainDecoderConfig {
   static constexpr const char* kDoc = "A file that trains a decoder.";
+  static constexpr const char* kKind = "decoder";
+  static constexpr std::array kPlaceholders = {
+      Placeholder{"epoch", PlaceholderType::number},
+      Placeholder{"sample", PlaceholderType::number},
+      Placeholder{"next_task", PlaceholderType::text},
+      Placeholder{"validation_losses", PlaceholderType::list},
+      Placeholder{"samples_seen", PlaceholderType::number}};
 
   DecoderConfig decoder;
   DecoderDataConfig data;
@@ -36,22 +44,7 @@ struct TrainDecoderConfig {
   }
 };
 
-/// Options of reading a file.
-struct ReadOptions {
-  std::vector<std::string>
-      overrides;                ///< `--set`: "/train/lr=3e-4", value parsed as JSON, else a string
-  bool strict = false;          ///< warnings become errors
-  bool check_available = true;  ///< refuse what the program cannot do yet
-};
-
-/// A file that was read: the config, its warnings, and what else belongs to it.
-struct LoadedDecoderConfig {
-  TrainDecoderConfig config;
-  DecoderPlan plan;
-  std::string raw_json;   ///< the file as it stands (after no override), for the echo at start-up
-  std::string full_json;  ///< the effective config, defaults filled, as --dump-config prints it
-  std::vector<std::string> warnings;
-};
+using LoadedDecoderConfig = Loaded<TrainDecoderConfig, DecoderPlan>;
 
 /// Reads a decoder config. Every fault is reported at once, each with JSON pointer, expectation and
 /// find.
@@ -62,9 +55,6 @@ LoadedDecoderConfig load_decoder_config(const std::string& path, const ReadOptio
 LoadedDecoderConfig parse_decoder_config(const std::string& json,
                                          const std::string& origin,
                                          const ReadOptions& options);
-
-/// "decoder", "prior" or "vae" by the root key of the file. @throws ConfigError
-std::string config_kind(const std::string& path);
 
 /// JSON Schema 2020-12 of a kind. @throws ConfigError for a kind that is not available yet
 std::string config_schema(const std::string& kind);

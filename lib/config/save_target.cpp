@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <regex>
+#include <string_view>
 #include <vector>
 
 #include "base/text.h"
@@ -11,40 +11,61 @@
 namespace dalle2 {
 namespace {
 
-const std::vector<std::string> kPlaceholders = {
-    "epoch", "sample", "next_task", "validation_losses", "samples_seen"};
-
-// Python's format mini-language for the three kinds of value.
-bool spec_fits(const std::string& name, const std::string& spec) {
-  static const std::regex kNumber("(.?[<>=^])?[-+ ]?#?0?[0-9]*[_,]?(\\.[0-9]+)?[bcdeEfFgGnoxX%]?");
-  static const std::regex kText("(.?[<>^])?[0-9]*(\\.[0-9]+)?s?");
-  if (name == "validation_losses") return spec.empty();
-  return std::regex_match(spec, name == "next_task" ? kText : kNumber);
+bool one_of_signs(const std::string& text, size_t at, const char* signs) {
+  return at < text.size() && std::string_view(signs).find(text[at]) != std::string_view::npos;
 }
 
-std::string known_placeholders() {
-  std::string text;
-  for (const std::string& name : kPlaceholders) text += (text.empty() ? "{" : " {") + name + "}";
-  return text;
+// Python's format mini-language: [[fill]align][sign][#][0][width][grouping][.precision][type].
+bool spec_fits(PlaceholderType type, const std::string& spec) {
+  if (type == PlaceholderType::list) return spec.empty();
+  const bool number = type == PlaceholderType::number;
+  const char* aligns = number ? "<>=^" : "<>^";
+  size_t at = 0;
+  const auto skip = [&](const char* signs) { at += one_of_signs(spec, at, signs) ? 1 : 0; };
+  const auto skip_digits = [&] {
+    const size_t begin = at;
+    while (one_of_signs(spec, at, "0123456789")) ++at;
+    return at > begin;
+  };
+  if (one_of_signs(spec, 1, aligns)) {
+    at = 2;
+  } else {
+    skip(aligns);
+  }
+  if (number) {
+    skip("-+ ");
+    skip("#");
+  }
+  skip_digits();
+  if (number) skip("_,");
+  if (one_of_signs(spec, at, ".")) {
+    ++at;
+    if (!skip_digits()) return false;
+  }
+  skip(number ? "bcdeEfFgGnoxX%" : "s");
+  return at == spec.size();
 }
 
-std::optional<std::string> placeholder_fault(const std::string& field) {
+std::optional<std::string> placeholder_fault(const std::string& field,
+                                             std::span<const Placeholder> known) {
   const size_t colon = field.find(':');
   const std::string name = field.substr(0, colon);
   const std::string spec = colon == std::string::npos ? "" : field.substr(colon + 1);
-  bool known = false;
-  for (const std::string& placeholder : kPlaceholders) known |= placeholder == name;
-  if (!known) {
-    const std::optional<std::string> near = nearest_word(name, kPlaceholders);
-    return fmt::format("unknown placeholder {{{}}}{}; known are {}",
-                       name,
-                       near ? fmt::format(", did you mean {{{}}}", *near) : "",
-                       known_placeholders());
+  std::vector<std::string> names;
+  std::string list;
+  for (const Placeholder& placeholder : known) {
+    if (placeholder.name == name) {
+      if (spec_fits(placeholder.type, spec)) return std::nullopt;
+      return fmt::format("the format \":{}\" does not fit {{{}}}", spec, name);
+    }
+    names.emplace_back(placeholder.name);
+    list += fmt::format("{}{{{}}}", list.empty() ? "" : " ", placeholder.name);
   }
-  if (!spec_fits(name, spec)) {
-    return fmt::format("the format \":{}\" does not fit {{{}}}", spec, name);
-  }
-  return std::nullopt;
+  const std::optional<std::string> near = nearest_word(name, names);
+  return fmt::format("unknown placeholder {{{}}}{}; known are {}",
+                     name,
+                     near ? fmt::format(", did you mean {{{}}}", *near) : "",
+                     list);
 }
 
 std::optional<std::string> parent_fault(const std::string& target) {
@@ -61,9 +82,8 @@ std::optional<std::string> parent_fault(const std::string& target) {
 
 }  // namespace
 
-std::optional<std::string> template_fault(const std::optional<std::string>& target) {
-  if (!target) return std::nullopt;
-  const std::string& text = *target;
+std::optional<std::string> template_fault(const std::string& text,
+                                          std::span<const Placeholder> known) {
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '{' && text[i] != '}') continue;
     if (i + 1 < text.size() && text[i + 1] == text[i]) {
@@ -75,14 +95,16 @@ std::optional<std::string> template_fault(const std::optional<std::string>& targ
       return fmt::format(
           "single \"{}\" in \"{}\"; write \"{}{}\" for a brace", text[i], text, text[i], text[i]);
     }
-    if (auto fault = placeholder_fault(text.substr(i + 1, end - i - 1))) return fault;
+    if (auto fault = placeholder_fault(text.substr(i + 1, end - i - 1), known)) {
+      return fault;
+    }
     i = end;
   }
   return parent_fault(text);
 }
 
-std::optional<std::string> folder_fault(const std::optional<std::string>& target) {
-  return target ? parent_fault(*target) : std::nullopt;
+std::optional<std::string> folder_fault(const std::string& target) {
+  return parent_fault(target);
 }
 
 }  // namespace dalle2

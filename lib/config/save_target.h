@@ -3,15 +3,26 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 
 namespace dalle2 {
 
-/// What is wrong with a target that may hold {epoch} {sample} {next_task} {validation_losses}
-/// {samples_seen} with Python format specs, `{{` and `}}` for braces; nothing if it is right.
-std::optional<std::string> template_fault(const std::optional<std::string>& target);
+/// What a placeholder stands for, which decides the format specs it may have.
+enum class PlaceholderType { number, text, list };
+
+/// A part of a target's name that is filled in at each save: `{epoch}`.
+struct Placeholder {
+  const char* name;
+  PlaceholderType type;
+};
+
+/// What is wrong with a target that may hold `known` placeholders with Python's format specs, and
+/// `{{` and `}}` for braces; nothing if it is right.
+std::optional<std::string> template_fault(const std::string& target,
+                                          std::span<const Placeholder> known);
 
 /// What is wrong with a folder without placeholders (`save_meta_to`); nothing if it is right.
-std::optional<std::string> folder_fault(const std::optional<std::string>& target);
+std::optional<std::string> folder_fault(const std::string& target);
 
 }  // namespace dalle2

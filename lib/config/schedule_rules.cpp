@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: MIT
 #include <fmt/format.h>
 
-#include "config/beta_schedule.h"
 #include "config/plan_rules.h"
 
 namespace dalle2 {
 namespace {
 
-const char* name_of(BetaSchedule schedule) {
-  return enum_names<BetaSchedule>[static_cast<size_t>(schedule)];
-}
-
 // A chain whose last alphas_cumprod is 0 (jsd, zero terminal SNR) keeps nothing of the image at t =
-// T-1. Adding noise and predicting x_start or v are fine there; what divides by it is not.
+// T-1. Adding noise and predicting x_start or v are fine there; what divides by it is not. With
+// zero_terminal_snr, noise prediction has been refused already.
 void check_last_step(const UnetPlan& stage,
                      size_t index,
+                     bool zero_terminal_snr,
                      const std::string& pointer,
                      const std::string& what,
                      Faults& faults) {
@@ -26,7 +23,7 @@ void check_last_step(const UnetPlan& stage,
                              head,
                              index + 1));
   }
-  if (!stage.sample_timesteps && stage.objective == Objective::eps) {
+  if (!stage.sample_timesteps && stage.objective == Objective::eps && !zero_terminal_snr) {
     faults.error(pointer,
                  fmt::format("{}, so noise prediction cannot be undone there: set predict_v or "
                              "predict_x_start to true for unet {}, or its sample_timesteps below "
@@ -54,26 +51,21 @@ void check_noise_schedule(const UnetPlan& stage,
                           bool zero_terminal_snr,
                           Faults& faults) {
   if (stage.timesteps < 1) return;  // reported by the caller
-  const std::vector<double> betas = beta_schedule_values(stage.beta_schedule, stage.timesteps);
+  if (zero_terminal_snr && stage.objective == Objective::eps) {
+    faults.error("/decoder/zero_terminal_snr",
+                 fmt::format("needs predict_v or predict_x_start: the last step is pure noise, "
+                             "which tells unet {} nothing when it predicts the noise; set one of "
+                             "them to true for it, or zero_terminal_snr to false",
+                             index + 1));
+  }
   if (stage.beta_schedule == BetaSchedule::jsd) {
-    check_last_step(stage, index, "/decoder/beta_schedule", "the jsd schedule", faults);
-    return;
+    return check_last_step(
+        stage, index, zero_terminal_snr, "/decoder/beta_schedule", "the jsd schedule", faults);
   }
-  for (size_t t = 0; t < betas.size(); ++t) {
-    if (betas[t] < 1) continue;
-    faults.error("/decoder/timesteps",
-                 fmt::format("with {} timesteps the {} schedule of unet {} has beta {:.4g} at step "
-                             "{}; a beta must stay below 1, or the loss is NaN: use at least 21 "
-                             "timesteps, or the cosine schedule",
-                             stage.timesteps,
-                             name_of(stage.beta_schedule),
-                             index + 1,
-                             betas[t],
-                             t));
-    return;
-  }
+  if (!check_betas(stage.beta_schedule, stage.timesteps, network_name(index), faults)) return;
   if (zero_terminal_snr) {
-    check_last_step(stage, index, "/decoder/zero_terminal_snr", "zero_terminal_snr", faults);
+    check_last_step(
+        stage, index, zero_terminal_snr, "/decoder/zero_terminal_snr", "zero_terminal_snr", faults);
   }
 }
 

@@ -175,20 +175,21 @@ struct SaveTargets {
 
   void fields(auto& f) {
     D2_FIELD(save_latest_to,
-             "File for the latest state; may hold `{epoch}` `{sample}` `{next_task}` "
-             "`{validation_losses}` `{samples_seen}` with Python's format specs (`{epoch:03d}`).",
-             path_or_off());
-    D2_FIELD(save_best_to, "The same for the state of the least validation loss.", path_or_off());
-    D2_FIELD(save_meta_to, "Folder for a copy of the config.", path_or_off());
+             "File for the latest state. Its name may hold placeholders with Python's format specs "
+             "(`{epoch:03d}`): of a decoder `{epoch}` `{sample}` `{next_task}` "
+             "`{validation_losses}` `{samples_seen}`, of a prior `{epoch}` `{samples_seen}` "
+             "`{best_validation_loss}`.",
+             path_or_off().placeholders());
+    D2_FIELD(save_best_to,
+             "The same for the state with the lowest validation loss.",
+             path_or_off().placeholders());
+    D2_FIELD(save_meta_to, "Folder for a copy of the config.", path_or_off(folder_fault));
     D2_FIELD(save_type,
              "`checkpoint` holds all that resuming needs, `model` the averaged weights alone, "
              "`lora` the averaged adapters of a run with `train.lora`.");
     D2_FIELD(save_all, "No effect, as in the reference.");
     D2_FIELD(save_latest, "No effect, as in the reference: leave out `save_latest_to` instead.");
     D2_FIELD(save_best, "No effect, as in the reference: leave out `save_best_to` instead.");
-    f.rule("save_latest_to", template_fault(save_latest_to));
-    f.rule("save_best_to", template_fault(save_best_to));
-    f.rule("save_meta_to", folder_fault(save_meta_to));
     f.check(save_latest_to || save_best_to || save_meta_to,
             "",
             "At least one saving option must be specified: save_latest_to, save_best_to or "

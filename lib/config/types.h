@@ -12,13 +12,32 @@
 
 namespace dalle2 {
 
-/// A value, or one for each unet (or resolution): `1e-4` or `[1e-4, 2e-4]` in JSON.
+template <class T>
+struct OptionalTraits {
+  static constexpr bool is_optional = false;
+  using Value = T;
+};
+template <class T>
+struct OptionalTraits<std::optional<T>> {
+  static constexpr bool is_optional = true;
+  using Value = T;
+};
+
+/// A value, or one for each unet (or resolution): `1e-4` or `[1e-4, 2e-4]` in JSON. Of an optional
+/// T the whole may be null, and so may each entry.
 template <class T>
 class OneOrMany {
  public:
+  using Value = typename OptionalTraits<T>::Value;
+  static constexpr bool is_optional = OptionalTraits<T>::is_optional;
+
   OneOrMany(T value)
       : values_{std::move(value)}, is_one_(true) {}  // NOLINT(google-explicit-constructor)
   OneOrMany(std::vector<T> values) : values_(std::move(values)), is_one_(false) {}  // NOLINT
+  OneOrMany(std::nullopt_t) requires is_optional : OneOrMany(T()) {}                // NOLINT
+  OneOrMany(Value value) requires is_optional : OneOrMany(T(std::move(value))) {}   // NOLINT
+  OneOrMany(const std::vector<Value>& values) requires is_optional                  // NOLINT
+      : OneOrMany(std::vector<T>(values.begin(), values.end())) {}
 
   /// True if it was given as a single value.
   bool is_one() const { return is_one_; }
@@ -34,6 +53,20 @@ class OneOrMany {
   std::vector<T> values_;
   bool is_one_;
 };
+
+/// An option that has one value a run, beside those that have one or many (see train_options.h).
+template <class T>
+using Single = T;
+
+/// The value of an option for network `index` of a run, whether or not each may have its own.
+template <class T>
+T value_for(const T& value, size_t /*index*/) {
+  return value;
+}
+template <class T>
+T value_for(const OneOrMany<T>& value, size_t index) {
+  return value.at(index);
+}
 
 /// The JSON names of an enum's values, in the order of their declaration.
 template <class E>

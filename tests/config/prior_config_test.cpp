@@ -120,18 +120,18 @@ TEST_CASE("the rules between the sections of a prior config are enforced") {
                        "/train/eval_timesteps/0: must be between prior.sample_timesteps (128) and "
                        "prior.timesteps (1000), got 64");
   expect_prior_problem({"/train/frozen_dtype=bf16"},
-                       "/train/frozen_dtype: needs lora.rank above 0: without adapters nothing is "
-                       "frozen");
+                       R"(/train/frozen_dtype: must be "fp32" without adapters, because then )"
+                       "nothing is frozen; set train.lora.rank to train adapters");
   expect_prior_problem({"/train/dream/enabled=true"},
                        "/train/dream/enabled: Unknown prediction type sample: the prior predicts "
                        "the clean embedding; set predict_v and predict_x_start of the prior to "
-                       "false, or dream.enabled to false");
+                       "false for it, or dream.enabled to false");
   expect_prior_problem({"/tracker/save/save_type=lora"},
                        R"(/tracker/save: saver 1 has save_type "lora", but this run trains no )"
                        R"(adapters: set train.lora.rank, or choose "checkpoint" or "model")");
   expect_prior_problem({"/train/update_model_with_ema_every=2", "/train/ema/kind=diffusers"},
-                       R"(/train/update_model_with_ema_every: needs ema.kind "ema_pytorch": )"
-                       "averages of diffusers never go back into the weights");
+                       R"(/train/update_model_with_ema_every: must be null with ema.kind )"
+                       R"("diffusers", got 2; only "ema_pytorch" copies the average back)");
   expect_prior_problem({"/train/lr=-1"}, "/train/lr: must be > 0, got -1");
 }
 

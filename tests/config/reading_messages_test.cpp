@@ -19,8 +19,8 @@ TEST_CASE("a value of the wrong type is named with what was expected and found")
   expect_problems({"/decoder/beta_schedule=cosine"},
                   {R"(/decoder/beta_schedule: expected a list, got "cosine")"});
   expect_problems({"/data/splits=[]"}, {"/data/splits: expected an object, got []"});
-  expect_problems({"/train/max_grad_norm=null"},
-                  {"/train/max_grad_norm: must not be null; expected a number or a list"});
+  expect_problems({"/train/lr=null"},
+                  {"/train/lr: must not be null; expected a number or a list"});
   expect_problems({"/decoder/unets/0/dim_mults/1=null"},
                   {"/decoder/unets/0/dim_mults/1: must not be null; expected an integer"});
   expect_problems({"/train/lr={}"}, {"/train/lr: expected a number or a list, got {}"});

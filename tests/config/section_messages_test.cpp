@@ -232,7 +232,7 @@ TEST_CASE("the rules of adapters are enforced") {
                   {R"(/train/lora/init: expected one of "gaussian" "kaiming", got "xavier")"});
   expect_problems({"/train/lora/rnk=4"}, {R"(/train/lora/rnk: no such key; did you mean "rank"?)"});
   expect_problems({"/train/frozen_dtype=bf16"},
-                  {R"(/train/frozen_dtype: must be "fp32" without adapters, for then nothing is )"
+                  {R"(/train/frozen_dtype: must be "fp32" without adapters, because then nothing is )"
                    "frozen; set train.lora.rank to train adapters"});
   expect_problems({"/train/trainable_dtype=bf16"},
                   {R"(/train/trainable_dtype: expected one of "fp32", got "bf16")"});

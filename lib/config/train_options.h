@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT
+// Options of `train` that several kinds of run share, declared once. A kind derives its own `train`
+// from those it has, and its `fields` calls theirs. `Per` says how many values a run has of what
+// may differ between its networks: Single one, OneOrMany one or one for each.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/device_name.h"
+#include "config/ema_config.h"
+#include "config/lora_config.h"
+#include "config/loss_config.h"
+#include "config/non_finite_config.h"
+#include "config/post_hoc_ema_config.h"
+#include "config/reflect.h"
+#include "config/types.h"
+
+namespace dalle2 {
+
+/// Adam, its learning rate, and the clipping of its gradients.
+template <template <class> class Per>
+struct OptimizerConfig {
+  Per<double> lr = 1e-4;
+  Per<double> wd = 0.01;
+  Per<double> eps = 1e-8;
+  std::vector<double> betas = {0.9, 0.99};
+  bool group_wd_params = true;
+  Per<std::optional<double>> max_grad_norm = 0.5;
+  Per<std::optional<int64_t>> warmup_steps = std::nullopt;
+  Per<std::optional<int64_t>> cosine_decay_max_steps = std::nullopt;
+
+  void fields(auto& f, const Limits& lr_limits = above(0)) {
+    D2_FIELD(lr, "Peak learning rate.", lr_limits);
+    D2_FIELD(wd, "Weight decay; 0 trains with Adam, else with AdamW.", at_least(0));
+    D2_FIELD(eps, "Adam's epsilon.", above(0));
+    D2_FIELD(betas, "Adam's two decay rates.", at_least(0).below(1).entries(2));
+    D2_FIELD(group_wd_params,
+             "Apply weight decay only to weights of two or more dimensions, not to biases and "
+             "gains.");
+    D2_FIELD(max_grad_norm,
+             "Gradients with a larger norm are scaled down to this one; null for never.",
+             above(0));
+    D2_FIELD(warmup_steps,
+             "Steps in which the learning rate rises to its peak; null for none.",
+             at_least(1));
+    D2_FIELD(cosine_decay_max_steps,
+             "Steps after which the learning rate has fallen to zero along a cosine; null for "
+             "none.",
+             at_least(1));
+  }
+};
+
+/// Averages of the weights.
+struct AveragesConfig {
+  bool use_ema = true;
+  double ema_beta = 0.999;
+  int64_t ema_update_after_step = 100;
+  int64_t ema_update_every = 10;
+  double ema_inv_gamma = 1.0;
+  double ema_power = 2.0 / 3.0;
+  double ema_min_value = 0.0;
+  std::optional<int64_t> update_model_with_ema_every;
+  EmaConfig ema;
+  PostHocEmaConfig post_hoc_ema;
+
+  void fields(auto& f) {
+    D2_FIELD(use_ema, "Keep an exponential average of the weights; samples are drawn with it.");
+    D2_FIELD(ema_beta, "Decay of the averaged weights, per update.", within(0, 1));
+    D2_FIELD(ema_update_after_step,
+             "Steps before averaging begins; until then the average is a copy.",
+             at_least(0));
+    D2_FIELD(ema_update_every, "Steps between two updates of the average.", at_least(1));
+    D2_FIELD(ema_inv_gamma, "Warm-up of the decay: 1 - (1 + step / inv_gamma) ^ -power.", above(0));
+    D2_FIELD(ema_power, "Exponent of that warm-up.", above(0));
+    D2_FIELD(ema_min_value, "Lowest decay.", within(0, 1));
+    D2_FIELD(update_model_with_ema_every,
+             "Steps after which the weights are set to their average (arXiv 2406.02596); null for "
+             "never. Only with ema.kind `ema_pytorch`.",
+             at_least(1));
+    D2_FIELD(ema, "Kind of the averaged weights.");
+    D2_FIELD(post_hoc_ema, "Averages whose length is chosen after training.");
+  }
+};
+
+/// Arithmetic of a step.
+struct PrecisionConfig {
+  bool amp = false;
+  std::optional<MixedPrecision> mixed_precision;
+
+  void fields(auto& f) {
+    D2_FIELD(amp,
+             "Mixed precision of the kind that the device does well, where `mixed_precision` is "
+             "null: `bf16` on GPUs since Ampere and CPUs with bfloat16 instructions, `fp16` on "
+             "older GPUs, else none. A line in the log says which was chosen.");
+    D2_FIELD(mixed_precision,
+             "Arithmetic of matrix products and convolutions in training and validation: `no` "
+             "(float32), `bf16`, or `fp16` with a loss scale for each network. Weights, gradients, "
+             "moments, averages and losses are float32 in any case. Null is `no`, or what `amp` "
+             "chooses.");
+  }
+};
+
+/// Low-rank adapters, and the types that frozen and trained weights are held in.
+struct AdaptersConfig {
+  LoraConfig lora;
+  FrozenDtype frozen_dtype = FrozenDtype::fp32;
+  TrainableDtype trainable_dtype = TrainableDtype::fp32;
+
+  void fields(auto& f) {
+    D2_FIELD(lora, "Low-rank adapters.");
+    D2_FIELD(frozen_dtype,
+             "With `lora`: type in which the weights of the frozen layers are held. `bf16` and "
+             "`fp16` take half the memory; they are cast for each product, which costs time.");
+    D2_FIELD(trainable_dtype, "Type of the parameters that are trained.");
+  }
+};
+
+/// What every training loop asks.
+struct LoopConfig {
+  int64_t epochs = 1;
+  std::string device = "cuda:0";
+  bool deterministic = false;
+  int64_t grad_accum_every = 1;           ///< batches of one update
+  std::optional<int64_t> max_batch_size;  ///< samples that go through the network at once
+  bool async_save = true;
+  bool allow_changed_config = false;
+  NonFiniteConfig non_finite;
+
+  void fields(auto& f) {
+    D2_FIELD(epochs, "Passes over the training data.", at_least(1));
+    D2_FIELD(device,
+             "Device to train on: `cpu`, `cuda` or `cuda:N`, N the number of a GPU.",
+             text_without(device_fault));
+    D2_FIELD(deterministic,
+             "Use only algorithms that give the same bits each time; where there is none, the run "
+             "ends with an error. On the CPU this is so in any case; on a GPU it costs speed.");
+    D2_FIELD(grad_accum_every,
+             "Batches whose gradients make one update, weighted by their samples.",
+             at_least(1));
+    D2_FIELD(max_batch_size,
+             "Samples that go through the network at once; larger batches are split and their "
+             "gradients added. Null for the whole batch.",
+             at_least(1));
+    D2_FIELD(async_save,
+             "Write checkpoints while training goes on: a save holds up the steps only while the "
+             "state is copied to host memory. A save waits for the one before it.");
+    D2_FIELD(allow_changed_config,
+             "Go on from a checkpoint though the config gives its weights or its data another "
+             "meaning.");
+    D2_FIELD(non_finite, "What to do about losses and gradients that are not finite.");
+  }
+};
+
+/// What the trainers and loops of all kinds share.
+struct SharedTrainConfig : AveragesConfig, PrecisionConfig, AdaptersConfig, LoopConfig {
+  void fields(auto& f) {
+    LoopConfig::fields(f);
+    AveragesConfig::fields(f);
+    PrecisionConfig::fields(f);
+    AdaptersConfig::fields(f);
+  }
+};
+
+}  // namespace dalle2
