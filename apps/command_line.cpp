@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
+#include "base/stop_signal.h"
 #include "command_options.h"
 
 namespace dalle2 {
@@ -253,11 +255,17 @@ int run_command_line(int argc, char** argv) {
   }
   for (const auto& [sub, run] : commands) {
     if (!sub->parsed()) continue;
+    uninstall_stop_signals();  // only a training has something to save
     const ExitCode code = run();
     check_stdout();
     return static_cast<int>(code);
   }
-  listen_for_stop_signals();  // a stopped training saves first; all else just stops
+  if (const int number = stop_requested()) {
+    log_info("train",
+             "signal {}: stopped before anything was read or written; run the same command again",
+             number);
+    return static_cast<int>(ExitCode::kStopped);
+  }
   return static_cast<int>(train());
 }
 

@@ -5,6 +5,7 @@
 #include <new>
 #include <string>
 
+#include "base/stop_signal.h"
 #include "command_line.h"
 
 namespace {
@@ -42,6 +43,7 @@ bool is_out_of_memory(const std::string& message) {
 
 int main(int argc, char** argv) {
   using dalle2::ExitCode;
+  dalle2::install_stop_signals();
   try {
     return dalle2::run_command_line(argc, argv);
   } catch (const dalle2::Error& error) {

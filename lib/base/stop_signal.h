@@ -17,8 +17,12 @@ class StoppedError : public Error {
 };
 
 /// Installs the handlers, and ignores SIGPIPE (writing to a closed pipe becomes an error). Call once,
-/// from main.
+/// from main, before anything else: what comes earlier ends the process.
 void install_stop_signals();
+
+/// Makes the signals what they were before install_stop_signals(), for work that they may end at
+/// once. A signal that came in the meantime is sent again.
+void uninstall_stop_signals();
 
 /// The signal that asked for a stop, or 0.
 int stop_requested();

@@ -3,7 +3,6 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -14,25 +13,44 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string read_logger_type(const std::string& path) {
-  const nlohmann::json content =
-      nlohmann::json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
-  if (content.is_object() && content.contains("logger_type") &&
-      content["logger_type"].is_string()) {
-    return content["logger_type"].get<std::string>();
-  }
+[[noreturn]] void throw_unreadable(const std::string& path, const std::string& why) {
   throw ConfigError(
-      "{}: unreadable: a JSON object with \"logger_type\" is expected\n"
+      "{}: unreadable: {}\n"
       "  It marks {} as a run to go on with. Write {{\"logger_type\": \"ConsoleLogger\"}} into it "
       "to go on\n"
       "  with that run, or delete it to start a new one.",
       path,
+      why,
       fs::path(path).parent_path().string());
+}
+
+nlohmann::json read_mark(const std::string& path) {
+  nlohmann::json content =
+      nlohmann::json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
+  if (content.is_object() && content.contains("logger_type") &&
+      content["logger_type"].is_string()) {
+    return content;
+  }
+  throw_unreadable(path, "a JSON object with \"logger_type\" is expected");
+}
+
+/// Each key of the mark overwrites the logger's attribute of that name.
+void set_attributes(const std::string& path, const nlohmann::json& mark, Logger& logger) {
+  for (const auto& [name, value] : mark.items()) {
+    if (name == "logger_type") continue;
+    try {
+      const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+      if (logger.set_attribute(name, text)) continue;
+    } catch (const ConfigError& error) {
+      throw_unreadable(path, error.what());
+    }
+    log_warning("track", "{}: \"{}\" is no attribute of {}", path, name, logger.type_name());
+  }
 }
 
 }  // namespace
 
-bool read_auto_resume(const std::string& path, const Logger& logger) {
+bool read_auto_resume(const std::string& path, Logger& logger) {
   if (!fs::exists(path)) {
     if (logger.auto_resume()) {
       log_info("track",
@@ -41,12 +59,9 @@ bool read_auto_resume(const std::string& path, const Logger& logger) {
     }
     return false;
   }
-  if (!logger.auto_resume()) {
-    log_info("track", "Removing auto_resume.json because auto_resume is not enabled in the config");
-    fs::remove(path);
-    return false;
-  }
-  const std::string logger_type = read_logger_type(path);
+  if (!logger.auto_resume()) return false;
+  const nlohmann::json mark = read_mark(path);
+  const std::string logger_type = mark["logger_type"].get<std::string>();
   if (logger_type != logger.type_name()) {
     throw ConfigError(
         "The logger type in the auto_resume file is {} but the current logger is {}. Either use "
@@ -56,6 +71,7 @@ bool read_auto_resume(const std::string& path, const Logger& logger) {
         logger.type_name(),
         fs::path(path).parent_path().string());
   }
+  set_attributes(path, mark, logger);
   log_warning("track",
               "RUN HAS BEEN AUTO-RESUMED WITH THE LOGGER TYPE {}.\n"
               "  If this was not your intention, stop this run and set `auto_resume` to `False` in "

@@ -8,10 +8,15 @@
 
 namespace dalle2 {
 
+/// The name of the mark in data_path.
+inline constexpr const char* kAutoResumeFile = "auto_resume.json";
+
 /// Looks at `path` and says what it means for this run: absent, a first run; present with
-/// auto_resume off, it is removed; present with auto_resume on, the run is resumed.
+/// auto_resume off, it means nothing (Tracker takes it away); present with auto_resume on, the run
+/// is resumed, and the attributes in the file take the place of the logger's own, as in the
+/// reference. Changes no file.
 /// @return true if resumed. @throws ConfigError the file is of another logger, or unreadable
-bool read_auto_resume(const std::string& path, const Logger& logger);
+bool read_auto_resume(const std::string& path, Logger& logger);
 
 /// Writes `path`, whole or not at all.
 void write_auto_resume(const std::string& path, const Logger& logger);

@@ -75,15 +75,6 @@ void repair(const std::string& path) {
   if (last.needs_newline) std::ofstream(path, std::ios::binary | std::ios::app) << '\n';
 }
 
-/// Moves the log of another run out of the way, to the first free PATH.1, PATH.2, ...
-void keep_older(const std::string& path) {
-  int number = 1;
-  while (fs::exists(path + "." + std::to_string(number))) ++number;
-  const std::string kept = path + "." + std::to_string(number);
-  fs::rename(path, kept);
-  log_info("track", "This is a new run: the log of an older one is kept as {}", kept);
-}
-
 }  // namespace
 
 std::string format_record(const LogRecord& record, int64_t step, NonFinite non_finite) {
@@ -94,9 +85,9 @@ std::string format_record(const LogRecord& record, int64_t step, NonFinite non_f
   return line + "\"step\": " + std::to_string(step) + "}";
 }
 
-LogFile::LogFile(std::string path, bool append) : path_(std::move(path)) {
+LogFile::LogFile(std::string path) : path_(std::move(path)) {
   try {
-    if (fs::exists(path_) && fs::file_size(path_) > 0) append ? repair(path_) : keep_older(path_);
+    if (fs::exists(path_) && fs::file_size(path_) > 0) repair(path_);
   } catch (const fs::filesystem_error& error) {
     throw ConfigError("{}: the log cannot be gone on with: {}", path_, error.code().message());
   }

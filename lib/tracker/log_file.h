@@ -19,9 +19,8 @@ std::string format_record(const LogRecord& record, int64_t step, NonFinite non_f
 /// Appends whole lines; what a killed run left half-written is dropped when the file is opened.
 class LogFile {
  public:
-  /// @param append go on with the file; otherwise an older one is kept as PATH.1, PATH.2, ...
-  /// @throws ConfigError if the file cannot be written
-  LogFile(std::string path, bool append);
+  /// Goes on with the file, if there is one. @throws ConfigError if it cannot be written
+  explicit LogFile(std::string path);
   ~LogFile();
   LogFile(LogFile&& other) noexcept;
   LogFile& operator=(LogFile&&) = delete;

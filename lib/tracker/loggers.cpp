@@ -33,6 +33,7 @@ class ConsoleLogger : public Logger {
   }
   void log_error(const std::string& message) override { dalle2::log_error("track", "{}", message); }
   std::map<std::string, std::string> resume_data() const override { return {}; }
+  bool set_attribute(const std::string&, const std::string&) override { return false; }
 };
 
 }  // namespace

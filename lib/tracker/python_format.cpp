@@ -124,6 +124,8 @@ std::string plain_text(const FormatValue& value) {
   if (const auto* number = std::get_if<int64_t>(&value)) return std::to_string(*number);
   if (const auto* real = std::get_if<double>(&value)) return python_repr(*real);
   if (const auto* text = std::get_if<std::string>(&value)) return *text;
+  if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "True" : "False";
+  if (std::holds_alternative<std::monostate>(value)) return "None";
   return list_text(std::get<std::vector<double>>(value));
 }
 
@@ -182,6 +184,15 @@ std::string python_format_value(const FormatValue& value, const std::string& spe
   }
   if (const auto* text = std::get_if<std::string>(&value)) {
     return format_text(*text, parse_format_spec(spec, /*numeric=*/false));
+  }
+  // Python counts with its truth values as soon as there is a spec.
+  if (const auto* flag = std::get_if<bool>(&value); flag != nullptr && !spec.empty()) {
+    return format_integer(*flag ? 1 : 0, parse_format_spec(spec, /*numeric=*/true));
+  }
+  if (std::holds_alternative<std::monostate>(value) && !spec.empty()) {
+    throw ConfigError(
+        "there is no value yet (None), which takes no format spec, got ':{}': leave the spec out",
+        spec);
   }
   if (!spec.empty()) throw ConfigError("a list takes no format spec, got ':{}'", spec);
   return plain_text(value);

@@ -10,12 +10,15 @@
 
 namespace dalle2 {
 
-using FormatValue = std::variant<int64_t, double, std::string, std::vector<double>>;
+/// std::monostate is Python's None.
+using FormatValue =
+    std::variant<int64_t, double, std::string, std::vector<double>, bool, std::monostate>;
 using FormatFields = std::vector<std::pair<std::string, FormatValue>>;
 
 /// `text` with each {name} replaced, as Python's text.format(**fields) does: format specs with
 /// fill, align, sign, z, #, 0, width, grouping, precision and type; !s, !r and !a; {list[0]}; {{
-/// and }}; specs that hold fields themselves. Attributes and positional fields are refused.
+/// and }}; specs that hold fields themselves. Attributes and positional fields are refused. A float
+/// that may be infinite fits every spec of a float ("inf"); None takes no spec, as in Python.
 /// @throws ConfigError where Python raises: an unknown name (the known ones are listed), a bad spec
 std::string python_format(const std::string& text, const FormatFields& fields);
 

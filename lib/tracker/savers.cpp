@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "io/atomic_file.h"
+#include "io/writable.h"
 
 namespace dalle2 {
 namespace {
@@ -46,6 +47,26 @@ void sweep_target(const std::string& target_template) {
 class LocalSaver : public Saver {
  public:
   using Saver::Saver;
+
+  void check_writable(const FormatFields& example) const override {
+    const auto check = [&](const char* key, const std::string& path) {
+      const std::optional<std::string> why = why_file_not_writable(path);
+      if (!why) return;
+      throw ConfigError(
+          "/tracker/save/{}: '{}' cannot be saved: {}\n"
+          "  Choose another target, or make that place writable for this user.",
+          key,
+          path,
+          *why);
+    };
+    if (targets().save_latest_to) {
+      check("save_latest_to", python_format(*targets().save_latest_to, example));
+    }
+    if (targets().save_best_to) {
+      check("save_best_to", python_format(*targets().save_best_to, example));
+    }
+    if (targets().save_meta_to) check("save_meta_to", *targets().save_meta_to + "/config.json");
+  }
 
   void init() override {
     log_info("track", "Saving {} locally", save_type_name(targets().save_type));

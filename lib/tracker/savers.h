@@ -16,6 +16,9 @@ class Saver {
   explicit Saver(SaveTargets targets) : targets_(std::move(targets)) {}
   virtual ~Saver() = default;
 
+  /// Finds out without writing whether the targets, filled in with `example`, can be written.
+  /// @throws ConfigError naming the place
+  virtual void check_writable(const FormatFields& example) const = 0;
   virtual void init() = 0;
   /// Copies a local file to `target`; `kind` names it for people beside its file name
   /// ("checkpoint").

@@ -62,22 +62,6 @@ std::vector<SnapshotPosition> snapshots_to_remove(std::vector<SnapshotPosition> 
   return removed;
 }
 
-std::optional<std::string> set_aside(const std::string& folder) {
-  std::error_code error;
-  if (!fs::exists(folder, error) || fs::is_empty(folder, error) || error) return std::nullopt;
-  for (int number = 1;; ++number) {
-    const std::string other = fmt::format("{}.{}", folder, number);
-    if (fs::exists(other, error)) continue;
-    fs::rename(folder, other, error);
-    if (!error) return other;
-    throw ConfigError(
-        "/tracker/data_path: '{}' holds files of another run and cannot be renamed: {}\n"
-        "  Move it away, or choose another data_path.",
-        folder,
-        error.message());
-  }
-}
-
 Snapshots::Snapshots(std::string folder, const SnapshotRules& rules)
     : folder_(std::move(folder)), rules_(rules) {}
 

@@ -36,10 +36,6 @@ std::vector<SnapshotPosition> snapshots_to_remove(std::vector<SnapshotPosition> 
                                                   const SnapshotPosition& current,
                                                   const SnapshotRules& rules);
 
-/// Renames a folder with files of another run, which must not be taken for this one's.
-/// @return its new name, if it was there and not empty. @throws ConfigError if it cannot be renamed
-std::optional<std::string> set_aside(const std::string& folder);
-
 /// The folder of a run's snapshots.
 class Snapshots {
  public:

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "io/event_file.h"
 #include "tracker/log_file.h"
@@ -15,14 +16,18 @@ namespace {
 
 class TensorboardLogger : public Logger {
  public:
-  TensorboardLogger(const TensorboardLogConfig& config, std::string folder)
-      : Logger(config.auto_resume), folder_(std::move(folder)), verbose_(config.verbose) {}
+  TensorboardLogger(const TensorboardLogConfig& config, std::string default_folder)
+      : Logger(config.auto_resume),
+        log_dir_(config.log_dir),
+        default_folder_(std::move(default_folder)),
+        verbose_(config.verbose) {}
 
   std::string type_name() const override { return "TensorboardLogger"; }
 
   void init() override {
-    events_.emplace(folder_);
-    log_info("track", "Logging to TensorBoard: tensorboard --logdir {}", folder_);
+    const std::string folder = log_dir_.value_or(default_folder_);
+    events_.emplace(folder);
+    log_info("track", "Logging to TensorBoard: tensorboard --logdir {}", folder);
   }
 
   void log(const LogRecord& record, int64_t step) override {
@@ -61,7 +66,17 @@ class TensorboardLogger : public Logger {
     write(summary, last_step_);
   }
 
-  std::map<std::string, std::string> resume_data() const override { return {}; }
+  std::map<std::string, std::string> resume_data() const override {
+    // The default moves with data_path.
+    if (!log_dir_) return {};
+    return {{"log_dir", *log_dir_}};
+  }
+  bool set_attribute(const std::string& name, const std::string& value) override {
+    if (name != "log_dir") return false;
+    if (value.empty()) throw ConfigError("\"log_dir\" is empty, a folder is expected");
+    log_dir_ = value;
+    return true;
+  }
 
  private:
   void write(const EventSummary& summary, int64_t step) {
@@ -69,7 +84,8 @@ class TensorboardLogger : public Logger {
     last_step_ = step;
   }
 
-  std::string folder_;
+  std::optional<std::string> log_dir_;
+  std::string default_folder_;
   bool verbose_;
   std::optional<EventFile> events_;
   int64_t last_step_ = 0;
@@ -80,7 +96,7 @@ class TensorboardLogger : public Logger {
 std::unique_ptr<Logger> make_tensorboard_logger(const TensorboardLogConfig& config,
                                                 const std::string& data_path) {
   return std::make_unique<TensorboardLogger>(
-      config, config.log_dir.value_or((std::filesystem::path(data_path) / "tensorboard").string()));
+      config, (std::filesystem::path(data_path) / kTensorboardFolder).string());
 }
 
 }  // namespace dalle2

@@ -10,9 +10,11 @@
 
 namespace dalle2 {
 
+/// The folder of data_path with the event files, unless the config names another.
+inline constexpr const char* kTensorboardFolder = "tensorboard";
+
 /// Numbers become scalars of the record's names; texts, captions and errors TensorBoard's texts;
 /// pictures "{section}/{number}".
-/// @param data_path the events' folder is data_path/tensorboard unless the config names one
 std::unique_ptr<Logger> make_tensorboard_logger(const TensorboardLogConfig& config,
                                                 const std::string& data_path);
 

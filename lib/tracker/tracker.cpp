@@ -10,16 +10,11 @@
 #include "base/log.h"
 #include "base/version.h"
 #include "io/atomic_file.h"
-#include "tracker/auto_resume.h"
 
 namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr const char* kCheckpointFile = "checkpoint.pth";
-constexpr const char* kModelFile = "model.pth";
-constexpr const char* kLoraFile = "lora.safetensors";
 
 /// Entries of a checkpoint that hold the state itself: metadata must not take their place.
 constexpr std::array<std::string_view, 6> kStateKeys = {
@@ -87,18 +82,10 @@ void check_against_own_files(const SaveTargets& targets,
 
 }  // namespace
 
-const FormatFields& decoder_placeholders() {
-  static const FormatFields fields = {{"epoch", int64_t{0}},
-                                      {"sample", int64_t{0}},
-                                      {"next_task", std::string("train")},
-                                      {"validation_losses", std::vector<double>{0.5}},
-                                      {"samples_seen", int64_t{0}}};
-  return fields;
-}
-
 Tracker::Tracker(const TrackerConfig& config, const FormatFields& example_placeholders, bool dummy)
     : config_(config),
       dummy_(dummy),
+      example_(example_placeholders),
       logger_(make_logger(config.log, config.data_path)),
       snapshots_(in_data_path(kSnapshotsFolder),
                  {.keep_last = config.keep_last, .keep_every = config.keep_every}) {
@@ -118,62 +105,9 @@ Tracker::Tracker(const TrackerConfig& config, const FormatFields& example_placeh
   }
 }
 
-void Tracker::check_data_path() const {
-  const fs::path folder(config_.data_path);
-  if (!fs::exists(folder)) return;
-  if (!fs::is_directory(folder)) {
-    throw ConfigError("/tracker/data_path: '{}' is a file, a folder is expected",
-                      config_.data_path);
-  }
-  if (config_.overwrite_data_path) return;
-  throw ConfigError(
-      "Data path {} already exists. Set overwrite_data_path to True to overwrite.\n"
-      "  Nothing in it is deleted by that, and a run that resumes needs it. Or choose another\n"
-      "  /tracker/data_path for a new run.",
-      config_.data_path);
-}
-
-void Tracker::init(bool auto_resumed_on_main) {
-  if (dummy_) {
-    auto_resumed_ = auto_resumed_on_main;
-    return;
-  }
-  const std::string auto_resume_path = in_data_path("auto_resume.json");
-  auto_resumed_ = read_auto_resume(auto_resume_path, *logger_);
-  prepare_data_path();
-  const bool goes_on = auto_resumed_ || can_recall();
-  if (!goes_on) {
-    for (const char* folder : {kSnapshotsFolder, kAveragesFolder}) {
-      if (const std::optional<std::string> renamed = set_aside(in_data_path(folder))) {
-        log_warning("track", "The {} of an earlier run are now in {}", folder, *renamed);
-      }
-    }
-  }
-  log_file_.emplace(in_data_path("log.jsonl"), /*append=*/goes_on);
-  logger_->init();
-  for (const auto& saver : savers_) saver->init();
-  if (logger_->auto_resume()) write_auto_resume(auto_resume_path, *logger_);
-}
-
-void Tracker::prepare_data_path() {
-  std::error_code error;
-  fs::create_directories(config_.data_path, error);
-  if (error) {
-    throw ConfigError(
-        "/tracker/data_path: '{}' cannot be made: {}", config_.data_path, error.message());
-  }
-  const int swept = sweep_parts(config_.data_path);
-  if (swept > 0) {
-    log_info("track",
-             "Removed {} unfinished files of an interrupted run from {}",
-             swept,
-             config_.data_path);
-  }
-}
-
 void Tracker::log(const LogRecord& record, int64_t step) {
   if (dummy_) return;
-  D2_CHECK(log_file_.has_value(), "Tracker::init comes before anything is logged");
+  check_started();
   const std::lock_guard lock(*log_mutex_);
   last_step_ = step;
   logger_->log(record, step);
@@ -184,12 +118,13 @@ void Tracker::log_images(const std::vector<LogImage>& images,
                          const std::string& section,
                          int64_t step) {
   if (dummy_) return;
-  D2_CHECK(log_file_.has_value(), "Tracker::init comes before anything is logged");
+  check_started();
   const std::lock_guard lock(*log_mutex_);
   std::vector<StoredImage> stored;
   for (const LogImage& image : images) {
     const std::string name =
-        fmt::format("images/{}_{}_{}.png", step, file_name_of(section), stored.size());
+        fmt::format(
+        "{}/{}_{}_{}.png", kImagesFolder, step, file_name_of(section), stored.size());
     write_file_atomically(in_data_path(name), image.png);
     stored.push_back({name, image.caption, image.png});
   }
@@ -199,7 +134,7 @@ void Tracker::log_images(const std::vector<LogImage>& images,
 
 void Tracker::log_error(const std::string& message) {
   if (dummy_) return;
-  D2_CHECK(log_file_.has_value(), "Tracker::init comes before anything is logged");
+  check_started();
   const std::lock_guard lock(*log_mutex_);
   logger_->log_error(message);
   log_file_->write({{"error", message}}, last_step_);
@@ -207,16 +142,27 @@ void Tracker::log_error(const std::string& message) {
 
 void Tracker::save_config(const std::string& name, const std::string& content) {
   if (dummy_) return;
-  write_file_atomically(in_data_path(name), content);
+  check_started();
+  write_config(nullptr, in_data_path(name), content);
   for (const auto& saver : savers_) {
     if (!saver->targets().save_meta_to) continue;
     const std::string target = (fs::path(*saver->targets().save_meta_to) / name).string();
     try {
-      saver->save_file(in_data_path(name), target, "config");
+      write_config(saver.get(), target, content);
     } catch (const std::exception& error) {
       log_error(fmt::format("Error saving {}: {}", name, error.what()));
     }
   }
+}
+
+/// Into data_path without a saver, else with it from there.
+void Tracker::write_config(Saver* saver, const std::string& target, const std::string& content) {
+  std::error_code error;
+  if (!fs::is_regular_file(target, error) || read_file(target) != content) {
+    claim(target, /*checkpoint=*/false);
+  }
+  if (saver == nullptr) return write_file_atomically(target, content);
+  saver->save_file(in_data_path(fs::path(target).filename().string()), target, "config");
 }
 
 void Tracker::add_save_metadata(const std::string& key, const std::string& json) {
@@ -257,14 +203,18 @@ std::string Tracker::recall_path() const {
 }
 
 std::vector<std::string> Tracker::recall_candidates() const {
-  std::vector<std::string> candidates = {recall_path()};
-  if (auto_resumed_) add_own_files(candidates);
-  return existing_once(candidates);
+  const std::string loaded = recall_path();
+  std::vector<std::string> own;
+  if (auto_resumed_) add_own_files(own);
+  own = existing_once(own);
+  const bool begun_before = own_files_ && own_files_->began_from(loaded) && !own.empty();
+  own.insert(begun_before ? own.end() : own.begin(), loaded);
+  return existing_once(own);
 }
 
 std::vector<std::string> Tracker::own_checkpoints() const {
   std::vector<std::string> candidates;
-  if (auto_resumed_ || saved_) add_own_files(candidates);
+  if (goes_on_ || saved_->load()) add_own_files(candidates);
   return existing_once(candidates);
 }
 
@@ -275,8 +225,14 @@ void Tracker::add_own_files(std::vector<std::string>& candidates) const {
 
 void Tracker::save(const SaveRequest& request) {
   if (dummy_ || (!request.is_best && !request.is_latest)) return;
+  check_started();
+  for (const char* name : {kCheckpointFile, kModelFile, kLoraFile}) {
+    if (name != std::string_view(kLoraFile) || request.write_lora) {
+      claim(in_data_path(name), name == std::string_view(kCheckpointFile));
+    }
+  }
   request.write_checkpoint(in_data_path(kCheckpointFile));
-  saved_ = true;
+  saved_->store(true);
   keep_snapshot(request);
   request.write_model(in_data_path(kModelFile));
   if (request.write_lora) request.write_lora(in_data_path(kLoraFile));
@@ -303,8 +259,10 @@ void Tracker::save_with(Saver& saver,
   const SaveType type = saver.targets().save_type;
   const std::string source = in_data_path(own_file(type));
   try {
-    saver.save_file(
-        source, python_format(target_template, request.placeholders), save_type_name(type));
+    const std::string target = python_format(target_template, request.placeholders);
+    std::error_code error;
+    if (!fs::equivalent(source, target, error)) claim(target, type == SaveType::checkpoint);
+    saver.save_file(source, target, save_type_name(type));
   } catch (const std::exception& error) {
     log_error(fmt::format("Error saving checkpoint: {}", error.what()));
   }

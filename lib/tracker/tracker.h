@@ -3,13 +3,15 @@
 // auto_resume.json.
 //
 //   Tracker tracker(config.tracker, placeholders, /*dummy=*/rank != 0);  // writes nothing
-//   tracker.init();
-//   tracker.save_config("decoder_config.json", json);
+//   tracker.init();                                                      // locks data_path
 //   if (tracker.can_recall()) for (const std::string& path : tracker.recall_candidates()) ...
+//   taken_up ? tracker.go_on(path) : tracker.begin_anew();  // opens log.jsonl
+//   tracker.save_config("decoder_config.json", json);
 //   tracker.log({{"Epoch", epoch}, {"Unet 0 Training Loss", loss}}, step);
 //   tracker.save({.is_latest = true, .placeholders = ..., .write_checkpoint = ...});
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,16 +25,14 @@
 #include "tracker/loaders.h"
 #include "tracker/log_file.h"
 #include "tracker/loggers.h"
+#include "tracker/own_files.h"
 #include "tracker/python_format.h"
 #include "tracker/record.h"
+#include "tracker/run_lock.h"
 #include "tracker/savers.h"
 #include "tracker/snapshots.h"
 
 namespace dalle2 {
-
-/// The placeholders of `save_latest_to` and `save_best_to` in a decoder run, with values of their
-/// kind: the templates are tried with them at start.
-const FormatFields& decoder_placeholders();
 
 /// One call of Tracker::save.
 struct SaveRequest {
@@ -47,7 +47,12 @@ struct SaveRequest {
   std::function<void(const std::string& path)> write_lora = {};  ///< none without adapters
 };
 
-/// Folders of data_path with files that belong to one run.
+/// Files and folders of data_path that belong to one run.
+inline constexpr const char* kCheckpointFile = "checkpoint.pth";
+inline constexpr const char* kModelFile = "model.pth";
+inline constexpr const char* kLoraFile = "lora.safetensors";
+inline constexpr const char* kLogFile = "log.jsonl";
+inline constexpr const char* kImagesFolder = "images";
 inline constexpr const char* kSnapshotsFolder = "snapshots";
 inline constexpr const char* kAveragesFolder = "averages";  ///< of /train/post_hoc_ema
 
@@ -64,14 +69,34 @@ class Tracker {
   ///         an unknown placeholder, a loader's file that is not there
   Tracker(const TrackerConfig& config, const FormatFields& example_placeholders, bool dummy);
 
-  /// Looks for auto_resume.json, makes data_path, sweeps what an interrupted run left, opens
-  /// log.jsonl.
+  /// Finds out whether data_path and the savers' targets can be written, and leaves nothing behind.
+  /// @throws ConfigError naming the place
+  void check_writable() const;
+
+  /// Makes data_path and locks it, sweeps what an interrupted run left, reads auto_resume.json.
+  /// Nothing that an earlier run left is changed or moved yet: whether this run goes on with it is
+  /// known when its checkpoint was read. Then go_on() or begin_anew() is called, once; before that
+  /// nothing can be logged or saved.
   /// @param auto_resumed_on_main dummy only: what auto_resumed() is on rank 0, since the file may
   ///        change before this rank could look
-  /// @throws ConfigError auto_resume.json is of another logger type, or data_path cannot be made
+  /// @throws ConfigError data_path is in use by another run or cannot be written, a saver's target
+  ///         cannot be written, auto_resume.json is of another logger type
   void init(bool auto_resumed_on_main = false);
 
-  /// True if this run goes on with the one that wrote auto_resume.json.
+  /// The run starts from zero (adapters on a base do, too). What another run left in data_path is
+  /// renamed (checkpoint.pth to checkpoint.1.pth), and so is, before its first write there, what
+  /// stands at a saver's target; a line says where it is and how to go on from it instead.
+  /// @param reason why, for the log; empty: told only if the user might expect otherwise
+  /// @throws ConfigError something cannot be renamed, or the log cannot be written
+  void begin_anew(const std::string& reason = "");
+
+  /// The run goes on from `checkpoint`, one of recall_candidates(). If that is of the run in
+  /// data_path, its log is gone on with and its files are replaced by later saves; else what is in
+  /// data_path and at the targets is another run's and is renamed, as by begin_anew(). `checkpoint`
+  /// itself may be replaced. @throws as begin_anew()
+  void go_on(const std::string& checkpoint);
+
+  /// True if auto_resume.json of an earlier start was found, and auto-resume is on.
   bool auto_resumed() const { return auto_resumed_; }
   const std::string& data_path() const { return config_.data_path; }
 
@@ -98,13 +123,16 @@ class Tracker {
   /// The loader's file. @throws ConfigError if not can_recall()
   std::string recall_path() const;
   /// Files to try in order: the loader's, then, in an auto-resumed run, data_path/checkpoint.pth
-  /// (newer if the run died between writing and copying) and the snapshots, the newest first. Only
-  /// files that exist; empty if an auto-resumed run died before its first save: start from the
-  /// beginning. @throws ConfigError if not can_recall()
+  /// (newer if the run died between writing and copying) and the snapshots, the newest first. The
+  /// loader's comes last if the run began from it and has saved since. Only files that exist; empty
+  /// if an auto-resumed run died before its first save: start from the beginning.
+  /// @throws ConfigError if not can_recall()
   std::vector<std::string> recall_candidates() const;
 
   /// What this run saved itself, this start or an earlier one that it goes on with: the candidates
-  /// in data_path as above, without the loader's file. Empty before the first save.
+  /// in data_path as above, without the loader's file. Empty before the first save. Safe while a
+  /// save is going on, but then tells of the files before it or after it: wait for the save to
+  /// tell of it for sure.
   std::vector<std::string> own_checkpoints() const;
 
   /// Writes data_path/checkpoint.pth, model.pth and, of a run with adapters, lora.safetensors,
@@ -119,13 +147,26 @@ class Tracker {
   void add_own_files(std::vector<std::string>& candidates) const;
   void check_data_path() const;
   void prepare_data_path();
+  std::vector<std::string> looked_for() const;
+  bool is_of_this_run(const std::string& checkpoint) const;
+  void explain_start(const std::string& reason) const;
+  void start_over(const std::string& began_from);
+  void remove_mark();
+  void open_logs();
+  void check_started() const;
+  void claim(const std::string& path, bool checkpoint);
+  void write_config(Saver* saver, const std::string& target, const std::string& content);
   void keep_snapshot(const SaveRequest& request);
   void save_with(Saver& saver, const std::string& target_template, const SaveRequest& request);
 
   TrackerConfig config_;
   bool dummy_;
+  FormatFields example_;
   bool auto_resumed_ = false;
-  bool saved_ = false;
+  bool goes_on_ = false;  // with the run that is in data_path
+  std::unique_ptr<RunLock> lock_;
+  std::optional<OwnFiles> own_files_;
+  std::unique_ptr<std::atomic<bool>> saved_ = std::make_unique<std::atomic<bool>>(false);
   int64_t last_step_ = 0;
   std::unique_ptr<Logger> logger_;
   std::unique_ptr<Loader> loader_;

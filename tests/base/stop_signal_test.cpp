@@ -48,6 +48,39 @@ TEST_CASE("a second signal ends the process at once") {
   CHECK(code == 128 + SIGTERM);
 }
 
+TEST_CASE("work that a signal may end is ended by one that came before it was known") {
+  const auto signal_after = [](bool uninstalled_first) {
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      ::signal(SIGTERM, SIG_DFL);  // the test's runner has handlers of its own
+      install_stop_signals();
+      if (!uninstalled_first) ::raise(SIGTERM);
+      uninstall_stop_signals();
+      if (uninstalled_first) ::raise(SIGTERM);
+      ::_exit(1);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    return WIFSIGNALED(status) ? WTERMSIG(status) : -1;
+  };
+  CHECK(signal_after(/*uninstalled_first=*/true) == SIGTERM);
+  CHECK(signal_after(/*uninstalled_first=*/false) == SIGTERM);
+}
+
+TEST_CASE("what was ignored before the handlers is ignored after them") {
+  const int code = exit_code_of([] {
+    ::signal(SIGINT, SIG_IGN);  // as a shell does for a job in the background
+    ::signal(SIGPIPE, SIG_DFL);
+    install_stop_signals();
+    uninstall_stop_signals();
+    ::raise(SIGINT);
+    const bool pipe_ends_again = ::signal(SIGPIPE, SIG_IGN) == SIG_DFL;
+    return stop_requested() == 0 && pipe_ends_again ? 7 : 1;
+  });
+  CHECK(code == 7);
+}
+
 TEST_CASE("a request that was cleared is forgotten") {
   const int code = exit_code_of([] {
     install_stop_signals();

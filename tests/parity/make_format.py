@@ -21,6 +21,15 @@ FIXED = [
 ]
 
 
+# Of a truth value and of None.
+FLAGS = [
+    "{is_best}", "{is_best!r:>8}", "{is_best!s:.2}", "{is_best:d}", "{is_best:05}", "{is_best:>3}", "{is_best:s}",
+    "{is_best:.2f}", "{is_best:x}", "{is_best:%}", "{is_best[0]}", "{nothing}", "{nothing!s:>6}", "{nothing!r}",
+    "{nothing:s}", "{nothing:.3f}", "{nothing:>5}", "{nothing[0]}", "{best:.3f}", "{best:08.2f}", "{best:+e}", "{best}",
+    "{best:d}", "{best!s:>5}",
+]
+
+
 def float32(value):
     return struct.unpack("f", struct.pack("f", value))[0]
 
@@ -63,7 +72,7 @@ def case(template, fields):
 
 
 def encode(fields):
-    """Floats as text, since JSON has no nan; {"float": text}, {"list": texts}, else plain."""
+    """Floats as text, since JSON has no nan; {"float": text}, {"list": texts}, else plain JSON."""
     def one(value):
         if isinstance(value, float):
             return {"float": repr(value)}
@@ -91,6 +100,9 @@ def main():
         drawn = case("a_{" + name + ":" + spec + "}.pth", {name: fields[name]})
         if drawn["expected"] is not None or rng.random() < 0.2:
             cases.append(drawn)
+    for flag, best in ((True, float("inf")), (False, float("nan")), (True, float("-inf"))):
+        fields = {"is_best": flag, "nothing": None, "best": best}
+        cases += [case(template, fields) for template in FLAGS]
     folder = arguments.out / "format"
     folder.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join(json.dumps(entry) for entry in cases)

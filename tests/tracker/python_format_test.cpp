@@ -2,6 +2,7 @@
 #include "tracker/python_format.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -24,6 +25,8 @@ nlohmann::json parity_cases() {
 
 FormatValue decode(const nlohmann::json& value) {
   const auto real = [](const std::string& text) { return std::strtod(text.c_str(), nullptr); };
+  if (value.is_null()) return std::monostate();
+  if (value.is_boolean()) return value.get<bool>();
   if (value.is_number_integer()) return value.get<int64_t>();
   if (value.is_string()) return value.get<std::string>();
   if (value.contains("float")) return real(value["float"].get<std::string>());
@@ -62,6 +65,14 @@ TEST_CASE("an unknown placeholder is told with the known ones and the one that w
   CHECK_THROWS_WITH(python_format("{epcoh}.pth", fields),
                     Catch::Contains("{epcoh}") && Catch::Contains("did you mean {epoch}") &&
                         Catch::Contains("{samples_seen}"));
+}
+
+TEST_CASE("a value that is not there yet takes no spec, and says what to do") {
+  const FormatFields fields = {{"best", std::monostate()}, {"loss", HUGE_VAL}};
+  CHECK(python_format("{best}_{loss:.3f}", fields) == "None_inf");
+  CHECK_THROWS_WITH(python_format("{best:.3f}", fields),
+                    "there is no value yet (None), which takes no format spec, got ':.3f': leave "
+                    "the spec out");
 }
 
 TEST_CASE("a number in a spec that no file name could hold is refused") {

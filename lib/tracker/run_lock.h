@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+// data_path/run.lock: one run at a time writes there.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace dalle2 {
+
+/// Who holds a lock: enough to find out whether that process still runs.
+struct LockOwner {
+  std::string host;           ///< name of the machine, for people and for a lock of another boot
+  std::string boot_id;        ///< of the kernel the process runs under
+  std::string pid_namespace;  ///< where `pid` means something; empty: not told
+  int64_t pid = 0;
+  int64_t start_time = 0;  ///< of the process, in clock ticks since the boot: a pid is used again
+  std::string since;       ///< when the lock was taken, UTC, for people
+};
+
+/// This process as an owner.
+LockOwner this_process();
+/// The content of a lock file.
+std::string lock_text(const LockOwner& owner);
+
+/// Times by which a lock whose process cannot be asked after (another machine's, another
+/// container's, or a broken file) is judged.
+struct LockTimes {
+  std::chrono::milliseconds refresh{30'000};  ///< the owner touches the file this often
+  std::chrono::milliseconds stale{300'000};   ///< not touched for so long: its process is dead
+};
+
+/// Holds data_path/run.lock as long as it lives. The file is made atomically on network file
+/// systems too. A lock whose process is dead is taken over, with a line in the log: on this machine
+/// that is known, also for one of an earlier boot; a lock of another machine is dead if its file was
+/// not touched for LockTimes::stale by the clock of the file system.
+class RunLock {
+ public:
+  /// @param data_path a folder that exists
+  /// @throws ConfigError another process holds the lock, or the file cannot be made
+  explicit RunLock(const std::string& data_path, const LockTimes& times = {});
+  /// Removes the file if it is still this lock's.
+  ~RunLock();
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+
+ private:
+  void acquire(const std::string& data_path);
+  bool make();
+  void refresh();
+  void keep_fresh();
+
+  std::string path_, content_;
+  LockTimes times_;
+  bool lost_ = false;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool ending_ = false;
+  std::thread keeper_;
+};
+
+}  // namespace dalle2

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: MIT
+// How a tracker starts: data_path is locked, and what another run left there is set aside.
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "io/atomic_file.h"
+#include "io/writable.h"
+#include "tracker/auto_resume.h"
+#include "tracker/tensorboard_logger.h"
+#include "tracker/tracker.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What of data_path belongs to one run. The mark comes first: without it a start that was
+/// interrupted here does not take the rest for its own.
+constexpr const char* kFilesOfARun[] = {kAutoResumeFile,
+                                        kCheckpointFile,
+                                        kSnapshotsFolder,
+                                        kAveragesFolder,
+                                        kModelFile,
+                                        kLoraFile,
+                                        kLogFile,
+                                        kImagesFolder,
+                                        kTensorboardFolder,
+                                        kRecordFile};
+
+bool same_file(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return fs::absolute(a).lexically_normal() == fs::absolute(b).lexically_normal() ||
+         fs::equivalent(a, b, error);
+}
+
+/// The targets that are the same at every save: those without placeholders.
+std::vector<std::string> fixed_targets(const std::vector<std::unique_ptr<Saver>>& savers) {
+  std::vector<std::string> paths;
+  for (const auto& saver : savers) {
+    for (const auto& target : {saver->targets().save_latest_to, saver->targets().save_best_to}) {
+      if (!target) continue;
+      const std::vector<std::string> literals = python_format_literals(*target);
+      if (literals.size() == 1) paths.push_back(literals.front());
+    }
+  }
+  return paths;
+}
+
+bool is_among(const std::string& path, const std::vector<std::string>& paths) {
+  return std::any_of(paths.begin(), paths.end(), [&](const std::string& other) {
+    return same_file(path, other);
+  });
+}
+
+std::string joined(const std::vector<std::string>& texts) {
+  std::string result;
+  for (const std::string& text : texts) result += (result.empty() ? "" : ", ") + text;
+  return result;
+}
+
+std::string how_to_go_on(const std::string& checkpoint) {
+  return fmt::format(
+      "\n  To go on from it instead, stop this run and set /tracker/load to {{\"load_from\": "
+      "\"local\", \"file_path\": \"{}\"}}.",
+      checkpoint);
+}
+
+}  // namespace
+
+void Tracker::check_data_path() const {
+  const fs::path folder(config_.data_path);
+  if (!fs::exists(folder)) return;
+  if (!fs::is_directory(folder)) {
+    throw ConfigError("/tracker/data_path: '{}' is a file, a folder is expected",
+                      config_.data_path);
+  }
+  if (config_.overwrite_data_path) return;
+  throw ConfigError(
+      "Data path {} already exists. Set overwrite_data_path to True to overwrite.\n"
+      "  Nothing in it is deleted by that, and a run that resumes needs it. Or choose another\n"
+      "  /tracker/data_path for a new run.",
+      config_.data_path);
+}
+
+void Tracker::check_writable() const {
+  if (dummy_) return;
+  if (const std::optional<std::string> why = why_not_writable(config_.data_path)) {
+    throw ConfigError(
+        "/tracker/data_path: '{}' cannot be written: {}\n"
+        "  Choose another data_path, or make that place writable for this user.",
+        config_.data_path,
+        *why);
+  }
+  for (const auto& saver : savers_) saver->check_writable(example_);
+}
+
+void Tracker::init(bool auto_resumed_on_main) {
+  if (dummy_) {
+    auto_resumed_ = auto_resumed_on_main;
+    return;
+  }
+  check_writable();
+  prepare_data_path();
+  auto_resumed_ = read_auto_resume(in_data_path(kAutoResumeFile), *logger_);
+  own_files_.emplace(config_.data_path);
+}
+
+void Tracker::prepare_data_path() {
+  std::error_code error;
+  fs::create_directories(config_.data_path, error);
+  if (error) {
+    throw ConfigError(
+        "/tracker/data_path: '{}' cannot be made: {}", config_.data_path, error.message());
+  }
+  lock_ = std::make_unique<RunLock>(config_.data_path);
+  const int swept = sweep_parts(config_.data_path);
+  if (swept > 0) {
+    log_info("track",
+             "Removed {} unfinished files of an interrupted run from {}",
+             swept,
+             config_.data_path);
+  }
+}
+
+void Tracker::begin_anew(const std::string& reason) {
+  if (dummy_) return;
+  explain_start(reason);
+  const bool has_base = loader_ && !loader_->only_auto_resume();
+  start_over(has_base ? loader_->fetch() : "");
+  open_logs();
+}
+
+void Tracker::go_on(const std::string& checkpoint) {
+  if (dummy_) return;
+  goes_on_ = is_of_this_run(checkpoint);
+  if (!goes_on_) {
+    start_over(checkpoint);
+  } else {
+    if (!logger_->auto_resume()) remove_mark();
+    if (auto_resumed_ && !own_files_->recorded()) own_files_->own_all();
+  }
+  own_files_->own(checkpoint);
+  open_logs();
+}
+
+/// Where a checkpoint of an auto-resumed run could have been.
+std::vector<std::string> Tracker::looked_for() const {
+  return {loader_->fetch(), in_data_path(kCheckpointFile), in_data_path(kSnapshotsFolder)};
+}
+
+/// Says what a user may not expect.
+void Tracker::explain_start(const std::string& reason) const {
+  std::error_code error;
+  if (!reason.empty()) {
+    log_info("track", "Starting from zero: {}", reason);
+  } else if (auto_resumed_ && !loader_) {
+    log_warning("track",
+                "Starting from zero: auto_resume.json marks an earlier run, but without "
+                "/tracker/load no checkpoint of it is loaded");
+  } else if (auto_resumed_) {
+    log_warning("track",
+                "Starting from zero: no checkpoint of the earlier run is left (looked for {})",
+                joined(looked_for()));
+  } else if (loader_ && loader_->only_auto_resume() && fs::exists(loader_->fetch(), error)) {
+    log_warning("track",
+                "Starting from zero: {} is there, but is loaded only when a run goes on by "
+                "auto-resume (/tracker/load/only_auto_resume), and {} has no auto_resume.json of "
+                "such a run",
+                loader_->fetch(),
+                config_.data_path);
+  }
+}
+
+/// Whether a checkpoint that was taken up is of the run whose log and files are in data_path.
+bool Tracker::is_of_this_run(const std::string& checkpoint) const {
+  std::vector<std::string> own;
+  add_own_files(own);
+  if (is_among(checkpoint, own) || own_files_->contains(checkpoint)) return true;
+  if (own_files_->recorded()) return auto_resumed_ && own_files_->began_from(checkpoint);
+  return auto_resumed_ || is_among(checkpoint, fixed_targets(savers_));
+}
+
+/// Sets aside what an earlier run left in data_path, all under one number, and what a later
+/// auto-resume would take for this run's.
+void Tracker::start_over(const std::string& began_from) {
+  std::vector<std::string> paths;
+  for (const char* name : kFilesOfARun) paths.push_back(in_data_path(name));
+  const int number = free_number(paths);
+  if (!logger_->auto_resume()) remove_mark();
+  const auto is_loaded = [&](const std::string& path) {
+    return !began_from.empty() && same_file(path, began_from);
+  };
+  std::vector<std::string> moved, own;
+  std::string hint;
+  for (const std::string& path : paths) {
+    if (is_loaded(path)) continue;
+    own.push_back(path);
+    const std::optional<std::string> now = set_aside(path, number);
+    if (!now) continue;
+    moved.push_back(fs::path(*now).filename().string());
+    if (path == in_data_path(kCheckpointFile)) hint = how_to_go_on(*now);
+  }
+  if (!moved.empty()) {
+    log_warning("track",
+                "{} holds files of an earlier run; they are kept as {}{}",
+                config_.data_path,
+                joined(moved),
+                hint);
+  }
+  own_files_->start_over(began_from, own);
+  if (!logger_->auto_resume() || !loader_) return;
+  const std::string loaded = loader_->fetch();
+  if (loader_->only_auto_resume() && !is_loaded(loaded) &&
+      is_among(loaded, fixed_targets(savers_))) {
+    claim(loaded, /*checkpoint=*/true);
+  }
+}
+
+void Tracker::remove_mark() {
+  const std::optional<std::string> now = set_aside(in_data_path(kAutoResumeFile));
+  if (!now) return;
+  log_info("track",
+           "Removing auto_resume.json because auto_resume is not enabled in the config: it is now "
+           "{}",
+           *now);
+}
+
+/// Before a file is written: what another run left there goes out of the way.
+void Tracker::claim(const std::string& path, bool checkpoint) {
+  const std::optional<std::string> now = own_files_->claim(path);
+  if (!now) return;
+  log_warning("track",
+              "{} is of an earlier run; it is kept as {}{}",
+              path,
+              *now,
+              checkpoint ? how_to_go_on(*now) : "");
+}
+
+void Tracker::open_logs() {
+  log_file_.emplace(in_data_path(kLogFile));
+  logger_->init();
+  for (const auto& saver : savers_) saver->init();
+  if (logger_->auto_resume()) write_auto_resume(in_data_path(kAutoResumeFile), *logger_);
+}
+
+void Tracker::check_started() const {
+  D2_CHECK(log_file_.has_value(),
+           "Tracker::init, then go_on or begin_anew, come before anything is logged or saved");
+}
+
+}  // namespace dalle2
