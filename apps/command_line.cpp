@@ -35,7 +35,7 @@ Runner add_train(CLI::App& app) {
     if (o->config_path.empty()) {
       throw ConfigError(
           "no --config: give a training file, e.g. dalle2-train --config configs/decoder.json\n"
-          "  or a command: sample, inspect, fsck, convert, ema, schema, report, shards. "
+          "  or a command: sample, evaluate, inspect, fsck, convert, ema, schema, report, shards. "
           "`dalle2-train --help` lists all.");
     }
     return run_train(*o);
@@ -53,6 +53,8 @@ Runner add_sample(CLI::App& app) {
          "--config", o->config_path, "Training file, for a checkpoint that carries no config")
       ->type_name("FILE");
   app.add_option("--image-embeds", o->image_embeds_path, "Image embeddings, .npy [N, D]")
+      ->type_name("NPY");
+  app.add_option("--text-embeds", o->text_embeds_path, "Text embeddings of a prior, .npy [N, D]")
       ->type_name("NPY");
   app.add_option("--text-encodings", o->text_encodings_path, "Text encodings, .npy [N, L, D]")
       ->type_name("NPY");
@@ -90,6 +92,12 @@ Runner add_sample(CLI::App& app) {
   app.add_option("--batch-size", o->batch_size, "Images sampled at once")
       ->capture_default_str()
       ->check(whole_number());
+  app.add_option("--candidates",
+                 o->candidates,
+                 "Of a prior: embeddings drawn for a text, of which the nearest to it is taken")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(whole_number(1000));
   app.add_option(
          "--start-unet", o->start_unet, "First stage to sample, from 1; later ones need --image")
       ->capture_default_str()
@@ -110,11 +118,32 @@ Runner add_sample(CLI::App& app) {
          "--inpaint-resample-times", o->inpaint_resample_times, "RePaint repeats of each step")
       ->capture_default_str()
       ->check(whole_number());
-  app.add_option("--out", o->out_folder, "Folder for 0000.png ... and samples.npy")
+  app.add_option("--out", o->out_folder, "Folder for 0000.png ... and samples.npy, or for a prior's image_embeds.npy")
       ->required()
       ->type_name("DIR");
   return [o] {
     run_sample(*o);
+    return ExitCode::kDone;
+  };
+}
+
+Runner add_evaluate(CLI::App& app) {
+  auto o = options_of<EvaluateCommand>();
+  app.add_option("--config", o->config_path, "Training file of a prior: its data and seed")
+      ->required()
+      ->type_name("FILE");
+  app.add_option("--checkpoint", o->checkpoint_path, "checkpoint.pth or model.pth of a prior")
+      ->required()
+      ->type_name("FILE");
+  app.add_option("--set", o->overrides, "Override one value of the file")
+      ->type_name("/POINTER=VALUE")
+      ->allow_extra_args(false);
+  app.add_option("--split", o->split, "Rows to evaluate: train, val or test")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"train", "val", "test"}));
+  app.add_flag("!--no-ema", o->use_ema, "Use the live weights, not the averaged ones");
+  return [o] {
+    run_evaluate(*o);
     return ExitCode::kDone;
   };
 }
@@ -211,7 +240,7 @@ Runner add_report(CLI::App& app) {
 }  // namespace
 
 int run_command_line(int argc, char** argv) {
-  CLI::App app{"Trains DALLE2-style image generators: diffusion decoders from webdataset shards."};
+  CLI::App app{"Trains DALLE2-style image generators: diffusion decoders from webdataset shards, and diffusion priors from embeddings."};
   app.name("dalle2-train");
   app.set_version_flag("--version", program_version_text());
   app.get_formatter()->column_width(34);
@@ -227,7 +256,11 @@ int run_command_line(int argc, char** argv) {
         commands.emplace_back(sub, add(*sub));
       };
   const Runner train = add_train(app);
-  command(app, "sample", "Draw images from a checkpoint", add_sample);
+  command(app,
+          "sample",
+          "Draw images from a decoder's checkpoint, image embeddings from a prior's",
+          add_sample);
+  command(app, "evaluate", "Print a prior's similarities as one JSON object", add_evaluate);
   command(app, "inspect", "List what a checkpoint holds", add_inspect);
   command(app, "fsck", "Verify checkpoints, and whether a run could go on from them", add_fsck);
   command(app,

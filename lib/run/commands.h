@@ -154,7 +154,5 @@ void run_demo_score(const DemoScoreCommand& command);
 /// "0.1.0 (LibTorch 2.11.0)"
 std::string program_version_text();
 
-/// Lets SIGTERM, SIGINT and SIGUSR1/2 ask for a stop after saving.
-void listen_for_stop_signals();
 
 }  // namespace dalle2

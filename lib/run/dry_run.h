@@ -33,9 +33,9 @@ struct DryRunPlan {
     std::function<void(int64_t batch)> step;
   };
   std::shared_ptr<torch::nn::Module> model;  ///< with its adapters
-  std::vector<Network> networks;
+  std::vector<Network> networks = {};
   int64_t batch_size = 0;
-  ConfigTexts texts;
+  ConfigTexts texts = {};
 };
 
 /// Checks, in the order of a start, what a run would refuse: the device, the paths of the tracker,

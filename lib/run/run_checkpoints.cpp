@@ -19,6 +19,12 @@
 namespace dalle2 {
 namespace {
 
+std::string joined(const std::vector<std::string>& lines, const char* between) {
+  std::string all;
+  for (const std::string& line : lines) all += (all.empty() ? "" : between) + line;
+  return all;
+}
+
 /// The checkpoint's samples, their order or their splits are not this config's.
 bool gives_other_samples(const ConfigChanges& changes) {
   const auto is_of_data = [](const std::string& line) {
@@ -152,10 +158,10 @@ ConfigChanges compare_config(const Cursor& root,
     log_info("ckpt",
              "{}: the config has changed since: {}",
              root.where(),
-             fmt::join(changes.other, "; "));
+             joined(changes.other, "; "));
   }
   if (changes.meaning.empty()) return changes;
-  const std::string list = fmt::format("{}", fmt::join(changes.meaning, "\n  "));
+  const std::string list = joined(changes.meaning, "\n  ");
   if (!allow_changed_config) {
     throw ConfigError(
         "{}: the config gives this checkpoint's weights or data another meaning:\n  {}\n"

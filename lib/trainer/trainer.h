@@ -46,7 +46,7 @@ struct ModelPlan {
   std::string model_name;        ///< in messages, e.g. "decoder"
   std::string part_noun;         ///< of one part, e.g. "unet"
   std::string untrained_reason;  ///< why a part is not trained, for errors
-  std::vector<PartPlan> parts;
+  std::vector<PartPlan> parts = {};
 };
 
 /// Part numbers count from 1, as users see them. What is asked "settled" waits for a GPU until it

@@ -28,7 +28,7 @@ struct AverageLayout {
   /// One entry a part: names begin with "{part}." under ema_key, a list stands at diffusers_key.
   /// False: the entries themselves, of the one part.
   bool many_parts = true;
-  std::string network_prefix;  ///< of the network's names in an average, e.g. "net."
+  std::string network_prefix = {};  ///< of the network's names in an average, e.g. "net."
   /// Entries of the model that an average has besides those of its network (never averaged).
   std::function<StateDict()> rest = nullptr;
   /// Where the averaged model stands once more, under the names of the live one; null: nowhere.

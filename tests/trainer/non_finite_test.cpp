@@ -6,13 +6,14 @@
 
 #include "base/error.h"
 #include "support/captured_log.h"
-#include "trainer/decoder_trainer_state.h"
 #include "trainer_fixture.h"
 
 namespace dalle2 {
 
-struct DecoderTrainerProbe {
-  static DecoderTrainerState& state(DecoderTrainer& trainer) { return *trainer.state_; }
+struct TrainerProbe {
+  static TrainerContents& contents(Trainer& trainer) { return trainer.contents_; }
+  /// As on a GPU.
+  static void settle_late(Trainer& trainer) { trainer.settles_at_once_ = false; }
 };
 
 namespace {
@@ -87,7 +88,7 @@ TEST_CASE("an infinite loss whose gradient is finite is skipped as well") {
   const auto trainer = trainer_with(MixedPrecision::no);
   train_step(*trainer, 1, 0);
   trainer->step(test::drawn_inputs(2, 1), 1, make_generator({0, "train"}, at::kCPU));
-  DecoderTrainerProbe::state(*trainer).unets[0]->add_loss(at::full({}, INFINITY));
+  TrainerProbe::contents(*trainer).parts[0]->add_loss(at::full({}, INFINITY));
   trainer->update(1);
   CHECK(std::isfinite(trainer->last_grad_norm(1).item<double>()));
   CHECK(trainer->skipped_updates(1) == SkippedUpdates{1, 1});
@@ -111,8 +112,8 @@ TEST_CASE("one bad batch of several spoils their update alone") {
 TEST_CASE("an update that is settled later, as on a GPU, is the same bit for bit") {
   for (const MixedPrecision precision : {MixedPrecision::no, MixedPrecision::fp16}) {
     const auto at_once = trainer_with(precision), later = trainer_with(precision);
-    DecoderTrainerState& state = DecoderTrainerProbe::state(*later);
-    state.settles_at_once = false;
+    TrainerContents& state = TrainerProbe::contents(*later);
+    TrainerProbe::settle_late(*later);
     for (DecoderTrainer* trainer : {at_once.get(), later.get()}) {
       for (int64_t i = 0; i < 6; ++i) {
         train_step(*trainer, 1, i);
@@ -120,18 +121,18 @@ TEST_CASE("an update that is settled later, as on a GPU, is the same bit for bit
         if (i == 2 || i == 3) bad_step(*trainer, 1);
       }
     }
-    CHECK(state.unets[0]->outcome.pending());
+    CHECK(state.parts[0]->outcome.pending());
     CHECK(at_once->skipped_updates(1) == later->skipped_updates(1));
-    CHECK_FALSE(state.unets[0]->outcome.pending());
+    CHECK_FALSE(state.parts[0]->outcome.pending());
     CHECK(test::fingerprint(*at_once) == test::fingerprint(*later));
   }
 }
 
 TEST_CASE("a late update is not counted or averaged before something asks") {
   const auto trainer = trainer_with(MixedPrecision::no);
-  DecoderTrainerState& state = DecoderTrainerProbe::state(*trainer);
-  state.settles_at_once = false;
-  const auto& ema = static_cast<EmaPytorchAverage&>(*state.unets[0]->average).ema;
+  TrainerContents& state = TrainerProbe::contents(*trainer);
+  TrainerProbe::settle_late(*trainer);
+  const auto& ema = static_cast<EmaPytorchAverage&>(*state.parts[0]->average).ema;
   train_step(*trainer, 1, 0);
   CHECK(state.steps[0] == 0);
   CHECK(ema.step() == 0);
@@ -160,7 +161,7 @@ TEST_CASE("a late update is not counted or averaged before something asks") {
   }
   SECTION("the next update") {
     train_step(*trainer, 1, 1);
-    CHECK(state.unets[0]->outcome.pending());
+    CHECK(state.parts[0]->outcome.pending());
   }
   CHECK(state.steps[0] == 1);
   CHECK(ema.step() == 1);
@@ -179,7 +180,7 @@ TEST_CASE("each unet has a loss scale of its own") {
 
 TEST_CASE("the loss and the norm that are told of know nothing of the loss scale") {
   const auto full = trainer_with(MixedPrecision::no), half = trainer_with(MixedPrecision::fp16);
-  DecoderTrainerProbe::state(*half).unets[0]->scaler->set_state(1024, 0);
+  TrainerProbe::contents(*half).parts[0]->scaler->set_state(1024, 0);
   std::vector<double> losses, norms;
   for (DecoderTrainer* trainer : {full.get(), half.get()}) {
     losses.push_back(trainer
@@ -305,7 +306,7 @@ TEST_CASE("weights and averages that are not finite are found") {
 
   const auto diffusers = trainer_with(MixedPrecision::no, EmaKind::diffusers);
   CHECK_FALSE(diffusers->non_finite_part());
-  static_cast<DiffusersAverage&>(*DecoderTrainerProbe::state(*diffusers).unets[0]->average)
+  static_cast<DiffusersAverage&>(*TrainerProbe::contents(*diffusers).parts[0]->average)
       .ema.shadow_params()[0]
       .fill_(NAN);
   CHECK(diffusers->non_finite_part() == "averaged weights of unet 0");
@@ -321,7 +322,7 @@ TEST_CASE("adapters train in half precision, on a base of half precision too") {
       config.frozen_dtype = base;
       const auto trainer = fixture.trainer(config);
       const auto adapters = [&] {
-        return DecoderTrainerProbe::state(*trainer).unets[0]->parameters.values().clone();
+        return TrainerProbe::contents(*trainer).parts[0]->parameters.values().clone();
       };
       const at::Tensor before = adapters();
       train_step(*trainer, 1, 0);
