@@ -66,8 +66,7 @@ OwnFiles::OwnFiles(const std::string& data_path)
     : data_path_(full_path(data_path)), record_path_((fs::path(data_path) / kRecordFile).string()) {
   if (!fs::exists(record_path_)) return;
   recorded_ = true;  // a damaged one knows of no file: at worst something is set aside
-  const Json record =
-      Json::parse(read_file(record_path_), nullptr, /*allow_exceptions=*/false);
+  const Json record = Json::parse(read_file(record_path_), nullptr, /*allow_exceptions=*/false);
   if (!record.is_object()) return;
   const auto begin = record.find("began_from");
   if (begin != record.end() && begin->is_string()) began_from_ = begin->get<std::string>();

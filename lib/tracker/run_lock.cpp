@@ -306,7 +306,7 @@ void RunLock::refresh() {
   const std::optional<LockFile> file = read_lock(path_);
   if (!file) {
     try {
-      create(path_, content_);  // somebody removed it
+      create(path_, content_);      // somebody removed it
     } catch (const ConfigError&) {  // the disk fails: the run will tell of it
     }
     return;

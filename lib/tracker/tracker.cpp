@@ -123,8 +123,7 @@ void Tracker::log_images(const std::vector<LogImage>& images,
   std::vector<StoredImage> stored;
   for (const LogImage& image : images) {
     const std::string name =
-        fmt::format(
-        "{}/{}_{}_{}.png", kImagesFolder, step, file_name_of(section), stored.size());
+        fmt::format("{}/{}_{}_{}.png", kImagesFolder, step, file_name_of(section), stored.size());
     write_file_atomically(in_data_path(name), image.png);
     stored.push_back({name, image.caption, image.png});
   }

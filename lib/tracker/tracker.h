@@ -153,6 +153,7 @@ class Tracker {
   void start_over(const std::string& began_from);
   void remove_mark();
   void open_logs();
+  void check_undecided() const;
   void check_started() const;
   void claim(const std::string& path, bool checkpoint);
   void write_config(Saver* saver, const std::string& target, const std::string& content);

@@ -49,9 +49,8 @@ std::vector<std::string> fixed_targets(const std::vector<std::unique_ptr<Saver>>
 }
 
 bool is_among(const std::string& path, const std::vector<std::string>& paths) {
-  return std::any_of(paths.begin(), paths.end(), [&](const std::string& other) {
-    return same_file(path, other);
-  });
+  return std::any_of(
+      paths.begin(), paths.end(), [&](const std::string& other) { return same_file(path, other); });
 }
 
 std::string joined(const std::vector<std::string>& texts) {
@@ -126,6 +125,7 @@ void Tracker::prepare_data_path() {
 
 void Tracker::begin_anew(const std::string& reason) {
   if (dummy_) return;
+  check_undecided();
   explain_start(reason);
   const bool has_base = loader_ && !loader_->only_auto_resume();
   start_over(has_base ? loader_->fetch() : "");
@@ -134,6 +134,7 @@ void Tracker::begin_anew(const std::string& reason) {
 
 void Tracker::go_on(const std::string& checkpoint) {
   if (dummy_) return;
+  check_undecided();
   goes_on_ = is_of_this_run(checkpoint);
   if (!goes_on_) {
     start_over(checkpoint);
@@ -243,6 +244,11 @@ void Tracker::open_logs() {
   logger_->init();
   for (const auto& saver : savers_) saver->init();
   if (logger_->auto_resume()) write_auto_resume(in_data_path(kAutoResumeFile), *logger_);
+}
+
+void Tracker::check_undecided() const {
+  D2_CHECK(own_files_.has_value() && !log_file_.has_value(),
+           "Tracker::init comes first, then go_on or begin_anew, once");
 }
 
 void Tracker::check_started() const {

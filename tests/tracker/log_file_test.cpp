@@ -33,7 +33,7 @@ void write_raw(const std::string& path, const std::string& content) {
 
 TEST_CASE("a record is one JSON object with its names in order and the step last") {
   const test::TempDir folder;
-  LogFile(folder / "log.jsonl", /*append=*/false)
+  LogFile(folder / "log.jsonl")
       .write({{"Epoch", int64_t{3}}, {"Unet 0 Training Loss", 0.5}, {"note", "a \"b\"\n"}}, 40);
   CHECK(read_file(folder / "log.jsonl") ==
         "{\"Epoch\": 3, \"Unet 0 Training Loss\": 0.5, \"note\": \"a \\\"b\\\"\\n\", \"step\": "
@@ -43,7 +43,7 @@ TEST_CASE("a record is one JSON object with its names in order and the step last
 TEST_CASE("numbers come back from a record bit for bit") {
   const test::TempDir folder;
   const std::vector<double> values = {0.1, 1e-300, 1e16, 123456789.125, -0.0, 5e-324};
-  LogFile file(folder / "log.jsonl", /*append=*/false);
+  LogFile file(folder / "log.jsonl");
   for (const double value : values) file.write({{"x", value}}, 0);
   const auto records = records_of(folder / "log.jsonl");
   REQUIRE(records.size() == values.size());
@@ -59,7 +59,7 @@ TEST_CASE("a loss that is not finite is null in the file and has its name on the
 
 TEST_CASE("pictures are recorded under their section, an absent caption as null") {
   const test::TempDir folder;
-  LogFile(folder / "log.jsonl", /*append=*/false)
+  LogFile(folder / "log.jsonl")
       .write_images(
           {{"images/7_Test Samples_0.png", "Test: \xff cat"}, {"images/7_Test Samples_1.png", ""}},
           "Test Samples",
@@ -80,7 +80,7 @@ TEST_CASE("a record that a kill tore is dropped on a resume, at any byte") {
     CAPTURE(size);
     const test::TempDir folder;
     write_raw(folder / "log.jsonl", first + second.substr(0, size));
-    LogFile(folder / "log.jsonl", /*append=*/true).write({{"loss", 0.125}}, 3);
+    LogFile(folder / "log.jsonl").write({{"loss", 0.125}}, 3);
     const auto records = records_of(folder / "log.jsonl");
     // A line that lacks only its end is whole and stays.
     const bool whole = size + 1 >= second.size();
@@ -99,27 +99,18 @@ TEST_CASE("a torn record longer than a block, and a file of one torn record, are
   write_raw(folder / "b.jsonl", torn);
   write_raw(folder / "c.jsonl", std::string(5000, '\0'));
   for (const char* name : {"a.jsonl", "b.jsonl", "c.jsonl"}) {
-    LogFile(folder / name, /*append=*/true).write({}, 2);
+    LogFile(folder / name).write({}, 2);
   }
   CHECK(read_file(folder / "a.jsonl") == "{\"step\": 1}\n{\"step\": 2}\n");
   CHECK(read_file(folder / "b.jsonl") == "{\"step\": 2}\n");
   CHECK(read_file(folder / "c.jsonl") == "{\"step\": 2}\n");
 }
 
-TEST_CASE("a new run keeps the log of each older one under a number") {
-  test::CapturedLog log;
-  const test::TempDir folder;
-  for (int run = 1; run <= 3; ++run) LogFile(folder / "log.jsonl", /*append=*/false).write({}, run);
-  CHECK(read_file(folder / "log.jsonl") == "{\"step\": 3}\n");
-  CHECK(read_file(folder / "log.jsonl.1") == "{\"step\": 1}\n");
-  CHECK(read_file(folder / "log.jsonl.2") == "{\"step\": 2}\n");
-}
-
 TEST_CASE("a log that cannot be written is refused at the start") {
   const test::TempDir folder;
   std::filesystem::create_directory(folder / "log.jsonl");
-  CHECK_THROWS_AS(LogFile(folder / "log.jsonl", /*append=*/true), ConfigError);
-  CHECK_THROWS_WITH(LogFile(folder / "absent/log.jsonl", /*append=*/false),
+  CHECK_THROWS_AS(LogFile(folder / "log.jsonl"), ConfigError);
+  CHECK_THROWS_WITH(LogFile(folder / "absent/log.jsonl"),
                     Catch::Contains("No such file or directory"));
 }
 
@@ -146,7 +137,7 @@ class FullDisk {
 TEST_CASE("a full disk loses records with one warning, and leaves no half line") {
   test::CapturedLog log;
   const test::TempDir folder;
-  LogFile file(folder / "log.jsonl", /*append=*/false);
+  LogFile file(folder / "log.jsonl");
   file.write({}, 1);
   {
     const FullDisk full(20);

@@ -9,7 +9,7 @@
 #include "io/atomic_file.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
-#include "tracker/tracker.h"
+#include "tracker/starting.h"
 
 namespace dalle2 {
 namespace {
@@ -60,7 +60,7 @@ void save(Tracker& tracker, int64_t samples_seen, bool is_best = false) {
       {.is_best = is_best,
        .is_latest = true,
        .position = at(samples_seen),
-       .placeholders = decoder_placeholders(),
+       .placeholders = test::placeholders(),
        .write_checkpoint = [&](const std::string& path) { write_file_atomically(path, content); },
        .write_model = [&](const std::string& path) { write_file_atomically(path, "model"); }});
 }
@@ -110,8 +110,7 @@ TEST_CASE("saves leave the snapshots that the config asks for, and the best") {
   const test::TempDir folder;
   const test::WorkingDirectory inside(folder.path());
   test::CapturedLog log;
-  Tracker tracker(saving_config(2), decoder_placeholders(), /*dummy=*/false);
-  tracker.init();
+  Tracker tracker = test::start(saving_config(2));
   save(tracker, 10);
   save(tracker, 20, /*is_best=*/true);
   for (const int64_t samples : {30, 40, 50, 60}) save(tracker, samples);
@@ -124,8 +123,7 @@ TEST_CASE("without keep_last and keep_every there are no snapshots") {
   const test::TempDir folder;
   const test::WorkingDirectory inside(folder.path());
   test::CapturedLog log;
-  Tracker tracker(saving_config(0), decoder_placeholders(), /*dummy=*/false);
-  tracker.init();
+  Tracker tracker = test::start(saving_config(0));
   save(tracker, 10, /*is_best=*/true);
   CHECK_FALSE(fs::exists("data/snapshots"));
 }
@@ -135,12 +133,11 @@ TEST_CASE("a resumed run may fall back on its snapshots, the newest first, each 
   const test::WorkingDirectory inside(folder.path());
   test::CapturedLog log;
   {
-    Tracker tracker(saving_config(2), decoder_placeholders(), /*dummy=*/false);
-    tracker.init();
+    Tracker tracker = test::start(saving_config(2));
     save(tracker, 10, /*is_best=*/true);
     for (const int64_t samples : {20, 30, 40}) save(tracker, samples);
   }
-  Tracker resumed(saving_config(2), decoder_placeholders(), /*dummy=*/false);
+  Tracker resumed(saving_config(2), test::placeholders(), /*dummy=*/false);
   resumed.init();
   // latest.pth, checkpoint.pth and the newest snapshot are one file.
   CHECK(contents(resumed.recall_candidates()) == std::vector<std::string>{"40", "30", "20", "10"});
@@ -153,23 +150,23 @@ TEST_CASE("a new run in an old folder sets the snapshots of the old one aside") 
   for (int run = 0; run < 3; ++run) {
     TrackerConfig config = saving_config(1);
     config.log = ConsoleLogConfig{};  // no auto_resume: each start is a new run
-    Tracker tracker(config, decoder_placeholders(), /*dummy=*/false);
-    tracker.init();
+    config.load.reset();
+    Tracker tracker = test::start(config);
     CHECK(kept().empty());
     save(tracker, 90 - run);
   }
   CHECK(kept() == std::vector<std::string>{"88"});
   CHECK(fs::exists("data/snapshots.1/" + snapshot_name(at(90))));
   CHECK(fs::exists("data/snapshots.2/" + snapshot_name(at(89))));
-  CHECK(log.count("The snapshots of an earlier run are now in data/snapshots.2") == 1);
+  CHECK(log.count("data holds files of an earlier run; they are kept as checkpoint.2.pth, "
+                  "snapshots.2, model.2.pth") == 1);
 }
 
 TEST_CASE("a snapshot that cannot be kept or removed is logged and the save goes on") {
   const test::TempDir folder;
   const test::WorkingDirectory inside(folder.path());
   test::CapturedLog log;
-  Tracker tracker(saving_config(1), decoder_placeholders(), /*dummy=*/false);
-  tracker.init();
+  Tracker tracker = test::start(saving_config(1));
   save(tracker, 10);
   save(tracker, 20);
   setenv("DALLE2_FAIL_AT", "link:1:enospc", 1);

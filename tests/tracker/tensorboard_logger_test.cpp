@@ -9,7 +9,7 @@
 #include "io/image.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
-#include "tracker/tracker.h"
+#include "tracker/starting.h"
 
 namespace dalle2 {
 namespace {
@@ -38,9 +38,7 @@ struct Run {
     LocalSaveConfig save;
     save.save_latest_to = "latest.pth";
     config.save = {save};
-    Tracker tracker(config, decoder_placeholders(), /*dummy=*/false);
-    tracker.init();
-    return tracker;
+    return test::start(config);
   }
 };
 
@@ -79,6 +77,50 @@ TEST_CASE("each start of a tensorboard run adds a file, in the folder that the c
   CHECK_FALSE(fs::exists("data/tensorboard"));
   CHECK(run.log.count("{\"loss\": 0.5, \"step\": 1}") == 2);
   CHECK_THAT(read_file("data/auto_resume.json"), Contains("TensorboardLogger"));
+}
+
+TEST_CASE("a resumed run logs where its mark says, not where the config says, and says so") {
+  Run run;
+  run.tensorboard.auto_resume = true;
+  run.tensorboard.log_dir = "boards/first";
+  run.start().log({{"loss", 0.5}}, 1);
+  CHECK(read_file("data/auto_resume.json") ==
+        R"({"log_dir":"boards/first","logger_type":"TensorboardLogger"})");
+  run.tensorboard.log_dir = "boards/second";
+  run.log.clear();
+  run.start().log({{"loss", 0.25}}, 2);
+  CHECK(run.log.count(LogLevel::kWarning) >= 1);
+  CHECK(run.log.count("RUN HAS BEEN AUTO-RESUMED WITH THE LOGGER TYPE TensorboardLogger.\n"
+                      "  If this was not your intention, stop this run and set `auto_resume` to "
+                      "`False` in the config.") == 1);
+  CHECK(event_files("boards/first").size() == 2);
+  CHECK_FALSE(fs::exists("boards/second"));
+  CHECK(read_file("data/auto_resume.json") ==
+        R"({"log_dir":"boards/first","logger_type":"TensorboardLogger"})");
+}
+
+TEST_CASE("an attribute in the mark that the logger does not have is told, a wrong one refused") {
+  Run run;
+  run.tensorboard.auto_resume = true;
+  fs::create_directory("data");
+  std::ofstream("data/auto_resume.json") << R"({"run_id": 3, "logger_type": "TensorboardLogger"})";
+  run.start();
+  CHECK(run.log.count("data/auto_resume.json: \"run_id\" is no attribute of TensorboardLogger") ==
+        1);
+  std::ofstream("data/auto_resume.json")
+      << R"({"log_dir": "", "logger_type": "TensorboardLogger"})";
+  CHECK_THROWS_WITH(run.start(),
+                    Contains("data/auto_resume.json: unreadable: \"log_dir\" is empty, a folder is "
+                             "expected"));
+}
+
+TEST_CASE("the events of an earlier run are set aside with its log") {
+  Run run;
+  run.start().log({{"loss", 0.5}}, 1);
+  run.start().log({{"loss", 0.5}}, 1);
+  CHECK(event_files("data/tensorboard").size() == 1);
+  CHECK(event_files("data/tensorboard.1").size() == 1);
+  CHECK(fs::exists("data/log.1.jsonl"));
 }
 
 TEST_CASE("a folder of events that cannot be made ends the start") {

@@ -8,7 +8,7 @@
 #include "io/atomic_file.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
-#include "tracker/tracker.h"
+#include "tracker/starting.h"
 
 namespace dalle2 {
 namespace {
@@ -38,9 +38,7 @@ struct Run {
     config.data_path = "data";
     config.overwrite_data_path = true;
     config.save = savers;
-    Tracker tracker(config, decoder_placeholders(), /*dummy=*/false);
-    tracker.init();
-    return tracker;
+    return test::start(config);
   }
   void save(Tracker& tracker, bool is_best, bool is_latest, std::vector<double> losses = {}) {
     ++saves;
@@ -130,10 +128,10 @@ TEST_CASE("placeholders take the values of the save") {
 
 TEST_CASE("a saver that fails is told, and the others still save") {
   Run run;
-  fs::create_directories("blocked.pth/folder");
-  std::ofstream("file") << "no folder";
   Tracker tracker =
-      run.start({saver("blocked.pth", {}), saver("file/below.pth", {}), saver("latest.pth", {})});
+      run.start({saver("a/b.pth", {}), saver("file/below.pth", {}), saver("latest.pth", {})});
+  std::ofstream("a") << "no folder";
+  std::ofstream("file") << "no folder";
   CHECK_NOTHROW(run.save(tracker, /*is_best=*/false, /*is_latest=*/true));
   CHECK(read_file("latest.pth") == "checkpoint 1");
   CHECK(run.log.count("Error saving checkpoint: ") == 2);
@@ -214,10 +212,10 @@ TEST_CASE("the config is kept in data_path and with each saver that has save_met
   with_meta.save_meta_to = "meta/run1";
   LocalSaveConfig only_meta;
   only_meta.save_meta_to = "{not_a_placeholder}";
-  std::ofstream("file") << "no folder";
   LocalSaveConfig failing;
   failing.save_meta_to = "file";
   Tracker tracker = run.start({with_meta, failing, only_meta, saver("other.pth", {})});
+  std::ofstream("file") << "no folder";
   tracker.save_config("decoder_config.json", "{\"seed\": 1}\n");
   CHECK(read_file("data/decoder_config.json") == "{\"seed\": 1}\n");
   CHECK(read_file("meta/run1/decoder_config.json") == "{\"seed\": 1}\n");

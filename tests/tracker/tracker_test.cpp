@@ -10,6 +10,7 @@
 #include "io/atomic_file.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
+#include "tracker/starting.h"
 
 namespace dalle2 {
 namespace {
@@ -40,10 +41,13 @@ struct Run {
     local.only_auto_resume = only_auto_resume;
     config.load = local;
   }
-  Tracker start(bool dummy = false) {
-    Tracker tracker(config, decoder_placeholders(), dummy);
-    tracker.init();
-    return tracker;
+  Tracker start(bool dummy = false) { return test::start(config, dummy); }
+  static void save(Tracker& tracker) {
+    tracker.save(
+        {.is_latest = true,
+         .placeholders = test::placeholders(),
+         .write_checkpoint = [](const std::string& path) { write_file_atomically(path, "own"); },
+         .write_model = [](const std::string& path) { write_file_atomically(path, "model"); }});
   }
 };
 
@@ -80,7 +84,7 @@ TEST_CASE("an absent data_path is made with its parents, with overwrite or witho
 
 TEST_CASE("what is only looked at leaves nothing behind: a faulty start can be repeated") {
   Run run;
-  Tracker(run.config, decoder_placeholders(), /*dummy=*/false);
+  Tracker(run.config, test::placeholders(), /*dummy=*/false);
   CHECK_FALSE(fs::exists("data"));
   run.load("absent.pth", /*only_auto_resume=*/false);
   CHECK_THROWS_AS(run.start(), ConfigError);
@@ -93,8 +97,10 @@ TEST_CASE("a data_path that is a file, or lies below one, is refused with the re
   run.config.overwrite_data_path = true;
   CHECK_THROWS_WITH(run.start(), Catch::Contains("'data' is a file, a folder is expected"));
   run.config.data_path = "data/below";
-  CHECK_THROWS_WITH(run.start(),
-                    Catch::Contains("/tracker/data_path: 'data/below' cannot be made"));
+  CHECK_THROWS_WITH(
+      run.start(),
+      Catch::Contains("/tracker/data_path: 'data/below' cannot be written: 'data' is a "
+                      "file, a folder is expected"));
 }
 
 TEST_CASE("a run without savers is refused") {
@@ -134,7 +140,7 @@ TEST_CASE("other ranks write nothing") {
 
 TEST_CASE("other ranks do not mind a data_path that rank 0 has made") {
   Run run;
-  run.start();
+  const Tracker main = run.start();
   CHECK_NOTHROW(run.start(/*dummy=*/true));
 }
 
@@ -162,7 +168,12 @@ TEST_CASE("the second run with auto_resume goes on with the first and warns of i
   Run run;
   run.auto_resume(true);
   run.config.overwrite_data_path = true;
-  run.start().log({{"Epoch", int64_t{0}}}, 1);
+  run.load("latest.pth", /*only_auto_resume=*/true);
+  {
+    Tracker first = run.start();
+    first.log({{"Epoch", int64_t{0}}}, 1);
+    Run::save(first);
+  }
   run.log.clear();
   Tracker tracker = run.start();
   CHECK(tracker.auto_resumed());
@@ -182,10 +193,10 @@ TEST_CASE("a run without auto_resume removes the mark and starts a log of its ow
   const Tracker tracker = run.start();
   CHECK_FALSE(tracker.auto_resumed());
   CHECK_FALSE(fs::exists("data/auto_resume.json"));
-  CHECK(run.log.count(
-            "Removing auto_resume.json because auto_resume is not enabled in the config") == 1);
+  CHECK(run.log.count("Removing auto_resume.json because auto_resume is not enabled in the config: "
+                      "it is now data/auto_resume.1.json") == 1);
   CHECK(file("data/log.jsonl").empty());
-  CHECK(file("data/log.jsonl.1") == "{\"step\": 1}\n");
+  CHECK(file("data/log.1.jsonl") == "{\"step\": 1}\n");
 }
 
 TEST_CASE("a mark of another logger is refused with advice, and stays") {
@@ -219,7 +230,7 @@ TEST_CASE("another rank is resumed if rank 0 says so") {
   Run run;
   run.auto_resume(true);
   run.load("absent.pth", /*only_auto_resume=*/true);
-  Tracker tracker(run.config, decoder_placeholders(), /*dummy=*/true);
+  Tracker tracker(run.config, test::placeholders(), /*dummy=*/true);
   tracker.init(/*auto_resumed_on_main=*/true);
   CHECK(tracker.auto_resumed());
   CHECK(tracker.can_recall());
@@ -241,11 +252,14 @@ TEST_CASE("only_auto_resume ignores the missing file first, and loads it in the 
   run.auto_resume(true);
   run.config.overwrite_data_path = true;
   run.load("latest.pth", /*only_auto_resume=*/true);
-  const Tracker first = run.start();
-  CHECK_FALSE(first.can_recall());
-  CHECK_THROWS_WITH(first.recall_path(),
-                    "Tried to recall, but no loader was set or auto-resume was not performed.");
-  put("latest.pth", "state");
+  {
+    Tracker first = run.start();
+    CHECK_FALSE(first.can_recall());
+    CHECK_THROWS_WITH(first.recall_path(),
+                      "Tried to recall, but no loader was set or auto-resume was not performed.");
+    Run::save(first);
+  }
+  fs::remove("data/checkpoint.pth");
   const Tracker second = run.start();
   CHECK(second.can_recall());
   CHECK(second.recall_path() == "latest.pth");
@@ -293,14 +307,14 @@ TEST_CASE("a run goes back to what it saved itself, not to what an earlier one l
   Run run;
   run.config.overwrite_data_path = true;
   put("data/checkpoint.pth", "of an earlier run");
-  Tracker tracker = run.start();
-  CHECK(tracker.own_checkpoints().empty());
-  tracker.save({.is_latest = true,
-                .write_checkpoint = [](const std::string& path) { put(path, "state"); },
-                .write_model = [](const std::string& path) { put(path, "model"); }});
-  CHECK(tracker.own_checkpoints() == std::vector<std::string>{"data/checkpoint.pth"});
+  std::optional<Tracker> tracker(run.start());
+  CHECK(tracker->own_checkpoints().empty());
+  Run::save(*tracker);
+  CHECK(tracker->own_checkpoints() == std::vector<std::string>{"data/checkpoint.pth"});
+  tracker.reset();
 
   run.auto_resume(true);
+  run.load("latest.pth", /*only_auto_resume=*/true);
   put("data/auto_resume.json", R"({"logger_type": "ConsoleLogger"})");
   CHECK(run.start().own_checkpoints() == std::vector<std::string>{"data/checkpoint.pth"});
 }
@@ -336,10 +350,13 @@ TEST_CASE("pictures lie in images, named by step, section and number") {
   CHECK(fs::exists("data/images/1_a_.._b_0.png"));
 }
 
-TEST_CASE("logging before init is a broken promise, not a crash") {
+TEST_CASE("logging before the start is decided is a broken promise, not a crash") {
   Run run;
-  Tracker tracker(run.config, decoder_placeholders(), /*dummy=*/false);
+  Tracker tracker(run.config, test::placeholders(), /*dummy=*/false);
+  tracker.init();
   CHECK_THROWS_AS(tracker.log({}, 0), std::logic_error);
+  CHECK_THROWS_AS(tracker.save_config("config.json", "{}"), std::logic_error);
+  CHECK_THROWS_AS(Run::save(tracker), std::logic_error);
   CHECK_THROWS_AS(tracker.log_images({}, "Test Samples", 0), std::logic_error);
   CHECK_THROWS_AS(tracker.log_error("x"), std::logic_error);
 }

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+#include "io/writable.h"
+
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+
+#include "io/test_folder.h"
+
+using namespace dalle2;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// The answer of a user without rights: root may write everywhere.
+std::string answer_of_nobody(const std::string& folder) {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    if (::geteuid() == 0 && ::setuid(65534) != 0) ::_exit(1);
+    const std::string answer = why_not_writable(folder).value_or("");
+    ::_exit(::write(ends[1], answer.data(), answer.size()) < 0 ? 1 : 0);
+  }
+  ::close(ends[1]);
+  char text[4096];
+  const ssize_t size = ::read(ends[0], text, sizeof text);
+  ::close(ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  REQUIRE(status == 0);
+  return std::string(text, static_cast<size_t>(size));
+}
+
+}  // namespace
+
+TEST_CASE("a folder that is there or can be made is writable, and is not made by asking") {
+  const test::ScratchFolder folder;
+  CHECK_FALSE(why_not_writable(folder.path()));
+  CHECK_FALSE(why_not_writable(folder / "a/b/c"));
+  CHECK_FALSE(why_not_writable(""));
+  CHECK_FALSE(why_file_not_writable(folder / "a/file.pth"));
+  CHECK_FALSE(why_file_not_writable("file.pth"));
+  CHECK(fs::is_empty(folder.path()));
+}
+
+TEST_CASE("a file in the way of a folder is named, and a folder in the way of a file") {
+  const test::ScratchFolder folder;
+  test::put_file(folder / "file", "");
+  const std::string expected = "'" + (folder / "file") + "' is a file, a folder is expected";
+  CHECK(why_not_writable(folder / "file") == expected);
+  CHECK(why_not_writable(folder / "file/below/it") == expected);
+  CHECK(why_file_not_writable(folder / "file/x.pth") == expected);
+  CHECK(why_file_not_writable(folder.path()) ==
+        "'" + folder.path() + "' is a folder, a file is expected");
+}
+
+TEST_CASE("a folder without the right to write is named with the reason") {
+  const test::ScratchFolder folder;
+  fs::create_directory(folder / "closed");
+  REQUIRE(::chmod(folder.path().c_str(), 0755) == 0);
+  REQUIRE(::chmod((folder / "closed").c_str(), 0555) == 0);
+  CHECK(answer_of_nobody(folder / "closed/new/folder") ==
+        "'" + (folder / "closed") + "' is not writable: Permission denied");
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/own_files.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "base/error.h"
+#include "io/atomic_file.h"
+#include "support/temp_dir.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+void put(const std::string& path, const std::string& content) {
+  write_file_atomically(path, content);
+}
+
+TEST_CASE("what is set aside gets the first free number, before the ending of a file") {
+  const test::TempDir folder;
+  const test::WorkingDirectory inside(folder.path());
+  for (const char* content : {"first", "second"}) {
+    put("out/latest.pth", content);
+    put("out/snapshots/x.pth", content);
+    put("out/none", content);
+    set_aside("out/latest.pth");
+    set_aside("out/snapshots");
+    set_aside("out/none");
+  }
+  CHECK(read_file("out/latest.1.pth") == "first");
+  CHECK(read_file("out/latest.2.pth") == "second");
+  CHECK(read_file("out/snapshots.2/x.pth") == "second");
+  CHECK(read_file("out/none.2") == "second");
+  CHECK_FALSE(fs::exists("out/latest.pth"));
+}
+
+TEST_CASE("nothing, an empty file and an empty folder are left where they are") {
+  const test::TempDir folder;
+  const test::WorkingDirectory inside(folder.path());
+  put("log.jsonl", "");
+  fs::create_directory("images");
+  for (const char* path : {"absent", "log.jsonl", "images"}) CHECK_FALSE(set_aside(path));
+  CHECK(fs::exists("log.jsonl"));
+}
+
+TEST_CASE("a link is renamed, not what it points to, even if that is gone") {
+  const test::TempDir folder;
+  const test::WorkingDirectory inside(folder.path());
+  put("kept.pth", "kept");
+  fs::create_symlink("kept.pth", "latest.pth");
+  fs::create_symlink("gone.pth", "best.pth");
+  CHECK(set_aside("latest.pth") == "latest.1.pth");
+  CHECK(set_aside("best.pth") == "best.1.pth");
+  CHECK(read_file("kept.pth") == "kept");
+  CHECK(fs::is_symlink("latest.1.pth"));
+}
+
+TEST_CASE("what cannot be renamed is told with the reason and what to do") {
+  CHECK_THROWS_WITH(
+      set_aside("/proc/self/fd"),
+      Catch::StartsWith("'/proc/self/fd' is of another run and cannot be renamed: ") &&
+          Catch::Contains("Move it away, or choose another place"));
+}
+
+TEST_CASE("a run knows the files it wrote, also when its folder has moved, and no others") {
+  const test::TempDir folder;
+  const test::WorkingDirectory inside(folder.path());
+  {
+    OwnFiles own("out");
+    CHECK_FALSE(own.recorded());
+    own.start_over("base.pth", {"out/checkpoint.pth"});
+    put("latest.pth", "another run's");
+    CHECK(own.claim("latest.pth") == "latest.1.pth");
+    put("latest.pth", "ours");
+    CHECK_FALSE(own.claim("./latest.pth"));
+    own.claim("out/a/best.pth");
+  }
+  fs::rename("out", "moved");
+  OwnFiles own("moved/");
+  CHECK(own.recorded());
+  CHECK(own.contains("moved/checkpoint.pth"));
+  CHECK(own.contains("moved/a/best.pth"));
+  CHECK(own.contains(folder / "latest.pth"));
+  CHECK_FALSE(own.contains("out/checkpoint.pth"));
+  CHECK_FALSE(own.contains("best.pth"));
+  CHECK(own.began_from("./base.pth"));
+  CHECK_FALSE(own.began_from("latest.pth"));
+  CHECK(read_file("latest.pth") == "ours");
+}
+
+TEST_CASE("a damaged record knows of no file: it is set aside rather than overwritten") {
+  for (const char* record :
+       {"", "{", "[]", "{\"paths\": 3}", "{\"paths\": [1], \"began_from\": 2}"}) {
+    CAPTURE(record);
+    const test::TempDir folder;
+    const test::WorkingDirectory inside(folder.path());
+    put("out/targets.json", record);
+    put("latest.pth", "whose?");
+    OwnFiles own("out");
+    CHECK(own.recorded());
+    CHECK(own.claim("latest.pth") == "latest.1.pth");
+  }
+}
+
+}  // namespace
+}  // namespace dalle2

@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: MIT
+// What a start does to the files of an earlier run: nothing is overwritten that it did not make.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <future>
+#include <thread>
+
+#include "base/error.h"
+#include "io/atomic_file.h"
+#include "support/captured_log.h"
+#include "support/temp_dir.h"
+#include "tracker/starting.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Contains;
+using Paths = std::vector<std::string>;
+
+/// The usual config: auto-resume from latest.pth, which is also the target.
+struct Run {
+  test::TempDir folder;
+  test::WorkingDirectory inside{folder.path()};
+  test::CapturedLog log;
+  TrackerConfig config;
+
+  Run() {
+    config.data_path = "data";
+    config.overwrite_data_path = true;
+    auto_resume(true);
+    load("latest.pth", /*only_auto_resume=*/true);
+    save_to("latest.pth", "best.pth");
+  }
+  void auto_resume(bool on) {
+    ConsoleLogConfig console;
+    console.auto_resume = on;
+    config.log = console;
+  }
+  void load(const std::string& path, bool only_auto_resume) {
+    LocalLoadConfig local;
+    local.file_path = path;
+    local.only_auto_resume = only_auto_resume;
+    config.load = local;
+  }
+  void save_to(const std::string& latest, const std::string& best) {
+    LocalSaveConfig save;
+    save.save_latest_to = latest;
+    save.save_best_to = best;
+    config.save = {save};
+  }
+  Tracker start() const { return test::start(config); }
+  /// A start, a record, and a save of `text` as the latest and the best.
+  void train(const std::string& text, bool is_best = true) const {
+    Tracker tracker = start();
+    save(tracker, text, is_best);
+  }
+  static void save(Tracker& tracker, const std::string& text, bool is_best = true) {
+    tracker.log({{"run", text}}, 1);
+    tracker.log_images({{text, ""}}, "Samples", 1);
+    tracker.save(
+        {.is_best = is_best,
+         .is_latest = true,
+         .position = {.samples_seen = 10, .step = 1},
+         .placeholders = {{"epoch", int64_t{7}}},
+         .write_checkpoint = [&](const std::string& path) { write_file_atomically(path, text); },
+         .write_model = [&](const std::string& path) { write_file_atomically(path, text + "'"); }});
+  }
+};
+
+std::string file(const std::string& path) {
+  return read_file(path);
+}
+
+TEST_CASE("a finished run whose auto_resume.json is gone keeps every file") {
+  Run run;
+  run.config.keep_last = 1;
+  run.train("old");
+  fs::remove("data/auto_resume.json");
+  run.log.clear();
+  run.train("new");
+  CHECK(file("data/checkpoint.1.pth") == "old");
+  CHECK(file("data/model.1.pth") == "old'");
+  CHECK(file("data/snapshots.1/best.pth") == "old");
+  CHECK_THAT(file("data/log.1.jsonl"), Catch::StartsWith("{\"run\": \"old\", \"step\": 1}"));
+  CHECK(file("data/images.1/1_Samples_0.png") == "old");
+  CHECK(file("latest.1.pth") == "old");
+  CHECK(file("best.1.pth") == "old");
+  CHECK(file("data/checkpoint.pth") == "new");
+  CHECK(file("latest.pth") == "new");
+  CHECK(file("best.pth") == "new");
+  CHECK(run.log.count(
+            "Starting from zero: latest.pth is there, but is loaded only when a run goes on by "
+            "auto-resume (/tracker/load/only_auto_resume), and data has no auto_resume.json of "
+            "such a run") == 1);
+  CHECK(run.log.count(
+            "data holds files of an earlier run; they are kept as checkpoint.1.pth, snapshots.1, "
+            "model.1.pth, log.1.jsonl, images.1, targets.1.json\n"
+            "  To go on from it instead, stop this run and set /tracker/load to {\"load_from\": "
+            "\"local\", \"file_path\": \"data/checkpoint.1.pth\"}.") == 1);
+  CHECK(run.log.count(
+            "best.pth is of an earlier run; it is kept as best.1.pth\n  To go on from it instead, "
+            "stop this run and set /tracker/load to {\"load_from\": \"local\", \"file_path\": "
+            "\"best.1.pth\"}.") == 1);
+}
+
+TEST_CASE("what the line says leads back to the earlier run, and on from there") {
+  Run run;
+  run.train("old");
+  fs::remove("data/auto_resume.json");
+  run.train("mistaken");
+  run.load("data/checkpoint.1.pth", /*only_auto_resume=*/false);
+  {
+    Tracker tracker = run.start();
+    CHECK(tracker.recall_candidates() == Paths{"data/checkpoint.1.pth"});
+    CHECK(tracker.own_checkpoints().empty());
+    Run::save(tracker, "old, later");
+  }
+  CHECK(file("data/checkpoint.1.pth") == "old");
+  CHECK(file("data/checkpoint.2.pth") == "mistaken");
+  CHECK(file("latest.2.pth") == "mistaken");
+  CHECK(file("latest.pth") == "old, later");
+  // The next start goes on from what was trained since, not from where it began.
+  const Tracker tracker = run.start();
+  CHECK(tracker.recall_candidates() == Paths{"data/checkpoint.pth", "data/checkpoint.1.pth"});
+  CHECK_FALSE(fs::exists("data/checkpoint.3.pth"));
+}
+
+TEST_CASE("one start with auto_resume off keeps every file, its mark too") {
+  Run run;
+  run.train("old");
+  run.auto_resume(false);
+  run.train("new");
+  CHECK(file("data/checkpoint.1.pth") == "old");
+  CHECK(file("latest.1.pth") == "old");
+  CHECK(file("best.1.pth") == "old");
+  CHECK(file("data/auto_resume.1.json") == R"({"logger_type":"ConsoleLogger"})");
+  CHECK_FALSE(fs::exists("data/auto_resume.json"));
+  run.auto_resume(true);
+  run.train("third");
+  CHECK(file("data/checkpoint.2.pth") == "new");
+  CHECK(file("latest.2.pth") == "new");
+}
+
+TEST_CASE("a latest.pth that was copied to a new place is not overwritten") {
+  Run run;
+  fs::create_directory("place");
+  std::ofstream("place/latest.pth") << "copied";
+  run.config.data_path = "place/data";
+  run.load("place/latest.pth", /*only_auto_resume=*/true);
+  run.save_to("place/latest.pth", "place/best.pth");
+  // Out of the way at once: the next auto-resume must not take it for this run's.
+  run.start();
+  CHECK(file("place/latest.1.pth") == "copied");
+  Tracker again = run.start();
+  CHECK(again.recall_candidates().empty());
+  Run::save(again, "new");
+  CHECK(file("place/latest.pth") == "new");
+  CHECK(file("place/latest.1.pth") == "copied");
+}
+
+TEST_CASE("what stands at a target stays there until the first save") {
+  Run run;
+  run.config.load.reset();
+  std::ofstream("latest.pth") << "another's";
+  Tracker tracker = run.start();
+  CHECK(file("latest.pth") == "another's");
+  Run::save(tracker, "first", /*is_best=*/false);
+  CHECK(file("latest.1.pth") == "another's");
+  Run::save(tracker, "second", /*is_best=*/false);
+  CHECK(file("latest.pth") == "second");
+  CHECK_FALSE(fs::exists("latest.2.pth"));
+}
+
+TEST_CASE("a run that goes on replaces its own files and no others") {
+  Run run;
+  run.save_to("latest_{epoch}.pth", "best.pth");
+  run.load("data/checkpoint.pth", /*only_auto_resume=*/true);
+  std::ofstream("best.pth") << "another's";
+  run.train("first", /*is_best=*/false);
+  run.log.clear();
+  run.train("second");  // the first best of the run comes after a resume
+  CHECK(file("latest_7.pth") == "second");
+  CHECK(file("data/checkpoint.pth") == "second");
+  CHECK(file("best.1.pth") == "another's");
+  CHECK_FALSE(fs::exists("latest_7.1.pth"));
+  CHECK_FALSE(fs::exists("data/log.1.jsonl"));
+  CHECK(run.log.count("is of an earlier run") == 1);
+}
+
+TEST_CASE("a run that was begun before there were records goes on as it did") {
+  Run run;
+  run.train("first");
+  fs::remove("data/targets.json");
+  run.log.clear();
+  run.train("second");
+  CHECK(file("latest.pth") == "second");
+  CHECK(file("best.pth") == "second");
+  CHECK(run.log.count("earlier run") == 0);
+  CHECK(run.log.count(LogLevel::kWarning) == 1);  // the banner
+}
+
+TEST_CASE("a run that loads a checkpoint of elsewhere sets the folder's own files aside") {
+  Run run;
+  run.train("old");
+  run.auto_resume(false);
+  std::ofstream("elsewhere.pth") << "elsewhere";
+  run.load("elsewhere.pth", /*only_auto_resume=*/false);
+  {
+    Tracker tracker = run.start();
+    tracker.log({{"run", std::string("new")}}, 9);
+    CHECK(file("data/log.jsonl") == "{\"run\": \"new\", \"step\": 9}\n");
+    Run::save(tracker, "new");
+  }
+  CHECK(file("data/checkpoint.1.pth") == "old");
+  CHECK(file("latest.1.pth") == "old");
+  CHECK(file("elsewhere.pth") == "elsewhere");
+}
+
+TEST_CASE("a run that loads its own latest file each time goes on with the log, without a mark") {
+  Run run;
+  run.auto_resume(false);
+  run.config.load.reset();
+  run.train("first");
+  run.load("latest.pth", /*only_auto_resume=*/false);
+  run.log.clear();
+  run.train("second");
+  CHECK(file("latest.pth") == "second");
+  CHECK(file("data/checkpoint.pth") == "second");
+  CHECK(run.log.count("earlier run") == 0);
+  CHECK_THAT(file("data/log.jsonl"), Contains("\"first\"") && Contains("\"second\""));
+}
+
+TEST_CASE("a loaded file at a target may be replaced, its neighbours are another run's") {
+  Run run;
+  run.auto_resume(false);
+  std::ofstream("latest.pth") << "loaded";
+  std::ofstream("best.pth") << "neighbour";
+  run.load("latest.pth", /*only_auto_resume=*/false);
+  run.train("new");
+  CHECK(file("latest.pth") == "new");
+  CHECK_FALSE(fs::exists("latest.1.pth"));
+  CHECK(file("best.1.pth") == "neighbour");
+}
+
+TEST_CASE("the base of a run that starts on it stays until its place is written to") {
+  Run run;
+  run.config.load.reset();
+  run.train("old");
+  run.load("data/checkpoint.pth", /*only_auto_resume=*/false);
+  run.auto_resume(false);
+  Tracker tracker(run.config, test::placeholders(), /*dummy=*/false);
+  tracker.init();
+  tracker.begin_anew("adapters on data/checkpoint.pth");
+  CHECK(run.log.count("Starting from zero: adapters on data/checkpoint.pth") == 1);
+  CHECK(file("data/checkpoint.pth") == "old");
+  CHECK(file("data/model.1.pth") == "old'");
+  CHECK(tracker.own_checkpoints().empty());
+  Run::save(tracker, "new");
+  CHECK(file("data/checkpoint.1.pth") == "old");
+  CHECK(tracker.own_checkpoints() == Paths{"data/checkpoint.pth"});
+}
+
+TEST_CASE("auto-resume without a checkpoint left says so and sets the old log aside") {
+  Run run;
+  run.train("old");
+  for (const char* path : {"latest.pth", "best.pth", "data/checkpoint.pth"}) fs::remove(path);
+  run.log.clear();
+  Tracker tracker = run.start();
+  tracker.log({{"run", std::string("new")}}, 1);
+  CHECK(run.log.count(
+            "Starting from zero: no checkpoint of the earlier run is left (looked for latest.pth, "
+            "data/checkpoint.pth, data/snapshots)") == 1);
+  CHECK(run.log.count("they are kept as auto_resume.1.json, model.1.pth, log.1.jsonl, images.1") ==
+        1);
+  CHECK(file("data/log.jsonl") == "{\"run\": \"new\", \"step\": 1}\n");
+  CHECK_THAT(file("data/log.1.jsonl"), Contains("\"old\""));
+  CHECK(fs::exists("data/auto_resume.json"));
+}
+
+TEST_CASE("auto-resume without a loader says that it loads nothing") {
+  Run run;
+  run.config.load.reset();
+  run.train("old");
+  run.log.clear();
+  run.train("new");
+  CHECK(run.log.count("Starting from zero: auto_resume.json marks an earlier run, but without "
+                      "/tracker/load no checkpoint of it is loaded") == 1);
+  CHECK(file("data/checkpoint.1.pth") == "old");
+}
+
+TEST_CASE("until the start is decided nothing of an earlier run is touched") {
+  Run run;
+  run.train("old");
+  const auto listing = [] {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::recursive_directory_iterator(".")) {
+      names.push_back(entry.path().string());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  const std::vector<std::string> before = listing();
+  for (const bool on : {true, false}) {
+    run.auto_resume(on);
+    Tracker tracker(run.config, test::placeholders(), /*dummy=*/false);
+    tracker.check_writable();
+    CHECK(listing() == before);
+    tracker.init();
+    CHECK(listing().size() == before.size() + 1);  // the lock
+    CHECK(fs::exists("data/run.lock"));
+  }
+  CHECK(listing() == before);
+}
+
+TEST_CASE("a start is decided once, after init") {
+  Run run;
+  Tracker tracker(run.config, test::placeholders(), /*dummy=*/false);
+  CHECK_THROWS_AS(tracker.begin_anew(), std::logic_error);
+  tracker.init();
+  tracker.begin_anew();
+  CHECK_THROWS_AS(tracker.begin_anew(), std::logic_error);
+  CHECK_THROWS_AS(tracker.go_on("latest.pth"), std::logic_error);
+}
+
+TEST_CASE(
+    "while the first save writes on another thread, there is no checkpoint yet to go back to") {
+  Run run;
+  Tracker tracker = run.start();
+  std::promise<void> writing, go_on;
+  std::thread saving([&] {
+    tracker.save(
+        {.is_latest = true,
+         .placeholders = test::placeholders(),
+         .write_checkpoint =
+             [&](const std::string& path) {
+               writing.set_value();
+               go_on.get_future().wait();
+               write_file_atomically(path, "state");
+             },
+         .write_model = [](const std::string& path) { write_file_atomically(path, "m"); }});
+  });
+  writing.get_future().wait();
+  CHECK(tracker.own_checkpoints().empty());
+  go_on.set_value();
+  saving.join();
+  CHECK(tracker.own_checkpoints() == Paths{"data/checkpoint.pth"});
+}
+
+TEST_CASE("a second run in one data_path is refused, whatever it would have done") {
+  Run run;
+  std::optional<Tracker> first(run.start());
+  Tracker second(run.config, test::placeholders(), /*dummy=*/false);
+  CHECK_THROWS_WITH(second.init(), Contains("'data' is in use by process"));
+  first.reset();
+  CHECK_NOTHROW(second.init());
+}
+
+TEST_CASE("a config of an earlier run is kept, the same one is written over") {
+  Run run;
+  run.config.load.reset();
+  run.auto_resume(false);
+  run.start().save_config("decoder_config.json", "{\"seed\": 1}");
+  run.start().save_config("decoder_config.json", "{\"seed\": 1}");
+  CHECK_FALSE(fs::exists("data/decoder_config.1.json"));
+  run.start().save_config("decoder_config.json", "{\"seed\": 2}");
+  CHECK(file("data/decoder_config.json") == "{\"seed\": 2}");
+  CHECK(file("data/decoder_config.1.json") == "{\"seed\": 1}");
+}
+
+TEST_CASE("a dry run finds places that cannot be written, and leaves nothing behind") {
+  const auto said = [](const std::function<void(Run&)>& change) {
+    Run run;
+    std::ofstream("file") << "no folder";
+    fs::create_directory("folder");
+    change(run);
+    std::string text;
+    try {
+      Tracker(run.config, test::placeholders(), /*dummy=*/false).check_writable();
+    } catch (const ConfigError& error) {
+      text = error.what();
+    }
+    CHECK(std::distance(fs::directory_iterator("."), {}) == 2);
+    return text;
+  };
+  CHECK(said([](Run&) {}).empty());
+  CHECK(said([](Run& run) { run.config.data_path = "file/data"; }) ==
+        "/tracker/data_path: 'file/data' cannot be written: 'file' is a file, a folder is "
+        "expected\n  Choose another data_path, or make that place writable for this user.");
+  CHECK(said([](Run& run) { run.save_to("file/{epoch}.pth", "best.pth"); }) ==
+        "/tracker/save/save_latest_to: 'file/0.pth' cannot be saved: 'file' is a file, a folder is "
+        "expected\n  Choose another target, or make that place writable for this user.");
+  CHECK(said([](Run& run) { run.save_to("latest.pth", "folder"); }) ==
+        "/tracker/save/save_best_to: 'folder' cannot be saved: 'folder' is a folder, a file is "
+        "expected\n  Choose another target, or make that place writable for this user.");
+  CHECK_THAT(said([](Run& run) {
+               LocalSaveConfig save;
+               save.save_meta_to = "file";
+               run.config.save = {save};
+             }),
+             Catch::StartsWith("/tracker/save/save_meta_to: 'file/config.json' cannot be saved"));
+}
+
+}  // namespace
+}  // namespace dalle2
