@@ -154,5 +154,4 @@ void run_demo_score(const DemoScoreCommand& command);
 /// "0.1.0 (LibTorch 2.11.0)"
 std::string program_version_text();
 
-
 }  // namespace dalle2

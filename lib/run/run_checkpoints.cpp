@@ -56,7 +56,7 @@ StartedFrom RunCheckpoints::start() {
   if (found && found->start == StartedFrom::kCheckpoint) {
     tracker.go_on(found->path);
   } else {
-    tracker.begin_anew();
+    tracker.begin_anew(found ? "adapters on the weights of " + found->path : "");
   }
   tracker.save_config(texts_.kind + "_config.json", without_url_secrets(texts_.raw_json));
   tracker.add_save_metadata("config", texts_.full_json);

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: MIT
+// Which checkpoint a toy run goes on from, and which it leaves alone.
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "run/toy_support.h"
+#include "support/captured_log.h"
+
+namespace dalle2::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Contains;
+
+/// A run that was stopped in its second epoch, with two older states.
+ToyConfig stopped_run(const std::string& folder, int64_t lora_rank = 0) {
+  ToyConfig config = toy_config(folder);
+  config.tracker.keep_last = 3;
+  config.train.lora.rank = lora_rank;
+  StopRequest stop;
+  ToyRun run(config);
+  run.before_step = [&](int64_t step, at::Tensor&) {
+    if (step == 8) stop.make();
+  };
+  CHECK(run.run() == ExitCode::kStopped);
+  return config;
+}
+
+/// Replaces the newest state, under each of its names, by what `change` makes of it.
+void change_newest(const std::string& folder, const std::function<void(Dict&)>& change) {
+  Value value = read_pth(folder + "/latest.pth");
+  Dict copy = value.as_dict();
+  change(copy);
+  for (const std::string path : {folder + "/latest.pth", folder + "/out/checkpoint.pth"}) {
+    write_pth(path + ".new", copy);
+    fs::rename(path + ".new", path);
+  }
+  // The newest snapshot is the same state.
+  std::vector<fs::path> snapshots;
+  for (const auto& entry : fs::directory_iterator(folder + "/out/snapshots")) {
+    if (entry.path().filename().string().starts_with("epoch")) snapshots.push_back(entry.path());
+  }
+  REQUIRE(snapshots.size() >= 2);
+  fs::remove(*std::max_element(snapshots.begin(), snapshots.end()));
+}
+
+/// The run goes on from an older state, and says why.
+void falls_back(const std::string& folder, const ToyConfig& config, const std::string& why) {
+  ToyRun run(config);
+  CapturedLog log;
+  int64_t first_step = -1;
+  run.before_step = [&](int64_t step, at::Tensor&) {
+    if (first_step < 0) first_step = step;
+  };
+  CHECK(run.run() == ExitCode::kDone);
+  CHECK(log.count(why) > 0);
+  CHECK(log.count("Falling back to") > 0);
+  CHECK(first_step == 8);  // the save behind the third step of the second epoch
+  CHECK(fs::exists(folder + "/latest.pth"));
+}
+
+TEST_CASE("a damaged newest checkpoint is passed over") {
+  const TempDir folder;
+  const ToyConfig config = stopped_run(folder.path());
+  change_newest(folder.path(), [](Dict&) {});
+  for (const char* name : {"/latest.pth", "/out/checkpoint.pth"})
+    fs::resize_file(folder.path() + name, 300);
+  falls_back(folder.path(), config, "latest.pth");
+}
+
+TEST_CASE("a newest checkpoint with NaN in it is passed over, as an unreadable one is") {
+  const TempDir folder;
+  const ToyConfig config = stopped_run(folder.path());
+  change_newest(folder.path(), [](Dict& state) {
+    Value model = *state.find("model");
+    model.as_dict().set("toy.to_q.bias", at::full({1}, NAN));
+    state.set("model", model);
+  });
+  falls_back(folder.path(), config, "the weights are not finite");
+}
+
+TEST_CASE("a newest checkpoint without an optimizer is passed over") {
+  const TempDir folder;
+  const ToyConfig config = stopped_run(folder.path());
+  change_newest(folder.path(), [](Dict& state) {
+    std::erase_if(state.items,
+                  [](const auto& item) { return item.first.as_string() == "optimizer"; });
+  });
+  falls_back(folder.path(), config, "no entry 'optimizer': the optimizer's state is missing");
+}
+
+TEST_CASE("a newest checkpoint of another kind of run is passed over") {
+  const TempDir folder;
+  const ToyConfig config = stopped_run(folder.path());
+  change_newest(folder.path(), [](Dict& state) {
+    state.set("model", to_dict({{"unets.0.init_conv.bias", at::zeros({1})}}));
+  });
+  falls_back(folder.path(), config, "expected a checkpoint of a toy, got one of a decoder");
+}
+
+TEST_CASE("where no checkpoint is good the run ends, and says how to find out more") {
+  const TempDir folder;
+  const ToyConfig config = stopped_run(folder.path());
+  for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {
+    if (entry.path().extension() == ".pth") fs::resize_file(entry.path(), 100);
+  }
+  ToyRun run(config);
+  CHECK_THROWS_WITH(run.run(), Contains("No older file is whole: `dalle2-train fsck"));
+}
+
+TEST_CASE("tensors that differ are told by their names, not by counts of the optimizer") {
+  const TempDir folder;
+  const ToyConfig config = stopped_run(folder.path());
+  Value value = read_pth(folder.path() + "/latest.pth");
+  Value model = *value.as_dict().find("model");
+  model.as_dict().set("toy.extra.weight", at::zeros({2}));
+  value.as_dict().set("model", model);
+  value.as_dict().set("optimizer", Dict{});
+  write_pth(folder / "other.pth", value);
+  ToyConfig other = config;
+  LocalLoadConfig load;
+  load.file_path = folder / "other.pth";
+  other.tracker.load = load;
+  other.tracker.data_path = folder / "elsewhere";
+  ToyRun run(other);
+  CHECK_THROWS_WITH(run.run(), Contains("toy.extra.weight"));
+}
+
+TEST_CASE("the best state is kept apart from the latest") {
+  const TempDir folder;
+  const ToyConfig config = toy_config(folder.path());
+  ToyRun run(config);
+  run.run();
+  const Value best = read_pth(folder / "best.pth"), latest = read_pth(folder / "latest.pth");
+  const auto losses = logged(config.tracker.data_path, "Validation Loss");
+  CHECK(Cursor(best).at("best_loss").as_double() ==
+        *std::min_element(losses.begin(), losses.end()));
+  CHECK(Cursor(latest).at("epoch").as_int() == 3);
+  CHECK(Cursor(latest).at("dalle2_train").at("step").as_int() == 0);
+}
+
+TEST_CASE("a config that gives the checkpoint another meaning is refused, unless allowed") {
+  const TempDir folder;
+  ToyConfig config = stopped_run(folder.path());
+  config.train.lr = 5e-3;  // may change
+  config.seed = 7;         // may not
+  {
+    ToyRun run(config);
+    CHECK_THROWS_WITH(run.run(),
+                      Contains("/seed: the checkpoint has 0, this config 7") &&
+                          Contains("/train/allow_changed_config") && !Contains("/train/lr"));
+  }
+  config.train.allow_changed_config = true;
+  ToyRun run(config);
+  CapturedLog log;
+  int64_t first_step = -1;
+  run.before_step = [&](int64_t step, at::Tensor&) {
+    if (first_step < 0) first_step = step;
+  };
+  CHECK(run.run() == ExitCode::kDone);
+  CHECK(log.count("the config has changed since: /train/lr: the checkpoint has 0.01") > 0);
+  CHECK(first_step == 5);  // the epoch begins anew: its samples are others
+}
+
+TEST_CASE("adapters without weights to stand on are refused") {
+  const TempDir folder;
+  ToyConfig config = toy_config(folder.path());
+  config.train.lora.rank = 1;
+  ToyRun run(config);
+  CHECK_THROWS_AS(run.run(), ConfigError);
+  ToyRun again(config);
+  CHECK_THROWS_WITH(again.run(),
+                    Contains("/train/lora: adapters need the weights of a trained toy") &&
+                        Contains("/tracker/load"));
+}
+
+TEST_CASE("adapters begin on a checkpoint without any, and go on from their own afterwards") {
+  const TempDir folder;
+  ToyConfig base = toy_config(folder / "base");
+  ToyRun(base).run();
+  const at::Tensor weight =
+      Cursor(read_pth(folder / "base/latest.pth")).at("model").at("toy.to_q.weight").as_tensor();
+
+  const auto adapters = [&](const std::string& name) {
+    ToyConfig config = toy_config(folder / name);
+    config.train.lora.rank = 1;
+    LocalLoadConfig load;
+    load.file_path = folder / "base/latest.pth";
+    config.tracker.load = load;
+    return config;
+  };
+  ToyRun whole(adapters("whole"));
+  CHECK(whole.run() == ExitCode::kDone);
+  {
+    StopRequest stop;
+    ToyRun first(adapters("parts"));
+    first.before_step = [&](int64_t step, at::Tensor&) {
+      if (step == 6) stop.make();
+    };
+    CHECK(first.run() == ExitCode::kStopped);
+  }
+  ToyRun second(adapters("parts"));
+  CHECK(second.run() == ExitCode::kDone);
+  CHECK(second.trainer().steps() == 15);
+  CHECK(bits_of(second.trainer()) == bits_of(whole.trainer()));
+  CHECK_FALSE(at::equal(second.trainer().toy().network->to_q->adapter()->up, at::zeros({1, 1})));
+  CHECK(fs::exists(folder / "parts/out/lora.safetensors"));
+  CHECK(weight.numel() == 4);
+}
+
+TEST_CASE("a save that fails in the background is told at the next step") {
+  const TempDir folder;
+  ToyConfig config = toy_config(folder.path());
+  ToyRun run(config);
+  run.before_step = [&](int64_t step, at::Tensor&) {
+    // A folder in the way of the next checkpoint.
+    if (step == 1) fs::create_directories(config.tracker.data_path + "/checkpoint.pth/in_the_way");
+  };
+  CHECK_THROWS_WITH(run.run(), Contains("checkpoint.pth"));
+}
+
+}  // namespace
+}  // namespace dalle2::test

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+#include "run/device.h"
+
+#include <torch/cuda.h>
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "support/captured_log.h"
+
+namespace dalle2 {
+namespace {
+
+using Catch::Contains;
+
+TEST_CASE("names that are no device are refused, with those there are") {
+  for (const char* name :
+       {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:0x", "cuda:99999999999", ""}) {
+    CAPTURE(name);
+    CHECK_THROWS_AS(choose_device(name, "/train/device", true), ConfigError);
+    CHECK_THROWS_WITH(choose_device(name, "/train/device", true),
+                      Contains("/train/device: expected \"cpu\", \"cuda\" or \"cuda:N\", got \"") &&
+                          Contains(name));
+  }
+  CHECK(choose_device("cpu", "/train/device", false).is_cpu());
+}
+
+TEST_CASE("without a GPU cuda falls back to the CPU with a line, or is refused") {
+  if (torch::cuda::is_available()) return;
+  test::CapturedLog log;
+  CHECK(choose_device("cuda:3", "/train/device", true).is_cpu());
+  CHECK(log.count("no usable GPU: running on the CPU (/train/device says \"cuda:3\")") > 0);
+  CHECK_THROWS_WITH(choose_device("cuda", "--device", false),
+                    Contains("--device: \"cuda\" was asked for, but no usable GPU"));
+}
+
+}  // namespace
+}  // namespace dalle2

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT
+// Updates that are skipped in a toy run: told, given up, rolled back.
+#include <catch2/catch.hpp>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "run/toy_support.h"
+#include "support/captured_log.h"
+
+namespace dalle2::test {
+namespace {
+
+using Catch::Contains;
+
+/// Spoils the batches of the steps from `first` to `last`, `times` runs through them.
+auto spoil(int64_t first, int64_t last, int64_t times = 1000) {
+  return [first, last, left = times * (last - first + 1)](int64_t step, at::Tensor& batch) mutable {
+    if (step < first || step > last || left == 0) return;
+    --left;
+    batch.fill_(NAN);
+  };
+}
+
+TEST_CASE("a skipped update is told of, counted and leaves no trace in the weights") {
+  const TempDir folder;
+  ToyRun run(toy_config(folder.path()));
+  run.before_step = spoil(4, 5);
+  CapturedLog log;
+  CHECK(run.run() == ExitCode::kDone);
+  CHECK(run.trainer().skipped_updates() == SkippedUpdates{2, 0});
+  CHECK(run.trainer().steps() == 13);
+  CHECK(log.count("an update was skipped, for its loss or gradient is not finite; 1 skipped") > 0);
+  CHECK(log.count("2 skipped so far") > 0);
+}
+
+TEST_CASE("a run gives up after too many, and tells truly whether there is a checkpoint") {
+  const TempDir folder;
+  ToyConfig config = toy_config(folder.path());
+  config.train.non_finite.after = 2;
+  {
+    ToyRun run(config);
+    run.before_step = spoil(0, 100);
+    CHECK_THROWS_WITH(run.run(),
+                      Contains("the last 2 updates were skipped") &&
+                          Contains("Nothing was saved.") && Contains("odd numbers"));
+  }
+  // The save behind step 3 may still be under way when the next updates are skipped.
+  ToyRun run(config);
+  run.before_step = spoil(3, 100);
+  CHECK_THROWS_WITH(run.run(), Contains("The checkpoints hold finite weights: run the command"));
+  CHECK(std::filesystem::exists(folder / "out/checkpoint.pth"));
+}
+
+TEST_CASE("a run goes back to its last checkpoint with a lower rate, and no further than allowed") {
+  const TempDir folder;
+  ToyConfig config = toy_config(folder.path());
+  config.train.non_finite.after = 2;
+  config.train.non_finite.action = NonFiniteAction::roll_back;
+  config.train.non_finite.max_roll_backs = 2;
+  config.train.post_hoc_ema.save_every_n_steps = 1;
+  {
+    ToyRun run(config);
+    run.before_step = spoil(4, 5, /*times=*/1);
+    CapturedLog log;
+    CHECK(run.run() == ExitCode::kDone);
+    CHECK(log.count("going back to the last checkpoint, 1 of 2 times") > 0);
+    CHECK(run.checkpoints().roll_backs == 1);
+    CHECK(run.trainer().learning_rate_factor() == 0.5);
+    CHECK(run.trainer().steps() == 15);
+    CHECK(run.trainer().skipped_updates() == SkippedUpdates{2, 0});
+  }
+  {
+    ToyConfig more = config;  // what happened stays known after a start
+    more.train.epochs = 4;
+    ToyRun run(more);
+    CHECK(run.run() == ExitCode::kDone);
+    CHECK(run.checkpoints().roll_backs == 1);
+    CHECK(run.trainer().learning_rate_factor() == 0.5);
+    CHECK(run.trainer().learning_rate() == Approx(5e-3));
+  }
+  ToyConfig last = config;
+  last.train.epochs = 6;
+  ToyRun run(last);
+  run.before_step = spoil(21, 100);
+  CHECK_THROWS_AS(run.run(), NonFiniteError);
+  CHECK(run.checkpoints().roll_backs == 2);
+}
+
+TEST_CASE("averages from behind the point a run went back to are gone") {
+  const TempDir folder;
+  ToyConfig config = toy_config(folder.path());
+  config.train.epochs = 1;
+  config.train.non_finite.after = 1;
+  config.train.non_finite.action = NonFiniteAction::roll_back;
+  config.train.post_hoc_ema.save_every_n_steps = 1;
+  config.save_every_n_steps = 2;
+  ToyRun run(config);
+  bool step_3_was_there = false;
+  run.before_step = [&, left = 1](int64_t step, at::Tensor& batch) mutable {
+    if (step != 3 || left == 0) return;
+    --left;
+    batch.fill_(NAN);
+    run.checkpoints().wait();
+    step_3_was_there = std::filesystem::exists(folder / "out/averages/step00000003.pth");
+  };
+  CapturedLog log;
+  CHECK(run.run() == ExitCode::kDone);
+  CHECK(step_3_was_there);
+  CHECK(log.count("going back to the last checkpoint") > 0);
+  CHECK(std::filesystem::exists(folder / "out/averages/step00000005.pth"));
+}
+
+TEST_CASE("a state with NaN in it is never saved") {
+  const TempDir folder;
+  ToyRun run(toy_config(folder.path()));
+  run.before_step = [&](int64_t step, at::Tensor&) {
+    const torch::NoGradGuard no_grad;
+    if (step == 2) run.trainer().toy().network->to_q->weight.fill_(NAN);
+  };
+  CHECK_THROWS_WITH(run.run(), Contains("the weights are not finite (epoch 0, sample 3)"));
+  CHECK_FALSE(std::filesystem::exists(folder / "out/checkpoint.pth"));
+}
+
+TEST_CASE("a run in half precision saves and takes up its loss scale") {
+  const TempDir folder;
+  ToyConfig config = toy_config(folder.path());
+  config.train.mixed_precision = MixedPrecision::fp16;
+  ToyRun whole(config);
+  CHECK(whole.run() == ExitCode::kDone);
+  const Value saved = read_pth(folder / "latest.pth");
+  CHECK(Cursor(saved).at("scaler").at("scale").as_double() == *whole.trainer().loss_scale());
+}
+
+}  // namespace
+}  // namespace dalle2::test

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT
+// A toy run that is stopped, in each of its phases, and goes on: bit for bit what an uninterrupted
+// run gives.
+#include <catch2/catch.hpp>
+
+#include "run/toy_support.h"
+#include "support/captured_log.h"
+
+namespace dalle2::test {
+namespace {
+
+/// What a whole run gives, and its log.
+struct Outcome {
+  std::string bits;
+  std::vector<double> losses, validations;
+  bool operator==(const Outcome&) const = default;
+};
+
+Outcome outcome_of(ToyRun& run, const std::string& data_path) {
+  return {bits_of(run.trainer()),
+          logged(data_path, "Training Loss"),
+          logged(data_path, "Validation Loss")};
+}
+
+Outcome whole_run(const ToyConfig& config) {
+  ToyRun run(config);
+  CHECK(run.run() == ExitCode::kDone);
+  return outcome_of(run, config.tracker.data_path);
+}
+
+ToyConfig variant(const std::string& folder, EmaKind kind, bool post_hoc, bool async_save) {
+  ToyConfig config = toy_config(folder);
+  config.train.ema.kind = kind;
+  config.train.async_save = async_save;
+  if (post_hoc) config.train.post_hoc_ema.save_every_n_steps = 4;
+  return config;
+}
+
+TEST_CASE("a toy run learns") {
+  const TempDir folder;
+  const Outcome outcome = whole_run(toy_config(folder.path()));
+  REQUIRE(outcome.losses.size() == 15);
+  REQUIRE(outcome.validations.size() == 3);
+  CHECK(outcome.validations[2] < 0.9 * outcome.validations[0]);
+}
+
+TEST_CASE("a run that is stopped at any step goes on bit for bit, with both kinds of averages") {
+  for (const EmaKind kind : {EmaKind::ema_pytorch, EmaKind::diffusers}) {
+    for (const bool async_save : {false, true}) {
+      const TempDir whole, parts;
+      const Outcome expected = whole_run(variant(whole.path(), kind, true, async_save));
+      const ToyConfig config = variant(parts.path(), kind, true, async_save);
+      for (const int64_t stop_at : {0, 4, 6, 14}) {
+        StopRequest stop;
+        ToyRun run(config);
+        run.before_step = [&](int64_t step, at::Tensor&) {
+          if (step == stop_at) stop.make();
+        };
+        CHECK(run.run() == ExitCode::kStopped);
+        CHECK(run.position().epoch * 5 + run.position().step == stop_at + 1);
+      }
+      ToyRun last(config);
+      CHECK(last.run() == ExitCode::kDone);
+      CHECK(outcome_of(last, config.tracker.data_path) == expected);
+    }
+  }
+}
+
+TEST_CASE("a stop during a validation is heard between its batches, and the validation done over") {
+  const TempDir whole, parts;
+  const Outcome expected = whole_run(toy_config(whole.path()));
+  const ToyConfig config = toy_config(parts.path());
+  for (const int64_t stop_at : {2, 1, 4}) {  // calls: in an epoch's first or second batch
+    StopRequest stop;
+    ToyRun run(config);
+    int64_t calls = 0;
+    run.in_validation = [&] {
+      if (++calls == stop_at) stop.make();
+    };
+    CHECK(run.run() == ExitCode::kStopped);
+    CHECK(calls == stop_at);
+  }
+  ToyRun last(config);
+  CHECK(last.run() == ExitCode::kDone);
+  CHECK(outcome_of(last, config.tracker.data_path) == expected);
+}
+
+TEST_CASE("a finished run that is started again does nothing and says where it stands") {
+  const TempDir folder;
+  const ToyConfig config = toy_config(folder.path());
+  const Outcome expected = whole_run(config);
+  ToyConfig fewer = config;
+  fewer.train.epochs = 2;
+  ToyRun run(fewer);
+  CapturedLog log;
+  CHECK(run.run() == ExitCode::kDone);
+  CHECK(log.count("stands at epoch 3 and /train/epochs is 2: nothing is left to train") > 0);
+  CHECK(outcome_of(run, config.tracker.data_path) == expected);
+}
+
+TEST_CASE("averages for a choice after training are saved on the way and at the end") {
+  const TempDir folder;
+  const ToyConfig config = variant(folder.path(), EmaKind::ema_pytorch, true, true);
+  whole_run(config);
+  for (const char* name :
+       {"step00000004.pth", "step00000008.pth", "step00000012.pth", "step00000015.pth"}) {
+    const Value file = read_pth(config.tracker.data_path + "/averages/" + name);
+    CHECK(Cursor(file).at("post_hoc_ema").at(0).at("prefix").as_string() == "toy.");
+  }
+}
+
+TEST_CASE("an evaluation with averages leaves every module in the mode it was in") {
+  const TempDir folder;
+  ToyRun run(toy_config(folder.path()));
+  run.trainer().averaged()->train();  // left so by somebody
+  const at::Tensor x = at::ones({2, 4});
+  run.trainer().evaluate(x);
+  CHECK(run.trainer().evaluated_in_eval_mode);
+  CHECK(run.trainer().toy().network->is_training());
+  CHECK(run.trainer().toy().network->to_q->is_training());
+}
+
+}  // namespace
+}  // namespace dalle2::test

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT
+#include "run/toy_run.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/stop_signal.h"
+#include "optim/random.h"
+
+namespace dalle2::test {
+namespace {
+
+ModelPlan plan_of(const std::shared_ptr<ToyModel>& model, const ToyTrainConfig& config) {
+  PartPlan part{.name = "", .prefix = "toy.", .network = model->network};
+  part.make_network = [] { return std::make_shared<ToyNetwork>(); };
+  part.options = part_options(config, 0);
+  return {.model = model,
+          .model_name = "toy",
+          .part_noun = "network",
+          .untrained_reason = "",
+          .parts = {std::move(part)}};
+}
+
+std::shared_ptr<ToyModel> make_model(int64_t seed) {
+  torch::manual_seed(static_cast<uint64_t>(seed));
+  return std::make_shared<ToyModel>();
+}
+
+std::string json_of(const ToyConfig& config) {
+  return nlohmann::json{{"toy", {{"steps_per_epoch", config.steps_per_epoch}}},
+                        {"train", {{"lr", config.train.lr}}},
+                        {"seed", config.seed}}
+      .dump();
+}
+
+}  // namespace
+
+ToyTrainer::ToyTrainer(std::shared_ptr<ToyModel> model, const ToyTrainConfig& config)
+    : Trainer(plan_of(model, config), config, at::kCPU), model_(std::move(model)) {}
+
+/// Mean squared distance from the sum of a row's numbers.
+at::Tensor ToyTrainer::loss(const at::Tensor& x) const {
+  return (model_->network->to_q->forward(x) - x.sum(1, true)).square().mean();
+}
+
+at::Tensor ToyTrainer::step(const at::Tensor& x, double weight) {
+  return accumulate(1, x.size(0), std::nullopt, weight, [&](const ChunkRange& range) {
+    return loss(x.narrow(0, range.begin, range.length));
+  });
+}
+
+double ToyTrainer::evaluate(const at::Tensor& x) {
+  std::optional<AveragesInPlace> averages;
+  put_averages_in_place(averages);
+  evaluated_in_eval_mode = evaluated_in_eval_mode && !model_->network->is_training();
+  return evaluate_chunks(x.size(0), std::nullopt, [&](const ChunkRange&) { return loss(x); })
+      .item<double>();
+}
+
+std::shared_ptr<ToyNetwork> ToyTrainer::averaged() const {
+  return std::static_pointer_cast<ToyNetwork>(averaged_network(1));
+}
+
+std::shared_ptr<torch::nn::Module> ToyTrainer::swap_network(
+    size_t /*index*/, std::shared_ptr<torch::nn::Module> network) const {
+  const auto before = model_->network;
+  model_->network = model_->replace_module("toy", std::static_pointer_cast<ToyNetwork>(network));
+  return before;
+}
+
+void ToyTrainer::list_state(TrainState& state) const {
+  state.model("model");
+  state.version("version");
+  state.steps("steps");
+  state.lora("lora");
+  state.extras();
+  state.optimizer("optimizer", 0);
+  state.schedule("scheduler", 0);
+  state.averages({.many_parts = false, .network_prefix = "toy."});
+  state.post_hoc_averages("post_hoc_ema");
+  state.scaler("scaler", 0);
+  state.skipped("skipped_updates", /*flat=*/true);
+}
+
+void ToyPosition::fields(PositionVisitor& visitor) {
+  visitor.field("epoch", epoch);
+  visitor.field("samples_seen", samples_seen);
+  visitor.field("best_loss", best_loss);
+  visitor.own("step", step);
+}
+
+ToyRun::ToyRun(const ToyConfig& config)
+    : config_(config),
+      session_(
+          {.tracker = config_.tracker, .train = config_.train, .seed = config_.seed, .quiet = true},
+          position_),
+      trainer_(std::make_unique<ToyTrainer>(make_model(config_.seed), config_.train)),
+      losses_(1, session_.device()),
+      checkpoints_(session_,
+                   *trainer_,
+                   position_,
+                   losses_,
+                   config_.train,
+                   {.kind = "toy", .raw_json = "{}", .full_json = json_of(config_)}),
+      guard_(
+          session_, *trainer_, position_, checkpoints_, config_.train.non_finite, "odd numbers") {}
+
+ExitCode ToyRun::run() {
+  ExitCode code = ExitCode::kStopped;
+  try {
+    code = run_epochs();
+  } catch (const StoppedError&) {  // in a validation
+  }
+  if (code == ExitCode::kStopped) checkpoints_.save(/*is_best=*/false);
+  checkpoints_.wait();
+  return code;
+}
+
+ExitCode ToyRun::run_epochs() {
+  if (checkpoints_.start() == StartedFrom::kCheckpoint) guard_.remember();
+  while (position_.epoch < config_.train.epochs) {
+    if (!train_epoch()) continue;  // it went back
+    if (session_.stop_asked()) return ExitCode::kStopped;
+    validate();
+    ++position_.epoch;
+    position_.restart_epoch();
+    checkpoints_.save(/*is_best=*/false);
+  }
+  checkpoints_.save_averages();
+  return ExitCode::kDone;
+}
+
+/// @return false if the run went back to a checkpoint
+bool ToyRun::train_epoch() {
+  while (position_.step < config_.steps_per_epoch && !session_.stop_asked()) {
+    checkpoints_.check();
+    train_step();
+    if (!guard_.look(/*settled=*/false)) return false;
+    checkpoints_.save_averages_if_due();
+    session_.tracker().log({{"Training Loss", losses_.average(1).mean}}, trainer_->steps());
+    const bool due = position_.step % config_.save_every_n_steps == 0;
+    if (due && !guard_.in_a_streak()) checkpoints_.save(/*is_best=*/false);
+  }
+  return true;
+}
+
+void ToyRun::train_step() {
+  const int64_t number = position_.epoch * config_.steps_per_epoch + position_.step;
+  at::Tensor batch =
+      at::randn({8, 4}, session_.generator("train", position_.epoch, position_.step));
+  if (before_step) before_step(number, batch);
+  const at::Tensor loss = trainer_->step(batch);
+  trainer_->update();
+  losses_.push(1, loss);
+  ++position_.step;
+  position_.samples_seen += batch.size(0);
+}
+
+void ToyRun::validate() {
+  double sum = 0;
+  for (int64_t i = 0; i < 2; ++i) {
+    if (in_validation) in_validation();
+    session_.throw_if_stop_asked();
+    sum += trainer_->evaluate(at::randn({8, 4}, session_.generator("validate", 0, i)));
+  }
+  session_.tracker().log({{"Validation Loss", sum / 2}}, trainer_->steps());
+  if (sum / 2 >= position_.best_loss) return;
+  position_.best_loss = sum / 2;
+  checkpoints_.save(/*is_best=*/true, /*is_latest=*/false);
+}
+
+}  // namespace dalle2::test

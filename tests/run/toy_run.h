@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+// The smallest kind of run there can be, one linear layer, through all that kinds share. It shows
+// how a kind is added (docs/contributing.md).
+#pragma once
+
+#include <torch/torch.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "config/train_options.h"
+#include "model/layers.h"
+#include "run/loss_window.h"
+#include "run/run_checkpoints.h"
+#include "run/run_session.h"
+#include "run/update_guard.h"
+#include "trainer/trainer.h"
+
+namespace dalle2::test {
+
+struct ToyTrainConfig : OptimizerConfig<Single>, SharedTrainConfig {
+  ToyTrainConfig() {
+    lr = 1e-2;
+    device = "cpu";
+    ema_update_after_step = 0;
+    ema_update_every = 1;
+    lora.targets = {"to_q"};
+  }
+};
+
+struct ToyConfig {
+  ToyTrainConfig train;
+  TrackerConfig tracker;
+  int64_t seed = 0;
+  int64_t steps_per_epoch = 5;
+  int64_t save_every_n_steps = 3;
+};
+
+/// [B, 4] -> [B, 1]
+struct ToyNetwork : torch::nn::Module {
+  ToyNetwork() : to_q(register_module("to_q", make_linear(4, 1))) {}
+  std::shared_ptr<LinearLayerImpl> to_q;
+};
+
+struct ToyModel : torch::nn::Module {
+  ToyModel() : network(register_module("toy", std::make_shared<ToyNetwork>())) {}
+  std::shared_ptr<ToyNetwork> network;
+};
+
+class ToyTrainer : public Trainer {
+ public:
+  ToyTrainer(std::shared_ptr<ToyModel> model, const ToyTrainConfig& config);
+  /// Forward and backward. @param x [B, 4] @return [] the loss
+  at::Tensor step(const at::Tensor& x, double weight = 1.0);
+  /// The averaged loss.
+  double evaluate(const at::Tensor& x);
+  const ToyModel& toy() const { return *model_; }
+  std::shared_ptr<ToyNetwork> averaged() const;
+  /// Whether a pass of evaluate() found the network that it used in eval mode.
+  bool evaluated_in_eval_mode = true;
+
+ private:
+  void list_state(TrainState& state) const override;
+  std::shared_ptr<torch::nn::Module> swap_network(
+      size_t index, std::shared_ptr<torch::nn::Module> network) const override;
+  at::Tensor loss(const at::Tensor& x) const;
+
+  std::shared_ptr<ToyModel> model_;
+};
+
+struct ToyPosition : RunPosition {
+  int64_t step = 0;  ///< of this epoch
+  double best_loss = 1e9;
+
+  void fields(PositionVisitor& visitor) override;
+  void reset() override { *this = {}; }
+  void guess_own_fields() override { step = 0; }
+  void restart_epoch() override { step = 0; }
+  std::string description() const override { return "epoch " + std::to_string(epoch); }
+  int64_t sample_of_epoch() const override { return step; }
+};
+
+class ToyRun {
+ public:
+  explicit ToyRun(const ToyConfig& config);
+  ExitCode run();
+
+  /// Called with the number of the step (over all epochs) before each; may spoil the batch.
+  std::function<void(int64_t step, at::Tensor& batch)> before_step;
+  /// Called between the batches of a validation.
+  std::function<void()> in_validation;
+
+  ToyTrainer& trainer() { return *trainer_; }
+  RunCheckpoints& checkpoints() { return checkpoints_; }
+  RunSession& session() { return session_; }
+  const ToyPosition& position() const { return position_; }
+
+ private:
+  ExitCode run_epochs();
+  bool train_epoch();
+  void train_step();
+  void validate();
+
+  ToyConfig config_;
+  ToyPosition position_;
+  RunSession session_;
+  std::unique_ptr<ToyTrainer> trainer_;
+  LossWindow losses_;
+  RunCheckpoints checkpoints_;
+  UpdateGuard guard_;
+};
+
+}  // namespace dalle2::test

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT
+// Configs of toy runs, and what is compared of them.
+#pragma once
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/stop_signal.h"
+#include "checkpoint/pth.h"
+#include "io/atomic_file.h"
+#include "run/toy_run.h"
+#include "support/temp_dir.h"
+
+namespace dalle2::test {
+
+/// A run in `folder` that goes on by itself, 3 epochs of 5 steps.
+inline ToyConfig toy_config(const std::string& folder) {
+  ToyConfig config;
+  config.train.epochs = 3;
+  config.tracker.data_path = folder + "/out";
+  config.tracker.overwrite_data_path = true;
+  ConsoleLogConfig log;
+  log.auto_resume = true;
+  config.tracker.log = log;
+  LocalLoadConfig load;
+  load.file_path = folder + "/latest.pth";
+  load.only_auto_resume = true;
+  config.tracker.load = load;
+  LocalSaveConfig save;
+  save.save_latest_to = folder + "/latest.pth";
+  save.save_best_to = folder + "/best.pth";
+  config.tracker.save = {save};
+  return config;
+}
+
+/// All numbers of a value, one after the other: equal texts are equal bits.
+inline void append_bits(const Value& value, std::string& text) {
+  if (value.is_tensor()) {
+    const at::Tensor tensor = value.as_tensor().contiguous();
+    text.append(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
+  } else if (value.is_dict()) {
+    for (const auto& [key, item] : value.as_dict().items) {
+      append_bits(key, text);
+      append_bits(item, text);
+    }
+  } else if (value.is_list() || value.is_tuple()) {
+    for (const Value& item : value.as_sequence()) append_bits(item, text);
+  } else if (value.is_string()) {
+    text += value.as_string();
+  } else if (value.is_int() || value.is_double()) {
+    text += fmt::format("{}", value.as_double());
+  }
+  text += "|";
+}
+
+inline std::string bits_of(const Trainer& trainer) {
+  std::string text;
+  append_bits(trainer.state(), text);
+  return text;
+}
+
+/// The numbers under `key` in a log, in order.
+inline std::vector<double> logged(const std::string& data_path, const std::string& key) {
+  std::vector<double> values;
+  std::ifstream log(data_path + "/log.jsonl");
+  for (std::string line; std::getline(log, line);) {
+    const auto record = nlohmann::json::parse(line);
+    if (record.contains(key)) values.push_back(record[key].get<double>());
+  }
+  return values;
+}
+
+/// A request to stop, taken back at the end of a test.
+class StopRequest {
+ public:
+  StopRequest() { clear_stop_request(); }
+  ~StopRequest() {
+    clear_stop_request();
+    uninstall_stop_signals();
+  }
+  /// As a user's kill.
+  void make() {
+    install_stop_signals();
+    std::raise(SIGTERM);
+  }
+};
+
+}  // namespace dalle2::test
