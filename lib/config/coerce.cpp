@@ -7,7 +7,6 @@
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
-#include <regex>
 
 namespace dalle2 {
 namespace {
@@ -19,13 +18,41 @@ std::string trimmed(const std::string& text) {
   return text.substr(begin, text.find_last_not_of(kSpaces) + 1 - begin);
 }
 
-// Python allows single underscores between digits.
+// The scanners below take texts of any length, which std::regex does not: it calls itself for each
+// character.
+bool is_digit(const std::string& text, size_t at) {
+  return at < text.size() && text[at] >= '0' && text[at] <= '9';
+}
+bool is_sign(const std::string& text, size_t at) {
+  return at < text.size() && (text[at] == '-' || text[at] == '+');
+}
+
+// The end of the digits that begin at `at`, which Python lets single underscores divide.
+size_t digits_end(const std::string& text, size_t at) {
+  while (is_digit(text, at)) {
+    ++at;
+    if (at < text.size() && text[at] == '_' && is_digit(text, at + 1)) ++at;
+  }
+  return at;
+}
+
 std::optional<double> number_of(const std::string& text) {
-  static const std::regex kNumber(
-      "[-+]?([0-9]+(_[0-9]+)*(\\.([0-9]+(_[0-9]+)*)?)?|\\.[0-9]+(_[0-9]+)*)"
-      "([eE][-+]?[0-9]+(_[0-9]+)*)?");
   std::string digits = trimmed(text);
-  if (!std::regex_match(digits, kNumber)) return std::nullopt;
+  const size_t begin = is_sign(digits, 0) ? 1 : 0;
+  size_t at = digits_end(digits, begin);
+  bool has_digits = at > begin;
+  if (at < digits.size() && digits[at] == '.') {
+    const size_t end = digits_end(digits, at + 1);
+    has_digits |= end > at + 1;
+    at = end;
+  }
+  if (!has_digits) return std::nullopt;
+  if (at < digits.size() && (digits[at] == 'e' || digits[at] == 'E')) {
+    const size_t exponent = at + (is_sign(digits, at + 1) ? 2 : 1);
+    at = digits_end(digits, exponent);
+    if (at == exponent) return std::nullopt;
+  }
+  if (at != digits.size()) return std::nullopt;
   std::erase(digits, '_');
   return std::strtod(digits.c_str(), nullptr);
 }
@@ -37,11 +64,17 @@ std::optional<int64_t> whole(double value) {
 }
 
 std::optional<int64_t> integer_of(const std::string& text) {
-  static const std::regex kInteger("[-+]?[0-9]+(_[0-9]+)*(\\.0+)?");
   std::string digits = trimmed(text);
-  if (!std::regex_match(digits, kInteger)) return std::nullopt;
+  const size_t begin = is_sign(digits, 0) ? 1 : 0;
+  const size_t end = digits_end(digits, begin);
+  if (end == begin) return std::nullopt;
+  if (end < digits.size()) {
+    const bool zeros = digits[end] == '.' && end + 1 < digits.size() &&
+                       digits.find_first_not_of('0', end + 1) == std::string::npos;
+    if (!zeros) return std::nullopt;
+  }
+  digits.resize(end);
   std::erase(digits, '_');
-  digits.resize(std::min(digits.find('.'), digits.size()));
   errno = 0;
   const int64_t value = std::strtoll(digits.c_str(), nullptr, 10);
   return errno == 0 ? std::optional(value) : std::nullopt;
@@ -109,8 +142,14 @@ std::optional<std::string> limit_fault(const Limits& limits, double value, const
 }
 
 bool is_remote(const std::string& path) {
-  static const std::regex kScheme("[A-Za-z][A-Za-z0-9+.-]+:.*");
-  return std::regex_match(path, kScheme) && !path.starts_with("file:");
+  // A single letter in front of the colon is a drive.
+  const size_t colon = path.find(':');
+  if (colon == std::string::npos || colon < 2 || path.starts_with("file:")) return false;
+  const auto fits = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '+' || c == '.' || c == '-';
+  };
+  return std::isalpha(static_cast<unsigned char>(path[0])) &&
+         std::all_of(path.begin() + 1, path.begin() + static_cast<ptrdiff_t>(colon), fits);
 }
 
 bool is_fetched(const std::string& path) {

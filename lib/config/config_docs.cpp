@@ -69,6 +69,17 @@ constexpr const char* kClosing = R"(
 | `train.dream.enabled` | every trained unet predicts the noise |
 | `data.resample_train` | `train.epoch_samples` should bound the epoch |
 
+These hold for every kind of run:
+
+| when | then |
+|---|---|
+| `train.use_ema` is false | no other key of the averages has an effect |
+| `train.ema.kind` is `ema_pytorch` | the other keys of `train.ema` keep their defaults |
+| `train.ema.kind` is `diffusers` | `train.update_model_with_ema_every` is null |
+| a width of `train.post_hoc_ema` is given | `train.post_hoc_ema.save_every_n_steps` is given, too |
+| `train.lora.rank` is 0 | `train.frozen_dtype` is `fp32`, and no saver has the `save_type` `lora` |
+| a run goes on from a checkpoint | its config gives weights and data the same meaning, or `train.allow_changed_config` is true |
+
 ## What is derived for each unet
 
 - **Sizes.** `image_sizes` is sorted and stripped of doubles; the lowest belongs to the first unet.
@@ -80,7 +91,7 @@ constexpr const char* kClosing = R"(
   and `sigmoid`. `jsd` ends at beta = 1, which leaves nothing of the image in the last step. It is
   allowed where that does no harm: without `learned_variance`, and either with `predict_v` or
   `predict_x_start` or with `sample_timesteps` below `timesteps - 1`; DDIM must not start at the
-  last step. The same holds for `zero_terminal_snr`.
+  last step. `zero_terminal_snr` ends there too; it always needs `predict_v` or `predict_x_start`.
 - **Widths.** `init_dim` equals `dim`, and `dim_mults` starts with 1 unless `memory_efficient`: the
   last block of the network has no other shape. `resnet_groups` divides every width.
 )";

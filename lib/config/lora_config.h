@@ -34,15 +34,15 @@ struct LoraConfig {
              "attention (`sparse_attn`); other linear layers may be named too.",
              not_empty());
     D2_FIELD(init,
-             "Begin of `down`: `gaussian` with the standard deviation 1 / rank, or `kaiming` "
-             "(uniform). `up` begins at zero.");
+             "How `down` is initialised: `gaussian` with the standard deviation 1 / rank, or "
+             "`kaiming` (uniform). `up` starts at zero.");
     D2_FIELD(dropout,
              "Share of the adapters' inputs that is dropped while training.",
              at_least(0).below(1));
-    D2_FIELD(train_bias, "Trains all biases of the network too.");
+    D2_FIELD(train_bias, "Train all biases of the network, too.");
   }
 
-  /// What alpha / rank is a part of.
+  /// alpha, or its default; the adapters' product is scaled by strength() / rank.
   double strength() const { return alpha.value_or(static_cast<double>(rank)); }
 };
 

@@ -45,14 +45,15 @@ struct PriorNetworkConfig {
 
   void fields(auto& f) {
     D2_REQUIRED(dim, "Width of the tokens; equal to `prior.image_embed_dim`.", at_least(1));
-    D2_REQUIRED(depth, "Layers.", at_least(1));
+    D2_REQUIRED(depth, "Number of layers.", at_least(1));
     D2_FIELD(max_text_len,
              "Text tokens; longer texts are cut, shorter ones padded. Null is 256.",
              at_least(1));
-    D2_FIELD(num_timesteps,
-             "Embed times by a table of so many entries, `prior.timesteps`; null for a network "
-             "over their sines and cosines.",
-             at_least(1));
+    D2_FIELD(
+        num_timesteps,
+        "Embed times with a table of this many entries, equal to `prior.timesteps`; null for a "
+        "network over their sines and cosines.",
+        at_least(1));
     D2_FIELD(num_time_embeds, "Tokens made from the timestep.", at_least(1));
     D2_FIELD(num_image_embeds, "Tokens made from the noised image embedding.", at_least(1));
     D2_FIELD(num_text_embeds, "Tokens made from the text embedding.", at_least(1));
@@ -126,7 +127,7 @@ struct PriorConfig {
              "the whole chain (DDPM).",
              at_least(2));
     D2_FIELD(cond_drop_prob,
-             "Probability of dropping the text and, by itself, the image embedding, for "
+             "Probability of dropping the text and, independently, the image embedding, for "
              "classifier-free guidance.",
              within(0, 1));
     D2_FIELD(text_cond_drop_prob, "That of the text; null for `cond_drop_prob`.", within(0, 1));
@@ -147,10 +148,11 @@ struct PriorConfig {
     D2_FIELD(training_clamp_l2norm,
              "The same for the prediction in training. Only with `predict_x_start`.");
     D2_FIELD(init_image_embed_l2norm, "The same for the noise that sampling starts from.");
-    D2_FIELD(image_embed_scale,
-             "What embeddings are multiplied with before they are noised; null for the square root "
-             "of `image_embed_dim`, which gives embeddings of norm 1 entries of variance 1.",
-             above(0));
+    D2_FIELD(
+        image_embed_scale,
+        "What embeddings are multiplied by before they are noised; null for the square root of "
+        "`image_embed_dim`, which gives the entries of embeddings of norm 1 a variance of 1.",
+        above(0));
     D2_FIELD(clip_adapter_overrides,
              "Arguments of the adapter around an x-clip or coca model.",
              not_yet("CLIP models are a later part"));

@@ -52,11 +52,12 @@ void check_noise_schedule(const UnetPlan& stage,
                           Faults& faults) {
   if (stage.timesteps < 1) return;  // reported by the caller
   if (zero_terminal_snr && stage.objective == Objective::eps) {
-    faults.error("/decoder/zero_terminal_snr",
-                 fmt::format("needs predict_v or predict_x_start: the last step is pure noise, "
-                             "which tells unet {} nothing when it predicts the noise; set one of "
-                             "them to true for it, or zero_terminal_snr to false",
-                             index + 1));
+    faults.error(
+        "/decoder/zero_terminal_snr",
+        fmt::format("needs predict_v or predict_x_start: at the last step the input is nothing but "
+                    "noise, so predicting the noise teaches unet {} nothing about images; "
+                    "set one of them to true for it, or zero_terminal_snr to false",
+                    index + 1));
   }
   if (stage.beta_schedule == BetaSchedule::jsd) {
     return check_last_step(

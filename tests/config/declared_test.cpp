@@ -2,6 +2,7 @@
 // Every member of every config struct has to be declared in its `fields`.
 #include <catch2/catch.hpp>
 
+#include "config/prior_run_config.h"
 #include "config/run_config.h"
 
 namespace dalle2 {
@@ -83,7 +84,6 @@ TEST_CASE("every member of every config struct is declared") {
   CHECK(declared<ClipConfig>() == count_members<ClipConfig>());
   CHECK(declared<DecoderDataConfig>() == count_members<DecoderDataConfig>());
   CHECK(declared<SplitConfig>() == count_members<SplitConfig>());
-  CHECK(declared<DecoderTrainConfig>() == count_members<DecoderTrainConfig>());
   CHECK(declared<NonFiniteConfig>() == count_members<NonFiniteConfig>());
   CHECK(declared<DreamConfig>() == count_members<DreamConfig>());
   CHECK(declared<TimestepSamplingConfig>() == count_members<TimestepSamplingConfig>());
@@ -105,6 +105,35 @@ TEST_CASE("every member of every config struct is declared") {
         count_members<WandbSaveConfig>() - 1);
   CHECK(declared<HuggingfaceSaveConfig>() - declared<SaveTargets>() ==
         count_members<HuggingfaceSaveConfig>() - 1);
+}
+
+TEST_CASE("every member of every config struct of a prior is declared") {
+  CHECK(declared<TrainPriorConfig>() == count_members<TrainPriorConfig>());
+  CHECK(declared<PriorConfig>() == count_members<PriorConfig>());
+  CHECK(declared<PriorNetworkConfig>() == count_members<PriorNetworkConfig>());
+  CHECK(declared<PriorDataConfig>() == count_members<PriorDataConfig>());
+}
+
+TEST_CASE("every option that kinds of run share is declared, and each kind takes all parts") {
+  CHECK(declared<OptimizerConfig<Single>>() == count_members<OptimizerConfig<Single>>());
+  CHECK(declared<OptimizerConfig<OneOrMany>>() == count_members<OptimizerConfig<OneOrMany>>());
+  CHECK(declared<LossConfig<Single>>() == count_members<LossConfig<Single>>());
+  CHECK(declared<LossConfig<OneOrMany>>() == count_members<LossConfig<OneOrMany>>());
+  CHECK(declared<AveragesConfig>() == count_members<AveragesConfig>());
+  CHECK(declared<PrecisionConfig>() == count_members<PrecisionConfig>());
+  CHECK(declared<AdaptersConfig>() == count_members<AdaptersConfig>());
+  CHECK(declared<LoopConfig>() == count_members<LoopConfig>());
+  CHECK(declared<EmaConfig>() == count_members<EmaConfig>());
+  CHECK(declared<PostHocEmaConfig>() == count_members<PostHocEmaConfig>());
+  CHECK(declared<LoraConfig>() == count_members<LoraConfig>());
+  CHECK(declared<DecoderOnlyTrainConfig>() == count_members<DecoderOnlyTrainConfig>());
+  CHECK(declared<PriorOnlyTrainConfig>() == count_members<PriorOnlyTrainConfig>());
+  const size_t shared = declared<AveragesConfig>() + declared<PrecisionConfig>() +
+                        declared<AdaptersConfig>() + declared<LoopConfig>();
+  CHECK(declared<SharedTrainConfig>() == shared);
+  const size_t both = shared + declared<OptimizerConfig<Single>>() + declared<LossConfig<Single>>();
+  CHECK(declared<DecoderTrainConfig>() == both + declared<DecoderOnlyTrainConfig>());
+  CHECK(declared<PriorTrainConfig>() == both + declared<PriorOnlyTrainConfig>());
 }
 
 TEST_CASE("the transforms together declare every member but their kind") {

@@ -8,6 +8,7 @@
 
 #include "config/json_text.h"
 #include "config/minimal_config.h"
+#include "config/minimal_prior.h"
 
 namespace dalle2 {
 namespace {
@@ -98,10 +99,30 @@ TEST_CASE("the config at the head of docs/config.md is accepted") {
   CHECK(parse_decoder_config(example, "docs", {}).warnings.empty());
 }
 
+TEST_CASE("every example config is read without a warning and fits its schema") {
+  const std::filesystem::path configs = std::filesystem::path(DALLE2_SOURCE_DIR) / "configs";
+  int read = 0;
+  for (const auto& folder : {configs, configs / "smoke"}) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      if (entry.path().extension() != ".json") continue;
+      const std::string path = entry.path().string();
+      CAPTURE(path);
+      const std::string kind = config_kind(path);
+      const ReadOptions strict = {.overrides = {}, .strict = true};
+      const std::string full = kind == "prior" ? load_prior_config(path, strict).full_json
+                                               : load_decoder_config(path, strict).full_json;
+      CHECK(fits(Json::parse(config_schema(kind)), Json::parse(full)));
+      ++read;
+    }
+  }
+  CHECK(read >= 11);
+}
+
 TEST_CASE("the schema takes the reference's configs and a full dump") {
   const Json schema = Json::parse(config_schema("decoder"));
   CHECK(fits(schema, Json::parse(kMinimalConfig)));
   CHECK(fits(schema, Json::parse(read_with({}).full_json)));
+  CHECK(fits(Json::parse(config_schema("prior")), Json::parse(read_prior({}).full_json)));
   for (const char* name : {"reference_example.json", "reference_test.json"}) {
     const auto path = std::filesystem::path(DALLE2_SOURCE_DIR) / "tests/config/data" / name;
     CHECK(fits(schema, Json::parse(file_text(path))));

@@ -161,7 +161,7 @@ TEST_CASE("jsd is allowed where its last step does no harm") {
   CHECK_THROWS_AS(plan_decoder(config), ConfigError);  // noise prediction over the whole chain
   config.sample_timesteps = std::optional<int64_t>(50);
   CHECK_NOTHROW(plan_decoder(config));
-  config.sample_timesteps.reset();
+  config.sample_timesteps = std::nullopt;
   config.predict_x_start = true;
   CHECK_NOTHROW(plan_decoder(config));
   config.learned_variance = true;

@@ -94,10 +94,6 @@ TEST_CASE("a unet that could not be built or trained is refused") {
                   {"/decoder/beta_schedule: the jsd schedule leaves nothing of the image at the "
                    "last step, where 999 DDIM steps would start: use 1000 steps (DDPM) or fewer "
                    "than 999 for unet 1"});
-  expect_problems({"/decoder/zero_terminal_snr=true", "/decoder/learned_variance=false"},
-                  {"/decoder/zero_terminal_snr: zero_terminal_snr leaves nothing of the image at "
-                   "the last step, so noise prediction cannot be undone there: set predict_v or "
-                   "predict_x_start to true for unet 1, or its sample_timesteps below 999"});
   expect_problems({"/decoder/random_crop_sizes=[8]"},
                   {"/decoder/random_crop_sizes/0: must be null: the first unet sees whole images, "
                    "got 8"});
@@ -110,6 +106,34 @@ TEST_CASE("a unet that could not be built or trained is refused") {
        R"(/decoder/clip: "clip" is not available yet: CLIP models are a later )"
        "part; compute the embeddings before, and give data.img_embeddings_url or "
        "data.embeddings_in_tar"});
+}
+
+TEST_CASE("zero terminal SNR is refused for each unet that predicts the noise") {
+  const auto line = [](int unet) {
+    return "/decoder/zero_terminal_snr: needs predict_v or predict_x_start: at the last step the "
+           "input is nothing but noise, so predicting the noise teaches unet " +
+           std::to_string(unet) +
+           " nothing about images; set one of them to true for it, or zero_terminal_snr to false";
+  };
+  const std::vector<std::string> snr = {"/decoder/zero_terminal_snr=true",
+                                        "/decoder/learned_variance=false"};
+  const auto with = [&](std::vector<std::string> assignments) {
+    assignments.insert(assignments.begin(), snr.begin(), snr.end());
+    return assignments;
+  };
+  expect_problems(snr, {line(1)});
+  // Fewer steps of sampling do not help: it is the training that is at fault.
+  expect_problems(with({"/decoder/sample_timesteps=100"}), {line(1)});
+  expect_problems(with({R"(/decoder/beta_schedule=["jsd"])", "/decoder/sample_timesteps=100"}),
+                  {line(1)});
+  expect_problems(cascade(snr), {line(1), line(2)});
+  expect_problems(cascade(with({"/decoder/predict_v=[true, false]"})), {line(2)});
+  expect_problems(with({"/decoder/predict_v=true", "/decoder/sample_timesteps=999"}),
+                  {"/decoder/zero_terminal_snr: zero_terminal_snr leaves nothing of the image at "
+                   "the last step, where 999 DDIM steps would start: use 1000 steps (DDPM) or "
+                   "fewer than 999 for unet 1"});
+  CHECK_NOTHROW(read_with(with({"/decoder/predict_v=true"})));
+  CHECK_NOTHROW(read_with(with({"/decoder/predict_x_start=true"})));
 }
 
 TEST_CASE("a cascade that could not be built or trained is refused") {

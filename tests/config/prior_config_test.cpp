@@ -8,26 +8,10 @@
 #include <sstream>
 
 #include "config/json_text.h"
-#include "config/minimal_config.h"
+#include "config/minimal_prior.h"
 
 namespace dalle2 {
 namespace {
-
-const std::string kMinimalPrior = R"({
-  "prior": {
-    "net": {"dim": 8, "depth": 1},
-    "image_embed_dim": 8,
-    "condition_on_text_encodings": false
-  },
-  "data": {"image_url": "images", "text_url": "texts", "splits": {}, "batch_size": 4},
-  "train": {},
-  "tracker": {"log": {}, "save": {"save_to": "local", "save_latest_to": "latest.pth"}}
-})";
-
-LoadedPriorConfig read_prior(const std::vector<std::string>& assignments, bool strict = false) {
-  return parse_prior_config(
-      kMinimalPrior, "prior.json", {.overrides = assignments, .strict = strict});
-}
 
 void expect_prior_problem(const std::vector<std::string>& assignments, const std::string& line) {
   CHECK(message_of([&] { read_prior(assignments); }) == "prior.json: 1 problem\n  " + line);
@@ -133,6 +117,126 @@ TEST_CASE("the rules between the sections of a prior config are enforced") {
                        R"(/train/update_model_with_ema_every: must be null with ema.kind )"
                        R"("diffusers", got 2; only "ema_pytorch" copies the average back)");
   expect_prior_problem({"/train/lr=-1"}, "/train/lr: must be > 0, got -1");
+}
+
+TEST_CASE("a prior has the options of a run that a decoder has, with its own defaults") {
+  const PriorTrainConfig defaults = read_prior({}).config.train;
+  CHECK(defaults.device == "cuda:0");
+  CHECK(defaults.betas == std::vector<double>{0.9, 0.99});
+  CHECK(defaults.grad_accum_every == 1);
+  CHECK(defaults.async_save);
+  CHECK_FALSE(defaults.deterministic);
+  CHECK_FALSE(defaults.allow_changed_config);
+  CHECK(defaults.non_finite == NonFiniteConfig{});
+  CHECK(defaults.post_hoc_ema == PostHocEmaConfig{});
+  const PriorTrainConfig train = read_prior({"/train/grad_accum_every=4",
+                                             "/train/async_save=false",
+                                             "/train/deterministic=true",
+                                             "/train/allow_changed_config=true",
+                                             "/train/max_grad_norm=null",
+                                             "/train/warmup_steps=7",
+                                             "/train/non_finite/action=roll_back",
+                                             "/train/post_hoc_ema/save_every_n_steps=50"})
+                                     .config.train;
+  CHECK(train.grad_accum_every == 4);
+  CHECK_FALSE(train.async_save);
+  CHECK(train.deterministic);
+  CHECK(train.allow_changed_config);
+  CHECK_FALSE(train.max_grad_norm.has_value());
+  CHECK(train.warmup_steps == 7);
+  CHECK(train.non_finite.action == NonFiniteAction::roll_back);
+  CHECK(train.post_hoc_ema.save_every_n_steps == 50);
+  const SharedTrainConfig& shared = train;
+  CHECK(shared.grad_accum_every == 4);
+  // A decoder's largest rate is not a prior's.
+  CHECK(read_prior({"/train/lr=0.5"}).config.train.lr == 0.5);
+}
+
+TEST_CASE("what is wrong between options is told of a prior as of a decoder") {
+  expect_prior_problem(
+      {"/train/device=cuda:x"},
+      R"(/train/device: expected "cpu", "cuda" or "cuda:N", N the number of a GPU )"
+      R"(with at most 4 digits, got "cuda:x")");
+  expect_prior_problem(
+      {"/train/ema/kind=diffusers", "/train/ema/decay=0.5", "/train/ema/min_decay=0.99"},
+      "/train/ema/decay: must not be below min_decay (0.99), got 0.5");
+  expect_prior_problem({"/train/ema/decay=0.5"},
+                       R"(/train/ema/kind: must be "diffusers" for the other keys of ema to have )"
+                       R"(an effect, got "ema_pytorch", which has train.ema_beta, )"
+                       "train.ema_update_after_step, ...");
+  expect_prior_problem(
+      {"/train/post_hoc_ema/sigmas=[0.05, 0.05]", "/train/post_hoc_ema/save_every_n_steps=10"},
+      "/train/post_hoc_ema/sigmas: must be two different widths, got 0.05 twice");
+  expect_prior_problem({"/train/max_grad_norm=-1"}, "/train/max_grad_norm: must be > 0, got -1");
+  expect_prior_problem(
+      {R"(/prior/beta_schedule=linear)", "/prior/timesteps=10", "/train/eval_timesteps=[5]"},
+      "/prior/timesteps: with 10 timesteps the linear schedule of the prior has beta 1.116 at step "
+      "5; a beta must stay below 1, or the loss is NaN: use at least 21 timesteps, or the cosine "
+      "schedule");
+  const auto warnings = [](const std::vector<std::string>& assignments) {
+    return read_prior(assignments).warnings;
+  };
+  using Lines = std::vector<std::string>;
+  CHECK(warnings({"/train/use_ema=false", "/train/ema_beta=0.5"}) ==
+        Lines{"/train/use_ema: is false: the keys train.ema, train.ema_* and "
+              "train.update_model_with_ema_every have no effect"});
+  CHECK(warnings({"/train/use_ema=false", "/train/ema_beta=0.9999"}).empty());
+  CHECK(warnings({"/train/amp=true", "/train/mixed_precision=no"}) ==
+        Lines{R"(/train/amp: has no effect: train.mixed_precision is "no")"});
+  CHECK(warnings({"/train/non_finite/lr_factor=0.1"}) ==
+        Lines{"/train/non_finite/action: lr_factor and max_roll_backs have an effect with "
+              R"("roll_back" only, got "stop")"});
+  CHECK(warnings({"/train/dream/detail_preservation=2"}) ==
+        Lines{"/train/dream/enabled: is false: the other keys of dream have no effect"});
+  CHECK(warnings({"/train/lora/dropout=0.5"}) ==
+        Lines{"/train/lora/rank: is 0: the other keys of lora have no effect, and the whole "
+              "network is trained"});
+  CHECK(warnings({"/train/stop_after_skipped=20"}) ==
+        Lines{"/train/stop_after_skipped: no such key, it is ignored; did you mean "
+              "/train/non_finite/after?"});
+}
+
+TEST_CASE("the seed of a prior may stand at the root or have the reference's name") {
+  const auto seeds = [](const std::vector<std::string>& assignments) {
+    const LoadedPriorConfig loaded = read_prior(assignments);
+    const Json full = Json::parse(loaded.full_json);
+    CHECK(full["seed"] == loaded.config.seed);
+    CHECK(full["train"]["random_seed"] == loaded.config.seed);
+    CHECK(loaded.config.train.random_seed == loaded.config.seed);
+    return loaded.config.seed;
+  };
+  CHECK(seeds({}) == 0);
+  CHECK(seeds({"/seed=3"}) == 3);
+  CHECK(seeds({"/train/random_seed=4"}) == 4);
+  CHECK(seeds({"/train/random_seed=5", "/seed=5"}) == 5);
+  expect_prior_problem(
+      {"/train/random_seed=0", "/seed=7"},
+      "/seed: 7 differs from train.random_seed, 0: both are the seed of everything "
+      "random; leave one of them out, or give both one value");
+  expect_prior_problem({"/seed=-1"}, "/seed: must be >= 0, got -1");
+  expect_prior_problem({"/seed=null"}, "/seed: must not be null; expected an integer");
+}
+
+TEST_CASE("targets of a prior's savers may hold the placeholders of a prior") {
+  CHECK_NOTHROW(read_prior({"/tracker/save/save_latest_to={epoch:03d}_{samples_seen}.pth",
+                            "/tracker/save/save_best_to={best_validation_loss:.4f}.pth"}));
+  expect_prior_problem({"/tracker/save/save_latest_to={next_task}.pth"},
+                       "/tracker/save/save_latest_to: unknown placeholder {next_task}; known are "
+                       "{epoch} {samples_seen} {best_validation_loss}");
+  expect_prior_problem({"/tracker/save/save_latest_to={best_validation_los}.pth"},
+                       "/tracker/save/save_latest_to: unknown placeholder {best_validation_los}, "
+                       "did you mean {best_validation_loss}; known are {epoch} {samples_seen} "
+                       "{best_validation_loss}");
+}
+
+TEST_CASE("the config of a prior has no place for other kinds") {
+  expect_prior_problem(
+      {"/decoder={}"},
+      "/decoder: has no place here: this needs the config of a prior, and a file trains either a "
+      "decoder or a prior");
+  expect_prior_problem({"/vae={}"},
+                       R"(/vae: "vae" is not available yet: this version trains decoders and )"
+                       "priors");
 }
 
 TEST_CASE("the options of the loss reach a prior's plan") {

@@ -19,8 +19,7 @@ TEST_CASE("a value of the wrong type is named with what was expected and found")
   expect_problems({"/decoder/beta_schedule=cosine"},
                   {R"(/decoder/beta_schedule: expected a list, got "cosine")"});
   expect_problems({"/data/splits=[]"}, {"/data/splits: expected an object, got []"});
-  expect_problems({"/train/lr=null"},
-                  {"/train/lr: must not be null; expected a number or a list"});
+  expect_problems({"/train/lr=null"}, {"/train/lr: must not be null; expected a number or a list"});
   expect_problems({"/decoder/unets/0/dim_mults/1=null"},
                   {"/decoder/unets/0/dim_mults/1: must not be null; expected an integer"});
   expect_problems({"/train/lr={}"}, {"/train/lr: expected a number or a list, got {}"});
@@ -53,6 +52,22 @@ TEST_CASE("a value of the wrong type is named with what was expected and found")
                    R"(/decoder/clip: "clip" is not available yet: CLIP models are a later )"
                    "part; compute the embeddings before, and give data.img_embeddings_url or "
                    "data.embeddings_in_tar"});
+}
+
+TEST_CASE("texts of any length are read without harm") {
+  const std::string digits(1000000, '1');
+  const auto message = [](const std::string& assignment) {
+    return message_of([&] { read_with({assignment}); });
+  };
+  CHECK_THAT(message("/train/epochs=\"" + digits + "\""),
+             Catch::Contains("/train/epochs: expected an integer, got \"1111"));
+  CHECK_THAT(message("/train/lr=\"" + digits + "\""),
+             Catch::Contains("/train/lr: expected a number, got \"1111"));
+  CHECK_THAT(message("/train/lr=\"0." + digits + "e\""),
+             Catch::Contains("/train/lr: expected a number, got \"0.1111"));
+  CHECK(message("/data/img_embeddings_url=" + std::string(1000000, 'a')) == "no error");
+  CHECK_THAT(message("/data/img_embeddings_url=g" + std::string(1000000, 's') + "://b"),
+             Catch::Contains("/data/img_embeddings_url: data comes from files"));
 }
 
 TEST_CASE("a value beyond its limits is named with the limits") {
@@ -127,6 +142,49 @@ TEST_CASE("the sections have to fit each other") {
                    "part; set it to null and compare samples by eye"});
 }
 
+TEST_CASE("the name of the device is checked, whatever else is wrong") {
+  for (const std::string device : {"cpu", "cuda", "cuda:0", "cuda:17", "cuda:1234"}) {
+    CHECK(read_with({"/train/device=" + device}).config.train.device == device);
+  }
+  for (const std::string device :
+       {"cuda:x", "cuda:", "gpu", "cuda:-1", "cuda:12345", "cuda:0 ", "CPU", "cpu:0", "cuda0"}) {
+    expect_problems({"/train/lr=-1", "/train/device=\"" + device + "\""},
+                    {"/train/lr: must be > 0 and <= 0.01, got -1",
+                     "/train/device: expected \"cpu\", \"cuda\" or \"cuda:N\", N the number of a "
+                     "GPU with at most 4 digits, got \"" +
+                         device + "\""});
+  }
+  expect_problems({R"(/train/device="")"}, {"/train/device: must not be empty"});
+  CHECK_THAT(message_of([] { read_with({"/train/device=" + std::string(1000000, '9')}); }),
+             Catch::Contains("with at most 4 digits, got \"999999"));
+  CHECK_THAT(message_of([] { read_with({"/train/device=cuda:" + std::string(1000000, '9')}); }),
+             Catch::Contains("with at most 4 digits, got \"cuda:999999"));
+}
+
+TEST_CASE("options that may be null may be so as a whole and for each unet") {
+  const DecoderTrainConfig one = read_with({"/train/max_grad_norm=null"}).config.train;
+  CHECK(one.max_grad_norm.is_one());
+  CHECK_FALSE(one.max_grad_norm.at(0).has_value());
+  const LoadedDecoderConfig loaded =
+      read_with(cascade({"/train/max_grad_norm=[null, 2]", "/train/warmup_steps=[3, null]"}));
+  CHECK(loaded.config.train.max_grad_norm == OneOrMany<std::optional<double>>({std::nullopt, 2.0}));
+  CHECK(loaded.config.train.warmup_steps ==
+        OneOrMany<std::optional<int64_t>>({int64_t{3}, std::nullopt}));
+  CHECK(loaded.config.train.cosine_decay_max_steps ==
+        OneOrMany<std::optional<int64_t>>(std::nullopt));
+  CHECK(value_for(loaded.config.train.max_grad_norm, 1) == 2.0);
+  CHECK_THAT(loaded.full_json,
+             Catch::Contains("\"cosine_decay_max_steps\": null") &&
+                 Catch::Contains("\"max_grad_norm\": [\n      null,\n      2.0\n"));
+  CHECK(parse_decoder_config(loaded.full_json, "again.json", {}).full_json == loaded.full_json);
+  expect_problems({"/train/max_grad_norm=0"}, {"/train/max_grad_norm: must be > 0, got 0"});
+  expect_problems(cascade({"/train/max_grad_norm=[null, -1]"}),
+                  {"/train/max_grad_norm/1: must be > 0, got -1"});
+  expect_problems(cascade({"/train/max_grad_norm=[1, 1, 1]"}),
+                  {"/train/max_grad_norm: must be one value or have one entry for each unet (2), "
+                   "got 3"});
+}
+
 TEST_CASE("the options of the loss have to fit the unets") {
   expect_problems({"/train/min_snr_gamma=5", "/decoder/p2_loss_weight_gamma=0.5"},
                   {"/train/min_snr_gamma: excludes decoder.p2_loss_weight_gamma: both weigh the "
@@ -171,6 +229,11 @@ TEST_CASE("each kind of average has options of its own") {
                    R"(did you mean "diffusers"?)"});
   expect_problems({"/train/ema/kind=diffusers", "/train/ema/min_decay=2"},
                   {"/train/ema/min_decay: must be >= 0 and <= 1, got 2"});
+  expect_problems(
+      {"/train/ema/kind=diffusers", "/train/ema/decay=0.5", "/train/ema/min_decay=0.99"},
+      {"/train/ema/decay: must not be below min_decay (0.99), got 0.5"});
+  CHECK_NOTHROW(
+      read_with({"/train/ema/kind=diffusers", "/train/ema/decay=0.5", "/train/ema/min_decay=0.5"}));
 }
 
 TEST_CASE("averages for a choice after training have two widths and an interval") {

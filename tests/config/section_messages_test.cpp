@@ -100,6 +100,12 @@ TEST_CASE("the rules of the tracker section are enforced") {
   expect_problems({"/tracker/save/save_best_to=a{epoch"},
                   {R"(/tracker/save/save_best_to: single "{" in "a{epoch"; write "{{" for )"
                    "a brace"});
+  // The placeholders of a prior mean nothing here; specs of any length are read without harm.
+  expect_problems({"/tracker/save/save_latest_to={best_validation_loss}.pth"},
+                  {"/tracker/save/save_latest_to: unknown placeholder {best_validation_loss}; "
+                   "known are {epoch} {sample} {next_task} {validation_losses} {samples_seen}"});
+  CHECK_NOTHROW(
+      read_with({"/tracker/save/save_latest_to={epoch:" + std::string(1000000, '1') + "}"}));
   expect_problems({"/tracker/save/save_meta_to=a/.."},
                   {R"(/tracker/save/save_meta_to: must not contain "..", got "a/..")"});
   expect_problems({R"(/tracker/log={"log_type": "wandb", "wandb_entity": null, )"
@@ -220,6 +226,11 @@ TEST_CASE("what has not landed yet is refused by name") {
       {"/prior={}"},
       {"/prior: has no place here: this needs the config of a decoder, and a file trains either a "
        "decoder or a prior"});
+  for (const std::string kind : {"vae", "clip"}) {
+    expect_problems({"/" + kind + "={}"},
+                    {"/" + kind + ": \"" + kind +
+                     "\" is not available yet: this version trains decoders and priors"});
+  }
 }
 
 TEST_CASE("the rules of adapters are enforced") {
@@ -231,9 +242,10 @@ TEST_CASE("the rules of adapters are enforced") {
   expect_problems({"/train/lora/init=xavier"},
                   {R"(/train/lora/init: expected one of "gaussian" "kaiming", got "xavier")"});
   expect_problems({"/train/lora/rnk=4"}, {R"(/train/lora/rnk: no such key; did you mean "rank"?)"});
-  expect_problems({"/train/frozen_dtype=bf16"},
-                  {R"(/train/frozen_dtype: must be "fp32" without adapters, because then nothing is )"
-                   "frozen; set train.lora.rank to train adapters"});
+  expect_problems(
+      {"/train/frozen_dtype=bf16"},
+      {R"(/train/frozen_dtype: must be "fp32" without adapters, because then nothing is )"
+       "frozen; set train.lora.rank to train adapters"});
   expect_problems({"/train/trainable_dtype=bf16"},
                   {R"(/train/trainable_dtype: expected one of "fp32", got "bf16")"});
   expect_problems({"/tracker/save/save_type=lora"},
