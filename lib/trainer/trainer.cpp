@@ -13,15 +13,6 @@
 namespace dalle2 {
 namespace {
 
-template <class T>
-const T& entry(const T& value, size_t /*index*/) {
-  return value;
-}
-template <class T>
-T entry(const OneOrMany<T>& value, size_t index) {
-  return value.at(index);
-}
-
 /// With `counts_frozen` all parameters, the frozen rotary frequencies of a prior too.
 std::vector<std::string> optimized_names(const PartPlan& plan, bool adapters) {
   if (adapters || !plan.counts_frozen) return trained_parameters(*plan.network);
@@ -37,20 +28,20 @@ PartOptions part_options(const OptimizerConfig<Per>& config, size_t index) {
   if (config.betas.size() != 2) {
     throw ConfigError("/train/betas: expected two numbers, got {}", config.betas.size());
   }
-  const std::optional<double> norm = entry(config.max_grad_norm, index);
+  const std::optional<double> norm = value_for(config.max_grad_norm, index);
   if (norm && !(*norm > 0.0)) {
     throw ConfigError("/train/max_grad_norm: expected a number above 0 or null, got {}", *norm);
   }
   OptimizerOptions optimizer;
-  optimizer.weight_decay = entry(config.wd, index);
+  optimizer.weight_decay = value_for(config.wd, index);
   optimizer.beta1 = config.betas[0];
   optimizer.beta2 = config.betas[1];
-  optimizer.eps = entry(config.eps, index);
+  optimizer.eps = value_for(config.eps, index);
   optimizer.group_wd_params = config.group_wd_params;
   return {optimizer,
-          LrSchedule(entry(config.lr, index),
-                     entry(config.warmup_steps, index),
-                     entry(config.cosine_decay_max_steps, index)),
+          LrSchedule(value_for(config.lr, index),
+                     value_for(config.warmup_steps, index),
+                     value_for(config.cosine_decay_max_steps, index)),
           norm.value_or(std::numeric_limits<double>::infinity())};
 }
 template PartOptions part_options<Single>(const OptimizerConfig<Single>&, size_t);
