@@ -17,7 +17,7 @@ import time
 import unittest
 
 import harness
-from harness import BINARY, EndToEnd, run
+from harness import BINARY, REFERENCE_PYTHON, EndToEnd, needs_reference, run
 
 KILLS = int(os.environ.get("DALLE2_KILLS", "0"))
 # Saves after every batch and keeps no pictures: most of the run is spent in saves.
@@ -32,6 +32,7 @@ FIRST_SAVE = ["open:3", "write:3", "fsync:3", "rename:3", "dirsync:3"]
 OLDER_COPIES = ["link:1", "rename:4", "unlink:1"]
 SAVERS = ["link:2", "rename:6"]  # behind model.pth
 CORES = os.cpu_count() or 1
+JUDGE = harness.ROOT / "tests" / "e2e" / "judge.py"
 
 
 class Kill(EndToEnd):
@@ -75,20 +76,38 @@ class Kill(EndToEnd):
         process.wait()
         process.stdout.close()
 
-    def test_kills_at_random_moments_between_and_within_saves(self):
-        draw = random.Random(20)
-        seen = 0
+    def kill_often(self, kills, seed):
+        """Starts a run, kills it and starts it again; yields its number and mode behind each kill."""
+        draw = random.Random(seed)
         run("--quiet", "--config", self.saving_config("first.json", {**SHORT, "epochs": 1}, "sync"), cwd=self.dir, check=0)
-        for kill in range(KILLS or 12):
+        for kill in range(kills):
             mode = ("async", "sync")[kill % 2]
             self.kill_at_random_moment(self.saving_config(f"{mode}.json", SAVING, mode), draw)
-            with self.subTest(kill=kill, mode=mode):
+            yield {"kill": kill, "mode": mode}
+
+    def test_kills_at_random_moments_between_and_within_saves(self):
+        seen = 0
+        for kill in self.kill_often(KILLS or 12, seed=20):
+            with self.subTest(**kill):
                 now = self.check_run()
                 # A kill between checkpoint.pth and its copy, which the loader names: one batch is trained again.
                 self.assertGreaterEqual(now, seen - BATCH)
                 seen = max(now, seen)
         run("--quiet", "--config", self.saving_config("last.json", {**SAVING, "epochs": 1}, "async"), cwd=self.dir, check=0)
         self.assertFalse(list((self.dir / "out").rglob("*.part")))
+
+    @needs_reference
+    def test_every_file_that_a_kill_leaves_is_loaded_by_the_reference(self):
+        judge = subprocess.Popen([REFERENCE_PYTHON, JUDGE], cwd=self.dir, text=True, stdin=subprocess.PIPE,
+                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self.addCleanup(judge.communicate)
+        for kill in self.kill_often(KILLS or 12, seed=21):
+            with self.subTest(**kill):
+                print("out", file=judge.stdin, flush=True)
+                judged = json.loads(judge.stdout.readline())
+                files = {str(path.relative_to(self.dir)) for path in (self.dir / "out").rglob("*.pth")}
+                self.assertEqual(judged, sorted(files))
+                self.assertLessEqual({"out/checkpoint.pth", "out/latest.pth", "out/model.pth"}, files)
 
     def prepared(self):
         """The folder of a run that has finished an epoch, to start each failing run from, and the configs of that start."""

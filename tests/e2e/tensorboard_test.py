@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: MIT
 """The tensorboard package reads the events of a run that was killed and went on.
-
-Runs only with DALLE2_REFERENCE_PYTHON, a Python with the tensorboard package.
 """
 import json
 import os
 import signal
 import subprocess
 import time
-import unittest
 
 import harness
-from harness import EndToEnd, records
+from harness import EndToEnd, needs_reference, records, run_reference
 
 READ = """
 import json, sys
@@ -27,13 +24,7 @@ print(json.dumps({
 """
 
 
-def has_tensorboard():
-    if not harness.REFERENCE_PYTHON:
-        return False
-    return subprocess.run([harness.REFERENCE_PYTHON, "-c", "import tensorboard"], capture_output=True).returncode == 0
-
-
-@unittest.skipUnless(has_tensorboard(), "no Python with the tensorboard package")
+@needs_reference
 class Tensorboard(EndToEnd):
     def write(self, epochs):
         config = harness.tiny_config(self.shards, "out", data={"batch_size": 2},
@@ -42,9 +33,7 @@ class Tensorboard(EndToEnd):
         return harness.write_config(self.dir / "config.json", config)
 
     def read(self, folder="out/tensorboard"):
-        done = subprocess.run([harness.REFERENCE_PYTHON, "-c", READ, self.dir / folder], capture_output=True, text=True)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return json.loads(done.stdout)
+        return json.loads(run_reference(READ, self.dir / folder, cwd=self.dir))
 
     def test_a_killed_run_that_goes_on_is_one_run_in_tensorboard(self):
         config = self.write(epochs=1000)
