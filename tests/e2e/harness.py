@@ -88,6 +88,25 @@ def write_config(path, config):
     return str(path)
 
 
+def inspect(path, cwd):
+    """Entries of a checkpoint by name."""
+    return {entry["name"]: entry for entry in json.loads(run("inspect", path, "--json", cwd=cwd, check=0).stdout)["entries"]}
+
+
+def checkpoint_content(path, cwd):
+    """Every tensor of a checkpoint as (dtype, bytes) by its name, and every other value but the config, which names its
+    files."""
+    out = pathlib.Path(cwd) / "content.safetensors"
+    run("convert", path, out, cwd=cwd, check=0)
+    content = out.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:8 + length])
+    tree = json.loads(header.pop("__metadata__")["dalle2.checkpoint"])
+    tree.pop("config", None)
+    return {name: (entry["dtype"], content[8 + length + entry["data_offsets"][0]:8 + length + entry["data_offsets"][1]])
+            for name, entry in header.items()}, tree
+
+
 def records(data_path):
     return [json.loads(line) for line in (pathlib.Path(data_path) / "log.jsonl").read_text().splitlines()]
 

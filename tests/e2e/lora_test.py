@@ -106,7 +106,9 @@ class Lora(EndToEnd):
         self.assertEqual([name for name in frozen if saved[name] != base[name]], [])
         adapters = tensors_of("lora/lora.safetensors", self.dir)
         self.assertEqual(set(adapters), {name for name in saved if name.startswith("unets.") and is_adapter(name)})
-        self.assertTrue(all(any(content) for name, content in adapters.items() if "cross_attn" in name))
+        trained = [any(content) for name, content in adapters.items() if "cross_attn" in name]
+        self.assertGreater(len(trained), 10)
+        self.assertTrue(all(trained))
 
         self.assertIn("a run can go on from it", run("fsck", "lora", cwd=self.dir, check=0).stdout)
         self.assertIn("to_q.lora.down.weight", run("inspect", "lora/lora.safetensors", cwd=self.dir, check=0).stdout)

@@ -13,18 +13,18 @@ def unit(values):
     return [v / length for v in values]
 
 
-def make_embeddings(folder):
+def make_embeddings(folder, rows=ROWS):
     """Texts at random; an image is its text turned around, so that there is something to learn. Two files a kind."""
     draw = random.Random(1)
-    texts = [unit([draw.gauss(0, 1) for _ in range(DIM)]) for _ in range(ROWS)]
+    texts = [unit([draw.gauss(0, 1) for _ in range(DIM)]) for _ in range(rows)]
     images = [unit([-v for v in reversed(text)]) for text in texts]
-    for name, rows in (("images", images), ("texts", texts)):
+    for name, vectors in (("images", images), ("texts", texts)):
         (folder / name).mkdir()
-        for part, (begin, end) in enumerate(((0, 25), (25, ROWS))):
-            write_npy(folder / name / f"{name}_{part}.npy", (end - begin, DIM), [v for r in rows[begin:end] for v in r])
+        for part, (begin, end) in enumerate(((0, 25), (25, rows))):
+            write_npy(folder / name / f"{name}_{part}.npy", (end - begin, DIM), [v for r in vectors[begin:end] for v in r])
     (folder / "encodings").mkdir()
-    values = [draw.gauss(0, 1) for _ in range(ROWS * TEXT * DIM)]
-    write_npy(folder / "encodings" / "0.npy", (ROWS, TEXT, DIM), values)
+    values = [draw.gauss(0, 1) for _ in range(rows * TEXT * DIM)]
+    write_npy(folder / "encodings" / "0.npy", (rows, TEXT, DIM), values)
 
 
 def prior_config(folder, out, **sections):

@@ -66,8 +66,10 @@ class Tensorboard(EndToEnd):
             for (_, found), (_, value) in zip(read["scalars"][name], values):
                 self.assertAlmostEqual(found, value, delta=1e-6 * max(1, abs(value)), msg=name)
         for section in ("Train Samples", "Test Samples"):
+            self.assertGreaterEqual(len(read["images"][section + "/0"]), 4)  # one an epoch at least
             self.assertTrue(all(size == [38, 20] for _, *size in read["images"][section + "/0"]))
             prefix = "- 0: " + section.split()[0] + ": "
+            self.assertGreaterEqual(len(read["texts"][section + "/captions"]), 4)
             self.assertTrue(all(text.startswith(prefix) for text in read["texts"][section + "/captions"]))
 
 
