@@ -5,8 +5,8 @@
 #   scripts/bench.sh loader|memory|step|all [arguments of the program in tests/bench: loader.py, loader_memory.py,
 #                                            decoder_step.py, which decoder_save.py follows]
 #
-# Builds what it needs (scripts/build.sh), and at first use installs the reference (some GB) into an environment of
-# its own. Prints a table and closes with one line a figure: `figure loader.jpeg256.bit_equal = 3.8`.
+# Builds what it needs (scripts/build.sh), and at first use installs the reference (scripts/reference_python.sh, some
+# GB) into an environment of its own. Prints a table and closes with one line a figure: `figure loader.jpeg256.bit_equal = 3.8`.
 #
 #   DALLE2_REFERENCE_PYTHON=/path/to/python   a Python that has the reference, instead of installing it
 #   DALLE2_DEPS=/path                         where the environment goes (default ~/.cache/dalle2-train)
@@ -21,24 +21,8 @@ case "${1:-}" in
   *) usage >&2; exit 2 ;;
 esac
 
-reference_python() {
-  if [ -n "${DALLE2_REFERENCE_PYTHON:-}" ]; then
-    echo "$DALLE2_REFERENCE_PYTHON"
-    return
-  fi
-  local environment=${DALLE2_DEPS:-${XDG_CACHE_HOME:-$HOME/.cache}/dalle2-train}/reference
-  if [ ! -f "$environment/complete" ]; then
-    echo "[bench] installing the reference into $environment (some GB, once)" >&2
-    rm -rf "$environment"
-    python3 -m venv "$environment"
-    "$environment/bin/pip" install --quiet --disable-pip-version-check -r tests/parity/requirements.txt >&2
-    touch "$environment/complete"
-  fi
-  echo "$environment/bin/python"
-}
-
 [ -f build/CMakeCache.txt ] || scripts/build.sh --no-tests
-python=$(reference_python)
+python=$(scripts/reference_python.sh)
 echo "[bench] $(date -u +%Y-%m-%d), $(nproc) cores of $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1), load $(cut -d' ' -f1-3 /proc/loadavg)"
 if [ "$what" = loader ] || [ "$what" = all ]; then
   cmake --build build --target bench_loader >/dev/null

@@ -2,19 +2,35 @@
 # SPDX-License-Identifier: MIT
 # Installs, builds and runs the tests.
 #
-#   scripts/test.sh [--cpu | --cuda] [--slow] [-- ctest arguments]
+#   scripts/test.sh [--cpu | --cuda] [--slow] [--reference] [-- ctest arguments]
+#
+#   --slow       the long tests too
+#   --reference  the tests too in which Python and the reference judge our files, and the parity tests with cases drawn
+#                by a fresh seed; installs the reference (some GB) at first use, see scripts/reference_python.sh. Without
+#                it these tests are listed as skipped. Only these: --reference -- -L reference
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=()
 selection=(-LE slow)
+reference=no
 while [ $# -gt 0 ]; do
   case "$1" in
     --slow) selection=() ;;
+    --reference) reference=yes ;;
     --cpu | --cuda) build+=("$1") ;;
     --) shift; break ;;
-    *) echo "test.sh: unknown option $1 (known: --cpu --cuda --slow --)" >&2; exit 2 ;;
+    *) echo "test.sh: unknown option $1 (known: --cpu --cuda --slow --reference --)" >&2; exit 2 ;;
   esac
   shift
 done
 scripts/build.sh "${build[@]}"
-exec ctest --test-dir build --output-on-failure -j "$(nproc)" "${selection[@]}" "$@"
+if [ "$reference" = yes ]; then
+  DALLE2_REFERENCE_PYTHON=$(scripts/reference_python.sh)
+  export DALLE2_REFERENCE_PYTHON
+fi
+status=0
+ctest --test-dir build --output-on-failure -j "$(nproc)" "${selection[@]}" "$@" || status=$?
+if [ -z "${DALLE2_REFERENCE_PYTHON:-}" ]; then
+  echo "[test] tests labelled reference were skipped: they need a Python with the reference, which ./scripts/test.sh --reference installs"
+fi
+exit $status

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 # dalle2_library(NAME [TORCH] SOURCES ... [USES layer...] [LINKS target...]): one layer.
 # dalle2_test(NAME [TORCH] LABELS ... SOURCES ... [USES layer...] [LINKS target...]): its tests, one binary.
+# dalle2_reference_test(NAME TIMEOUT seconds LABELS ... COMMAND program.py arguments... [ENVIRONMENT A=b...]): a test that needs the
+# reference's Python. Without DALLE2_REFERENCE_PYTHON in ctest's environment it is listed as skipped.
 
 # What every target of ours is compiled with; warnings become errors in the presets
 # (CMAKE_COMPILE_WARNING_AS_ERROR), not here.
@@ -70,4 +72,11 @@ function(dalle2_test name)
   # Tests run side by side: threads that wait for each other on a full machine cost more than they bring.
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600
     WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} ENVIRONMENT "OMP_NUM_THREADS=1")
+endfunction()
+
+function(dalle2_reference_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "LABELS;COMMAND;ENVIRONMENT" ${ARGN})
+  add_test(NAME ${name} COMMAND ${CMAKE_SOURCE_DIR}/tests/support/with_reference.sh ${ARG_COMMAND})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS};reference" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77
+    WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} ENVIRONMENT "OMP_NUM_THREADS=1;${ARG_ENVIRONMENT}")
 endfunction()

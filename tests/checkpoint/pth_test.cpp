@@ -64,8 +64,8 @@ void check_plain(const Value& actual, const nlohmann::json& expected) {
 }  // namespace
 
 TEST_CASE("what Python saved is read with every value and every bit") {
-  int cases = 0;
-  for (const std::string& expected_path : test::fixture_files(test::fixture_dir("checkpoints"))) {
+  for (const std::string& expected_path :
+       test::fixture_files(test::fixture_dir("checkpoints"), 4)) {
     const test::Fixture expected = test::load_fixture(expected_path);
     const std::string path = expected_path.substr(0, expected_path.find(".expected")) + ".pth";
     INFO(path);
@@ -80,9 +80,7 @@ TEST_CASE("what Python saved is read with every value and every bit") {
         check_plain(value_at(checkpoint, name), plain);
       }
     }
-    ++cases;
   }
-  CHECK(cases >= 4);
 }
 
 TEST_CASE("views, ties and shared storages that Python saved stay shared") {

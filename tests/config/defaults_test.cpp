@@ -80,6 +80,8 @@ TEST_CASE("every default is the reference's") {
 
 TEST_CASE("every argument of the reference's Unet and Decoder is a key with the same default") {
   const Json reference = fixture("defaults.json");
+  REQUIRE(reference["unet_arguments"].size() == 39);
+  REQUIRE(reference["decoder_arguments"].size() == 34);
   Json unet = reference["unet_arguments"];
   // Required here, and null stands for false, as in the reference's own config class.
   unet["dim"] = 0;
@@ -94,6 +96,7 @@ TEST_CASE("every argument of the reference's Unet and Decoder is a key with the 
 TEST_CASE("the trainer's and the average's arguments have the reference's defaults") {
   const Json reference = fixture("defaults.json");
   const Json ours = to_json(DecoderTrainConfig{});
+  REQUIRE(reference["trainer_arguments"].size() == 8);
   expect_same(reference["trainer_arguments"], ours, "trainer");
   for (const char* key : {"update_after_step", "update_every", "inv_gamma", "power", "min_value"}) {
     INFO(key);
@@ -103,6 +106,7 @@ TEST_CASE("the trainer's and the average's arguments have the reference's defaul
 
 TEST_CASE("tracker sections and clip have the reference's defaults") {
   const Json reference = fixture("defaults.json");
+  for (const char* section : {"clip", "log", "load", "save"}) REQUIRE(!reference[section].empty());
   expect_same(reference["clip"], to_json(ClipConfig{}), "clip");
   expect_same(reference["log"], to_json(LogConfig{}), "log");
   expect_same(reference["save"], to_json(SaveConfig{}), "save");
@@ -140,6 +144,7 @@ TEST_CASE("a value is coerced or refused as by the reference") {
 TEST_CASE("the noise schedules are the reference's") {
   const Json reference = fixture("betas.json");
   for (size_t i = 0; i < enum_names<BetaSchedule>.size(); ++i) {
+    REQUIRE(reference[enum_names<BetaSchedule>[i]].size() >= 5);
     for (const auto& [timesteps, betas] : reference[enum_names<BetaSchedule>[i]].items()) {
       INFO(enum_names<BetaSchedule>[i] << " " << timesteps);
       const std::vector<double> ours =

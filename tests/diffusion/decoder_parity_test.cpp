@@ -53,7 +53,7 @@ void expect_mostly_strict(size_t lenient, size_t all) {
 
 TEST_CASE("Losses and gradients of random decoders equal the reference's", "[parity]") {
   size_t steps = 0, lenient = 0;
-  for (const std::string& path : fixture_files(fixture_dir("decoder"))) {
+  for (const std::string& path : fixture_files(fixture_dir("decoder"), 60)) {
     INFO(path);
     const Case c(path);
     Decoder decoder = decoder_of(c.config);
@@ -87,7 +87,7 @@ TEST_CASE("Losses and gradients of random decoders equal the reference's", "[par
 }
 
 TEST_CASE("Sampling loops of random decoders equal the reference's", "[parity]") {
-  const std::vector<std::string> paths = fixture_files(fixture_dir("decoder"));
+  const std::vector<std::string> paths = fixture_files(fixture_dir("decoder"), 60);
   size_t lenient = 0;
   for (const std::string& path : paths) {
     INFO(path);

@@ -54,10 +54,12 @@ TEST_CASE("The buffers of every schedule have the reference's names, order, type
   const Fixture fixture = load_fixture("diffusion/schedules");
   const auto order = fixture.json["order"].get<std::vector<std::string>>();
   REQUIRE(order.size() == 13);
+  int compared = 0;
   for (const auto& [name, kind] : kSchedules) {
     for (const int64_t timesteps : {5, 25, 1000}) {
       const std::string prefix = fmt::format("{}.{}.", name, timesteps);
-      if (!fixture.has(prefix + "index")) continue;
+      if (!fixture.has(prefix + "index")) continue;  // betas above 1
+      ++compared;
       const auto buffers = schedule_of(kind, timesteps)->named_buffers();
       REQUIRE(buffers.keys() == order);
       for (const auto& item : buffers) {
@@ -70,6 +72,7 @@ TEST_CASE("The buffers of every schedule have the reference's names, order, type
       }
     }
   }
+  CHECK(compared == 12);
 }
 
 TEST_CASE("Zero terminal SNR equals diffusers' rescaling and keeps the first step") {

@@ -72,7 +72,7 @@ double mode_cdf(double u, double scale) {
 TEST_CASE("The densities equal diffusers', from the same draws and from the same seed") {
   const Fixture f = load_fixture("training_utilities/densities");
   int case_number = 0;
-  for (const json& c : f.json.at("cases")) {
+  for (const json& c : listed(f, "cases", 5)) {
     const std::string name = std::to_string(case_number++) + ".";
     INFO(name << c.dump());
     const at::Tensor draws = f.tensor(name + "draws");

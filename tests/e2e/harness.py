@@ -18,6 +18,8 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("DALLE2_TRAIN", str(ROOT / "build" / "bin" / "dalle2-train"))
 REFERENCE_PYTHON = os.environ.get("DALLE2_REFERENCE_PYTHON")
+needs_reference = unittest.skipUnless(
+    REFERENCE_PYTHON, "needs DALLE2_REFERENCE_PYTHON, a Python with dalle2-pytorch: ./scripts/test.sh --reference installs one")
 
 
 def run(*arguments, cwd, env=None, timeout=240, check=None):
@@ -29,6 +31,17 @@ def run(*arguments, cwd, env=None, timeout=240, check=None):
         raise AssertionError(f"dalle2-train {' '.join(map(str, arguments))}\n"
                              f"exit {done.returncode}, expected {check}\n{done.stdout}\n{done.stderr}")
     return done
+
+
+def run_reference(program, *arguments, cwd, timeout=300):
+    """Runs a program (its text, or a path) with the reference's Python; a failure fails the test. @return what it printed"""
+    command = ["-c", program] if isinstance(program, str) else [program]
+    done = subprocess.run([REFERENCE_PYTHON, *map(str, [*command, *arguments])], cwd=cwd, timeout=timeout,
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parent)})
+    if done.returncode != 0:
+        raise AssertionError(f"the reference ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done.stdout
 
 
 def tiny_config(shards, out, **sections):
@@ -75,6 +88,25 @@ def write_config(path, config):
     return str(path)
 
 
+def inspect(path, cwd):
+    """Entries of a checkpoint by name."""
+    return {entry["name"]: entry for entry in json.loads(run("inspect", path, "--json", cwd=cwd, check=0).stdout)["entries"]}
+
+
+def checkpoint_content(path, cwd):
+    """Every tensor of a checkpoint as (dtype, bytes) by its name, and every other value but the config, which names its
+    files."""
+    out = pathlib.Path(cwd) / "content.safetensors"
+    run("convert", path, out, cwd=cwd, check=0)
+    content = out.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:8 + length])
+    tree = json.loads(header.pop("__metadata__")["dalle2.checkpoint"])
+    tree.pop("config", None)
+    return {name: (entry["dtype"], content[8 + length + entry["data_offsets"][0]:8 + length + entry["data_offsets"][1]])
+            for name, entry in header.items()}, tree
+
+
 def records(data_path):
     return [json.loads(line) for line in (pathlib.Path(data_path) / "log.jsonl").read_text().splitlines()]
 
@@ -119,4 +151,10 @@ class EndToEnd(unittest.TestCase):
 
 
 def main():
-    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])
+    """Runs the file's tests. Ends with 77, "skipped" for ctest, where none could run, and with 1 where none was found."""
+    result = unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]], exit=False).result
+    if not result.wasSuccessful():
+        sys.exit(1)
+    if not result.testsRun and not result.skipped:
+        sys.exit("no test of this file was asked for: " + " ".join(sys.argv))
+    sys.exit(77 if len(result.skipped) >= result.testsRun else 0)

@@ -17,7 +17,7 @@ import time
 import unittest
 
 import harness
-from harness import BINARY, EndToEnd, run
+from harness import BINARY, REFERENCE_PYTHON, EndToEnd, needs_reference, run
 
 KILLS = int(os.environ.get("DALLE2_KILLS", "0"))
 # Saves after every batch and keeps no pictures: most of the run is spent in saves.
@@ -32,6 +32,7 @@ FIRST_SAVE = ["open:3", "write:3", "fsync:3", "rename:3", "dirsync:3"]
 OLDER_COPIES = ["link:1", "rename:4", "unlink:1"]
 SAVERS = ["link:2", "rename:6"]  # behind model.pth
 CORES = os.cpu_count() or 1
+JUDGE = harness.ROOT / "tests" / "e2e" / "judge.py"
 
 
 class Kill(EndToEnd):
@@ -75,20 +76,38 @@ class Kill(EndToEnd):
         process.wait()
         process.stdout.close()
 
-    def test_kills_at_random_moments_between_and_within_saves(self):
-        draw = random.Random(20)
-        seen = 0
+    def kill_often(self, kills, seed):
+        """Starts a run, kills it and starts it again; yields its number and mode behind each kill."""
+        draw = random.Random(seed)
         run("--quiet", "--config", self.saving_config("first.json", {**SHORT, "epochs": 1}, "sync"), cwd=self.dir, check=0)
-        for kill in range(KILLS or 12):
+        for kill in range(kills):
             mode = ("async", "sync")[kill % 2]
             self.kill_at_random_moment(self.saving_config(f"{mode}.json", SAVING, mode), draw)
-            with self.subTest(kill=kill, mode=mode):
+            yield {"kill": kill, "mode": mode}
+
+    def test_kills_at_random_moments_between_and_within_saves(self):
+        seen = 0
+        for kill in self.kill_often(KILLS or 12, seed=20):
+            with self.subTest(**kill):
                 now = self.check_run()
                 # A kill between checkpoint.pth and its copy, which the loader names: one batch is trained again.
                 self.assertGreaterEqual(now, seen - BATCH)
                 seen = max(now, seen)
         run("--quiet", "--config", self.saving_config("last.json", {**SAVING, "epochs": 1}, "async"), cwd=self.dir, check=0)
         self.assertFalse(list((self.dir / "out").rglob("*.part")))
+
+    @needs_reference
+    def test_every_file_that_a_kill_leaves_is_loaded_by_the_reference(self):
+        judge = subprocess.Popen([REFERENCE_PYTHON, JUDGE], cwd=self.dir, text=True, stdin=subprocess.PIPE,
+                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self.addCleanup(judge.communicate)
+        for kill in self.kill_often(KILLS or 12, seed=21):
+            with self.subTest(**kill):
+                print("out", file=judge.stdin, flush=True)
+                judged = json.loads(judge.stdout.readline())
+                files = {str(path.relative_to(self.dir)) for path in (self.dir / "out").rglob("*.pth")}
+                self.assertEqual(judged, sorted(files))
+                self.assertLessEqual({"out/checkpoint.pth", "out/latest.pth", "out/model.pth"}, files)
 
     def prepared(self):
         """The folder of a run that has finished an epoch, to start each failing run from, and the configs of that start."""
@@ -98,15 +117,16 @@ class Kill(EndToEnd):
         return self.check_run()
 
     def start_failing(self, spec, how, mode):
-        """Lets one call of a start fail, in a folder runs/<how>_<mode>_<spec>. Returns what became of the process: exit
-        code 0 if the run survived it, or had not so many calls."""
+        """Lets one call of a start fail, in a folder runs/<how>_<mode>_<spec>. Returns what became of the process."""
         folder = self.dir / "runs" / f"{how}_{mode}_{spec.replace(':', '_')}"
         shutil.copytree(self.dir / "out", folder / "out")
-        done = run("--quiet", "--config", self.dir / f"{mode}.json", cwd=folder, env={"DALLE2_FAIL_AT": f"{spec}:{how}"})
-        self.assertIn(done.returncode, (137, 0) if how == "abort" else (5, 0), done.stdout + done.stderr)
-        if done.returncode == 5:
+        return run("--quiet", "--config", self.dir / f"{mode}.json", cwd=folder, env={"DALLE2_FAIL_AT": f"{spec}:{how}"})
+
+    def check_ended(self, done, spec, how):
+        """A killed process, or one that ended for the disk and says why."""
+        self.assertEqual(done.returncode, 137 if how == "abort" else 5, f"{spec} {how}\n{done.stdout}\n{done.stderr}")
+        if how != "abort":
             self.assertIn("No space left" if how == "enospc" else "Input/output error", done.stderr)
-        return done
 
     def check_failed(self, seen, every=4):
         """No run below runs/ lost a save, every fourth goes on to its end and leaves no part. Returns how many there are."""
@@ -131,16 +151,11 @@ class Kill(EndToEnd):
             spec, (how, mode) = case
             done = self.start_failing(spec, how, mode)
             said = done.stdout + done.stderr
-            if how == "abort":
-                self.assertEqual(done.returncode, 137, spec)
-            elif spec in OLDER_COPIES:  # the run goes on without
+            if how == "abort" or spec in FIRST_SAVE:
+                self.check_ended(done, spec, how)
+            else:  # the run goes on without
                 self.assertEqual(done.returncode, 0, spec)
-                self.assertIn("Error keeping a snapshot", said)
-            elif spec in SAVERS:
-                self.assertEqual(done.returncode, 0, spec)
-                self.assertIn("Error saving checkpoint", said)
-            else:
-                self.assertEqual(done.returncode, 5, spec)
+                self.assertIn("Error keeping a snapshot" if spec in OLDER_COPIES else "Error saving checkpoint", said)
 
         ways = (("abort", "async"), ("abort", "sync"), ("enospc", "async"), ("eio", "sync"))
         with concurrent.futures.ThreadPoolExecutor(CORES) as pool:
@@ -157,7 +172,9 @@ class Kill(EndToEnd):
             kind, how, mode = case
             for number in itertools.count(1):
                 done = self.start_failing(f"{kind}:{number}", how, mode)
-                if done.returncode == 0 and "Error" not in done.stdout + done.stderr:
+                if done.returncode != 0:
+                    self.check_ended(done, f"{kind}:{number}", how)
+                elif how == "abort" or "Error" not in done.stdout + done.stderr:  # there was no such call
                     self.assertGreater(number, 1 if kind == "unlink" else 4, case)  # one a save at least
                     return
 

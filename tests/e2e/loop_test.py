@@ -7,14 +7,9 @@ import re
 import tarfile
 
 import harness
-from harness import EndToEnd, records, run
+from harness import EndToEnd, inspect, records, run
 
 BATCH = 4
-
-
-def inspect(path, cwd):
-    """Entries of a checkpoint by name."""
-    return {entry["name"]: entry for entry in json.loads(run("inspect", path, "--json", cwd=cwd, check=0).stdout)["entries"]}
 
 
 def values_of(tensor, path, cwd):

@@ -2,60 +2,15 @@
 """A diffusion prior from its config to a checkpoint: training, validation, stopping and going on."""
 import json
 import math
-import os
 import pathlib
-import random
 import shutil
-import signal
-import subprocess
 import tempfile
-import time
 import unittest
 
 import harness
-from harness import BINARY, REFERENCE_PYTHON, read_npy, records, run, write_config, write_npy
-
-DIM, ROWS, TEXT = 8, 60, 3
-
-
-def unit(values):
-    length = math.sqrt(sum(v * v for v in values))
-    return [v / length for v in values]
-
-
-def make_embeddings(folder):
-    """Texts at random; an image is its text turned around, so that there is something to learn. Two files a kind."""
-    draw = random.Random(1)
-    texts = [unit([draw.gauss(0, 1) for _ in range(DIM)]) for _ in range(ROWS)]
-    images = [unit([-v for v in reversed(text)]) for text in texts]
-    for name, rows in (("images", images), ("texts", texts)):
-        (folder / name).mkdir()
-        for part, (begin, end) in enumerate(((0, 25), (25, ROWS))):
-            write_npy(folder / name / f"{name}_{part}.npy", (end - begin, DIM), [v for r in rows[begin:end] for v in r])
-    (folder / "encodings").mkdir()
-    values = [draw.gauss(0, 1) for _ in range(ROWS * TEXT * DIM)]
-    write_npy(folder / "encodings" / "0.npy", (ROWS, TEXT, DIM), values)
-
-
-def prior_config(folder, out, **sections):
-    config = {
-        "prior": {"net": {"dim": DIM, "depth": 1, "dim_head": 8, "heads": 2, "max_text_len": 4}, "image_embed_dim": DIM,
-                  "timesteps": 20, "sample_timesteps": 4, "cond_drop_prob": 0.1},
-        "data": {"image_url": str(folder / "images"), "text_url": str(folder / "texts"),
-                 "text_encodings_url": str(folder / "encodings"), "batch_size": 6,
-                 "splits": {"train": 0.8, "val": 0.1, "test": 0.1}},
-        "train": {"epochs": 3, "lr": 1e-2, "device": "cpu", "ema_beta": 0.9, "ema_update_after_step": 0,
-                  "ema_update_every": 1, "eval_timesteps": [4, 20], "random_seed": 3},
-        "tracker": {"data_path": out, "overwrite_data_path": True,
-                    "log": {"log_type": "console", "auto_resume": True},
-                    "load": {"load_from": "local", "file_path": f"{out}/latest.pth", "only_auto_resume": True},
-                    "save": {"save_to": "local", "save_latest_to": f"{out}/latest.pth",
-                             "save_best_to": f"{out}/best_{{epoch}}.pth"}},
-    }
-    for section, keys in sections.items():
-        config[section] = {**config[section], **keys}
-    return config
-
+from harness import needs_reference, read_npy, records, run, run_reference, write_config, write_npy
+from prior_data import DIM, ROWS, make_embeddings, prior_config
+from resume_test import saved_state, stop_when
 
 class Prior(unittest.TestCase):
     @classmethod
@@ -105,25 +60,16 @@ class Prior(unittest.TestCase):
         self.assertIn("ema_model", json.dumps(entries))
 
     def test_a_stopped_run_goes_on_as_one_that_never_stopped(self):
-        self.train(self.config("whole"))
-        config = self.config("parts")
-        # Enough epochs' worth of time: stop as soon as the first record is there.
-        process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        log = self.dir / "parts" / "log.jsonl"
-        for _ in range(2000):
-            if log.exists() and "tracking/training-l2" in log.read_text():
-                break
-            time.sleep(0.002)
-        process.send_signal(signal.SIGTERM)
-        output = process.communicate(timeout=60)[0].decode()
-        self.assertIn(process.returncode, (75, 0), output)
-        if process.returncode == 75:
-            done = self.train(config)
-            self.assertIn("Loaded model from", done.stdout)
+        train = {"epochs": 40}  # hundreds of updates are still to come when the signal is sent
+        self.train(self.config("whole", train=train))
+        config = self.config("parts", train=train)
+        stop_when(config, self.dir, lambda line: "Starting epoch 1" in line)
+        self.assertRegex(self.train(config).stdout, r"Loaded model from parts/latest.pth on epoch \d+ having seen \d+ samples")
         for name in ("latest.pth", "model.pth"):
-            whole, parts = ((self.dir / out / name).read_bytes() for out in ("whole", "parts"))
-            self.assertEqual(len(whole), len(parts))
+            whole, parts = (saved_state(self.dir / out / name, self.dir) for out in ("whole", "parts"))
+            self.assertGreater(len(whole[0]), 10)
+            self.assertEqual(whole, parts)
+        self.assertEqual(len(self.logged("whole", "tracking/training-l2")), 40)
         self.assertEqual(self.logged("whole", "tracking/training-l2"), self.logged("parts", "tracking/training-l2"))
         self.assertEqual(self.logged("whole", "metrics/ema-test/l2-loss"),
                          self.logged("parts", "metrics/ema-test/l2-loss"))
@@ -174,8 +120,8 @@ class Prior(unittest.TestCase):
         self.assertIn("8 steps an epoch, 24 in all", done.stdout)
         self.assertFalse((self.dir / "out").exists())
 
-    @unittest.skipUnless(REFERENCE_PYTHON, "needs a Python with dalle2-pytorch")
-    def test_the_reference_loads_the_checkpoint(self):
+    @needs_reference
+    def test_the_checkpoint_is_loaded_by_the_reference(self):
         self.train(self.config(train={"epochs": 1}))
         script = (
             "import torch, json\n"
@@ -186,9 +132,7 @@ class Prior(unittest.TestCase):
             "trainer = DiffusionPriorTrainer(prior, lr=1e-2)\n"
             "trainer.load(torch.load('out/latest.pth', weights_only=True))\n"
             "print('step', trainer.step.item())\n")
-        done = subprocess.run([REFERENCE_PYTHON, "-c", script], cwd=self.dir, capture_output=True, text=True)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertIn("step 8", done.stdout)
+        self.assertEqual(run_reference(script, cwd=self.dir).splitlines()[-1], "step 8")
 
 
 if __name__ == "__main__":

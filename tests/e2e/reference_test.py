@@ -1,35 +1,19 @@
 # SPDX-License-Identifier: MIT
 """What a run leaves, read by Python: torch, safetensors, and dalle2-pytorch's own config and trainer.
-
-Registered only with -DDALLE2_REFERENCE_PYTHON=<a Python with dalle2-pytorch 1.15.6>.
 """
-import subprocess
-import unittest
-
 import harness
-from harness import EndToEnd, REFERENCE_PYTHON, run
+from harness import EndToEnd, needs_reference, run, run_reference
 
 LOAD = """
-import json, sys, warnings
-warnings.filterwarnings("ignore")
 import torch
+from judge import decoder_trainer
 from safetensors.torch import load_file
-from torch import nn
-from dalle2_pytorch.train_configs import TrainDecoderConfig
-from dalle2_pytorch.trainer import DecoderTrainer
 
 torch.set_num_threads(1)
 checkpoint = torch.load("out/checkpoint.pth", weights_only=True)
-config = TrainDecoderConfig(**checkpoint["config"])
-decoder = config.decoder.create()
-mask = config.train.unet_training_mask or [True] * len(decoder.unets)
-for i, trained in enumerate(mask):
-    if not trained:
-        decoder.unets[i] = nn.Identity()
-train = config.train
-trainer = DecoderTrainer(decoder, lr=train.lr, wd=train.wd, warmup_steps=train.warmup_steps,
-                         max_grad_norm=train.max_grad_norm, use_ema=train.use_ema, ema_beta=train.ema_beta)
+trainer, decoder = decoder_trainer(checkpoint)
 trainer.load_state_dict(checkpoint, strict=True)
+mask = checkpoint["config"]["train"]["unet_training_mask"] or [True] * len(decoder.unets)
 trainer.save("again.pth", **{k: checkpoint[k] for k in ("epoch", "sample", "next_task", "validation_losses",
                                                         "samples_seen", "config")})
 model = torch.load("out/model.pth", weights_only=True)
@@ -48,7 +32,7 @@ print("steps", trainer.steps.tolist())
 """
 
 
-@unittest.skipUnless(REFERENCE_PYTHON, "no DALLE2_REFERENCE_PYTHON")
+@needs_reference
 class Reference(EndToEnd):
     def check(self, **sections):
         config = harness.tiny_config(self.shards, "out", **sections)
@@ -57,9 +41,7 @@ class Reference(EndToEnd):
         self.train(config)
         run("convert", "out/checkpoint.pth", "whole.safetensors", cwd=self.dir, check=0)
         run("convert", "out/checkpoint.pth", "averages.safetensors", "--ema", cwd=self.dir, check=0)
-        done = subprocess.run([REFERENCE_PYTHON, "-c", LOAD], cwd=self.dir, capture_output=True, text=True, timeout=300)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertIn("steps", done.stdout)
+        self.assertRegex(run_reference(LOAD, cwd=self.dir), r"(?m)^steps \[\d+(, \d+)*\]$")
         # what the reference then saves, we take up, and train on
         for name in ("latest.pth", "checkpoint.pth"):
             (self.dir / "out" / name).write_bytes((self.dir / "again.pth").read_bytes())

@@ -2,7 +2,6 @@
 """A run that is stopped anywhere and goes on is, bit for bit, the run that never stopped: weights, averages,
 optimizers, schedules, position, and the losses it logged."""
 import hashlib
-import json
 import os
 import pathlib
 import signal
@@ -10,7 +9,7 @@ import subprocess
 import time
 
 import harness
-from harness import BINARY, EndToEnd, records, run
+from harness import BINARY, EndToEnd, checkpoint_content, records
 
 EPOCHS = 3
 UNET = {"dim": 8, "dim_mults": [1, 2], "cond_dim": 8, "num_resnet_blocks": 1, "resnet_groups": 4,
@@ -27,18 +26,9 @@ OPTIONS = {"min_snr_gamma": 5, "timestep_sampling": {"scheme": "logit_normal"}, 
 
 
 def saved_state(path, cwd):
-    """Every tensor's bytes (hashed) and every other value of a checkpoint but the config, which names its files."""
-    out = pathlib.Path(cwd) / "state.safetensors"
-    run("convert", path, out, cwd=cwd, check=0)
-    content = out.read_bytes()
-    length = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:8 + length])
-    tree = json.loads(header.pop("__metadata__")["dalle2.checkpoint"])
-    tree.pop("config")
-    tensors = {name: hashlib.sha256(content[8 + length + entry["data_offsets"][0]:
-                                            8 + length + entry["data_offsets"][1]]).hexdigest()
-               for name, entry in header.items()}
-    return tensors, tree
+    """Every tensor's bytes (hashed) and every other value of a checkpoint but the config."""
+    tensors, tree = checkpoint_content(path, cwd)
+    return {name: hashlib.sha256(content).hexdigest() for name, (_, content) in tensors.items()}, tree
 
 
 def logged_losses(data_path):

@@ -73,7 +73,9 @@ Outcome survive(const std::string& kind,
   return outcome;
 }
 
-std::vector<std::string> files_below(const std::string& folder, const std::string& extension) {
+std::vector<std::string> files_below(const std::string& folder,
+                                     const std::string& extension,
+                                     size_t at_least) {
   std::vector<std::string> paths, files;
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (entry.path().extension() == extension) {
@@ -81,6 +83,7 @@ std::vector<std::string> files_below(const std::string& folder, const std::strin
     }
   }
   std::sort(paths.begin(), paths.end());
+  REQUIRE(paths.size() >= at_least);
   for (const std::string& path : paths) {
     files.push_back(read_file(path));
   }
@@ -221,7 +224,8 @@ TEST_CASE("damaged pictures are decoded or refused", "[damage]") {
       }
       decode_onto_white(mutation.file, "x");
     };
-    const Outcome outcome = survive(kind, files_below(folder, std::string(".") + kind), 800, read);
+    const Outcome outcome =
+        survive(kind, files_below(folder, std::string(".") + kind, 4), 800, read);
     CHECK(outcome.refused > 0);
     CHECK(outcome.accepted > 0);
   }
@@ -236,7 +240,7 @@ TEST_CASE("damaged arrays are read whole or refused", "[damage]") {
     array.to_float32();
   };
   const Outcome outcome =
-      survive("npy", files_below(test::parity_folder("npy"), ".npy"), 5000, read);
+      survive("npy", files_below(test::parity_folder("npy"), ".npy", 30), 5000, read);
   CHECK(outcome.refused > 0);
   CHECK(outcome.accepted > 0);
 }
@@ -244,7 +248,7 @@ TEST_CASE("damaged arrays are read whole or refused", "[damage]") {
 TEST_CASE("damaged tars yield all samples before the damage, and what is lost is told",
           "[damage]") {
   std::vector<std::string> files;
-  for (const std::string& file : files_below(test::parity_folder("webdataset"), ".tar")) {
+  for (const std::string& file : files_below(test::parity_folder("webdataset"), ".tar", 40)) {
     // Unpacked, for damage to a packed one is mostly caught by its checksum; some packed, too.
     files.push_back(files.size() % 4 == 3 ? file : unpacked(file));
   }

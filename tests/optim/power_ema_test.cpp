@@ -24,8 +24,8 @@ PowerProfile profile(int64_t step, double sigma) {
 }
 
 TEST_CASE("exponents of widths are ema_pytorch's") {
-  const auto json = test::load_fixture("power_ema/power_ema").json;
-  for (const auto& pair : json.at("gammas")) {
+  const test::Fixture fixture = test::load_fixture("power_ema/power_ema");
+  for (const auto& pair : test::listed(fixture, "gammas", 10)) {
     // The reference takes roots of a cubic, whose coefficients grow with 1 / sigma^2.
     CHECK(gamma_of_sigma(pair[0].get<double>()) == Approx(pair[1].get<double>()).epsilon(1e-9));
   }
@@ -54,8 +54,8 @@ TEST_CASE("an average follows the weights as ema_pytorch's does") {
 }
 
 TEST_CASE("the weights of a combination are ema_pytorch's") {
-  const auto json = test::load_fixture("power_ema/power_ema").json;
-  for (const auto& one : json.at("combinations")) {
+  const test::Fixture fixture = test::load_fixture("power_ema/power_ema");
+  for (const auto& one : test::listed(fixture, "combinations", 6)) {
     const auto steps = one.at("steps").get<std::vector<int64_t>>();
     const auto gammas = one.at("gammas").get<std::vector<double>>();
     std::vector<PowerProfile> snapshots;

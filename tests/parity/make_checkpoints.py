@@ -4,7 +4,7 @@
 Each case is a .pth file and an .expected.safetensors file: the tensors by their path in the checkpoint,
 and in the metadata under "json" the plain values by their path. Rebuilds equal bytes for equal seeds.
 
-    python tests/parity/make_checkpoints.py --seed 0 --out tests/parity/fixtures/checkpoints
+    python tests/parity/make_checkpoints.py --seed 0 --out tests/parity/fixtures
     python tests/parity/make_checkpoints.py --big --out /tmp/big    # a whole DecoderTrainer checkpoint
 """
 import argparse
@@ -99,30 +99,31 @@ def trimmed(checkpoint, count=24):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", default=os.path.join(os.path.dirname(__file__), "fixtures", "checkpoints"))
+    parser.add_argument("--out", default=os.path.join(os.path.dirname(__file__), "fixtures"))
     parser.add_argument("--big", action="store_true", help="the trainer's checkpoint as it is, too")
     options = parser.parse_args()
-    os.makedirs(options.out, exist_ok=True)
+    folder = os.path.join(options.out, "checkpoints")
+    os.makedirs(folder, exist_ok=True)
     torch.manual_seed(options.seed)
     np.random.seed(options.seed)
-    save_case(options.out, "kinds", every_kind())
-    save_case(options.out, "legacy", collections.OrderedDict(
+    save_case(folder, "kinds", every_kind())
+    save_case(folder, "legacy", collections.OrderedDict(
         (key, value) for key, value in every_kind().items()), legacy=True)
-    save_case(options.out, "model", model_file())
+    save_case(folder, "model", model_file())
 
     trainer = tiny_trainer()
-    whole = os.path.join(options.out, "trainer_whole.pth")
+    whole = os.path.join(folder, "trainer_whole.pth")
     trainer.save(whole, epoch=1, sample=64, next_task="train", samples_seen=64,
                  validation_losses=[torch.tensor(0.5)], config={"decoder": {"timesteps": 4}})
     checkpoint = torch.load(whole, weights_only=True)
     if options.big:
         tensors, plain = {}, {}
         flatten(checkpoint, "", tensors, plain)
-        save_file(tensors, os.path.join(options.out, "trainer_whole.expected.safetensors"),
+        save_file(tensors, os.path.join(folder, "trainer_whole.expected.safetensors"),
                   metadata={"json": json.dumps(plain, sort_keys=True)})
     else:
         os.remove(whole)
-    save_case(options.out, "trainer", trimmed(checkpoint))
+    save_case(folder, "trainer", trimmed(checkpoint))
 
 
 if __name__ == "__main__":

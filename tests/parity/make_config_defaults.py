@@ -134,13 +134,14 @@ def betas():
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "fixtures" / "config_defaults")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "fixtures")
     arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
+    folder = arguments.out / "config_defaults"
+    folder.mkdir(parents=True, exist_ok=True)
     rows = ",\n".join(" " + json.dumps(row) for row in coercions(arguments.seed))
-    (arguments.out / "coercions.json").write_text(f"[\n{rows}\n]\n")
-    (arguments.out / "defaults.json").write_text(json.dumps(defaults(), indent=1, default=str) + "\n")
-    (arguments.out / "betas.json").write_text(json.dumps(betas()) + "\n")
+    (folder / "coercions.json").write_text(f"[\n{rows}\n]\n")
+    (folder / "defaults.json").write_text(json.dumps(defaults(), indent=1, default=str) + "\n")
+    (folder / "betas.json").write_text(json.dumps(betas()) + "\n")
 
 
 if __name__ == "__main__":

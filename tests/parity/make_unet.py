@@ -225,10 +225,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cases", type=int, default=20)
-    parser.add_argument("--out", default=str(pathlib.Path(__file__).parent / "fixtures" / "unet"))
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "fixtures")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    out = pathlib.Path(args.out)
+    out = args.out / "unet"
     out.mkdir(parents=True, exist_ok=True)
     for case in range(args.cases):
         rng = random.Random(args.seed * 1_000_003 + case)

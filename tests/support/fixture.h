@@ -50,8 +50,8 @@ inline std::string fixture_dir(const std::string& unit) {
   return std::string(DALLE2_SOURCE_DIR) + "/tests/parity/fixtures/" + unit;
 }
 
-/// Paths of all .safetensors files in a folder, sorted. @throws DataError if there are none
-inline std::vector<std::string> fixture_files(const std::string& folder) {
+/// Paths of all .safetensors files in a folder, sorted. @throws DataError if there are fewer than `at_least`
+inline std::vector<std::string> fixture_files(const std::string& folder, size_t at_least) {
   std::vector<std::string> files;
   if (std::filesystem::is_directory(folder)) {
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -60,8 +60,12 @@ inline std::vector<std::string> fixture_files(const std::string& folder) {
       }
     }
   }
-  if (files.empty()) {
-    throw DataError("{}: no fixture there; make them with tests/parity/make_*.py", folder);
+  if (files.size() < at_least) {
+    throw DataError(
+        "{}: expected at least {} fixtures, found {}; make them with tests/parity/make_*.py",
+        folder,
+        at_least,
+        files.size());
   }
   std::sort(files.begin(), files.end());
   return files;
@@ -81,6 +85,16 @@ inline Fixture load_fixture(const std::string& name) {
     fixture.json = nlohmann::json::parse(text->second);
   }
   return fixture;
+}
+
+/// The list `key` of a fixture's JSON. @throws DataError if it has fewer than `at_least` elements
+inline const nlohmann::json& listed(const Fixture& fixture, const char* key, size_t at_least) {
+  const nlohmann::json& list = fixture.json.at(key);
+  if (!list.is_array() || list.size() < at_least) {
+    throw DataError(
+        "{}: expected at least {} {}, found {}", fixture.path, at_least, key, list.size());
+  }
+  return list;
 }
 
 /// Fails unless shape and values agree: max |actual - expected| <= relative * max |expected|. Infinite

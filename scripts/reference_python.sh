@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Prints the path of a Python that has the reference and all else that tests/parity/requirements.txt names. Installs
+# them (some GB) into an environment of their own at first use, and anew when the file has changed.
+#
+#   DALLE2_REFERENCE_PYTHON=/path/to/python   take this Python instead of installing one
+#   DALLE2_DEPS=/path                         where the environment goes (default ~/.cache/dalle2-train)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+if [ -n "${DALLE2_REFERENCE_PYTHON:-}" ]; then
+  if ! "$DALLE2_REFERENCE_PYTHON" -c 'import torch, dalle2_pytorch' 2>/dev/null; then
+    echo "reference_python.sh: DALLE2_REFERENCE_PYTHON=$DALLE2_REFERENCE_PYTHON cannot import torch and dalle2_pytorch:" \
+      "install tests/parity/requirements.txt there, or unset it to have an environment made" >&2
+    exit 2
+  fi
+  echo "$DALLE2_REFERENCE_PYTHON"
+  exit 0
+fi
+requirements=tests/parity/requirements.txt
+environment=${DALLE2_DEPS:-${XDG_CACHE_HOME:-$HOME/.cache}/dalle2-train}/reference
+if ! cmp -s "$requirements" "$environment/complete"; then
+  echo "[reference] installing $requirements into $environment (some GB, once)" >&2
+  rm -rf "$environment"
+  python3 -m venv "$environment"
+  "$environment/bin/pip" install --quiet --disable-pip-version-check -r "$requirements" >&2
+  cp "$requirements" "$environment/complete"
+fi
+echo "$environment/bin/python"
