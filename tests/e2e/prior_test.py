@@ -79,12 +79,102 @@ class Prior(unittest.TestCase):
                 {"min_snr_gamma": 5, "loss_weighting": "cosmap", "input_perturbation": 0.1,
                  "timestep_sampling": {"scheme": "logit_normal"}},
                 {"ema": {"kind": "diffusers"}, "mixed_precision": "bf16", "max_batch_size": 2},
-                {"use_ema": False, "lora": {"rank": 2}},
+                {"use_ema": False, "grad_accum_every": 3, "post_hoc_ema": {"save_every_n_steps": 2}},
                 {"wd": 0, "warmup_steps": 3, "cosine_decay_max_steps": 20, "max_grad_norm": None})):
             with self.subTest(options=options):
                 out = f"out{number}"
                 self.train(self.config(out, train={"epochs": 1, "eval_timesteps": [4], **options}))
                 self.assertTrue(all(math.isfinite(v) for v in self.logged(out, "tracking/training-l2")))
+
+    def test_adapters_stand_on_weights_and_go_on_from_their_own_checkpoint(self):
+        lora = {"lora": {"rank": 2}, "frozen_dtype": "bf16"}
+        done = self.train(self.config("none", train=lora), check=2)
+        self.assertIn("/train/lora: adapters need the weights of a trained prior", done.stdout + done.stderr)
+        self.train(self.config("base"))
+        load = {"load": {"load_from": "local", "file_path": "base/latest.pth"}}
+
+        def adapters(out, epochs):
+            tracker = {**prior_config(self.base, out)["tracker"], **load}
+            return self.config(out, train={**lora, "epochs": epochs}, tracker=tracker)
+
+        self.train(adapters("whole", 2))
+        self.train(adapters("parts", 1))
+        done = self.train(adapters("parts", 2))
+        self.assertIn("Loaded model from parts/checkpoint.pth on epoch 1 having seen 48 samples", done.stdout)
+        self.assertEqual(self.logged("whole", "tracking/training-l2"), self.logged("parts", "tracking/training-l2"))
+
+    def test_batches_are_accumulated_into_one_update(self):
+        self.train(self.config("one", data={"batch_size": 12}, train={"epochs": 1, "use_ema": False}))
+        self.train(self.config("two", data={"batch_size": 6}, train={"epochs": 1, "use_ema": False, "grad_accum_every": 2}))
+        steps = [max(r["step"] for r in records(self.dir / out)) for out in ("one", "two")]
+        self.assertEqual(steps, [4, 4])
+        self.assertEqual(self.logged("two", "tracking/samples-seen"), self.logged("one", "tracking/samples-seen"))
+
+    def test_older_states_and_averages_are_kept(self):
+        tracker = {**prior_config(self.base, "out")["tracker"], "keep_last": 2}
+        self.train(self.config(train={"save_every_seconds": 0, "post_hoc_ema": {"save_every_n_steps": 8}}, tracker=tracker))
+        names = sorted(p.name for p in (self.dir / "out" / "snapshots").iterdir())
+        self.assertEqual([n for n in names if n.startswith("epoch")],
+                         ["epoch0002_sample0000000132_step00000022.pth", "epoch0002_sample0000000138_step00000023.pth",
+                          "epoch0002_sample0000000144_step00000024.pth"])
+        self.assertEqual(sorted(p.name for p in (self.dir / "out" / "averages").iterdir()),
+                         ["step00000008.pth", "step00000016.pth", "step00000024.pth"])
+        run("ema", "--sigma", 0.08, "out/averages", "ema.pth", cwd=self.dir, check=0)
+        run("inspect", "ema.pth", cwd=self.dir, check=0)
+
+    def test_a_checkpoint_gives_embeddings_and_similarities(self):
+        config = self.config()
+        self.train(config)
+        folder = self.dir / "drawn"
+        texts, encodings = self.base / "texts" / "texts_0.npy", self.dir / "encodings.npy"
+        shape, values = read_npy(self.base / "encodings" / "0.npy")
+        write_npy(encodings, (25, *shape[1:]), values[:25 * shape[1] * shape[2]])
+        sample = ["sample", "--checkpoint", "out/latest.pth", "--text-embeds", texts, "--text-encodings", encodings]
+        run(*sample, "--out", folder, cwd=self.dir, check=0)
+        shape, drawn = read_npy(folder / "image_embeds.npy")
+        self.assertEqual(shape, (25, DIM))
+        # A text's draws hang on the seed and its number alone.
+        run(*sample, "--out", self.dir / "again", "--batch-size", 3, cwd=self.dir, check=0)
+        again = read_npy(self.dir / "again" / "image_embeds.npy")[1]
+        for a, b in zip(drawn, again):
+            self.assertAlmostEqual(a, b, places=5)
+        run(*sample, "--out", self.dir / "other", "--seed", 1, cwd=self.dir, check=0)
+        self.assertNotEqual(drawn, read_npy(self.dir / "other" / "image_embeds.npy")[1])
+        done = run(*sample, "--out", folder, "--num", 3, cwd=self.dir, check=2)
+        self.assertIn("--num: has no effect on out/latest.pth, which is of a prior", done.stderr)
+        done = run("sample", "--checkpoint", "out/latest.pth", "--out", folder, cwd=self.dir, check=2)
+        self.assertIn("--text-embeds is missing: a prior draws from text embeddings (.npy, [N, 8])", done.stderr)
+
+        done = run("evaluate", "--config", config, "--checkpoint", "out/latest.pth", cwd=self.dir, check=0)
+        metrics = json.loads(done.stdout)
+        self.assertEqual(metrics["rows"], 6)
+        for steps in (4, 20):
+            for what in ("baseline similarity", "similarity with text", "similarity with original image",
+                         "similarity with unrelated caption", "difference from baseline similarity"):
+                logged = self.logged("out", f"metrics/ema-validation/{what} [steps={steps}]")[-1]
+                self.assertAlmostEqual(metrics[f"{what} [steps={steps}]"], logged, places=5)
+
+    def test_the_root_takes_a_seed_as_for_other_kinds(self):
+        config = prior_config(self.base, "out")
+        del config["train"]["random_seed"]
+        for name, seed in (("a", 3), ("b", 4)):
+            path = write_config(self.dir / f"{name}.json",
+                                {**config, "seed": seed, "tracker": prior_config(self.base, name)["tracker"]})
+            self.train(path)
+        self.train(self.config("c"))  # train.random_seed 3
+        a, b, c = (self.logged(name, "tracking/training-l2") for name in "abc")
+        self.assertEqual(a, c)
+        self.assertNotEqual(a, b)
+
+    def test_targets_name_what_the_reference_names(self):
+        tracker = prior_config(self.base, "out")["tracker"]
+        tracker["save"]["save_latest_to"] = "out/{epoch}_{samples_seen}_{best_validation_loss:.3f}.pth"
+        tracker["load"]["file_path"] = "out/checkpoint.pth"
+        self.train(self.config(train={"epochs": 1, "save_every_seconds": 0}, tracker=tracker))
+        best = self.logged("out", "metrics/ema-validation/l2-loss")[-1]
+        names = {p.name for p in (self.dir / "out").glob("*_*_*.pth")}
+        self.assertIn("0_6_1000000000.000.pth", names)  # before there is a best one: the config's
+        self.assertIn(f"1_48_{best:.3f}.pth", names)
 
     def test_bad_rows_are_left_out_and_told_of(self):
         folder = self.dir / "bad"
@@ -95,7 +185,7 @@ class Prior(unittest.TestCase):
         done = self.train(self.config(data={"image_url": str(folder)}, train={"epochs": 1}))
         self.assertIn("1 of the rows 0 to 5 hold NaN or infinity and are left out (the first: 2)",
                       done.stdout + done.stderr)
-        self.assertIn("done: 1 epochs, 47 samples", done.stdout)
+        self.assertIn("done: 1 epoch, 47 samples", done.stdout)
 
     def test_folders_that_do_not_fit_are_refused(self):
         (self.dir / "empty").mkdir()
@@ -116,8 +206,10 @@ class Prior(unittest.TestCase):
 
     def test_a_dry_run_tells_what_a_run_takes_and_writes_nothing(self):
         done = self.train(self.config(), "--dry-run")
-        self.assertIn("rows: 48 train, 6 val, 6 test; batches of 6", done.stdout)
-        self.assertIn("8 steps an epoch, 24 in all", done.stdout)
+        for line in ("network: ", "train: 48 samples", "val: 6 samples", "test: 6 samples", "samples per epoch: 48",
+                     "steps: 8 per epoch, 24 in 3 epochs", "checkpoint: about ", "model file: about ",
+                     "peak memory of the process: about ", "nothing was trained or written (--dry-run)"):
+            self.assertIn(line, done.stdout)
         self.assertFalse((self.dir / "out").exists())
 
     @needs_reference
