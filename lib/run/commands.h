@@ -42,7 +42,8 @@ struct SampleCommand {
   bool use_ema = true;
   std::string device = "cpu";
   int64_t batch_size = 8;  ///< images or texts sampled at once
-  int64_t candidates = 2;  ///< of a prior: embeddings drawn for a text, of which the nearest is taken
+  int64_t candidates =
+      2;  ///< of a prior: embeddings drawn for a text, of which the nearest is taken
   int64_t start_unet = 1;
   std::optional<int64_t> stop_unet;
   std::optional<std::string> image_path;  ///< start_unet > 1: picture, folder or .npy

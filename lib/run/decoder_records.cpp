@@ -121,10 +121,9 @@ std::string DecoderPosition::description() const {
 }
 
 bool DecoderPosition::is_best() const {
-  return validation_loss &&
-         std::all_of(validation_losses.begin(), validation_losses.end(), [&](double earlier) {
-           return *validation_loss < earlier;
-         });
+  return validation_loss && std::all_of(validation_losses.begin(),
+                                        validation_losses.end(),
+                                        [&](double earlier) { return *validation_loss < earlier; });
 }
 
 DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, bool quiet)
@@ -141,14 +140,15 @@ DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, bool quiet)
       trained_unets_(trainer_.trained_parts()),
       losses_(trainer_.num_unets(), session_.device()),
       pictures_(session_, trainer_, data_, config_),
-      checkpoints_(session_,
-                   trainer_,
-                   position_,
-                   losses_,
-                   config_.train,
-                   {.kind = "decoder",
-                    .raw_json = loaded.raw_json,
-                    .full_json = decoder_config_for_checkpoint(without_url_secrets(loaded.full_json))}),
+      checkpoints_(
+          session_,
+          trainer_,
+          position_,
+          losses_,
+          config_.train,
+          {.kind = "decoder",
+           .raw_json = loaded.raw_json,
+           .full_json = decoder_config_for_checkpoint(without_url_secrets(loaded.full_json))}),
       guard_(session_,
              trainer_,
              position_,
@@ -224,9 +224,8 @@ void DecoderRun::log_validation(const std::vector<double>& sums, int64_t batches
   if (std::isfinite(mean)) {
     position_.validation_loss = mean;
   } else {
-    log_warning("val",
-                "the validation loss of epoch {} is not finite: it does not count",
-                position_.epoch);
+    log_warning(
+        "val", "the validation loss of epoch {} is not finite: it does not count", position_.epoch);
   }
   session_.tracker().log(per_unet(trained_unets_, "Validation Loss", loss_of),
                          trainer_.first_steps());

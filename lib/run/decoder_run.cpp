@@ -5,7 +5,6 @@
 
 #include "base/log.h"
 #include "base/stop_signal.h"
-#include "base/text.h"
 
 namespace dalle2 {
 namespace {
@@ -24,14 +23,7 @@ std::optional<Batch> next_batch(DecoderLoader& loader) {
 ExitCode DecoderRun::run() {
   const ExitCode code = run_epochs();
   if (code == ExitCode::kDone) checkpoints_.save_averages();
-  checkpoints_.wait();
-  if (code == ExitCode::kDone) {
-    log_info("train",
-             "done: {}, {}",
-             counted(position_.epoch, "epoch"),
-             counted(position_.samples_seen, "sample"));
-  }
-  return code;
+  return checkpoints_.finish(code);
 }
 
 ExitCode DecoderRun::run_epochs() {
@@ -113,9 +105,8 @@ bool DecoderRun::train_group(const DecoderLoader& loader, const std::vector<Batc
   int64_t sample = position_.sample;
   for (const Batch& batch : group) {
     if (sample > position_.sample && session_.stop_asked()) return false;
-    const DecoderInputs inputs = timed(&session_.times(), StepPhase::kCopy, [&] {
-      return to_inputs(batch, session_.device());
-    });
+    const DecoderInputs inputs = timed(
+        &session_.times(), StepPhase::kCopy, [&] { return to_inputs(batch, session_.device()); });
     const double share = static_cast<double>(batch.size()) / static_cast<double>(total);
     for (const int64_t unet : trained_unets_) {
       // Addressed by the samples of the epoch so far, so a resumed epoch draws what it would have

@@ -17,10 +17,9 @@ constexpr size_t kMostDigits = 4;
 std::optional<int64_t> gpu_number(const std::string& name, const std::string& pointer) {
   if (name == "cuda") return std::nullopt;
   const std::string digits = name.starts_with("cuda:") ? name.substr(5) : "";
-  const bool good = !digits.empty() && digits.size() <= kMostDigits &&
-                    std::all_of(digits.begin(), digits.end(), [](char c) {
-                      return c >= '0' && c <= '9';
-                    });
+  const bool good =
+      !digits.empty() && digits.size() <= kMostDigits &&
+      std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
   if (!good) {
     throw ConfigError("{}: expected \"cpu\", \"cuda\" or \"cuda:N\", got \"{}\"", pointer, name);
   }

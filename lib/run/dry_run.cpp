@@ -49,10 +49,9 @@ uint64_t activation_bytes(const DryRunPlan& plan, const SharedTrainConfig& train
 
 /// Averages of the weights, in copies.
 int64_t average_copies(const SharedTrainConfig& train) {
-  return (train.use_ema ? 1 : 0) +
-         (train.post_hoc_ema.save_every_n_steps
-              ? static_cast<int64_t>(train.post_hoc_ema.sigmas.size())
-              : 0);
+  return (train.use_ema ? 1 : 0) + (train.post_hoc_ema.save_every_n_steps
+                                        ? static_cast<int64_t>(train.post_hoc_ema.sigmas.size())
+                                        : 0);
 }
 
 /// Weights, then gradients, two moments and the averages of what is trained, and one step's
@@ -65,9 +64,8 @@ uint64_t peak_memory(const DryRunPlan& plan, const SharedTrainConfig& train, boo
   const int64_t averages = average_copies(train) - (offloads ? 1 : 0);
   const int64_t state = parameters.all + (3 + averages) * parameters.trained;
   // Saving in the background holds a checkpoint and a model file besides.
-  const int64_t saved = on_cpu && train.async_save
-                            ? 2 * parameters.all + (2 + averages) * parameters.trained
-                            : 0;
+  const int64_t saved =
+      on_cpu && train.async_save ? 2 * parameters.all + (2 + averages) * parameters.trained : 0;
   return (on_cpu ? program : 0) + static_cast<uint64_t>(state + saved) +
          activation_bytes(plan, train);
 }
@@ -119,9 +117,10 @@ void print_networks(const DryRunPlan& plan, const SharedTrainConfig& train) {
   }
   const ParameterCount all = count_parameters(*plan.model);
   if (plan.networks.size() > 1) {
-    std::printf("all %ss: %s parameters\n",
-                plan.networks.front().label.substr(0, plan.networks.front().label.find(' ')).c_str(),
-                with_commas(all.total).c_str());
+    std::printf(
+        "all %ss: %s parameters\n",
+        plan.networks.front().label.substr(0, plan.networks.front().label.find(' ')).c_str(),
+        with_commas(all.total).c_str());
   }
   if (train.lora.rank == 0) return;
   std::printf("adapters of rank %ld: %s parameters are trained, the others are frozen\n",
@@ -144,11 +143,11 @@ void print_sizes(const DryRunPlan& plan, const SharedTrainConfig& train) {
   // Live weights, two moments, averages; what an average saves of the live weights again is stored
   // once.
   const int64_t checkpoint = bytes.all + (2 + average_copies(train)) * bytes.trained;
-  std::printf("checkpoint: about %s, model file: about %s\n",
-              human_bytes(static_cast<uint64_t>(checkpoint)).c_str(),
-              human_bytes(static_cast<uint64_t>(count_parameters(*plan.model).total *
-                                                kBytesPerValue))
-                  .c_str());
+  std::printf(
+      "checkpoint: about %s, model file: about %s\n",
+      human_bytes(static_cast<uint64_t>(checkpoint)).c_str(),
+      human_bytes(static_cast<uint64_t>(count_parameters(*plan.model).total * kBytesPerValue))
+          .c_str());
   const bool on_cpu = prepare_device(train).is_cpu();
   std::printf("peak memory of the %s: about %s\n",
               on_cpu ? "process" : "GPU",

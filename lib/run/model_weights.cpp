@@ -32,8 +32,7 @@ auto config_of(const ModelSource& source, const Cursor& checkpoint, Load load, P
 StateDict plain_weights(const ModelSource& source, const Cursor& checkpoint, const char* kind) {
   StateDict weights = model_weights(checkpoint, kind, source.use_ema);
   if (!has_lora(weights)) return weights;
-  return merged_lora(
-      weights, lora_info_of(checkpoint.at("lora")).alpha, source.checkpoint_path);
+  return merged_lora(weights, lora_info_of(checkpoint.at("lora")).alpha, source.checkpoint_path);
 }
 
 }  // namespace

@@ -44,12 +44,13 @@ void PriorPosition::reset() {
 
 std::string PriorPosition::description() const {
   const bool none_yet = best_validation_loss == config_->best_validation_loss;
-  return fmt::format("epoch {} having seen {} samples with best validation loss {}\n"
-                     "  Resuming at sample: {}",
-                     epoch,
-                     samples_seen,
-                     none_yet ? "N/A" : fmt::format("{}", best_validation_loss),
-                     row);
+  return fmt::format(
+      "epoch {} having seen {} samples with best validation loss {}\n"
+      "  Resuming at sample: {}",
+      epoch,
+      samples_seen,
+      none_yet ? "N/A" : fmt::format("{}", best_validation_loss),
+      row);
 }
 
 PriorRun::PriorRun(const LoadedPriorConfig& loaded, bool quiet)

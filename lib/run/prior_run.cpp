@@ -7,7 +7,6 @@
 
 #include "base/log.h"
 #include "base/stop_signal.h"
-#include "base/text.h"
 
 namespace dalle2 {
 namespace {
@@ -27,14 +26,7 @@ ExitCode PriorRun::run() {
     code = ExitCode::kStopped;
   }
   if (code == ExitCode::kStopped) checkpoints_.save(/*is_best=*/false);
-  checkpoints_.wait();
-  if (code == ExitCode::kDone) {
-    log_info("train",
-             "done: {}, {}",
-             counted(position_.epoch, "epoch"),
-             counted(position_.samples_seen, "sample"));
-  }
-  return code;
+  return checkpoints_.finish(code);
 }
 
 ExitCode PriorRun::run_epochs() {

@@ -72,12 +72,12 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::find_at_start() {
 }
 
 void throw_no_base(const std::string& model_name) {
-    throw ConfigError(
-        "/train/lora: adapters need the weights of a trained {0} to stand on, and no checkpoint was "
-        "loaded: without one they would be trained on random weights that stay as they are\n"
-        "  Name the {0}'s checkpoint in /tracker/load (load_from \"local\", file_path), or set "
-        "/train/lora/rank to 0 to train the whole network.",
-        model_name);
+  throw ConfigError(
+      "/train/lora: adapters need the weights of a trained {0} to stand on, and no checkpoint was "
+      "loaded: without one they would be trained on random weights that stay as they are\n"
+      "  Name the {0}'s checkpoint in /tracker/load (load_from \"local\", file_path), or set "
+      "/train/lora/rank to 0 to train the whole network.",
+      model_name);
 }
 
 /// The first of `candidates` that is good. Weights without adapters are a run with adapters' last
@@ -155,10 +155,8 @@ ConfigChanges compare_config(const Cursor& root,
   if (!saved || !saved->value().is_dict()) return {};
   ConfigChanges changes = compare_for_resume(json_of_value(saved->value()), texts.full_json);
   if (!changes.other.empty()) {
-    log_info("ckpt",
-             "{}: the config has changed since: {}",
-             root.where(),
-             joined(changes.other, "; "));
+    log_info(
+        "ckpt", "{}: the config has changed since: {}", root.where(), joined(changes.other, "; "));
   }
   if (changes.meaning.empty()) return changes;
   const std::string list = joined(changes.meaning, "\n  ");
@@ -188,13 +186,25 @@ void RunCheckpoints::load_base(const std::string& path) {
 void RunCheckpoints::tell_position(const std::string& path) const {
   log_info("ckpt", "Loaded model from {} on {}", path, position_.description());
   if (position_.epoch > config_.epochs) {
-    log_warning("ckpt",
-                "{} stands at epoch {} and /train/epochs is {}: nothing is left to train. Give more "
-                "epochs to train on.",
-                path,
-                position_.epoch,
-                config_.epochs);
+    log_warning(
+        "ckpt",
+        "{} stands at epoch {} and /train/epochs is {}: nothing is left to train. Give more "
+        "epochs to train on.",
+        path,
+        position_.epoch,
+        config_.epochs);
   }
+}
+
+ExitCode RunCheckpoints::finish(ExitCode code) {
+  saving_.wait();
+  if (code == ExitCode::kDone) {
+    log_info("train",
+             "done: {}, {}",
+             counted(position_.epoch, "epoch"),
+             counted(position_.samples_seen, "sample"));
+  }
+  return code;
 }
 
 bool RunCheckpoints::has_own() {

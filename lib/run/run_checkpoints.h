@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "config/resume_changes.h"
 #include "config/train_options.h"
 #include "run/loss_window.h"
@@ -22,7 +23,8 @@ namespace dalle2 {
 struct ConfigTexts {
   std::string kind;      ///< root key: "decoder", "prior"
   std::string raw_json;  ///< the file as it stands
-  std::string full_json;  ///< with every default, without secrets, in the form that a checkpoint takes
+  std::string
+      full_json;  ///< with every default, without secrets, in the form that a checkpoint takes
 };
 
 /// Compares the config of a checkpoint with that of the run, and tells what has changed.
@@ -69,6 +71,9 @@ class RunCheckpoints {
   /// Saves them, unless they were at this step or there are none.
   void save_averages();
 
+  /// The end of a run: waits for the last save, and tells of what was trained if it is done.
+  /// @return `code`. @throws as wait()
+  ExitCode finish(ExitCode code);
   /// @throws what a save in the background threw, once. check() does not wait for one under way.
   void wait() { saving_.wait(); }
   void check() { saving_.check(); }

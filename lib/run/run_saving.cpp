@@ -105,10 +105,9 @@ void RunCheckpoints::save_averages() {
   session_.times().begin(StepPhase::kSave);
   const std::string path = averages_folder() + "/" + averages_name(step);
   std::filesystem::create_directories(averages_folder());
-  saving_.start(
-      saves_in_background(),
-      {trainer_.post_hoc_state(with_metadata({}, session_.tracker().model_metadata()))},
-      [path](const auto& writers) { writers.front()(path); });
+  saving_.start(saves_in_background(),
+                {trainer_.post_hoc_state(with_metadata({}, session_.tracker().model_metadata()))},
+                [path](const auto& writers) { writers.front()(path); });
   session_.times().end(StepPhase::kSave);
 }
 

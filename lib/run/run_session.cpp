@@ -12,8 +12,7 @@
 namespace dalle2 {
 
 at::Device prepare_device(const SharedTrainConfig& train) {
-  const at::Device device =
-      choose_device(train.device, "/train/device", /*allow_fallback=*/true);
+  const at::Device device = choose_device(train.device, "/train/device", /*allow_fallback=*/true);
   if (train.deterministic) use_deterministic_algorithms();
   return device;
 }

@@ -37,15 +37,16 @@ std::string UpdateGuard::prefix(int64_t part) const {
 void UpdateGuard::tell(int64_t part, const SkippedUpdates& skipped) const {
   if (!is_power_of_two(skipped.total)) return;
   const bool scales = trainer_.precision().precision == MixedPrecision::fp16;
-  log_warning("train",
-              "{}an update was skipped, for its loss or gradient is not finite{}; {} skipped so far "
-              "(step {}, epoch {}, sample {})",
-              prefix(part),
-              scales ? " (fp16 finds its loss scale by that)" : "",
-              skipped.total,
-              trainer_.steps(part),
-              position_.epoch,
-              position_.sample_of_epoch());
+  log_warning(
+      "train",
+      "{}an update was skipped, for its loss or gradient is not finite{}; {} skipped so far "
+      "(step {}, epoch {}, sample {})",
+      prefix(part),
+      scales ? " (fp16 finds its loss scale by that)" : "",
+      skipped.total,
+      trainer_.steps(part),
+      position_.epoch,
+      position_.sample_of_epoch());
 }
 
 bool UpdateGuard::look(bool settled) {
@@ -71,8 +72,7 @@ bool UpdateGuard::in_a_streak() const {
 
 int64_t UpdateGuard::skipped() const {
   int64_t total = 0;
-  for (const int64_t part : trainer_.trained_parts())
-    total += trainer_.skipped_updates(part).total;
+  for (const int64_t part : trainer_.trained_parts()) total += trainer_.skipped_updates(part).total;
   return total;
 }
 

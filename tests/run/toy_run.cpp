@@ -111,8 +111,7 @@ ExitCode ToyRun::run() {
   } catch (const StoppedError&) {  // in a validation
   }
   if (code == ExitCode::kStopped) checkpoints_.save(/*is_best=*/false);
-  checkpoints_.wait();
-  return code;
+  return checkpoints_.finish(code);
 }
 
 ExitCode ToyRun::run_epochs() {

@@ -35,8 +35,7 @@ nlohmann::ordered_json evaluate_prior(const EvaluateCommand& command,
   PriorSampleOptions options;
   for (const int64_t steps : config.train.eval_timesteps) {
     options.timesteps = steps;
-    options.generator =
-        make_generator({config.seed, "similarities", /*epoch=*/0, steps}, device);
+    options.generator = make_generator({config.seed, "similarities", /*epoch=*/0, steps}, device);
     const auto similarities =
         prior_similarities(*batch, options, device, [&](const auto& of_batch) {
           return prior->p_sample_loop(of_batch);

@@ -148,8 +148,8 @@ void sample_decoder(const SampleCommand& command,
                     const Value& checkpoint,
                     const at::Device& device) {
   SampleInputs inputs = load_inputs(command);
-  Decoder decoder = load_decoder(
-      {command.checkpoint_path, command.config_path, command.use_ema}, checkpoint);
+  Decoder decoder =
+      load_decoder({command.checkpoint_path, command.config_path, command.use_ema}, checkpoint);
   check_command(command, decoder->plan(), inputs);
   decoder->to(device);
   const ImageRange range{decoder->plan().config.auto_normalize_img};

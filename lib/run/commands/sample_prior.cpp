@@ -21,10 +21,11 @@ namespace {
 void refuse_decoder_options(const SampleCommand& command) {
   const auto refuse = [&](bool given, const char* option) {
     if (!given) return;
-    throw ConfigError("{}: has no effect on {}, which is of a prior; it takes --text-embeds and "
-                      "--text-encodings",
-                      option,
-                      command.checkpoint_path);
+    throw ConfigError(
+        "{}: has no effect on {}, which is of a prior; it takes --text-embeds and "
+        "--text-encodings",
+        option,
+        command.checkpoint_path);
   };
   refuse(command.image_embeds_path.has_value(), "--image-embeds");
   refuse(command.num.has_value(), "--num");
@@ -38,8 +39,9 @@ void refuse_decoder_options(const SampleCommand& command) {
 
 TextEmbedding load_texts(const SampleCommand& command, const PriorConfig& config) {
   if (!command.text_embeds_path) {
-    throw ConfigError("--text-embeds is missing: a prior draws from text embeddings (.npy, [N, {}])",
-                      config.image_embed_dim);
+    throw ConfigError(
+        "--text-embeds is missing: a prior draws from text embeddings (.npy, [N, {}])",
+        config.image_embed_dim);
   }
   TextEmbedding text{load_npy_tensor(*command.text_embeds_path, 2), {}};
   if (command.text_encodings_path) {

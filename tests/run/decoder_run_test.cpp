@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: MIT
+// What a decoder run logs, against values worked out beside it.
+#include "run/decoder_run.h"
+
+#include <torch/torch.h>
+#include <catch2/catch.hpp>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "checkpoint/convert.h"
+#include "checkpoint/module_state.h"
+#include "optim/random.h"
+#include "run/toy_support.h"
+#include "support/tiny_shards.h"
+
+namespace dalle2::test {
+namespace {
+
+using nlohmann::json;
+
+json unet(int64_t dim) {
+  return {{"dim", dim},
+          {"dim_mults", {1, 2}},
+          {"image_embed_dim", 3},
+          {"cond_dim", 8},
+          {"num_resnet_blocks", 1},
+          {"resnet_groups", 4},
+          {"num_image_tokens", 1},
+          {"num_time_tokens", 1}};
+}
+
+/// Five shards of seven pictures: three to train on, one to validate with, one for pictures.
+json config_in(const std::string& folder, const std::string& out = "out") {
+  write_tiny_shards(folder, 5, 7, 8);
+  return {
+      {"decoder",
+       {{"unets", {unet(8)}},
+        {"image_size", 8},
+        {"timesteps", 20},
+        {"sample_timesteps", {3}},
+        {"learned_variance", false}}},
+      {"data",
+       {{"webdataset_base_url", folder + "/shards/{}.tar"},
+        {"img_embeddings_url", folder + "/img_emb"},
+        {"batch_size", 3},
+        {"num_workers", 0},
+        {"shard_width", 5},
+        {"end_shard", 4},
+        {"splits", {{"train", 0.6}, {"val", 0.2}, {"test", 0.2}}},
+        {"preprocessing", {{"ToTensor", true}}}}},
+      {"train",
+       {{"epochs", 1},
+        {"device", "cpu"},
+        {"n_sample_images", 1},
+        {"ema_update_after_step", 0},
+        {"ema_update_every", 1}}},
+      {"evaluate", json::object()},
+      {"tracker",
+       {{"data_path", folder + "/" + out},
+        {"overwrite_data_path", true},
+        {"log", {{"log_type", "console"}}},
+        {"save", {{"save_to", "local"}, {"save_latest_to", folder + "/" + out + "/latest.pth"}}}}},
+      {"seed", 5}};
+}
+
+void train(const json& config) {
+  const LoadedDecoderConfig loaded = parse_decoder_config(config.dump(), "test.json", {});
+  DecoderRun run(loaded, /*quiet=*/true);
+  run.open();
+  CHECK(run.run() == ExitCode::kDone);
+}
+
+/// The mean over the first `batches` batches of the mean loss of each, of the weights in a
+/// checkpoint, with the draws that a validation takes.
+double validation_loss(const json& config, size_t batches) {
+  const LoadedDecoderConfig loaded = parse_decoder_config(config.dump(), "test.json", {});
+  Decoder decoder(loaded.plan);
+  const std::string out = config["tracker"]["data_path"];
+  const Value checkpoint = read_checkpoint(out + "/checkpoint.pth");
+  load_state_dict(*decoder, Cursor(checkpoint).at("model"));
+  decoder->eval();
+  const DecoderData data(loaded.config, loaded.plan, RankInfo{}, at::kCPU);
+  const auto loader = data.loader("val", loaded.config.data.batch_size, /*in_order=*/true);
+  loader->start_epoch(0);
+  const torch::NoGradGuard no_grad;
+  double sum = 0;
+  int64_t samples = 0;
+  for (size_t i = 0; i < batches; ++i) {
+    const std::optional<Batch> batch = loader->next();
+    REQUIRE(batch);
+    const at::Generator random = make_generator(
+        {.seed = 5, .purpose = "validate unet 1", .epoch = 0, .step = samples}, at::kCPU);
+    sum += decoder->forward(to_inputs(*batch, at::kCPU), 1, random).item<double>();
+    samples += batch->size();
+  }
+  return sum / static_cast<double>(batches);
+}
+
+TEST_CASE("the validation loss is the mean over all batches of the shards for validation") {
+  const TempDir folder;
+  const json config = config_in(folder.path());
+  train(config);
+  const auto logged_losses = logged(folder / "out", "Unet 0 Validation Loss");
+  REQUIRE(logged_losses.size() == 1);
+  // Seven samples in batches of 3: the last one of a single sample counts as much as the others.
+  CHECK(logged_losses[0] == Approx(validation_loss(config, 3)).epsilon(1e-6));
+  CHECK(Cursor(read_pth(folder / "out/checkpoint.pth")).at("validation_losses").at(0).as_double() ==
+        Approx(logged_losses[0]).epsilon(1e-6));
+}
+
+TEST_CASE("validation_samples ends a validation with the batch that reaches it") {
+  for (const auto& [most, batches] : {std::pair<int64_t, size_t>{3, 1}, {4, 2}, {6, 2}, {7, 3}}) {
+    const TempDir folder;
+    json config = config_in(folder.path());
+    config["train"]["validation_samples"] = most;
+    train(config);
+    CAPTURE(most);
+    const auto losses = logged(folder / "out", "Unet 0 Validation Loss");
+    REQUIRE(losses.size() == 1);
+    CHECK(losses[0] == Approx(validation_loss(config, batches)).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("batches in chunks, accumulated or not, make the same losses and pictures") {
+  const TempDir folder;
+  const auto run = [&](const std::string& out, const json& train_keys) {
+    json config = config_in(folder.path(), out);
+    config["train"].update(train_keys);
+    train(config);
+    return logged(folder / out, "Unet 0 Training Loss");
+  };
+  const auto whole = run("whole", {});
+  const auto chunks = run("chunks", {{"max_batch_size", 2}});
+  REQUIRE(whole.size() == 1);  // 21 samples in batches of 3: the first of seven is logged
+  REQUIRE(chunks.size() == 1);
+  CHECK(chunks[0] == Approx(whole[0]).epsilon(1e-5));
+  const auto offloaded = run("offloaded", {{"ema", {{"kind", "diffusers"}, {"offload", true}}}});
+  const auto kept = run("kept", {{"ema", {{"kind", "diffusers"}}}});
+  CHECK(offloaded == kept);
+  const Value a = read_pth(folder / "offloaded/model.pth"), b = read_pth(folder / "kept/model.pth");
+  std::string bits_a, bits_b;
+  append_bits(*a.as_dict().find("model"), bits_a);
+  append_bits(*b.as_dict().find("model"), bits_b);
+  CHECK(bits_a == bits_b);
+}
+
+TEST_CASE("a mask that leaves the second of two unets out trains and draws with the first alone") {
+  const TempDir folder;
+  json config = config_in(folder.path());
+  config["decoder"]["unets"] = {unet(8), unet(8)};
+  config["decoder"].erase("image_size");
+  config["decoder"]["image_sizes"] = {4, 8};
+  config["decoder"]["sample_timesteps"] = {3, 3};
+  config["train"]["unet_training_mask"] = {true, false};
+  train(config);
+  CHECK(logged(folder / "out", "Unet 0 Training Loss").size() == 1);
+  CHECK(logged(folder / "out", "Unet 1 Training Loss").empty());
+  CHECK(logged(folder / "out", "Unet 1 Validation Loss").empty());
+  const Value checkpoint = read_pth(folder / "out/checkpoint.pth");
+  CHECK(Cursor(checkpoint).at("optim1").is_none());
+  CHECK_FALSE(Cursor(checkpoint).at("optim0").is_none());
+  for (const auto& [name, tensor] : Cursor(checkpoint).at("model").as_state_dict())
+    CHECK_FALSE(name.starts_with("unets.1."));
+  // Pairs "real | drawn" of 4 pixels, with a border of 2 about each.
+  size_t pictures = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "out/images")) {
+    if (entry.path().filename().string().find("Grid") != std::string::npos) continue;
+    const Image picture = decode_image(read_file(entry.path().string()), entry.path().string());
+    CHECK(picture.width == 2 + 2 * (4 + 2));
+    CHECK(picture.height == 4 + 2 * 2);
+    ++pictures;
+  }
+  CHECK(pictures == 2);  // one of the training shards, one of the test shards
+}
+
+TEST_CASE("the config of a run is in its folder as it was, and in its checkpoints in full") {
+  const TempDir folder;
+  const json config = config_in(folder.path());
+  train(config);
+  CHECK(json::parse(read_file(folder / "out/decoder_config.json")) == config);
+  const Value checkpoint = read_pth(folder / "out/checkpoint.pth");
+  const Cursor full = Cursor(checkpoint).at("config");
+  CHECK(full.at("train").at("max_grad_norm").as_double() == 0.5);  // a default
+  CHECK(full.at("seed").as_int() == 5);
+}
+
+TEST_CASE("a folder that is there is not used unless the config allows it") {
+  const TempDir folder;
+  json config = config_in(folder.path());
+  config["tracker"]["overwrite_data_path"] = false;
+  std::filesystem::create_directories(folder / "out");
+  const LoadedDecoderConfig loaded = parse_decoder_config(config.dump(), "test.json", {});
+  CHECK_THROWS_AS(DecoderRun(loaded, true), ConfigError);
+  CHECK_THROWS_WITH(DecoderRun(loaded, true),
+                    Catch::Contains("already exists. Set overwrite_data_path to True"));
+  CHECK(std::filesystem::is_empty(folder / "out"));
+}
+
+}  // namespace
+}  // namespace dalle2::test

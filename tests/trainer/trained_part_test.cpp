@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+#include "trainer/trained_part.h"
+
+#include <torch/torch.h>
+#include <catch2/catch.hpp>
+
+#include <limits>
+
+#include "optim/trained_parameters.h"
+
+namespace dalle2 {
+namespace {
+
+const PartOptions kOptions{{}, LrSchedule(1e-2, {}, {}), std::numeric_limits<double>::infinity()};
+
+TrainedPart part_of(const std::shared_ptr<torch::nn::Module>& network) {
+  return {"", "", network, trained_parameters(*network), kOptions};
+}
+
+PassSettings on_cpu(MixedPrecision precision = MixedPrecision::no) {
+  return {.device = at::kCPU, .precision = precision};
+}
+
+TEST_CASE("of two parts over one graph a backward pass is for the parameters of its own") {
+  const auto maker = std::make_shared<torch::nn::LinearImpl>(3, 2);
+  const auto judge = std::make_shared<torch::nn::LinearImpl>(2, 1);
+  TrainedPart first = part_of(maker), second = part_of(judge);
+  first.shares_graph = second.shares_graph = true;
+  const at::Tensor x = at::ones({4, 3});
+  const auto loss = [&](const ChunkRange&) {
+    return judge->forward(maker->forward(x)).square().mean();
+  };
+  first.accumulate(on_cpu(), 4, 1.0, loss);
+  CHECK(first.gradients.values().abs().sum().item<double>() > 0);
+  for (const bool arrived : second.gradients.received()) CHECK_FALSE(arrived);
+  const at::Tensor before = second.parameters.values().clone();
+  first.make_update(1e-2);
+  second.accumulate(on_cpu(), 4, 1.0, loss);
+  for (const bool arrived : first.gradients.received()) CHECK_FALSE(arrived);
+  CHECK(at::equal(second.parameters.values(), before));
+  second.make_update(1e-2);
+  CHECK_FALSE(at::equal(second.parameters.values(), before));
+}
+
+TEST_CASE("a part whose graph is its own needs no list, and another's gradients stay") {
+  const auto network = std::make_shared<torch::nn::LinearImpl>(3, 2);
+  TrainedPart part = part_of(network);
+  part.accumulate(on_cpu(), 1, 1.0, [&](const ChunkRange&) {
+    return network->forward(at::ones({1, 3})).sum();
+  });
+  CHECK(at::equal(network->weight.grad(), at::ones({2, 3})));
+}
+
+TEST_CASE("with a loss scale the moments are of the unscaled gradient") {
+  const auto network = std::make_shared<torch::nn::LinearImpl>(3, 2);
+  TrainedPart part = part_of(network);
+  part.scaler.emplace(at::kCPU);
+  part.scaler->set_state(1024, 0);
+  // The gradient of the sum of squares, in float32 by hand.
+  const at::Tensor x = torch::tensor({{0.5, -1.0, 2.0}}, at::kFloat);
+  const at::Tensor y = (at::linear(x, network->weight, network->bias)).detach();
+  const at::Tensor gradient = 2 * y.t().matmul(x);  // [2, 3]
+  part.accumulate(on_cpu(MixedPrecision::fp16), 1, 1.0, [&](const ChunkRange&) {
+    return network->forward(x).to(at::kFloat).square().sum();
+  });
+  part.make_update(0.0);
+  const OptimizerOptions defaults;
+  const auto state = part.optimizer.state(0);
+  REQUIRE(state);
+  // fp16 keeps 11 bits: three products of it are off by less than 2e-3.
+  CHECK(at::allclose(state->exp_avg, (1 - defaults.beta1) * gradient, 4e-3, 1e-4));
+  CHECK(at::allclose(state->exp_avg_sq, (1 - defaults.beta2) * gradient.square(), 8e-3, 1e-5));
+  CHECK(part.grad_norm.item<double>() ==
+        Approx(std::sqrt((gradient.square().sum() + (2 * y).square().sum()).item<double>()))
+            .epsilon(4e-3));
+}
+
+}  // namespace
+}  // namespace dalle2
