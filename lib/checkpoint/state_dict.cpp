@@ -163,8 +163,8 @@ Dict& Value::as_dict(const std::string& path) {
 }
 
 std::string Cursor::where() const {
-  const std::string path = path_.empty() ? "/" : path_;
-  return file_.empty() ? path : file_ + ": " + path;
+  if (path_.empty()) return file_.empty() ? "/" : file_;
+  return file_.empty() ? path_ : file_ + ": " + path_;
 }
 
 bool Cursor::has(const std::string& key) const {

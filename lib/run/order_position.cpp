@@ -14,6 +14,7 @@
 #include "io/atomic_file.h"
 #include "net/url.h"
 #include "run/loader_state.h"
+#include "run/run_position.h"
 
 namespace dalle2 {
 namespace {

@@ -31,7 +31,7 @@ void change_newest(const std::string& folder, const std::function<void(Dict&)>& 
   Value value = read_pth(folder + "/latest.pth");
   Dict copy = value.as_dict();
   change(copy);
-  for (const std::string path : {folder + "/latest.pth", folder + "/out/checkpoint.pth"}) {
+  for (const std::string& path : {folder + "/latest.pth", folder + "/out/checkpoint.pth"}) {
     write_pth(path + ".new", copy);
     fs::rename(path + ".new", path);
   }

@@ -16,11 +16,13 @@ TEST_CASE("the five similarities are mean cosines, worked out by hand") {
   batch.text_embeds = torch::tensor({{1.0, 0.0}, {0.0, 2.0}}, at::kFloat);
   batch.image_embeds = torch::tensor({{0.5, s60}, {-s60, 0.5}}, at::kFloat);
   batch.rows = 2;
+  PriorSampleOptions options;
+  options.timesteps = 7;
   std::optional<int64_t> asked;
   const auto similarities =
-      prior_similarities(batch, {.timesteps = 7}, at::kCPU, [&](const PriorSampleOptions& options) {
-        asked = options.timesteps;
-        CHECK(at::equal(options.text.embeds, batch.text_embeds));
+      prior_similarities(batch, options, at::kCPU, [&](const PriorSampleOptions& given) {
+        asked = given.timesteps;
+        CHECK(at::equal(given.text.embeds, batch.text_embeds));
         return torch::tensor({{3 * s60, 3 * 0.5}, {-0.5, s60}}, at::kFloat);
       });
   CHECK(asked == 7);
