@@ -115,8 +115,8 @@ class Prior(unittest.TestCase):
         self.train(self.config(train={"save_every_seconds": 0, "post_hoc_ema": {"save_every_n_steps": 8}}, tracker=tracker))
         names = sorted(p.name for p in (self.dir / "out" / "snapshots").iterdir())
         self.assertEqual([n for n in names if n.startswith("epoch")],
-                         ["epoch0002_sample0000000132_step00000022.pth", "epoch0002_sample0000000138_step00000023.pth",
-                          "epoch0002_sample0000000144_step00000024.pth"])
+                         ["epoch0002_sample0000000138_step00000023.pth", "epoch0002_sample0000000144_step00000024.pth",
+                          "epoch0003_sample0000000144_step00000024.pth"])
         self.assertEqual(sorted(p.name for p in (self.dir / "out" / "averages").iterdir()),
                          ["step00000008.pth", "step00000016.pth", "step00000024.pth"])
         run("ema", "--sigma", 0.08, "out/averages", "ema.pth", cwd=self.dir, check=0)

@@ -158,7 +158,7 @@ TEST_CASE("a config that gives the checkpoint another meaning is refused, unless
     if (first_step < 0) first_step = step;
   };
   CHECK(run.run() == ExitCode::kDone);
-  CHECK(log.count("the config has changed since: /train/lr: the checkpoint has 0.01") > 0);
+  CHECK(log.count("the config has changed since: /train/lr: the checkpoint has 0.05") > 0);
   CHECK(first_step == 5);  // the epoch begins anew: its samples are others
 }
 
@@ -167,9 +167,7 @@ TEST_CASE("adapters without weights to stand on are refused") {
   ToyConfig config = toy_config(folder.path());
   config.train.lora.rank = 1;
   ToyRun run(config);
-  CHECK_THROWS_AS(run.run(), ConfigError);
-  ToyRun again(config);
-  CHECK_THROWS_WITH(again.run(),
+  CHECK_THROWS_WITH(run.run(),
                     Contains("/train/lora: adapters need the weights of a trained toy") &&
                         Contains("/tracker/load"));
 }

@@ -38,7 +38,7 @@ json config_in(const std::string& folder, const std::string& out = "out") {
       {"decoder",
        {{"unets", {unet(8)}},
         {"image_size", 8},
-        {"timesteps", 20},
+        {"timesteps", 30},
         {"sample_timesteps", {3}},
         {"learned_variance", false}}},
       {"data",
@@ -131,7 +131,7 @@ TEST_CASE("batches in chunks, accumulated or not, make the same losses and pictu
     train(config);
     return logged(folder / out, "Unet 0 Training Loss");
   };
-  const auto whole = run("whole", {});
+  const auto whole = run("whole", json::object());
   const auto chunks = run("chunks", {{"max_batch_size", 2}});
   REQUIRE(whole.size() == 1);  // 21 samples in batches of 3: the first of seven is logged
   REQUIRE(chunks.size() == 1);

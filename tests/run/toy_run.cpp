@@ -75,7 +75,7 @@ void ToyTrainer::list_state(TrainState& state) const {
   state.extras();
   state.optimizer("optimizer", 0);
   state.schedule("scheduler", 0);
-  state.averages({.many_parts = false, .network_prefix = "toy."});
+  state.averages({.many_parts = false, .network_prefix = "toy.", .model_key = "ema_model"});
   state.post_hoc_averages("post_hoc_ema");
   state.scaler("scaler", 0);
   state.skipped("skipped_updates", /*flat=*/true);
@@ -162,7 +162,7 @@ void ToyRun::validate() {
     sum += trainer_->evaluate(at::randn({8, 4}, session_.generator("validate", 0, i)));
   }
   session_.tracker().log({{"Validation Loss", sum / 2}}, trainer_->steps());
-  if (sum / 2 >= position_.best_loss) return;
+  if (!(sum / 2 < position_.best_loss)) return;
   position_.best_loss = sum / 2;
   checkpoints_.save(/*is_best=*/true, /*is_latest=*/false);
 }

@@ -22,7 +22,7 @@ namespace dalle2::test {
 
 struct ToyTrainConfig : OptimizerConfig<Single>, SharedTrainConfig {
   ToyTrainConfig() {
-    lr = 1e-2;
+    lr = 5e-2;
     device = "cpu";
     ema_update_after_step = 0;
     ema_update_every = 1;

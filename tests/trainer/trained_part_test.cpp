@@ -18,7 +18,7 @@ TrainedPart part_of(const std::shared_ptr<torch::nn::Module>& network) {
 }
 
 PassSettings on_cpu(MixedPrecision precision = MixedPrecision::no) {
-  return {.device = at::kCPU, .precision = precision};
+  return {at::kCPU, precision, nullptr, std::nullopt};
 }
 
 TEST_CASE("of two parts over one graph a backward pass is for the parameters of its own") {
@@ -64,6 +64,7 @@ TEST_CASE("with a loss scale the moments are of the unscaled gradient") {
     return network->forward(x).to(at::kFloat).square().sum();
   });
   part.make_update(0.0);
+  CHECK(part.settle());
   const OptimizerOptions defaults;
   const auto state = part.optimizer.state(0);
   REQUIRE(state);
