@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: MIT
+"""A run cannot harm itself or another: one run at a time in a folder, nothing overwritten that another run made, no other
+config in silence, and a stop that is heard at any moment."""
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+import harness
+from harness import BINARY, EndToEnd, records, run, write_config
+from prior_data import make_embeddings, prior_config
+from resume_test import saved_state
+
+KINDS = ("decoder", "prior")
+CHECKPOINTS = ("latest.pth", "best.pth", "checkpoint.pth", "model.pth")
+
+
+def digest(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def said_by(done):
+    return done.stdout + done.stderr
+
+
+def seconds_until_heard(process, number):
+    """CPU time that a process took until it would not die of a signal. Loading its libraries takes about 0.03 of it,
+    their start another 0.4: the handlers have to be there between the two."""
+    while process.poll() is None:
+        status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+        used = pathlib.Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        masks = [int(mask, 16) for mask in re.findall(r"(?:SigCgt|SigBlk):\s*([0-9a-f]+)", status)]
+        if any(mask >> (number - 1) & 1 for mask in masks):
+            return (int(used[11]) + int(used[12])) / os.sysconf("SC_CLK_TCK")
+        time.sleep(0.001)
+    raise AssertionError(f"the process ended with {process.returncode} before it listened to signals")
+
+
+class DataPath(EndToEnd):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        make_embeddings(cls.base)
+        # A finished run of each kind, which the tests copy: two epochs, one checkpoint of each name.
+        cls.finished = pathlib.Path(tempfile.mkdtemp(dir=cls.base))
+        for kind in KINDS:
+            (cls.finished / kind).mkdir()
+            write_config(cls.finished / kind / "config.json", cls.config_of(kind))
+            run("--quiet", "--config", "config.json", cwd=cls.finished / kind, check=0)
+
+    @classmethod
+    def config_of(cls, kind, **train):
+        if kind == "decoder":
+            return harness.tiny_config(cls.shards, "out", train={"epochs": 2, "n_sample_images": 0, **train})
+        config = prior_config(cls.base, "out", train={"epochs": 2, "eval_timesteps": [4], **train})
+        config["tracker"]["save"]["save_best_to"] = "out/best.pth"
+        return config
+
+    def copy(self, kind):
+        """A copy of the finished run. @return its folder, in which config.json starts it again"""
+        folder = pathlib.Path(tempfile.mkdtemp(dir=self.dir)) / kind
+        shutil.copytree(self.finished / kind, folder)
+        self.assertLessEqual({f"out/{name}" for name in CHECKPOINTS}, self.files(folder))
+        return folder
+
+    def start(self, config, cwd, **env):
+        process = subprocess.Popen([BINARY, "--config", config], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                   text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **env})
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def read_until(self, process, text):
+        """@return the lines up to the first that has `text`"""
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if text in line:
+                return lines
+        self.fail(f"the run ended before '{text}'\n" + "".join(lines))
+
+    @staticmethod
+    def files(folder):
+        return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+    # One run at a time.
+
+    def test_a_second_run_in_the_folder_is_refused_and_names_the_first(self):
+        for kind in KINDS:
+            with self.subTest(kind):
+                folder = self.copy(kind)
+                write_config(folder / "config.json", self.config_of(kind, epochs=100000))
+                first = self.start("config.json", folder)
+                self.read_until(first, "Starting epoch 3")
+                second = run("--config", "config.json", "--set", "/train/epochs=4", cwd=folder, check=2)
+                self.assertRegex(second.stderr, rf"\b{first.pid}\b")
+                self.assertIn(socket.gethostname(), second.stderr)
+                self.assertIn("out", second.stderr)
+                self.assertIsNone(first.poll(), "the second start ended the first run")
+                first.send_signal(signal.SIGTERM)
+                output = first.communicate(timeout=60)[0]
+                self.assertEqual(first.returncode, 75, output)
+                steps = [record["step"] for record in records(folder / "out")]
+                self.assertEqual(steps, sorted(steps), "the second run wrote into the first one's log")
+
+    def test_the_folder_of_a_run_that_was_killed_is_taken_over(self):
+        for kind in KINDS:
+            with self.subTest(kind):
+                folder = self.copy(kind)
+                write_config(folder / "config.json", self.config_of(kind, epochs=100000))
+                first = self.start("config.json", folder)
+                self.read_until(first, "Starting epoch 3")
+                first.kill()
+                first.wait()
+                done = run("--config", "config.json", "--set", "/train/epochs=3", cwd=folder, check=0)
+                self.assertRegex(done.stdout, r"having seen \d+ samples")
+
+    # A start from zero keeps what it did not make.
+
+    def check_kept(self, before, folder, output):
+        """Each of the files (digest by name) is still in the folder, and a line names it, or the new folder it is in."""
+        older = {str(pathlib.Path(name).parent) for name in before}
+        for name, wanted in before.items():
+            found = [path for path in self.files(folder) if digest(folder / path) == wanted]
+            self.assertTrue(found, f"{name} is lost\n{output}")
+            names = {name for path in found for name in (path, str(pathlib.Path(path).parent)) if name not in older}
+            if name not in found:
+                self.assertTrue(any(name in output for name in names), f"{name} is now {found}, which no line says\n{output}")
+
+    def start_from_zero(self, kind, *arguments, prepare=None, check=0):
+        folder = self.copy(kind)
+        before = {f"out/{name}": digest(folder / "out" / name) for name in CHECKPOINTS}
+        if prepare:
+            before.update(prepare(folder) or {})
+        done = run("--config", "config.json", *arguments, cwd=folder, check=check)
+        self.assertNotRegex(said_by(done), r"having seen \d+ samples")
+        self.check_kept(before, folder, said_by(done))
+        if check == 0:
+            for name in CHECKPOINTS:
+                self.assertNotEqual(digest(folder / "out" / name), before[f"out/{name}"], f"{name} was not written anew")
+            self.assertEqual(len(records(folder / "out")), len(records(self.finished / kind / "out")))
+        return folder, done
+
+    def test_without_auto_resume_json_the_older_checkpoints_are_moved_aside(self):
+        for kind in KINDS:
+            with self.subTest(kind):
+                # Other weights, so that a copy cannot be mistaken for what was there.
+                self.start_from_zero(kind, "--set", "/train/lr=0.002",
+                                     prepare=lambda folder: (folder / "out/auto_resume.json").unlink())
+
+    def test_with_auto_resume_off_the_older_checkpoints_are_moved_aside(self):
+        for kind in KINDS:
+            with self.subTest(kind):
+                self.start_from_zero(kind, "--set", "/train/lr=0.002", "--set", "/tracker/log/auto_resume=false")
+
+    def test_a_checkpoint_copied_to_a_new_place_is_moved_aside(self):
+        def copy_latest(folder):
+            (folder / "new").mkdir()
+            shutil.copy(folder / "out/latest.pth", folder / "new/latest.pth")
+            return {"new/latest.pth": digest(folder / "new/latest.pth")}
+
+        for kind in KINDS:
+            with self.subTest(kind):
+                folder = self.copy(kind)
+                before = copy_latest(folder)
+                shutil.rmtree(folder / "out")
+                done = run("--config", "config.json", "--set", "/train/lr=0.002", "--set", "/tracker/data_path=new",
+                           "--set", "/tracker/save/save_latest_to=new/latest.pth",
+                           "--set", "/tracker/save/save_best_to=new/best.pth",
+                           "--set", "/tracker/load/file_path=new/latest.pth", cwd=folder, check=0)
+                self.assertNotRegex(said_by(done), r"having seen \d+ samples")
+                self.assertNotEqual(digest(folder / "new/latest.pth"), before["new/latest.pth"])
+                self.check_kept(before, folder, said_by(done))
+
+    def test_another_seed_in_the_same_folder_overwrites_nothing(self):
+        for kind, seed in (("decoder", "/seed=5"), ("prior", "/train/random_seed=5")):
+            with self.subTest(kind, start="from zero"):
+                self.start_from_zero(kind, "--set", seed, prepare=lambda folder: (folder / "out/auto_resume.json").unlink())
+            with self.subTest(kind, start="auto-resume"):
+                folder, _ = self.start_from_zero(kind, "--set", seed, check=2)
+                for name in CHECKPOINTS:
+                    self.assertEqual(digest(folder / "out" / name), digest(self.finished / kind / "out" / name))
+
+    def test_how_to_go_on_from_what_was_moved_aside_is_said_and_works(self):
+        folder, done = self.start_from_zero("decoder", "--set", "/train/lr=0.002",
+                                            prepare=lambda folder: (folder / "out/auto_resume.json").unlink())
+        old = digest(self.finished / "decoder/out/latest.pth")
+        moved = next(path for path in self.files(folder) if digest(folder / path) == old)
+        self.assertRegex(said_by(done), r"file_path")
+        done = run("--config", "config.json", "--set", "/tracker/data_path=again", "--set", f"/tracker/load/file_path={moved}",
+                   "--set", "/tracker/load/only_auto_resume=false", "--set", "/train/epochs=3", cwd=folder, check=0)
+        self.assertRegex(done.stdout, rf"Loaded model from {re.escape(moved)} .*having seen \d+ samples")
+
+    # What a resume finds.
+
+    def test_auto_resume_without_a_checkpoint_says_so_and_begins_a_new_log(self):
+        for kind in KINDS:
+            with self.subTest(kind):
+                folder = self.copy(kind)
+                log = (folder / "out/log.jsonl").read_bytes()
+                before = records(folder / "out")
+                for path in (folder / "out").rglob("*.pth"):
+                    path.unlink()
+                done = run("--config", "config.json", cwd=folder, check=0)
+                self.assertRegex(said_by(done), r"(?i)no checkpoint")
+                kept = [path for path in self.files(folder) if (folder / path).read_bytes() == log]
+                self.assertTrue(kept, f"the log of the older run is lost\n{said_by(done)}")
+                self.assertIn(kept[0], said_by(done))
+                after = records(folder / "out")
+                self.assertEqual([record["step"] for record in after], [record["step"] for record in before])
+
+    def changed(self, kind, pointer, value, check, **train):
+        """Goes on for an epoch with another value in the config."""
+        folder = self.copy(kind)
+        config = self.config_of(kind, epochs=3, **train)
+        section, *keys = pointer.strip("/").split("/")
+        if keys:
+            config[section][keys[0]] = value
+        else:
+            config[section] = value
+        write_config(folder / "config.json", config)
+        return run("--config", "config.json", cwd=folder, check=check)
+
+    def test_a_resume_with_another_meaning_is_refused_with_both_values(self):
+        for kind, pointer, value, old, new in (
+                ("decoder", "/decoder/predict_x_start", True, "false", "true"),
+                ("decoder", "/decoder/beta_schedule", ["linear"], "cosine", "linear"),
+                ("decoder", "/train/min_snr_gamma", 5, "null", "5"),
+                ("decoder", "/seed", 1, "0", "1"),
+                ("decoder", "/data/splits", {"train": 0.5, "val": 0.25, "test": 0.25}, "0.75", "0.5"),
+                ("prior", "/prior/predict_x_start", False, "true", "false"),
+                ("prior", "/train/random_seed", 1, "3", "1"),
+                ("prior", "/data/splits", {"train": 0.5, "val": 0.25, "test": 0.25}, "0.8", "0.5")):
+            with self.subTest(kind=kind, key=pointer):
+                done = self.changed(kind, pointer, value, check=2)
+                lines = [line for line in said_by(done).splitlines() if re.search(rf"{pointer}\b", line)
+                         and re.search(rf"(?<![\w.]){re.escape(old)}(?![\w.])", line)
+                         and re.search(rf"(?<![\w.]){re.escape(new)}(?![\w.])", line)]
+                self.assertTrue(lines, f"no line has {pointer}, {old} and {new}\n{said_by(done)}")
+                self.assertIn("/train/allow_changed_config", said_by(done))
+
+    def test_a_changed_meaning_can_be_allowed(self):
+        for kind, pointer, value in (("decoder", "/seed", 1), ("prior", "/train/random_seed", 1)):
+            with self.subTest(kind):
+                done = self.changed(kind, pointer, value, check=0, allow_changed_config=True)
+                self.assertRegex(done.stdout, r"having seen \d+ samples")
+
+    def test_what_may_change_is_told_and_the_run_goes_on(self):
+        for kind in KINDS:
+            with self.subTest(kind):
+                done = self.changed(kind, "/train/lr", 0.002, check=0)
+                self.assertRegex(done.stdout, r"having seen \d+ samples")
+                told = [line for line in said_by(done).splitlines() if "/train/lr" in line and re.search(r"\b0\.002\b", line)]
+                self.assertEqual(len(told), 1, said_by(done))
+
+    def test_epochs_below_where_the_checkpoint_stands_are_told(self):
+        for kind in KINDS:
+            with self.subTest(kind):
+                folder = self.copy(kind)
+                done = run("--config", "config.json", "--set", "/train/epochs=1", cwd=folder, check=0)
+                self.assertNotIn("done: 1 epoch", done.stdout)
+                told = [line for line in said_by(done).splitlines() if "/train/epochs" in line]
+                self.assertTrue(told, said_by(done))
+                self.assertRegex(" ".join(told), r"\b1\b.*\b2\b|\b2\b.*\b1\b")
+
+    def test_adapters_without_a_base_are_refused(self):
+        for kind in KINDS:
+            with self.subTest(kind):
+                folder = pathlib.Path(tempfile.mkdtemp(dir=self.dir))
+                config = self.config_of(kind, lora={"rank": 2})
+                config["tracker"]["load"] = {"load_from": None}
+                write_config(folder / "config.json", config)
+                done = run("--config", "config.json", cwd=folder, check=2)
+                self.assertIn("/train/lora", done.stderr)
+                self.assertIn("/tracker/load", done.stderr)
+                self.assertFalse((folder / "out/checkpoint.pth").exists())
+
+    # A stop is heard at any moment.
+
+    def test_a_signal_at_any_moment_of_a_start_ends_with_75(self):
+        for kind in KINDS:
+            folder = pathlib.Path(tempfile.mkdtemp(dir=self.dir))
+            write_config(folder / "config.json", self.config_of(kind, epochs=100000))
+            for number, milliseconds in enumerate((0, 20, 50, 100, 200, 400)):
+                stop = (signal.SIGTERM, signal.SIGINT)[number % 2]
+                with self.subTest(kind=kind, milliseconds=milliseconds, signal=stop.name):
+                    process = self.start("config.json", folder)
+                    self.assertLess(seconds_until_heard(process, stop), 0.15)
+                    time.sleep(milliseconds / 1000)
+                    process.send_signal(stop)
+                    output = process.communicate(timeout=120)[0]
+                    self.assertEqual(process.returncode, 75, output)
+            run("--config", "config.json", "--set", "/train/epochs=1", cwd=folder, check=0)
+
+    def compare(self, folder):
+        whole, parts = (saved_state(folder / out / "checkpoint.pth", folder) for out in ("whole", "out"))
+        self.assertEqual(parts[1], whole[1])
+        self.assertGreater(len(whole[0]), 50)
+        self.assertEqual(parts[0], whole[0])
+
+    def stop_and_compare(self, config, begins, wait=0.0):
+        """Runs to the end; then again, with a signal `wait` seconds behind the line that has `begins`, and on to the end.
+        Both have to leave the same. The phase behind that line takes seconds when it is not stopped."""
+        folder = pathlib.Path(tempfile.mkdtemp(dir=self.dir))
+        write_config(folder / "config.json", config)
+        whole = self.start("config.json", folder)
+        self.read_until(whole, begins)
+        begin = time.monotonic()
+        output = whole.communicate(timeout=200)[0]
+        phase = time.monotonic() - begin
+        self.assertEqual(whole.returncode, 0, output)
+        self.assertGreater(phase, 1 + 2 * wait, "too short to tell whether a stop is heard: ask for more of it")
+        (folder / "out").rename(folder / "whole")
+
+        parts = self.start("config.json", folder)
+        self.read_until(parts, begins)
+        time.sleep(wait)
+        begin = time.monotonic()
+        parts.send_signal(signal.SIGTERM)
+        output = parts.communicate(timeout=200)[0]
+        self.assertEqual(parts.returncode, 75, output)
+        self.assertLess(time.monotonic() - begin, (phase - wait) / 2, output)
+        run("--config", "config.json", cwd=folder, check=0)
+        self.compare(folder)
+        return folder
+
+    def test_a_signal_while_pictures_are_drawn_is_heard_between_them(self):
+        config = self.config_of("decoder", epochs=1, n_sample_images=10)
+        config["data"]["batch_size"] = 1
+        config["train"]["epoch_samples"] = 8
+        config["decoder"]["timesteps"] = config["decoder"]["sample_timesteps"] = 50
+        self.stop_and_compare(config, "Sampling and saving after epoch 0")
+
+    def test_a_signal_in_the_validation_of_a_decoder_is_heard_between_its_batches(self):
+        config = self.config_of("decoder", epochs=1)
+        config["data"].update(batch_size=1, splits={"train": 0.2, "val": 0.7, "test": 0.1})
+        config["decoder"]["unets"][0].update(dim=64, num_resnet_blocks=2)
+        self.stop_and_compare(config, "Epoch 0/1 Val Step 0")
+
+    def test_a_signal_in_the_last_validation_of_a_prior_is_heard_between_its_batches(self):
+        rows = 2000
+        embeddings = self.dir / "many"
+        embeddings.mkdir()
+        make_embeddings(embeddings, rows)
+        config = self.config_of("prior", epochs=1)
+        config["data"].update({key: str(embeddings / name) for key, name in
+                               (("image_url", "images"), ("text_url", "texts"), ("text_encodings_url", "encodings"))},
+                              batch_size=1, splits={"train": 4 / rows, "val": 1 - 8 / rows, "test": 4 / rows})
+        config["train"]["eval_timesteps"] = [4, 20]
+        folder = self.stop_and_compare(config, "Starting epoch 0", wait=0.5)
+        losses = [[value for record in records(folder / out) for key, value in record.items()
+                   if key in ("metrics/ema-validation/l2-loss", "metrics/ema-test/l2-loss")] for out in ("whole", "out")]
+        self.assertEqual(len(losses[0]), 2)
+        self.assertEqual(losses[0], losses[1])
+
+
+if __name__ == "__main__":
+    harness.main()
