@@ -125,7 +125,10 @@ void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool
   trainer_.load_state(checkpoint, /*only_model=*/false, /*strict=*/true, path);
   if (const std::optional<std::string> part = trainer_.non_finite_part()) {
     throw DataError(
-        "{}: the {} are not finite: a run that goes on from it would stop at once", path, *part);
+        "{}: the {} are not finite, and a run that goes on from them would stop at once\n  Load "
+        "another checkpoint; `dalle2-train fsck` tells which are whole.",
+        path,
+        *part);
   }
   read_own(root);
   if (gives_other_samples(changes)) {

@@ -146,9 +146,9 @@ class NonFinite(EndToEnd):
         run("convert", "all.safetensors", "bad.pth", cwd=self.dir, check=0)
         config = harness.tiny_config(self.shards, "out", train={"epochs": 2, "n_sample_images": 0})
         config["tracker"]["load"] = {"load_from": "local", "file_path": "bad.pth"}
-        done = self.train(harness.write_config(self.dir / "bad.json", config), check=4)
-        self.assertIn("the weights of unet 0 are not finite (epoch 0, sample 0)", done.stdout + done.stderr)
-        self.assertIn("Nothing of this state was saved", done.stdout + done.stderr)
+        done = self.train(harness.write_config(self.dir / "bad.json", config), check=3)
+        self.assertIn("bad.pth: the weights of unet 0 are not finite", done.stdout + done.stderr)
+        self.assertIn("Load another checkpoint; `dalle2-train fsck` tells which are whole", done.stdout + done.stderr)
         self.assertFalse(list((self.dir / "out").glob("*.pth")))
 
     def test_a_validation_loss_that_is_not_finite_is_not_the_best_and_does_not_count(self):
