@@ -157,10 +157,11 @@ Dict schedule_state(const LrSchedule& schedule, size_t num_groups, int64_t steps
 void load_optimizer_state(const Cursor& checkpoint,
                           const FlatParameters& parameters,
                           const LrSchedule& schedule,
-                          Optimizer& optimizer) {
+                          Optimizer& optimizer,
+                          bool mention) {
   const Cursor groups = checkpoint.at("param_groups");
   check_groups(groups, optimizer);
-  for (size_t g = 0; g < groups.size(); ++g) {
+  for (size_t g = 0; mention && g < groups.size(); ++g) {
     mention_difference(groups.at(g), "initial_lr", "lr", schedule.base_lr());
     mention_difference(groups.at(g), "weight_decay", "wd", optimizer.groups()[g].weight_decay);
     mention_difference(groups.at(g), "eps", "eps", optimizer.options().eps);

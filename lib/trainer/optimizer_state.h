@@ -16,12 +16,13 @@ Dict optimizer_state(const Optimizer& optimizer, const LrSchedule& schedule, int
 /// State of LambdaLR with a constant factor, or of CosineAnnealingLR.
 Dict schedule_state(const LrSchedule& schedule, size_t num_groups, int64_t steps);
 
-/// Copies moments and step counts in. Rates and decays stay this run's own; one that differs from
-/// the checkpoint's is mentioned in the log.
+/// Copies moments and step counts in. Rates and decays stay this run's own.
+/// @param mention one that differs from the checkpoint's in the log
 /// @throws DataError if groups, indices or shapes are those of another network or grouping
 void load_optimizer_state(const Cursor& checkpoint,
                           const FlatParameters& parameters,
                           const LrSchedule& schedule,
-                          Optimizer& optimizer);
+                          Optimizer& optimizer,
+                          bool mention = true);
 
 }  // namespace dalle2

@@ -162,7 +162,10 @@ void TrainStateReader::read_optimizer(const std::string& key, TrainedPart& part)
         "the same /train/unet_training_mask, or load the weights alone",
         saved->where());
   }
-  load_optimizer_state(*saved, part.parameters, part.schedule, part.optimizer);
+  // Where the checkpoint has its config, whoever compares configs tells of all that has changed.
+  const auto config = root_.find("config");
+  const bool mention = !config || !config->value().is_dict();
+  load_optimizer_state(*saved, part.parameters, part.schedule, part.optimizer, mention);
 }
 
 void TrainStateReader::averages(const AverageLayout& layout) {
