@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "diffusion/decoder_fixture.h"
-#include "diffusion/pass_scopes.h"
 #include "diffusion/noise_augmentation.h"
+#include "diffusion/pass_scopes.h"
 
 namespace dalle2::test {
 namespace {

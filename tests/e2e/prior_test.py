@@ -53,6 +53,10 @@ class Prior(unittest.TestCase):
             for what in ("baseline similarity", "similarity with text", "similarity with original image",
                          "similarity with unrelated caption", "difference from baseline similarity"):
                 self.assertIn(f"metrics/ema-validation/{what} [steps={steps}]", names)
+        # Validation and test belong to the updates that were made: 40 epochs of 8.
+        for key in ("metrics/ema-test/l2-loss", "metrics/ema-validation/l2-loss",
+                    "metrics/ema-validation/similarity with text [steps=4]"):
+            self.assertEqual([r["step"] for r in records(self.dir / "out") if key in r], [320], key)
         self.assertIn("Number of parameters", done.stdout)
         for name in ("latest.pth", "checkpoint.pth", "model.pth", "best_40.pth", "prior_config.json"):
             self.assertTrue((self.dir / "out" / name).exists(), name)
@@ -121,6 +125,17 @@ class Prior(unittest.TestCase):
                          ["step00000008.pth", "step00000016.pth", "step00000024.pth"])
         run("ema", "--sigma", 0.08, "out/averages", "ema.pth", cwd=self.dir, check=0)
         run("inspect", "ema.pth", cwd=self.dir, check=0)
+
+    def test_saves_of_the_best_do_not_put_off_those_by_the_clock(self):
+        tracker = prior_config(self.base, "out")["tracker"]
+        tracker["save"]["save_latest_to"] = "out/latest_{samples_seen}.pth"
+        tracker["load"]["file_path"] = "out/checkpoint.pth"
+        # A validation behind each step, most of them the best so far, for some seconds.
+        self.train(self.config(train={"epochs": 80, "lr": 1e-4, "save_every_seconds": 1, "eval_timesteps": [4]},
+                               data={"eval_every_seconds": 0}, tracker=tracker))
+        self.assertGreater(len(self.logged("out", "metrics/ema-validation/l2-loss")), 400)
+        saved = list((self.dir / "out").glob("latest_*.pth"))
+        self.assertGreaterEqual(len(saved), 2, "only the save at the end was made")
 
     def test_a_checkpoint_gives_embeddings_and_similarities(self):
         config = self.config()

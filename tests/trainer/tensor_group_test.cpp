@@ -74,5 +74,18 @@ TEST_CASE("a chunk of sample options has its own conditions, noise and batch siz
   CHECK(sample_batch({}) == 1);
 }
 
+TEST_CASE("every tensor of a group goes to the device, starting noise too") {
+  DecoderSampleOptions options;
+  options.image_embeds = at::ones({2, 8});
+  options.inpaint_mask = at::ones({2, 4, 4}, at::kBool);
+  options.init_noise = {at::ones({2, 3, 4, 4}), at::ones({2, 3, 8, 8})};
+  const DecoderSampleOptions moved = on_device(options, at::kMeta);
+  CHECK(moved.image_embeds.is_meta());
+  CHECK(moved.inpaint_mask.is_meta());
+  CHECK_FALSE(moved.text_encodings.defined());
+  for (const at::Tensor& noise : moved.init_noise) CHECK(noise.is_meta());
+  CHECK(options.init_noise[0].is_cpu());
+}
+
 }  // namespace
 }  // namespace dalle2

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: MIT
+"""A dry run finds what the run would find, tells right sizes, and leaves nothing behind."""
+import pathlib
+import re
+import tempfile
+
+import harness
+from harness import EndToEnd, run, write_config
+from prior_data import make_embeddings, prior_config
+
+KINDS = ("decoder", "prior")
+UNITS = {"KiB": 1024, "MiB": 1024 ** 2}
+
+
+class DryRun(EndToEnd):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        make_embeddings(cls.base)
+
+    def config_of(self, kind, out="out", **sections):
+        if kind == "prior":
+            return prior_config(self.base, out, **sections)
+        return harness.tiny_config(self.shards, out, **sections)
+
+    def start(self, config, *arguments, check):
+        write_config(self.dir / "config.json", config)
+        before = sorted(self.dir.rglob("*"))
+        done = run("--config", "config.json", *arguments, cwd=self.dir, check=check)
+        if "--dry-run" in arguments:
+            self.assertEqual(sorted(self.dir.rglob("*")), before)
+        return done
+
+    def for_each_kind(self):
+        for kind in KINDS:
+            self.dir = pathlib.Path(tempfile.mkdtemp(dir=self.base))
+            with self.subTest(kind):
+                yield kind
+
+    def test_both_kinds_say_the_same_things(self):
+        labels = {}
+        for kind in self.for_each_kind():
+            done = self.start(self.config_of(kind), "--dry-run", check=0)
+            labels[kind] = [re.sub(r"^(unet 0|network)$", "network", line.split(":")[0])
+                            for line in done.stdout.splitlines() if not line.startswith("[")]
+        self.assertEqual(labels["decoder"], labels["prior"])
+        self.assertEqual(labels["prior"], ["network", "train", "val", "test", "samples per epoch", "steps", "checkpoint",
+                                           "peak memory of the process", "nothing was trained or written (--dry-run)"])
+
+    def test_the_size_of_a_checkpoint_is_that_of_the_file(self):
+        for kind in self.for_each_kind():
+            # Large enough that tensors outweigh names.
+            wide = ({"prior": {**prior_config(self.base, "")["prior"], "net": {
+                "dim": 8, "depth": 6, "dim_head": 64, "heads": 8, "max_text_len": 4}}} if kind == "prior" else {})
+            for use_ema in (True, False):
+                config = self.config_of(kind, f"out{use_ema}", **wide)
+                config["train"].update({"use_ema": use_ema, "epochs": 1})
+                told = self.start(config, "--dry-run", check=0).stdout
+                number, unit = re.search(r"checkpoint: about ([\d.]+) (KiB|MiB)", told).groups()
+                self.start(config, check=0)
+                real = (self.dir / f"out{use_ema}" / "checkpoint.pth").stat().st_size
+                self.assertAlmostEqual(float(number) * UNITS[unit] / real, 1, delta=0.15, msg=told)
+
+    def test_a_stage_that_is_not_trained_counts_nowhere(self):
+        config = self.config_of("decoder")
+        one = self.start(config, "--dry-run", check=0).stdout
+        unet = config["decoder"]["unets"][0]
+        del config["decoder"]["image_size"]
+        config["decoder"].update({"unets": [unet, unet], "image_sizes": [16, 32], "sample_timesteps": [3, 3]})
+        config["train"]["unet_training_mask"] = [True, False]
+        masked = self.start(config, "--dry-run", check=0).stdout
+        self.assertIn("unet 1: not trained, takes no memory", masked)
+        size = r"checkpoint: about [\d.]+ .iB, model file: about [\d.]+ .iB"
+        self.assertEqual(re.search(size, masked).group(), re.search(size, one).group())
+
+    def test_paths_that_cannot_be_written_are_found(self):
+        for kind in self.for_each_kind():
+            (self.dir / "file").write_text("in the way")
+            done = self.start(self.config_of(kind, "file/out"), "--dry-run", check=2)
+            self.assertIn("/tracker/data_path", done.stderr)
+            config = self.config_of(kind)
+            config["tracker"]["save"]["save_latest_to"] = "file/latest.pth"
+            done = self.start(config, "--dry-run", check=2)
+            self.assertIn("file/latest.pth", done.stderr)
+            self.assertIn("/tracker/save", done.stderr)
+
+    def test_a_file_that_does_not_fit_the_model_is_found(self):
+        for kind in self.for_each_kind():
+            self.start(self.config_of(kind, "first"), check=0)
+            config = self.config_of(kind)
+            config["tracker"]["load"] = {"load_from": "local", "file_path": "first/latest.pth"}
+            self.assertIn("would load: first/latest.pth", self.start(config, "--dry-run", check=0).stdout)
+            config["train"]["allow_changed_config"] = True
+            if kind == "prior":
+                config["prior"]["net"]["depth"] = 2
+            else:
+                config["decoder"]["unets"][0]["dim"] = 16
+            done = self.start(config, "--dry-run", check=3)
+            self.assertRegex(done.stderr, r"first/latest.pth.*\n?(.|\n)*(net\.|unets\.0\.)")
+            other = self.config_of(KINDS[1 - KINDS.index(kind)])
+            other["tracker"]["load"] = config["tracker"]["load"]
+            done = self.start(other, "--dry-run", check=3)
+            self.assertIn("expected a checkpoint of a", done.stderr)
+
+    def test_a_device_that_is_none_is_found(self):
+        for kind in self.for_each_kind():
+            for name in ("cuda:x", "gpu"):
+                done = self.start(self.config_of(kind), "--dry-run", "--set", f"/train/device={name}", check=2)
+                self.assertIn("/train/device", done.stderr)
+                self.assertIn(name, done.stderr)
+
+
+if __name__ == "__main__":
+    harness.main()
