@@ -118,7 +118,9 @@ Runner add_sample(CLI::App& app) {
          "--inpaint-resample-times", o->inpaint_resample_times, "RePaint repeats of each step")
       ->capture_default_str()
       ->check(whole_number());
-  app.add_option("--out", o->out_folder, "Folder for 0000.png ... and samples.npy, or for a prior's image_embeds.npy")
+  app.add_option("--out",
+                 o->out_folder,
+                 "Folder for 0000.png ... and samples.npy, or for a prior's image_embeds.npy")
       ->required()
       ->type_name("DIR");
   return [o] {
@@ -240,7 +242,9 @@ Runner add_report(CLI::App& app) {
 }  // namespace
 
 int run_command_line(int argc, char** argv) {
-  CLI::App app{"Trains DALLE2-style image generators: diffusion decoders from webdataset shards, and diffusion priors from embeddings."};
+  CLI::App app{
+      "Trains DALLE2-style image generators: diffusion decoders from webdataset shards, and "
+      "diffusion priors from embeddings."};
   app.name("dalle2-train");
   app.set_version_flag("--version", program_version_text());
   app.get_formatter()->column_width(34);

@@ -39,13 +39,13 @@ bool is_out_of_memory(const std::string& message) {
          message.find("can't allocate memory") != std::string::npos;
 }
 
-/// The constructors of the libraries take a good part of a second before main: a signal meanwhile is
-/// to be heard, too.
+/// The constructors of the libraries take a good part of a second before main: a signal meanwhile
+/// is to be heard, too.
 void install_early(int /*argc*/, char** /*argv*/, char** /*environment*/) {
   dalle2::install_stop_signals();
 }
-[[gnu::section(".preinit_array"), gnu::used]] void (*const kInstallEarly)(int, char**, char**) =
-    install_early;
+[[gnu::section(".preinit_array"),
+  gnu::used]] void (*const kInstallEarly)(int, char**, char**) = install_early;
 
 }  // namespace
 

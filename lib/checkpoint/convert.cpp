@@ -113,11 +113,10 @@ StateDict model_with_averages(const Cursor& checkpoint,
     }
   }
   if (used == 0 || used != averages.size()) {
-    throw DataError(
-        "{}: expected the averages of the model, got {} entries of which {} fit",
-        ema.where(),
-        averages.size(),
-        used);
+    throw DataError("{}: expected the averages of the model, got {} entries of which {} fit",
+                    ema.where(),
+                    averages.size(),
+                    used);
   }
   return weights;
 }

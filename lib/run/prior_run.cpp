@@ -72,7 +72,8 @@ bool PriorRun::train_epoch() {
     }
     const bool due =
         since_latest_.seconds() > static_cast<double>(config_.train.save_every_seconds);
-    // Weights whose updates are being skipped may be what is wrong: they take no older file's place.
+    // Weights whose updates are being skipped may be what is wrong: they take no older file's
+    // place.
     if (due && !guard_.in_a_streak()) save_latest();
   }
   session_.progress().finish();
@@ -101,7 +102,8 @@ void PriorRun::train_group(const std::vector<PriorBatch>& group) {
   at::Tensor loss;
   for (const PriorBatch& batch : group) {
     if (batch.size() > 0) {
-      // Addressed by the rows of the epoch so far, so a resumed epoch draws what it would have drawn.
+      // Addressed by the rows of the epoch so far, so a resumed epoch draws what it would have
+      // drawn.
       const at::Generator random = session_.generator("train", position_.epoch, position_.row);
       const double share = static_cast<double>(batch.size()) / static_cast<double>(total);
       const at::Tensor part = trainer_.step(to_inputs(batch), random, std::nullopt, share);

@@ -17,10 +17,10 @@ namespace dalle2 {
 /// Draws image embeddings for texts.
 using DrawEmbeddings = std::function<at::Tensor(const PriorSampleOptions& options)>;
 
-/// Means over the rows of a batch of five cosines, with the reference's names: "baseline similarity"
-/// of text and image, "similarity with text", "similarity with original image", "similarity with
-/// unrelated caption" (the next row's text) of what is drawn, and "difference from baseline
-/// similarity".
+/// Means over the rows of a batch of five cosines, with the reference's names: "baseline
+/// similarity" of text and image, "similarity with text", "similarity with original image",
+/// "similarity with unrelated caption" (the next row's text) of what is drawn, and "difference from
+/// baseline similarity".
 std::vector<std::pair<std::string, double>> prior_similarities(const PriorBatch& batch,
                                                                const PriorSampleOptions& options,
                                                                const at::Device& device,

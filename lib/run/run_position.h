@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Where a run stands. A kind lists the fields of its position once: checkpoints are written and read
-// by that list, and the names of save targets (`{epoch}`) come from it.
+// Where a run stands. A kind lists the fields of its position once: checkpoints are written and
+// read by that list, and the names of save targets (`{epoch}`) come from it.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What the loop of every kind of run needs: the device, the tracker, the progress line, the times of
-// a step, the request to stop, and random numbers by address.
+// What the loop of every kind of run needs: the device, the tracker, the progress line, the times
+// of a step, the request to stop, and random numbers by address.
 #pragma once
 
 #include <ATen/core/Generator.h>

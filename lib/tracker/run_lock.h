@@ -34,8 +34,8 @@ struct LockTimes {
 
 /// Holds data_path/run.lock as long as it lives. The file is made atomically on network file
 /// systems too. A lock whose process is dead is taken over, with a line in the log: on this machine
-/// that is known, also for one of an earlier boot; a lock of another machine is dead if its file was
-/// not touched for LockTimes::stale by the clock of the file system.
+/// that is known, also for one of an earlier boot; a lock of another machine is dead if its file
+/// was not touched for LockTimes::stale by the clock of the file system.
 class RunLock {
  public:
   /// @param data_path a folder that exists

@@ -38,12 +38,10 @@ std::vector<std::shared_ptr<LoraDropout>> add_adapters(
   check_lora_targets(trained, lora.targets);
   for (size_t i = 0; i < networks.size(); ++i) {
     if (!networks[i]) continue;
-    dropouts[i] = attach_lora(*networks[i],
-                              lora.targets,
-                              {.rank = lora.rank,
-                               .alpha = lora.strength(),
-                               .dropout = lora.dropout,
-                               .init = lora.init});
+    dropouts[i] = attach_lora(
+        *networks[i],
+        lora.targets,
+        {.rank = lora.rank, .alpha = lora.strength(), .dropout = lora.dropout, .init = lora.init});
     freeze_base(*networks[i], lora.train_bias);
     hold_frozen_weights_as(*networks[i], scalar_type(config.frozen_dtype));
     cast_training_params(*networks[i], scalar_type(config.trainable_dtype));

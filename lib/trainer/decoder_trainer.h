@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Training of a decoder: the loss of a stage, its evaluation, sampling. What trainers share, updates
-// and state among it, is in trainer/trainer.h.
+// Training of a decoder: the loss of a stage, its evaluation, sampling. What trainers share,
+// updates and state among it, is in trainer/trainer.h.
 #pragma once
 
 #include <ATen/core/Generator.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Averages of a network for a choice after training: their state, their snapshots, and what is made of
-// those.
+// Averages of a network for a choice after training: their state, their snapshots, and what is made
+// of those.
 #pragma once
 
 #include <cstdint>

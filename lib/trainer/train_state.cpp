@@ -37,8 +37,9 @@ void TrainStateWriter::extras() {
 
 void TrainStateWriter::optimizer(const std::string& key, size_t i) {
   const auto& part = from_.parts[i];
-  out_.set(key,
-           part ? Value(optimizer_state(part->optimizer, part->schedule, from_.steps[i])) : Value());
+  out_.set(
+      key,
+      part ? Value(optimizer_state(part->optimizer, part->schedule, from_.steps[i])) : Value());
 }
 
 void TrainStateWriter::schedule(const std::string& key, size_t i) {

@@ -59,8 +59,8 @@ class TrainState {
   virtual void post_hoc_averages(const std::string& key) = 0;
   /// Loss scale of fp16; no entry without.
   virtual void scaler(const std::string& key, size_t part) = 0;
-  /// [parts, 2] int64, for one part of a kind that has only one [2]: skipped updates in all and in a
-  /// row; no entry where none was skipped.
+  /// [parts, 2] int64, for one part of a kind that has only one [2]: skipped updates in all and in
+  /// a row; no entry where none was skipped.
   virtual void skipped(const std::string& key, bool flat) = 0;
 };
 

@@ -21,9 +21,9 @@ at::Tensor find_inf(const at::Tensor& norm, const at::Tensor& loss) {
 }  // namespace
 
 at::Tensor TrainedPart::accumulate(const PassSettings& settings,
-                                      int64_t batch,
-                                      double weight,
-                                      const ChunkLoss& loss_of) {
+                                   int64_t batch,
+                                   double weight,
+                                   const ChunkLoss& loss_of) {
   at::Tensor total;
   for (const ChunkRange& range : chunk_ranges(batch, settings.max_batch_size)) {
     const double fraction = weight * static_cast<double>(range.length) / static_cast<double>(batch);

@@ -106,8 +106,7 @@ TrainedPart& Trainer::part(int64_t number) const {
   }
   const auto& found = contents_.parts[static_cast<size_t>(number - 1)];
   if (!found) {
-    throw ConfigError(
-        "{} {} is not trained: {}", contents_.part_noun, number, untrained_reason_);
+    throw ConfigError("{} {} is not trained: {}", contents_.part_noun, number, untrained_reason_);
   }
   return *found;
 }
@@ -128,8 +127,8 @@ at::Tensor Trainer::accumulate(int64_t part_number,
 }
 
 at::Tensor Trainer::evaluate_chunks(int64_t batch,
-                             std::optional<int64_t> max_batch_size,
-                             const ChunkLoss& loss_of) const {
+                                    std::optional<int64_t> max_batch_size,
+                                    const ChunkLoss& loss_of) const {
   return evaluate_in_chunks(pass_settings(max_batch_size), batch, loss_of);
 }
 

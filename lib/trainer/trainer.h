@@ -35,7 +35,8 @@ struct PartPlan {
   std::shared_ptr<torch::nn::Module> network = nullptr;
   NetworkMaker make_network = nullptr;  ///< a network of that class and options, for its average
   PartOptions options = {{}, LrSchedule(0, {}, {}), 0};
-  /// The optimizer counts parameters that need no gradient too, as the reference's does for a prior.
+  /// The optimizer counts parameters that need no gradient too, as the reference's does for a
+  /// prior.
   bool counts_frozen = false;
   bool shares_graph = false;  ///< TrainedPart::shares_graph
 };
@@ -162,8 +163,8 @@ class Trainer {
                         const ChunkLoss& loss_of);
   /// The same loss without gradients and without effect.
   at::Tensor evaluate_chunks(int64_t batch,
-                      std::optional<int64_t> max_batch_size,
-                      const ChunkLoss& loss_of) const;
+                             std::optional<int64_t> max_batch_size,
+                             const ChunkLoss& loss_of) const;
   /// Averages in the place of the weights, in eval mode, for as long as `scope` lives.
   void put_averages_in_place(std::optional<AveragesInPlace>& scope) const;
   /// The averaged network of a part, for reading; null without.
