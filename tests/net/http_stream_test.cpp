@@ -87,6 +87,17 @@ TEST_CASE("a cut connection is taken up again at the byte reached") {
   CHECK(log.count("at byte 210000; attempt") == 1);
 }
 
+TEST_CASE("a transfer that is cut again and again goes on as long as the pieces make progress") {
+  const std::string content = pattern(900'000);
+  LoopbackServer server([&](const HttpRequest& request) {
+    return cut_after(ranged_reply(request, content), 40'000);
+  });
+  CapturedLog log;
+  CHECK(get(server.url("/a"), quick(1)) == content);
+  CHECK(server.requests("/a") == 23);
+  CHECK(log.count("attempt 4 in") == 0);  // two pieces are more than 64 KiB: the pause begins anew
+}
+
 TEST_CASE("a server without ranges starts again, and what was delivered is passed over") {
   const std::string file = pattern(300'000);
   LoopbackServer server([&](const HttpRequest& request) {
