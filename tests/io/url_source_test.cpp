@@ -95,6 +95,17 @@ TEST_CASE("a command that is not read to its end is ended, with what it has star
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(20));
 }
 
+TEST_CASE("a listing that breaks off is an error, not the end of the folder") {
+  const TempDir folder;
+  for (const char* name : {"1.npy", "2.npy", "3.npy"}) write_file_atomically(folder / name, "x");
+  CHECK(list_folder(folder.path()).size() == 3);
+  setenv("DALLE2_FAIL_AT", "readdir:2:eio", 1);
+  CHECK_THROWS_WITH(
+      list_folder(folder.path()),
+      Contains(folder.path()) && Contains("cannot be read") && Contains("Input/output error"));
+  unsetenv("DALLE2_FAIL_AT");
+}
+
 TEST_CASE("folders are listed: files, and the links of a page") {
   const TempDir folder;
   write_file_atomically(folder / "img_1.npy", "x");
