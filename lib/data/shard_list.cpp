@@ -119,7 +119,8 @@ std::string ShardList::url(int64_t position) const {
   const Section& section = section_of(position);
   std::string url = section.url(position - section.begin);
   if (!allow_pipe_ && url.starts_with("pipe:")) {
-    throw ConfigError("{}: \"{}\" is a command, which /data/allow_pipe forbids.", kUrlKey, url);
+    throw ConfigError(
+        "{}: \"{}\" is a command, which /data/allow_pipe forbids.", kUrlKey, public_url(url));
   }
   return url;
 }
