@@ -104,6 +104,12 @@ TEST_CASE("lines that are no records are left out and counted") {
   CHECK_THAT(run.page(), Contains("4 lines of log.jsonl cannot be read"));
 }
 
+TEST_CASE("control characters of a log are shown in the page, not sent by it") {
+  const Run run(R"({"error": "a\u001b[2J\u007f\n  b", "step": 2})"
+                "\n");
+  CHECK_THAT(run.page(), Contains("a\\x1b[2J\\x7f\n  b"));
+}
+
 TEST_CASE("a report holds no secret of a config that an older version stored") {
   const Run run("{\"loss\": 1, \"step\": 2}\n");
   std::ofstream(run.folder / "decoder_config.json")
