@@ -277,6 +277,15 @@ class CommandLine(EndToEnd):
         self.refuse(2, "sample", "--checkpoint", "out/model.pth", "--image-embeds", heldout, "--timesteps", "5000", "--out", "x",
                     expect=["5000", "50"])
         self.refuse(3, "sample", "--checkpoint", "out/model.pth", "--image-embeds", "absent.npy", "--out", "x", expect=["absent.npy"])
+        write_npy(self.dir / "two.npy", (2, 32), [0.5] * 64)
+        write_npy(self.dir / "small.npy", (2, 3, 8, 8), [0.5] * 384)
+        write_npy(self.dir / "flat.npy", (2, 3), [0.5] * 6)
+        sample = ["sample", "--checkpoint", "out/model.pth", "--image-embeds", "two.npy", "--out", "x"]
+        self.refuse(3, *sample, "--init-noise", "small.npy",
+                    expect=["--init-noise small.npy: expected an array of shape [2, 3, 16, 16]", "got [2, 3, 8, 8]"])
+        self.refuse(3, *sample, "--init-noise", "flat.npy", expect=["--init-noise flat.npy: expected an array of 4 dimensions"])
+        self.refuse(2, *sample, "--init-noise", "small.npy", "--init-noise", "small.npy",
+                    expect=["--init-noise: expected 1 file, one for each sampled unet (1 to 1), got 2"])
 
 
 if __name__ == "__main__":
