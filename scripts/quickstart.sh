@@ -21,7 +21,11 @@ run=runs/quickstart
 say() { printf '\n[quickstart] %s\n' "$*"; }
 
 say "demo shards: captioned shapes with a known truth"
-[ -f $run/shards/complete ] || { $program shards demo --out $run/shards --num 6000 --image-size 32 && touch $run/shards/complete; }
+if [ ! -f $run/shards/complete ]; then
+  rm -rf $run/shards  # half a set, if anything
+  $program shards demo --out $run/shards --num 6000 --image-size 32
+  touch $run/shards/complete
+fi
 say "training configs/quickstart.json (a few minutes on two cores)"
 start=$SECONDS
 $program --config configs/quickstart.json

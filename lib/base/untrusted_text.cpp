@@ -5,6 +5,8 @@
 
 #include <cstddef>
 
+#include "base/one_line.h"
+
 namespace dalle2 {
 namespace {
 
@@ -57,6 +59,12 @@ std::string printable(const std::string& text) {
       out += text[i];
     }
   }
+  return out;
+}
+
+std::string one_line(const std::string& text) {
+  std::string out = printable(text);
+  for (size_t at = 0; (at = out.find('\n', at)) != std::string::npos;) out.replace(at, 1, "\\x0a");
   return out;
 }
 

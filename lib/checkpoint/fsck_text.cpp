@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // What fsck found, for people and for programs.
+#include "base/one_line.h"
 #include "base/text.h"
+#include "base/untrusted_text.h"
 #include "checkpoint/fsck.h"
 
 #include <fmt/format.h>
@@ -38,7 +40,7 @@ const char* name_of(Resume resume) {
 
 std::string join(const std::vector<std::string>& words) {
   std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + one_line(word);
   return text;
 }
 
@@ -71,19 +73,19 @@ std::string resume_text(const CheckedFile& file) {
 
 std::string file_text(const CheckedFile& file) {
   std::string text =
-      fmt::format("{}: {}, {}", file.path, name_of(file.state), human_bytes(file.bytes));
+      fmt::format("{}: {}, {}", one_line(file.path), name_of(file.state), human_bytes(file.bytes));
   if (file.state == FileState::kUnfinished) {
     return text + ": a save in progress, or an interrupted one; the run's next start removes it\n";
   }
   if (!file.kind.empty()) {
     text += fmt::format("; {}{}, {} tensors{}",
-                        file.kind,
+                        one_line(file.kind),
                         position_text(file),
                         with_commas(static_cast<int64_t>(file.tensor_count)),
                         file.has_checksums ? "" : ", no checksums in this format");
   }
   text += '\n';
-  for (const std::string& fault : file.faults) text += fmt::format("  {}\n", fault);
+  for (const std::string& fault : file.faults) text += fmt::format("  {}\n", printable(fault));
   if (file.state == FileState::kWhole) text += fmt::format("  {}\n", resume_text(file));
   return text;
 }
@@ -105,7 +107,7 @@ std::string fsck_text(const std::string& path, const std::vector<CheckedFile>& f
     resumable += file.resume != Resume::kNo ? 1 : 0;
   }
   return text + fmt::format("{}: {} whole ({} to go on from), {} damaged, {} unfinished\n",
-                            path,
+                            one_line(path),
                             counts[static_cast<size_t>(FileState::kWhole)],
                             resumable,
                             counts[static_cast<size_t>(FileState::kDamaged)],

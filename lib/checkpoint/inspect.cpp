@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "checkpoint/inspect.h"
 
+#include "base/one_line.h"
 #include "base/text.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/dtypes.h"
@@ -78,13 +79,9 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", text);
 }
 
-/// One line of a table: control characters would break it, long texts hide the rest.
-std::string in_table(std::string text) {
-  for (char& letter : text) {
-    if (static_cast<unsigned char>(letter) < 0x20) {
-      letter = ' ';
-    }
-  }
+/// One line of a table: long texts hide the rest.
+std::string in_table(const std::string& value) {
+  const std::string text = one_line(value);
   if (text.size() > kMaxValueWidth) {
     size_t end = kMaxValueWidth - 3;
     while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) {
@@ -108,18 +105,22 @@ Inspection inspect_file(const std::string& path) {
 std::string inspection_text(const Inspection& inspection) {
   size_t name_width = 4, type_width = 4;
   for (const InspectEntry& entry : inspection.entries) {
-    name_width = std::max(name_width, std::min(entry.name.size(), kMaxNameWidth));
+    name_width = std::max(name_width, std::min(one_line(entry.name).size(), kMaxNameWidth));
     type_width = std::max(type_width, std::min(entry.type.size(), kMaxNameWidth));
   }
   std::string text;
   for (const InspectEntry& entry : inspection.entries) {
     const std::string what =
         entry.is_tensor ? shape_text(entry.shape) : in_table(describe(entry.value));
-    text +=
-        fmt::format("{:<{}}  {:<{}}  {}\n", entry.name, name_width, entry.type, type_width, what);
+    text += fmt::format("{:<{}}  {:<{}}  {}\n",
+                        one_line(entry.name),
+                        name_width,
+                        one_line(entry.type),
+                        type_width,
+                        what);
   }
   text += fmt::format("{}: {} entries, {} tensors of {} elements, {}\n",
-                      inspection.path,
+                      one_line(inspection.path),
                       with_commas(static_cast<int64_t>(inspection.entries.size())),
                       with_commas(static_cast<int64_t>(inspection.tensor_count)),
                       with_commas(inspection.element_count),

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <system_error>
 
 #include "base/error.h"
 #include "data/embeddings.h"
@@ -29,15 +30,25 @@ std::string bytes_of(const std::string& path, uint64_t from, uint64_t size) {
 }
 
 std::vector<std::string> npy_files(const std::string& folder, const std::string& key) {
-  if (!fs::is_directory(folder)) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) {
     throw DataError("{}: expected a folder of .npy files, got '{}', which is {}",
                     key,
                     folder,
-                    fs::exists(folder) ? "a file" : "not there");
+                    fs::exists(folder, error) ? "a file" : "not there");
   }
   std::vector<std::string> files;
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    if (entry.path().extension() == ".npy") files.push_back(entry.path().string());
+  fs::recursive_directory_iterator entry(folder, error);
+  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    if (entry->path().extension() == ".npy") files.push_back(entry->path().string());
+  }
+  if (error) {
+    throw DataError(
+        "{}: the folder '{}', or one below it, cannot be read: {}\n"
+        "  Make them readable for this user, or name another folder.",
+        key,
+        folder,
+        error.message());
   }
   std::sort(files.begin(), files.end());
   return files;
@@ -72,8 +83,10 @@ EmbeddingTable::EmbeddingTable(const std::string& folder,
 }
 
 void EmbeddingTable::add_file(const std::string& path, const std::vector<int64_t>& wanted) {
-  const NpyLayout layout =
-      parse_npy_layout(bytes_of(path, 0, kMostNpyHeader), fs::file_size(path), path);
+  std::error_code error;
+  const uint64_t size = fs::file_size(path, error);
+  if (error) throw DataError("{}: cannot be read: {}", path, error.message());
+  const NpyLayout layout = parse_npy_layout(bytes_of(path, 0, kMostNpyHeader), size, path);
   const bool floats = layout.type == NpyType::kFloat16 || layout.type == NpyType::kFloat32 ||
                       layout.type == NpyType::kFloat64;
   const std::vector<int64_t> row =

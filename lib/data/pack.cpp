@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/one_line.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
@@ -63,8 +64,9 @@ class Packer {
   Packer(const std::string& from, const std::string& out, const PackOptions& options)
       : from_(from), out_(out), options_(options) {
     find_pictures();
+    if (options.need_captions) leave_out_without_captions();
     per_shard_ = options.samples_per_shard;
-    if (per_shard_ == 0) per_shard_ = std::clamp<int64_t>((report_.found + 9) / 10, 1, 1000);
+    if (per_shard_ == 0) per_shard_ = std::clamp<int64_t>((places() + 9) / 10, 1, 1000);
     int64_t most = 1;
     for (int64_t i = 0; i < options.index_width && most < 1000000000; ++i) most *= 10;
     if (per_shard_ < 1 || per_shard_ > most || options.shard_width < 1) {
@@ -99,8 +101,7 @@ class Packer {
         ++of_shard.shards_kept;
       } else {
         of_shard = PackReport{};
-        write_shard(shard, of_shard);
-        ++of_shard.shards_written;
+        if (write_shard(shard, of_shard)) ++of_shard.shards_written;
       }
       add(of_shard);
     }
@@ -110,6 +111,7 @@ class Packer {
 
  private:
   void find_pictures();
+  void leave_out_without_captions();
   void find_older_shards();
   /// Pictures begin .. end - 1 and their file.
   struct Shard {
@@ -117,7 +119,8 @@ class Packer {
     size_t begin = 0, end = 0;
   };
   bool is_current(const Shard& shard, PackReport& report) const;
-  void write_shard(const Shard& shard, PackReport& report) const;
+  bool write_shard(const Shard& shard, PackReport& report) const;
+  int64_t places() const { return static_cast<int64_t>(pictures_.size()); }
   bool holds(const GroupedSample& stored, const Planned& planned, const Sample& sample) const;
   std::optional<std::string> caption_of(const Planned& planned) const;
   std::optional<Sample> make_sample(const Planned& planned, std::string& reason) const;
@@ -139,9 +142,8 @@ void Packer::find_pictures() {
       from_, fs::directory_options::skip_permission_denied, error);
   if (error) throw DataError("{}: the folder cannot be read: {}.", from_.string(), error.message());
   for (const fs::recursive_directory_iterator end; entry != end; entry.increment(error)) {
-    if (error)
-      throw DataError("{}: the folder cannot be read: {}.", from_.string(), error.message());
-    if (!entry->is_regular_file(error)) continue;
+    std::error_code ignored;
+    if (!entry->is_regular_file(ignored)) continue;
     const std::string extension = lower_extension(entry->path());
     if (extension == ".jpg" || extension == ".jpeg" || extension == ".png" ||
         extension == ".webp") {
@@ -150,6 +152,8 @@ void Packer::find_pictures() {
       ++report_.other_files[extension.empty() ? "without extension" : extension];
     }
   }
+  // A step that fails makes the iterator the end.
+  if (error) throw DataError("{}: the folder cannot be read: {}.", from_.string(), error.message());
   if (pictures_.empty()) {
     throw DataError("{}: no jpg, jpeg, png or webp file is in the folder or below it.",
                     from_.string());
@@ -158,6 +162,26 @@ void Packer::find_pictures() {
     return a.source < b.source;
   });
   report_.found = static_cast<int64_t>(pictures_.size());
+}
+
+/// They have no place in a shard: its size is that of the samples it can hold.
+void Packer::leave_out_without_captions() {
+  std::erase_if(pictures_, [&](const Planned& picture) {
+    try {
+      if (caption_of(picture)) return false;
+    } catch (const DataError&) {
+      return false;  // one that cannot be read is told with its picture
+    }
+    report_.skipped.push_back({picture.source, "no caption"});
+    return true;
+  });
+  if (pictures_.empty()) {
+    throw DataError(
+        "{}: none of {} has a caption, a .txt file of the same name with a text in it.\n"
+        "  Write them, or pack the pictures without (leave --need-captions out).",
+        from_.string(),
+        counted(report_.found, "picture"));
+  }
 }
 
 std::optional<std::string> Packer::caption_of(const Planned& planned) const {
@@ -185,10 +209,6 @@ std::optional<Sample> Packer::make_sample(const Planned& planned, std::string& r
     sample.caption = caption_of(planned);
     if (sample.caption && !is_utf8(*sample.caption)) {
       reason = "its caption is not UTF-8";
-      return std::nullopt;
-    }
-    if (!sample.caption && options_.need_captions) {
-      reason = "no caption";
       return std::nullopt;
     }
     decode_image(sample.picture, planned.source);
@@ -226,7 +246,7 @@ bool Packer::holds(const GroupedSample& stored,
 
 /// Shards of the folder with numbers behind those of this run.
 void Packer::find_older_shards() {
-  const int64_t shards = (report_.found + per_shard_ - 1) / per_shard_;
+  const int64_t shards = (places() + per_shard_ - 1) / per_shard_;
   const size_t width = static_cast<size_t>(options_.shard_width);
   std::error_code error;
   for (fs::directory_iterator entry(out_, error), end; !error && entry != end;
@@ -256,7 +276,7 @@ std::optional<Sample> Packer::next_sample(const Shard& shard,
                                           PackReport& report) const {
   std::string reason;
   auto sample = make_sample(pictures_[index], reason);
-  if (progress_) progress_({static_cast<int64_t>(index) + 1, report_.found, shard.path});
+  if (progress_) progress_({static_cast<int64_t>(index) + 1, places(), shard.path});
   if (!sample) {
     report.skipped.push_back({pictures_[index].source, reason});
     return std::nullopt;
@@ -267,7 +287,7 @@ std::optional<Sample> Packer::next_sample(const Shard& shard,
   return sample;
 }
 
-/// True if the shard is there, whole, and holds what write_shard() would write.
+/// True if the shard is there, whole, not empty, and holds what write_shard() would write.
 bool Packer::is_current(const Shard& shard, PackReport& report) const {
   std::error_code error;
   if (!fs::exists(shard.path, error)) return false;
@@ -279,23 +299,30 @@ bool Packer::is_current(const Shard& shard, PackReport& report) const {
       const auto stored = reader.next();
       if (!stored || !holds(*stored, pictures_[i], *sample)) return false;
     }
-    return !reader.next();
+    return report.packed > 0 && !reader.next();
   } catch (const DataError&) {
     return false;  // damaged: it is written anew
   }
 }
 
-void Packer::write_shard(const Shard& shard, PackReport& report) const {
-  TarWriter tar(shard.path);
+/// @return false if it would be empty: all its pictures are broken, and there is no file of it
+bool Packer::write_shard(const Shard& shard, PackReport& report) const {
+  std::optional<TarWriter> tar;
   for (size_t i = shard.begin; i < shard.end; ++i) {
     const auto sample = next_sample(shard, i, report);
     if (!sample) continue;
     const std::string& key = pictures_[i].key;
-    tar.add(key + "." + sample->field, sample->picture);
-    if (sample->caption) tar.add(key + ".txt", *sample->caption);
-    tar.add(key + ".json", sample->source_json);
+    if (!tar) tar.emplace(shard.path);
+    tar->add(key + "." + sample->field, sample->picture);
+    if (sample->caption) tar->add(key + ".txt", *sample->caption);
+    tar->add(key + ".json", sample->source_json);
   }
-  tar.commit();
+  if (!tar) {
+    remove_file(shard.path);
+    return false;
+  }
+  tar->commit();
+  return true;
 }
 
 }  // namespace
@@ -334,13 +361,15 @@ std::vector<std::string> describe_pack(const PackReport& report) {
     lines.push_back(counted(report.without_caption, "has no caption", "have no caption"));
   }
   for (const auto& [extension, count] : report.other_files) {
-    lines.push_back(fmt::format(
-        "{} passed over: {}", counted(count, "other file was", "other files were"), extension));
+    lines.push_back(fmt::format("{} passed over: {}",
+                                counted(count, "other file was", "other files were"),
+                                one_line(extension)));
   }
   constexpr size_t kMostLines = 20;
   for (size_t i = 0; i < std::min(report.skipped.size(), kMostLines); ++i) {
-    lines.push_back(
-        fmt::format("left out: {} ({})", report.skipped[i].path, report.skipped[i].reason));
+    lines.push_back(fmt::format("left out: {} ({})",
+                                one_line(report.skipped[i].path),
+                                printable(report.skipped[i].reason)));
   }
   if (report.skipped.size() > kMostLines) {
     lines.push_back(

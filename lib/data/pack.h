@@ -16,7 +16,7 @@ struct PackOptions {
   int64_t shard_width = 6;       ///< digits of the shard number, in file names and keys
   int64_t index_width = 4;       ///< digits of the place in the shard, at the end of a key
   bool white_ground = false;     ///< transparent pictures are laid on white and stored as PNG
-  bool need_captions = false;    ///< pictures without a caption are left out
+  bool need_captions = false;    ///< pictures without a caption are left out, and have no place
   bool first_line_only = false;  ///< of a caption (files that go on with translations)
 };
 
@@ -39,12 +39,13 @@ struct PackReport {
 };
 
 /// Packs the jpg, jpeg, png and webp files below `from`, sorted by path, into OUT/000000.tar and so
-/// on. A sample KEY has KEY.jpg (or png, webp, by content), KEY.txt and KEY.json (its source); the
-/// place of a picture that is left out stays empty. Shards that are there already are read through
-/// and kept if they hold what would be written, so an interrupted run is finished by running it
-/// again.
-/// @throws ConfigError (options that cannot hold), DataError (no pictures, folder cannot be read),
-/// ResourceError (disk full)
+/// on. A sample KEY has KEY.jpg (or png, webp, by content), KEY.txt and KEY.json (its source).
+/// Pictures that lack a needed caption have no place; the place of one that is broken stays empty,
+/// and a shard of which all are broken is not written. Shards that are there already are read
+/// through and kept if they hold what would be written, so an interrupted run is finished by
+/// running it again.
+/// @throws ConfigError (options that cannot hold), DataError (no pictures, none with a needed
+/// caption, folder cannot be read), ResourceError (disk full)
 PackReport pack_folder(const std::string& from,
                        const std::string& out,
                        const PackOptions& options,

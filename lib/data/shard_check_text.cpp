@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/one_line.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "data/embeddings.h"
@@ -36,7 +37,7 @@ void append_text(std::string& text, const std::string& more) {
 
 std::string faults_of(const EmbeddingCheck& check, const std::string& kind) {
   const std::string one = kind + " embedding", many = kind + " embeddings";
-  std::string text = check.fault;
+  std::string text = printable(check.fault);
   append_count(text, check.missing, "without " + kind + " embedding");
   append_count(text, check.zero, "zero " + one, "zero " + many);
   append_count(text, check.not_finite, one + " not finite", many + " not finite");
@@ -101,10 +102,10 @@ ShardCheck sum_of(const std::vector<ShardCheck>& shards) {
 
 std::string describe_shard(const ShardCheck& shard, const std::string& faults) {
   if (shard.samples == 0) {
-    return fmt::format("{}: no sample{}", shard.url, faults.empty() ? "" : ": " + faults);
+    return fmt::format("{}: no sample{}", one_line(shard.url), faults.empty() ? "" : ": " + faults);
   }
   return fmt::format("{}: {}, {} usable{}",
-                     shard.url,
+                     one_line(shard.url),
                      counted(shard.samples, "sample"),
                      shard.usable == shard.samples ? "all" : with_commas(shard.usable),
                      faults.empty() ? "" : ": " + faults);

@@ -3,19 +3,21 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <unordered_set>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "data/absent_shards.h"
 #include "data/brace_pattern.h"
 #include "data/shards.h"
 #include "data/url_template.h"
+#include "io/folder_names.h"
 
 namespace dalle2 {
 namespace {
@@ -23,6 +25,8 @@ namespace {
 constexpr const char* kUrlKey = "/data/webdataset_base_url";
 /// Shards that a message lists by number.
 constexpr size_t kMostToldShards = 8;
+/// Absent ones that a message names.
+constexpr size_t kMostToldAbsent = 3;
 
 /// A template's placeholder, as the config checks it.
 bool has_placeholder(const std::string& text) {
@@ -41,11 +45,7 @@ class FileFinder {
 
  private:
   static void list(const std::filesystem::path& folder, std::unordered_set<std::string>& names) {
-    std::error_code error;
-    std::filesystem::directory_iterator it(folder.empty() ? "." : folder, error);
-    for (const std::filesystem::directory_iterator end; !error && it != end; it.increment(error)) {
-      names.insert(it->path().filename().string());
-    }
+    for (const std::string& name : names_in_folder(folder.string())) names.insert(name);
   }
 
   std::map<std::string, std::unordered_set<std::string>> folders_;
@@ -119,7 +119,8 @@ std::string ShardList::url(int64_t position) const {
   const Section& section = section_of(position);
   std::string url = section.url(position - section.begin);
   if (!allow_pipe_ && url.starts_with("pipe:")) {
-    throw ConfigError("{}: \"{}\" is a command, which /data/allow_pipe forbids.", kUrlKey, url);
+    throw ConfigError(
+        "{}: \"{}\" is a command, which /data/allow_pipe forbids.", kUrlKey, public_url(url));
   }
   return url;
 }
@@ -255,6 +256,23 @@ void ShardUrls::push_back(std::string url) {
   urls_.push_back(std::move(url));
 }
 
+std::string absent_shards(const ShardList& list,
+                          std::vector<uint32_t> positions,
+                          std::vector<uint32_t> found) {
+  std::sort(positions.begin(), positions.end());
+  std::sort(found.begin(), found.end());
+  std::vector<uint32_t> absent;
+  std::set_difference(
+      positions.begin(), positions.end(), found.begin(), found.end(), std::back_inserter(absent));
+  std::string text;
+  for (size_t i = 0; i < std::min(absent.size(), kMostToldAbsent); ++i) {
+    text += (i == 0 ? "" : ", ") + public_url(list.url(absent[i]));
+  }
+  if (absent.size() <= kMostToldAbsent) return text;
+  return fmt::format(
+      "{} and {} more", text, with_commas(static_cast<int64_t>(absent.size() - kMostToldAbsent)));
+}
+
 ShardUrls shard_urls(const std::shared_ptr<const ShardList>& list,
                      const std::vector<uint32_t>& positions,
                      const std::string& split) {
@@ -270,11 +288,12 @@ ShardUrls shard_urls(const std::shared_ptr<const ShardList>& list,
   const int64_t absent = static_cast<int64_t>(positions.size() - found.size());
   if (absent > 0) {
     log_warning("data",
-                "{}: {} of {} {} absent ({}: {})",
+                "{}: {} of {} {} absent: {} ({}: {})",
                 split,
                 with_commas(absent),
                 counted(static_cast<int64_t>(positions.size()), "shard"),
                 absent == 1 ? "is" : "are",
+                absent_shards(*list, positions, found),
                 list->shown(),
                 list->describe_existing());
   }

@@ -20,8 +20,8 @@ constexpr int64_t kMostUnreachable = 3;
 constexpr double kSecondsOfSilence = 10;
 
 std::string base_name(const std::string& address) {
-  if (address.starts_with("pipe:")) return address;
   const std::string url = public_url(address);
+  if (address.starts_with("pipe:")) return url;
   const size_t slash = url.rfind('/');
   return slash == std::string::npos ? url : url.substr(slash + 1);
 }

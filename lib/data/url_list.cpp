@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "data/brace_pattern.h"
 #include "data/shards.h"
+#include "io/url_file.h"
 
 namespace dalle2 {
 namespace {
@@ -108,10 +109,8 @@ std::vector<std::string> expand_urls(const std::string& text, const std::string&
 }
 
 int64_t shard_number(const std::string& address) {
-  const std::string url = public_url(address);  // a query may hold slashes
-  const size_t slash = url.rfind('/');
-  const size_t begin = slash == std::string::npos ? 0 : slash + 1;
-  const std::string digits = url.substr(begin, url.find('.', begin) - begin);
+  const std::string name = url_file_name(address);
+  const std::string digits = name.substr(0, name.find('.'));
   if (digits.empty() || digits.size() > 18 ||
       digits.find_first_not_of("0123456789") != std::string::npos) {
     return -1;

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "io/folder_names.h"
 #include "io/listing.h"
 #include "io/url_source.h"
 
@@ -26,17 +27,6 @@ std::optional<int64_t> placeholder_width(const std::string& body, int64_t width)
   const std::string digits = format.substr(1, format.size() - 2);
   if (digits.find_first_not_of("0123456789") != std::string::npos) return std::nullopt;
   return digits.empty() ? 0 : std::stoll(digits);
-}
-
-/// What a folder holds; nothing of one that cannot be read.
-std::vector<std::string> local_names(const std::string& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  std::filesystem::directory_iterator it(folder.empty() ? "." : folder, error);
-  for (const std::filesystem::directory_iterator end; !error && it != end; it.increment(error)) {
-    names.push_back(it->path().filename().string());
-  }
-  return names;
 }
 
 }  // namespace
@@ -113,7 +103,7 @@ std::optional<std::vector<int64_t>> existing_numbers(const UrlTemplate& url) {
   const std::string suffix = url.after.substr(0, tail);
   std::vector<std::string> names;
   if (local) {
-    names = local_names(folder);
+    names = names_in_folder(folder);
   } else if (url.before.starts_with("s3://") && tail == url.after.size()) {
     try {
       for (const ListedFile& file : list_folder(folder)) names.push_back(file.name);

@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/stop_signal.h"
+#include "net/url.h"
 
 extern char** environ;
 
@@ -31,7 +32,10 @@ constexpr int kGracePolls = 20;  ///< between SIGTERM and SIGKILL
 class Command {
  public:
   Command(const std::string& command, uint64_t offset, std::function<bool()> cancelled)
-      : command_(command), to_skip_(offset), cancelled_(std::move(cancelled)) {
+      : command_(command),
+        shown_(public_url("pipe:" + command)),
+        to_skip_(offset),
+        cancelled_(std::move(cancelled)) {
     start();
   }
   ~Command() {
@@ -45,7 +49,7 @@ class Command {
     while (to_skip_ > 0) {
       const size_t got = read_some(buffer, std::min<uint64_t>(capacity, to_skip_));
       if (got == 0) {
-        throw DataError("pipe:{}: the output ends {} bytes before the offset", command_, to_skip_);
+        throw DataError("{}: the output ends {} bytes before the offset", shown_, to_skip_);
       }
       to_skip_ -= got;
     }
@@ -83,7 +87,7 @@ class Command {
   }
 
   [[noreturn]] void fail(const char* what, int error) const {
-    throw DataError("pipe:{}: the command cannot be {}: {}", command_, what, errno_text(error));
+    throw DataError("{}: the command cannot be {}: {}", shown_, what, errno_text(error));
   }
 
   size_t read_some(char* buffer, size_t capacity) {
@@ -104,8 +108,8 @@ class Command {
   }
 
   void check_cancelled() const {
-    if (stop_requested() != 0) throw StoppedError("pipe:{}: stopped by a signal", command_);
-    if (cancelled_ && cancelled_()) throw NetworkError("pipe:{}: cancelled", command_);
+    if (stop_requested() != 0) throw StoppedError("{}: stopped by a signal", shown_);
+    if (cancelled_ && cancelled_()) throw NetworkError("{}: cancelled", shown_);
   }
 
   /// The end of the output: how did the command end?
@@ -124,9 +128,8 @@ class Command {
     process_ = 0;
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     if (code != 0 && code != kClosedPipe) {
-      throw DataError("pipe:{}: the command failed with status {}.\n  Run it by hand to see why.",
-                      command_,
-                      code);
+      throw DataError(
+          "{}: the command failed with status {}.\n  Run it by hand to see why.", shown_, code);
     }
   }
 
@@ -146,6 +149,7 @@ class Command {
   }
 
   std::string command_;
+  std::string shown_;  // in messages: a command may hold secrets
   uint64_t to_skip_;
   std::function<bool()> cancelled_;
   pid_t process_ = 0;

@@ -80,7 +80,8 @@ using DemoProgress = std::function<void(int64_t done, int64_t total)>;
 /// combinations, one picture each, as `out/heldout/` with the same layout and `truth.json`, a list
 /// of {key, caption, shape, colour, size, place, ground} in the order of the rows. There are at
 /// least 16 shards, so that the usual splits have each a shard. Same options, same bytes.
-/// @throws ConfigError (fewer pictures than shards, or a side out of 16 to 1024), and as AtomicFile
+/// @throws ConfigError (fewer pictures than shards, a side out of 16 to 1024, or shards that are
+/// in the folder already), and as AtomicFile
 DemoShardReport write_demo_shards(const DemoShardOptions& options,
                                   const DemoProgress& progress = {});
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The demo set on disk.
 #include "base/error.h"
+#include "base/untrusted_text.h"
 #include "io/atomic_file.h"
 #include "io/demo_images.h"
 #include "io/npy.h"
@@ -9,7 +10,9 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <filesystem>
 #include <random>
+#include <system_error>
 #include <utility>
 
 namespace dalle2 {
@@ -115,10 +118,26 @@ void check(const DemoShardOptions& options) {
   }
 }
 
+/// What is there may be somebody's only copy, and shards of two calls make no set.
+void check_no_shards(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::directory_iterator entry(folder, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    if (entry->path().extension() != ".tar") continue;
+    throw ConfigError(
+        "--out {}: expected a folder without shards, found {} in it\n"
+        "  Give another folder, or remove this one first.",
+        folder,
+        printable(entry->path().filename().string()));
+  }
+}
+
 }  // namespace
 
 DemoShardReport write_demo_shards(const DemoShardOptions& options, const DemoProgress& progress) {
   check(options);
+  check_no_shards(options.out);
+  check_no_shards(options.out + "/heldout");
   std::vector<DemoAttributes> train = demo_combinations(), held_out;
   std::copy_if(train.begin(), train.end(), std::back_inserter(held_out), is_held_out);
   std::erase_if(train, is_held_out);

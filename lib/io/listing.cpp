@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <filesystem>
 #include <set>
 #include <string>
 #include <system_error>
 
 #include "base/error.h"
+#include "io/fail_point.h"
+#include "io/folder_names.h"
 #include "io/url_source.h"
 #include "net/s3.h"
 #include "net/url.h"
@@ -16,17 +19,33 @@
 namespace dalle2 {
 namespace {
 
+using Entries = std::vector<std::filesystem::directory_entry>;
+
+/// @param error set if the folder cannot be opened. @throws DataError if the listing breaks off
+Entries entries_of(const std::string& folder, std::error_code& error) {
+  std::filesystem::directory_iterator entry(folder.empty() ? "." : folder, error);
+  Entries entries;
+  if (error) return entries;
+  std::error_code broken;
+  for (const std::filesystem::directory_iterator end; !broken && entry != end;) {
+    entries.push_back(*entry);
+    entry.increment(broken);
+    if (fails_here("readdir")) broken.assign(errno, std::generic_category());
+  }
+  // A step that fails makes the iterator the end.
+  if (broken) throw DataError("the folder \"{}\" cannot be read: {}", folder, broken.message());
+  return entries;
+}
+
 std::vector<ListedFile> list_local(const std::string& folder) {
   std::error_code error;
-  std::filesystem::directory_iterator entry(folder.empty() ? "." : folder, error);
+  const Entries entries = entries_of(folder, error);
   if (error) throw DataError("the folder \"{}\" cannot be read: {}", folder, error.message());
   std::vector<ListedFile> files;
-  for (const std::filesystem::directory_iterator end; entry != end; entry.increment(error)) {
+  for (const auto& entry : entries) {
     std::error_code ignored;
-    if (!entry->is_directory(ignored)) {
-      files.push_back({entry->path().filename().string(), entry->path().string()});
-    }
-    if (error) break;
+    if (entry.is_directory(ignored)) continue;
+    files.push_back({entry.path().filename().string(), entry.path().string()});
   }
   return files;
 }
@@ -83,6 +102,15 @@ std::vector<ListedFile> links_of_page(const std::string& html, const std::string
     if (here && seen.insert(link).second) files.push_back({uri_decode(link), folder + link + tail});
   }
   return files;
+}
+
+std::vector<std::string> names_in_folder(const std::string& folder) {
+  std::error_code absent;
+  std::vector<std::string> names;
+  for (const auto& entry : entries_of(folder, absent)) {
+    names.push_back(entry.path().filename().string());
+  }
+  return names;
 }
 
 std::vector<ListedFile> list_folder(const std::string& folder, const HttpOptions& http) {

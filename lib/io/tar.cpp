@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "io/atomic_file.h"
 #include "io/locale_scope.h"
+#include "io/unpack.h"
 
 #include <archive.h>
 #include <archive_entry.h>
@@ -17,6 +18,7 @@ namespace dalle2 {
 namespace {
 
 constexpr size_t kBlockBytes = size_t{1} << 18;
+constexpr size_t kMagicBytes = 6;
 
 std::string last_error(archive* handle) {
   const char* text = archive_error_string(handle);
@@ -33,7 +35,7 @@ struct TarReader::State {
   ByteSource source;
   uint64_t packed_bytes = 0;  // that came from the file
   uint64_t first_byte = 0;    // where in the tar the stream begins
-  std::string magic;          // the first two bytes of the file
+  std::string magic;          // the first bytes of the file, kMagicBytes if it has them
   std::string origin;
   TarLimits limits;
   std::string block = std::string(kBlockBytes, '\0');
@@ -48,7 +50,7 @@ struct TarReader::State {
     }
   }
 
-  bool is_gzip() const { return magic == "\x1f\x8b"; }
+  bool is_packed() const { return magic.starts_with("\x1f\x8b") || !packing_of(magic).empty(); }
 
   static la_ssize_t read_block(archive* handle, void* self, const void** block) {
     State& state = *static_cast<State*>(self);
@@ -94,9 +96,6 @@ struct TarReader::State {
     if (handle == nullptr) {
       throw ResourceError("{}: out of memory", origin);
     }
-    archive_read_support_filter_bzip2(handle);
-    archive_read_support_filter_xz(handle);
-    archive_read_support_filter_zstd(handle);
     archive_read_support_format_tar(handle);
     if (archive_read_open(handle, this, nullptr, &read_block, nullptr) != ARCHIVE_OK) {
       fail(last_error(handle));
@@ -120,10 +119,10 @@ struct TarReader::State {
     }
   }
 
-  /// A command says behind the end of its output how it ended, and gzip whether its bytes were
-  /// right. What goes on and on is left.
+  /// A command says behind the end of its output how it ended, and packed data has its checksums
+  /// there. What goes on and on is left.
   void read_rest() {
-    if (!origin.starts_with("pipe:") && !is_gzip()) return;
+    if (!origin.starts_with("pipe:") && !is_packed()) return;
     for (size_t rest = 0, got = 1; got > 0 && rest < (size_t{1} << 20); rest += got) {
       got = source(block.data(), block.size());
     }
@@ -169,11 +168,13 @@ TarReader::TarReader(ByteSource source,
   const auto counted = [state, inner = std::move(source)](char* buffer, size_t capacity) {
     const size_t got = inner(buffer, capacity);
     state->packed_bytes += got;
-    if (state->magic.size() < 2) state->magic.append(buffer, std::min<size_t>(got, 2));
+    const size_t missing = kMagicBytes - state->magic.size();
+    state->magic.append(buffer, std::min(got, missing));
     return got;
   };
-  // libarchive's own gzip filter loses up to 64 KiB of whole members before a cut.
-  state_->source = gunzip_source(counted, origin);
+  // libarchive's own gzip filter loses up to 64 KiB of whole members before a cut, and behind the
+  // end of a tar it leaves the checksums of the others unread.
+  state_->source = unpacked_source(gunzip_source(counted, origin), origin);
   state_->origin = origin;
   state_->limits = limits;
   state_->first_byte = first_byte;
@@ -181,10 +182,8 @@ TarReader::TarReader(ByteSource source,
 }
 
 std::optional<uint64_t> TarReader::member_offset() const {
-  const bool packed =
-      state_->is_gzip() || archive_filter_code(state_->handle, 0) != ARCHIVE_FILTER_NONE;
   const int64_t header = archive_read_header_position(state_->handle);
-  if (packed || header < 0) return std::nullopt;
+  if (state_->is_packed() || header < 0) return std::nullopt;
   return state_->first_byte + static_cast<uint64_t>(header);
 }
 

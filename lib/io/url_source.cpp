@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "io/command_source.h"
+#include "io/url_file.h"
 #include "net/s3.h"
 
 namespace dalle2 {
@@ -20,6 +21,13 @@ std::string local_path(const std::string& url) {
   if (url.starts_with("file://")) return url.substr(7);
   if (url.starts_with("file:")) return url.substr(5);
   return url;
+}
+
+std::string url_file_name(const std::string& url) {
+  const bool is_path = url.find("://") == std::string::npos;
+  const std::string path = is_path ? url : url.substr(0, url.find_first_of("?#"));
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? path : path.substr(slash + 1);
 }
 
 ByteSource open_source(const std::string& url, const SourceOptions& options) {

@@ -127,7 +127,7 @@ struct HttpStream::State {
   // Of the attempts without progress:
   int failures = 0;
   double trouble_seconds = 0;
-  int64_t received_at_failure = 0;
+  int64_t received_at_failure = 0;  // when they began
 };
 
 size_t HttpStream::State::read(char* buffer, size_t capacity) {
@@ -314,8 +314,8 @@ void HttpStream::State::fail_attempt(const std::string& reason,
   if (received - received_at_failure >= kRealProgress) {
     failures = 0;
     trouble_seconds = 0;
+    received_at_failure = received;
   }
-  received_at_failure = received;
   trouble_seconds += lost_seconds;
   ++failures;
   const double longest = std::min(kLongestPause, options.stall_seconds / 4);

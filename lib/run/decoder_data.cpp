@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "data/absent_shards.h"
 #include "data/decoder_dataset.h"
 #include "data/shards.h"
 #include "trainer/tensor_group.h"
@@ -30,16 +31,21 @@ c10::Stream copy_stream(const at::Device& device) {
 }
 
 /// @throws DataError if more of the training shards are absent than /data/max_bad_fraction allows
-void check_absent(const DecoderDataConfig& data, int64_t named, int64_t found) {
+void check_absent(const DecoderDataConfig& data,
+                  const ShardList& list,
+                  const std::vector<uint32_t>& positions,
+                  int64_t found) {
+  const int64_t named = static_cast<int64_t>(positions.size());
   const int64_t absent = named - found;
   if (static_cast<double>(absent) <= data.max_bad_fraction * static_cast<double>(named)) return;
   throw DataError(
-      "train: {} of {} {} absent, more than /data/max_bad_fraction {:g} allows.\n"
+      "train: {} of {} {} absent, more than /data/max_bad_fraction {:g} allows: {}.\n"
       "  Bring them back, name only those that are there, or allow more.",
       with_commas(absent),
       counted(named, "shard"),
       absent == 1 ? "is" : "are",
-      data.max_bad_fraction);
+      data.max_bad_fraction,
+      absent_shards(list, positions, list.existing(positions)));
 }
 
 }  // namespace
@@ -65,7 +71,7 @@ DecoderData::DecoderData(const TrainDecoderConfig& config,
              counted(rest, "shard is", "shards are"));
   }
   train_ = shard_urls(list, shards.train, "train");
-  check_absent(config.data, static_cast<int64_t>(shards.train.size()), train_.size());
+  check_absent(config.data, *list, shards.train, static_cast<int64_t>(train_.size()));
   val_ = shard_urls(list, shards.val, "val");
   test_ = shard_urls(list, shards.test, "test");
   needs_.need_image_embeds = !config.decoder.unconditional;

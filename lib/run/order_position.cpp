@@ -12,6 +12,7 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/value_json.h"
 #include "io/atomic_file.h"
+#include "io/url_file.h"
 #include "net/url.h"
 #include "run/loader_state.h"
 #include "run/run_position.h"
@@ -283,9 +284,7 @@ void write_order_position(const std::string& path,
 std::string shard_names_hash(const ShardUrls& urls) {
   uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a, 64 bits
   for (size_t i = 0; i < urls.size(); ++i) {
-    const std::string url = public_url(urls[i]);
-    const size_t slash = url.rfind('/');
-    for (const char c : url.substr(slash == std::string::npos ? 0 : slash + 1) + '\n') {
+    for (const char c : url_file_name(urls[i]) + '\n') {
       hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
     }
   }

@@ -40,7 +40,11 @@ std::string html_escape(std::string_view text) {
         escaped += "&#39;";
         break;
       default:
-        escaped += c;
+        if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f) {
+          escaped += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));  // none of HTML's
+        } else {
+          escaped += c;
+        }
     }
   }
   return escaped;

@@ -19,6 +19,7 @@
 #include "base/version.h"
 #include "io/atomic_file.h"
 #include "tracker/html_text.h"
+#include "tracker/public_config.h"
 #include "tracker/report_chart.h"
 #include "tracker/report_pictures.h"
 #include "tracker/report_style.h"
@@ -212,7 +213,8 @@ std::string draw_config(const std::string& data_path) {
   std::sort(names.begin(), names.end());
   std::string text;
   for (const std::string& name : names) {
-    const Json config = Json::parse(read_file((fs::path(data_path) / name).string()),
+    // An older version stored what this one hides.
+    const Json config = Json::parse(public_config(read_file((fs::path(data_path) / name).string())),
                                     nullptr,
                                     /*allow_exceptions=*/false,
                                     /*ignore_comments=*/true);

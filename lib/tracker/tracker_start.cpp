@@ -5,9 +5,9 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "io/atomic_file.h"
 #include "io/writable.h"
 #include "tracker/auto_resume.h"
+#include "tracker/stale_parts.h"
 #include "tracker/tensorboard_logger.h"
 #include "tracker/tracker.h"
 
@@ -114,7 +114,7 @@ void Tracker::prepare_data_path() {
         "/tracker/data_path: '{}' cannot be made: {}", config_.data_path, error.message());
   }
   lock_ = std::make_unique<RunLock>(config_.data_path);
-  const int swept = sweep_parts(config_.data_path);
+  const int swept = sweep_stale_parts(config_.data_path);
   if (swept > 0) {
     log_info("track",
              "Removed {} unfinished files of an interrupted run from {}",

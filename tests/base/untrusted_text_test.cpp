@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "base/untrusted_text.h"
 
+#include "base/one_line.h"
+
 #include <catch2/catch.hpp>
 #include <string>
 
@@ -15,6 +17,11 @@ TEST_CASE("control characters of a name are shown, not sent to the terminal") {
                   "2J") == "\\x9b2J");
   CHECK(printable("what\n  to do\tnow") == "what\n  to do\tnow");
   CHECK(printable("K\xc3\xa4tzchen \xff") == "K\xc3\xa4tzchen \xff");
+}
+
+TEST_CASE("a name in a line begins no other line") {
+  CHECK(one_line("a\n  b\x1b[2J\n") == "a\\x0a  b\\x1b[2J\\x0a");
+  CHECK(one_line("K\xc3\xa4tzchen\t1") == "K\xc3\xa4tzchen\t1");
 }
 
 TEST_CASE("UTF-8 is told from other bytes") {

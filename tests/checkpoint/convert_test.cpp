@@ -162,6 +162,26 @@ TEST_CASE("inspect lists every tensor with type and shape and every scalar with 
   CHECK(found);
 }
 
+TEST_CASE("inspect and fsck show the control characters of a file, and a name is one line") {
+  const TempFolder folder;
+  Dict odd;
+  odd.set("\x1b[2Jname\n  more", "value\x1b]0;title\x07");
+  odd.set("\xc2\x9b" "tensor", at::zeros({1}));
+  write_pth(folder.file("a.pth"), odd);
+  const std::string text = inspection_text(inspect_file(folder.file("a.pth")));
+  CHECK_THAT(text,
+             Contains("\\x1b[2Jname\\x0a  more") && Contains("value\\x1b]0;title\\x07") &&
+                 Contains("\\x9btensor"));
+  CHECK(text.find('\x1b') == std::string::npos);
+
+  CheckedFile file;
+  file.path = "a\x1b[2J\n  b.pth";
+  file.faults = {"/c\x1b[2J: expected a tensor, got text"};
+  CHECK_THAT(fsck_text(file.path, {file}),
+             Contains("a\\x1b[2J\\x0a  b.pth: whole") && Contains("  /c\\x1b[2J: expected"));
+  CHECK(fsck_text(file.path, {file}).find('\x1b') == std::string::npos);
+}
+
 TEST_CASE("inspect shows objects of unknown classes and values that JSON lacks") {
   const std::string text = inspection_text(inspect_file(fixture("model.pth")));
   CHECK_THAT(text, Contains("packaging.version.Version"));

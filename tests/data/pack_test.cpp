@@ -151,7 +151,9 @@ TEST_CASE("options choose captions and digits, and the default size gives every 
   options.index_width = 2;
   const PackReport report = pack_folder(folder / "in", folder / "out", options);
   CHECK(report.packed == 2);
-  CHECK(report.shards_written == 7);
+  CHECK(report.shards_written == 2);  // of the two pictures with captions, a tenth each
+  CHECK(report.skipped.size() == 5);
+  CHECK(report.skipped[0].reason == "no caption");
   CHECK(samples_of(folder / "out/00000.tar")[0].fields.at("txt") == "an a");
   CHECK(samples_of(folder / "out/00001.tar")[0].key == "0000100");
   options.samples_per_shard = 101;
@@ -161,6 +163,36 @@ TEST_CASE("options choose captions and digits, and the default size gives every 
   fs::create_directories(folder / "empty");
   CHECK_THROWS_WITH(pack_folder(folder / "empty", folder / "out", {}),
                     Contains("no jpg, jpeg, png"));
+}
+
+TEST_CASE("no shard is empty: left-out pictures do not count, and broken ones alone make none") {
+  const TempDir folder;
+  fill_folder(folder);
+  PackOptions options;
+  options.need_captions = true;
+  options.samples_per_shard = 1;
+  PackReport report = pack_folder(folder / "in", folder / "out", options);
+  CHECK(report.found == 7);
+  CHECK(report.packed == 2);
+  CHECK(report.shards_written == 2);
+  CHECK(samples_of(folder / "out/000000.tar").size() == 1);
+  CHECK(samples_of(folder / "out/000001.tar").size() == 1);
+  CHECK_FALSE(fs::exists(folder / "out/000002.tar"));
+  report = pack_folder(folder / "in", folder / "out", options);
+  CHECK(report.shards_kept == 2);
+
+  // Without the option all seven have a place; f.png, the fifth, is broken.
+  options.need_captions = false;
+  report = pack_folder(folder / "in", folder / "all", options);
+  CHECK(report.shards_written == 6);
+  CHECK_FALSE(fs::exists(folder / "all/000004.tar"));
+  CHECK(samples_of(folder / "all/000005.tar").size() == 1);
+
+  fs::create_directories(folder / "bare");
+  write_file_atomically(folder / "bare/a.png", encode_png(busy_picture(6, 5)));
+  options.need_captions = true;
+  CHECK_THROWS_WITH(pack_folder(folder / "bare", folder / "none", options),
+                    Contains("none of 1 picture has a caption") && Contains("--need-captions"));
 }
 
 TEST_CASE("a transparent ground becomes white, and opaque pictures stay as they are") {

@@ -182,7 +182,8 @@ TEST_CASE("shards in numbered folders and behind file: are found") {
   CapturedLog log;
   CHECK(urls_of(config, {2, 1, 0}, "val").all() ==
         std::vector<std::string>{"file:" + folder / "part_01/x.tar"});
-  CHECK(log.count("val: 2 of 3 shards are absent") == 1);
+  CHECK(log.count("val: 2 of 3 shards are absent: file:" + folder / "part_00/x.tar, file:" +
+                  folder / "part_02/x.tar (") == 1);
 }
 
 TEST_CASE("a split without one existing shard says which shards there are") {
@@ -288,7 +289,11 @@ TEST_CASE("of local shards by name those that exist are taken") {
   CapturedLog log;
   CHECK(urls_of(config, {9, 5, 4, 3}, "train").all() ==
         std::vector<std::string>{folder / "a_5.tar", folder / "a_3.tar"});
-  CHECK(log.count("train: 2 of 4 shards are absent") == 1);
+  CHECK(log.count("train: 2 of 4 shards are absent: " + folder / "a_4.tar, " +
+                  folder / "a_9.tar (") == 1);
+  CHECK(urls_of(config, {9, 8, 7, 5, 4, 2}, "val").size() == 1);
+  CHECK(log.count("val: 5 of 6 shards are absent: " + folder / "a_2.tar, " + folder / "a_4.tar, " +
+                  folder / "a_7.tar and 2 more (") == 1);
   CHECK_THROWS_WITH(
       urls_of(config, {1, 2}, "val"),
       Contains("none of the 2 shards of the split \"val\"") && Contains("Check the paths"));

@@ -81,6 +81,10 @@ class CommandLine(EndToEnd):
         for shard in sorted(shards.glob("0*.tar"))[:4]:
             shard.write_bytes(b"x" * 4096)
         self.refuse(3, "shards", "check", shards, "--img-embeddings", shards / "img_emb", expect=["4 of 16 shards absent, damaged or empty"])
+        shutil.copytree(self.shards, self.dir / "hole")
+        (self.dir / "hole/000003.tar").unlink()
+        self.refuse(3, "shards", "check", "hole/{000000..000015}.tar",
+                    expect=["hole/{000000..000015}.tar: 1 of 16 shards absent, damaged or empty (listed above)"])
         self.train(write_config(self.dir / "c.json", tiny_config(shards, "out")))
 
     def test_a_feature_that_is_not_there_yet_is_refused_by_name(self):
@@ -215,6 +219,9 @@ class CommandLine(EndToEnd):
         self.refuse(3, "fsck", "nowhere.pth", expect=["nowhere.pth", "no such file or folder"])
         self.refuse(3, "sample", "--checkpoint", "bad.pth", "--out", "x", expect=["bad.pth"])
         self.refuse(3, "convert", "bad.pth", "x.safetensors", expect=["bad.pth"])
+        self.refuse(2, "convert", "bad.pth", "typo/x.safetensors",
+                    expect=["OUT typo/x.safetensors: there is no folder typo"])
+        self.assertFalse((self.dir / "typo").exists())
         (self.dir / "bad.safetensors").write_bytes(b"\xff" * 64)
         self.refuse(3, "inspect", "bad.safetensors", expect=["bad.safetensors"])
 
@@ -277,6 +284,15 @@ class CommandLine(EndToEnd):
         self.refuse(2, "sample", "--checkpoint", "out/model.pth", "--image-embeds", heldout, "--timesteps", "5000", "--out", "x",
                     expect=["5000", "50"])
         self.refuse(3, "sample", "--checkpoint", "out/model.pth", "--image-embeds", "absent.npy", "--out", "x", expect=["absent.npy"])
+        write_npy(self.dir / "two.npy", (2, 32), [0.5] * 64)
+        write_npy(self.dir / "small.npy", (2, 3, 8, 8), [0.5] * 384)
+        write_npy(self.dir / "flat.npy", (2, 3), [0.5] * 6)
+        sample = ["sample", "--checkpoint", "out/model.pth", "--image-embeds", "two.npy", "--out", "x"]
+        self.refuse(3, *sample, "--init-noise", "small.npy",
+                    expect=["--init-noise small.npy: expected an array of shape [2, 3, 16, 16]", "got [2, 3, 8, 8]"])
+        self.refuse(3, *sample, "--init-noise", "flat.npy", expect=["--init-noise flat.npy: expected an array of 4 dimensions"])
+        self.refuse(2, *sample, "--init-noise", "small.npy", "--init-noise", "small.npy",
+                    expect=["--init-noise: expected 1 file, one for each sampled unet (1 to 1), got 2"])
 
 
 if __name__ == "__main__":

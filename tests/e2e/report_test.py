@@ -69,6 +69,10 @@ class Report(EndToEnd):
 
     def test_a_run_becomes_a_page_that_loads_nothing(self):
         self.train(self.config(train={"epochs": 2}))
+        self.assertIn(f"--out pages/report.html: there is no folder pages (relative to {self.dir})",
+                      self.report("out", "--out", "pages/report.html", check=2).stderr)
+        self.assertFalse((self.dir / "pages").exists())
+        (self.dir / "pages").mkdir()
         done = self.report("out", "--out", "pages/report.html")
         self.assertRegex(done.stdout, r"pages/report.html: [\d.]+ [KM]iB")
         page = Page((self.dir / "pages/report.html").read_text())
@@ -135,7 +139,7 @@ class Report(EndToEnd):
         self.assertIn("--out .: is a folder, the name of a file is expected",
                       self.report("empty", "--out", ".", check=2).stderr)
         (self.dir / "file").write_text("")
-        self.assertRegex(self.report("empty", "--out", "file/x.html", check=3).stderr, r"file/x.html.*[Nn]ot a directory")
+        self.assertIn("--out file/x.html: there is no folder file", self.report("empty", "--out", "file/x.html", check=2).stderr)
         self.assertIn("expected a name that ends in .html", self.report("empty", "--out", "empty/log.jsonl", check=2).stderr)
         self.assertIn("whole number from 1", self.report("empty", "--out", "x", "--picture-steps", 0, check=2).stderr)
         self.assertFalse((self.dir / "x.html").exists())

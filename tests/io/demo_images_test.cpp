@@ -11,11 +11,13 @@
 #include <nlohmann/json.hpp>
 #include <opencv2/imgproc.hpp>
 
+#include <filesystem>
 #include <random>
 #include <set>
 
 using namespace dalle2;
 using Catch::Contains;
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -213,6 +215,26 @@ TEST_CASE("the held-out split is one shard with its truth, row by row") {
     captions.insert(demo_caption(a));
   }
   CHECK(captions.size() == samples.size());
+}
+
+TEST_CASE("a demo set is not written over shards that are there") {
+  const test::ScratchFolder folder;
+  fs::create_directories(folder / "mine/heldout");
+  test::put_file(folder / "mine/notes.txt", "mine");
+  write_demo_shards({folder / "mine", 16, 16, 1});  // other files do not matter
+  const std::string shard = read_file(folder / "mine/000003.tar");
+  for (int i = 0; i < 15; ++i) fs::remove(folder / fmt::format("mine/{:06}.tar", i));
+  CHECK_THROWS_AS(write_demo_shards({folder / "mine", 16, 16, 2}), ConfigError);
+  CHECK_THROWS_WITH(write_demo_shards({folder / "mine", 16, 16, 2}),
+                    Contains("--out " + folder / "mine") && Contains("found 000015.tar") &&
+                        Contains("Give another folder, or remove this one first."));
+  CHECK_FALSE(fs::exists(folder / "mine/000003.tar"));  // refused before anything is written
+  fs::remove(folder / "mine/000015.tar");
+  CHECK_THROWS_WITH(write_demo_shards({folder / "mine", 16, 16, 2}),
+                    Contains("heldout") && Contains("found 000000.tar"));
+  fs::remove_all(folder / "mine/heldout");
+  write_demo_shards({folder / "mine", 16, 16, 1});
+  CHECK(read_file(folder / "mine/000003.tar") == shard);
 }
 
 TEST_CASE("the same options write the same bytes, another seed others") {

@@ -11,6 +11,7 @@
 #include <archive_entry.h>
 
 #include <random>
+#include <string_view>
 
 using namespace dalle2;
 using Catch::Contains;
@@ -66,6 +67,35 @@ std::string packed_with(int (*add_filter)(archive*)) {
   out.resize(used);
   return out;
 }
+
+/// Any bytes through one of them.
+std::string packed_with(int (*add_filter)(archive*), const std::string& content) {
+  std::string out(1 << 20, '\0');
+  size_t used = 0;
+  archive* handle = archive_write_new();
+  add_filter(handle);
+  archive_write_set_format_raw(handle);
+  archive_write_open_memory(handle, out.data(), out.size(), &used);
+  archive_entry* entry = archive_entry_new();
+  archive_entry_set_filetype(entry, AE_IFREG);
+  archive_write_header(handle, entry);
+  archive_write_data(handle, content.data(), content.size());
+  archive_entry_free(entry);
+  archive_write_close(handle);
+  archive_write_free(handle);
+  out.resize(used);
+  return out;
+}
+
+/// A tar with a 7.txt ("hello") and 400,000 zero bytes behind it, by `zstd -19 --check`: libarchive
+/// writes no checksum.
+constexpr std::string_view kZstdWithChecksum(
+    "\x28\xb5\x2f\xfd\x04\x68\x04\x02\x00\x72\x02\x09\x11\xb0\xa9\x03\x00\x5d\x39\x44"
+    "\x74\x49\xca\x77\x1f\xe5\xad\x03\x79\x0a\x1f\x63\x48\xb9\x1d\x8d\x4c\xea\x0b\x46"
+    "\xbb\xbb\xe8\x66\xd7\x73\x65\xc0\x0a\x20\x60\x37\x0f\xf7\xfd\x79\x99\x43\x9d\xa7"
+    "\x89\x63\xc0\x6c\x6f\x30\x27\x1c\x14\xc0\x76\x12\x70\x02\x00\x10\x00\x02\x00\x10"
+    "\x00\x03\x14\x02\x00\xe7\x3b\x33\x4e",
+    89);
 
 }  // namespace
 
@@ -264,6 +294,39 @@ TEST_CASE("links, folders and devices are passed over") {
   archive_write_free(handle);
   test::put_file(folder / "a.tar", out.substr(0, used));
   CHECK(read_all(folder / "a.tar") == Members{{"c.jpg", ""}});
+}
+
+TEST_CASE("checksums behind the last member are compared, whatever it is packed with") {
+  const test::ScratchFolder folder;
+  write_all(folder / "plain.tar", {{"7.txt", "hello"}});
+  // Its end lies blocks before the end of what is packed, as padding of big records has it.
+  const std::string tar = read_file(folder / "plain.tar") + std::string(400'000, '\0');
+  struct Packing {
+    const char* name;
+    std::string content;
+    size_t checksum;  // its last byte, from the end
+  };
+  for (const Packing& packing :
+       {Packing{"gzip", packed_with(archive_write_add_filter_gzip, tar), 5},
+        Packing{"bzip2", packed_with(archive_write_add_filter_bzip2, tar), 3},
+        Packing{"xz", packed_with(archive_write_add_filter_xz, tar), 28},
+        Packing{"zstd", std::string(kZstdWithChecksum), 1}}) {
+    INFO(packing.name);
+    std::string content = packing.content;
+    const auto read_to_end = [&] {
+      test::put_file(folder / "x.tar", content);
+      TarReader reader(folder / "x.tar");
+      TarMember member;
+      CHECK(reader.next(member));
+      CHECK(member.content == "hello");
+      CHECK_FALSE(reader.next(member));
+      reader.check_rest();
+    };
+    read_to_end();
+    content[content.size() - packing.checksum] ^= 1;
+    CHECK_THROWS_WITH(read_to_end(),
+                      Contains(fmt::format("x.tar: damaged {} data: ", packing.name)));
+  }
 }
 
 TEST_CASE("decompression bombs and giant members are refused") {

@@ -104,6 +104,23 @@ TEST_CASE("lines that are no records are left out and counted") {
   CHECK_THAT(run.page(), Contains("4 lines of log.jsonl cannot be read"));
 }
 
+TEST_CASE("control characters of a log are shown in the page, not sent by it") {
+  const Run run(R"({"error": "a\u001b[2J\u007f\n  b", "step": 2})"
+                "\n");
+  CHECK_THAT(run.page(), Contains("a\\x1b[2J\\x7f\n  b"));
+}
+
+TEST_CASE("a report holds no secret of a config that an older version stored") {
+  const Run run("{\"loss\": 1, \"step\": 2}\n");
+  std::ofstream(run.folder / "decoder_config.json")
+      << R"({"data": {"webdataset_base_url": "pipe:curl -H 'Key: canary' h::)"
+         R"(https://canary@h/a?canary", "img_embeddings_url": "s3://u:canary@b/c"}})";
+  const std::string page = run.page();
+  CHECK(page.find("canary") == std::string::npos);
+  CHECK_THAT(page, Contains("<code>pipe:curl ...::https://h/a</code>"));
+  CHECK_THAT(page, Contains("<code>s3://b/c</code>"));
+}
+
 TEST_CASE("a report shows losses of each unet, validation, rates, times and what was left out") {
   std::string lines;
   for (int step = 1; step <= 301; step += 10) {

@@ -382,17 +382,52 @@ TEST_CASE("unfinished files of an interrupted run are swept, those of others sta
   LocalSaveConfig save;
   save.save_latest_to = "out/[a]_{epoch:03d}_{{x}}.pth";
   run.config.save = {save};
-  put("data/checkpoint.pth.part", "half");
-  put("data/images/3.png.part", "half");
-  put("out/[a]_007_{x}.pth.part", "half");
-  put("out/a_007_{x}.pth.part", "not ours");
-  put("out/film.part", "not ours");
+  const std::vector<std::string> ours = {"data/checkpoint.pth.part",
+                                         "data/model.pth.part",
+                                         "data/lora.safetensors.part",
+                                         "data/auto_resume.json.part",
+                                         "data/targets.json.part",
+                                         "data/decoder_config.json.part",
+                                         "data/prior_config.json.part",
+                                         "data/run.lock.a-host.example.123.4.part",
+                                         "data/images/3_Validation Samples_0.png.part",
+                                         "data/snapshots/best.pth.part",
+                                         "data/snapshots/epoch0003_sample0000009872_step00001234"
+                                         ".pth.part",
+                                         "data/averages/step00000036.pth.part",
+                                         "out/[a]_007_{x}.pth.part"};
+  const std::vector<std::string> of_others = {"data/notes.part",
+                                              "data/my_config.json.part",
+                                              "data/run.lock.old.part",
+                                              "data/best.pth.part",
+                                              "data/3_a_0.png.part",
+                                              "data/images/film.part",
+                                              "data/images/3.png.part",
+                                              "data/images/checkpoint.pth.part",
+                                              "data/images/more/3_a_0.png.part",
+                                              "data/snapshots/epoch3_sample9_step1.pth.part",
+                                              "data/averages/step.pth.part",
+                                              "data/averages/stepwise.pth.part",
+                                              "data/mine/checkpoint.pth.part",
+                                              "data/tensorboard/checkpoint.pth.part",
+                                              "out/a_007_{x}.pth.part",
+                                              "out/film.part"};
+  for (const std::string& path : ours) put(path, "half");
+  for (const std::string& path : of_others) put(path, "not ours");
+  fs::create_symlink("checkpoint.pth", "data/model.pth.part.link");
+  fs::remove("data/model.pth.part");
+  fs::rename("data/model.pth.part.link", "data/model.pth.part");  // a link is not ours
   run.start();
-  CHECK_FALSE(fs::exists("data/checkpoint.pth.part"));
-  CHECK_FALSE(fs::exists("data/images/3.png.part"));
-  CHECK_FALSE(fs::exists("out/[a]_007_{x}.pth.part"));
-  CHECK(fs::exists("out/a_007_{x}.pth.part"));
-  CHECK(fs::exists("out/film.part"));
+  for (const std::string& path : ours) {
+    INFO(path);
+    CHECK(fs::is_symlink(path) == (path == "data/model.pth.part"));
+    CHECK_FALSE(fs::is_regular_file(path));
+  }
+  for (const std::string& path : of_others) {
+    INFO(path);
+    CHECK(fs::exists(path));
+  }
+  CHECK(run.log.count("Removed 11 unfinished files of an interrupted run from data") == 1);
 }
 
 }  // namespace

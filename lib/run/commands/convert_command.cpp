@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "checkpoint/convert.h"
 #include "run/commands.h"
+#include "run/commands/out_folder.h"
 
 namespace dalle2 {
 namespace {
@@ -22,6 +23,7 @@ ConvertReport convert(const ConvertCommand& command) {
 }  // namespace
 
 void run_convert(const ConvertCommand& command) {
+  check_out_folder("OUT", command.out_path);
   const ConvertReport report = convert(command);
   for (const std::string& path : report.replaced) {
     log_warning("ckpt", "{}: an object of an unknown class, kept as text", path);

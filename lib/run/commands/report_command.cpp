@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "io/atomic_file.h"
 #include "run/commands.h"
+#include "run/commands/out_folder.h"
 #include "tracker/report.h"
 
 namespace dalle2 {
@@ -25,6 +26,7 @@ void run_report(const ReportCommand& command) {
         "mistake",
         command.out_path);
   }
+  check_out_folder("--out", command.out_path);
   const std::string page =
       make_report(command.data_path, {.most_picture_steps = command.most_picture_steps});
   write_file_atomically(command.out_path, page);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include <fmt/ranges.h>
 #include <torch/types.h>
 
 #include <cstdio>
@@ -57,7 +58,11 @@ SampleInputs load_inputs(const SampleCommand& command) {
   std::vector<std::pair<std::string, at::Tensor>> per_image = {
       {"--image-embeds", inputs.image_embeds}, {"--text-encodings", inputs.text_encodings}};
   for (const std::string& path : command.init_noise_paths) {
-    inputs.init_noise.push_back(load_npy_tensor(path, 4));
+    try {
+      inputs.init_noise.push_back(load_npy_tensor(path, 4));
+    } catch (const DataError& error) {
+      throw DataError("--init-noise {}", error.what());  // which begins with the path
+    }
     per_image.emplace_back("--init-noise " + path, inputs.init_noise.back());
   }
   const auto pictures = [&](const std::optional<std::string>& path, const char* name) {
@@ -130,6 +135,39 @@ void write_samples(const at::Tensor& samples, ImageRange range, const std::strin
                     values.const_data_ptr<float>());
 }
 
+/// A file for each sampled unet, of its size. Which unets are sampled the decoder itself checks.
+void check_init_noise(const SampleCommand& command,
+                      const DecoderPlan& plan,
+                      const SampleInputs& inputs) {
+  const int64_t unets = static_cast<int64_t>(plan.stages.size());
+  const int64_t first = command.start_unet, last = command.stop_unet.value_or(unets);
+  if (inputs.init_noise.empty() || first < 1 || last > unets || first > last) return;
+  const int64_t given = static_cast<int64_t>(inputs.init_noise.size());
+  if (given != last - first + 1) {
+    throw ConfigError(
+        "--init-noise: expected {}, one for each sampled unet ({} to {}), got {}\n"
+        "  Repeat the option in the order of the unets, or sample fewer (--start-unet, "
+        "--stop-unet).",
+        counted(last - first + 1, "file"),
+        first,
+        last,
+        given);
+  }
+  for (size_t i = 0; i < inputs.init_noise.size(); ++i) {
+    const int64_t unet = first + static_cast<int64_t>(i);
+    const int64_t size = plan.stages[static_cast<size_t>(unet - 1)].image_size;
+    const std::vector<int64_t> expected = {inputs.rows, plan.config.channels, size, size};
+    const at::Tensor& noise = inputs.init_noise[i];
+    if (noise.sizes() == at::IntArrayRef(expected)) continue;
+    throw DataError(
+        "--init-noise {}: expected an array of shape [{}], what unet {} begins from, got [{}]",
+        command.init_noise_paths[i],
+        fmt::join(expected, ", "),
+        unet,
+        fmt::join(noise.sizes(), ", "));
+  }
+}
+
 /// What a wrong command line gets to hear before the first step is computed.
 void check_command(const SampleCommand& command,
                    const DecoderPlan& plan,
@@ -139,6 +177,7 @@ void check_command(const SampleCommand& command,
         "--image-embeds is missing: this decoder draws from image embeddings (.npy, [N, {}])",
         plan.stages.front().unet.image_embed_dim.value_or(0));
   }
+  check_init_noise(command, plan, inputs);
   make_out_folder(command);
 }
 

@@ -66,14 +66,18 @@ void judge(const CheckReport& report, const std::string& shards) {
   const auto bad = std::count_if(report.shards.begin(),
                                  report.shards.end(),
                                  [](const ShardCheck& shard) { return !shard.fault.empty(); });
-  if (bad > 0 || report.usable() < report.samples()) {
-    throw DataError("{}: {} of {} cannot be used, {} of {} absent, damaged or empty (listed above)",
-                    shards,
-                    with_commas(report.samples() - report.usable()),
-                    counted(report.samples(), "sample"),
-                    bad,
-                    counted(static_cast<int64_t>(report.shards.size()), "shard"));
+  std::string faults;
+  if (const int64_t unusable = report.samples() - report.usable(); unusable > 0) {
+    faults = fmt::format(
+        "{} of {} cannot be used", with_commas(unusable), counted(report.samples(), "sample"));
   }
+  if (bad > 0) {
+    faults += fmt::format("{}{} of {} absent, damaged or empty",
+                          faults.empty() ? "" : ", ",
+                          with_commas(bad),
+                          counted(static_cast<int64_t>(report.shards.size()), "shard"));
+  }
+  if (!faults.empty()) throw DataError("{}: {} (listed above)", shards, faults);
   if (const int64_t misaligned = report.misaligned(); misaligned > 0) {
     throw DataError("{}: {} have the embeddings of other pictures (listed above)",
                     shards,

@@ -13,6 +13,7 @@
 #include "data/rank_walk.h"
 #include "io/atomic_file.h"
 #include "run/commands.h"
+#include "run/commands/out_folder.h"
 #include "run/decoder_data.h"
 #include "run/order_position.h"
 
@@ -166,18 +167,12 @@ Steps take_steps(const ShardsOrderCommand& command,
 
 /// Before an epoch is read, not behind it.
 void check_save_path(const std::string& path) {
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (std::filesystem::is_directory(path)) {
     throw ConfigError("--save {}: is a folder, the name of a file is expected, e.g. {}",
                       path,
                       (std::filesystem::path(path) / "position.json").string());
   }
-  if (!folder.empty() && !std::filesystem::is_directory(folder)) {
-    throw ConfigError("--save {}: there is no folder {} (relative to {})",
-                      path,
-                      folder.string(),
-                      std::filesystem::current_path().string());
-  }
+  check_out_folder("--save", path);
   const AtomicFile can_be_written(path);
 }
 

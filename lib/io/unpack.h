@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+
+#include "io/stream.h"
+
+namespace dalle2 {
+
+/// The kinds of packed data that unpacked_source() knows: "bzip2", "xz", "zstd"; empty for others.
+/// @param begin the first bytes of the data, six or all
+std::string packing_of(const std::string& begin);
+
+/// Unpacks what is bzip2, xz or zstd by its first bytes and hands on what is not. Its end comes
+/// only after all checksums were right. @param origin names it in errors
+/// @throws DataError (damaged or cut off), when read
+ByteSource unpacked_source(ByteSource packed, const std::string& origin);
+
+}  // namespace dalle2

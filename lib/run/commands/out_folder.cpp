@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT
+#include "run/commands/out_folder.h"
+
+#include <filesystem>
+
+#include "base/error.h"
+
+namespace dalle2 {
+
+void check_out_folder(const std::string& option, const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (folder.empty() || std::filesystem::is_directory(folder)) return;
+  throw ConfigError("{} {}: there is no folder {} (relative to {})",
+                    option,
+                    path,
+                    folder.string(),
+                    std::filesystem::current_path().string());
+}
+
+}  // namespace dalle2
