@@ -255,10 +255,12 @@ class DataPath(EndToEnd):
     def test_what_may_change_is_told_and_the_run_goes_on(self):
         for kind in KINDS:
             with self.subTest(kind):
-                done = self.changed(kind, "/train/lr", 0.002, check=0)
+                done = self.changed(kind, "/data/batch_size", 4, check=0, lr=0.002)  # and epochs
                 self.assertRegex(done.stdout, r"having seen \d+ samples")
-                told = [line for line in said_by(done).splitlines() if "/train/lr" in line and re.search(r"\b0\.002\b", line)]
+                told = [line for line in said_by(done).splitlines() if "/data/batch_size" in line]
                 self.assertEqual(len(told), 1, said_by(done))
+                for pointer, value in (("/train/lr", r"0\.002"), ("/data/batch_size", "4"), ("/train/epochs", "3")):
+                    self.assertRegex(told[0], rf"{pointer}\b.*(?<![\w.]){value}(?![\w.])")
 
     def test_epochs_below_where_the_checkpoint_stands_are_told(self):
         for kind in KINDS:
