@@ -166,7 +166,10 @@ TEST_CASE("inspect and fsck show the control characters of a file, and a name is
   const TempFolder folder;
   Dict odd;
   odd.set("\x1b[2Jname\n  more", "value\x1b]0;title\x07");
-  odd.set("\xc2\x9b" "tensor", at::zeros({1}));
+  odd.set(
+      "\xc2\x9b"
+      "tensor",
+      at::zeros({1}));
   write_pth(folder.file("a.pth"), odd);
   const std::string text = inspection_text(inspect_file(folder.file("a.pth")));
   CHECK_THAT(text,
