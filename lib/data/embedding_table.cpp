@@ -105,7 +105,7 @@ void EmbeddingTable::add_file(const std::string& path, const std::vector<int64_t
   if (layout.shape[0] == 0) return;
   row_shape_ = row;
   row_numel_ = 1;
-  for (const int64_t size : row) row_numel_ *= size;
+  for (const int64_t extent : row) row_numel_ *= extent;
   files_.push_back({path, layout, rows_});
   rows_ += layout.shape[0];
 }

@@ -156,7 +156,9 @@ ConfigChanges compare_config(const Cursor& root,
                              bool allow_changed_config) {
   const std::optional<Cursor> saved = root.find("config");
   if (!saved || !saved->value().is_dict()) return {};
-  ConfigChanges changes = compare_for_resume(json_of_value(saved->value()), texts.full_json);
+  // What an older version stored may hold secrets.
+  const std::string saved_json = without_url_secrets(json_of_value(saved->value()));
+  ConfigChanges changes = compare_for_resume(saved_json, texts.full_json);
   if (!changes.other.empty()) {
     log_info(
         "ckpt", "{}: the config has changed since: {}", root.where(), joined(changes.other, "; "));
