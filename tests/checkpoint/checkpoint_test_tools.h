@@ -145,7 +145,7 @@ inline Dict sample_checkpoint() {
                        false,
                        Value()}});
   checkpoint.set("text", "äöü € \"quoted\"\n");
-  checkpoint.set("bytes", Bytes{std::string("\x00\xffab\x80", 5)});
+  checkpoint.set("bytes", Bytes{std::string({'\x00', '\xff', 'a', 'b', '\x80'})});
   checkpoint.set("tuples", Tuple{{Tuple{}, Tuple{{1}}, Tuple{{1, "two", List{}}}}});
   Dict keyed;
   keyed.items.emplace_back(0, "integer key");

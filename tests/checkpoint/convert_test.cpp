@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "checkpoint/convert.h"
 
+#include "checkpoint/fsck.h"
 #include "checkpoint/inspect.h"
 #include "checkpoint/pth.h"
 #include "checkpoint/value_json.h"

@@ -111,7 +111,9 @@ TEST_CASE("a pickled class object becomes a stub and numpy's scalars become numb
   CHECK(version_text(version) == "1.15.6");
   CHECK(checkpoint.at("size").value().is_tuple());
   CHECK(checkpoint.at("half").value().type_name() == "torch.float16");
-  CHECK(std::get<Bytes>(checkpoint.at("raw").value().data).data == std::string("\x00\xffab", 4));
+  CHECK(std::get<Bytes>(checkpoint.at("raw").value().data).data == std::string("\x00\xff"
+                                                                               "ab",
+                                                                               4));
   CHECK(checkpoint.at("set").value().type_name() == "builtins.set");
   CHECK(checkpoint.at("numpy").at(0).as_double() == 1.25);
   CHECK(checkpoint.at("numpy").at(1).as_int() == -3);

@@ -184,9 +184,15 @@ TEST_CASE("bombs of nesting, sharing and sizes end in an error at once") {
     laughs += std::string("eq") + static_cast<char>(i);
   }
   CHECK_THROWS_WITH(run(begin + "(" + laughs.substr(2) + "t."), Contains("20,000,000 values"));
-  CHECK_THROWS_WITH(run(begin + "X\xff\xff\xff\x7fa."), Contains("cut off"));
-  CHECK_THROWS_WITH(run(begin + "\x8e\xff\xff\xff\xff\xff\xff\xff\xffa."), Contains("cut off"));
-  CHECK_THROWS_WITH(run(begin + "\x8b\xff\xff\xff\xffa."), Contains("cut off"));
+  CHECK_THROWS_WITH(run(begin + "X\xff\xff\xff\x7f"
+                                "a."),
+                    Contains("cut off"));
+  CHECK_THROWS_WITH(run(begin + "\x8e\xff\xff\xff\xff\xff\xff\xff\xff"
+                                "a."),
+                    Contains("cut off"));
+  CHECK_THROWS_WITH(run(begin + "\x8b\xff\xff\xff\xff"
+                                "a."),
+                    Contains("cut off"));
 }
 
 TEST_CASE("chains of shared unknown objects are limited in depth too") {
@@ -205,7 +211,9 @@ TEST_CASE("objects that refer to themselves are read with a stub at the place of
 }
 
 TEST_CASE("memos of huge numbers and thousands of open marks cost no more than they are") {
-  CHECK(run("\x80\x02Nr\xff\xff\xff\xff0j\xff\xff\xff\xff."s).is_none());
+  CHECK(run("\x80\x02Nr\xff\xff\xff\xff"
+            "0j\xff\xff\xff\xff."s)
+            .is_none());
   CHECK_THROWS_WITH(run("\x80\x02"s + std::string(100000, '(') + "."),
                     Contains("one object at the end"));
   CHECK_THROWS_WITH(run("\x80\x02"s + "N" + std::string(100000, '2') + "."),
