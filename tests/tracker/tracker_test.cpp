@@ -394,8 +394,8 @@ TEST_CASE("unfinished files of an interrupted run are swept, those of others sta
                                          "data/snapshots/best.pth.part",
                                          "data/snapshots/epoch0003_sample0000009872_step00001234"
                                          ".pth.part",
-                                         "data/averages/step00000036.pth.part",
-                                         "out/[a]_007_{x}.pth.part"};
+                                         "data/averages/step00000036.pth.part"};
+  const std::string beside_target = "out/[a]_007_{x}.pth.part";
   const std::vector<std::string> of_others = {"data/notes.part",
                                               "data/my_config.json.part",
                                               "data/run.lock.old.part",
@@ -413,11 +413,13 @@ TEST_CASE("unfinished files of an interrupted run are swept, those of others sta
                                               "out/a_007_{x}.pth.part",
                                               "out/film.part"};
   for (const std::string& path : ours) put(path, "half");
+  put(beside_target, "half");
   for (const std::string& path : of_others) put(path, "not ours");
   fs::create_symlink("checkpoint.pth", "data/model.pth.part.link");
   fs::remove("data/model.pth.part");
   fs::rename("data/model.pth.part.link", "data/model.pth.part");  // a link is not ours
-  run.start();
+  Tracker tracker(run.config, test::placeholders(), /*dummy=*/false);
+  tracker.init();  // what is set aside for another run comes later
   for (const std::string& path : ours) {
     INFO(path);
     CHECK(fs::is_symlink(path) == (path == "data/model.pth.part"));
@@ -427,6 +429,9 @@ TEST_CASE("unfinished files of an interrupted run are swept, those of others sta
     INFO(path);
     CHECK(fs::exists(path));
   }
+  tracker.begin_anew();  // savers look at their targets
+  CHECK_FALSE(fs::exists(beside_target));
+  CHECK(fs::exists("out/film.part"));
   CHECK(run.log.count("Removed 11 unfinished files of an interrupted run from data") == 1);
 }
 
