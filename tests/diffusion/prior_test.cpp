@@ -223,8 +223,9 @@ TEST_CASE("a prior that cannot be built is refused with its pointers") {
   CHECK_THAT(fault({{"ff_mult", 0.01}}), Contains("/prior/net/ff_mult"));
   CHECK_THAT(fault({}, {{"sample_timesteps", 31}}),
              Contains("/prior/sample_timesteps: must not exceed prior.timesteps (30), got 31"));
-  CHECK_THAT(fault({}, {{"timesteps", 10}, {"beta_schedule", "linear"}}),
-             Contains("/prior/timesteps: with 10 timesteps the linear schedule of the prior has beta"));
+  CHECK_THAT(
+      fault({}, {{"timesteps", 10}, {"beta_schedule", "linear"}}),
+      Contains("/prior/timesteps: with 10 timesteps the linear schedule of the prior has beta"));
   CHECK_THAT(fault({}, {{"beta_schedule", "jsd"}, {"predict_x_start", false}}),
              Contains("/prior/beta_schedule: the jsd schedule leaves nothing"));
   CHECK_THAT(fault({{"max_len", 5}}), Contains("/prior/net/max_len"));
