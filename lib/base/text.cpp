@@ -73,6 +73,12 @@ std::string counted(int64_t count, const std::string& one, const std::string& ma
   return with_commas(count) + " " + (count == 1 ? one : plural);
 }
 
+std::string shape_text(std::span<const int64_t> shape) {
+  std::string text = "[";
+  for (const int64_t extent : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(extent);
+  return text + "]";
+}
+
 std::string human_bytes(uint64_t bytes) {
   constexpr std::array<const char*, 7> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   constexpr double kRoundsUp = 1023.95;  // would be shown as 1024.0 of the unit

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ std::string with_commas(int64_t number);
 
 /// "1 shard", "2,000 shards". @param many of another plural than with an s
 std::string counted(int64_t count, const std::string& one, const std::string& many = "");
+
+/// [2, 3, 64] of a tensor's extents.
+std::string shape_text(std::span<const int64_t> shape);
 
 /// 123456789 bytes -> "117.7 MiB".
 std::string human_bytes(uint64_t bytes);

@@ -44,7 +44,7 @@ bool is_state_dict(const Value& value) {
 }
 
 /// "0.ema_model.init_conv.bias" -> ("unets.0.init_conv.bias"); empty for other names.
-std::string decoder_name(const std::string& ema_name) {
+std::string name_in_decoder(const std::string& ema_name) {
   const size_t dot = ema_name.find('.');
   const bool numbered = dot != std::string::npos && dot > 0 &&
                         ema_name.find_first_not_of("0123456789") == dot &&
@@ -60,7 +60,7 @@ using Averages = std::unordered_map<std::string, at::Tensor>;  ///< by their nam
 Averages averages_of_ema(const Cursor& ema) {
   Averages averages;
   for (const auto& [name, tensor] : ema.as_state_dict()) {
-    if (const std::string target = decoder_name(name); !target.empty()) {
+    if (const std::string target = name_in_decoder(name); !target.empty()) {
       averages[target] = tensor;
     }
   }

@@ -2,6 +2,7 @@
 #include "checkpoint/fsck.h"
 
 #include "base/error.h"
+#include "base/text.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/pth.h"
 
@@ -20,12 +21,8 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMostFaults = 20;
 
-std::string shape_text(const at::Tensor& tensor) {
-  std::string text;
-  for (const int64_t extent : tensor.sizes()) {
-    text += fmt::format("{}{}", text.empty() ? "" : ", ", extent);
-  }
-  return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()), text);
+std::string type_and_shape(const at::Tensor& tensor) {
+  return fmt::format("{} {}", c10::toString(tensor.scalar_type()), shape_text(tensor.sizes()));
 }
 
 size_t count_tensors(const Value& value) {
@@ -111,7 +108,7 @@ class StateCheck {
     if (at::isFloatingType(steps.scalar_type()) || steps.numel() == 0) {
       throw DataError("{}: expected whole numbers, one for each unet, got {}",
                       root_.at(key).where(),
-                      shape_text(steps));
+                      type_and_shape(steps));
     }
     const at::Tensor numbers = steps.to(at::kLong).flatten();
     for (int64_t i = 0; i < numbers.numel(); ++i) {
@@ -141,8 +138,8 @@ class StateCheck {
       if (first.sizes() != second.sizes() || first.scalar_type() != second.scalar_type()) {
         fault(fmt::format("{}: expected two moments of one shape, got {} and {}",
                           place,
-                          shape_text(first),
-                          shape_text(second)));
+                          type_and_shape(first),
+                          type_and_shape(second)));
       }
     }
   }
@@ -164,8 +161,8 @@ class StateCheck {
           fault(fmt::format("{}/{}: expected {} as in the model, got {}",
                             ema.where(),
                             name,
-                            shape_text(weight->second),
-                            shape_text(tensor)));
+                            type_and_shape(weight->second),
+                            type_and_shape(tensor)));
         }
       }
     }

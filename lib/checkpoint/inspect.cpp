@@ -71,14 +71,6 @@ class Walk {
   Inspection& inspection_;
 };
 
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text;
-  for (const int64_t extent : shape) {
-    text += fmt::format("{}{}", text.empty() ? "" : ", ", extent);
-  }
-  return fmt::format("[{}]", text);
-}
-
 /// One line of a table: long texts hide the rest.
 std::string in_table(const std::string& value) {
   const std::string text = one_line(value);

@@ -29,7 +29,7 @@ std::string adapter_metadata(const LoraFile& file) {
 }
 
 /// `unet.` of a file that knows one network is our first.
-std::string decoder_name(const std::string& name) {
+std::string numbered_unet(const std::string& name) {
   const std::string one = "unet.";
   return name.starts_with(one) ? "unets.0." + name.substr(one.size()) : name;
 }
@@ -88,7 +88,7 @@ LoraAdapters read_lora_file(const std::string& path) {
     const Value root = read_checkpoint(path);
     tensors = Cursor(root, path).as_state_dict();
   }
-  for (auto& [name, tensor] : tensors) name = decoder_name(name);
+  for (auto& [name, tensor] : tensors) name = numbered_unet(name);
   tensors = unet_naming_of_lora(tensors);
   if (!has_lora(tensors)) {
     throw DataError(

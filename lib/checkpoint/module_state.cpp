@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 
 #include <torch/nn.h>
 
@@ -41,14 +42,6 @@ std::string list_of(const std::string& title, const std::vector<std::string>& na
   return text;
 }
 
-std::string shape_text(const at::Tensor& tensor) {
-  std::string text;
-  for (const int64_t extent : tensor.sizes()) {
-    text += fmt::format("{}{}", text.empty() ? "" : ", ", extent);
-  }
-  return fmt::format("[{}]", text);
-}
-
 }  // namespace
 
 StateDict state_dict(const torch::nn::Module& module) {
@@ -81,8 +74,8 @@ LoadReport load_state_dict(torch::nn::Module& module,
       shapes.push_back(fmt::format("{}{}: expected {}, got {}",
                                    prefix,
                                    name,
-                                   shape_text(target),
-                                   shape_text(found->second)));
+                                   shape_text(target.sizes()),
+                                   shape_text(found->second.sizes())));
     }
   }
   for (const auto& [name, tensor] : source) {

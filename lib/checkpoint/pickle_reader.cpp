@@ -17,7 +17,6 @@ namespace {
 
 using Kind = PickleNode::Kind;
 
-constexpr int kMaxDepth = 200;
 constexpr uint64_t kMaxValues = 20'000'000;
 constexpr size_t kMaxDimensions = 64;
 constexpr int64_t kMaxRepeated = int64_t{1} << 31;  // elements of a tensor that repeats its storage
@@ -89,7 +88,7 @@ class Reader {
     if (open_[id]) {
       return cycle_stub(node);
     }
-    if (depth_ >= kMaxDepth) {
+    if (depth_ >= kMaxValueDepth) {
       fail("is nested deeper than 200 levels");
     }
     open_[id] = true;
@@ -370,7 +369,7 @@ class Reader {
   Value read_stub(uint32_t id, const PickleNode& node) {
     if (const auto found = stubs_.find(id); found != stubs_.end()) {
       deepest_ = std::max(deepest_, depth_ + found->second.height);
-      if (deepest_ > kMaxDepth) {
+      if (deepest_ > kMaxValueDepth) {
         fail("is nested deeper than 200 levels");
       }
       return found->second.stub;

@@ -15,8 +15,6 @@
 namespace dalle2 {
 namespace {
 
-constexpr int kMaxDepth = 200;
-
 /// A run of elements [begin, end) of a storage that tensors use; in elements of `dtype`.
 struct Span {
   int64_t begin = 0, end = 0;
@@ -86,7 +84,7 @@ class Writer {
   /// Calls visit(child) for every child, with the path set.
   template <class Visit>
   void for_children(const Value& value, Visit visit) {
-    if (path_.size() >= kMaxDepth) {
+    if (path_.size() >= kMaxValueDepth) {
       fail("nested deeper than 200 levels");
     }
     if (value.is_dict()) {

@@ -10,7 +10,7 @@
 namespace dalle2 {
 namespace {
 
-constexpr size_t kMaxNamesShown = 12;
+constexpr size_t kMaxKeysShown = 12;
 
 [[noreturn]] void throw_type_error(const std::string& path,
                                    const std::string& expected,
@@ -32,7 +32,7 @@ std::string names_of(const Dict& dict) {
   std::string names;
   size_t shown = 0;
   for (const auto& [key, value] : dict.items) {
-    if (shown++ == kMaxNamesShown) {
+    if (shown++ == kMaxKeysShown) {
       return names + fmt::format(", ... ({} in all)", dict.items.size());
     }
     names += (names.empty() ? "" : ", ");

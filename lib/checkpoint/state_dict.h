@@ -16,6 +16,9 @@
 namespace dalle2 {
 
 class Value;
+
+/// Values nest no deeper, in files that are read and in those that are written.
+inline constexpr int kMaxValueDepth = 200;
 using StateDict = std::vector<std::pair<std::string, at::Tensor>>;  ///< ordered, names unique
 
 /// A pickled object of a class we do not know: kept as its parts, never executed.

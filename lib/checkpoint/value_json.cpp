@@ -2,6 +2,7 @@
 #include "checkpoint/value_json.h"
 
 #include "base/error.h"
+#include "base/text.h"
 #include "checkpoint/dtypes.h"
 
 #include <nlohmann/json.hpp>
@@ -13,11 +14,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMaxDepth = 200;
-
 Value value_of(const Json& json, int depth) {
-  if (depth > kMaxDepth) {
-    throw DataError("JSON is nested deeper than {} levels", kMaxDepth);
+  if (depth > kMaxValueDepth) {
+    throw DataError("JSON is nested deeper than {} levels", kMaxValueDepth);
   }
   switch (json.type()) {
     case Json::value_t::boolean:
@@ -52,14 +51,6 @@ Value value_of(const Json& json, int depth) {
   }
 }
 
-std::string shape_text(const at::Tensor& tensor) {
-  std::string text;
-  for (const int64_t extent : tensor.sizes()) {
-    text += fmt::format("{}{}", text.empty() ? "" : ", ", extent);
-  }
-  return fmt::format("[{}]", text);
-}
-
 std::string stub_text(const StubObject& stub) {
   if (stub.kind == StubObject::Kind::kGlobal) {
     return stub.full_name();
@@ -78,7 +69,8 @@ Json json_of(const Value& value) {
     Json operator()(const std::string& text) const { return text; }
     Json operator()(const Bytes& bytes) const { return fmt::format("{} bytes", bytes.data.size()); }
     Json operator()(const at::Tensor& tensor) const {
-      return fmt::format("tensor {} {}", python_dtype(tensor.scalar_type()), shape_text(tensor));
+      return fmt::format(
+          "tensor {} {}", python_dtype(tensor.scalar_type()), shape_text(tensor.sizes()));
     }
     Json operator()(const List& list) const { return array(list.items); }
     Json operator()(const Tuple& tuple) const { return array(tuple.items); }

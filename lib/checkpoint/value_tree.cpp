@@ -16,8 +16,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMaxDepth = 200;
-
 bool has_tensor(const Value& value) {
   if (value.is_dict()) {
     for (const auto& [key, child] : value.as_dict().items) {
@@ -147,7 +145,7 @@ class Unpacker {
   }
 
   Value unpack(const Json& json, int depth) const {
-    if (depth > kMaxDepth) {
+    if (depth > kMaxValueDepth) {
       fail("is nested deeper than 200 levels");
     }
     if (json.is_array()) {

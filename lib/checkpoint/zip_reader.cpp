@@ -20,11 +20,9 @@ namespace {
 constexpr uint32_t kLocalSignature = 0x04034b50, kDirectorySignature = 0x02014b50;
 constexpr uint32_t kEndSignature = 0x06054b50, kEnd64Signature = 0x06064b50,
                    kLocator64Signature = 0x07064b50;
-constexpr uint64_t kLocalBytes = 30, kDirectoryBytes = 46, kEndBytes = 22, kEnd64Bytes = 56,
-                   kLocatorBytes = 20;
+constexpr uint64_t kDirectoryBytes = 46, kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20;
 constexpr uint64_t kMaxComment = 65535;
 constexpr uint16_t kEncrypted = 1, kDataDescriptor = 8;
-constexpr uint16_t kZip64Field = 1;
 
 class ZipReader {
  public:
@@ -162,14 +160,14 @@ class ZipReader {
     }
     const uint64_t name_bytes = number(header + 26, 2), extra_bytes = number(header + 28, 2);
     uint64_t size = number(header + 22, 4), packed = number(header + 18, 4);
-    read_zip64(header + kLocalBytes + name_bytes, extra_bytes, {&size, &packed});
+    read_zip64(header + kZipLocalBytes + name_bytes, extra_bytes, {&size, &packed});
     const bool later = (flags & kDataDescriptor) != 0;  // sizes and CRC follow the content
     const bool same = later || (size == member.size && packed == member.size &&
                                 number(header + 14, 4) == member.crc);
-    if (!same || text(header + kLocalBytes, name_bytes) != member.name) {
+    if (!same || text(header + kZipLocalBytes, name_bytes) != member.name) {
       fail("the two headers of member '" + member.name + "' differ");
     }
-    member.offset = header + kLocalBytes + name_bytes + extra_bytes;
+    member.offset = header + kZipLocalBytes + name_bytes + extra_bytes;
     if (member.offset > directory_begin_ || member.size > directory_begin_ - member.offset) {
       fail("member '" + member.name + "' reaches into the directory");
     }

@@ -7,9 +7,7 @@ namespace dalle2 {
 namespace {
 
 constexpr uint64_t kAlignment = 64;
-constexpr uint64_t kLocalBytes = 30;
 constexpr uint16_t kUtf8Names = 0x0800;
-constexpr uint16_t kZip64Field = 1;
 constexpr uint16_t kPaddingField = 0x4246;  // "FB", the padding of torch's own writer
 constexpr uint16_t kPlainVersion = 20, kZip64Version = 45;
 constexpr uint16_t kFirstDate = 0x21;  // 1980-01-01: equal checkpoints are equal files
@@ -52,7 +50,7 @@ void ZipWriter::add(const std::string& name, const void* data, uint64_t size) {
     put(extra, size, 8);
   }
   const uint64_t header = file_.position();
-  const uint64_t unpadded = header + kLocalBytes + name.size() + extra.size() + 4;
+  const uint64_t unpadded = header + kZipLocalBytes + name.size() + extra.size() + 4;
   const uint64_t padding = (kAlignment - unpadded % kAlignment) % kAlignment;
   put(extra, kPaddingField, 2);
   put(extra, padding, 2);

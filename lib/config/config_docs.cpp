@@ -96,7 +96,7 @@ These hold for every kind of run:
   last block of the network has no other shape. `resnet_groups` divides every width.
 )";
 
-constexpr const char* kPrior = R"(
+constexpr const char* kPriorPage = R"(
 ## Files that train a prior
 
 A file with the root key `prior` in place of `decoder` trains a diffusion prior, which makes image
@@ -287,7 +287,7 @@ class Tables {
 
 std::string config_docs() {
   return kIntroduction + Tables::section_of(TrainDecoderConfig{}, "", "The sections") + kClosing +
-         kPrior + Tables::section_of(TrainPriorConfig{}, "", "The sections of a prior's file");
+         kPriorPage + Tables::section_of(TrainPriorConfig{}, "", "The sections of a prior's file");
 }
 
 }  // namespace dalle2

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "data/embeddings.h"
 
 namespace dalle2 {

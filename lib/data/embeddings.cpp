@@ -70,10 +70,6 @@ void check_axes(const std::string& kind,
 
 }  // namespace
 
-std::string shape_text(const std::vector<int64_t>& shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
-}
-
 EmbeddingRows::EmbeddingRows(NpyArray array, const std::string& origin) : array_(std::move(array)) {
   if (array_.shape.size() < 2 || array_.shape.size() > 3) {
     throw DataError(

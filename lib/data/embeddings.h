@@ -102,7 +102,4 @@ EmbeddingRow parse_embedding(const std::string& content,
                              const std::string& kind,
                              const std::string& origin);
 
-/// "[77, 768]".
-std::string shape_text(const std::vector<int64_t>& shape);
-
 }  // namespace dalle2

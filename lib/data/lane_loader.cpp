@@ -25,28 +25,24 @@
 #include "io/image.h"
 
 namespace dalle2 {
-namespace {
-
-/// A candidate on its way from the dataset to its batch.
-struct Item {
-  int64_t number = 0;  // since the start, in the order of the epoch
-  bool last = false;   // the end of the epoch, no sample
-  Candidate candidate;
-  Image picture;             // 8-bit, all transforms but ToTensor applied
-  std::string fault;         // why the picture cannot be used
-  std::exception_ptr error;  // what ends the epoch
-};
-
-/// A sample and its place.
-struct Placement {
-  std::shared_ptr<OpenBatch> batch;
-  int64_t place = 0;
-  Item item;
-};
-
-}  // namespace
-
 struct LaneLoader::State {
+  /// A candidate on its way from the dataset to its batch.
+  struct Item {
+    int64_t number = 0;  // since the start, in the order of the epoch
+    bool last = false;   // the end of the epoch, no sample
+    Candidate candidate;
+    Image picture;             // 8-bit, all transforms but ToTensor applied
+    std::string fault;         // why the picture cannot be used
+    std::exception_ptr error;  // what ends the epoch
+  };
+
+  /// A sample and its place.
+  struct Placement {
+    std::shared_ptr<OpenBatch> batch;
+    int64_t place = 0;
+    Item item;
+  };
+
   State(const DecoderDataConfig& config, LoaderOptions given)
       : options(std::move(given)),
         workers(config.num_workers),

@@ -13,9 +13,6 @@
 namespace dalle2 {
 namespace {
 
-// Self conditioning is used in half of the steps (Chen et al. 2022).
-constexpr double kSelfConditionProbability = 0.5;
-
 void check_training_inputs(const PriorInputs& inputs, int64_t width) {
   const at::Tensor& images = inputs.image_embeds;
   if (!images.defined() || images.dim() != 2 || images.size(1) != width || images.size(0) == 0) {
@@ -86,10 +83,7 @@ PriorStepNoise DiffusionPriorImpl::draw(int64_t batch, at::Generator generator) 
       prob_mask(batch, 1 - config.text_drop_prob(), home, generator).to(device());
   draws.image_keep_mask =
       prob_mask(batch, 1 - config.image_drop_prob(), home, generator).to(device());
-  if (config.net.self_cond) {
-    draws.self_condition =
-        at::rand({1}, host, at::kDouble).item<double>() < kSelfConditionProbability;
-  }
+  if (config.net.self_cond) draws.self_condition = draw_self_condition(host);
   // Last, so that nothing else is drawn differently with it.
   draws.augmentation = augmentation_.draw(draws.noise.sizes(), std::move(generator));
   at::Tensor& perturbation = draws.augmentation.perturbation;

@@ -8,9 +8,6 @@
 namespace dalle2 {
 namespace {
 
-// Self conditioning is used in half of the steps (Chen et al. 2022).
-constexpr double kSelfConditionProbability = 0.5;
-
 std::vector<CropOffset> draw_crops(int64_t batch, int64_t free_pixels, at::Generator generator) {
   const at::Tensor offsets = at::randint(0, free_pixels + 1, {2, batch}, generator, at::kLong);
   std::vector<CropOffset> crops(static_cast<size_t>(batch));
@@ -47,6 +44,10 @@ at::Generator host_generator(const at::Generator& generator) {
                                                   ((device.get_offset() + 1) * kGoldenRatio));
 }
 
+bool draw_self_condition(const at::Generator& host) {
+  return at::rand({1}, host, at::kDouble).item<double>() < 0.5;
+}
+
 DecoderStepNoise draw_step_noise(const StepNoiseSources& sources,
                                  int64_t batch,
                                  at::Generator generator,
@@ -65,10 +66,7 @@ DecoderStepNoise draw_step_noise(const StepNoiseSources& sources,
       prob_mask(batch, 1 - decoder.image_cond_drop_prob, home, generator).to(device);
   draws.text_keep_mask =
       prob_mask(batch, 1 - decoder.text_cond_drop_prob, home, generator).to(device);
-  if (stage.unet.self_cond) {
-    draws.self_condition =
-        at::rand({1}, host, at::kDouble).item<double>() < kSelfConditionProbability;
-  }
+  if (stage.unet.self_cond) draws.self_condition = draw_self_condition(host);
   if (stage.random_crop_size) {
     draws.crop_offsets = draw_crops(batch, stage.image_size - side, host);
   }

@@ -63,6 +63,10 @@ struct StepNoiseSources {
 /// its seed and position, because asking the device would stall the step.
 at::Generator host_generator(const at::Generator& generator);
 
+/// Whether a step is conditioned on the network's own first estimate: half of them are (Chen et al. 2022).
+/// @param host a generator on the CPU
+bool draw_self_condition(const at::Generator& host);
+
 /// Draws the noise of a step.
 /// @param generator on the CPU or on `device`; tensors are drawn where it lives and moved to
 /// `device`

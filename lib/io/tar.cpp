@@ -17,8 +17,7 @@
 namespace dalle2 {
 namespace {
 
-constexpr size_t kBlockBytes = size_t{1} << 18;
-constexpr size_t kMagicBytes = 6;
+constexpr size_t kReadBytes = size_t{1} << 18;
 
 std::string last_error(archive* handle) {
   const char* text = archive_error_string(handle);
@@ -35,10 +34,10 @@ struct TarReader::State {
   ByteSource source;
   uint64_t packed_bytes = 0;  // that came from the file
   uint64_t first_byte = 0;    // where in the tar the stream begins
-  std::string magic;          // the first bytes of the file, kMagicBytes if it has them
+  std::string magic;          // the first bytes of the file, kPackingMagicBytes if it has them
   std::string origin;
   TarLimits limits;
-  std::string block = std::string(kBlockBytes, '\0');
+  std::string block = std::string(kReadBytes, '\0');
   std::string last_name;       // of the last whole member
   std::exception_ptr failure;  // of the source, carried through libarchive
   bool done = false;
@@ -168,7 +167,7 @@ TarReader::TarReader(ByteSource source,
   const auto counted = [state, inner = std::move(source)](char* buffer, size_t capacity) {
     const size_t got = inner(buffer, capacity);
     state->packed_bytes += got;
-    const size_t missing = kMagicBytes - state->magic.size();
+    const size_t missing = kPackingMagicBytes - state->magic.size();
     state->magic.append(buffer, std::min(got, missing));
     return got;
   };

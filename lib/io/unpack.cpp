@@ -16,8 +16,7 @@
 namespace dalle2 {
 namespace {
 
-constexpr size_t kBlockBytes = size_t{1} << 17;
-constexpr size_t kMagicBytes = 6;  ///< of the longest one
+constexpr size_t kUnpackedBytes = size_t{1} << 17;
 
 class Unpacker {
  public:
@@ -39,9 +38,9 @@ class Unpacker {
 
  private:
   void look() {
-    while (begin_.size() < kMagicBytes) {
-      char bytes[kMagicBytes];
-      const size_t got = packed_(bytes, kMagicBytes - begin_.size());
+    while (begin_.size() < kPackingMagicBytes) {
+      char bytes[kPackingMagicBytes];
+      const size_t got = packed_(bytes, kPackingMagicBytes - begin_.size());
       if (got == 0) break;
       begin_.append(bytes, got);
     }
@@ -52,7 +51,7 @@ class Unpacker {
   void open() {
     handle_ = archive_read_new();
     if (handle_ == nullptr) throw ResourceError("{}: out of memory for {}", origin_, packing_);
-    block_.resize(kBlockBytes);
+    block_.resize(kUnpackedBytes);
     archive_read_support_filter_bzip2(handle_);
     archive_read_support_filter_xz(handle_);
     archive_read_support_filter_zstd(handle_);
@@ -98,7 +97,7 @@ class Unpacker {
   std::string begin_;    // that was looked at and not read yet
   std::string packing_;  // empty: none
   archive* handle_ = nullptr;
-  std::string block_;           // kBlockBytes, if something is unpacked
+  std::string block_;           // kUnpackedBytes, if something is unpacked
   std::exception_ptr failure_;  // of the source, carried past libarchive
 };
 

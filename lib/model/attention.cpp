@@ -9,7 +9,6 @@ namespace {
 constexpr int64_t kCrossHeads = 8;
 constexpr int64_t kCrossDimHead = 64;
 constexpr int64_t kCrossInner = kCrossHeads * kCrossDimHead;
-constexpr double kCosineScale = 16.0;
 
 /// Dropout of an adapter is one of the layer's input: the layer cannot be folded into others then.
 bool drops_inputs(const LinearLayerImpl& layer) {
@@ -56,7 +55,7 @@ at::Tensor AttentionImpl::forward(const at::Tensor& x) {
     q = l2_normalize(q);
     k = l2_normalize(k);
   }
-  const double scale = cosine_sim_ ? kCosineScale : 1.0 / static_cast<double>(dim_head_);
+  const double scale = cosine_sim_ ? kCosineSimScale : 1.0 / static_cast<double>(dim_head_);
   const at::Tensor out = at::scaled_dot_product_attention(
       q, k, v, /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/false, scale);
   return to_out_->forward(out.reshape({batch, tokens, -1}));
@@ -106,7 +105,7 @@ at::Tensor CrossAttentionImpl::attend(const at::Tensor& x, const at::Tensor& kv)
     q = l2_normalize(q);
     k = l2_normalize(k);
   }
-  const double scale = cosine_sim_ ? kCosineScale : 1.0 / std::sqrt(double{kCrossDimHead});
+  const double scale = cosine_sim_ ? kCosineSimScale : 1.0 / std::sqrt(double{kCrossDimHead});
   return at::scaled_dot_product_attention(
              q, k, v, /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/false, scale)
       .transpose(1, 2)

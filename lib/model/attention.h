@@ -10,6 +10,9 @@
 
 namespace dalle2 {
 
+/// Logits of cosine similarities are multiplied by it (model.md, section 1.1).
+inline constexpr double kCosineSimScale = 16.0;
+
 /// The last stage of an attention: linear without bias, then a GainNorm (keys `0.weight`, `1.g`).
 class AttentionOutImpl : public torch::nn::Module {
  public:

@@ -11,7 +11,6 @@
 namespace dalle2 {
 namespace {
 
-constexpr double kCosineScale = 16.0;
 constexpr double kRotaryBase = 10000.0;
 constexpr int64_t kMostRotaryEntries = 32;
 constexpr double kMostDistance = 128.0;
@@ -118,9 +117,9 @@ at::Tensor CausalAttentionImpl::attend(const at::Tensor& q,
                                        const DropoutSeed& seed) const {
   if (!is_training() || dropout_ == 0) {
     return at::scaled_dot_product_attention(
-        q, k, v, bias, /*dropout_p=*/0.0, /*is_causal=*/false, kCosineScale);
+        q, k, v, bias, /*dropout_p=*/0.0, /*is_causal=*/false, kCosineSimScale);
   }
-  const at::Tensor logits = at::matmul(q, k.transpose(-2, -1)) * kCosineScale + bias;
+  const at::Tensor logits = at::matmul(q, k.transpose(-2, -1)) * kCosineSimScale + bias;
   const at::Tensor weights = at::softmax(logits, -1, at::kFloat);
   return at::matmul((weights * dropout_mask(weights, dropout_, seed, number_)).to(v.scalar_type()),
                     v);

@@ -6,9 +6,18 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "model/frozen_weight.h"
 
 namespace dalle2 {
+
+void check_batch(const char* what, const at::Tensor& t, int64_t batch) {
+  if (!t.defined() || (t.dim() > 0 && t.size(0) == batch)) return;
+  throw DataError("{} of shape {} for a batch of {}: expected one row for each of its samples",
+                  what,
+                  shape_text(t.sizes()),
+                  batch);
+}
 
 std::shared_ptr<torch::nn::Module> add_group(torch::nn::Module& parent, const std::string& name) {
   return parent.register_module(name, std::make_shared<torch::nn::Module>());

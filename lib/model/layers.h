@@ -13,6 +13,9 @@
 
 namespace dalle2 {
 
+/// @throws DataError if `t` is there and has not one row for each sample of the batch; `what` names it
+void check_batch(const char* what, const at::Tensor& t, int64_t batch);
+
 /// A module that only lends its name to those below: "downs" -> "downs.0" -> "downs.0.2".
 std::shared_ptr<torch::nn::Module> add_group(torch::nn::Module& parent, const std::string& name);
 

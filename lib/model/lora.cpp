@@ -42,7 +42,7 @@ std::string end_of(const std::string& layer) {
   return dot == std::string::npos ? layer : layer.substr(dot + 1);
 }
 
-std::string joined(const std::set<std::string>& words) {
+std::string quoted_list(const std::set<std::string>& words) {
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "\"" : ", \"") + word + "\"";
   return text.empty() ? "none" : text;
@@ -126,15 +126,15 @@ void check_lora_targets(const std::vector<const torch::nn::Module*>& networks,
           "that it has: {}",
           i + 1,
           networks.size(),
-          joined(ends));
+          quoted_list(ends));
     }
   }
   if (!missing.empty()) {
     throw ConfigError(
         "/train/lora/targets: no layer's name ends in {}; the layers that can take an adapter end "
         "in {}",
-        joined(missing),
-        joined(ends));
+        quoted_list(missing),
+        quoted_list(ends));
   }
 }
 

@@ -7,17 +7,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace dalle2 {
 namespace {
-
-void check_batch(const char* what, const at::Tensor& t, int64_t batch) {
-  if (!t.defined() || (t.dim() > 0 && t.size(0) == batch)) return;
-  throw DataError("{} of shape {} for a batch of {}: expected one row for each of its samples",
-                  what,
-                  c10::str(t.sizes()),
-                  batch);
-}
 
 void check_vectors(const char* what, const at::Tensor& t, int64_t batch, int64_t dim) {
   if (!t.defined()) return;
@@ -27,7 +20,7 @@ void check_vectors(const char* what, const at::Tensor& t, int64_t batch, int64_t
       "{} of shape {}, but image_embed_dim is {}: use embeddings of that width, or set it and "
       "net.dim to theirs",
       what,
-      c10::str(t.sizes()),
+      shape_text(t.sizes()),
       dim);
 }
 
@@ -97,7 +90,7 @@ void PriorNetworkImpl::check_inputs(const at::Tensor& image_embed,
   if (text.dim() != 3 || text.size(2) != config_.dim) {
     throw DataError(
         "text encodings of shape {}, but net.dim is {}: use encodings [batch, length, {}]",
-        c10::str(text.sizes()),
+        shape_text(text.sizes()),
         config_.dim,
         config_.dim);
   }

@@ -6,27 +6,11 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "model/unet_layers.h"
 
 namespace dalle2 {
-namespace {
-
-std::string shape_text(const at::Tensor& t) {
-  std::string text = "[";
-  for (int64_t i = 0; i < t.dim(); ++i) text += (i ? ", " : "") + std::to_string(t.size(i));
-  return text + "]";
-}
-
-void check_batch(const char* what, const at::Tensor& t, int64_t batch) {
-  if (!t.defined() || (t.dim() > 0 && t.size(0) == batch)) return;
-  throw DataError("{} of shape {} for a batch of {}: expected one row for each of the {} images",
-                  what,
-                  shape_text(t),
-                  batch,
-                  batch);
-}
-
-}  // namespace
+namespace {}  // namespace
 
 at::Tensor prob_mask(int64_t batch,
                      double keep_prob,
@@ -42,7 +26,8 @@ void UnetLayers::check_inputs(const at::Tensor& x,
                               const at::Tensor& time,
                               const UnetConditions& given) const {
   if (x.dim() != 4 || x.size(1) != config.channels) {
-    throw DataError("the unet takes images [B, {}, H, W], got {}", config.channels, shape_text(x));
+    throw DataError(
+        "the unet takes images [B, {}, H, W], got {}", config.channels, shape_text(x.sizes()));
   }
   const int64_t step = int64_t{1} << shape.halvings;
   if (x.size(2) % step != 0 || x.size(3) % step != 0) {
@@ -65,8 +50,8 @@ void UnetLayers::check_inputs(const at::Tensor& x,
   }
   if (config.lowres_cond && given.lowres_cond_img.sizes() != x.sizes()) {
     throw DataError("the low-resolution image has shape {}, the image {}: they must be equal",
-                    shape_text(given.lowres_cond_img),
-                    shape_text(x));
+                    shape_text(given.lowres_cond_img.sizes()),
+                    shape_text(x.sizes()));
   }
   if (given.lowres_noise_level.defined() && !config.lowres_noise_cond) {
     throw DataError(
@@ -75,8 +60,8 @@ void UnetLayers::check_inputs(const at::Tensor& x,
   check_batch("lowres_noise_level", given.lowres_noise_level, batch);
   if (config.self_cond && given.self_cond.defined() && given.self_cond.sizes() != x.sizes()) {
     throw DataError("the self conditioning has shape {}, the image {}: they must be equal",
-                    shape_text(given.self_cond),
-                    shape_text(x));
+                    shape_text(given.self_cond.sizes()),
+                    shape_text(x.sizes()));
   }
 }
 
@@ -93,7 +78,7 @@ void UnetLayers::check_embeddings(int64_t batch, const UnetConditions& given) co
       throw DataError(
           "image embeddings of shape {}, but image_embed_dim is {}: use embeddings of that width, "
           "or set it to theirs",
-          shape_text(embed),
+          shape_text(embed.sizes()),
           *config.image_embed_dim);
     }
   }
@@ -104,7 +89,7 @@ void UnetLayers::check_embeddings(int64_t batch, const UnetConditions& given) co
       throw DataError(
           "text encodings of shape {}, but text_embed_dim is {}: use encodings of that width, or "
           "set it to theirs",
-          shape_text(text),
+          shape_text(text.sizes()),
           *config.text_embed_dim);
     }
   }

@@ -6,10 +6,10 @@
 
 #include "base/text.h"
 #include "optim/random.h"
-#include "run/config_secrets.h"
 #include "run/decoder_data.h"
 #include "run/decoder_run.h"
 #include "run/dry_run.h"
+#include "tracker/public_config.h"
 #include "trainer/adapters.h"
 
 namespace dalle2 {
@@ -54,7 +54,7 @@ DryRunPlan make_plan(const LoadedDecoderConfig& loaded) {
   }
   plan.texts = {.kind = "decoder",
                 .raw_json = loaded.raw_json,
-                .full_json = decoder_config_for_checkpoint(without_url_secrets(loaded.full_json))};
+                .full_json = decoder_config_for_checkpoint(public_config(loaded.full_json))};
   return plan;
 }
 
@@ -87,12 +87,12 @@ void dry_run(const LoadedDecoderConfig& loaded) {
   data.check_usable("train");
   const DryRunPlan plan = make_plan(loaded);
   DecoderPosition position;
-  check_start(plan, config.tracker, config.train, position);
+  const at::Device device = check_start(plan, config.tracker, config.train, position);
   print_networks(plan, config.train);
   if (const auto epoch_samples = print_samples(config, data)) {
     print_steps(*epoch_samples, config.data.batch_size, config.train);
   }
-  print_sizes(plan, config.train);
+  print_sizes(plan, config.train, device);
 }
 
 }  // namespace dalle2

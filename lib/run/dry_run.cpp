@@ -89,11 +89,11 @@ void check_loaded_file(const std::string& path,
 
 }  // namespace
 
-void check_start(const DryRunPlan& plan,
-                 const TrackerConfig& tracker_config,
-                 const SharedTrainConfig& train,
-                 RunPosition& position) {
-  prepare_device(train);
+at::Device check_start(const DryRunPlan& plan,
+                       const TrackerConfig& tracker_config,
+                       const SharedTrainConfig& train,
+                       RunPosition& position) {
+  const at::Device device = prepare_device(train);
   const Tracker tracker(tracker_config, position_placeholders(position), /*dummy=*/false);
   tracker.check_writable();
   if (tracker.can_recall()) {
@@ -101,6 +101,7 @@ void check_start(const DryRunPlan& plan,
   } else if (train.lora.rank > 0 && !tracker_config.load) {
     throw_no_base(plan.texts.kind);
   }
+  return device;
 }
 
 void print_networks(const DryRunPlan& plan, const SharedTrainConfig& train) {
@@ -138,7 +139,7 @@ void print_steps(int64_t epoch_samples, int64_t batch_size, const SharedTrainCon
               counted(train.epochs, "epoch").c_str());
 }
 
-void print_sizes(const DryRunPlan& plan, const SharedTrainConfig& train) {
+void print_sizes(const DryRunPlan& plan, const SharedTrainConfig& train, const at::Device& device) {
   const ParameterBytes bytes = parameter_bytes(*plan.model);
   // Live weights, two moments, averages; what an average saves of the live weights again is stored
   // once.
@@ -148,7 +149,7 @@ void print_sizes(const DryRunPlan& plan, const SharedTrainConfig& train) {
       human_bytes(static_cast<uint64_t>(checkpoint)).c_str(),
       human_bytes(static_cast<uint64_t>(count_parameters(*plan.model).total * kBytesPerValue))
           .c_str());
-  const bool on_cpu = prepare_device(train).is_cpu();
+  const bool on_cpu = device.is_cpu();
   std::printf("peak memory of the %s: about %s\n",
               on_cpu ? "process" : "GPU",
               human_bytes(peak_memory(plan, train, on_cpu)).c_str());

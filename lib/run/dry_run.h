@@ -39,16 +39,16 @@ struct DryRunPlan {
 };
 
 /// Checks, in the order of a start, what a run would refuse: the device, the paths of the tracker,
-/// a loader's file that does not fit the model.
-void check_start(const DryRunPlan& plan,
-                 const TrackerConfig& tracker,
-                 const SharedTrainConfig& train,
-                 RunPosition& position);
+/// a loader's file that does not fit the model. @return the device
+at::Device check_start(const DryRunPlan& plan,
+                       const TrackerConfig& tracker,
+                       const SharedTrainConfig& train,
+                       RunPosition& position);
 /// Parameters of each network, of all, and of adapters.
 void print_networks(const DryRunPlan& plan, const SharedTrainConfig& train);
 /// "steps: 10 per epoch, 30 in 3 epochs"
 void print_steps(int64_t epoch_samples, int64_t batch_size, const SharedTrainConfig& train);
 /// Sizes of files and the peak of memory, and that nothing was written.
-void print_sizes(const DryRunPlan& plan, const SharedTrainConfig& train);
+void print_sizes(const DryRunPlan& plan, const SharedTrainConfig& train, const at::Device& device);
 
 }  // namespace dalle2

@@ -2,6 +2,7 @@
 // Finding a checkpoint and taking it up; what is saved is in run_saving.cpp.
 #include "run/run_checkpoints.h"
 
+#include <fmt/ranges.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -13,17 +14,11 @@
 #include "checkpoint/lora_file.h"
 #include "checkpoint/value_json.h"
 #include "config/resume_changes.h"
-#include "run/config_secrets.h"
 #include "run/model_weights.h"
+#include "tracker/public_config.h"
 
 namespace dalle2 {
 namespace {
-
-std::string joined(const std::vector<std::string>& lines, const char* between) {
-  std::string all;
-  for (const std::string& line : lines) all += (all.empty() ? "" : between) + line;
-  return all;
-}
 
 /// The checkpoint's samples, their order or their splits are not this config's.
 bool gives_other_samples(const ConfigChanges& changes) {
@@ -58,7 +53,7 @@ StartedFrom RunCheckpoints::start() {
   } else {
     tracker.begin_anew(found ? "adapters on the weights of " + found->path : "");
   }
-  tracker.save_config(texts_.kind + "_config.json", without_url_secrets(texts_.raw_json));
+  tracker.save_config(texts_.kind + "_config.json", public_config(texts_.raw_json));
   tracker.add_save_metadata("config", texts_.full_json);
   return found ? found->start : StartedFrom::kNothing;
 }
@@ -84,13 +79,18 @@ void throw_no_base(const std::string& model_name) {
 /// choice.
 std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(
     const std::vector<std::string>& candidates, bool compares_config) {
-  std::optional<std::string> base;
+  std::optional<std::pair<std::string, Value>> base;
   std::string last_fault;
   for (size_t i = 0; i < candidates.size(); ++i) {
     const std::string& path = candidates[i];
     try {
-      if (try_candidate(path, compares_config)) return Found{path, StartedFrom::kCheckpoint};
-      if (!base) base = path;
+      Value checkpoint = read_checkpoint(path);
+      if (trainer_.uses_lora() && !has_lora(Cursor(checkpoint, path))) {
+        if (!base) base.emplace(path, std::move(checkpoint));
+        continue;
+      }
+      load(checkpoint, path, compares_config);
+      return Found{path, StartedFrom::kCheckpoint};
     } catch (const DataError& error) {
       last_fault = error.what();
       if (i + 1 < candidates.size()) {
@@ -99,22 +99,14 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(
     }
   }
   if (base && last_fault.empty()) {
-    load_base(*base);
-    return Found{*base, StartedFrom::kBase};
+    load_base(base->second, base->first);
+    return Found{base->first, StartedFrom::kBase};
   }
   if (last_fault.empty()) return std::nullopt;
   if (candidates.size() == 1) throw DataError("{}", last_fault);
   throw DataError("{}\n  No older file is whole: `dalle2-train fsck {}` says more.",
                   last_fault,
                   session_.tracker().data_path());
-}
-
-/// @return false if it holds weights for adapters to stand on, and no adapters
-bool RunCheckpoints::try_candidate(const std::string& path, bool compares_config) {
-  const Value checkpoint = read_checkpoint(path);
-  if (trainer_.uses_lora() && !has_lora(Cursor(checkpoint, path))) return false;
-  load(checkpoint, path, compares_config);
-  return true;
 }
 
 void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool compares_config) {
@@ -157,14 +149,16 @@ ConfigChanges compare_config(const Cursor& root,
   const std::optional<Cursor> saved = root.find("config");
   if (!saved || !saved->value().is_dict()) return {};
   // What an older version stored may hold secrets.
-  const std::string saved_json = without_url_secrets(json_of_value(saved->value()));
+  const std::string saved_json = public_config(json_of_value(saved->value()));
   ConfigChanges changes = compare_for_resume(saved_json, texts.full_json);
   if (!changes.other.empty()) {
-    log_info(
-        "ckpt", "{}: the config has changed since: {}", root.where(), joined(changes.other, "; "));
+    log_info("ckpt",
+             "{}: the config has changed since: {}",
+             root.where(),
+             fmt::join(changes.other, "; "));
   }
   if (changes.meaning.empty()) return changes;
-  const std::string list = joined(changes.meaning, "\n  ");
+  const std::string list = fmt::format("{}", fmt::join(changes.meaning, "\n  "));
   if (!allow_changed_config) {
     throw ConfigError(
         "{}: the config gives this checkpoint's weights or data another meaning:\n  {}\n"
@@ -181,8 +175,7 @@ ConfigChanges compare_config(const Cursor& root,
   return changes;
 }
 
-void RunCheckpoints::load_base(const std::string& path) {
-  const Value checkpoint = read_checkpoint(path);
+void RunCheckpoints::load_base(const Value& checkpoint, const std::string& path) {
   const Cursor root(checkpoint, path);
   check_kind(root, texts_.kind);
   trainer_.load_base(model_weights(root, texts_.kind, /*use_ema=*/true), path);

@@ -91,10 +91,9 @@ class RunCheckpoints {
   };
 
   std::optional<Found> take_up(const std::vector<std::string>& candidates, bool compares_config);
-  bool try_candidate(const std::string& path, bool compares_config);
   void load(const Value& checkpoint, const std::string& path, bool compares_config);
   void read_own(const Cursor& root);
-  void load_base(const std::string& path);
+  void load_base(const Value& checkpoint, const std::string& path);
   std::optional<Found> find_at_start();
   void tell_position(const std::string& path) const;
   void check_state() const;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
 // How a tracker starts: data_path is locked, and what another run left there is set aside.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -51,12 +53,6 @@ std::vector<std::string> fixed_targets(const std::vector<std::unique_ptr<Saver>>
 bool is_among(const std::string& path, const std::vector<std::string>& paths) {
   return std::any_of(
       paths.begin(), paths.end(), [&](const std::string& other) { return same_file(path, other); });
-}
-
-std::string joined(const std::vector<std::string>& texts) {
-  std::string result;
-  for (const std::string& text : texts) result += (result.empty() ? "" : ", ") + text;
-  return result;
 }
 
 std::string how_to_go_on(const std::string& checkpoint) {
@@ -163,7 +159,7 @@ void Tracker::explain_start(const std::string& reason) const {
   } else if (auto_resumed_) {
     log_warning("track",
                 "Starting from zero: no checkpoint of the earlier run is left (looked for {})",
-                joined(looked_for()));
+                fmt::join(looked_for(), ", "));
   } else if (loader_ && loader_->only_auto_resume() && fs::exists(loader_->fetch(), error)) {
     log_warning("track",
                 "Starting from zero: {} is there, but is loaded only when a run goes on by "
@@ -207,7 +203,7 @@ void Tracker::start_over(const std::string& began_from) {
     log_warning("track",
                 "{} holds files of an earlier run; they are kept as {}{}",
                 config_.data_path,
-                joined(moved),
+                fmt::join(moved, ", "),
                 hint);
   }
   own_files_->start_over(began_from, own);

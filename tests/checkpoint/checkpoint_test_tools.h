@@ -10,6 +10,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <vector>
 
 namespace dalle2::test {
 
@@ -38,6 +39,13 @@ inline std::string read_bytes(const std::string& path) {
 
 inline void write_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
+}
+
+/// The names of a state dict, in its order.
+inline std::vector<std::string> names_of(const StateDict& tensors) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : tensors) names.push_back(name);
+  return names;
 }
 
 inline bool same_content(const Value& a, const Value& b);

@@ -23,7 +23,7 @@ at::Tensor drawn(at::IntArrayRef shape) {
 }
 
 /// Two parameters of a decoder with one unet, and all that a run of ours saves.
-Dict decoder_checkpoint() {
+Dict run_checkpoint() {
   Dict model, moments, states, groups, optimizer, lane, position, own, averages, checkpoint;
   model.set("unets.0.init_conv.weight", drawn({2, 3}));
   model.set("unets.0.init_conv.bias", drawn({2}));
@@ -69,7 +69,7 @@ CheckedFile checked(const TempFolder& folder, const Value& value) {
 
 TEST_CASE("fsck: a whole checkpoint says where its run stands and that it can go on") {
   const TempFolder folder;
-  const CheckedFile file = checked(folder, decoder_checkpoint());
+  const CheckedFile file = checked(folder, run_checkpoint());
   CHECK(file.state == FileState::kWhole);
   CHECK(file.faults.empty());
   CHECK(file.kind == "checkpoint");
@@ -87,11 +87,11 @@ TEST_CASE("fsck: a whole checkpoint says where its run stands and that it can go
 
 TEST_CASE("fsck: what resuming needs and the file lacks is named") {
   const TempFolder folder;
-  const CheckedFile reference = checked(folder, without(decoder_checkpoint(), "dalle2_train"));
+  const CheckedFile reference = checked(folder, without(run_checkpoint(), "dalle2_train"));
   CHECK(reference.resume == Resume::kBySamples);
   CHECK(reference.missing == std::vector<std::string>{"dalle2_train/loader_position"});
   for (const std::string key : {"optim0", "sched0"}) {
-    const CheckedFile file = checked(folder, without(decoder_checkpoint(), key));
+    const CheckedFile file = checked(folder, without(run_checkpoint(), key));
     CHECK(file.state == FileState::kWhole);
     CHECK(file.resume == Resume::kNo);
     CHECK(file.missing == std::vector<std::string>{key});
@@ -99,7 +99,7 @@ TEST_CASE("fsck: what resuming needs and the file lacks is named") {
   }
   Dict model;
   model.set("version", "1.15.6");
-  model.set("model", *decoder_checkpoint().find("model"));
+  model.set("model", *run_checkpoint().find("model"));
   const CheckedFile weights = checked(folder, model);
   CHECK(weights.kind == "model");
   CHECK(weights.resume == Resume::kNo);
@@ -109,9 +109,9 @@ TEST_CASE("fsck: what resuming needs and the file lacks is named") {
 TEST_CASE("fsck: a checkpoint of a prior has one step count, one optimizer and a row") {
   const TempFolder folder;
   Dict prior, own;
-  prior.set("optimizer", *decoder_checkpoint().find("optim0"));
+  prior.set("optimizer", *run_checkpoint().find("optim0"));
   prior.set("scheduler", Dict{});
-  prior.set("model", *decoder_checkpoint().find("model"));
+  prior.set("model", *run_checkpoint().find("model"));
   prior.set("step", at::full({1}, 20, at::kLong));
   CHECK(checked(folder, prior).resume == Resume::kBySamples);
   own.set("row", 7);
@@ -125,7 +125,7 @@ TEST_CASE("fsck: a checkpoint of a prior has one step count, one optimizer and a
 
 TEST_CASE("fsck: what no run could go on from is a fault: NaN, or an average that is not there") {
   const TempFolder folder;
-  Dict with_nan = decoder_checkpoint();
+  Dict with_nan = run_checkpoint();
   const at::Tensor bias = drawn({2});
   bias[1] = std::numeric_limits<float>::quiet_NaN();
   Dict model = with_nan.find("model")->as_dict();
@@ -135,7 +135,7 @@ TEST_CASE("fsck: what no run could go on from is a fault: NaN, or an average tha
   CHECK(damaged.state == FileState::kDamaged);
   CHECK(damaged.faults ==
         std::vector<std::string>{"model/unets.0.init_conv.bias: NaN or infinity"});
-  Dict lacks = decoder_checkpoint();
+  Dict lacks = run_checkpoint();
   lacks.set("ema", without(lacks.find("ema")->as_dict(), "0.ema_model.init_conv.bias"));
   const CheckedFile partial = checked(folder, lacks);
   CHECK(partial.resume == Resume::kNo);
@@ -146,7 +146,7 @@ TEST_CASE("fsck: what no run could go on from is a fault: NaN, or an average tha
 TEST_CASE("fsck: every damaged entry is named with its tensor, its bytes and both checksums") {
   const TempFolder folder;
   const std::string path = folder.file("a.pth");
-  write_pth(path, decoder_checkpoint());
+  write_pth(path, run_checkpoint());
   std::string bytes = test::read_bytes(path);
   const float inside_weight[] = {1, 2, 3, 4}, inside_moment[] = {6, 9, 12, 15};
   for (const auto* content : {&inside_weight, &inside_moment}) {
@@ -169,7 +169,7 @@ TEST_CASE(
     "fsck: every flipped bit of a small checkpoint is found, or changes nothing that is read") {
   const TempFolder folder;
   const std::string path = folder.file("a.pth");
-  write_pth(path, decoder_checkpoint());
+  write_pth(path, run_checkpoint());
   const std::string bytes = test::read_bytes(path);
   int found = 0;
   for (size_t at = 0; at < bytes.size(); at += 3) {
@@ -179,7 +179,7 @@ TEST_CASE(
     const CheckedFile file = check_file(path);
     found += file.state == FileState::kDamaged ? 1 : 0;
     const bool harmless =
-        file.state == FileState::kWhole && test::same_content(read_pth(path), decoder_checkpoint());
+        file.state == FileState::kWhole && test::same_content(read_pth(path), run_checkpoint());
     REQUIRE((file.state == FileState::kDamaged || harmless));
   }
   CHECK(found > 100);
@@ -191,7 +191,7 @@ TEST_CASE("fsck: parts that do not fit together are damage though every checksum
   averages.set("0.ema_model.init_conv.weight", drawn({3, 2}));
   averages.set("0.ema_model.init_conv.bias", drawn({2}));
   averages.set("0.ema_model.final.bias", drawn({2}));
-  Dict checkpoint = decoder_checkpoint();
+  Dict checkpoint = run_checkpoint();
   checkpoint.set("ema", averages);
   const CheckedFile file = checked(folder, checkpoint);
   CHECK(file.state == FileState::kDamaged);
@@ -201,12 +201,12 @@ TEST_CASE("fsck: parts that do not fit together are damage though every checksum
                       "got Float [3, 2]") &&
                  Contains("/ema/0.ema_model.final.bias: the model has no such weight"));
 
-  Dict moments, states, optimizer = decoder_checkpoint().find("optim0")->as_dict();
+  Dict moments, states, optimizer = run_checkpoint().find("optim0")->as_dict();
   moments.set("exp_avg", drawn({2, 3}));
   moments.set("exp_avg_sq", drawn({6}));
   states.items.emplace_back(Value(0), Value(moments));
   optimizer.set("state", states);
-  checkpoint = decoder_checkpoint();
+  checkpoint = run_checkpoint();
   checkpoint.set("optim0", optimizer);
   CHECK_THAT(checked(folder, checkpoint).faults.at(0),
              Contains("/optim0/state/0: expected two moments of one shape, got Float [2, 3] and "
@@ -215,7 +215,7 @@ TEST_CASE("fsck: parts that do not fit together are damage though every checksum
 
 TEST_CASE("fsck: a folder is checked file by file, parts are told and no damage") {
   const TempFolder folder;
-  write_pth(folder.file("checkpoint.pth"), decoder_checkpoint());
+  write_pth(folder.file("checkpoint.pth"), run_checkpoint());
   write_safetensors(folder.file("weights.safetensors"), {{"a", drawn({4})}});
   test::write_bytes(folder.file("model.pth.part"), "half of");
   test::write_bytes(folder.file("log.jsonl"), "{}\n");

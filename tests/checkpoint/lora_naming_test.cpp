@@ -6,10 +6,13 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
+#include "checkpoint_test_tools.h"
 #include "support/fixture.h"
 
 namespace dalle2 {
 namespace {
+
+using test::names_of;
 
 StateDict numbered(const nlohmann::json& keys) {
   StateDict tensors;
@@ -22,12 +25,6 @@ StateDict numbered(const nlohmann::json& keys) {
 
 StateDict named(const std::vector<std::string>& keys) {
   return numbered(nlohmann::json(keys));
-}
-
-std::vector<std::string> names_of(const StateDict& tensors) {
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : tensors) names.push_back(name);
-  return names;
 }
 
 /// What diffusers made of the names: a dict of places, or the text of its error.

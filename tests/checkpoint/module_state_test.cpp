@@ -2,6 +2,7 @@
 #include "checkpoint/module_state.h"
 
 #include "base/error.h"
+#include "checkpoint_test_tools.h"
 
 #include <torch/nn.h>
 
@@ -11,6 +12,7 @@ namespace dalle2 {
 namespace {
 
 using Catch::Matchers::Contains;
+using test::names_of;
 
 /// Registers a child before its own parameter and buffer, as Python classes often do.
 struct Mixed : torch::nn::Module {
@@ -26,14 +28,6 @@ struct Mixed : torch::nn::Module {
   torch::nn::Sequential net{nullptr};
   at::Tensor table, weight, bias;
 };
-
-std::vector<std::string> names_of(const StateDict& tensors) {
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : tensors) {
-    names.push_back(name);
-  }
-  return names;
-}
 
 }  // namespace
 

@@ -13,6 +13,8 @@
 namespace dalle2 {
 namespace {
 
+using Lines = std::vector<std::string>;
+
 void expect_prior_problem(const std::vector<std::string>& assignments, const std::string& line) {
   CHECK(message_of([&] { read_prior(assignments); }) == "prior.json: 1 problem\n  " + line);
 }
@@ -176,7 +178,6 @@ TEST_CASE("what is wrong between options is told of a prior as of a decoder") {
   const auto warnings = [](const std::vector<std::string>& assignments) {
     return read_prior(assignments).warnings;
   };
-  using Lines = std::vector<std::string>;
   CHECK(warnings({"/train/use_ema=false", "/train/ema_beta=0.5"}) ==
         Lines{"/train/use_ema: is false: the keys train.ema, train.ema_* and "
               "train.update_model_with_ema_every have no effect"});

@@ -23,7 +23,7 @@ at::Tensor npy_tensor(const std::string& name) {
   return torch::tensor(array.to_float32()).view(array.shape);
 }
 
-TransformConfig step(TransformKind kind, int64_t size) {
+TransformConfig sized_step(TransformKind kind, int64_t size) {
   TransformConfig config;
   config.kind = kind;
   config.size = {size};
@@ -36,8 +36,9 @@ TEST_CASE("keys, captions, pictures and embeddings equal the reference's bit for
   DecoderDataConfig config;
   config.img_embeddings_url = data_fixture("img_emb");
   config.text_embeddings_url = data_fixture("text_emb");
-  config.preprocessing = {
-      step(TransformKind::Resize, 22), step(TransformKind::CenterCrop, 20), TransformConfig{}};
+  config.preprocessing = {sized_step(TransformKind::Resize, 22),
+                          sized_step(TransformKind::CenterCrop, 20),
+                          TransformConfig{}};
   LoaderOptions options;
   options.batch_size = 4;
   for (const char* shard : {"002", "000", "009", "003", "001"}) {
@@ -74,7 +75,7 @@ TEST_CASE("keys, captions, pictures and embeddings equal the reference's bit for
 }
 
 TEST_CASE("under the same random bits, augmented pictures equal torchvision's bit for bit") {
-  TransformConfig crop = step(TransformKind::RandomResizedCrop, 16), flip;
+  TransformConfig crop = sized_step(TransformKind::RandomResizedCrop, 16), flip;
   crop.scale = {0.5, 1.0};
   crop.ratio = {1.0, 1.0};
   flip.kind = TransformKind::RandomHorizontalFlip;

@@ -3,16 +3,13 @@
 
 #include "base/error.h"
 #include "diffusion/decoder_fixture.h"
+#include "diffusion/seeded_generator.h"
 #include "model/resize.h"
 
 namespace dalle2::test {
 namespace {
 
 using nlohmann::json;
-
-at::Generator generator_of(uint64_t seed) {
-  return at::make_generator<at::CPUGeneratorImpl>(seed);
-}
 
 at::Tensor golden_image() {
   return wave({2, 3, 16, 16}, 0.05, 0, 0.5, 0.5);

@@ -7,15 +7,12 @@
 
 #include <set>
 
+#include "diffusion/seeded_generator.h"
 #include "model/resize.h"
 #include "support/fixture.h"
 
 namespace dalle2::test {
 namespace {
-
-at::Generator generator_of(uint64_t seed) {
-  return at::make_generator<at::CPUGeneratorImpl>(seed);
-}
 
 at::Tensor nearest(const at::Tensor& image, int64_t side) {
   return resize_image_to(image, side, std::nullopt, /*nearest=*/true);

@@ -26,7 +26,7 @@ const std::vector<std::pair<std::string, BetaSchedule>> kSchedules = {
     {"jsd", BetaSchedule::jsd},
     {"sigmoid", BetaSchedule::sigmoid}};
 
-NoiseSchedule schedule_of(BetaSchedule kind, int64_t timesteps) {
+NoiseSchedule p2_schedule_of(BetaSchedule kind, int64_t timesteps) {
   NoiseScheduleOptions options;
   options.kind = kind;
   options.timesteps = timesteps;
@@ -60,7 +60,7 @@ TEST_CASE("The buffers of every schedule have the reference's names, order, type
       const std::string prefix = fmt::format("{}.{}.", name, timesteps);
       if (!fixture.has(prefix + "index")) continue;  // betas above 1
       ++compared;
-      const auto buffers = schedule_of(kind, timesteps)->named_buffers();
+      const auto buffers = p2_schedule_of(kind, timesteps)->named_buffers();
       REQUIRE(buffers.keys() == order);
       for (const auto& item : buffers) {
         CHECK(item.value().scalar_type() == at::kFloat);
@@ -90,14 +90,14 @@ TEST_CASE("Zero terminal SNR equals diffusers' rescaling and keeps the first ste
   const NoiseSchedule schedule(options);
   CHECK(schedule->has_zero_terminal_snr());
   CHECK(schedule->alphas_cumprod[-1].item<float>() == 0.0F);
-  CHECK(schedule_of(BetaSchedule::jsd, 10)->has_zero_terminal_snr());
+  CHECK(p2_schedule_of(BetaSchedule::jsd, 10)->has_zero_terminal_snr());
 }
 
 TEST_CASE("Noise, v and the clean image turn into each other and back") {
   const Noised n;
   for (const auto& [name, kind] : kSchedules) {
     INFO(name);
-    const NoiseSchedule s = schedule_of(kind, 25);
+    const NoiseSchedule s = p2_schedule_of(kind, 25);
     const at::Tensor x_t = s->q_sample(n.x_start, n.t, n.noise);
     expect_close(s->x_start_from_noise(x_t, n.t, n.noise),
                  n.x_start,
@@ -110,7 +110,7 @@ TEST_CASE("Noise, v and the clean image turn into each other and back") {
 }
 
 TEST_CASE("Going from one noise level to a higher one keeps the signal and adds up the variance") {
-  const NoiseSchedule s = schedule_of(BetaSchedule::linear, 25);
+  const NoiseSchedule s = p2_schedule_of(BetaSchedule::linear, 25);
   const at::Tensor from = at::tensor({4}, at::kLong);
   const at::Tensor to = at::tensor({9}, at::kLong);
   const at::Tensor x = at::ones({1, 1, 1, 1});
@@ -125,7 +125,7 @@ TEST_CASE("Going from one noise level to a higher one keeps the signal and adds 
 }
 
 TEST_CASE("The last step of a schedule without signal still gives finite noise and posteriors") {
-  const NoiseSchedule s = schedule_of(BetaSchedule::jsd, 8);
+  const NoiseSchedule s = p2_schedule_of(BetaSchedule::jsd, 8);
   const at::Tensor t = at::tensor({7}, at::kLong);
   const at::Tensor x = wave({1, 1, 4, 4}, 0.83);
   const at::Tensor x_start = s->x_start_from_v(x, t, wave({1, 1, 4, 4}));
@@ -136,7 +136,7 @@ TEST_CASE("The last step of a schedule without signal still gives finite noise a
 
 TEST_CASE("Each objective names its target and reads the clean image back from a perfect answer") {
   const Noised n;
-  const NoiseSchedule s = schedule_of(BetaSchedule::linear, 25);
+  const NoiseSchedule s = p2_schedule_of(BetaSchedule::linear, 25);
   const at::Tensor x_t = s->q_sample(n.x_start, n.t, n.noise);
   for (const Objective objective : {Objective::eps, Objective::x_start, Objective::v}) {
     const auto target = make_prediction_target(objective);
@@ -158,7 +158,7 @@ TEST_CASE("Losses are means over a sample's pixels, and only p2 with gamma above
   expect_close(pixel_loss(LossType::l2)(a, b), fixture.tensor("loss.l2"), 1e-6, "l2");
   expect_close(pixel_loss(LossType::huber)(a, b), fixture.tensor("loss.huber"), 1e-6, "huber");
 
-  const NoiseSchedule s = schedule_of(BetaSchedule::linear, 25);
+  const NoiseSchedule s = p2_schedule_of(BetaSchedule::linear, 25);
   const at::Tensor losses = at::tensor({1.0F, 2.0F, 3.0F});
   const Noised n;
   CHECK(at::equal(make_p2_loss_weight(0, s)->weigh(losses, n.t), losses));
@@ -185,7 +185,7 @@ TEST_CASE("KL and the discretised likelihood equal the reference's") {
 
 TEST_CASE("The variational bound teaches the variance alone, never the mean") {
   const Noised n;
-  const NoiseSchedule s = schedule_of(BetaSchedule::linear, 25);
+  const NoiseSchedule s = p2_schedule_of(BetaSchedule::linear, 25);
   const at::Tensor x_t = s->q_sample(n.x_start, n.t, n.noise);
   const at::Tensor mean = wave({3, 2, 4, 4}, 0.2).requires_grad_();
   const at::Tensor fraction = wave({3, 2, 4, 4}, 0.6).requires_grad_();
@@ -206,7 +206,7 @@ TEST_CASE("The variational bound teaches the variance alone, never the mean") {
 TEST_CASE("A variance far out of its bounds gives finite gradients at the first step, too") {
   // As an untrained head or a diverging run may say; the reference's gradients are NaN there.
   const Noised n;
-  const NoiseSchedule s = schedule_of(BetaSchedule::linear, 25);
+  const NoiseSchedule s = p2_schedule_of(BetaSchedule::linear, 25);
   const at::Tensor x_t = s->q_sample(n.x_start, n.t, n.noise);
   for (const double raw : {-6.0, -3.0, 3.0}) {
     INFO("raw fraction " << raw);

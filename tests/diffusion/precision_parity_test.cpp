@@ -20,7 +20,7 @@ struct Half {
 // A half has 8 or 11 bits, so each layer rounds visibly, and the LayerNorms take eps 1e-3. The
 // fixture says how far the reference's own numbers move when every weight moves by one rounding.
 // Our kernels round at other places, some dozens of times on the way.
-constexpr double kNoiseSteps = 20;
+constexpr double kHalfNoiseSteps = 20;
 // Of the sum over all parameters, where the errors of single ones even out.
 constexpr double kTotalNoiseSteps = 8;
 
@@ -47,7 +47,7 @@ void check_gradients(const Case& c, Decoder& decoder, int64_t unet_number, const
     INFO("gradient of unet " << unet_number << ": " << item.key() << ", norm "
                              << rows[row][0].item<double>() << ", error " << errors.back()
                              << ", noise " << noise[row].item<double>() << ", floor " << floor);
-    CHECK(errors.back() <= kNoiseSteps * noise[row].item<double>() + cancelled);
+    CHECK(errors.back() <= kHalfNoiseSteps * noise[row].item<double>() + cancelled);
   }
   const double all = total(at::tensor(errors, at::kDouble));
   INFO("all gradients: error " << all << ", noise " << total(noise) << ", size "
@@ -72,7 +72,7 @@ void check_step(const Case& c, Decoder& decoder, int64_t unet_number, const Half
   const double noise = c.fixture.tensor(at + half.name + ".loss_noise").item<double>();
   const double error = std::abs(loss.item<double>() - expected);
   INFO("loss " << expected << ", error " << error << ", noise " << noise);
-  CHECK(error <= kNoiseSteps * noise + half.rounding * std::abs(expected));
+  CHECK(error <= kHalfNoiseSteps * noise + half.rounding * std::abs(expected));
   // It was computed in half precision at all.
   CHECK(loss.item<float>() != c.fixture.tensor(at + "loss").item<float>());
   (loss * half.scale).backward();

@@ -16,15 +16,8 @@ using nlohmann::json;
 
 // fp32 kernels of two libraries sum in other orders: 1e-6 or so a layer, some ten layers.
 constexpr double kForwardTolerance = 1e-4;
-// The backward pass doubles the depth, and gradients cancel more than values do.
-constexpr double kGradientTolerance = 5e-4;
 // A loop feeds its own error to the network again at every step.
 constexpr double kLoopTolerance = 1e-3;
-// The fixture says how far the reference's own numbers move when every weight moves by one
-// rounding; some hundred operations round once each: 20 such steps.
-constexpr double kNoiseSteps = 20;
-// What cancels exactly in one order of summation may not in another: one rounding of the largest.
-constexpr double kCancellation = 1.2e-7;
 
 struct PriorCase {
   explicit PriorCase(const std::string& path)

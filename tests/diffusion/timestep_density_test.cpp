@@ -7,15 +7,12 @@
 
 #include "base/error.h"
 #include "diffusion/decoder_fixture.h"
+#include "diffusion/seeded_generator.h"
 
 namespace dalle2::test {
 namespace {
 
 using nlohmann::json;
-
-at::Generator generator_of(uint64_t seed) {
-  return at::make_generator<at::CPUGeneratorImpl>(seed);
-}
 
 constexpr int64_t kDraws = 20000;
 constexpr int64_t kSteps = 50;

@@ -117,7 +117,7 @@ struct Yield {
   std::string error;
 };
 
-Yield samples_of(const std::string& file) {
+Yield yield_of(const std::string& file) {
   Yield yield;
   try {
     SampleReader reader(source_of(file), "x.tar", [&](const std::string& text) {
@@ -135,13 +135,13 @@ Yield samples_of(const std::string& file) {
 }
 
 /// The members by themselves, and what is to become of them.
-struct Members {
+struct MemberCounts {
   int64_t nameless = 0, fields = 0, cut = 0, marked_bad = 0;
   bool damaged = false;
 };
 
-Members members_of(const std::string& file) {
-  Members members;
+MemberCounts members_of(const std::string& file) {
+  MemberCounts members;
   std::string key;
   int64_t of_key = 0;
   bool bad = false;
@@ -176,7 +176,7 @@ Members members_of(const std::string& file) {
 
 /// Every member is in a sample, told to be there twice, or part of the sample that the damage cut.
 void check_that_all_is_counted(const std::string& file, const Yield& yield) {
-  const Members members = members_of(file);
+  const MemberCounts members = members_of(file);
   int64_t counted = yield.warnings;  // those of the cut sample, too
   for (const GroupedSample& sample : yield.samples) {
     counted += static_cast<int64_t>(sample.fields.size());
@@ -197,7 +197,7 @@ void check_what_is_before(const test::Mutation& mutation,
   if (!plain) {
     return;
   }
-  const Yield before = samples_of(whole.substr(0, mutation.intact / 512 * 512));
+  const Yield before = yield_of(whole.substr(0, mutation.intact / 512 * 512));
   // The last one may go on behind the damage.
   for (size_t i = 0; i + 1 < before.samples.size(); ++i) {
     const GroupedSample& wanted = before.samples[i];
@@ -253,7 +253,7 @@ TEST_CASE("damaged tars yield all samples before the damage, and what is lost is
     files.push_back(files.size() % 4 == 3 ? file : unpacked(file));
   }
   const auto read = [](const test::Mutation& mutation, const std::string& whole) {
-    const Yield yield = samples_of(mutation.file);
+    const Yield yield = yield_of(mutation.file);
     check_that_all_is_counted(mutation.file, yield);
     check_what_is_before(mutation, whole, yield);
     if (yield.damaged) {

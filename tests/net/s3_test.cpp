@@ -58,24 +58,24 @@ std::string authorization(const SignedRequest& request) {
   return sign_get(request, kExample, kExampleTime).back();
 }
 
-HttpOptions quick() {
+HttpOptions two_attempts() {
   HttpOptions options;
   options.stall_seconds = 0.4;
   options.attempts = 2;
   return options;
 }
 
-std::string get(const std::string& url) {
-  HttpStream stream(s3_request(url), quick());
+std::string get_object(const std::string& url) {
+  HttpStream stream(s3_request(url), two_attempts());
   std::string text, buffer(1000, '\0');
   while (const size_t size = stream.read(buffer.data(), buffer.size()))
     text.append(buffer, 0, size);
   return text;
 }
 
-std::string error_of(const std::string& url) {
+std::string object_error_of(const std::string& url) {
   try {
-    get(url);
+    get_object(url);
   } catch (const Error& error) {
     return error.what();
   }
@@ -191,7 +191,7 @@ TEST_CASE("an object comes whole over a bad network, signed at each attempt") {
   aws.set("AWS_SECRET_ACCESS_KEY", "very-secret");
   aws.set("AWS_SESSION_TOKEN", "very-secret-token");
   CapturedLog log;
-  CHECK(get("s3://bucket/a b.tar") == file);
+  CHECK(get_object("s3://bucket/a b.tar") == file);
   CHECK(server.requests("/bucket/a%20b.tar") == 2);
   REQUIRE(asked.size() == 2);
   CHECK(asked[1]["range"] == "bytes=60000-");
@@ -212,7 +212,7 @@ TEST_CASE("anonymous requests are not signed") {
     return ranged_reply(request, "text");
   });
   aws.set("AWS_ENDPOINT_URL", server.url(""));
-  CHECK(get("s3://bucket/a") == "text");
+  CHECK(get_object("s3://bucket/a") == "text");
   CHECK_FALSE(asked.contains("authorization"));
 }
 
@@ -224,7 +224,7 @@ TEST_CASE("refusals of a store are explained, and nothing secret is told") {
   aws.set("AWS_ENDPOINT_URL", server.url(""));
   CapturedLog log;
   body = error_xml("AccessDenied");
-  CHECK_THAT(error_of("s3://b/k"),
+  CHECK_THAT(object_error_of("s3://b/k"),
              Contains("s3://b/k: the server answers with status 403") &&
                  Contains("AccessDenied: Words of AccessDenied") &&
                  Contains("no keys were found") && Contains("s3:GetObject"));
@@ -237,25 +237,26 @@ TEST_CASE("refusals of a store are explained, and nothing secret is told") {
       {"RequestTimeTooSkewed", "clock of this machine"}};
   for (const auto& [code, text] : words) {
     body = error_xml(code, "<StringToSign>very-secret</StringToSign>");
-    CHECK_THAT(error_of("s3://b/k"), Contains(code) && Contains(text) && !Contains("very-secret"));
+    CHECK_THAT(object_error_of("s3://b/k"),
+               Contains(code) && Contains(text) && !Contains("very-secret"));
   }
   body = "<Error><Code>X</Code><Message>your key very-secret\n is bad</Message></Error>";
-  CHECK_THAT(error_of("s3://b/k"), Contains("your key ***  is bad"));
+  CHECK_THAT(object_error_of("s3://b/k"), Contains("your key ***  is bad"));
   status = 404;
   body = error_xml("NoSuchKey");
-  CHECK_THAT(error_of("s3://b/k"), Contains("no such object"));
+  CHECK_THAT(object_error_of("s3://b/k"), Contains("no such object"));
   body = error_xml("NoSuchBucket");
-  CHECK_THAT(error_of("s3://b/k"), Contains("no such bucket"));
+  CHECK_THAT(object_error_of("s3://b/k"), Contains("no such bucket"));
   status = 400;
   body = error_xml("ExpiredToken");
-  CHECK_THAT(error_of("s3://b/k"), Contains("session token has expired"));
+  CHECK_THAT(object_error_of("s3://b/k"), Contains("session token has expired"));
   body = error_xml("AuthorizationHeaderMalformed", "<Region>eu-west-3</Region>");
-  CHECK_THAT(error_of("s3://b/k"),
+  CHECK_THAT(object_error_of("s3://b/k"),
              Contains("in the region eu-west-3, us-east-1 was asked: set AWS_REGION=eu-west-3"));
   status = 301;
   headers = "x-amz-bucket-region: eu-north-1\r\nLocation: /elsewhere\r\n";
   body = error_xml("PermanentRedirect");
-  CHECK_THAT(error_of("s3://b/k"), Contains("set AWS_REGION=eu-north-1"));
+  CHECK_THAT(object_error_of("s3://b/k"), Contains("set AWS_REGION=eu-north-1"));
   CHECK(log.count("very-secret") == 0);
 }
 
@@ -275,7 +276,8 @@ TEST_CASE("a folder is listed page by page, with odd names") {
               "<Contents><Size>1</Size><Key>f/1+%20.npy</Key></Contents></R>");
   });
   aws.set("AWS_ENDPOINT_URL", server.url(""));
-  CHECK(s3_list("s3://bucket/f/", quick()) == std::vector<std::string>{"1+%20.npy", "x &+.npy"});
+  CHECK(s3_list("s3://bucket/f/", two_attempts()) ==
+        std::vector<std::string>{"1+%20.npy", "x &+.npy"});
   REQUIRE(asked.size() == 2);
   CHECK(asked[0] == "/bucket/?delimiter=%2F&encoding-type=url&list-type=2&prefix=f%2F");
 }

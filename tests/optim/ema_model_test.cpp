@@ -16,7 +16,7 @@ constexpr double kDecayTolerance = 1e-14;
 
 using Tensors = std::vector<at::Tensor>;
 
-EmaModelOptions options_of(const nlohmann::json& json) {
+EmaModelOptions ema_model_options(const nlohmann::json& json) {
   EmaModelOptions options;
   options.decay = json.value("decay", options.decay);
   options.min_decay = json.value("min_decay", options.min_decay);
@@ -46,9 +46,9 @@ at::Tensor all_of(const Tensors& tensors) {
   return at::cat(flat);
 }
 
-void replay(const std::string& name, bool foreach) {
+void replay_ema_model(const std::string& name, bool foreach) {
   const test::Fixture fixture = test::load_fixture("ema_model/" + name);
-  EmaModelOptions options = options_of(fixture.json.at("options"));
+  EmaModelOptions options = ema_model_options(fixture.json.at("options"));
   options.foreach = foreach;
   EmaModel average(parameters_of(fixture, "initial."), options);
   CHECK_FALSE(average.cur_decay_value());
@@ -74,7 +74,7 @@ void replay(const std::string& name, bool foreach) {
 TEST_CASE("the average of a parameter list follows EMAModel of diffusers, one by one and at once") {
   const bool foreach = GENERATE(false, true);
   for (const char* name : {"defaults", "warmup", "shape", "clamped", "crossed"}) {
-    replay(name, foreach);
+    replay_ema_model(name, foreach);
   }
 }
 
@@ -82,7 +82,7 @@ TEST_CASE(
     "the decay of any step is that of diffusers, plain and with warm-up, between its bounds") {
   for (const char* name : {"defaults", "warmup", "shape", "clamped", "crossed"}) {
     const test::Fixture fixture = test::load_fixture(std::string("ema_model/") + name);
-    const EmaModel average({at::zeros({1})}, options_of(fixture.json.at("options")));
+    const EmaModel average({at::zeros({1})}, ema_model_options(fixture.json.at("options")));
     for (size_t i = 0; i < fixture.json.at("far").size(); ++i) {
       INFO(name << " step " << fixture.json.at("far")[i]);
       CHECK(average.get_decay(fixture.json.at("far")[i].get<int64_t>()) ==

@@ -27,7 +27,7 @@ struct AveragedModule : test::FlatModule {
   }
 };
 
-EmaOptions options_of(const nlohmann::json& json) {
+EmaOptions ema_options(const nlohmann::json& json) {
   EmaOptions options;
   options.beta = json.value("beta", options.beta);
   options.update_after_step = json.value("update_after_step", options.update_after_step);
@@ -41,11 +41,11 @@ EmaOptions options_of(const nlohmann::json& json) {
   return options;
 }
 
-void replay(const std::string& name) {
+void replay_ema(const std::string& name) {
   const test::Fixture fixture = test::load_fixture("optim/" + name);
   AveragedModule online(fixture), average(fixture);
   const FlatParameters flat_online(online), flat_average(average);
-  Ema ema(flat_online, flat_average, options_of(fixture.json.at("options")));
+  Ema ema(flat_online, flat_average, ema_options(fixture.json.at("options")));
   const int64_t calls = fixture.json.at("calls").get<int64_t>();
   for (int64_t call = 0; call < calls; ++call) {
     for (const auto& [tensor, value] : fixture.below(fmt::format("online.{}.", call))) {
@@ -73,22 +73,22 @@ void replay(const std::string& name) {
 }
 
 TEST_CASE("the average follows ema_pytorch, parameters and floating buffers") {
-  replay("ema_after_3_every_2");
+  replay_ema("ema_after_3_every_2");
 }
 TEST_CASE("the average follows ema_pytorch when it is updated at every step") {
-  replay("ema_after_0_every_1");
+  replay_ema("ema_after_0_every_1");
 }
 TEST_CASE("the average follows ema_pytorch with its defaults") {
-  replay("ema_defaults");
+  replay_ema("ema_defaults");
 }
 TEST_CASE("a beta of one freezes the average after its copies") {
-  replay("ema_frozen");
+  replay_ema("ema_frozen");
 }
 TEST_CASE("gamma, power and the smallest decay shape the average") {
-  replay("ema_shape");
+  replay_ema("ema_shape");
 }
 TEST_CASE("the online weights become the average every so many calls") {
-  replay("ema_copy_back");
+  replay_ema("ema_copy_back");
 }
 
 struct Scalar {

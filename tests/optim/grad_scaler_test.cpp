@@ -11,8 +11,7 @@
 namespace dalle2 {
 namespace {
 
-// As in optimizer_test.cpp: float32 operations in another order, thirty updates.
-constexpr double kTrajectoryTolerance = 5e-6;
+using test::kTrajectoryTolerance;
 
 at::Tensor flag(bool value) {
   return at::full({}, value ? 1.0 : 0.0, at::kFloat);

@@ -11,11 +11,9 @@
 namespace dalle2 {
 namespace {
 
-// Single float32 operations in another order (torch's loop divides where the fused kernel
-// multiplies): a few ulp an update, twenty updates.
-constexpr double kTrajectoryTolerance = 5e-6;
+using test::kTrajectoryTolerance;
 
-OptimizerOptions options_of(const nlohmann::json& json) {
+OptimizerOptions optimizer_options(const nlohmann::json& json) {
   OptimizerOptions options;
   options.weight_decay = json.at("wd").get<double>();
   options.eps = json.at("eps").get<double>();
@@ -73,12 +71,12 @@ void check_groups(const test::Fixture& fixture,
 }
 
 /// Replays all steps; parameters get late, rare or no gradients as the fixture says.
-void replay(const std::string& name) {
+void replay_optimizer(const std::string& name) {
   const test::Fixture fixture = test::load_fixture("optim/" + name);
   test::FlatModule module(initial_parameters(fixture));
   const FlatParameters flat(module);
   FlatGradients gradients(flat);
-  Optimizer optimizer(flat, options_of(fixture.json));
+  Optimizer optimizer(flat, optimizer_options(fixture.json));
   check_groups(fixture, optimizer, flat);
 
   const nlohmann::json& max_grad_norm = fixture.json.at("max_grad_norm");
@@ -105,16 +103,16 @@ void replay(const std::string& name) {
 }
 
 TEST_CASE("AdamW with two groups follows torch for twenty steps") {
-  replay("optimizer_adamw");
+  replay_optimizer("optimizer_adamw");
 }
 TEST_CASE("AdamW behind clipping follows torch for twenty steps") {
-  replay("optimizer_adamw_clip");
+  replay_optimizer("optimizer_adamw_clip");
 }
 TEST_CASE("AdamW with one group follows torch for twenty steps") {
-  replay("optimizer_adamw_one_group");
+  replay_optimizer("optimizer_adamw_one_group");
 }
 TEST_CASE("no weight decay makes it Adam with one group") {
-  replay("optimizer_adam");
+  replay_optimizer("optimizer_adam");
 }
 
 StateDict two_parameters() {

@@ -7,15 +7,13 @@
 #include "base/error.h"
 #include "io/atomic_file.h"
 #include "support/temp_dir.h"
+#include "tracker/starting.h"
 
 namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
-
-void put(const std::string& path, const std::string& content) {
-  write_file_atomically(path, content);
-}
+using test::put;
 
 TEST_CASE("what is set aside gets the first free number, before the ending of a file") {
   const test::TempDir folder;

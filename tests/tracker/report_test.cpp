@@ -26,9 +26,9 @@ size_t count(const std::string& text, const std::string& part) {
 }
 
 /// A data_path with a log of these lines.
-struct Run {
+struct LoggedRun {
   test::TempDir folder;
-  explicit Run(const std::string& log) { std::ofstream(folder / "log.jsonl") << log; }
+  explicit LoggedRun(const std::string& log) { std::ofstream(folder / "log.jsonl") << log; }
   RunLog log() const { return read_run_log(folder / "log.jsonl"); }
   std::string page(ReportOptions options = {}) const { return make_report(folder.path(), options); }
 };
@@ -47,7 +47,7 @@ std::string pair_png(int side) {
 }
 
 TEST_CASE("a log is read back as curves, pictures and errors") {
-  const Run run(
+  const LoggedRun run(
       R"({"Epoch": 0, "Unet 0 Training Loss": 0.5, "step": 1})"
       "\n"
       R"({"Unet 0 Training Loss": null, "step": 11})"
@@ -71,7 +71,7 @@ TEST_CASE("a log is read back as curves, pictures and errors") {
 }
 
 TEST_CASE("steps that a resumed run did again count as it logged them last") {
-  const Run run(
+  const LoggedRun run(
       "{\"loss\": 1, \"step\": 1}\n{\"loss\": 2, \"step\": 11}\n{\"loss\": 3, \"step\": 21}\n"
       "{\"s\": [{\"path\": \"x\"}], \"step\": 21}\n"
       "{\"loss\": 4, \"step\": 11}\n{\"s\": [{\"path\": \"y\"}], \"step\": 21}\n");
@@ -87,7 +87,7 @@ TEST_CASE("a log that is cut anywhere still makes a report, and says what is not
       "{\"Unet 0 Training Loss\": 0.5, \"step\": 1}\n{\"Unet 0 Training Loss\": 0.25, \"step\": "
       "11}\n";
   for (size_t size = 0; size <= whole.size(); ++size) {
-    const Run run(whole.substr(0, size));
+    const LoggedRun run(whole.substr(0, size));
     const RunLog log = run.log();
     const bool between =
         size == 0 || size + 1 >= whole.size() || whole[size - 1] == '\n' || whole[size] == '\n';
@@ -99,19 +99,19 @@ TEST_CASE("a log that is cut anywhere still makes a report, and says what is not
 }
 
 TEST_CASE("lines that are no records are left out and counted") {
-  const Run run("no json\n[1, 2]\n{\"loss\": 1}\n\xff\xfe\n{\"loss\": 1, \"step\": 2}\n");
+  const LoggedRun run("no json\n[1, 2]\n{\"loss\": 1}\n\xff\xfe\n{\"loss\": 1, \"step\": 2}\n");
   CHECK(run.log().unreadable_lines == 4);
   CHECK_THAT(run.page(), Contains("4 lines of log.jsonl cannot be read"));
 }
 
 TEST_CASE("control characters of a log are shown in the page, not sent by it") {
-  const Run run(R"({"error": "a\u001b[2J\u007f\n  b", "step": 2})"
-                "\n");
+  const LoggedRun run(R"({"error": "a\u001b[2J\u007f\n  b", "step": 2})"
+                      "\n");
   CHECK_THAT(run.page(), Contains("a\\x1b[2J\\x7f\n  b"));
 }
 
 TEST_CASE("a report holds no secret of a config that an older version stored") {
-  const Run run("{\"loss\": 1, \"step\": 2}\n");
+  const LoggedRun run("{\"loss\": 1, \"step\": 2}\n");
   std::ofstream(run.folder / "decoder_config.json")
       << R"({"data": {"webdataset_base_url": "pipe:curl -H 'Key: canary' h::)"
          R"(https://canary@h/a?canary", "img_embeddings_url": "s3://u:canary@b/c"}})";
@@ -132,7 +132,7 @@ TEST_CASE("a report shows losses of each unet, validation, rates, times and what
   lines +=
       "{\"Unet 0 Validation Loss\": 0.4, \"step\": 301}\n{\"Dropped train: broken picture\": 3, "
       "\"step\": 301}\n";
-  const Run run(lines);
+  const LoggedRun run(lines);
   std::ofstream(run.folder / "decoder_config.json")
       << "{\"train\": {\"lr\": 3e-4, \"betas\": [0.9, 0.99]}, \"note\": \"<b>\" /* a comment */}";
   const std::string page = run.page();
@@ -156,7 +156,7 @@ TEST_CASE("a report shows losses of each unet, validation, rates, times and what
 
 TEST_CASE("pictures are put into the page, pairs taken apart, captions escaped") {
   std::string lines;
-  Run run("");
+  LoggedRun run("");
   fs::create_directory(run.folder / "images");
   for (const int step : {10, 20, 30, 40, 50}) {
     const std::string name = "images/" + std::to_string(step) + ".png";
@@ -179,7 +179,7 @@ TEST_CASE("pictures are put into the page, pairs taken apart, captions escaped")
 }
 
 TEST_CASE("a large picture is shrunk for the page") {
-  Run run("{\"Samples\": [{\"path\": \"a.png\", \"caption\": null}], \"step\": 1}\n");
+  LoggedRun run("{\"Samples\": [{\"path\": \"a.png\", \"caption\": null}], \"step\": 1}\n");
   Image image = {600, 400, {}};
   image.pixels.assign(600 * 400 * 3, 128);
   write_png(run.folder / "a.png", image);
@@ -190,7 +190,7 @@ TEST_CASE("a large picture is shrunk for the page") {
 }
 
 TEST_CASE("pictures that are gone, damaged or outside of the folder are named, not shown") {
-  const Run run(
+  const LoggedRun run(
       "{\"S\": [{\"path\": \"gone.png\"}, {\"path\": \"../secret.png\"}, {\"path\": "
       "\"/secret.png\"}, {\"path\": \"a/../../secret.png\"}, {\"path\": \"bad.png\"}], \"step\": "
       "1}\n");

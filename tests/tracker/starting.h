@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: MIT
-// A tracker as a run starts it.
+// A tracker as a run starts it, and the files around it.
 #pragma once
 
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "io/atomic_file.h"
+#include "support/captured_log.h"
+#include "support/temp_dir.h"
 #include "tracker/tracker.h"
 
 namespace dalle2::test {
@@ -30,6 +37,44 @@ inline Tracker start(const TrackerConfig& config, bool dummy = false) {
   Tracker tracker(config, placeholders(), dummy);
   begin(tracker);
   return tracker;
+}
+
+/// A run in an empty working directory; data_path is "data", the latest goes to latest.pth.
+struct Run {
+  TempDir folder;
+  WorkingDirectory inside{folder.path()};
+  CapturedLog log;
+  TrackerConfig config;
+
+  Run() {
+    config.data_path = "data";
+    LocalSaveConfig save;
+    save.save_latest_to = "latest.pth";
+    config.save = {save};
+  }
+  void auto_resume(bool on) {
+    ConsoleLogConfig console;
+    console.auto_resume = on;
+    config.log = console;
+  }
+  void load(const std::string& path, bool only_auto_resume) {
+    LocalLoadConfig local;
+    local.file_path = path;
+    local.only_auto_resume = only_auto_resume;
+    config.load = local;
+  }
+  Tracker start(bool dummy = false) const { return test::start(config, dummy); }
+};
+
+/// The content of a file.
+inline std::string file(const std::string& path) {
+  return read_file(path);
+}
+
+/// Writes a file, with the folders above it.
+inline void put(const std::string& path, const std::string& content) {
+  std::filesystem::create_directories(std::filesystem::absolute(path).parent_path());
+  std::ofstream(path) << content;
 }
 
 }  // namespace dalle2::test

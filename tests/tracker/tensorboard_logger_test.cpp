@@ -23,27 +23,19 @@ std::vector<std::string> event_files(const std::string& folder) {
   return files;
 }
 
-/// A tracker with data_path "data" in a folder of its own.
-struct Run {
-  test::TempDir folder;
-  test::WorkingDirectory inside{folder.path()};
-  test::CapturedLog log;
+/// A run that logs to tensorboard.
+struct TensorboardRun : test::Run {
   TensorboardLogConfig tensorboard;
 
   Tracker start() {
-    TrackerConfig config;
-    config.data_path = "data";
     config.overwrite_data_path = true;
     config.log = tensorboard;
-    LocalSaveConfig save;
-    save.save_latest_to = "latest.pth";
-    config.save = {save};
-    return test::start(config);
+    return Run::start();
   }
 };
 
 TEST_CASE("the tensorboard logger writes numbers, texts, pictures and captions as events") {
-  Run run;
+  TensorboardRun run;
   Tracker tracker = run.start();
   tracker.log({{"Epoch", int64_t{3}}, {"loss", 0.5}, {"kind", std::string("warm")}}, 40);
   const std::string png = encode_png({1, 1, {1, 2, 3}});
@@ -68,7 +60,7 @@ TEST_CASE("the tensorboard logger writes numbers, texts, pictures and captions a
 }
 
 TEST_CASE("each start of a tensorboard run adds a file, in the folder that the config names") {
-  Run run;
+  TensorboardRun run;
   run.tensorboard.log_dir = "boards/mine";
   run.tensorboard.auto_resume = true;
   run.tensorboard.verbose = true;
@@ -80,7 +72,7 @@ TEST_CASE("each start of a tensorboard run adds a file, in the folder that the c
 }
 
 TEST_CASE("a resumed run logs where its mark says, not where the config says, and says so") {
-  Run run;
+  TensorboardRun run;
   run.tensorboard.auto_resume = true;
   run.tensorboard.log_dir = "boards/first";
   run.start().log({{"loss", 0.5}}, 1);
@@ -100,7 +92,7 @@ TEST_CASE("a resumed run logs where its mark says, not where the config says, an
 }
 
 TEST_CASE("an attribute in the mark that the logger does not have is told, a wrong one refused") {
-  Run run;
+  TensorboardRun run;
   run.tensorboard.auto_resume = true;
   fs::create_directory("data");
   std::ofstream("data/auto_resume.json") << R"({"run_id": 3, "logger_type": "TensorboardLogger"})";
@@ -115,7 +107,7 @@ TEST_CASE("an attribute in the mark that the logger does not have is told, a wro
 }
 
 TEST_CASE("the events of an earlier run are set aside with its log") {
-  Run run;
+  TensorboardRun run;
   run.start().log({{"loss", 0.5}}, 1);
   run.start().log({{"loss", 0.5}}, 1);
   CHECK(event_files("data/tensorboard").size() == 1);
@@ -124,7 +116,7 @@ TEST_CASE("the events of an earlier run are set aside with its log") {
 }
 
 TEST_CASE("a folder of events that cannot be made ends the start") {
-  Run run;
+  TensorboardRun run;
   std::ofstream("boards") << "a file";
   run.tensorboard.log_dir = "boards/mine";
   CHECK_THROWS_WITH(run.start(), "boards/mine: the folder cannot be made: Not a directory");

@@ -26,19 +26,14 @@ LocalSaveConfig saver(std::optional<std::string> latest,
 }
 
 /// A run in an empty working directory that saves counted contents.
-struct Run {
-  test::TempDir folder;
-  test::WorkingDirectory inside{folder.path()};
-  test::CapturedLog log;
+struct SavingRun : test::Run {
   int saves = 0;
   bool has_adapters = false;
 
   Tracker start(const std::vector<SaveConfig>& savers) {
-    TrackerConfig config;
-    config.data_path = "data";
     config.overwrite_data_path = true;
     config.save = savers;
-    return test::start(config);
+    return Run::start();
   }
   void save(Tracker& tracker, bool is_best, bool is_latest, std::vector<double> losses = {}) {
     ++saves;
@@ -62,7 +57,7 @@ struct Run {
 };
 
 TEST_CASE("each save leaves checkpoint.pth and model.pth in data_path") {
-  Run run;
+  SavingRun run;
   Tracker tracker = run.start({saver("latest.pth", {})});
   run.save(tracker, /*is_best=*/false, /*is_latest=*/true);
   CHECK(read_file("data/checkpoint.pth") == "checkpoint 1");
@@ -76,7 +71,7 @@ TEST_CASE("each save leaves checkpoint.pth and model.pth in data_path") {
 }
 
 TEST_CASE("a save that is neither best nor latest does nothing") {
-  Run run;
+  SavingRun run;
   Tracker tracker = run.start({saver("latest.pth", "best.pth")});
   run.save(tracker, /*is_best=*/false, /*is_latest=*/false);
   CHECK_FALSE(fs::exists("data/checkpoint.pth"));
@@ -84,7 +79,7 @@ TEST_CASE("a save that is neither best nor latest does nothing") {
 }
 
 TEST_CASE("a run with adapters leaves their file too, and savers copy it") {
-  Run run;
+  SavingRun run;
   Tracker tracker = run.start({saver("latest.pth", {}), saver("adapters.st", {}, SaveType::lora)});
   run.has_adapters = true;
   run.save(tracker, /*is_best=*/false, /*is_latest=*/true);
@@ -99,7 +94,7 @@ TEST_CASE("a run with adapters leaves their file too, and savers copy it") {
 
 TEST_CASE(
     "latest and best go to their own targets, with parents made below the working directory") {
-  Run run;
+  SavingRun run;
   Tracker tracker = run.start({saver("a/b/latest.pth", "c/best.pth")});
   run.save(tracker, /*is_best=*/true, /*is_latest=*/true);
   run.save(tracker, /*is_best=*/false, /*is_latest=*/true);
@@ -109,7 +104,7 @@ TEST_CASE(
 }
 
 TEST_CASE("several savers keep to their own type and targets") {
-  Run run;
+  SavingRun run;
   Tracker tracker = run.start(
       {saver("latest.pth", {}), saver({}, "best.pth", SaveType::model), saver("copy.pth", {})});
   run.save(tracker, /*is_best=*/true, /*is_latest=*/true);
@@ -119,7 +114,7 @@ TEST_CASE("several savers keep to their own type and targets") {
 }
 
 TEST_CASE("placeholders take the values of the save") {
-  Run run;
+  SavingRun run;
   Tracker tracker = run.start({saver(
       "out/{epoch:03d}_{sample}_{next_task}_{samples_seen:>6}_{validation_losses}.pth", {})});
   run.save(tracker, /*is_best=*/false, /*is_latest=*/true, {0.5, 0.25});
@@ -127,7 +122,7 @@ TEST_CASE("placeholders take the values of the save") {
 }
 
 TEST_CASE("a saver that fails is told, and the others still save") {
-  Run run;
+  SavingRun run;
   Tracker tracker =
       run.start({saver("a/b.pth", {}), saver("file/below.pth", {}), saver("latest.pth", {})});
   std::ofstream("a") << "no folder";
@@ -141,7 +136,7 @@ TEST_CASE("a saver that fails is told, and the others still save") {
 }
 
 TEST_CASE("a template that only some values fit fails alone") {
-  Run run;
+  SavingRun run;
   Tracker tracker = run.start({saver("{validation_losses[0]}.pth", {}), saver("latest.pth", {})});
   run.save(tracker, /*is_best=*/false, /*is_latest=*/true);
   CHECK(run.log.count("the list has 0 entries now") == 1);
@@ -151,7 +146,7 @@ TEST_CASE("a template that only some values fit fails alone") {
 }
 
 TEST_CASE("a checkpoint that cannot be written ends the run") {
-  Run run;
+  SavingRun run;
   Tracker tracker = run.start({saver("latest.pth", {})});
   const SaveRequest request = {
       .is_best = false,
@@ -164,7 +159,7 @@ TEST_CASE("a checkpoint that cannot be written ends the run") {
 }
 
 TEST_CASE("a target that is the run's own file is not copied over itself") {
-  Run run;
+  SavingRun run;
   Tracker tracker = run.start({saver("./data/checkpoint.pth", {})});
   run.save(tracker, /*is_best=*/false, /*is_latest=*/true);
   CHECK(read_file("data/checkpoint.pth") == "checkpoint 1");
@@ -172,7 +167,7 @@ TEST_CASE("a target that is the run's own file is not copied over itself") {
 }
 
 TEST_CASE("a model may not be saved over the run's own checkpoint") {
-  Run run;
+  SavingRun run;
   CHECK_THROWS_WITH(run.start({saver({}, "x/./../data/checkpoint.pth", SaveType::model)}),
                     Catch::Contains("'..' is refused"));
   CHECK_THROWS_WITH(run.start({saver({}, "data//checkpoint.pth", SaveType::model)}),
@@ -182,13 +177,13 @@ TEST_CASE("a model may not be saved over the run's own checkpoint") {
 }
 
 TEST_CASE("a saver without any target is refused") {
-  Run run;
+  SavingRun run;
   CHECK_THROWS_WITH(run.start({saver({}, {})}),
                     Catch::Contains("At least one saving option must be specified"));
 }
 
 TEST_CASE("bad targets are refused at the start with key, text and reason") {
-  Run run;
+  SavingRun run;
   CHECK_THROWS_WITH(run.start({saver("{epcoh}.pth", {})}),
                     Catch::Contains("save_latest_to: '{epcoh}.pth': unknown placeholder {epcoh}"));
   CHECK_THROWS_WITH(run.start({saver({}, "{epoch:03q}.pth")}),
@@ -207,7 +202,7 @@ TEST_CASE("bad targets are refused at the start with key, text and reason") {
 }
 
 TEST_CASE("the config is kept in data_path and with each saver that has save_meta_to") {
-  Run run;
+  SavingRun run;
   LocalSaveConfig with_meta = saver("latest.pth", {});
   with_meta.save_meta_to = "meta/run1";
   LocalSaveConfig only_meta;

@@ -18,32 +18,16 @@ namespace {
 
 namespace fs = std::filesystem;
 using Catch::Contains;
+using test::file;
 using Paths = std::vector<std::string>;
 
 /// The usual config: auto-resume from latest.pth, which is also the target.
-struct Run {
-  test::TempDir folder;
-  test::WorkingDirectory inside{folder.path()};
-  test::CapturedLog log;
-  TrackerConfig config;
-
-  Run() {
-    config.data_path = "data";
+struct ResumingRun : test::Run {
+  ResumingRun() {
     config.overwrite_data_path = true;
     auto_resume(true);
     load("latest.pth", /*only_auto_resume=*/true);
     save_to("latest.pth", "best.pth");
-  }
-  void auto_resume(bool on) {
-    ConsoleLogConfig console;
-    console.auto_resume = on;
-    config.log = console;
-  }
-  void load(const std::string& path, bool only_auto_resume) {
-    LocalLoadConfig local;
-    local.file_path = path;
-    local.only_auto_resume = only_auto_resume;
-    config.load = local;
   }
   void save_to(const std::string& latest, const std::string& best) {
     LocalSaveConfig save;
@@ -51,7 +35,6 @@ struct Run {
     save.save_best_to = best;
     config.save = {save};
   }
-  Tracker start() const { return test::start(config); }
   /// A start, a record, and a save of `text` as the latest and the best.
   void train(const std::string& text, bool is_best = true) const {
     Tracker tracker = start();
@@ -70,12 +53,8 @@ struct Run {
   }
 };
 
-std::string file(const std::string& path) {
-  return read_file(path);
-}
-
 TEST_CASE("a finished run whose auto_resume.json is gone keeps every file") {
-  Run run;
+  ResumingRun run;
   run.config.keep_last = 1;
   run.train("old");
   fs::remove("data/auto_resume.json");
@@ -107,7 +86,7 @@ TEST_CASE("a finished run whose auto_resume.json is gone keeps every file") {
 }
 
 TEST_CASE("what the line says leads back to the earlier run, and on from there") {
-  Run run;
+  ResumingRun run;
   run.train("old");
   fs::remove("data/auto_resume.json");
   run.train("mistaken");
@@ -116,7 +95,7 @@ TEST_CASE("what the line says leads back to the earlier run, and on from there")
     Tracker tracker = run.start();
     CHECK(tracker.recall_candidates() == Paths{"data/checkpoint.1.pth"});
     CHECK(tracker.own_checkpoints().empty());
-    Run::save(tracker, "old, later");
+    ResumingRun::save(tracker, "old, later");
   }
   CHECK(file("data/checkpoint.1.pth") == "old");
   CHECK(file("data/checkpoint.2.pth") == "mistaken");
@@ -129,7 +108,7 @@ TEST_CASE("what the line says leads back to the earlier run, and on from there")
 }
 
 TEST_CASE("one start with auto_resume off keeps every file, its mark too") {
-  Run run;
+  ResumingRun run;
   run.train("old");
   run.auto_resume(false);
   run.train("new");
@@ -145,7 +124,7 @@ TEST_CASE("one start with auto_resume off keeps every file, its mark too") {
 }
 
 TEST_CASE("a latest.pth that was copied to a new place is not overwritten") {
-  Run run;
+  ResumingRun run;
   fs::create_directory("place");
   std::ofstream("place/latest.pth") << "copied";
   run.config.data_path = "place/data";
@@ -156,26 +135,26 @@ TEST_CASE("a latest.pth that was copied to a new place is not overwritten") {
   CHECK(file("place/latest.1.pth") == "copied");
   Tracker again = run.start();
   CHECK(again.recall_candidates().empty());
-  Run::save(again, "new");
+  ResumingRun::save(again, "new");
   CHECK(file("place/latest.pth") == "new");
   CHECK(file("place/latest.1.pth") == "copied");
 }
 
 TEST_CASE("what stands at a target stays there until the first save") {
-  Run run;
+  ResumingRun run;
   run.config.load.reset();
   std::ofstream("latest.pth") << "another's";
   Tracker tracker = run.start();
   CHECK(file("latest.pth") == "another's");
-  Run::save(tracker, "first", /*is_best=*/false);
+  ResumingRun::save(tracker, "first", /*is_best=*/false);
   CHECK(file("latest.1.pth") == "another's");
-  Run::save(tracker, "second", /*is_best=*/false);
+  ResumingRun::save(tracker, "second", /*is_best=*/false);
   CHECK(file("latest.pth") == "second");
   CHECK_FALSE(fs::exists("latest.2.pth"));
 }
 
 TEST_CASE("a run that goes on replaces its own files and no others") {
-  Run run;
+  ResumingRun run;
   run.save_to("latest_{epoch}.pth", "best.pth");
   run.load("data/checkpoint.pth", /*only_auto_resume=*/true);
   std::ofstream("best.pth") << "another's";
@@ -191,7 +170,7 @@ TEST_CASE("a run that goes on replaces its own files and no others") {
 }
 
 TEST_CASE("a run that was begun before there were records goes on as it did") {
-  Run run;
+  ResumingRun run;
   run.train("first");
   fs::remove("data/targets.json");
   run.log.clear();
@@ -203,7 +182,7 @@ TEST_CASE("a run that was begun before there were records goes on as it did") {
 }
 
 TEST_CASE("a run that loads a checkpoint of elsewhere sets the folder's own files aside") {
-  Run run;
+  ResumingRun run;
   run.train("old");
   run.auto_resume(false);
   std::ofstream("elsewhere.pth") << "elsewhere";
@@ -212,7 +191,7 @@ TEST_CASE("a run that loads a checkpoint of elsewhere sets the folder's own file
     Tracker tracker = run.start();
     tracker.log({{"run", std::string("new")}}, 9);
     CHECK(file("data/log.jsonl") == "{\"run\": \"new\", \"step\": 9}\n");
-    Run::save(tracker, "new");
+    ResumingRun::save(tracker, "new");
   }
   CHECK(file("data/checkpoint.1.pth") == "old");
   CHECK(file("latest.1.pth") == "old");
@@ -220,7 +199,7 @@ TEST_CASE("a run that loads a checkpoint of elsewhere sets the folder's own file
 }
 
 TEST_CASE("a run that loads its own latest file each time goes on with the log, without a mark") {
-  Run run;
+  ResumingRun run;
   run.auto_resume(false);
   run.config.load.reset();
   run.train("first");
@@ -234,7 +213,7 @@ TEST_CASE("a run that loads its own latest file each time goes on with the log, 
 }
 
 TEST_CASE("a loaded file at a target may be replaced, its neighbours are another run's") {
-  Run run;
+  ResumingRun run;
   run.auto_resume(false);
   std::ofstream("latest.pth") << "loaded";
   std::ofstream("best.pth") << "neighbour";
@@ -246,7 +225,7 @@ TEST_CASE("a loaded file at a target may be replaced, its neighbours are another
 }
 
 TEST_CASE("the base of a run that starts on it stays until its place is written to") {
-  Run run;
+  ResumingRun run;
   run.config.load.reset();
   run.train("old");
   run.load("data/checkpoint.pth", /*only_auto_resume=*/false);
@@ -258,13 +237,13 @@ TEST_CASE("the base of a run that starts on it stays until its place is written 
   CHECK(file("data/checkpoint.pth") == "old");
   CHECK(file("data/model.1.pth") == "old'");
   CHECK(tracker.own_checkpoints().empty());
-  Run::save(tracker, "new");
+  ResumingRun::save(tracker, "new");
   CHECK(file("data/checkpoint.1.pth") == "old");
   CHECK(tracker.own_checkpoints() == Paths{"data/checkpoint.pth"});
 }
 
 TEST_CASE("auto-resume without a checkpoint left says so and sets the old log aside") {
-  Run run;
+  ResumingRun run;
   run.train("old");
   for (const char* path : {"latest.pth", "best.pth", "data/checkpoint.pth"}) fs::remove(path);
   run.log.clear();
@@ -281,7 +260,7 @@ TEST_CASE("auto-resume without a checkpoint left says so and sets the old log as
 }
 
 TEST_CASE("auto-resume without a loader says that it loads nothing") {
-  Run run;
+  ResumingRun run;
   run.config.load.reset();
   run.train("old");
   run.log.clear();
@@ -292,7 +271,7 @@ TEST_CASE("auto-resume without a loader says that it loads nothing") {
 }
 
 TEST_CASE("until the start is decided nothing of an earlier run is touched") {
-  Run run;
+  ResumingRun run;
   run.train("old");
   const auto listing = [] {
     std::vector<std::string> names;
@@ -316,7 +295,7 @@ TEST_CASE("until the start is decided nothing of an earlier run is touched") {
 }
 
 TEST_CASE("a start is decided once, after init") {
-  Run run;
+  ResumingRun run;
   Tracker tracker(run.config, test::placeholders(), /*dummy=*/false);
   CHECK_THROWS_AS(tracker.begin_anew(), std::logic_error);
   tracker.init();
@@ -327,7 +306,7 @@ TEST_CASE("a start is decided once, after init") {
 
 TEST_CASE(
     "while the first save writes on another thread, there is no checkpoint yet to go back to") {
-  Run run;
+  ResumingRun run;
   Tracker tracker = run.start();
   std::promise<void> writing, go_on;
   std::thread saving([&] {
@@ -350,7 +329,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a second run in one data_path is refused, whatever it would have done") {
-  Run run;
+  ResumingRun run;
   std::optional<Tracker> first(run.start());
   Tracker second(run.config, test::placeholders(), /*dummy=*/false);
   CHECK_THROWS_WITH(second.init(), Contains("'data' is in use by process"));
@@ -359,7 +338,7 @@ TEST_CASE("a second run in one data_path is refused, whatever it would have done
 }
 
 TEST_CASE("a config of an earlier run is kept, the same one is written over") {
-  Run run;
+  ResumingRun run;
   run.config.load.reset();
   run.auto_resume(false);
   run.start().save_config("decoder_config.json", "{\"seed\": 1}");
@@ -371,8 +350,8 @@ TEST_CASE("a config of an earlier run is kept, the same one is written over") {
 }
 
 TEST_CASE("a dry run finds places that cannot be written, and leaves nothing behind") {
-  const auto said = [](const std::function<void(Run&)>& change) {
-    Run run;
+  const auto said = [](const std::function<void(ResumingRun&)>& change) {
+    ResumingRun run;
     std::ofstream("file") << "no folder";
     fs::create_directory("folder");
     change(run);
@@ -385,17 +364,17 @@ TEST_CASE("a dry run finds places that cannot be written, and leaves nothing beh
     CHECK(std::distance(fs::directory_iterator("."), {}) == 2);
     return text;
   };
-  CHECK(said([](Run&) {}).empty());
-  CHECK(said([](Run& run) { run.config.data_path = "file/data"; }) ==
+  CHECK(said([](ResumingRun&) {}).empty());
+  CHECK(said([](ResumingRun& run) { run.config.data_path = "file/data"; }) ==
         "/tracker/data_path: 'file/data' cannot be written: 'file' is a file, a folder is "
         "expected\n  Choose another data_path, or make that place writable for this user.");
-  CHECK(said([](Run& run) { run.save_to("file/{epoch}.pth", "best.pth"); }) ==
+  CHECK(said([](ResumingRun& run) { run.save_to("file/{epoch}.pth", "best.pth"); }) ==
         "/tracker/save/save_latest_to: 'file/0.pth' cannot be saved: 'file' is a file, a folder is "
         "expected\n  Choose another target, or make that place writable for this user.");
-  CHECK(said([](Run& run) { run.save_to("latest.pth", "folder"); }) ==
+  CHECK(said([](ResumingRun& run) { run.save_to("latest.pth", "folder"); }) ==
         "/tracker/save/save_best_to: 'folder' cannot be saved: 'folder' is a folder, a file is "
         "expected\n  Choose another target, or make that place writable for this user.");
-  CHECK_THAT(said([](Run& run) {
+  CHECK_THAT(said([](ResumingRun& run) {
                LocalSaveConfig save;
                save.save_meta_to = "file";
                run.config.save = {save};

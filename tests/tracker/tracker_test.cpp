@@ -16,47 +16,16 @@ namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
+using test::file;
+using test::put;
+using test::Run;
 
-/// A run in an empty working directory; data_path is "data".
-struct Run {
-  test::TempDir folder;
-  test::WorkingDirectory inside{folder.path()};
-  test::CapturedLog log;
-  TrackerConfig config;
-
-  Run() {
-    config.data_path = "data";
-    LocalSaveConfig save;
-    save.save_latest_to = "latest.pth";
-    config.save = {save};
-  }
-  void auto_resume(bool on) {
-    ConsoleLogConfig console;
-    console.auto_resume = on;
-    config.log = console;
-  }
-  void load(const std::string& path, bool only_auto_resume) {
-    LocalLoadConfig local;
-    local.file_path = path;
-    local.only_auto_resume = only_auto_resume;
-    config.load = local;
-  }
-  Tracker start(bool dummy = false) { return test::start(config, dummy); }
-  static void save(Tracker& tracker) {
-    tracker.save(
-        {.is_latest = true,
-         .placeholders = test::placeholders(),
-         .write_checkpoint = [](const std::string& path) { write_file_atomically(path, "own"); },
-         .write_model = [](const std::string& path) { write_file_atomically(path, "model"); }});
-  }
-};
-
-std::string file(const std::string& path) {
-  return read_file(path);
-}
-void put(const std::string& path, const std::string& content) {
-  fs::create_directories(fs::absolute(path).parent_path());
-  std::ofstream(path) << content;
+void save_latest(Tracker& tracker) {
+  tracker.save(
+      {.is_latest = true,
+       .placeholders = test::placeholders(),
+       .write_checkpoint = [](const std::string& path) { write_file_atomically(path, "own"); },
+       .write_model = [](const std::string& path) { write_file_atomically(path, "model"); }});
 }
 
 TEST_CASE("a data_path that exists is refused unless it may be overwritten") {
@@ -172,7 +141,7 @@ TEST_CASE("the second run with auto_resume goes on with the first and warns of i
   {
     Tracker first = run.start();
     first.log({{"Epoch", int64_t{0}}}, 1);
-    Run::save(first);
+    save_latest(first);
   }
   run.log.clear();
   Tracker tracker = run.start();
@@ -257,7 +226,7 @@ TEST_CASE("only_auto_resume ignores the missing file first, and loads it in the 
     CHECK_FALSE(first.can_recall());
     CHECK_THROWS_WITH(first.recall_path(),
                       "Tried to recall, but no loader was set or auto-resume was not performed.");
-    Run::save(first);
+    save_latest(first);
   }
   fs::remove("data/checkpoint.pth");
   const Tracker second = run.start();
@@ -309,7 +278,7 @@ TEST_CASE("a run goes back to what it saved itself, not to what an earlier one l
   put("data/checkpoint.pth", "of an earlier run");
   std::optional<Tracker> tracker(run.start());
   CHECK(tracker->own_checkpoints().empty());
-  Run::save(*tracker);
+  save_latest(*tracker);
   CHECK(tracker->own_checkpoints() == std::vector<std::string>{"data/checkpoint.pth"});
   tracker.reset();
 
@@ -356,7 +325,7 @@ TEST_CASE("logging before the start is decided is a broken promise, not a crash"
   tracker.init();
   CHECK_THROWS_AS(tracker.log({}, 0), std::logic_error);
   CHECK_THROWS_AS(tracker.save_config("config.json", "{}"), std::logic_error);
-  CHECK_THROWS_AS(Run::save(tracker), std::logic_error);
+  CHECK_THROWS_AS(save_latest(tracker), std::logic_error);
   CHECK_THROWS_AS(tracker.log_images({}, "Test Samples", 0), std::logic_error);
   CHECK_THROWS_AS(tracker.log_error("x"), std::logic_error);
 }

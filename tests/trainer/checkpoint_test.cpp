@@ -23,7 +23,7 @@ TEST_CASE("training on from a checkpoint is bit for bit the run without a break,
     trainer = fixture.trainer();
     trainer->load_state(read_pth(folder / "checkpoint.pth"));
   }
-  CHECK(test::fingerprint(*trainer) == test::fingerprint(*unbroken));
+  CHECK(test::bits_of(*trainer) == test::bits_of(*unbroken));
 }
 
 TEST_CASE("a loaded checkpoint is not tied to its file") {
@@ -35,11 +35,11 @@ TEST_CASE("a loaded checkpoint is not tied to its file") {
   write_pth(path, trainer->state());
   const auto other = fixture.trainer();
   other->load_state(read_pth(path));
-  const std::string before = test::fingerprint(*other);
-  CHECK(before == test::fingerprint(*trainer));
+  const std::string before = test::bits_of(*other);
+  CHECK(before == test::bits_of(*trainer));
   test::train(*other, 2, 4);
   write_pth(path, other->state());  // over the file it was read from
-  CHECK(test::fingerprint(*other) != before);
+  CHECK(test::bits_of(*other) != before);
 }
 
 TEST_CASE("a stage that is not trained has no keys and no optimizer") {
@@ -79,9 +79,9 @@ TEST_CASE("the model file has the averaged weights and leaves the live ones in t
   const test::TrainerFixture fixture("cascade");
   const auto trainer = fixture.trainer();
   test::train(*trainer, 0, 10);
-  const std::string before = test::fingerprint(*trainer);
+  const std::string before = test::bits_of(*trainer);
   const Dict state = trainer->model_state({{"config", "text"}});
-  CHECK(test::fingerprint(*trainer) == before);
+  CHECK(test::bits_of(*trainer) == before);
   REQUIRE(state.items.size() == 3);
   CHECK(state.items[0].first.as_string() == "version");
   CHECK(state.items[1].first.as_string() == "config");

@@ -132,12 +132,12 @@ TEST_CASE("a decoder is trained with diffusers' average: it follows each update"
   }
   CHECK_FALSE(at::equal(averaged[0], trainer->decoder()->unet(1)->parameters()[0]));
   CHECK(trainer->ema_decay(1) == by_hand.get_decay(5));
-  const std::string before = test::fingerprint(*trainer);
+  const std::string before = test::bits_of(*trainer);
   const Dict model = trainer->model_state();
   CHECK(at::equal(
       model.find("model")->as_dict().find("unets.0.init_conv.convs.0.weight")->as_tensor(),
       trainer->ema_unet(1)->named_parameters()["init_conv.convs.0.weight"]));
-  CHECK(test::fingerprint(*trainer) == before);
+  CHECK(test::bits_of(*trainer) == before);
 }
 
 TEST_CASE("with diffusers' average too, training on from a checkpoint is the unbroken run") {
@@ -154,7 +154,7 @@ TEST_CASE("with diffusers' average too, training on from a checkpoint is the unb
     trainer = fixture.trainer(config);
     trainer->load_state(read_pth(folder / "checkpoint.pth"));
   }
-  CHECK(test::fingerprint(*trainer) == test::fingerprint(*unbroken));
+  CHECK(test::bits_of(*trainer) == test::bits_of(*unbroken));
   const Dict state = trainer->state();
   CHECK(state.find("ema") == nullptr);
   REQUIRE(state.find("ema_diffusers") != nullptr);

@@ -48,7 +48,7 @@ TEST_CASE("an update with a loss that is NaN changes nothing and is counted") {
       train_step(*trainer, 1, i);
       train_step(*untouched, 1, i);
     }
-    const std::string before = test::fingerprint(*trainer);
+    const std::string before = test::bits_of(*trainer);
     const double rate = trainer->learning_rate(1);
     bad_step(*trainer, 1);
     bad_step(*trainer, 1);
@@ -60,18 +60,18 @@ TEST_CASE("an update with a loss that is NaN changes nothing and is counted") {
     CHECK_FALSE(trainer->non_finite_part());
 
     trainer->set_skipped_updates(1, {});
-    CHECK(test::fingerprint(*trainer) == before);
+    CHECK(test::bits_of(*trainer) == before);
     for (int64_t i = 5; i < 8; ++i) {
       train_step(*trainer, 1, i);
       train_step(*untouched, 1, i);
     }
-    CHECK(test::fingerprint(*trainer) == test::fingerprint(*untouched));
+    CHECK(test::bits_of(*trainer) == test::bits_of(*untouched));
   }
 }
 
 TEST_CASE("a finite loss with an infinite gradient is skipped as well") {
   const auto trainer = trainer_with(MixedPrecision::no);
-  const std::string before = test::fingerprint(*trainer);
+  const std::string before = test::bits_of(*trainer);
   const at::Tensor loss = trainer->step(test::drawn_inputs(2, 1),
                                         1,
                                         make_generator({0, "train"}, at::kCPU),
@@ -81,7 +81,7 @@ TEST_CASE("a finite loss with an infinite gradient is skipped as well") {
   trainer->update(1);
   CHECK(trainer->skipped_updates(1) == SkippedUpdates{1, 1});
   trainer->set_skipped_updates(1, {});
-  CHECK(test::fingerprint(*trainer) == before);
+  CHECK(test::bits_of(*trainer) == before);
 }
 
 TEST_CASE("an infinite loss whose gradient is finite is skipped as well") {
@@ -106,7 +106,7 @@ TEST_CASE("one bad batch of several spoils their update alone") {
   train_step(*untouched, 1, 3);
   CHECK(trainer->skipped_updates(1) == SkippedUpdates{1, 0});
   trainer->set_skipped_updates(1, {});
-  CHECK(test::fingerprint(*trainer) == test::fingerprint(*untouched));
+  CHECK(test::bits_of(*trainer) == test::bits_of(*untouched));
 }
 
 TEST_CASE("an update that is settled later, as on a GPU, is the same bit for bit") {
@@ -124,7 +124,7 @@ TEST_CASE("an update that is settled later, as on a GPU, is the same bit for bit
     CHECK(state.parts[0]->outcome.pending());
     CHECK(at_once->skipped_updates(1) == later->skipped_updates(1));
     CHECK_FALSE(state.parts[0]->outcome.pending());
-    CHECK(test::fingerprint(*at_once) == test::fingerprint(*later));
+    CHECK(test::bits_of(*at_once) == test::bits_of(*later));
   }
 }
 
@@ -234,7 +234,7 @@ TEST_CASE("a run in half precision goes on bit for bit from its checkpoint") {
     part(*first, 0, 4);
     second->load_state(first->state());
     part(*second, 4, 8);
-    CHECK(test::fingerprint(*second) == test::fingerprint(*whole));
+    CHECK(test::bits_of(*second) == test::bits_of(*whole));
     CHECK(second->skipped_updates(2).total >= 3);
     CHECK(second->loss_scale(2) == whole->loss_scale(2));
   }

@@ -2,32 +2,15 @@
 #include <catch2/catch.hpp>
 
 #include "checkpoint/pth.h"
+#include "parity_checks.h"
 #include "trainer_fixture.h"
 
 namespace dalle2 {
 namespace {
 
-// A dozen updates: Adam turns a gradient that is rounding noise about zero into a step of up to lr
-// (1e-3) in either direction, so single weights may differ by that much; the losses hardly notice.
-constexpr double kLossTolerance = 2e-5;
-constexpr double kWeightTolerance = 1e-3;
-
-void check_compact(const test::Fixture& fixture,
-                   const std::string& prefix,
-                   const torch::nn::Module& network) {
-  const StateDict expected = fixture.below(prefix);
-  REQUIRE_FALSE(expected.empty());
-  const torch::NoGradGuard no_grad;
-  const auto parameters = network.named_parameters();
-  REQUIRE(parameters.size() == expected.size());
-  for (const auto& [name, values] : expected) {
-    const at::Tensor flat = parameters[name].flatten();
-    const int64_t stride = std::max<int64_t>(1, flat.numel() / 8);
-    const at::Tensor actual = at::cat(
-        {flat.slice(0, 0, flat.numel(), stride).slice(0, 0, 8), flat.abs().mean().unsqueeze(0)});
-    test::expect_close(actual, values, kWeightTolerance, prefix + name);
-  }
-}
+using test::check_compact;
+using test::expect_same;
+using test::kLossTolerance;
 
 void play_from(const test::TrainerFixture& fixture, DecoderTrainer& trainer, size_t first) {
   for (size_t i = first; i < fixture.num_events(); ++i) {
@@ -77,37 +60,6 @@ TEST_CASE("a checkpoint of the reference is taken up and its run goes on with eq
         read_pth(fixture.checkpoint_path()), false, true, fixture.checkpoint_path());
     play_from(fixture, *trainer, fixture.save_behind() + 1);
     check_end(fixture, *trainer);
-  }
-}
-
-/// Same keys in the same order, same types, shapes and values.
-void expect_same(const Value& ours, const Value& theirs, const std::string& path) {
-  INFO(path);
-  REQUIRE(ours.type_name() == theirs.type_name());
-  if (theirs.is_dict()) {
-    const auto& a = ours.as_dict().items;
-    const auto& b = theirs.as_dict().items;
-    REQUIRE(a.size() == b.size());
-    for (size_t i = 0; i < b.size(); ++i) {
-      expect_same(a[i].first, b[i].first, path + " key " + std::to_string(i));
-      const std::string key =
-          b[i].first.is_string() ? b[i].first.as_string() : std::to_string(b[i].first.as_int());
-      expect_same(a[i].second, b[i].second, path + "/" + key);
-    }
-  } else if (theirs.is_list() || theirs.is_tuple()) {
-    REQUIRE(ours.as_sequence().size() == theirs.as_sequence().size());
-    for (size_t i = 0; i < theirs.as_sequence().size(); ++i) {
-      expect_same(ours.as_sequence()[i], theirs.as_sequence()[i], path + "/" + std::to_string(i));
-    }
-  } else if (theirs.is_tensor()) {
-    CHECK(ours.as_tensor().scalar_type() == theirs.as_tensor().scalar_type());
-    test::expect_close(ours.as_tensor(), theirs.as_tensor(), kWeightTolerance, path);
-  } else if (theirs.is_string()) {
-    CHECK(ours.as_string() == theirs.as_string());
-  } else if (theirs.is_bool()) {
-    CHECK(ours.as_bool() == theirs.as_bool());
-  } else if (!theirs.is_none()) {
-    CHECK(ours.as_double() == Approx(theirs.as_double()).epsilon(1e-9));
   }
 }
 

@@ -22,7 +22,7 @@ DecoderTrainConfig averaging_config(const test::TrainerFixture& fixture) {
   return config;
 }
 
-void train(DecoderTrainer& trainer, int64_t begin, int64_t end) {
+void train_all_unets(DecoderTrainer& trainer, int64_t begin, int64_t end) {
   for (int64_t step = begin; step < end; ++step) {
     for (int64_t unet = 1; unet <= trainer.num_unets(); ++unet) {
       if (!trainer.is_trained(unet)) continue;
@@ -36,7 +36,7 @@ void train(DecoderTrainer& trainer, int64_t begin, int64_t end) {
 std::vector<std::string> files_of_run(DecoderTrainer& trainer, const test::TempDir& folder) {
   std::vector<std::string> paths;
   for (int64_t step = 2; step <= 6; step += 2) {
-    train(trainer, step - 2, step);
+    train_all_unets(trainer, step - 2, step);
     paths.push_back(folder / fmt::format("step{}.pth", step));
     write_pth(paths.back(), trainer.post_hoc_state({{"config", "{}"}}));
   }
@@ -48,13 +48,13 @@ TEST_CASE("averages go on from a checkpoint as if there had been no stop") {
   const DecoderTrainConfig config = averaging_config(fixture);
   const auto straight = fixture.trainer(config), first = fixture.trainer(config),
              second = fixture.trainer(config);
-  train(*straight, 0, 6);
-  train(*first, 0, 3);
+  train_all_unets(*straight, 0, 6);
+  train_all_unets(*first, 0, 3);
   const test::TempDir folder;
   write_pth(folder / "a.pth", first->state());
   second->load_state(read_pth(folder / "a.pth"));
-  train(*second, 3, 6);
-  CHECK(test::fingerprint(*second) == test::fingerprint(*straight));
+  train_all_unets(*second, 3, 6);
+  CHECK(test::bits_of(*second) == test::bits_of(*straight));
 
   DecoderTrainConfig other = config;
   other.post_hoc_ema.sigmas = {0.05, 0.2};
@@ -67,7 +67,7 @@ TEST_CASE("a checkpoint without such averages begins them anew") {
   DecoderTrainConfig config = averaging_config(fixture);
   config.post_hoc_ema.save_every_n_steps.reset();
   const auto without = fixture.trainer(config);
-  train(*without, 0, 2);
+  train_all_unets(*without, 0, 2);
   CHECK_FALSE(Cursor(Value(without->state())).has("post_hoc_ema"));
   const auto with = fixture.trainer(averaging_config(fixture));
   with->load_state(without->state());
@@ -166,7 +166,7 @@ TEST_CASE("files that are no averages, of another model or given twice are refus
   CHECK_THROWS_WITH(combine_post_hoc(paths, {.sigma = 0.4}), Contains("up to 0.288, got 0.4"));
   const test::TrainerFixture masked("masked");
   const auto other = masked.trainer(averaging_config(masked));
-  train(*other, 0, 3);
+  train_all_unets(*other, 0, 3);
   write_pth(folder / "other.pth", other->post_hoc_state());
   CHECK_THROWS_WITH(combine_post_hoc({paths[0], folder / "other.pth"}, {.sigma = 0.1}),
                     Contains("other.pth") && Contains("model"));

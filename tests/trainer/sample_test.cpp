@@ -35,12 +35,12 @@ DecoderSampleOptions sample_options(int64_t batch) {
 TEST_CASE("sampling uses the averages and puts the weights and the mode back bit for bit") {
   const test::TrainerFixture fixture("cascade");
   const auto trainer = trained(fixture);
-  const std::string before = test::fingerprint(*trainer);
+  const std::string before = test::bits_of(*trainer);
   const auto network = trainer->decoder()->unet(1);
 
   const at::Tensor averaged = trainer->sample(sample_options(2));
   CHECK(averaged.sizes() == at::IntArrayRef({2, 3, 16, 16}));
-  CHECK(test::fingerprint(*trainer) == before);
+  CHECK(test::bits_of(*trainer) == before);
   CHECK(trainer->decoder()->unet(1) == network);
   CHECK(trainer->decoder()->is_training());
 
@@ -56,11 +56,11 @@ TEST_CASE("sampling uses the averages and puts the weights and the mode back bit
 TEST_CASE("sampling that fails puts the weights and the mode back too") {
   const test::TrainerFixture fixture("cascade");
   const auto trainer = trained(fixture);
-  const std::string before = test::fingerprint(*trainer);
+  const std::string before = test::bits_of(*trainer);
   DecoderSampleOptions options = sample_options(2);
   options.image_embeds = at::Tensor();
   CHECK_THROWS_AS(trainer->sample(options), Error);
-  CHECK(test::fingerprint(*trainer) == before);
+  CHECK(test::bits_of(*trainer) == before);
   CHECK(trainer->decoder()->is_training());
 }
 

@@ -11,6 +11,7 @@
 #include "optim/random.h"
 #include "support/fixture.h"
 #include "trainer/decoder_trainer.h"
+#include "trainer/state_bits.h"
 
 namespace dalle2::test {
 
@@ -96,31 +97,6 @@ inline void train(DecoderTrainer& trainer, int64_t begin, int64_t end, int64_t b
       trainer.update(unet);
     }
   }
-}
-
-/// Every number that makes a trainer what it is, as one text: equal texts are equal bits.
-inline std::string fingerprint(const DecoderTrainer& trainer) {
-  std::string text;
-  const std::function<void(const Value&)> walk = [&](const Value& value) {
-    if (value.is_tensor()) {
-      const at::Tensor tensor = value.as_tensor().contiguous();
-      text.append(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
-    } else if (value.is_dict()) {
-      for (const auto& [key, item] : value.as_dict().items) {
-        walk(key);
-        walk(item);
-      }
-    } else if (value.is_list() || value.is_tuple()) {
-      for (const Value& item : value.as_sequence()) walk(item);
-    } else if (value.is_string()) {
-      text += value.as_string();
-    } else if (value.is_int() || value.is_double()) {
-      text += fmt::format("{}", value.as_double());
-    }
-    text += "|";
-  };
-  walk(trainer.state());
-  return text;
 }
 
 }  // namespace dalle2::test

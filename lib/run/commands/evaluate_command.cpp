@@ -9,6 +9,7 @@
 #include "checkpoint/convert.h"
 #include "optim/random.h"
 #include "run/commands.h"
+#include "run/commands/log_to_stderr.h"
 #include "run/device.h"
 #include "run/model_weights.h"
 #include "run/prior_similarities.h"
@@ -55,11 +56,7 @@ void run_evaluate(const EvaluateCommand& command) {
         "It gives the similarities of a prior.",
         command.config_path);
   }
-  // stdout has nothing but the object.
-  set_log_sink([](LogLevel level, const std::string& tag, const std::string& text) {
-    const char* prefix = level == LogLevel::kInfo ? "" : "warning: ";
-    std::fprintf(stderr, "[%s] %s%s\n", tag.c_str(), prefix, printable(text).c_str());
-  });
+  log_to_stderr();
   const LoadedPriorConfig loaded =
       load_prior_config(command.config_path, {.overrides = command.overrides});
   for (const std::string& warning : loaded.warnings) log_warning("config", "{}", warning);

@@ -13,6 +13,7 @@
 #include "data/rank_walk.h"
 #include "io/atomic_file.h"
 #include "run/commands.h"
+#include "run/commands/log_to_stderr.h"
 #include "run/commands/out_folder.h"
 #include "run/decoder_data.h"
 #include "run/order_position.h"
@@ -130,14 +131,6 @@ LoadedDecoderConfig load_config(const ShardsOrderCommand& command) {
   for (const std::string& warning : loaded.warnings) log_warning("config", "{}", warning);
   check_that_it_ends(command, loaded.config);
   return loaded;
-}
-
-/// With --print stdout has nothing but the steps.
-void log_to_stderr() {
-  set_log_sink([](LogLevel level, const std::string& tag, const std::string& text) {
-    const char* prefix = level == LogLevel::kInfo ? "" : "warning: ";
-    std::fprintf(stderr, "[%s] %s%s\n", tag.c_str(), prefix, printable(text).c_str());
-  });
 }
 
 /// Takes the steps asked for, as many as a run would: /train/epoch_samples may end an epoch early.

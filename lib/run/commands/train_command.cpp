@@ -10,10 +10,10 @@
 #include "base/version.h"
 #include "config/run_config.h"
 #include "run/commands.h"
-#include "run/config_secrets.h"
 #include "run/decoder_run.h"
 #include "run/dry_run.h"
 #include "run/prior_run.h"
+#include "tracker/public_config.h"
 
 namespace dalle2 {
 
@@ -52,7 +52,7 @@ template <class Loaded>
 void print_config(const TrainCommand& command, const Loaded& loaded) {
   for (const std::string& warning : loaded.warnings) log_warning("config", "{}", warning);
   if (command.quiet || command.dry_run) return;
-  log_info("config", "{}:\n{}", command.config_path, without_url_secrets(loaded.raw_json));
+  log_info("config", "{}:\n{}", command.config_path, public_config(loaded.raw_json));
 }
 
 /// What the command asks of a config of any kind.
