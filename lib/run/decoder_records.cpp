@@ -7,10 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
-#include "run/config_secrets.h"
 #include "run/decoder_run.h"
 #include "run/model_weights.h"
-#include "run/step_record.h"
+#include "tracker/public_config.h"
 
 namespace dalle2 {
 namespace {
@@ -59,16 +58,19 @@ std::unique_ptr<DecoderTrainer> make_trainer(const LoadedDecoderConfig& loaded,
   return trainer;
 }
 
-LogRecord per_unet(const std::vector<int64_t>& unets, const char* what, const auto& value_of) {
-  LogRecord record;
-  for (const int64_t unet : unets)
-    record.emplace_back(fmt::format("Unet {} {}", unet - 1, what), value_of(unet));
-  return record;
-}
-
-void append(LogRecord& record, LogRecord more) {
-  record.insert(
-      record.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+std::vector<PartMetricNames> metric_names(size_t unets) {
+  std::vector<PartMetricNames> names;
+  for (size_t i = 0; i < unets; ++i) {
+    const auto name = [&](const char* what) { return fmt::format("Unet {} {}", i, what); };
+    names.push_back({.loss = name("Training Loss"),
+                     .losses_not_finite = name("Losses Not Finite"),
+                     .ema_decay = name("EMA Decay"),
+                     .learning_rate = name("Learning Rate"),
+                     .grad_norm = name("Grad Norm"),
+                     .skipped_updates = name("Skipped Updates"),
+                     .loss_scale = name("Loss Scale")});
+  }
+  return names;
 }
 
 }  // namespace
@@ -127,36 +129,25 @@ bool DecoderPosition::is_best() const {
 }
 
 DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, bool quiet)
-    : loaded_(loaded),
+    : TrainingRun(
+          {.session = {.tracker = loaded.config.tracker,
+                       .train = loaded.config.train,
+                       .seed = loaded.config.seed,
+                       .quiet = quiet},
+           .texts = {.kind = "decoder",
+                     .raw_json = loaded.raw_json,
+                     .full_json = decoder_config_for_checkpoint(public_config(loaded.full_json))},
+           .metrics = metric_names(loaded.plan.stages.size()),
+           .suspects = "damaged images and embeddings with `dalle2-train shards check`"},
+          std::make_unique<DecoderPosition>(),
+          [&](const at::Device& device) { return make_trainer(loaded, device); }),
+      loaded_(loaded),
       config_(loaded.config),
-      session_({.tracker = config_.tracker,
-                .train = config_.train,
-                .seed = config_.seed,
-                .quiet = quiet},
-               position_),
+      position_(position_as<DecoderPosition>()),
       data_(config_, loaded.plan, RankInfo{}, session_.device()),
-      made_trainer_(make_trainer(loaded, session_.device())),
-      trainer_(*made_trainer_),
+      trainer_(trainer_as<DecoderTrainer>()),
       trained_unets_(trainer_.trained_parts()),
-      losses_(trainer_.num_unets(), session_.device()),
-      pictures_(session_, trainer_, data_, config_),
-      checkpoints_(
-          session_,
-          trainer_,
-          position_,
-          losses_,
-          config_.train,
-          {.kind = "decoder",
-           .raw_json = loaded.raw_json,
-           .full_json = decoder_config_for_checkpoint(without_url_secrets(loaded.full_json))}),
-      guard_(session_,
-             trainer_,
-             position_,
-             checkpoints_,
-             config_.train.non_finite,
-             "damaged images and embeddings with `dalle2-train shards check`") {
-  trainer_.set_step_times(&session_.times());
-}
+      pictures_(session_, trainer_, data_, config_) {}
 
 void DecoderRun::open() {
   session_.print_start(trainer_.precision());
@@ -170,47 +161,17 @@ void DecoderRun::open() {
   pictures_.load();
 }
 
-void DecoderRun::log_training() {
-  LogRecord record = {{"Epoch", position_.epoch},
-                      {"Sample", position_.sample},
-                      {"Step", position_.iteration},
-                      {"Samples per second", samples_per_second_},
-                      {"Samples Seen", position_.samples_seen}};
-  if (trainer_.uses_ema()) {
-    append(record, per_unet(trained_unets_, "EMA Decay", [&](int64_t unet) {
-             return trainer_.ema_decay(unet).value();
-           }));
-  }
-  append(record, per_unet(trained_unets_, "Learning Rate", [&](int64_t unet) {
-           return trainer_.learning_rate(unet);
-         }));
-  append(record, per_unet(trained_unets_, "Grad Norm", [&](int64_t unet) {
-           return trainer_.last_grad_norm(unet).item<double>();
-         }));
-  std::vector<double> losses;
-  for (const int64_t unet : trained_unets_) {
-    const auto add = [&](const char* what, const LogValue& value) {
-      record.emplace_back(fmt::format("Unet {} {}", unet - 1, what), value);
-    };
-    const LossAverage loss = losses_.average(unet);
-    losses.push_back(loss.mean);
-    if (std::isfinite(loss.mean)) add("Training Loss", loss.mean);
-    if (loss.left_out > 0) add("Losses Not Finite", loss.left_out);
-    const SkippedUpdates skipped = trainer_.skipped_updates(unet);
-    const std::optional<double> loss_scale = trainer_.loss_scale(unet);
-    if (skipped.total > 0 || loss_scale) add("Skipped Updates", skipped.total);
-    if (loss_scale) add("Loss Scale", *loss_scale);
-  }
-  append(record, step_record(session_.times(), session_.device()));
-  session_.tracker().log(record, trainer_.first_steps());
-  session_.progress().update({.epoch = position_.epoch,
-                              .epochs = config_.train.epochs,
-                              .sample = position_.sample,
-                              .samples_per_epoch = position_.samples_per_epoch > 0
-                                                       ? position_.samples_per_epoch
-                                                       : config_.train.epoch_samples.value_or(0),
-                              .losses = losses,
-                              .skipped = guard_.skipped()});
+LogRecord DecoderRun::step_values(double samples_per_second) const {
+  return {{"Epoch", position_.epoch},
+          {"Sample", position_.sample},
+          {"Step", position_.iteration},
+          {"Samples per second", samples_per_second},
+          {"Samples Seen", position_.samples_seen}};
+}
+
+int64_t DecoderRun::samples_per_epoch() const {
+  return position_.samples_per_epoch > 0 ? position_.samples_per_epoch
+                                         : config_.train.epoch_samples.value_or(0);
 }
 
 /// @param sums of the losses of each unet over the batches
@@ -227,8 +188,10 @@ void DecoderRun::log_validation(const std::vector<double>& sums, int64_t batches
     log_warning(
         "val", "the validation loss of epoch {} is not finite: it does not count", position_.epoch);
   }
-  session_.tracker().log(per_unet(trained_unets_, "Validation Loss", loss_of),
-                         trainer_.first_steps());
+  LogRecord record;
+  for (const int64_t unet : trained_unets_)
+    record.emplace_back(fmt::format("Unet {} Validation Loss", unet - 1), loss_of(unet));
+  session_.tracker().log(record, trainer_.first_steps());
 }
 
 void DecoderRun::report_drops(const DecoderLoader& loader, const std::string& split) {

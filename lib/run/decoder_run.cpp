@@ -20,14 +20,7 @@ std::optional<Batch> next_batch(DecoderLoader& loader) {
 
 }  // namespace
 
-ExitCode DecoderRun::run() {
-  const ExitCode code = run_epochs();
-  if (code == ExitCode::kDone) checkpoints_.save_averages();
-  return checkpoints_.finish(code);
-}
-
 ExitCode DecoderRun::run_epochs() {
-  if (checkpoints_.start() == StartedFrom::kCheckpoint) guard_.remember();
   // A run that had reached its last epoch samples and saves once more, as the reference does.
   while (position_.epoch < config_.train.epochs || position_.next_task != "train") {
     if (position_.next_task == "train" && !train_epoch()) continue;  // it went back
@@ -36,7 +29,6 @@ ExitCode DecoderRun::run_epochs() {
     if (session_.stopped()) return ExitCode::kStopped;
     if (position_.next_task == "eval") position_.next_task = "sample";  // no metric is configured
     sample_epoch();
-    if (session_.stopped()) return ExitCode::kStopped;
     if (position_.epoch < config_.train.epochs && session_.stop_asked()) return ExitCode::kStopped;
   }
   return ExitCode::kDone;
@@ -47,53 +39,32 @@ bool DecoderRun::train_epoch() {
   log_info("train", "Starting epoch {}", position_.epoch);
   const auto loader = data_.loader("train", config_.data.batch_size, /*in_order=*/false);
   loader->start_epoch(position_.epoch, position_.loader);
-  since_step_.restart();
-  for (auto group = next_group(*loader); !group.empty(); group = next_group(*loader)) {
+  restart_step_clock();
+  auto next = [&, sample = position_.sample]() mutable -> std::optional<Batch> {
+    if (sample >= config_.train.epoch_samples.value_or(INT64_MAX)) return std::nullopt;
+    std::optional<Batch> batch = next_batch(*loader);
+    if (batch) sample += batch->size();
+    return batch;
+  };
+  for (auto group = next_group(next); !group.empty(); group = next_group(next)) {
+    // An update by a part of its batches would not be the one of an uninterrupted run.
+    if (std::ssize(group) < config_.train.grad_accum_every && stop_requested() != 0) break;
     const int64_t sample_before = position_.sample;
     checkpoints_.check();
-    if (!train_group(*loader, group)) return stop_training(*loader), true;
-    if (!guard_.look(/*settled=*/false)) return false;
-    samples_per_second_ =
-        static_cast<double>(position_.sample - sample_before) / since_step_.seconds();
-    checkpoints_.save_averages_if_due();
-    since_step_.restart();
+    if (!train_group(*loader, group)) break;
     const bool first = position_.iteration == 0;
-    if (position_.iteration % kLogEveryIterations == 0) log_training();
-    ++position_.iteration;
-    if (session_.stop_asked()) return stop_training(*loader), true;
+    if (!after_update(position_.sample - sample_before)) return false;
+    if (session_.stop_asked()) break;
     if (snapshot_is_due(first)) save_snapshot();
   }
-  if (session_.stop_asked()) return stop_training(*loader), true;
   session_.progress().finish();
   report_drops(*loader, "train");
+  if (session_.stop_asked()) return true;
   if (!guard_.look(/*settled=*/true)) return false;
   position_.samples_per_epoch = position_.sample;
   position_.restart_epoch();
   position_.next_task = "val";
   return true;
-}
-
-/// What was left out so far belongs to this run's records: the next one counts on from here.
-void DecoderRun::stop_training(const DecoderLoader& loader) {
-  report_drops(loader, "train");
-  checkpoints_.save(/*is_best=*/false);
-}
-
-/// The batches of the next update: /train/grad_accum_every of them, fewer at the end of the epoch.
-std::vector<Batch> DecoderRun::next_group(DecoderLoader& loader) {
-  std::vector<Batch> group;
-  int64_t sample = position_.sample;
-  while (static_cast<int64_t>(group.size()) < config_.train.grad_accum_every &&
-         sample < config_.train.epoch_samples.value_or(INT64_MAX)) {
-    std::optional<Batch> batch =
-        timed(&session_.times(), StepPhase::kData, [&] { return next_batch(loader); });
-    // An update by a part of its batches would not be the one of an uninterrupted run.
-    if (!batch && stop_requested() != 0) return {};
-    if (!batch) break;
-    sample += batch->size();
-    group.push_back(std::move(*batch));
-  }
-  return group;
 }
 
 /// One update of each trained unet, by the mean over the samples of all batches.
@@ -120,10 +91,8 @@ bool DecoderRun::train_group(const DecoderLoader& loader, const std::vector<Batc
     sample += batch.size();
   }
   for (const int64_t unet : trained_unets_) {
-    trainer_.update(unet);
-    losses_.push(unet, losses[static_cast<size_t>(unet - 1)]);
+    update(unet, losses[static_cast<size_t>(unet - 1)]);
   }
-  session_.times().count_step();
   position_.sample = sample;
   position_.samples_seen += total;
   position_.loader = group.back().position;
@@ -147,7 +116,7 @@ void DecoderRun::save_snapshot() {
     pictures_.draw_training_samples();
   } catch (const StoppedError&) {  // the loop stops: the pictures are for people to look at
   }
-  since_step_.restart();
+  restart_step_clock();
 }
 
 void DecoderRun::validate_epoch() {
@@ -169,7 +138,7 @@ void DecoderRun::validate_epoch() {
           trainer_.evaluate(inputs, unet, random).loss.item<double>();
     }
     samples += batch->size();
-    if (batches % kLogEveryIterations == 0) {
+    if (batches % kLogEveryUpdates == 0) {
       log_info("val",
                "Epoch {}/{} Val Step {} -  Sample {} - {:.2f} samples/sec",
                position_.epoch,
@@ -182,7 +151,7 @@ void DecoderRun::validate_epoch() {
     if (config_.train.validation_samples && samples >= *config_.train.validation_samples) break;
     if (session_.stop_asked()) break;
   }
-  if (session_.stop_asked()) return checkpoints_.save(/*is_best=*/false);
+  if (session_.stop_asked()) return;
   report_drops(*loader, "val");
   log_info("val", "Rank 0 finished validation after {} steps", batches);
   if (batches > 0) log_validation(sums, batches);
@@ -191,11 +160,7 @@ void DecoderRun::validate_epoch() {
 
 void DecoderRun::sample_epoch() {
   log_info("sample", "Sampling and saving after epoch {}", position_.epoch);
-  try {
-    pictures_.draw_all();
-  } catch (const StoppedError&) {  // the same command draws them, and ends the epoch
-    return checkpoints_.save(/*is_best=*/false);
-  }
+  pictures_.draw_all();
   const bool is_best = position_.is_best();
   if (position_.validation_loss) position_.validation_losses.push_back(*position_.validation_loss);
   position_.validation_loss.reset();

@@ -9,14 +9,10 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/timer.h"
 #include "config/run_config.h"
 #include "run/decoder_data.h"
 #include "run/decoder_pictures.h"
-#include "run/loss_window.h"
-#include "run/run_checkpoints.h"
-#include "run/run_session.h"
-#include "run/update_guard.h"
+#include "run/training_run.h"
 #include "trainer/decoder_trainer.h"
 
 namespace dalle2 {
@@ -27,7 +23,6 @@ struct DecoderPosition : RunPosition {
   std::string next_task = "train";        ///< train, val, eval or sample
   std::vector<double> validation_losses;  ///< one an epoch, averaged over the trained unets
   LoaderPosition loader;                  ///< what of the epoch was consumed
-  int64_t iteration = 0;                  ///< batches of this epoch
   int64_t samples_at_last_save = 0;       ///< of this epoch
   int64_t samples_per_epoch = 0;          ///< 0 until an epoch has been through
   /// Of this epoch, between its validation and its end.
@@ -49,29 +44,24 @@ struct DecoderPosition : RunPosition {
 /// both.
 std::string decoder_config_for_checkpoint(const std::string& full_json);
 
-class DecoderRun {
+class DecoderRun : public TrainingRun {
  public:
   /// Builds data, model, trainer and tracker; nothing is trained or written yet.
   /// @throws ConfigError, DataError
   DecoderRun(const LoadedDecoderConfig& loaded, bool quiet);
 
   /// Opens the shards and embeddings, and reads the samples for pictures: what is wrong with them
-  /// leaves no files behind. @throws DataError, NetworkError; StoppedError at a stop signal
+  /// leaves no files behind. Comes before run(). @throws DataError, NetworkError; StoppedError at a stop signal
   void open();
-  /// Trains to the last epoch; comes after open(). @return kStopped if a signal asked for a stop;
-  /// the state is saved then.
-  /// @throws NonFiniteError when too many losses or gradients in a row are no numbers
-  ExitCode run();
 
  private:
-  ExitCode run_epochs();
+  ExitCode run_epochs() override;
   bool train_epoch();
-  void stop_training(const DecoderLoader& loader);
-  std::vector<Batch> next_group(DecoderLoader& loader);
   bool train_group(const DecoderLoader& loader, const std::vector<Batch>& group);
   bool snapshot_is_due(bool first) const;
   void save_snapshot();
-  void log_training();
+  LogRecord step_values(double samples_per_second) const override;
+  int64_t samples_per_epoch() const override;
   void validate_epoch();
   void log_validation(const std::vector<double>& sums, int64_t batches);
   void sample_epoch();
@@ -79,18 +69,11 @@ class DecoderRun {
 
   const LoadedDecoderConfig& loaded_;
   const TrainDecoderConfig& config_;
-  DecoderPosition position_;
-  RunSession session_;
+  DecoderPosition& position_;
   DecoderData data_;
-  std::unique_ptr<DecoderTrainer> made_trainer_;
   DecoderTrainer& trainer_;
   std::vector<int64_t> trained_unets_;  // numbers from 1
-  LossWindow losses_;
   DecoderPictures pictures_;
-  Timer since_step_;
-  double samples_per_second_ = 0;
-  RunCheckpoints checkpoints_;
-  UpdateGuard guard_;
 };
 
 }  // namespace dalle2

@@ -18,7 +18,7 @@ at::Tensor stacked(const std::deque<at::Tensor>& losses) {
 void LossWindow::push(int64_t part, const at::Tensor& loss) {
   std::deque<at::Tensor>& recent = losses_.at(static_cast<size_t>(part - 1));
   recent.push_back(loss);
-  if (recent.size() > kLogEveryIterations) recent.pop_front();
+  if (recent.size() > length_) recent.pop_front();
 }
 
 LossAverage LossWindow::average(int64_t part) const {
@@ -28,6 +28,12 @@ LossAverage LossWindow::average(int64_t part) const {
   const at::Tensor finite = losses.masked_select(losses.isfinite());
   const double mean = finite.numel() > 0 ? finite.mean().item<double>() : std::nan("");
   return {.mean = mean, .left_out = losses.numel() - finite.numel()};
+}
+
+std::vector<LossAverage> LossWindow::averages(const std::vector<int64_t>& parts) const {
+  std::vector<LossAverage> all;
+  for (const int64_t part : parts) all.push_back(average(part));
+  return all;
 }
 
 void LossWindow::clear() {
@@ -48,7 +54,7 @@ void LossWindow::load(const Cursor& saved) {
   for (size_t part = 0; part < count && part < losses_.size(); ++part) {
     const Cursor losses = single ? saved : saved.at(part);
     for (const at::Tensor& loss : losses.as_tensor().to(device_, at::kFloat).flatten().unbind())
-      losses_[part].push_back(loss.clone());
+      push(static_cast<int64_t>(part) + 1, loss.clone());
   }
 }
 

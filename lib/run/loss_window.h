@@ -12,9 +12,6 @@
 
 namespace dalle2 {
 
-/// Updates between two records of the log, and losses that one averages.
-inline constexpr int64_t kLogEveryIterations = 10;
-
 struct LossAverage {
   double mean = 0;       ///< of the finite ones; NaN if there is none
   int64_t left_out = 0;  ///< losses that are not finite
@@ -22,13 +19,17 @@ struct LossAverage {
 
 class LossWindow {
  public:
-  LossWindow(int64_t parts, const at::Device& device)
-      : losses_(static_cast<size_t>(parts)), device_(device) {}
+  /// @param length losses of a part that are kept: the updates between two records of the log
+  LossWindow(int64_t parts, int64_t length, const at::Device& device)
+      : losses_(static_cast<size_t>(parts)),
+        length_(static_cast<size_t>(length)),
+        device_(device) {}
 
   /// @param loss [] float32 of part `part` (from 1)
   void push(int64_t part, const at::Tensor& loss);
   /// Reads the losses from the device.
   LossAverage average(int64_t part) const;
+  std::vector<LossAverage> averages(const std::vector<int64_t>& parts) const;
   void clear();
 
   /// A list of tensors [n], one a part, oldest loss first.
@@ -38,6 +39,7 @@ class LossWindow {
 
  private:
   std::vector<std::deque<at::Tensor>> losses_;
+  size_t length_;
   at::Device device_;
 };
 

@@ -5,9 +5,9 @@
 
 #include "base/text.h"
 #include "optim/random.h"
-#include "run/config_secrets.h"
 #include "run/dry_run.h"
 #include "run/prior_run.h"
+#include "tracker/public_config.h"
 #include "trainer/adapters.h"
 
 namespace dalle2 {
@@ -35,7 +35,7 @@ DryRunPlan make_plan(const LoadedPriorConfig& loaded) {
           .batch_size = loaded.config.data.batch_size,
           .texts = {.kind = "prior",
                     .raw_json = loaded.raw_json,
-                    .full_json = without_url_secrets(loaded.full_json)}};
+                    .full_json = public_config(loaded.full_json)}};
 }
 
 }  // namespace
@@ -44,14 +44,14 @@ void dry_run(const LoadedPriorConfig& loaded) {
   const TrainPriorConfig& config = loaded.config;
   const PriorDataset data(config.data, config.prior);
   const DryRunPlan plan = make_plan(loaded);
-  PriorPosition position(config.train, data.rows("train"));
-  check_start(plan, config.tracker, config.train, position);
+  PriorPosition position(config.train);
+  const at::Device device = check_start(plan, config.tracker, config.train, position);
   print_networks(plan, config.train);
   for (const char* split : {"train", "val", "test"}) {
     std::printf("%s: %s\n", split, counted(data.rows(split), "sample").c_str());
   }
   print_steps(data.rows("train"), config.data.batch_size, config.train);
-  print_sizes(plan, config.train);
+  print_sizes(plan, config.train, device);
 }
 
 }  // namespace dalle2

@@ -2,15 +2,12 @@
 // How a prior run starts, where it stands, and what it logs; the loop is in prior_run.cpp.
 #include <torch/torch.h>
 
-#include <cmath>
-
 #include "base/log.h"
 #include "base/text.h"
-#include "run/config_secrets.h"
 #include "run/model_weights.h"
 #include "run/prior_run.h"
 #include "run/prior_similarities.h"
-#include "run/step_record.h"
+#include "tracker/public_config.h"
 
 namespace dalle2 {
 namespace {
@@ -23,6 +20,17 @@ std::unique_ptr<PriorTrainer> make_trainer(const LoadedPriorConfig& loaded,
   const ParameterCount count = count_parameters(*prior->net());
   log_info("model", "Number of parameters: {} total; {} training", count.total, count.training);
   return trainer;
+}
+
+PartMetricNames metric_names(const PriorConfig& config) {
+  const char* loss_type = enum_names<LossType>[static_cast<size_t>(config.loss_type)];
+  return {.loss = fmt::format("tracking/training-{}", loss_type),
+          .losses_not_finite = "tracking/losses-not-finite",
+          .ema_decay = "tracking/ema-decay",
+          .learning_rate = "tracking/learning-rate",
+          .grad_norm = "tracking/grad-norm",
+          .skipped_updates = "tracking/skipped-updates",
+          .loss_scale = "tracking/loss-scale"};
 }
 
 }  // namespace
@@ -54,32 +62,22 @@ std::string PriorPosition::description() const {
 }
 
 PriorRun::PriorRun(const LoadedPriorConfig& loaded, bool quiet)
-    : config_(loaded.config),
+    : TrainingRun({.session = {.tracker = loaded.config.tracker,
+                               .train = loaded.config.train,
+                               .seed = loaded.config.seed,
+                               .quiet = quiet},
+                   .texts = {.kind = "prior",
+                             .raw_json = loaded.raw_json,
+                             .full_json = public_config(loaded.full_json)},
+                   .metrics = {metric_names(loaded.config.prior)},
+                   .suspects = "embeddings that are far larger than the others"},
+                  std::make_unique<PriorPosition>(loaded.config.train),
+                  [&](const at::Device& device) { return make_trainer(loaded, device); }),
+      config_(loaded.config),
       data_(config_.data, config_.prior),
-      position_(config_.train, data_.rows("train")),
-      session_({.tracker = config_.tracker,
-                .train = config_.train,
-                .seed = config_.seed,
-                .quiet = quiet},
-               position_),
-      made_trainer_(make_trainer(loaded, session_.device())),
-      trainer_(*made_trainer_),
-      losses_(trainer_.num_parts(), session_.device()),
-      checkpoints_(session_,
-                   trainer_,
-                   position_,
-                   losses_,
-                   config_.train,
-                   {.kind = "prior",
-                    .raw_json = loaded.raw_json,
-                    .full_json = without_url_secrets(loaded.full_json)}),
-      guard_(session_,
-             trainer_,
-             position_,
-             checkpoints_,
-             config_.train.non_finite,
-             "embeddings that are far larger than the others") {
-  trainer_.set_step_times(&session_.times());
+      position_(position_as<PriorPosition>()),
+      trainer_(trainer_as<PriorTrainer>()) {
+  position_.rows_per_epoch = data_.rows("train");
 }
 
 void PriorRun::open() {
@@ -117,31 +115,9 @@ void PriorRun::log_similarities(const std::string& folder) {
   }
 }
 
-void PriorRun::log_training() {
-  const char* loss_type = enum_names<LossType>[static_cast<size_t>(config_.prior.loss_type)];
-  LogRecord record = {{"tracking/samples-sec", samples_per_second_},
-                      {"tracking/samples-seen", position_.samples_seen}};
-  if (const auto decay = trainer_.ema_decay()) record.emplace_back("tracking/ema-decay", *decay);
-  const LossAverage loss = losses_.average(1);
-  if (std::isfinite(loss.mean))
-    record.emplace_back(fmt::format("tracking/training-{}", loss_type), loss.mean);
-  if (loss.left_out > 0) record.emplace_back("tracking/losses-not-finite", loss.left_out);
-  record.emplace_back("tracking/learning-rate", trainer_.learning_rate());
-  if (const at::Tensor norm = trainer_.last_grad_norm(); norm.defined())
-    record.emplace_back("tracking/grad-norm", norm.item<double>());
-  const int64_t skipped = guard_.skipped();
-  const std::optional<double> loss_scale = trainer_.loss_scale();
-  if (skipped > 0 || loss_scale) record.emplace_back("tracking/skipped-updates", skipped);
-  if (loss_scale) record.emplace_back("tracking/loss-scale", *loss_scale);
-  for (auto& entry : step_record(session_.times(), session_.device()))
-    record.push_back(std::move(entry));
-  session_.tracker().log(record, trainer_.steps());
-  session_.progress().update({.epoch = position_.epoch,
-                              .epochs = config_.train.epochs,
-                              .sample = position_.row,
-                              .samples_per_epoch = data_.rows("train"),
-                              .losses = {loss.mean},
-                              .skipped = skipped});
+LogRecord PriorRun::step_values(double samples_per_second) const {
+  return {{"tracking/samples-sec", samples_per_second},
+          {"tracking/samples-seen", position_.samples_seen}};
 }
 
 }  // namespace dalle2

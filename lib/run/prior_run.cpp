@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "base/log.h"
-#include "base/stop_signal.h"
 
 namespace dalle2 {
 namespace {
@@ -17,20 +16,7 @@ PriorInputs to_inputs(const PriorBatch& batch) {
 
 }  // namespace
 
-ExitCode PriorRun::run() {
-  ExitCode code = ExitCode::kStopped;
-  try {
-    code = run_epochs();
-    if (code == ExitCode::kDone) finish();
-  } catch (const StoppedError&) {  // in a validation: the same command does it over
-    code = ExitCode::kStopped;
-  }
-  if (code == ExitCode::kStopped) checkpoints_.save(/*is_best=*/false);
-  return checkpoints_.finish(code);
-}
-
 ExitCode PriorRun::run_epochs() {
-  if (checkpoints_.start() == StartedFrom::kCheckpoint) guard_.remember();
   since_validation_.restart();
   since_latest_.restart();
   while (position_.epoch < config_.train.epochs) {
@@ -39,6 +25,7 @@ ExitCode PriorRun::run_epochs() {
     ++position_.epoch;
     position_.restart_epoch();
   }
+  finish();
   return ExitCode::kDone;
 }
 
@@ -47,7 +34,6 @@ ExitCode PriorRun::run_epochs() {
 void PriorRun::finish() {
   validate();
   save_latest();
-  checkpoints_.save_averages();
   if (const auto loss = mean_loss("test", trainer_.uses_ema())) {
     log_loss(trainer_.uses_ema() ? "ema-test" : "online-test", *loss);
   }
@@ -57,15 +43,15 @@ void PriorRun::finish() {
 bool PriorRun::train_epoch() {
   log_info("train", "Starting epoch {}", position_.epoch);
   session_.tracker().log({{"tracking/epoch", position_.epoch}}, trainer_.steps());
-  since_step_.restart();
-  for (auto group = next_group(); !group.empty(); group = next_group()) {
+  restart_step_clock();
+  auto next = [this, row = position_.row]() mutable {
+    auto batch = data_.batch("train", row, config_.data.batch_size);
+    if (batch) row += batch->rows;
+    return batch;
+  };
+  for (auto group = next_group(next); !group.empty(); group = next_group(next)) {
     checkpoints_.check();
-    train_group(group);
-    if (!guard_.look(/*settled=*/false)) return false;
-    checkpoints_.save_averages_if_due();
-    since_step_.restart();
-    if (position_.iteration % kLogEveryIterations == 0) log_training();
-    ++position_.iteration;
+    if (!after_update(train_group(group))) return false;
     if (session_.stop_asked()) return true;
     if (since_validation_.seconds() > static_cast<double>(config_.data.eval_every_seconds)) {
       validate();
@@ -80,23 +66,8 @@ bool PriorRun::train_epoch() {
   return guard_.look(/*settled=*/true);
 }
 
-/// The batches of the next update: /train/grad_accum_every of them, fewer at the end of the epoch.
-std::vector<PriorBatch> PriorRun::next_group() {
-  std::vector<PriorBatch> group;
-  int64_t row = position_.row;
-  while (static_cast<int64_t>(group.size()) < config_.train.grad_accum_every) {
-    auto batch = timed(&session_.times(), StepPhase::kData, [&] {
-      return data_.batch("train", row, config_.data.batch_size);
-    });
-    if (!batch) break;
-    row += batch->rows;
-    group.push_back(std::move(*batch));
-  }
-  return group;
-}
-
-/// One update, by the mean over the samples of all batches.
-void PriorRun::train_group(const std::vector<PriorBatch>& group) {
+/// One update, by the mean over the samples of all batches. @return these samples
+int64_t PriorRun::train_group(const std::vector<PriorBatch>& group) {
   int64_t total = 0;
   for (const PriorBatch& batch : group) total += batch.size();
   at::Tensor loss;
@@ -112,18 +83,15 @@ void PriorRun::train_group(const std::vector<PriorBatch>& group) {
     position_.row += batch.rows;
   }
   position_.samples_seen += total;
-  if (!loss.defined()) return;
-  trainer_.update();
-  losses_.push(1, loss);
-  session_.times().count_step();
-  samples_per_second_ = static_cast<double>(total) / since_step_.seconds();
+  if (loss.defined()) update(1, loss);
+  return total;
 }
 
 void PriorRun::save_latest() {
   log_info("ckpt", "Saving the latest");
   checkpoints_.save(/*is_best=*/false);
   since_latest_.restart();
-  since_step_.restart();
+  restart_step_clock();
 }
 
 std::optional<double> PriorRun::mean_loss(const std::string& split, bool averaged) {
@@ -165,7 +133,7 @@ void PriorRun::validate() {
     }
   }
   since_validation_.restart();
-  since_step_.restart();
+  restart_step_clock();
 }
 
 }  // namespace dalle2

@@ -36,6 +36,7 @@ class PositionVisitor {
 struct RunPosition {
   int64_t epoch = 0;
   int64_t samples_seen = 0;  ///< of the whole run
+  int64_t iteration = 0;     ///< updates of this epoch
 
   RunPosition() = default;
   RunPosition(const RunPosition&) = default;

@@ -55,7 +55,7 @@ class StepTimes {
 
 /// Runs `work` as a part of `phase`; `times` may be null.
 template <class Work>
-auto timed(StepTimes* times, StepPhase phase, const Work& work) {
+auto timed(StepTimes* times, StepPhase phase, Work&& work) {
   struct Span {
     StepTimes* times;
     StepPhase phase;

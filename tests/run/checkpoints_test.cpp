@@ -136,7 +136,7 @@ TEST_CASE("the best state is kept apart from the latest") {
   CHECK(Cursor(best).at("best_loss").as_double() ==
         *std::min_element(losses.begin(), losses.end()));
   CHECK(Cursor(latest).at("epoch").as_int() == 3);
-  CHECK(Cursor(latest).at("dalle2_train").at("step").as_int() == 0);
+  CHECK(Cursor(latest).at("dalle2_train").at("iteration").as_int() == 0);
 }
 
 TEST_CASE("a config that gives the checkpoint another meaning is refused, unless allowed") {

@@ -24,7 +24,8 @@ auto spoil(int64_t first, int64_t last, int64_t times = 1000) {
 
 TEST_CASE("a skipped update is told of, counted and leaves no trace in the weights") {
   const TempDir folder;
-  ToyRun run(toy_config(folder.path()));
+  const ToyConfig config = toy_config(folder.path());
+  ToyRun run(config);
   run.before_step = spoil(4, 5);
   CapturedLog log;
   CHECK(run.run() == ExitCode::kDone);
@@ -113,7 +114,8 @@ TEST_CASE("averages from behind the point a run went back to are gone") {
 
 TEST_CASE("a state with NaN in it is never saved") {
   const TempDir folder;
-  ToyRun run(toy_config(folder.path()));
+  const ToyConfig config = toy_config(folder.path());
+  ToyRun run(config);
   run.before_step = [&](int64_t step, at::Tensor&) {
     const torch::NoGradGuard no_grad;
     if (step == 2) run.trainer().toy().network->to_q->weight.fill_(NAN);

@@ -10,7 +10,7 @@ namespace dalle2 {
 namespace {
 
 LossWindow window_of(const std::vector<double>& losses) {
-  LossWindow window(2, at::kCPU);
+  LossWindow window(2, 10, at::kCPU);
   for (const double loss : losses) window.push(2, at::scalar_tensor(loss, at::kFloat));
   return window;
 }
@@ -39,7 +39,7 @@ TEST_CASE("losses go into a checkpoint and come back") {
 
 TEST_CASE("a single tensor, as version 0.1.0 wrote for a prior, is of the first part") {
   const Value saved = torch::tensor({2.0F, 4.0F});
-  LossWindow window(1, at::kCPU);
+  LossWindow window(1, 10, at::kCPU);
   window.load(Cursor(saved));
   CHECK(window.average(1).mean == 3);
 }

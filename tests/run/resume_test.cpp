@@ -57,7 +57,7 @@ TEST_CASE("a run that is stopped at any step goes on bit for bit, with both kind
           if (step == stop_at) stop.make();
         };
         CHECK(run.run() == ExitCode::kStopped);
-        CHECK(run.position().epoch * 5 + run.position().step == stop_at + 1);
+        CHECK(run.position().epoch * 5 + run.position().iteration == stop_at + 1);
       }
       ToyRun last(config);
       CHECK(last.run() == ExitCode::kDone);
@@ -111,7 +111,8 @@ TEST_CASE("averages for a choice after training are saved on the way and at the 
 
 TEST_CASE("an evaluation with averages leaves every module in the mode it was in") {
   const TempDir folder;
-  ToyRun run(toy_config(folder.path()));
+  const ToyConfig config = toy_config(folder.path());
+  ToyRun run(config);
   run.trainer().averaged()->train();  // left so by somebody
   const at::Tensor x = at::ones({2, 4});
   run.trainer().evaluate(x);

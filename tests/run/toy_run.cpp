@@ -85,37 +85,32 @@ void ToyPosition::fields(PositionVisitor& visitor) {
   visitor.field("epoch", epoch);
   visitor.field("samples_seen", samples_seen);
   visitor.field("best_loss", best_loss);
-  visitor.own("step", step);
+  visitor.own("iteration", iteration);
 }
 
 ToyRun::ToyRun(const ToyConfig& config)
-    : config_(config),
-      session_(
-          {.tracker = config_.tracker, .train = config_.train, .seed = config_.seed, .quiet = true},
-          position_),
-      trainer_(std::make_unique<ToyTrainer>(make_model(config_.seed), config_.train)),
-      losses_(1, session_.device()),
-      checkpoints_(session_,
-                   *trainer_,
-                   position_,
-                   losses_,
-                   config_.train,
-                   {.kind = "toy", .raw_json = "{}", .full_json = json_of(config_)}),
-      guard_(
-          session_, *trainer_, position_, checkpoints_, config_.train.non_finite, "odd numbers") {}
-
-ExitCode ToyRun::run() {
-  ExitCode code = ExitCode::kStopped;
-  try {
-    code = run_epochs();
-  } catch (const StoppedError&) {  // in a validation
-  }
-  if (code == ExitCode::kStopped) checkpoints_.save(/*is_best=*/false);
-  return checkpoints_.finish(code);
-}
+    : TrainingRun({.session = {.tracker = config.tracker,
+                               .train = config.train,
+                               .seed = config.seed,
+                               .quiet = true},
+                   .texts = {.kind = "toy", .raw_json = "{}", .full_json = json_of(config)},
+                   .metrics = {{.loss = "Training Loss",
+                                .losses_not_finite = "Losses Not Finite",
+                                .ema_decay = "EMA Decay",
+                                .learning_rate = "Learning Rate",
+                                .grad_norm = "Grad Norm",
+                                .skipped_updates = "Skipped Updates",
+                                .loss_scale = "Loss Scale"}},
+                   .suspects = "odd numbers"},
+                  std::make_unique<ToyPosition>(),
+                  [&](const at::Device&) {
+                    return std::make_unique<ToyTrainer>(make_model(config.seed), config.train);
+                  }),
+      config_(config),
+      position_(position_as<ToyPosition>()),
+      trainer_(trainer_as<ToyTrainer>()) {}
 
 ExitCode ToyRun::run_epochs() {
-  if (checkpoints_.start() == StartedFrom::kCheckpoint) guard_.remember();
   while (position_.epoch < config_.train.epochs) {
     if (!train_epoch()) continue;  // it went back
     if (session_.stop_asked()) return ExitCode::kStopped;
@@ -124,34 +119,34 @@ ExitCode ToyRun::run_epochs() {
     position_.restart_epoch();
     checkpoints_.save(/*is_best=*/false);
   }
-  checkpoints_.save_averages();
   return ExitCode::kDone;
 }
 
 /// @return false if the run went back to a checkpoint
 bool ToyRun::train_epoch() {
-  while (position_.step < config_.steps_per_epoch && !session_.stop_asked()) {
+  while (position_.iteration < config_.steps_per_epoch && !session_.stop_asked()) {
     checkpoints_.check();
-    train_step();
-    if (!guard_.look(/*settled=*/false)) return false;
-    checkpoints_.save_averages_if_due();
-    session_.tracker().log({{"Training Loss", losses_.average(1).mean}}, trainer_->steps());
-    const bool due = position_.step % config_.save_every_n_steps == 0;
+    if (!after_update(train_step())) return false;
+    session_.tracker().log({{"Training Loss", losses_.average(1).mean}}, trainer_.steps());
+    const bool due = position_.iteration % config_.save_every_n_steps == 0;
     if (due && !guard_.in_a_streak()) checkpoints_.save(/*is_best=*/false);
   }
   return true;
 }
 
-void ToyRun::train_step() {
-  const int64_t number = position_.epoch * config_.steps_per_epoch + position_.step;
+/// @return samples of the update
+int64_t ToyRun::train_step() {
+  const int64_t number = position_.epoch * config_.steps_per_epoch + position_.iteration;
   at::Tensor batch =
-      at::randn({8, 4}, session_.generator("train", position_.epoch, position_.step));
+      at::randn({8, 4}, session_.generator("train", position_.epoch, position_.iteration));
   if (before_step) before_step(number, batch);
-  const at::Tensor loss = trainer_->step(batch);
-  trainer_->update();
-  losses_.push(1, loss);
-  ++position_.step;
+  update(1, trainer_.step(batch));
   position_.samples_seen += batch.size(0);
+  return batch.size(0);
+}
+
+LogRecord ToyRun::step_values(double samples_per_second) const {
+  return {{"Samples per second", samples_per_second}};
 }
 
 void ToyRun::validate() {
@@ -159,9 +154,9 @@ void ToyRun::validate() {
   for (int64_t i = 0; i < 2; ++i) {
     if (in_validation) in_validation();
     session_.throw_if_stop_asked();
-    sum += trainer_->evaluate(at::randn({8, 4}, session_.generator("validate", 0, i)));
+    sum += trainer_.evaluate(at::randn({8, 4}, session_.generator("validate", 0, i)));
   }
-  session_.tracker().log({{"Validation Loss", sum / 2}}, trainer_->steps());
+  session_.tracker().log({{"Validation Loss", sum / 2}}, trainer_.steps());
   if (!(sum / 2 < position_.best_loss)) return;
   position_.best_loss = sum / 2;
   checkpoints_.save(/*is_best=*/true, /*is_latest=*/false);

@@ -12,10 +12,7 @@
 
 #include "config/train_options.h"
 #include "model/layers.h"
-#include "run/loss_window.h"
-#include "run/run_checkpoints.h"
-#include "run/run_session.h"
-#include "run/update_guard.h"
+#include "run/training_run.h"
 #include "trainer/trainer.h"
 
 namespace dalle2::test {
@@ -71,45 +68,42 @@ class ToyTrainer : public Trainer {
 };
 
 struct ToyPosition : RunPosition {
-  int64_t step = 0;  ///< of this epoch
   double best_loss = 1e9;
 
   void fields(PositionVisitor& visitor) override;
   void reset() override { *this = {}; }
-  void guess_own_fields() override { step = 0; }
-  void restart_epoch() override { step = 0; }
+  void guess_own_fields() override { iteration = 0; }
+  void restart_epoch() override { iteration = 0; }
   std::string description() const override { return "epoch " + std::to_string(epoch); }
-  int64_t sample_of_epoch() const override { return step; }
+  int64_t sample_of_epoch() const override { return iteration; }
 };
 
-class ToyRun {
+class ToyRun : public TrainingRun {
  public:
+  /// @param config has to outlive the run
   explicit ToyRun(const ToyConfig& config);
-  ExitCode run();
 
   /// Called with the number of the step (over all epochs) before each; may spoil the batch.
   std::function<void(int64_t step, at::Tensor& batch)> before_step;
   /// Called between the batches of a validation.
   std::function<void()> in_validation;
 
-  ToyTrainer& trainer() { return *trainer_; }
+  ToyTrainer& trainer() { return trainer_; }
   RunCheckpoints& checkpoints() { return checkpoints_; }
   RunSession& session() { return session_; }
   const ToyPosition& position() const { return position_; }
 
  private:
-  ExitCode run_epochs();
+  ExitCode run_epochs() override;
   bool train_epoch();
-  void train_step();
+  int64_t train_step();
+  LogRecord step_values(double samples_per_second) const override;
+  int64_t samples_per_epoch() const override { return config_.steps_per_epoch; }
   void validate();
 
-  ToyConfig config_;
-  ToyPosition position_;
-  RunSession session_;
-  std::unique_ptr<ToyTrainer> trainer_;
-  LossWindow losses_;
-  RunCheckpoints checkpoints_;
-  UpdateGuard guard_;
+  const ToyConfig& config_;
+  ToyPosition& position_;
+  ToyTrainer& trainer_;
 };
 
 }  // namespace dalle2::test

@@ -14,6 +14,7 @@
 #include "io/atomic_file.h"
 #include "run/toy_run.h"
 #include "support/temp_dir.h"
+#include "trainer/state_bits.h"
 
 namespace dalle2::test {
 
@@ -35,32 +36,6 @@ inline ToyConfig toy_config(const std::string& folder) {
   save.save_best_to = folder + "/best.pth";
   config.tracker.save = {save};
   return config;
-}
-
-/// All numbers of a value, one after the other: equal texts are equal bits.
-inline void append_bits(const Value& value, std::string& text) {
-  if (value.is_tensor()) {
-    const at::Tensor tensor = value.as_tensor().contiguous();
-    text.append(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
-  } else if (value.is_dict()) {
-    for (const auto& [key, item] : value.as_dict().items) {
-      append_bits(key, text);
-      append_bits(item, text);
-    }
-  } else if (value.is_list() || value.is_tuple()) {
-    for (const Value& item : value.as_sequence()) append_bits(item, text);
-  } else if (value.is_string()) {
-    text += value.as_string();
-  } else if (value.is_int() || value.is_double()) {
-    text += fmt::format("{}", value.as_double());
-  }
-  text += "|";
-}
-
-inline std::string bits_of(const Trainer& trainer) {
-  std::string text;
-  append_bits(trainer.state(), text);
-  return text;
 }
 
 /// The numbers under `key` in a log, in order.

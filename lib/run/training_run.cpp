@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT
+#include "run/training_run.h"
+
+#include <torch/types.h>
+
+#include "base/stop_signal.h"
+
+namespace dalle2 {
+
+TrainingRun::TrainingRun(RunPlan plan,
+                         std::unique_ptr<RunPosition> position,
+                         const MakeTrainer& make_trainer)
+    : train_(plan.session.train),
+      any_position_(std::move(position)),
+      metrics_(std::move(plan.metrics)),
+      session_(plan.session, *any_position_),
+      any_trainer_(make_trainer(session_.device())),
+      losses_(any_trainer_->num_parts(), kLogEveryUpdates, session_.device()),
+      checkpoints_(session_, *any_trainer_, *any_position_, losses_, train_, std::move(plan.texts)),
+      guard_(session_,
+             *any_trainer_,
+             *any_position_,
+             checkpoints_,
+             train_.non_finite,
+             std::move(plan.suspects)) {
+  any_trainer_->set_step_times(&session_.times());
+}
+
+ExitCode TrainingRun::run() {
+  if (checkpoints_.start() == StartedFrom::kCheckpoint) guard_.remember();
+  ExitCode code = ExitCode::kStopped;
+  try {
+    code = run_epochs();
+  } catch (const StoppedError&) {  // what was under way is done over by the same command
+  }
+  if (code == ExitCode::kStopped) {
+    checkpoints_.save(/*is_best=*/false);
+  } else {
+    checkpoints_.save_averages();
+  }
+  return checkpoints_.finish(code);
+}
+
+void TrainingRun::update(int64_t part, const at::Tensor& loss) {
+  any_trainer_->update(part);
+  losses_.push(part, loss);
+}
+
+bool TrainingRun::after_update(int64_t samples) {
+  session_.times().count_step();
+  if (!guard_.look(/*settled=*/false)) return false;
+  const double samples_per_second = static_cast<double>(samples) / since_step_.seconds();
+  checkpoints_.save_averages_if_due();
+  since_step_.restart();
+  if (any_position_->iteration % kLogEveryUpdates == 0) log_step(samples_per_second);
+  ++any_position_->iteration;
+  return true;
+}
+
+void TrainingRun::log_step(double samples_per_second) {
+  const std::vector<LossAverage> losses = losses_.averages(any_trainer_->trained_parts());
+  LogRecord record = step_values(samples_per_second);
+  add_part_values(record, *any_trainer_, metrics_, losses);
+  add_process_values(record, session_.times(), session_.device());
+  session_.tracker().log(record, any_trainer_->first_steps());
+  ProgressState progress{.epoch = any_position_->epoch,
+                         .epochs = train_.epochs,
+                         .sample = any_position_->sample_of_epoch(),
+                         .samples_per_epoch = samples_per_epoch(),
+                         .losses = {},
+                         .skipped = guard_.skipped()};
+  for (const LossAverage& loss : losses) progress.losses.push_back(loss.mean);
+  session_.progress().update(progress);
+}
+
+}  // namespace dalle2

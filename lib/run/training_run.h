@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT
+// What the run of any kind is made of, and what the loops of all kinds do around an update. A kind
+// derives from it, and adds its data, its losses and the order of its loop.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/timer.h"
+#include "config/train_options.h"
+#include "run/loss_window.h"
+#include "run/run_checkpoints.h"
+#include "run/run_position.h"
+#include "run/run_session.h"
+#include "run/step_record.h"
+#include "run/update_guard.h"
+#include "trainer/step_times.h"
+#include "trainer/trainer.h"
+
+namespace dalle2 {
+
+/// Updates between two records of the log, and losses that one averages.
+inline constexpr int64_t kLogEveryUpdates = 10;
+
+/// What a kind says of its run.
+struct RunPlan {
+  SessionOptions session;
+  ConfigTexts texts;
+  std::vector<PartMetricNames> metrics;  ///< one a part of the model
+  std::string suspects;  ///< what to look for in the data when losses are not finite
+};
+
+class TrainingRun {
+ public:
+  virtual ~TrainingRun() = default;
+  TrainingRun(const TrainingRun&) = delete;
+  TrainingRun& operator=(const TrainingRun&) = delete;
+
+  /// Goes on from a checkpoint or begins, and trains to the last epoch.
+  /// @return kStopped if a signal asked for a stop; the state is saved then
+  /// @throws NonFiniteError when too many losses or gradients in a row are no numbers; what
+  /// RunCheckpoints::start() throws
+  ExitCode run();
+
+ protected:
+  using MakeTrainer = std::function<std::unique_ptr<Trainer>(const at::Device&)>;
+
+  /// @throws ConfigError
+  TrainingRun(RunPlan plan, std::unique_ptr<RunPosition> position, const MakeTrainer& make_trainer);
+
+  /// The loop. @return kDone or kStopped. @throws StoppedError for the latter from wherever it is
+  virtual ExitCode run_epochs() = 0;
+  /// What the log says of a step besides what every kind's does.
+  virtual LogRecord step_values(double samples_per_second) const = 0;
+  virtual int64_t samples_per_epoch() const = 0;  ///< 0 while it is not known
+
+  /// The batches of the next update: /train/grad_accum_every of them, fewer at the end of the epoch.
+  /// @param next gives an optional batch, none at the end; its time counts as waiting for data
+  template <class Next>
+  auto next_group(Next&& next) {
+    std::vector<typename decltype(next())::value_type> group;
+    while (static_cast<int64_t>(group.size()) < train_.grad_accum_every) {
+      auto batch = timed(&session_.times(), StepPhase::kData, next);
+      if (!batch) break;
+      group.push_back(std::move(*batch));
+    }
+    return group;
+  }
+
+  /// Updates a part by the gradients so far. @param loss [] of all its batches
+  void update(int64_t part, const at::Tensor& loss);
+  /// Behind the updates of a group: acts on skipped ones, saves averages that are due, logs every
+  /// kLogEveryUpdates, counts the iteration.
+  /// @return false if the run went back to a checkpoint: its position is another one
+  bool after_update(int64_t samples);
+  /// The clock of samples per second begins anew: what was done since the last update was no training.
+  void restart_step_clock() { since_step_.restart(); }
+
+  /// The position and the trainer, as what the kind made them.
+  template <class Position>
+  Position& position_as() {
+    return static_cast<Position&>(*any_position_);
+  }
+  template <class KindTrainer>
+  KindTrainer& trainer_as() {
+    return static_cast<KindTrainer&>(*any_trainer_);
+  }
+
+ private:
+  void log_step(double samples_per_second);
+
+  const SharedTrainConfig& train_;
+  std::unique_ptr<RunPosition> any_position_;
+  std::vector<PartMetricNames> metrics_;
+  Timer since_step_;
+
+ protected:
+  RunSession session_;
+
+ private:
+  std::unique_ptr<Trainer> any_trainer_;
+
+ protected:
+  LossWindow losses_;
+  RunCheckpoints checkpoints_;
+  UpdateGuard guard_;
+};
+
+}  // namespace dalle2
