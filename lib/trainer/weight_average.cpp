@@ -211,7 +211,7 @@ const char* average_key(EmaKind kind, const AverageLayout& layout) {
 
 Value empty_averages(EmaKind kind, const AverageLayout& layout) {
   if (kind == EmaKind::diffusers && layout.many_parts) return List{};
-  return Dict{};
+  return to_dict(StateDict{});
 }
 
 void write_untrained_average(EmaKind kind, Value& all, size_t index, const AverageLayout& layout) {
