@@ -125,6 +125,7 @@ struct LoopConfig {
   bool deterministic = false;
   int64_t grad_accum_every = 1;           ///< batches of one update
   std::optional<int64_t> max_batch_size;  ///< samples that go through the network at once
+  int64_t log_every_n_updates = 10;
   bool async_save = true;
   bool allow_changed_config = false;
   NonFiniteConfig non_finite;
@@ -144,6 +145,9 @@ struct LoopConfig {
              "Samples that go through the network at once; larger batches are split and their "
              "gradients added. Null for the whole batch.",
              at_least(1));
+    D2_FIELD(log_every_n_updates,
+             "Updates between two records of the log. The loss in it is the mean of that many.",
+             within(1, 10'000));
     D2_FIELD(async_save,
              "Write checkpoints while training goes on: a save holds up the steps only while the "
              "state is copied to host memory. A save waits for the one before it.");

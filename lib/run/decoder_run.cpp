@@ -138,7 +138,7 @@ void DecoderRun::validate_epoch() {
           trainer_.evaluate(inputs, unet, random).loss.item<double>();
     }
     samples += batch->size();
-    if (batches % kLogEveryUpdates == 0) {
+    if (batches % config_.train.log_every_n_updates == 0) {
       log_info("val",
                "Epoch {}/{} Val Step {} -  Sample {} - {:.2f} samples/sec",
                position_.epoch,

@@ -15,7 +15,7 @@ TrainingRun::TrainingRun(RunPlan plan,
       metrics_(std::move(plan.metrics)),
       session_(plan.session, *any_position_),
       any_trainer_(make_trainer(session_.device())),
-      losses_(any_trainer_->num_parts(), kLogEveryUpdates, session_.device()),
+      losses_(any_trainer_->num_parts(), train_.log_every_n_updates, session_.device()),
       checkpoints_(session_, *any_trainer_, *any_position_, losses_, train_, std::move(plan.texts)),
       guard_(session_,
              *any_trainer_,
@@ -52,7 +52,7 @@ bool TrainingRun::after_update(int64_t samples) {
   const double samples_per_second = static_cast<double>(samples) / since_step_.seconds();
   checkpoints_.save_averages_if_due();
   since_step_.restart();
-  if (any_position_->iteration % kLogEveryUpdates == 0) log_step(samples_per_second);
+  if (any_position_->iteration % train_.log_every_n_updates == 0) log_step(samples_per_second);
   ++any_position_->iteration;
   return true;
 }

@@ -23,9 +23,6 @@
 
 namespace dalle2 {
 
-/// Updates between two records of the log, and losses that one averages.
-inline constexpr int64_t kLogEveryUpdates = 10;
-
 /// What a kind says of its run.
 struct RunPlan {
   SessionOptions session;
@@ -74,7 +71,7 @@ class TrainingRun {
   /// Updates a part by the gradients so far. @param loss [] of all its batches
   void update(int64_t part, const at::Tensor& loss);
   /// Behind the updates of a group: acts on skipped ones, saves averages that are due, logs every
-  /// kLogEveryUpdates, counts the iteration.
+  /// /train/log_every_n_updates, counts the iteration.
   /// @return false if the run went back to a checkpoint: its position is another one
   bool after_update(int64_t samples);
   /// The clock of samples per second begins anew: what was done since the last update was no training.

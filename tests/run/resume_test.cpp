@@ -44,6 +44,18 @@ TEST_CASE("a toy run learns") {
   CHECK(outcome.validations[2] < 0.9 * outcome.validations[0]);
 }
 
+TEST_CASE("a record every n updates has the mean of the last n losses") {
+  const TempDir each, third;
+  const std::vector<double> losses = whole_run(toy_config(each.path())).losses;
+  ToyConfig config = toy_config(third.path());
+  config.train.log_every_n_updates = 3;
+  const std::vector<double> means = whole_run(config).losses;
+  REQUIRE(means.size() == 6);  // behind the updates 0 and 3 of each of three epochs
+  CHECK(means[0] == losses[0]);
+  CHECK(means[1] == Approx((losses[1] + losses[2] + losses[3]) / 3).epsilon(1e-6));
+  CHECK(means[2] == Approx((losses[3] + losses[4] + losses[5]) / 3).epsilon(1e-6));
+}
+
 TEST_CASE("a run that is stopped at any step goes on bit for bit, with both kinds of averages") {
   for (const EmaKind kind : {EmaKind::ema_pytorch, EmaKind::diffusers}) {
     for (const bool async_save : {false, true}) {

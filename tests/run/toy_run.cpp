@@ -127,7 +127,6 @@ bool ToyRun::train_epoch() {
   while (position_.iteration < config_.steps_per_epoch && !session_.stop_asked()) {
     checkpoints_.check();
     if (!after_update(train_step())) return false;
-    session_.tracker().log({{"Training Loss", losses_.average(1).mean}}, trainer_.steps());
     const bool due = position_.iteration % config_.save_every_n_steps == 0;
     if (due && !guard_.in_a_streak()) checkpoints_.save(/*is_best=*/false);
   }

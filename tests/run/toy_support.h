@@ -22,6 +22,7 @@ namespace dalle2::test {
 inline ToyConfig toy_config(const std::string& folder) {
   ToyConfig config;
   config.train.epochs = 3;
+  config.train.log_every_n_updates = 1;
   config.tracker.data_path = folder + "/out";
   config.tracker.overwrite_data_path = true;
   ConsoleLogConfig log;
