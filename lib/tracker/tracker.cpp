@@ -89,8 +89,8 @@ Tracker::Tracker(const TrackerConfig& config, const FormatFields& example_placeh
       logger_(make_logger(config.log, config.data_path)),
       snapshots_(in_data_path(kSnapshotsFolder),
                  {.keep_last = config.keep_last, .keep_every = config.keep_every}) {
-  if (config.load) loader_ = make_loader(*config.load);
-  if (loader_) loader_->check();
+  if (config.load) source_ = make_checkpoint_source(*config.load);
+  if (source_) source_->check();
   if (dummy_) return;
   check_data_path();
   for (const SaveConfig& save : config.save) {
@@ -191,14 +191,14 @@ SaveMetadata Tracker::model_metadata() const {
 }
 
 bool Tracker::can_recall() const {
-  return loader_ != nullptr && (!loader_->only_auto_resume() || auto_resumed_);
+  return source_ != nullptr && (!source_->only_auto_resume() || auto_resumed_);
 }
 
 std::string Tracker::recall_path() const {
   if (!can_recall()) {
     throw ConfigError("Tried to recall, but no loader was set or auto-resume was not performed.");
   }
-  return loader_->fetch();
+  return source_->fetch();
 }
 
 std::vector<std::string> Tracker::recall_candidates() const {

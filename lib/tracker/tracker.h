@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "config/tracker_config.h"
-#include "tracker/loaders.h"
+#include "tracker/checkpoint_source.h"
 #include "tracker/log_file.h"
 #include "tracker/loggers.h"
 #include "tracker/own_files.h"
@@ -66,7 +66,7 @@ class Tracker {
   /// @param dummy a rank other than 0: it may recall; every other call does nothing
   /// @throws ConfigError data_path exists without overwrite_data_path, no saver, a template with
   /// `..` or
-  ///         an unknown placeholder, a loader's file that is not there
+  ///         an unknown placeholder, a checkpoint of /tracker/load that is not there
   Tracker(const TrackerConfig& config, const FormatFields& example_placeholders, bool dummy);
 
   /// Finds out whether data_path and the savers' targets can be written, and leaves nothing behind.
@@ -118,20 +118,21 @@ class Tracker {
   /// there, which torch.load(weights_only=True) refuses).
   SaveMetadata model_metadata() const;
 
-  /// True if there is a loader, and it is not kept for auto-resumed runs only.
+  /// True if /tracker/load names a checkpoint, and it is not kept for auto-resumed runs only.
   bool can_recall() const;
-  /// The loader's file. @throws ConfigError if not can_recall()
+  /// The checkpoint of /tracker/load. @throws ConfigError if not can_recall()
   std::string recall_path() const;
-  /// Files to try in order: the loader's, then, in an auto-resumed run, data_path/checkpoint.pth
-  /// (newer if the run died between writing and copying) and the snapshots, the newest first. The
-  /// loader's comes last if the run began from it and has saved since. Only files that exist; empty
-  /// if an auto-resumed run died before its first save: start from the beginning.
+  /// Files to try in order: that of /tracker/load, then, in an auto-resumed run,
+  /// data_path/checkpoint.pth (newer if the run died between writing and copying) and the
+  /// snapshots, the newest first. The first comes last if the run began from it and has saved
+  /// since. Only files that exist; empty if an auto-resumed run died before its first save: start
+  /// from the beginning.
   /// @throws ConfigError if not can_recall()
   std::vector<std::string> recall_candidates() const;
 
   /// What this run saved itself, this start or an earlier one that it goes on with: the candidates
-  /// in data_path as above, without the loader's file. Empty before the first save. Safe while a
-  /// save is going on, but then tells of the files before it or after it: wait for the save to
+  /// in data_path as above, without that of /tracker/load. Empty before the first save. Safe while
+  /// a save is going on, but then tells of the files before it or after it: wait for the save to
   /// tell of it for sure.
   std::vector<std::string> own_checkpoints() const;
 
@@ -170,7 +171,7 @@ class Tracker {
   std::unique_ptr<std::atomic<bool>> saved_ = std::make_unique<std::atomic<bool>>(false);
   int64_t last_step_ = 0;
   std::unique_ptr<Logger> logger_;
-  std::unique_ptr<Loader> loader_;
+  std::unique_ptr<CheckpointSource> source_;
   std::vector<std::unique_ptr<Saver>> savers_;
   std::optional<LogFile> log_file_;
   std::unique_ptr<std::mutex> log_mutex_ = std::make_unique<std::mutex>();  // loggers and log_file_

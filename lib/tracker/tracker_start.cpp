@@ -123,8 +123,8 @@ void Tracker::begin_anew(const std::string& reason) {
   if (dummy_) return;
   check_undecided();
   explain_start(reason);
-  const bool has_base = loader_ && !loader_->only_auto_resume();
-  start_over(has_base ? loader_->fetch() : "");
+  const bool has_base = source_ && !source_->only_auto_resume();
+  start_over(has_base ? source_->fetch() : "");
   open_logs();
 }
 
@@ -144,7 +144,7 @@ void Tracker::go_on(const std::string& checkpoint) {
 
 /// Where a checkpoint of an auto-resumed run could have been.
 std::vector<std::string> Tracker::looked_for() const {
-  return {loader_->fetch(), in_data_path(kCheckpointFile), in_data_path(kSnapshotsFolder)};
+  return {source_->fetch(), in_data_path(kCheckpointFile), in_data_path(kSnapshotsFolder)};
 }
 
 /// Says what a user may not expect.
@@ -152,7 +152,7 @@ void Tracker::explain_start(const std::string& reason) const {
   std::error_code error;
   if (!reason.empty()) {
     log_info("track", "Starting from zero: {}", reason);
-  } else if (auto_resumed_ && !loader_) {
+  } else if (auto_resumed_ && !source_) {
     log_warning("track",
                 "Starting from zero: auto_resume.json marks an earlier run, but without "
                 "/tracker/load no checkpoint of it is loaded");
@@ -160,12 +160,12 @@ void Tracker::explain_start(const std::string& reason) const {
     log_warning("track",
                 "Starting from zero: no checkpoint of the earlier run is left (looked for {})",
                 fmt::join(looked_for(), ", "));
-  } else if (loader_ && loader_->only_auto_resume() && fs::exists(loader_->fetch(), error)) {
+  } else if (source_ && source_->only_auto_resume() && fs::exists(source_->fetch(), error)) {
     log_warning("track",
                 "Starting from zero: {} is there, but is loaded only when a run goes on by "
                 "auto-resume (/tracker/load/only_auto_resume), and {} has no auto_resume.json of "
                 "such a run",
-                loader_->fetch(),
+                source_->fetch(),
                 config_.data_path);
   }
 }
@@ -207,9 +207,9 @@ void Tracker::start_over(const std::string& began_from) {
                 hint);
   }
   own_files_->start_over(began_from, own);
-  if (!logger_->auto_resume() || !loader_) return;
-  const std::string loaded = loader_->fetch();
-  if (loader_->only_auto_resume() && !is_loaded(loaded) &&
+  if (!logger_->auto_resume() || !source_) return;
+  const std::string loaded = source_->fetch();
+  if (source_->only_auto_resume() && !is_loaded(loaded) &&
       is_among(loaded, fixed_targets(savers_))) {
     claim(loaded, /*checkpoint=*/true);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/loaders.h"
+#include "tracker/checkpoint_source.h"
 
 #include <filesystem>
 
@@ -11,10 +11,10 @@ namespace {
 namespace fs = std::filesystem;
 
 /// A file of this machine, relative to the working directory.
-class LocalLoader : public Loader {
+class LocalFile : public CheckpointSource {
  public:
-  explicit LocalLoader(const LocalLoadConfig& config)
-      : Loader(config.only_auto_resume), path_(config.file_path) {}
+  explicit LocalFile(const LocalLoadConfig& config)
+      : CheckpointSource(config.only_auto_resume), path_(config.file_path) {}
 
   void check() const override {
     std::error_code error;
@@ -40,9 +40,9 @@ class LocalLoader : public Loader {
 
 }  // namespace
 
-std::unique_ptr<Loader> make_loader(const LoadConfig& config) {
+std::unique_ptr<CheckpointSource> make_checkpoint_source(const LoadConfig& config) {
   if (const auto* local = std::get_if<LocalLoadConfig>(&config)) {
-    return std::make_unique<LocalLoader>(*local);
+    return std::make_unique<LocalFile>(*local);
   }
   throw ConfigError("/tracker/load/load_from: only 'local' is available yet");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Where a run starts from.
+// Where the checkpoint that a run starts from lies: tracker.load of the config.
 #pragma once
 
 #include <memory>
@@ -9,10 +9,10 @@
 
 namespace dalle2 {
 
-class Loader {
+class CheckpointSource {
  public:
-  explicit Loader(bool only_auto_resume) : only_auto_resume_(only_auto_resume) {}
-  virtual ~Loader() = default;
+  explicit CheckpointSource(bool only_auto_resume) : only_auto_resume_(only_auto_resume) {}
+  virtual ~CheckpointSource() = default;
 
   /// Finds a fault before the run starts. @throws ConfigError
   virtual void check() const = 0;
@@ -25,7 +25,7 @@ class Loader {
   bool only_auto_resume_;
 };
 
-/// The loader of a config. @throws ConfigError for one that is not available yet
-std::unique_ptr<Loader> make_loader(const LoadConfig& config);
+/// The source that the config names. @throws ConfigError for one that is not available yet
+std::unique_ptr<CheckpointSource> make_checkpoint_source(const LoadConfig& config);
 
 }  // namespace dalle2
