@@ -8,6 +8,7 @@ diffusers' resolve_interpolation_mode names them. Needs torch, torchvision, diff
 """
 import argparse
 import io
+import itertools
 import json
 import pathlib
 
@@ -78,7 +79,9 @@ def main():
     (folder / "files").mkdir(parents=True, exist_ok=True)
     kinds = ["RandomResizedCrop", "RandomHorizontalFlip", "Resize", "CenterCrop"]
     cases, expected = [], []
-    for i in range(arguments.cases):
+    drawn = itertools.count()
+    while len(cases) < arguments.cases:
+        i = next(drawn)
         content = draw_file(rng)
         (folder / "files" / str(i)).write_bytes(content)
         image = Image.open(io.BytesIO(content)).convert("RGB")

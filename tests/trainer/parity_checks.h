@@ -16,6 +16,11 @@ namespace dalle2::test {
 // (1e-3) in either direction, so single weights may differ by that much; the losses hardly notice.
 inline constexpr double kLossTolerance = 2e-5;
 inline constexpr double kWeightTolerance = 1e-3;
+// The norm of all gradients, at weights that differ by as much.
+inline constexpr double kGradNormTolerance = 1e-3;
+// Gradients of some weights nearly cancel, to 1e-7 of the norm: what is left carries the rounding of
+// its terms. Seeds show up to 3e-3 in moments of that size; the sum of squares has twice the error.
+inline constexpr double kMomentTolerance = 2e-2;
 
 /// Some values of every parameter, and its mean size.
 inline void check_compact(const Fixture& fixture,
@@ -67,7 +72,9 @@ inline void expect_same(const Value& ours,
     }
   } else if (theirs.is_tensor()) {
     CHECK(ours.as_tensor().scalar_type() == theirs.as_tensor().scalar_type());
-    expect_close(ours.as_tensor(), theirs.as_tensor(), kWeightTolerance, path);
+    const bool moment = path.find("/exp_avg") != std::string::npos;
+    const double tolerance = moment ? kMomentTolerance : kWeightTolerance;
+    expect_close(ours.as_tensor(), theirs.as_tensor(), tolerance, path);
   } else if (theirs.is_string()) {
     CHECK(ours.as_string() == theirs.as_string());
   } else if (theirs.is_bool()) {

@@ -10,6 +10,7 @@ namespace {
 
 using test::check_compact;
 using test::expect_same;
+using test::kGradNormTolerance;
 using test::kLossTolerance;
 
 void play_from(const test::TrainerFixture& fixture, DecoderTrainer& trainer, size_t first) {
@@ -24,7 +25,7 @@ void play_from(const test::TrainerFixture& fixture, DecoderTrainer& trainer, siz
           Approx(event.at("loss").get<double>()).epsilon(kLossTolerance));
     if (event.at("update").get<bool>()) {
       CHECK(trainer.last_grad_norm(unet).item<double>() ==
-            Approx(event.at("grad_norm").get<double>()).epsilon(1e-4));
+            Approx(event.at("grad_norm").get<double>()).epsilon(kGradNormTolerance));
     }
   }
 }

@@ -11,6 +11,7 @@ namespace {
 
 using test::check_compact;
 using test::expect_same;
+using test::kGradNormTolerance;
 using test::kLossTolerance;
 
 // Nine steps of a loop whose weights differ by kWeightTolerance.
@@ -47,7 +48,7 @@ void play_from(const test::PriorTrainerFixture& fixture, PriorTrainer& trainer, 
           Approx(event.at("loss").get<double>()).epsilon(kLossTolerance));
     if (event.at("update").get<bool>()) {
       CHECK(trainer.last_grad_norm().item<double>() ==
-            Approx(event.at("grad_norm").get<double>()).epsilon(1e-4));
+            Approx(event.at("grad_norm").get<double>()).epsilon(kGradNormTolerance));
     }
   }
 }
