@@ -13,7 +13,8 @@
 
 namespace dalle2 {
 
-/// Bytes of a member's own header, without its name and extra fields (PKWARE APPNOTE, section 4.3.7).
+/// Bytes of a member's own header, without its name and extra fields (PKWARE APPNOTE, section
+/// 4.3.7).
 inline constexpr uint64_t kZipLocalBytes = 30;
 /// Number of the extra field that holds sizes and offsets beyond 32 bits (section 4.5.3).
 inline constexpr uint16_t kZip64Field = 1;

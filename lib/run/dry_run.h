@@ -23,7 +23,7 @@ namespace dalle2 {
 void dry_run(const LoadedDecoderConfig& loaded);
 void dry_run(const LoadedPriorConfig& loaded);
 
-/// What a kind of run says of itself.
+/// What a kind of run says about itself.
 struct DryRunPlan {
   struct Network {
     std::string label;                          ///< "unet 0"

@@ -36,7 +36,7 @@ class DecoderTrainer : public Trainer {
   /// the whole batch) weighted by their size: loss and gradients are those of the whole batch, and
   /// what is random is drawn for the whole batch, so the chunk size changes nothing. Gradients add
   /// up over calls until update().
-  /// @param weight of this call's loss: the share of its batch where several batches make one update
+  /// @param weight of this call's loss: the share of its batch where several make one update
   /// @return the loss times `weight`
   /// @throws ConfigError for a unet that is not there or not trained; DataError for an empty batch
   at::Tensor step(const DecoderInputs& inputs,
