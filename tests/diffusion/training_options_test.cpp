@@ -64,7 +64,7 @@ std::vector<at::Tensor> gradients(Decoder decoder) {
 
 int convolutions = 0;
 
-/// Convolutions that `action` does.
+/// The number of convolutions that `action` runs.
 template <class Action>
 int count_convolutions(Action action) {
   convolutions = 0;
