@@ -134,7 +134,7 @@ class Cursor {
   /// "a.pth: /optim0/param_groups"
   std::string where() const;
   bool has(const std::string& key) const;
-  /// @throws DataError if this is no dict or lacks the key (names the keys there are)
+  /// @throws DataError if this is not a dict or lacks the key (names the keys there are)
   Cursor at(const std::string& key) const;
   Cursor at(const char* key) const { return at(std::string(key)); }
   /// Item of a list or tuple. @throws DataError

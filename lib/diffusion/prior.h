@@ -25,7 +25,7 @@ namespace dalle2 {
 /// What a text is to the prior.
 struct TextEmbedding {
   at::Tensor embeds;     ///< [B, D]
-  at::Tensor encodings;  ///< [B, L, D], rows of zeros behind the text's end; may be undefined
+  at::Tensor encodings;  ///< [B, L, D], rows of zeros after the text's end; may be undefined
 
   /// Every tensor with the samples in its first dimension (trainer/tensor_group.h).
   void tensors(const auto& f) {

@@ -18,7 +18,7 @@ struct FlatEntry {
   std::string name;    ///< as in the module's state dict
   at::Tensor tensor;   ///< the module's own tensor: a view of the buffer
   int64_t offset = 0;  ///< first element; a multiple of kFlatAlignment
-  int64_t numel = 0;   ///< elements of its own, without the padding behind it
+  int64_t numel = 0;   ///< elements of its own, without the padding after it
 };
 
 /// Entries begin at multiples of this many floats (64 bytes), so that kernels see aligned rows.

@@ -94,7 +94,7 @@ TEST_CASE("the saved average of a width is what the files are combined to") {
          average.at("averages").at(1).at("weights").as_state_dict()) {
       const at::Tensor* got = find_tensor(model, fmt::format("unets.{}.{}", unet, name));
       REQUIRE(got != nullptr);
-      // Weights of the other files are zero but for rounding of the least squares.
+      // Weights of the other files are zero except for rounding of the least squares.
       CHECK(at::allclose(*got, expected, 1e-5, 1e-6));
     }
   }
