@@ -15,11 +15,11 @@ class BackgroundJob {
   BackgroundJob(const BackgroundJob&) = delete;
   BackgroundJob& operator=(const BackgroundJob&) = delete;
 
-  /// Waits for the work before, then begins. @throws what the work before threw
+  /// Waits for the previous work, then begins. @throws what the previous work threw
   void start(std::function<void()> work);
   /// @throws what the work threw, once
   void wait();
-  /// The same without waiting: an error of work that is not through yet comes later.
+  /// The same without waiting: an error of work that is still going on is thrown by a later call.
   void check();
 
  private:

@@ -10,7 +10,7 @@
 
 namespace dalle2 {
 
-/// Exit codes of the process (docs/contributing.md, "the command line").
+/// Exit codes of the process (docs/training.md, "Stopping and going on").
 enum class ExitCode : int {
   kDone = 0,
   kFailed = 1,
@@ -80,7 +80,7 @@ std::string errno_text(int error_number);
 
 }  // namespace dalle2
 
-/// Our own invariant: what a caller inside the program has to hold. `...` is a fmt message.
+/// Our own invariant: what a caller inside the program must guarantee. `...` is a fmt message.
 #define D2_CHECK(condition, ...)                                                \
   do {                                                                          \
     if (!(condition)) {                                                         \

@@ -42,7 +42,8 @@ void log_line(LogLevel level, const std::string& tag, const std::string& text) {
                        : level == LogLevel::kWarning ? "warning: "
                                                      : "";
   std::FILE* stream = level == LogLevel::kInfo ? stdout : stderr;
-  // What is told of files of others is a warning or an error; the rest has lines of its own.
+  // Text from other people's files appears only in warnings and errors. Info text is our own and
+  // may hold line breaks.
   const std::string shown = level == LogLevel::kInfo ? text : printable(text);
   print(stream,
         tag.empty() ? fmt::format("{}{}\n", prefix, shown)
@@ -63,7 +64,7 @@ void check_stdout() {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout) return;
   throw ResourceError("the output cannot be written (stdout): {}",
-                      errno == 0 ? "not all of it was taken" : errno_text(errno));
+                      errno == 0 ? "not all of it was written" : errno_text(errno));
 }
 
 void set_log_sink(LogSink sink) {

@@ -29,14 +29,15 @@ void log_error(const std::string& tag, fmt::format_string<Args...> text, Args&&.
   log_line(LogLevel::kError, tag, fmt::format(text, std::forward<Args>(args)...));
 }
 
-/// Shows `text` as the one live line of a terminal; empty clears it. Does nothing off a terminal.
+/// Shows `text` as the one live line of a terminal; empty clears it. Does nothing if stdout is not
+/// a terminal.
 void log_live(const std::string& text);
 
 /// True if stdout is a terminal that can show a live line.
 bool log_is_terminal();
 
-/// What was printed on stdout has arrived: else its reader has half of it, and must not think it
-/// whole. @throws ResourceError (full disk, closed pipe)
+/// Makes sure that everything printed on stdout was written: otherwise its reader has only a part
+/// and must not take it for the whole. @throws ResourceError (full disk, closed pipe)
 void check_stdout();
 
 /// Replaces where lines go (tests catch warnings with it); an empty function restores the default.

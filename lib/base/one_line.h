@@ -5,7 +5,8 @@
 
 namespace dalle2 {
 
-/// A name out of somebody's file within a line: printable(), and its line breaks as `\x0a`, too.
+/// A name from somebody's file, for use within a line: printable(), with its line breaks as `\x0a`
+/// too.
 std::string one_line(const std::string& text);
 
 }  // namespace dalle2

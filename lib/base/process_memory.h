@@ -6,8 +6,8 @@
 
 namespace dalle2 {
 
-/// Memory of this process in bytes, by a name of /proc/self/status: "VmRSS" now resident, "VmHWM"
-/// the most that ever was. 0 where there is no such file or name.
+/// Memory of this process in bytes, by a name of /proc/self/status: "VmRSS" resident now, "VmHWM"
+/// the peak so far. 0 where there is no such file or name.
 uint64_t process_memory(const std::string& field);
 
 }  // namespace dalle2

@@ -16,7 +16,7 @@ static_assert(std::atomic<int>::is_always_lock_free,
 
 constexpr int kStopSignals[] = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2};
 
-/// What the process did at each signal before, SIGPIPE last.
+/// The earlier action of each signal, SIGPIPE last.
 struct sigaction before[std::size(kStopSignals) + 1];
 
 void on_signal(int number) {

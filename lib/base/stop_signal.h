@@ -8,7 +8,7 @@
 
 namespace dalle2 {
 
-/// A wait that the signal has ended (exit 75).
+/// A wait was ended by the signal (exit 75).
 class StoppedError : public Error {
  public:
   template <class... Args>
@@ -16,12 +16,12 @@ class StoppedError : public Error {
       : Error(ExitCode::kStopped, fmt::format(text, std::forward<Args>(args)...)) {}
 };
 
-/// Installs the handlers, and ignores SIGPIPE (writing to a closed pipe becomes an error). Call once,
-/// from main, before anything else: what comes earlier ends the process.
+/// Installs the handlers, and ignores SIGPIPE (writing to a closed pipe becomes an error). Call
+/// once, from main, before anything else: a signal that comes earlier ends the process.
 void install_stop_signals();
 
-/// Makes the signals what they were before install_stop_signals(), for work that they may end at
-/// once. A signal that came in the meantime is sent again.
+/// Restores what the signals did before install_stop_signals(), for work that they may end at once.
+/// A signal that came in the meantime is sent again.
 void uninstall_stop_signals();
 
 /// The signal that asked for a stop, or 0.

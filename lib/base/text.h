@@ -13,15 +13,15 @@ namespace dalle2 {
 /// Edits (insert, delete, replace, swap of neighbours) between two words.
 int edit_distance(const std::string& a, const std::string& b);
 
-/// The candidate nearest to `word`, if near enough to be a typing error of it; the case of letters
-/// does not count.
+/// The candidate nearest to `word`, if near enough for `word` to be a typo of it; upper and lower
+/// case count as equal.
 std::optional<std::string> nearest_word(const std::string& word,
                                         const std::vector<std::string>& candidates);
 
 /// 1234567 -> "1,234,567".
 std::string with_commas(int64_t number);
 
-/// "1 shard", "2,000 shards". @param many of another plural than with an s
+/// "1 shard", "2,000 shards". @param many the plural, if it is not formed with an s
 std::string counted(int64_t count, const std::string& one, const std::string& many = "");
 
 /// [2, 3, 64] of a tensor's extents.
@@ -30,8 +30,7 @@ std::string shape_text(std::span<const int64_t> shape);
 /// 123456789 bytes -> "117.7 MiB".
 std::string human_bytes(uint64_t bytes);
 
-/// 75.4 s -> "1:15", 3700 s -> "1:01:40"; "-:--" for NaN and infinity, "0:00" for less than
-/// nothing.
+/// 75.4 s -> "1:15", 3700 s -> "1:01:40"; "-:--" for NaN and infinity, "0:00" for negative times.
 std::string human_duration(double seconds);
 
 }  // namespace dalle2

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Text out of files of others: names, keys, captions.
+// Text from other people's files: names, keys, captions.
 #pragma once
 
 #include <string>

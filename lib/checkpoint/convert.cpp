@@ -175,7 +175,7 @@ bool is_safetensors_name(const std::string& out) {
   return to_safetensors;
 }
 
-/// Objects that are no plain data become text, versions their number.
+/// Objects that are not plain data become text, versions their number.
 void replace_stubs(Value& value, const std::string& path, std::vector<std::string>& replaced) {
   if (value.is_stub()) {
     const auto version = version_text(value);

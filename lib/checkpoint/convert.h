@@ -10,8 +10,9 @@
 
 namespace dalle2 {
 
-/// Reads a .pth file or a safetensors file, whichever it is. Of safetensors the result is a dict of
-/// the tensors, or the checkpoint that convert_checkpoint() made it of. @throws DataError
+/// Reads a .pth file or a safetensors file, whichever it is. For safetensors the result is a dict
+/// of the tensors, or the checkpoint that convert_checkpoint() made the file from.
+/// @throws DataError
 Value read_checkpoint(const std::string& path);
 
 /// The averaged weights under the names of the live ones: a decoder's `ema` (its unets; all else
@@ -29,14 +30,15 @@ struct ConvertReport {
   std::vector<std::string> replaced;  ///< paths of objects that became text
 };
 
-/// Writes `in` as `out`, whose ending (.pth, .pt, .safetensors) says the format. Safetensors keeps
-/// what is no tensor as JSON in its metadata, so that the way back gives an equal checkpoint.
-/// @throws DataError, ConfigError for another ending
+/// Writes `in` as `out`, whose extension (.pth, .pt, .safetensors) gives the format. Safetensors
+/// keeps what is not a tensor as JSON in its metadata, so that converting back gives an equal
+/// checkpoint.
+/// @throws DataError, ConfigError for another extension
 ConvertReport convert_checkpoint(const std::string& in, const std::string& out, Weights weights);
 
 /// Writes the weights of `in` with adapters merged into them: {model, version, config}, or a bare
-/// state dict of one. They are those of the file of adapters at `lora_path`, or, without one, those
-/// that `in` holds itself.
+/// state dict if `in` is one. The adapters are those of the file at `lora_path`, or, without one,
+/// those that `in` holds itself.
 /// @throws DataError if there are none, or if they belong to another network
 ConvertReport convert_merged(const std::string& in,
                              const std::string& out,

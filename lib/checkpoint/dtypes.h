@@ -10,7 +10,7 @@
 
 namespace dalle2 {
 
-/// "F32" and the like; nothing for what safetensors or we do not have.
+/// "F32" and the like; nothing for types that safetensors or we do not have.
 std::optional<at::ScalarType> dtype_of_safetensors(std::string_view name);
 std::optional<std::string> safetensors_dtype(at::ScalarType dtype);
 

@@ -168,8 +168,8 @@ class StateCheck {
     }
   }
 
-  /// A unet with an average of some of its weights has one of each, but for frozen ones beside
-  /// adapters.
+  /// A unet with an average of some of its weights has one of every weight, except frozen ones
+  /// beside adapters.
   void check_all_averaged(const Tensors& averages) {
     if (root_.has("lora")) return;
     for (const auto& [name, weight] : weights_) {
@@ -186,7 +186,7 @@ class StateCheck {
     }
   }
 
-  /// @param prior its rows are read in order, so that a number tells the place
+  /// @param prior whether it is a prior's: its rows are read in order, so a number gives the place
   void decide_resume(bool prior) {
     if (!out_.missing.empty() || out_.state == FileState::kDamaged) return;
     out_.resume = Resume::kBySamples;

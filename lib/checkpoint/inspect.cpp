@@ -71,7 +71,7 @@ class Walk {
   Inspection& inspection_;
 };
 
-/// One line of a table: long texts hide the rest.
+/// A value as one line of a table, shortened if it is so long that it would hide the rest.
 std::string in_table(const std::string& value) {
   const std::string text = one_line(value);
   if (text.size() > kMaxValueWidth) {

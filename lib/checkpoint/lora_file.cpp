@@ -28,7 +28,7 @@ std::string adapter_metadata(const LoraFile& file) {
   return json.dump();
 }
 
-/// `unet.` of a file that knows one network is our first.
+/// In a file that knows one network, `unet.` is our first unet.
 std::string numbered_unet(const std::string& name) {
   const std::string one = "unet.";
   return name.starts_with(one) ? "unets.0." + name.substr(one.size()) : name;

@@ -10,7 +10,7 @@
 
 namespace dalle2 {
 
-/// What belongs to adapters beside their weights.
+/// What belongs to adapters besides their weights.
 struct LoraInfo {
   int64_t rank = 0;
   double alpha = 0;
@@ -32,8 +32,8 @@ struct LoraFile {
 /// `lora_adapter_metadata`, which newer diffusers write: r, lora_alpha and target_modules.
 void write_lora_file(const std::string& path, const LoraFile& file);
 
-/// Reads a file of adapters, ours or another's (safetensors or .pth): names of PEFT are taken, too,
-/// and `unet.` stands for `unets.0.`. The strength is that of the metadata, else of
+/// Reads a file of adapters, ours or another's (safetensors or .pth): PEFT's names are accepted
+/// too, and `unet.` stands for `unets.0.`. The strength is that of the metadata, else of
 /// `{layer}.alpha`, else the rank. @throws DataError for a file without adapters
 LoraAdapters read_lora_file(const std::string& path);
 

@@ -25,7 +25,7 @@ const std::array<Projection, 4> kProjections = {{{"to_q_lora", "q_proj", "to_q"}
 const std::array<std::pair<std::string, std::string>, 2> kMatrices = {
     {{"up", "lora_B"}, {"down", "lora_A"}}};
 
-/// A line of each projection and matrix.
+/// Adds a line for each projection and matrix.
 template <class Line>
 void add_lines(Table& table, const Line& line) {
   for (const Projection& projection : kProjections) {
@@ -128,7 +128,8 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
   }
 }
 
-/// Of two entries that get one name the later one stays, at the place of the first, as in a dict.
+/// Of two entries that get the same name the later one stays, at the place of the first, as in a
+/// dict.
 StateDict renamed(const StateDict& tensors, const Table& table) {
   StateDict result;
   std::unordered_map<std::string, size_t> places;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT
-// The names that adapters of text encoders and unets have in files of diffusers and PEFT, and from
-// one to the other. Of the tensors none is touched.
+// The names that adapters of text encoders and unets have in files of diffusers and PEFT, and the
+// conversions between them. The tensors are not touched.
 //
 //   old        {layer}.to_q_lora.down.weight                   (diffusers before 0.22)
 //   diffusers  {layer}.q_proj.lora_linear_layer.down.weight    (text encoder)
 //   unet       {layer}.to_q.lora.down.weight                   (unet; ours)
 //   peft       {layer}.q_proj.lora_A.weight, {layer}.to_q.lora_A.weight
 //
-// A name takes the first pattern of its table that it contains; `.processor.` becomes `.` in all.
+// The first pattern of a table that a name contains applies; `.processor.` becomes `.` in all
+// names.
 #pragma once
 
 #include "checkpoint/state_dict.h"
@@ -17,8 +18,8 @@
 
 namespace dalle2 {
 
-/// convert_state_dict_to_diffusers: old or PEFT names to those of diffusers, which stay as they
-/// are.
+/// convert_state_dict_to_diffusers: old or PEFT names to those of diffusers; names that are
+/// diffusers' already stay.
 /// @throws DataError "Could not automatically infer state dict type" for others
 StateDict diffusers_naming_of_lora(const StateDict& tensors);
 
@@ -40,7 +41,7 @@ StateDict text_encoder_lora(const StateDict& tensors, const std::string& prefix)
 
 /// The conversions by the word that `convert --lora-naming` takes.
 const std::vector<std::string>& lora_namings();
-/// @throws ConfigError for a word that is none of lora_namings(); DataError
+/// @throws ConfigError for a word that is not one of lora_namings(); DataError
 StateDict with_lora_naming(const StateDict& tensors, const std::string& naming);
 
 }  // namespace dalle2

@@ -27,7 +27,7 @@ struct LoraAdapters {
 };
 
 /// Sorts the entries `{layer}.lora.down.weight` and `.lora.up.weight` (or `.lora_A.weight` and
-/// `.lora_B.weight`, PEFT's) to adapters. A strength is that of the entry `{layer}.alpha`, else
+/// `.lora_B.weight`, PEFT's) into adapters. A strength is that of the entry `{layer}.alpha`, else
 /// `alpha`, else the rank.
 /// @param where stands before the text of errors
 /// @throws DataError for one half of an adapter without the other, or of another rank
@@ -50,7 +50,7 @@ StateDict merged_lora(const StateDict& weights,
 StateDict merged_lora(const StateDict& weights, double alpha, const std::string& where);
 
 /// Adds the adapters to the weights of a module's layers, in place.
-/// @throws DataError for a layer that the module has not; it is then as it was
+/// @throws DataError for a layer that the module does not have; the module is then unchanged
 void apply_lora(torch::nn::Module& module, const LoraAdapters& adapters, const std::string& where);
 
 }  // namespace dalle2

@@ -22,7 +22,7 @@ class MappedFile {
   const std::string& path() const { return path_; }
   uint64_t size() const { return size_; }
   const uint8_t* data() const { return data_; }
-  /// Only little of it will be touched, here and there: nothing is read ahead.
+  /// Only a few scattered places of it will be touched: nothing is read ahead.
   void expect_scattered_reads() const;
 
  private:

@@ -20,7 +20,7 @@ std::string weights_path(const std::string& folder) {
 }  // namespace
 
 void write_model_folder(const std::string& folder, const ModelFolder& model) {
-  // The weights first: who finds a config finds weights too.
+  // The weights first: whoever finds a config finds weights too.
   write_safetensors(weights_path(folder), model.weights, {{"format", "pt"}});
   write_file_atomically(config_path(folder), json_of_value(model.config, 2) + "\n");
 }

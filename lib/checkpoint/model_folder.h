@@ -14,10 +14,10 @@ struct ModelFolder {
   StateDict weights;
 };
 
-/// Each file whole or not at all; the folder is made where it is missing.
+/// Writes each file whole or not at all; makes the folder if it is missing.
 void write_model_folder(const std::string& folder, const ModelFolder& model);
 
-/// @throws DataError naming the file that is missing, damaged or no JSON object
+/// @throws DataError naming the file that is missing, damaged or not a JSON object
 ModelFolder read_model_folder(const std::string& folder);
 
 }  // namespace dalle2

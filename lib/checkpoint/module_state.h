@@ -11,9 +11,9 @@
 
 namespace dalle2 {
 
-/// Parameters and buffers under the names and in the order of Python's Module.state_dict(): of each
-/// module first its own parameters, then its buffers, then its children. They share the module's
-/// memory.
+/// Parameters and buffers under the names and in the order of Python's Module.state_dict(): for
+/// each module first its own parameters, then its buffers, then its children. They share the
+/// module's memory.
 StateDict state_dict(const torch::nn::Module& module);
 
 struct LoadReport {
@@ -25,14 +25,14 @@ struct LoadReport {
 /// devices may differ; shapes may not).
 /// @param where stands before the text of errors, e.g. "a.pth: /model"
 /// @throws DataError that lists all missing and unexpected names (if strict) and all shapes that
-/// differ; the module is then as it was
+/// differ; the module is then unchanged
 LoadReport load_state_dict(torch::nn::Module& module,
                            const StateDict& source,
                            const std::string& prefix = "",
                            bool strict = true,
                            const std::string& where = "state dict");
 
-/// A warning of what a load that is not strict left out, if anything.
+/// Warns of what a load that is not strict left out, if anything.
 void warn_of_rest(const LoadReport& report, const std::string& where);
 
 /// From a place in a checkpoint, which errors name.

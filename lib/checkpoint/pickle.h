@@ -42,7 +42,7 @@ Value value_of_pickle(const PickleGraph& graph,
 /// "1.15.6" from a str or from a pickled packaging.version.Version; nothing for anything else.
 std::optional<std::string> version_text(const Value& value);
 
-/// A run of elements of a storage that a file shall hold as one storage of its own.
+/// A run of elements of a storage that a file is to hold as one storage of its own.
 struct StorageToWrite {
   at::Tensor elements;  ///< [numel], on its own device, shares the tensors' memory
 };

@@ -156,7 +156,7 @@ class Machine {
   void append(const std::vector<uint32_t>& items) {
     PickleNode& target = graph_.nodes[top()];
     if (target.kind != Kind::kList && target.kind != Kind::kSet && target.kind != Kind::kObject) {
-      fail("items appended to what is no list");
+      fail("items appended to something that is not a list");
     }
     target.items.insert(target.items.end(), items.begin(), items.end());
   }
@@ -164,7 +164,7 @@ class Machine {
   void set_items(const std::vector<uint32_t>& items) {
     PickleNode& target = graph_.nodes[top()];
     if (items.size() % 2 != 0 || (target.kind != Kind::kDict && target.kind != Kind::kObject)) {
-      fail("items set in what is no dict");
+      fail("items set in something that is not a dict");
     }
     std::vector<uint32_t>& entries = target.kind == Kind::kDict ? target.items : target.entries;
     entries.insert(entries.end(), items.begin(), items.end());
@@ -174,7 +174,7 @@ class Machine {
     const Kind kind = graph_.nodes[callee].kind;
     if ((kind != Kind::kGlobal && kind != Kind::kObject) ||
         graph_.nodes[args].kind != Kind::kTuple) {
-      fail("a call of what is no function");
+      fail("a call of something that is not a function");
     }
     PickleNode& object = push(Kind::kObject);
     object.callee = callee;
@@ -374,7 +374,7 @@ class Machine {
       case kBinPersId: {
         const uint32_t id = pop();
         if (graph_.nodes[id].kind != Kind::kTuple) {
-          fail("a persistent id that is no tuple");
+          fail("a persistent id that is not a tuple");
         }
         push(Kind::kPersistent).args = id;
         return true;

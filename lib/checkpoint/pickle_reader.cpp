@@ -164,7 +164,7 @@ class Reader {
     }
   }
 
-  /// Protocol 2 has Python 2's names of modules.
+  /// Protocol 2 uses Python 2's names of modules.
   static std::shared_ptr<StubObject> named_stub(std::string module, std::string name) {
     auto stub = std::make_shared<StubObject>();
     stub->module = module == "__builtin__" ? "builtins"
@@ -228,7 +228,7 @@ class Reader {
     return read_stub(id, node);
   }
 
-  /// The allow-list. Nothing of it does more than to arrange data.
+  /// The allow-list. Nothing on it does more than arrange data.
   std::optional<Value> read_known(uint32_t id,
                                   const PickleNode& node,
                                   const std::string& module,
@@ -300,7 +300,7 @@ class Reader {
       }
       const bool pair = (lead == 0xC2 || lead == 0xC3) && i + 1 < text.size();
       if (!pair) {
-        fail("text that is no latin-1");
+        fail("text that is not latin-1");
       }
       const auto next = static_cast<uint8_t>(text[++i]);
       bytes += static_cast<char>(((lead & 3) << 6) | (next & 0x3F));

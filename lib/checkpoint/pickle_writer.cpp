@@ -21,7 +21,7 @@ struct Span {
   int64_t key = -1;  ///< number of the storage in the file, once it has one
 };
 
-/// Two views of other element types cannot share a storage in a pickle.
+/// Views of different element types cannot share a storage in a pickle.
 using SpanOwner = std::pair<const void*, at::ScalarType>;
 
 bool is_utf8(const std::string& text) {

@@ -10,7 +10,7 @@
 
 namespace dalle2 {
 
-/// Reads a file of torch.save(), also of the layout before torch 1.6. Every CRC-32 is checked.
+/// Reads a file of torch.save(), including the layout before torch 1.6. Every CRC-32 is checked.
 /// Tensors lie in a private mapping of the file: they are read when touched, and writing to them
 /// does not change the file.
 /// @throws DataError for anything damaged; no code in the file is ever executed
@@ -20,7 +20,7 @@ Value read_pth(const std::string& path);
 enum class ReadBack { kNo, kYes };
 
 /// Writes a file that Python reads with torch.load(weights_only=True), whole or not at all. Tensors
-/// of other devices are written as tensors of the CPU.
+/// on other devices are written as tensors on the CPU.
 /// @throws DataError for what is not plain data, ResourceError if the disk is full
 void write_pth(const std::string& path, const Value& value, ReadBack read_back = ReadBack::kYes);
 
@@ -28,10 +28,10 @@ void write_pth(const std::string& path, const Value& value, ReadBack read_back =
 /// training changes the tensors.
 class PthSnapshot {
  public:
-  /// Copies the tensors. Memory of an earlier call is used again if it is enough; for tensors of a
-  /// GPU it is page-locked. @throws as write_pth() for what cannot be saved
+  /// Copies the tensors. Memory of an earlier call is reused if it is large enough; for tensors of
+  /// a GPU it is page-locked. @throws as write_pth() for what cannot be saved
   void take(const Value& value);
-  /// The very file that write_pth() would have written of the value then. May run on any thread, if
+  /// Writes exactly the file that write_pth() would have written then. May run on any thread, if
   /// nobody calls take() meanwhile.
   void write(const std::string& path, ReadBack read_back = ReadBack::kYes) const;
 
@@ -42,8 +42,8 @@ class PthSnapshot {
 };
 
 /// Reads the whole file as read_pth() does, its contents from the disk itself where the file system
-/// can do that. Takes the calling thread alone and little memory. @throws DataError if any of it is
-/// damaged, or it is not of the layout that write_pth() writes
+/// allows that. Uses only the calling thread and little memory. @throws DataError if any of it is
+/// damaged, or not in the layout that write_pth() writes
 void verify_pth(const std::string& path);
 
 /// A member of an archive whose content does not fit its CRC-32.

@@ -63,7 +63,7 @@ class Storages {
     return place.offset % kVectorBytes == 0 ? bytes : bytes.clone();
   }
 
-  /// Other bytes than 0 and 1 in a bool are undefined behaviour for whoever reads it.
+  /// Bytes other than 0 and 1 in a bool are undefined behaviour for whoever reads it.
   void check_bools(const StorageRef& ref, const at::Tensor& bytes) const {
     if (ref.dtype == at::kBool && bytes.numel() > 0 && bytes.max().item<int64_t>() > 1) {
       throw DataError(

@@ -176,7 +176,7 @@ uint64_t header_length(const MappedFile& file) {
 HeaderHandler parse_header(const MappedFile& file, uint64_t length) {
   const char* begin = reinterpret_cast<const char*>(file.data()) + kLengthBytes;
   HeaderHandler handler;
-  // The parser takes NUL for the end of the text, so that it must not come to one.
+  // The parser takes NUL for the end of the text, so it must never meet one.
   if (std::memchr(begin, 0, length) != nullptr) {
     throw DataError("{}: safetensors header: NUL byte inside", file.path());
   }

@@ -16,7 +16,7 @@ struct SafetensorsFile {
 
 /// Reads a file; the tensors lie in a private mapping of it, read when touched.
 /// @throws DataError for whatever the Python package refuses too (holes, overlaps, missing or
-/// trailing bytes, shapes that do not fit, ...), and for a name that stands there twice
+/// trailing bytes, shapes that do not fit, ...), and for a name that appears twice
 SafetensorsFile read_safetensors(const std::string& path);
 
 /// Writes whole or not at all, the largest element types first so that every tensor is aligned; the

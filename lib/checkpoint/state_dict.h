@@ -17,7 +17,7 @@ namespace dalle2 {
 
 class Value;
 
-/// Values nest no deeper, in files that are read and in those that are written.
+/// The deepest nesting of values, in files that are read and in those that are written.
 inline constexpr int kMaxValueDepth = 200;
 using StateDict = std::vector<std::pair<std::string, at::Tensor>>;  ///< ordered, names unique
 
@@ -39,7 +39,7 @@ struct Dict {
   void set(const std::string& key, Value value);    ///< replaces or appends
 };
 
-/// One object of a checkpoint. Copies are deep but for tensors, which share their storage.
+/// One object of a checkpoint. Copies are deep except for tensors, which share their storage.
 ///
 ///     Dict checkpoint;
 ///     checkpoint.set("version", "1.15.6");
@@ -134,7 +134,7 @@ class Cursor {
   /// "a.pth: /optim0/param_groups"
   std::string where() const;
   bool has(const std::string& key) const;
-  /// @throws DataError if this is no dict or lacks the key (names the keys there are)
+  /// @throws DataError if this is not a dict or lacks the key (names the keys there are)
   Cursor at(const std::string& key) const;
   Cursor at(const char* key) const { return at(std::string(key)); }
   /// Item of a list or tuple. @throws DataError
@@ -151,7 +151,7 @@ class Cursor {
   const std::string& as_string() const { return value_->as_string(where()); }
   const at::Tensor& as_tensor() const { return value_->as_tensor(where()); }
   const Dict& as_dict() const { return value_->as_dict(where()); }
-  /// A dict of names to tensors. @throws DataError naming the entry that is none
+  /// A dict of names to tensors. @throws DataError naming the entry that is not a tensor
   StateDict as_state_dict() const;
 
  private:

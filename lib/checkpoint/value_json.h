@@ -9,7 +9,7 @@
 namespace dalle2 {
 
 /// Objects become dicts in the order of the text, arrays lists, whole numbers ints.
-/// @throws DataError if the text is no JSON, or nested deeper than 200 levels
+/// @throws DataError if the text is not JSON, or nested deeper than 200 levels
 Value value_of_json(const std::string& text);
 
 /// Tuples become arrays, keys text; what JSON lacks (tensors, bytes, NaN, objects) becomes a string

@@ -36,7 +36,7 @@ bool has_tensor(const Value& value) {
   return value.is_tensor();
 }
 
-/// The one entry of the root with tensors in it, if there is but one.
+/// The one entry of the root with tensors in it, if there is only one.
 std::string only_entry_with_tensors(const Value& root) {
   std::string entry;
   if (root.is_dict()) {

@@ -18,7 +18,7 @@ struct ValueTree {
 };
 
 /// If all tensors lie in one entry of the root (a model file), their names begin below it.
-/// @throws DataError for objects that are no plain data
+/// @throws DataError for objects that are not plain data
 ValueTree take_apart(const Value& root);
 
 /// The inverse. @param where stands before the text of errors. @throws DataError

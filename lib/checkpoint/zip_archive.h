@@ -13,7 +13,8 @@
 
 namespace dalle2 {
 
-/// Bytes of a member's own header, without its name and extra fields (PKWARE APPNOTE, section 4.3.7).
+/// Bytes of a member's own header, without its name and extra fields (PKWARE APPNOTE, section
+/// 4.3.7).
 inline constexpr uint64_t kZipLocalBytes = 30;
 /// Number of the extra field that holds sizes and offsets beyond 32 bits (section 4.5.3).
 inline constexpr uint16_t kZip64Field = 1;
@@ -25,17 +26,17 @@ struct ZipMember {
   uint32_t crc = 0;
 };
 
-/// Where contents are checked: in the mapping, which whoever uses them needs anyway, by all cores;
-/// or on the disk, without taking memory for them, by the calling thread alone.
+/// Where contents are checked: in the mapping, which whoever uses them needs anyway, on all cores;
+/// or on the disk, without taking memory for them, on the calling thread alone.
 enum class Contents { kMapped, kOnDisk };
 
 /// The members of an archive, checked: both headers of a member agree, nothing overlaps, every name
-/// is there once, and the CRC-32 of every member is right.
+/// appears once, and the CRC-32 of every member is right.
 /// @throws DataError; compressed and encrypted members are refused too
 std::vector<ZipMember> read_zip(const MappedFile& file, Contents contents = Contents::kMapped);
 
-/// The same without a look at the contents, and the CRC-32 that each content really has, in the
-/// order of the members: for whoever wants to know all that is damaged.
+/// The same without looking at the contents, and then the CRC-32 that each content really has, in
+/// the order of the members: for whoever wants to know everything that is damaged.
 std::vector<ZipMember> read_zip_directory(const MappedFile& file);
 std::vector<uint32_t> content_crcs(const MappedFile& file, const std::vector<ZipMember>& members);
 

@@ -15,7 +15,7 @@
 namespace dalle2 {
 namespace {
 
-// Field offsets after PKWARE's APPNOTE 6.3, sections 4.3.7 (local header), 4.3.12 (directory),
+// Field offsets from PKWARE's APPNOTE 6.3, sections 4.3.7 (local header), 4.3.12 (directory),
 // 4.3.14 to 4.3.16 (its end).
 constexpr uint32_t kLocalSignature = 0x04034b50, kDirectorySignature = 0x02014b50;
 constexpr uint32_t kEndSignature = 0x06054b50, kEnd64Signature = 0x06064b50,
@@ -221,7 +221,7 @@ std::vector<uint32_t> content_crcs_on_disk(const MappedFile& file,
     return members[a].offset < members[b].offset;
   });
   std::vector<uint32_t> crcs(members.size());
-  size_t next = 0;     // of order: the first member that is not through
+  size_t next = 0;     // of order: the first member that is not finished
   uint64_t begin = 0;  // of the piece
   read_from_disk(file.path(), [&](const char* piece, size_t size) {
     const uint64_t end = begin + size;

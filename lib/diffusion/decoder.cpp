@@ -274,7 +274,7 @@ void DecoderImpl::check_conditions(bool needs_image_embeds,
   if (!plan_.text_conditioned() && text_encodings.defined()) {
     throw DataError(
         "text encodings: expected none, got {}\n  No unet has cond_on_text_encodings: leave the "
-        "text away, or set it in /decoder/unets.",
+        "text out, or set it in /decoder/unets.",
         c10::str(text_encodings.sizes()));
   }
 }

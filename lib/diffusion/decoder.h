@@ -18,7 +18,7 @@
 
 namespace dalle2 {
 
-/// One training example batch for a stage.
+/// A batch of training examples for a stage.
 struct DecoderInputs {
   at::Tensor images;          ///< [B, C, H, W] in [0, 1], at least as large as the stage
   at::Tensor image_embeds;    ///< [B, D] or undefined
@@ -35,7 +35,7 @@ struct DecoderInputs {
 struct DecoderSampleOptions {
   at::Tensor image_embeds;             ///< [B, D]; undefined if unconditional
   at::Tensor text_encodings;           ///< [B, L, D]
-  int64_t batch_size = 1;              ///< used if no conditioning tells it
+  int64_t batch_size = 1;              ///< used if no conditioning implies it
   OneOrMany<double> cond_scale = 1.0;  ///< one, or one a stage
   int64_t start_at_unet = 1;           ///< 1-based, as everywhere users see it
   std::optional<int64_t> stop_at_unet;
@@ -50,8 +50,9 @@ struct DecoderSampleOptions {
   std::vector<at::Tensor> init_noise;  ///< one for each sampled stage, in order; empty draws it
   std::optional<at::Generator> generator;
   NoiseSource noise;  ///< if set, gives all noise instead of `generator` (tests)
-  /// On CUDA only the unet at work is on the device, the others wait in host memory. It replaces
-  /// the parameters' storage, so nothing else may hold views of it (a trainer's flat buffers do).
+  /// On CUDA only the unet at work is on the device, the others wait in host memory. Moving them
+  /// replaces the parameters' storage, so nothing else may hold views of it (a trainer's flat
+  /// buffers do).
   bool one_unet_in_gpu = false;
   /// Called before each step with the stage (from 1), the step (from 0) and their number.
   std::function<void(int64_t unet_number, size_t step, size_t steps)> on_step;
@@ -64,7 +65,7 @@ struct DecoderSampleOptions {
     f(inpaint_mask);
     for (at::Tensor& start : init_noise) f(start);
   }
-  /// What is cut with the tensors but is none.
+  /// What is cut along with the tensors but is not one.
   void cut_rest(int64_t /*begin*/, int64_t length) { batch_size = length; }
 };
 
@@ -74,7 +75,7 @@ struct DecoderSampleOptions {
 ///   at::Tensor images = decoder->sample(options);
 class DecoderImpl : public torch::nn::Module {
  public:
-  /// @param plan of plan_decoder @throws ConfigError
+  /// @param plan made by plan_decoder() @throws ConfigError
   explicit DecoderImpl(const DecoderPlan& plan);
   ~DecoderImpl() override;
 
@@ -102,7 +103,7 @@ class DecoderImpl : public torch::nn::Module {
 
   int64_t num_unets() const;
   const DecoderPlan& plan() const { return plan_; }
-  /// Stage from 1; null after drop_unet.
+  /// The unet of a stage, counted from 1; null after drop_unet.
   std::shared_ptr<UnetImpl> unet(int64_t unet_number);
   /// Puts another network in a stage (the EMA copy while sampling). @return the one that was there
   std::shared_ptr<UnetImpl> swap_unet(int64_t unet_number, std::shared_ptr<UnetImpl> unet);

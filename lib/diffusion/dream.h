@@ -26,8 +26,8 @@ class Dream {
  public:
   virtual ~Dream() = default;
   /// The pair with the network's own error in both: with lambda = sqrt(1 - acp)^p and d = lambda *
-  /// (noise - prediction), x_t + sqrt(1 - acp) d and target + d. `predict` is asked once, without
-  /// gradients; switched off, not at all, and the pair stays as it is.
+  /// (noise - prediction), x_t + sqrt(1 - acp) d and target + d. `predict` is called once, without
+  /// gradients; with DREAM switched off it is not called, and the pair stays as it is.
   /// @param noise [B, C, H, W] that the target holds; @param t [B] int64
   virtual TrainingPair rectify(const NoiseScheduleImpl& schedule,
                                const TrainingPair& pair,

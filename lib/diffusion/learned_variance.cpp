@@ -12,7 +12,8 @@ namespace {
 constexpr double kBitsPerNat = 1 / std::numbers::ln2;
 
 at::Tensor approximate_standard_normal_cdf(const at::Tensor& z) {
-  // Beyond +-10 this is 0 or 1 in fp64, too. The cube of more overflows, and its gradient is NaN.
+  // Beyond +-10 this is 0 or 1 even in fp64. The cube of far larger values overflows, and its
+  // gradient is NaN.
   const at::Tensor x = z.clamp(-100, 100);
   return 0.5 * (1 + at::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x.pow(3))));
 }
@@ -32,7 +33,7 @@ at::Tensor discretized_gaussian_log_likelihood(const at::Tensor& x,
                                                const at::Tensor& log_scales) {
   constexpr double kEdge = 0.999;  // beyond it a pixel is the first or last of the 256 levels
   constexpr double kHalfLevel = 1.0 / 255;
-  // Narrow types cannot hold 1e-12; the reference's value for them.
+  // The reference's value for each type: narrow ones cannot hold 1e-12.
   const double smallest = x.scalar_type() == at::kFloat ? 1e-12 : 1e-3;
   const auto safe_log = [smallest](const at::Tensor& p) { return p.clamp_min(smallest).log(); };
 

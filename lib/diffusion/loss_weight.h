@@ -12,8 +12,7 @@
 namespace dalle2 {
 
 /// acp / (1 - acp) at each time, from the schedule's fp32 acp as in diffusers; infinite where acp
-/// is
-/// 1. The shape of `t`, fp32.
+/// is 1. The shape of `t`, fp32.
 at::Tensor signal_to_noise(const NoiseScheduleImpl& schedule, const at::Tensor& t);
 
 /// Min-SNR weights (Hang et al. 2023, section 3.3): with w = min(snr, gamma), w / snr for noise

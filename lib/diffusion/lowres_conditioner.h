@@ -20,7 +20,7 @@ struct LowresOptions {
   bool downsample_first = true;
   double blur_prob = 0.5;
   OneOrMany<double> blur_sigma = 0.6;                ///< or [low, high]
-  OneOrMany<int64_t> blur_kernel_size = int64_t{3};  ///< or [low, high], odd sizes drawn alike
+  OneOrMany<int64_t> blur_kernel_size = int64_t{3};  ///< or [low, high], odd sizes equally likely
   ImageRange range;
 };
 
@@ -44,7 +44,7 @@ class LowresConditionerImpl : public torch::nn::Module {
   /// Steps of the schedule that noise levels are counted in.
   static constexpr int64_t kNoiseLevels = 1000;
 
-  /// The options are such as plan_decoder lets through: odd kernels, ranges in order.
+  /// The options must be ones that plan_decoder accepts: odd kernels, ranges in order.
   explicit LowresConditionerImpl(const LowresOptions& options);
 
   const LowresOptions& options() const { return options_; }
@@ -58,7 +58,7 @@ class LowresConditionerImpl : public torch::nn::Module {
                       int64_t previous_size,
                       const LowresDraws& draws) const;
 
-  /// Noises an image of the data's range to `level`.
+  /// Adds noise of `level` to an image in the range of the data.
   LowresImage add_noise(const at::Tensor& image,
                         const at::Tensor& level,
                         const at::Tensor& noise) const;

@@ -24,8 +24,8 @@ struct NoiseAugmentation {
   /// noise never teaches the network to change an image's mean. [B, C, H, W]
   at::Tensor target_noise(const at::Tensor& noise, const NoiseAugmentationDraws& draws) const;
 
-  /// The noise that the network sees: `target_noise` and some that the target does not hold, as the
-  /// sampler's own errors will be (Ning et al. 2023). [B, C, H, W]
+  /// The noise that the network sees: `target_noise` plus some that the target does not hold, like
+  /// the sampler's own errors later (Ning et al. 2023). [B, C, H, W]
   at::Tensor input_noise(const at::Tensor& target_noise, const NoiseAugmentationDraws& draws) const;
 };
 

@@ -26,7 +26,7 @@ struct NoiseScheduleOptions {
 /// The thirteen buffers of a schedule, in the reference's names and order, and what they compute.
 class NoiseScheduleImpl : public torch::nn::Module {
  public:
-  /// The options are such as plan_decoder lets through: no beta above 1.
+  /// The options must be ones that plan_decoder accepts: no beta above 1.
   explicit NoiseScheduleImpl(const NoiseScheduleOptions& options);
 
   int64_t timesteps() const { return timesteps_; }

@@ -12,8 +12,8 @@
 
 namespace dalle2 {
 
-/// A module in eval mode for a scope. Afterwards each of its submodules is in the mode it was in,
-/// also those that were put into another module meanwhile.
+/// A module in eval mode for a scope. Afterwards each of its submodules is back in its earlier
+/// mode, even if it was put into another module meanwhile.
 class EvalScope {
  public:
   explicit EvalScope(torch::nn::Module& module) {
@@ -21,7 +21,7 @@ class EvalScope {
     module.eval();
   }
   ~EvalScope() {
-    // Outermost first: train() goes down to the children, which are then set right themselves.
+    // Outermost first: train() also sets the children, which then get their own mode back.
     for (auto& [module, was_training] : modes_) {
       if (module->is_training() != was_training) module->train(was_training);
     }
@@ -33,8 +33,8 @@ class EvalScope {
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
 };
 
-/// No gradients for as long as it lives. Under autocast nothing is kept of the weights that are
-/// cast meanwhile either: the pass that learns would take those casts, which lead to no gradient.
+/// No gradients for as long as it lives. Under autocast, weights that are cast meanwhile are not
+/// cached either: the pass that learns would reuse those casts, through which no gradient flows.
 class NoGradPass {
  public:
   NoGradPass() : caches_(at::autocast::is_autocast_cache_enabled()) {

@@ -84,7 +84,7 @@ PriorStepNoise DiffusionPriorImpl::draw(int64_t batch, at::Generator generator) 
   draws.image_keep_mask =
       prob_mask(batch, 1 - config.image_drop_prob(), home, generator).to(device());
   if (config.net.self_cond) draws.self_condition = draw_self_condition(host);
-  // Last, so that nothing else is drawn differently with it.
+  // Drawn last, so that it changes no other draw.
   draws.augmentation = augmentation_.draw(draws.noise.sizes(), std::move(generator));
   at::Tensor& perturbation = draws.augmentation.perturbation;
   if (perturbation.defined()) perturbation = perturbation.to(device());

@@ -25,7 +25,7 @@ namespace dalle2 {
 /// What a text is to the prior.
 struct TextEmbedding {
   at::Tensor embeds;     ///< [B, D]
-  at::Tensor encodings;  ///< [B, L, D], rows of zeros behind the text's end; may be undefined
+  at::Tensor encodings;  ///< [B, L, D], rows of zeros after the text's end; may be undefined
 
   /// Every tensor with the samples in its first dimension (trainer/tensor_group.h).
   void tensors(const auto& f) {
@@ -34,7 +34,7 @@ struct TextEmbedding {
   }
 };
 
-/// One training batch: embeddings as CLIP gives them, not scaled. Nothing of it is changed.
+/// One training batch: embeddings as CLIP gives them, not scaled. They are not modified.
 struct PriorInputs {
   at::Tensor image_embeds;  ///< [B, D]
   TextEmbedding text;
@@ -107,7 +107,7 @@ class DiffusionPriorImpl : public torch::nn::Module {
   const PriorPlan& plan() const { return plan_; }
   const NoiseScheduleImpl& schedule() const { return *schedule_; }
   std::shared_ptr<PriorNetworkImpl> net() const { return net_; }
-  /// Puts another network in place (the averaged one while sampling). @return the one it was
+  /// Puts another network in place (the averaged one while sampling). @return the earlier one
   std::shared_ptr<PriorNetworkImpl> swap_net(std::shared_ptr<PriorNetworkImpl> net);
   at::Device device() const { return schedule_->betas.device(); }
 

@@ -11,7 +11,7 @@
 namespace dalle2 {
 
 /// The times of make_prior_ddim_sampler: (10, 4) gives (7,4) (4,1) (1,-1), one step fewer than
-/// asked for, and none at the noisiest times: as in the reference. Needs 2 steps at least.
+/// asked for, and none at the noisiest times: as in the reference. Needs at least 2 steps.
 std::vector<TimePair> prior_ddim_time_pairs(int64_t timesteps, int64_t steps);
 
 /// DDIM with eta 1, whose levels are those of the time before (alphas_cumprod_prev), as in the

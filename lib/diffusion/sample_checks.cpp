@@ -65,7 +65,7 @@ void check_steps(const DecoderSampleOptions& options, const UnetPlan& plan, int6
   if (options.sampler == "ddpm" && options.sample_timesteps && *steps < plan.timesteps) {
     throw ConfigError(
         "sample timesteps of unet {}: the sampler ddpm takes all {} training steps, got {}\n"
-        "  Leave the number away, or use ddim or dpmpp.",
+        "  Leave the number out, or use ddim or dpmpp.",
         unet_number,
         plan.timesteps,
         *steps);
@@ -85,7 +85,7 @@ void DecoderImpl::check_guidance(const DecoderSampleOptions& options) const {
   const bool guided = std::any_of(scales.begin(), scales.end(), [](double s) { return s != 1; });
   if (guided && config.image_cond_drop_prob <= 0 && config.text_cond_drop_prob <= 0) {
     throw ConfigError(
-        "cond_scale: the decoder was not trained with conditional dropout, so it knows no guidance "
+        "cond_scale: the decoder was not trained with conditional dropout, so it cannot be guided "
         "(expected 1)\n  Train it with /decoder/image_cond_drop_prob or text_cond_drop_prob above "
         "0.");
   }
@@ -160,7 +160,7 @@ void DecoderImpl::check_stage_options(const DecoderSampleOptions& options,
       make_sampler(s, options)->time_pairs().front().time == s.plan.timesteps - 1) {
     throw ConfigError(
         "sample timesteps of unet {}: the first step holds nothing of the image, and a network "
-        "that predicts noise cannot tell it there\n"
+        "that predicts noise cannot restore it\n"
         "  Use ddim with fewer than {} steps.",
         unet_number,
         s.plan.timesteps - 1);

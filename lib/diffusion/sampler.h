@@ -48,7 +48,7 @@ class Sampler {
 };
 
 /// Ancestral sampling over all T steps (Ho et al. 2020, algorithm 2). Draws noise at every step,
-/// also at the last where it is not used: the reference's sequence of draws.
+/// even at the last, where it is not used: the reference's sequence of draws.
 std::unique_ptr<Sampler> make_ddpm_sampler(const NoiseSchedule& schedule,
                                            std::optional<LearnedVariance> variance);
 

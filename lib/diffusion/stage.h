@@ -26,7 +26,7 @@ struct DecoderImpl::Stage {
   NoiseSchedule schedule{nullptr};
   LowresConditioner lowres{nullptr};  ///< null in the first stage
   std::unique_ptr<PredictionTarget> target;
-  /// What the variational bound and the self conditioning of a training step take the output for.
+  /// How the variational bound and the self conditioning of a training step read the output.
   std::unique_ptr<PredictionTarget> bound_target, self_cond_target;
   PixelLoss pixel_loss = nullptr;
   std::unique_ptr<LossWeight> weight;

@@ -75,7 +75,7 @@ DecoderStepNoise draw_step_noise(const StepNoiseSources& sources,
     draws.lowres =
         draw_lowres(*lowres, {batch, decoder.channels, whole, whole}, host, generator, device);
   }
-  // Last, so that nothing else is drawn differently with it.
+  // Drawn last, so that it changes no other draw.
   draws.augmentation = augmentation.draw(draws.noise.sizes(), std::move(generator));
   for (at::Tensor* tensor : {&draws.augmentation.offset, &draws.augmentation.perturbation}) {
     if (tensor->defined()) *tensor = tensor->to(device);

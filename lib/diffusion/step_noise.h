@@ -63,7 +63,8 @@ struct StepNoiseSources {
 /// its seed and position, because asking the device would stall the step.
 at::Generator host_generator(const at::Generator& generator);
 
-/// Whether a step is conditioned on the network's own first estimate: half of them are (Chen et al. 2022).
+/// Whether a step is conditioned on the network's own first estimate: half of them are (Chen et al.
+/// 2022).
 /// @param host a generator on the CPU
 bool draw_self_condition(const at::Generator& host);
 

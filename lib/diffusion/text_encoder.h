@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Where a prior's text embeddings come from while it is used: a CLIP model, or whatever stands in.
+// Where a prior's text embeddings come from while it is used: a CLIP model, or a stand-in.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -10,7 +10,7 @@ constexpr int64_t kCrossHeads = 8;
 constexpr int64_t kCrossDimHead = 64;
 constexpr int64_t kCrossInner = kCrossHeads * kCrossDimHead;
 
-/// Dropout of an adapter is one of the layer's input: the layer cannot be folded into others then.
+/// An adapter's dropout acts on the layer's input: the layer cannot be folded into others then.
 bool drops_inputs(const LinearLayerImpl& layer) {
   return layer.adapter() && layer.adapter()->drops();
 }

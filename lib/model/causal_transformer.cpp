@@ -14,7 +14,7 @@ namespace {
 constexpr double kRotaryBase = 10000.0;
 constexpr int64_t kMostRotaryEntries = 32;
 constexpr double kMostDistance = 128.0;
-/// Numbers of the network's own dropouts lie below those of adapters, which begin with 0.
+/// Numbers of the network's own dropouts lie below those of adapters, which begin at 0.
 constexpr int64_t kFirstDropout = -2;
 
 std::shared_ptr<GainNormImpl> make_norm(int64_t dim, bool stable = false) {

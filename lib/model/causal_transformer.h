@@ -16,10 +16,11 @@
 namespace dalle2 {
 
 /// Rotary position embeddings (Su et al. 2021, section 3.4.2) of neighbouring pairs. One module is
-/// shared by all layers; its frequencies are a parameter that is not trained, as in files.
+/// shared by all layers; its frequencies are a parameter that is not trained, as in the reference's
+/// files.
 class RotaryEmbeddingImpl : public torch::nn::Module {
  public:
-  /// @param dim entries of a head that are turned, even; those behind stay as they are
+  /// @param dim entries of a head that are rotated, even; those after them stay as they are
   explicit RotaryEmbeddingImpl(int64_t dim);
 
   struct Angles {
@@ -61,7 +62,7 @@ struct AttentionPositions {
 /// stand before the first token.
 class CausalAttentionImpl : public torch::nn::Module {
  public:
-  /// @param rotary shared; null without; @param number of its dropout
+  /// @param rotary shared by all layers, or null; @param number of its dropout
   CausalAttentionImpl(const PriorNetworkConfig& config,
                       const std::shared_ptr<RotaryEmbeddingImpl>& rotary,
                       int64_t number);

@@ -9,13 +9,13 @@
 
 namespace dalle2 {
 
-/// Which masks a pass takes.
+/// The masks that a pass uses.
 struct DropoutSeed {
   uint64_t seed = 0;
   int64_t first_sample = 0;  ///< number of the pass' first sample in its batch
 };
 
-/// Zero with probability `drop`, else 1 / (1 - drop): what `x` is multiplied with.
+/// Zero with probability `drop`, else 1 / (1 - drop): what `x` is multiplied by.
 /// @param x [B, ...]; @param number of the place in the network @return like x, contiguous
 at::Tensor dropout_mask(const at::Tensor& x, double drop, const DropoutSeed& seed, int64_t number);
 

@@ -13,7 +13,8 @@
 
 namespace dalle2 {
 
-/// @throws DataError if `t` is there and has not one row for each sample of the batch; `what` names it
+/// @throws DataError if `t` is defined and does not have one row for each sample of the batch;
+/// `what` is its name in the message
 void check_batch(const char* what, const at::Tensor& t, int64_t batch);
 
 /// A module that only lends its name to those below: "downs" -> "downs.0" -> "downs.0.2".

@@ -33,8 +33,8 @@ bool is_target(const std::string& layer, const std::vector<std::string>& targets
   });
 }
 
-/// What tells a layer from others: the last part of its name, with the one before it if the last is
-/// a number. "downs.0.1.to_out.0" -> "to_out.0"
+/// The part of a layer's name that tells it from others: the last part, with the one before it if
+/// the last is a number. "downs.0.1.to_out.0" -> "to_out.0"
 std::string end_of(const std::string& layer) {
   size_t dot = layer.rfind('.');
   const bool number = layer.find_first_not_of("0123456789", dot + 1) == std::string::npos;

@@ -23,7 +23,7 @@ struct LoraOptions {
   LoraInit init = LoraInit::gaussian;
 };
 
-/// Which masks the dropout of adapters takes. A mask depends on the seed, the adapter and the
+/// The masks that the dropout of adapters uses. A mask depends on the seed, the adapter and the
 /// sample alone: a pass that is computed again, or in other chunks, has the same ones.
 struct LoraDropout {
   uint64_t seed = 0;
@@ -80,8 +80,8 @@ class LoraHost {
   std::shared_ptr<LoraAdapterImpl> adapter_;
 };
 
-/// @throws ConfigError for a target that is the end of no layer's name in any of the networks, with
-/// the ends there are, and for a network of which no layer would get an adapter
+/// @throws ConfigError for a target in which no layer's name of any network ends (the message lists
+/// the ends there are), and for a network none of whose layers would get an adapter
 void check_lora_targets(const std::vector<const torch::nn::Module*>& networks,
                         const std::vector<std::string>& targets);
 
@@ -91,8 +91,8 @@ std::shared_ptr<LoraDropout> attach_lora(torch::nn::Module& network,
                                          const std::vector<std::string>& targets,
                                          const LoraOptions& options);
 
-/// Gives `network`, which is built like `original`, adapters like those of it, with weights of
-/// their own. Does nothing if `original` has none.
+/// Gives `network`, which is built like `original`, the same adapters with weights of their own.
+/// Does nothing if `original` has none.
 void attach_lora_like(const torch::nn::Module& original, torch::nn::Module& network);
 
 /// Adapters in the network.
@@ -105,7 +105,7 @@ void freeze_base(torch::nn::Module& network, bool train_bias);
 /// casts them. Norms, biases and embeddings, a few in a thousand, stay as they are.
 void hold_frozen_weights_as(torch::nn::Module& network, at::ScalarType dtype);
 
-/// Lets the parameters of `network` that are not named in `own` be those of `original`, in its
+/// Makes the parameters of `network` that are not named in `own` those of `original`, in the same
 /// memory.
 void share_parameters(const torch::nn::Module& original,
                       const std::vector<std::string>& own,

@@ -26,7 +26,7 @@ struct PriorConditions {
 /// learned query, whose output is the prediction.
 class PriorNetworkImpl : public torch::nn::Module {
  public:
-  /// `config` as plan_prior lets it through.
+  /// `config` must be one that plan_prior accepts.
   explicit PriorNetworkImpl(const PriorNetworkConfig& config);
 
   /// @param image_embed [B, D] noised; @param time [B] int64 @return [B, D]
@@ -38,7 +38,7 @@ class PriorNetworkImpl : public torch::nn::Module {
                      const DropoutSeed& seed = {});
 
   /// Classifier-free guidance: null + (cond - null) * cond_scale; a scale of 1 is a single forward.
-  /// The null answer is to a dropped text and a dropped image embedding, as in training.
+  /// For the null answer the text and the image embedding are dropped, as in training.
   at::Tensor forward_with_cond_scale(const at::Tensor& image_embed,
                                      const at::Tensor& time,
                                      const PriorConditions& conditions,

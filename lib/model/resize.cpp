@@ -20,7 +20,7 @@ float cubic(float x) {
 }
 
 // The resampling of one axis as a matrix [out, in]. Positions are float32 as in the package, whose
-// choice of taps at exact boundaries hangs on that rounding.
+// choice of taps at exact boundaries depends on that rounding.
 at::Tensor axis_weights(int64_t in, int64_t out, double factor) {
   const double shrink = factor < 1.0 ? factor : 1.0;
   const double support = 4.0 / shrink;

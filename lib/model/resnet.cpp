@@ -26,8 +26,8 @@ at::Tensor BlockImpl::forward(const at::Tensor& x, const at::Tensor& scale_shift
   const at::Tensor gain = (scale * norm_->weight).unsqueeze(-1).unsqueeze(-1);
   const at::Tensor shift = at::addcmul(parts[1], scale, norm_->bias).unsqueeze(-1).unsqueeze(-1);
   h = at::group_norm(h, options.num_groups(), {}, {}, options.eps());
-  // Under autocast the norm's weights are float32, its output may be half: that decides, as in the
-  // reference, where later norms take their eps from it.
+  // Under autocast the norm's weights are float32 and its output may be half: the output decides,
+  // as in the reference, where later norms take their eps from it.
   const at::ScalarType dtype = h.scalar_type();
   return at::silu(at::addcmul(shift.to(dtype), h, gain.to(dtype)));
 }

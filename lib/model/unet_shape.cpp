@@ -7,7 +7,7 @@
 namespace dalle2 {
 namespace {
 
-// A plan has passed these already; a unet may be built without one.
+// A plan has passed these checks already, but a unet may be built without one.
 void check(const UnetConfig& config) {
   Faults faults;
   check_unet_shape(config, "", faults);

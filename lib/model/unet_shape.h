@@ -15,7 +15,7 @@ struct UnetLevel {
   int64_t out = 0;         ///< channels of the coarser level
   int64_t width = 0;       ///< channels of the blocks on the way down
   int64_t groups = 0;      ///< of the group norms
-  int64_t num_blocks = 0;  ///< beside the first
+  int64_t num_blocks = 0;  ///< not counting the first
   bool self_attn = false;
   bool first = false;  ///< the finest: no cross attention
   bool last = false;   ///< the coarsest

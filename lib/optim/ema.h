@@ -30,7 +30,7 @@ class Ema {
   /// @throws ConfigError for options out of range; std::logic_error if the two differ in layout
   Ema(const FlatParameters& online, const FlatParameters& average, const EmaOptions& options);
 
-  /// To be called behind every optimizer step.
+  /// Call after every optimizer step.
   void update();
 
   /// Decay of the next averaging: 0 up to update_after_step, then clamp(1 - (1 + e /
@@ -39,7 +39,7 @@ class Ema {
 
   bool initted() const { return initted_; }  ///< the first update has happened
   int64_t step() const { return step_; }     ///< calls of update()
-  /// Puts the counters of a checkpoint in; the weights are copied into the modules by the caller.
+  /// Sets the counters of a checkpoint; the caller copies the weights into the modules.
   void set_counters(bool initted, int64_t step);
   /// Makes the average a copy of the online weights.
   void copy_from_online();

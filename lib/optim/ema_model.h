@@ -14,7 +14,7 @@ namespace dalle2 {
 struct EmaModelOptions {
   double decay = 0.9999;  ///< largest decay
   double min_decay = 0.0;
-  int64_t update_after_step = 0;  ///< up to one step behind it the average is a copy
+  int64_t update_after_step = 0;  ///< up to one step after it the average is a copy
   bool use_ema_warmup = false;    ///< decay by inv_gamma and power
   double inv_gamma = 1.0;
   double power = 2.0 / 3.0;
@@ -24,8 +24,8 @@ struct EmaModelOptions {
 };
 
 /// The averages ("shadows") of parameters, in the order of the list; buffers have none. Every call
-/// that takes parameters wants the same list: as many tensors, of the same shapes (std::logic_error
-/// otherwise).
+/// that takes parameters expects the same list: as many tensors, of the same shapes
+/// (std::logic_error otherwise).
 class EmaModel {
  public:
   /// Copies the parameters. @throws ConfigError for options out of range
@@ -36,26 +36,26 @@ class EmaModel {
   /// at most `decay`, then at least `min_decay`.
   double get_decay(int64_t optimization_step) const;
 
-  /// To be called behind every optimizer step: shadow -= (1 - decay) (shadow - parameter); where
-  /// the parameter needs no gradient it is copied. Shadows and parameters are on one device.
+  /// Call after every optimizer step: shadow -= (1 - decay) (shadow - parameter); a parameter that
+  /// needs no gradient is copied. Shadows and parameters are on one device.
   void step(const std::vector<at::Tensor>& parameters);
 
   /// Puts the averages into the parameters.
   void copy_to(const std::vector<at::Tensor>& parameters) const;
   /// Keeps a copy of the parameters in host memory.
   void store(const std::vector<at::Tensor>& parameters);
-  /// Puts the stored copy back and forgets it. @throws Error without a store() before
+  /// Puts the stored copy back and forgets it. @throws Error without an earlier store()
   void restore(const std::vector<at::Tensor>& parameters);
 
-  /// Moves the averages; `dtype` holds for floating ones only. Complete when it returns.
+  /// Moves the averages; `dtype` applies to floating-point ones only. Complete when it returns.
   void to(std::optional<at::Device> device, std::optional<at::ScalarType> dtype = std::nullopt);
   /// From now on averages in host memory are page-locked, so that they move faster.
   /// @throws c10::Error on a machine without an accelerator
   void pin_memory();
 
-  /// Makes the averages copies of the parameters and the step count 0.
+  /// Makes the averages copies of the parameters and sets the step count to 0.
   void begin_anew(const std::vector<at::Tensor>& parameters);
-  /// What a saved state holds; `shadows`, where given, are copied. `foreach` stays as it is.
+  /// Sets what a saved state holds; `shadows`, if given, are copied. `foreach` stays as it is.
   void set_state(const EmaModelOptions& options,
                  int64_t optimization_step,
                  const std::optional<std::vector<at::Tensor>>& shadows);

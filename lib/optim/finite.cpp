@@ -14,7 +14,7 @@ bool all_finite(at::TensorList tensors) {
   std::vector<at::Tensor> largest;
   for (const at::Tensor& tensor : tensors) {
     if (tensor.numel() == 0) continue;
-    // The largest magnitude: NaN if there is one, and without a copy of the buffer.
+    // The largest magnitude is NaN if any entry is, and takes no copy of the buffer.
     largest.push_back(at::linalg_vector_norm(tensor, std::numeric_limits<double>::infinity()));
   }
   return largest.empty() || at::stack(largest).isfinite().all().item<bool>();

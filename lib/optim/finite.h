@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Are all numbers of large buffers finite.
+// Checks that all numbers of large buffers are finite.
 #pragma once
 
 #include <ATen/core/Tensor.h>

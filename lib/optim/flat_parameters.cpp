@@ -121,8 +121,9 @@ struct FlatGradients::State {
 
 namespace {
 
-/// Runs behind every accumulation into `.grad`. On the first one autograd has put a tensor of its
-/// own there: it goes into the slice. Later ones were added to the slice in place already.
+/// Runs after every accumulation into `.grad`. At the first one autograd has put a tensor of its
+/// own there, which is copied into the slice. Later ones have been added to the slice in place
+/// already.
 class StoreGradient : public torch::autograd::PostAccumulateGradHook {
  public:
   explicit StoreGradient(std::function<void(const at::Tensor&)> store) : store_(std::move(store)) {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The tensors of a module in one buffer, its gradients in a second: what passes over all of them
+// The tensors of a module in one buffer, its gradients in a second: whatever visits all of them
 // (clip, optimizer, average) is one pass over memory.
 #pragma once
 
@@ -18,7 +18,7 @@ struct FlatEntry {
   std::string name;    ///< as in the module's state dict
   at::Tensor tensor;   ///< the module's own tensor: a view of the buffer
   int64_t offset = 0;  ///< first element; a multiple of kFlatAlignment
-  int64_t numel = 0;   ///< elements of its own, without the padding behind it
+  int64_t numel = 0;   ///< elements of its own, without the padding after it
 };
 
 /// Entries begin at multiples of this many floats (64 bytes), so that kernels see aligned rows.
@@ -35,7 +35,8 @@ class FlatParameters {
   /// @throws std::logic_error unless all parameters and all floating buffers are float32 on one
   /// device
   explicit FlatParameters(const torch::nn::Module& module);
-  /// Only the parameters of these names; the others stay where they are, of any type. Buffers all.
+  /// Takes only the parameters with these names; the others stay where they are and may be of any
+  /// type. Takes all floating buffers.
   FlatParameters(const torch::nn::Module& module, const std::vector<std::string>& names);
 
   /// [n] float32: everything.
@@ -61,8 +62,8 @@ class FlatParameters {
 };
 
 /// The gradients of a FlatParameters' parameters in a buffer of the same layout. A backward pass
-/// fills it by itself: a gradient is copied into its slice as soon as it is made, a second backward
-/// adds to it there. Which parameters got one is known without looking at values.
+/// fills it by itself: a gradient is copied into its slice as soon as it is made, and a second
+/// backward pass adds to it there. Which parameters got one is known without looking at values.
 class FlatGradients {
  public:
   explicit FlatGradients(const FlatParameters& parameters);

@@ -10,7 +10,7 @@ namespace dalle2 {
 at::Tensor grad_norm(const at::Tensor& flat) {
   constexpr int64_t kRow = 1024;
   D2_CHECK(flat.dim() == 1 && flat.numel() % kRow == 0,
-           "{} elements are no rows of {}",
+           "{} elements do not make whole rows of {}",
            flat.numel(),
            kRow);
   // Norm of the rows' norms: one float32 sum over millions of squares would lose digits.

@@ -16,14 +16,14 @@ struct GradScalerOptions {
 };
 
 /// The loss is multiplied by the scale, so that small gradients do not vanish in fp16; the
-/// gradients are to be divided by it. Scale and count lie on the device: nothing waits for them.
+/// gradients have to be divided by it. Scale and count lie on the device: nothing waits for them.
 class GradScaler {
  public:
   explicit GradScaler(const at::Device& device, const GradScalerOptions& options = {});
 
   /// [] float32 on the device. It changes in place: use it before the next update().
   const at::Tensor& scale() const { return scale_; }
-  /// To be called once an update. @param found_inf [] float32: 1 if a gradient overflowed, else 0.
+  /// Call once for each update. @param found_inf [] float32: 1 if a gradient overflowed, else 0.
   /// An overflow lowers the scale; growth_interval updates without one raise it, to a finite value.
   void update(const at::Tensor& found_inf);
 

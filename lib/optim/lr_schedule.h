@@ -10,8 +10,8 @@ namespace dalle2 {
 /// Linear warm-up times cosine annealing.
 ///   lr(k) = base * (1 + cos(pi k / T)) / 2 * min(1, (k + 1) / W)
 /// for the k-th optimizer step, k from 0. The cosine rises again after T, as the reference's does
-/// (CosineAnnealingLR, eta_min 0). Differs from it after a resume, where it goes on with the
-/// warm-up's constructor value.
+/// (CosineAnnealingLR, eta_min 0). Differs from upstream after a resume: upstream goes on with the
+/// rate that its warm-up was constructed with.
 class LrSchedule {
  public:
   /// @throws ConfigError unless base_lr is finite and >= 0, and warmup_steps (W) and
@@ -25,7 +25,7 @@ class LrSchedule {
   /// The same without warm-up: what the reference's scheduler holds.
   double undampened(int64_t step) const;
   double warmup_factor(int64_t step) const;
-  /// Every rate from now on is multiplied by it; base_lr() stays the config's.
+  /// Multiplies every rate from now on; base_lr() stays the config's.
   void set_factor(double factor) { factor_ = factor; }
 
   double base_lr() const { return base_lr_; }

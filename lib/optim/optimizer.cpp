@@ -60,7 +60,7 @@ Optimizer::Optimizer(const FlatParameters& parameters, const OptimizerOptions& o
 
 void Optimizer::add_range(Call& call, size_t first, size_t last) const {
   const int64_t offset = entries_[first].offset;
-  // With the padding behind the last: it is zero and an update leaves it zero.
+  // Includes the padding after the last one: it is zero, and an update leaves it zero.
   const int64_t length = entries_[last].offset + padded(entries_[last].numel) - offset;
   call.ranges.emplace_back(offset, length);
   call.values.push_back(values_.narrow(0, offset, length));
@@ -174,7 +174,7 @@ void Optimizer::set_state(size_t i, const std::optional<ParameterState>& state) 
   if (state) {
     D2_CHECK(state->exp_avg.sizes() == entry.tensor.sizes() &&
                  state->exp_avg_sq.sizes() == entry.tensor.sizes(),
-             "moments of '{}' have another shape than the parameter",
+             "moments of '{}' differ in shape from the parameter",
              entry.name);
     exp_avg.copy_(state->exp_avg);
     exp_avg_sq.copy_(state->exp_avg_sq);

@@ -41,14 +41,15 @@ class Optimizer {
   /// step count too, as torch.optim leaves those whose `.grad` is None.
   /// @param grad_divisor [] float32 on the parameters' device: gradients are divided by it first
   /// @param found_inf [] float32 on the same device: where it is 1 nothing changes, where it is 0
-  ///        all is updated but the step counts, which wait for count_update(): nobody needs to look
-  ///        at it now
+  ///        all is updated except the step counts, which wait for count_update(), so that nobody
+  ///        has to read found_inf now
   void step(FlatGradients& gradients,
             double lr,
             const std::optional<at::Tensor>& grad_divisor = std::nullopt,
             const std::optional<at::Tensor>& found_inf = std::nullopt);
 
-  /// Counts the last step(), whose `found_inf` turned out to be 0. To be called before the next.
+  /// Counts the last step() once its `found_inf` has turned out to be 0. Call it before the next
+  /// step().
   void count_update();
 
   const OptimizerOptions& options() const { return options_; }
@@ -57,7 +58,7 @@ class Optimizer {
 
   /// State of the i-th of FlatParameters::parameters(); none if it was never updated.
   std::optional<ParameterState> state(size_t i) const;
-  /// Copies `state` in, or forgets what was there. @throws std::logic_error for other shapes
+  /// Copies `state` in; nullopt forgets what was there. @throws std::logic_error for other shapes
   void set_state(size_t i, const std::optional<ParameterState>& state);
 
  private:

@@ -78,7 +78,7 @@ PostHocWeights post_hoc_weights(const std::vector<PowerProfile>& snapshots,
     }
     wanted_product[i][0] = inner_product(mine, wanted);
   }
-  // Profiles of neighbouring snapshots are much alike: with the least norm among equal solutions.
+  // Profiles of neighbouring snapshots are nearly the same: take the solution of least norm.
   const at::Tensor solution =
       std::get<0>(at::linalg_lstsq(products, wanted_products, std::nullopt, "gelsd"));
   const double size = inner_product(wanted, wanted);

@@ -11,7 +11,7 @@
 
 namespace dalle2 {
 
-/// The widest average there is: that of gamma 0, all steps alike.
+/// The widest average there is: gamma is 0, and all steps weigh the same.
 inline constexpr double kWidestSigma = 0.288;
 
 /// Exponent of the power-function average whose standard deviation is `sigma` of the training time:
@@ -26,7 +26,7 @@ class PowerEma {
   /// @throws ConfigError as gamma_of_sigma() does
   PowerEma(const FlatParameters& online, double sigma);
 
-  /// To be called behind every optimizer step.
+  /// Call after every optimizer step.
   void update();
   /// Forgets all steps.
   void begin_anew();

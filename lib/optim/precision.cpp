@@ -49,7 +49,7 @@ HalfPrecisionSupport half_precision_support(const at::Device& device) {
   if (device.is_cpu()) {
     return {.is_gpu = false, .bfloat16 = cpu_has_bfloat16()};
   }
-  // It asks the current device for compute capability 8.0.
+  // The hook asks the current device for compute capability 8.0.
   const c10::DeviceGuard on_device(device);
   return {.is_gpu = true,
           .bfloat16 = at::detail::getCUDAHooks().supportsBFloat16ConvolutionWithCuDNNv8()};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// In which arithmetic the networks compute while they are trained.
+// The arithmetic in which networks compute while they are trained.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -12,13 +12,15 @@
 
 namespace dalle2 {
 
-/// Matrix products and convolutions of this thread are computed in half precision for as long as it
-/// lives; what needs digits (norms, losses, sums) stays in float32, as torch.autocast decides. The
-/// backward pass belongs outside: it follows the forward pass by itself. Does nothing for `no`.
+/// Matrix products and convolutions of this thread are computed in half precision for as long as
+/// the object lives; what needs more digits (norms, losses, sums) stays in float32, as
+/// torch.autocast decides. Run the backward pass outside: it follows the forward pass by itself.
+/// Does nothing for `no`.
 class Autocast {
  public:
   Autocast(at::DeviceType device, MixedPrecision precision);
-  /// As it was before; weights that were cast are forgotten, for the next update changes them.
+  /// Restores the earlier state; weights that were cast are forgotten, since the next update
+  /// changes them.
   ~Autocast();
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
@@ -42,8 +44,8 @@ struct HalfPrecisionSupport {
 };
 HalfPrecisionSupport half_precision_support(const at::Device& device);
 
-/// `asked` where there is one, else what `amp` makes of the device: bf16 where it is native, fp16
-/// on other GPUs, and none on other CPUs, where both are slower than float32.
+/// `asked` if given, else what `amp` chooses for the device: bf16 where it is native, fp16 on other
+/// GPUs, and full precision on other CPUs, where both are slower than float32.
 PrecisionChoice choose_precision(std::optional<MixedPrecision> asked,
                                  bool amp,
                                  const HalfPrecisionSupport& support);

@@ -25,8 +25,8 @@ uint64_t hash_address(const RandomAddress& address);
 /// A fresh generator for `device`, seeded by the address.
 at::Generator make_generator(const RandomAddress& address, const at::Device& device);
 
-/// From now on only algorithms that give the same bits each time; an operation that has none
-/// throws. For the whole process; call it before the first work on a GPU.
+/// From now on only algorithms that give the same bits each time are used; an operation that has
+/// none throws. Holds for the whole process; call it before the first work on a GPU.
 void use_deterministic_algorithms();
 
 }  // namespace dalle2

@@ -12,8 +12,9 @@ namespace dalle2 {
 /// Their names, in the order of registration.
 std::vector<std::string> trained_parameters(const torch::nn::Module& module);
 
-/// cast_training_params of diffusers: makes them `dtype`, in place; all others and the buffers stay
-/// as they are. A network whose frozen part is held in half precision trains in full precision so.
+/// cast_training_params of diffusers: converts them to `dtype`, in place; all others and the
+/// buffers stay as they are. So a network whose frozen part is held in half precision trains in
+/// full precision.
 void cast_training_params(torch::nn::Module& module, at::ScalarType dtype = at::kFloat);
 
 }  // namespace dalle2

@@ -20,7 +20,7 @@ namespace dalle2 {
 
 namespace {
 
-/// Shards in a row without a usable sample after which a dry run gives a data set up.
+/// Shards in a row without a usable sample after which a dry run gives up on a data set.
 constexpr int64_t kMostShardsTried = 8;
 
 /// The stream on which batches are copied to a GPU: the same for the whole run.
@@ -117,7 +117,7 @@ std::vector<Batch> DecoderData::examples(const std::string& split, int64_t count
   LoaderOptions needs = options(split, std::max<int64_t>(count, 1), /*in_order=*/true);
   needs.split = "pictures of " + split;   // not samples trained on, in messages and in the trace
   needs.may_be_empty = split != "train";  // pictures for the logs are no reason to stop
-  DecoderLoader loader(data, needs);      // checks the embeddings, asked for examples or not
+  DecoderLoader loader(data, needs);      // checks the embeddings even for no examples
   if (count == 0) return batches;
   loader.start_epoch(0);
   if (std::optional<Batch> batch = loader.next()) {
@@ -130,7 +130,7 @@ std::vector<Batch> DecoderData::examples(const std::string& split, int64_t count
 void DecoderData::check_usable(const std::string& split) const {
   DecoderDataConfig data = config_.data;
   data.num_workers = 0;       // no more is read than needed
-  data.max_bad_fraction = 1;  // it is of the whole split
+  data.max_bad_fraction = 1;  // that limit is for the whole split
   LoaderOptions first = options(split, /*batch_size=*/1, /*in_order=*/true);
   first.most_shards = kMostShardsTried;
   DecoderLoader loader(data, first);
@@ -158,7 +158,7 @@ DecoderInputs to_inputs(const Batch& batch, const at::Device& device) {
   {
     const c10::StreamGuard on_copies(copies);
     inputs = on_device(std::move(inputs), device);
-    // Their memory is not taken again before the step is through.
+    // Their memory is not reused before the step has finished.
     inputs.tensors([&](const at::Tensor& tensor) {
       if (tensor.defined()) tensor.record_stream(compute);
     });

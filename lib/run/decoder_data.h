@@ -28,10 +28,10 @@ class DecoderData {
   std::unique_ptr<DecoderLoader> loader(const std::string& split,
                                         int64_t batch_size,
                                         bool in_order) const;
-  /// What that loader is made of.
+  /// The options of that loader.
   LoaderOptions options(const std::string& split, int64_t batch_size, bool in_order) const;
 
-  /// The first `count` samples of a split (fewer if there are not so many; none if count is 0).
+  /// The first `count` samples of a split (fewer if there are not that many; none if count is 0).
   std::vector<Batch> examples(const std::string& split, int64_t count) const;
 
   /// Reads and decodes the first usable sample of a split. @throws DataError, which says what was

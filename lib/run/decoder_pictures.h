@@ -15,7 +15,7 @@ namespace dalle2 {
 
 class DecoderPictures {
  public:
-  /// All of it has to outlive this object.
+  /// What is passed by reference has to outlive this object.
   DecoderPictures(RunSession& session,
                   DecoderTrainer& trainer,
                   const DecoderData& data,
@@ -25,8 +25,8 @@ class DecoderPictures {
   /// Reads /train/n_sample_images samples of the training and of the test shards.
   /// @throws DataError, NetworkError, StoppedError
   void load();
-  /// Draws all of them: those of the test shards, then those of the training shards. A stop signal
-  /// is looked for before each step of a sampler. @throws StoppedError
+  /// Draws all of them: those of the test shards, then those of the training shards. Checks for a
+  /// stop signal before each step of a sampler. @throws StoppedError
   void draw_all();
   void draw_training_samples();
 

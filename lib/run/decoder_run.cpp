@@ -9,7 +9,7 @@
 namespace dalle2 {
 namespace {
 
-/// None at the end, and if a stop signal came while the data was waited for.
+/// Nothing at the end of the data, or if a stop signal came while it was waited for.
 std::optional<Batch> next_batch(DecoderLoader& loader) {
   try {
     return loader.next();
@@ -47,7 +47,7 @@ bool DecoderRun::train_epoch() {
     return batch;
   };
   for (auto group = next_group(next); !group.empty(); group = next_group(next)) {
-    // An update by a part of its batches would not be the one of an uninterrupted run.
+    // An update from only a part of its batches would not be that of an uninterrupted run.
     if (std::ssize(group) < config_.train.grad_accum_every && stop_requested() != 0) break;
     const int64_t sample_before = position_.sample;
     checkpoints_.check();
@@ -67,7 +67,7 @@ bool DecoderRun::train_epoch() {
   return true;
 }
 
-/// One update of each trained unet, by the mean over the samples of all batches.
+/// One update of each trained unet, from the mean over the samples of all batches.
 /// @return false if a stop was asked for before the update: the run still stands before the group
 bool DecoderRun::train_group(const DecoderLoader& loader, const std::vector<Batch>& group) {
   int64_t total = 0;
@@ -100,7 +100,8 @@ bool DecoderRun::train_group(const DecoderLoader& loader, const std::vector<Batc
   return true;
 }
 
-/// Weights whose updates are being skipped may be what is wrong: they take no older file's place.
+/// While updates are being skipped the weights may be at fault: they must not replace an older
+/// file.
 bool DecoderRun::snapshot_is_due(bool first) const {
   const bool due =
       position_.sample > position_.samples_at_last_save + config_.train.save_every_n_samples;

@@ -30,7 +30,7 @@ struct DecoderPosition : RunPosition {
 
   void fields(PositionVisitor& visitor) override;
   void reset() override { *this = {}; }
-  /// Its loader's place is not there: the sample count is next best.
+  /// A checkpoint of the reference has no place of the loader: the sample count is the next best.
   void guess_own_fields() override;
   void restart_epoch() override;
   std::string description() const override;
@@ -39,9 +39,9 @@ struct DecoderPosition : RunPosition {
   bool is_best() const;  ///< validation_loss is less than all earlier ones
 };
 
-/// The config as a checkpoint takes it: with all defaults, but without what is off and an extension
-/// of ours, or null. The reference builds its Decoder from all it finds under /decoder, and refuses
-/// both.
+/// The config as it goes into a checkpoint: with all defaults, but in /decoder without nulls and
+/// without extensions of ours that are off. The reference builds its Decoder from all it finds
+/// there, and refuses both.
 std::string decoder_config_for_checkpoint(const std::string& full_json);
 
 class DecoderRun : public TrainingRun {
@@ -50,8 +50,9 @@ class DecoderRun : public TrainingRun {
   /// @throws ConfigError, DataError
   DecoderRun(const LoadedDecoderConfig& loaded, bool quiet);
 
-  /// Opens the shards and embeddings, and reads the samples for pictures: what is wrong with them
-  /// leaves no files behind. Comes before run(). @throws DataError, NetworkError; StoppedError at a stop signal
+  /// Opens the shards and embeddings, and reads the samples for pictures, so that a fault in them
+  /// leaves no files behind. Call it before run(). @throws DataError, NetworkError; StoppedError at
+  /// a stop signal
   void open();
 
  private:

@@ -29,8 +29,8 @@ uint64_t peak_of_step(const DryRunPlan::Network& network, int64_t batch) {
   return process_memory("VmHWM");
 }
 
-/// What the activations of a batch take: two steps, of one and of two samples, tell what a sample
-/// does.
+/// Memory that the activations of a batch take: two steps, of one and of two samples, show what a
+/// sample takes.
 uint64_t activation_bytes(const DryRunPlan& plan, const SharedTrainConfig& train) {
   const uint64_t before = process_memory("VmRSS");
   const int64_t batch = std::min(plan.batch_size, train.max_batch_size.value_or(plan.batch_size));
@@ -55,8 +55,8 @@ int64_t average_copies(const SharedTrainConfig& train) {
 }
 
 /// Weights, then gradients, two moments and the averages of what is trained, and one step's
-/// activations. On the CPU also the program and what is being saved of all that: on a GPU's machine
-/// that is host memory.
+/// activations. On the CPU also the program and the copies that are being saved: with a GPU these
+/// are in host memory.
 uint64_t peak_memory(const DryRunPlan& plan, const SharedTrainConfig& train, bool on_cpu) {
   const ParameterBytes parameters = parameter_bytes(*plan.model);
   const uint64_t program = process_memory("VmRSS") - static_cast<uint64_t>(parameters.all);
@@ -70,7 +70,7 @@ uint64_t peak_memory(const DryRunPlan& plan, const SharedTrainConfig& train, boo
          activation_bytes(plan, train);
 }
 
-/// A loader's file, as a start would take it up.
+/// Checks a loader's file as a start would.
 void check_loaded_file(const std::string& path,
                        const DryRunPlan& plan,
                        const SharedTrainConfig& train) {
@@ -141,8 +141,8 @@ void print_steps(int64_t epoch_samples, int64_t batch_size, const SharedTrainCon
 
 void print_sizes(const DryRunPlan& plan, const SharedTrainConfig& train, const at::Device& device) {
   const ParameterBytes bytes = parameter_bytes(*plan.model);
-  // Live weights, two moments, averages; what an average saves of the live weights again is stored
-  // once.
+  // Live weights, two moments, averages. An average also saves the live weights, but those are
+  // stored only once.
   const int64_t checkpoint = bytes.all + (2 + average_copies(train)) * bytes.trained;
   std::printf(
       "checkpoint: about %s, model file: about %s\n",

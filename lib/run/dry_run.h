@@ -23,11 +23,11 @@ namespace dalle2 {
 void dry_run(const LoadedDecoderConfig& loaded);
 void dry_run(const LoadedPriorConfig& loaded);
 
-/// What a kind of run says of itself.
+/// What a kind of run says about itself.
 struct DryRunPlan {
   struct Network {
     std::string label;                          ///< "unet 0"
-    std::string note;                           ///< behind its size, e.g. "64 px"
+    std::string note;                           ///< after its size, e.g. "64 px"
     std::shared_ptr<torch::nn::Module> module;  ///< null: not trained, and not held in memory
     /// Forward and backward pass of `batch` made-up samples.
     std::function<void(int64_t batch)> step;

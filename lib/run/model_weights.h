@@ -30,9 +30,9 @@ struct ParameterBytes {
 ParameterBytes parameter_bytes(const torch::nn::Module& module);
 
 /// The kind of run that a checkpoint, a model file or a bare state dict is of, by the names of its
-/// tensors: "decoder", "prior", or "" where they tell nothing.
+/// tensors: "decoder", "prior", or "" where the names do not tell.
 std::string checkpoint_kind(const Cursor& checkpoint);
-/// @throws DataError for one of another kind than `kind`
+/// @throws DataError for a checkpoint of another kind than `kind`
 void check_kind(const Cursor& checkpoint, const std::string& kind);
 
 /// The model's tensors in a checkpoint, in a model file, or in a bare state dict.

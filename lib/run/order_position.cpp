@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* kSplit = "train";
 /// With replacement more shards may be drawn than there are; each costs a draw when the epoch is
-/// taken up.
+/// resumed.
 constexpr int64_t kMostDraws = 1'000'000'000;
 // Beyond these a number is a mistake.
 constexpr int64_t kMostEpochs = 1'000'000'000;
@@ -96,7 +96,7 @@ int64_t count_at(const Cursor& saved, const char* key, int64_t most, int64_t lea
   return count;
 }
 
-/// @param samples of the epoch that are passed, over all lanes
+/// @param samples of the epoch that have been read, over all lanes
 void check_lane(const Cursor& entry, const LanePosition& lane, int64_t samples, bool resample) {
   const int64_t most_shards = !resample && lane.shards > 0 ? lane.shards : kMostDraws;
   count_at(entry, "shards", kMostDraws);
@@ -122,8 +122,8 @@ void check_lane(const Cursor& entry, const LanePosition& lane, int64_t samples, 
   count_at(entry, "passed", lane.window_samples, /*least=*/1);
 }
 
-/// A position that can be of some epoch; which shards it is of is not looked at.
-/// @param samples of the epoch that are passed
+/// A position that some epoch could have; which shards it belongs to is not checked.
+/// @param samples of the epoch that have been read
 LoaderPosition sound_position(const Cursor& saved, int64_t samples, bool resample) {
   const Cursor lanes = saved.at("lanes");
   if (lanes.value().is_dict()) {
@@ -155,7 +155,7 @@ std::string shard_names_at(const Cursor& saved) {
   return hash;
 }
 
-/// @throws DataError for another JSON file than a position, with what it seems to be
+/// @throws DataError for a JSON file that is not a position, saying what it seems to be
 void check_is_position(const Cursor& saved, const std::string& path_of_file) {
   if (saved.has("position")) return;
   const bool is_config = saved.has("decoder") || saved.has("prior") || saved.has("vae");

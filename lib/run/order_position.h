@@ -18,8 +18,8 @@ struct OrderPosition {
   std::string shard_names = {};  ///< shard_names_hash() of its shards; "": not known
 };
 
-/// Reads a position of JSON or a checkpoint. Of a checkpoint that stands behind its training epoch
-/// it is the beginning of the next.
+/// Reads a position from JSON or from a checkpoint. A checkpoint made after the training of its
+/// epoch stands for the beginning of the next one.
 /// @throws DataError naming file and entry for what is damaged; ConfigError if the file says that
 /// another seed, order or split of the shards decides what its position means
 OrderPosition read_order_position(const std::string& path, const TrainDecoderConfig& config);
@@ -29,12 +29,12 @@ void check_same_shards(const std::string& path,
                        const OrderPosition& position,
                        const ShardUrls& urls);
 
-/// Writes the position whole or not at all, with what of the config decides its meaning.
+/// Writes the position whole or not at all, with the part of the config that decides its meaning.
 void write_order_position(const std::string& path,
                           const OrderPosition& position,
                           const TrainDecoderConfig& config);
 
-/// Addresses the file names of the shards in their order: the same for a copy of a data set in
+/// A hash of the file names of the shards in their order: the same for a copy of a data set in
 /// another place.
 std::string shard_names_hash(const ShardUrls& urls);
 

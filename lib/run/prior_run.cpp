@@ -29,7 +29,7 @@ ExitCode PriorRun::run_epochs() {
   return ExitCode::kDone;
 }
 
-/// As the reference, after the last epoch; unlike there a good loss of the test rows makes no best
+/// As in the reference, after the last epoch; but here a good loss of the test rows makes no best
 /// checkpoint.
 void PriorRun::finish() {
   validate();
@@ -58,15 +58,15 @@ bool PriorRun::train_epoch() {
     }
     const bool due =
         since_latest_.seconds() > static_cast<double>(config_.train.save_every_seconds);
-    // Weights whose updates are being skipped may be what is wrong: they take no older file's
-    // place.
+    // While updates are being skipped the weights may be at fault: they must not replace an older
+    // file.
     if (due && !guard_.in_a_streak()) save_latest();
   }
   session_.progress().finish();
   return guard_.look(/*settled=*/true);
 }
 
-/// One update, by the mean over the samples of all batches. @return these samples
+/// One update, from the mean over the samples of all batches. @return these samples
 int64_t PriorRun::train_group(const std::vector<PriorBatch>& group) {
   int64_t total = 0;
   for (const PriorBatch& batch : group) total += batch.size();

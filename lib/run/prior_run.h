@@ -27,7 +27,7 @@ struct PriorPosition : RunPosition {
 
   void fields(PositionVisitor& visitor) override;
   void reset() override;
-  /// A checkpoint of the reference tells the samples of the whole run alone.
+  /// A checkpoint of the reference only says how many samples the whole run has seen.
   void guess_own_fields() override { row = samples_seen % rows_per_epoch; }
   void restart_epoch() override { row = iteration = 0; }
   std::string description() const override;
@@ -43,7 +43,7 @@ class PriorRun : public TrainingRun {
   /// @throws ConfigError, DataError
   PriorRun(const LoadedPriorConfig& loaded, bool quiet);
 
-  /// Tells what is about to be trained; comes before run().
+  /// Logs what is about to be trained; call it before run().
   void open();
 
  private:
@@ -56,7 +56,7 @@ class PriorRun : public TrainingRun {
   /// Losses and similarities of the validation rows; saves the best. @throws StoppedError
   void validate();
   void save_latest();
-  /// Mean loss over the rows of a split; none if it has none. @throws StoppedError
+  /// Mean loss over the rows of a split; nothing if it has no rows. @throws StoppedError
   std::optional<double> mean_loss(const std::string& split, bool averaged);
   void log_loss(const std::string& folder, double loss);
   void log_similarities(const std::string& folder);

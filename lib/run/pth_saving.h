@@ -18,19 +18,19 @@ class PthSaving {
   /// Makes the files, with one writer a value.
   using Job = std::function<void(const std::vector<Write>& writers)>;
 
-  /// Waits for the save before: none is left out. Then runs `job` here and now, or on a thread of
-  /// its own, from copies of the values that are made before this returns. Memory of the copies is
-  /// used again.
-  /// @throws what the save before threw, and now the job
+  /// Waits for the previous save, so that none is left out. Then runs `job` right away, or on a
+  /// thread of its own, from copies of the values that are made before this returns. Memory of the
+  /// copies is reused.
+  /// @throws what the previous save threw, and without a thread what the job throws
   void start(bool in_background, std::vector<Value> values, Job job);
   /// @throws what the save threw, once
   void wait() { job_.wait(); }
-  /// The same without waiting: an error of a save that is not through yet comes later.
+  /// The same without waiting: an error of a save that is still going on is thrown by a later call.
   void check() { job_.check(); }
 
  private:
   std::vector<PthSnapshot> copies_;
-  BackgroundJob job_;  // the last member: it uses the copies until it is through
+  BackgroundJob job_;  // the last member: it uses the copies until it has finished
 };
 
 }  // namespace dalle2

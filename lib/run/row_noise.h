@@ -12,7 +12,7 @@ namespace dalle2 {
 
 /// Noise for the rows `first` to `first` + `count` - 1 of what is sampled: a row's draws depend on
 /// seed and row alone, so that it comes out the same in any batch.
-/// @param candidates rows of one sample behind each other, each with draws of its own
+/// @param candidates rows of one sample, one after another, each with draws of its own
 NoiseSource noise_by_row(
     int64_t seed, int64_t first, int64_t count, const at::Device& device, int64_t candidates = 1);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Finding a checkpoint and taking it up; what is saved is in run_saving.cpp.
+// Finding a checkpoint and resuming from it; what is saved is in run_saving.cpp.
 #include "run/run_checkpoints.h"
 
 #include <fmt/ranges.h>
@@ -20,7 +20,7 @@
 namespace dalle2 {
 namespace {
 
-/// The checkpoint's samples, their order or their splits are not this config's.
+/// Whether the checkpoint's samples, their order or their splits differ from this config's.
 bool gives_other_samples(const ConfigChanges& changes) {
   const auto is_of_data = [](const std::string& line) {
     return line.starts_with("/data/") || line.starts_with("/seed") ||
@@ -75,8 +75,8 @@ void throw_no_base(const std::string& model_name) {
       model_name);
 }
 
-/// The first of `candidates` that is good. Weights without adapters are a run with adapters' last
-/// choice.
+/// Loads the first of `candidates` that is good. For a run with adapters, weights without any are
+/// the last choice.
 std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(
     const std::vector<std::string>& candidates, bool compares_config) {
   std::optional<std::pair<std::string, Value>> base;
@@ -124,8 +124,8 @@ void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool
   }
   read_own(root);
   if (gives_other_samples(changes)) {
-    // What of the epoch was consumed is no place in another order of other samples.
-    log_warning("ckpt", "the samples are others now: epoch {} begins anew", position_.epoch);
+    // A place in the old order of samples means nothing in the new one.
+    log_warning("ckpt", "the samples have changed: epoch {} starts over", position_.epoch);
     position_.restart_epoch();
   }
   tell_position(path);

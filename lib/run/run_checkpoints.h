@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Checkpoints of a run of any kind: finding the one to go on from, falling back, taking it up;
+// Checkpoints of a run of any kind: finding the one to go on from, falling back, resuming from it;
 // saving the latest and the best, the averages of /train/post_hoc_ema, in the background if asked.
 #pragma once
 
@@ -27,12 +27,12 @@ struct ConfigTexts {
       full_json;  ///< with every default, without secrets, in the form that a checkpoint takes
 };
 
-/// Compares the config of a checkpoint with that of the run, and tells what has changed.
+/// Compares the config of a checkpoint with that of the run, and logs what has changed.
 /// @throws ConfigError for what gives the weights or the data another meaning, unless allowed
 ConfigChanges compare_config(const Cursor& root,
                              const ConfigTexts& texts,
                              bool allow_changed_config);
-/// Adapters found no weights to stand on. @throws ConfigError
+/// For adapters that found no weights to stand on. @throws ConfigError
 [[noreturn]] void throw_no_base(const std::string& model_name);
 
 /// How a start began.
@@ -44,7 +44,7 @@ enum class StartedFrom {
 
 class RunCheckpoints {
  public:
-  /// All of it has to outlive this object.
+  /// What is passed by reference has to outlive this object.
   RunCheckpoints(RunSession& session,
                  Trainer& trainer,
                  RunPosition& position,
@@ -52,9 +52,9 @@ class RunCheckpoints {
                  const SharedTrainConfig& config,
                  ConfigTexts texts);
 
-  /// Takes the newest checkpoint up that is whole, fits, and holds finite weights, or begins anew;
-  /// then the run may write. For a run with adapters a checkpoint that has them comes before the
-  /// weights it started from, whatever the order.
+  /// Resumes from the newest checkpoint that is whole, fits, and holds finite weights, or starts
+  /// from zero; then the run may write. For a run with adapters a checkpoint that has them comes
+  /// before the weights it started from, whatever the order.
   /// @throws DataError if there are checkpoints and none is good; ConfigError if the config gives
   /// the checkpoint another meaning, or adapters find no weights to stand on
   StartedFrom start();
@@ -68,17 +68,17 @@ class RunCheckpoints {
 
   /// Saves the averages of /train/post_hoc_ema if this step is one of theirs.
   void save_averages_if_due();
-  /// Saves them, unless they were at this step or there are none.
+  /// Saves them, unless they were saved at this step already or there are none.
   void save_averages();
 
-  /// The end of a run: waits for the last save, and tells of what was trained if it is done.
+  /// The end of a run: waits for the last save, and logs what was trained if it is done.
   /// @return `code`. @throws as wait()
   ExitCode finish(ExitCode code);
   /// @throws what a save in the background threw, once. check() does not wait for one under way.
   void wait() { saving_.wait(); }
   void check() { saving_.check(); }
 
-  /// A checkpoint of this run that can be gone back to. Waits for a save that is under way.
+  /// Whether there is a checkpoint of this run to go back to. Waits for a save that is under way.
   bool has_own();
 
   /// Roll-backs of the whole run; they go into checkpoints.
@@ -109,7 +109,7 @@ class RunCheckpoints {
   const SharedTrainConfig& config_;
   ConfigTexts texts_;
   int64_t averages_saved_at_ = 0;  // steps of the first trained part
-  PthSaving saving_;               // the last member: it uses the others until it is through
+  PthSaving saving_;               // the last member: it uses the others until it has finished
 };
 
 }  // namespace dalle2

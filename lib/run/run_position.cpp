@@ -14,7 +14,7 @@ class Writer : public PositionVisitor {
   void field(const char* key, int64_t& value) override { root_.emplace_back(key, value); }
   void field(const char* key, double& value) override { root_.emplace_back(key, value); }
   void field(const char* key, std::string& value) override { root_.emplace_back(key, value); }
-  /// Of 0-d tensors, as the reference stores them.
+  /// A list of 0-d tensors, as the reference stores it.
   void field(const char* key, std::vector<double>& values) override {
     List list;
     for (const double value : values) list.items.emplace_back(at::scalar_tensor(value, at::kFloat));

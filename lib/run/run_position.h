@@ -45,11 +45,11 @@ struct RunPosition {
 
   /// The one list of what a position holds.
   virtual void fields(PositionVisitor& visitor) = 0;
-  /// As at the start of the run.
+  /// Sets everything as at the start of the run.
   virtual void reset() = 0;
   /// Fills in what a checkpoint of the reference, which has no entry of ours, does not say.
   virtual void guess_own_fields() = 0;
-  /// Stands at the beginning of the epoch.
+  /// Goes back to the beginning of the epoch.
   virtual void restart_epoch() = 0;
   /// For people, e.g. "epoch 3, having seen 1200 samples, ...".
   virtual std::string description() const = 0;
@@ -59,7 +59,8 @@ struct RunPosition {
 
 /// The entries of the root in the order of the list, and in `own` those below kOwnState.
 Extras position_entries(RunPosition& position, Dict& own);
-/// Takes the fields up that are there. @throws DataError for entries that are none
+/// Resets the position, then reads the fields that are there. @throws DataError for a field of
+/// another type
 void read_position(RunPosition& position, const Cursor& root);
 /// The placeholders of save targets with the position's values.
 FormatFields position_placeholders(RunPosition& position);

@@ -61,7 +61,7 @@ void RunCheckpoints::save(bool is_best, bool is_latest) {
   session_.times().end(StepPhase::kSave);
 }
 
-/// Whoever stops has nothing to do meanwhile, and needs no copy.
+/// A run that is stopping has nothing to do meanwhile, and needs no copy.
 bool RunCheckpoints::saves_in_background() const {
   return config_.async_save && !session_.stopped();
 }
@@ -111,7 +111,7 @@ void RunCheckpoints::save_averages() {
   session_.times().end(StepPhase::kSave);
 }
 
-/// Those from behind the point the run went back to are none of its past any more.
+/// Averages from after the point that the run went back to are no longer part of its past.
 void RunCheckpoints::forget_later_averages() const {
   const std::filesystem::path folder = averages_folder();
   if (!config_.post_hoc_ema.save_every_n_steps || !std::filesystem::exists(folder)) return;

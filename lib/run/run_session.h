@@ -48,14 +48,14 @@ class RunSession {
   /// Addressed by seed, purpose, epoch, step and rank.
   at::Generator generator(std::string_view purpose, int64_t epoch, int64_t step) const;
 
-  /// A signal asks for a stop. Says so, the first time.
+  /// Whether a signal asks for a stop. Says so in the log the first time.
   bool stop_asked();
-  /// stop_asked() has answered yes.
+  /// Whether stop_asked() has answered yes.
   bool stopped() const { return stopped_; }
-  /// For the inside of a validation or a sampling. @throws StoppedError if stop_asked()
+  /// For use inside a validation or a sampling. @throws StoppedError if stop_asked()
   void throw_if_stop_asked();
 
-  /// Program, device, threads, precision.
+  /// Logs program, device, threads, precision.
   void print_start(const PrecisionChoice& precision) const;
 
  private:

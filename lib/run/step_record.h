@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the log says of a step, of every kind of run.
+// What the log says about a step, in every kind of run.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -20,7 +20,7 @@ struct PartMetricNames {
       loss_scale;
 };
 
-/// Values of each trained part: its loss if there is one that is finite, decay, rate, gradient norm,
+/// Values of each trained part: its loss if there is a finite one, decay, rate, gradient norm,
 /// skipped updates if there are any. Waits for the device.
 /// @param names one a part @param losses one a trained part
 void add_part_values(LogRecord& record,

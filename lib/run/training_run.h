@@ -23,7 +23,7 @@
 
 namespace dalle2 {
 
-/// What a kind says of its run.
+/// What a kind says about its run.
 struct RunPlan {
   SessionOptions session;
   ConfigTexts texts;
@@ -37,9 +37,9 @@ class TrainingRun {
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
 
-  /// Goes on from a checkpoint or begins, and trains to the last epoch.
+  /// Resumes from a checkpoint or starts from zero, and trains to the last epoch.
   /// @return kStopped if a signal asked for a stop; the state is saved then
-  /// @throws NonFiniteError when too many losses or gradients in a row are no numbers; what
+  /// @throws NonFiniteError when too many losses or gradients in a row are not finite; what
   /// RunCheckpoints::start() throws
   ExitCode run();
 
@@ -49,13 +49,14 @@ class TrainingRun {
   /// @throws ConfigError
   TrainingRun(RunPlan plan, std::unique_ptr<RunPosition> position, const MakeTrainer& make_trainer);
 
-  /// The loop. @return kDone or kStopped. @throws StoppedError for the latter from wherever it is
+  /// The loop. @return kDone or kStopped. @throws StoppedError in place of kStopped, from anywhere
   virtual ExitCode run_epochs() = 0;
-  /// What the log says of a step besides what every kind's does.
+  /// What the log says about a step besides what it says for every kind.
   virtual LogRecord step_values(double samples_per_second) const = 0;
   virtual int64_t samples_per_epoch() const = 0;  ///< 0 while it is not known
 
-  /// The batches of the next update: /train/grad_accum_every of them, fewer at the end of the epoch.
+  /// The batches of the next update: /train/grad_accum_every of them, fewer at the end of the
+  /// epoch.
   /// @param next gives an optional batch, none at the end; its time counts as waiting for data
   template <class Next>
   auto next_group(Next&& next) {
@@ -68,16 +69,17 @@ class TrainingRun {
     return group;
   }
 
-  /// Updates a part by the gradients so far. @param loss [] of all its batches
+  /// Updates a part with the gradients so far. @param loss [] of all its batches
   void update(int64_t part, const at::Tensor& loss);
-  /// Behind the updates of a group: acts on skipped ones, saves averages that are due, logs every
+  /// After the updates of a group: acts on skipped ones, saves averages that are due, logs every
   /// /train/log_every_n_updates, counts the iteration.
   /// @return false if the run went back to a checkpoint: its position is another one
   bool after_update(int64_t samples);
-  /// The clock of samples per second begins anew: what was done since the last update was no training.
+  /// Restarts the clock of samples per second: the time since the last update was not spent on
+  /// training.
   void restart_step_clock() { since_step_.restart(); }
 
-  /// The position and the trainer, as what the kind made them.
+  /// The position and the trainer, as the kind's own types.
   template <class Position>
   Position& position_as() {
     return static_cast<Position&>(*any_position_);

@@ -33,7 +33,7 @@ std::string UpdateGuard::prefix(int64_t part) const {
   return name.empty() ? "" : name + ": ";
 }
 
-/// Each time their number has doubled.
+/// Warns each time their number has doubled.
 void UpdateGuard::tell(int64_t part, const SkippedUpdates& skipped) const {
   if (!is_power_of_two(skipped.total)) return;
   const bool scales = trainer_.precision().precision == MixedPrecision::fp16;
@@ -135,7 +135,7 @@ void UpdateGuard::roll_back(int64_t part, int64_t in_a_row) {
   session_.tracker().log(
       {{"Roll Backs", checkpoints_.roll_backs}, {"Learning Rate Factor", factor}},
       trainer_.first_steps());
-  checkpoints_.save(/*is_best=*/false);  // a start from here knows of it
+  checkpoints_.save(/*is_best=*/false);  // so that a resumed run knows of it
 }
 
 void UpdateGuard::remember() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What a run does about losses and gradients that are NaN or infinite. The trainer skips their
-// updates; here they are told of, and after too many in a row the run stops or goes back
+// updates; here they are reported, and after too many in a row the run stops or goes back
 // (/train/non_finite).
 #pragma once
 
@@ -15,7 +15,8 @@ namespace dalle2 {
 
 class UpdateGuard {
  public:
-  /// All of it has to outlive this object. @param suspects what to look for in the data, for errors
+  /// What is passed by reference has to outlive this object. @param suspects what to look for in
+  /// the data, for errors
   UpdateGuard(RunSession& session,
               Trainer& trainer,
               RunPosition& position,
@@ -23,16 +24,16 @@ class UpdateGuard {
               const NonFiniteConfig& policy,
               std::string suspects);
 
-  /// Tells of skipped updates and acts if they are too many in a row. @param settled false: as far
+  /// Reports skipped updates and acts if there are too many in a row. @param settled false: as far
   /// as is known without waiting for the device
   /// @return false if the run went back: the position is another one
-  /// @throws NonFiniteError if it is to stop
+  /// @throws NonFiniteError if the run has to stop
   bool look(bool settled);
-  /// The last update of a part was skipped. Waits for the device.
+  /// Whether the last update of any part was skipped. Waits for the device.
   bool in_a_streak() const;
   /// Skipped updates of all parts, of the whole run.
   int64_t skipped() const;
-  /// What was skipped so far has been told of: to be called once a checkpoint was taken up.
+  /// Counts what was skipped so far as reported: call it after a checkpoint was loaded.
   void remember();
 
  private:
@@ -48,7 +49,7 @@ class UpdateGuard {
   RunCheckpoints& checkpoints_;
   const NonFiniteConfig& policy_;
   std::string suspects_;
-  std::vector<int64_t> told_;  // of each part: skipped updates that were told of
+  std::vector<int64_t> told_;  // of each part: skipped updates that were reported
 };
 
 }  // namespace dalle2

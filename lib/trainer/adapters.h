@@ -15,12 +15,12 @@ namespace dalle2 {
 
 /// Gives every network the adapters of /train/lora, freezes all else in it, and holds that as
 /// /train/frozen_dtype says. Null networks are passed over. Does nothing with a rank of 0.
-/// @return of each network what decides the dropout of its adapters; null where there are none
+/// @return for each network, what decides the dropout of its adapters; null where there are none
 /// @throws ConfigError for a target that no network has, or a network without any of them
 std::vector<std::shared_ptr<LoraDropout>> add_adapters(
     const std::vector<std::shared_ptr<torch::nn::Module>>& networks, const AdaptersConfig& config);
 
-/// What files say of the adapters of a run.
+/// What files say about the adapters of a run.
 LoraInfo lora_info(const LoraConfig& config);
 
 }  // namespace dalle2

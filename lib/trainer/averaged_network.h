@@ -15,8 +15,8 @@ namespace dalle2 {
 /// The entries of `network` that are averaged; what is frozen stands in the model already.
 StateDict averaged_state(const torch::nn::Module& network, const FlatParameters& averaged);
 
-/// Copies the averages of `saved` (`tensors` are its entries), below `prefix`, into `network`; what
-/// is frozen is that of the original, and no part of the average.
+/// Copies the averages of `saved` (`tensors` are its entries), below `prefix`, into `network`;
+/// frozen tensors are those of the original and not part of the average.
 /// @throws DataError as load_state_dict() does
 void load_averaged_state(torch::nn::Module& network,
                          const FlatParameters& averaged,
@@ -25,7 +25,8 @@ void load_averaged_state(torch::nn::Module& network,
                          bool strict,
                          const Cursor& saved);
 
-/// The entry of the averages; with a line in the log, none where they begin as copies.
+/// The entry of the averages. Without one: nothing, and a line in the log that they begin as
+/// copies.
 std::optional<Cursor> find_averages(const Cursor& root, const char* key);
 
 }  // namespace dalle2

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Averages in the place of the weights they are of.
+// Puts averages in the place of the weights that they are averages of.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -13,7 +13,7 @@
 
 namespace dalle2 {
 
-/// Puts another network in the place of the part `index`'s. @return the one that was there
+/// Puts another network in the place of that of part `index`. @return the one that was there
 using SwapNetwork = std::function<std::shared_ptr<torch::nn::Module>(
     size_t index, std::shared_ptr<torch::nn::Module> network)>;
 
@@ -21,7 +21,7 @@ using SwapNetwork = std::function<std::shared_ptr<torch::nn::Module>(
 /// lives. Afterwards every network is in its place and every module in the mode it was in.
 class AveragesInPlace {
  public:
-  /// @throws as making an averaged network does; nothing is changed then
+  /// @throws what making an averaged network throws; nothing is changed then
   AveragesInPlace(torch::nn::Module& model, const TrainedParts& parts, SwapNetwork swap);
   ~AveragesInPlace();
   AveragesInPlace(const AveragesInPlace&) = delete;

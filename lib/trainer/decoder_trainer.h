@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Training of a decoder: the loss of a stage, its evaluation, sampling. What trainers share,
-// updates and state among it, is in trainer/trainer.h.
+// Training of a decoder: the loss of a stage, its evaluation, sampling. What all trainers share,
+// such as updates and state, is in trainer/trainer.h.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -27,8 +27,8 @@ struct StepResult {
 ///   trainer.update(1);
 class DecoderTrainer : public Trainer {
  public:
-  /// Takes the unets out that `unet_training_mask` excludes; the rest as Trainer.
-  /// @throws ConfigError for a learning rate above 1e-2, an array of another length than there are
+  /// Takes out the unets that `unet_training_mask` excludes; the rest is as in Trainer.
+  /// @throws ConfigError for a learning rate above 1e-2, an array whose length is not the number of
   ///         unets, a warm-up of no steps
   DecoderTrainer(Decoder decoder, const DecoderTrainConfig& config, const at::Device& device);
 
@@ -52,14 +52,14 @@ class DecoderTrainer : public Trainer {
                   std::optional<int64_t> max_batch_size = std::nullopt,
                   double weight = 1.0);
 
-  /// The loss without gradients, the decoder in eval mode meanwhile.
+  /// The loss without gradients, with the decoder in eval mode meanwhile.
   StepResult evaluate(const DecoderInputs& inputs,
                       int64_t unet_number,
                       at::Generator generator,
                       std::optional<int64_t> max_batch_size = std::nullopt);
 
   /// Samples with the averaged unets (the live ones with `use_non_ema`, or without averages), in
-  /// chunks of max_batch_size images. Afterwards every weight and mode is as before, also if it
+  /// chunks of max_batch_size images. Afterwards every weight and mode is as before, even if it
   /// throws.
   /// @return [B, C, H, W] on the device
   at::Tensor sample(const DecoderSampleOptions& options,

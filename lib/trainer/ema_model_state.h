@@ -17,7 +17,7 @@ Dict ema_model_state(const EmaModel& average);
 /// EMAModel.load_state_dict(): what is missing keeps its value, tensors are copied.
 /// @throws DataError with upstream's text for a value out of range or of another type, and for
 /// averages whose number or shapes are not those of the parameters; the average is then as it was
-/// (differs from upstream, which has taken over what came before the fault)
+/// (differs from upstream, which keeps what it had read before the fault)
 void load_ema_model_state(const Cursor& saved, EmaModel& average);
 
 /// EMAModel.save_pretrained(): a folder with the model's weights, parameters averaged, and a

@@ -11,7 +11,7 @@
 namespace dalle2 {
 namespace {
 
-/// Indices of all groups behind each other: torch's numbering.
+/// Indices of all groups, one group after another: torch's numbering.
 std::vector<size_t> torch_order(const Optimizer& optimizer) {
   std::vector<size_t> order;
   for (const ParameterGroup& group : optimizer.groups()) {
@@ -55,7 +55,7 @@ Dict group_state(const Optimizer& optimizer,
   return state;
 }
 
-/// Tells of a number of the checkpoint that is not this run's.
+/// Logs a number of the checkpoint that differs from this run's.
 void mention_difference(const Cursor& group, const char* key, const char* config_key, double ours) {
   if (!group.has(key)) {
     return;

@@ -10,14 +10,15 @@
 namespace dalle2 {
 
 /// {state: {index: {step, exp_avg, exp_avg_sq}}, param_groups: [...]} as Adam or AdamW writes it
-/// behind `steps` updates. Tensors are views of the optimizer's own.
+/// after `steps` updates. Tensors are views of the optimizer's own.
 Dict optimizer_state(const Optimizer& optimizer, const LrSchedule& schedule, int64_t steps);
 
 /// State of LambdaLR with a constant factor, or of CosineAnnealingLR.
 Dict schedule_state(const LrSchedule& schedule, size_t num_groups, int64_t steps);
 
 /// Copies moments and step counts in. Rates and decays stay this run's own.
-/// @param mention one that differs from the checkpoint's in the log
+/// @param mention whether a rate or decay that differs from the checkpoint's is mentioned in the
+/// log
 /// @throws DataError if groups, indices or shapes are those of another network or grouping
 void load_optimizer_state(const Cursor& checkpoint,
                           const FlatParameters& parameters,

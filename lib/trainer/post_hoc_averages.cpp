@@ -52,7 +52,8 @@ Cursor averages_of(const Value& root, const std::string& path) {
   return file.at(kKey);
 }
 
-/// Of the network's names in the model. Files of version 0.1.0 do not say it: they are of decoders.
+/// The prefix of the network's names in the model. Files of version 0.1.0 do not state it: they are
+/// of decoders.
 std::string prefix_of(const Cursor& network, size_t index) {
   const auto prefix = network.find("prefix");
   return prefix ? prefix->as_string() : "unets." + std::to_string(index) + ".";

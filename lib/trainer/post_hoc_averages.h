@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Averages of a network for a choice after training: their state, their snapshots, and what is made
-// of those.
+// Averages of a network from which one is chosen after training: their state, their snapshots, and
+// what is made of those.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ class PostHocAverages {
   /// @param online has to outlive it
   PostHocAverages(const FlatParameters& online, const PostHocEmaConfig& config);
 
-  /// To be called behind every optimizer step.
+  /// Call after every optimizer step.
   void update();
   void begin_anew();
-  /// None is NaN or infinite. Waits for the device.
+  /// True if none of them holds NaN or infinity. Waits for the device.
   bool is_finite() const;
 
   /// {step, averages: [{sigma, weights: {name: tensor}}], prefix}. Tensors are the live ones.
@@ -32,7 +32,7 @@ class PostHocAverages {
   Dict state(const std::string& prefix) const;
   /// Whether the network's tensor `name` is averaged.
   bool has(const std::string& name) const;
-  /// @throws DataError if the widths or the weights are others
+  /// @throws DataError if the widths or the weights differ from these
   void load_state(const Cursor& saved);
 
  private:
@@ -55,10 +55,10 @@ struct PostHocResult {
   double missed = 0.0;   ///< the largest of all networks (PostHocWeights)
 };
 
-/// Reads the files one after the other. All tensors that have no average are those of the newest.
+/// Reads the files one after the other. Tensors that have no average are those of the newest file.
 /// @param paths files of `data_path/averages` and checkpoints, in any order
-/// @throws DataError for a file that is none, of another model, or there twice; ConfigError for a
-///         sigma out of range or a step that was not reached
+/// @throws DataError for a file without averages, of another model, or given twice; ConfigError
+///         for a sigma out of range or a step that was not reached
 PostHocResult combine_post_hoc(const std::vector<std::string>& paths, const PostHocChoice& choice);
 
 }  // namespace dalle2

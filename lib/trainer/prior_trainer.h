@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Training of a diffusion prior: its loss, its evaluation, sampling. What trainers share, updates
-// and state among it, is in trainer/trainer.h.
+// Training of a diffusion prior: its loss, its evaluation, sampling. What all trainers share, such
+// as updates and state, is in trainer/trainer.h.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -39,8 +39,8 @@ class PriorTrainer : public Trainer {
                   std::optional<int64_t> max_batch_size = std::nullopt,
                   double weight = 1.0);
 
-  /// The loss without gradients, in eval mode. @param averaged of the averaged weights, where there
-  /// are some; else of the live ones
+  /// The loss without gradients, in eval mode. @param averaged takes the averaged weights if there
+  /// are any, else the live ones
   at::Tensor evaluate(const PriorInputs& inputs,
                       at::Generator generator,
                       bool averaged = false,
@@ -48,7 +48,7 @@ class PriorTrainer : public Trainer {
 
   /// DiffusionPrior::sample and p_sample_loop with the averaged network (the live one with
   /// `use_non_ema`, or without averages), in chunks of max_batch_size texts. Afterwards every
-  /// weight and mode is as before, also if it throws. @return [B, D] on the device
+  /// weight and mode is as before, even if it throws. @return [B, D] on the device
   at::Tensor sample(const PriorSampleOptions& options,
                     bool use_non_ema = false,
                     std::optional<int64_t> max_batch_size = std::nullopt);

@@ -10,8 +10,8 @@ namespace dalle2 {
 /// {scale, growth_factor, backoff_factor, growth_interval, _growth_tracker}
 Dict scaler_state(const GradScaler& scaler);
 
-/// Takes up scale and count; the factors stay those of the scaler.
-/// @throws DataError unless the scale is finite and not negative and the count is one
+/// Loads scale and count; the factors stay those of the scaler.
+/// @throws DataError unless the scale is finite and not negative and the count is in its range
 void load_scaler_state(const Cursor& saved, GradScaler& scaler);
 
 }  // namespace dalle2

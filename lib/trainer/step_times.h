@@ -30,11 +30,11 @@ class StepTimes {
 
   void begin(StepPhase phase);
   void end(StepPhase phase);
-  /// One step more is done.
+  /// Counts one more step.
   void count_step();
 
-  /// Seconds a step of each phase since the last call, then begins anew; empty if there was no
-  /// step. Work that a GPU has not done yet counts the next time.
+  /// Mean seconds per step of each phase since the last call, then starts over; empty if there was
+  /// no step. Work that a GPU has not done yet counts the next time.
   std::vector<std::pair<std::string, double>> take();
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Tensors that travel together (the inputs of a step, its draws, what a sampling is asked for): cut
+// Tensors that travel together (the inputs of a step, its draws, the options of a sampling): cut
 // into chunks and moved to a device, whatever the group.
 #pragma once
 
@@ -15,7 +15,8 @@
 namespace dalle2 {
 
 /// A struct that names every tensor with samples in its first dimension, in `tensors(f)`. One that
-/// is not given is undefined. What is cut with them but is no tensor has `cut_rest(begin, length)`.
+/// is not given is undefined. Where something is cut along with them that is not a tensor, it has
+/// `cut_rest(begin, length)`.
 template <class T>
 concept TensorGroup = requires(T& group, void (*f)(at::Tensor&)) {
   group.tensors(f);
@@ -27,7 +28,8 @@ struct ChunkRange {
   int64_t length = 0;
 };
 
-/// Chunks of `max_batch_size` samples, the last one what is left; none: the whole batch is one.
+/// Chunks of `max_batch_size` samples, the last one whatever is left; without it the whole batch is
+/// one.
 /// @throws ConfigError for a max_batch_size below 1
 std::vector<ChunkRange> chunk_ranges(int64_t batch, std::optional<int64_t> max_batch_size);
 

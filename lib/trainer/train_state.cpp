@@ -163,7 +163,7 @@ void TrainStateReader::read_optimizer(const std::string& key, TrainedPart& part)
         "the same /train/unet_training_mask, or load the weights alone",
         saved->where());
   }
-  // Where the checkpoint has its config, whoever compares configs tells of all that has changed.
+  // If the checkpoint holds its config, whoever compares configs reports all that has changed.
   const auto config = root_.find("config");
   const bool mention = !config || !config->value().is_dict();
   load_optimizer_state(*saved, part.parameters, part.schedule, part.optimizer, mention);

@@ -18,7 +18,7 @@
 
 namespace dalle2 {
 
-/// What a caller stores beside a state: the config, where the run stands.
+/// What a caller stores alongside a state: the config, where the run stands.
 using Extras = std::vector<std::pair<std::string, Value>>;
 
 /// A trainer's state, in the hands of a writer or a reader.
@@ -40,7 +40,7 @@ class TrainState {
   virtual ~TrainState() = default;
   /// The state dict of the whole model, live weights.
   virtual void model(const std::string& key) = 0;
-  /// Layout version; another one is mentioned.
+  /// Layout version; a different one is mentioned in the log.
   virtual void version(const std::string& key) = 0;
   /// [parts] int64: updates of each part.
   virtual void steps(const std::string& key) = 0;
@@ -95,7 +95,7 @@ class TrainStateWriter : public TrainState {
 /// reader.finish();
 class TrainStateReader : public TrainState {
  public:
-  /// @param only_model weights and step counts alone; averages begin anew as copies
+  /// @param only_model weights and step counts alone; averages start over as copies
   /// @param strict missing or unexpected keys of the model are an error; else a warning
   TrainStateReader(TrainerContents& contents, const Cursor& root, bool only_model, bool strict)
       : to_(contents), root_(root), only_model_(only_model), strict_(strict) {}
@@ -113,7 +113,7 @@ class TrainStateReader : public TrainState {
   void scaler(const std::string& key, size_t part) override;
   void skipped(const std::string& key, bool flat) override;
 
-  /// Reads what has to come behind the model, whose error names the tensors that differ.
+  /// Reads what has to come after the model, whose error names the tensors that differ.
   void finish();
 
  private:

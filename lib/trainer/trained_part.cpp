@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The update of a network's weights, and what is settled when it is known that it was made. A loss
-// or gradient that is not finite skips it; the device finds that out by itself, the host hears of
+// The update of a network's weights, and what follows once it is known to have been made. A loss or
+// gradient that is not finite skips it; the device finds that out by itself, and the host learns of
 // it when it asks, at the latest before the next update.
 #include "trainer/trained_part.h"
 

@@ -29,7 +29,7 @@ namespace dalle2 {
 struct PassSettings {
   at::Device device;
   MixedPrecision precision = MixedPrecision::no;
-  StepTimes* step_times = nullptr;        ///< of whoever wants to know
+  StepTimes* step_times = nullptr;        ///< null: nothing is timed
   std::optional<int64_t> max_batch_size;  ///< samples at once; none: the whole batch
 };
 
@@ -44,7 +44,7 @@ struct PartOptions {
 };
 
 struct TrainedPart {
-  /// @param part_name of it in messages, e.g. "unet 0"; empty where the run has one part
+  /// @param part_name name of the part in messages, e.g. "unet 0"; empty where the run has one part
   /// @param network_prefix of its network's names in the whole model, e.g. "unets.0."
   /// @param parameter_names those that the optimizer and the averages know
   TrainedPart(std::string part_name,
@@ -94,7 +94,7 @@ struct TrainedPart {
   /// Counts and averages the last update if it was made, counts it as skipped if not; waits for the
   /// device if need be. @return true if it was made and has not been settled before
   bool settle();
-  /// All averages begin again as copies of the weights.
+  /// All averages start over as copies of the weights.
   void begin_averages_anew();
   /// "weights" or "averaged weights" where they hold NaN or infinity. Waits for the device.
   std::optional<std::string> non_finite_kind() const;
@@ -106,7 +106,7 @@ struct TrainedPart {
 /// The parts of a trainer, null where one is not trained.
 using TrainedParts = std::vector<std::unique_ptr<TrainedPart>>;
 
-/// The same loss without gradients and without effect.
+/// The same loss without gradients and without side effects.
 at::Tensor evaluate_in_chunks(const PassSettings& settings,
                               int64_t batch,
                               const ChunkLoss& loss_of);

@@ -145,7 +145,7 @@ void Trainer::update(int64_t number) {
   TrainedPart& updated = part(number);
   const auto i = static_cast<size_t>(number - 1);
   timed(step_times_, StepPhase::kOptimizer, [&] {
-    settle(i);  // the update before
+    settle(i);  // the previous update
     updated.make_update(updated.schedule.at(contents_.steps[i]));
     if (settles_at_once_) settle(i);
   });

@@ -27,11 +27,11 @@
 
 namespace dalle2 {
 
-/// What a kind of run says of a part of its model.
+/// What a kind of run says about a part of its model.
 struct PartPlan {
   std::string name;    ///< in messages, e.g. "unet 0"; empty where the kind has one part
   std::string prefix;  ///< of the network's names in the model, e.g. "unets.0."
-  /// Null: not trained. It has its place in the numbering and in the files all the same.
+  /// Null: not trained. It keeps its place in the numbering and in the files all the same.
   std::shared_ptr<torch::nn::Module> network = nullptr;
   NetworkMaker make_network = nullptr;  ///< a network of that class and options, for its average
   PartOptions options = {{}, LrSchedule(0, {}, {}), 0};
@@ -41,7 +41,7 @@ struct PartPlan {
   bool shares_graph = false;  ///< TrainedPart::shares_graph
 };
 
-/// What a kind of run says of its model.
+/// What a kind of run says about its model.
 struct ModelPlan {
   std::shared_ptr<torch::nn::Module> model;
   std::string model_name;        ///< in messages, e.g. "decoder"
@@ -50,8 +50,8 @@ struct ModelPlan {
   std::vector<PartPlan> parts = {};
 };
 
-/// Part numbers count from 1, as users see them. What is asked "settled" waits for a GPU until it
-/// is known whether the last update was made; else that counts as made.
+/// Part numbers count from 1, as users see them. Queries with `settled` wait for a GPU until it is
+/// known whether the last update was made; without it that update counts as made.
 class Trainer {
  public:
   virtual ~Trainer();
@@ -59,10 +59,10 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   /// Clips the gradients, steps the optimizer at the scheduled rate, averages, counts the step.
-  /// Only this part changes. If the loss or the gradient is not finite nothing changes, but for the
-  /// loss scale of fp16, and the update counts as skipped. Waits for nothing but, on a GPU, the
-  /// update before it: whether one was made is settled then, or when something is asked that
-  /// depends on it (steps, rate, average, state).
+  /// Only this part changes. If the loss or the gradient is not finite nothing changes, except the
+  /// loss scale of fp16, and the update counts as skipped. Waits for nothing except, on a GPU, the
+  /// previous update: whether that one was made is settled now, or earlier if something is asked
+  /// for that depends on it (steps, rate, average, state).
   /// @throws ConfigError for a part that is not there or not trained
   void update(int64_t part = 1);
 
@@ -101,26 +101,27 @@ class Trainer {
   const torch::nn::Module& model() const { return *contents_.model; }
   const std::string& model_name() const { return contents_.model_name; }
 
-  /// Times forward, backward and optimizer of later steps; null for no longer. It has to outlive
-  /// them.
+  /// Times forward, backward and optimizer of later steps into `times`, which has to outlive them;
+  /// null stops that.
   void set_step_times(StepTimes* times) { step_times_ = times; }
 
   /// A checkpoint with the keys, order and types of the reference's trainer of this kind, `extras`
-  /// among them; then, where they are not as at the start, loss scale and skipped updates. Tensors
-  /// are the live ones: write it before the next step.
+  /// among them; then, with fp16, the loss scales, and the skipped updates if there were any.
+  /// Tensors are the live ones: write it before the next step.
   Dict state(const Extras& extras = {}) const;
 
   /// What `save_type: model` saves: version, `extras` (config), and the model with averaged
-  /// weights; adapters are merged into their layers, and all is float32 then.
+  /// weights; with adapters they are merged into their layers, and everything is float32.
   Dict model_state(const Extras& extras = {}) const;
 
   /// The averages of /train/post_hoc_ema for combine_post_hoc(): version, `extras` (config),
-  /// post_hoc_ema (one entry a part, None for one without), and as `model` all that has no average.
+  /// post_hoc_ema (one entry a part, None for one without), and as `model` everything without an
+  /// average.
   Dict post_hoc_state(const Extras& extras = {}) const;
 
-  /// Takes up a checkpoint of ours or of the reference. Learning rates follow from the step counts
+  /// Loads a checkpoint of ours or of the reference's. Learning rates follow from the step counts
   /// and this trainer's config; a checkpoint made with other settings is mentioned in the log.
-  /// @param only_model weights and step counts alone; averages begin anew as copies of the weights
+  /// @param only_model weights and step counts alone; averages start over as copies of the weights
   /// @param strict missing or unexpected keys of the model are an error; else a warning
   /// @param file named in errors
   /// @throws DataError naming every missing and unexpected key, or what else does not fit; the
@@ -130,7 +131,7 @@ class Trainer {
                   bool strict = true,
                   const std::string& file = "");
 
-  /// With adapters: begins from the weights of a model without any. Adapters, optimizers, step
+  /// With adapters: begins from the weights of a model without any. Adapters, optimizers and step
   /// counts stay as they are, averages become copies. Entries of parts that are not trained here
   /// are passed over.
   /// @throws DataError naming every missing and unexpected key
@@ -180,8 +181,8 @@ class Trainer {
                 std::shared_ptr<LoraDropout> dropout);
   PassSettings pass_settings(std::optional<int64_t> max_batch_size) const;
 
-  /// Settling counts and averages what the device has done already: no change of what the trainer
-  /// is, so that asking may do it.
+  /// Settling only counts and averages what the device has done already. It does not change what
+  /// the trainer is, so asking may do it.
   mutable TrainerContents contents_;
   std::vector<std::string> part_names_;
   std::string untrained_reason_;
@@ -190,13 +191,13 @@ class Trainer {
   PrecisionChoice precision_;
   double learning_rate_factor_ = 1.0;
   StepTimes* step_times_ = nullptr;
-  /// Behind each update, not before the next: on the CPU, where nothing is to be waited for, and
-  /// where an average changes the weights, which the next forward pass reads.
+  /// Settles after each update, not before the next one: on the CPU, where there is nothing to wait
+  /// for, and where an average changes the weights, which the next forward pass reads.
   bool settles_at_once_ = true;
 };
 
 /// Options of a part from the `train` section: entry `index` of what may differ between parts.
-/// @throws ConfigError for what no optimizer takes
+/// @throws ConfigError for options that no optimizer accepts
 template <template <class> class Per>
 PartOptions part_options(const OptimizerConfig<Per>& config, size_t index);
 

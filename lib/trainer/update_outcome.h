@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Whether an update was made or skipped, told by the device when it has come so far.
+// Whether an update was made or skipped, as the device reports it once it has got that far.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,10 +10,10 @@
 
 namespace dalle2 {
 
-/// Updates of a unet that were skipped, for their loss or gradient was no finite number.
+/// Updates of a part that were skipped, because their loss or gradient was not finite.
 struct SkippedUpdates {
   int64_t total = 0;
-  int64_t in_a_row = 0;  ///< behind the last one that was made
+  int64_t in_a_row = 0;  ///< since the last one that was made
 
   bool operator==(const SkippedUpdates&) const = default;
 };
@@ -24,7 +24,7 @@ class UpdateOutcome {
   /// Hands on the flag of an update. Does not wait: from a GPU it goes to page-locked memory.
   /// @param found_inf [] float32: 1 if the update is skipped
   void post(const at::Tensor& found_inf);
-  /// An outcome has been posted and not taken.
+  /// Whether an outcome has been posted and not taken.
   bool pending() const { return pending_; }
   /// Waits until the device has got as far as post(). @return true if the update was made
   bool take();

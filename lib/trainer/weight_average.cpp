@@ -43,7 +43,7 @@ EmaModelOptions ema_model_options(const EmaConfig& config) {
   return options;
 }
 
-/// The options of the first kind.
+/// The options of ema-pytorch's kind.
 EmaOptions ema_options(const AveragesConfig& config) {
   EmaOptions options;
   options.beta = config.ema_beta;
@@ -60,8 +60,8 @@ std::string part_prefix(size_t index, const AverageLayout& layout) {
   return layout.many_parts ? std::to_string(index) + "." : "";
 }
 
-/// The model's entries with `network` as its network, names below `prefix`: what of it is averaged,
-/// and the rest.
+/// The entries of the model with `network` in it, below `prefix`: the averaged ones of `network`,
+/// and the rest of the model.
 StateDict model_with(const torch::nn::Module& network,
                      const FlatParameters& averaged,
                      const AverageLayout& layout,
@@ -163,7 +163,7 @@ void DiffusersAverage::update() {
 std::shared_ptr<torch::nn::Module> DiffusersAverage::network() const {
   const torch::NoGradGuard no_grad;
   const auto network = network_like(original_, make_network_, names_, device_);
-  // Buffers have no average: those of the original. Then the parameters.
+  // Buffers have no average, so they are the original's. Then the parameters.
   load_state_dict(*network, state_dict(original_));
   auto parameters = network->named_parameters();
   for (size_t i = 0; i < names_.size(); ++i) {
@@ -197,7 +197,7 @@ void DiffusersAverage::read(const Cursor& all,
   load_ema_model_state(saved, ema);
   if (ema.options() != ours) {
     log_info("ckpt",
-             "{}: averaged with other options (decay {}); /train/ema holds from now on (decay {})",
+             "{}: averaged with other options (decay {}); goes on with /train/ema (decay {})",
              saved.where(),
              ema.options().decay,
              ours.decay);

@@ -21,7 +21,7 @@ namespace dalle2 {
 /// Makes a network of the class and the options of the one that is averaged, with any weights.
 using NetworkMaker = std::function<std::shared_ptr<torch::nn::Module>()>;
 
-/// How the averages of a kind of run stand in its checkpoints.
+/// How the averages of a kind of run are laid out in its checkpoints.
 struct AverageLayout {
   const char* ema_key = "ema";                  ///< of averages of ema-pytorch
   const char* diffusers_key = "ema_diffusers";  ///< and of diffusers
@@ -39,26 +39,26 @@ struct AverageLayout {
 class WeightAverage {
  public:
   virtual ~WeightAverage() = default;
-  /// To be called behind every optimizer step.
+  /// Call after every optimizer step.
   virtual void update() = 0;
   /// Decay of the next averaging.
   virtual double decay() const = 0;
   /// Makes the average a copy of the weights and forgets the steps.
   virtual void begin_anew() = 0;
   /// A network in eval mode with the averaged weights, on the device of the original and of its
-  /// class. Read it only: it may be the average itself or a copy of it.
+  /// class. Only read it: it may be the average itself or a copy of it.
   virtual std::shared_ptr<torch::nn::Module> network() const = 0;
-  /// No average is NaN or infinite. Waits for the device.
+  /// True if no average is NaN or infinite. Waits for the device.
   virtual bool is_finite() const = 0;
 
-  /// Adds the average of part `index` to what stands at its kind's key of a checkpoint: tensors are
-  /// the live ones. @param live the network that is averaged
+  /// Adds the average of part `index` to what its kind's key of a checkpoint holds: tensors are the
+  /// live ones. @param live the network that is averaged
   virtual void write(Value& all,
                      size_t index,
                      const torch::nn::Module& live,
                      const AverageLayout& layout) const = 0;
-  /// Takes the average of part `index` up. @param strict missing or unexpected keys are an error;
-  /// else a warning @throws DataError naming what does not fit
+  /// Loads the average of part `index`. @param strict missing or unexpected keys are an error; else
+  /// a warning @throws DataError naming what does not fit
   virtual void read(const Cursor& all, size_t index, const AverageLayout& layout, bool strict) = 0;
 };
 
@@ -72,7 +72,7 @@ StateDict averaged_model(const WeightAverage& average,
                          const FlatParameters& parameters,
                          const AverageLayout& layout);
 
-/// The reference's: a network of its own that follows, buffers too; what is frozen it shares.
+/// The reference's kind: a network of its own that follows, buffers too; frozen tensors are shared.
 class EmaPytorchAverage : public WeightAverage {
  public:
   EmaPytorchAverage(const torch::nn::Module& original,
@@ -119,8 +119,8 @@ class DiffusersAverage : public WeightAverage {
              size_t index,
              const torch::nn::Module& live,
              const AverageLayout& layout) const override;
-  /// Takes up the averages and the step count; the options stay those of the config. An entry None
-  /// begins anew.
+  /// Loads the averages and the step count; the options stay those of the config. With an entry
+  /// None the average starts over.
   void read(const Cursor& all, size_t index, const AverageLayout& layout, bool strict) override;
 
  private:

@@ -14,7 +14,7 @@
 
 namespace dalle2::test {
 
-/// A folder that is gone with the object.
+/// A folder that is deleted with the object.
 class TempFolder {
  public:
   TempFolder() {

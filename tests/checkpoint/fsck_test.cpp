@@ -213,7 +213,7 @@ TEST_CASE("fsck: parts that do not fit together are damage though every checksum
                       "Float [6]"));
 }
 
-TEST_CASE("fsck: a folder is checked file by file, parts are told and no damage") {
+TEST_CASE("fsck: a folder is checked file by file, .part files are reported but are not damage") {
   const TempFolder folder;
   write_pth(folder.file("checkpoint.pth"), run_checkpoint());
   write_safetensors(folder.file("weights.safetensors"), {{"a", drawn({4})}});
@@ -240,7 +240,7 @@ TEST_CASE("fsck: a folder is checked file by file, parts are told and no damage"
   CHECK_THAT(json["files"][1]["faults"][0].get<std::string>(), Contains("cut off"));
 }
 
-TEST_CASE("fsck: a path that is not there, and a folder without checkpoints, are said") {
+TEST_CASE("fsck: a path that is not there, and a folder without checkpoints, are refused") {
   const TempFolder folder;
   CHECK_THROWS_WITH(check_path(folder.file("none")), Contains("no such file or folder"));
   CHECK_THROWS_WITH(check_path(folder.file("")), Contains("found none"));

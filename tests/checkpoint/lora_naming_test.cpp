@@ -91,7 +91,7 @@ TEST_CASE("names of our unets come back from PEFT's and from the old ones") {
   CHECK(names_of(with_lora_naming(old, "unet")) == names);
 }
 
-TEST_CASE("an unknown naming and names of no kind are refused by name") {
+TEST_CASE("an unknown naming and names of no known kind are refused by name") {
   CHECK_THROWS_WITH(with_lora_naming({}, "kohya"),
                     "--lora-naming kohya: expected one of diffusers, peft, old, unet, unet-peft");
   CHECK_THROWS_WITH(with_lora_naming(named({"conv.weight"}), "peft"),

@@ -279,7 +279,7 @@ TEST_CASE("files for Python are written", "[.python]") {
   }
 }
 
-TEST_CASE("a snapshot writes the very file of the moment it was taken, memory used again") {
+TEST_CASE("a snapshot writes exactly the file of its moment, and reuses its memory") {
   const test::TempFolder folder;
   const at::Tensor flat = at::arange(100, at::TensorOptions().dtype(at::kFloat));
   const at::Tensor counts = at::arange(7);

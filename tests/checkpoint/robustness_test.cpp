@@ -32,7 +32,7 @@ Dict small_checkpoint() {
   return checkpoint;
 }
 
-/// Reads damaged bytes: true if that was noticed, or if the content is the same all the same.
+/// Reads damaged bytes: true if that was noticed, or if the content is the same anyway.
 template <class Read>
 bool noticed_or_harmless(const std::string& path, const std::string& bytes, Read same_as_before) {
   test::write_bytes(path, bytes);
@@ -210,7 +210,7 @@ TEST_CASE("objects that refer to themselves are read with a stub at the place of
   CHECK(value.as_sequence()[0].is_stub());
 }
 
-TEST_CASE("memos of huge numbers and thousands of open marks cost no more than they are") {
+TEST_CASE("memos of huge numbers and thousands of open marks take little memory") {
   CHECK(run("\x80\x02Nr\xff\xff\xff\xff"
             "0j\xff\xff\xff\xff."s)
             .is_none());
@@ -251,7 +251,7 @@ TEST_CASE("malformed pickles are refused with the place") {
   CHECK_THROWS_WITH(run(pickle("\xff.")), Contains("unknown opcode"));
 }
 
-TEST_CASE("files that are no checkpoints are refused with what they are") {
+TEST_CASE("files that are not checkpoints are refused with what they are") {
   const TempFolder folder;
   const auto check = [&](const std::string& bytes, const std::string& reason) {
     test::write_bytes(folder.file("x.pth"), bytes);

@@ -29,7 +29,7 @@ std::string temporary_file(const std::string& content) {
   return path;
 }
 
-/// Reads a file of that header and data.
+/// Reads a file with that header and data.
 SafetensorsFile read_made(const std::string& header, const std::string& data) {
   return read_safetensors(temporary_file(little_endian_u64(header.size()) + header + data));
 }
@@ -114,7 +114,7 @@ TEST_CASE("damaged safetensors files are refused with the reason") {
   check_refused(R"({"__metadata__":{"k":1}})", "", "1 where none belongs");
 }
 
-TEST_CASE("safetensors names that stand there twice and overlapping tensors are refused") {
+TEST_CASE("safetensors names that appear twice and overlapping tensors are refused") {
   const std::string a = R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]})";
   check_refused("{" + a + "," + a + "}", kEightBytes, "'a' stands there twice");
   check_refused(R"({"__metadata__":{"k":"1","k":"2"}})", "", "'k' stands there twice");
@@ -123,7 +123,7 @@ TEST_CASE("safetensors names that stand there twice and overlapping tensors are 
                 "an overlap");
 }
 
-TEST_CASE("safetensors files that are too short, huge or no files at all are refused") {
+TEST_CASE("safetensors files that are too short, huge or not files at all are refused") {
   CHECK_THROWS_WITH(read_safetensors(temporary_file("")), Contains("got 0 bytes"));
   CHECK_THROWS_WITH(read_safetensors(temporary_file(little_endian_u64(UINT64_MAX) + "{}")),
                     Contains("no safetensors file"));

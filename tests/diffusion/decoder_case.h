@@ -12,7 +12,7 @@ inline constexpr double kGradientTolerance = 5e-4;
 // The fixture says how far the reference's own numbers move when every weight moves by one
 // rounding. Small groups of a group norm, the division by sqrt(acp) at the noisiest step, and
 // sampling loops that repeat it amplify that; gradients that vanish in exact arithmetic (a bias
-// before a norm) are nothing else. Some hundred operations round once each: 20 such steps.
+// before a norm) consist of nothing else. Some hundred operations round once each: 20 such steps.
 inline constexpr double kNoiseSteps = 20;
 // What cancels exactly in one order of summation may not in another: one rounding of the largest.
 inline constexpr double kCancellation = 1.2e-7;

@@ -88,7 +88,7 @@ TEST_CASE("DREAM's step carries no gradient of the extra pass") {
   CHECK(at::GradMode::is_enabled());
 }
 
-TEST_CASE("DREAM asks nobody while it is off") {
+TEST_CASE("DREAM does not ask the predictor while it is off") {
   const NoiseSchedule s = schedule_of(BetaSchedule::cosine, 30);
   const TrainingPair pair{wave({1, 3, 4, 4}), wave({1, 3, 4, 4}, 0.5)};
   for (const Objective objective : {Objective::eps, Objective::v, Objective::x_start}) {

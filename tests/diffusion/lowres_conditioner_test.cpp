@@ -98,7 +98,7 @@ TEST_CASE("Blur draws keep to the probability and the ranges, and kernels are od
   CHECK(high > 1.15);
 }
 
-TEST_CASE("Noise comes from a linear schedule of 1000 levels that stands in the state dict") {
+TEST_CASE("Noise comes from a linear schedule of 1000 levels that is in the state dict") {
   LowresOptions options;
   options.use_blur = false;
   options.use_noise = true;

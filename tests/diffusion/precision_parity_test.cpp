@@ -21,7 +21,7 @@ struct Half {
 // fixture says how far the reference's own numbers move when every weight moves by one rounding.
 // Our kernels round at other places, some dozens of times on the way.
 constexpr double kHalfNoiseSteps = 20;
-// Of the sum over all parameters, where the errors of single ones even out.
+// For the sum over all parameters, where the errors of single ones even out.
 constexpr double kTotalNoiseSteps = 8;
 
 double total(const at::Tensor& per_parameter) {
@@ -73,7 +73,7 @@ void check_step(const Case& c, Decoder& decoder, int64_t unet_number, const Half
   const double error = std::abs(loss.item<double>() - expected);
   INFO("loss " << expected << ", error " << error << ", noise " << noise);
   CHECK(error <= kHalfNoiseSteps * noise + half.rounding * std::abs(expected));
-  // It was computed in half precision at all.
+  // It really was computed in half precision.
   CHECK(loss.item<float>() != c.fixture.tensor(at + "loss").item<float>());
   (loss * half.scale).backward();
   check_gradients(c, decoder, unet_number, half);
@@ -93,7 +93,7 @@ TEST_CASE("Losses and gradients in half precision are those of the reference's a
     for (int64_t n = 1; n <= decoder->num_unets(); ++n) {
       for (const Half& half : {Half{MixedPrecision::bf16, "bf16", 1, 0x1p-8},
                                Half{MixedPrecision::fp16, "fp16", 128, 0x1p-11}}) {
-        // Absent where the reference's own numbers do not stand still.
+        // Absent where the reference's own numbers are too unstable.
         if (!c.fixture.has(fmt::format("stage{}.{}.loss", n, half.name))) continue;
         check_step(c, decoder, n, half);
         ++compared[half.precision];

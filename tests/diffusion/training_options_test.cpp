@@ -64,7 +64,7 @@ std::vector<at::Tensor> gradients(Decoder decoder) {
 
 int convolutions = 0;
 
-/// Convolutions that `action` does.
+/// The number of convolutions that `action` runs.
 template <class Action>
 int count_convolutions(Action action) {
   convolutions = 0;
@@ -186,7 +186,7 @@ TEST_CASE("DREAM trains on the network's own error: the loss and gradients writt
                               output.narrow(1, 3, 3));
   const at::Tensor expected = simple + 0.001 * bits.mean();
   expected.backward();
-  // The same operations but for the order of a mean.
+  // The same operations except for the order of a mean.
   expect_close(loss, expected, 1e-6, "loss");
   const std::vector<at::Tensor> written_out = gradients(same);
   int compared = 0;

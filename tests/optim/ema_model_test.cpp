@@ -64,7 +64,7 @@ void replay_ema_model(const std::string& name, bool foreach) {
     test::expect_close(all_of(average.shadow_params()),
                        all_of(expected),
                        kTolerance,
-                       fmt::format("{}: averages behind step {}", name, step));
+                       fmt::format("{}: averages after step {}", name, step));
     for (size_t i = 0; i < online.size(); ++i) {
       if (!online[i].requires_grad()) CHECK(at::equal(average.shadow_params()[i], online[i]));
     }

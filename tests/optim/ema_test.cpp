@@ -129,7 +129,7 @@ TEST_CASE("the decay never exceeds beta") {
   CHECK(ema.decay() == 0.5);
 }
 
-TEST_CASE("counters that are taken up continue the sequence") {
+TEST_CASE("counters of a checkpoint continue the sequence") {
   Scalar one, two;
   EmaOptions options;
   options.update_after_step = 1;

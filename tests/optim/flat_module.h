@@ -11,8 +11,8 @@
 
 namespace dalle2::test {
 
-// Of parameters after twenty or thirty updates: single float32 operations in another order (torch's
-// loop divides where the fused kernel multiplies), a few ulp an update.
+// For parameters after twenty or thirty updates: single float32 operations in another order
+// (torch's loop divides where the fused kernel multiplies), a few ulp an update.
 inline constexpr double kTrajectoryTolerance = 5e-6;
 
 struct FlatModule : torch::nn::Module {

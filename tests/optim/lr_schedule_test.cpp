@@ -39,7 +39,7 @@ TEST_CASE("warm-up of four steps gives a quarter, a half, three quarters and the
   }
 }
 
-TEST_CASE("cosine annealing rises again behind its period") {
+TEST_CASE("cosine annealing rises again after its period") {
   const LrSchedule schedule(1.0, std::nullopt, 8);
   CHECK(schedule.at(8) == Approx(0.0).margin(1e-15));
   CHECK(schedule.at(16) == Approx(1.0));

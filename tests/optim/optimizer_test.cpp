@@ -105,7 +105,7 @@ void replay_optimizer(const std::string& name) {
 TEST_CASE("AdamW with two groups follows torch for twenty steps") {
   replay_optimizer("optimizer_adamw");
 }
-TEST_CASE("AdamW behind clipping follows torch for twenty steps") {
+TEST_CASE("AdamW after clipping follows torch for twenty steps") {
   replay_optimizer("optimizer_adamw_clip");
 }
 TEST_CASE("AdamW with one group follows torch for twenty steps") {
@@ -151,7 +151,7 @@ TEST_CASE("an optimizer that takes over another's state goes on bit for bit") {
   CHECK(at::equal(flat_a.values(), flat_b.values()));
 }
 
-TEST_CASE("a state that is taken away makes the parameter start anew") {
+TEST_CASE("a parameter whose state is taken away starts over") {
   test::FlatModule module(two_parameters());
   const FlatParameters flat(module);
   FlatGradients gradients(flat);

@@ -105,12 +105,12 @@ TEST_CASE("a saved average is itself, and one between two is made of both") {
   double combined = 0.0;
   for (size_t i = 0; i < values.size(); ++i) combined += made.weights[i] * values[i];
   const double expected = direct.values()[0].item<double>();
-  // Of a walk whose narrow and wide averages are apart by far more.
+  // On this walk the narrow and the wide average are much further apart.
   CHECK(std::abs(combined - expected) < 0.1 * std::abs(values[14] - values[15]));
   CHECK(made.missed < 0.02);
 }
 
-TEST_CASE("an average that begins anew is a copy of the weights") {
+TEST_CASE("an average that starts over is a copy of the weights") {
   OneTensor module(at::ones({2}));
   const FlatParameters online(module);
   PowerEma average(online, 0.1);

@@ -38,7 +38,7 @@ TEST_CASE("an exception leaves full precision behind") {
   CHECK_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
 }
 
-TEST_CASE("weights that change between two passes are cast anew") {
+TEST_CASE("weights that change between two passes are cast again") {
   const at::Tensor weight = at::ones({2, 2}).set_requires_grad(true);
   const auto product = [&] {
     const Autocast autocast(at::kCPU, MixedPrecision::bf16);

@@ -55,7 +55,7 @@ void falls_back(const std::string& folder, const ToyConfig& config, const std::s
   CHECK(run.run() == ExitCode::kDone);
   CHECK(log.count(why) > 0);
   CHECK(log.count("Falling back to") > 0);
-  CHECK(first_step == 8);  // the save behind the third step of the second epoch
+  CHECK(first_step == 8);  // the save after the third step of the second epoch
   CHECK(fs::exists(folder + "/latest.pth"));
 }
 
@@ -108,7 +108,7 @@ TEST_CASE("where no checkpoint is good the run ends, and says how to find out mo
   CHECK_THROWS_WITH(run.run(), Contains("No older file is whole: `dalle2-train fsck"));
 }
 
-TEST_CASE("tensors that differ are told by their names, not by counts of the optimizer") {
+TEST_CASE("tensors that differ are reported by name, not by counts of the optimizer") {
   const TempDir folder;
   const ToyConfig config = stopped_run(folder.path());
   Value value = read_pth(folder.path() + "/latest.pth");
@@ -159,7 +159,7 @@ TEST_CASE("a config that gives the checkpoint another meaning is refused, unless
   };
   CHECK(run.run() == ExitCode::kDone);
   CHECK(log.count("the config has changed since: /train/lr: the checkpoint has 0.05") > 0);
-  CHECK(first_step == 5);  // the epoch begins anew: its samples are others
+  CHECK(first_step == 5);  // the epoch starts over: its samples have changed
 }
 
 TEST_CASE("adapters without weights to stand on are refused") {
@@ -206,7 +206,7 @@ TEST_CASE("adapters begin on a checkpoint without any, and go on from their own 
   CHECK(weight.numel() == 4);
 }
 
-TEST_CASE("a save that fails in the background is told at the next step") {
+TEST_CASE("a save that fails in the background is reported at the next step") {
   const TempDir folder;
   ToyConfig config = toy_config(folder.path());
   ToyRun run(config);

@@ -186,7 +186,7 @@ TEST_CASE("the config of a run is in its folder as it was, and in its checkpoint
   CHECK(full.at("seed").as_int() == 5);
 }
 
-TEST_CASE("a folder that is there is not used unless the config allows it") {
+TEST_CASE("an existing folder is not used unless the config allows it") {
   const TempDir folder;
   json config = config_in(folder.path());
   config["tracker"]["overwrite_data_path"] = false;

@@ -12,7 +12,7 @@ namespace {
 
 using Catch::Contains;
 
-TEST_CASE("names that are no device are refused, with those there are") {
+TEST_CASE("names that are not devices are refused, with a list of those that are") {
   for (const char* name :
        {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:0x", "cuda:99999999999", ""}) {
     CAPTURE(name);

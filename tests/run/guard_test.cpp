@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Updates that are skipped in a toy run: told, given up, rolled back.
+// Updates that are skipped in a toy run: reported, given up on, rolled back.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -13,7 +13,7 @@ namespace {
 
 using Catch::Contains;
 
-/// Spoils the batches of the steps from `first` to `last`, `times` runs through them.
+/// Spoils the batches of the steps from `first` to `last`, in the first `times` passes over them.
 auto spoil(int64_t first, int64_t last, int64_t times = 1000) {
   return [first, last, left = times * (last - first + 1)](int64_t step, at::Tensor& batch) mutable {
     if (step < first || step > last || left == 0) return;
@@ -22,7 +22,7 @@ auto spoil(int64_t first, int64_t last, int64_t times = 1000) {
   };
 }
 
-TEST_CASE("a skipped update is told of, counted and leaves no trace in the weights") {
+TEST_CASE("a skipped update is reported, counted and leaves no trace in the weights") {
   const TempDir folder;
   const ToyConfig config = toy_config(folder.path());
   ToyRun run(config);
@@ -35,7 +35,7 @@ TEST_CASE("a skipped update is told of, counted and leaves no trace in the weigh
   CHECK(log.count("2 skipped so far") > 0);
 }
 
-TEST_CASE("a run gives up after too many, and tells truly whether there is a checkpoint") {
+TEST_CASE("a run gives up after too many, and says correctly whether there is a checkpoint") {
   const TempDir folder;
   ToyConfig config = toy_config(folder.path());
   config.train.non_finite.after = 2;
@@ -46,7 +46,7 @@ TEST_CASE("a run gives up after too many, and tells truly whether there is a che
                       Contains("the last 2 updates were skipped") &&
                           Contains("Nothing was saved.") && Contains("odd numbers"));
   }
-  // The save behind step 3 may still be under way when the next updates are skipped.
+  // The save after step 3 may still be under way when the next updates are skipped.
   ToyRun run(config);
   run.before_step = spoil(3, 100);
   CHECK_THROWS_WITH(run.run(), Contains("The checkpoints hold finite weights: run the command"));
@@ -88,7 +88,7 @@ TEST_CASE("a run goes back to its last checkpoint with a lower rate, and no furt
   CHECK(run.checkpoints().roll_backs == 2);
 }
 
-TEST_CASE("averages from behind the point a run went back to are gone") {
+TEST_CASE("averages from after the point a run went back to are gone") {
   const TempDir folder;
   ToyConfig config = toy_config(folder.path());
   config.train.epochs = 1;
@@ -124,7 +124,7 @@ TEST_CASE("a state with NaN in it is never saved") {
   CHECK_FALSE(std::filesystem::exists(folder / "out/checkpoint.pth"));
 }
 
-TEST_CASE("a run in half precision saves and takes up its loss scale") {
+TEST_CASE("a run in half precision saves and restores its loss scale") {
   const TempDir folder;
   ToyConfig config = toy_config(folder.path());
   config.train.mixed_precision = MixedPrecision::fp16;

@@ -50,7 +50,7 @@ TEST_CASE("a record every n updates has the mean of the last n losses") {
   ToyConfig config = toy_config(third.path());
   config.train.log_every_n_updates = 3;
   const std::vector<double> means = whole_run(config).losses;
-  REQUIRE(means.size() == 6);  // behind the updates 0 and 3 of each of three epochs
+  REQUIRE(means.size() == 6);  // after the updates 0 and 3 of each of three epochs
   CHECK(means[0] == losses[0]);
   CHECK(means[1] == Approx((losses[1] + losses[2] + losses[3]) / 3).epsilon(1e-6));
   CHECK(means[2] == Approx((losses[3] + losses[4] + losses[5]) / 3).epsilon(1e-6));
@@ -78,7 +78,7 @@ TEST_CASE("a run that is stopped at any step goes on bit for bit, with both kind
   }
 }
 
-TEST_CASE("a stop during a validation is heard between its batches, and the validation done over") {
+TEST_CASE("a stop during a validation is noticed between batches, and the validation repeated") {
   const TempDir whole, parts;
   const Outcome expected = whole_run(toy_config(whole.path()));
   const ToyConfig config = toy_config(parts.path());

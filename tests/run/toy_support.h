@@ -18,7 +18,7 @@
 
 namespace dalle2::test {
 
-/// A run in `folder` that goes on by itself, 3 epochs of 5 steps.
+/// A run in `folder` that resumes by itself, 3 epochs of 5 steps.
 inline ToyConfig toy_config(const std::string& folder) {
   ToyConfig config;
   config.train.epochs = 3;
@@ -50,7 +50,7 @@ inline std::vector<double> logged(const std::string& data_path, const std::strin
   return values;
 }
 
-/// A request to stop, taken back at the end of a test.
+/// A request to stop, withdrawn at the end of a test.
 class StopRequest {
  public:
   StopRequest() { clear_stop_request(); }
@@ -58,7 +58,7 @@ class StopRequest {
     clear_stop_request();
     uninstall_stop_signals();
   }
-  /// As a user's kill.
+  /// As a user's `kill` would.
   void make() {
     install_stop_signals();
     std::raise(SIGTERM);

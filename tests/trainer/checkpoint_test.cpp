@@ -55,7 +55,7 @@ TEST_CASE("a stage that is not trained has no keys and no optimizer") {
 }
 
 TEST_CASE(
-    "without averages there is no ema key, and such a checkpoint gives averages that begin anew") {
+    "without averages there is no ema key, and such a checkpoint gives averages that start over") {
   const test::TrainerFixture fixture("cascade");
   DecoderTrainConfig config = fixture.train_config();
   config.use_ema = false;
@@ -93,7 +93,7 @@ TEST_CASE("the model file has the averaged weights and leaves the live ones in t
       saved, trainer->decoder()->unet(1)->named_parameters()["init_conv.convs.0.weight"]));
 }
 
-TEST_CASE("loading the weights alone takes no optimizer and begins the averages anew") {
+TEST_CASE("loading the weights alone takes no optimizer and starts the averages over") {
   const test::TrainerFixture fixture("cascade");
   const auto trainer = fixture.trainer();
   test::train(*trainer, 0, 10);
@@ -134,7 +134,7 @@ TEST_CASE("missing and unexpected tensors are listed and fatal, unless loading i
   CHECK(log.count("unets.0.null_image_embed") == 1);
 }
 
-TEST_CASE("a checkpoint of another version is mentioned and taken up") {
+TEST_CASE("a checkpoint of another version is mentioned and loaded") {
   const test::TrainerFixture fixture("cascade");
   const auto trainer = fixture.trainer();
   Dict state = trainer->state();
@@ -177,7 +177,7 @@ TEST_CASE("what does not fit is named with its place") {
   CHECK_THROWS_AS(trainer->load_state(Value("text")), DataError);
 }
 
-TEST_CASE("settings that differ from the checkpoint's are mentioned and this run's hold") {
+TEST_CASE("settings that differ from the checkpoint's are mentioned, and this run's apply") {
   const test::TrainerFixture fixture("cascade");
   const Dict state = fixture.trainer()->state();
   DecoderTrainConfig config = fixture.train_config();

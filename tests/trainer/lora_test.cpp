@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A decoder of which low-rank adapters are trained.
+// A decoder whose low-rank adapters are trained.
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
@@ -139,7 +139,7 @@ TEST_CASE("a run with adapters goes on bit for bit from a checkpoint") {
   }
 }
 
-TEST_CASE("the chunk size changes nothing of what dropout drops") {
+TEST_CASE("the chunk size does not change what dropout drops") {
   const test::TrainerFixture fixture("cascade");
   DecoderTrainConfig config = lora_config(fixture);
   config.lora.dropout = 0.4;
@@ -221,7 +221,7 @@ TEST_CASE("the model file of a run with adapters holds plain weights that do the
     test::expect_close(
         plain->sample(options, /*use_non_ema=*/true), with_adapters, 1e-5, "samples");
 
-    // The same by the file of adapters and the base.
+    // The same from the file of adapters and the base.
     const std::optional<LoraFile> lora = trainer->lora_state();
     REQUIRE(lora);
     StateDict base;
@@ -292,7 +292,7 @@ TEST_CASE("a frozen network in half precision takes half the memory and trains a
   }
 }
 
-TEST_CASE("a checkpoint with adapters is no checkpoint of a run without") {
+TEST_CASE("a checkpoint with adapters is refused by a run without") {
   const test::TrainerFixture fixture("cascade");
   const auto trainer = make_trainer(fixture, lora_config(fixture));
   const Value state = trainer->state();

@@ -97,7 +97,7 @@ TEST_CASE("an infinite loss whose gradient is finite is skipped as well") {
   CHECK(trainer->steps(1) == 2);
 }
 
-TEST_CASE("one bad batch of several spoils their update alone") {
+TEST_CASE("one bad batch of several spoils only their update") {
   const auto trainer = trainer_with(MixedPrecision::no),
              untouched = trainer_with(MixedPrecision::no);
   trainer->step(test::drawn_inputs(2, 1), 1, make_generator({0, "train"}, at::kCPU));
@@ -178,7 +178,7 @@ TEST_CASE("each unet has a loss scale of its own") {
   CHECK_FALSE(trainer_with(MixedPrecision::bf16)->loss_scale(1));
 }
 
-TEST_CASE("the loss and the norm that are told of know nothing of the loss scale") {
+TEST_CASE("the reported loss and norm are free of the loss scale") {
   const auto full = trainer_with(MixedPrecision::no), half = trainer_with(MixedPrecision::fp16);
   TrainerProbe::contents(*half).parts[0]->scaler->set_state(1024, 0);
   std::vector<double> losses, norms;
@@ -254,7 +254,7 @@ TEST_CASE("a checkpoint has the scale as torch.amp.GradScaler saves it, and only
   CHECK(full.items.back().first.as_string() == "ema");
 }
 
-TEST_CASE("a checkpoint without a loss scale begins with the usual one") {
+TEST_CASE("from a checkpoint without a loss scale a run begins with the usual one") {
   const auto half = trainer_with(MixedPrecision::fp16), full = trainer_with(MixedPrecision::no);
   bad_step(*half, 1);
   train_step(*full, 1, 0);

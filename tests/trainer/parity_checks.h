@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the runs of a decoder and of a prior are compared with the reference's by.
+// How the runs of a decoder and of a prior are compared with the reference's.
 #pragma once
 
 #include <torch/torch.h>
@@ -40,11 +40,12 @@ inline void check_compact(const Fixture& fixture,
   }
 }
 
-/// Checks a value that is not as theirs. @return whether it is one
+/// Checks a value that is meant to differ from theirs. @return whether it is such a value
 using CheckOther =
     std::function<bool(const Value& ours, const Value& theirs, const std::string& path)>;
 
-/// Same keys in the same order, same types, shapes and values, but for what `check_other` knows.
+/// Same keys in the same order, same types, shapes and values, except where `check_other` knows
+/// better.
 inline void expect_same(const Value& ours,
                         const Value& theirs,
                         const std::string& path,

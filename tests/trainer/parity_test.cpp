@@ -52,7 +52,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a checkpoint of the reference is taken up and its run goes on with equal losses") {
+TEST_CASE("a checkpoint of the reference is loaded and its run goes on with equal losses") {
   for (const char* name : {"cascade", "masked"}) {
     INFO(name);
     const test::TrainerFixture fixture(name);
@@ -83,7 +83,8 @@ TEST_CASE(
   }
 }
 
-// Not a test: check_with_reference.py runs it to get a checkpoint of ours and the losses behind it.
+// Not a test: check_with_reference.py runs it to get a checkpoint of ours and the losses that
+// follow it.
 TEST_CASE("writes a run for the reference to go on with", "[.write_for_reference]") {
   const char* folder = std::getenv("DALLE2_CHECK_DIR");
   REQUIRE(folder != nullptr);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Averages for a choice after training: in a decoder's checkpoints and in files of their own.
+// Averages from which one is chosen after training: in a decoder's checkpoints and in their own
+// files.
 #include "trainer/post_hoc_averages.h"
 
 #include <catch2/catch.hpp>
@@ -32,7 +33,7 @@ void train_all_unets(DecoderTrainer& trainer, int64_t begin, int64_t end) {
   }
 }
 
-/// Files of the averages behind steps 2, 4 and 6.
+/// Files of the averages after steps 2, 4 and 6.
 std::vector<std::string> files_of_run(DecoderTrainer& trainer, const test::TempDir& folder) {
   std::vector<std::string> paths;
   for (int64_t step = 2; step <= 6; step += 2) {
@@ -62,7 +63,7 @@ TEST_CASE("averages go on from a checkpoint as if there had been no stop") {
                     Contains("/post_hoc_ema/0/averages") && Contains("other widths"));
 }
 
-TEST_CASE("a checkpoint without such averages begins them anew") {
+TEST_CASE("a checkpoint without such averages starts them over") {
   const test::TrainerFixture fixture("cascade");
   DecoderTrainConfig config = averaging_config(fixture);
   config.post_hoc_ema.save_every_n_steps.reset();
@@ -93,7 +94,7 @@ TEST_CASE("the saved average of a width is what the files are combined to") {
          average.at("averages").at(1).at("weights").as_state_dict()) {
       const at::Tensor* got = find_tensor(model, fmt::format("unets.{}.{}", unet, name));
       REQUIRE(got != nullptr);
-      // Weights of the other files are zero but for rounding of the least squares.
+      // Weights of the other files are zero except for rounding of the least squares.
       CHECK(at::allclose(*got, expected, 1e-5, 1e-6));
     }
   }

@@ -70,7 +70,7 @@ TEST_CASE("a prior's run of the reference is repeated: losses, rates, weights, a
   }
 }
 
-TEST_CASE("a prior's checkpoint of the reference, pickled objects and all, is taken up") {
+TEST_CASE("a prior's checkpoint of the reference, pickled objects and all, is loaded") {
   for (const char* name : {"adamw", "adam"}) {
     INFO(name);
     const test::PriorTrainerFixture fixture(name);
@@ -128,7 +128,8 @@ TEST_CASE("without settings a prior's optimizer and average have the reference's
   CHECK(group.as_dict().find("eps")->as_double() == 1e-6);
 }
 
-// Not a test: check_with_reference.py runs it to get a checkpoint of ours and the losses behind it.
+// Not a test: check_with_reference.py runs it to get a checkpoint of ours and the losses that
+// follow it.
 TEST_CASE("writes a prior's run for the reference to go on with", "[.write_for_reference]") {
   const char* folder = std::getenv("DALLE2_CHECK_DIR");
   REQUIRE(folder != nullptr);

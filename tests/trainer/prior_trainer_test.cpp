@@ -31,7 +31,7 @@ std::string message_of(const std::function<void()>& action) {
   return "nothing was thrown";
 }
 
-TEST_CASE("a prior's run that is saved and taken up again is the run that went on, bit for bit") {
+TEST_CASE("a prior's run that is saved and resumed is the run that went on, bit for bit") {
   const TempDir folder;
   const std::vector<nlohmann::json> kinds = {
       nlohmann::json::object(),
@@ -83,7 +83,7 @@ TEST_CASE("the chunk of a prior's batch changes neither loss nor gradients") {
   }
 }
 
-TEST_CASE("a loss that is no number changes nothing of a prior and is counted") {
+TEST_CASE("a loss that is not a number changes nothing of a prior and is counted") {
   const auto trainer = trainer_with({});
   train(*trainer, 0, 3);
   const auto weights = [&] {
@@ -198,8 +198,8 @@ TEST_CASE("adapters of a prior alone are trained, and merge into plain weights")
   options.noise = prior_wave_noise();
   const at::Tensor adapted = trainer->p_sample_loop(options);
   options.noise = prior_wave_noise();
-  // The product of two matrices is added to the weights before, not behind, the layer: a rounding,
-  // which twenty steps of a loop feed back.
+  // The product of two matrices is added to the weights, not to the layer's output: a difference in
+  // rounding, which twenty steps of a loop feed back.
   expect_close(plain->p_sample_loop(options), adapted, 1e-3, "merged");
   CHECK_THAT(message_of([&] { plain->load_state(trainer->state(), false, true, "a.pth"); }),
              Contains("a.pth: holds adapters, and this run has none"));

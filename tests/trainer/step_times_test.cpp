@@ -42,7 +42,7 @@ TEST_CASE("the time of each phase is averaged over the steps, and taken once") {
   CHECK(times.take().empty());
 }
 
-TEST_CASE("work that throws is timed too, and nobody need look") {
+TEST_CASE("work that throws is timed too, and timing is optional") {
   StepTimes times(at::kCPU);
   CHECK_THROWS_AS(timed(&times, StepPhase::kData, [] { throw std::runtime_error("no data"); }),
                   std::runtime_error);
@@ -51,7 +51,7 @@ TEST_CASE("work that throws is timed too, and nobody need look") {
   CHECK(timed(nullptr, StepPhase::kData, [] { return 3; }) == 3);
 }
 
-TEST_CASE("a trainer tells the time of its forward, backward and optimizer while it is asked") {
+TEST_CASE("a trainer tells the time of its forward, backward and optimizer while it is asked to") {
   const test::TrainerFixture fixture("cascade");
   const auto trainer = fixture.trainer();
   StepTimes times(at::kCPU);

@@ -21,7 +21,7 @@ PassSettings on_cpu(MixedPrecision precision = MixedPrecision::no) {
   return {at::kCPU, precision, nullptr, std::nullopt};
 }
 
-TEST_CASE("of two parts over one graph a backward pass is for the parameters of its own") {
+TEST_CASE("with two parts over one graph a backward pass is for its own part's parameters") {
   const auto maker = std::make_shared<torch::nn::LinearImpl>(3, 2);
   const auto judge = std::make_shared<torch::nn::LinearImpl>(2, 1);
   TrainedPart first = part_of(maker), second = part_of(judge);
