@@ -2,6 +2,7 @@
 #include "command_line.h"
 
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "command_options.h"
+#include "command_pages.h"
 
 namespace dalle2 {
 namespace {
@@ -216,7 +218,7 @@ Runner add_ema(CLI::App& app) {
 
 Runner add_schema(CLI::App& app) {
   auto kind = options_of<std::string>();
-  app.add_option("kind", *kind, "decoder, prior or vae")->required();
+  app.add_option("kind", *kind, "decoder or prior")->required()->type_name("KIND:{decoder,prior}");
   return [kind] {
     run_schema(*kind);
     return ExitCode::kDone;
@@ -248,10 +250,7 @@ int run_command_line(int argc, char** argv) {
   app.name("dalle2-train");
   app.set_version_flag("--version", program_version_text());
   app.get_formatter()->column_width(34);
-  app.footer(
-      "Exit codes: 0 done, 1 failed, 2 usage or config, 3 data, 4 non-finite loss, 5 out of memory "
-      "or disk,\n"
-      "6 peer or network, 75 stopped by a signal after saving (run it again to go on).");
+  app.footer(exit_code_lines());
 
   std::vector<std::pair<CLI::App*, Runner>> commands;
   const auto command =
@@ -279,6 +278,24 @@ int run_command_line(int argc, char** argv) {
   shards->require_subcommand(1);
   add_shards_commands([&](const char* name, const char* text, Runner (*add)(CLI::App&)) {
     command(*shards, name, text, add);
+  });
+  command(
+      app, "completion", "Print the completions of a shell: bash, zsh or fish", [](CLI::App& sub) {
+        auto shell = options_of<std::string>();
+        sub.add_option("shell", *shell, "bash, zsh or fish")
+            ->required()
+            ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+        return Runner([shell, &sub] {
+          std::fputs(completion_script(*sub.get_parent(), *shell).c_str(), stdout);
+          return ExitCode::kDone;
+        });
+      });
+  command(app, "man-page", "", [](CLI::App& sub) {
+    sub.group("");  // for the installation
+    return Runner([&sub] {
+      std::fputs(man_page(*sub.get_parent()).c_str(), stdout);
+      return ExitCode::kDone;
+    });
   });
   app.require_subcommand(0, 1);
 

@@ -10,8 +10,6 @@
 #include "model/unet_layers.h"
 
 namespace dalle2 {
-namespace {}  // namespace
-
 at::Tensor prob_mask(int64_t batch,
                      double keep_prob,
                      const at::Device& device,

@@ -3,6 +3,7 @@
 import io
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import tarfile
@@ -14,6 +15,9 @@ from harness import EndToEnd, run, tiny_config, write_config, write_npy
 SUBCOMMANDS = [[], ["sample"], ["inspect"], ["convert"], ["schema"], ["shards"], ["shards", "demo"],
                ["shards", "make"], ["shards", "check"], ["shards", "order"],
                ["shards", "score"]]
+
+COMMANDS_WITH_OPTIONS = [[], ["sample"], ["evaluate"], ["inspect"], ["fsck"], ["convert"], ["ema"], ["report"],
+                         *SUBCOMMANDS[6:]]
 
 
 class CommandLine(EndToEnd):
@@ -42,6 +46,62 @@ class CommandLine(EndToEnd):
 
     def test_the_version_names_libtorch(self):
         self.assertIn("LibTorch", run("--version", cwd=self.dir, check=0).stdout)
+
+    def options_of(self, command):
+        """The long options that the command's help lists."""
+        return set(re.findall(r"^  (?:-\w,)?(--[\w-]+)", run(*command, "--help", cwd=self.dir, check=0).stdout, re.M))
+
+    def test_the_manual_page_has_every_option_of_every_command(self):
+        page = run("man-page", cwd=self.dir, check=0).stdout
+        for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "COMMANDS", "EXIT STATUS", "ENVIRONMENT", "EXAMPLES"]:
+            self.assertEqual(page.count(f".SH {section}\n"), 1, section)
+        parts = dict(re.findall(r"^\.SS ([^\n]+)\n(.*?)(?=^\.S[SH] )", page, re.M | re.S))
+        self.assertGreaterEqual(len(parts), 12)
+        for command in COMMANDS_WITH_OPTIONS:
+            part = parts[" ".join(command).replace("-", "\\-")] if command else page
+            options = self.options_of(command) - {"--help"}
+            self.assertGreaterEqual(len(options), 1, command)
+            for option in options:
+                self.assertRegex(part, "\\\\fB[^\n]*" + re.escape(option.replace("-", "\\-")) + r"\b", command)
+        if shutil.which("man"):
+            (self.dir / "page.1").write_text(page)
+            shown = subprocess.run(["man", "--warnings", "-l", str(self.dir / "page.1")], capture_output=True, text=True, check=True)
+            self.assertEqual(shown.stderr, "")
+            self.assertNotIn("\\f", shown.stdout)
+
+    def complete(self, *words):
+        """What bash offers behind these words, the last of which is not finished."""
+        (self.dir / "complete.bash").write_text(run("completion", "bash", cwd=self.dir, check=0).stdout)
+        script = ('source complete.bash; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _dalle2_train; printf "%s\\n" "${COMPREPLY[@]}"')
+        done = subprocess.run(["bash", "-c", script, "bash", "dalle2-train", *words], capture_output=True, text=True, cwd=self.dir)
+        self.assertEqual(done.stderr, "")
+        return set(done.stdout.split())
+
+    def test_bash_completes_commands_options_values_and_files(self):
+        (self.dir / "my.json").write_text("{}")
+        (self.dir / "mine").mkdir()
+        self.assertEqual(self.complete("shards", ""), {"demo", "make", "check", "order", "score"})
+        self.assertEqual(self.complete("sa"), {"sample"})
+        self.assertEqual(self.complete("--config", "my"), {"my.json"})
+        self.assertEqual(self.complete("sample", "--out", "m"), {"mine"})
+        self.assertEqual(self.complete("sample", "--sampler", "d"), {"ddpm", "ddim", "dpmpp"})
+        self.assertEqual(self.complete("schema", ""), {"decoder", "prior"})
+        self.assertEqual(self.complete("inspect", "my"), {"my.json"})
+        self.assertEqual(self.complete("sample", "--seed", ""), set())
+        for command in COMMANDS_WITH_OPTIONS:
+            self.assertEqual(self.complete(*command, "--") - {"--help", "--version"},
+                             self.options_of(command) - {"--help", "--version"}, command)
+
+    def test_zsh_and_fish_take_their_completions(self):
+        for shell, check in [("zsh", ["zsh", "-n"]), ("fish", ["fish", "--no-execute"])]:
+            script = run("completion", shell, cwd=self.dir, check=0).stdout
+            for command in COMMANDS_WITH_OPTIONS:
+                for option in self.options_of(command):
+                    self.assertIn(option if shell == "zsh" else f"-l {option[2:]}", script)
+            if shutil.which(shell):
+                (self.dir / shell).write_text(script)
+                subprocess.run([*check, str(self.dir / shell)], check=True)
+        self.refuse(2, "completion", "tcsh", expect=["bash", "zsh", "fish", "tcsh"])
 
     def test_usage_errors_exit_2(self):
         self.refuse(2, expect=["no --config"])
