@@ -42,8 +42,7 @@ void log_line(LogLevel level, const std::string& tag, const std::string& text) {
                        : level == LogLevel::kWarning ? "warning: "
                                                      : "";
   std::FILE* stream = level == LogLevel::kInfo ? stdout : stderr;
-  // What is told of files of others is a warning or an error; the rest has lines of its own.
-  const std::string shown = level == LogLevel::kInfo ? text : printable(text);
+  const std::string shown = printable(text);
   print(stream,
         tag.empty() ? fmt::format("{}{}\n", prefix, shown)
                     : fmt::format("[{}] {}{}\n", tag, prefix, shown));
