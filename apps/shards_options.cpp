@@ -65,6 +65,9 @@ Runner add_shards_check(CLI::App& app) {
       ->check(shard_number);
   app.add_flag(
       "--in-tar", o->embeddings_in_tar, "Image embeddings are inside the shards (KEY.img_emb.npy)");
+  app.add_flag("--allow-pipe",
+               o->allow_pipe,
+               "Run the commands of pipe: urls, with your rights, on this machine");
   app.add_option("--img-embeddings",
                  o->img_embeddings,
                  "Image embeddings: folder (or url, as for SHARDS) of PREFIX_<shard>.npy [N, D]")

@@ -42,9 +42,7 @@ void log_line(LogLevel level, const std::string& tag, const std::string& text) {
                        : level == LogLevel::kWarning ? "warning: "
                                                      : "";
   std::FILE* stream = level == LogLevel::kInfo ? stdout : stderr;
-  // Text from other people's files appears only in warnings and errors. Info text is our own and
-  // may hold line breaks.
-  const std::string shown = level == LogLevel::kInfo ? text : printable(text);
+  const std::string shown = printable(text);
   print(stream,
         tag.empty() ? fmt::format("{}{}\n", prefix, shown)
                     : fmt::format("[{}] {}{}\n", tag, prefix, shown));

@@ -13,7 +13,7 @@ namespace dalle2 {
 enum class LogLevel { kInfo, kWarning, kError };
 
 /// Writes one line, tagged `[tag]`; safe from any thread. A live progress line is moved out of the
-/// way.
+/// way. Control characters are escaped (printable()): further lines begin with two spaces.
 void log_line(LogLevel level, const std::string& tag, const std::string& text);
 
 template <class... Args>

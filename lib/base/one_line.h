@@ -9,4 +9,8 @@ namespace dalle2 {
 /// too.
 std::string one_line(const std::string& text);
 
+/// JSON text as a terminal may show it: DEL and the control characters U+0080 to U+009F, which JSON
+/// leaves as they are, as `\u009b`. It means the same.
+std::string escaped_json(const std::string& json);
+
 }  // namespace dalle2

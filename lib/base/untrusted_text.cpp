@@ -30,6 +30,13 @@ bool is_control(unsigned char c) {
   return c < 0x20 || c == 0x7f;
 }
 
+/// U+0080 to U+009F are control characters, too: their second byte, 0 if there is none at `at`.
+unsigned char second_page_control(const std::string& text, size_t at) {
+  if (static_cast<unsigned char>(text[at]) != 0xc2 || at + 1 >= text.size()) return 0;
+  const auto second = static_cast<unsigned char>(text[at + 1]);
+  return (second & 0xe0U) == 0x80 ? second : 0;
+}
+
 }  // namespace
 
 bool is_utf8(const std::string& text) {
@@ -46,17 +53,31 @@ std::string printable(const std::string& text) {
   out.reserve(text.size());
   for (size_t i = 0; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);
-    // U+0080 to U+009F are control characters, too.
-    const bool second_page = c == 0xc2 && i + 1 < text.size() &&
-                             (static_cast<unsigned char>(text[i + 1]) & 0xe0U) == 0x80;
     if (c == '\t' || (c == '\n' && text.compare(i + 1, 2, "  ") == 0)) {
       out += text[i];
     } else if (is_control(c)) {
       out += fmt::format("\\x{:02x}", c);
-    } else if (second_page) {
-      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[++i]));
+    } else if (const unsigned char second = second_page_control(text, i)) {
+      out += fmt::format("\\x{:02x}", second);
+      ++i;
     } else {
       out += text[i];
+    }
+  }
+  return out;
+}
+
+std::string escaped_json(const std::string& json) {
+  std::string out;
+  out.reserve(json.size());
+  for (size_t i = 0; i < json.size(); ++i) {
+    if (json[i] == 0x7f) {
+      out += "\\u007f";
+    } else if (const unsigned char second = second_page_control(json, i)) {
+      out += fmt::format("\\u{:04x}", second);
+      ++i;
+    } else {
+      out += json[i];
     }
   }
   return out;

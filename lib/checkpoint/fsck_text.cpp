@@ -132,7 +132,7 @@ std::string fsck_json(const std::string& path, const std::vector<CheckedFile>& f
                     {"steps", file.steps}});
   }
   const Json json = {{"path", path}, {"whole", all_whole(files)}, {"files", std::move(list)}};
-  return json.dump(1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+  return escaped_json(json.dump(1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace));
 }
 
 }  // namespace dalle2

@@ -137,7 +137,7 @@ std::string inspection_json(const Inspection& inspection) {
                      {"elements", inspection.element_count},
                      {"bytes", inspection.tensor_bytes},
                      {"entries", std::move(entries)}};
-  return json.dump(1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+  return escaped_json(json.dump(1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace));
 }
 
 }  // namespace dalle2

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "config/count_limits.h"
 #include "config/reflect.h"
 #include "config/types.h"
 
@@ -59,7 +60,7 @@ struct TransformConfig {
     if (crops) {
       D2_REQUIRED(size,
                   "Side of the result in pixels, or [height, width].",
-                  at_least(1).entries(1, 2).one_is_list());
+                  within(1, 65'535).entries(1, 2).one_is_list());
       D2_FIELD(scale,
                "Range [low, high] of the cut-out's share of the image's area.",
                above(0).entries(2));
@@ -71,11 +72,11 @@ struct TransformConfig {
     } else if (kind == TransformKind::Resize) {
       D2_REQUIRED(size,
                   "Length of the shorter side in pixels, or [height, width].",
-                  at_least(1).entries(1, 2).one_is_list());
+                  within(1, 65'535).entries(1, 2).one_is_list());
     } else if (kind == TransformKind::CenterCrop) {
       D2_REQUIRED(size,
                   "Side of the centre that is kept, in pixels, or [height, width].",
-                  at_least(1).entries(1, 2).one_is_list());
+                  within(1, 65'535).entries(1, 2).one_is_list());
     }
     if (crops || kind == TransformKind::Resize) {
       D2_FIELD(
@@ -116,6 +117,19 @@ inline std::optional<std::string> shard_url_fault(const OneOrMany<std::string>& 
   return std::nullopt;
 }
 
+/// What is wrong with a size that the transforms ask for, if no picture can be made of it.
+inline std::optional<std::string> transform_size_fault(const std::vector<TransformConfig>& steps,
+                                                       int64_t most_pixels) {
+  for (const TransformConfig& step : steps) {
+    if (step.size.empty() || step.size.front() * step.size.back() <= most_pixels) continue;
+    return std::string(enum_names<TransformKind>[static_cast<size_t>(step.kind)]) +
+           " makes pictures of " + std::to_string(step.size.front()) + " x " +
+           std::to_string(step.size.back()) + " pixels at least, and max_transform_pixels is " +
+           std::to_string(most_pixels) + ": lower the size, or raise the limit";
+  }
+  return std::nullopt;
+}
+
 struct DecoderDataConfig {
   static constexpr const char* kDoc =
       "Where the samples come from: tar shards of pictures and captions, read in order by several "
@@ -140,7 +154,8 @@ struct DecoderDataConfig {
   bool fast_jpeg = false;          ///< decode JPEG at a smaller scale where the crop allows it
   bool apply_exif = false;         ///< turn pictures as their EXIF orientation says
   double max_bad_fraction = 1;     ///< of a split's shards, more that cannot be read end the run
-  bool allow_pipe = true;          ///< urls may be commands
+  bool allow_pipe = false;         ///< urls may be commands
+  int64_t max_transform_pixels = 16'777'216;  ///< of a picture that a transform makes
 
   bool names_pipe() const {
     const auto is_pipe = [](const std::string& url) { return url.starts_with("pipe:"); };
@@ -159,9 +174,10 @@ struct DecoderDataConfig {
     D2_REQUIRED(webdataset_base_url,
                 "Path of the shards with one `{}` for the zero-padded shard number, e.g. "
                 "`shards/{}.tar`, relative to the working directory; or the same as `file:`, "
-                "`http:`, `https:` or `s3:` url, or as `pipe:` and a shell command that writes the "
-                "tar. Or all shards by name: braces like `shards/{000..123}.tar` or "
-                "`{a,b}/{0..9}.tar`, several of them joined by `::`, or a list of such texts.",
+                "`http:`, `https:` or `s3:` url, or (with `allow_pipe`) as `pipe:` and a shell "
+                "command that writes the tar. Or all shards by name: braces like "
+                "`shards/{000..123}.tar` or `{a,b}/{0..9}.tar`, several of them joined by `::`, or "
+                "a list of such texts.",
                 not_empty().fetched());
     D2_FIELD(img_embeddings_url,
              "Folder of `.npy` files with the image embeddings, one file a shard, named "
@@ -176,10 +192,10 @@ struct DecoderDataConfig {
     D2_FIELD(num_workers,
              "Threads that read and decode, per process; 0 reads in the main thread. The order of "
              "the samples does not depend on it.",
-             at_least(0));
-    D2_FIELD(batch_size, "Samples per step and process.", at_least(1));
-    D2_FIELD(start_shard, "Number of the first shard.", at_least(0));
-    D2_FIELD(end_shard, "Number of the last shard, included.", at_least(0));
+             within(0, most::kThreads));
+    D2_FIELD(batch_size, "Samples per step and process.", within(1, most::kBatch));
+    D2_FIELD(start_shard, "Number of the first shard.", within(0, most::kSamples));
+    D2_FIELD(end_shard, "Number of the last shard, included.", within(0, most::kSamples));
     D2_FIELD(shard_width, "Digits of the shard number in the file name.", within(1, 18));
     D2_FIELD(index_width,
              "Trailing digits of a sample's key that name its embedding's row.",
@@ -194,7 +210,7 @@ struct DecoderDataConfig {
              "Extension: training samples held in memory, still packed, to be mixed with each "
              "other; 1 leaves them as the shards hold them. Without it 1000 with `shuffle_train` "
              "or `resample_train`, else 1.",
-             at_least(1));
+             within(1, most::kBuffer));
     D2_FIELD(preprocessing,
              "Transforms of each picture, applied in the order of their keys (see below).");
     D2_FIELD(embeddings_in_tar,
@@ -213,13 +229,16 @@ struct DecoderDataConfig {
              "run. With 1, only training shards without one usable sample do.",
              within(0, 1));
     D2_FIELD(allow_pipe,
-             "Extension: false refuses `pipe:` urls, which run commands of the config's author. A "
-             "config that is found in a checkpoint runs none in any case.");
+             "Extension: run the commands of `pipe:` urls, with your rights, on this machine. Only "
+             "the config file itself can say so, `--set` cannot; a config that is found in a "
+             "checkpoint runs none.");
+    D2_FIELD(max_transform_pixels,
+             "Extension: width times height that a transform may make of a picture. Resize keeps "
+             "the proportions, so a strip of a few pixels by many thousands becomes a giant: such "
+             "pictures are left out and counted, as broken ones are.",
+             within(1, most::kImagePixels));
     f.rule("webdataset_base_url", shard_url_fault(webdataset_base_url));
-    f.check(allow_pipe || !names_pipe(),
-            "allow_pipe",
-            "is false, and an url is a command (\"pipe:...\"): let it be true only for a config "
-            "whose commands you trust");
+    f.rule("preprocessing", transform_size_fault(preprocessing, max_transform_pixels));
     f.check(start_shard <= end_shard,
             "end_shard",
             "must not be less than start_shard (" + std::to_string(start_shard) + "), got " +

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "config/count_limits.h"
 #include "config/reflect.h"
 #include "config/types.h"
 
@@ -33,7 +34,7 @@ struct EmaConfig {
     D2_FIELD(min_decay, "Lowest decay, once averaging has begun.", within(0, 1));
     D2_FIELD(update_after_step,
              "Steps before averaging begins; until one step later the average is a copy.",
-             at_least(0));
+             within(0, most::kSteps));
     D2_FIELD(use_ema_warmup,
              "The decay rises as 1 - (1 + step / inv_gamma) ^ -power; else as (1 + step) / (10 + "
              "step).");

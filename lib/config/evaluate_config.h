@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "config/count_limits.h"
 #include "config/reflect.h"
 #include "config/types.h"
 
@@ -40,8 +41,9 @@ struct FidConfig {
     D2_FIELD(feature, "Layer of the Inception network.");
     D2_FIELD(reset_real_features, "Forget the real images' features on a reset.");
     D2_FIELD(normalize, "Images are floats in [0, 1]; leave false, they are bytes here.");
-    D2_FIELD(
-        input_img_size, "Channels, height and width the network expects.", at_least(1).entries(3));
+    D2_FIELD(input_img_size,
+             "Channels, height and width the network expects.",
+             within(1, most::kImageSide).entries(3));
     D2_FIELD(feature_extractor_weights_path, "File with the network's weights.", not_empty());
     D2_FIELD(antialias, "Smooth images when they are shrunk for the network.");
   }
@@ -57,7 +59,9 @@ struct InceptionScoreConfig {
 
   void fields(auto& f) {
     D2_FIELD(feature, "Layer of the Inception network.");
-    D2_FIELD(splits, "Parts the samples are divided into for mean and deviation.", at_least(1));
+    D2_FIELD(splits,
+             "Parts the samples are divided into for mean and deviation.",
+             within(1, most::kBatch));
     D2_FIELD(normalize, "Images are floats in [0, 1]; leave false, they are bytes here.");
   }
 };
@@ -77,10 +81,11 @@ struct KidConfig {
 
   void fields(auto& f) {
     D2_FIELD(feature, "Layer of the Inception network.");
-    D2_FIELD(subsets, "Subsets that are drawn.", at_least(1));
-    D2_FIELD(
-        subset_size, "Samples of a subset; at most `evaluate.n_evaluation_samples`.", at_least(1));
-    D2_FIELD(degree, "Degree of the polynomial kernel.", at_least(1));
+    D2_FIELD(subsets, "Subsets that are drawn.", within(1, most::kBatch));
+    D2_FIELD(subset_size,
+             "Samples of a subset; at most `evaluate.n_evaluation_samples`.",
+             within(1, most::kBatch));
+    D2_FIELD(degree, "Degree of the polynomial kernel.", within(1, most::kLayers));
     D2_FIELD(gamma, "Scale of the kernel's product; null for 1 / features.", above(0));
     D2_FIELD(coef, "Constant of the kernel.", above(0));
     D2_FIELD(reset_real_features, "Forget the real images' features on a reset.");
@@ -116,7 +121,7 @@ struct DecoderEvaluateConfig {
   std::optional<LpipsConfig> LPIPS;
 
   void fields(auto& f) {
-    D2_FIELD(n_evaluation_samples, "Images drawn for the metrics.", at_least(1));
+    D2_FIELD(n_evaluation_samples, "Images drawn for the metrics.", within(1, most::kEpochs));
     D2_FIELD(FID,
              "Arguments of the Fréchet inception distance; null switches it off.",
              not_yet(kMetricsHint));

@@ -13,6 +13,9 @@ struct ReadOptions {
       overrides;                ///< `--set`: "/train/lr=3e-4", value parsed as JSON, else a string
   bool strict = false;          ///< warnings become errors
   bool check_available = true;  ///< refuse what the program cannot do yet
+  /// The config only describes a model or a run, as that in a checkpoint does: it runs no commands,
+  /// whatever it says of them.
+  bool no_commands = false;
 };
 
 /// A file that was read: the config, its warnings, and what else belongs to it.

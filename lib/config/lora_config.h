@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "config/count_limits.h"
 #include "config/reflect.h"
 #include "config/types.h"
 
@@ -26,7 +27,9 @@ struct LoraConfig {
   bool train_bias = false;
 
   void fields(auto& f) {
-    D2_FIELD(rank, "Width of the adapters; 0 is off and trains the whole network.", at_least(0));
+    D2_FIELD(rank,
+             "Width of the adapters; 0 is off and trains the whole network.",
+             within(0, most::kWidth));
     D2_FIELD(alpha, "Strength of the adapters, divided by `rank`; null for `rank`.", above(0));
     D2_FIELD(targets,
              "Layers that get an adapter: all whose names end in one of these. `to_q`, `to_kv` and "

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "config/count_limits.h"
 #include "config/loss_config.h"
 #include "config/reflect.h"
 #include "config/types.h"
@@ -59,35 +60,41 @@ struct UnetConfig {
   bool checkpoint_during_training = false;
 
   void fields(auto& f) {
-    D2_REQUIRED(dim, "Base width of the network, in channels; even.", at_least(4));
+    D2_REQUIRED(dim, "Base width of the network, in channels; even.", within(4, most::kDim));
     D2_REQUIRED(dim_mults,
                 "Width of each resolution as a multiple of `dim`, high to low resolution; the "
                 "image is halved between two entries. Starts with 1 unless `memory_efficient`.",
-                at_least(1).not_empty());
+                within(1, most::kDimMult).not_empty());
     D2_FIELD(image_embed_dim,
              "Width of the image embeddings. Needed by the first unet, unless "
              "`decoder.unconditional`.",
-             at_least(1));
+             within(1, most::kWidth));
     D2_FIELD(text_embed_dim,
              "Width of the text encodings. Needed with `cond_on_text_encodings`.",
-             at_least(1));
+             within(1, most::kWidth));
     D2_FIELD(cond_on_text_encodings, "Condition this unet on text encodings; null is false.");
-    D2_FIELD(cond_dim, "Width of the conditioning tokens; null for `dim`.", at_least(1));
-    D2_FIELD(channels, "No effect here: `decoder.channels` holds for every unet.", at_least(1));
+    D2_FIELD(
+        cond_dim, "Width of the conditioning tokens; null for `dim`.", within(1, most::kWidth));
+    D2_FIELD(channels,
+             "No effect here: `decoder.channels` holds for every unet.",
+             within(1, most::kWidth));
     D2_FIELD(self_attn, "Full self attention, for all resolutions or for each.");
     D2_FIELD(attn_dim_head,
              "Width of a head of the self attention. (Cross attention always has 8 heads of 64.)",
-             at_least(1));
-    D2_FIELD(attn_heads, "Heads of the self attention.", at_least(1));
+             within(1, most::kHeadWidth));
+    D2_FIELD(attn_heads, "Heads of the self attention.", within(1, most::kHeads));
     D2_FIELD(init_cross_embed,
              "Start with parallel convolutions of several kernel sizes; false for one of "
              "`init_conv_kernel_size`.");
-    D2_FIELD(num_image_tokens, "Conditioning tokens made from the image embedding.", at_least(1));
-    D2_FIELD(num_time_tokens, "Conditioning tokens made from the timestep.", at_least(1));
-    D2_FIELD(out_dim, "No effect, as in the reference.", at_least(1));
+    D2_FIELD(num_image_tokens,
+             "Conditioning tokens made from the image embedding.",
+             within(1, most::kTokens));
+    D2_FIELD(
+        num_time_tokens, "Conditioning tokens made from the timestep.", within(1, most::kTokens));
+    D2_FIELD(out_dim, "No effect, as in the reference.", within(1, most::kWidth));
     D2_FIELD(channels_out,
              "No effect here: the decoder decides it (twice the channels with a learned variance).",
-             at_least(1));
+             within(1, most::kWidth));
     D2_FIELD(lowres_cond, "No effect here: the decoder sets it for every unet but the first.");
     D2_FIELD(lowres_noise_cond, "No effect here: see `decoder.use_noise_for_lowres_cond`.");
     D2_FIELD(cond_on_image_embeds,
@@ -99,34 +106,39 @@ struct UnetConfig {
     D2_FIELD(cosine_sim_cross_attn, "Cosine similarity in the cross attention.");
     D2_FIELD(cosine_sim_self_attn, "Cosine similarity in the self attention.");
     D2_FIELD(attend_at_middle, "No effect, as in the reference: the middle always attends.");
-    D2_FIELD(max_text_len, "Text tokens; longer texts are cut, shorter ones padded.", at_least(1));
+    D2_FIELD(max_text_len,
+             "Text tokens; longer texts are cut, shorter ones padded.",
+             within(1, most::kTokens));
     D2_FIELD(add_image_embeds_to_time, "Add the image embedding to the time vector as well.");
-    D2_FIELD(init_dim, "Width after the first convolution; null or equal to `dim`.", at_least(1));
+    D2_FIELD(init_dim,
+             "Width after the first convolution; null or equal to `dim`.",
+             within(1, most::kWidth));
     D2_FIELD(init_conv_kernel_size,
              "Kernel of the first convolution without `init_cross_embed`; odd.",
-             at_least(1));
+             within(1, most::kKernel));
     D2_FIELD(init_cross_embed_kernel_sizes,
              "Kernels of the first convolutions; all odd.",
-             at_least(1).not_empty());
+             within(1, most::kKernel).not_empty());
     D2_FIELD(resnet_groups,
              "Groups of the group norms, for all resolutions or for each; must divide the widths.",
-             at_least(1));
+             within(1, most::kWidth));
     D2_FIELD(resnet_weight_standardization,
              "Standardise the convolutions' weights (Qiao et al. 2019).");
     D2_FIELD(num_resnet_blocks,
              "Residual blocks beside the first one, for all resolutions or for each.",
-             at_least(0));
+             within(0, most::kLayers));
     D2_FIELD(cross_embed_downsample, "Halve the image with convolutions of several kernel sizes.");
     D2_FIELD(cross_embed_downsample_kernel_sizes,
              "Kernels of `cross_embed_downsample`; all even.",
-             at_least(2).not_empty());
+             within(2, most::kKernel).not_empty());
     D2_FIELD(memory_efficient,
              "Halve the image before the blocks of a resolution, not after (one more halving in "
              "all).");
     D2_FIELD(scale_skip_connection, "Multiply the skip connections by 2^-0.5.");
     D2_FIELD(pixel_shuffle_upsample,
              "Double the image by pixel shuffle; false for nearest neighbour and a convolution.");
-    D2_FIELD(final_conv_kernel_size, "Kernel of the last convolution; odd.", at_least(1));
+    D2_FIELD(
+        final_conv_kernel_size, "Kernel of the last convolution; odd.", within(1, most::kKernel));
     D2_FIELD(combine_upsample_fmaps,
              "Feed the outputs of all resolutions into the last block (U-squared net); `dim` must "
              "be divisible by 8.");
@@ -203,11 +215,13 @@ struct DecoderConfig {
 
   void fields(auto& f) {
     D2_REQUIRED(unets, "The networks of the cascade, low to high resolution.", not_empty());
-    D2_FIELD(image_size, "Side of the images in pixels, for a single unet.", at_least(1));
+    D2_FIELD(image_size,
+             "Side of the images in pixels, for a single unet.",
+             within(1, most::kImageSide));
     D2_FIELD(image_sizes,
              "Side of each unet's images in pixels; sorted and stripped of doubles, as many as "
              "unets. Give this or `image_size`.",
-             at_least(1).not_empty());
+             within(1, most::kImageSide).not_empty());
     D2_FIELD(clip,
              "CLIP model for embeddings made while training.",
              not_yet("CLIP models are a later part; compute the embeddings before, and give "
@@ -215,13 +229,14 @@ struct DecoderConfig {
     D2_FIELD(vae,
              "VQGAN-VAE for latent diffusion.",
              not_yet("latent diffusion is a later part; train in pixel space"));
-    D2_FIELD(channels, "Channels of the images.", at_least(1));
-    D2_FIELD(
-        timesteps, "Steps of the noising chain in training, the same for every unet.", at_least(1));
+    D2_FIELD(channels, "Channels of the images.", within(1, most::kWidth));
+    D2_FIELD(timesteps,
+             "Steps of the noising chain in training, the same for every unet.",
+             within(1, most::kTimesteps));
     D2_FIELD(sample_timesteps,
              "Steps when sampling, for all unets or for each: fewer than `timesteps` samples with "
              "DDIM; null or equal walks the whole chain (DDPM).",
-             at_least(1));
+             within(1, most::kTimesteps));
     D2_FIELD(loss_type, "Distance between prediction and target: absolute, squared, or Huber.");
     D2_FIELD(beta_schedule,
              "Noise schedule of each unet; null is cosine for all but the last of several unets, "
@@ -245,7 +260,7 @@ struct DecoderConfig {
     D2_FIELD(random_crop_sizes,
              "Side of the random crop each unet is trained on; null for whole images, as the first "
              "unet must be.",
-             at_least(1));
+             within(1, most::kImageSide));
     D2_FIELD(use_noise_for_lowres_cond,
              "Noise the low resolution image (Imagen), for all upper unets or for each.");
     D2_FIELD(use_blur_for_lowres_cond,
@@ -261,7 +276,7 @@ struct DecoderConfig {
     D2_FIELD(blur_kernel_size,
              "Side of the blur's kernel in pixels, odd; or a range [low, high] from which an odd "
              "one is drawn for each batch.",
-             at_least(1));
+             within(1, most::kKernel));
     D2_FIELD(lowres_noise_sample_level,
              "Noise level of the low resolution image when sampling; 1 is pure noise.",
              at_least(0).below(1));

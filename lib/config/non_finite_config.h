@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "config/count_limits.h"
 #include "config/reflect.h"
 #include "config/types.h"
 
@@ -24,7 +25,9 @@ struct NonFiniteConfig {
     D2_FIELD(action,
              "`stop` ends the run with exit code 4; `roll_back` goes back to the run's last "
              "checkpoint and trains on with a lower learning rate.");
-    D2_FIELD(after, "How many updates of a network skipped in a row are too many.", at_least(1));
+    D2_FIELD(after,
+             "How many updates of a network skipped in a row are too many.",
+             within(1, most::kEpochs));
     D2_FIELD(
         lr_factor,
         "With `roll_back`: the learning rates of all networks are multiplied by it each time the "
@@ -32,7 +35,7 @@ struct NonFiniteConfig {
         above(0).up_to(1));
     D2_FIELD(max_roll_backs,
              "With `roll_back`: how often a run goes back; the next time it stops.",
-             at_least(1));
+             within(1, most::kEpochs));
   }
 
   bool operator==(const NonFiniteConfig&) const = default;

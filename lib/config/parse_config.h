@@ -5,6 +5,7 @@
 // and a function that checks what was read and plans the run.
 #pragma once
 
+#include "config/command_rules.h"
 #include "config/kinds.h"
 #include "config/loaded_config.h"
 #include "config/reader.h"
@@ -26,10 +27,18 @@ LoadedConfig parse_config(const std::string& json,
   Faults& faults = findings.faults;
   findings.placeholders = Config::kPlaceholders;
   Json root = parse_root(json, origin, faults);
+  const bool file_allows_pipe = allows_pipe(root);
   for (const std::string& assignment : options.overrides) apply_override(root, assignment);
   LoadedConfig loaded;
   refuse_other_kinds(root, Config::kKind, findings);
   Reader(findings).read_struct(root, "", loaded.config, known_root_keys());
+  if constexpr (requires { loaded.config.data.allow_pipe; }) {
+    if (options.no_commands) {
+      loaded.config.data.allow_pipe = false;
+    } else {
+      check_commands(loaded.config.data, file_allows_pipe, faults);
+    }
+  }
   check(std::as_const(root), loaded, faults);
   if (options.strict) faults.promote_warnings();
   if (options.check_available) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "config/count_limits.h"
 #include "config/reflect.h"
 
 namespace dalle2 {
@@ -22,7 +23,7 @@ struct PostHocEmaConfig {
     D2_FIELD(save_every_n_steps,
              "Steps between two savings in `data_path/averages`; null is off. The last step is "
              "saved, too. Each file has two copies of the weights.",
-             at_least(1));
+             within(1, most::kSteps));
     D2_FIELD(sigmas,
              "Widths of the two averages, as standard deviations in parts of the training so far. "
              "Averages between and near them can be made.",

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "config/count_limits.h"
 #include "config/faults.h"
 #include "config/loss_config.h"
 #include "config/model_config.h"
@@ -44,22 +45,26 @@ struct PriorNetworkConfig {
   int64_t text_len() const { return max_text_len.value_or(256); }
 
   void fields(auto& f) {
-    D2_REQUIRED(dim, "Width of the tokens; equal to `prior.image_embed_dim`.", at_least(1));
-    D2_REQUIRED(depth, "Number of layers.", at_least(1));
+    D2_REQUIRED(
+        dim, "Width of the tokens; equal to `prior.image_embed_dim`.", within(1, most::kDim));
+    D2_REQUIRED(depth, "Number of layers.", within(1, most::kLayers));
     D2_FIELD(max_text_len,
              "Text tokens; longer texts are cut, shorter ones padded. Null is 256.",
-             at_least(1));
+             within(1, most::kTokens));
     D2_FIELD(
         num_timesteps,
         "Embed times with a table of this many entries, equal to `prior.timesteps`; null for a "
         "network over their sines and cosines.",
-        at_least(1));
-    D2_FIELD(num_time_embeds, "Tokens made from the timestep.", at_least(1));
-    D2_FIELD(num_image_embeds, "Tokens made from the noised image embedding.", at_least(1));
-    D2_FIELD(num_text_embeds, "Tokens made from the text embedding.", at_least(1));
-    D2_FIELD(dim_head, "Width of a head.", at_least(2));
-    D2_FIELD(heads, "Query heads; all share one key and value head.", at_least(1));
-    D2_FIELD(ff_mult, "Width of the feed-forward layers as a multiple of `dim`.", above(0));
+        within(1, most::kTimesteps));
+    D2_FIELD(num_time_embeds, "Tokens made from the timestep.", within(1, most::kTokens));
+    D2_FIELD(
+        num_image_embeds, "Tokens made from the noised image embedding.", within(1, most::kTokens));
+    D2_FIELD(num_text_embeds, "Tokens made from the text embedding.", within(1, most::kTokens));
+    D2_FIELD(dim_head, "Width of a head.", within(2, most::kHeadWidth));
+    D2_FIELD(heads, "Query heads; all share one key and value head.", within(1, most::kHeads));
+    D2_FIELD(ff_mult,
+             "Width of the feed-forward layers as a multiple of `dim`.",
+             above(0).up_to(most::kDimMult));
     D2_FIELD(norm_in, "Normalise the tokens before the first layer.");
     D2_FIELD(norm_out, "Normalise the tokens behind the last layer.");
     D2_FIELD(attn_dropout, "Dropout of the attention weights.", at_least(0).below(1));
@@ -118,14 +123,16 @@ struct PriorConfig {
              not_yet("CLIP models are a later part; compute the embeddings before, and give "
                      "data.text_url"));
     D2_REQUIRED(net, "The network.");
-    D2_REQUIRED(image_embed_dim, "Width of the image and text embeddings.", at_least(1));
-    D2_FIELD(image_size, "No effect: embeddings are read, not made from images.", at_least(1));
-    D2_FIELD(image_channels, "No effect, as `image_size`.", at_least(1));
-    D2_FIELD(timesteps, "Steps of the noising chain in training.", at_least(1));
+    D2_REQUIRED(image_embed_dim, "Width of the image and text embeddings.", within(1, most::kDim));
+    D2_FIELD(image_size,
+             "No effect: embeddings are read, not made from images.",
+             within(1, most::kImageSide));
+    D2_FIELD(image_channels, "No effect, as `image_size`.", within(1, most::kWidth));
+    D2_FIELD(timesteps, "Steps of the noising chain in training.", within(1, most::kTimesteps));
     D2_FIELD(sample_timesteps,
              "Steps when sampling: fewer than `timesteps` samples with DDIM; null or equal walks "
              "the whole chain (DDPM).",
-             at_least(2));
+             within(2, most::kTimesteps));
     D2_FIELD(cond_drop_prob,
              "Probability of dropping the text and, independently, the image embedding, for "
              "classifier-free guidance.",

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "config/count_limits.h"
 #include "config/data_config.h"
 #include "config/loaded_config.h"
 #include "config/prior_config.h"
@@ -45,9 +46,9 @@ struct PriorDataConfig {
     D2_REQUIRED(splits,
                 "How the rows are divided, in their order: the first `train` share, then `val`, "
                 "then the rest.");
-    D2_REQUIRED(batch_size, "Samples per step.", at_least(1));
-    D2_FIELD(num_data_points, "Rows that are used at most.", at_least(1));
-    D2_FIELD(eval_every_seconds, "Seconds between two validations.", at_least(0));
+    D2_REQUIRED(batch_size, "Samples per step.", within(1, most::kBatch));
+    D2_FIELD(num_data_points, "Rows that are used at most.", within(1, most::kSamples));
+    D2_FIELD(eval_every_seconds, "Seconds between two validations.", within(0, most::kSeconds));
   }
 };
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "config/count_limits.h"
 #include "config/train_options.h"
 
 namespace dalle2 {
@@ -20,14 +21,14 @@ struct PriorOnlyTrainConfig {
   int64_t random_seed = 0;
 
   void fields(auto& f) {
-    D2_FIELD(save_every_seconds, "Seconds between two saves.", at_least(0));
+    D2_FIELD(save_every_seconds, "Seconds between two saves.", within(0, most::kSeconds));
     D2_FIELD(eval_timesteps,
              "With how many steps samples are drawn for the similarities of a validation; each "
              "from `prior.sample_timesteps` to `prior.timesteps`.",
-             at_least(2).not_empty());
+             within(2, most::kTimesteps).not_empty());
     D2_FIELD(best_validation_loss, "Loss that a validation must go below to be the best one.");
-    D2_FIELD(current_epoch, "Number of the first epoch.", at_least(0));
-    D2_FIELD(num_samples_seen, "Samples that count as seen already.", at_least(0));
+    D2_FIELD(current_epoch, "Number of the first epoch.", within(0, most::kEpochs));
+    D2_FIELD(num_samples_seen, "Samples that count as seen already.", within(0, most::kSamples));
     D2_FIELD(random_seed, "The reference's name of the root key `seed`.", at_least(0));
   }
 };

@@ -102,7 +102,7 @@ Filled filled(const std::string& text) {
     result.root = parse_json(text, "config", ignored);
     if (!result.root.is_object()) return result;
     unify(result.root);
-    const ReadOptions options = {.overrides = {}, .check_available = false};
+    const ReadOptions options = {.overrides = {}, .check_available = false, .no_commands = true};
     const std::string full = result.root.contains("prior")
                                  ? parse_prior_config(text, "", options).full_json
                                  : parse_decoder_config(text, "", options).full_json;

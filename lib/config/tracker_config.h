@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "config/count_limits.h"
 #include "config/evaluate_config.h"
 #include "config/reflect.h"
 #include "config/save_target.h"
@@ -277,10 +278,10 @@ struct TrackerConfig {
              "Older checkpoints that are kept in `data_path`/snapshots besides checkpoint.pth, for "
              "a resume to fall back on; the one of the least validation loss is kept there too. An "
              "older file goes only when the new one was read back and is whole.",
-             at_least(0));
+             within(0, most::kEpochs));
     D2_FIELD(keep_every,
              "Samples seen after which a snapshot is kept for good; null for none.",
-             at_least(1));
+             within(1, most::kSamples));
   }
 };
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "config/count_limits.h"
 #include "config/train_options.h"
 
 namespace dalle2 {
@@ -26,15 +27,17 @@ struct DecoderOnlyTrainConfig {
   void fields(auto& f) {
     D2_FIELD(find_unused_parameters, "Several processes: look for parameters without a gradient.");
     D2_FIELD(static_graph, "Several processes: the network's graph never changes.");
-    D2_FIELD(save_every_n_samples, "Samples between two snapshots.", at_least(0));
+    D2_FIELD(save_every_n_samples, "Samples between two snapshots.", within(0, most::kSamples));
     D2_FIELD(n_sample_images,
              "Images drawn for the logs, of the training and of the test shards; 0 for none.",
-             at_least(0));
+             within(0, most::kPictures));
     D2_FIELD(cond_scale, "Strength of classifier-free guidance when sampling; 1 is none.");
-    D2_FIELD(epoch_samples, "Samples after which an epoch ends early; null for none.", at_least(1));
+    D2_FIELD(epoch_samples,
+             "Samples after which an epoch ends early; null for none.",
+             within(1, most::kSamples));
     D2_FIELD(validation_samples,
              "Samples after which a validation ends early; null for none.",
-             at_least(1));
+             within(1, most::kSamples));
     D2_FIELD(save_immediately,
              "Save after the first step of each epoch too (to see that saving works).");
     D2_FIELD(unet_training_mask,

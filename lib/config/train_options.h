@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "config/count_limits.h"
 #include "config/device_name.h"
 #include "config/ema_config.h"
 #include "config/lora_config.h"
@@ -45,11 +46,11 @@ struct OptimizerConfig {
              above(0));
     D2_FIELD(warmup_steps,
              "Steps in which the learning rate rises to its peak; null for none.",
-             at_least(1));
+             within(1, most::kSteps));
     D2_FIELD(cosine_decay_max_steps,
              "Steps after which the learning rate has fallen to zero along a cosine; null for "
              "none.",
-             at_least(1));
+             within(1, most::kSteps));
   }
 };
 
@@ -71,15 +72,16 @@ struct AveragesConfig {
     D2_FIELD(ema_beta, "Decay of the averaged weights, per update.", within(0, 1));
     D2_FIELD(ema_update_after_step,
              "Steps before averaging begins; until then the average is a copy.",
-             at_least(0));
-    D2_FIELD(ema_update_every, "Steps between two updates of the average.", at_least(1));
+             within(0, most::kSteps));
+    D2_FIELD(
+        ema_update_every, "Steps between two updates of the average.", within(1, most::kSteps));
     D2_FIELD(ema_inv_gamma, "Warm-up of the decay: 1 - (1 + step / inv_gamma) ^ -power.", above(0));
     D2_FIELD(ema_power, "Exponent of that warm-up.", above(0));
     D2_FIELD(ema_min_value, "Lowest decay.", within(0, 1));
     D2_FIELD(update_model_with_ema_every,
              "Steps after which the weights are set to their average (arXiv 2406.02596); null for "
              "never. Only with ema.kind `ema_pytorch`.",
-             at_least(1));
+             within(1, most::kSteps));
     D2_FIELD(ema, "Kind of the averaged weights.");
     D2_FIELD(post_hoc_ema, "Averages whose length is chosen after training.");
   }
@@ -131,7 +133,7 @@ struct LoopConfig {
   NonFiniteConfig non_finite;
 
   void fields(auto& f) {
-    D2_FIELD(epochs, "Passes over the training data.", at_least(1));
+    D2_FIELD(epochs, "Passes over the training data.", within(1, most::kEpochs));
     D2_FIELD(device,
              "Device to train on: `cpu`, `cuda` or `cuda:N`, N the number of a GPU.",
              text_without(device_fault));
@@ -140,11 +142,11 @@ struct LoopConfig {
              "ends with an error. On the CPU this is so in any case; on a GPU it costs speed.");
     D2_FIELD(grad_accum_every,
              "Batches whose gradients make one update, weighted by their samples.",
-             at_least(1));
+             within(1, most::kGroup));
     D2_FIELD(max_batch_size,
              "Samples that go through the network at once; larger batches are split and their "
              "gradients added. Null for the whole batch.",
-             at_least(1));
+             within(1, most::kBatch));
     D2_FIELD(log_every_n_updates,
              "Updates between two records of the log. The loss in it is the mean of that many.",
              within(1, 10'000));

@@ -75,7 +75,7 @@ BracePattern::BracePattern(const std::string& text) {
   }
   for (auto part = parts_.rbegin(); part != parts_.rend(); ++part) {
     part->stride = size_;
-    size_ = std::min(size_ * part->size, kMost);  // neither is above 2^32
+    size_ = std::min(size_ * part->size, kMost);  // neither is above kMost
   }
 }
 

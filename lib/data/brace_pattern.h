@@ -19,7 +19,7 @@ class BracePattern {
   /// @param index < size()
   std::string at(uint64_t index) const;
 
-  static constexpr uint64_t kMost = uint64_t{1} << 32;
+  static constexpr uint64_t kMost = 100'000'000;
 
  private:
   /// A text, a range, or a choice between patterns.

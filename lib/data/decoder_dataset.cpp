@@ -22,10 +22,10 @@ DecoderDataset::DecoderDataset(const DecoderDataConfig& config, const LoaderOpti
       image_(SampleEmbeddings::Kind::kImage, options.need_image_embeds, options.image_embed_dim),
       text_(SampleEmbeddings::Kind::kText, options.need_text_encodings, options.text_embed_dim),
       walk_(options_,
-            config.max_bad_fraction,
-            [this](const std::string& url, const HttpOptions& http, DropLog& drops) {
-              const std::string refusal = image_.open_shard(url, http, drops);
-              return refusal.empty() ? text_.open_shard(url, http, drops) : refusal;
+            config,
+            [this](const std::string& url, const SourceOptions& source, DropLog& drops) {
+              const std::string refusal = image_.open_shard(url, source, drops);
+              return refusal.empty() ? text_.open_shard(url, source, drops) : refusal;
             }) {
   if (options_.urls.empty()) {
     throw DataError("the split \"{}\" has no shards.\n  Make more shards, or change /data/splits.",

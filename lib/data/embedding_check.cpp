@@ -15,13 +15,14 @@ namespace dalle2 {
 EmbeddingSource open_embedding_source(const std::string& kind,
                                       const std::optional<std::string>& url,
                                       bool in_tar,
-                                      int64_t shard_width) {
-  EmbeddingSource source{kind, std::nullopt, false};
+                                      int64_t shard_width,
+                                      const SourceOptions& options) {
+  EmbeddingSource source{kind, std::nullopt, false, options};
   if (url && !url->empty()) {
     source.folder.emplace(*url,
                           kind,
                           shard_width,
-                          HttpOptions{},
+                          options,
                           kind == "image" ? "--img-embeddings" : "--text-embeddings");
   } else {
     source.in_tar = in_tar;
@@ -43,7 +44,7 @@ EmbeddingChecker::EmbeddingChecker(const EmbeddingSource& source,
     return;
   }
   try {
-    rows_ = source.folder->load(shard);
+    rows_ = source.folder->load(shard, source.options);
     result.row_shape = rows_->row_shape();
     result.rows = rows_->rows();
     taken_.assign(static_cast<size_t>(rows_->rows()), false);

@@ -20,6 +20,7 @@ struct EmbeddingSource {
   std::string kind;  ///< "image" or "text"
   std::optional<EmbeddingFolder> folder;
   bool in_tar = false;
+  SourceOptions options = {};
 
   bool exists() const { return folder.has_value() || in_tar; }
 };
@@ -30,7 +31,8 @@ struct EmbeddingSource {
 EmbeddingSource open_embedding_source(const std::string& kind,
                                       const std::optional<std::string>& url,
                                       bool in_tar,
-                                      int64_t shard_width);
+                                      int64_t shard_width,
+                                      const SourceOptions& options);
 
 /// Rows seen, by shape: which one most have is known only at the end.
 using ShapeCounts = std::map<std::vector<int64_t>, int64_t>;

@@ -119,7 +119,7 @@ void EmbeddingRows::copy_row(int64_t row, float* out) const {
 EmbeddingFolder::EmbeddingFolder(const std::string& folder,
                                  std::string kind,
                                  int64_t shard_width,
-                                 const HttpOptions& http,
+                                 const SourceOptions& source,
                                  const std::string& key,
                                  std::optional<int64_t> width)
     : folder_(folder),
@@ -134,7 +134,7 @@ EmbeddingFolder::EmbeddingFolder(const std::string& folder,
       numbered_.reset();
     }
   } else {
-    add_files(http);
+    add_files(source.http);
   }
   if (numbered_) return;  // which files there are shows when they are read
   if (urls_.empty()) {
@@ -148,16 +148,16 @@ EmbeddingFolder::EmbeddingFolder(const std::string& folder,
             ? fmt::format("clip-retrieval puts them one folder below: give {}.", below)
             : "Name them like img_emb_00012.npy for shard 12, one row a sample.");
   }
-  find_row_shape(width, http);
+  find_row_shape(width, source);
 }
 
 /// A broken file costs its shard, not the run: the shape is that of the first one that is whole.
-void EmbeddingFolder::find_row_shape(std::optional<int64_t> width, const HttpOptions& http) {
+void EmbeddingFolder::find_row_shape(std::optional<int64_t> width, const SourceOptions& source) {
   std::string first_fault;
   int read = 0, refused = 0;
   for (const auto& [shard, url] : urls_) {
     try {
-      const std::vector<int64_t> shape = load(shard, http)->row_shape();
+      const std::vector<int64_t> shape = load(shard, source)->row_shape();
       const bool fits = !width || shape.back() == *width;
       if (row_shape_.empty() || fits) {
         row_shape_ = shape;
@@ -232,12 +232,12 @@ std::string EmbeddingFolder::describe() const {
 }
 
 std::shared_ptr<const EmbeddingRows> EmbeddingFolder::load(int64_t shard,
-                                                           const HttpOptions& http) const {
+                                                           const SourceOptions& source) const {
   const std::string address = url(shard), shown = public_url(address);
   std::string content;
   try {
     content = is_local_url(address) ? read_file(local_path(address))
-                                    : read_source(open_source(address, {.http = http}));
+                                    : read_source(open_source(address, source));
   } catch (const HttpStatusError& error) {
     if (!error.says_absent()) throw;
     throw DataError("{}", error.what());

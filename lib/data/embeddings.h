@@ -62,7 +62,7 @@ class EmbeddingFolder {
   EmbeddingFolder(const std::string& folder,
                   std::string kind,
                   int64_t shard_width = 6,
-                  const HttpOptions& http = {},
+                  const SourceOptions& source = {},
                   const std::string& key = "",
                   std::optional<int64_t> width = {});
 
@@ -79,11 +79,11 @@ class EmbeddingFolder {
   /// Shape of a row: [d] or [length, d]; empty if no file was read.
   const std::vector<int64_t>& row_shape() const { return row_shape_; }
   /// @throws DataError (absent, unreadable, damaged, another shape than [rows, ...]), NetworkError
-  std::shared_ptr<const EmbeddingRows> load(int64_t shard, const HttpOptions& http = {}) const;
+  std::shared_ptr<const EmbeddingRows> load(int64_t shard, const SourceOptions& source = {}) const;
 
  private:
   void add_files(const HttpOptions& http);
-  void find_row_shape(std::optional<int64_t> width, const HttpOptions& http);
+  void find_row_shape(std::optional<int64_t> width, const SourceOptions& source);
 
   std::string folder_, kind_, key_, shape_file_;
   std::map<int64_t, std::string> urls_;

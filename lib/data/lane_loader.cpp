@@ -47,7 +47,8 @@ struct LaneLoader::State {
       : options(std::move(given)),
         workers(config.num_workers),
         preprocess(config.preprocessing,
-                   {.apply_exif = config.apply_exif, .fast_jpeg = config.fast_jpeg}),
+                   {.apply_exif = config.apply_exif, .fast_jpeg = config.fast_jpeg},
+                   config.max_transform_pixels),
         dataset(config, options) {
     if (options.batch_size < 1 || workers < 0) {
       throw ConfigError(

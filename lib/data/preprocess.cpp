@@ -3,14 +3,17 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 
 namespace dalle2 {
 namespace {
@@ -137,9 +140,9 @@ CropBox random_resized_crop_box(int width,
   const double aspect = static_cast<double>(width) / height;
   CropBox box{0, 0, width, height};
   if (aspect < ratio[0]) {
-    box.height = static_cast<int>(std::nearbyint(width / ratio[0]));
+    box.height = std::max(static_cast<int>(std::nearbyint(width / ratio[0])), 1);
   } else if (aspect > ratio[1]) {
-    box.width = static_cast<int>(std::nearbyint(height * ratio[1]));
+    box.width = std::max(static_cast<int>(std::nearbyint(height * ratio[1])), 1);
   }
   box.top = (height - box.height) / 2;
   box.left = (width - box.width) / 2;
@@ -152,7 +155,8 @@ CropBox resized_size(int width, int height, const std::vector<int64_t>& size) {
   }
   const int short_side = static_cast<int>(size[0]);
   const auto longer = [&](int long_in, int short_in) {
-    return static_cast<int>(static_cast<double>(size[0] * long_in) / short_in);
+    const double side = static_cast<double>(size[0] * long_in) / short_in;
+    return static_cast<int>(std::min<double>(side, std::numeric_limits<int>::max()));
   };
   if (width <= height) return {0, 0, short_side, longer(height, width)};
   return {0, 0, longer(width, height), short_side};
@@ -241,8 +245,10 @@ class Canvas {
   Image image_;            // once there are pixels
 };
 
-Preprocess::Preprocess(const std::vector<TransformConfig>& steps, DecodeOptions options)
-    : options_(options) {
+Preprocess::Preprocess(const std::vector<TransformConfig>& steps,
+                       DecodeOptions options,
+                       int64_t most_pixels)
+    : options_(options), most_pixels_(most_pixels) {
   bool is_tensor = false;
   for (const TransformConfig& step : steps) {
     check_step(step);
@@ -272,14 +278,32 @@ Image Preprocess::apply(const std::string& content,
                         const std::string& origin,
                         const RandomBits& random) const {
   EncodedImage encoded(content, origin, options_);
-  return take_steps(Canvas(encoded), random);
+  return take_steps(Canvas(encoded), origin, random);
 }
 
 Image Preprocess::apply(Image image, const RandomBits& random) const {
-  return take_steps(Canvas(std::move(image)), random);
+  return take_steps(Canvas(std::move(image)), "the picture", random);
 }
 
-Image Preprocess::take_steps(Canvas canvas, const RandomBits& random) const {
+void Preprocess::check_result(const TransformConfig& step,
+                              const CropBox& result,
+                              const Canvas& canvas,
+                              const std::string& origin) const {
+  if (static_cast<int64_t>(result.width) * result.height <= most_pixels_) return;
+  throw DataError(
+      "{}: {} would make {} x {} pixels of {} x {}, more than the {} of /data/max_transform_pixels",
+      origin,
+      name_of(step.kind),
+      with_commas(result.width),
+      with_commas(result.height),
+      with_commas(canvas.width()),
+      with_commas(canvas.height()),
+      with_commas(most_pixels_));
+}
+
+Image Preprocess::take_steps(Canvas canvas,
+                             const std::string& origin,
+                             const RandomBits& random) const {
   for (const Step& step : steps_) {
     const TransformConfig& config = step.config;
     switch (config.kind) {
@@ -288,6 +312,7 @@ Image Preprocess::take_steps(Canvas canvas, const RandomBits& random) const {
                          0,
                          static_cast<int>(width_of(config.size)),
                          static_cast<int>(height_of(config.size))};
+        check_result(config, to, canvas, origin);
         const CropBox box = random_resized_crop_box(
             canvas.width(), canvas.height(), config.scale, config.ratio, random);
         canvas.crop_resize(box, to, step.interpolation);
@@ -299,12 +324,17 @@ Image Preprocess::take_steps(Canvas canvas, const RandomBits& random) const {
       case TransformKind::Resize: {
         const CropBox whole{0, 0, canvas.width(), canvas.height()};
         const CropBox to = resized_size(whole.width, whole.height, config.size);
-        if (to != whole) canvas.crop_resize(whole, to, step.interpolation);
+        if (to == whole) break;
+        check_result(config, to, canvas, origin);
+        canvas.crop_resize(whole, to, step.interpolation);
         break;
       }
-      case TransformKind::CenterCrop:
-        canvas.crop(center_crop_box(canvas.width(), canvas.height(), config.size));
+      case TransformKind::CenterCrop: {
+        const CropBox box = center_crop_box(canvas.width(), canvas.height(), config.size);
+        check_result(config, box, canvas, origin);
+        canvas.crop(box);
         break;
+      }
       case TransformKind::ToTensor:
         break;
     }

@@ -42,7 +42,7 @@ CropBox random_resized_crop_box(int width,
                                 const RandomBits& random);
 
 /// torchvision's Resize: [short side] or [height, width].
-/// @return width and height in a box at the origin
+/// @return width and height in a box at the origin; a side beyond int is its largest value
 CropBox resized_size(int width, int height, const std::vector<int64_t>& size);
 
 /// torchvision's CenterCrop, black where the picture is smaller. May reach outside the picture.
@@ -53,17 +53,22 @@ class Canvas;
 /// The steps of data.preprocessing, in their order.
 class Preprocess {
  public:
+  /// @param most_pixels width times height that a step may make of a picture
   /// @throws ConfigError naming the step: no ToTensor, a size or range that is none
-  explicit Preprocess(const std::vector<TransformConfig>& steps, DecodeOptions options = {});
+  explicit Preprocess(const std::vector<TransformConfig>& steps,
+                      DecodeOptions options = {},
+                      int64_t most_pixels = DecoderDataConfig{}.max_transform_pixels);
 
   /// Decodes a file and takes all steps but ToTensor. Of a JPEG no more is decoded than the first
   /// step needs; the result is the same.
   /// @param origin names the picture in errors
-  /// @throws DataError as decode_image does
+  /// @throws DataError as decode_image does, and for a step that would make more than the pixels
+  /// allowed
   Image apply(const std::string& content,
               const std::string& origin,
               const RandomBits& random) const;
   /// All steps but ToTensor. Steps that stand after ToTensor work on the 8-bit picture, too.
+  /// @throws DataError for a step that would make more than the pixels allowed
   Image apply(Image image, const RandomBits& random) const;
 
  private:
@@ -71,10 +76,16 @@ class Preprocess {
     TransformConfig config;
     Interpolation interpolation = Interpolation::kBilinear;
   };
-  Image take_steps(Canvas canvas, const RandomBits& random) const;
+  Image take_steps(Canvas canvas, const std::string& origin, const RandomBits& random) const;
+  /// @throws DataError if the step would make more than the pixels allowed
+  void check_result(const TransformConfig& step,
+                    const CropBox& result,
+                    const Canvas& canvas,
+                    const std::string& origin) const;
 
   std::vector<Step> steps_;
   DecodeOptions options_;
+  int64_t most_pixels_;
 };
 
 }  // namespace dalle2

@@ -35,7 +35,8 @@ void SampleEmbeddings::open(const DecoderDataConfig& config, const LoaderOptions
         name_,
         field_);
   }
-  folder_.emplace(*url, name_, options.shard_width, HttpOptions{}, "", width_);
+  folder_.emplace(
+      *url, name_, options.shard_width, SourceOptions{.allow_pipe = config.allow_pipe}, "", width_);
   row_shape_ = folder_->row_shape();
   if (width_ && !row_shape_.empty() && row_shape_.back() != *width_) {
     throw DataError(
@@ -64,7 +65,7 @@ void SampleEmbeddings::check_coverage(const LoaderOptions& options) const {
 }
 
 std::string SampleEmbeddings::open_shard(const std::string& url,
-                                         const HttpOptions& http,
+                                         const SourceOptions& source,
                                          DropLog& drops) {
   rows_.reset();
   if (!folder_) return "";
@@ -72,7 +73,7 @@ std::string SampleEmbeddings::open_shard(const std::string& url,
   std::string fault = fmt::format("no file for it in {}", public_url(folder_->folder()));
   try {
     if (folder_->has(shard)) {
-      rows_ = folder_->load(shard, http);
+      rows_ = folder_->load(shard, source);
       fault.clear();
     }
   } catch (const DataError& error) {

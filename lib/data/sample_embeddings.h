@@ -33,7 +33,7 @@ class SampleEmbeddings {
   void open(const DecoderDataConfig& config, const LoaderOptions& options);
   /// The embeddings of the next shard. @return why there are none for it; empty if there are
   /// @throws NetworkError
-  std::string open_shard(const std::string& url, const HttpOptions& http, DropLog& drops);
+  std::string open_shard(const std::string& url, const SourceOptions& source, DropLog& drops);
   /// The row of a sample of the open shard. @return false if it has none, or one of another shape
   bool take(GroupedSample& sample,
             int64_t index_width,

@@ -85,19 +85,21 @@ void check_end(const SampleReader& reader, ShardCheck& check) {
 Findings check_shard(const std::string& url,
                      const EmbeddingSource& image,
                      const EmbeddingSource& text,
-                     int64_t index_width) {
+                     const CheckOptions& options) {
   Findings findings;
   ShardCheck& check = findings.check;
   check.url = public_url(url);
+  const int64_t index_width = options.index_width;
   EmbeddingChecker images(image, index_width, check, check.image, findings.image_shapes);
   EmbeddingChecker texts(text, index_width, check, check.text, findings.text_shapes);
   const bool embeddings_by_row = image.folder || text.folder;
   const int64_t shard = shard_number(url);
   try {
-    const auto reader = open_shard(url, [&](const std::string& warning) {
+    const auto warn = [&](const std::string& warning) {
       ++check.repeated_members;
       check.add_example(warning);
-    });
+    };
+    const auto reader = open_shard(url, warn, {.allow_pipe = options.allow_pipe});
     while (const auto sample = reader->next()) {
       ++check.samples;
       findings.keys.push_back(sample->key);
@@ -243,15 +245,19 @@ std::vector<std::string> shards_in_folder(const std::string& folder) {
 
 CheckReport check_shards(const CheckOptions& options,
                          const std::function<void(int64_t done, int64_t total)>& progress) {
+  const SourceOptions access{.allow_pipe = options.allow_pipe};
   const EmbeddingSource image = open_embedding_source(
-      "image", options.img_embeddings_url, options.embeddings_in_tar, options.shard_width);
-  const EmbeddingSource text = open_embedding_source(
-      "text", options.text_embeddings_url, options.text_embeddings_in_tar, options.shard_width);
+      "image", options.img_embeddings_url, options.embeddings_in_tar, options.shard_width, access);
+  const EmbeddingSource text = open_embedding_source("text",
+                                                     options.text_embeddings_url,
+                                                     options.text_embeddings_in_tar,
+                                                     options.shard_width,
+                                                     access);
   std::vector<Findings> all(options.urls.size());
   std::mutex mutex;
   int64_t done = 0;
   in_parallel(all.size(), options.threads, [&](size_t i) {
-    all[i] = check_shard(options.urls[i], image, text, options.index_width);
+    all[i] = check_shard(options.urls[i], image, text, options);
     const std::lock_guard lock(mutex);
     ++done;
     if (progress) progress(done, static_cast<int64_t>(all.size()));

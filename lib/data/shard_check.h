@@ -16,6 +16,7 @@ struct CheckOptions {
   std::vector<std::string> urls = {};
   std::optional<std::string> img_embeddings_url = {};   ///< folder, as in the config
   std::optional<std::string> text_embeddings_url = {};  ///< likewise
+  bool allow_pipe = false;                              ///< urls may be commands
   bool embeddings_in_tar = false;       ///< image embeddings, if there is no folder of them
   bool text_embeddings_in_tar = false;  ///< text embeddings, likewise
   int64_t shard_width = 6;              ///< digits of {} in an url of embeddings

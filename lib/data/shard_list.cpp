@@ -69,7 +69,7 @@ struct ShardList::Section {
 };
 
 ShardList::ShardList(const DecoderDataConfig& config)
-    : allow_pipe_(config.allow_pipe), texts_(config.webdataset_base_url.values()) {
+    : texts_(config.webdataset_base_url.values()) {
   const bool single = config.webdataset_base_url.is_one();
   const auto add = [this](Section section, const std::string& first_url) {
     section.begin = size_;
@@ -77,8 +77,10 @@ ShardList::ShardList(const DecoderDataConfig& config)
     if (section.numbered) section.listed = existing_numbers(*section.numbered);
     size_ += section.size;
     if (size_ >= static_cast<int64_t>(BracePattern::kMost)) {
-      throw ConfigError(
-          "{}: {} stands for 2^32 shards or more.\n  Give a smaller range.", kUrlKey, shown());
+      throw ConfigError("{}: {} stands for {} shards or more.\n  Give a smaller range.",
+                        kUrlKey,
+                        shown(),
+                        with_commas(static_cast<int64_t>(BracePattern::kMost)));
     }
     sections_.push_back(std::move(section));
   };
@@ -117,12 +119,7 @@ const ShardList::Section& ShardList::section_of(int64_t position) const {
 
 std::string ShardList::url(int64_t position) const {
   const Section& section = section_of(position);
-  std::string url = section.url(position - section.begin);
-  if (!allow_pipe_ && url.starts_with("pipe:")) {
-    throw ConfigError(
-        "{}: \"{}\" is a command, which /data/allow_pipe forbids.", kUrlKey, public_url(url));
-  }
-  return url;
+  return section.url(position - section.begin);
 }
 
 std::vector<uint32_t> ShardList::existing(const std::vector<uint32_t>& positions) const {

@@ -28,8 +28,11 @@ std::string base_name(const std::string& address) {
 
 }  // namespace
 
-ShardWalk::ShardWalk(const LoaderOptions& options, double max_bad_fraction, Admit admit)
-    : options_(options), max_bad_fraction_(max_bad_fraction), admit_(std::move(admit)) {
+ShardWalk::ShardWalk(const LoaderOptions& options, const DecoderDataConfig& config, Admit admit)
+    : options_(options),
+      max_bad_fraction_(config.max_bad_fraction),
+      allow_pipe_(config.allow_pipe),
+      admit_(std::move(admit)) {
   if (options_.shuffle && options_.resample) {
     throw ConfigError(
         "/data/resample_train: Cannot both resample and shuffle: resampling is random already.\n"
@@ -87,7 +90,7 @@ bool ShardWalk::open_next_shard(DropLog& drops) {
     tell_of_search();
     std::string refusal;
     try {
-      refusal = admit_(url_, source_options().http, drops);
+      refusal = admit_(url_, source_options(), drops);
       if (refusal.empty()) {
         open_at(place);
         return true;
@@ -165,7 +168,7 @@ void ShardWalk::tell_of_search() {
 
 /// After a transfer that failed through all its attempts, the next ones are given up sooner.
 SourceOptions ShardWalk::source_options() const {
-  SourceOptions source;
+  SourceOptions source{.allow_pipe = allow_pipe_};
   if (unreachable_in_a_row_ > 0) source.http.attempts = 2;
   source.http.cancelled = [this] { return cancelled_.load(); };
   return source;

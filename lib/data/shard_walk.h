@@ -25,11 +25,11 @@ namespace dalle2 {
 class ShardWalk {
  public:
   /// Asked before a shard is opened. Why it is to be passed over; empty to admit it.
-  using Admit =
-      std::function<std::string(const std::string& url, const HttpOptions& http, DropLog& drops)>;
+  using Admit = std::function<std::string(
+      const std::string& url, const SourceOptions& source, DropLog& drops)>;
 
   /// @throws ConfigError (both shuffled and resampled)
-  ShardWalk(const LoaderOptions& options, double max_bad_fraction, Admit admit);
+  ShardWalk(const LoaderOptions& options, const DecoderDataConfig& config, Admit admit);
 
   /// @param bad_shards of the epoch before the place
   void start_epoch(int64_t epoch, const ShardPlace& place, int64_t bad_shards);
@@ -70,6 +70,7 @@ class ShardWalk {
 
   const LoaderOptions& options_;
   const double max_bad_fraction_;
+  const bool allow_pipe_;
   const Admit admit_;
 
   std::vector<uint32_t> order_;  // of the urls in this epoch; empty: as they come

@@ -30,7 +30,6 @@ class ShardList {
   ShardList& operator=(const ShardList&) = delete;
 
   int64_t size() const { return size_; }
-  /// @throws ConfigError for a command that the config must not give
   std::string url(int64_t position) const;
   /// Of the positions those whose files can be there: local files are looked for.
   std::vector<uint32_t> existing(const std::vector<uint32_t>& positions) const;
@@ -49,7 +48,6 @@ class ShardList {
   struct Section;
   const Section& section_of(int64_t position) const;
 
-  bool allow_pipe_;
   std::vector<std::string> texts_;
   std::vector<Section> sections_;
   int64_t size_ = 0;

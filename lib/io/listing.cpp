@@ -38,14 +38,9 @@ Entries entries_of(const std::string& folder, std::error_code& error) {
 }
 
 std::vector<ListedFile> list_local(const std::string& folder) {
-  std::error_code error;
-  const Entries entries = entries_of(folder, error);
-  if (error) throw DataError("the folder \"{}\" cannot be read: {}", folder, error.message());
   std::vector<ListedFile> files;
-  for (const auto& entry : entries) {
-    std::error_code ignored;
-    if (entry.is_directory(ignored)) continue;
-    files.push_back({entry.path().filename().string(), entry.path().string()});
+  for (const std::string& path : files_in_folder(folder)) {
+    files.push_back({std::filesystem::path(path).filename().string(), path});
   }
   return files;
 }
@@ -111,6 +106,19 @@ std::vector<std::string> names_in_folder(const std::string& folder) {
     names.push_back(entry.path().filename().string());
   }
   return names;
+}
+
+std::vector<std::string> files_in_folder(const std::string& folder) {
+  std::error_code error;
+  const Entries entries = entries_of(folder, error);
+  if (error) throw DataError("the folder \"{}\" cannot be read: {}", folder, error.message());
+  std::vector<std::string> files;
+  for (const auto& entry : entries) {
+    std::error_code ignored;
+    if (!entry.is_directory(ignored)) files.push_back(entry.path().string());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
 }
 
 std::vector<ListedFile> list_folder(const std::string& folder, const HttpOptions& http) {

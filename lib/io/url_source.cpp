@@ -32,6 +32,13 @@ std::string url_file_name(const std::string& url) {
 
 ByteSource open_source(const std::string& url, const SourceOptions& options) {
   if (url.starts_with("pipe:")) {
+    if (!options.allow_pipe) {
+      throw ConfigError(
+          "{}: this is a command, which would run on this machine with your rights.\n"
+          "  If you trust it: write \"allow_pipe\": true into the \"data\" of the config file, or "
+          "give --allow-pipe where the url is an argument.",
+          public_url(url));
+    }
     return command_source(url.substr(5), options.offset, options.http.cancelled);
   }
   const bool s3 = url.starts_with("s3://");

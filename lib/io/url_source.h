@@ -17,7 +17,8 @@ bool is_local_url(const std::string& url);
 std::string local_path(const std::string& url);
 
 struct SourceOptions {
-  uint64_t offset = 0;  ///< byte to begin at; an error if the source ends before it
+  uint64_t offset = 0;      ///< byte to begin at; an error if the source ends before it
+  bool allow_pipe = false;  ///< `pipe:` runs its command: whoever named the url may do that
   HttpOptions http = {};
 };
 
@@ -25,8 +26,8 @@ struct SourceOptions {
 /// `s3://BUCKET/KEY`, or `pipe:COMMAND`, the output of a shell command whose failure is a DataError
 /// at the end of it (status 141, a closed pipe, is none). Files are sought, http asks for a range,
 /// of a command what comes before the offset is read and passed over.
-/// @throws DataError (no such file, no such command), ConfigError for other schemes; reading throws
-/// DataError and NetworkError
+/// @throws DataError (no such file, no such command), ConfigError for other schemes and for a
+/// command that is not allowed; reading throws DataError and NetworkError
 ByteSource open_source(const std::string& url, const SourceOptions& options = {});
 
 }  // namespace dalle2

@@ -106,6 +106,7 @@ struct ShardsCheckCommand {
   std::string url;  ///< like data.webdataset_base_url, or a folder of tars
   std::optional<std::string> img_embeddings, text_embeddings;
   bool embeddings_in_tar = false;
+  bool allow_pipe = false;                         ///< urls may be commands
   std::optional<int64_t> first_shard, last_shard;  ///< for an url with {}; from 0 by default
   int64_t shard_width = 6, index_width = 4;
 };

@@ -12,7 +12,8 @@
 namespace dalle2 {
 namespace {
 
-const ReadOptions kLenient{.overrides = {}, .strict = false, .check_available = false};
+const ReadOptions kLenient{
+    .overrides = {}, .strict = false, .check_available = false, .no_commands = true};
 
 /// The config of the source: the file given, else the one that the checkpoint carries.
 template <class Load, class Parse>

@@ -215,11 +215,13 @@ OrderPosition position_of_checkpoint(const std::string& path, const TrainDecoder
 }  // namespace
 
 OrderPosition read_order_position(const std::string& path, const TrainDecoderConfig& config) {
-  if (!std::filesystem::is_regular_file(path)) {
-    throw ConfigError("{}: {} (--from, relative to {})",
-                      path,
-                      std::filesystem::exists(path) ? "not a regular file" : "no such file",
-                      std::filesystem::current_path().string());
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) {
+    throw ConfigError(
+        "{}: {} (--from, relative to {})",
+        path,
+        std::filesystem::exists(path, ignored) ? "not a regular file" : "no such file",
+        std::filesystem::current_path().string());
   }
   return path.ends_with(".json") ? position_of_json(path, config)
                                  : position_of_checkpoint(path, config);

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "io/atomic_file.h"
+#include "io/folder_names.h"
 #include "io/npy.h"
 
 namespace dalle2 {
@@ -28,14 +29,14 @@ bool is_picture_name(const fs::path& path) {
 }
 
 std::vector<std::string> picture_files(const std::string& path) {
-  if (!fs::exists(path)) throw DataError("{}: no such file or folder", path);
-  if (!fs::is_directory(path)) return {path};
+  std::error_code ignored;
+  if (fs::status(path, ignored).type() == fs::file_type::not_found)
+    throw DataError("{}: no such file or folder", path);
+  if (!fs::is_directory(path, ignored)) return {path};
   std::vector<std::string> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
-    if (entry.is_regular_file() && is_picture_name(entry.path()))
-      files.push_back(entry.path().string());
+  for (const std::string& file : files_in_folder(path)) {
+    if (is_picture_name(file)) files.push_back(file);
   }
-  std::sort(files.begin(), files.end());
   if (files.empty()) throw DataError("{}: no .png, .jpg, .jpeg or .webp in this folder", path);
   return files;
 }

@@ -8,6 +8,8 @@
 #include "base/version.h"
 #include "checkpoint/lora_file.h"
 #include "checkpoint/value_json.h"
+#include "io/atomic_file.h"
+#include "io/folder_names.h"
 #include "run/run_checkpoints.h"
 
 namespace dalle2 {
@@ -104,7 +106,6 @@ void RunCheckpoints::save_averages() {
   averages_saved_at_ = step;
   session_.times().begin(StepPhase::kSave);
   const std::string path = averages_folder() + "/" + averages_name(step);
-  std::filesystem::create_directories(averages_folder());
   saving_.start(saves_in_background(),
                 {trainer_.post_hoc_state(with_metadata({}, session_.tracker().model_metadata()))},
                 [path](const auto& writers) { writers.front()(path); });
@@ -114,13 +115,12 @@ void RunCheckpoints::save_averages() {
 /// Averages from after the point that the run went back to are no longer part of its past.
 void RunCheckpoints::forget_later_averages() const {
   const std::filesystem::path folder = averages_folder();
-  if (!config_.post_hoc_ema.save_every_n_steps || !std::filesystem::exists(folder)) return;
+  std::error_code ignored;
+  if (!config_.post_hoc_ema.save_every_n_steps || !std::filesystem::exists(folder, ignored)) return;
   const std::string last = averages_name(trainer_.first_steps());
-  std::vector<std::filesystem::path> later;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.path().filename().string() > last) later.push_back(entry.path());
+  for (const std::string& file : files_in_folder(folder.string())) {
+    if (std::filesystem::path(file).filename().string() > last) remove_file(file);
   }
-  for (const std::filesystem::path& path : later) std::filesystem::remove(path);
 }
 
 }  // namespace dalle2

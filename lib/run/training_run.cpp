@@ -26,8 +26,9 @@ TrainingRun::TrainingRun(RunPlan plan,
   any_trainer_->set_step_times(&session_.times());
 }
 
-ExitCode TrainingRun::run() {
+ExitCode TrainingRun::run(const std::function<void()>& started) {
   if (checkpoints_.start() == StartedFrom::kCheckpoint) guard_.remember();
+  if (started) started();
   ExitCode code = ExitCode::kStopped;
   try {
     code = run_epochs();

@@ -41,7 +41,8 @@ class TrainingRun {
   /// @return kStopped if a signal asked for a stop; the state is saved then
   /// @throws NonFiniteError when too many losses or gradients in a row are not finite; what
   /// RunCheckpoints::start() throws
-  ExitCode run();
+  /// @param started called once the run has been checked to its end, before the first step
+  ExitCode run(const std::function<void()>& started = {});
 
  protected:
   using MakeTrainer = std::function<std::unique_ptr<Trainer>(const at::Device&)>;

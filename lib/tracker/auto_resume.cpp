@@ -51,7 +51,8 @@ void set_attributes(const std::string& path, const nlohmann::json& mark, Logger&
 }  // namespace
 
 bool read_auto_resume(const std::string& path, Logger& logger) {
-  if (!fs::exists(path)) {
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) {
     if (logger.auto_resume()) {
       log_info("track",
                "Auto_resume is enabled but no auto_resume.json file exists. Assuming this is the "

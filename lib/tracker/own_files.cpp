@@ -64,7 +64,8 @@ std::optional<std::string> set_aside(const std::string& path, int number) {
 
 OwnFiles::OwnFiles(const std::string& data_path)
     : data_path_(full_path(data_path)), record_path_((fs::path(data_path) / kRecordFile).string()) {
-  if (!fs::exists(record_path_)) return;
+  std::error_code ignored;
+  if (!fs::exists(record_path_, ignored)) return;
   recorded_ = true;  // a damaged one knows of no file: at worst something is set aside
   const Json record = Json::parse(read_file(record_path_), nullptr, /*allow_exceptions=*/false);
   if (!record.is_object()) return;
@@ -82,6 +83,12 @@ std::string OwnFiles::key_of(const std::string& path) const {
   const fs::path relative = full.lexically_relative(data_path_);
   const bool below = !relative.empty() && *relative.begin() != "..";
   return (below ? relative : full).string();
+}
+
+std::vector<std::string> OwnFiles::paths() const {
+  std::vector<std::string> full;
+  for (const std::string& path : paths_) full.push_back((fs::path(data_path_) / path).string());
+  return full;
 }
 
 bool OwnFiles::contains(const std::string& path) const {

@@ -31,6 +31,8 @@ class OwnFiles {
   /// False for a run of an earlier version, which kept no record: all files count as its own then.
   bool recorded() const { return recorded_; }
   bool contains(const std::string& path) const;
+  /// The paths of the record; absolute.
+  std::vector<std::string> paths() const;
   /// Whether `path` is the checkpoint of elsewhere that the run started from.
   bool began_from(const std::string& path) const { return began_from_ == key_of(path); }
 

@@ -54,7 +54,7 @@ double remaining_seconds(const ProgressState& state, double samples_per_second) 
 }  // namespace
 
 std::string progress_line(const ProgressState& state, double samples_per_second, int width) {
-  std::string epoch = fmt::format("epoch {}", state.epoch + 1);
+  std::string epoch = fmt::format("epoch {}", state.epoch);
   if (state.epochs > 0) epoch += fmt::format("/{}", state.epochs);
   std::string rest = " " + with_commas(state.sample);
   if (state.samples_per_epoch > 0) rest += "/" + with_commas(state.samples_per_epoch);

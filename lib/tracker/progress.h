@@ -12,7 +12,7 @@ namespace dalle2 {
 
 /// Where the run stands. A total of 0 is unknown and left out, with the bar and the ETA.
 struct ProgressState {
-  int64_t epoch = 0;  ///< from 0; shown from 1
+  int64_t epoch = 0;  ///< from 0, as the reference's messages and `{epoch}` count
   int64_t epochs = 0;
   int64_t sample = 0;  ///< samples done in this epoch, over all ranks
   int64_t samples_per_epoch = 0;

@@ -13,11 +13,13 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "base/version.h"
 #include "io/atomic_file.h"
+#include "io/folder_names.h"
 #include "tracker/html_text.h"
 #include "tracker/public_config.h"
 #include "tracker/report_chart.h"
@@ -42,8 +44,38 @@ bool has_prefix(const std::string& text, const std::string& prefix) {
   return text.rfind(prefix, 0) == 0;
 }
 
+/// What a prior's log calls otherwise than a decoder's, as the reference's two scripts do.
+const std::map<std::string, std::string> kNamesOfPriors = {
+    {"tracking/epoch", "Epoch"},
+    {"tracking/samples-seen", "Samples Seen"},
+    {"tracking/samples-sec", "Samples per second"},
+    {"tracking/learning-rate", "Learning Rate"},
+    {"tracking/grad-norm", "Grad Norm"},
+    {"tracking/ema-decay", "EMA Decay"},
+    {"tracking/losses-not-finite", "Losses Not Finite"},
+    {"tracking/skipped-updates", "Skipped Updates"},
+    {"tracking/loss-scale", "Loss Scale"}};
+
+/// "tracking/training-l2" -> {"Training Loss", "l2"}, "metrics/ema-validation/l2-loss" ->
+/// {"Validation Loss", "ema"}; none for other names.
+std::optional<std::pair<std::string, std::string>> loss_of_prior(const std::string& name) {
+  constexpr std::string_view kTraining = "tracking/training-", kMetrics = "metrics/";
+  if (has_prefix(name, std::string(kTraining))) {
+    return std::pair("Training Loss", name.substr(kTraining.size()));
+  }
+  if (!has_prefix(name, std::string(kMetrics)) || !name.ends_with("-loss")) return std::nullopt;
+  for (const auto& [split, group] :
+       {std::pair("-validation/", "Validation Loss"), std::pair("-test/", "Test Loss")}) {
+    const size_t at = name.find(split, kMetrics.size());
+    if (at == std::string::npos) continue;
+    return std::pair(group, name.substr(kMetrics.size(), at - kMetrics.size()));
+  }
+  return std::nullopt;
+}
+
 /// "Unet 0 Training Loss" -> {"Training Loss", "Unet 0"}; other names are groups of their own.
 std::pair<std::string, std::string> group_of(const std::string& name) {
+  if (const auto loss = loss_of_prior(name)) return *loss;
   if (has_prefix(name, kSeconds))
     return {"Time of a step", name.substr(std::string(kSeconds).size())};
   if (has_prefix(name, "Unet ")) {
@@ -205,16 +237,13 @@ void add_values(const Json& node, const std::string& path, std::string& rows) {
 
 /// The config files of data_path, a fold for each of their sections.
 std::string draw_config(const std::string& data_path) {
-  std::vector<std::string> names;
-  for (const fs::directory_entry& entry : fs::directory_iterator(data_path)) {
-    const std::string name = entry.path().filename().string();
-    if (entry.is_regular_file() && name.ends_with("_config.json")) names.push_back(name);
-  }
-  std::sort(names.begin(), names.end());
   std::string text;
-  for (const std::string& name : names) {
+  for (const std::string& path : files_in_folder(data_path)) {
+    const std::string name = fs::path(path).filename().string();
+    std::error_code ignored;
+    if (!name.ends_with("_config.json") || !fs::is_regular_file(path, ignored)) continue;
     // An older version stored what this one hides.
-    const Json config = Json::parse(public_config(read_file((fs::path(data_path) / name).string())),
+    const Json config = Json::parse(public_config(read_file(path)),
                                     nullptr,
                                     /*allow_exceptions=*/false,
                                     /*ignore_comments=*/true);
@@ -262,19 +291,24 @@ std::string draw_head(const std::string& data_path,
 }  // namespace
 
 std::string make_report(const std::string& data_path, const ReportOptions& options) {
-  if (!fs::is_directory(data_path)) {
+  std::error_code ignored;
+  if (!fs::is_directory(data_path, ignored)) {
     throw DataError("{}: {}; give the folder of a run, /tracker/data_path of its config",
                     data_path,
-                    fs::exists(data_path) ? "is no folder" : "no such folder");
+                    fs::exists(data_path, ignored) ? "is no folder" : "no such folder");
   }
   const std::string log_path = (fs::path(data_path) / "log.jsonl").string();
-  if (!fs::exists(log_path)) {
+  if (fs::status(log_path, ignored).type() == fs::file_type::not_found) {
     throw DataError(
         "{}: holds no log.jsonl, which every run writes from its start; give the folder that is "
         "/tracker/data_path of the run's config",
         data_path);
   }
-  const RunLog log = read_run_log(log_path);
+  RunLog log = read_run_log(log_path);
+  for (LogSeries& series : log.series) {
+    const auto known = kNamesOfPriors.find(series.name);
+    if (known != kNamesOfPriors.end()) series.name = known->second;
+  }
   const std::string pictures = picture_tables(log, data_path, options.most_picture_steps);
   return fmt::format(
       "<!DOCTYPE html>\n"

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "tracker/savers.h"
 
-#include <glob.h>
-
 #include <filesystem>
 #include <optional>
-#include <string_view>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -16,31 +13,6 @@ namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Removes the parts that an interrupted copy to `target_template` left. Only names of the template
-/// are touched: the folder may be anybody's.
-void sweep_target(const std::string& target_template) {
-  std::string pattern;
-  bool first = true;
-  for (const std::string& literal : python_format_literals(target_template)) {
-    if (!first) pattern += '*';
-    first = false;
-    for (const char letter : literal) {
-      if (std::string_view("*?[]\\").find(letter) != std::string_view::npos) pattern += '\\';
-      pattern += letter;
-    }
-  }
-  glob_t found = {};
-  if (::glob((pattern + ".part").c_str(), GLOB_NOSORT, nullptr, &found) == 0) {
-    for (size_t i = 0; i < found.gl_pathc; ++i) {
-      std::error_code error;
-      if (fs::remove(found.gl_pathv[i], error)) {
-        log_info("track", "Removed {}, left by an interrupted save", found.gl_pathv[i]);
-      }
-    }
-  }
-  ::globfree(&found);
-}
 
 /// Copies (links, where that can be) on this machine; targets are relative to the working
 /// directory, not to data_path.
@@ -70,9 +42,6 @@ class LocalSaver : public Saver {
 
   void init() override {
     log_info("track", "Saving {} locally", save_type_name(targets().save_type));
-    for (const auto& target : {targets().save_latest_to, targets().save_best_to}) {
-      if (target) sweep_target(*target);
-    }
   }
 
   void save_file(const std::string& local_path,

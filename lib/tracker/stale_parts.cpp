@@ -96,4 +96,15 @@ int sweep_stale_parts(const std::string& data_path) {
          sweep_folder(folder / kAveragesFolder, is_average);
 }
 
+std::vector<std::string> sweep_parts_of(const std::vector<std::string>& paths) {
+  std::vector<std::string> removed;
+  for (const std::string& path : paths) {
+    const fs::path part = path + std::string(kPart);
+    std::error_code ignored;
+    const bool is_file = fs::symlink_status(part, ignored).type() == fs::file_type::regular;
+    if (is_file && fs::remove(part, ignored)) removed.push_back(part.string());
+  }
+  return removed;
+}
+
 }  // namespace dalle2

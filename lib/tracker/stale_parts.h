@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace dalle2 {
 
@@ -11,5 +12,10 @@ namespace dalle2 {
 /// and links stay, whatever they end in; what cannot be read or removed is passed over.
 /// @return how many
 int sweep_stale_parts(const std::string& data_path);
+
+/// Removes the parts of files that a run wrote elsewhere, where a folder may be anybody's.
+/// @param paths that the run has written to (OwnFiles), without `.part`
+/// @return those removed
+std::vector<std::string> sweep_parts_of(const std::vector<std::string>& paths);
 
 }  // namespace dalle2

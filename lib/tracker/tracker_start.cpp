@@ -66,8 +66,9 @@ std::string how_to_go_on(const std::string& checkpoint) {
 
 void Tracker::check_data_path() const {
   const fs::path folder(config_.data_path);
-  if (!fs::exists(folder)) return;
-  if (!fs::is_directory(folder)) {
+  std::error_code ignored;
+  if (!fs::exists(folder, ignored)) return;
+  if (!fs::is_directory(folder, ignored)) {
     throw ConfigError("/tracker/data_path: '{}' is a file, a folder is expected",
                       config_.data_path);
   }
@@ -100,6 +101,9 @@ void Tracker::init(bool auto_resumed_on_main) {
   prepare_data_path();
   auto_resumed_ = read_auto_resume(in_data_path(kAutoResumeFile), *logger_);
   own_files_.emplace(config_.data_path);
+  for (const std::string& part : sweep_parts_of(own_files_->paths())) {
+    log_info("track", "Removed {}, left by an interrupted save", part);
+  }
 }
 
 void Tracker::prepare_data_path() {

@@ -47,13 +47,17 @@ TEST_CASE("facts go to stdout with their tag, warnings and errors to stderr with
   run_child(::fileno(out), ::fileno(err), [] {
     log_info("data", "{} shards", 3);
     log_info("", "no tag");
+    log_info("track", "removed {}", "a\x1b[2J\nerror: b\xc2\x9b");
+    log_info("config", "a.json:\n  {{}}");
     log_warning("data", "shard {} is short", "a.tar");
     log_error("", "stopped");
     log_live("never seen off a terminal");
   });
   std::fclose(out);
   std::fclose(err);
-  CHECK(content_of(folder / "out") == "[data] 3 shards\nno tag\n");
+  CHECK(content_of(folder / "out") ==
+        "[data] 3 shards\nno tag\n[track] removed a\\x1b[2J\\x0aerror: b\\x9b\n"
+        "[config] a.json:\n  {}\n");
   CHECK(content_of(folder / "err") == "[data] warning: shard a.tar is short\nerror: stopped\n");
 }
 

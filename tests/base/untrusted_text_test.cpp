@@ -24,6 +24,14 @@ TEST_CASE("a name in a line begins no other line") {
   CHECK(one_line("K\xc3\xa4tzchen\t1") == "K\xc3\xa4tzchen\t1");
 }
 
+TEST_CASE("JSON for a terminal has no control characters, and means the same") {
+  CHECK(escaped_json("{\"a\x7f\": \"\xc2\x9b"
+                     "2J\xc2\x80\"}") == R"({"a\u007f": "\u009b2J\u0080"})");
+  CHECK(escaped_json("\"K\xc3\xa4tzchen \xc2\xa0 \xe2\x82\xac\"") ==
+        "\"K\xc3\xa4tzchen \xc2\xa0 \xe2\x82\xac\"");
+  CHECK(escaped_json("\"\xc2") == "\"\xc2");
+}
+
 TEST_CASE("UTF-8 is told from other bytes") {
   for (const char* text :
        {"", "cat", "K\xc3\xa4tzchen", "\xe2\x82\xac", "\xf0\x9f\x98\xba", "\xf4\x8f\xbf\xbf"}) {

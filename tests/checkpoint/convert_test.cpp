@@ -197,6 +197,21 @@ TEST_CASE("inspect shows objects of unknown classes and values that JSON lacks")
   CHECK_NOTHROW(nlohmann::json::parse(inspection_json(inspect_file(folder.file("a.pth")))));
 }
 
+TEST_CASE("inspect escapes control characters in its JSON, which reads the same") {
+  const TempFolder folder;
+  const std::string name =
+      "a\x7f\xc2\x9b"
+      "2J\x1b";
+  Dict odd;
+  odd.set(name, name);
+  write_pth(folder.file("a.pth"), odd);
+  const std::string json = inspection_json(inspect_file(folder.file("a.pth")));
+  CHECK_THAT(json,
+             Contains("a\\u007f\\u009b2J\\u001b") && !Contains("\x7f") && !Contains("\xc2\x9b"));
+  CHECK(nlohmann::json::parse(json)["entries"][0]["name"] == name);
+  CHECK(nlohmann::json::parse(json)["entries"][0]["value"] == name);
+}
+
 TEST_CASE("a config goes into a checkpoint and comes out as JSON") {
   const std::string text = R"({"b":[1,2.5,null,true],"a":{"x":"ü","big":18446744073709551615}})";
   const Value value = value_of_json(text);

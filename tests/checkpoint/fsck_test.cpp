@@ -240,6 +240,17 @@ TEST_CASE("fsck: a folder is checked file by file, .part files are reported but 
   CHECK_THAT(json["files"][1]["faults"][0].get<std::string>(), Contains("cut off"));
 }
 
+TEST_CASE("fsck: control characters of names are escaped in the JSON, which reads the same") {
+  CheckedFile file;
+  file.path =
+      "a\x7f\xc2\x9b"
+      "2J\x1b.pth";
+  const std::string json = fsck_json(file.path, {file});
+  CHECK_THAT(
+      json, Contains("a\\u007f\\u009b2J\\u001b.pth") && !Contains("\x7f") && !Contains("\xc2\x9b"));
+  CHECK(nlohmann::json::parse(json)["files"][0]["path"] == file.path);
+}
+
 TEST_CASE("fsck: a path that is not there, and a folder without checkpoints, are refused") {
   const TempFolder folder;
   CHECK_THROWS_WITH(check_path(folder.file("none")), Contains("no such file or folder"));

@@ -73,11 +73,12 @@ TEST_CASE("texts of any length are read without harm") {
 TEST_CASE("a value beyond its limits is named with the limits") {
   expect_problems({"/train/lr=-1"}, {"/train/lr: must be > 0 and <= 0.01, got -1"});
   expect_problems({"/train/lr=[1e-4, 0.02]"}, {"/train/lr/1: must be > 0 and <= 0.01, got 0.02"});
-  expect_problems({"/train/epochs=0"}, {"/train/epochs: must be >= 1, got 0"});
+  expect_problems({"/train/epochs=0"}, {"/train/epochs: must be >= 1 and <= 1000000000, got 0"});
   expect_problems({"/train/ema_beta=2"}, {"/train/ema_beta: must be >= 0 and <= 1, got 2"});
   expect_problems({"/train/betas=[0.9, 1]"}, {"/train/betas/1: must be >= 0 and < 1, got 1"});
-  expect_problems({"/train/warmup_steps=0"}, {"/train/warmup_steps: must be >= 1, got 0"});
-  expect_problems({"/data/batch_size=0"}, {"/data/batch_size: must be >= 1, got 0"});
+  expect_problems({"/train/warmup_steps=0"},
+                  {"/train/warmup_steps: must be >= 1 and <= 1000000000000, got 0"});
+  expect_problems({"/data/batch_size=0"}, {"/data/batch_size: must be >= 1 and <= 1048576, got 0"});
   expect_problems({"/data/splits/train=1.5"},
                   {"/data/splits/train: must be >= 0 and <= 1, got 1.5"});
   expect_problems({"/decoder/lowres_noise_sample_level=1"},
@@ -87,7 +88,8 @@ TEST_CASE("a value beyond its limits is named with the limits") {
   expect_problems({R"(/tracker/data_path="")"}, {"/tracker/data_path: must not be empty"});
   expect_problems({"/tracker/save=[]"},
                   {"/tracker/save: `savers` must be set: give at least one saver, got none"});
-  expect_problems({"/data/num_workers=-1"}, {"/data/num_workers: must be >= 0, got -1"});
+  expect_problems({"/data/num_workers=-1"},
+                  {"/data/num_workers: must be >= 0 and <= 1024, got -1"});
 }
 
 TEST_CASE("an unknown key is named with the one it may have been meant for") {

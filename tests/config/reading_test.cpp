@@ -11,6 +11,7 @@ namespace {
 LoadedDecoderConfig read_reference_file(const std::string& name, bool check_available) {
   ReadOptions options;
   options.check_available = check_available;
+  options.no_commands = true;  // the reference's example reads its shards through s3cmd
   return load_decoder_config(DALLE2_SOURCE_DIR "/tests/config/data/" + name, options);
 }
 
@@ -76,7 +77,7 @@ TEST_CASE("all faults of all sections are reported at once, in the order of the 
                    R"(/decoder/unets/0/dim_mults/1: expected an integer, got "q")",
                    R"(/decoder/loss_type: expected one of "l1" "l2" "huber", got "L2"; )"
                    R"(did you mean "l2"?)",
-                   "/data/batch_size: must be >= 1, got 0",
+                   "/data/batch_size: must be >= 1 and <= 1048576, got 0",
                    "/train/lr: must be > 0 and <= 0.01, got -1",
                    R"(/train/ema_bta: no such key; did you mean "ema_beta"?)",
                    "/tracker/log/wandb_entity: required, but missing",
@@ -240,6 +241,7 @@ TEST_CASE("the full config reads back to the same full config, the raw one is th
                                       .full_json}) {
     ReadOptions options;
     options.check_available = false;
+    options.no_commands = true;
     const LoadedDecoderConfig once = parse_decoder_config(text, "a.json", options);
     const LoadedDecoderConfig twice = parse_decoder_config(once.full_json, "b.json", options);
     CHECK(once.raw_json == text);

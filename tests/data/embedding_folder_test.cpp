@@ -19,10 +19,10 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-HttpOptions quick() {
-  HttpOptions options;
-  options.stall_seconds = 0.4;
-  options.attempts = 2;
+SourceOptions quick() {
+  SourceOptions options{.allow_pipe = true};
+  options.http.stall_seconds = 0.4;
+  options.http.attempts = 2;
   return options;
 }
 

@@ -44,6 +44,24 @@ TEST_CASE("a broken picture is left out, named and counted; the run goes on") {
   }
 }
 
+TEST_CASE("a strip that a resize would make a giant of is a bad sample like any other") {
+  const TempDir folder;
+  Members members = tiny_members(0, 3);
+  members[2].second = encode_png(plain_picture(60'000, 1, 1, 2, 3));
+  write_tar(folder / "shards/00000.tar", members);
+  DecoderDataConfig config = config_with(2);
+  TransformConfig resize;
+  resize.kind = TransformKind::Resize;
+  resize.size = {1024};  // 61,440,000 x 1,024 pixels: 189 GB
+  config.preprocessing = {resize, TransformConfig{}};
+  CapturedLog log;
+  DecoderLoader loader(config, options_over(folder.path(), 1, 8));
+  CHECK(run(loader) == Keys{tiny_key(0, 0), tiny_key(0, 2)});
+  CHECK(loader.dropped() == DropCounts{{"broken picture", 1}});
+  CHECK(log.count("sample 000000001: Resize would make 61,440,000 x 1,024 pixels") == 1);
+  CHECK(log.count("more than the 16,777,216 of /data/max_transform_pixels") == 1);
+}
+
 TEST_CASE("absent and damaged shards are warnings, and whole samples before the damage count") {
   const TempDir folder;
   write_tiny_shards(folder.path(), 3, 4);

@@ -313,7 +313,14 @@ TEST_CASE("shards come from a command's output") {
   const std::vector<std::string> paths = options.urls.all();
   options.urls = {"pipe:cat " + paths[0], "pipe:exit 7", "pipe:cat " + paths[1]};
   CapturedLog log;
-  DecoderLoader loader(config_with(2), options);
+  DecoderDataConfig config = config_with(2);
+  DecoderLoader refused(config, options);
+  refused.start_epoch(0);
+  CHECK_THROWS_WITH(
+      refused.next(),
+      Contains("pipe:cat ...: this is a command") && Contains("\"allow_pipe\": true"));
+  config.allow_pipe = true;
+  DecoderLoader loader(config, options);
   loader.start_epoch(0);
   CHECK(flat(keys_of(loader)).size() == 6);
   CHECK(log.count("the command failed with status 7") == 1);

@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 using namespace dalle2;
 using namespace dalle2::test;
 using Catch::Matchers::Contains;
+using Catch::Matchers::Equals;
 using Sizes = std::vector<int64_t>;
 using Doubles = std::vector<double>;
 
@@ -277,6 +279,47 @@ TEST_CASE("preprocessing that cannot work is refused with the remedy") {
   const Preprocess late(Steps{kToTensor, step(TransformKind::Resize, {4})});
   CHECK(log.count("Resize stands after ToTensor") == 1);
   CHECK(late.apply(busy_picture(8, 8), no_draws).width == 4);
+}
+
+TEST_CASE("a transform makes no more pixels than it may") {
+  const Image strip = plain_picture(60'000, 1, 1, 2, 3);
+  const auto refused = [&](const TransformConfig& config, int64_t most_pixels) {
+    return [=] { Preprocess({config, kToTensor}, {}, most_pixels).apply(strip, no_draws); };
+  };
+  const TransformConfig resize = step(TransformKind::Resize, {64});
+  // By default, and by one pixel.
+  CHECK_THROWS_WITH(Preprocess({resize, kToTensor}).apply(strip, no_draws),
+                    Equals("the picture: Resize would make 3,840,000 x 64 pixels of 60,000 x 1, "
+                           "more than the 16,777,216 of /data/max_transform_pixels"));
+  CHECK_THROWS_AS(refused(step(TransformKind::Resize, {2}), 239'999)(), DataError);
+  CHECK_NOTHROW(refused(step(TransformKind::Resize, {2}), 240'000)());
+  CHECK_THROWS_WITH(refused(step(TransformKind::CenterCrop, {8}), 63)(),
+                    Contains("CenterCrop would make 8 x 8 pixels"));
+  CHECK_NOTHROW(refused(step(TransformKind::CenterCrop, {8}), 64)());
+  CHECK_THROWS_WITH(refused(step(TransformKind::RandomResizedCrop, {8}), 63)(),
+                    Contains("RandomResizedCrop would make 8 x 8 pixels"));
+  // What is large already, and is not changed, is nothing that a transform makes.
+  CHECK(Preprocess({step(TransformKind::Resize, {1}), kToTensor}, {}, 1)
+            .apply(strip, no_draws)
+            .width == 60'000);
+}
+
+TEST_CASE("a size beyond int is refused, not wrapped around") {
+  CHECK(resized_size(178'956'970, 1, {65'535}) ==
+        CropBox{0, 0, std::numeric_limits<int>::max(), 65'535});
+  CHECK(resized_size(1, 65'538, {65'535}) ==
+        CropBox{0, 0, 65'535, std::numeric_limits<int>::max()});
+  CHECK(resized_size(1, 40'000, {50'000}).height == 2'000'000'000);
+  const Preprocess preprocess({step(TransformKind::Resize, {65'535}), kToTensor});
+  CHECK_THROWS_AS(preprocess.apply(plain_picture(100'000, 1, 1, 2, 3), no_draws), DataError);
+}
+
+TEST_CASE("a crop of a strip has a pixel at least") {
+  std::mt19937 random(0);
+  // A third of a pixel across or down.
+  CHECK(random_resized_crop_box(1, 10, {50, 50}, {3, 4}, std::ref(random)) == CropBox{0, 4, 1, 1});
+  CHECK(random_resized_crop_box(10, 1, {50, 50}, {0.25, 0.3}, std::ref(random)) ==
+        CropBox{4, 0, 1, 1});
 }
 
 TEST_CASE("each part of a draw's address changes it, and nothing else does") {

@@ -5,14 +5,16 @@ import json
 import pathlib
 import re
 import shutil
+import struct
 import subprocess
 import tarfile
 import unittest
+import zlib
 
 import harness
 from harness import EndToEnd, run, tiny_config, write_config, write_npy
 
-SUBCOMMANDS = [[], ["sample"], ["inspect"], ["convert"], ["schema"], ["shards"], ["shards", "demo"],
+SUBCOMMANDS = [[], ["sample"], ["evaluate"], ["inspect"], ["fsck"], ["convert"], ["schema"], ["shards"], ["shards", "demo"],
                ["shards", "make"], ["shards", "check"], ["shards", "order"],
                ["shards", "score"]]
 
@@ -130,7 +132,9 @@ class CommandLine(EndToEnd):
         self.refuse(2, "--config", self.config(), "--set", "/seed=" + "[" * 50000 + "]" * 50000, expect=["levels deep"])
 
     def test_a_model_beyond_memory_exits_5_without_stack_frames(self):
-        text = self.refuse(5, "--config", self.config(), "--set", "/decoder/unets/0/dim=1000000000000", "--dry-run",
+        wide = {"dim": 1024, "cond_dim": 65536, "num_time_tokens": 65536}  # 70 TB for the tokens of the time
+        options = [f"--set=/decoder/unets/0/{key}={value}" for key, value in wide.items()]
+        text = self.refuse(5, "--config", self.config(), *options, "--dry-run",
                            expect=["allocate memory", "smaller model"])
         self.assertNotIn("frame #", text)
 
@@ -323,6 +327,109 @@ class CommandLine(EndToEnd):
     def test_the_schema_is_json(self):
         schema = json.loads(run("schema", "decoder", cwd=self.dir, check=0).stdout)
         self.assertIn("2020-12", schema["$schema"])
+
+    def test_an_error_is_the_last_on_the_screen(self):
+        """The config is printed behind all that may refuse it, also a checkpoint that does not fit."""
+        marked = tiny_config(self.shards, "out")
+        marked["tracker"]["a_word_of_the_config"] = 1
+        (self.dir / "bad.pth").write_bytes(b"no checkpoint at all")
+        for section, change in (("data", {"webdataset_base_url": "nowhere/{}.tar"}),
+                                ("tracker", {"load": {"load_from": "local", "file_path": "bad.pth"}})):
+            config = {**marked, section: {**marked[section], **change}}
+            done = run("--config", write_config(self.dir / "bad.json", config), cwd=self.dir, check=3)
+            self.assertNotIn("a_word_of_the_config", done.stdout, section)
+        done = run("--config", write_config(self.dir / "good.json", marked), cwd=self.dir, check=0)
+        self.assertIn('[config] ', done.stdout)
+        self.assertIn('"a_word_of_the_config": 1', done.stdout)
+        self.assertLess(done.stdout.index("a_word_of_the_config"), done.stdout.index("Starting epoch 0"))
+
+    def test_epochs_have_one_number_wherever_they_are_shown(self):
+        config = tiny_config(self.shards, "out")
+        config["train"]["epochs"] = 2
+        done = run("--config", write_config(self.dir / "c.json", config), cwd=self.dir, check=0)
+        shown = [line for line in done.stdout.splitlines() if "poch" in line]
+        for number in (0, 1):
+            self.assertTrue(any(f"Starting epoch {number}" in line for line in shown), shown)
+            self.assertTrue(any(f"[train] epoch {number}/2," in line for line in shown), shown)
+            self.assertTrue(any(f"after epoch {number}" in line for line in shown), shown)
+        self.assertFalse(any("epoch 2/2" in line for line in shown), shown)
+
+    def test_a_strip_that_a_resize_would_blow_up_is_left_out(self):
+        shards = self.copy_shards()
+        strip = zlib.compress(b"\0" * (60000 * 3 + 1))
+        png = b"\x89PNG\r\n\x1a\n"
+        for kind, body in ((b"IHDR", struct.pack(">IIBBBBB", 60000, 1, 8, 2, 0, 0, 0)), (b"IDAT", strip), (b"IEND", b"")):
+            png += struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        for tar in shards.glob("*.tar"):
+            with tarfile.open(tar) as file:
+                members = [(member.name, file.extractfile(member).read()) for member in file.getmembers()]
+            first = next(i for i, (name, _) in enumerate(members) if not name.endswith((".txt", ".json", ".npy")))
+            members[first] = (members[first][0], png)
+            with tarfile.open(tar, "w") as file:
+                for name, content in members:
+                    member = tarfile.TarInfo(name)
+                    member.size = len(content)
+                    file.addfile(member, io.BytesIO(content))
+        config = tiny_config(shards, "out")
+        config["data"]["preprocessing"] = {"Resize": {"size": 64}, "CenterCrop": {"size": 16}, "ToTensor": True}
+        done = self.train(write_config(self.dir / "strip.json", config))
+        self.assertIn("Resize would make 3,840,000 x 64 pixels of 60,000 x 1, more than the 16,777,216 of "
+                      "/data/max_transform_pixels", done.stderr)
+        dropped = {key: value for record in harness.records(self.dir / "out") for key, value in record.items()
+                   if key.startswith("Dropped train")}
+        self.assertEqual(dropped, {"Dropped train: broken picture": 12})
+
+    def test_a_name_that_is_too_long_is_an_error_of_ours(self):
+        name = "x" * 300
+        self.refuse(2, "--config", name + ".json", expect=[name + ".json: no such file (--config"])
+        self.refuse(2, "shards", "order", "--config", name + ".json", expect=["no such file (--config"])
+        self.refuse(3, "report", name, "--out", "r.html", expect=[name + ": no such folder; give the folder of a run"])
+        self.refuse(2, "convert", "a.pth", name + "/b.pth", expect=["OUT " + name + "/b.pth: there is no folder"])
+        self.refuse(3, "shards", "check", name, expect=["File name too long"])
+
+    def test_inspect_explains_what_it_cannot_read(self):
+        self.refuse(2, "inspect", expect=["file is required"])
+        self.refuse(2, "inspect", "a.pth", "b.pth", expect=["b.pth"])
+        self.refuse(2, "inspect", "--jsn", "a.pth", expect=["--jsn"])
+        self.refuse(3, "inspect", "absent.pth", expect=["absent.pth: ", "No such file or directory"])
+        (self.dir / "folder.pth").mkdir()
+        self.refuse(3, "inspect", "folder.pth", expect=["folder.pth: ", "folder"])
+        (self.dir / "empty.pth").write_bytes(b"")
+        self.refuse(3, "inspect", "empty.pth", expect=["empty.pth: "])
+        (self.dir / "text.txt").write_text("text")
+        self.refuse(3, "inspect", "text.txt", expect=["text.txt: "])
+
+    def test_fsck_explains_what_it_cannot_read(self):
+        self.refuse(2, "fsck", expect=["path is required"])
+        self.refuse(2, "fsck", "a", "b", expect=["b"])
+        self.refuse(2, "fsck", "--jsn", "a", expect=["--jsn"])
+        self.refuse(3, "fsck", "absent", expect=["absent: no such file or folder"])
+        self.refuse(3, "fsck", "x" * 300, expect=["no such file or folder"])
+        (self.dir / "empty").mkdir()
+        self.refuse(3, "fsck", "empty", expect=["empty: ", "found none"])
+        (self.dir / "empty/bad.pth").write_bytes(b"no checkpoint at all")
+        report = json.loads(run("fsck", "empty", "--json", cwd=self.dir, check=3).stdout)
+        self.assertFalse(report["whole"])
+        self.assertEqual([file["state"] for file in report["files"]], ["damaged"])
+
+    def test_evaluate_explains_what_it_cannot_do(self):
+        self.refuse(2, "evaluate", expect=["--config is required"])
+        self.refuse(2, "evaluate", "--config", "absent.json", expect=["--checkpoint is required"])
+        self.refuse(2, "evaluate", "--config", "absent.json", "--checkpoint", "a.pth", expect=["absent.json: cannot be read"])
+        self.refuse(2, "evaluate", "--config", self.config(), "--checkpoint", "a.pth",
+                    expect=["evaluate is not available for decoders yet", "the similarities of a prior"])
+        self.refuse(2, "evaluate", "--config", "a.json", "--checkpoint", "a.pth", "--split", "all", expect=["--split", "all"])
+        prior = {"prior": {"net": {"dim": 8, "depth": 1}, "image_embed_dim": 8, "condition_on_text_encodings": False},
+                 "data": {"image_url": "images", "text_url": "texts", "splits": {}, "batch_size": 4},
+                 "train": {"device": "cpu"}, "tracker": {"log": {}, "save": {"save_latest_to": "latest.pth"}}}
+        path = write_config(self.dir / "prior.json", prior)
+        self.refuse(3, "evaluate", "--config", path, "--checkpoint", "absent.pth", expect=["absent.pth: "])
+        (self.dir / "bad.pth").write_bytes(b"no checkpoint at all")
+        self.refuse(3, "evaluate", "--config", path, "--checkpoint", "bad.pth", expect=["bad.pth: "])
+        self.train(self.config())
+        self.refuse(3, "evaluate", "--config", path, "--checkpoint", "out/checkpoint.pth",
+                    expect=["out/checkpoint.pth: expected a checkpoint of a prior, got one of a decoder"])
+        self.refuse(2, "evaluate", "--config", path, "--checkpoint", "bad.pth", "--set", "/train/lr=-1", expect=["/train/lr"])
 
     def test_sample_explains_what_does_not_fit(self):
         self.train(self.config())

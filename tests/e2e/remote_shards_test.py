@@ -72,7 +72,7 @@ class RemoteShards(harness.EndToEnd):
     def test_a_pipe_gives_the_weights_of_local_shards(self):
         self.train(self.config(out="local"))
         config = harness.tiny_config(self.shards, "remote")
-        config["data"]["webdataset_base_url"] = f"pipe:gzip -c {self.shards}/{{}}.tar"
+        config["data"].update(webdataset_base_url=f"pipe:gzip -c {self.shards}/{{}}.tar", allow_pipe=True)
         self.train(harness.write_config(self.dir / "pipe.json", config))
         self.assertEqual(self.weights("remote"), self.weights("local"))
 
@@ -201,7 +201,7 @@ class RemoteShards(harness.EndToEnd):
         self.assertEqual(self.weights("remote"), expected)
 
     def test_a_stop_signal_ends_a_search_through_failing_commands_at_once(self):
-        data = {"webdataset_base_url": "pipe:sleep 0.5; exit {}", "shard_width": 1, "start_shard": 1, "end_shard": 60}
+        data = {"webdataset_base_url": "pipe:sleep 0.5; exit {}", "allow_pipe": True, "shard_width": 1, "start_shard": 1, "end_shard": 60}
         config = self.config(data={**data, "resample_train": True, "shuffle_train": False,
                                    "img_embeddings_url": None, "embeddings_in_tar": True})
         process = subprocess.Popen([harness.BINARY, "--config", config], cwd=self.dir, stdin=subprocess.DEVNULL,
@@ -216,7 +216,7 @@ class RemoteShards(harness.EndToEnd):
 
     def test_a_signal_before_the_first_step_says_that_nothing_was_trained(self):
         (self.dir / "read.sh").write_text('[ -e go ] || { touch stalled; sleep 100; }\ncat "$1"\n')
-        config = self.config(data={"webdataset_base_url": f"pipe:sh read.sh {self.shards}/{{}}.tar"})
+        config = self.config(data={"webdataset_base_url": f"pipe:sh read.sh {self.shards}/{{}}.tar", "allow_pipe": True})
         process = subprocess.Popen([harness.BINARY, "--config", config], cwd=self.dir, stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         while not (self.dir / "stalled").exists() and process.poll() is None:
@@ -233,20 +233,47 @@ class RemoteShards(harness.EndToEnd):
 
     def test_a_command_that_fails_behind_a_whole_tar_is_told(self):
         tar = self.shards / "000000.tar"
-        done = harness.run("shards", "check", f"pipe:cat {tar}; exit 3", cwd=self.dir, check=3)
+        check = ("shards", "check", "--allow-pipe")
+        done = harness.run(*check, f"pipe:cat {tar}; exit 3", cwd=self.dir, check=3)
         self.assertIn("the command failed with status 3", done.stdout)
-        harness.run("shards", "check", f"pipe:cat {tar}", cwd=self.dir, check=0)
-        harness.run("shards", "check", f"pipe:gzip -c {tar}", cwd=self.dir, check=0)
-        harness.run("shards", "check", f"pipe:cat {tar}; yes", cwd=self.dir, check=0)
+        harness.run(*check, f"pipe:cat {tar}", cwd=self.dir, check=0)
+        harness.run(*check, f"pipe:gzip -c {tar}", cwd=self.dir, check=0)
+        harness.run(*check, f"pipe:cat {tar}; yes", cwd=self.dir, check=0)
 
     def test_shards_check_says_that_a_host_cannot_be_reached(self):
         done = harness.run("shards", "check", "http://127.0.0.1:9/{0..1}.tar", cwd=self.dir, check=6,
                            env=self.env(DALLE2_NET_TIMEOUT="1"))
         self.assertIn("not all could be reached", done.stderr)
 
-    def test_commands_can_be_forbidden(self):
-        done = self.train(self.config(data={"webdataset_base_url": "pipe:cat {}.tar", "allow_pipe": False}), check=2)
-        self.assertIn("/data/allow_pipe", done.stderr)
+    def test_commands_run_only_where_the_config_file_says_so(self):
+        command = {"webdataset_base_url": f"pipe:touch ran; cat {self.shards}/{{}}.tar"}
+        for data in (command, {**command, "allow_pipe": False}):
+            for arguments in ((), ("--dry-run",), ("--set", "/data/allow_pipe=true")):
+                done = self.train(self.config(data=data), *arguments, check=2)
+                self.assertIn("/data/allow_pipe: ", done.stderr)
+                self.assertIn('write "allow_pipe": true into ', done.stderr)
+        done = harness.run("shards", "check", command["webdataset_base_url"].format("000000"), cwd=self.dir, check=2)
+        self.assertIn("pipe:touch ...: this is a command", done.stderr)
+        self.assertIn("--allow-pipe", done.stderr)
+        embeddings = ("--img-embeddings", "pipe:touch ran; exit {}")
+        done = harness.run("shards", "check", self.shards, *embeddings, cwd=self.dir, check=2)
+        self.assertIn("pipe:touch ...: this is a command", done.stderr)
+        self.assertFalse((self.dir / "ran").exists())
+        self.train(self.config(data={**command, "allow_pipe": True}))
+        self.assertTrue((self.dir / "ran").exists())
+
+    def test_a_config_inside_a_checkpoint_runs_no_command(self):
+        data = {"webdataset_base_url": f"pipe:touch ran; cat {self.shards}/{{}}.tar", "allow_pipe": True}
+        config = self.config(data=data)
+        self.train(config)
+        (self.dir / "ran").unlink()
+        heldout = next((self.shards / "heldout").rglob("*.npy"))
+        sample = ("sample", "--checkpoint", "out/checkpoint.pth", "--image-embeds", heldout, "--out", "drawn")
+        harness.run(*sample, cwd=self.dir, check=0)
+        # Nor does the file beside it, which need not allow what is not done.
+        data["allow_pipe"] = False
+        harness.run(*sample, "--config", self.config(data=data), cwd=self.dir, check=0)
+        self.assertFalse((self.dir / "ran").exists())
 
     def test_an_endless_stall_ends_within_ten_times_the_timeout(self):
         with Server(self.shards, lambda handler, name, number: handler.stall()) as server:

@@ -153,7 +153,7 @@ class ShardOrder(EndToEnd):
     def test_batches_of_an_update_that_was_stopped_are_traced_once(self):
         """With accumulation a stop gives the begun update up: its batches are consumed when it is made anew."""
         data = {"shuffle_train": False, "num_workers": 1, "batch_size": 2, "splits": DATA["splits"],
-                "webdataset_base_url": f"pipe:sh read.sh {self.shards}/{{}}.tar"}
+                "webdataset_base_url": f"pipe:sh read.sh {self.shards}/{{}}.tar", "allow_pipe": True}
         read = 'case "$1" in */STALLS.tar) [ -e go ] || { touch stalled; sleep 100; };; esac\ncat "$1"\n'
         train = {"epochs": 1, "n_sample_images": 1, "grad_accum_every": 4}
         (self.dir / "read.sh").write_text(read)

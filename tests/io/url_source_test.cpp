@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "io/atomic_file.h"
+#include "io/folder_names.h"
 #include "io/listing.h"
 #include "io/tar.h"
 #include "support/captured_log.h"
@@ -19,6 +20,8 @@ using namespace dalle2::test;
 using Catch::Matchers::Contains;
 
 namespace {
+
+const SourceOptions kCommands{.allow_pipe = true};
 
 std::string read_all(const ByteSource& source) {
   std::string text, buffer(1000, '\0');
@@ -35,7 +38,7 @@ TEST_CASE("paths, file urls, http urls and commands give the same bytes") {
   LoopbackServer server([&](const HttpRequest& request) { return ranged_reply(request, content); });
   for (const std::string& url :
        {path, "file:" + path, "file://" + path, server.url("/a.bin"), "pipe:cat " + path}) {
-    CHECK(read_all(open_source(url)) == content);
+    CHECK(read_all(open_source(url, {.allow_pipe = true})) == content);
   }
 }
 
@@ -53,10 +56,11 @@ TEST_CASE("every source begins at the byte asked for") {
        {path, "file:" + path, server.url("/a.bin"), server.url("/plain.bin"), "pipe:cat " + path}) {
     for (const size_t offset : {0, 1, 1234, 4999, 5000}) {
       INFO(url << " from " << offset);
-      CHECK(read_all(open_source(url, {.offset = offset})) == content.substr(offset));
+      CHECK(read_all(open_source(url, {.offset = offset, .allow_pipe = true})) ==
+            content.substr(offset));
     }
     INFO(url);
-    CHECK_THROWS_WITH(read_all(open_source(url, {.offset = 5001})),
+    CHECK_THROWS_WITH(read_all(open_source(url, {.offset = 5001, .allow_pipe = true})),
                       Contains("ends") && Contains("before"));
   }
 }
@@ -72,29 +76,56 @@ TEST_CASE("a stream that begins late is taken up again where it was cut") {
   CHECK(log.count("at byte 63000; attempt 2") == 1);
 }
 
+TEST_CASE("a command is not run unless that is allowed") {
+  const TempDir folder;
+  CHECK_THROWS_WITH(open_source("pipe:touch " + folder / "made"),
+                    Contains("pipe:touch ...: this is a command") && !Contains("made") &&
+                        Contains("\"allow_pipe\": true") && Contains("--allow-pipe"));
+  CHECK_THROWS_AS(open_source("pipe:true"), ConfigError);
+  CHECK_FALSE(std::filesystem::exists(folder / "made"));
+  CHECK(read_all(open_source("pipe:touch " + folder / "made", kCommands)).empty());
+  CHECK(std::filesystem::exists(folder / "made"));
+}
+
 TEST_CASE("a command that fails is an error at its end, a closed pipe is none") {
-  CHECK_THROWS_WITH(read_all(open_source("pipe:echo text; exit 7")),
+  CHECK_THROWS_WITH(read_all(open_source("pipe:echo text; exit 7", kCommands)),
                     Contains("pipe:echo ...: the command failed with status 7"));
-  CHECK_THROWS_WITH(read_all(open_source("pipe:exit 7 # canary", {.offset = 1})),
-                    Contains("pipe:exit ...") && !Contains("canary"));
-  CHECK(read_all(open_source("pipe:echo text; exit 141")) == "text\n");
+  CHECK_THROWS_WITH(
+      read_all(open_source("pipe:exit 7 # canary", {.offset = 1, .allow_pipe = true})),
+      Contains("pipe:exit ...") && !Contains("canary"));
+  CHECK(read_all(open_source("pipe:echo text; exit 141", kCommands)) == "text\n");
 }
 
 TEST_CASE("a command that is not read to its end is ended, with what it has started") {
   const auto start = std::chrono::steady_clock::now();
   {
-    const ByteSource source = open_source("pipe:echo text; sleep 60 & sleep 60; echo more");
+    const ByteSource source =
+        open_source("pipe:echo text; sleep 60 & sleep 60; echo more", kCommands);
     char byte = 0;
     CHECK(source(&byte, 1) == 1);
   }
   bool cancelled = false;
-  SourceOptions options;
+  SourceOptions options = kCommands;
   options.http.cancelled = [&] { return cancelled; };
   const ByteSource silent = open_source("pipe:sleep 60", options);
   cancelled = true;
   char byte = 0;
   CHECK_THROWS_WITH(silent(&byte, 1), Contains("pipe:sleep ...: cancelled"));
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(20));
+}
+
+TEST_CASE("the files of a folder come by name, without its folders") {
+  const TempDir folder;
+  write_file_atomically(folder / "b", "");
+  write_file_atomically(folder / "a", "");
+  std::filesystem::create_directories(folder / "c");
+  std::filesystem::create_symlink("absent", folder / "d");
+  CHECK(files_in_folder(folder.path()) ==
+        std::vector<std::string>{folder / "a", folder / "b", folder / "d"});
+  CHECK_THROWS_WITH(files_in_folder(folder / "absent"),
+                    Catch::Matchers::Equals("the folder \"" + folder / "absent" +
+                                            "\" cannot be read: No such file or directory"));
+  CHECK_THROWS_AS(files_in_folder(folder / "a"), DataError);
 }
 
 TEST_CASE("a listing that breaks off is an error, not the end of the folder") {

@@ -36,7 +36,11 @@ ProgressState at_sample(int64_t sample, int64_t epoch = 0) {
 TEST_CASE("the line has epoch, bar, samples, loss, rate and time left") {
   CHECK(
       progress_line(at_sample(500), 50, 100) ==
-      "epoch 1/2 [==============>             ] 500/1,000  loss 0.02134  50.0 samples/s  ETA 0:30");
+      "epoch 0/2 [==============>             ] 500/1,000  loss 0.02134  50.0 samples/s  ETA 0:30");
+}
+
+TEST_CASE("the line counts epochs as the banners of a run and its file names do, from 0") {
+  CHECK(progress_line(at_sample(500, 1), 0, 0) == "epoch 1/2, 500/1,000  loss 0.02134");
 }
 
 TEST_CASE("the bar gives way to the figures on a narrow terminal, and no line wraps") {
@@ -50,10 +54,10 @@ TEST_CASE("the bar gives way to the figures on a narrow terminal, and no line wr
 TEST_CASE("what is unknown is left out") {
   ProgressState state;
   state.sample = 12345;
-  CHECK(progress_line(state, 0, 80) == "epoch 1 12,345");
-  CHECK(progress_line(state, 0, 0) == "epoch 1, sample 12,345");
+  CHECK(progress_line(state, 0, 80) == "epoch 0 12,345");
+  CHECK(progress_line(state, 0, 0) == "epoch 0, sample 12,345");
   state.losses = {0.5, std::numeric_limits<double>::quiet_NaN()};
-  CHECK(progress_line(state, 1234, 0) == "epoch 1, sample 12,345  loss 0.5 -  1234 samples/s");
+  CHECK(progress_line(state, 1234, 0) == "epoch 0, sample 12,345  loss 0.5 -  1234 samples/s");
 }
 
 TEST_CASE(
@@ -72,9 +76,9 @@ TEST_CASE(
     watched.now += 1;
   }
   REQUIRE(watched.live.size() == 3);
-  CHECK(watched.live[0] == "epoch 1 8  loss 0.5 -");
-  CHECK(watched.live[1].starts_with("epoch 1 16  loss 0.5 0.25  1 skipped"));
-  CHECK(watched.live[2].starts_with("epoch 1 24  loss 0.5 0.25  2 skipped"));
+  CHECK(watched.live[0] == "epoch 0 8  loss 0.5 -");
+  CHECK(watched.live[1].starts_with("epoch 0 16  loss 0.5 0.25  1 skipped"));
+  CHECK(watched.live[2].starts_with("epoch 0 24  loss 0.5 0.25  2 skipped"));
 }
 
 TEST_CASE("more samples than an epoch should have fill the bar and no more") {

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "tracker/report.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -154,6 +157,42 @@ TEST_CASE("a report shows losses of each unet, validation, rates, times and what
   CHECK(count(page, "://") == 1);  // that namespace is the only address
 }
 
+TEST_CASE("a report of a prior has the tiles and curves of a decoder's") {
+  const LoggedRun run(
+      R"({"tracking/epoch": 2, "tracking/samples-seen": 640, "tracking/samples-sec": 80, )"
+      R"("tracking/training-l2": 0.25, "tracking/learning-rate": 0.001, "tracking/ema-decay": 0.9, )"
+      R"("step": 10})"
+      "\n"
+      R"({"metrics/online-validation/l2-loss": 0.75, "metrics/ema-validation/l2-loss": 0.625, )"
+      R"("step": 10})"
+      "\n"
+      R"({"metrics/ema-validation/l2-loss": 0.875, "metrics/ema-test/l2-loss": 0.5, "step": 20})"
+      "\n"
+      R"({"metrics/ema-validation/similarity with text [steps=4]": 0.5, "step": 20})"
+      "\n");
+  const std::string page = run.page();
+  for (const auto& [name, value] : {std::pair("Epoch", "2"),
+                                    std::pair("Samples Seen", "640"),
+                                    std::pair("Training loss, l2", "0.25"),
+                                    std::pair("Best validation, online", "0.75"),
+                                    std::pair("Best validation, ema", "0.625"),
+                                    std::pair("Samples/s, median", "80")}) {
+    INFO(name);
+    CHECK(count(page, fmt::format("<div><dt>{}</dt><dd>{}</dd></div>", name, value)) == 1);
+  }
+  for (const char* title : {"Training Loss",
+                            "Validation Loss",
+                            "Test Loss",
+                            "Learning Rate",
+                            "EMA Decay",
+                            "Samples per second",
+                            "metrics/ema-validation/similarity with text [steps=4]"}) {
+    INFO(title);
+    CHECK(count(page, "<figcaption><b>" + std::string(title) + "</b>") == 1);
+  }
+  CHECK(count(page, "<figure") == 7);  // epoch and samples are no curves
+}
+
 TEST_CASE("pictures are put into the page, pairs taken apart, captions escaped") {
   std::string lines;
   LoggedRun run("");
@@ -213,6 +252,13 @@ TEST_CASE("a folder that is none, or of no run, is refused with what is expected
                     Catch::EndsWith("absent: cannot be read: No such file or directory"));
   std::ofstream(folder / "file") << "x";
   CHECK_THROWS_WITH(make_report(folder / "file", {}), Contains("file: is no folder;"));
+  // Names that no file system takes, and a folder whose listing breaks off.
+  CHECK_THROWS_WITH(make_report(std::string(300, 'x'), {}), Contains("xxx: no such folder; give"));
+  std::ofstream(folder / "log.jsonl") << "{}\n";
+  setenv("DALLE2_FAIL_AT", "readdir:1:eio", 1);
+  CHECK_THROWS_WITH(make_report(folder.path(), {}),
+                    Catch::StartsWith("the folder \"" + folder.path() + "\" cannot be read: "));
+  unsetenv("DALLE2_FAIL_AT");
 }
 
 TEST_CASE("a chart takes a logarithmic scale for values of several sizes, and leaves NaN out") {

@@ -364,7 +364,14 @@ TEST_CASE("unfinished files of an interrupted run are swept, those of others sta
                                          "data/snapshots/epoch0003_sample0000009872_step00001234"
                                          ".pth.part",
                                          "data/averages/step00000036.pth.part"};
+  // What the run has written is in its record; a name of the template may be anybody's.
   const std::string beside_target = "out/[a]_007_{x}.pth.part";
+  put("data/targets.json",
+      nlohmann::json{{"paths",
+                      {(fs::current_path() / "out/[a]_007_{x}.pth").string(),
+                       (fs::current_path() / "out/[a]_006_{x}.pth").string(),
+                       "mine/link.pth"}}}
+          .dump());
   const std::vector<std::string> of_others = {"data/notes.part",
                                               "data/my_config.json.part",
                                               "data/run.lock.old.part",
@@ -380,10 +387,13 @@ TEST_CASE("unfinished files of an interrupted run are swept, those of others sta
                                               "data/mine/checkpoint.pth.part",
                                               "data/tensorboard/checkpoint.pth.part",
                                               "out/a_007_{x}.pth.part",
+                                              "out/[a]_008_{x}.pth.part",
+                                              "out/[a]_mine_{x}.pth.part",
                                               "out/film.part"};
   for (const std::string& path : ours) put(path, "half");
   put(beside_target, "half");
   for (const std::string& path : of_others) put(path, "not ours");
+  fs::create_symlink("checkpoint.pth", "data/mine/link.pth.part");
   fs::create_symlink("checkpoint.pth", "data/model.pth.part.link");
   fs::remove("data/model.pth.part");
   fs::rename("data/model.pth.part.link", "data/model.pth.part");  // a link is not ours
@@ -398,9 +408,14 @@ TEST_CASE("unfinished files of an interrupted run are swept, those of others sta
     INFO(path);
     CHECK(fs::exists(path));
   }
-  tracker.begin_anew();  // savers look at their targets
   CHECK_FALSE(fs::exists(beside_target));
+  CHECK(fs::is_symlink("data/mine/link.pth.part"));
+  CHECK(run.log.count("Removed " + fs::current_path().string() + "/" + beside_target +
+                      ", left by an interrupted save") == 1);
+  CHECK(run.log.count("left by an interrupted save") == 1);
+  tracker.begin_anew();
   CHECK(fs::exists("out/film.part"));
+  CHECK(fs::exists("out/[a]_008_{x}.pth.part"));
   CHECK(run.log.count("Removed 11 unfinished files of an interrupted run from data") == 1);
 }
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/pth.h"
+#include "io/folder_names.h"
 #include "run/commands.h"
 #include "trainer/post_hoc_averages.h"
 
@@ -52,13 +53,12 @@ std::vector<std::string> files_of(const std::vector<std::string>& paths) {
       continue;
     }
     std::vector<std::string> found;
-    for (const auto& entry : fs::directory_iterator(path)) {
-      if (is_name_of_averages(entry.path())) found.push_back(entry.path().string());
+    for (const std::string& file : files_in_folder(path)) {
+      if (is_name_of_averages(file)) found.push_back(file);
     }
     if (found.empty()) {
       throw DataError("{}: no file of averages (step00000036.pth, ...) is in the folder", path);
     }
-    std::sort(found.begin(), found.end());
     files.insert(files.end(), found.begin(), found.end());
   }
   return files;

@@ -9,7 +9,8 @@ namespace dalle2 {
 
 void check_out_folder(const std::string& option, const std::string& path) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  if (folder.empty() || std::filesystem::is_directory(folder)) return;
+  std::error_code ignored;
+  if (folder.empty() || std::filesystem::is_directory(folder, ignored)) return;
   throw ConfigError("{} {}: there is no folder {} (relative to {})",
                     option,
                     path,

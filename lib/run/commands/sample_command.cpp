@@ -14,9 +14,9 @@
 namespace dalle2 {
 
 void make_out_folder(const SampleCommand& command) {
-  std::error_code error;
+  std::error_code error, ignored;
   std::filesystem::create_directories(command.out_folder, error);
-  if (std::filesystem::is_directory(command.out_folder)) return;
+  if (std::filesystem::is_directory(command.out_folder, ignored)) return;
   throw ConfigError("--out {}: this folder cannot be made: {}",
                     command.out_folder,
                     error ? error.message() : "a file of that name is there");

@@ -44,7 +44,8 @@ std::vector<std::string> numbered_shards(const ShardsCheckCommand& command) {
 }
 
 std::vector<std::string> shards_to_check(const ShardsCheckCommand& command) {
-  const bool is_folder = std::filesystem::is_directory(local_path(command.url));
+  std::error_code ignored;  // a list of urls may be longer than a path
+  const bool is_folder = std::filesystem::is_directory(local_path(command.url), ignored);
   // Commands have braces of their own.
   const bool is_numbered = has_url_placeholder(command.url) && !command.url.starts_with("pipe:");
   if (!is_folder && (is_numbered || command.last_shard)) return numbered_shards(command);
@@ -92,6 +93,7 @@ void run_shards_check(const ShardsCheckCommand& command) {
   options.urls = shards_to_check(command);
   options.img_embeddings_url = command.img_embeddings;
   options.text_embeddings_url = command.text_embeddings;
+  options.allow_pipe = command.allow_pipe;
   options.embeddings_in_tar = command.embeddings_in_tar;
   options.shard_width = command.shard_width;
   options.index_width = command.index_width;

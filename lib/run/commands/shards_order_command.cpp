@@ -121,7 +121,8 @@ void check_that_it_ends(const ShardsOrderCommand& command, const TrainDecoderCon
 }
 
 LoadedDecoderConfig load_config(const ShardsOrderCommand& command) {
-  if (!std::filesystem::exists(command.config_path)) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(command.config_path, ignored)) {
     throw ConfigError("{}: no such file (--config, relative to {})",
                       command.config_path,
                       std::filesystem::current_path().string());
@@ -160,7 +161,8 @@ Steps take_steps(const ShardsOrderCommand& command,
 
 /// Before an epoch is read, not behind it.
 void check_save_path(const std::string& path) {
-  if (std::filesystem::is_directory(path)) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
     throw ConfigError("--save {}: is a folder, the name of a file is expected, e.g. {}",
                       path,
                       (std::filesystem::path(path) / "position.json").string());

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: MIT
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -8,6 +7,7 @@
 
 #include "io/atomic_file.h"
 #include "io/demo_images.h"
+#include "io/folder_names.h"
 #include "run/commands.h"
 #include "run/pictures.h"
 
@@ -44,12 +44,12 @@ std::vector<DemoAttributes> load_truth(const std::string& path) {
 
 std::vector<std::string> drawn_files(const std::string& folder) {
   std::vector<std::string> files;
-  if (!std::filesystem::is_directory(folder))
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored))
     throw DataError("{}: no such folder (--drawn)", folder);
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.path().extension() == ".png") files.push_back(entry.path().string());
+  for (const std::string& file : files_in_folder(folder)) {
+    if (file.ends_with(".png")) files.push_back(file);
   }
-  std::sort(files.begin(), files.end());
   return files;
 }
 

@@ -23,13 +23,23 @@ std::string program_version_text() {
 
 namespace {
 
+/// The file as it stands, its lines indented as those that continue a message.
+void print_config(const std::string& path, const std::string& raw_json) {
+  std::string text;
+  for (const char letter : public_config(raw_json)) {
+    text += letter;
+    if (letter == '\n') text += "  ";
+  }
+  log_info("config", "{}:\n  {}", path, text);
+}
+
 /// A signal before there is anything to save; afterwards the run answers it itself.
 template <class Run, class Loaded>
-ExitCode train(const Loaded& loaded, bool quiet) {
+ExitCode train(const TrainCommand& command, const Loaded& loaded) {
   std::optional<Run> run;
   try {
     if (stop_requested() != 0) throw StoppedError("signal {}", stop_requested());
-    run.emplace(loaded, quiet);
+    run.emplace(loaded, command.quiet);
     run->open();
   } catch (const StoppedError&) {
     log_info("train",
@@ -39,20 +49,16 @@ ExitCode train(const Loaded& loaded, bool quiet) {
              stop_requested());
     return ExitCode::kStopped;
   }
-  const ExitCode code = run->run();
+  // Behind all that may refuse it: an error is the last that is to be seen.
+  const ExitCode code = run->run([&] {
+    if (!command.quiet) print_config(command.config_path, loaded.raw_json);
+  });
   try {
     check_stdout();
   } catch (const ResourceError& error) {  // the files of the run are what counts
     log_warning("train", "{}: lines of this log are lost, log.jsonl has its numbers", error.what());
   }
   return code;
-}
-
-template <class Loaded>
-void print_config(const TrainCommand& command, const Loaded& loaded) {
-  for (const std::string& warning : loaded.warnings) log_warning("config", "{}", warning);
-  if (command.quiet || command.dry_run) return;
-  log_info("config", "{}:\n{}", command.config_path, public_config(loaded.raw_json));
 }
 
 /// What the command asks of a config of any kind.
@@ -63,8 +69,8 @@ ExitCode answer(const TrainCommand& command, const Loaded& loaded) {
     check_stdout();
     return ExitCode::kDone;
   }
-  print_config(command, loaded);
-  if (!command.dry_run) return train<Run>(loaded, command.quiet);
+  for (const std::string& warning : loaded.warnings) log_warning("config", "{}", warning);
+  if (!command.dry_run) return train<Run>(command, loaded);
   dry_run(loaded);
   check_stdout();
   return ExitCode::kDone;
@@ -73,7 +79,8 @@ ExitCode answer(const TrainCommand& command, const Loaded& loaded) {
 }  // namespace
 
 ExitCode run_train(const TrainCommand& command) {
-  if (!std::filesystem::exists(command.config_path)) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(command.config_path, ignored)) {
     throw ConfigError("{}: no such file (--config, relative to {})",
                       command.config_path,
                       std::filesystem::current_path().string());

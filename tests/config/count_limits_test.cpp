@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT
+// No count in a config is without an upper limit.
+#include <cmath>
+
+#include "config/describe.h"
+#include "config/minimal_config.h"
+#include "config/minimal_prior.h"
+
+namespace dalle2 {
+namespace {
+
+/// Notes the integers without an upper limit, in a struct and in all below it.
+struct Unlimited {
+  std::vector<std::string> keys;
+  int counts = 0;
+
+  template <class Member>
+  void field(const char* key, Member& member, const char*, const Limits& limits = {}) {
+    look(key, member, limits);
+  }
+  template <class Member>
+  void required(const char* key, Member& member, const char*, const Limits& limits = {}) {
+    look(key, member, limits);
+  }
+  void check(bool, const std::string&, const std::string&) {}
+  void rule(const std::string&, const std::optional<std::string>&) {}
+  void note(bool, const std::string&, const std::string&) {}
+
+ private:
+  template <class T>
+  void look(const char* key, T& value, const Limits& limits) {
+    if constexpr (OptionalTraits<T>::is_optional) {
+      typename OptionalTraits<T>::Value inner{};
+      look(key, inner, limits);
+    } else if constexpr (std::is_same_v<T, std::vector<TransformConfig>>) {
+      for (size_t i = 0; i < enum_names<TransformKind>.size(); ++i) {
+        TransformConfig transform;
+        transform.kind = static_cast<TransformKind>(i);
+        transform.fields(*this);
+      }
+    } else if constexpr (IsOneOrMany<T>::value) {
+      typename T::Value inner{};
+      look(key, inner, limits);
+    } else if constexpr (IsVector<T>::value) {
+      typename T::value_type inner{};
+      look(key, inner, limits);
+    } else if constexpr (IsVariant<T>::value) {
+      // Their members are places and switches.
+    } else if constexpr (std::is_same_v<T, int64_t>) {
+      ++counts;
+      if (!std::isfinite(limits.high)) keys.emplace_back(key);
+    } else if constexpr (Reflected<T>) {
+      value.fields(*this);
+    }
+  }
+};
+
+template <class Config>
+Unlimited unlimited() {
+  Unlimited found;
+  Config config;
+  config.fields(found);
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("every count in a config has an upper limit, only seeds are any number") {
+  const Unlimited decoder = unlimited<TrainDecoderConfig>();
+  CHECK(decoder.keys == std::vector<std::string>{"seed"});
+  CHECK(decoder.counts > 60);
+  const Unlimited prior = unlimited<TrainPriorConfig>();
+  CHECK(prior.keys == std::vector<std::string>{"random_seed", "seed"});
+  CHECK(prior.counts > 35);
+}
+
+TEST_CASE("a count beyond all measure is an error that tells the limit") {
+  expect_problems({"/decoder/timesteps=2000000000"},
+                  {"/decoder/timesteps: must be >= 1 and <= 100000, got 2000000000"});
+  expect_problems({"/data/batch_size=2000000000", "/data/num_workers=100000"},
+                  {"/data/num_workers: must be >= 0 and <= 1024, got 100000",
+                   "/data/batch_size: must be >= 1 and <= 1048576, got 2000000000"});
+  expect_problems({"/decoder/unets/0/dim=1000000"},
+                  {"/decoder/unets/0/dim: must be >= 4 and <= 16384, got 1000000"});
+  expect_problems({"/train/n_sample_images=9223372036854775807"},
+                  {"/train/n_sample_images: must be >= 0 and <= 65536, got 9223372036854775807"});
+  expect_problems({"/data/end_shard=9223372036854775807"},
+                  {"/data/end_shard: must be >= 0 and <= 1000000000000000, got "
+                   "9223372036854775807"});
+  CHECK(message_of([] { read_prior({"/prior/net/depth=2000000000"}); }) ==
+        "prior.json: 1 problem\n"
+        "  /prior/net/depth: must be >= 1 and <= 1024, got 2000000000");
+}
+
+TEST_CASE("the defaults and the limits themselves are within the limits") {
+  CHECK_NOTHROW(read_with({"/decoder/timesteps=100000", "/data/num_workers=1024"}));
+  CHECK_NOTHROW(read_with({"/data/end_shard=1000000000000000"}));
+}
+
+TEST_CASE("a transform that no picture can pass is refused") {
+  expect_problems({R"(/data/preprocessing={"Resize": {"size": 5000}, "ToTensor": true})"},
+                  {"/data/preprocessing: Resize makes pictures of 5000 x 5000 pixels at least, and "
+                   "max_transform_pixels is 16777216: lower the size, or raise the limit"});
+  CHECK_NOTHROW(read_with({R"(/data/preprocessing={"Resize": {"size": 5000}, "ToTensor": true})",
+                           "/data/max_transform_pixels=25000000"}));
+  CHECK_NOTHROW(
+      read_with({R"(/data/preprocessing={"CenterCrop": {"size": 4096}, "ToTensor": true})"}));
+  expect_problems(
+      {R"(/data/preprocessing={"CenterCrop": {"size": [4096, 4097]}, "ToTensor": true})"},
+      {"/data/preprocessing: CenterCrop makes pictures of 4096 x 4097 pixels at least, and "
+       "max_transform_pixels is 16777216: lower the size, or raise the limit"});
+  expect_problems({R"(/data/preprocessing={"Resize": {"size": 70000}, "ToTensor": true})"},
+                  {"/data/preprocessing/Resize/size: must be >= 1 and <= 65535, got 70000"});
+}
+
+}  // namespace dalle2
