@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "optim/finite.h"
 
 namespace dalle2 {
 namespace {
@@ -144,6 +145,10 @@ void Optimizer::step(FlatGradients& gradients,
   if (!found_inf) {
     count_update();
   }
+}
+
+bool Optimizer::is_finite() const {
+  return all_finite({exp_avg_, exp_avg_sq_});
 }
 
 void Optimizer::count_update() {

@@ -52,6 +52,9 @@ class Optimizer {
   /// step().
   void count_update();
 
+  /// Whether all moments are finite. Waits for the device.
+  bool is_finite() const;
+
   const OptimizerOptions& options() const { return options_; }
   bool is_adamw() const { return options_.weight_decay != 0.0; }
   const std::vector<ParameterGroup>& groups() const { return groups_; }

@@ -150,6 +150,10 @@ int64_t DecoderData::num_shards(const std::string& split) const {
   return static_cast<int64_t>((split == "train" ? train_ : split == "val" ? val_ : test_).size());
 }
 
+int64_t DecoderData::num_shards() const {
+  return num_shards("train") + num_shards("val") + num_shards("test");
+}
+
 DecoderInputs to_inputs(const Batch& batch, const at::Device& device) {
   DecoderInputs inputs{batch.images, batch.image_embeds, batch.text_encodings};
   if (device.is_cpu()) return inputs;

@@ -42,6 +42,7 @@ class DecoderData {
   /// pictures.
   int64_t count_samples(const std::string& split) const;
   int64_t num_shards(const std::string& split) const;
+  int64_t num_shards() const;  ///< of all splits
 
  private:
   const TrainDecoderConfig& config_;

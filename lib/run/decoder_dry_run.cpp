@@ -85,7 +85,9 @@ void dry_run(const LoadedDecoderConfig& loaded) {
   const TrainDecoderConfig& config = loaded.config;
   const DecoderData data(config, loaded.plan, RankInfo{}, at::kCPU);
   data.check_usable("train");
-  const DryRunPlan plan = make_plan(loaded);
+  DryRunPlan plan = make_plan(loaded);
+  plan.texts.data_size = data.num_shards();
+  plan.texts.data_unit = "shard";
   DecoderPosition position;
   const at::Device device = check_start(plan, config.tracker, config.train, position);
   print_networks(plan, config.train);

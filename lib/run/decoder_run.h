@@ -34,6 +34,7 @@ struct DecoderPosition : RunPosition {
   void guess_own_fields() override;
   void restart_epoch() override;
   std::string description() const override;
+  int64_t epochs_trained() const override { return next_task == "train" ? epoch : epoch + 1; }
   int64_t sample_of_epoch() const override { return sample; }
 
   bool is_best() const;  ///< validation_loss is less than all earlier ones

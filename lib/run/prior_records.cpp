@@ -61,6 +61,10 @@ std::string PriorPosition::description() const {
       row);
 }
 
+int64_t count_rows(const PriorDataset& data) {
+  return data.rows("train") + data.rows("val") + data.rows("test");
+}
+
 PriorRun::PriorRun(const LoadedPriorConfig& loaded, bool quiet)
     : TrainingRun({.session = {.tracker = loaded.config.tracker,
                                .train = loaded.config.train,
@@ -88,6 +92,7 @@ void PriorRun::open() {
            with_commas(data_.rows("val")),
            with_commas(data_.rows("test")),
            config_.data.batch_size);
+  checkpoints_.set_data_size(count_rows(data_), "row");
 }
 
 void PriorRun::log_loss(const std::string& folder, double loss) {

@@ -37,6 +37,9 @@ struct PriorPosition : RunPosition {
   const PriorTrainConfig* config_;
 };
 
+/// Of all splits.
+int64_t count_rows(const PriorDataset& data);
+
 class PriorRun : public TrainingRun {
  public:
   /// Builds data, model, trainer and tracker; nothing is trained or written yet.

@@ -6,6 +6,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -19,6 +20,8 @@
 
 namespace dalle2 {
 namespace {
+
+namespace fs = std::filesystem;
 
 /// Whether the checkpoint's samples, their order or their splits differ from this config's.
 bool gives_other_samples(const ConfigChanges& changes) {
@@ -112,6 +115,7 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(
 void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool compares_config) {
   const Cursor root(checkpoint, path);
   check_kind(root, texts_.kind);
+  if (session_.tracker().auto_resumed()) check_same_run(root);
   ConfigChanges changes;
   if (compares_config) changes = compare_config(root, texts_, config_.allow_changed_config);
   trainer_.load_state(checkpoint, /*only_model=*/false, /*strict=*/true, path);
@@ -131,6 +135,25 @@ void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool
   tell_position(path);
 }
 
+/// A save target that two runs share holds the file of the one that saved last.
+void RunCheckpoints::check_same_run(const Cursor& root) const {
+  const std::optional<Cursor> config = root.find("config");
+  if (!config || !config->value().is_dict()) return;
+  const std::optional<Cursor> tracker = config->find("tracker");
+  if (!tracker || !tracker->has("data_path")) return;
+  const std::string theirs = tracker->at("data_path").as_string();
+  const std::string& ours = session_.tracker().data_path();
+  std::error_code error;
+  // A folder that was moved or renamed is not there any more.
+  if (!fs::exists(theirs, error) || fs::equivalent(theirs, ours, error)) return;
+  throw DataError(
+      "{}: is a checkpoint of the run in '{}', and this one goes on with the run in '{}'\n  Two runs "
+      "with one save target replace each other's files: give each its own.",
+      root.where(),
+      theirs,
+      ours);
+}
+
 void RunCheckpoints::read_own(const Cursor& root) {
   read_position(position_, root);
   losses_.clear();
@@ -143,6 +166,18 @@ void RunCheckpoints::read_own(const Cursor& root) {
   trainer_.set_learning_rate_factor(own->at("learning_rate_factor").as_double());
 }
 
+void compare_data_size(const Cursor& root, const ConfigTexts& texts, ConfigChanges& changes) {
+  const std::optional<Cursor> own = root.find(kOwnState);
+  if (!own || !own->has("data_size") || texts.data_size == 0) return;
+  const int64_t saved = own->at("data_size").as_int();
+  if (saved == texts.data_size) return;
+  changes.meaning.push_back(
+      fmt::format("/data: the checkpoint has a data set of {}, now there are {}: the splits are "
+                  "dealt anew, and what was kept for validation may be trained on",
+                  counted(saved, texts.data_unit),
+                  counted(texts.data_size, texts.data_unit)));
+}
+
 ConfigChanges compare_config(const Cursor& root,
                              const ConfigTexts& texts,
                              bool allow_changed_config) {
@@ -151,6 +186,7 @@ ConfigChanges compare_config(const Cursor& root,
   // What an older version stored may hold secrets.
   const std::string saved_json = public_config(json_of_value(saved->value()));
   ConfigChanges changes = compare_for_resume(saved_json, texts.full_json);
+  compare_data_size(root, texts, changes);
   if (!changes.other.empty()) {
     log_info("ckpt",
              "{}: the config has changed since: {}",
@@ -178,19 +214,19 @@ ConfigChanges compare_config(const Cursor& root,
 void RunCheckpoints::load_base(const Value& checkpoint, const std::string& path) {
   const Cursor root(checkpoint, path);
   check_kind(root, texts_.kind);
+  check_same_model(root, texts_, config_.allow_changed_config);
   trainer_.load_base(model_weights(root, texts_.kind, /*use_ema=*/true), path);
 }
 
 void RunCheckpoints::tell_position(const std::string& path) const {
   log_info("ckpt", "Loaded model from {} on {}", path, position_.description());
-  if (position_.epoch > config_.epochs) {
-    log_warning(
-        "ckpt",
-        "{} stands at epoch {} and /train/epochs is {}: nothing is left to train. Give more "
-        "epochs to train on.",
-        path,
-        position_.epoch,
-        config_.epochs);
+  if (position_.epochs_trained() > config_.epochs) {
+    log_warning("ckpt",
+                "{} has been trained for {} and /train/epochs is {}: nothing is left to train. "
+                "Give more epochs to train on.",
+                path,
+                counted(position_.epochs_trained(), "epoch"),
+                config_.epochs);
   }
 }
 

@@ -25,6 +25,8 @@ struct ConfigTexts {
   std::string raw_json;  ///< the file as it stands
   std::string
       full_json;  ///< with every default, without secrets, in the form that a checkpoint takes
+  int64_t data_size = 0;  ///< of all splits, in `data_unit`; 0: not known
+  std::string data_unit = "sample";
 };
 
 /// Compares the config of a checkpoint with that of the run, and logs what has changed.
@@ -58,6 +60,11 @@ class RunCheckpoints {
   /// @throws DataError if there are checkpoints and none is good; ConfigError if the config gives
   /// the checkpoint another meaning, or adapters find no weights to stand on
   StartedFrom start();
+  /// How much data the run has: to be called before start(), which compares it.
+  void set_data_size(int64_t size, const std::string& unit) {
+    texts_.data_size = size;
+    texts_.data_unit = unit;
+  }
   /// Goes back to the run's own newest checkpoint. Waits for a save that is under way.
   /// @return false if there is none. @throws DataError if none is good
   bool go_back();
@@ -93,6 +100,7 @@ class RunCheckpoints {
   std::optional<Found> take_up(const std::vector<std::string>& candidates, bool compares_config);
   void load(const Value& checkpoint, const std::string& path, bool compares_config);
   void read_own(const Cursor& root);
+  void check_same_run(const Cursor& root) const;
   void load_base(const Value& checkpoint, const std::string& path);
   std::optional<Found> find_at_start();
   void tell_position(const std::string& path) const;

@@ -53,6 +53,8 @@ struct RunPosition {
   virtual void restart_epoch() = 0;
   /// For people, e.g. "epoch 3, having seen 1200 samples, ...".
   virtual std::string description() const = 0;
+  /// Epochs whose training has been completed.
+  virtual int64_t epochs_trained() const { return epoch; }
   /// Samples of this epoch, for messages.
   virtual int64_t sample_of_epoch() const = 0;
 };

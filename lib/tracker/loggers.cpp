@@ -25,9 +25,9 @@ class ConsoleLogger : public Logger {
                   int64_t step) override {
     if (images.empty()) return;
     log_info("track",
-             "{}: {} pictures of step {}, from {}",
+             "{}: {} of step {}, from {}",
              section,
-             images.size(),
+             counted(static_cast<int64_t>(images.size()), "picture"),
              step,
              images.front().path);
   }

@@ -96,6 +96,10 @@ class Tracker {
   /// itself may be replaced. @throws as begin_anew()
   void go_on(const std::string& checkpoint);
 
+  /// For a dry run, in place of init(): finds out whether this run would go on with an earlier one,
+  /// and writes nothing.
+  void look_for_earlier_run();
+
   /// True if auto_resume.json of an earlier start was found, and auto-resume is on.
   bool auto_resumed() const { return auto_resumed_; }
   const std::string& data_path() const { return config_.data_path; }

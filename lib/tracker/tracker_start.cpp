@@ -106,6 +106,13 @@ void Tracker::init(bool auto_resumed_on_main) {
   }
 }
 
+void Tracker::look_for_earlier_run() {
+  std::error_code error;
+  if (dummy_ || !fs::is_directory(config_.data_path, error)) return;
+  auto_resumed_ = read_auto_resume(in_data_path(kAutoResumeFile), *logger_);
+  own_files_.emplace(config_.data_path);
+}
+
 void Tracker::prepare_data_path() {
   std::error_code error;
   fs::create_directories(config_.data_path, error);

@@ -103,6 +103,7 @@ void TrainedPart::begin_averages_anew() {
 
 std::optional<std::string> TrainedPart::non_finite_kind() const {
   if (!all_finite(parameters.values())) return "weights";
+  if (!optimizer.is_finite()) return "moments of the optimizer";
   const bool averages_are_finite =
       (!average || average->is_finite()) && (!post_hoc || post_hoc->is_finite());
   return averages_are_finite ? std::nullopt : std::optional<std::string>("averaged weights");
