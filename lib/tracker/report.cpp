@@ -10,12 +10,12 @@
 #include <ctime>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/untrusted_json.h"
 #include "base/version.h"
 #include "io/atomic_file.h"
 #include "tracker/html_text.h"
@@ -29,7 +29,6 @@ namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 constexpr const char* kSeconds = "Seconds ";
 constexpr const char* kDropped = "Dropped ";
@@ -214,11 +213,9 @@ std::string draw_config(const std::string& data_path) {
   std::string text;
   for (const std::string& name : names) {
     // An older version stored what this one hides.
-    const Json config = Json::parse(public_config(read_file((fs::path(data_path) / name).string())),
-                                    nullptr,
-                                    /*allow_exceptions=*/false,
-                                    /*ignore_comments=*/true);
-    if (!config.is_object()) continue;
+    const Json config = parse_untrusted_object(
+        public_config(read_file((fs::path(data_path) / name).string())), {.comments = true});
+    if (config.is_null()) continue;
     std::string folds;
     for (const auto& [section, content] : config.items()) {
       std::string rows;
