@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/stop_signal.h"
+#include "base/untrusted_text.h"
 #include "command_options.h"
 #include "command_pages.h"
 
@@ -299,6 +300,16 @@ int run_command_line(int argc, char** argv) {
   });
   app.require_subcommand(0, 1);
 
+  for (int i = 1; i < argc; ++i) {
+    if (const auto fault = utf8_fault(argv[i])) {
+      throw ConfigError(
+          "argument {} of the command line, '{}': {}.\n  Names go into logs and checkpoints, which "
+          "hold UTF-8 alone: rename the file, or write the value in UTF-8.",
+          i,
+          as_utf8(argv[i]),
+          *fault);
+    }
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,24 +1,75 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Reads thousands of mutated tar, JPEG, PNG, WebP and npy files under the address and undefined-behaviour
-# sanitizers. Builds only the layers up to lib/io, without LibTorch, into build-sanitize; the Debian
-# packages of scripts/setup.sh have to be there. A mutation has a number: the same seed gives the same files.
+# Reads thousands of mutated files and answers of servers under the address and undefined-behaviour
+# sanitizers: tar, JPEG, PNG, WebP, npy, pickles, configs, logs, lists of urls, pages and listings.
+# Builds only the layers without LibTorch, into build-sanitize; the Debian packages of
+# scripts/setup.sh have to be there. A mutation has a number: the same seed gives the same files.
 #
 #   scripts/fuzz.sh [mutations of each kind (5000)] [seed (20)]
+#   scripts/fuzz.sh --guided [seconds for each parser (1200)] [parser...]
+#
+# --guided: libFuzzer looks for inputs that reach new code (needs clang; builds into build-fuzz). It
+# begins with tests/fuzz/corpus; what it finds goes into build-fuzz/found, and its own corpus, which
+# the next run goes on with, into build-fuzz/corpus.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case "${1:-}" in
-  --help | -h) sed -n '3,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  --help | -h) sed -n '3,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
-for argument in "$@"; do
-  [[ $argument =~ ^[0-9]+$ ]] || { echo "fuzz.sh: expected a number, got $argument (see --help)" >&2; exit 2; }
-done
+
+expect_number() {
+  [[ $1 =~ ^[0-9]+$ ]] || { echo "fuzz.sh: expected a number, got $1 (see --help)" >&2; exit 2; }
+}
+
+# @param 1 build folder, the rest: options of CMake
+configure() {
+  local build=$1
+  shift
+  mkdir -p "$build"
+  cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 "$@" > "$build/configure.log" ||
+    { cat "$build/configure.log"; exit 1; }
+}
+
+guided() {
+  local seconds=${1:-1200} build=build-fuzz fixtures=tests/parity/fixtures
+  expect_number "$seconds"
+  local parsers=("${@:2}")
+  if [ ${#parsers[@]} -eq 0 ]; then
+    for source in tests/fuzz/*_fuzz.cpp; do parsers+=("$(basename "$source" _fuzz.cpp)"); done
+  fi
+  configure $build -DDALLE2_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_C_COMPILER=clang -DCCACHE_PROGRAM=
+  cmake --build $build --target "${parsers[@]/#/fuzz_}"
+  local found=0
+  for parser in "${parsers[@]}"; do
+    mkdir -p "$build/corpus/$parser" "$build/found/$parser"
+    local seeds=()
+    case $parser in
+      npy_array) seeds=("$fixtures/npy") ;;
+      tar_samples) seeds=("$fixtures/webdataset") ;;
+      picture) seeds=("$fixtures/images/decode") ;;
+      json_text | config_text | stored_config) seeds=(configs) ;;
+    esac
+    [ -d "tests/fuzz/corpus/$parser" ] && seeds+=("tests/fuzz/corpus/$parser")
+    nice -n 15 "$build/bin/fuzz_$parser" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=3000 -print_final_stats=1 \
+      -artifact_prefix="$build/found/$parser/" "$build/corpus/$parser" ${seeds[@]+"${seeds[@]}"} \
+      > "$build/$parser.log" 2>&1 || { found=1; tail -40 "$build/$parser.log"; }
+    echo "fuzz: $parser: $(grep -c . < <(ls "$build/corpus/$parser")) inputs reach what no other reaches;" \
+      "$(sed -n 's/^stat::number_of_executed_units: *//p' "$build/$parser.log") tried"
+  done
+  return $found
+}
+
+if [ "${1:-}" = --guided ]; then
+  guided "${@:2}"
+  exit
+fi
+for argument in "$@"; do expect_number "$argument"; done
 build=build-sanitize
-mkdir -p $build
-cmake -S . -B $build -G Ninja -DDALLE2_SANITIZE=ON -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 > $build/configure.log ||
-  { cat $build/configure.log; exit 1; }
-cmake --build $build --target test_io
+configure $build -DDALLE2_SANITIZE=ON
+cmake --build $build --target test_io test_fuzz
 start=$SECONDS
-DALLE2_MUTATIONS=${1:-5000} DALLE2_MUTATION_SEED=${2:-20} \
-  ASAN_OPTIONS=allocator_may_return_null=0:detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 $build/bin/test_io "[damage]"
+for test in test_io test_fuzz; do
+  DALLE2_MUTATIONS=${1:-5000} DALLE2_MUTATION_SEED=${2:-20} \
+    ASAN_OPTIONS=allocator_may_return_null=0:detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 $build/bin/$test "[damage]"
+done
 echo "fuzz: $((SECONDS - start)) s"

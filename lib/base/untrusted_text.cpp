@@ -11,7 +11,7 @@ namespace dalle2 {
 namespace {
 
 /// Length of the UTF-8 character at `at`; 0 if there is none.
-size_t utf8_length(const std::string& text, size_t at) {
+size_t utf8_length(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
   };
@@ -24,6 +24,17 @@ size_t utf8_length(const std::string& text, size_t at) {
   const bool overlong = (lead == 0xe0 && second < 0xa0) || (lead == 0xf0 && second < 0x90);
   const bool beyond = (lead == 0xed && second > 0x9f) || (lead == 0xf4 && second > 0x8f);
   return overlong || beyond ? 0 : length;
+}
+
+/// Where the first byte stands that belongs to no character; the text's size if there is none.
+size_t first_foreign_byte(std::string_view text) {
+  size_t at = 0;
+  while (at < text.size()) {
+    const size_t length = utf8_length(text, at);
+    if (length == 0) return at;
+    at += length;
+  }
+  return at;
 }
 
 bool is_control(unsigned char c) {
@@ -39,13 +50,32 @@ unsigned char second_page_control(const std::string& text, size_t at) {
 
 }  // namespace
 
-bool is_utf8(const std::string& text) {
-  for (size_t at = 0; at < text.size();) {
-    const size_t length = utf8_length(text, at);
-    if (length == 0) return false;
-    at += length;
+bool is_utf8(std::string_view text) {
+  return first_foreign_byte(text) == text.size();
+}
+
+std::optional<std::string> utf8_fault(std::string_view text) {
+  const size_t at = first_foreign_byte(text);
+  if (at == text.size()) return std::nullopt;
+  return fmt::format("expected UTF-8, got the byte 0x{:02x} at offset {}",
+                     static_cast<unsigned char>(text[at]),
+                     at);
+}
+
+std::string half_a_pair(std::string_view escape) {
+  return fmt::format("expected UTF-8, got {}, which is half of a surrogate pair", escape);
+}
+
+std::string as_utf8(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t good = first_foreign_byte(text);
+    out.append(text.substr(0, good));
+    if (good == text.size()) break;
+    out += "\xef\xbf\xbd";
+    text.remove_prefix(good + 1);
   }
-  return true;
+  return out;
 }
 
 std::string printable(const std::string& text) {

@@ -2,16 +2,29 @@
 // Text from other people's files: names, keys, captions.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 
 namespace dalle2 {
 
-/// True for well-formed UTF-8 (RFC 3629).
-bool is_utf8(const std::string& text);
+/// True for well-formed UTF-8 (RFC 3629): no overlong forms, no surrogates, nothing beyond
+/// U+10FFFF.
+bool is_utf8(std::string_view text);
+
+/// What is wrong with a text that is not UTF-8: "expected UTF-8, got the byte 0xed at offset 4";
+/// nothing if it is. Every message about such text ends in this.
+std::optional<std::string> utf8_fault(std::string_view text);
+
+/// The same for the escape of a surrogate without its other half.
+std::string half_a_pair(std::string_view escape);
 
 /// The text with its control characters as `\x1b`, so that no name in a file can write to the
 /// terminal or begin a line of the log. Line breaks before two spaces, which continue a message,
 /// stay.
 std::string printable(const std::string& text);
+
+/// The text with each byte that is not part of a UTF-8 character replaced by U+FFFD.
+std::string as_utf8(std::string_view text);
 
 }  // namespace dalle2

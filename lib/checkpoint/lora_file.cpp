@@ -2,11 +2,10 @@
 #include "checkpoint/lora_file.h"
 
 #include "base/error.h"
+#include "base/untrusted_json.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/lora_naming.h"
 #include "checkpoint/safetensors.h"
-
-#include <nlohmann/json.hpp>
 
 #include <set>
 
@@ -25,7 +24,8 @@ std::string adapter_metadata(const LoraFile& file) {
     json[network + "lora_alpha"] = file.info.alpha;
     json[network + "target_modules"] = file.info.targets;
   }
-  return json.dump();
+  // Names that are not UTF-8 are refused with the tensors that have them.
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 /// In a file that knows one network, `unet.` is our first unet.
@@ -38,7 +38,7 @@ std::optional<double> alpha_of(const std::map<std::string, std::string>& metadat
                                const std::string& path) {
   const auto text = metadata.find("alpha");
   if (text == metadata.end()) return std::nullopt;
-  const nlohmann::json number = nlohmann::json::parse(text->second, nullptr, false);
+  const Json number = parse_untrusted_json(text->second).value;
   if (!number.is_number()) {
     throw DataError("{}: metadata \"alpha\": expected a number, got '{}'", path, text->second);
   }

@@ -33,8 +33,8 @@ using StorageLoader = std::function<at::Tensor(const StorageRef&)>;
 std::vector<StorageRef> storages_of(const PickleGraph& graph, const std::string& where);
 
 /// The pickle's object; shared storages and views stay shared.
-/// @throws DataError for impossible tensors, nesting beyond 200 levels, and objects that unfold to
-/// more than 20 million values
+/// @throws DataError for impossible tensors, nesting beyond 200 levels, and shared objects that
+/// unfold to more than 1 MiB and 256 times the pickle's bytes
 Value value_of_pickle(const PickleGraph& graph,
                       const StorageLoader& loader,
                       const std::string& where);

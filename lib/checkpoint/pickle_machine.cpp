@@ -11,6 +11,7 @@ namespace {
 
 // About 4 GB of nodes; a large checkpoint has some 100,000.
 constexpr size_t kMaxNodes = 20'000'000;
+constexpr size_t kMostOfName = 1024;  // of a module and a class in it
 
 // Opcodes of protocols 2 to 5 (Lib/pickletools.py). Those of the text protocols 0 and 1 that no
 // writer of protocol 2 emits are left out.
@@ -183,6 +184,10 @@ class Machine {
 
   /// Names are copied first: a reference into the nodes would not outlive the push.
   void push_global(std::string module, std::string name) {
+    // Six bytes of a pickle can name a global by texts that it holds but once.
+    if (module.size() + name.size() > kMostOfName) {
+      fail("the name of a class with more than 1,024 bytes");
+    }
     PickleNode& node = push(Kind::kGlobal);
     node.text = std::move(module);
     node.name = std::move(name);

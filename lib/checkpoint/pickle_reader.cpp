@@ -4,6 +4,8 @@
 #include "checkpoint/pickle.h"
 
 #include "base/error.h"
+#include "base/text.h"
+#include "base/untrusted_text.h"
 
 #include <torch/types.h>
 
@@ -17,9 +19,12 @@ namespace {
 
 using Kind = PickleNode::Kind;
 
-constexpr uint64_t kMaxValues = 20'000'000;
+// What values take, for each byte of their pickle. Shared objects unfold: of a pickle without any
+// the densest, a list of None, takes a fifth of it.
+constexpr uint64_t kMostBytesForOne = 256;
+constexpr uint64_t kBytesForAny = uint64_t{1} << 20, kMostBytes = uint64_t{1} << 32;
 constexpr size_t kMaxDimensions = 64;
-constexpr int64_t kMaxRepeated = int64_t{1} << 31;  // elements of a tensor that repeats its storage
+constexpr int64_t kMaxRepeated = int64_t{1} << 24;  // elements of a tensor that repeats its storage
 
 StorageRef storage_ref(const PickleGraph& graph,
                        const PickleNode& persistent,
@@ -56,13 +61,21 @@ StorageRef storage_ref(const PickleGraph& graph,
 class Reader {
  public:
   Reader(const PickleGraph& graph, const StorageLoader& loader, const std::string& where)
-      : graph_(graph), loader_(loader), where_(where), open_(graph.nodes.size(), false) {}
+      : graph_(graph),
+        loader_(loader),
+        where_(where),
+        open_(graph.nodes.size(), false),
+        most_bytes_(std::min(kBytesForAny + kMostBytesForOne * graph.end, kMostBytes)) {}
 
   Value read(uint32_t id) {
-    if (++count_ > kMaxValues) {
-      fail("unfolds to more than 20,000,000 values");
-    }
     const PickleNode& node = graph_.nodes[id];
+    // A global's and a big int's text comes out in another form, at most twice as long.
+    bytes_ += sizeof(Value) + 2 * (node.text.size() + node.name.size());
+    if (bytes_ > most_bytes_) {
+      fail(fmt::format("a pickle of {} unfolds to more than {}",
+                       human_bytes(graph_.end),
+                       human_bytes(most_bytes_)));
+    }
     switch (node.kind) {
       case Kind::kNone:
         return {};
@@ -291,6 +304,9 @@ class Reader {
 
   /// Protocol 2 has no bytes: Python writes text whose code points are the bytes.
   std::string latin1_bytes(const std::string& text) const {
+    if (const auto fault = utf8_fault(text)) {
+      fail(*fault);
+    }
     std::string bytes;
     for (size_t i = 0; i < text.size(); ++i) {
       const auto lead = static_cast<uint8_t>(text[i]);
@@ -298,8 +314,7 @@ class Reader {
         bytes += text[i];
         continue;
       }
-      const bool pair = (lead == 0xC2 || lead == 0xC3) && i + 1 < text.size();
-      if (!pair) {
+      if (lead != 0xC2 && lead != 0xC3) {
         fail("text that is not latin-1");
       }
       const auto next = static_cast<uint8_t>(text[++i]);
@@ -339,7 +354,8 @@ class Reader {
       return std::nullopt;
     }
     uint64_t bits = 0;
-    if (code.size() != 2 || data.size() > 8 || data.size() != static_cast<size_t>(code[1] - '0')) {
+    if (code.size() != 2 || data.empty() || data.size() > 8 ||
+        data.size() != static_cast<size_t>(code[1] - '0')) {
       return std::nullopt;
     }
     std::memcpy(&bits, data.data(), data.size());
@@ -479,7 +495,7 @@ class Reader {
   std::unordered_map<uint32_t, SharedStub> stubs_;
   std::unordered_map<uint32_t, at::Tensor> tensors_;
   int depth_ = 0, deepest_ = 0;
-  uint64_t count_ = 0;
+  uint64_t bytes_ = 0, most_bytes_;  ///< of the values so far
 };
 
 /// packaging.version.Version: since 26 a tuple (epoch, release, ...), before {"_version": ...} or

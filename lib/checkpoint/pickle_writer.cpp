@@ -4,6 +4,7 @@
 #include "checkpoint/pickle.h"
 
 #include "base/error.h"
+#include "base/untrusted_text.h"
 
 #include <torch/types.h>
 
@@ -23,27 +24,6 @@ struct Span {
 
 /// Views of different element types cannot share a storage in a pickle.
 using SpanOwner = std::pair<const void*, at::ScalarType>;
-
-bool is_utf8(const std::string& text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<uint8_t>(text[i]);
-    const size_t length = lead < 0x80                    ? 1
-                          : lead >= 0xC2 && lead <= 0xDF ? 2
-                          : lead >= 0xE0 && lead <= 0xEF ? 3
-                          : lead >= 0xF0 && lead <= 0xF4 ? 4
-                                                         : 0;
-    if (length == 0 || i + length > text.size()) {
-      return false;
-    }
-    for (size_t k = 1; k < length; ++k) {
-      if ((static_cast<uint8_t>(text[i + k]) & 0xC0) != 0x80) {
-        return false;
-      }
-    }
-    i += length;
-  }
-  return true;
-}
 
 int64_t last_element(const at::Tensor& tensor) {
   int64_t last = 0;
@@ -229,8 +209,11 @@ class Writer {
   }
 
   void write_text(const std::string& text) {
-    if (!is_utf8(text) || text.size() > UINT32_MAX) {
-      fail("text that is not UTF-8");
+    if (const auto fault = utf8_fault(text)) {
+      fail(*fault);
+    }
+    if (text.size() > UINT32_MAX) {
+      fail("a text of more than 4 GiB");
     }
     memoized("s" + text, [&] {
       out_ += 'X';

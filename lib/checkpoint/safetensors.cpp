@@ -18,6 +18,7 @@ namespace {
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the Python package's limit
 constexpr uint64_t kLengthBytes = 8;
+constexpr size_t kMostDimensions = 64;
 
 struct TensorEntry {
   std::string name, dtype;
@@ -45,6 +46,9 @@ class HeaderHandler : public nlohmann::json::json_sax_t {
       return unexpected(std::to_string(value));
     }
     if (field_ == "shape") {
+      if (entries.back().shape.size() >= kMostDimensions) {
+        return failed(entries.back().name + ": more than 64 dimensions");
+      }
       entries.back().shape.push_back(static_cast<int64_t>(value));
     } else {
       entries.back().offsets.push_back(value);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "base/error.h"
+#include "base/untrusted_text.h"
 #include "checkpoint/dtypes.h"
 #include "checkpoint/safetensors.h"
 #include "io/atomic_file.h"
@@ -25,6 +26,19 @@ std::vector<size_t> order_in_file(const StateDict& tensors) {
   return order;
 }
 
+void check_text(const std::string& path, const std::string& what, const std::string& text) {
+  if (const auto fault = utf8_fault(text)) {
+    throw DataError("{}: {} '{}' cannot be saved: {}", path, what, as_utf8(text), *fault);
+  }
+}
+
+void check_metadata(const std::string& path, const std::map<std::string, std::string>& metadata) {
+  for (const auto& [key, text] : metadata) {
+    check_text(path, "the metadata's key", key);
+    check_text(path, "the metadata", text);
+  }
+}
+
 void check_tensors(const std::string& path, const StateDict& tensors) {
   std::unordered_set<std::string> names;
   for (const auto& [name, tensor] : tensors) {
@@ -36,6 +50,7 @@ void check_tensors(const std::string& path, const StateDict& tensors) {
           name,
           tensor.defined() ? python_dtype(tensor.scalar_type()) + " of that kind" : "undefined");
     }
+    check_text(path, "the name", name);
     if (name == "__metadata__" || !names.insert(name).second) {
       throw DataError("{}: the name '{}' is given twice or reserved", path, name);
     }
@@ -71,6 +86,7 @@ void write_safetensors(const std::string& path,
                        const StateDict& tensors,
                        const std::map<std::string, std::string>& metadata) {
   check_tensors(path, tensors);
+  check_metadata(path, metadata);
   const std::vector<size_t> order = order_in_file(tensors);
   std::vector<uint64_t> begins(tensors.size());
   uint64_t end = 0;
@@ -78,12 +94,7 @@ void write_safetensors(const std::string& path,
     begins[i] = end;
     end += tensors[i].second.nbytes();
   }
-  std::string header;
-  try {
-    header = header_of(tensors, begins, metadata);
-  } catch (const nlohmann::json::exception&) {
-    throw DataError("{}: a name or text in it is not UTF-8", path);
-  }
+  const std::string header = header_of(tensors, begins, metadata);
 
   AtomicFile file(path);
   const auto length = static_cast<uint64_t>(header.size());

@@ -22,7 +22,8 @@ constexpr size_t kMaxKeysShown = 12;
 /// The number in a tensor of one element, as the reference keeps its counters.
 std::optional<double> number_in_tensor(const Value& value) {
   const auto* tensor = std::get_if<at::Tensor>(&value.data);
-  if (tensor == nullptr || !tensor->defined() || tensor->numel() != 1 || tensor->is_complex()) {
+  if (tensor == nullptr || !tensor->defined() || tensor->numel() != 1 || tensor->is_complex() ||
+      tensor->scalar_type() == at::kBool) {
     return std::nullopt;
   }
   return tensor->to(at::kCPU, at::kDouble).reshape({-1}).data_ptr<double>()[0];

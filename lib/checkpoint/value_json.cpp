@@ -3,21 +3,15 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/untrusted_json.h"
 #include "checkpoint/dtypes.h"
-
-#include <nlohmann/json.hpp>
 
 #include <cmath>
 
 namespace dalle2 {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-Value value_of(const Json& json, int depth) {
-  if (depth > kMaxValueDepth) {
-    throw DataError("JSON is nested deeper than {} levels", kMaxValueDepth);
-  }
+Value value_of(const Json& json) {
   switch (json.type()) {
     case Json::value_t::boolean:
       return json.get<bool>();
@@ -35,14 +29,14 @@ Value value_of(const Json& json, int depth) {
     case Json::value_t::array: {
       List list;
       for (const Json& item : json) {
-        list.items.push_back(value_of(item, depth + 1));
+        list.items.push_back(value_of(item));
       }
       return list;
     }
     case Json::value_t::object: {
       Dict dict;
       for (const auto& [key, item] : json.items()) {
-        dict.items.emplace_back(key, value_of(item, depth + 1));
+        dict.items.emplace_back(key, value_of(item));
       }
       return dict;
     }
@@ -98,11 +92,9 @@ Json json_of(const Value& value) {
 }  // namespace
 
 Value value_of_json(const std::string& text) {
-  try {
-    return value_of(Json::parse(text), 0);
-  } catch (const nlohmann::json::exception& error) {
-    throw DataError("expected JSON: {}", error.what());
-  }
+  const ParsedJson parsed = parse_untrusted_json(text, {.most_levels = kMaxValueDepth});
+  if (!parsed.is_right()) throw DataError("expected JSON: {}", parsed.fault);
+  return value_of(parsed.value);
 }
 
 std::string json_of_value(const Value& value, int indent) {

@@ -2,9 +2,9 @@
 #include "checkpoint/value_tree.h"
 
 #include "base/error.h"
+#include "base/untrusted_json.h"
+#include "base/untrusted_text.h"
 #include "checkpoint/value_json.h"
-
-#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <limits>
@@ -13,8 +13,6 @@
 
 namespace dalle2 {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 bool has_tensor(const Value& value) {
   if (value.is_dict()) {
@@ -102,7 +100,7 @@ class Packer {
       Json object = Json::object();
       for (const auto& [key, child] : dict.items) {
         object.get_ref<Json::object_t&>().push_back(
-            {key.as_string(), pack(child, below(name, key.as_string()))});
+            {checked(key.as_string(), name), pack(child, below(name, key.as_string()))});
       }
       return object;
     }
@@ -111,6 +109,13 @@ class Packer {
       pairs.push_back(Json::array({pack(key, ""), pack(child, below(name, describe(key)))}));
     }
     return {{dict.ordered ? "$ordered" : "$dict", std::move(pairs)}};
+  }
+
+  static const std::string& checked(const std::string& text, const std::string& name) {
+    if (const auto fault = utf8_fault(text)) {
+      throw DataError("{}: cannot be saved: {}", name.empty() ? "/" : name, *fault);
+    }
+    return text;
   }
 
   static Json pack_scalar(const Value& value, const std::string& name) {
@@ -127,6 +132,9 @@ class Packer {
     }
     if (value.is_stub()) {
       throw DataError("{}: cannot be saved: an object of the class {}", name, value.type_name());
+    }
+    if (value.is_string()) {
+      return checked(value.as_string(), name);
     }
     return Json::parse(json_of_value(value));
   }
@@ -232,22 +240,18 @@ class Unpacker {
 ValueTree take_apart(const Value& root) {
   Packer packer(root);
   ValueTree tree;
-  const Json json = packer.pack(root, "");
-  try {
-    tree.json = json.dump();
-  } catch (const nlohmann::json::exception&) {
-    throw DataError("a text in the checkpoint is not UTF-8, which the format needs");
-  }
+  tree.json = packer.pack(root, "").dump();
   tree.tensors = packer.take_tensors();
   return tree;
 }
 
 Value put_together(const ValueTree& tree, const std::string& where) {
-  try {
-    return Unpacker(tree.tensors, where).unpack(Json::parse(tree.json), 0);
-  } catch (const nlohmann::json::exception& error) {
-    throw DataError("{}: the checkpoint in its metadata is no JSON: {}", where, error.what());
+  // A dict with keys that are no text takes three levels of JSON: {"$dict": [[key, value], ...]}.
+  const ParsedJson parsed = parse_untrusted_json(tree.json, {.most_levels = 4 * kMaxValueDepth});
+  if (!parsed.is_right()) {
+    throw DataError("{}: the checkpoint in its metadata: {}", where, parsed.fault);
   }
+  return Unpacker(tree.tensors, where).unpack(parsed.value, 0);
 }
 
 }  // namespace dalle2

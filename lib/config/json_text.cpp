@@ -1,83 +1,42 @@
 // SPDX-License-Identifier: MIT
 #include "config/json_text.h"
 
-#include <set>
 #include <vector>
 
 #include "base/error.h"
+#include "base/untrusted_text.h"
 
 namespace dalle2 {
 namespace {
 
-// An object or list that the parser is inside of.
-struct Level {
-  bool is_object = false;
-  std::set<std::string> keys;
-  std::string key;     // the latest, of an object
-  int64_t index = -1;  // of a list
+// Far more than any config has: what is done with the keys may take the square of their number.
+constexpr JsonRules kConfigRules = {.most_levels = 100, .most_keys = 10'000, .comments = true};
 
-  std::string part() const { return is_object ? pointer_part(key) : std::to_string(index); }
-};
-
-std::string pointer_of(const std::vector<Level>& levels) {
-  std::string pointer;
-  for (const Level& level : levels) pointer += "/" + level.part();
-  return pointer;
-}
-
-// nlohmann's text is "[json.exception.parse_error.101] parse error at line 3, column 5: ...".
-std::string without_prefix(const std::string& what) {
-  const size_t end = what.find("] ");
-  return end == std::string::npos ? what : what.substr(end + 2);
-}
-
-// Far more than any config has; values are walked by functions that call themselves.
-constexpr int kMostLevels = 100;
-
-void refuse_depth(int depth, const std::string& origin) {
-  if (depth > kMostLevels) {
-    throw ConfigError(
-        "{}: lists and objects within each other more than {} levels deep", origin, kMostLevels);
+// The value of an assignment: JSON, else the text itself.
+Json value_of_assignment(const std::string& pointer, const std::string& text) {
+  const auto refuse = [&](const std::string& fault) {
+    throw ConfigError("--set {}: {}", as_utf8(pointer), fault);
+  };
+  for (const std::string& part : {pointer, text}) {
+    if (const auto fault = utf8_fault(part)) refuse(*fault);
   }
+  JsonRules rules = kConfigRules;
+  rules.comments = false;
+  ParsedJson parsed = parse_untrusted_json(text, rules);
+  if (parsed.is_no_json) return text;
+  if (!parsed.is_right()) refuse(parsed.fault);
+  return std::move(parsed.value);
 }
 
 }  // namespace
 
 Json parse_json(const std::string& text, const std::string& origin, Faults& faults) {
-  std::vector<Level> levels;
-  const auto enter_element = [&] {
-    if (!levels.empty() && !levels.back().is_object) ++levels.back().index;
-  };
-  const Json::parser_callback_t watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    refuse_depth(depth, origin);
-    switch (event) {
-      case Json::parse_event_t::object_start:
-      case Json::parse_event_t::array_start:
-        enter_element();
-        levels.emplace_back();
-        levels.back().is_object = event == Json::parse_event_t::object_start;
-        break;
-      case Json::parse_event_t::object_end:
-      case Json::parse_event_t::array_end:
-        levels.pop_back();
-        break;
-      case Json::parse_event_t::key:
-        levels.back().key = parsed.get<std::string>();
-        if (!levels.back().keys.insert(levels.back().key).second) {
-          faults.error(pointer_of(levels), "given twice; remove one of the two");
-        }
-        break;
-      case Json::parse_event_t::value:
-        enter_element();
-        break;
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text, watch, /*allow_exceptions=*/true, /*ignore_comments=*/true);
-  } catch (const Json::exception& error) {
-    throw ConfigError("{}: not valid JSON: {}", origin, without_prefix(error.what()));
+  ParsedJson parsed = parse_untrusted_json(text, kConfigRules);
+  if (!parsed.is_right()) throw ConfigError("{}: {}", origin, parsed.fault);
+  for (const std::string& pointer : parsed.twice) {
+    faults.error(pointer, "given twice; remove one of the two");
   }
+  return std::move(parsed.value);
 }
 
 void apply_override(Json& root, const std::string& assignment) {
@@ -87,13 +46,7 @@ void apply_override(Json& root, const std::string& assignment) {
                       assignment);
   }
   const std::string pointer = assignment.substr(0, equals);
-  const std::string text = assignment.substr(equals + 1);
-  const Json::parser_callback_t watch = [&](int depth, Json::parse_event_t, Json&) {
-    refuse_depth(depth, "--set " + pointer);
-    return true;
-  };
-  Json value = Json::parse(text, watch, /*allow_exceptions=*/false);
-  if (value.is_discarded()) value = text;
+  Json value = value_of_assignment(pointer, assignment.substr(equals + 1));
   try {
     const Json::json_pointer path(pointer);
     // Make the objects on the way; nlohmann would make lists of keys that look like numbers.
@@ -112,7 +65,7 @@ void apply_override(Json& root, const std::string& assignment) {
     *at = std::move(value);
   } catch (const Json::exception& error) {
     throw ConfigError(
-        "--set \"{}\": no such place in the config: {}", assignment, without_prefix(error.what()));
+        "--set \"{}\": no such place in the config: {}", assignment, json_error_text(error));
   }
 }
 
@@ -120,12 +73,6 @@ std::string shown(const Json& value) {
   constexpr size_t kMost = 60;
   const std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   return text.size() <= kMost ? text : text.substr(0, kMost - 3) + "...";
-}
-
-std::string pointer_part(const std::string& key) {
-  std::string part;
-  for (const char c : key) part += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
-  return part;
 }
 
 }  // namespace dalle2

@@ -56,9 +56,9 @@ struct TrainPriorConfig {
   static constexpr const char* kDoc = "A file that trains a diffusion prior.";
   static constexpr const char* kKind = "prior";
   static constexpr std::array kPlaceholders = {
-      Placeholder{"epoch", PlaceholderType::number},
-      Placeholder{"samples_seen", PlaceholderType::number},
-      Placeholder{"best_validation_loss", PlaceholderType::number}};
+      Placeholder{"epoch", PlaceholderType::integer},
+      Placeholder{"samples_seen", PlaceholderType::integer},
+      Placeholder{"best_validation_loss", PlaceholderType::real}};
 
   PriorConfig prior;
   PriorDataConfig data;

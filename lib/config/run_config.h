@@ -19,11 +19,11 @@ struct TrainDecoderConfig {
   static constexpr const char* kDoc = "A file that trains a decoder.";
   static constexpr const char* kKind = "decoder";
   static constexpr std::array kPlaceholders = {
-      Placeholder{"epoch", PlaceholderType::number},
-      Placeholder{"sample", PlaceholderType::number},
+      Placeholder{"epoch", PlaceholderType::integer},
+      Placeholder{"sample", PlaceholderType::integer},
       Placeholder{"next_task", PlaceholderType::text},
       Placeholder{"validation_losses", PlaceholderType::list},
-      Placeholder{"samples_seen", PlaceholderType::number}};
+      Placeholder{"samples_seen", PlaceholderType::integer}};
 
   DecoderConfig decoder;
   DecoderDataConfig data;

@@ -9,7 +9,7 @@
 namespace dalle2 {
 
 /// What a placeholder stands for, which decides the format specs it may have.
-enum class PlaceholderType { number, text, list };
+enum class PlaceholderType { integer, real, text, list };
 
 /// A part of a target's name that is filled in at each save: `{epoch}`.
 struct Placeholder {
@@ -17,8 +17,8 @@ struct Placeholder {
   PlaceholderType type;
 };
 
-/// What is wrong with a target that may hold `known` placeholders with Python's format specs, and
-/// `{{` and `}}` for braces; nothing if it is right.
+/// What is wrong with a target that may hold `known` placeholders, in the grammar of
+/// python_format(); nothing if it is right.
 std::optional<std::string> template_fault(const std::string& target,
                                           std::span<const Placeholder> known);
 

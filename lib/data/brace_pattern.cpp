@@ -45,7 +45,11 @@ std::vector<std::string> list_items(const std::string& body) {
 
 }  // namespace
 
-BracePattern::BracePattern(const std::string& text) {
+BracePattern::BracePattern(const std::string& text, int level) {
+  if (level > kMostLevels) {
+    add_text(text);
+    return;
+  }
   for (size_t from = 0; from < text.size();) {
     const size_t open = text.find('{', from);
     const size_t close = open == std::string::npos ? open : closing_brace(text, open);
@@ -66,7 +70,7 @@ BracePattern::BracePattern(const std::string& text) {
       }
       part.size = 0;
       for (const std::string& item : items) {
-        part.choices.emplace_back(item);
+        part.choices.push_back(BracePattern(item, level + 1));
         part.size = std::min(part.size + part.choices.back().size(), kMost);
       }
     }

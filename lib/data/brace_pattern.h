@@ -12,7 +12,7 @@ namespace dalle2 {
 /// a time and in the shell's order: the last braces change first. Other braces stay as they are.
 class BracePattern {
  public:
-  explicit BracePattern(const std::string& text);
+  explicit BracePattern(const std::string& text) : BracePattern(text, 0) {}
 
   /// How many texts; more than kMost count as kMost.
   uint64_t size() const { return size_; }
@@ -20,6 +20,8 @@ class BracePattern {
   std::string at(uint64_t index) const;
 
   static constexpr uint64_t kMost = 100'000'000;
+  /// Lists within each other; the braces of deeper ones stay as they are.
+  static constexpr int kMostLevels = 32;
 
  private:
   /// A text, a range, or a choice between patterns.
@@ -33,6 +35,7 @@ class BracePattern {
     std::vector<BracePattern> choices;
   };
 
+  BracePattern(const std::string& text, int level);
   friend bool is_brace_range(const std::string& body);
   static bool read_range(const std::string& body, Part& part);
   void add_text(const std::string& text);

@@ -237,7 +237,7 @@ std::shared_ptr<const EmbeddingRows> EmbeddingFolder::load(int64_t shard,
   std::string content;
   try {
     content = is_local_url(address) ? read_file(local_path(address))
-                                    : read_source(open_source(address, source));
+                                    : read_source(open_source(address, source), shown);
   } catch (const HttpStatusError& error) {
     if (!error.says_absent()) throw;
     throw DataError("{}", error.what());

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/untrusted_text.h"
 #include "data/brace_pattern.h"
 #include "data/shards.h"
 #include "io/url_file.h"
@@ -14,6 +15,7 @@ namespace dalle2 {
 namespace {
 
 constexpr uint64_t kMostUrls = 100'000'000;  ///< in memory at once
+constexpr size_t kMostUrlBytes = 1 << 16;    ///< of one address
 
 std::string expand_variables(std::string text, const std::string& key) {
   size_t from = 0;
@@ -48,6 +50,9 @@ class BraceCheck {
     std::vector<size_t> open;
     for (size_t i = 0; i < text_.size(); ++i) {
       if (text_[i] == '{') open.push_back(i);
+      if (open.size() > static_cast<size_t>(BracePattern::kMostLevels)) {
+        refuse(i, fmt::format("more than {} braces within each other", BracePattern::kMostLevels));
+      }
       if (text_[i] != '}') continue;
       if (open.empty()) refuse(i, "the } has no opening brace");
       check_body(open.back(), text_.substr(open.back() + 1, i - open.back() - 1));
@@ -87,6 +92,13 @@ std::vector<BracePattern> url_patterns(const std::string& text, const std::strin
   while (true) {
     const size_t end = text.find("::", from);
     const std::string url = expand_variables(text.substr(from, end - from), key);
+    if (url.size() > kMostUrlBytes) {
+      throw ConfigError("{}: \"{}...\": an url of {} bytes; at most {} are taken.",
+                        key,
+                        as_utf8(public_url(url).substr(0, 60)),
+                        url.size(),
+                        kMostUrlBytes);
+    }
     BraceCheck(url, key).run();
     patterns.emplace_back(url);
     if (end == std::string::npos) return patterns;

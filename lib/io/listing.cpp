@@ -13,6 +13,7 @@
 #include "io/fail_point.h"
 #include "io/folder_names.h"
 #include "io/url_source.h"
+#include "net/listing_limits.h"
 #include "net/s3.h"
 #include "net/url.h"
 
@@ -56,13 +57,6 @@ std::vector<ListedFile> list_s3(const std::string& folder, const HttpOptions& ht
   return files;
 }
 
-std::string without_entities(std::string text) {
-  for (size_t at = 0; (at = text.find("&amp;", at)) != std::string::npos; ++at) {
-    text.replace(at, 5, "&");
-  }
-  return text;
-}
-
 /// The value of the href that begins at `at`; empty without quotes.
 std::string quoted(const std::string& html, size_t at) {
   at = html.find_first_not_of(" \t\r\n", at);
@@ -94,7 +88,17 @@ std::vector<ListedFile> links_of_page(const std::string& html, const std::string
       }
     }
     const bool here = !link.empty() && link.find_first_of("/:") == std::string::npos;
-    if (here && seen.insert(link).second) files.push_back({uri_decode(link), folder + link + tail});
+    if (!here || !seen.insert(link).second) continue;
+    if (link.size() > kMostNameBytes || files.size() >= kMostListedFiles) {
+      throw NetworkError(
+          "{}: the page has {}; at most {} are taken.\n  Give one file's url with {{}} for the "
+          "shard number.",
+          public_url(base),
+          link.size() > kMostNameBytes ? fmt::format("a name of {} bytes", link.size())
+                                       : "more names of files",
+          link.size() > kMostNameBytes ? kMostNameBytes : kMostListedFiles);
+    }
+    files.push_back({uri_decode(link), folder + link + tail});
   }
   return files;
 }
@@ -134,7 +138,8 @@ std::vector<ListedFile> list_folder(const std::string& folder, const HttpOptions
   const bool is_page = folder.substr(0, query).ends_with(".html");
   const std::string page =
       is_page ? folder : with_slash(folder.substr(0, query)) + folder.substr(query);
-  return links_of_page(read_source(open_source(page, {.http = http})), page);
+  return links_of_page(
+      read_source(open_source(page, {.http = http}), public_url(page), kMostPageBytes), page);
 }
 
 }  // namespace dalle2

@@ -15,13 +15,8 @@ namespace dalle2 {
 namespace {
 
 /// Room that a thread keeps from picture to picture.
-uint8_t* thread_room(size_t bytes) {
-  thread_local std::vector<uint8_t> room;
-  if (room.size() < bytes) {
-    room.resize(bytes);
-  }
-  return room.data();
-}
+constexpr size_t kMostKept = size_t{1} << 24;
+thread_local std::vector<uint8_t> kept_room;
 
 /// What make_taps() is asked.
 struct TapsKey {
@@ -104,7 +99,12 @@ Resampler::Resampler(
   const int middle_width = across_ && !vertical_first_ ? out_width : width;
   middle_stride_ = 3 * static_cast<size_t>(middle_width) + kReadAhead;
   // One row more: what the vertical pass writes if it comes first.
-  middle_ = thread_room(middle_stride_ * (static_cast<size_t>(height) + 1) + kReadAhead);
+  const size_t bytes = middle_stride_ * (static_cast<size_t>(height) + 1) + kReadAhead;
+  std::vector<uint8_t>& room = bytes > kMostKept ? own_room_ : kept_room;
+  if (room.size() < bytes) {
+    room.resize(bytes);
+  }
+  middle_ = room.data();
 }
 
 void Resampler::push(const uint8_t* rows, size_t stride, int count) {
@@ -166,6 +166,10 @@ Image Resampler::finish() {
     std::memcpy(image.pixels.data() + y * stride, narrow.data(), stride);
   }
   return image;
+}
+
+size_t kept_resample_bytes() {
+  return kept_room.capacity();
 }
 
 Image resample(const Image& image,

@@ -18,7 +18,8 @@ struct RealBox {
 };
 
 /// Pillow's resize(size, mode, box), fed with the rows of a picture from the top. One at a time in
-/// a thread: it works in room that the thread keeps.
+/// a thread: it works in room that the thread keeps, of at most 16 MiB; a picture that needs more
+/// has room of its own.
 class Resampler {
  public:
   /// @param width, height of the picture that comes
@@ -42,8 +43,12 @@ class Resampler {
   std::vector<int> nearest_columns_, nearest_rows_;  // kNearest only
   Image nearest_;
   size_t middle_stride_ = 0;
-  uint8_t* middle_ = nullptr;  // of the thread: the rows so far, through the horizontal pass
+  std::vector<uint8_t> own_room_;  // of a large picture
+  uint8_t* middle_ = nullptr;      // the rows so far, through the horizontal pass
 };
+
+/// What this thread keeps of its room.
+size_t kept_resample_bytes();
 
 /// Resamples the part `box` of the pixels `from`; `box` is relative to their corner.
 Image resample(const Image& image,

@@ -2,6 +2,7 @@
 #include "io/stream.h"
 
 #include "base/error.h"
+#include "base/text.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -164,13 +165,17 @@ ByteSource file_source(const std::string& path, uint64_t offset) {
   };
 }
 
-std::string read_source(const ByteSource& source) {
+std::string read_source(const ByteSource& source, const std::string& origin, uint64_t most) {
   std::string content;
   while (true) {
     const size_t size = content.size();
     content.resize(size + std::max(size / 2, kBlockBytes));
     const size_t got = source(content.data() + size, content.size() - size);
     content.resize(size + got);
+    if (content.size() > most) {
+      throw DataError(
+          "{}: it has more than {}, which is all that is read", origin, human_bytes(most));
+    }
     if (got == 0) return content;
   }
 }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 
 namespace dalle2 {
@@ -17,8 +18,10 @@ using ByteSource = std::function<size_t(char* buffer, size_t capacity)>;
 /// offset), here and when read
 ByteSource file_source(const std::string& path, uint64_t offset = 0);
 
-/// All bytes.
-std::string read_source(const ByteSource& source);
+/// All bytes. @throws DataError if there are more than `most`, which is all that is kept of them
+std::string read_source(const ByteSource& source,
+                        const std::string& origin,
+                        uint64_t most = std::numeric_limits<uint64_t>::max());
 
 /// The same bytes, inflated if they begin as gzip (one member or several). All that lies before a
 /// cut or damage is delivered before the error. @param origin names the stream in errors

@@ -7,6 +7,9 @@
 #include <string_view>
 #include <utility>
 
+#include "base/text.h"
+#include "net/listing_limits.h"
+#include "net/s3_page.h"
 #include "net/sigv4.h"
 #include "net/url.h"
 
@@ -41,23 +44,6 @@ Place place_of(const S3Url& url, const S3Access& access) {
   if (in_path) place.request.path += "/" + uri_encode(url.bucket);
   place.request.path += "/" + uri_encode(url.key, /*keep_slash=*/true);
   return place;
-}
-
-/// The text of the first <name> element, unescaped; none without.
-std::optional<std::string> element(std::string_view xml, const std::string& name) {
-  const std::string open = "<" + name + ">", close = "</" + name + ">";
-  const size_t begin = xml.find(open);
-  const size_t end = begin == std::string_view::npos ? begin : xml.find(close, begin);
-  if (end == std::string_view::npos) return std::nullopt;
-  std::string text(xml.substr(begin + open.size(), end - begin - open.size()));
-  constexpr std::pair<const char*, char> kEntities[] = {
-      {"&lt;", '<'}, {"&gt;", '>'}, {"&quot;", '"'}, {"&apos;", '\''}, {"&amp;", '&'}};
-  for (const auto& [entity, character] : kEntities) {
-    for (size_t at = 0; (at = text.find(entity, at)) != std::string::npos; ++at) {
-      text.replace(at, std::string_view(entity).size(), 1, character);
-    }
-  }
-  return text;
 }
 
 /// A store's words for a message: short, on one line, without anything that is ours to keep.
@@ -106,10 +92,10 @@ std::string advice(const std::string& code, long status, const S3Access& access)
 }
 
 std::string explain(const HttpResponse& response, const std::string& body, const S3Access& access) {
-  const std::string code = tame(element(body, "Code").value_or(""), access);
-  const std::string message = tame(element(body, "Message").value_or(""), access);
+  const std::string code = tame(xml_element(body, "Code").value_or(""), access);
+  const std::string message = tame(xml_element(body, "Message").value_or(""), access);
   std::string region = response.bucket_region;
-  if (region.empty()) region = element(body, "Region").value_or("");
+  if (region.empty()) region = xml_element(body, "Region").value_or("");
   const std::string said = code.empty()      ? ""
                            : message.empty() ? code + ". "
                                              : code + ": " + message + ". ";
@@ -152,12 +138,35 @@ HttpGet signed_request(const S3Url& url, const Query& query, const std::string& 
   return request;
 }
 
-std::string read_all(HttpStream& stream) {
+std::string read_page(const std::string& url, HttpGet request, const HttpOptions& options) {
+  HttpStream stream(std::move(request), options);
   std::string text, buffer(1 << 16, '\0');
   while (const size_t size = stream.read(buffer.data(), buffer.size())) {
     text.append(buffer, 0, size);
+    if (text.size() > kMostPageBytes) {
+      throw NetworkError(
+          "{}: a page of the listing has more than {}", url, human_bytes(kMostPageBytes));
+    }
   }
   return text;
+}
+
+void check_names(const std::string& url, const std::vector<std::string>& names, size_t pages) {
+  if (!names.empty() && names.back().size() > kMostNameBytes) {
+    throw NetworkError(
+        "{}: the listing has a name of {} bytes; at most {} are taken: is this a store of S3?",
+        url,
+        names.back().size(),
+        kMostNameBytes);
+  }
+  if (names.size() > kMostListedFiles || pages > kMostPages) {
+    throw NetworkError(
+        "{}: the listing goes on after {} names on {} pages.\n  Give a folder with fewer files, or "
+        "one file's url with {{}} for the shard number.",
+        url,
+        names.size(),
+        pages);
+  }
 }
 
 }  // namespace
@@ -186,24 +195,25 @@ std::vector<std::string> s3_list(const std::string& url, const HttpOptions& opti
   std::vector<std::string> names;
   Query query = {
       {"delimiter", "/"}, {"encoding-type", "url"}, {"list-type", "2"}, {"prefix", parts.key}};
-  while (true) {
-    HttpStream stream(signed_request({parts.bucket, ""}, query, url), options);
-    const std::string page = read_all(stream);
-    const bool encoded = element(page, "EncodingType").value_or("") == "url";  // some stores do not
-    for (size_t at = 0; (at = page.find("<Contents>", at)) != std::string::npos; ++at) {
-      const size_t end = std::min(page.find("</Contents>", at), page.size());
-      const auto key = element(std::string_view(page).substr(at, end - at), "Key");
-      std::string name = key.value_or("");
-      if (encoded) {  // as in forms
-        std::replace(name.begin(), name.end(), '+', ' ');
-        name = uri_decode(name);
-      }
-      if (name.size() > folder) names.push_back(name.substr(folder));
+  for (size_t pages = 1;; ++pages) {
+    const S3Page page =
+        parse_s3_page(read_page(url, signed_request({parts.bucket, ""}, query, url), options));
+    for (const std::string& key : page.keys) {
+      if (key.size() > folder) names.push_back(key.substr(folder));
+      check_names(url, names, pages);
     }
-    const auto next = element(page, "NextContinuationToken");
-    if (element(page, "IsTruncated").value_or("false") != "true" || !next) return names;
-    if (query.size() > 4) query.pop_back();
-    query.emplace_back("continuation-token", *next);
+    check_names(url, names, pages);
+    if (page.is_last) return names;
+    const bool later = query.size() > 4;
+    if (page.next_token.empty() || (later && query.back().second == page.next_token)) {
+      throw NetworkError(
+          "{}: the listing breaks off after {} names: the store does not say where "
+          "its next page is",
+          url,
+          names.size());
+    }
+    if (later) query.pop_back();
+    query.emplace_back("continuation-token", page.next_token);
   }
 }
 

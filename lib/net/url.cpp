@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <iterator>
 #include <string_view>
+#include <utility>
 
 namespace dalle2 {
 namespace {
@@ -121,6 +123,23 @@ std::string uri_decode(const std::string& text) {
     }
   }
   return decoded;
+}
+
+std::string without_entities(std::string_view text) {
+  constexpr std::pair<std::string_view, char> kEntities[] = {
+      {"&lt;", '<'}, {"&gt;", '>'}, {"&quot;", '"'}, {"&apos;", '\''}, {"&amp;", '&'}};
+  std::string plain;
+  for (size_t at = 0; at < text.size();) {
+    const std::string_view rest = text.substr(at);
+    const auto* const entity =
+        std::find_if(std::begin(kEntities), std::end(kEntities), [&](const auto& known) {
+          return rest.starts_with(known.first);
+        });
+    const bool found = entity != std::end(kEntities);
+    plain += found ? entity->second : rest[0];
+    at += found ? entity->first.size() : 1;
+  }
+  return plain;
 }
 
 }  // namespace dalle2

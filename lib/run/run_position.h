@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "base/python_format.h"
 #include "checkpoint/state_dict.h"
 #include "data/loader_position.h"
-#include "tracker/python_format.h"
 #include "trainer/train_state.h"
 
 namespace dalle2 {

@@ -2,10 +2,10 @@
 #include "tracker/auto_resume.h"
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/untrusted_json.h"
 #include "io/atomic_file.h"
 
 namespace dalle2 {
@@ -24,18 +24,16 @@ namespace fs = std::filesystem;
       fs::path(path).parent_path().string());
 }
 
-nlohmann::json read_mark(const std::string& path) {
-  nlohmann::json content =
-      nlohmann::json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
-  if (content.is_object() && content.contains("logger_type") &&
-      content["logger_type"].is_string()) {
+Json read_mark(const std::string& path) {
+  Json content = parse_untrusted_object(read_file(path));
+  if (content.contains("logger_type") && content["logger_type"].is_string()) {
     return content;
   }
   throw_unreadable(path, "a JSON object with \"logger_type\" is expected");
 }
 
 /// Each key of the mark overwrites the logger's attribute of that name.
-void set_attributes(const std::string& path, const nlohmann::json& mark, Logger& logger) {
+void set_attributes(const std::string& path, const Json& mark, Logger& logger) {
   for (const auto& [name, value] : mark.items()) {
     if (name == "logger_type") continue;
     try {
@@ -61,7 +59,7 @@ bool read_auto_resume(const std::string& path, Logger& logger) {
     return false;
   }
   if (!logger.auto_resume()) return false;
-  const nlohmann::json mark = read_mark(path);
+  const Json mark = read_mark(path);
   const std::string logger_type = mark["logger_type"].get<std::string>();
   if (logger_type != logger.type_name()) {
     throw ConfigError(
@@ -81,7 +79,7 @@ bool read_auto_resume(const std::string& path, Logger& logger) {
 }
 
 void write_auto_resume(const std::string& path, const Logger& logger) {
-  nlohmann::ordered_json content;
+  Json content;
   for (const auto& [key, value] : logger.resume_data()) content[key] = value;
   content["logger_type"] = logger.type_name();
   write_file_atomically(path, content.dump());

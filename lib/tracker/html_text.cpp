@@ -4,25 +4,16 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "base/untrusted_text.h"
 
 namespace dalle2 {
-namespace {
-
-/// The same text with what is no UTF-8 replaced.
-std::string valid_utf8(std::string_view text) {
-  const std::string quoted =
-      nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  return nlohmann::json::parse(quoted).get<std::string>();
-}
-
-}  // namespace
+namespace {}  // namespace
 
 std::string html_escape(std::string_view text) {
   std::string escaped;
-  for (const char c : valid_utf8(text)) {
+  for (const char c : as_utf8(text)) {
     switch (c) {
       case '&':
         escaped += "&amp;";

@@ -9,12 +9,12 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/error.h"
+#include "base/format_spec.h"
 #include "base/log.h"
-#include "tracker/format_spec.h"
+#include "base/untrusted_json.h"
 
 namespace dalle2 {
 namespace {
@@ -22,8 +22,8 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Bytes that are no UTF-8 (a caption's) become replacement characters.
-std::string json_text(const nlohmann::json& value) {
-  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+std::string json_text(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 std::string value_text(const LogValue& value, NonFinite non_finite) {
@@ -59,8 +59,7 @@ LastLine find_last_line(const std::string& path) {
   const size_t last = newline == std::string::npos ? 0 : newline + 1;
   const int64_t end = begin + static_cast<int64_t>(last);
   if (last == tail.size()) return {end, false};
-  const bool whole =
-      nlohmann::json::parse(tail.substr(last), nullptr, /*allow_exceptions=*/false).is_object();
+  const bool whole = !parse_untrusted_object(tail.substr(last)).is_null();
   return whole ? LastLine{size, true} : LastLine{end, false};
 }
 
@@ -111,10 +110,10 @@ void LogFile::write(const LogRecord& record, int64_t step) {
 void LogFile::write_images(const std::vector<StoredImage>& images,
                            const std::string& section,
                            int64_t step) {
-  nlohmann::ordered_json record;
-  nlohmann::ordered_json& list = record[section] = nlohmann::ordered_json::array();
+  Json record;
+  Json& list = record[section] = Json::array();
   for (const StoredImage& image : images) {
-    nlohmann::ordered_json entry;
+    Json entry;
     entry["path"] = image.path;
     if (image.caption.empty()) {
       entry["caption"] = nullptr;
@@ -124,7 +123,7 @@ void LogFile::write_images(const std::vector<StoredImage>& images,
     list.push_back(std::move(entry));
   }
   record["step"] = step;
-  append_line(record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  append_line(record.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 void LogFile::append_line(const std::string& line) {

@@ -3,16 +3,15 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/untrusted_json.h"
 #include "io/atomic_file.h"
 
 namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 std::string full_path(const std::string& path) {
   fs::path full = fs::absolute(path).lexically_normal();
@@ -67,8 +66,8 @@ OwnFiles::OwnFiles(const std::string& data_path)
   std::error_code ignored;
   if (!fs::exists(record_path_, ignored)) return;
   recorded_ = true;  // a damaged one knows of no file: at worst something is set aside
-  const Json record = Json::parse(read_file(record_path_), nullptr, /*allow_exceptions=*/false);
-  if (!record.is_object()) return;
+  const Json record = parse_untrusted_object(read_file(record_path_));
+  if (record.is_null()) return;
   const auto begin = record.find("began_from");
   if (begin != record.end() && begin->is_string()) began_from_ = begin->get<std::string>();
   const auto paths = record.find("paths");

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "tracker/public_config.h"
 
-#include <nlohmann/json.hpp>
-
+#include "base/untrusted_json.h"
 #include "net/url.h"
 
 namespace dalle2 {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 /// @return true if something was taken out
 bool clean(Json& value) {
@@ -27,8 +24,9 @@ bool clean(Json& value) {
 
 std::string public_config(const std::string& json) {
   constexpr int kIndent = 4;
-  Json config = Json::parse(json, nullptr, /*allow_exceptions=*/false, /*ignore_comments=*/true);
-  if (config.is_discarded()) return json;
+  ParsedJson parsed = parse_untrusted_json(json, {.comments = true});
+  if (!parsed.is_right()) return json;
+  Json& config = parsed.value;
   const bool has_comments = !Json::accept(json);
   const bool names_urls =
       json.find("://") != std::string::npos || json.find("pipe:") != std::string::npos;

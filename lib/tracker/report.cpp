@@ -10,13 +10,13 @@
 #include <ctime>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string_view>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/untrusted_json.h"
 #include "base/version.h"
 #include "io/atomic_file.h"
 #include "io/folder_names.h"
@@ -31,7 +31,6 @@ namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 constexpr const char* kSeconds = "Seconds ";
 constexpr const char* kDropped = "Dropped ";
@@ -243,11 +242,9 @@ std::string draw_config(const std::string& data_path) {
     std::error_code ignored;
     if (!name.ends_with("_config.json") || !fs::is_regular_file(path, ignored)) continue;
     // An older version stored what this one hides.
-    const Json config = Json::parse(public_config(read_file(path)),
-                                    nullptr,
-                                    /*allow_exceptions=*/false,
-                                    /*ignore_comments=*/true);
-    if (!config.is_object()) continue;
+    const Json config =
+        parse_untrusted_object(public_config(read_file(path)), {.comments = true});
+    if (config.is_null()) continue;
     std::string folds;
     for (const auto& [section, content] : config.items()) {
       std::string rows;

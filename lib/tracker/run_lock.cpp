@@ -13,12 +13,12 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/untrusted_json.h"
 
 namespace dalle2 {
 namespace {
@@ -59,8 +59,8 @@ std::string utc_now() {
 }
 
 std::optional<LockOwner> parse_owner(const std::string& content) {
-  const nlohmann::json json = nlohmann::json::parse(content, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return std::nullopt;
+  const Json json = parse_untrusted_object(content);
+  if (json.is_null()) return std::nullopt;
   const auto text = [&](const char* key) {
     const auto found = json.find(key);
     return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
@@ -222,7 +222,7 @@ LockOwner this_process() {
 }
 
 std::string lock_text(const LockOwner& owner) {
-  nlohmann::ordered_json json;
+  Json json;
   json["host"] = owner.host;
   json["pid"] = owner.pid;
   json["since"] = owner.since;

@@ -5,21 +5,19 @@
 #include <cerrno>
 #include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/untrusted_json.h"
 
 namespace dalle2 {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 class LogReader {
  public:
   void add(const std::string& line) {
-    const Json record = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!record.is_object() || !record.contains("step") || !record["step"].is_number()) {
+    const Json record = parse_untrusted_object(line);
+    if (!record.contains("step") || !record["step"].is_number_integer()) {
       ++log_.unreadable_lines;
       return;
     }

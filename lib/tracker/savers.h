@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "base/python_format.h"
 #include "config/tracker_config.h"
-#include "tracker/python_format.h"
 
 namespace dalle2 {
 

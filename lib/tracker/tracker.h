@@ -21,12 +21,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/python_format.h"
 #include "config/tracker_config.h"
 #include "tracker/checkpoint_source.h"
 #include "tracker/log_file.h"
 #include "tracker/loggers.h"
 #include "tracker/own_files.h"
-#include "tracker/python_format.h"
 #include "tracker/record.h"
 #include "tracker/run_lock.h"
 #include "tracker/savers.h"

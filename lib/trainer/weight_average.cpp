@@ -85,6 +85,14 @@ void append(Dict& all, const StateDict& part) {
   for (const auto& [name, tensor] : part) all.items.emplace_back(Value(name), Value(tensor));
 }
 
+/// ema_pytorch keeps a bool; a file of other hands may have a number.
+bool truth_of(const Cursor& entry) {
+  const Value& value = entry.value();
+  const bool is_bool =
+      value.is_bool() || (value.is_tensor() && entry.as_tensor().scalar_type() == at::kBool);
+  return is_bool ? entry.as_bool() : entry.as_double() != 0.0;
+}
+
 std::vector<at::Tensor> tensors_of(const FlatParameters& flat) {
   std::vector<at::Tensor> tensors;
   for (const FlatEntry& entry : flat.parameters()) {
@@ -130,7 +138,7 @@ void EmaPytorchAverage::read(const Cursor& all,
                       prefix + "ema_model." + layout.network_prefix,
                       strict,
                       all);
-  ema.set_counters(all.at(prefix + "initted").as_double() != 0.0, all.at(prefix + "step").as_int());
+  ema.set_counters(truth_of(all.at(prefix + "initted")), all.at(prefix + "step").as_int());
 }
 
 DiffusersAverage::DiffusersAverage(const torch::nn::Module& original,

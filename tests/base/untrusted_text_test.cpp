@@ -44,5 +44,18 @@ TEST_CASE("UTF-8 is told from other bytes") {
   }
 }
 
+TEST_CASE("what is not UTF-8 is told by its first wrong byte") {
+  CHECK(utf8_fault("K\xc3\xa4tzchen") == std::nullopt);
+  CHECK(utf8_fault("caf\xe9!") == "expected UTF-8, got the byte 0xe9 at offset 3");
+  CHECK(utf8_fault("\xc3\xa4\xed\xa0\x80") == "expected UTF-8, got the byte 0xed at offset 2");
+  CHECK(utf8_fault("a\xe2\x82") == "expected UTF-8, got the byte 0xe2 at offset 1");
+}
+
+TEST_CASE("bytes that belong to no character are replaced one by one") {
+  CHECK(as_utf8("K\xc3\xa4tzchen") == "K\xc3\xa4tzchen");
+  CHECK(as_utf8("a\xff\xc3(") == "a\xef\xbf\xbd\xef\xbf\xbd(");
+  CHECK(as_utf8("\xed\xa0\x80") == "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");
+}
+
 }  // namespace
 }  // namespace dalle2

@@ -224,7 +224,8 @@ TEST_CASE("a config goes into a checkpoint and comes out as JSON") {
 
 TEST_CASE("damaged checkpoints in safetensors metadata are refused") {
   const StateDict none;
-  CHECK_THROWS_WITH(put_together({"{", none}, "a"), Contains("no JSON"));
+  CHECK_THROWS_WITH(put_together({"{", none}, "a"),
+                    Contains("the checkpoint in its metadata: not valid JSON: "));
   CHECK_THROWS_WITH(put_together({R"({"$tensor":"x"})", none}, "a"), Contains("not there: x"));
   CHECK_THROWS_WITH(put_together({R"({"$dict":[1]})", none}, "a"), Contains("dict that is none"));
   CHECK_THROWS_WITH(put_together({R"({"$bytes":"0g"})", none}, "a"), Contains("no hex"));

@@ -258,6 +258,10 @@ TEST_CASE("numbers may stand in tensors of one element") {
   CHECK_THROWS_AS(Value(at::scalar_tensor(0.5, at::TensorOptions().dtype(at::kFloat))).as_int(),
                   DataError);
   CHECK_THROWS_AS(Value(true).as_double(), DataError);
+  const Value yes(at::ones({1}, at::TensorOptions().dtype(at::kBool)));
+  CHECK(yes.as_bool());
+  CHECK_THROWS_AS(yes.as_double(), DataError);
+  CHECK_THROWS_AS(yes.as_int(), DataError);
   CHECK_THROWS_AS(Value(1.0).as_int(), DataError);
 }
 

@@ -3,7 +3,10 @@
 #include "checkpoint/safetensors.h"
 
 #include "base/error.h"
+#include "base/process_memory.h"
 #include "checkpoint/pickle.h"
+#include "checkpoint/value_json.h"
+#include "checkpoint/value_tree.h"
 #include "checkpoint_test_tools.h"
 
 #include <catch2/catch.hpp>
@@ -183,7 +186,8 @@ TEST_CASE("bombs of nesting, sharing and sizes end in an error at once") {
     }
     laughs += std::string("eq") + static_cast<char>(i);
   }
-  CHECK_THROWS_WITH(run(begin + "(" + laughs.substr(2) + "t."), Contains("20,000,000 values"));
+  CHECK_THROWS_WITH(run(begin + "(" + laughs.substr(2) + "t."),
+                    Contains("unfolds to more than 1.2 MiB"));
   CHECK_THROWS_WITH(run(begin + "X\xff\xff\xff\x7f"
                                 "a."),
                     Contains("cut off"));
@@ -230,6 +234,99 @@ TEST_CASE("a few bytes cannot stand for a tensor of terabytes") {
   };
   CHECK(expanded(1000).as_dict().find("tensor")->as_tensor().sum().item<float>() == 1000.0f);
   CHECK_THROWS_WITH(expanded(int64_t{1} << 40), Contains("1099511627776 elements"));
+  CHECK_THROWS_WITH(expanded((int64_t{1} << 24) + 1), Contains("16777217 elements"));
+}
+
+TEST_CASE("the texts that a pickle names again and again are counted as often") {
+  // 64 KiB of text, and 2,000 lists of ten mentions of it: 1.3 GB.
+  const std::string text(1 << 16, 'x');
+  std::string pickle = "\x80\x02(X"s + "\0\0\1\0"s + text + "q\0"s;
+  for (int i = 0; i < 2000; ++i) pickle += "](h\0h\0h\0h\0h\0h\0h\0h\0h\0h\0e"s;
+  const uint64_t before = process_memory("VmHWM");
+  CHECK_THROWS_WITH(run(pickle + "t."), Contains("unfolds to more than"));
+  CHECK(process_memory("VmHWM") - before < uint64_t{200} << 20);
+  // A class by a name of 60 KiB, a thousand times.
+  std::string names = "\x80\x04(X"s + "\0\xf0\0\0"s + text.substr(0, 0xf000) + "q\0"s;
+  for (int i = 0; i < 1000; ++i) names += "h\0h\0\x93"s;
+  CHECK_THROWS_WITH(run(names + "t."), Contains("the name of a class with more than 1,024 bytes"));
+}
+
+TEST_CASE("what is shared as much as checkpoints share it is read") {
+  std::string pickle = "\x80\x02(X"s + "\x28\0\0\0"s + std::string(40, 'x') + "q\0"s;
+  for (int i = 0; i < 200'000; ++i) pickle += "h\0"s;
+  CHECK(run(pickle + "t.").as_sequence().size() == 200'001);
+  CHECK(run("\x80\x02("s + std::string(500'000, 'N') + "t.").as_sequence().size() == 500'000);
+}
+
+TEST_CASE("numpy's scalars have at least a byte") {
+  const auto scalar = [](const std::string& code, const std::string& data) {
+    return run("\x80\x04"s + "cnumpy.core.multiarray\nscalar\n(cnumpy\ndtype\n\x8c\2" + code +
+               "\x85RC" + static_cast<char>(data.size()) + data + "tR.");
+  };
+  CHECK(scalar("i2", "\xfe\xff").as_int() == -2);
+  CHECK(scalar("i8", "\xfe\xff\xff\xff\xff\xff\xff\xff").as_int() == -2);
+  CHECK(scalar("i0", "").is_stub());  // a shift by 64
+}
+
+TEST_CASE("a text of bytes is UTF-8 before it is latin-1") {
+  const auto encoded = [](const std::string& text) {
+    return run("\x80\x02"s + "c_codecs\nencode\nX" + static_cast<char>(text.size()) + "\0\0\0"s +
+               text + "X\6\0\0\0latin1\x86R."s);
+  };
+  CHECK(std::get<Bytes>(encoded("a\xc3\xbf").data).data == "a\xff");
+  CHECK_THROWS_WITH(encoded("a\xc3z"), Contains("expected UTF-8, got the byte 0xc3 at offset 1"));
+  CHECK_THROWS_WITH(encoded("\xe2\x82\xac"), Contains("no latin-1"));
+}
+
+TEST_CASE("a tensor has at most 64 dimensions in safetensors, as elsewhere") {
+  const TempFolder folder;
+  const auto read = [&](size_t dimensions) {
+    std::string ones = "1";
+    for (size_t i = 1; i < dimensions; ++i) ones += ",1";
+    std::string header = R"({"x":{"dtype":"U8","shape":[)" + ones + R"(],"data_offsets":[0,1]}})";
+    std::string bytes(8, '\0');
+    bytes[0] = static_cast<char>(header.size() & 0xff);
+    bytes[1] = static_cast<char>(header.size() >> 8);
+    test::write_bytes(folder.file("a.safetensors"), bytes + header + "x");
+    return read_safetensors(folder.file("a.safetensors")).tensors.at(0).second.dim();
+  };
+  CHECK(read(64) == 64);
+  CHECK_THROWS_WITH(read(65), Contains("x: more than 64 dimensions"));
+}
+
+TEST_CASE("JSON in a checkpoint is read to a depth, and what is wrong is told in our words") {
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  CHECK_THROWS_WITH(value_of_json(deep),
+                    "expected JSON: lists and objects within each other more than 200 levels deep");
+  ValueTree tree;
+  tree.json = deep;
+  CHECK_THROWS_WITH(put_together(tree, "a"), Contains("a: the checkpoint in its metadata: lists"));
+  tree.json = "{\"a\": \"\\ud800\"}";
+  CHECK_THROWS_WITH(put_together(tree, "a"),
+                    "a: the checkpoint in its metadata: /a: expected UTF-8, got \\ud800, which is "
+                    "half of a surrogate pair");
+}
+
+TEST_CASE("text that is not UTF-8 is in no file that we write") {
+  const TempFolder folder;
+  // Overlong, a surrogate, beyond Unicode, cut off.
+  for (const char* text : {"\xe0\x80\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xc3"}) {
+    Dict checkpoint;
+    checkpoint.set("note", text);
+    CHECK_THROWS_WITH(pickle_of_value(checkpoint),
+                      Contains("/note: cannot be saved: expected UTF-8, got the byte 0x"));
+    CHECK_THROWS_WITH(take_apart(checkpoint),
+                      Contains("note: cannot be saved: expected UTF-8, got the byte 0x"));
+    Dict keys;
+    keys.set(text, 1);
+    CHECK_THROWS_WITH(pickle_of_value(keys), Contains("expected UTF-8"));
+    CHECK_THROWS_WITH(take_apart(keys), Contains("expected UTF-8"));
+    const StateDict named = {{text, at::ones({1})}}, plain = {{"x", at::ones({1})}};
+    CHECK_THROWS_WITH(write_safetensors(folder.file("a.safetensors"), named, {}),
+                      Contains("the name") && Contains("cannot be saved: expected UTF-8"));
+    CHECK_THROWS_WITH(write_safetensors(folder.file("a.safetensors"), plain, {{"a", text}}),
+                      Contains("the metadata") && Contains("cannot be saved: expected UTF-8"));
+  }
 }
 
 TEST_CASE("malformed pickles are refused with the place") {

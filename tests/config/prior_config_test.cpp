@@ -222,12 +222,13 @@ TEST_CASE("targets of a prior's savers may hold the placeholders of a prior") {
   CHECK_NOTHROW(read_prior({"/tracker/save/save_latest_to={epoch:03d}_{samples_seen}.pth",
                             "/tracker/save/save_best_to={best_validation_loss:.4f}.pth"}));
   expect_prior_problem({"/tracker/save/save_latest_to={next_task}.pth"},
-                       "/tracker/save/save_latest_to: unknown placeholder {next_task}; known are "
-                       "{epoch} {samples_seen} {best_validation_loss}");
-  expect_prior_problem({"/tracker/save/save_latest_to={best_validation_los}.pth"},
-                       "/tracker/save/save_latest_to: unknown placeholder {best_validation_los}, "
-                       "did you mean {best_validation_loss}; known are {epoch} {samples_seen} "
-                       "{best_validation_loss}");
+                       "/tracker/save/save_latest_to: unknown placeholder {next_task}: known are "
+                       "{epoch}, {samples_seen}, {best_validation_loss}");
+  expect_prior_problem(
+      {"/tracker/save/save_latest_to={best_validation_los}.pth"},
+      "/tracker/save/save_latest_to: unknown placeholder {best_validation_los} (did "
+      "you mean {best_validation_loss}?): known are {epoch}, {samples_seen}, "
+      "{best_validation_loss}");
 }
 
 TEST_CASE("the config of a prior has no place for other kinds") {

@@ -299,10 +299,46 @@ TEST_CASE("targets may hold placeholders with Python's format specs, false is of
   for (const char* target : {"{samples_seen:>10}",
                              "{next_task:_<8s}",
                              "{validation_losses}",
+                             "{validation_losses[0]}",
+                             "{validation_losses[12]:.4f}",
+                             "{epoch!s:>5}",
+                             "{epoch:z.2f}",
+                             "{samples_seen:{epoch}>8}",
                              "{epoch:+.3e}",
                              "a..b/...pth"}) {
     CHECK_NOTHROW(read_with({std::string("/tracker/save/save_latest_to=") + target}));
   }
+}
+
+TEST_CASE("text in a config is UTF-8, in the file and in overrides, and its key is named") {
+  const auto refused = [](const std::string& path) {
+    std::string text = kMinimalConfig;
+    text.replace(text.find("latest.pth"), 10, path);
+    return message_of([&] { parse_decoder_config(text, "a.json", {}); });
+  };
+  CHECK(refused("\\ud800.pth") ==
+        "a.json: /tracker/save/save_latest_to: expected UTF-8, got \\ud800, which is half of a "
+        "surrogate pair");
+  CHECK(refused("x\xc0\xaf") ==
+        "a.json: /tracker/save/save_latest_to: expected UTF-8, got the byte 0xc0 at offset 1");
+  CHECK(
+      message_of([] { read_with({R"(/tracker/data_path="\ud800")"}); }) ==
+      R"(--set /tracker/data_path: expected UTF-8, got \ud800, which is half of a surrogate pair)");
+  CHECK(message_of([] { read_with({"/tracker/data_path=out\xff"}); }) ==
+        "--set /tracker/data_path: expected UTF-8, got the byte 0xff at offset 3");
+  CHECK(message_of([] { read_with({"/tracker/\xff=1"}); }) ==
+        "--set /tracker/\xef\xbf\xbd: expected UTF-8, got the byte 0xff at offset 9");
+  CHECK(read_with({R"(/tracker/data_path="\ud83d\ude3a")"}).config.tracker.data_path ==
+        "\xf0\x9f\x98\xba");
+}
+
+TEST_CASE("a config with very many keys is refused at once") {
+  std::string text = kMinimalConfig;
+  std::string keys;
+  for (int i = 0; i < 100'000; ++i) keys += "\"key_" + std::to_string(i) + "\": 1, ";
+  text.insert(text.find("\"unets\""), keys);
+  CHECK(message_of([&] { parse_decoder_config(text, "a.json", {}); }) ==
+        "a.json: /decoder: an object with more than 10000 keys");
 }
 
 TEST_CASE("embeddings may come from the shards, and an unconditional decoder needs none") {

@@ -247,6 +247,21 @@ TEST_CASE("braces, lists of texts and joined urls are shards by position") {
                         Contains("http://a/{}.tar and 2 more"));
 }
 
+TEST_CASE("lists within lists are expanded to a depth, and no text ends the program") {
+  const auto nested = [](int levels) {
+    std::string text = "x";
+    for (int i = 0; i < levels; ++i) text = "{a," + text + "}";
+    return text;
+  };
+  CHECK(expand_urls(nested(30), "k").size() == 31);
+  CHECK_THROWS_WITH(expand_urls(nested(33), "k"),
+                    Contains("more than 32 braces within each other"));
+  // A command's braces are not judged.
+  CHECK(expand_urls("pipe:" + nested(15'000), "k").size() == 34);
+  CHECK_THROWS_WITH(expand_urls(std::string(100'000, 'x'), "k"),
+                    Contains("an url of 100000 bytes; at most 65536 are taken"));
+}
+
 TEST_CASE("a brace without its other half is refused") {
   DecoderDataConfig config;
   config.webdataset_base_url = std::string("data/{000..012.tar");

@@ -113,6 +113,19 @@ class CommandLine(EndToEnd):
         self.refuse(2, "shards", expect=["subcommand"])
         self.refuse(2, "schema", "decodr", expect=["decodr"])
 
+    def test_text_that_is_not_utf8_exits_2_by_our_message(self):
+        # Python hands "\udcff" on as the byte 0xff.
+        config = self.config()
+        self.refuse(2, "--config", config, "--set", "/tracker/data_path=\"\\ud800\"",
+                    expect=["--set /tracker/data_path: expected UTF-8, got \\ud800, which is half of a surrogate pair"])
+        for arguments in (["--config", config, "--set", "/tracker/data_path=out\udcff"], ["inspect", "a\udced\udca0\udc80.pth"],
+                          ["--config", "c\udcc0\udcaf.json"]):
+            text = self.refuse(2, *arguments, expect=["of the command line", "expected UTF-8, got the byte 0x"])
+            self.assertNotIn("json.exception", text)
+        path = self.dir / "surrogate.json"
+        path.write_text(pathlib.Path(self.dir / config).read_text().replace('"data_path": "', '"data_path": "\\udc80'))
+        self.refuse(2, "--config", path, expect=["/tracker/data_path: expected UTF-8, got \\udc80"])
+
     def test_config_faults_exit_2_and_are_listed_together(self):
         def change(config):
             config["train"]["lr"] = -1

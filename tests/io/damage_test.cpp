@@ -4,74 +4,22 @@
 #include "base/error.h"
 #include "io/atomic_file.h"
 #include "io/image.h"
-#include "io/mutate.h"
 #include "io/npy.h"
 #include "io/test_folder.h"
 #include "io/webdataset.h"
+#include "support/survive.h"
 
 #include <catch2/catch.hpp>
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <functional>
 
 using namespace dalle2;
 namespace fs = std::filesystem;
 
 namespace {
 
-constexpr unsigned kSecondsPerFile = 30;  // under sanitizers, on a busy machine
-
-int64_t setting(const char* name, int64_t without) {
-  const char* text = std::getenv(name);
-  return text != nullptr ? std::atoll(text) : without;
-}
-
-struct Outcome {
-  int64_t accepted = 0, refused = 0;
-};
-
-/// Reads DALLE2_MUTATIONS mutated files (or `usual`) of a kind. A file that takes longer than
-/// kSecondsPerFile ends the test by SIGALRM.
-Outcome survive(const std::string& kind,
-                const std::vector<std::string>& files,
-                int64_t usual,
-                const std::function<void(const test::Mutation&, const std::string&)>& read) {
-  using Clock = std::chrono::steady_clock;
-  const int64_t rounds = setting("DALLE2_MUTATIONS", usual);
-  const uint64_t seed = static_cast<uint64_t>(setting("DALLE2_MUTATION_SEED", 20));
-  test::Mutator mutator(files, kind);
-  Outcome outcome;
-  double longest = 0;
-  for (int64_t number = 0; number < rounds; ++number) {
-    INFO(kind << " mutation " << number << " of seed " << seed);
-    const test::Mutation mutation = mutator.make(seed, static_cast<uint64_t>(number));
-    const Clock::time_point begin = Clock::now();
-    alarm(kSecondsPerFile);
-    try {
-      read(mutation, mutator.whole(static_cast<uint64_t>(number)));
-      ++outcome.accepted;
-    } catch (const DataError&) {
-      ++outcome.refused;
-    }
-    alarm(0);
-    longest = std::max(longest, std::chrono::duration<double>(Clock::now() - begin).count());
-  }
-  if (std::getenv("DALLE2_MUTATIONS") != nullptr) {
-    std::printf("%s: %ld files mutated, %ld read, %ld refused, the longest took %.0f ms\n",
-                kind.c_str(),
-                static_cast<long>(rounds),
-                static_cast<long>(outcome.accepted),
-                static_cast<long>(outcome.refused),
-                1000 * longest);
-    std::fflush(stdout);
-  }
-  return outcome;
-}
+using test::Outcome;
+using test::survive;
 
 std::vector<std::string> files_below(const std::string& folder,
                                      const std::string& extension,

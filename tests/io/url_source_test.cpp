@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "io/url_source.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <string>
@@ -10,7 +11,9 @@
 #include "io/atomic_file.h"
 #include "io/folder_names.h"
 #include "io/listing.h"
+#include "io/stream.h"
 #include "io/tar.h"
+#include "net/listing_limits.h"
 #include "support/captured_log.h"
 #include "support/loopback_server.h"
 #include "support/temp_dir.h"
@@ -164,6 +167,36 @@ TEST_CASE("folders are listed: files, and the links of a page") {
   CHECK(names == std::vector<std::string>{"a b_1.npy", "c_2.npy", "e_4.npy"});
   CHECK(urls[0] == server.url("/emb/a%20b_1.npy?sig=x"));
   CHECK_THROWS_AS(list_folder(server.url("/gone")), HttpStatusError);
+}
+
+TEST_CASE("what is taken of a server's page of links is limited") {
+  const std::string base = "http://h/emb/";
+  std::string links;
+  for (size_t i = 0; i < kMostListedFiles; ++i) links += "<a href=\"" + std::to_string(i) + "\">";
+  CHECK(links_of_page(links, base).size() == kMostListedFiles);
+  CHECK_THROWS_WITH(links_of_page(links + "<a href=\"x\">", base),
+                    Contains("http://h/emb/: the page has more names of files; at most 1000000"));
+  const auto named = [&](size_t size) {
+    return links_of_page("<a href=\"" + std::string(size, 'x') + "\">", base);
+  };
+  CHECK(named(kMostNameBytes).size() == 1);
+  CHECK_THROWS_WITH(named(kMostNameBytes + 1), Contains("a name of 4097 bytes; at most 4096"));
+  CHECK(links_of_page("<a href=\"a&amp;amp;b&lt;.npy\">", base).at(0).name == "a&amp;b<.npy");
+}
+
+TEST_CASE("a page that never ends is not read to its end") {
+  uint64_t given = 0;
+  const ByteSource endless = [&](char* buffer, size_t capacity) {
+    std::fill_n(buffer, capacity, 'x');
+    given += capacity;
+    return capacity;
+  };
+  CHECK_THROWS_WITH(read_source(endless, "http://h/", 1 << 20),
+                    "http://h/: it has more than 1.0 MiB, which is all that is read");
+  CHECK(given < uint64_t{3} << 20);
+  const std::string page(kMostPageBytes + 1, 'x');
+  LoopbackServer server([&](const HttpRequest&) { return http_reply(200, page); });
+  CHECK_THROWS_WITH(list_folder(server.url("/emb")), Contains("it has more than 64.0 MiB"));
 }
 
 TEST_CASE("what cannot be read is told with the schemes that can") {

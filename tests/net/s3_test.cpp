@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "net/listing_limits.h"
+#include "net/s3_page.h"
 #include "net/sha256.h"
 #include "net/sigv4.h"
 #include "support/captured_log.h"
@@ -280,4 +282,45 @@ TEST_CASE("a folder is listed page by page, with odd names") {
         std::vector<std::string>{"1+%20.npy", "x &+.npy"});
   REQUIRE(asked.size() == 2);
   CHECK(asked[0] == "/bucket/?delimiter=%2F&encoding-type=url&list-type=2&prefix=f%2F");
+}
+
+TEST_CASE("a page of a store's listing gives its keys, whatever it breaks off in") {
+  const S3Page page = parse_s3_page(
+      "<R><IsTruncated>true</IsTruncated><NextContinuationToken>a&amp;lt;b</NextContinuationToken>"
+      "<Contents><Key>f/&lt;1&gt;</Key></Contents><Contents><Key></Key></Contents>"
+      "<Contents><Key>f/2</Key></Contents><Contents><Key>f/3</Key>");
+  CHECK(page.keys == std::vector<std::string>{"f/<1>", "f/2"});
+  CHECK_FALSE(page.is_last);
+  CHECK(page.next_token == "a&lt;b");
+  // Each beginning without an end would be looked for to the end of the page.
+  std::string open;
+  for (int i = 0; i < 2'000'000; ++i) open += "<Contents>";
+  CHECK(parse_s3_page(open).keys.empty());
+}
+
+TEST_CASE("a store cannot list without an end") {
+  const AwsEnvironment aws;
+  int asked = 0;
+  std::string body;
+  LoopbackServer server([&](const HttpRequest&) {
+    ++asked;
+    return http_reply(200, body);
+  });
+  aws.set("AWS_ENDPOINT_URL", server.url(""));
+  const auto list = [&] { return s3_list("s3://bucket/f/", two_attempts()); };
+  body =
+      "<IsTruncated>true</IsTruncated><NextContinuationToken>a</NextContinuationToken>"
+      "<Contents><Key>f/x</Key></Contents>";
+  CHECK_THROWS_WITH(list(), Contains("s3://bucket/f/: the listing breaks off after 2 names"));
+  CHECK(asked == 2);
+  body = "<IsTruncated>true</IsTruncated>";
+  CHECK_THROWS_WITH(list(), Contains("the listing breaks off after 0 names"));
+  body = "<Contents><Key>f/" + std::string(kMostNameBytes + 1, 'x') + "</Key></Contents>";
+  CHECK_THROWS_WITH(list(), Contains("the listing has a name of 4097 bytes; at most 4096"));
+  body = std::string(kMostPageBytes + 1, 'x');
+  CHECK_THROWS_WITH(list(),
+                    Contains("s3://bucket/f/: a page of the listing has more than 64.0 MiB"));
+  body.clear();
+  for (size_t i = 0; i <= kMostListedFiles; ++i) body += "<Contents><Key>f/x</Key></Contents>";
+  CHECK_THROWS_WITH(list(), Contains("the listing goes on after 1000001 names on 1 pages"));
 }

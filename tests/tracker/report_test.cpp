@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -105,6 +106,25 @@ TEST_CASE("lines that are no records are left out and counted") {
   const LoggedRun run("no json\n[1, 2]\n{\"loss\": 1}\n\xff\xfe\n{\"loss\": 1, \"step\": 2}\n");
   CHECK(run.log().unreadable_lines == 4);
   CHECK_THAT(run.page(), Contains("4 lines of log.jsonl cannot be read"));
+}
+
+TEST_CASE("records of strangers are read within bounds: depth, width, text and numbers") {
+  const test::TempDir folder;
+  std::string wide = "{\"step\": 1";
+  for (int i = 0; i < 100'000; ++i) wide += ", \"series_" + std::to_string(i) + "\": 1";
+  const std::string deep(1'000'000, '[');
+  write_file_atomically(folder / "log.jsonl",
+                        wide + "}\n{\"step\": 2, \"a\": " + deep + "}\n" +
+                            "{\"step\": 3, \"a\xff\": 1}\n" + "{\"step\": 1e300, \"a\": 1}\n" +
+                            "{\"step\": true, \"a\": 1}\n");
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  const RunLog log = read_run_log(folder / "log.jsonl");
+  // Looking each key up among all before it takes minutes.
+  CHECK(Clock::now() - begin < std::chrono::seconds(10));
+  CHECK(log.series.size() == 100'000);
+  CHECK(log.records == 1);
+  CHECK(log.unreadable_lines == 4);
 }
 
 TEST_CASE("control characters of a log are shown in the page, not sent by it") {

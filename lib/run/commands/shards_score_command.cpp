@@ -3,8 +3,8 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "base/untrusted_json.h"
 #include "io/atomic_file.h"
 #include "io/demo_images.h"
 #include "io/folder_names.h"
@@ -27,8 +27,10 @@ int index_of(const std::array<const char*, N>& names,
 /// The requests of `shards demo`'s held-out split, in the order of its embeddings.
 std::vector<DemoAttributes> load_truth(const std::string& path) {
   std::vector<DemoAttributes> truth;
+  const ParsedJson parsed = parse_untrusted_json(read_file(path));
+  if (!parsed.is_right()) throw DataError("{}: {}", path, parsed.fault);
   try {
-    for (const nlohmann::json& row : nlohmann::json::parse(read_file(path))) {
+    for (const Json& row : parsed.value) {
       const auto text = [&](const char* key) { return row.at(key).get<std::string>(); };
       truth.push_back({index_of(kDemoShapes, text("shape"), path),
                        index_of(kDemoColours, text("colour"), path),
@@ -36,8 +38,11 @@ std::vector<DemoAttributes> load_truth(const std::string& path) {
                        index_of(kDemoPlaces, text("place"), path),
                        index_of(kDemoGrounds, text("ground"), path)});
     }
-  } catch (const nlohmann::json::exception& error) {
-    throw DataError("{}: expected the truth.json of `shards demo`: {}", path, error.what());
+  } catch (const Json::exception&) {
+    throw DataError(
+        "{}: expected the truth.json of `shards demo`, a list of objects with shape, colour, size, "
+        "place and ground",
+        path);
   }
   return truth;
 }

@@ -22,7 +22,7 @@ struct Mutation {
 
 class Mutator {
  public:
-  /// @param files whole ones of one kind: jpg, png, webp, npy or tar
+  /// @param files whole ones of one kind: jpg, png, webp, npy, tar, or text of any grammar
   Mutator(std::vector<std::string> files, std::string kind)
       : files_(std::move(files)), kind_(std::move(kind)) {}
 
@@ -96,9 +96,44 @@ class Mutator {
     } else if (kind_ == "npy") {
       const size_t digit = file.find_first_of("0123456789", std::min<size_t>(at, 80));
       put(file, below(2) == 0 ? 8 : digit, below(2) == 0 ? "9" : "0");
+    } else if (kind_ != "webp") {
+      file.insert(at, token());
     } else {
       put(file, below(2) == 0 ? 4 : 16 + below(14), little_endian(number(), 4));
     }
+  }
+
+  /// What means something to one grammar or another, once or very often.
+  std::string token() {
+    static const std::vector<std::string> tokens = {"{",        "}",
+                                                    "[",        "]",
+                                                    "\"",       "'",
+                                                    ":",        "::",
+                                                    ",",        "\n",
+                                                    "\t",       "\\",
+                                                    "/",        "..",
+                                                    "$",        "${A}",
+                                                    "%",        "%00",
+                                                    "&lt;",     "&amp;",
+                                                    "<Key>",    "</Key>",
+                                                    "href=",    "pipe:",
+                                                    "://",      "@",
+                                                    "?",        "=",
+                                                    "\\ud800",  "\\udc00",
+                                                    "\\u0000",  "1e999",
+                                                    "-0",       "9",
+                                                    "NaN",      "null",
+                                                    "true",     "\xed\xa0\x80",
+                                                    "\xc0\xaf", "\xff",
+                                                    "\x1b",     "<Contents>",
+                                                    "!r",       "z",
+                                                    "#"};
+    std::string text = tokens[below(tokens.size())];
+    if (below(20) == 0) {
+      const std::string once = text;
+      for (size_t times = below(3000); times > 0; --times) text += once;
+    }
+    return text;
   }
 
   /// Another size, type or name in a header whose checksum is right again.

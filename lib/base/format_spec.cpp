@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/format_spec.h"
+#include "base/format_spec.h"
 
 #include <algorithm>
 #include <cctype>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/python_format.h"
+#include "base/python_format.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "tracker/format_spec.h"
+#include "base/format_spec.h"
 
 namespace dalle2 {
 namespace {
@@ -79,6 +79,23 @@ TEST_CASE("a number in a spec that no file name could hold is refused") {
   const FormatFields fields = {{"epoch", int64_t{3}}};
   CHECK_THROWS_WITH(python_format("{epoch:99999999999}", fields), Catch::Contains("too large"));
   CHECK_THROWS_AS(python_format("{epoch:.99999999999f}", fields), ConfigError);
+}
+
+TEST_CASE("a template is judged by examples, whatever the length of a list will be") {
+  const FormatFields examples = {{"epoch", int64_t{0}}, {"losses", std::vector<double>{0.0}}};
+  CHECK(python_format_fault("{epoch:03d}_{losses[7]:.3f}", examples) == std::nullopt);
+  CHECK(python_format_fault("{losses[x]}", examples) ==
+        "'{losses[x]}': the index of a list is a whole number from 0");
+  CHECK(python_format_fault("{losses:.3f}", examples) == "a list takes no format spec, got ':.3f'");
+  CHECK(python_format_fault("{epoch", examples) ==
+        "a '{' without its '}' in '{epoch': write '{{' for the brace itself");
+}
+
+TEST_CASE("a template cannot make a text that fills the memory") {
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += "{epoch:4096}";
+  CHECK_THROWS_WITH(python_format(text, {{"epoch", int64_t{3}}}),
+                    "a text of more than 65536 bytes would come of its placeholders");
 }
 
 TEST_CASE("a code that is no printable letter is refused in a file name") {

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/python_format.h"
+#include "base/python_format.h"
 
 #include <cctype>
 #include <charconv>
 #include <optional>
 
 #include "base/error.h"
+#include "base/format_spec.h"
 #include "base/text.h"
-#include "tracker/format_spec.h"
 
 namespace dalle2 {
 namespace {
+
+constexpr size_t kMostBytes = 1 << 16;  // no path is longer
+
+/// Which entries of a list may be picked: those that are there now, or any.
+enum class Indices { kOfNow, kAny };
 
 /// One {name[index]!conversion:spec}.
 struct Field {
@@ -91,7 +96,7 @@ const FormatValue& find(const std::string& name, const FormatFields& fields) {
 }
 
 /// The value named by "validation_losses" or "validation_losses[0]".
-FormatValue look_up(const std::string& path, const FormatFields& fields) {
+FormatValue look_up(const std::string& path, const FormatFields& fields, Indices indices) {
   const size_t name_end = path.find_first_of("[.");
   const FormatValue& value = find(path.substr(0, name_end), fields);
   if (name_end == std::string::npos) return value;
@@ -107,6 +112,7 @@ FormatValue look_up(const std::string& path, const FormatFields& fields) {
   if (parsed.ec != std::errc{} || parsed.ptr != last) {
     throw ConfigError("'{{{}}}': the index of a list is a whole number from 0", path);
   }
+  if (indices == Indices::kAny) index = 0;
   if (index >= list->size()) {
     throw ConfigError("'{{{}}}': the list has {} entries now", path, list->size());
   }
@@ -152,7 +158,10 @@ FormatValue convert(const FormatValue& value, const std::string& conversion) {
   return text ? quoted(*text) : plain_text(value);
 }
 
-std::string format_at_depth(const std::string& text, const FormatFields& fields, int depth) {
+std::string format_at_depth(const std::string& text,
+                            const FormatFields& fields,
+                            Indices indices,
+                            int depth) {
   if (depth > 2) throw ConfigError("'{}': fields are nested too deeply", text);
   std::vector<std::string> literals;
   std::vector<std::string> insides;
@@ -160,11 +169,14 @@ std::string format_at_depth(const std::string& text, const FormatFields& fields,
   std::string result = literals[0];
   for (size_t i = 0; i < insides.size(); ++i) {
     const Field field = parse_field(insides[i]);
-    const FormatValue value = convert(look_up(field.name, fields), field.conversion);
+    const FormatValue value = convert(look_up(field.name, fields, indices), field.conversion);
     const bool nested = field.spec.find_first_of("{}") != std::string::npos;
     result += python_format_value(
-        value, nested ? format_at_depth(field.spec, fields, depth + 1) : field.spec);
+        value, nested ? format_at_depth(field.spec, fields, indices, depth + 1) : field.spec);
     result += literals[i + 1];
+    if (result.size() > kMostBytes) {
+      throw ConfigError("a text of more than {} bytes would come of its placeholders", kMostBytes);
+    }
   }
   return result;
 }
@@ -172,7 +184,17 @@ std::string format_at_depth(const std::string& text, const FormatFields& fields,
 }  // namespace
 
 std::string python_format(const std::string& text, const FormatFields& fields) {
-  return format_at_depth(text, fields, 1);
+  return format_at_depth(text, fields, Indices::kOfNow, 1);
+}
+
+std::optional<std::string> python_format_fault(const std::string& text,
+                                               const FormatFields& examples) {
+  try {
+    format_at_depth(text, examples, Indices::kAny, 1);
+    return std::nullopt;
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
 }
 
 std::string python_format_value(const FormatValue& value, const std::string& spec) {

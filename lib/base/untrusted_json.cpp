@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MIT
+#include "base/untrusted_json.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include "base/untrusted_text.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr size_t kMostTwice = 100;
+
+/// The code of an escape like "\ud83d" at `at`.
+std::optional<unsigned> escaped_code(std::string_view text, size_t at) {
+  if (text.substr(at, 2) != "\\u" || at + 6 > text.size()) return std::nullopt;
+  unsigned code = 0;
+  for (const char c : text.substr(at + 2, 4)) {
+    const char lower = static_cast<char>(c | 0x20);
+    const bool is_digit = c >= '0' && c <= '9';
+    if (!is_digit && (lower < 'a' || lower > 'f')) return std::nullopt;
+    code = code * 16 + static_cast<unsigned>(is_digit ? c - '0' : lower - 'a' + 10);
+  }
+  return code;
+}
+
+/// The first escape of a surrogate that has no other half; empty if there is none.
+std::string lone_surrogate(std::string_view text) {
+  for (size_t at = 0; (at = text.find('\\', at)) != std::string_view::npos; at += 2) {
+    const unsigned code = escaped_code(text, at).value_or(0);
+    if (code < 0xd800 || code > 0xdfff) continue;
+    const unsigned next = escaped_code(text, at + 6).value_or(0);
+    if (code > 0xdbff || next < 0xdc00 || next > 0xdfff) return std::string(text.substr(at, 6));
+    at += 10;  // behind the pair
+  }
+  return "";
+}
+
+/// Builds the value as the parser comes along. The library's own builder looks a key up in all keys
+/// before it.
+class Builder : public nlohmann::json_sax<Json> {
+ public:
+  Builder(const JsonRules& rules, ParsedJson& out) : rules_(rules), out_(out) {}
+
+  bool null() override { return add(nullptr) != nullptr; }
+  bool boolean(bool value) override { return add(value) != nullptr; }
+  bool number_integer(int64_t value) override { return add(value) != nullptr; }
+  bool number_unsigned(uint64_t value) override { return add(value) != nullptr; }
+  bool number_float(double value, const std::string&) override { return add(value) != nullptr; }
+  bool string(std::string& value) override { return add(std::move(value)) != nullptr; }
+  bool binary(binary_t&) override { return fail("binary data"); }
+
+  bool start_object(size_t) override { return enter(add(Json::object())); }
+  bool start_array(size_t) override { return enter(add(Json::array())); }
+  bool end_object() override { return leave(); }
+  bool end_array() override { return leave(); }
+
+  bool key(std::string& name) override {
+    Level& level = levels_.back();
+    Json::object_t& object = level.value->get_ref<Json::object_t&>();
+    const auto [place, is_new] = level.places.try_emplace(name, object.size());
+    if (is_new && object.size() >= rules_.most_keys) {
+      return fail(fmt::format("an object with more than {} keys", rules_.most_keys));
+    }
+    if (is_new) object.emplace_back(name, nullptr);
+    level.key = std::move(name);
+    level.has_key = true;
+    level.place = place->second;
+    if (!is_new && out_.twice.size() < kMostTwice) out_.twice.push_back(pointer());
+    return true;
+  }
+
+  bool parse_error(size_t, const std::string& raw, const Json::exception& error) override {
+    const std::string token = raw.starts_with('"') ? raw.substr(1) : raw;
+    const std::string surrogate = lone_surrogate(token);
+    const std::string fault =
+        surrogate.empty() ? utf8_fault(token).value_or("") : half_a_pair(surrogate);
+    if (!fault.empty()) return fail(fault);
+    out_.is_no_json = true;
+    out_.fault = "not valid JSON: " + json_error_text(error);
+    return false;
+  }
+
+ private:
+  /// An object or list that the parser is inside of.
+  struct Level {
+    Json* value = nullptr;
+    std::unordered_map<std::string, size_t> places;  ///< of an object's keys
+    std::string key;                                 ///< of an object, whose value is being read
+    bool has_key = false;
+    size_t place = 0;  ///< of `key`
+  };
+
+  std::string pointer() const {
+    std::string pointer;
+    for (const Level& level : levels_) {
+      if (level.value->is_array()) {
+        // What is inside of an entry is in the last, and else an entry is to come.
+        const size_t inside = &level == &levels_.back() ? 0 : 1;
+        pointer += "/" + std::to_string(level.value->size() - inside);
+      } else if (level.has_key) {
+        pointer += "/" + pointer_part(level.key);
+      }  // else it is about a key
+    }
+    return pointer;
+  }
+
+  bool fail(const std::string& text) {
+    const std::string where = pointer();
+    out_.fault = where.empty() ? text : where + ": " + text;
+    return false;
+  }
+
+  Json* add(Json value) {
+    if (levels_.empty()) return &(out_.value = std::move(value));
+    Level& level = levels_.back();
+    if (level.value->is_array()) {
+      level.value->push_back(std::move(value));
+      return &level.value->back();
+    }
+    Json::object_t& object = level.value->get_ref<Json::object_t&>();
+    const auto slot = object.begin() + static_cast<ptrdiff_t>(level.place);
+    level.has_key = value.is_structured();
+    return &(slot->second = std::move(value));
+  }
+
+  bool enter(Json* value) {
+    if (levels_.size() >= rules_.most_levels) {
+      levels_.clear();  // the pointer would be as long
+      return fail(fmt::format("lists and objects within each other more than {} levels deep",
+                              rules_.most_levels));
+    }
+    levels_.push_back({value, {}, "", false, 0});
+    return true;
+  }
+
+  bool leave() {
+    levels_.pop_back();
+    if (!levels_.empty()) levels_.back().has_key = false;
+    return true;
+  }
+
+  const JsonRules& rules_;
+  ParsedJson& out_;
+  std::vector<Level> levels_;
+};
+
+}  // namespace
+
+ParsedJson parse_untrusted_json(std::string_view text, const JsonRules& rules) {
+  ParsedJson parsed;
+  // The parser takes a NUL for the end.
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    parsed.is_no_json = true;
+    parsed.fault = fmt::format("not valid JSON: a NUL byte at offset {}", nul);
+    return parsed;
+  }
+  Builder builder(rules, parsed);
+  const bool right = Json::sax_parse(text.begin(),
+                                     text.end(),
+                                     &builder,
+                                     Json::input_format_t::json,
+                                     /*strict=*/true,
+                                     rules.comments);
+  if (!right) parsed.value = nullptr;
+  return parsed;
+}
+
+Json parse_untrusted_object(std::string_view text, const JsonRules& rules) {
+  Json value = parse_untrusted_json(text, rules).value;
+  return value.is_object() ? value : Json();
+}
+
+std::string json_error_text(const Json::exception& error) {
+  // "[json.exception.parse_error.101] parse error at line 3, column 5: ..."
+  const std::string text = error.what();
+  const size_t end = text.find("] ");
+  return end == std::string::npos ? text : text.substr(end + 2);
+}
+
+std::string pointer_part(const std::string& key) {
+  std::string part;
+  for (const char c : key) part += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
+  return part;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+#include "base/untrusted_json.h"
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <string>
+
+namespace dalle2 {
+namespace {
+
+std::string repeated(const std::string& text, size_t count) {
+  std::string all;
+  for (size_t i = 0; i < count; ++i) all += text;
+  return all;
+}
+
+std::string fault_of(const std::string& text, const JsonRules& rules = {}) {
+  const ParsedJson parsed = parse_untrusted_json(text, rules);
+  CHECK((parsed.is_right() || parsed.value.is_null()));
+  return parsed.fault;
+}
+
+TEST_CASE("JSON of others comes out as it stands, keys in their order") {
+  const std::string text =
+      R"({"b": [1, -2, 3.5, true, null, "\u00e4\ud83d\ude3a", {}], "a": {"b": [[]]}})";
+  const ParsedJson parsed = parse_untrusted_json(text);
+  CHECK(parsed.fault.empty());
+  CHECK(parsed.value == Json::parse(text));
+  CHECK(parsed.value.dump() == Json::parse(text).dump());
+  CHECK(parse_untrusted_json("18446744073709551615").value == UINT64_MAX);
+  CHECK(parse_untrusted_json("\"a\"").value == "a");
+}
+
+TEST_CASE("of a key that stands there again the last value counts, and the place is told") {
+  const ParsedJson parsed = parse_untrusted_json(R"({"a": 1, "b": {"x/y": 1, "x/y": 2}, "a": 3})");
+  CHECK(parsed.value.dump() == R"({"a":3,"b":{"x/y":2}})");
+  CHECK(parsed.twice == std::vector<std::string>{"/b/x~1y", "/a"});
+}
+
+TEST_CASE("a place in a list is told by its number") {
+  CHECK(parse_untrusted_json(R"([0, {"a": [{"b": 1, "b": 2}]}])").twice ==
+        std::vector<std::string>{"/1/a/0/b"});
+  CHECK(fault_of(R"([0, [1, "\udc00"]])") ==
+        R"(/1/1: expected UTF-8, got \udc00, which is half of a surrogate pair)");
+}
+
+TEST_CASE("what is no JSON is told by line and column") {
+  CHECK(fault_of("{\"a\": 1,\n \"b\" 2}") ==
+        "not valid JSON: parse error at line 2, column 6: syntax error while parsing object "
+        "separator - unexpected number literal; expected ':'");
+  CHECK(fault_of(std::string("{}\0x", 4)) == "not valid JSON: a NUL byte at offset 2");
+  CHECK(fault_of("[1e999]") == "not valid JSON: number overflow parsing '1e999'");
+  CHECK(fault_of("// c\n1").find("not valid JSON: ") == 0);
+  CHECK(fault_of("// c\n1", {.comments = true}).empty());
+  CHECK(parse_untrusted_json("[").is_no_json);
+}
+
+TEST_CASE("text in JSON is UTF-8, and no half of a surrogate pair") {
+  CHECK(fault_of(R"({"a": ["x", "\ud800"]})") ==
+        R"(/a/1: expected UTF-8, got \ud800, which is half of a surrogate pair)");
+  CHECK(fault_of(R"({"a": "\\ud800 \uD83D\uDE3A \uDE3A"})") ==
+        R"(/a: expected UTF-8, got \uDE3A, which is half of a surrogate pair)");
+  CHECK(fault_of(R"("\ud800\u0041")") ==
+        R"(expected UTF-8, got \ud800, which is half of a surrogate pair)");
+  CHECK(fault_of("{\"a\": \"x\xed\xa0\x80\"}") ==
+        "/a: expected UTF-8, got the byte 0xed at offset 1");
+  CHECK(fault_of(R"({"a": {"b": [1], "\ud800": 2}})") ==
+        R"(/a: expected UTF-8, got \ud800, which is half of a surrogate pair)");
+  CHECK(fault_of(R"("\\ud800")").empty());
+  CHECK_FALSE(parse_untrusted_json(R"("\ud800")").is_no_json);
+}
+
+TEST_CASE("JSON that is deeper or wider than allowed is refused") {
+  const auto nested = [](size_t levels) { return repeated("[", levels) + repeated("]", levels); };
+  CHECK(fault_of(nested(100)).empty());
+  CHECK(fault_of(nested(101)) == "lists and objects within each other more than 100 levels deep");
+  CHECK(fault_of(repeated("{\"a\":", 500'000)) ==
+        "lists and objects within each other more than 100 levels deep");
+  CHECK(fault_of(R"({"a": {"b": 1, "c": 2, "d": 3}})", {.most_keys = 2}) ==
+        "/a: an object with more than 2 keys");
+}
+
+TEST_CASE("an object with very many keys is read in a time that grows with their number") {
+  std::string text = "{\"first\": 0";
+  for (int i = 0; i < 100'000; ++i) text += ",\"key_of_some_length_" + std::to_string(i) + "\":1";
+  text += "}";
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  CHECK(parse_untrusted_json(text).value.size() == 100'001);
+  // Looking each key up among all before it takes minutes.
+  CHECK(Clock::now() - begin < std::chrono::seconds(10));
+}
+
+TEST_CASE("an object is an object, and all else is none") {
+  CHECK(parse_untrusted_object(R"({"a": 1})").size() == 1);
+  CHECK(parse_untrusted_object("[1]").is_null());
+  CHECK(parse_untrusted_object("{").is_null());
+}
+
+}  // namespace
+}  // namespace dalle2

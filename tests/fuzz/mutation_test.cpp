@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT
+// Thousands of damaged texts, pages and pickles: each is read, or refused by one of our errors.
+// Pictures, arrays and tars are in tests/io/damage_test.cpp, which asks more of them.
+#include <catch2/catch.hpp>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "fuzz/parsers.h"
+#include "support/survive.h"
+
+using namespace dalle2;
+using namespace std::string_literals;
+
+namespace {
+
+using Files = std::vector<std::string>;
+using Parser = std::function<void(const std::string&)>;
+
+std::string content_of(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// What coverage-guided runs found worth keeping.
+Files corpus(const std::string& parser) {
+  Files files;
+  const std::filesystem::path folder =
+      std::filesystem::path(DALLE2_SOURCE_DIR) / "tests/fuzz/corpus" / parser;
+  if (!std::filesystem::is_directory(folder)) return files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    files.push_back(content_of(entry.path()));
+  }
+  return files;
+}
+
+void damage(const std::string& parser, Files files, const Parser& read) {
+  INFO(parser);
+  // The whole ones are right.
+  for (const std::string& file : files) CHECK_NOTHROW(read(file));
+  for (const std::string& file : corpus(parser)) {
+    try {
+      read(file);
+    } catch (const Error&) {
+    }
+    files.push_back(file);
+  }
+  const auto read_mutation = [&](const test::Mutation& mutation, const std::string&) {
+    read(mutation.file);
+  };
+  CHECK(test::survive(parser, files, 2000, read_mutation).accepted > 0);
+}
+
+Files configs() {
+  Files files;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::filesystem::path(DALLE2_SOURCE_DIR) / "configs")) {
+    if (entry.path().extension() == ".json") files.push_back(content_of(entry.path()));
+  }
+  REQUIRE(files.size() > 2);
+  return files;
+}
+
+}  // namespace
+
+TEST_CASE("damaged JSON is read or refused", "[damage]") {
+  Files files = configs();
+  files.push_back(
+      R"({"a": [1, -2.5e3, true, null, "\u00e4\ud83d\ude3a"], "b": {"a": {}, "": []}})");
+  std::erase_if(files, [](const std::string& file) { return file.find("//") != file.npos; });
+  damage("json_text", files, test::read_json_text);
+  damage("stored_config", configs(), test::read_stored_config);
+}
+
+TEST_CASE("damaged configs are read or refused", "[damage]") {
+  Files files = configs();
+  for (std::string& file : files) {
+    // The parity of the length chooses the kind (see read_config_text).
+    const bool prior = file.find("\"prior\"") != std::string::npos;
+    if ((file.size() % 2 == 1) != prior) file += '\n';
+  }
+  damage("config_text", files, test::read_config_text);
+}
+
+TEST_CASE("damaged templates of targets are read or refused", "[damage]") {
+  damage("template",
+         {"{epoch:03d}_{losses[0]:.3f}_{task!r:>8}.pth", "{{x}}{loss:{epoch}.2f}", "{losses}"},
+         test::read_template);
+}
+
+TEST_CASE("damaged lists of urls are read or refused", "[damage]") {
+  damage("url_list",
+         {"a/{000..123}.tar::s3://b/{a,b{0..6..2}}.tar",
+          "https://u:p@h/{}.tar?sig=1::pipe:curl -H 'A: {x}' http://h/{0..9}.tar",
+          "file:/a/{a..f}.tar"},
+         test::read_url_list);
+}
+
+TEST_CASE("damaged answers of servers are read or refused", "[damage]") {
+  damage("index_page",
+         {"<a href=\"x_1.npy\">x</a><A HREF='./y%20&amp;.npy?C=M'><a href=\"/a/z.npy\">",
+          "<pre><a href=\"http://h/a/1.npy\">1</a> 2020 10K\n<a href=\"../\">up</a></pre>"},
+         test::read_index_page);
+  damage(
+      "http_headers",
+      {"HTTP/1.1 206 Partial Content\r\nETag: \"1\"\r\nContent-Range: bytes 7-99/100\r\n"
+       "Content-Length: 93\r\nRetry-After: Wed, 21 Oct 2099 07:28:00 GMT\r\n\r\n",
+       "HTTP/1.1 301 Moved\r\nHTTP/2 503\r\nRetry-After: 7\r\nx-amz-bucket-region: eu-west-3\r\n"},
+      test::read_http_headers);
+  damage("s3_page",
+         {"<R><EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>"
+          "<NextContinuationToken>a/b=</NextContinuationToken>"
+          "<Contents><Size>1</Size><Key>f/1+%20.npy</Key></Contents>"
+          "<Contents><Key>f/&lt;2&gt;</Key></Contents></R>"},
+         test::read_s3_page);
+}
+
+TEST_CASE("damaged files of the AWS tools are read or refused", "[damage]") {
+  damage(
+      "aws_files",
+      {"[default]\naws_access_key_id = A\naws_secret_access_key=B\nregion = eu-west-1\n",
+       "[profile x]\n[default]\nservices = s\n[services s]\ns3 =\n  endpoint_url = http://h:1\n"},
+      test::read_aws_files);
+}
+
+TEST_CASE("damaged logs are read, line by line", "[damage]") {
+  damage("log_of_run",
+         {"{\"Training Loss\": 0.5, \"step\": 10}\n{\"a\": null, \"step\": 20}\n"
+          "{\"Samples\": [{\"path\": \"images/1.png\", \"caption\": \"a cat\"}], \"step\": 20}\n"
+          "{\"error\": \"disk full\", \"step\": 30}\n{\"a\": 1, \"step\": 10}\n"},
+         test::read_log_of_run);
+}
+
+TEST_CASE("damaged pickles are run or refused", "[damage]") {
+  damage("pickle_graph",
+         {"\x80\x02}q\0(X\1\0\0\0aq\1K\7X\1\0\0\0b]q\2(K\1M\2\0J\3\0\0\0G@\4\0\0\0\0\0\0eX\1\0\0\0c"
+          "ccollections\nOrderedDict\n)Rq\3h\1Nsu."s,
+          "\x80\x04\x95\x10\0\0\0\0\0\0\0\x8c\2ab\x94\x8c\1c\x94\x93(K\1K\2t\x94R}\x94h\0\x88sb."s},
+         test::read_pickle_graph);
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: MIT
+#include "fuzz/parsers.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <stdexcept>
+
+#include "base/error.h"
+#include "base/python_format.h"
+#include "base/untrusted_json.h"
+#include "base/untrusted_text.h"
+#include "checkpoint/pickle_machine.h"
+#include "config/prior_run_config.h"
+#include "config/run_config.h"
+#include "data/brace_pattern.h"
+#include "io/image.h"
+#include "io/listing.h"
+#include "io/npy.h"
+#include "io/webdataset.h"
+#include "net/aws_config.h"
+#include "net/http_response.h"
+#include "net/s3.h"
+#include "net/s3_page.h"
+#include "net/url.h"
+#include "tracker/public_config.h"
+#include "tracker/run_log.h"
+
+namespace dalle2::test {
+namespace {
+
+/// A promise of a parser that does not hold: no error of ours, so that tests and harnesses notice.
+void promise(bool holds, const char* text) {
+  if (!holds) throw std::logic_error(text);
+}
+
+/// A file in memory with a path.
+class MemoryFile {
+ public:
+  explicit MemoryFile(const std::string& bytes) : descriptor_(memfd_create("fuzz", 0)) {
+    promise(descriptor_ >= 0, "memfd_create");
+    const ssize_t written = write(descriptor_, bytes.data(), bytes.size());
+    promise(written == static_cast<ssize_t>(bytes.size()), "write");
+    path_ = "/proc/self/fd/" + std::to_string(descriptor_);
+  }
+  ~MemoryFile() { close(descriptor_); }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  int descriptor_;
+  std::string path_;
+};
+
+void no_longer_than(const std::string& shown, const std::string& text) {
+  promise(shown.size() <= 2 * text.size() + 16, "an url grows by being shown");
+}
+
+}  // namespace
+
+void read_json_text(const std::string& bytes) {
+  const ParsedJson parsed = parse_untrusted_json(bytes);
+  if (!parsed.is_right()) throw DataError("{}", parsed.fault);
+  promise(is_utf8(bytes), "text that is not UTF-8 was taken");
+  // Throws if a text inside is not UTF-8.
+  const std::string again = parsed.value.dump();
+  promise(parse_untrusted_json(again).value.dump() == again, "JSON that does not come back");
+}
+
+void read_config_text(const std::string& bytes) {
+  const ReadOptions options = {.overrides = {}, .check_available = false};
+  const bool prior = bytes.size() % 2 == 1;
+  const std::string full = prior ? parse_prior_config(bytes, "a.json", options).full_json
+                                 : parse_decoder_config(bytes, "a.json", options).full_json;
+  const std::string again = prior ? parse_prior_config(full, "b.json", options).full_json
+                                  : parse_decoder_config(full, "b.json", options).full_json;
+  promise(full == again, "a config that does not come back");
+}
+
+void read_template(const std::string& bytes) {
+  const FormatFields fields = {{"epoch", int64_t{3}},
+                               {"loss", 0.25},
+                               {"task", std::string("train")},
+                               {"losses", std::vector<double>{0.5, 0.25}}};
+  const auto fault = python_format_fault(bytes, fields);
+  if (fault) throw ConfigError("{}", *fault);
+  python_format_literals(bytes);
+  promise(python_format(bytes, fields).size() <= size_t{1} << 17, "a template without a bound");
+}
+
+void read_url_list(const std::string& bytes) {
+  no_longer_than(public_url(bytes), bytes);
+  for (const BracePattern& pattern : url_patterns(bytes, "/data/webdataset_base_url")) {
+    promise(pattern.size() > 0, "a pattern without texts");
+    pattern.at(0);
+    if (pattern.size() < BracePattern::kMost) pattern.at(pattern.size() - 1);
+  }
+}
+
+void read_index_page(const std::string& bytes) {
+  for (const ListedFile& file : links_of_page(bytes, "http://h/a/index.html?k")) {
+    promise(file.url.starts_with("http://h/a/") && file.url.ends_with("?k"), "a link elsewhere");
+  }
+}
+
+void read_http_headers(const std::string& bytes) {
+  HttpResponse response;
+  for (size_t begin = 0; begin < bytes.size();) {
+    const size_t end = std::min(bytes.find('\n', begin), bytes.size() - 1);
+    response.take_header(std::string_view(bytes).substr(begin, end + 1 - begin));
+    begin = end + 1;
+  }
+  promise(response.total().value_or(0) >= 0 && response.range_start.value_or(0) >= 0 &&
+              response.retry_after.value_or(0) >= 0,
+          "a negative number in a header");
+}
+
+void read_s3_page(const std::string& bytes) {
+  for (const std::string& key : parse_s3_page(bytes).keys) promise(!key.empty(), "an empty key");
+  parse_s3_url("s3://" + bytes);
+}
+
+void read_aws_files(const std::string& bytes) {
+  const MemoryFile file(bytes);
+  for (const char* name : {"AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"}) {
+    setenv(name, file.path().c_str(), 1);
+  }
+  find_s3_access();
+}
+
+void read_log_of_run(const std::string& bytes) {
+  const MemoryFile file(bytes);
+  for (const LogSeries& series : read_run_log(file.path()).series) {
+    promise(series.steps.size() == series.values.size() &&
+                std::is_sorted(series.steps.begin(), series.steps.end()),
+            "steps that do not grow");
+  }
+}
+
+void read_stored_config(const std::string& bytes) {
+  const std::string shown = public_config(bytes);
+  if (parse_untrusted_json(bytes, {.comments = true}).is_right()) {
+    promise(public_config(shown) == shown, "a config that changes when it is stored again");
+  }
+}
+
+void read_npy_array(const std::string& bytes) {
+  const NpyArray array = parse_npy(bytes, "x");
+  const auto values = static_cast<size_t>(array.numel());
+  promise(array.bytes.size() == values * npy_item_size(array.type), "an array of another size");
+  array.to_float32();
+}
+
+void read_tar_samples(const std::string& bytes) {
+  size_t at = 0;
+  const ByteSource source = [&](char* buffer, size_t capacity) {
+    const size_t size = std::min(capacity, bytes.size() - at);
+    std::copy_n(bytes.data() + at, size, buffer);
+    at += size;
+    return size;
+  };
+  SampleReader reader(source, "x.tar", nullptr);
+  while (reader.next()) {
+  }
+}
+
+void read_picture(const std::string& bytes) {
+  const Image image = decode_image(bytes, "x");
+  const size_t pixels = static_cast<size_t>(image.width) * static_cast<size_t>(image.height);
+  promise(image.pixels.size() == 3 * pixels, "a picture of another size");
+}
+
+void read_pickle_graph(const std::string& bytes) {
+  const PickleGraph graph = run_pickle(bytes, "x");
+  promise(graph.root < graph.nodes.size() && graph.end <= bytes.size(), "a graph without a root");
+}
+
+}  // namespace dalle2::test
