@@ -37,8 +37,11 @@ DryRunPlan make_plan(const LoadedDecoderConfig& loaded) {
   const DecoderTrainConfig& train = loaded.config.train;
   Decoder decoder(loaded.plan);
   std::vector<std::shared_ptr<torch::nn::Module>> networks;
+  std::vector<NetworkMaker> makers;
   for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) {
     const auto i = static_cast<size_t>(unet - 1);
+    makers.push_back(
+        [shape = decoder->unet(unet)->config()] { return std::make_shared<UnetImpl>(shape); });
     if (train.unet_training_mask && !train.unet_training_mask->at(i)) decoder->drop_unet(unet);
     networks.push_back(decoder->unet(unet));
   }
@@ -49,7 +52,9 @@ DryRunPlan make_plan(const LoadedDecoderConfig& loaded) {
     plan.networks.push_back(
         {.label = fmt::format("unet {}", i),
          .note = fmt::format("{} px", loaded.plan.stages[i].image_size),
+         .prefix = fmt::format("unets.{}.", i),
          .module = networks[i],
+         .make = makers[i],
          .step = [decoder, unet](int64_t batch) { step(decoder, unet, batch); }});
   }
   plan.texts = {.kind = "decoder",
@@ -85,7 +90,7 @@ void dry_run(const LoadedDecoderConfig& loaded) {
   const TrainDecoderConfig& config = loaded.config;
   const DecoderData data(config, loaded.plan, RankInfo{}, at::kCPU);
   data.check_usable("train");
-  const DryRunPlan plan = make_plan(loaded);
+  DryRunPlan plan = make_plan(loaded);
   DecoderPosition position;
   const at::Device device = check_start(plan, config.tracker, config.train, position);
   print_networks(plan, config.train);

@@ -43,7 +43,7 @@ DryRunPlan make_plan(const LoadedPriorConfig& loaded) {
 void dry_run(const LoadedPriorConfig& loaded) {
   const TrainPriorConfig& config = loaded.config;
   const PriorDataset data(config.data, config.prior);
-  const DryRunPlan plan = make_plan(loaded);
+  DryRunPlan plan = make_plan(loaded);
   PriorPosition position(config.train);
   const at::Device device = check_start(plan, config.tracker, config.train, position);
   print_networks(plan, config.train);
