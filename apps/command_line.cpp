@@ -20,7 +20,7 @@ Runner add_train(CLI::App& app) {
   auto o = options_of<TrainCommand>();
   app.add_option("--config,--config_file",
                  o->config_path,
-                 "Training file (JSON): decoder, prior or vae by its root key")
+                 "Training file (JSON): of a decoder or a prior, by its root key")
       ->type_name("FILE");
   app.add_option("--set",
                  o->overrides,
@@ -45,6 +45,19 @@ Runner add_train(CLI::App& app) {
   };
 }
 
+CLI::Option* add_lora(CLI::App& app,
+                      std::vector<std::string>& paths,
+                      std::vector<double>& scale,
+                      const char* text) {
+  app.add_option("--lora-scale",
+                 scale,
+                 "The adapters' strength is multiplied by it: one, or again for each --lora "
+                 "(default: 1)")
+      ->type_name("S")
+      ->allow_extra_args(false);
+  return app.add_option("--lora", paths, text)->type_name("FILE")->allow_extra_args(false);
+}
+
 Runner add_sample(CLI::App& app) {
   auto o = options_of<SampleCommand>();
   app.add_option("--checkpoint",
@@ -64,13 +77,13 @@ Runner add_sample(CLI::App& app) {
   app.add_option("--num", o->num, "How many images (unconditional decoders; default 1)")
       ->type_name("N")
       ->check(whole_number(1'000'000));
-  app.add_option(
-         "--cond-scale", o->cond_scale, "Classifier-free guidance, one scale or one for each unet")
-      ->type_name("X")
-      ->capture_default_str();
+  app.add_option("--cond-scale",
+                 o->cond_scale,
+                 "Classifier-free guidance, one scale or one for each unet (default: 1, none)")
+      ->type_name("X");
   app.add_option("--timesteps",
                  o->timesteps,
-                 "Sampling steps of every sampled unet (default: the config's)")
+                 "Sampling steps, one number or one for each unet (default: the config's)")
       ->type_name("N")
       ->check(whole_number());
   app.add_option(
@@ -89,17 +102,18 @@ Runner add_sample(CLI::App& app) {
       ->allow_extra_args(false);
   app.add_option("--seed", o->seed, "Seed of the noise")->capture_default_str();
   app.add_flag("!--no-ema", o->use_ema, "Use the live weights, not the averaged ones");
+  add_lora(app, o->lora_paths, o->lora_scale, "Draw with this file of adapters (repeatable)");
   app.add_option("--device", o->device, "cpu or cuda")
       ->capture_default_str()
       ->check(CLI::IsMember({"cpu", "cuda"}));
-  app.add_option("--batch-size", o->batch_size, "Images sampled at once")
+  app.add_option("--batch-size", o->batch_size, "Images, or texts of a prior, sampled at once")
       ->capture_default_str()
       ->check(whole_number());
   app.add_option("--candidates",
                  o->candidates,
-                 "Of a prior: embeddings drawn for a text, of which the nearest to it is taken")
+                 "Of a prior: embeddings drawn for a text, of which the nearest to it is taken "
+                 "(default: 2)")
       ->type_name("N")
-      ->capture_default_str()
       ->check(whole_number(1000));
   app.add_option(
          "--start-unet", o->start_unet, "First stage to sample, from 1; later ones need --image")
@@ -117,9 +131,10 @@ Runner add_sample(CLI::App& app) {
                  o->inpaint_mask_path,
                  "Its mask: white keeps the picture, black is drawn anew")
       ->type_name("PATH");
-  app.add_option(
-         "--inpaint-resample-times", o->inpaint_resample_times, "RePaint repeats of each step")
-      ->capture_default_str()
+  app.add_option("--inpaint-resample-times",
+                 o->inpaint_resample_times,
+                 "RePaint repeats of each step (default: 5)")
+      ->type_name("N")
       ->check(whole_number());
   app.add_option("--out",
                  o->out_folder,
@@ -173,24 +188,38 @@ Runner add_fsck(CLI::App& app) {
 
 Runner add_convert(CLI::App& app) {
   auto o = options_of<ConvertCommand>();
-  app.add_option("in", o->in_path, ".pth or .safetensors")->required();
-  app.add_option("out", o->out_path, ".pth or .safetensors")->required();
+  auto paths = options_of<std::vector<std::string>>();
+  app.add_option("files", *paths, "File to read (two or more with --merge), then file to write")
+      ->required()
+      ->expected(2, 1 << 20)
+      ->type_name("IN... OUT");
+  CLI::Option* join = app.add_flag(
+      "--merge", o->merge, "Join checkpoints of one cascade whose unets were trained apart");
+  app.add_option("--config",
+                 o->config_path,
+                 "With --merge: training file of the cascade (default: the config of IN)")
+      ->type_name("FILE");
   CLI::Option* ema = app.add_flag("--ema", o->ema, "Averaged weights only");
   CLI::Option* merge = app.add_flag(
       "--merge-lora", o->merge_lora, "Plain weights of a checkpoint that holds adapters");
-  CLI::Option* lora =
-      app.add_option("--lora", o->lora_path, "Merge this file of adapters into the weights of IN")
-          ->type_name("FILE")
-          ->excludes(merge);
+  merge->excludes(join);
+  CLI::Option* lora = add_lora(app,
+                               o->lora_paths,
+                               o->lora_scale,
+                               "Merge this file of adapters into the weights of IN (repeatable)");
+  lora->excludes(merge)->excludes(join);
   app.add_option("--lora-naming",
                  o->lora_naming,
                  "IN holds adapters: give them the names of diffusers, peft (text encoders), old, "
                  "unet (ours) or unet-peft")
       ->check(CLI::IsMember({"diffusers", "peft", "old", "unet", "unet-peft"}))
       ->excludes(ema)
+      ->excludes(join)
       ->excludes(merge)
       ->excludes(lora);
-  return [o] {
+  return [o, paths] {
+    o->in_paths.assign(paths->begin(), paths->end() - 1);
+    o->out_path = paths->back();
     run_convert(*o);
     return ExitCode::kDone;
   };
@@ -269,7 +298,7 @@ int run_command_line(int argc, char** argv) {
   command(app, "fsck", "Verify checkpoints, and whether a run could go on from them", add_fsck);
   command(app,
           "convert",
-          "Convert between .pth and .safetensors, merge and rename adapters",
+          "Convert between .pth and .safetensors, join stages, merge and rename adapters",
           add_convert);
   command(app, "ema", "Make an average of any width after training", add_ema);
   command(app, "schema", "Print the JSON Schema of a training file", add_schema);

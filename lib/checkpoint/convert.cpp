@@ -2,7 +2,6 @@
 #include "checkpoint/convert.h"
 
 #include "base/error.h"
-#include "checkpoint/lora_file.h"
 #include "checkpoint/lora_naming.h"
 #include "checkpoint/lora_weights.h"
 #include "checkpoint/mapped_file.h"
@@ -133,31 +132,18 @@ Value averaged_checkpoint(const Value& root, const std::string& path) {
   return result;
 }
 
-Value merged_checkpoint(const Value& root,
-                        const std::string& path,
-                        const std::optional<std::string>& lora_path) {
+Value merged_checkpoint(const Value& root, const std::string& path, const LoraChoice& lora) {
   const Cursor checkpoint(root, path);
   const bool bare = !checkpoint.has("model");
   const Cursor place = bare ? checkpoint : checkpoint.at("model");
   const StateDict weights = place.as_state_dict();
   const bool has_own = has_lora(weights);
-  if (!lora_path && (!has_own || bare)) {
+  if (lora.files.empty() && (!has_own || bare)) {
     throw DataError("{}: {}: expected a checkpoint of a run with /train/lora",
                     place.where(),
                     has_own ? "adapters, but not their alpha" : "no adapters");
   }
-  if (lora_path && has_own) {
-    throw DataError(
-        "{}: has adapters of its own, to which those of {} would be added\n"
-        "  Convert it with --merge-lora first, and give the result, or convert it alone.",
-        place.where(),
-        *lora_path);
-  }
-  StateDict plain = weights;
-  if (has_own) {
-    plain = merged_lora(weights, lora_info_of(checkpoint.at("lora")).alpha, place.where());
-  }
-  if (lora_path) plain = merged_lora(plain, read_lora_file(*lora_path), *lora_path);
+  const StateDict plain = with_adapters(weights, checkpoint, lora);
   if (bare) return to_dict(plain);
   Dict result;
   result.set("model", to_dict(plain));
@@ -165,14 +151,6 @@ Value merged_checkpoint(const Value& root,
     if (const auto entry = checkpoint.find(key)) result.set(key, entry->value());
   }
   return result;
-}
-
-bool is_safetensors_name(const std::string& out) {
-  const bool to_safetensors = out.ends_with(".safetensors");
-  if (!to_safetensors && !out.ends_with(".pth") && !out.ends_with(".pt")) {
-    throw ConfigError("{}: expected a name that ends in .pth, .pt or .safetensors", out);
-  }
-  return to_safetensors;
 }
 
 /// Objects that are not plain data become text, versions their number.
@@ -209,7 +187,17 @@ size_t write_as_safetensors(const std::string& path, const Value& root) {
   return tree.tensors.size();
 }
 
-ConvertReport write_converted(const std::string& out, Value root) {
+}  // namespace
+
+bool is_safetensors_name(const std::string& out) {
+  const bool to_safetensors = out.ends_with(".safetensors");
+  if (!to_safetensors && !out.ends_with(".pth") && !out.ends_with(".pt")) {
+    throw ConfigError("{}: expected a name that ends in .pth, .pt or .safetensors", out);
+  }
+  return to_safetensors;
+}
+
+ConvertReport write_checkpoint(const std::string& out, Value root) {
   ConvertReport report;
   replace_stubs(root, "", report.replaced);
   if (is_safetensors_name(out)) {
@@ -221,7 +209,9 @@ ConvertReport write_converted(const std::string& out, Value root) {
   return report;
 }
 
-}  // namespace
+bool has_averages(const Cursor& checkpoint) {
+  return checkpoint.has("ema") || checkpoint.has("ema_diffusers") || checkpoint.has("ema_model");
+}
 
 Value read_checkpoint(const std::string& path) {
   if (!looks_like_safetensors(path)) {
@@ -263,19 +253,19 @@ ConvertReport convert_checkpoint(const std::string& in, const std::string& out, 
   if (weights == Weights::kAveraged) {
     root = averaged_checkpoint(root, in);
   }
-  return write_converted(out, std::move(root));
+  return write_checkpoint(out, std::move(root));
 }
 
 ConvertReport convert_merged(const std::string& in,
                              const std::string& out,
                              Weights weights,
-                             const std::optional<std::string>& lora_path) {
+                             const LoraChoice& lora) {
   is_safetensors_name(out);
   Value root = read_checkpoint(in);
   if (weights == Weights::kAveraged) {
     root = averaged_checkpoint(root, in);
   }
-  return write_converted(out, merged_checkpoint(root, in, lora_path));
+  return write_checkpoint(out, merged_checkpoint(root, in, lora));
 }
 
 ConvertReport convert_lora_names(const std::string& in,

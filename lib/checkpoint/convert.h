@@ -2,6 +2,7 @@
 // From one file format to the other, and the averaged weights of a checkpoint.
 #pragma once
 
+#include "checkpoint/lora_file.h"
 #include "checkpoint/state_dict.h"
 
 #include <optional>
@@ -14,6 +15,9 @@ namespace dalle2 {
 /// of the tensors, or the checkpoint that convert_checkpoint() made the file from.
 /// @throws DataError
 Value read_checkpoint(const std::string& path);
+
+/// Whether averaged_weights() finds some in a checkpoint with an entry "model".
+bool has_averages(const Cursor& checkpoint);
 
 /// The averaged weights under the names of the live ones: a decoder's `ema` (its unets; all else
 /// from `model`), a prior's `ema_model`, or a file of an EMA wrapper.
@@ -36,14 +40,20 @@ struct ConvertReport {
 /// @throws DataError, ConfigError for another extension
 ConvertReport convert_checkpoint(const std::string& in, const std::string& out, Weights weights);
 
+/// Writes a checkpoint, or a bare state dict, as `out`, whose ending says the format.
+/// @throws ConfigError for another ending
+ConvertReport write_checkpoint(const std::string& out, Value root);
+/// Whether `out` is to be safetensors, and not .pth or .pt. @throws ConfigError for other endings
+bool is_safetensors_name(const std::string& out);
+
 /// Writes the weights of `in` with adapters merged into them: {model, version, config}, or a bare
-/// state dict if `in` is one. The adapters are those of the file at `lora_path`, or, without one,
-/// those that `in` holds itself.
-/// @throws DataError if there are none, or if they belong to another network
+/// state dict if `in` is one. The adapters are those of the files that `lora` names, or, without
+/// any, those that `in` holds itself.
+/// @throws DataError if there are none, or if they belong to another network; ConfigError
 ConvertReport convert_merged(const std::string& in,
                              const std::string& out,
                              Weights weights,
-                             const std::optional<std::string>& lora_path);
+                             const LoraChoice& lora);
 
 /// Writes a state dict of adapters with other names (lora_naming.h). Metadata of safetensors are
 /// kept. @throws DataError, ConfigError

@@ -45,6 +45,24 @@ std::optional<double> alpha_of(const std::map<std::string, std::string>& metadat
   return number.get<double>();
 }
 
+void check_scales(const LoraChoice& choice, bool has_own, const std::string& where) {
+  for (const double scale : choice.scales) {
+    if (!std::isfinite(scale)) throw ConfigError("--lora-scale: expected a number, got {}", scale);
+  }
+  if (choice.scales.empty()) return;
+  if (choice.files.empty() && !has_own) {
+    throw ConfigError(
+        "--lora-scale: has no effect: {} holds no adapters\n  Name a file of adapters with --lora, "
+        "or leave the option away.",
+        where);
+  }
+  const size_t most = std::max<size_t>(choice.files.size(), 1);
+  if (choice.scales.size() == 1 || choice.scales.size() == most) return;
+  throw ConfigError("--lora-scale: expected one number{}, got {}",
+                    most > 1 ? fmt::format(", or one for each of the {} --lora files", most) : "",
+                    choice.scales.size());
+}
+
 }  // namespace
 
 Dict to_dict(const LoraInfo& info) {
@@ -98,6 +116,34 @@ LoraAdapters read_lora_file(const std::string& path) {
         path);
   }
   return lora_adapters(tensors, alpha, path);
+}
+
+StateDict with_adapters(const StateDict& weights,
+                        const Cursor& checkpoint,
+                        const LoraChoice& choice) {
+  const bool has_own = has_lora(weights);
+  check_scales(choice, has_own, checkpoint.where());
+  if (has_own && !choice.files.empty()) {
+    throw DataError(
+        "{}: has adapters of its own, to which those of {} would be added\n"
+        "  Make plain weights of it first (dalle2-train convert --merge-lora IN OUT) and take the "
+        "result, or leave --lora away.",
+        checkpoint.where(),
+        choice.files.front());
+  }
+  const auto scale = [&](size_t i) {
+    return choice.scales.empty() ? 1.0 : choice.scales[choice.scales.size() == 1 ? 0 : i];
+  };
+  if (has_own) {
+    const double alpha = lora_info_of(checkpoint.at("lora")).alpha;
+    return merged_lora(weights, alpha, checkpoint.where(), scale(0));
+  }
+  StateDict result = weights;
+  for (size_t i = 0; i < choice.files.size(); ++i) {
+    const std::string& path = choice.files[i];
+    result = merged_lora(result, read_lora_file(path), path, scale(i));
+  }
+  return result;
 }
 
 }  // namespace dalle2

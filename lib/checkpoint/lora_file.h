@@ -37,4 +37,17 @@ void write_lora_file(const std::string& path, const LoraFile& file);
 /// `{layer}.alpha`, else the rank. @throws DataError for a file without adapters
 LoraAdapters read_lora_file(const std::string& path);
 
+/// Which adapters become a part of weights, and how strong.
+struct LoraChoice {
+  std::vector<std::string> files = {};  ///< one after the other; none: those of the checkpoint
+  std::vector<double> scales = {};      ///< one for all, or one a file; none is 1
+};
+
+/// `weights` of a checkpoint with the chosen adapters merged into them; as they are if there are
+/// none. @throws ConfigError for scales that have nothing to act on or are of another number;
+/// DataError for files of adapters beside those that the checkpoint holds
+StateDict with_adapters(const StateDict& weights,
+                        const Cursor& checkpoint,
+                        const LoraChoice& choice);
+
 }  // namespace dalle2

@@ -49,11 +49,16 @@ at::Tensor as_float(const at::Tensor& tensor) {
   return tensor.is_floating_point() ? tensor.to(at::kFloat) : tensor;
 }
 
-at::Tensor merged(const at::Tensor& weight, const LoraWeights& adapter) {
-  const double scale = adapter.alpha / static_cast<double>(adapter.down.size(0));
+at::Tensor merged(const at::Tensor& weight, const LoraWeights& adapter, double scale) {
+  const double strength = scale * adapter.alpha / static_cast<double>(adapter.down.size(0));
   const at::Tensor change = at::matmul(adapter.up.flatten(1).to(weight.device(), at::kFloat),
                                        adapter.down.flatten(1).to(weight.device(), at::kFloat));
-  return as_float(weight) + (change * scale).view(weight.sizes());
+  return as_float(weight) + (change * strength).view(weight.sizes());
+}
+
+at::Tensor part_of_the_way(const at::Tensor& from, const at::Tensor& to, double share) {
+  if (share == 1.0) return to;  // bit for bit
+  return as_float(from) + (as_float(to) - as_float(from)) * share;
 }
 
 std::string list_of(const std::vector<std::string>& faults) {
@@ -148,7 +153,8 @@ bool has_lora(const Cursor& checkpoint) {
 
 StateDict merged_lora(const StateDict& weights,
                       const LoraAdapters& adapters,
-                      const std::string& where) {
+                      const std::string& where,
+                      double scale) {
   const torch::NoGradGuard no_grad;
   const std::vector<std::string> faults = misfits({weights.begin(), weights.end()}, adapters);
   if (!faults.empty()) {
@@ -160,20 +166,23 @@ StateDict merged_lora(const StateDict& weights,
   for (const auto& [name, tensor] : weights) {
     const auto adapter = of_weight.find(name);
     const at::Tensor* other = find_tensor(adapters.others, name);
-    const at::Tensor& base = other != nullptr ? *other : tensor;
+    const at::Tensor base = other == nullptr ? tensor : part_of_the_way(tensor, *other, scale);
     result.emplace_back(
-        name, adapter == of_weight.end() ? as_float(base) : merged(base, *adapter->second));
+        name, adapter == of_weight.end() ? as_float(base) : merged(base, *adapter->second, scale));
   }
   return result;
 }
 
-StateDict merged_lora(const StateDict& weights, double alpha, const std::string& where) {
+StateDict merged_lora(const StateDict& weights,
+                      double alpha,
+                      const std::string& where,
+                      double scale) {
   StateDict base, halves;
   for (const auto& entry : weights) {
     const bool is_half = layer_of(entry.first, kDown) || layer_of(entry.first, kUp);
     (is_half ? halves : base).push_back(entry);
   }
-  return merged_lora(base, lora_adapters(halves, alpha, where), where);
+  return merged_lora(base, lora_adapters(halves, alpha, where), where, scale);
 }
 
 void apply_lora(torch::nn::Module& module, const LoraAdapters& adapters, const std::string& where) {

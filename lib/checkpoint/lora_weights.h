@@ -42,12 +42,19 @@ bool has_lora(const Cursor& checkpoint);
 
 /// `weights` with the adapters in them and all floating tensors as float32; the names, and the
 /// tensors no adapter belongs to, stay. `others` take the places of the entries of their names.
-/// @param where as above @throws DataError naming the layers that are not there or have other sizes
+/// @param where as above @param scale the strength is multiplied by it; of `others` it is the share
+/// of the way from the weights' own value
+/// @throws DataError naming the layers that are not there or have other sizes
 StateDict merged_lora(const StateDict& weights,
                       const LoraAdapters& adapters,
-                      const std::string& where);
-/// Of a state dict that holds weights and adapters: the plain weights.
-StateDict merged_lora(const StateDict& weights, double alpha, const std::string& where);
+                      const std::string& where,
+                      double scale = 1.0);
+/// Of a state dict that holds weights and adapters: the plain weights. Trained biases are in their
+/// places already: `scale` does not change them.
+StateDict merged_lora(const StateDict& weights,
+                      double alpha,
+                      const std::string& where,
+                      double scale = 1.0);
 
 /// Adds the adapters to the weights of a module's layers, in place.
 /// @throws DataError for a layer that the module does not have; the module is then unchanged

@@ -127,13 +127,16 @@ Json preprocessed_sizes(const Json& transforms) {
 
 class Comparison {
  public:
-  Comparison(const Filled& saved, const Filled& current)
-      : saved_(saved.root), current_(current.root), both_full_(saved.is_full && current.is_full) {}
+  Comparison(const Filled& saved, const Filled& current, const ConfigNames& names)
+      : saved_(saved.root),
+        current_(current.root),
+        both_full_(saved.is_full && current.is_full),
+        names_(names) {}
 
   ConfigChanges changes() {
     for (const char* model : kModels) {
       if (saved_.contains(model) == current_.contains(model)) continue;
-      const char* where = current_.contains(model) ? "this config" : "the checkpoint";
+      const std::string& where = current_.contains(model) ? names_.current : names_.saved;
       changes_.meaning.push_back(fmt::format("/{}: only {} has this key", model, where));
     }
     if (changes_.meaning.empty()) compare(saved_, current_, "");
@@ -225,8 +228,12 @@ class Comparison {
 
   void add(bool meaning, const std::string& pointer, const Json& saved, const Json& current) {
     std::vector<std::string>& list = meaning ? changes_.meaning : changes_.other;
-    list.push_back(fmt::format(
-        "{}: the checkpoint has {}, this config {}", pointer, text_of(saved), text_of(current)));
+    list.push_back(fmt::format("{}: {} has {}, {} {}",
+                               pointer,
+                               names_.saved,
+                               text_of(saved),
+                               names_.current,
+                               text_of(current)));
   }
   static std::string text_of(const Json& value) {
     if (!is_list_of_objects(value)) return shown(value);
@@ -236,17 +243,19 @@ class Comparison {
   const Json& saved_;
   const Json& current_;
   bool both_full_;
+  const ConfigNames& names_;
   ConfigChanges changes_;
 };
 
 }  // namespace
 
 ConfigChanges compare_for_resume(const std::string& saved_full_json,
-                                 const std::string& current_full_json) {
+                                 const std::string& current_full_json,
+                                 const ConfigNames& names) {
   const Filled saved = filled(saved_full_json);
   const Filled current = filled(current_full_json);
   if (!saved.root.is_object() || !current.root.is_object()) return {};
-  return Comparison(saved, current).changes();
+  return Comparison(saved, current, names).changes();
 }
 
 }  // namespace dalle2

@@ -43,7 +43,8 @@ struct DecoderSampleOptions {
   at::Tensor inpaint_image;  ///< [B, C, H, W] in the range of the data
   at::Tensor inpaint_mask;   ///< [B, H, W] bool: true keeps the given image
   int64_t inpaint_resample_times = 5;
-  std::optional<int64_t> sample_timesteps;  ///< overrides every stage
+  /// Steps of every stage, or one entry a stage of the decoder; none: those of its plan.
+  OneOrMany<std::optional<int64_t>> sample_timesteps = std::nullopt;
   /// auto | ddpm | ddim | dpmpp; auto is ddim for fewer than T steps, else ddpm.
   std::string sampler = "auto";
   double cfg_rescale = 0.0;            ///< Lin et al. 2023, eq. 15-16; 0 is off
@@ -130,7 +131,7 @@ class DecoderImpl : public torch::nn::Module {
   int64_t check_sample_options(const DecoderSampleOptions& options) const;
   void check_guidance(const DecoderSampleOptions& options) const;
   void check_stage_options(const DecoderSampleOptions& options, size_t order, int64_t batch) const;
-  std::unique_ptr<Sampler> make_sampler(const Stage& stage,
+  std::unique_ptr<Sampler> make_sampler(int64_t unet_number,
                                         const DecoderSampleOptions& options) const;
   at::Tensor sample_stage(int64_t unet_number,
                           const at::Tensor& previous,

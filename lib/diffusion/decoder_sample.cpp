@@ -175,7 +175,7 @@ at::Tensor DecoderImpl::sample_stage(int64_t unet_number,
   const auto on_step = [&](size_t step, size_t steps) {
     if (options.on_step) options.on_step(unet_number, step, steps);
   };
-  const std::unique_ptr<Sampler> sampler = make_sampler(s, options);
+  const std::unique_ptr<Sampler> sampler = make_sampler(unet_number, options);
   return range_.unnormalize(walk(*sampler,
                                  denoise,
                                  *s.schedule,
@@ -185,11 +185,13 @@ at::Tensor DecoderImpl::sample_stage(int64_t unet_number,
                                  on_step));
 }
 
-std::unique_ptr<Sampler> DecoderImpl::make_sampler(const Stage& s,
+std::unique_ptr<Sampler> DecoderImpl::make_sampler(int64_t unet_number,
                                                    const DecoderSampleOptions& options) const {
+  const Stage& s = stage(unet_number);
   const int64_t total = s.plan.timesteps;
-  const std::optional<int64_t> wanted =
-      options.sample_timesteps ? options.sample_timesteps : s.plan.sample_timesteps;
+  const std::optional<int64_t> asked =
+      options.sample_timesteps.at(static_cast<size_t>(unet_number - 1));
+  const std::optional<int64_t> wanted = asked ? asked : s.plan.sample_timesteps;
   if (options.sampler == "dpmpp") {
     return make_dpmpp_sampler(s.schedule, wanted.value_or(std::min(kDefaultDpmppSteps, total - 1)));
   }

@@ -53,8 +53,9 @@ void check_inpainting(const DecoderSampleOptions& options, int64_t batch, int64_
 
 // Steps of a sampler that takes fewer than all of the T training steps.
 void check_steps(const DecoderSampleOptions& options, const UnetPlan& plan, int64_t unet_number) {
-  const std::optional<int64_t> steps =
-      options.sample_timesteps ? options.sample_timesteps : plan.sample_timesteps;
+  const std::optional<int64_t> asked =
+      options.sample_timesteps.at(static_cast<size_t>(unet_number - 1));
+  const std::optional<int64_t> steps = asked ? asked : plan.sample_timesteps;
   if (!steps) return;
   // dpmpp spaces its steps over T - 1 different noise levels.
   const int64_t most = options.sampler == "dpmpp" ? plan.timesteps - 1 : plan.timesteps;
@@ -62,7 +63,7 @@ void check_steps(const DecoderSampleOptions& options, const UnetPlan& plan, int6
     throw ConfigError(
         "sample timesteps of unet {}: expected 1 to {}, got {}", unet_number, most, *steps);
   }
-  if (options.sampler == "ddpm" && options.sample_timesteps && *steps < plan.timesteps) {
+  if (options.sampler == "ddpm" && asked && *steps < plan.timesteps) {
     throw ConfigError(
         "sample timesteps of unet {}: the sampler ddpm takes all {} training steps, got {}\n"
         "  Leave the number out, or use ddim or dpmpp.",
@@ -106,6 +107,12 @@ int64_t DecoderImpl::check_sample_options(const DecoderSampleOptions& options) c
     throw ConfigError("sampler: expected auto, ddpm, ddim or dpmpp, got \"{}\"", options.sampler);
   }
   check_guidance(options);
+  if (!options.sample_timesteps.is_one() && options.sample_timesteps.size() != stages_.size()) {
+    throw ConfigError(
+        "sample timesteps: expected one value or one for each of the {} unets, got {}",
+        num_unets(),
+        options.sample_timesteps.size());
+  }
   const bool first_stage = options.start_at_unet == 1;
   if (!first_stage && !options.image.defined()) {
     throw ConfigError(
@@ -157,7 +164,7 @@ void DecoderImpl::check_stage_options(const DecoderSampleOptions& options,
                 {batch, plan_.config.channels, s.plan.image_size, s.plan.image_size});
   }
   if (s.schedule->has_zero_terminal_snr() && s.plan.objective == Objective::eps &&
-      make_sampler(s, options)->time_pairs().front().time == s.plan.timesteps - 1) {
+      make_sampler(unet_number, options)->time_pairs().front().time == s.plan.timesteps - 1) {
     throw ConfigError(
         "sample timesteps of unet {}: the first step holds nothing of the image, and a network "
         "that predicts noise cannot restore it\n"

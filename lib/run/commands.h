@@ -33,22 +33,24 @@ struct SampleCommand {
   std::optional<std::string> text_embeds_path;     ///< .npy [N, D], of a prior
   std::optional<std::string> text_encodings_path;  ///< .npy [N, L, D]
   std::optional<int64_t> num;                      ///< images, unconditional only
-  std::vector<double> cond_scale = {1.0};          ///< one, or one for each unet
-  std::optional<int64_t> timesteps;
-  std::string sampler = "auto";  ///< auto, ddpm, ddim, dpmpp
+  std::vector<double> cond_scale;                  ///< one, or one for each unet; none is 1
+  std::vector<int64_t> timesteps;  ///< one, or one for each unet; none: the config's
+  std::string sampler = "auto";    ///< auto, ddpm, ddim, dpmpp
   double cfg_rescale = 0.0;
   std::vector<std::string> init_noise_paths;  ///< .npy [N, C, H, W], one for each sampled stage
   int64_t seed = 0;
   bool use_ema = true;
   std::string device = "cpu";
-  int64_t batch_size = 8;  ///< images or texts sampled at once
-  int64_t candidates =
-      2;  ///< of a prior: embeddings drawn for a text, of which the nearest is taken
+  int64_t batch_size = 8;               ///< images or texts sampled at once
+  std::vector<std::string> lora_paths;  ///< files of adapters that are put into the weights
+  std::vector<double> lora_scale;       ///< one, or one for each file; none is 1
+  /// Of a prior: embeddings drawn for a text, of which the nearest is taken; none is 2.
+  std::optional<int64_t> candidates;
   int64_t start_unet = 1;
   std::optional<int64_t> stop_unet;
   std::optional<std::string> image_path;  ///< start_unet > 1: picture, folder or .npy
   std::optional<std::string> inpaint_image_path, inpaint_mask_path;
-  int64_t inpaint_resample_times = 5;
+  std::optional<int64_t> inpaint_resample_times;  ///< none is 5
   std::string out_folder;
 };
 
@@ -72,10 +74,14 @@ struct FsckCommand {
 };
 
 struct ConvertCommand {
-  std::string in_path, out_path;
-  bool ema = false;                      ///< averaged weights only
-  bool merge_lora = false;               ///< the checkpoint's adapters become a part of its weights
-  std::optional<std::string> lora_path;  ///< a file of adapters to become a part of the weights
+  std::vector<std::string> in_paths;  ///< one; two or more with `merge`
+  std::string out_path;
+  bool merge = false;                      ///< stages that were trained apart become one cascade
+  std::optional<std::string> config_path;  ///< of the cascade, with `merge`
+  bool ema = false;                        ///< averaged weights only
+  bool merge_lora = false;              ///< the checkpoint's adapters become a part of its weights
+  std::vector<std::string> lora_paths;  ///< files of adapters to become a part of the weights
+  std::vector<double> lora_scale;       ///< one, or one for each file; none is 1
   std::optional<std::string> lora_naming;  ///< the input is a file of adapters: only names change
 };
 

@@ -37,8 +37,11 @@ DryRunPlan make_plan(const LoadedDecoderConfig& loaded) {
   const DecoderTrainConfig& train = loaded.config.train;
   Decoder decoder(loaded.plan);
   std::vector<std::shared_ptr<torch::nn::Module>> networks;
+  std::vector<NetworkMaker> makers;
   for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) {
     const auto i = static_cast<size_t>(unet - 1);
+    makers.push_back(
+        [shape = decoder->unet(unet)->config()] { return std::make_shared<UnetImpl>(shape); });
     if (train.unet_training_mask && !train.unet_training_mask->at(i)) decoder->drop_unet(unet);
     networks.push_back(decoder->unet(unet));
   }
@@ -49,7 +52,9 @@ DryRunPlan make_plan(const LoadedDecoderConfig& loaded) {
     plan.networks.push_back(
         {.label = fmt::format("unet {}", i),
          .note = fmt::format("{} px", loaded.plan.stages[i].image_size),
+         .prefix = fmt::format("unets.{}.", i),
          .module = networks[i],
+         .make = makers[i],
          .step = [decoder, unet](int64_t batch) { step(decoder, unet, batch); }});
   }
   plan.texts = {.kind = "decoder",

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <fstream>
 
+#include "base/log.h"
 #include "base/process_memory.h"
 #include "base/text.h"
 #include "checkpoint/convert.h"
@@ -70,35 +71,93 @@ uint64_t peak_memory(const DryRunPlan& plan, const SharedTrainConfig& train, boo
          activation_bytes(plan, train);
 }
 
+bool is_of_part(const std::string& name, const DryRunPlan& plan, bool trained) {
+  return std::any_of(plan.networks.begin(), plan.networks.end(), [&](const auto& network) {
+    return (network.module != nullptr) == trained && name.starts_with(network.prefix);
+  });
+}
+
+HeldStages held_by(const Cursor& root, const DryRunPlan& plan) {
+  return held_stages(
+      root,
+      [&](const std::string& name) { return is_of_part(name, plan, true); },
+      [&](const std::string& name) { return is_of_part(name, plan, false); });
+}
+
+/// Stages that are not trained and would go into the run's files as they are.
+void check_carried(const StateDict& weights, const std::string& path, DryRunPlan& plan) {
+  for (const DryRunPlan::Network& network : plan.networks) {
+    if (network.module) continue;
+    const StateDict given = strip_prefix(weights, network.prefix);
+    if (given.empty()) continue;
+    const auto made = network.make();
+    load_state_dict(*made, given, "", /*strict=*/!has_lora(given), path + ": " + network.label);
+    plan.carried_bytes += parameter_bytes(*made).all;
+  }
+}
+
 /// Checks a loader's file as a start would.
 void check_loaded_file(const std::string& path,
-                       const DryRunPlan& plan,
-                       const SharedTrainConfig& train) {
+                       DryRunPlan& plan,
+                       const SharedTrainConfig& train,
+                       RunPosition& position) {
   const Value checkpoint = read_checkpoint(path);
   const Cursor root(checkpoint, path);
   check_kind(root, plan.texts.kind);
-  const bool is_base = train.lora.rank > 0 && !has_lora(root);
-  if (!is_base) compare_config(root, plan.texts, train.allow_changed_config);
   StateDict weights = model_weights(root, plan.texts.kind, /*use_ema=*/false);
-  if (is_base) {
-    for (auto& adapter : lora_state_dict(*plan.model)) weights.push_back(std::move(adapter));
+  const bool is_base = train.lora.rank > 0 && !has_lora(root);
+  if (train.lora.rank == 0 && held_by(root, plan).only_untrained()) {
+    check_same_model(root, plan.texts, train.allow_changed_config);
+    check_carried(weights, path, plan);
+  } else {
+    if (is_base) {
+      check_same_model(root, plan.texts, train.allow_changed_config);
+    } else {
+      compare_config(root, plan.texts, train.allow_changed_config);
+      read_position(position, root);
+      warn_if_nothing_is_left(position, train.epochs, path);
+    }
+    check_carried(weights, path, plan);
+    std::erase_if(weights, [&](const auto& entry) { return is_of_part(entry.first, plan, false); });
+    if (is_base) {
+      for (auto& adapter : lora_state_dict(*plan.model)) weights.push_back(std::move(adapter));
+    }
+    load_state_dict(*plan.model, weights, "", /*strict=*/!is_base, path);
   }
-  load_state_dict(*plan.model, weights, "", /*strict=*/!is_base, path);
   std::printf("would load: %s\n", path.c_str());
+}
+
+/// The first of the files that a start would look at, in their order, that it would take.
+/// @return whether there is one
+bool check_candidates(const std::vector<std::string>& candidates,
+                      DryRunPlan& plan,
+                      const SharedTrainConfig& train,
+                      RunPosition& position) {
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    try {
+      check_loaded_file(candidates[i], plan, train, position);
+      return true;
+    } catch (const DataError& error) {
+      if (i + 1 == candidates.size()) throw;
+      log_warning("ckpt", "{}\n  Falling back to {}", error.what(), candidates[i + 1]);
+    }
+  }
+  return false;
 }
 
 }  // namespace
 
-at::Device check_start(const DryRunPlan& plan,
+at::Device check_start(DryRunPlan& plan,
                        const TrackerConfig& tracker_config,
                        const SharedTrainConfig& train,
                        RunPosition& position) {
   const at::Device device = prepare_device(train);
-  const Tracker tracker(tracker_config, position_placeholders(position), /*dummy=*/false);
+  Tracker tracker(tracker_config, position_placeholders(position), /*dummy=*/false);
   tracker.check_writable();
-  if (tracker.can_recall()) {
-    check_loaded_file(tracker.recall_path(), plan, train);
-  } else if (train.lora.rank > 0 && !tracker_config.load) {
+  tracker.look_for_earlier_run();
+  const std::vector<std::string> candidates =
+      tracker.can_recall() ? tracker.recall_candidates() : std::vector<std::string>{};
+  if (!check_candidates(candidates, plan, train, position) && train.lora.rank > 0) {
     throw_no_base(plan.texts.kind);
   }
   return device;
@@ -143,11 +202,13 @@ void print_sizes(const DryRunPlan& plan, const SharedTrainConfig& train, const a
   const ParameterBytes bytes = parameter_bytes(*plan.model);
   // Live weights, two moments, averages. An average also saves the live weights, but those are
   // stored only once.
-  const int64_t checkpoint = bytes.all + (2 + average_copies(train)) * bytes.trained;
+  const int64_t checkpoint =
+      bytes.all + (2 + average_copies(train)) * bytes.trained + plan.carried_bytes;
   std::printf(
       "checkpoint: about %s, model file: about %s\n",
       human_bytes(static_cast<uint64_t>(checkpoint)).c_str(),
-      human_bytes(static_cast<uint64_t>(count_parameters(*plan.model).total * kBytesPerValue))
+      human_bytes(static_cast<uint64_t>(count_parameters(*plan.model).total * kBytesPerValue +
+                                        plan.carried_bytes))
           .c_str());
   const bool on_cpu = device.is_cpu();
   std::printf("peak memory of the %s: about %s\n",

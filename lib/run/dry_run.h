@@ -28,19 +28,24 @@ struct DryRunPlan {
   struct Network {
     std::string label;                          ///< "unet 0"
     std::string note;                           ///< after its size, e.g. "64 px"
+    std::string prefix = "";                    ///< of its names in the model: "unets.0."
     std::shared_ptr<torch::nn::Module> module;  ///< null: not trained, and not held in memory
+    NetworkMaker make = nullptr;                ///< one of that shape; needed where module is null
     /// Forward and backward pass of `batch` made-up samples.
     std::function<void(int64_t batch)> step;
   };
   std::shared_ptr<torch::nn::Module> model;  ///< with its adapters
   std::vector<Network> networks = {};
   int64_t batch_size = 0;
+  /// Of stages that a loaded file gives and that are not trained: their bytes in each file.
+  int64_t carried_bytes = 0;
   ConfigTexts texts = {};
 };
 
 /// Checks, in the order of a start, what a run would refuse: the device, the paths of the tracker,
-/// a loader's file that does not fit the model. @return the device
-at::Device check_start(const DryRunPlan& plan,
+/// a loader's file that does not fit the model. Sets `carried_bytes`.
+/// @return the device
+at::Device check_start(DryRunPlan& plan,
                        const TrackerConfig& tracker,
                        const SharedTrainConfig& train,
                        RunPosition& position);

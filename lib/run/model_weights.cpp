@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "checkpoint/convert.h"
-#include "checkpoint/lora_file.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/value_json.h"
 
@@ -31,9 +30,14 @@ auto config_of(const ModelSource& source, const Cursor& checkpoint, Load load, P
 
 /// The source's weights, with adapters merged into their layers.
 StateDict plain_weights(const ModelSource& source, const Cursor& checkpoint, const char* kind) {
-  StateDict weights = model_weights(checkpoint, kind, source.use_ema);
-  if (!has_lora(weights)) return weights;
-  return merged_lora(weights, lora_info_of(checkpoint.at("lora")).alpha, source.checkpoint_path);
+  if (!source.use_ema && !has_averages(checkpoint)) {
+    throw ConfigError(
+        "--no-ema: has no effect on {}, which holds no averages beside its weights (those of a "
+        "model file are the averages already)\n  Leave the option away, or name the checkpoint of "
+        "the run (checkpoint.pth) for the live weights.",
+        checkpoint.where());
+  }
+  return with_adapters(model_weights(checkpoint, kind, source.use_ema), checkpoint, source.lora);
 }
 
 }  // namespace
@@ -79,9 +83,7 @@ void check_kind(const Cursor& checkpoint, const std::string& kind) {
 }
 
 StateDict model_weights(const Cursor& checkpoint, const std::string& kind, bool use_ema) {
-  const bool averaged =
-      checkpoint.has("ema") || checkpoint.has("ema_diffusers") || checkpoint.has("ema_model");
-  if (use_ema && averaged) return averaged_weights(checkpoint);
+  if (use_ema && has_averages(checkpoint)) return averaged_weights(checkpoint);
   if (checkpoint.has("model")) return checkpoint.at("model").as_state_dict();
   if (checkpoint_kind(checkpoint) != kind) {
     throw DataError(

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/lora_file.h"
 #include "checkpoint/state_dict.h"
 #include "config/prior_run_config.h"
 #include "config/run_config.h"
@@ -45,10 +46,12 @@ struct ModelSource {
   std::string checkpoint_path;             ///< `save_type` checkpoint or model, ours or foreign
   std::optional<std::string> config_path;  ///< a training file, for a checkpoint without config
   bool use_ema = true;                     ///< averaged weights where the file has them
+  LoraChoice lora = {};                    ///< adapters beside those that the file holds
 };
 
 /// Models with the weights of a checkpoint; adapters are merged into their layers.
-/// @throws DataError (unreadable, keys that do not fit), ConfigError (no config anywhere)
+/// @throws DataError (unreadable, keys that do not fit), ConfigError (no config anywhere, averages
+/// refused where there are none, scales of adapters that are not there)
 Decoder load_decoder(const ModelSource& source, const Value& checkpoint);
 DiffusionPrior load_prior(const ModelSource& source, const Value& checkpoint);
 

@@ -32,7 +32,26 @@ bool gives_other_samples(const ConfigChanges& changes) {
   return std::any_of(changes.meaning.begin(), changes.meaning.end(), is_of_data);
 }
 
+std::string reason_of_base(const Trainer& trainer, const std::string& path) {
+  return trainer.uses_lora() ? "adapters on the weights of " + path
+                             : path + " gives the stages that this run does not train";
+}
+
 }  // namespace
+
+HeldStages held_stages(const Cursor& root,
+                       const std::function<bool(const std::string&)>& is_trained,
+                       const std::function<bool(const std::string&)>& is_untrained) {
+  HeldStages held;
+  const Cursor model = root.value().is_dict() && root.has("model") ? root.at("model") : root;
+  if (!model.value().is_dict()) return held;
+  for (const auto& [key, value] : model.as_dict().items) {
+    if (!key.is_string()) continue;
+    held.trained = held.trained || is_trained(key.as_string());
+    held.untrained = held.untrained || is_untrained(key.as_string());
+  }
+  return held;
+}
 
 RunCheckpoints::RunCheckpoints(RunSession& session,
                                Trainer& trainer,
@@ -54,7 +73,7 @@ StartedFrom RunCheckpoints::start() {
   if (found && found->start == StartedFrom::kCheckpoint) {
     tracker.go_on(found->path);
   } else {
-    tracker.begin_anew(found ? "adapters on the weights of " + found->path : "");
+    tracker.begin_anew(found ? reason_of_base(trainer_, found->path) : "");
   }
   tracker.save_config(texts_.kind + "_config.json", public_config(texts_.raw_json));
   tracker.add_save_metadata("config", texts_.full_json);
@@ -78,8 +97,7 @@ void throw_no_base(const std::string& model_name) {
       model_name);
 }
 
-/// Loads the first of `candidates` that is good. For a run with adapters, weights without any are
-/// the last choice.
+/// Loads the first of `candidates` that is good. What a run only stands on is its last choice.
 std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(
     const std::vector<std::string>& candidates, bool compares_config) {
   std::optional<std::pair<std::string, Value>> base;
@@ -88,7 +106,7 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(
     const std::string& path = candidates[i];
     try {
       Value checkpoint = read_checkpoint(path);
-      if (trainer_.uses_lora() && !has_lora(Cursor(checkpoint, path))) {
+      if (is_base(Cursor(checkpoint, path))) {
         if (!base) base.emplace(path, std::move(checkpoint));
         continue;
       }
@@ -126,6 +144,7 @@ void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool
         path,
         *part);
   }
+  carry_untrained(root);
   read_own(root);
   if (gives_other_samples(changes)) {
     // A place in the old order of samples means nothing in the new one.
@@ -211,23 +230,70 @@ ConfigChanges compare_config(const Cursor& root,
   return changes;
 }
 
+void check_same_model(const Cursor& root, const ConfigTexts& texts, bool allow_changed_config) {
+  const std::optional<Cursor> saved = root.find("config");
+  if (!saved || !saved->value().is_dict() || allow_changed_config) return;
+  ConfigChanges changes = compare_for_resume(json_of_value(saved->value()), texts.full_json);
+  std::erase_if(changes.meaning,
+                [&](const std::string& line) { return !line.starts_with("/" + texts.kind); });
+  if (changes.meaning.empty()) return;
+  throw ConfigError(
+      "{}: this run would stand on its weights, but it is of another {}:\n  {}\n"
+      "  Take the values it was made with, or another file in /tracker/load, or set "
+      "/train/allow_changed_config to true if that is what you want.",
+      root.where(),
+      texts.kind,
+      fmt::join(changes.meaning, "\n  "));
+}
+
 void RunCheckpoints::load_base(const Value& checkpoint, const std::string& path) {
   const Cursor root(checkpoint, path);
   check_kind(root, texts_.kind);
   check_same_model(root, texts_, config_.allow_changed_config);
-  trainer_.load_base(model_weights(root, texts_.kind, /*use_ema=*/true), path);
+  if (trainer_.uses_lora()) {
+    trainer_.load_base(model_weights(root, texts_.kind, /*use_ema=*/true), path);
+  }
+  carry_untrained(root);
+}
+
+bool RunCheckpoints::is_base(const Cursor& root) const {
+  return trainer_.uses_lora() ? !has_lora(root) : held_by(root).only_untrained();
+}
+
+HeldStages RunCheckpoints::held_by(const Cursor& root) const {
+  return held_stages(
+      root,
+      [&](const std::string& name) { return trainer_.is_of_trained_part(name); },
+      [&](const std::string& name) { return trainer_.is_of_untrained_part(name); });
+}
+
+/// The weights of stages that this run does not train, averaged where the file has averages.
+void RunCheckpoints::carry_untrained(const Cursor& root) {
+  if (!held_by(root).untrained) return;
+  StateDict weights = model_weights(root, texts_.kind, /*use_ema=*/true);
+  std::erase_if(weights,
+                [&](const auto& entry) { return !trainer_.is_of_untrained_part(entry.first); });
+  const std::vector<std::string> taken =
+      trainer_.carry(with_adapters(weights, root, {}), root.where());
+  log_info("ckpt",
+           "{}: the weights of {}, which this run does not train, go into its files as they are",
+           root.where(),
+           fmt::join(taken, ", "));
 }
 
 void RunCheckpoints::tell_position(const std::string& path) const {
   log_info("ckpt", "Loaded model from {} on {}", path, position_.description());
-  if (position_.epochs_trained() > config_.epochs) {
-    log_warning("ckpt",
-                "{} has been trained for {} and /train/epochs is {}: nothing is left to train. "
-                "Give more epochs to train on.",
-                path,
-                counted(position_.epochs_trained(), "epoch"),
-                config_.epochs);
-  }
+  warn_if_nothing_is_left(position_, config_.epochs, path);
+}
+
+void warn_if_nothing_is_left(const RunPosition& position, int64_t epochs, const std::string& path) {
+  if (position.epochs_trained() <= epochs) return;
+  log_warning("ckpt",
+              "{} has been trained for {} and /train/epochs is {}: nothing is left to train. Give "
+              "more epochs to train on.",
+              path,
+              counted(position.epochs_trained(), "epoch"),
+              epochs);
 }
 
 ExitCode RunCheckpoints::finish(ExitCode code) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,13 +35,29 @@ struct ConfigTexts {
 ConfigChanges compare_config(const Cursor& root,
                              const ConfigTexts& texts,
                              bool allow_changed_config);
+/// The same for a file that only gives weights to stand on or to carry: the model alone counts.
+/// @throws ConfigError
+void check_same_model(const Cursor& root, const ConfigTexts& texts, bool allow_changed_config);
+/// Whether a checkpoint, or a bare state dict, holds tensors of stages that a run trains, and of
+/// others.
+struct HeldStages {
+  bool trained = false, untrained = false;
+  /// It can only give what the run does not train.
+  bool only_untrained() const { return untrained && !trained; }
+};
+/// @param is_trained, is_untrained by the name of a tensor
+HeldStages held_stages(const Cursor& root,
+                       const std::function<bool(const std::string&)>& is_trained,
+                       const std::function<bool(const std::string&)>& is_untrained);
+/// Warns where the checkpoint at `path` has been trained for more epochs than are asked for.
+void warn_if_nothing_is_left(const RunPosition& position, int64_t epochs, const std::string& path);
 /// For adapters that found no weights to stand on. @throws ConfigError
 [[noreturn]] void throw_no_base(const std::string& model_name);
 
 /// How a start began.
 enum class StartedFrom {
   kNothing,     ///< from zero
-  kBase,        ///< adapters, on the weights of a checkpoint without any
+  kBase,        ///< adapters, or some stages, beside the weights of a checkpoint without these
   kCheckpoint,  ///< where a checkpoint stands
 };
 
@@ -102,6 +119,9 @@ class RunCheckpoints {
   void read_own(const Cursor& root);
   void check_same_run(const Cursor& root) const;
   void load_base(const Value& checkpoint, const std::string& path);
+  bool is_base(const Cursor& root) const;
+  HeldStages held_by(const Cursor& root) const;
+  void carry_untrained(const Cursor& root);
   std::optional<Found> find_at_start();
   void tell_position(const std::string& path) const;
   void check_state() const;

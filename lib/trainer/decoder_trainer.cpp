@@ -59,11 +59,14 @@ ModelPlan plan_parts(Decoder decoder, const DecoderTrainConfig& config) {
                  .untrained_reason = "/train/unet_training_mask takes it out"};
   for (int64_t number = 1; number <= count; ++number) {
     const auto i = static_cast<size_t>(number - 1);
-    if (config.unet_training_mask && !config.unet_training_mask->at(i)) decoder->drop_unet(number);
     PartPlan part{.name = fmt::format("unet {}", i), .prefix = fmt::format("unets.{}.", i)};
-    if (const auto unet = decoder->unet(number)) {
-      part.network = unet;
-      part.make_network = [shape = unet->config()] { return std::make_shared<UnetImpl>(shape); };
+    part.make_network = [shape = decoder->unet(number)->config()] {
+      return std::make_shared<UnetImpl>(shape);
+    };
+    if (config.unet_training_mask && !config.unet_training_mask->at(i)) {
+      decoder->drop_unet(number);
+    } else {
+      part.network = decoder->unet(number);
       part.options = part_options(config, i);
     }
     plan.parts.push_back(std::move(part));

@@ -15,8 +15,29 @@
 
 namespace dalle2 {
 
+bool TrainerContents::is_untrained(const std::string& name) const {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (!parts[i] && name.starts_with(prefixes[i])) return true;
+  }
+  return false;
+}
+
+StateDict TrainerContents::with_carried(StateDict of_model) const {
+  if (carried.empty()) return of_model;
+  StateDict all = carried;
+  for (auto& entry : of_model) all.push_back(std::move(entry));
+  const auto place = [this](const auto& entry) {
+    size_t i = 0;
+    while (i < prefixes.size() && !entry.first.starts_with(prefixes[i])) ++i;
+    return i;
+  };
+  std::stable_sort(
+      all.begin(), all.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  return all;
+}
+
 void TrainStateWriter::model(const std::string& key) {
-  out_.set(key, to_dict(state_dict(*from_.model)));
+  out_.set(key, to_dict(from_.with_carried(state_dict(*from_.model))));
 }
 
 void TrainStateWriter::version(const std::string& key) {
@@ -98,7 +119,9 @@ void TrainStateWriter::skipped(const std::string& key, bool flat) {
 
 void TrainStateReader::model(const std::string& key) {
   const Cursor saved = root_.at(key);
-  warn_of_rest(load_state_dict(*to_.model, saved, "", strict_), saved.where());
+  StateDict weights = saved.as_state_dict();
+  std::erase_if(weights, [&](const auto& entry) { return to_.is_untrained(entry.first); });
+  warn_of_rest(load_state_dict(*to_.model, weights, "", strict_, saved.where()), saved.where());
 }
 
 void TrainStateReader::version(const std::string& key) {

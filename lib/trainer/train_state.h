@@ -31,6 +31,13 @@ struct TrainerContents {
   std::vector<int64_t> steps;         ///< updates of each part, untrained ones too
   std::optional<LoraInfo> lora;       ///< none: the networks themselves are trained
   std::optional<EmaKind> averages;    ///< none without averages
+  /// Weights of untrained parts, under their names in the model: they are written with its own.
+  StateDict carried = {};
+
+  /// Whether a tensor of the model is of a part that is not trained.
+  bool is_untrained(const std::string& name) const;
+  /// The model's tensors and those that are carried, in the order of the parts.
+  StateDict with_carried(StateDict of_model) const;
 };
 
 /// The vocabulary of list_state(). Each call is an entry; entries are written in the order of the

@@ -76,6 +76,7 @@ void Trainer::add_part(const PartPlan& plan,
                        const SharedTrainConfig& config,
                        std::shared_ptr<LoraDropout> dropout) {
   part_names_.push_back(plan.name);
+  makers_.push_back(plan.make_network);
   contents_.prefixes.push_back(plan.prefix);
   auto& added = contents_.parts.emplace_back();
   if (!plan.network) return;

@@ -33,7 +33,8 @@ struct PartPlan {
   std::string prefix;  ///< of the network's names in the model, e.g. "unets.0."
   /// Null: not trained. It keeps its place in the numbering and in the files all the same.
   std::shared_ptr<torch::nn::Module> network = nullptr;
-  NetworkMaker make_network = nullptr;  ///< a network of that class and options, for its average
+  /// A network of that class and options, for its average; of an untrained part, for its weights.
+  NetworkMaker make_network = nullptr;
   PartOptions options = {{}, LrSchedule(0, {}, {}), 0};
   /// The optimizer counts parameters that need no gradient too, as the reference's does for a
   /// prior.
@@ -137,6 +138,18 @@ class Trainer {
   /// @throws DataError naming every missing and unexpected key
   void load_base(const StateDict& weights, const std::string& file);
 
+  /// Takes the weights of parts that are not trained here, of a whole model's; they go into this
+  /// trainer's states as they are. Entries of other parts are passed over, and so are parts without
+  /// entries. @return the names of the parts that were taken
+  /// @throws DataError for weights that do not fit such a part, or are not finite
+  std::vector<std::string> carry(const StateDict& weights, const std::string& file);
+  /// Whether a tensor of the model is of a part that is not trained.
+  bool is_of_untrained_part(const std::string& tensor_name) const {
+    return contents_.is_untrained(tensor_name);
+  }
+  /// Whether a tensor of the model is of a part that is trained.
+  bool is_of_trained_part(const std::string& tensor_name) const;
+
   /// The averaged adapters (the live ones without averages), and the averaged biases if they are
   /// trained, under their names in the model; none without adapters.
   std::optional<LoraFile> lora_state() const;
@@ -185,6 +198,7 @@ class Trainer {
   /// the trainer is, so asking may do it.
   mutable TrainerContents contents_;
   std::vector<std::string> part_names_;
+  std::vector<NetworkMaker> makers_;
   std::string untrained_reason_;
   at::Device device_;
   std::optional<int64_t> max_batch_size_;

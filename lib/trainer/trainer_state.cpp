@@ -45,7 +45,7 @@ Dict Trainer::model_state(const Extras& extras) const {
   if (contents_.lora) {
     weights = merged_lora(weights, contents_.lora->alpha, "the " + contents_.model_name);
   }
-  out.set("model", to_dict(weights));
+  out.set("model", to_dict(contents_.with_carried(std::move(weights))));
   return out;
 }
 
@@ -62,7 +62,7 @@ Dict Trainer::post_hoc_state(const Extras& extras) const {
     if (!has_post_hoc_average(name, contents_.parts)) rest.emplace_back(name, tensor);
   }
   Dict out = writer.take();
-  out.set("model", to_dict(rest));
+  out.set("model", to_dict(contents_.with_carried(std::move(rest))));
   return out;
 }
 
@@ -87,14 +87,8 @@ void Trainer::load_state(const Value& checkpoint,
 void Trainer::load_base(const StateDict& weights, const std::string& file) {
   D2_CHECK(contents_.lora.has_value(), "a base is what adapters stand on");
   const torch::NoGradGuard no_grad;
-  StateDict all;
-  for (const auto& entry : weights) {
-    bool untrained = false;
-    for (size_t i = 0; i < contents_.parts.size(); ++i) {
-      untrained |= !contents_.parts[i] && entry.first.starts_with(contents_.prefixes[i]);
-    }
-    if (!untrained) all.push_back(entry);
-  }
+  StateDict all = weights;
+  std::erase_if(all, [&](const auto& entry) { return is_of_untrained_part(entry.first); });
   for (auto& adapter : lora_state_dict(*contents_.model)) all.push_back(std::move(adapter));
   load_state_dict(*contents_.model, all, "", /*strict=*/true, file);
   size_t adapters = 0;
@@ -108,6 +102,36 @@ void Trainer::load_base(const StateDict& weights, const std::string& file) {
            "afresh, and so does the run",
            file,
            adapters);
+}
+
+std::vector<std::string> Trainer::carry(const StateDict& weights, const std::string& file) {
+  const torch::NoGradGuard no_grad;
+  std::vector<std::string> taken;
+  StateDict carried;
+  for (size_t i = 0; i < contents_.parts.size(); ++i) {
+    const std::string& prefix = contents_.prefixes[i];
+    const StateDict given = strip_prefix(weights, prefix);
+    if (contents_.parts[i] || given.empty()) continue;
+    const std::string where = fmt::format("{}: {}", file, part_names_[i]);
+    const auto network = makers_[i]();
+    load_state_dict(*network, given, "", /*strict=*/true, where);
+    for (const auto& [name, tensor] : state_dict(*network)) {
+      if (tensor.is_floating_point() && !at::isfinite(tensor).all().item<bool>()) {
+        throw DataError("{}: {}: the weights are not finite", where, name);
+      }
+      carried.emplace_back(prefix + name, tensor);
+    }
+    taken.push_back(part_names_[i]);
+  }
+  contents_.carried = std::move(carried);
+  return taken;
+}
+
+bool Trainer::is_of_trained_part(const std::string& tensor_name) const {
+  for (size_t i = 0; i < contents_.parts.size(); ++i) {
+    if (contents_.parts[i] && tensor_name.starts_with(contents_.prefixes[i])) return true;
+  }
+  return false;
 }
 
 std::optional<LoraFile> Trainer::lora_state() const {

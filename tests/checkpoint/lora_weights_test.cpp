@@ -5,6 +5,8 @@
 
 #include <catch2/catch.hpp>
 
+#include <cmath>
+
 #include "base/error.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/lora_file.h"
@@ -151,7 +153,8 @@ TEST_CASE("a file of adapters is merged into a checkpoint, in any naming of a un
   write_pth(folder.file("base.pth"), checkpoint_of(base_weights()));
   write_lora_file(folder.file("lora.safetensors"), adapter_file());
   const auto check = [&](const std::string& lora) {
-    convert_merged(folder.file("base.pth"), folder.file("out.pth"), Weights::kAll, lora);
+    convert_merged(
+        folder.file("base.pth"), folder.file("out.pth"), Weights::kAll, {.files = {lora}});
     const Value merged = read_pth(folder.file("out.pth"));
     const StateDict weights = Cursor(merged).at("model").as_state_dict();
     CHECK(weights.size() == base_weights().size());
@@ -181,7 +184,7 @@ TEST_CASE("a checkpoint that holds adapters becomes plain weights") {
   CHECK_THROWS_WITH(convert_merged(folder.file("run.pth"),
                                    folder.file("x.pth"),
                                    Weights::kAll,
-                                   folder.file("lora.safetensors")),
+                                   {.files = {folder.file("lora.safetensors")}}),
                     Catch::Contains("has adapters of its own"));
   convert_merged(folder.file("run.pth"), folder.file("out.safetensors"), Weights::kAll, {});
   const Value merged = read_checkpoint(folder.file("out.safetensors"));
@@ -194,6 +197,39 @@ TEST_CASE("a checkpoint that holds adapters becomes plain weights") {
   CHECK_THROWS_WITH(
       convert_merged(folder.file("out.safetensors"), folder.file("x.pth"), Weights::kAll, {}),
       Catch::EndsWith("/model: no adapters: expected a checkpoint of a run with /train/lora"));
+}
+
+TEST_CASE("a scale makes adapters stronger, and files come one after the other") {
+  const test::TempFolder folder;
+  LoraFile file = adapter_file();
+  file.tensors.emplace_back("unets.0.a.to_q.bias", wave({5}, 0.4));
+  write_lora_file(folder.file("lora.safetensors"), file);
+  const StateDict weights = base_weights();
+  const Value checkpoint = checkpoint_of(weights);
+  const auto with = [&](const LoraChoice& choice) {
+    return with_adapters(weights, Cursor(checkpoint, "base.pth"), choice);
+  };
+  const std::string path = folder.file("lora.safetensors");
+  const at::Tensor whole = expected_to_q() - weights[0].second;  // what the adapter adds
+  const StateDict half = with({.files = {path}, .scales = {0.5}});
+  test::expect_close(half[0].second, weights[0].second + 0.5 * whole, 1e-6, "half of it");
+  test::expect_close(*find_tensor(half, "unets.0.a.to_q.bias"),
+                     0.5 * (wave({5}) + wave({5}, 0.4)),
+                     1e-6,
+                     "a trained bias, half of the way");
+  const StateDict both = with({.files = {path, path}, .scales = {1.0, -0.25}});
+  test::expect_close(both[0].second, weights[0].second + 0.75 * whole, 1e-6, "one less the other");
+  CHECK(at::equal(with({.files = {path}, .scales = {0.0}})[0].second, weights[0].second));
+  CHECK(at::equal(*find_tensor(with({.files = {path}}), "unets.0.a.to_q.bias"), wave({5}, 0.4)));
+  CHECK_THROWS_WITH(with({.files = {path}, .scales = {1.0, 2.0}}),
+                    "--lora-scale: expected one number, got 2");
+  CHECK_THROWS_WITH(
+      with({.files = {path, path, path}, .scales = {1.0, 2.0}}),
+      "--lora-scale: expected one number, or one for each of the 3 --lora files, got 2");
+  CHECK_THROWS_WITH(with({.files = {}, .scales = {1.0}}),
+                    Catch::StartsWith("--lora-scale: has no effect: base.pth holds no adapters"));
+  CHECK_THROWS_WITH(with({.files = {path}, .scales = {NAN}}),
+                    "--lora-scale: expected a number, got nan");
 }
 
 TEST_CASE("files that hold no adapters are refused") {

@@ -152,6 +152,24 @@ TEST_CASE("Samplers and numbers of steps that do not exist are refused") {
   expect_refusal<ConfigError>(sample("ddpm", 5), {"ddpm", "all 30", "got 5"});
 }
 
+TEST_CASE("Each stage takes as many steps as it is told to") {
+  Decoder decoder = two_stages();
+  DecoderSampleOptions options;
+  std::vector<size_t> told(2);
+  options.on_step = [&](int64_t unet, size_t, size_t steps) {
+    told.at(static_cast<size_t>(unet - 1)) = steps;
+  };
+  options.sample_timesteps = std::vector<int64_t>{3, 2};
+  decoder->sample(options);
+  CHECK(told == std::vector<size_t>{3, 2});
+  options.sample_timesteps = std::vector<int64_t>{1, 2, 3};
+  expect_refusal<ConfigError>(
+      [&] { decoder->sample(options); },
+      {"sample timesteps", "one value or one for each of the 2 unets", "got 3"});
+  options.sample_timesteps = std::vector<int64_t>{3, 5000};
+  expect_refusal<ConfigError>([&] { decoder->sample(options); }, {"unet 2", "5000"});
+}
+
 TEST_CASE("Start noise has to fit the sampled stages") {
   Decoder decoder = two_stages();
   DecoderSampleOptions options;

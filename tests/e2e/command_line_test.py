@@ -14,7 +14,7 @@ import zlib
 import harness
 from harness import EndToEnd, run, tiny_config, write_config, write_npy
 
-SUBCOMMANDS = [[], ["sample"], ["evaluate"], ["inspect"], ["fsck"], ["convert"], ["schema"], ["shards"], ["shards", "demo"],
+SUBCOMMANDS = [[], ["sample"], ["evaluate"], ["inspect"], ["fsck"], ["convert"], ["ema"], ["schema"], ["report"], ["shards"], ["shards", "demo"],
                ["shards", "make"], ["shards", "check"], ["shards", "order"],
                ["shards", "score"]]
 
@@ -45,6 +45,13 @@ class CommandLine(EndToEnd):
             self.assertIn("Usage" if "Usage" in done.stdout else "usage", done.stdout)
             for line in done.stdout.splitlines():
                 self.assertLess(len(line), 140, line)
+
+    def test_the_help_names_every_kind_of_run(self):
+        help_text = run("--help", cwd=self.dir, check=0).stdout
+        for line in ("diffusion decoders from webdataset shards, and diffusion priors from embeddings",
+                     "of a decoder or a prior, by its root key", "a decoder's checkpoint, image embeddings from a prior's"):
+            self.assertIn(line, " ".join(help_text.split()))
+        self.assertIn("texts of a prior", run("sample", "--help", cwd=self.dir, check=0).stdout)
 
     def test_the_version_names_libtorch(self):
         self.assertIn("LibTorch", run("--version", cwd=self.dir, check=0).stdout)

@@ -1,35 +1,73 @@
 // SPDX-License-Identifier: MIT
+#include <fmt/ranges.h>
+
 #include <cstdio>
 
 #include "base/log.h"
 #include "checkpoint/convert.h"
 #include "run/commands.h"
 #include "run/commands/out_folder.h"
+#include "run/join_stages.h"
 
 namespace dalle2 {
 namespace {
 
+/// Prints which file gave which stage.
+ConvertReport join_files(const ConvertCommand& command) {
+  is_safetensors_name(command.out_path);
+  JoinedStages joined = join_stages(command.in_paths, command.config_path, command.ema);
+  for (size_t i = 0; i < joined.givers.size(); ++i) {
+    const std::string& giver = joined.givers[i];
+    std::printf("unet %zu: %s\n", i, giver.empty() ? "in none of the files" : giver.c_str());
+  }
+  return write_checkpoint(command.out_path, std::move(joined.checkpoint));
+}
+
+void check_convert_options(const ConvertCommand& command) {
+  const size_t files = command.in_paths.size();
+  if (command.merge && files < 2) {
+    throw ConfigError("--merge: expected two files or more and OUT, got {} and OUT", files);
+  }
+  if (!command.merge && files > 1) {
+    throw ConfigError(
+        "expected IN and OUT, got {} files\n  --merge joins checkpoints of one cascade whose unets "
+        "were trained apart.",
+        files + 1);
+  }
+  if (command.config_path && !command.merge) {
+    throw ConfigError("--config: has no effect without --merge\n  Leave the option away.");
+  }
+  if (!command.lora_scale.empty() && !command.merge_lora && command.lora_paths.empty()) {
+    throw ConfigError(
+        "--lora-scale: has no effect without adapters\n  Name a file of adapters with --lora, or "
+        "take those of IN with --merge-lora.");
+  }
+}
+
 ConvertReport convert(const ConvertCommand& command) {
+  if (command.merge) return join_files(command);
   const Weights weights = command.ema ? Weights::kAveraged : Weights::kAll;
+  const std::string& in = command.in_paths.front();
   if (command.lora_naming) {
-    return convert_lora_names(command.in_path, command.out_path, *command.lora_naming);
+    return convert_lora_names(in, command.out_path, *command.lora_naming);
   }
-  if (command.merge_lora || command.lora_path) {
-    return convert_merged(command.in_path, command.out_path, weights, command.lora_path);
+  if (command.merge_lora || !command.lora_paths.empty()) {
+    return convert_merged(in, command.out_path, weights, {command.lora_paths, command.lora_scale});
   }
-  return convert_checkpoint(command.in_path, command.out_path, weights);
+  return convert_checkpoint(in, command.out_path, weights);
 }
 
 }  // namespace
 
 void run_convert(const ConvertCommand& command) {
+  check_convert_options(command);
   check_out_folder("OUT", command.out_path);
   const ConvertReport report = convert(command);
   for (const std::string& path : report.replaced) {
     log_warning("ckpt", "{}: an object of an unknown class, kept as text", path);
   }
   std::printf("%s -> %s, %zu tensors\n",
-              command.in_path.c_str(),
+              fmt::format("{}", fmt::join(command.in_paths, " + ")).c_str(),
               command.out_path.c_str(),
               report.tensor_count);
 }

@@ -13,6 +13,13 @@
 
 namespace dalle2 {
 
+ModelSource source_of(const SampleCommand& command) {
+  return {.checkpoint_path = command.checkpoint_path,
+          .config_path = command.config_path,
+          .use_ema = command.use_ema,
+          .lora = {.files = command.lora_paths, .scales = command.lora_scale}};
+}
+
 void make_out_folder(const SampleCommand& command) {
   std::error_code error, ignored;
   std::filesystem::create_directories(command.out_folder, error);

@@ -6,6 +6,7 @@
 
 #include "checkpoint/state_dict.h"
 #include "run/commands.h"
+#include "run/model_weights.h"
 
 namespace dalle2 {
 
@@ -16,6 +17,8 @@ void sample_decoder(const SampleCommand& command,
 /// Writes image_embeds.npy.
 void sample_prior(const SampleCommand& command, const Value& checkpoint, const at::Device& device);
 
+/// Which weights the command draws with.
+ModelSource source_of(const SampleCommand& command);
 /// @throws ConfigError if --out is no folder and cannot be made one
 void make_out_folder(const SampleCommand& command);
 /// @param samples from number `begin` on; `what` they are, for the message

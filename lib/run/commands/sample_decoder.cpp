@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -16,6 +17,8 @@
 
 namespace dalle2 {
 namespace {
+
+constexpr int64_t kDefaultResampleTimes = 5;
 
 /// Rows of everything that is given for each image have to agree.
 int64_t common_rows(const std::vector<std::pair<std::string, at::Tensor>>& inputs,
@@ -92,12 +95,15 @@ at::Tensor to_range(const at::Tensor& pictures,
 
 DecoderSampleOptions options_of(const SampleCommand& command) {
   DecoderSampleOptions options;
-  options.cond_scale = command.cond_scale.size() == 1 ? OneOrMany<double>(command.cond_scale[0])
-                                                      : OneOrMany<double>(command.cond_scale);
+  const auto& scales = command.cond_scale;
+  if (scales.size() == 1) options.cond_scale = scales.front();
+  if (scales.size() > 1) options.cond_scale = scales;
+  const auto& timesteps = command.timesteps;
+  if (timesteps.size() == 1) options.sample_timesteps = timesteps.front();
+  if (timesteps.size() > 1) options.sample_timesteps = timesteps;
   options.start_at_unet = command.start_unet;
   options.stop_at_unet = command.stop_unet;
-  options.inpaint_resample_times = command.inpaint_resample_times;
-  options.sample_timesteps = command.timesteps;
+  options.inpaint_resample_times = command.inpaint_resample_times.value_or(kDefaultResampleTimes);
   options.sampler = command.sampler;
   options.cfg_rescale = command.cfg_rescale;
   options.one_unet_in_gpu = command.device != "cpu";
@@ -122,17 +128,43 @@ void set_rows(DecoderSampleOptions& options,
   options.batch_size = count;
 }
 
+std::string picture_path(const std::string& folder, int64_t number) {
+  return (std::filesystem::path(folder) / fmt::format("{:04}.png", number)).string();
+}
+
+/// How many pictures an earlier sampling left, as its array tells; 0 without one.
+int64_t earlier_pictures(const std::string& array_path) {
+  std::error_code error;
+  if (!std::filesystem::exists(array_path, error)) return 0;
+  try {
+    const NpyArray array = read_npy(array_path);
+    return array.shape.size() == 4 && array.numel() > 0 ? array.shape[0] : 0;
+  } catch (const DataError&) {
+    return 0;  // not ours
+  }
+}
+
+/// The folder holds this sampling afterwards and nothing of an earlier one.
 /// @param samples [N, C, H, W] in the range of the decoder's data; samples.npy keeps it
 void write_samples(const at::Tensor& samples, ImageRange range, const std::string& folder) {
-  namespace fs = std::filesystem;
-  const at::Tensor pictures = range.auto_normalize ? samples : (samples + 1) / 2;
-  for (int64_t i = 0; i < samples.size(0); ++i) {
-    write_png((fs::path(folder) / fmt::format("{:04}.png", i)).string(), to_picture(pictures[i]));
-  }
+  const std::string array_path = (std::filesystem::path(folder) / "samples.npy").string();
+  const int64_t count = samples.size(0);
+  const int64_t earlier = earlier_pictures(array_path);
+  std::error_code error;
+  for (int64_t i = count; i < earlier; ++i) std::filesystem::remove(picture_path(folder, i), error);
+  // Before the pictures: what is stopped half-way is known to the next sampling, too.
   const at::Tensor values = samples.contiguous();
-  write_npy_float32((fs::path(folder) / "samples.npy").string(),
-                    values.sizes().vec(),
-                    values.const_data_ptr<float>());
+  write_npy_float32(array_path, values.sizes().vec(), values.const_data_ptr<float>());
+  const at::Tensor pictures = range.auto_normalize ? samples : (samples + 1) / 2;
+  for (int64_t i = 0; i < count; ++i) {
+    write_png(picture_path(folder, i), to_picture(pictures[i]));
+  }
+  const std::string next = picture_path(folder, std::max(count, earlier));
+  if (std::filesystem::exists(next, error)) {
+    log_warning("sample",
+                "{} is of no sampling that samples.npy tells of: it stays beside the new pictures",
+                next);
+  }
 }
 
 /// A file for each sampled unet, of its size. Which unets are sampled the decoder itself checks.
@@ -168,10 +200,58 @@ void check_init_noise(const SampleCommand& command,
   }
 }
 
+/// An option that would do nothing. @param what of the decoder or of the command it has none on
+void refuse_if(bool given, const char* option, const std::string& why) {
+  if (given) throw ConfigError("{}: has no effect {}", option, why);
+}
+
+/// Options that do nothing beside the others, whatever the decoder is.
+void refuse_idle_options(const SampleCommand& command) {
+  refuse_if(
+      command.text_embeds_path.has_value(),
+      "--text-embeds",
+      fmt::format("on {}, which is of a decoder: it draws from image embeddings\n  Make them of "
+                  "these with a prior's checkpoint, and give them with --image-embeds.",
+                  command.checkpoint_path));
+  refuse_if(
+      command.candidates.has_value(),
+      "--candidates",
+      fmt::format("on {}, which is of a decoder\n  Leave the option away; for more pictures of an "
+                  "embedding repeat its row in --image-embeds.",
+                  command.checkpoint_path));
+  refuse_if(
+      command.image_path && command.start_unet == 1,
+      "--image",
+      "where the first unet draws, for it begins from noise\n  Name the unet that is to enlarge "
+      "this picture with --start-unet, or leave the option away.");
+  refuse_if(
+      command.inpaint_resample_times && !command.inpaint_image_path,
+      "--inpaint-resample-times",
+      "without a picture to complete\n  Give --inpaint-image and --inpaint-mask, or leave the "
+      "option away.");
+  const auto& scales = command.cond_scale;
+  const bool guided = std::any_of(scales.begin(), scales.end(), [](double x) { return x != 1; });
+  refuse_if(command.cfg_rescale != 0 && !guided,
+            "--cfg-rescale",
+            "without guidance\n  Give a --cond-scale other than 1, or leave the option away.");
+}
+
+/// Options that do nothing for a decoder without conditions.
+void refuse_conditions(const SampleCommand& command, const DecoderConfig& config) {
+  if (!config.unconditional) return;
+  const std::string why = fmt::format(
+      "on {}, which is of an unconditional decoder: it draws from noise alone\n  Leave the option "
+      "away; --num says how many pictures to draw.",
+      command.checkpoint_path);
+  refuse_if(command.image_embeds_path.has_value(), "--image-embeds", why);
+  refuse_if(!command.cond_scale.empty(), "--cond-scale", why);
+}
+
 /// What a wrong command line gets to hear before the first step is computed.
 void check_command(const SampleCommand& command,
                    const DecoderPlan& plan,
                    const SampleInputs& inputs) {
+  refuse_conditions(command, plan.config);
   if (!plan.config.unconditional && command.start_unet == 1 && !inputs.image_embeds.defined()) {
     throw ConfigError(
         "--image-embeds is missing: this decoder draws from image embeddings (.npy, [N, {}])",
@@ -186,9 +266,9 @@ void check_command(const SampleCommand& command,
 void sample_decoder(const SampleCommand& command,
                     const Value& checkpoint,
                     const at::Device& device) {
+  refuse_idle_options(command);
   SampleInputs inputs = load_inputs(command);
-  Decoder decoder =
-      load_decoder({command.checkpoint_path, command.config_path, command.use_ema}, checkpoint);
+  Decoder decoder = load_decoder(source_of(command), checkpoint);
   check_command(command, decoder->plan(), inputs);
   decoder->to(device);
   const ImageRange range{decoder->plan().config.auto_normalize_img};

@@ -17,6 +17,8 @@
 namespace dalle2 {
 namespace {
 
+constexpr int64_t kDefaultCandidates = 2;
+
 /// Options that only a decoder knows would do nothing.
 void refuse_decoder_options(const SampleCommand& command) {
   const auto refuse = [&](bool given, const char* option) {
@@ -34,6 +36,7 @@ void refuse_decoder_options(const SampleCommand& command) {
   refuse(command.image_path.has_value(), "--image");
   refuse(command.inpaint_image_path || command.inpaint_mask_path, "--inpaint-image");
   refuse(command.sampler != "auto", "--sampler");
+  refuse(command.inpaint_resample_times.has_value(), "--inpaint-resample-times");
   refuse(command.cfg_rescale != 0, "--cfg-rescale");
 }
 
@@ -79,25 +82,26 @@ TextEmbedding load_texts(const SampleCommand& command, const PriorConfig& config
 
 void sample_prior(const SampleCommand& command, const Value& checkpoint, const at::Device& device) {
   refuse_decoder_options(command);
-  DiffusionPrior prior =
-      load_prior({command.checkpoint_path, command.config_path, command.use_ema}, checkpoint);
-  if (command.cond_scale.size() != 1) {
-    throw ConfigError("--cond-scale: a prior takes one scale, got {}", command.cond_scale.size());
-  }
+  const auto refuse_many = [](const char* option, size_t given) {
+    if (given > 1) throw ConfigError("{}: a prior takes one number, got {}", option, given);
+  };
+  refuse_many("--cond-scale", command.cond_scale.size());
+  refuse_many("--timesteps", command.timesteps.size());
+  DiffusionPrior prior = load_prior(source_of(command), checkpoint);
   const TextEmbedding texts = load_texts(command, prior->plan().config);
   make_out_folder(command);
   prior->to(device);
   PriorSampleOptions options;
-  options.cond_scale = command.cond_scale.front();
-  options.timesteps = command.timesteps;
-  options.num_samples_per_text = command.candidates;
+  if (!command.cond_scale.empty()) options.cond_scale = command.cond_scale.front();
+  if (!command.timesteps.empty()) options.timesteps = command.timesteps.front();
+  options.num_samples_per_text = command.candidates.value_or(kDefaultCandidates);
   const int64_t rows = texts.embeds.size(0);
   Timer timer;
   std::vector<at::Tensor> parts;
   for (const ChunkRange& range : chunk_ranges(rows, command.batch_size)) {
     options.text = on_device(chunk_of(texts, range), device);
     options.noise =
-        noise_by_row(command.seed, range.begin, range.length, device, command.candidates);
+        noise_by_row(command.seed, range.begin, range.length, device, options.num_samples_per_text);
     options.on_step = [&](size_t step, size_t steps) {
       log_live(fmt::format("texts {}-{} of {}, step {}/{}",
                            range.begin,

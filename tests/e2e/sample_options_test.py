@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: MIT
+"""`sample`: options that would do nothing are refused, a used folder holds one sampling, adapters and steps a unet."""
+import harness
+from harness import EndToEnd, read_npy, run, tiny_config, write_config, write_npy
+from lora_test import CASCADE
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+class SampleOptions(EndToEnd):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        write_npy(cls.base / "two.npy", (2, 32), [0.1 * (i % 7 - 3) for i in range(64)])
+        write_npy(cls.base / "small.npy", (2, 3, 8, 8), [0.5] * 384)
+        cls.trained("conditional", {})
+        free = tiny_config(cls.shards, "free")["decoder"]
+        free["unets"][0].pop("image_embed_dim")
+        cls.trained("free", {**free, "unconditional": True})
+        cls.trained("cascade", CASCADE)
+
+    @classmethod
+    def trained(cls, name, decoder):
+        config = tiny_config(cls.shards, name, decoder=decoder, train={"n_sample_images": 0, "epoch_samples": 8})
+        config["decoder"] = {key: value for key, value in config["decoder"].items() if value is not None}
+        if config["decoder"].get("unconditional"):
+            del config["data"]["img_embeddings_url"]
+        run("--config", write_config(cls.base / f"{name}.json", config), cwd=cls.base, check=0)
+
+    def sample(self, checkpoint, *arguments, check=0, out="x"):
+        return run("sample", "--checkpoint", self.base / checkpoint, *arguments, "--out", self.dir / out, cwd=self.base,
+                   check=check)
+
+    def refuse(self, checkpoint, *arguments, expect, code=2):
+        done = self.sample(checkpoint, *arguments, check=code)
+        for part in expect:
+            self.assertIn(part, done.stderr)
+        self.assertFalse(list(self.dir.glob("x/*")), "a refused command must not leave pictures")
+
+    def test_what_would_do_nothing_is_refused_with_the_reason(self):
+        embeds = ["--image-embeds", "two.npy"]
+        self.refuse("conditional/model.pth", *embeds, "--no-ema",
+                    expect=["--no-ema: has no effect on ", "conditional/model.pth", "holds no averages", "checkpoint.pth"])
+        self.refuse("conditional/model.pth", *embeds, "--image", "small.npy",
+                    expect=["--image: has no effect where the first unet draws", "--start-unet"])
+        self.refuse("conditional/model.pth", *embeds, "--text-embeds", "two.npy",
+                    expect=["--text-embeds: has no effect on ", "--image-embeds"])
+        self.refuse("conditional/model.pth", *embeds, "--candidates", 2, expect=["--candidates: has no effect on "])
+        self.refuse("conditional/model.pth", *embeds, "--cfg-rescale", 0.5,
+                    expect=["--cfg-rescale: has no effect without guidance", "--cond-scale"])
+        self.refuse("conditional/model.pth", *embeds, "--inpaint-resample-times", 2,
+                    expect=["--inpaint-resample-times: has no effect without a picture", "--inpaint-image"])
+        self.refuse("conditional/model.pth", *embeds, "--lora-scale", 0.5,
+                    expect=["--lora-scale: has no effect", "holds no adapters", "--lora"])
+        self.refuse("free/model.pth", *embeds, expect=["--image-embeds: has no effect on ", "unconditional decoder", "--num"])
+        self.refuse("free/model.pth", "--cond-scale", 2, expect=["--cond-scale: has no effect on ", "unconditional decoder"])
+        self.sample("conditional/checkpoint.pth", *embeds, "--no-ema", "--timesteps", 1)
+
+    def test_a_used_folder_holds_the_last_sampling_and_what_is_not_ours(self):
+        self.sample("free/model.pth", "--num", 4, "--timesteps", 1)
+        folder = self.dir / "x"
+        (folder / "notes.txt").write_text("mine")
+        (folder / "0003-copy.png").write_text("mine, too")
+        self.sample("free/model.pth", "--num", 2, "--timesteps", 1)
+        self.assertEqual(names(folder), ["0000.png", "0001.png", "0003-copy.png", "notes.txt", "samples.npy"])
+        self.assertEqual(read_npy(folder / "samples.npy")[0][0], 2)
+        # A picture that no array tells of is not ours to remove.
+        (folder / "0002.png").write_text("mine")
+        done = self.sample("free/model.pth", "--num", 1, "--timesteps", 1)
+        self.assertIn("0002.png is of no sampling that samples.npy tells of", done.stdout + done.stderr)
+        self.assertEqual(names(folder), ["0000.png", "0002.png", "0003-copy.png", "notes.txt", "samples.npy"])
+        # Nor does an array of somebody else's say what is.
+        write_npy(folder / "samples.npy", (9, 2), [0] * 18)
+        self.sample("free/model.pth", "--num", 1, "--timesteps", 1)
+        self.assertIn("0002.png", names(folder))
+
+    def test_timesteps_are_one_number_or_one_for_each_unet(self):
+        embeds = ["--image-embeds", "two.npy"]
+
+        def drawn(out, *steps):
+            self.sample("cascade/model.pth", *embeds, "--timesteps", *steps, out=out)
+            return read_npy(self.dir / out / "samples.npy")[1]
+
+        self.assertEqual(drawn("one", 2), drawn("same", 2, 2))
+        self.assertNotEqual(drawn("one", 2), drawn("other", 2, 3))
+        self.refuse("cascade/model.pth", *embeds, "--timesteps", 1, 2, 3,
+                    expect=["timesteps: expected one value or one for each of the 2 unets, got 3"])
+        self.refuse("cascade/model.pth", *embeds, "--timesteps", 2, 5000, expect=["unet 2", "5000"])
+
+    def test_adapters_are_drawn_with_as_if_they_were_merged(self):
+        config = tiny_config(self.shards, self.dir / "lora", train={
+            "n_sample_images": 0, "epoch_samples": 32, "lora": {"rank": 2, "alpha": 8, "train_bias": True}, "lr": 1e-2})
+        config["tracker"]["load"] = {"load_from": "local", "file_path": str(self.base / "conditional/model.pth")}
+        run("--config", write_config(self.dir / "lora.json", config), cwd=self.base, check=0)
+        file, base = self.dir / "lora" / "lora.safetensors", "conditional/model.pth"
+
+        def drawn(out, checkpoint, *arguments):
+            self.sample(checkpoint, "--image-embeds", "two.npy", "--timesteps", 3, *arguments, out=out)
+            return read_npy(self.dir / out / "samples.npy")[1]
+
+        def merged(name, *arguments):
+            run("convert", self.base / base, self.dir / name, *arguments, cwd=self.dir, check=0)
+            return drawn(f"of-{name}", self.dir / name)
+
+        plain, whole = drawn("plain", base), drawn("whole", base, "--lora", file)
+        self.assertNotEqual(plain, whole)
+        self.assertEqual(whole, merged("whole.pth", "--lora", file))
+        half = drawn("half", base, "--lora", file, "--lora-scale", 0.5)
+        self.assertEqual(half, merged("half.pth", "--lora", file, "--lora-scale", 0.5))
+        self.assertNotIn(half, (plain, whole))
+        self.assertEqual(plain, drawn("none", base, "--lora", file, "--lora-scale", 0))
+        self.assertEqual(drawn("twice", base, "--lora", file, "--lora", file, "--lora-scale", 0.5, "--lora-scale", 0),
+                         half)
+        # Those that a checkpoint holds itself: their scale, and not a second file.
+        own = self.dir / "lora" / "checkpoint.pth"
+        run("convert", own, self.dir / "own.pth", "--merge-lora", "--ema", "--lora-scale", 0.5, cwd=self.dir, check=0)
+        self.assertEqual(drawn("own", own, "--lora-scale", 0.5), drawn("of-own", self.dir / "own.pth"))
+        self.assertNotEqual(drawn("own", own, "--lora-scale", 0.5), drawn("own-whole", own))
+        self.refuse(own, "--image-embeds", "two.npy", "--lora", file, code=3, expect=["has adapters of its own", "--merge-lora"])
+        done = run("convert", self.base / base, self.dir / "y.pth", "--lora-scale", 2, cwd=self.dir, check=2)
+        self.assertIn("--lora-scale: has no effect without adapters", done.stderr)
+
+
+if __name__ == "__main__":
+    harness.main()

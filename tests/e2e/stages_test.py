@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: MIT
+"""Stages of one cascade, trained apart (`unet_training_mask`): joined afterwards, or one run begun from the other's file."""
+
+import harness
+from harness import EndToEnd, read_npy, run, tiny_config, write_config, write_npy
+from lora_test import CASCADE, tensors_of
+
+MASKS = {"a": [True, False], "b": [False, True]}
+
+
+class Stages(EndToEnd):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        write_npy(cls.base / "embeds.npy", (2, 32), [0.1 * (i % 7 - 3) for i in range(64)])
+        write_npy(cls.base / "noise-0.npy", (2, 3, 8, 8), [0.01 * (i % 199 - 99) for i in range(384)])
+        write_npy(cls.base / "noise-1.npy", (2, 3, 16, 16), [0.01 * (i % 197 - 98) for i in range(1536)])
+        for name in MASKS:
+            cls.train_in(cls.base, name)
+
+    @classmethod
+    def config_of(cls, name, **more):
+        """A cascade of which MASKS[name[0]] is trained, in the folder `name`."""
+        decoder = {**CASCADE, **more.pop("decoder", {})}
+        tracker = more.pop("tracker", {})
+        train = {"n_sample_images": 0, "epoch_samples": 32, "unet_training_mask": MASKS[name[0]], **more.pop("train", {})}
+        config = tiny_config(cls.shards, name, decoder=decoder, train=train, **more)
+        config["decoder"] = {key: value for key, value in config["decoder"].items() if value is not None}
+        config["tracker"].update(tracker)
+        return config
+
+    @classmethod
+    def train_in(cls, folder, name, *arguments, check=0, **more):
+        return run("--config", write_config(folder / f"{name}.json", cls.config_of(name, **more)), *arguments, cwd=folder,
+                   check=check)
+
+    def sample(self, checkpoint, out, *arguments, check=0):
+        return run("sample", "--checkpoint", checkpoint, "--sampler", "ddim", *arguments, "--out", self.dir / out,
+                   cwd=self.base, check=check)
+
+    def first_stage(self, checkpoint, out="first"):
+        self.sample(checkpoint, out, "--image-embeds", "embeds.npy", "--stop-unet", 1, "--init-noise", "noise-0.npy")
+        return read_npy(self.dir / out / "samples.npy")[1]
+
+    def second_stage(self, checkpoint, out="second"):
+        self.sample(checkpoint, out, "--start-unet", 2, "--image", "noise-0.npy", "--init-noise", "noise-1.npy")
+        return read_npy(self.dir / out / "samples.npy")[1]
+
+    def whole(self, checkpoint, out="whole"):
+        self.sample(checkpoint, out, "--image-embeds", "embeds.npy", "--init-noise", "noise-0.npy", "--init-noise",
+                    "noise-1.npy")
+        shape, values = read_npy(self.dir / out / "samples.npy")
+        self.assertEqual(tuple(shape), (2, 3, 16, 16))
+        return values
+
+    def join(self, *arguments, check=0):
+        return run("convert", "--merge", *arguments, cwd=self.base, check=check)
+
+    def test_a_joined_file_draws_each_stage_as_the_file_it_came_from(self):
+        wanted = self.first_stage("a/checkpoint.pth"), self.second_stage("b/checkpoint.pth")
+        live = tensors_of("a/checkpoint.pth", self.base)
+        for name, files, more in (("all.pth", ["b/checkpoint.pth", "a/checkpoint.pth"], []),
+                                  ("models.safetensors", ["a/model.pth", "b/model.pth"], []),
+                                  ("mixed.pth", ["a/model.pth", "b/checkpoint.pth"], []),
+                                  ("averaged.pth", ["a/checkpoint.pth", "b/model.pth"], ["--ema"])):
+            with self.subTest(name):
+                joined = self.dir / name
+                done = self.join(*files, joined, *more)
+                self.assertRegex(done.stdout, r"unet 0: a/.*\nunet 1: b/.*\n")
+                self.assertEqual((self.first_stage(joined), self.second_stage(joined)), wanted)
+                self.whole(joined)
+        joined = tensors_of(self.dir / "all.pth", self.dir)
+        self.assertEqual([n for n in live if n.startswith("unets.0.") and joined[n] != live[n]], [], "the live weights")
+        entries = harness.inspect(self.dir / "all.pth", self.dir)
+        for unet in (0, 1):
+            self.assertTrue([n for n in entries if n.startswith(f"optim{unet}/") and n.endswith("exp_avg")], unet)
+        self.assertIsNone(entries["config/train/unet_training_mask"].get("value"))
+        self.assertIn("a run can go on from it", run("fsck", self.dir / "all.pth", cwd=self.dir, check=0).stdout)
+        # And training goes on from it, both stages at once.
+        self.train_in(self.dir, "both", check=0, train={"unet_training_mask": None, "epochs": 2},
+                      tracker={"load": {"load_from": "local", "file_path": "all.pth"}})
+
+    def test_what_cannot_be_joined_is_named_with_its_files(self):
+        self.train_in(self.dir, "a-again", data={"shuffle_train": False})
+        again = self.dir / "a-again/checkpoint.pth"
+        done = self.join("a/checkpoint.pth", again, self.dir / "x.pth", check=2)
+        self.assertIn(f"unet 0: a/checkpoint.pth and {again} both trained it", done.stderr)
+        done = self.join("a/model.pth", self.dir / "a-again/model.pth", self.dir / "x.pth", check=2)
+        self.assertIn("both trained it", done.stderr)
+        self.train_in(self.dir, "b-other", decoder={"timesteps": 40})
+        other = self.dir / "b-other/checkpoint.pth"
+        done = self.join("a/checkpoint.pth", other, self.dir / "x.pth", check=2)
+        self.assertIn(f"{other} and a/checkpoint.pth are no stages of one cascade", done.stderr)
+        self.assertIn(f"/decoder/timesteps: {other} has 40, a/checkpoint.pth 50", done.stderr)
+        self.train_in(self.dir, "b-steps", decoder={"sample_timesteps": [3, 5]})
+        steps = self.dir / "b-steps/checkpoint.pth"
+        done = self.join("a/checkpoint.pth", steps, self.dir / "x.pth", check=2)
+        self.assertIn(f"{steps} and a/checkpoint.pth draw in different ways", done.stderr)
+        self.assertIn("--config", done.stderr)
+        self.join("a/checkpoint.pth", steps, self.dir / "x.pth", "--config", self.dir / "b-steps.json")
+        self.assertEqual(self.second_stage(self.dir / "x.pth"), self.second_stage(steps, "alone"))
+        self.train_in(self.dir, "b-ema", train={"ema": {"kind": "diffusers"}})
+        kinds = ["a/checkpoint.pth", self.dir / "b-ema/checkpoint.pth", self.dir / "y.pth"]
+        self.assertIn("averages of different kinds", self.join(*kinds, check=2).stderr)
+        self.join(*kinds, "--ema")
+        self.assertEqual(self.second_stage(self.dir / "y.pth"), self.second_stage(kinds[1], "alone"))
+        self.assertIn("expected two files or more", self.join("a/model.pth", self.dir / "x.pth", check=2).stderr)
+        done = run("convert", "a/model.pth", "b/model.pth", self.dir / "x.pth", cwd=self.base, check=2)
+        self.assertIn("--merge joins checkpoints", done.stderr)
+
+    def test_a_run_begun_from_the_other_stage_samples_the_whole_cascade(self):
+        base = {"load": {"load_from": "local", "file_path": str(self.base / "a/checkpoint.pth")}}
+        dry = self.train_in(self.dir, "b", "--dry-run", tracker=base).stdout
+        self.assertRegex(dry, r"would load: .*a/checkpoint.pth")
+        done = self.train_in(self.dir, "b", tracker=base)
+        self.assertIn("the weights of unet 0, which this run does not train, go into its files as they are", done.stdout)
+        first = self.first_stage("a/checkpoint.pth", "first-of-a")
+        pictures = []
+        for name in ("checkpoint.pth", "model.pth"):
+            file = self.dir / "b" / name
+            self.assertEqual(self.first_stage(file), first, name)
+            pictures.append(self.whole(file))
+        self.assertEqual(*pictures)
+        self.assertIn("a run can go on from it", run("fsck", self.dir / "b", cwd=self.dir, check=0).stdout)
+        # It is this run that goes on, and its second stage is what it would have been without the first.
+        alone = tensors_of("b/checkpoint.pth", self.base)
+        carried = tensors_of("b/checkpoint.pth", self.dir)
+        self.assertEqual([n for n in alone if n.startswith("unets.1.") and carried[n] != alone[n]], [])
+        done = self.train_in(self.dir, "b", tracker=base, train={"epochs": 2})
+        self.assertIn("having seen 32 samples", done.stdout)
+        self.assertEqual(self.first_stage(self.dir / "b/checkpoint.pth"), first)
+        # Joined with a's file it is a's stage again, which it trained; b's alone has it too.
+        done = self.join("a/checkpoint.pth", self.dir / "b/checkpoint.pth", self.dir / "all.pth")
+        self.assertIn("unet 0: a/checkpoint.pth", done.stdout)
+
+    def test_a_base_of_another_cascade_is_refused_at_the_start(self):
+        self.train_in(self.dir, "a-other", decoder={"timesteps": 40})
+        base = {"load": {"load_from": "local", "file_path": "a-other/checkpoint.pth"}}
+        for arguments in ((), ("--dry-run",)):
+            done = self.train_in(self.dir, "b", *arguments, check=2, tracker=base)
+            self.assertIn("/decoder/timesteps: the checkpoint has 40, this config 50", done.stderr)
+            self.assertIn("a-other/checkpoint.pth", done.stderr)
+
+
+if __name__ == "__main__":
+    harness.main()
