@@ -91,8 +91,7 @@ void dry_run(const LoadedDecoderConfig& loaded) {
   const DecoderData data(config, loaded.plan, RankInfo{}, at::kCPU);
   data.check_usable("train");
   DryRunPlan plan = make_plan(loaded);
-  plan.texts.data_size = data.num_shards();
-  plan.texts.data_unit = "shard";
+  plan.data_size = {data.num_shards(), "shard"};
   DecoderPosition position;
   const at::Device device = check_start(plan, config.tracker, config.train, position);
   print_networks(plan, config.train);

@@ -158,7 +158,7 @@ void DecoderRun::open() {
            data_.num_shards("val"),
            data_.num_shards("test"),
            config_.data.batch_size);
-  checkpoints_.set_data_size(data_.num_shards(), "shard");
+  checkpoints_.set_data_size({data_.num_shards(), "shard"});
   pictures_.load();
 }
 

@@ -113,7 +113,7 @@ void check_loaded_file(const std::string& path,
     if (is_base) {
       check_same_model(root, plan.texts, train.allow_changed_config);
     } else {
-      compare_config(root, plan.texts, train.allow_changed_config);
+      compare_config(root, plan.texts, plan.data_size, train.allow_changed_config);
       read_position(position, root);
       warn_if_nothing_is_left(position, train.epochs, path);
     }

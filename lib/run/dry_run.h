@@ -40,6 +40,7 @@ struct DryRunPlan {
   /// Of stages that a loaded file gives and that are not trained: their bytes in each file.
   int64_t carried_bytes = 0;
   ConfigTexts texts = {};
+  DataSize data_size = {};
 };
 
 /// Checks, in the order of a start, what a run would refuse: the device, the paths of the tracker,

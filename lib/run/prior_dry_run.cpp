@@ -44,8 +44,7 @@ void dry_run(const LoadedPriorConfig& loaded) {
   const TrainPriorConfig& config = loaded.config;
   const PriorDataset data(config.data, config.prior);
   DryRunPlan plan = make_plan(loaded);
-  plan.texts.data_size = count_rows(data);
-  plan.texts.data_unit = "row";
+  plan.data_size = {count_rows(data), "row"};
   PriorPosition position(config.train);
   const at::Device device = check_start(plan, config.tracker, config.train, position);
   print_networks(plan, config.train);

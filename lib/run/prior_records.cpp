@@ -92,7 +92,7 @@ void PriorRun::open() {
            with_commas(data_.rows("val")),
            with_commas(data_.rows("test")),
            config_.data.batch_size);
-  checkpoints_.set_data_size(count_rows(data_), "row");
+  checkpoints_.set_data_size({count_rows(data_), "row"});
 }
 
 void PriorRun::log_loss(const std::string& folder, double loss) {

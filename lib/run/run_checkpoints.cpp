@@ -135,7 +135,8 @@ void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool
   check_kind(root, texts_.kind);
   if (session_.tracker().auto_resumed()) check_same_run(root);
   ConfigChanges changes;
-  if (compares_config) changes = compare_config(root, texts_, config_.allow_changed_config);
+  if (compares_config)
+    changes = compare_config(root, texts_, data_size_, config_.allow_changed_config);
   trainer_.load_state(checkpoint, /*only_model=*/false, /*strict=*/true, path);
   if (const std::optional<std::string> part = trainer_.non_finite_part()) {
     throw DataError(
@@ -185,27 +186,28 @@ void RunCheckpoints::read_own(const Cursor& root) {
   trainer_.set_learning_rate_factor(own->at("learning_rate_factor").as_double());
 }
 
-void compare_data_size(const Cursor& root, const ConfigTexts& texts, ConfigChanges& changes) {
+void compare_data_size(const Cursor& root, const DataSize& now, ConfigChanges& changes) {
   const std::optional<Cursor> own = root.find(kOwnState);
-  if (!own || !own->has("data_size") || texts.data_size == 0) return;
+  if (!own || !own->has("data_size") || now.count == 0) return;
   const int64_t saved = own->at("data_size").as_int();
-  if (saved == texts.data_size) return;
+  if (saved == now.count) return;
   changes.meaning.push_back(
       fmt::format("/data: the checkpoint has a data set of {}, now there are {}: the splits are "
                   "dealt anew, and what was kept for validation may be trained on",
-                  counted(saved, texts.data_unit),
-                  counted(texts.data_size, texts.data_unit)));
+                  counted(saved, now.unit),
+                  counted(now.count, now.unit)));
 }
 
 ConfigChanges compare_config(const Cursor& root,
                              const ConfigTexts& texts,
+                             const DataSize& data_size,
                              bool allow_changed_config) {
   const std::optional<Cursor> saved = root.find("config");
   if (!saved || !saved->value().is_dict()) return {};
   // What an older version stored may hold secrets.
   const std::string saved_json = public_config(json_of_value(saved->value()));
   ConfigChanges changes = compare_for_resume(saved_json, texts.full_json);
-  compare_data_size(root, texts, changes);
+  compare_data_size(root, data_size, changes);
   if (!changes.other.empty()) {
     log_info("ckpt",
              "{}: the config has changed since: {}",

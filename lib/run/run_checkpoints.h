@@ -26,14 +26,19 @@ struct ConfigTexts {
   std::string raw_json;  ///< the file as it stands
   std::string
       full_json;  ///< with every default, without secrets, in the form that a checkpoint takes
-  int64_t data_size = 0;  ///< of all splits, in `data_unit`; 0: not known
-  std::string data_unit = "sample";
+};
+
+/// How much data a run has, over all splits.
+struct DataSize {
+  int64_t count = 0;           ///< 0: not known
+  const char* unit = "shard";  ///< one of it
 };
 
 /// Compares the config of a checkpoint with that of the run, and logs what has changed.
 /// @throws ConfigError for what gives the weights or the data another meaning, unless allowed
 ConfigChanges compare_config(const Cursor& root,
                              const ConfigTexts& texts,
+                             const DataSize& data_size,
                              bool allow_changed_config);
 /// The same for a file that only gives weights to stand on or to carry: the model alone counts.
 /// @throws ConfigError
@@ -78,10 +83,7 @@ class RunCheckpoints {
   /// the checkpoint another meaning, or adapters find no weights to stand on
   StartedFrom start();
   /// How much data the run has: to be called before start(), which compares it.
-  void set_data_size(int64_t size, const std::string& unit) {
-    texts_.data_size = size;
-    texts_.data_unit = unit;
-  }
+  void set_data_size(const DataSize& size) { data_size_ = size; }
   /// Goes back to the run's own newest checkpoint. Waits for a save that is under way.
   /// @return false if there is none. @throws DataError if none is good
   bool go_back();
@@ -136,6 +138,7 @@ class RunCheckpoints {
   LossWindow& losses_;
   const SharedTrainConfig& config_;
   ConfigTexts texts_;
+  DataSize data_size_;
   int64_t averages_saved_at_ = 0;  // steps of the first trained part
   PthSaving saving_;               // the last member: it uses the others until it has finished
 };

@@ -50,7 +50,7 @@ void RunCheckpoints::save(bool is_best, bool is_latest) {
     own.set("roll_backs", roll_backs);
     own.set("learning_rate_factor", trainer_.learning_rate_factor());
   }
-  if (texts_.data_size > 0) own.set("data_size", texts_.data_size);
+  if (data_size_.count > 0) own.set("data_size", data_size_.count);
   extras.emplace_back(kOwnState, std::move(own));
   const Tracker& tracker = session_.tracker();
   start_saving({.is_best = is_best,
