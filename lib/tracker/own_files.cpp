@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "tracker/own_files.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -33,6 +35,14 @@ bool is_nothing(const std::string& path) {
   const fs::file_status status = fs::symlink_status(path, error);
   if (!fs::exists(status)) return true;
   return !fs::is_symlink(status) && fs::is_empty(path, error) && !error;
+}
+
+/// Size and time of change of a file: other bytes have others.
+std::string stamp_of(const std::string& path) {
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) != 0) return "absent";
+  return fmt::format(
+      "{} bytes, {}.{:09}", status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
 }
 
 }  // namespace
@@ -70,6 +80,12 @@ OwnFiles::OwnFiles(const std::string& data_path)
   if (record.is_null()) return;
   const auto begin = record.find("began_from");
   if (begin != record.end() && begin->is_string()) began_from_ = begin->get<std::string>();
+  const auto stamps = record.find("stamps");
+  if (stamps != record.end() && stamps->is_object()) {
+    for (const auto& [path, stamp] : stamps->items()) {
+      if (stamp.is_string()) stamps_[path] = stamp.get<std::string>();
+    }
+  }
   const auto paths = record.find("paths");
   if (paths == record.end() || !paths->is_array()) return;
   for (const Json& path : *paths) {
@@ -96,6 +112,7 @@ bool OwnFiles::contains(const std::string& path) const {
 
 void OwnFiles::start_over(const std::string& began_from, const std::vector<std::string>& paths) {
   paths_.clear();
+  stamps_.clear();
   for (const std::string& path : paths) paths_.insert(key_of(path));
   also_own_.clear();
   began_from_ = began_from.empty() ? "" : key_of(began_from);
@@ -104,10 +121,34 @@ void OwnFiles::start_over(const std::string& began_from, const std::vector<std::
   write();
 }
 
+bool OwnFiles::is_replaced(const std::string& path) const {
+  const auto known = stamps_.find(key_of(path));
+  return known != stamps_.end() && !is_nothing(path) && stamp_of(path) != known->second;
+}
+
+void OwnFiles::wrote(const std::string& path) {
+  stamps_[key_of(path)] = stamp_of(path);
+  write();
+}
+
 std::optional<std::string> OwnFiles::claim(const std::string& path) {
-  if (contains(path)) return std::nullopt;
+  const bool gone_on_from = also_own_ == key_of(path);
+  const bool replaced = is_replaced(path) && !gone_on_from;
+  if (replaced && !contested_.insert(key_of(path)).second) {
+    throw ConfigError(
+        "'{}' is written by another run too: it is left as it is\n"
+        "  Give each run its own target (/tracker/save).",
+        path);
+  }
+  // What is being written has no stamp: a run that is killed now finds its own file.
+  if (gone_on_from) also_own_.clear();
+  const bool had_stamp = stamps_.erase(key_of(path)) > 0;
+  if (contains(path) && !replaced) {
+    if (had_stamp) write();
+    return std::nullopt;
+  }
   std::optional<std::string> moved;
-  if (!own_all_ && also_own_ != key_of(path)) moved = set_aside(path);
+  if (replaced || (!own_all_ && !gone_on_from)) moved = set_aside(path);
   paths_.insert(key_of(path));
   write();
   return moved;
@@ -117,6 +158,7 @@ void OwnFiles::write() const {
   Json record;
   if (!began_from_.empty()) record["began_from"] = began_from_;
   record["paths"] = paths_;
+  if (!stamps_.empty()) record["stamps"] = stamps_;
   // A name that is no UTF-8 is not found again: what is there is set aside once more.
   write_file_atomically(record_path_,
                         record.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");

@@ -2,6 +2,7 @@
 // Which files are a run's own: what another run left is renamed, never overwritten.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -47,17 +48,24 @@ class OwnFiles {
 
   /// To be called before `path` is written: sets aside what another run left there.
   /// @return where that is now. @throws ConfigError if it cannot be renamed
+  /// A path that the run has written to counts as another's too once something else has written
+  /// there since wrote(); the second time that is an error: two runs share the path.
   std::optional<std::string> claim(const std::string& path);
+  /// Remembers what `path` looks like now that the run has written it.
+  void wrote(const std::string& path);
 
  private:
   std::string key_of(const std::string& path) const;
   void write() const;
+  bool is_replaced(const std::string& path) const;
 
   std::string data_path_, record_path_;
   bool recorded_ = false;
   bool own_all_ = false;
   // Relative to data_path if below it, so that it can be moved; else absolute.
   std::set<std::string> paths_;
+  std::map<std::string, std::string> stamps_;  // size and time of change, by path
+  std::set<std::string> contested_;            // replaced by others since this start
   std::string also_own_, began_from_;
 };
 

@@ -262,6 +262,8 @@ void Tracker::save_with(Saver& saver,
     std::error_code error;
     if (!fs::equivalent(source, target, error)) claim(target, type == SaveType::checkpoint);
     saver.save_file(source, target, save_type_name(type));
+    if (fs::weakly_canonical(source, error) != fs::weakly_canonical(target, error))
+      own_files_->wrote(target);
   } catch (const std::exception& error) {
     log_error(fmt::format("Error saving checkpoint: {}", error.what()));
   }

@@ -52,7 +52,7 @@ TEST_CASE("DPM-Solver++(2M) equals diffusers' scheduler on the same network") {
 
     NoiseScheduleOptions schedule;
     schedule.timesteps = c["timesteps"].get<int64_t>();
-    const auto sampler = make_dpmpp_sampler(NoiseSchedule(schedule), *options.sample_timesteps);
+    const auto sampler = make_dpmpp_sampler(NoiseSchedule(schedule), c["steps"].get<int64_t>());
     const std::vector<TimePair> pairs = sampler->time_pairs();
     const auto times = c["times"].get<std::vector<int64_t>>();
     REQUIRE(pairs.size() == times.size());

@@ -102,6 +102,38 @@ class DryRun(EndToEnd):
             done = self.start(other, "--dry-run", check=3)
             self.assertIn("expected a checkpoint of a", done.stderr)
 
+    def test_what_a_run_would_go_on_from_is_looked_at(self):
+        for kind in self.for_each_kind():
+            config = self.config_of(kind)
+            config["train"]["epochs"] = 2
+            self.start(config, check=0)
+            self.assertIn("would load: ", self.start(config, "--dry-run", check=0).stdout)
+            few = self.start(config, "--dry-run", "--set", "/train/epochs=1", check=0)
+            self.assertIn("has been trained for 2 epochs and /train/epochs is 1", few.stdout + few.stderr)
+            done = self.start(config, "--dry-run", "--set", f"/{kind}/predict_v=true", check=2)
+            self.assertIn("another meaning", done.stderr)
+            self.assertIn(f"/{kind}/predict_v", done.stderr)
+
+    def test_adapters_without_a_base_are_found(self):
+        for kind in self.for_each_kind():
+            config = self.config_of(kind)
+            config["train"]["lora"] = {"rank": 2}
+            config["tracker"]["load"] = {"load_from": "local", "file_path": "latest.pth", "only_auto_resume": True}
+            done = self.start(config, "--dry-run", check=2)
+            self.assertIn("/train/lora: adapters need the weights", done.stderr)
+
+    def test_a_base_of_another_model_is_found(self):
+        for kind in self.for_each_kind():
+            self.start(self.config_of(kind, "first"), check=0)
+            config = self.config_of(kind)
+            config["train"]["lora"] = {"rank": 2}
+            config["tracker"]["load"] = {"load_from": "local", "file_path": "first/latest.pth"}
+            self.assertIn("would load: first/latest.pth", self.start(config, "--dry-run", check=0).stdout)
+            config[kind]["predict_v"] = True
+            for dry in (["--dry-run"], []):
+                done = self.start(config, *dry, check=2)
+                self.assertIn(f"/{kind}/predict_v: the checkpoint has false, this config true", done.stderr)
+
     def test_a_device_that_is_none_is_found(self):
         for kind in self.for_each_kind():
             for name in ("cuda:x", "gpu"):

@@ -79,6 +79,39 @@ TEST_CASE("a newest checkpoint with NaN in it is passed over, as an unreadable o
   falls_back(folder.path(), config, "the weights are not finite");
 }
 
+TEST_CASE(
+    "a newest checkpoint whose moments hold NaN is passed over: its updates would be skipped") {
+  const TempDir folder;
+  const ToyConfig config = stopped_run(folder.path());
+  change_newest(folder.path(), [](Dict& state) {
+    Value optimizer = *state.find("optimizer");
+    Value all = *optimizer.as_dict().find("state");
+    Value& first = all.as_dict().items.at(0).second;
+    first.as_dict().set("exp_avg_sq", at::full({1, 4}, NAN));
+    optimizer.as_dict().set("state", all);
+    state.set("optimizer", optimizer);
+  });
+  falls_back(folder.path(), config, "the moments of the optimizer are not finite");
+}
+
+TEST_CASE("a run goes on from its own checkpoint where another run has written to their target") {
+  const TempDir folder;
+  const ToyConfig config = stopped_run(folder.path());
+  ToyConfig other = config;
+  other.tracker.data_path = folder / "other";
+  other.train.epochs = 1;
+  CHECK(ToyRun(other).run() == ExitCode::kDone);
+  ToyRun run(config);
+  CapturedLog log;
+  int64_t first_step = -1;
+  run.before_step = [&](int64_t step, at::Tensor&) {
+    if (first_step < 0) first_step = step;
+  };
+  CHECK(run.run() == ExitCode::kDone);
+  CHECK(log.count("is a checkpoint of the run in '" + other.tracker.data_path + "'") == 1);
+  CHECK(first_step == 9);  // of out/checkpoint.pth, the state that it was stopped with
+}
+
 TEST_CASE("a newest checkpoint without an optimizer is passed over") {
   const TempDir folder;
   const ToyConfig config = stopped_run(folder.path());

@@ -28,6 +28,7 @@ std::shared_ptr<ToyModel> make_model(int64_t seed) {
 std::string json_of(const ToyConfig& config) {
   return nlohmann::json{{"toy", {{"steps_per_epoch", config.steps_per_epoch}}},
                         {"train", {{"lr", config.train.lr}}},
+                        {"tracker", {{"data_path", config.tracker.data_path}}},
                         {"seed", config.seed}}
       .dump();
 }

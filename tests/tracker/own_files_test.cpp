@@ -15,6 +15,44 @@ namespace {
 namespace fs = std::filesystem;
 using test::put;
 
+TEST_CASE("a target that another run has written to is set aside once, then left alone") {
+  const test::TempDir folder;
+  const std::string target = folder / "latest.pth";
+  OwnFiles files(folder / "out");
+  files.start_over("", {});
+  const auto write = [&](const std::string& content) {
+    CHECK_FALSE(files.claim(target));
+    put(target, content);
+    files.wrote(target);
+  };
+  write("first");
+  write("second");
+  put(target, "of another run");
+  const std::optional<std::string> moved = files.claim(target);
+  REQUIRE(moved);
+  CHECK(read_file(*moved) == "of another run");
+  put(target, "third");
+  files.wrote(target);
+  put(target, "of another run again");
+  CHECK_THROWS_WITH(files.claim(target), Catch::Contains("is written by another run too"));
+  CHECK_THROWS_WITH(files.claim(target), Catch::Contains("is written by another run too"));
+  CHECK(read_file(target) == "of another run again");
+}
+
+TEST_CASE("a run that is killed while it writes to a target finds its own file there") {
+  const test::TempDir folder;
+  const std::string target = folder / "latest.pth";
+  {
+    OwnFiles files(folder / "out");
+    files.start_over("", {target});
+    files.wrote(target);
+    CHECK_FALSE(files.claim(target));
+    put(target, "written, and not yet recorded");
+  }
+  OwnFiles files(folder / "out");
+  CHECK_FALSE(files.claim(target));
+}
+
 TEST_CASE("what is set aside gets the first free number, before the ending of a file") {
   const test::TempDir folder;
   const test::WorkingDirectory inside(folder.path());
