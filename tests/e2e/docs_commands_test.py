@@ -265,7 +265,7 @@ class DocsCommands(unittest.TestCase):
         for block in in_order(self.blocks[page]):
             if block.not_run:
                 continue
-            done = subprocess.run(["bash", "-euxo", "pipefail", "-c", block.text], cwd=sandbox, env=env, timeout=120,
+            done = subprocess.run(["bash", "-euxo", "pipefail", "-c", block.text], cwd=sandbox, env=env, timeout=300,
                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             with self.subTest(str(block)):
                 self.assertEqual(done.returncode, 0, f"{block}\n{done.stdout[-3000:]}")
