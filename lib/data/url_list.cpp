@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "base/untrusted_text.h"
 #include "data/brace_pattern.h"
 #include "data/shards.h"
@@ -14,8 +15,7 @@
 namespace dalle2 {
 namespace {
 
-constexpr uint64_t kMostUrls = 100'000'000;  ///< in memory at once
-constexpr size_t kMostUrlBytes = 1 << 16;    ///< of one address
+constexpr size_t kMostUrlBytes = 1 << 16;  ///< of one address
 
 std::string expand_variables(std::string text, const std::string& key) {
   size_t from = 0;
@@ -109,11 +109,11 @@ std::vector<BracePattern> url_patterns(const std::string& text, const std::strin
 std::vector<std::string> expand_urls(const std::string& text, const std::string& key) {
   std::vector<std::string> urls;
   for (const BracePattern& pattern : url_patterns(text, key)) {
-    if (pattern.size() > kMostUrls) {
-      throw ConfigError("{}: \"{}\" stands for more than {} urls.\n  Write a smaller range.",
+    if (pattern.size() >= BracePattern::kMost) {
+      throw ConfigError("{}: \"{}\" stands for {} urls or more.\n  Write a smaller range.",
                         key,
                         public_url(text),
-                        kMostUrls);
+                        with_commas(static_cast<int64_t>(BracePattern::kMost)));
     }
     for (uint64_t i = 0; i < pattern.size(); ++i) urls.push_back(pattern.at(i));
   }

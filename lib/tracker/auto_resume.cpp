@@ -64,7 +64,8 @@ bool read_auto_resume(const std::string& path, Logger& logger) {
   if (logger_type != logger.type_name()) {
     throw ConfigError(
         "The logger type in the auto_resume file is {} but the current logger is {}. Either use "
-        "the original logger type, or choose another data_path: '{}' keeps what it holds.",
+        "the original logger type, set `auto_resume` to `False`, or choose another data_path: '{}' "
+        "keeps what it holds.",
         logger_type,
         logger.type_name(),
         fs::path(path).parent_path().string());

@@ -242,8 +242,7 @@ std::string draw_config(const std::string& data_path) {
     std::error_code ignored;
     if (!name.ends_with("_config.json") || !fs::is_regular_file(path, ignored)) continue;
     // An older version stored what this one hides.
-    const Json config =
-        parse_untrusted_object(public_config(read_file(path)), {.comments = true});
+    const Json config = parse_untrusted_object(public_config(read_file(path)), {.comments = true});
     if (config.is_null()) continue;
     std::string folds;
     for (const auto& [section, content] : config.items()) {

@@ -248,7 +248,7 @@ TEST_CASE("fsck: control characters of names are escaped in the JSON, which read
   const std::string json = fsck_json(file.path, {file});
   CHECK_THAT(
       json, Contains("a\\u007f\\u009b2J\\u001b.pth") && !Contains("\x7f") && !Contains("\xc2\x9b"));
-  CHECK(nlohmann::json::parse(json)["files"][0]["path"] == file.path);
+  CHECK(nlohmann::json::parse(json)["files"][0]["file"] == file.path);
 }
 
 TEST_CASE("fsck: a path that is not there, and a folder without checkpoints, are refused") {

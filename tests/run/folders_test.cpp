@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <string>
 
 #include "base/error.h"
 #include "run/commands.h"
@@ -22,7 +23,11 @@ const std::string kLongName(300, 'x');
 
 /// Breaks the first listing of a folder off while it lives.
 struct BrokenListing {
-  BrokenListing() { setenv("DALLE2_FAIL_AT", "readdir:1:eio", 1); }
+  BrokenListing() {
+    static int count = 0;  // calls are counted anew for another text
+    const std::string zeros(static_cast<size_t>(count++), '0');
+    setenv("DALLE2_FAIL_AT", ("readdir:" + zeros + "1:eio").c_str(), 1);
+  }
   ~BrokenListing() { unsetenv("DALLE2_FAIL_AT"); }
 };
 

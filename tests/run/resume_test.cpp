@@ -106,7 +106,8 @@ TEST_CASE("a finished run that is started again does nothing and says where it s
   ToyRun run(fewer);
   CapturedLog log;
   CHECK(run.run() == ExitCode::kDone);
-  CHECK(log.count("stands at epoch 3 and /train/epochs is 2: nothing is left to train") > 0);
+  CHECK(log.count(
+            "has been trained for 3 epochs and /train/epochs is 2: nothing is left to train") > 0);
   CHECK(outcome_of(run, config.tracker.data_path) == expected);
 }
 
