@@ -127,6 +127,8 @@ bool OwnFiles::is_replaced(const std::string& path) const {
 }
 
 void OwnFiles::wrote(const std::string& path) {
+  // What is below data_path no other run writes: it is locked.
+  if (fs::path(key_of(path)).is_relative()) return;
   stamps_[key_of(path)] = stamp_of(path);
   write();
 }
