@@ -103,8 +103,10 @@ std::string draw_charts(const RunLog& log) {
   for (const LogSeries& series : log.series) {
     if (kPositions.contains(series.name) || has_prefix(series.name, kDropped)) continue;
     const auto [group, name] = group_of(series.name);
-    auto found = std::find_if(
-        groups.begin(), groups.end(), [&](const auto& known) { return known.first == group; });
+    // clang 14 captures no structured binding by its name.
+    auto found = std::find_if(groups.begin(), groups.end(), [&wanted = group](const auto& known) {
+      return known.first == wanted;
+    });
     if (found == groups.end()) found = groups.insert(groups.end(), {group, {}});
     found->second.push_back({name, series.steps, series.values});
   }
@@ -114,9 +116,10 @@ std::string draw_charts(const RunLog& log) {
   std::string charts;
   for (const auto& [group, series] : groups) {
     const bool times = group == "Time of a step";
-    const bool aligned = std::all_of(series.begin(), series.end(), [&](const LogSeries& one) {
-      return one.steps == series.front().steps;
-    });
+    const bool aligned =
+        std::all_of(series.begin(), series.end(), [&first = series.front()](const LogSeries& one) {
+          return one.steps == first.steps;
+        });
     charts += draw_chart(series,
                          {.title = group,
                           .note = times               ? "seconds, parts on top of each other"
