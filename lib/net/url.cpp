@@ -57,9 +57,7 @@ std::string public_command(std::string_view command) {
   if (length == command.size()) return shown.append(command);
   const bool is_word = length > 0 && command[length] != '=';  // a variable's value may follow
   if (is_word) shown.append(command.substr(0, length)) += ' ';
-  shown += "...";
-  // The place of a shard's number is no secret, and a stored config without it would not be read.
-  return command.find("{}") == std::string_view::npos ? shown : shown + " {}";
+  return shown + "...";
 }
 
 /// True for "scheme://...", "pipe:..." and "file:...".

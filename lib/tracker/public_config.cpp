@@ -13,7 +13,12 @@ bool clean(Json& value) {
   if (value.is_structured()) {
     for (auto& part : value) changed = clean(part) || changed;
   } else if (value.is_string()) {
-    const std::string text = value.get<std::string>(), shown = public_url(text);
+    const std::string text = value.get<std::string>();
+    std::string shown = public_url(text);
+    // The place of a shard's number is no secret, and a config without it could not be read again.
+    const char* place = "{}";
+    if (text.find(place) != std::string::npos && shown.find(place) == std::string::npos)
+      shown += place;
     changed = shown != text;
     if (changed) value = shown;
   }
