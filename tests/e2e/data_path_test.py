@@ -334,19 +334,30 @@ class DataPath(EndToEnd):
         self.assertGreater(len(whole[0]), 50)
         self.assertEqual(parts[0], whole[0])
 
-    def stop_and_compare(self, config, begins, wait=0.0):
-        """Runs to the end; then again, with a signal `wait` seconds behind the line that has `begins`, and on to the end.
-        Both have to leave the same. The phase behind that line takes seconds when it is not stopped."""
-        folder = pathlib.Path(tempfile.mkdtemp(dir=self.dir))
+    def run_whole(self, folder, config, begins):
+        """Runs to the end and leaves the results in `whole`. Returns the seconds from the line that has `begins`."""
         write_config(folder / "config.json", config)
-        whole = self.start("config.json", folder)
-        self.read_until(whole, begins)
+        process = self.start("config.json", folder)
+        self.read_until(process, begins)
         begin = time.monotonic()
-        output = whole.communicate(timeout=200)[0]
-        phase = time.monotonic() - begin
-        self.assertEqual(whole.returncode, 0, output)
-        self.assertGreater(phase, 1 + 2 * wait, "too short to tell whether a stop is heard: ask for more of it")
+        output = process.communicate(timeout=200)[0]
+        seconds = time.monotonic() - begin
+        self.assertEqual(process.returncode, 0, output)
         (folder / "out").rename(folder / "whole")
+        return seconds
+
+    def stop_and_compare(self, config_with, begins, wait=0.0):
+        """Runs to the end; then again, with a signal `wait` seconds behind the line that has `begins`, and on to the end.
+        Both have to leave the same. `config_with` makes a config with a given amount of work behind that line; the amount
+        is doubled until this machine takes long enough over it to tell whether the stop is heard."""
+        for amount in (1, 2, 4, 8, 16, 32):
+            folder = pathlib.Path(tempfile.mkdtemp(dir=self.dir))
+            config = config_with(amount)
+            phase = self.run_whole(folder, config, begins)
+            if phase > 1 + 2 * wait:
+                break
+        else:
+            self.fail(f"32 times the work took only {phase} s")
 
         parts = self.start("config.json", folder)
         self.read_until(parts, begins)
@@ -361,29 +372,38 @@ class DataPath(EndToEnd):
         return folder
 
     def test_a_signal_while_pictures_are_drawn_is_heard_between_them(self):
-        config = self.config_of("decoder", epochs=1, n_sample_images=10)
-        config["data"]["batch_size"] = 1
-        config["train"]["epoch_samples"] = 8
-        config["decoder"]["timesteps"] = config["decoder"]["sample_timesteps"] = 50
-        self.stop_and_compare(config, "Sampling and saving after epoch 0")
+        def config_with(amount):
+            config = self.config_of("decoder", epochs=1, n_sample_images=10)
+            config["data"]["batch_size"] = 1
+            config["train"]["epoch_samples"] = 8
+            config["decoder"]["timesteps"] = config["decoder"]["sample_timesteps"] = 50 * amount
+            return config
+
+        self.stop_and_compare(config_with, "Sampling and saving after epoch 0")
 
     def test_a_signal_in_the_validation_of_a_decoder_is_heard_between_its_batches(self):
-        config = self.config_of("decoder", epochs=1)
-        config["data"].update(batch_size=1, splits={"train": 0.2, "val": 0.7, "test": 0.1})
-        config["decoder"]["unets"][0].update(dim=64, num_resnet_blocks=2)
-        self.stop_and_compare(config, "Epoch 0/1 Val Step 0")
+        def config_with(amount):
+            config = self.config_of("decoder", epochs=1)
+            config["data"].update(batch_size=1, splits={"train": 0.2, "val": 0.7, "test": 0.1})
+            config["decoder"]["unets"][0].update(dim=64, num_resnet_blocks=2 * amount)
+            return config
+
+        self.stop_and_compare(config_with, "Epoch 0/1 Val Step 0")
 
     def test_a_signal_in_the_last_validation_of_a_prior_is_heard_between_its_batches(self):
-        rows = 2000
-        embeddings = self.dir / "many"
-        embeddings.mkdir()
-        make_embeddings(embeddings, rows)
-        config = self.config_of("prior", epochs=1)
-        config["data"].update({key: str(embeddings / name) for key, name in
-                               (("image_url", "images"), ("text_url", "texts"), ("text_encodings_url", "encodings"))},
-                              batch_size=1, splits={"train": 4 / rows, "val": 1 - 8 / rows, "test": 4 / rows})
-        config["train"]["eval_timesteps"] = [4, 20]
-        folder = self.stop_and_compare(config, "Starting epoch 0", wait=0.5)
+        def config_with(amount):
+            rows = 2000 * amount
+            embeddings = self.dir / f"many{amount}"
+            embeddings.mkdir()
+            make_embeddings(embeddings, rows)
+            config = self.config_of("prior", epochs=1)
+            config["data"].update({key: str(embeddings / name) for key, name in
+                                   (("image_url", "images"), ("text_url", "texts"), ("text_encodings_url", "encodings"))},
+                                  batch_size=1, splits={"train": 4 / rows, "val": 1 - 8 / rows, "test": 4 / rows})
+            config["train"]["eval_timesteps"] = [4, 20]
+            return config
+
+        folder = self.stop_and_compare(config_with, "Starting epoch 0", wait=0.5)
         losses = [[value for record in records(folder / out) for key, value in record.items()
                    if key in ("metrics/ema-validation/l2-loss", "metrics/ema-test/l2-loss")] for out in ("whole", "out")]
         self.assertEqual(len(losses[0]), 2)
