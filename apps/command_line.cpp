@@ -33,6 +33,12 @@ Runner add_train(CLI::App& app) {
                "Validate, find the shards, build the model, print sizes; train and write nothing");
   app.add_flag(
       "--dump-config", o->dump_config, "Print the effective config with every default, and stop");
+  app.add_option("--nproc-per-node",
+                 o->processes,
+                 "Start so many processes on this machine, which train together; each takes a GPU, "
+                 "or a share of the cores")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
   app.add_flag("--quiet", o->quiet, "No progress line");
   return [o] {
     if (o->config_path.empty()) {

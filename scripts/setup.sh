@@ -15,7 +15,7 @@ torch_version=2.11.0
 packages=(g++ cmake ninja-build ccache pkg-config git ca-certificates python3 python3-venv
   libcli11-dev nlohmann-json3-dev catch2 libfmt-dev libopencv-imgproc-dev
   libcurl4-openssl-dev libssl-dev libarchive-dev libdeflate-dev libjpeg62-turbo-dev libpng-dev libwebp-dev zlib1g-dev
-  libgoogle-perftools-dev libprotozero-dev)
+  libgoogle-perftools-dev libprotozero-dev libgloo-dev)
 
 usage() { sed -n '3,11s/^# \{0,1\}//p' "$0"; }
 

@@ -18,6 +18,7 @@ namespace {
 std::mutex log_mutex;
 LogSink custom_sink;
 std::string live_text;
+LogLevel least_level = LogLevel::kInfo;
 
 void print(std::FILE* stream, const std::string& line) {
   std::fwrite(line.data(), 1, line.size(), stream);
@@ -36,6 +37,7 @@ bool log_is_terminal() {
 
 void log_line(LogLevel level, const std::string& tag, const std::string& text) {
   const std::lock_guard lock(log_mutex);
+  if (level < least_level) return;
   if (custom_sink) return custom_sink(level, tag, text);
   clear_live_line();
   const char* prefix = level == LogLevel::kError     ? "error: "
@@ -63,6 +65,11 @@ void check_stdout() {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout) return;
   throw ResourceError("the output cannot be written (stdout): {}",
                       errno == 0 ? "not all of it was written" : errno_text(errno));
+}
+
+void set_least_log_level(LogLevel least) {
+  const std::lock_guard lock(log_mutex);
+  least_level = least;
 }
 
 void set_log_sink(LogSink sink) {

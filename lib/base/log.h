@@ -29,6 +29,10 @@ void log_error(const std::string& tag, fmt::format_string<Args...> text, Args&&.
   log_line(LogLevel::kError, tag, fmt::format(text, std::forward<Args>(args)...));
 }
 
+/// Lines of a lower level are left out from now on: of several processes that say the same, one
+/// says it.
+void set_least_log_level(LogLevel least);
+
 /// Shows `text` as the one live line of a terminal; empty clears it. Does nothing if stdout is not
 /// a terminal.
 void log_live(const std::string& text);

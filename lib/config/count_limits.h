@@ -17,6 +17,7 @@ inline constexpr double kKernel = 1'023;             ///< side of a kernel, pixe
 inline constexpr double kImageSide = 16'384;         ///< of a picture that a network sees, pixels
 inline constexpr double kBatch = 1'048'576;          ///< samples at once
 inline constexpr double kGroup = 65'536;             ///< batches of an update
+inline constexpr double kRanks = 65'536;            ///< processes of a run
 inline constexpr double kThreads = 1'024;            ///< that load data
 inline constexpr double kBuffer = 10'000'000;        ///< samples held in memory
 inline constexpr double kPictures = 65'536;          ///< drawn for the logs

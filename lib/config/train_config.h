@@ -13,8 +13,6 @@ namespace dalle2 {
 
 /// What only a decoder has.
 struct DecoderOnlyTrainConfig {
-  bool find_unused_parameters = true;
-  bool static_graph = true;
   int64_t save_every_n_samples = 100000;
   int64_t n_sample_images = 6;
   OneOrMany<double> cond_scale = 1.0;
@@ -25,8 +23,6 @@ struct DecoderOnlyTrainConfig {
   double noise_offset = 0.0;
 
   void fields(auto& f) {
-    D2_FIELD(find_unused_parameters, "Several processes: look for parameters without a gradient.");
-    D2_FIELD(static_graph, "Several processes: the network's graph never changes.");
     D2_FIELD(save_every_n_samples, "Samples between two snapshots.", within(0, most::kSamples));
     D2_FIELD(n_sample_images,
              "Images drawn for the logs, of the training and of the test shards; 0 for none.",

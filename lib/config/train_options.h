@@ -160,10 +160,44 @@ struct LoopConfig {
   }
 };
 
+/// Several processes that train together.
+struct RanksConfig {
+  bool find_unused_parameters = true;
+  bool static_graph = true;
+  ReduceDtype reduce_dtype = ReduceDtype::fp32;
+  int64_t bucket_mebibytes = 25;
+  int64_t hang_timeout_seconds = 60;
+
+  void fields(auto& f) {
+    D2_FIELD(find_unused_parameters,
+             "Several processes: parameters that no loss reaches are allowed, and named once; "
+             "otherwise they are an error.");
+    D2_FIELD(static_graph,
+             "Several processes: which parameters get a gradient is agreed on in the first update "
+             "and not asked again.");
+    D2_FIELD(reduce_dtype,
+             "Several processes: type in which gradients are added up. `bf16` halves what is sent "
+             "and keeps eight bits of each number.");
+    D2_FIELD(bucket_mebibytes,
+             "Several processes: gradients go on their way in parts of about this size, in MiB, "
+             "while the backward pass goes on.",
+             within(1, 4096));
+    D2_FIELD(hang_timeout_seconds,
+             "Several processes: one that makes the others wait for so long is taken for stuck: "
+             "they name it and end. Saves and waits for data may take ten times as long.",
+             within(2, 86'400));
+  }
+};
+
 /// What the trainers and loops of all kinds share.
-struct SharedTrainConfig : AveragesConfig, PrecisionConfig, AdaptersConfig, LoopConfig {
+struct SharedTrainConfig : AveragesConfig,
+                           PrecisionConfig,
+                           AdaptersConfig,
+                           LoopConfig,
+                           RanksConfig {
   void fields(auto& f) {
     LoopConfig::fields(f);
+    RanksConfig::fields(f);
     AveragesConfig::fields(f);
     PrecisionConfig::fields(f);
     AdaptersConfig::fields(f);

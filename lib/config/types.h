@@ -106,6 +106,11 @@ enum class FrozenDtype { fp32, bf16, fp16 };
 template <>
 inline constexpr std::array enum_names<FrozenDtype> = {"fp32", "bf16", "fp16"};
 
+/// Types in which gradients are added up over processes.
+enum class ReduceDtype { fp32, bf16 };
+template <>
+inline constexpr std::array enum_names<ReduceDtype> = {"fp32", "bf16"};
+
 /// Types of what is trained: moments and averages are float32, too.
 enum class TrainableDtype { fp32 };
 template <>

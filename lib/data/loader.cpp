@@ -2,11 +2,13 @@
 #include "data/loader.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/stop_signal.h"
 #include "base/text.h"
 #include "data/lane_loader.h"
 #include "data/sample_trace.h"
@@ -19,7 +21,7 @@ DecoderLoader::DecoderLoader(const DecoderDataConfig& config, LoaderOptions opti
     throw DataError("the split \"{}\" has no shards.\n  Make more shards, or change /data/splits.",
                     options_.split);
   }
-  make_lanes(options_.rank.world);
+  make_lanes(options_.lanes.value_or(options_.rank.world));
 }
 
 DecoderLoader::~DecoderLoader() = default;
@@ -46,7 +48,8 @@ void DecoderLoader::make_lanes(int64_t count) {
 void DecoderLoader::start_epoch(int64_t epoch, const LoaderPosition& position) {
   from_beginning_ = position.lanes.empty();
   const size_t count =
-      from_beginning_ ? static_cast<size_t>(options_.rank.world) : position.lanes.size();
+      from_beginning_ ? static_cast<size_t>(options_.lanes.value_or(options_.rank.world))
+                      : position.lanes.size();
   if (count != lanes_.size()) make_lanes(static_cast<int64_t>(count));
   position_ = position;
   position_.lanes.resize(count);
@@ -76,6 +79,26 @@ std::optional<Batch> DecoderLoader::next_of_step(int64_t first_lane) {
   return batch;
 }
 
+/// Takes this rank's batch of a step, if it has one. @return the samples of all ranks' batches
+std::vector<int64_t> DecoderLoader::share_sizes(std::optional<Batch>& batch, int64_t first_lane) {
+  if (!options_.share_sizes) {
+    batch = next_of_step(first_lane);
+    return {batch ? batch->size() : 0};
+  }
+  int64_t own = 0;
+  try {
+    batch = next_of_step(first_lane);
+    own = batch ? batch->size() : 0;
+  } catch (const StoppedError&) {  // the others would wait for this rank
+    own = LoaderOptions::kStopAsked;
+  }
+  std::vector<int64_t> sizes = options_.share_sizes(own);
+  for (const int64_t size : sizes) {
+    if (size == LoaderOptions::kStopAsked) throw StoppedError("signal {}", stop_requested());
+  }
+  return sizes;
+}
+
 std::optional<Batch> DecoderLoader::next() {
   D2_CHECK(started_, "start_epoch() comes before next()");
   const int64_t lanes = static_cast<int64_t>(lanes_.size());
@@ -83,15 +106,19 @@ std::optional<Batch> DecoderLoader::next() {
   // A whole round, and what was left of the one before, without a batch for anyone is the end.
   for (int64_t quiet = 0; quiet < 2 * ((lanes + world - 1) / world); ++quiet) {
     const int64_t first_lane = position_.next_lane / world * world;
-    std::optional<Batch> batch = next_of_step(first_lane);
-    const bool any = options_.any_rank ? options_.any_rank(batch.has_value()) : batch.has_value();
+    std::optional<Batch> batch;
+    const std::vector<int64_t> sizes = share_sizes(batch, first_lane);
+    const int64_t all = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
     position_.next_lane = first_lane + world < lanes ? first_lane + world : 0;
-    if (!any) continue;
+    if (all == 0) continue;
     if (!batch) {
       batch.emplace();
       ++empty_steps_;
     }
     batch->position = position_;
+    batch->samples_of_step = all;
+    batch->samples_before =
+        std::accumulate(sizes.begin(), sizes.begin() + options_.rank.rank, int64_t{0});
     return batch;
   }
   finish();

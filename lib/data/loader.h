@@ -19,8 +19,8 @@ class LaneLoader;
 
 /// Passes over the shards of a split.
 ///
-/// An epoch runs in as many lanes as there are ranks when it begins. Each lane has a contiguous
-/// part of the shards, and they have their turn one after the other, a batch at a time: the order
+/// An epoch runs in as many lanes as there are ranks when it begins, or as the options say. Each
+/// lane has a contiguous part of the shards, and they have their turn one after the other, a batch at a time: the order
 /// of the samples over all ranks. Rank r of W serves the lanes r, r + W, ... If the epoch is taken
 /// up by another number of ranks, its lanes stay, so that this order stays the same.
 ///
@@ -45,7 +45,7 @@ class DecoderLoader {
   void start_epoch(int64_t epoch, const LoaderPosition& position = {});
   /// The next batch in order, or none at the end. The last short batch of a lane is kept.
   /// @throws DataError if the epoch has not one usable sample, or pictures of a batch differ in
-  /// size
+  /// size; StoppedError on all ranks if a signal ended the wait of one
   std::optional<Batch> next();
   /// Tells that a batch was used, an empty one too: only then the sample trace has it
   /// (DALLE2_TRACE_SAMPLES). One that is given up, and comes again when the epoch is taken up, is
@@ -59,6 +59,7 @@ class DecoderLoader {
  private:
   void make_lanes(int64_t count);
   std::optional<Batch> next_of_step(int64_t first_lane);
+  std::vector<int64_t> share_sizes(std::optional<Batch>& batch, int64_t first_lane);
   void finish() const;
 
   const DecoderDataConfig config_;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "data/shards.h"
 
@@ -32,9 +33,13 @@ struct LoaderOptions {
   RankInfo rank;
   /// The lane that these options are for, of how many: it addresses the draws. Set by the loader.
   RankInfo lane;
-  /// Asked once a step with several ranks: given whether this rank has a batch, tells whether any
-  /// has. None for a single rank.
-  std::function<bool(bool has_batch)> any_rank;
+  /// Lanes of an epoch that begins; none: as many as ranks.
+  std::optional<int64_t> lanes;
+  /// Asked once a step with several ranks: given the samples of this rank's batch, gives those of
+  /// all ranks. kStopAsked in place of a number: a signal ended the wait for the batch. None for a
+  /// single rank.
+  std::function<std::vector<int64_t>(int64_t own)> share_sizes;
+  static constexpr int64_t kStopAsked = -1;
 };
 
 }  // namespace dalle2

@@ -25,7 +25,11 @@ RankWalk::RankWalk(const DecoderDataConfig& config, const LoaderOptions& options
   for (int rank = 0; rank < world; ++rank) {
     LoaderOptions own = options;
     own.rank = {rank, world};
-    if (world > 1) own.any_rank = [this](bool has_batch) { return meet(has_batch); };
+    if (world > 1) {
+      own.share_sizes = [this, at = static_cast<size_t>(rank)](int64_t size) {
+        return meet(at, size);
+      };
+    }
     loaders_.push_back(std::make_unique<DecoderLoader>(shared, std::move(own)));
   }
 }
@@ -34,7 +38,8 @@ void RankWalk::start_epoch(int64_t epoch, const LoaderPosition& position) {
   for (auto& loader : loaders_) loader->start_epoch(epoch, position);
   position_ = position;
   waiting_ = 0;
-  any_ = left_ = false;
+  sizes_.assign(loaders_.size(), 0);
+  left_ = false;
 }
 
 std::optional<std::vector<Batch>> RankWalk::next() {
@@ -71,14 +76,14 @@ std::optional<std::vector<Batch>> RankWalk::next() {
   return step;
 }
 
-/// The barrier of a step, at which all say whether they have a batch.
-bool RankWalk::meet(bool has_batch) {
+/// The barrier of a step, at which all say how many samples they have.
+std::vector<int64_t> RankWalk::meet(size_t rank, int64_t size) {
   std::unique_lock lock(mutex_);
   if (left_) throw OtherRankFailed{};
-  any_ = any_ || has_batch;
+  sizes_[rank] = size;
   const int64_t round = round_;
   if (++waiting_ == loaders_.size()) {
-    told_ = std::exchange(any_, false);
+    told_ = sizes_;
     waiting_ = 0;
     ++round_;
     changed_.notify_all();

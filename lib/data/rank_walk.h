@@ -20,7 +20,7 @@ class RankWalk {
  public:
   /// @param config its num_workers are shared among the ranks (one each at least), as they run on
   /// one machine here; the order does not depend on them
-  /// @param options of any rank: `rank` and `any_rank` are set here
+  /// @param options of any rank: `rank` and `share_sizes` are set here
   /// @throws ConfigError, DataError
   RankWalk(const DecoderDataConfig& config, const LoaderOptions& options, int world);
 
@@ -35,7 +35,7 @@ class RankWalk {
   DropCounts dropped() const;
 
  private:
-  bool meet(bool has_batch);
+  std::vector<int64_t> meet(size_t rank, int64_t size);
   void leave();
   void take_positions(const std::vector<std::optional<Batch>>& batches);
 
@@ -46,7 +46,7 @@ class RankWalk {
   std::condition_variable changed_;
   size_t waiting_ = 0;
   int64_t round_ = 0;
-  bool any_ = false, told_ = false;
+  std::vector<int64_t> sizes_, told_;  // of the ranks in this step
   bool left_ = false;  // a rank failed: nobody waits for it
 };
 

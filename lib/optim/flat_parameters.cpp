@@ -117,6 +117,7 @@ struct FlatGradients::State {
   std::vector<at::Tensor> views;
   std::vector<bool> received;
   std::vector<bool> filled;  ///< the slice may hold something other than zero
+  std::function<void(size_t)> listener;
 };
 
 namespace {
@@ -156,6 +157,7 @@ FlatGradients::FlatGradients(const FlatParameters& parameters) : state_(std::mak
       }
       state->received[i] = true;
       state->filled[i] = true;
+      if (state->listener) state->listener(i);
     };
     torch::autograd::impl::set_post_acc_grad_hooks(
         entry.tensor, std::make_unique<StoreGradient>(std::move(store)));
@@ -180,6 +182,16 @@ const at::Tensor& FlatGradients::values() {
 
 const std::vector<bool>& FlatGradients::received() const {
   return state_->received;
+}
+
+void FlatGradients::set_received(const std::vector<bool>& received) {
+  for (size_t i = 0; i < received.size(); ++i) {
+    if (received[i]) state_->received[i] = state_->filled[i] = true;
+  }
+}
+
+void FlatGradients::set_listener(std::function<void(size_t)> listener) {
+  state_->listener = std::move(listener);
 }
 
 void FlatGradients::zero_grad() {

@@ -75,6 +75,12 @@ class FlatGradients {
   const at::Tensor& values();
   /// One flag a parameter, in the order of FlatParameters::parameters(): a gradient has arrived.
   const std::vector<bool>& received() const;
+  /// Takes that these parameters have a gradient, be it zero, though none may have arrived here: on
+  /// another rank one has. One flag a parameter.
+  void set_received(const std::vector<bool>& received);
+  /// Called with the number of a parameter each time a backward pass has added to its gradient. An
+  /// empty function for none.
+  void set_listener(std::function<void(size_t parameter)> listener);
   /// Forgets all gradients: `.grad()` of every parameter is undefined again.
   void zero_grad();
 

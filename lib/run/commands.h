@@ -23,6 +23,7 @@ struct TrainCommand {
   bool dry_run = false;
   bool dump_config = false;
   bool quiet = false;  ///< no progress line
+  int64_t processes = 1;  ///< to start on this machine
 };
 
 /// dalle2-train sample

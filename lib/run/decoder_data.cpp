@@ -48,6 +48,11 @@ void check_absent(const DecoderDataConfig& data,
       absent_shards(list, positions, list.existing(positions)));
 }
 
+void as_if_alone(LoaderOptions& options) {
+  options.rank = {};
+  options.share_sizes = nullptr;
+}
+
 }  // namespace
 
 DecoderData::DecoderData(const TrainDecoderConfig& config,
@@ -56,16 +61,17 @@ DecoderData::DecoderData(const TrainDecoderConfig& config,
                          const at::Device& device)
     : config_(config) {
   const auto list = std::make_shared<const ShardList>(config.data);
-  // The slices of all ranks: the loader gives each of its lanes an even part of them.
+  // A slice for each lane, as in the reference for each rank: the loader gives each of its lanes an
+  // even part of them.
+  const int slices = static_cast<int>(config.data.lanes.value_or(rank.world));
   ShardSplit shards;
-  for (int each = 0; each < rank.world; ++each) {
-    const ShardSplit slice =
-        split_shards(config.data.splits, *list, config.seed, {each, rank.world});
+  for (int each = 0; each < slices; ++each) {
+    const ShardSplit slice = split_shards(config.data.splits, *list, config.seed, {each, slices});
     shards.train.insert(shards.train.end(), slice.train.begin(), slice.train.end());
     shards.val.insert(shards.val.end(), slice.val.begin(), slice.val.end());
     shards.test.insert(shards.test.end(), slice.test.begin(), slice.test.end());
   }
-  if (const int64_t rest = list->size() % rank.world; rest > 0) {
+  if (const int64_t rest = list->size() % slices; rest > 0) {
     log_info("data",
              "{} left over at the end, so that all ranks have as many",
              counted(rest, "shard is", "shards are"));
@@ -85,7 +91,17 @@ DecoderData::DecoderData(const TrainDecoderConfig& config,
   needs_.seed = config.seed;
   needs_.shard_width = config.data.shard_width;
   needs_.rank = rank;
+  needs_.lanes = config.data.lanes;
   needs_.pin_memory = device.is_cuda();
+}
+
+void DecoderData::keep_step_through(ProcessGroup& group) {
+  if (group.is_alone()) return;
+  needs_.share_sizes = [&group](int64_t own) {
+    std::vector<int64_t> sizes;
+    for (const auto& row : group.exchange({own}, "samples of the step")) sizes.push_back(row[0]);
+    return sizes;
+  };
 }
 
 LoaderOptions DecoderData::options(const std::string& split,
@@ -117,6 +133,7 @@ std::vector<Batch> DecoderData::examples(const std::string& split, int64_t count
   LoaderOptions needs = options(split, std::max<int64_t>(count, 1), /*in_order=*/true);
   needs.split = "pictures of " + split;   // not samples trained on, in messages and in the trace
   needs.may_be_empty = split != "train";  // pictures for the logs are no reason to stop
+  as_if_alone(needs);  // the same pictures on all ranks
   DecoderLoader loader(data, needs);      // checks the embeddings even for no examples
   if (count == 0) return batches;
   loader.start_epoch(0);
@@ -133,6 +150,7 @@ void DecoderData::check_usable(const std::string& split) const {
   data.max_bad_fraction = 1;  // that limit is for the whole split
   LoaderOptions first = options(split, /*batch_size=*/1, /*in_order=*/true);
   first.most_shards = kMostShardsTried;
+  as_if_alone(first);
   DecoderLoader loader(data, first);
   loader.start_epoch(0);
   loader.next();

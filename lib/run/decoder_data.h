@@ -10,6 +10,7 @@
 #include "data/batch.h"
 #include "data/loader.h"
 #include "diffusion/decoder.h"
+#include "dist/process_group.h"
 
 namespace dalle2 {
 
@@ -21,6 +22,9 @@ class DecoderData {
               const DecoderPlan& plan,
               RankInfo rank,
               const at::Device& device);
+
+  /// The loaders' ranks keep step through `group`, which has to outlive them.
+  void keep_step_through(ProcessGroup& group);
 
   /// A loader over "train", "val" or "test" in batches of `batch_size`.
   /// @param in_order keeps the order of the shards and takes each sample once, whatever the config

@@ -3,11 +3,46 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
 #include "io/image.h"
 #include "model/resize.h"
+#include "optim/random.h"
 #include "run/pictures.h"
+#include "run/row_noise.h"
 
 namespace dalle2 {
+namespace {
+
+/// The rows of all ranks, in their order. @param own [n, ...] pieces on the CPU @param count rows in all
+at::Tensor gather_rows(ProcessGroup& group, const std::vector<at::Tensor>& own, int64_t count) {
+  if (group.is_alone()) return at::cat(own);
+  std::string bytes;
+  std::vector<int64_t> shape(8, 0);
+  if (!own.empty()) {
+    const at::Tensor rows = at::cat(own).to(at::kFloat).contiguous();
+    bytes.assign(static_cast<const char*>(rows.const_data_ptr()), rows.nbytes());
+    shape[0] = rows.dim();
+    std::copy(rows.sizes().begin(), rows.sizes().end(), shape.begin() + 1);
+  }
+  for (const auto& theirs : group.exchange(shape, "shape of the pictures")) {
+    if (theirs[0] > 0) shape = theirs;
+  }
+  std::vector<int64_t> sizes(shape.begin() + 1, shape.begin() + 1 + shape[0]);
+  sizes[0] = count;
+  at::Tensor all = at::empty(sizes, at::kFloat);
+  size_t place = 0;
+  for (const std::string& part : group.gather_texts(bytes, "pictures")) {
+    std::memcpy(static_cast<char*>(all.mutable_data_ptr()) + place, part.data(), part.size());
+    place += part.size();
+  }
+  D2_CHECK(place == all.nbytes(), "{} bytes of pictures, expected {}", place, all.nbytes());
+  return all;
+}
+
+}  // namespace
 
 void DecoderPictures::load() {
   const int64_t count = config_.train.n_sample_images;
@@ -28,7 +63,25 @@ void DecoderPictures::draw_training_samples() {
   for (const Examples& examples : training_) draw(examples);
 }
 
+/// Each rank draws a stretch of the pictures; rank 0 logs all.
 void DecoderPictures::draw(const Examples& examples) {
+  ProcessGroup& group = session_.group();
+  const int64_t count = examples.batch.size();
+  const int64_t begin = group.rank() * count / group.size();
+  const int64_t end = (group.rank() + 1) * count / group.size();
+  std::vector<at::Tensor> drawn;
+  session_.together("drawing pictures", [&] {
+    if (begin == end) return;
+    for (const ChunkRange& range : chunk_ranges(end - begin, config_.data.batch_size)) {
+      drawn.push_back(draw_part(examples, {begin + range.begin, range.length}));
+    }
+  });
+  const at::Tensor all = gather_rows(group, drawn, count);
+  if (group.is_main()) log(examples, all);
+}
+
+/// @return [range.length, C, H, W] on the CPU
+at::Tensor DecoderPictures::draw_part(const Examples& examples, const ChunkRange& range) {
   const DecoderInputs inputs = to_inputs(examples.batch, session_.device());
   const std::vector<int64_t> unets = trainer_.trained_parts();
   DecoderSampleOptions options;
@@ -39,14 +92,21 @@ void DecoderPictures::draw(const Examples& examples) {
   options.start_at_unet = unets.front();
   options.stop_at_unet = unets.back();
   if (options.start_at_unet > 1) options.image = inputs.images;
-  // The same noise every time, so that the pictures of two epochs show what training changed.
-  options.generator = session_.generator("sample " + examples.section, /*epoch=*/0, /*step=*/0);
-  options.on_step = [&](int64_t, size_t, size_t) { session_.throw_if_stop_asked(); };
-  const at::Tensor drawn =
-      trainer_.sample(options, /*use_non_ema=*/false, config_.data.batch_size).cpu();
+  options = chunk_of(options, range);
+  // The same noise every time, so that the pictures of two epochs show what training changed; and
+  // of each picture its own, whatever is drawn beside it.
+  const uint64_t seed =
+      hash_address({.seed = config_.seed, .purpose = "sample " + examples.section});
+  options.noise =
+      noise_by_row(static_cast<int64_t>(seed >> 1), range.begin, range.length, session_.device());
+  options.on_step = [&](int64_t, size_t, size_t) { session_.throw_if_signalled(); };
+  return trainer_.sample(options).cpu();
+}
+
+/// @param drawn [n, C, H, W] beside the real pictures
+void DecoderPictures::log(const Examples& examples, const at::Tensor& drawn) {
   const at::Tensor real =
       resize_image_to(examples.batch.images, drawn.size(-1), std::make_pair(0.0, 1.0));
-
   std::vector<LogImage> pairs;
   std::vector<at::Tensor> all;
   for (int64_t i = 0; i < drawn.size(0); ++i) {

@@ -37,6 +37,8 @@ class DecoderPictures {
   };
 
   void draw(const Examples& examples);
+  at::Tensor draw_part(const Examples& examples, const ChunkRange& range);
+  void log(const Examples& examples, const at::Tensor& drawn);
 
   RunSession& session_;
   DecoderTrainer& trainer_;

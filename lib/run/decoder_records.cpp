@@ -8,6 +8,8 @@
 
 #include "base/log.h"
 #include "run/decoder_run.h"
+#include "checkpoint/value_json.h"
+#include "run/loader_state.h"
 #include "run/model_weights.h"
 #include "tracker/public_config.h"
 
@@ -128,12 +130,28 @@ bool DecoderPosition::is_best() const {
                                         [&](double earlier) { return *validation_loss < earlier; });
 }
 
-DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, bool quiet)
+/// Lane l is known by rank l modulo the number of ranks.
+void DecoderPosition::gather(ProcessGroup& group) {
+  if (group.is_alone()) return;
+  nlohmann::json own;
+  for (const LanePosition& lane : loader.lanes) own.push_back(json_of_value(value_of({0, {lane}})));
+  const auto texts = group.gather_texts(own.dump(), "places of the lanes");
+  for (size_t lane = 0; lane < loader.lanes.size(); ++lane) {
+    const size_t rank = lane % texts.size();
+    if (static_cast<int>(rank) == group.rank()) continue;
+    const auto theirs = nlohmann::json::parse(texts[rank]);
+    const Value saved = value_of_json(theirs.at(lane).get<std::string>());
+    loader.lanes[lane] = loader_position_of(Cursor(saved)).lanes.front();
+  }
+}
+
+DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, const RunProcess& process)
     : TrainingRun(
           {.session = {.tracker = loaded.config.tracker,
                        .train = loaded.config.train,
                        .seed = loaded.config.seed,
-                       .quiet = quiet},
+                       .quiet = process.quiet,
+                       .group = process.group},
            .texts = {.kind = "decoder",
                      .raw_json = loaded.raw_json,
                      .full_json = decoder_config_for_checkpoint(public_config(loaded.full_json))},
@@ -144,20 +162,26 @@ DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, bool quiet)
       loaded_(loaded),
       config_(loaded.config),
       position_(position_as<DecoderPosition>()),
-      data_(config_, loaded.plan, RankInfo{}, session_.device()),
+      data_(config_,
+            loaded.plan,
+            RankInfo{session_.group().rank(), session_.group().size()},
+            session_.device()),
       trainer_(trainer_as<DecoderTrainer>()),
       trained_unets_(trainer_.trained_parts()),
-      pictures_(session_, trainer_, data_, config_) {}
+      pictures_(session_, trainer_, data_, config_) {
+  data_.keep_step_through(session_.group());
+}
 
 void DecoderRun::open() {
   session_.print_start(trainer_.precision());
   log_info("train", "{}", describe_conditioning(config_, loaded_.plan.text_conditioned()));
   log_info("data",
-           "shards: {} train, {} val, {} test; batches of {}",
+           "shards: {} train, {} val, {} test; batches of {}{}",
            data_.num_shards("train"),
            data_.num_shards("val"),
            data_.num_shards("test"),
-           config_.data.batch_size);
+           config_.data.batch_size,
+           of_each_rank(session_.group()));
   checkpoints_.set_data_size({data_.num_shards(), "shard"});
   pictures_.load();
 }

@@ -9,11 +9,13 @@
 namespace dalle2 {
 namespace {
 
-/// Nothing at the end of the data, or if a stop signal came while it was waited for.
-std::optional<Batch> next_batch(DecoderLoader& loader) {
+/// Nothing at the end of the data, or if a stop signal came while it was waited for: then
+/// `interrupted` is set, on all ranks.
+std::optional<Batch> next_batch(DecoderLoader& loader, bool& interrupted) {
   try {
     return loader.next();
   } catch (const StoppedError&) {
+    interrupted = true;
     return std::nullopt;
   }
 }
@@ -40,15 +42,16 @@ bool DecoderRun::train_epoch() {
   const auto loader = data_.loader("train", config_.data.batch_size, /*in_order=*/false);
   loader->start_epoch(position_.epoch, position_.loader);
   restart_step_clock();
+  bool interrupted = false;
   auto next = [&, sample = position_.sample]() mutable -> std::optional<Batch> {
     if (sample >= config_.train.epoch_samples.value_or(INT64_MAX)) return std::nullopt;
-    std::optional<Batch> batch = next_batch(*loader);
-    if (batch) sample += batch->size();
+    std::optional<Batch> batch = next_batch(*loader, interrupted);
+    if (batch) sample += batch->samples_of_step;
     return batch;
   };
   for (auto group = next_group(next); !group.empty(); group = next_group(next)) {
     // An update from only a part of its batches would not be that of an uninterrupted run.
-    if (std::ssize(group) < config_.train.grad_accum_every && stop_requested() != 0) break;
+    if (std::ssize(group) < config_.train.grad_accum_every && interrupted) break;
     const int64_t sample_before = position_.sample;
     checkpoints_.check();
     if (!train_group(*loader, group)) break;
@@ -71,33 +74,37 @@ bool DecoderRun::train_epoch() {
 /// @return false if a stop was asked for before the update: the run still stands before the group
 bool DecoderRun::train_group(const DecoderLoader& loader, const std::vector<Batch>& group) {
   int64_t total = 0;
-  for (const Batch& batch : group) total += batch.size();
-  std::vector<at::Tensor> losses(static_cast<size_t>(trainer_.num_unets()));
+  for (const Batch& batch : group) total += batch.samples_of_step;
   int64_t sample = position_.sample;
   for (const Batch& batch : group) {
     if (sample > position_.sample && session_.stop_asked()) return false;
-    const DecoderInputs inputs = timed(
-        &session_.times(), StepPhase::kCopy, [&] { return to_inputs(batch, session_.device()); });
-    const double share = static_cast<double>(batch.size()) / static_cast<double>(total);
-    for (const int64_t unet : trained_unets_) {
-      // Addressed by the samples of the epoch so far, so a resumed epoch draws what it would have
-      // drawn.
-      const at::Generator random =
-          session_.generator(fmt::format("train unet {}", unet), position_.epoch, sample);
-      const at::Tensor loss = trainer_.step(inputs, unet, random, std::nullopt, share);
-      at::Tensor& sum = losses[static_cast<size_t>(unet - 1)];
-      sum = sum.defined() ? sum + loss : loss;
+    trainer_.set_completes_update(&batch == &group.back());
+    if (batch.size() > 0) {
+      train_batch(batch, sample + batch.samples_before, total);
     }
-    sample += batch.size();
+    sample += batch.samples_of_step;
   }
-  for (const int64_t unet : trained_unets_) {
-    update(unet, losses[static_cast<size_t>(unet - 1)]);
-  }
+  for (const int64_t unet : trained_unets_) update(unet);
   position_.sample = sample;
   position_.samples_seen += total;
   position_.loader = group.back().position;
   for (const Batch& batch : group) loader.consumed(batch);
   return true;
+}
+
+/// Gradients of each trained unet from this rank's batch.
+/// @param place of its first sample in the epoch: addresses what is drawn, so that a resumed epoch,
+/// or one of another number of ranks, draws the same
+/// @param total samples of the update
+void DecoderRun::train_batch(const Batch& batch, int64_t place, int64_t total) {
+  const DecoderInputs inputs = timed(
+      &session_.times(), StepPhase::kCopy, [&] { return to_inputs(batch, session_.device()); });
+  const double share = static_cast<double>(batch.size()) / static_cast<double>(total);
+  for (const int64_t unet : trained_unets_) {
+    const at::Generator random =
+        session_.generator(fmt::format("train unet {}", unet), position_.epoch, place);
+    trainer_.step(inputs, unet, random, std::nullopt, share);
+  }
 }
 
 /// While updates are being skipped the weights may be at fault: they must not replace an older
@@ -125,38 +132,52 @@ void DecoderRun::validate_epoch() {
   const auto loader = data_.loader("val", config_.data.batch_size, /*in_order=*/true);
   loader->start_epoch(position_.epoch);
   std::vector<double> sums(static_cast<size_t>(trainer_.num_unets()), 0.0);
-  int64_t batches = 0;
+  int64_t steps = 0, batches = 0;
   int64_t samples = 0;
   Timer timer;
-  while (std::optional<Batch> batch = next_batch(*loader)) {
+  bool interrupted = false;
+  while (std::optional<Batch> batch = next_batch(*loader, interrupted)) {
     loader->consumed(*batch);
-    const DecoderInputs inputs = to_inputs(*batch, session_.device());
-    for (const int64_t unet : trained_unets_) {
-      // The same draws in every epoch: the losses of two epochs then differ by the weights alone.
-      const at::Generator random =
-          session_.generator(fmt::format("validate unet {}", unet), /*epoch=*/0, samples);
-      sums[static_cast<size_t>(unet - 1)] +=
-          trainer_.evaluate(inputs, unet, random).loss.item<double>();
+    if (batch->size() > 0) {
+      add_validation_losses(*batch, samples + batch->samples_before, sums);
+      ++batches;
     }
-    samples += batch->size();
-    if (batches % config_.train.log_every_n_updates == 0) {
+    samples += batch->samples_of_step;
+    if (steps % config_.train.log_every_n_updates == 0) {
       log_info("val",
                "Epoch {}/{} Val Step {} -  Sample {} - {:.2f} samples/sec",
                position_.epoch,
                config_.train.epochs,
-               batches,
+               steps,
                samples,
                static_cast<double>(samples) / timer.seconds());
     }
-    ++batches;
+    ++steps;
     if (config_.train.validation_samples && samples >= *config_.train.validation_samples) break;
     if (session_.stop_asked()) break;
   }
   if (session_.stop_asked()) return;
   report_drops(*loader, "val");
-  log_info("val", "Rank 0 finished validation after {} steps", batches);
+  log_info("val", "Rank 0 finished validation after {} steps", steps);
+  sums.push_back(static_cast<double>(batches));
+  sums = session_.group().sum(sums, "validation losses");
+  batches = static_cast<int64_t>(sums.back());
   if (batches > 0) log_validation(sums, batches);
   position_.next_task = "eval";
+}
+
+/// Adds the loss of each trained unet. @param place of the first sample in the validation
+void DecoderRun::add_validation_losses(const Batch& batch,
+                                       int64_t place,
+                                       std::vector<double>& sums) {
+  const DecoderInputs inputs = to_inputs(batch, session_.device());
+  for (const int64_t unet : trained_unets_) {
+    // The same draws in every epoch: the losses of two epochs then differ by the weights alone.
+    const at::Generator random =
+        session_.generator(fmt::format("validate unet {}", unet), /*epoch=*/0, place);
+    sums[static_cast<size_t>(unet - 1)] +=
+        trainer_.evaluate(inputs, unet, random).loss.item<double>();
+  }
 }
 
 void DecoderRun::sample_epoch() {

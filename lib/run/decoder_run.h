@@ -36,6 +36,8 @@ struct DecoderPosition : RunPosition {
   std::string description() const override;
   int64_t epochs_trained() const override { return next_task == "train" ? epoch : epoch + 1; }
   int64_t sample_of_epoch() const override { return sample; }
+  /// Each rank knows where its own lanes stand.
+  void gather(ProcessGroup& group) override;
 
   bool is_best() const;  ///< validation_loss is less than all earlier ones
 };
@@ -49,7 +51,7 @@ class DecoderRun : public TrainingRun {
  public:
   /// Builds data, model, trainer and tracker; nothing is trained or written yet.
   /// @throws ConfigError, DataError
-  DecoderRun(const LoadedDecoderConfig& loaded, bool quiet);
+  DecoderRun(const LoadedDecoderConfig& loaded, const RunProcess& process);
 
   /// Opens the shards and embeddings, and reads the samples for pictures, so that a fault in them
   /// leaves no files behind. Call it before run(). @throws DataError, NetworkError; StoppedError at
@@ -60,6 +62,8 @@ class DecoderRun : public TrainingRun {
   ExitCode run_epochs() override;
   bool train_epoch();
   bool train_group(const DecoderLoader& loader, const std::vector<Batch>& group);
+  void train_batch(const Batch& batch, int64_t place, int64_t total);
+  void add_validation_losses(const Batch& batch, int64_t place, std::vector<double>& sums);
   bool snapshot_is_due(bool first) const;
   void save_snapshot();
   LogRecord step_values(double samples_per_second) const override;

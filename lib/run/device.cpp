@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "run/device.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/cuda.h>
 
 #include "base/error.h"
@@ -34,6 +35,10 @@ at::Device choose_device(const std::string& name, const std::string& pointer, bo
   }
   log_info("train", "no usable GPU: running on the CPU ({} says \"{}\")", pointer, name);
   return at::kCPU;
+}
+
+void make_current(const at::Device& device) {
+  c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
 }
 
 }  // namespace dalle2

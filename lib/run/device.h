@@ -14,4 +14,7 @@ namespace dalle2 {
 /// without a usable GPU unless `allow_fallback`
 at::Device choose_device(const std::string& name, const std::string& pointer, bool allow_fallback);
 
+/// Makes a GPU the current one of this thread: what names no device then is on it.
+void make_current(const at::Device& device);
+
 }  // namespace dalle2

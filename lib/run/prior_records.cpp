@@ -65,11 +65,12 @@ int64_t count_rows(const PriorDataset& data) {
   return data.rows("train") + data.rows("val") + data.rows("test");
 }
 
-PriorRun::PriorRun(const LoadedPriorConfig& loaded, bool quiet)
+PriorRun::PriorRun(const LoadedPriorConfig& loaded, const RunProcess& process)
     : TrainingRun({.session = {.tracker = loaded.config.tracker,
                                .train = loaded.config.train,
                                .seed = loaded.config.seed,
-                               .quiet = quiet},
+                               .quiet = process.quiet,
+                               .group = process.group},
                    .texts = {.kind = "prior",
                              .raw_json = loaded.raw_json,
                              .full_json = public_config(loaded.full_json)},
@@ -87,11 +88,12 @@ PriorRun::PriorRun(const LoadedPriorConfig& loaded, bool quiet)
 void PriorRun::open() {
   session_.print_start(trainer_.precision());
   log_info("data",
-           "rows: {} train, {} val, {} test; batches of {}",
+           "rows: {} train, {} val, {} test; batches of {}{}",
            with_commas(data_.rows("train")),
            with_commas(data_.rows("val")),
            with_commas(data_.rows("test")),
-           config_.data.batch_size);
+           config_.data.batch_size,
+           of_each_rank(session_.group()));
   checkpoints_.set_data_size({count_rows(data_), "row"});
 }
 
@@ -101,11 +103,18 @@ void PriorRun::log_loss(const std::string& folder, double loss) {
                          trainer_.steps());
 }
 
+/// One batch: rank 0 draws, and the others wait for it.
 void PriorRun::log_similarities(const std::string& folder) {
+  session_.together("similarities of the validation rows", [&] {
+    if (session_.group().is_main()) draw_similarities(folder);
+  });
+}
+
+void PriorRun::draw_similarities(const std::string& folder) {
   const auto batch = data_.batch("val", 0, config_.data.batch_size);
   if (!batch || batch->size() == 0) return;
   PriorSampleOptions options;
-  options.on_step = [&](size_t, size_t) { session_.throw_if_stop_asked(); };
+  options.on_step = [&](size_t, size_t) { session_.throw_if_signalled(); };
   for (const int64_t steps : config_.train.eval_timesteps) {
     options.timesteps = steps;
     options.generator = session_.generator("similarities", /*epoch=*/0, steps);

@@ -45,19 +45,16 @@ bool PriorRun::train_epoch() {
   session_.tracker().log({{"tracking/epoch", position_.epoch}}, trainer_.steps());
   restart_step_clock();
   auto next = [this, row = position_.row]() mutable {
-    auto batch = data_.batch("train", row, config_.data.batch_size);
-    if (batch) row += batch->rows;
+    auto batch = next_batch("train", row);
+    if (batch) row += batch->rows_of_step;
     return batch;
   };
   for (auto group = next_group(next); !group.empty(); group = next_group(next)) {
     checkpoints_.check();
     if (!after_update(train_group(group))) return false;
     if (session_.stop_asked()) return true;
-    if (since_validation_.seconds() > static_cast<double>(config_.data.eval_every_seconds)) {
-      validate();
-    }
-    const bool due =
-        since_latest_.seconds() > static_cast<double>(config_.train.save_every_seconds);
+    if (is_due(since_validation_, config_.data.eval_every_seconds)) validate();
+    const bool due = is_due(since_latest_, config_.train.save_every_seconds);
     // While updates are being skipped the weights may be at fault: they must not replace an older
     // file.
     if (due && !guard_.in_a_streak()) save_latest();
@@ -66,24 +63,44 @@ bool PriorRun::train_epoch() {
   return guard_.look(/*settled=*/true);
 }
 
+/// The clocks of the ranks differ: rank 0's counts.
+bool PriorRun::is_due(const Timer& since, int64_t seconds) {
+  const bool due = since.seconds() > static_cast<double>(seconds);
+  return session_.group().exchange({due ? 1 : 0}, "what is due").front().front() != 0;
+}
+
+/// @param row of the split, the first of the step. @return none behind its end, on all ranks
+std::optional<RankBatch> PriorRun::next_batch(const std::string& split, int64_t row) {
+  ProcessGroup& group = session_.group();
+  if (row >= data_.rows(split)) return std::nullopt;
+  RankBatch next{.batch = {}, .row = row + group.rank() * config_.data.batch_size};
+  if (auto batch = data_.batch(split, next.row, config_.data.batch_size)) {
+    next.batch = *std::move(batch);
+  }
+  for (const auto& each : group.exchange({next.batch.rows, next.batch.size()}, "rows of the step")) {
+    next.rows_of_step += each[0];
+    next.samples_of_step += each[1];
+  }
+  return next;
+}
+
 /// One update, from the mean over the samples of all batches. @return these samples
-int64_t PriorRun::train_group(const std::vector<PriorBatch>& group) {
+int64_t PriorRun::train_group(const std::vector<RankBatch>& group) {
   int64_t total = 0;
-  for (const PriorBatch& batch : group) total += batch.size();
-  at::Tensor loss;
-  for (const PriorBatch& batch : group) {
-    if (batch.size() > 0) {
-      // Addressed by the rows of the epoch so far, so a resumed epoch draws what it would have
-      // drawn.
-      const at::Generator random = session_.generator("train", position_.epoch, position_.row);
-      const double share = static_cast<double>(batch.size()) / static_cast<double>(total);
-      const at::Tensor part = trainer_.step(to_inputs(batch), random, std::nullopt, share);
-      loss = loss.defined() ? loss + part : part;
+  for (const RankBatch& each : group) total += each.samples_of_step;
+  for (const RankBatch& each : group) {
+    trainer_.set_completes_update(&each == &group.back());
+    if (each.batch.size() > 0) {
+      // Addressed by the rows of the epoch so far, so that a resumed epoch, or one of another number
+      // of ranks, draws the same.
+      const at::Generator random = session_.generator("train", position_.epoch, each.row);
+      const double share = static_cast<double>(each.batch.size()) / static_cast<double>(total);
+      trainer_.step(to_inputs(each.batch), random, std::nullopt, share);
     }
-    position_.row += batch.rows;
+    position_.row += each.rows_of_step;
   }
   position_.samples_seen += total;
-  if (loss.defined()) update(1, loss);
+  if (total > 0) update(1);
   return total;
 }
 
@@ -99,19 +116,19 @@ std::optional<double> PriorRun::mean_loss(const std::string& split, bool average
   int64_t samples = 0;
   for (int64_t row = 0;;) {
     session_.throw_if_stop_asked();
-    const auto batch = data_.batch(split, row, config_.data.batch_size);
-    if (!batch) break;
-    if (batch->size() > 0) {
+    const auto next = next_batch(split, row);
+    if (!next) break;
+    if (next->batch.size() > 0) {
       // The same draws every time: two validations then differ by the weights alone.
-      const at::Generator random = session_.generator("validate " + split, /*epoch=*/0, row);
-      sum += trainer_.evaluate(to_inputs(*batch), random, averaged).item<double>() *
-             static_cast<double>(batch->size());
+      const at::Generator random = session_.generator("validate " + split, /*epoch=*/0, next->row);
+      sum += trainer_.evaluate(to_inputs(next->batch), random, averaged).item<double>() *
+             static_cast<double>(next->batch.size());
     }
-    samples += batch->size();
-    row += batch->rows;
+    samples += next->samples_of_step;
+    row += next->rows_of_step;
   }
   if (samples == 0) return std::nullopt;
-  return sum / static_cast<double>(samples);
+  return session_.group().sum({sum}, "losses of " + split).front() / static_cast<double>(samples);
 }
 
 void PriorRun::validate() {

@@ -40,11 +40,19 @@ struct PriorPosition : RunPosition {
 /// Of all splits.
 int64_t count_rows(const PriorDataset& data);
 
+/// This rank's share of a step: the ranks take batches of consecutive rows.
+struct RankBatch {
+  PriorBatch batch;            ///< without rows where the rows ran out on ranks before this one
+  int64_t row = 0;             ///< its first, in the split
+  int64_t rows_of_step = 0;    ///< of all ranks
+  int64_t samples_of_step = 0;
+};
+
 class PriorRun : public TrainingRun {
  public:
   /// Builds data, model, trainer and tracker; nothing is trained or written yet.
   /// @throws ConfigError, DataError
-  PriorRun(const LoadedPriorConfig& loaded, bool quiet);
+  PriorRun(const LoadedPriorConfig& loaded, const RunProcess& process);
 
   /// Logs what is about to be trained; call it before run().
   void open();
@@ -52,7 +60,8 @@ class PriorRun : public TrainingRun {
  private:
   ExitCode run_epochs() override;
   bool train_epoch();
-  int64_t train_group(const std::vector<PriorBatch>& group);
+  int64_t train_group(const std::vector<RankBatch>& group);
+  std::optional<RankBatch> next_batch(const std::string& split, int64_t row);
   LogRecord step_values(double samples_per_second) const override;
   int64_t samples_per_epoch() const override { return data_.rows("train"); }
   void finish();
@@ -63,11 +72,14 @@ class PriorRun : public TrainingRun {
   std::optional<double> mean_loss(const std::string& split, bool averaged);
   void log_loss(const std::string& folder, double loss);
   void log_similarities(const std::string& folder);
+  void draw_similarities(const std::string& folder);
 
   const TrainPriorConfig& config_;
   PriorDataset data_;
   PriorPosition& position_;
   PriorTrainer& trainer_;
+  bool is_due(const Timer& since, int64_t seconds);
+
   Timer since_validation_, since_latest_;
 };
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -67,9 +68,18 @@ RunCheckpoints::RunCheckpoints(RunSession& session,
       texts_(std::move(texts)) {}
 
 StartedFrom RunCheckpoints::start() {
+  ProcessGroup& group = session_.group();
   Tracker& tracker = session_.tracker();
-  tracker.init();
-  const std::optional<Found> found = find_at_start();
+  // Rank 0 moves files: the others look when it has looked, and it begins when they have.
+  if (group.is_main()) tracker.init();
+  const bool resumes = group.text_of_main(tracker.auto_resumed() ? "yes" : "no", "start") == "yes";
+  if (!group.is_main()) tracker.init(resumes);
+  std::optional<Found> found;
+  {
+    const ProcessGroup::BusyScope busy(group, "loading a checkpoint");
+    found = find_at_start();
+  }
+  check_same_start(found);
   if (found && found->start == StartedFrom::kCheckpoint) {
     tracker.go_on(found->path);
   } else {
@@ -78,6 +88,39 @@ StartedFrom RunCheckpoints::start() {
   tracker.save_config(texts_.kind + "_config.json", public_config(texts_.raw_json));
   tracker.add_save_metadata("config", texts_.full_json);
   return found ? found->start : StartedFrom::kNothing;
+}
+
+/// All ranks read the files by themselves: they have to find the same.
+void RunCheckpoints::check_same_start(const std::optional<Found>& found) {
+  ProcessGroup& group = session_.group();
+  const std::string own = found ? found->path : "no checkpoint";
+  const std::vector<std::string> paths = group.gather_texts(own, "checkpoint to start from");
+  for (size_t rank = 0; rank < paths.size(); ++rank) {
+    if (paths[rank] == paths.front()) continue;
+    throw DataError(
+        "rank 0 starts from {}, rank {} from {}\n  All ranks read the same files: /tracker/data_path "
+        "and /tracker/load have to be on a file system that all machines share.",
+        paths.front(),
+        rank,
+        paths[rank]);
+  }
+  check_same_weights();
+}
+
+void RunCheckpoints::check_same_weights() {
+  ProcessGroup& group = session_.group();
+  if (group.is_alone()) return;
+  const auto sums = group.exchange({trainer_.checksum()}, "checksum of the weights");
+  for (size_t rank = 0; rank < sums.size(); ++rank) {
+    if (sums[rank] == sums.front()) continue;
+    throw DataError(
+        "the weights of rank {} differ from those of rank 0 (epoch {}, sample {})\n  Nothing of this "
+        "state was saved. Memory or a network card may be faulty, or the machines compute "
+        "differently: look at the machine of that rank, and go on from the last checkpoint.",
+        rank,
+        position_.epoch,
+        position_.sample_of_epoch());
+  }
 }
 
 std::optional<RunCheckpoints::Found> RunCheckpoints::find_at_start() {
@@ -299,7 +342,7 @@ void warn_if_nothing_is_left(const RunPosition& position, int64_t epochs, const 
 }
 
 ExitCode RunCheckpoints::finish(ExitCode code) {
-  saving_.wait();
+  session_.together("the last save", [this] { saving_.wait(); });
   if (code == ExitCode::kDone) {
     log_info("train",
              "done: {}, {}",
@@ -309,17 +352,24 @@ ExitCode RunCheckpoints::finish(ExitCode code) {
   return code;
 }
 
-bool RunCheckpoints::has_own() {
+/// Those that rank 0 sees.
+std::vector<std::string> RunCheckpoints::own_checkpoints() {
   saving_.wait();
-  return !session_.tracker().own_checkpoints().empty();
+  const nlohmann::json own = session_.tracker().own_checkpoints();
+  return nlohmann::json::parse(session_.group().text_of_main(own.dump(), "own checkpoints"));
+}
+
+bool RunCheckpoints::has_own() {
+  return !own_checkpoints().empty();
 }
 
 bool RunCheckpoints::go_back() {
-  if (!has_own()) return false;
+  const std::vector<std::string> own = own_checkpoints();
+  if (own.empty()) return false;
   const int64_t now = roll_backs;
   const double factor = trainer_.learning_rate_factor();
-  take_up(session_.tracker().own_checkpoints(), /*compares_config=*/false);
-  forget_later_averages();
+  check_same_start(take_up(own, /*compares_config=*/false));
+  if (session_.group().is_main()) forget_later_averages();
   // What the checkpoint says of these is older than what has happened since.
   roll_backs = now;
   trainer_.set_learning_rate_factor(factor);

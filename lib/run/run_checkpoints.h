@@ -125,6 +125,9 @@ class RunCheckpoints {
   HeldStages held_by(const Cursor& root) const;
   void carry_untrained(const Cursor& root);
   std::optional<Found> find_at_start();
+  void check_same_start(const std::optional<Found>& found);
+  void check_same_weights();
+  std::vector<std::string> own_checkpoints();
   void tell_position(const std::string& path) const;
   void check_state() const;
   void forget_later_averages() const;

@@ -11,6 +11,7 @@
 #include "base/python_format.h"
 #include "checkpoint/state_dict.h"
 #include "data/loader_position.h"
+#include "dist/process_group.h"
 #include "trainer/train_state.h"
 
 namespace dalle2 {
@@ -55,6 +56,8 @@ struct RunPosition {
   virtual std::string description() const = 0;
   /// Epochs whose training has been completed.
   virtual int64_t epochs_trained() const { return epoch; }
+  /// Takes what only other ranks know of the position; all ranks call it before a save.
+  virtual void gather(ProcessGroup&) {}
   /// Samples of this epoch, for messages.
   virtual int64_t sample_of_epoch() const = 0;
 };

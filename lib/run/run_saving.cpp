@@ -41,6 +41,10 @@ void RunCheckpoints::check_state() const {
 
 void RunCheckpoints::save(bool is_best, bool is_latest) {
   check_state();
+  position_.gather(session_.group());
+  check_same_weights();
+  if (!session_.group().is_main()) return;
+  const ProcessGroup::BusyScope busy(session_.group(), "saving");
   session_.times().begin(StepPhase::kSave);
   Dict own;
   own.set("version", program_version());
@@ -105,6 +109,8 @@ void RunCheckpoints::save_averages() {
   if (!config_.post_hoc_ema.save_every_n_steps || step == averages_saved_at_) return;
   check_state();
   averages_saved_at_ = step;
+  if (!session_.group().is_main()) return;
+  const ProcessGroup::BusyScope busy(session_.group(), "saving averages");
   session_.times().begin(StepPhase::kSave);
   const std::string path = averages_folder() + "/" + averages_name(step);
   saving_.start(saves_in_background(),

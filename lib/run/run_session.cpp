@@ -2,6 +2,9 @@
 #include "run/run_session.h"
 
 #include <ATen/Parallel.h>
+#include <torch/cuda.h>
+
+#include <algorithm>
 
 #include "base/log.h"
 #include "base/stop_signal.h"
@@ -11,33 +14,73 @@
 
 namespace dalle2 {
 
-at::Device prepare_device(const SharedTrainConfig& train) {
-  const at::Device device = choose_device(train.device, "/train/device", /*allow_fallback=*/true);
+namespace {
+
+World world_of(const ProcessGroup* group) {
+  return group ? group->world() : World{};
+}
+
+}  // namespace
+
+at::Device prepare_device(const SharedTrainConfig& train, const World& world) {
+  at::Device device = choose_device(train.device, "/train/device", /*allow_fallback=*/true);
+  if (device.is_cuda()) {
+    if (!world.is_alone()) {
+      device.set_index(static_cast<c10::DeviceIndex>(
+          world.local_rank % static_cast<int>(torch::cuda::device_count())));
+    }
+    if (device.has_index()) make_current(device);
+  }
   if (train.deterministic) use_deterministic_algorithms();
   return device;
 }
 
+std::string of_each_rank(const ProcessGroup& group) {
+  return group.is_alone() ? "" : fmt::format(" on each of {} ranks", group.size());
+}
+
 RunSession::RunSession(const SessionOptions& options, RunPosition& position)
-    : device_(prepare_device(options.train)),
+    : device_(prepare_device(options.train, world_of(options.group))),
       seed_(options.seed),
-      rank_(options.rank),
+      group_(options.group ? options.group : &alone_),
       quiet_(options.quiet),
-      tracker_(options.tracker, position_placeholders(position), /*dummy=*/options.rank != 0),
-      progress_({.quiet = options.quiet, .terminal = log_is_terminal()}),
+      tracker_(options.tracker, position_placeholders(position), /*dummy=*/!group_->is_main()),
+      progress_({.quiet = options.quiet || !group_->is_main(), .terminal = log_is_terminal()}),
       times_(device_) {}
 
 at::Generator RunSession::generator(std::string_view purpose, int64_t epoch, int64_t step) const {
-  return make_generator({seed_, purpose, epoch, step, rank_}, device_);
+  return make_generator({seed_, purpose, epoch, step}, device_);
 }
 
 bool RunSession::stop_asked() {
-  if (stop_requested() == 0 || stopped_) return stopped_;
+  if (stopped_) return true;
+  int64_t signal = stop_requested();
+  if (!group_->is_alone()) {
+    for (const auto& row : group_->exchange({signal}, "stop")) signal = std::max(signal, row[0]);
+  }
+  if (signal == 0) return false;
   stopped_ = true;
   progress_.finish();
-  log_info("train",
-           "signal {}: saving, then stopping; run the same command again to go on",
-           stop_requested());
+  log_info(
+      "train", "signal {}: saving, then stopping; run the same command again to go on", signal);
   return true;
+}
+
+void RunSession::throw_if_signalled() const {
+  if (stop_requested() != 0) throw StoppedError("signal {}", stop_requested());
+}
+
+void RunSession::together(const std::string& what, const std::function<void()>& part) {
+  bool stopped = false;
+  {
+    const ProcessGroup::BusyScope busy(*group_, what);
+    try {
+      part();
+    } catch (const StoppedError&) {
+      stopped = true;
+    }
+  }
+  if (group_->any(stopped, what)) throw StoppedError("{}: stopped by a signal", what);
 }
 
 void RunSession::throw_if_stop_asked() {

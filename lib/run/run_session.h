@@ -7,10 +7,13 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <string_view>
 
 #include "config/tracker_config.h"
 #include "config/train_options.h"
+#include "dist/process_group.h"
 #include "optim/precision.h"
 #include "run/run_position.h"
 #include "tracker/progress.h"
@@ -24,12 +27,16 @@ struct SessionOptions {
   const SharedTrainConfig& train;
   int64_t seed = 0;
   bool quiet = false;
-  int64_t rank = 0;
+  ProcessGroup* group = nullptr;  ///< null: the process is alone
 };
 
-/// The /train/device of a config, and the process made ready for it (deterministic algorithms).
+/// The /train/device of a config, and the process made ready for it (current device, deterministic
+/// algorithms). Of several processes on a machine each takes the GPU of its local rank.
 /// @throws ConfigError for a device that is not there
-at::Device prepare_device(const SharedTrainConfig& train);
+at::Device prepare_device(const SharedTrainConfig& train, const World& world = {});
+
+/// " on each of 4 ranks", for messages; empty where the process is alone.
+std::string of_each_rank(const ProcessGroup& group);
 
 class RunSession {
  public:
@@ -44,23 +51,33 @@ class RunSession {
   Progress& progress() { return progress_; }
   StepTimes& times() { return times_; }
   bool quiet() const { return quiet_; }
+  ProcessGroup& group() { return *group_; }
 
-  /// Addressed by seed, purpose, epoch, step and rank.
+  /// Addressed by seed, purpose, epoch and step. What is drawn for samples is addressed by their
+  /// place among those of all ranks, so that the number of ranks changes nothing.
   at::Generator generator(std::string_view purpose, int64_t epoch, int64_t step) const;
 
-  /// Whether a signal asks for a stop. Says so in the log the first time.
+  /// Whether a signal asks any rank for a stop: all have to ask. Says so in the log the first time.
   bool stop_asked();
   /// Whether stop_asked() has answered yes.
   bool stopped() const { return stopped_; }
   /// For use inside a validation or a sampling. @throws StoppedError if stop_asked()
   void throw_if_stop_asked();
+  /// The same for what each rank does by itself: only a signal to this process counts. The ranks
+  /// agree afterwards, in together().
+  void throw_if_signalled() const;
+  /// Does what each rank has to do by itself. @throws StoppedError on all ranks if it was thrown
+  /// on any
+  void together(const std::string& what, const std::function<void()>& part);
 
   /// Logs program, device, threads, precision.
   void print_start(const PrecisionChoice& precision) const;
 
  private:
   at::Device device_;
-  int64_t seed_, rank_;
+  int64_t seed_;
+  ProcessGroup alone_;
+  ProcessGroup* group_;
   bool quiet_;
   Tracker tracker_;
   Progress progress_;

@@ -24,6 +24,11 @@ TrainingRun::TrainingRun(RunPlan plan,
              train_.non_finite,
              std::move(plan.suspects)) {
   any_trainer_->set_step_times(&session_.times());
+  any_trainer_->connect(session_.group(),
+                        {.bucket_bytes = train_.bucket_mebibytes << 20,
+                         .in_bfloat16 = train_.reduce_dtype == ReduceDtype::bf16,
+                         .static_graph = train_.static_graph,
+                         .unused_is_error = !train_.find_unused_parameters});
 }
 
 ExitCode TrainingRun::run(const std::function<void()>& started) {
@@ -42,13 +47,14 @@ ExitCode TrainingRun::run(const std::function<void()>& started) {
   return checkpoints_.finish(code);
 }
 
-void TrainingRun::update(int64_t part, const at::Tensor& loss) {
+void TrainingRun::update(int64_t part) {
   any_trainer_->update(part);
-  losses_.push(part, loss);
+  losses_.push(part, any_trainer_->last_loss(part));
 }
 
 bool TrainingRun::after_update(int64_t samples) {
   session_.times().count_step();
+  session_.group().set_step(any_trainer_->first_steps(/*settled=*/false));
   if (!guard_.look(/*settled=*/false)) return false;
   const double samples_per_second = static_cast<double>(samples) / since_step_.seconds();
   checkpoints_.save_averages_if_due();

@@ -23,6 +23,12 @@
 
 namespace dalle2 {
 
+/// What a process of a run is.
+struct RunProcess {
+  bool quiet = false;             ///< no progress line
+  ProcessGroup* group = nullptr;  ///< null: alone; else it has to outlive the run
+};
+
 /// What a kind says about its run.
 struct RunPlan {
   SessionOptions session;
@@ -63,6 +69,7 @@ class TrainingRun {
   auto next_group(Next&& next) {
     std::vector<typename decltype(next())::value_type> group;
     while (static_cast<int64_t>(group.size()) < train_.grad_accum_every) {
+      const ProcessGroup::BusyScope busy(session_.group(), "waiting for data");
       auto batch = timed(&session_.times(), StepPhase::kData, next);
       if (!batch) break;
       group.push_back(std::move(*batch));
@@ -70,8 +77,8 @@ class TrainingRun {
     return group;
   }
 
-  /// Updates a part with the gradients so far. @param loss [] of all its batches
-  void update(int64_t part, const at::Tensor& loss);
+  /// Updates a part with the gradients so far, of all ranks.
+  void update(int64_t part);
   /// After the updates of a group: acts on skipped ones, saves averages that are due, logs every
   /// /train/log_every_n_updates, counts the iteration.
   /// @return false if the run went back to a checkpoint: its position is another one

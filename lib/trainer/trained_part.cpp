@@ -6,6 +6,8 @@
 
 #include <torch/torch.h>
 
+#include "base/error.h"
+#include "base/log.h"
 #include "optim/finite.h"
 #include "optim/grad_norm.h"
 
@@ -27,10 +29,12 @@ at::Tensor TrainedPart::accumulate(const PassSettings& settings,
   at::Tensor total;
   for (const ChunkRange& range : chunk_ranges(batch, settings.max_batch_size)) {
     const double fraction = weight * static_cast<double>(range.length) / static_cast<double>(batch);
+    const bool is_last = completes_update && range.begin + range.length == batch;
     const at::Tensor part = timed(settings.step_times, StepPhase::kForward, [&] {
       const Autocast autocast(settings.device.type(), settings.precision);
       return loss_of(range) * fraction;
     });
+    if (exchange && is_last) exchange->begin();
     timed(settings.step_times, StepPhase::kBackward, [&] {
       backward(scaler ? part * scaler->scale() : part);
     });
@@ -68,8 +72,56 @@ at::Tensor evaluate_in_chunks(const PassSettings& settings,
   return total;
 }
 
+void TrainedPart::connect(ProcessGroup& group, const ExchangeOptions& options) {
+  if (group.is_alone()) return;
+  group_ = &group;
+  exchange_options_ = options;
+  group.broadcast(parameters.values(), "weights of " + (name.empty() ? "the network" : name));
+  std::vector<ExchangeEntry> entries;
+  for (const FlatEntry& entry : parameters.parameters()) {
+    entries.push_back({entry.offset, entry.numel, entry.tensor.requires_grad()});
+  }
+  exchange =
+      std::make_unique<GradientExchange>(group, gradients.values(), entries, options, name);
+  gradients.set_listener([this](size_t parameter) { exchange->ready(parameter); });
+}
+
+/// Gradients, losses, and which parameters have a gradient at all: what one process with the
+/// batches of all ranks would have.
+void TrainedPart::combine_ranks() {
+  gradients.values();  // what has not arrived here is zero
+  exchange->finish();
+  if (!loss.defined()) loss = at::zeros({}, parameters.values().options());
+  group_->all_reduce(loss, Reduction::kSum, "loss");
+  const bool first = received_.empty();
+  if (first || !exchange_options_.static_graph) {
+    received_ = gradients.received();
+    group_->any(received_, "parameters with a gradient");
+  }
+  if (first) check_received();
+  gradients.set_received(received_);
+}
+
+/// Names the parameters that have no gradient on any rank.
+void TrainedPart::check_received() {
+  std::string unused;
+  for (size_t i = 0; i < received_.size(); ++i) {
+    const FlatEntry& entry = parameters.parameters()[i];
+    if (!received_[i] && entry.tensor.requires_grad()) unused += "\n  " + prefix + entry.name;
+  }
+  if (unused.empty()) return;
+  if (exchange_options_.unused_is_error) {
+    throw ConfigError(
+        "/train/find_unused_parameters is false, and no loss reaches these parameters:{}\n"
+        "  Set it to true to train the others all the same.",
+        unused);
+  }
+  log_info("train", "no loss reaches these parameters, which stay as they are:{}", unused);
+}
+
 void TrainedPart::make_update(double lr) {
   const torch::NoGradGuard no_grad;
+  if (exchange) combine_ranks();
   grad_norm = dalle2::grad_norm(gradients.values());
   if (scaler) grad_norm = grad_norm / scaler->scale();
   const at::Tensor found_inf = find_inf(grad_norm, loss);
@@ -78,6 +130,7 @@ void TrainedPart::make_update(double lr) {
   optimizer.step(gradients, lr, divisor, found_inf);
   if (scaler) scaler->update(found_inf);
   gradients.zero_grad();
+  last_loss = loss;
   loss.reset();
   outcome.post(found_inf);
 }

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "dist/gradient_exchange.h"
+#include "dist/process_group.h"
 #include "model/lora.h"
 #include "optim/flat_parameters.h"
 #include "optim/grad_scaler.h"
@@ -78,6 +80,11 @@ struct TrainedPart {
   at::Tensor loss;                   ///< [] sum since the last update; undefined before one
   std::optional<GradScaler> scaler;  ///< with fp16
   UpdateOutcome outcome;             ///< of the last update
+  at::Tensor last_loss;              ///< [] of the last update, over all ranks
+  /// Adds the gradients up over the ranks; null where the process is alone.
+  std::unique_ptr<GradientExchange> exchange;
+  /// The pass that follows is the last before the update.
+  bool completes_update = true;
   SkippedUpdates skipped;
 
   /// Forward and backward of `batch` samples, each chunk weighted by its size and `weight`, so that
@@ -88,6 +95,9 @@ struct TrainedPart {
                         double weight,
                         const ChunkLoss& loss_of);
   void add_loss(const at::Tensor& more);
+  /// Trains together with the same part of other ranks: begins with the weights and buffers of rank
+  /// 0, and each update is made from the sum of all gradients. @param group has to outlive this
+  void connect(ProcessGroup& group, const ExchangeOptions& options);
   /// Steps the optimizer, unless a gradient or the loss is not finite; what is counted and averaged
   /// waits for settle(). Reads nothing back from the device.
   void make_update(double lr);
@@ -101,6 +111,12 @@ struct TrainedPart {
 
  private:
   void backward(const at::Tensor& loss_part);
+  void combine_ranks();
+  void check_received();
+
+  ProcessGroup* group_ = nullptr;
+  ExchangeOptions exchange_options_;
+  std::vector<bool> received_;  // by any rank, in the first update
 };
 
 /// The parts of a trainer, null where one is not trained.

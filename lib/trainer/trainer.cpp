@@ -142,6 +142,45 @@ void Trainer::settle_all() const {
   for (size_t i = 0; i < contents_.parts.size(); ++i) settle(i);
 }
 
+void Trainer::connect(ProcessGroup& group, const ExchangeOptions& options) {
+  const torch::NoGradGuard no_grad;
+  if (!group.is_alone()) {
+    for (const auto& item : contents_.model->named_parameters()) {
+      if (!item.value().requires_grad()) group.broadcast(item.value(), "frozen weights");
+    }
+  }
+  for (const auto& connected : contents_.parts) {
+    if (!connected) continue;
+    connected->connect(group, options);
+    connected->begin_averages_anew();
+  }
+}
+
+void Trainer::set_completes_update(bool completes_update) {
+  for (const auto& each : contents_.parts) {
+    if (each) each->completes_update = completes_update;
+  }
+}
+
+at::Tensor Trainer::last_loss(int64_t number) const {
+  return part(number).last_loss;
+}
+
+int64_t Trainer::checksum() const {
+  settle_all();
+  uint64_t sum = 0;
+  for (const auto& each : contents_.parts) {
+    if (!each) continue;
+    // Sums of bits commute, so the order in which a device adds does not matter. In pieces, for the
+    // wide copy of a whole network would be twice its size.
+    constexpr int64_t kPiece = int64_t{1} << 24;
+    for (const at::Tensor& piece : each->parameters.values().view(at::kInt).split(kPiece)) {
+      sum = sum * 31 + static_cast<uint64_t>(piece.to(at::kLong).sum().item<int64_t>());
+    }
+  }
+  return static_cast<int64_t>(sum);
+}
+
 void Trainer::update(int64_t number) {
   TrainedPart& updated = part(number);
   const auto i = static_cast<size_t>(number - 1);

@@ -67,6 +67,16 @@ class Trainer {
   /// @throws ConfigError for a part that is not there or not trained
   void update(int64_t part = 1);
 
+  /// Trains together with the other ranks: TrainedPart::connect() for all parts, and the weights of
+  /// those that are not trained. @param group has to outlive the trainer
+  void connect(ProcessGroup& group, const ExchangeOptions& options);
+  /// Of several passes that make one update: whether the last follows. True unless said otherwise.
+  void set_completes_update(bool completes_update);
+  /// [] of the part's last update: the sum of the weighted losses of all passes, over all ranks.
+  at::Tensor last_loss(int64_t part = 1) const;
+  /// A number that differs if a weight or a buffer does. Waits for the device.
+  int64_t checksum() const;
+
   int64_t num_parts() const { return static_cast<int64_t>(contents_.parts.size()); }
   /// False for a part that the config takes out.
   bool is_trained(int64_t part) const;

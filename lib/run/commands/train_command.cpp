@@ -3,12 +3,17 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "base/version.h"
 #include "config/run_config.h"
+#include "dist/failure_file.h"
+#include "dist/process_group.h"
+#include "dist/rank_launcher.h"
+#include "dist/world.h"
 #include "run/commands.h"
 #include "run/decoder_run.h"
 #include "run/dry_run.h"
@@ -35,11 +40,11 @@ void print_config(const std::string& path, const std::string& raw_json) {
 
 /// A signal before there is anything to save; afterwards the run answers it itself.
 template <class Run, class Loaded>
-ExitCode train(const TrainCommand& command, const Loaded& loaded) {
+ExitCode train(const TrainCommand& command, const Loaded& loaded, ProcessGroup& group) {
   std::optional<Run> run;
   try {
     if (stop_requested() != 0) throw StoppedError("signal {}", stop_requested());
-    run.emplace(loaded, command.quiet);
+    run.emplace(loaded, RunProcess{.quiet = command.quiet, .group = &group});
     run->open();
   } catch (const StoppedError&) {
     log_info("train",
@@ -61,6 +66,43 @@ ExitCode train(const TrainCommand& command, const Loaded& loaded) {
   return code;
 }
 
+/// Where the tensors of a group are. A device that is not there is told by the run itself.
+at::Device group_device(const SharedTrainConfig& train, const World& world) {
+  return world.is_alone() ? at::Device(at::kCPU) : prepare_device(train, world);
+}
+
+/// Several processes: what ends one ends all, and each says why.
+template <class Run, class Loaded>
+ExitCode train_together(const TrainCommand& command, const Loaded& loaded) {
+  const World world = world_from_environment();
+  if (!world.is_main()) set_least_log_level(LogLevel::kWarning);
+  const SharedTrainConfig& config = loaded.config.train;
+  ProcessGroup group(world,
+                     {.device = group_device(config, world),
+                      .hang_timeout = std::chrono::seconds(config.hang_timeout_seconds)});
+  try {
+    return train<Run>(command, loaded, group);
+  } catch (const std::exception& error) {
+    group.tell_failure(error.what());
+    write_failure_file(world, error.what());
+    throw;
+  }
+}
+
+/// The same command without --nproc-per-node, as each of the processes.
+ExitCode launch(const TrainCommand& command) {
+  std::vector<std::string> arguments;
+  std::ifstream own("/proc/self/cmdline", std::ios::binary);
+  for (std::string each; std::getline(own, each, '\0');) {
+    if (each == "--nproc-per-node") {
+      std::getline(own, each, '\0');
+    } else if (!each.starts_with("--nproc-per-node=")) {
+      arguments.push_back(each);
+    }
+  }
+  return launch_ranks({.processes = command.processes, .command = std::move(arguments)});
+}
+
 /// What the command asks of a config of any kind.
 template <class Run, class Loaded>
 ExitCode answer(const TrainCommand& command, const Loaded& loaded) {
@@ -70,7 +112,9 @@ ExitCode answer(const TrainCommand& command, const Loaded& loaded) {
     return ExitCode::kDone;
   }
   for (const std::string& warning : loaded.warnings) log_warning("config", "{}", warning);
-  if (!command.dry_run) return train<Run>(command, loaded);
+  if (!command.dry_run) {
+    return command.processes > 1 ? launch(command) : train_together<Run>(command, loaded);
+  }
   dry_run(loaded);
   check_stdout();
   return ExitCode::kDone;

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT
+// Adds the flat gradients of a network up over the ranks while the backward pass goes on.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dist/process_group.h"
+
+namespace dalle2 {
+
+struct ExchangeOptions {
+  int64_t bucket_bytes = int64_t{25} << 20;  ///< of a slice that is sent at once
+  bool in_bfloat16 = false;                  ///< half the bytes, eight bits of mantissa
+  bool static_graph = false;     ///< the same entries get a gradient in every update
+  bool unused_is_error = false;  ///< an entry that no rank has a gradient for
+};
+
+/// One entry of the flat buffer: the gradient of a parameter.
+struct ExchangeEntry {
+  int64_t offset = 0, numel = 0;
+  bool expected = true;  ///< a backward pass may give it a gradient
+};
+
+/// A slice goes on its way as soon as all its entries have arrived on this rank, behind the slices
+/// before it in an order that all ranks agree on: that in which they were complete on rank 0 at
+/// the first time. What has not arrived when finish() is called goes as zeros: a parameter that
+/// the loss did not reach on this rank.
+class GradientExchange {
+ public:
+  /// @param flat [n] the gradients; it has to outlive this object
+  /// @param name of the network, for reports
+  GradientExchange(ProcessGroup& group,
+                   at::Tensor flat,
+                   const std::vector<ExchangeEntry>& entries,
+                   const ExchangeOptions& options,
+                   const std::string& name);
+
+  /// The next backward pass is the last before the update: its gradients are complete as they come.
+  void begin();
+  /// The gradient of an entry is complete; from the hook of the backward pass. Without effect
+  /// unless begin() was called.
+  void ready(size_t entry);
+  /// Sends what was not sent and waits until all sums are in `flat`. Entries that are not ready
+  /// have to be zero in it. To be called once an update, with or without begin().
+  void finish();
+
+  size_t num_buckets() const { return buckets_.size(); }
+  /// Slices of the last update that were on their way before finish().
+  size_t overlapped() const { return overlapped_; }
+
+ private:
+  struct Bucket {
+    at::Tensor slice;        // [m] view of the flat buffer
+    at::Tensor half;         // [m] bfloat16, while it is on its way
+    int64_t entries = 0;     // expected
+    int64_t missing = 0;     // of them, in this pass
+    PendingCollective sum;
+    bool sent = false;
+  };
+
+  void send(Bucket& bucket);
+  void send_in_order(bool all);
+  void agree_on_order();
+
+  ProcessGroup& group_;
+  const ExchangeOptions options_;
+  const std::string what_;
+  std::vector<Bucket> buckets_;
+  std::vector<size_t> bucket_of_entry_;
+  std::vector<bool> is_ready_, is_expected_;
+  std::vector<size_t> order_;      // of the buckets
+  std::vector<size_t> completed_;  // in this pass, in the order in which they were complete
+  size_t next_ = 0;                // in order_
+  size_t overlapped_ = 0;
+  bool running_ = false, order_is_agreed_ = false;
+};
+
+}  // namespace dalle2

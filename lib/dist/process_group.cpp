@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: MIT
+#include "dist/process_group.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "dist/failure_file.h"
+#include "dist/process_group_backend.h"
+#include "dist/rank_watch.h"
+#include "dist/thread_stacks.h"
+
+namespace dalle2 {
+namespace {
+
+/// Collectives end by themselves only long after the watch has spoken.
+constexpr int kBackendFactor = 20;
+
+/// Told by the watch from its own thread: the others are asleep in a collective that will not end.
+[[noreturn]] void end_process(const World& world, const std::string& report) {
+  const std::string message =
+      report + "\n  The run ends; the last checkpoint is whole: start it again to go on.";
+  log_error("dist", "{}", message);
+  write_failure_file(world, message);
+  print_thread_stacks();
+  std::fflush(nullptr);
+  std::_Exit(static_cast<int>(ExitCode::kNetwork));
+}
+
+int64_t hash_of(const std::string& text) {
+  return static_cast<int64_t>(std::hash<std::string>{}(text) & 0x7fffffff);
+}
+
+}  // namespace
+
+struct PendingCollective::State {
+  std::shared_ptr<BackendWork> work;
+  RankWatch* watch;
+  int64_t number;
+};
+
+PendingCollective::PendingCollective() = default;
+PendingCollective::PendingCollective(std::unique_ptr<State> state) : state_(std::move(state)) {}
+PendingCollective::PendingCollective(PendingCollective&&) noexcept = default;
+PendingCollective& PendingCollective::operator=(PendingCollective&&) noexcept = default;
+PendingCollective::~PendingCollective() = default;
+
+void PendingCollective::wait() {
+  if (!state_) return;
+  const std::unique_ptr<State> state = std::move(state_);
+  try {
+    state->work->wait();
+  } catch (const std::exception& error) {
+    throw NetworkError("{}\n  The run ends; the last checkpoint is whole: start it again to go on.",
+                       state->watch->explain(error.what()));
+  }
+  // On a GPU the work is only enqueued: the watch sees itself when it is done.
+  if (state->work->is_done()) state->watch->end(state->number);
+}
+
+ProcessGroup::ProcessGroup() = default;
+
+ProcessGroup::ProcessGroup(const World& world, const GroupOptions& options) : world_(world) {
+  if (is_alone()) return;
+  try {
+    backend_ = make_backend(world, options.device, options.hang_timeout * kBackendFactor);
+    watch_ = std::make_unique<RankWatch>(
+        world,
+        connect_store(world, std::chrono::seconds(300)),
+        options.hang_timeout,
+        [this](const std::string& report) { end_process(world_, report); });
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    throw NetworkError(
+        "{} cannot meet the others at {}:{}: {}\n"
+        "  All ranks have to be started with the same MASTER_ADDR and MASTER_PORT, and reach that "
+        "address; GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the network interface.",
+        world.name(),
+        world.store_host,
+        world.store_port,
+        text.substr(0, text.find('\n')));
+  }
+  barrier("start");
+}
+
+ProcessGroup::~ProcessGroup() {
+  if (is_alone()) return;
+  watch_.reset();  // tells the others that this rank is done
+  if (std::uncaught_exceptions() > 0) backend_->abort();
+}
+
+PendingCollective ProcessGroup::start_all_reduce(const at::Tensor& tensor,
+                                                 const std::string& what) {
+  if (is_alone()) return {};
+  auto work = backend_->all_reduce(GroupBackend::Where::kDevice, tensor, /*maximum=*/false);
+  const int64_t number = watch_->begin(what, work);
+  return PendingCollective(std::make_unique<PendingCollective::State>(
+      PendingCollective::State{std::move(work), watch_.get(), number}));
+}
+
+namespace {
+
+void wait_for(RankWatch& watch, std::shared_ptr<BackendWork> work, const std::string& what) {
+  const int64_t number = watch.begin(what, work);
+  PendingCollective(std::make_unique<PendingCollective::State>(
+                        PendingCollective::State{std::move(work), &watch, number}))
+      .wait();
+}
+
+}  // namespace
+
+void ProcessGroup::all_reduce(const at::Tensor& tensor,
+                              Reduction reduction,
+                              const std::string& what) {
+  if (is_alone()) return;
+  wait_for(*watch_,
+           backend_->all_reduce(
+               GroupBackend::Where::kDevice, tensor, reduction == Reduction::kMax),
+           what);
+}
+
+void ProcessGroup::broadcast(const at::Tensor& tensor, const std::string& what) {
+  if (is_alone()) return;
+  wait_for(*watch_, backend_->broadcast(tensor), what);
+}
+
+void ProcessGroup::all_gather(const at::Tensor& whole,
+                              const at::Tensor& part,
+                              const std::string& what) {
+  D2_CHECK(whole.numel() == part.numel() * size(), "{}: parts do not make the whole", what);
+  if (is_alone()) {
+    whole.copy_(part);
+    return;
+  }
+  wait_for(*watch_, backend_->all_gather(GroupBackend::Where::kDevice, whole, part), what);
+}
+
+void ProcessGroup::reduce_scatter(const at::Tensor& part,
+                                  const at::Tensor& whole,
+                                  const std::string& what) {
+  D2_CHECK(whole.numel() == part.numel() * size(), "{}: parts do not make the whole", what);
+  if (is_alone()) {
+    part.copy_(whole);
+    return;
+  }
+  wait_for(*watch_, backend_->reduce_scatter(part, whole), what);
+}
+
+/// @param own [n] int64 @return [size, n]
+at::Tensor ProcessGroup::exchange_rows(const at::Tensor& own, const std::string& what) {
+  at::Tensor whole = at::empty({size() * own.numel()}, own.options());
+  wait_for(*watch_, backend_->all_gather(GroupBackend::Where::kHost, whole, own), what);
+  return whole.view({size(), own.numel()});
+}
+
+std::vector<std::vector<int64_t>> ProcessGroup::exchange(const std::vector<int64_t>& own,
+                                                         const std::string& what) {
+  if (is_alone()) return {own};
+  // What the call is for and how many values it has: ranks that meet in different calls find out.
+  std::vector<int64_t> message = {hash_of(what), static_cast<int64_t>(own.size())};
+  message.insert(message.end(), own.begin(), own.end());
+  // A fixed length, so that even such a meeting is a message and no wreck.
+  constexpr size_t kLeast = 8;
+  message.resize(std::max(kLeast, message.size()));
+  const at::Tensor rows =
+      exchange_rows(at::tensor(message, at::TensorOptions().dtype(at::kLong)), what);
+  std::vector<std::vector<int64_t>> all;
+  for (int rank = 0; rank < size(); ++rank) {
+    const int64_t* row = rows.const_data_ptr<int64_t>() + rank * rows.size(1);
+    if (row[0] != message[0] || row[1] != message[1]) {
+      throw NetworkError(
+          "rank {} is in \"{}\" while rank {} is in another operation: the ranks do not run the "
+          "same program, config or data",
+          this->rank(),
+          what,
+          rank);
+    }
+    all.emplace_back(row + 2, row + 2 + own.size());
+  }
+  return all;
+}
+
+std::vector<double> ProcessGroup::sum(const std::vector<double>& own, const std::string& what) {
+  std::vector<int64_t> bits(own.size());
+  std::memcpy(bits.data(), own.data(), own.size() * sizeof(double));
+  std::vector<double> total(own.size(), 0.0);
+  for (const std::vector<int64_t>& row : exchange(bits, what)) {
+    std::vector<double> values(row.size());
+    std::memcpy(values.data(), row.data(), row.size() * sizeof(double));
+    for (size_t i = 0; i < values.size(); ++i) total[i] += values[i];
+  }
+  return total;
+}
+
+bool ProcessGroup::any(bool own, const std::string& what) {
+  const auto all = exchange({own ? 1 : 0}, what);
+  return std::any_of(all.begin(), all.end(), [](const auto& row) { return row[0] != 0; });
+}
+
+void ProcessGroup::any(std::vector<bool>& flags, const std::string& what) {
+  if (is_alone()) return;
+  std::vector<int64_t> words((flags.size() + 62) / 63, 0);
+  for (size_t i = 0; i < flags.size(); ++i) {
+    if (flags[i]) words[i / 63] |= int64_t{1} << (i % 63);
+  }
+  for (const std::vector<int64_t>& row : exchange(words, what)) {
+    for (size_t i = 0; i < flags.size(); ++i) {
+      if (row[i / 63] >> (i % 63) & 1) flags[i] = true;
+    }
+  }
+}
+
+std::vector<std::string> ProcessGroup::gather_texts(const std::string& own,
+                                                    const std::string& what) {
+  if (is_alone()) return {own};
+  const auto lengths = exchange({static_cast<int64_t>(own.size())}, what + " (length)");
+  int64_t longest = 0;
+  for (const auto& row : lengths) longest = std::max(longest, row[0]);
+  std::vector<int64_t> padded(static_cast<size_t>((longest + 7) / 8), 0);
+  std::memcpy(padded.data(), own.data(), own.size());
+  const auto rows = exchange(padded, what);
+  std::vector<std::string> texts;
+  for (size_t rank = 0; rank < rows.size(); ++rank) {
+    texts.emplace_back(reinterpret_cast<const char*>(rows[rank].data()),
+                       static_cast<size_t>(lengths[rank][0]));
+  }
+  return texts;
+}
+
+std::string ProcessGroup::text_of_main(const std::string& own, const std::string& what) {
+  return gather_texts(is_main() ? own : "", what).front();
+}
+
+void ProcessGroup::set_step(int64_t step) {
+  if (watch_) watch_->set_step(step);
+}
+
+ProcessGroup::BusyScope::BusyScope(ProcessGroup& group, const std::string& what)
+    : watch_(group.watch_.get()) {
+  if (watch_) watch_->set_busy(what);
+}
+
+ProcessGroup::BusyScope::~BusyScope() {
+  if (watch_) watch_->set_busy("");
+}
+
+void ProcessGroup::tell_failure(const std::string& message) noexcept {
+  if (watch_) watch_->tell_failure(message);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT
+// What the ranks of a run say to each other. Over NCCL on GPUs and Gloo on the CPU; a process that
+// is alone says nothing and gets its own values back.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dist/world.h"
+
+namespace dalle2 {
+
+class GroupBackend;
+class RankWatch;
+
+/// A collective under way; wait() before its tensor is read.
+class PendingCollective {
+ public:
+  struct State;
+  PendingCollective();
+  explicit PendingCollective(std::unique_ptr<State> state);
+  PendingCollective(PendingCollective&&) noexcept;
+  PendingCollective& operator=(PendingCollective&&) noexcept;
+  ~PendingCollective();
+  /// On a GPU later work of the current stream waits, not the host.
+  /// @throws NetworkError naming the rank that is gone or stuck
+  void wait();
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+enum class Reduction { kSum, kMax };
+
+struct GroupOptions {
+  at::Device device = at::kCPU;  ///< of the tensors
+  /// How long a rank may be stuck before the others give up.
+  std::chrono::seconds hang_timeout{60};
+};
+
+/// The same calls in the same order on all ranks. `what` says in a few words what a call is for:
+/// reports of ranks that are stuck show it, and ranks that meet in different calls are an error.
+class ProcessGroup {
+ public:
+  /// A process that is alone.
+  ProcessGroup();
+  /// Meets the other ranks. @throws NetworkError if they do not come
+  ProcessGroup(const World& world, const GroupOptions& options);
+  ~ProcessGroup();
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  const World& world() const { return world_; }
+  int rank() const { return world_.rank; }
+  int size() const { return world_.size; }
+  bool is_alone() const { return world_.is_alone(); }
+  bool is_main() const { return world_.is_main(); }
+
+  // Tensors, contiguous, on the group's device.
+
+  /// In place.
+  void all_reduce(const at::Tensor& tensor, Reduction reduction, const std::string& what);
+  /// Sums in place; returns at once.
+  PendingCollective start_all_reduce(const at::Tensor& tensor, const std::string& what);
+  /// Rank 0's values on all ranks.
+  void broadcast(const at::Tensor& tensor, const std::string& what);
+  /// @param part [n] @param whole [size * n], in the order of the ranks
+  void all_gather(const at::Tensor& whole, const at::Tensor& part, const std::string& what);
+  /// Sum of all ranks' `whole` [size * n], of which each rank gets its part [n].
+  void reduce_scatter(const at::Tensor& part, const at::Tensor& whole, const std::string& what);
+
+  // Small things of the host, whatever the device.
+
+  /// The values of all ranks, one row a rank. Every rank gives as many.
+  std::vector<std::vector<int64_t>> exchange(const std::vector<int64_t>& own,
+                                             const std::string& what);
+  /// Sums over the ranks, in their order: the same bits on all.
+  std::vector<double> sum(const std::vector<double>& own, const std::string& what);
+  /// True if it is true on any rank.
+  bool any(bool own, const std::string& what);
+  /// One flag an entry: true if it is true on any rank.
+  void any(std::vector<bool>& flags, const std::string& what);
+  /// The texts of all ranks.
+  std::vector<std::string> gather_texts(const std::string& own, const std::string& what);
+  /// Rank 0's text on all ranks.
+  std::string text_of_main(const std::string& own, const std::string& what);
+  void barrier(const std::string& what) { any(false, what); }
+
+  /// For reports: the step that follows.
+  void set_step(int64_t step);
+  /// The other ranks may wait for what this one does for as long as the scope lives, up to ten
+  /// times the hang timeout: a save, a wait for data.
+  class BusyScope {
+   public:
+    BusyScope(ProcessGroup& group, const std::string& what);
+    ~BusyScope();
+    BusyScope(const BusyScope&) = delete;
+    BusyScope& operator=(const BusyScope&) = delete;
+
+   private:
+    RankWatch* watch_;
+  };
+  /// Tells the others why this rank ends, so that they can say it. @throws nothing
+  void tell_failure(const std::string& message) noexcept;
+
+ private:
+  at::Tensor exchange_rows(const at::Tensor& own, const std::string& what);
+
+  World world_;
+  std::unique_ptr<GroupBackend> backend_;  // null: alone
+  std::unique_ptr<RankWatch> watch_;       // null: alone
+};
+
+}  // namespace dalle2

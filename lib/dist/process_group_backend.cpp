@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT
+// The only file that sees c10d and gloo.
+#include "dist/process_group_backend.h"
+
+#define USE_C10D_GLOO 1
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#ifdef DALLE2_WITH_NCCL
+#define USE_C10D_NCCL 1
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#endif
+
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace dalle2 {
+namespace {
+
+class C10dStore : public RankStore {
+ public:
+  C10dStore(c10::intrusive_ptr<c10d::Store> connection, std::string prefix)
+      : connection_(std::move(connection)),
+        prefix_(std::move(prefix)),
+        store_(c10::make_intrusive<c10d::PrefixStore>(prefix_, connection_)) {}
+
+  void set(const std::string& key, const std::string& value) override { store_->set(key, value); }
+
+  std::optional<std::string> get(const std::string& key) override {
+    if (!store_->check({key})) return std::nullopt;
+    return store_->get_to_str(key);
+  }
+
+  std::unique_ptr<RankStore> clone() override {
+    return std::make_unique<C10dStore>(connection_->clone(), prefix_);
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Store> connection_;
+  std::string prefix_;
+  c10::intrusive_ptr<c10d::PrefixStore> store_;
+};
+
+c10::intrusive_ptr<c10d::TCPStore> open_store(const World& world, std::chrono::seconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = world.store_port;
+  options.isServer = world.hosts_store;
+  options.numWorkers = std::nullopt;  // the group's own meeting follows
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  return c10::make_intrusive<c10d::TCPStore>(world.store_host, options);
+}
+
+class C10dWork : public BackendWork {
+ public:
+  /// @param tensors kept as long as the work is under way
+  C10dWork(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> tensors)
+      : work_(std::move(work)), tensors_(std::move(tensors)) {}
+  void wait() override { work_->wait(); }
+  bool is_done() override { return work_->isCompleted(); }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> work_;
+  std::vector<at::Tensor> tensors_;
+};
+
+using Group = c10::intrusive_ptr<c10d::Backend>;
+
+Group make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
+                const World& world,
+                std::chrono::milliseconds timeout) {
+  auto options = c10d::ProcessGroupGloo::Options::create();
+  const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
+  // All on this machine: the name of a laptop or a container need not resolve to anything.
+  const bool is_local = world.launcher == Launcher::kOurs;
+  options->devices = {interface ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
+                      : is_local
+                          ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
+                          : c10d::ProcessGroupGloo::createDefaultDevice()};
+  options->timeout = timeout;
+  return c10::make_intrusive<c10d::ProcessGroupGloo>(store, world.rank, world.size, options);
+}
+
+class C10dBackend : public GroupBackend {
+ public:
+  C10dBackend(const World& world, const at::Device& device, std::chrono::milliseconds timeout)
+      : store_(c10::make_intrusive<c10d::PrefixStore>(
+            world.store_prefix, open_store(world, std::chrono::seconds(300)))) {
+    host_ = make_gloo(c10::make_intrusive<c10d::PrefixStore>("host/", store_), world, timeout);
+    device_ = make_device_group(world, device, timeout);
+  }
+
+  std::shared_ptr<BackendWork> all_reduce(Where where, at::Tensor tensor, bool maximum) override {
+    c10d::AllreduceOptions options;
+    options.reduceOp = maximum ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
+    std::vector<at::Tensor> tensors = {std::move(tensor)};
+    auto work = group(where)->allreduce(tensors, options);
+    return std::make_shared<C10dWork>(std::move(work), std::move(tensors));
+  }
+
+  std::shared_ptr<BackendWork> broadcast(at::Tensor tensor) override {
+    std::vector<at::Tensor> tensors = {std::move(tensor)};
+    auto work = device_->broadcast(tensors);
+    return std::make_shared<C10dWork>(std::move(work), std::move(tensors));
+  }
+
+  std::shared_ptr<BackendWork> all_gather(Where where,
+                                          at::Tensor whole,
+                                          at::Tensor part) override {
+    auto work = group(where)->_allgather_base(whole, part);
+    return std::make_shared<C10dWork>(std::move(work), std::vector<at::Tensor>{whole, part});
+  }
+
+  std::shared_ptr<BackendWork> reduce_scatter(at::Tensor part, at::Tensor whole) override {
+    auto work = device_->_reduce_scatter_base(part, whole);
+    return std::make_shared<C10dWork>(std::move(work), std::vector<at::Tensor>{part, whole});
+  }
+
+  void abort() noexcept override {
+    try {
+      for (const Group& each : {device_, host_}) each->abort();
+    } catch (const std::exception&) {  // the process ends in any case
+    }
+  }
+
+ private:
+  const Group& group(Where where) const { return where == Where::kHost ? host_ : device_; }
+
+  Group make_device_group(const World& world,
+                          const at::Device& device,
+                          std::chrono::milliseconds timeout) {
+    // A group of its own, so that small things overtake the gradients that are on their way.
+    const auto store = c10::make_intrusive<c10d::PrefixStore>("device/", store_);
+    const char* forced = std::getenv("DALLE2_GROUP");
+    if (device.is_cpu() || (forced && std::string(forced) == "gloo")) {
+      return make_gloo(store, world, timeout);
+    }
+#ifdef DALLE2_WITH_NCCL
+    auto options = c10d::ProcessGroupNCCL::Options::create();
+    options->timeout = timeout;
+    return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, world.rank, world.size, options);
+#else
+    throw ConfigError(
+        "this program was built without NCCL, which several GPUs need: build it with "
+        "scripts/build.sh --cuda");
+#endif
+  }
+
+  c10::intrusive_ptr<c10d::Store> store_;
+  Group host_, device_;
+};
+
+}  // namespace
+
+std::unique_ptr<RankStore> connect_store(const World& world, std::chrono::seconds timeout) {
+  World client = world;
+  client.hosts_store = false;
+  return std::make_unique<C10dStore>(open_store(client, timeout), world.store_prefix + "watch/");
+}
+
+struct StoreServer::Impl {
+  c10::intrusive_ptr<c10d::TCPStore> store;
+};
+
+StoreServer::StoreServer() : impl_(std::make_unique<Impl>()) {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  impl_->store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+}
+
+StoreServer::~StoreServer() = default;
+
+uint16_t StoreServer::port() const {
+  return impl_->store->getPort();
+}
+
+std::unique_ptr<GroupBackend> make_backend(const World& world,
+                                           const at::Device& device,
+                                           std::chrono::seconds timeout) {
+  return std::make_unique<C10dBackend>(world, device, timeout);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+// The part of ProcessGroup that sees c10d: its headers take seconds in each file.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "dist/world.h"
+
+namespace dalle2 {
+
+/// Keys and values that all ranks see. Calls throw std::runtime_error if the process that keeps
+/// them is gone.
+class RankStore {
+ public:
+  virtual ~RankStore() = default;
+  virtual void set(const std::string& key, const std::string& value) = 0;
+  /// None if nobody has set it.
+  virtual std::optional<std::string> get(const std::string& key) = 0;
+  /// A connection of its own, for another thread.
+  virtual std::unique_ptr<RankStore> clone() = 0;
+};
+
+/// @throws NetworkError if the one that keeps it does not answer
+std::unique_ptr<RankStore> connect_store(const World& world, std::chrono::seconds timeout);
+
+/// A store that this process keeps for others, at a free port.
+class StoreServer {
+ public:
+  StoreServer();
+  ~StoreServer();
+  uint16_t port() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// A collective of c10d.
+class BackendWork {
+ public:
+  virtual ~BackendWork() = default;
+  /// @throws std::exception if a peer is gone
+  virtual void wait() = 0;
+  virtual bool is_done() = 0;
+};
+
+/// Collectives of one kind of device.
+class GroupBackend {
+ public:
+  enum class Where { kDevice, kHost };
+  virtual ~GroupBackend() = default;
+  virtual std::shared_ptr<BackendWork> all_reduce(Where where, at::Tensor tensor, bool maximum) = 0;
+  virtual std::shared_ptr<BackendWork> broadcast(at::Tensor tensor) = 0;
+  virtual std::shared_ptr<BackendWork> all_gather(Where where,
+                                                  at::Tensor whole,
+                                                  at::Tensor part) = 0;
+  virtual std::shared_ptr<BackendWork> reduce_scatter(at::Tensor part, at::Tensor whole) = 0;
+  /// Breaks off what is under way, so that a failing process can end.
+  virtual void abort() noexcept = 0;
+};
+
+/// @throws std::exception if the ranks do not meet
+std::unique_ptr<GroupBackend> make_backend(const World& world,
+                                           const at::Device& device,
+                                           std::chrono::seconds timeout);
+
+}  // namespace dalle2

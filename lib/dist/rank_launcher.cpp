@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: MIT
+#include "dist/rank_launcher.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <thread>
+
+#include "base/log.h"
+#include "base/stop_signal.h"
+#include "dist/process_group_backend.h"
+
+extern char** environ;
+
+namespace dalle2 {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// What the ranks that are left have to report a failed one, to end after a polite request.
+constexpr std::chrono::seconds kReportTime{20}, kStopTime{15};
+constexpr std::chrono::milliseconds kPoll{50};
+
+/// One end of a pipe whose lines are passed on with a rank before them.
+struct Output {
+  int from = -1, to = -1;
+  std::string begun;  ///< a line without its end
+};
+
+struct Process {
+  int rank = 0;
+  pid_t pid = 0;
+  bool running = true;
+  std::vector<Output> outputs;
+};
+
+void write_all(int file, const std::string& text) {
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t count = write(file, text.data() + done, text.size() - done);
+    if (count < 0 && errno != EINTR) return;
+    if (count > 0) done += static_cast<size_t>(count);
+  }
+}
+
+class Launch {
+ public:
+  explicit Launch(const LaunchOptions& options) : options_(options) {}
+
+  ExitCode run() {
+    for (int rank = 0; rank < options_.processes; ++rank) start(rank);
+    while (std::any_of(
+        processes_.begin(), processes_.end(), [](const Process& each) { return each.running; })) {
+      pass_output();
+      reap();
+      forward_stop();
+      end_the_rest();
+    }
+    pass_output();
+    return exit_code_of(ends_);
+  }
+
+  void kill_all() {
+    for (const Process& each : processes_) {
+      if (each.running) kill(each.pid, SIGKILL);
+    }
+  }
+
+ private:
+  std::vector<std::string> environment_of(int rank) const {
+    std::vector<std::string> variables;
+    const auto set = [&](const std::string& name, const std::string& value) {
+      std::erase_if(variables, [&](const std::string& each) { return each.starts_with(name + "="); });
+      variables.push_back(name + "=" + value);
+    };
+    for (char** each = environ; *each != nullptr; ++each) variables.emplace_back(*each);
+    const std::string count = std::to_string(options_.processes);
+    set("RANK", std::to_string(rank));
+    set("LOCAL_RANK", std::to_string(rank));
+    set("WORLD_SIZE", count);
+    set("LOCAL_WORLD_SIZE", count);
+    set("MASTER_ADDR", "127.0.0.1");
+    set("MASTER_PORT", std::to_string(store_.port()));
+    set("TORCHELASTIC_USE_AGENT_STORE", "True");
+    set("DALLE2_LAUNCHED", "1");
+    if (std::getenv("OMP_NUM_THREADS") == nullptr) {
+      const int64_t cores = std::max(1u, std::thread::hardware_concurrency());
+      set("OMP_NUM_THREADS", std::to_string(std::max<int64_t>(1, cores / options_.processes)));
+    }
+    return variables;
+  }
+
+  void start(int rank) {
+    std::vector<std::string> variables = environment_of(rank);
+    std::vector<char*> environment, arguments;
+    for (std::string& each : variables) environment.push_back(each.data());
+    environment.push_back(nullptr);
+    std::vector<std::string> command = options_.command;
+    for (std::string& each : command) arguments.push_back(each.data());
+    arguments.push_back(nullptr);
+    int out[2] = {-1, -1}, error[2] = {-1, -1};
+    // Rank 0 has the terminal, if there is one.
+    if (rank > 0 && (pipe2(out, O_CLOEXEC) != 0 || pipe2(error, O_CLOEXEC) != 0)) fail(rank);
+    const pid_t parent = getpid();
+    const pid_t pid = fork();
+    if (pid < 0) fail(rank);
+    if (pid == 0) {
+      // A group of its own: Ctrl-C goes to the parent, which passes it on once.
+      setpgid(0, 0);
+      prctl(PR_SET_PDEATHSIG, SIGTERM);
+      if (getppid() != parent) _exit(1);
+      if (rank > 0) {
+        dup2(out[1], STDOUT_FILENO);
+        dup2(error[1], STDERR_FILENO);
+      }
+      execve("/proc/self/exe", arguments.data(), environment.data());
+      _exit(127);
+    }
+    Process process{.rank = rank, .pid = pid, .outputs = {}};
+    if (rank > 0) {
+      close(out[1]);
+      close(error[1]);
+      process.outputs = {{out[0], STDOUT_FILENO, ""}, {error[0], STDERR_FILENO, ""}};
+      for (const Output& output : process.outputs) {
+        fcntl(output.from, F_SETFL, fcntl(output.from, F_GETFL) | O_NONBLOCK);
+      }
+    }
+    processes_.push_back(std::move(process));
+  }
+
+  [[noreturn]] void fail(int rank) {
+    const std::string why = errno_text(errno);
+    kill_all();
+    throw ResourceError("--nproc-per-node: rank {} cannot be started: {}", rank, why);
+  }
+
+  void pass_output() {
+    std::vector<pollfd> polled;
+    for (const Process& process : processes_) {
+      for (const Output& output : process.outputs) {
+        if (output.from >= 0) polled.push_back({output.from, POLLIN, 0});
+      }
+    }
+    poll(polled.data(), polled.size(), static_cast<int>(kPoll.count()));
+    for (Process& process : processes_) {
+      for (Output& output : process.outputs) pass_lines(process.rank, output);
+    }
+  }
+
+  static void pass_lines(int rank, Output& output) {
+    if (output.from < 0) return;
+    char buffer[4096];
+    ssize_t count = 0;
+    while ((count = read(output.from, buffer, sizeof buffer)) > 0) {
+      output.begun.append(buffer, static_cast<size_t>(count));
+    }
+    const bool closed = count == 0;
+    if (closed && !output.begun.empty() && output.begun.back() != '\n') output.begun += '\n';
+    size_t begin = 0;
+    for (size_t end; (end = output.begun.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      write_all(output.to,
+                fmt::format("[rank {}] {}", rank, output.begun.substr(begin, end + 1 - begin)));
+    }
+    output.begun.erase(0, begin);
+    if (closed) {
+      close(output.from);
+      output.from = -1;
+    }
+  }
+
+  void reap() {
+    for (Process& each : processes_) {
+      int status = 0;
+      if (!each.running || waitpid(each.pid, &status, WNOHANG) != each.pid) continue;
+      each.running = false;
+      RankEnd end{.rank = each.rank};
+      if (WIFSIGNALED(status)) {
+        end.signal = WTERMSIG(status);
+        log_error("dist", "rank {} was killed by signal {} ({})", each.rank, end.signal,
+                  strsignal(end.signal));
+      } else {
+        end.code = WEXITSTATUS(status);
+      }
+      ends_.push_back(end);
+      const bool failed = end.signal != 0 || (end.code != 0 && end.code != 75);
+      if (failed && !failed_at_) failed_at_ = Clock::now();
+    }
+  }
+
+  /// A second signal ends this process at once, and by that the ranks.
+  void forward_stop() {
+    if (stop_requested() == 0 || forwarded_) return;
+    forwarded_ = true;
+    for (const Process& each : processes_) {
+      if (each.running) kill(each.pid, stop_requested());
+    }
+  }
+
+  void end_the_rest() {
+    if (!failed_at_) return;
+    const auto since = Clock::now() - *failed_at_;
+    const int signal = since > kReportTime + kStopTime ? SIGKILL : since > kReportTime ? SIGTERM : 0;
+    if (signal == 0 || signal == sent_) return;
+    sent_ = signal;
+    for (const Process& each : processes_) {
+      if (each.running) kill(each.pid, signal);
+    }
+  }
+
+  const LaunchOptions& options_;
+  StoreServer store_;
+  std::vector<Process> processes_;
+  std::vector<RankEnd> ends_;
+  std::optional<Clock::time_point> failed_at_;
+  bool forwarded_ = false;
+  int sent_ = 0;
+};
+
+}  // namespace
+
+ExitCode exit_code_of(const std::vector<RankEnd>& ends) {
+  bool stopped = false, lost = false;
+  for (const RankEnd& end : ends) {
+    if (end.signal != 0 || end.code == static_cast<int>(ExitCode::kNetwork)) {
+      lost = true;
+    } else if (end.code == static_cast<int>(ExitCode::kStopped)) {
+      stopped = true;
+    } else if (end.code != 0) {
+      return static_cast<ExitCode>(end.code);
+    }
+  }
+  return lost ? ExitCode::kNetwork : stopped ? ExitCode::kStopped : ExitCode::kDone;
+}
+
+ExitCode launch_ranks(const LaunchOptions& options) {
+  Launch launch(options);
+  return launch.run();
+}
+
+}  // namespace dalle2

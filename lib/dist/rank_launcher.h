@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+// Starts the ranks of a run on this machine, and is their parent: dalle2-train --nproc-per-node.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace dalle2 {
+
+struct LaunchOptions {
+  int64_t processes = 1;
+  std::vector<std::string> command;  ///< program and arguments of each
+};
+
+/// What became of a rank. `signal` is 0 if it ended by itself.
+struct RankEnd {
+  int rank = 0;
+  int code = 0, signal = 0;
+};
+
+/// The exit code of a run whose ranks ended so, in the order in which they ended: that of the first
+/// that failed by itself, else 6 if one was killed or lost its peers, else 75 if any stopped, else
+/// 0.
+ExitCode exit_code_of(const std::vector<RankEnd>& ends);
+
+/// Starts the processes and waits for all of them. Signals that ask for a stop go on to each. What
+/// rank 0 prints appears as it is, lines of the others with "[rank N] " before them. When one
+/// fails, the others have some seconds to say what they see before they are ended.
+/// @throws ResourceError if a process cannot be started
+ExitCode launch_ranks(const LaunchOptions& options);
+
+}  // namespace dalle2

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT
+#include "dist/world.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+
+#include "base/error.h"
+
+namespace dalle2 {
+namespace {
+
+/// Slurm's users run several jobs on one machine: the port follows from the job's number.
+constexpr int64_t kFirstSlurmPort = 15000;
+
+int64_t number_from(const Environment& environment,
+                    const std::string& name,
+                    int64_t least,
+                    int64_t most) {
+  const std::optional<std::string> text = environment(name);
+  if (!text) {
+    throw ConfigError(
+        "{} is not set, though other variables say that several processes train together.\n"
+        "  Start them with torchrun, srun or --nproc-per-node, which set it; or unset RANK and "
+        "WORLD_SIZE to train with one.",
+        name);
+  }
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (error != std::errc() || end != text->data() + text->size() || value < least || value > most) {
+    throw ConfigError("{}: expected a whole number from {} to {}, got \"{}\" (an environment "
+                      "variable that the launcher of the processes sets)",
+                      name,
+                      least,
+                      most,
+                      *text);
+  }
+  return value;
+}
+
+int64_t number_or(const Environment& environment,
+                  const std::string& name,
+                  int64_t otherwise,
+                  int64_t most) {
+  return environment(name) ? number_from(environment, name, 0, most) : otherwise;
+}
+
+constexpr int64_t kMostRanks = 1 << 20;
+
+void check_ranks(const World& world, const char* rank_name, const char* local_name) {
+  if (world.local_rank >= world.local_size) {
+    throw ConfigError("{} is {}, but this machine has {} processes",
+                      local_name,
+                      world.local_rank,
+                      world.local_size);
+  }
+  if (world.rank >= world.size) {
+    throw ConfigError("{} is {}, but there are {} processes", rank_name, world.rank, world.size);
+  }
+}
+
+/// torchrun's variables; --nproc-per-node sets the same.
+World of_torchrun(const Environment& environment) {
+  World world;
+  world.size = static_cast<int>(number_from(environment, "WORLD_SIZE", 1, kMostRanks));
+  world.rank = static_cast<int>(number_from(environment, "RANK", 0, kMostRanks));
+  world.local_rank = static_cast<int>(number_or(environment, "LOCAL_RANK", 0, kMostRanks));
+  world.local_size =
+      static_cast<int>(number_or(environment, "LOCAL_WORLD_SIZE", world.local_rank + 1, kMostRanks));
+  check_ranks(world, "RANK", "LOCAL_RANK");
+  world.launcher = environment("DALLE2_LAUNCHED") ? Launcher::kOurs : Launcher::kTorchrun;
+  world.error_file = environment("TORCHELASTIC_ERROR_FILE").value_or("");
+  if (world.is_alone()) return world;
+  world.store_host = environment("MASTER_ADDR").value_or("127.0.0.1");
+  world.store_port =
+      static_cast<uint16_t>(number_from(environment, "MASTER_PORT", 1, UINT16_MAX));
+  world.hosts_store =
+      world.rank == 0 && environment("TORCHELASTIC_USE_AGENT_STORE").value_or("") != "True";
+  world.store_prefix = fmt::format(
+      "dalle2/{}/", environment("TORCHELASTIC_RESTART_COUNT").value_or("0"));
+  return world;
+}
+
+World of_slurm(const Environment& environment) {
+  World world;
+  world.launcher = Launcher::kSlurm;
+  world.size = static_cast<int>(number_from(environment, "SLURM_NTASKS", 1, kMostRanks));
+  world.rank = static_cast<int>(number_from(environment, "SLURM_PROCID", 0, kMostRanks));
+  world.local_rank = static_cast<int>(number_or(environment, "SLURM_LOCALID", 0, kMostRanks));
+  world.local_size = world.local_rank + 1;
+  // "2(x3),1": two tasks on each of three machines, one on the next. All of ours have as many.
+  if (const auto tasks = environment("SLURM_STEP_TASKS_PER_NODE")) {
+    int64_t count = 0;
+    std::from_chars(tasks->data(), tasks->data() + tasks->size(), count);
+    if (count > world.local_rank) world.local_size = static_cast<int>(count);
+  }
+  check_ranks(world, "SLURM_PROCID", "SLURM_LOCALID");
+  if (world.is_alone()) return world;
+  const auto nodes = environment("SLURM_STEP_NODELIST");
+  world.store_host = environment("MASTER_ADDR").value_or(
+      first_host(nodes ? *nodes : environment("SLURM_JOB_NODELIST").value_or("127.0.0.1")));
+  const int64_t job = number_from(environment, "SLURM_JOB_ID", 0, INT64_MAX);
+  world.store_port = static_cast<uint16_t>(
+      environment("MASTER_PORT") ? number_from(environment, "MASTER_PORT", 1, UINT16_MAX)
+                                 : kFirstSlurmPort + job % 10000);
+  world.hosts_store = world.rank == 0;
+  world.store_prefix = fmt::format("dalle2/{}.{}.{}/",
+                                   job,
+                                   environment("SLURM_STEP_ID").value_or("0"),
+                                   environment("SLURM_RESTART_COUNT").value_or("0"));
+  return world;
+}
+
+}  // namespace
+
+std::string World::name() const {
+  return fmt::format("rank {} of {}", rank, size);
+}
+
+Environment process_environment() {
+  return [](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    return value ? std::optional<std::string>(value) : std::nullopt;
+  };
+}
+
+World world_from_environment(const Environment& environment) {
+  if (environment("RANK") || environment("WORLD_SIZE")) return of_torchrun(environment);
+  // A job's batch script has the variables of its first task, but for the step's.
+  if (environment("SLURM_PROCID") && environment("SLURM_STEP_ID") &&
+      environment("SLURM_STEP_ID") != "4294967291" && environment("SLURM_NTASKS")) {
+    return of_slurm(environment);
+  }
+  return {};
+}
+
+std::string first_host(const std::string& nodelist) {
+  const size_t bracket = nodelist.find('[');
+  const size_t comma = nodelist.find(',');
+  if (bracket == std::string::npos || comma < bracket) return nodelist.substr(0, comma);
+  const size_t end = nodelist.find_first_of(",-]", bracket);
+  const size_t closing = nodelist.find(']', bracket);
+  if (closing == std::string::npos) {
+    throw ConfigError("SLURM_STEP_NODELIST: expected a list of hosts as Slurm writes it, got \"{}\"",
+                      nodelist);
+  }
+  const std::string first = nodelist.substr(bracket + 1, end - bracket - 1);
+  const size_t rest_end = nodelist.find(',', closing);
+  return nodelist.substr(0, bracket) + first +
+         nodelist.substr(closing + 1,
+                         rest_end == std::string::npos ? rest_end : rest_end - closing - 1);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+// Who this process is among those that train together, as its launcher says in the environment.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace dalle2 {
+
+/// What started the processes of a run.
+enum class Launcher {
+  kNone,      ///< a single process
+  kOurs,      ///< dalle2-train --nproc-per-node
+  kTorchrun,  ///< torchrun --no-python
+  kSlurm,     ///< srun
+};
+
+/// Rank and size of a run, and where its processes meet.
+struct World {
+  int rank = 0, size = 1;              ///< of all processes
+  int local_rank = 0, local_size = 1;  ///< of those on this machine
+  Launcher launcher = Launcher::kNone;
+  std::string store_host = "127.0.0.1";
+  uint16_t store_port = 0;
+  bool hosts_store = true;    ///< this process keeps the store; else it is kept elsewhere
+  std::string store_prefix;   ///< of keys: apart from those of an attempt before this one
+  std::string error_file;     ///< where torchrun looks for the reason of a failure; empty: nowhere
+
+  bool is_alone() const { return size == 1; }
+  bool is_main() const { return rank == 0; }
+  /// "rank 1 of 4"
+  std::string name() const;
+};
+
+/// A variable of the environment, none if it is not set.
+using Environment = std::function<std::optional<std::string>(const std::string& name)>;
+Environment process_environment();
+
+/// Reads RANK, WORLD_SIZE, MASTER_ADDR, ... of torchrun and of --nproc-per-node, or SLURM_PROCID,
+/// SLURM_NTASKS, ... of srun. Without either the process is alone.
+/// @throws ConfigError naming a variable that is missing or is no number, or does not fit
+World world_from_environment(const Environment& environment = process_environment());
+
+/// The first host of a list as Slurm writes it: "gpu[03-05,9],login" is gpu03.
+std::string first_host(const std::string& slurm_nodelist);
+
+}  // namespace dalle2
