@@ -194,11 +194,12 @@ struct DecoderDataConfig {
              "Threads that read and decode, per process; 0 reads in the main thread. The order of "
              "the samples does not depend on it.",
              within(0, most::kThreads));
-    D2_FIELD(lanes,
-             "Parts that the shards of an epoch are read in, side by side, a batch of each in turn; "
-             "null: as many as processes train together. With a number given, any number of "
-             "processes up to it sees the same samples in the same order.",
-             within(1, most::kRanks));
+    D2_FIELD(
+        lanes,
+        "Parts that the shards of an epoch are read in, side by side, a batch of each in turn; "
+        "null: as many as processes train together. With a number given, any number of "
+        "processes up to it sees the same samples in the same order.",
+        within(1, most::kRanks));
     D2_FIELD(batch_size, "Samples per step and process.", within(1, most::kBatch));
     D2_FIELD(start_shard, "Number of the first shard.", within(0, most::kSamples));
     D2_FIELD(end_shard, "Number of the last shard, included.", within(0, most::kSamples));

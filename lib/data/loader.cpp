@@ -47,9 +47,9 @@ void DecoderLoader::make_lanes(int64_t count) {
 
 void DecoderLoader::start_epoch(int64_t epoch, const LoaderPosition& position) {
   from_beginning_ = position.lanes.empty();
-  const size_t count =
-      from_beginning_ ? static_cast<size_t>(options_.lanes.value_or(options_.rank.world))
-                      : position.lanes.size();
+  const size_t count = from_beginning_
+                           ? static_cast<size_t>(options_.lanes.value_or(options_.rank.world))
+                           : position.lanes.size();
   if (count != lanes_.size()) make_lanes(static_cast<int64_t>(count));
   position_ = position;
   position_.lanes.resize(count);

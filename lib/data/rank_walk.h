@@ -47,7 +47,7 @@ class RankWalk {
   size_t waiting_ = 0;
   int64_t round_ = 0;
   std::vector<int64_t> sizes_, told_;  // of the ranks in this step
-  bool left_ = false;  // a rank failed: nobody waits for it
+  bool left_ = false;                  // a rank failed: nobody waits for it
 };
 
 }  // namespace dalle2

@@ -15,8 +15,8 @@ namespace dalle2 {
 struct ExchangeOptions {
   int64_t bucket_bytes = int64_t{25} << 20;  ///< of a slice that is sent at once
   bool in_bfloat16 = false;                  ///< half the bytes, eight bits of mantissa
-  bool static_graph = false;     ///< the same entries get a gradient in every update
-  bool unused_is_error = false;  ///< an entry that no rank has a gradient for
+  bool static_graph = false;                 ///< the same entries get a gradient in every update
+  bool unused_is_error = false;              ///< an entry that no rank has a gradient for
 };
 
 /// One entry of the flat buffer: the gradient of a parameter.
@@ -54,10 +54,10 @@ class GradientExchange {
 
  private:
   struct Bucket {
-    at::Tensor slice;        // [m] view of the flat buffer
-    at::Tensor half;         // [m] bfloat16, while it is on its way
-    int64_t entries = 0;     // expected
-    int64_t missing = 0;     // of them, in this pass
+    at::Tensor slice;     // [m] view of the flat buffer
+    at::Tensor half;      // [m] bfloat16, while it is on its way
+    int64_t entries = 0;  // expected
+    int64_t missing = 0;  // of them, in this pass
     PendingCollective sum;
     bool sent = false;
   };

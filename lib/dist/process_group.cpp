@@ -34,7 +34,7 @@ constexpr int kBackendFactor = 20;
 }
 
 int64_t hash_of(const std::string& text) {
-  return static_cast<int64_t>(std::hash<std::string>{}(text) & 0x7fffffff);
+  return static_cast<int64_t>(std::hash<std::string>{}(text)&0x7fffffff);
 }
 
 }  // namespace
@@ -122,8 +122,7 @@ void ProcessGroup::all_reduce(const at::Tensor& tensor,
                               const std::string& what) {
   if (is_alone()) return;
   wait_for(*watch_,
-           backend_->all_reduce(
-               GroupBackend::Where::kDevice, tensor, reduction == Reduction::kMax),
+           backend_->all_reduce(GroupBackend::Where::kDevice, tensor, reduction == Reduction::kMax),
            what);
 }
 

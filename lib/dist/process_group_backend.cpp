@@ -76,10 +76,9 @@ Group make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
   const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
   // All on this machine: the name of a laptop or a container need not resolve to anything.
   const bool is_local = world.launcher == Launcher::kOurs;
-  options->devices = {interface ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
-                      : is_local
-                          ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
-                          : c10d::ProcessGroupGloo::createDefaultDevice()};
+  options->devices = {interface  ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
+                      : is_local ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
+                                 : c10d::ProcessGroupGloo::createDefaultDevice()};
   options->timeout = timeout;
   return c10::make_intrusive<c10d::ProcessGroupGloo>(store, world.rank, world.size, options);
 }
@@ -107,9 +106,7 @@ class C10dBackend : public GroupBackend {
     return std::make_shared<C10dWork>(std::move(work), std::move(tensors));
   }
 
-  std::shared_ptr<BackendWork> all_gather(Where where,
-                                          at::Tensor whole,
-                                          at::Tensor part) override {
+  std::shared_ptr<BackendWork> all_gather(Where where, at::Tensor whole, at::Tensor part) override {
     auto work = group(where)->_allgather_base(whole, part);
     return std::make_shared<C10dWork>(std::move(work), std::vector<at::Tensor>{whole, part});
   }

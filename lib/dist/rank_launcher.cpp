@@ -28,7 +28,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 /// What the ranks that are left have to report a failed one, to end after a polite request.
-constexpr std::chrono::seconds kReportTime{20}, kStopTime{15};
+constexpr std::chrono::seconds kReportTime{10}, kStopTime{10};
 constexpr std::chrono::milliseconds kPoll{50};
 
 /// One end of a pipe whose lines are passed on with a rank before them.
@@ -79,7 +79,8 @@ class Launch {
   std::vector<std::string> environment_of(int rank) const {
     std::vector<std::string> variables;
     const auto set = [&](const std::string& name, const std::string& value) {
-      std::erase_if(variables, [&](const std::string& each) { return each.starts_with(name + "="); });
+      std::erase_if(variables,
+                    [&](const std::string& each) { return each.starts_with(name + "="); });
       variables.push_back(name + "=" + value);
     };
     for (char** each = environ; *each != nullptr; ++each) variables.emplace_back(*each);
@@ -185,7 +186,10 @@ class Launch {
       RankEnd end{.rank = each.rank};
       if (WIFSIGNALED(status)) {
         end.signal = WTERMSIG(status);
-        log_error("dist", "rank {} was killed by signal {} ({})", each.rank, end.signal,
+        log_error("dist",
+                  "rank {} was killed by signal {} ({})",
+                  each.rank,
+                  end.signal,
                   strsignal(end.signal));
       } else {
         end.code = WEXITSTATUS(status);
@@ -208,7 +212,9 @@ class Launch {
   void end_the_rest() {
     if (!failed_at_) return;
     const auto since = Clock::now() - *failed_at_;
-    const int signal = since > kReportTime + kStopTime ? SIGKILL : since > kReportTime ? SIGTERM : 0;
+    const int signal = since > kReportTime + kStopTime ? SIGKILL
+                       : since > kReportTime           ? SIGTERM
+                                                       : 0;
     if (signal == 0 || signal == sent_) return;
     sent_ = signal;
     for (const Process& each : processes_) {

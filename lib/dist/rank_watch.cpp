@@ -150,6 +150,7 @@ RankWatch::~RankWatch() {
 
 int64_t RankWatch::begin(const std::string& what, std::shared_ptr<BackendWork> work) {
   const std::lock_guard lock(mutex_);
+  own_.what = what;
   pending_.push_back({++own_.sequence, what, std::move(work), Clock::now()});
   return own_.sequence;
 }
@@ -192,7 +193,6 @@ RankPlace RankWatch::own_place() {
   if (place.waits) {
     place.sequence = pending_.front().number;
     place.what = pending_.front().what;
-    own_.what = place.what;
     place.seconds = seconds_since(pending_.front().since);
   } else {
     place.seconds = seconds_since(last_end_);
@@ -258,8 +258,9 @@ void RankWatch::run() {
           pending_.front().what,
           world_.store_host,
           world_.store_port,
-          world_.hosts_store ? "the network is down"
-                             : "the process that keeps it, that of rank 0 or its launcher, is gone");
+          world_.hosts_store
+              ? "the network is down"
+              : "the process that keeps it, that of rank 0 or its launcher, is gone");
     }
     if (!found.empty() && !explaining_) {
       told = true;
@@ -296,11 +297,12 @@ std::string RankWatch::explain(const std::string& error) {
       } else if (place && place->ended) {
         culprits += fmt::format("\n  {} had left already, {}", rank_name(rank), place_text(*place));
       } else if (silent > 3) {
-        culprits += fmt::format("\n  {} has not been heard of for {:.0f} s: the process is gone or "
-                                "stopped, or the network is down{}",
-                                rank_name(rank),
-                                silent,
-                                place ? "; it was " + place_text(*place) : "");
+        culprits += fmt::format(
+            "\n  {} has not been heard of for {:.0f} s: the process is gone or "
+            "stopped, or the network is down{}",
+            rank_name(rank),
+            silent,
+            place ? "; it was " + place_text(*place) : "");
       }
     }
   }
@@ -311,8 +313,7 @@ std::string RankWatch::explain(const std::string& error) {
         world_.store_port);
   }
   if (culprits.empty()) culprits = "\n  " + error.substr(0, error.find('\n'));
-  return fmt::format(
-      "rank {}: \"{}\" failed (step {}):{}", world_.rank, what, own_.step, culprits);
+  return fmt::format("rank {}: \"{}\" failed (step {}):{}", world_.rank, what, own_.step, culprits);
 }
 
 }  // namespace dalle2

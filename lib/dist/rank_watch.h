@@ -26,12 +26,12 @@ struct RankPlace {
   int64_t beats = 0;     ///< grows while the process lives
   int64_t sequence = 0;  ///< collectives begun
   int64_t step = 0;
-  std::string what;      ///< the collective it waits in, or waited in last
-  bool waits = false;    ///< in it still
-  double seconds = 0;    ///< since it began to wait, or since it left the last collective
-  std::string busy;      ///< what the others may wait for; empty: nothing
-  std::string failure;   ///< why it has ended; empty: it has not
-  bool ended = false;    ///< it is done and needs nobody any more
+  std::string what = {};     ///< the collective it waits in, or waited in last
+  bool waits = false;        ///< in it still
+  double seconds = 0;        ///< since it began to wait, or since it left the last collective
+  std::string busy = {};     ///< what the others may wait for; empty: nothing
+  std::string failure = {};  ///< why it has ended; empty: it has not
+  bool ended = false;        ///< it is done and needs nobody any more
 
   std::string to_json() const;
   static RankPlace from_json(const std::string& text);

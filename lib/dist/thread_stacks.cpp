@@ -65,8 +65,10 @@ void print_thread_stacks() noexcept {
     sigaction(SIGRTMIN + 5, &action, nullptr);
     int count = 0;
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+      const std::string thread = entry.path().filename().string();
+      if (std::atoi(thread.c_str()) == gettid()) continue;  // it writes this
       if (count++ == kMostThreads) break;
-      ask(entry.path().filename().string());
+      ask(thread);
     }
   } catch (const std::exception&) {  // the report itself is written
   }

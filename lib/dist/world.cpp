@@ -29,12 +29,13 @@ int64_t number_from(const Environment& environment,
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc() || end != text->data() + text->size() || value < least || value > most) {
-    throw ConfigError("{}: expected a whole number from {} to {}, got \"{}\" (an environment "
-                      "variable that the launcher of the processes sets)",
-                      name,
-                      least,
-                      most,
-                      *text);
+    throw ConfigError(
+        "{}: expected a whole number from {} to {}, got \"{}\" (an environment "
+        "variable that the launcher of the processes sets)",
+        name,
+        least,
+        most,
+        *text);
   }
   return value;
 }
@@ -66,19 +67,18 @@ World of_torchrun(const Environment& environment) {
   world.size = static_cast<int>(number_from(environment, "WORLD_SIZE", 1, kMostRanks));
   world.rank = static_cast<int>(number_from(environment, "RANK", 0, kMostRanks));
   world.local_rank = static_cast<int>(number_or(environment, "LOCAL_RANK", 0, kMostRanks));
-  world.local_size =
-      static_cast<int>(number_or(environment, "LOCAL_WORLD_SIZE", world.local_rank + 1, kMostRanks));
+  world.local_size = static_cast<int>(
+      number_or(environment, "LOCAL_WORLD_SIZE", world.local_rank + 1, kMostRanks));
   check_ranks(world, "RANK", "LOCAL_RANK");
   world.launcher = environment("DALLE2_LAUNCHED") ? Launcher::kOurs : Launcher::kTorchrun;
   world.error_file = environment("TORCHELASTIC_ERROR_FILE").value_or("");
   if (world.is_alone()) return world;
   world.store_host = environment("MASTER_ADDR").value_or("127.0.0.1");
-  world.store_port =
-      static_cast<uint16_t>(number_from(environment, "MASTER_PORT", 1, UINT16_MAX));
+  world.store_port = static_cast<uint16_t>(number_from(environment, "MASTER_PORT", 1, UINT16_MAX));
   world.hosts_store =
       world.rank == 0 && environment("TORCHELASTIC_USE_AGENT_STORE").value_or("") != "True";
-  world.store_prefix = fmt::format(
-      "dalle2/{}/", environment("TORCHELASTIC_RESTART_COUNT").value_or("0"));
+  world.store_prefix =
+      fmt::format("dalle2/{}/", environment("TORCHELASTIC_RESTART_COUNT").value_or("0"));
   return world;
 }
 
@@ -98,8 +98,10 @@ World of_slurm(const Environment& environment) {
   check_ranks(world, "SLURM_PROCID", "SLURM_LOCALID");
   if (world.is_alone()) return world;
   const auto nodes = environment("SLURM_STEP_NODELIST");
-  world.store_host = environment("MASTER_ADDR").value_or(
-      first_host(nodes ? *nodes : environment("SLURM_JOB_NODELIST").value_or("127.0.0.1")));
+  world.store_host =
+      environment("MASTER_ADDR")
+          .value_or(
+              first_host(nodes ? *nodes : environment("SLURM_JOB_NODELIST").value_or("127.0.0.1")));
   const int64_t job = number_from(environment, "SLURM_JOB_ID", 0, INT64_MAX);
   world.store_port = static_cast<uint16_t>(
       environment("MASTER_PORT") ? number_from(environment, "MASTER_PORT", 1, UINT16_MAX)
@@ -142,8 +144,8 @@ std::string first_host(const std::string& nodelist) {
   const size_t end = nodelist.find_first_of(",-]", bracket);
   const size_t closing = nodelist.find(']', bracket);
   if (closing == std::string::npos) {
-    throw ConfigError("SLURM_STEP_NODELIST: expected a list of hosts as Slurm writes it, got \"{}\"",
-                      nodelist);
+    throw ConfigError(
+        "SLURM_STEP_NODELIST: expected a list of hosts as Slurm writes it, got \"{}\"", nodelist);
   }
   const std::string first = nodelist.substr(bracket + 1, end - bracket - 1);
   const size_t rest_end = nodelist.find(',', closing);

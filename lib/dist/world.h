@@ -24,9 +24,9 @@ struct World {
   Launcher launcher = Launcher::kNone;
   std::string store_host = "127.0.0.1";
   uint16_t store_port = 0;
-  bool hosts_store = true;    ///< this process keeps the store; else it is kept elsewhere
-  std::string store_prefix;   ///< of keys: apart from those of an attempt before this one
-  std::string error_file;     ///< where torchrun looks for the reason of a failure; empty: nowhere
+  bool hosts_store = true;   ///< this process keeps the store; else it is kept elsewhere
+  std::string store_prefix;  ///< of keys: apart from those of an attempt before this one
+  std::string error_file;    ///< where torchrun looks for the reason of a failure; empty: nowhere
 
   bool is_alone() const { return size == 1; }
   bool is_main() const { return rank == 0; }

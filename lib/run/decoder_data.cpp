@@ -133,7 +133,7 @@ std::vector<Batch> DecoderData::examples(const std::string& split, int64_t count
   LoaderOptions needs = options(split, std::max<int64_t>(count, 1), /*in_order=*/true);
   needs.split = "pictures of " + split;   // not samples trained on, in messages and in the trace
   needs.may_be_empty = split != "train";  // pictures for the logs are no reason to stop
-  as_if_alone(needs);  // the same pictures on all ranks
+  as_if_alone(needs);                     // the same pictures on all ranks
   DecoderLoader loader(data, needs);      // checks the embeddings even for no examples
   if (count == 0) return batches;
   loader.start_epoch(0);

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
-#include "run/decoder_run.h"
 #include "checkpoint/value_json.h"
+#include "run/decoder_run.h"
 #include "run/loader_state.h"
 #include "run/model_weights.h"
 #include "tracker/public_config.h"

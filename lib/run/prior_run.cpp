@@ -77,7 +77,8 @@ std::optional<RankBatch> PriorRun::next_batch(const std::string& split, int64_t 
   if (auto batch = data_.batch(split, next.row, config_.data.batch_size)) {
     next.batch = *std::move(batch);
   }
-  for (const auto& each : group.exchange({next.batch.rows, next.batch.size()}, "rows of the step")) {
+  for (const auto& each :
+       group.exchange({next.batch.rows, next.batch.size()}, "rows of the step")) {
     next.rows_of_step += each[0];
     next.samples_of_step += each[1];
   }

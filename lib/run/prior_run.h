@@ -42,9 +42,9 @@ int64_t count_rows(const PriorDataset& data);
 
 /// This rank's share of a step: the ranks take batches of consecutive rows.
 struct RankBatch {
-  PriorBatch batch;            ///< without rows where the rows ran out on ranks before this one
-  int64_t row = 0;             ///< its first, in the split
-  int64_t rows_of_step = 0;    ///< of all ranks
+  PriorBatch batch;          ///< without rows where the rows ran out on ranks before this one
+  int64_t row = 0;           ///< its first, in the split
+  int64_t rows_of_step = 0;  ///< of all ranks
   int64_t samples_of_step = 0;
 };
 

@@ -81,8 +81,7 @@ void TrainedPart::connect(ProcessGroup& group, const ExchangeOptions& options) {
   for (const FlatEntry& entry : parameters.parameters()) {
     entries.push_back({entry.offset, entry.numel, entry.tensor.requires_grad()});
   }
-  exchange =
-      std::make_unique<GradientExchange>(group, gradients.values(), entries, options, name);
+  exchange = std::make_unique<GradientExchange>(group, gradients.values(), entries, options, name);
   gradients.set_listener([this](size_t parameter) { exchange->ready(parameter); });
 }
 

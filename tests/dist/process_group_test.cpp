@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+#include "dist/process_group.h"
+
+#include <torch/torch.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "dist/ranks_in_threads.h"
+
+namespace dalle2 {
+namespace {
+
+using test::as_ranks;
+
+TEST_CASE("a process that is alone gets its own values back") {
+  ProcessGroup group;
+  CHECK(group.is_alone());
+  CHECK(group.is_main());
+  CHECK(group.exchange({3, 4}, "x") == std::vector<std::vector<int64_t>>{{3, 4}});
+  CHECK(group.sum({0.5}, "x") == std::vector<double>{0.5});
+  CHECK(group.any(true, "x"));
+  CHECK_FALSE(group.any(false, "x"));
+  CHECK(group.gather_texts("a", "x") == std::vector<std::string>{"a"});
+  const at::Tensor values = torch::ones({3});
+  group.all_reduce(values, Reduction::kSum, "x");
+  group.broadcast(values, "x");
+  group.start_all_reduce(values, "x").wait();
+  const at::Tensor whole = torch::zeros({3});
+  group.all_gather(whole, values, "x");
+  CHECK(whole.equal(torch::ones({3})));
+}
+
+TEST_CASE("values of all ranks arrive on all ranks") {
+  std::atomic<int> checked = 0;
+  as_ranks(3, [&](ProcessGroup& group) {
+    const int rank = group.rank();
+    const auto rows = group.exchange({rank, 10 * rank}, "numbers");
+    const auto texts =
+        group.gather_texts(std::string(static_cast<size_t>(5 * rank), 'x') + "!", "texts");
+    const auto sums = group.sum({0.1 * rank, 1.0}, "sums");
+    std::vector<bool> flags(130, false);
+    flags[static_cast<size_t>(60 + rank)] = true;
+    group.any(flags, "flags");
+    std::vector<bool> expected(130, false);
+    for (const size_t at : {60, 61, 62}) expected[at] = true;
+    if (rows == std::vector<std::vector<int64_t>>{{0, 0}, {1, 10}, {2, 20}} &&
+        texts == std::vector<std::string>{"!", "xxxxx!", "xxxxxxxxxx!"} &&
+        sums == std::vector<double>{0.1 * 0 + 0.1 * 1 + 0.1 * 2, 3.0} && flags == expected &&
+        group.text_of_main("from " + std::to_string(rank), "name") == "from 0" &&
+        group.any(rank == 2, "any") && !group.any(false, "any")) {
+      ++checked;
+    }
+  });
+  CHECK(checked == 3);
+}
+
+TEST_CASE("tensors are added up, spread, gathered and scattered") {
+  std::atomic<int> checked = 0;
+  as_ranks(2, [&](ProcessGroup& group) {
+    const float rank = static_cast<float>(group.rank());
+    const at::Tensor sum = torch::full({4}, rank + 1);
+    group.all_reduce(sum, Reduction::kSum, "sum");
+    const at::Tensor most = torch::full({2}, rank);
+    group.all_reduce(most, Reduction::kMax, "max");
+    const at::Tensor spread = torch::full({3}, rank + 7);
+    group.broadcast(spread, "spread");
+    const at::Tensor whole = torch::empty({4});
+    group.all_gather(whole, torch::full({2}, rank), "gather");
+    const at::Tensor part = torch::empty({2});
+    group.reduce_scatter(part, torch::arange(4, at::kFloat) * (rank + 1), "scatter");
+    const bool right = sum.equal(torch::full({4}, 3.0F)) && most.equal(torch::ones({2})) &&
+                       spread.equal(torch::full({3}, 7.0F)) &&
+                       whole.equal(torch::tensor({0.0F, 0.0F, 1.0F, 1.0F})) &&
+                       part.equal(torch::tensor({0.0F, 3.0F}) +
+                                  (rank > 0 ? torch::tensor({6.0F, 6.0F}) : torch::zeros({2})));
+    if (right) ++checked;
+  });
+  CHECK(checked == 2);
+}
+
+TEST_CASE("ranks that meet in different operations are told so, by name") {
+  try {
+    as_ranks(2, [](ProcessGroup& group) {
+      group.exchange({1}, group.is_main() ? "losses" : "samples of the step");
+    });
+    FAIL("nothing was thrown");
+  } catch (const NetworkError& error) {
+    CHECK(std::string(error.what())
+              .find("rank 0 is in \"losses\" while rank 1 is in another operation") !=
+          std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace dalle2

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+// Several ranks in one process, a thread each, over Gloo.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "dist/process_group.h"
+#include "dist/process_group_backend.h"
+
+namespace dalle2::test {
+
+/// Runs `body` as each of `size` ranks. @throws what the first of them threw
+inline void as_ranks(int size, const std::function<void(ProcessGroup&)>& body) {
+  const StoreServer store;
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(size));
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < size; ++rank) {
+      threads.emplace_back([&, rank] {
+        try {
+          World world;
+          world.rank = world.local_rank = rank;
+          world.size = world.local_size = size;
+          world.launcher = Launcher::kOurs;
+          world.store_port = store.port();
+          world.hosts_store = false;
+          ProcessGroup group(world, {});
+          body(group);
+        } catch (...) {
+          errors[static_cast<size_t>(rank)] = std::current_exception();
+        }
+      });
+    }
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+}  // namespace dalle2::test

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: MIT
+"""Several processes that train together: they are one run, and none of them leaves the others waiting."""
+import collections
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+import harness
+import prior_data
+from harness import BINARY, EndToEnd, checkpoint_content, needs_reference, records, run
+from resume_test import UNET, saved_state
+
+LOSS_TOLERANCE = 1e-5  # relative, over 50 steps: sums over ranks are rounded in another order than those over batches
+WEIGHT_TOLERANCE = 1e-4  # absolute; Adam turns rounding about zero into steps of up to the rate, 1e-3
+ONE_UNET = {"unets": [{**UNET, "image_embed_dim": 32, "self_cond": True}]}
+TWO_UNETS = {"unets": [{**UNET, "image_embed_dim": 32}, UNET], "image_size": None, "image_sizes": [8, 16],
+             "sample_timesteps": [3, 3]}
+FASTER_TO_GIVE_UP = {"hang_timeout_seconds": 8}
+
+
+def ranks_of(launcher):
+    """Process numbers by rank."""
+    children = subprocess.run(["pgrep", "-P", str(launcher.pid)], capture_output=True, text=True).stdout.split()
+    found = {}
+    for child in children:
+        variables = pathlib.Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+        found.update({int(v[5:]): int(child) for v in variables if v.startswith(b"RANK=")})
+    return found
+
+
+class Ranks(EndToEnd):
+    def write(self, name, decoder=None, lanes=None, train=None, **data):
+        config = harness.tiny_config(
+            self.shards, name, decoder=decoder or ONE_UNET,
+            data={"batch_size": 2, "num_workers": 1, "shuffle_train": True, "lanes": lanes,
+                  "splits": {"train": 0.6, "val": 0.2, "test": 0.2}, **data},
+            train={"epochs": 5, "n_sample_images": 0, "log_every_n_updates": 1, **(train or {})})
+        config["decoder"] = {key: value for key, value in config["decoder"].items() if value is not None}
+        return harness.write_config(self.dir / f"{name}.json", config)
+
+    def write_prior(self, name, train=None, **data):
+        if not (self.dir / "images").exists():
+            prior_data.make_embeddings(self.dir)
+        return harness.write_config(self.dir / f"{name}.json", prior_data.prior_config(
+            self.dir, name, train={"epochs": 9, "log_every_n_updates": 1, **(train or {})}, data=data))
+
+    def run_ranks(self, config, ranks, check=0, **kwargs):
+        return run("--config", config, *(["--nproc-per-node", str(ranks)] if ranks > 1 else []), cwd=self.dir, check=check,
+                   **kwargs)
+
+    def logged(self, name, key):
+        return [record[key] for record in records(self.dir / name) if key in record]
+
+    def check_same(self, one, several, keys, steps):
+        for key in keys:
+            expected, found = self.logged(one, key), self.logged(several, key)
+            self.assertEqual(len(found), len(expected), key)
+            if "Training" in key or "training" in key:
+                self.assertGreaterEqual(len(expected), steps)
+            for step, (a, b) in enumerate(zip(expected, found)):
+                self.assertLess(abs(a - b), LOSS_TOLERANCE * abs(a), f"{key}, step {step}: {a} and {b}")
+        (expected, where), (found, at) = (checkpoint_content(self.dir / name / "checkpoint.pth", self.dir) for name in (one, several))
+        self.assertEqual(sorted(found), sorted(expected))
+        weights = [name for name in expected if name.startswith("model.") and expected[name][0] == "F32"]
+        self.assertGreater(len(weights), 20)
+        for name in weights:
+            a, b = (harness.array.array("f", side[name][1]) for side in (expected, found))
+            self.assertLess(max(abs(x - y) for x, y in zip(a, b)), WEIGHT_TOLERANCE, name)
+        for key in ("epoch", "samples_seen"):
+            self.assertEqual(at[key], where[key])
+
+    def check_decoder(self, ranks, decoder, keys, **train):
+        """One process that takes a batch of each lane in turn makes the same updates."""
+        accumulated = train.pop("grad_accum_every", 1)
+        one = self.write("one", decoder, lanes=ranks, train={**train, "grad_accum_every": ranks * accumulated})
+        several = self.write("several", decoder, lanes=ranks, train={**train, "grad_accum_every": accumulated})
+        self.run_ranks(one, 1)
+        self.run_ranks(several, ranks)
+        self.check_same("one", "several", keys, steps=50)
+
+    def test_two_ranks_train_a_decoder_as_one_does(self):
+        self.check_decoder(2, ONE_UNET, ["Unet 0 Training Loss", "Unet 0 Validation Loss", "Unet 0 Grad Norm"])
+
+    def test_three_ranks_train_two_unets_as_one_does(self):
+        self.check_decoder(3, TWO_UNETS, [f"Unet {unet} {what}" for unet in (0, 1) for what in ("Training Loss", "Validation Loss")],
+                           epochs=7)
+
+    def test_two_ranks_train_a_masked_decoder_with_accumulation_as_one_does(self):
+        self.check_decoder(2, TWO_UNETS, ["Unet 1 Training Loss", "Unet 1 Validation Loss"], epochs=9, grad_accum_every=2,
+                           unet_training_mask=[False, True], max_batch_size=1)
+
+    def test_three_ranks_train_a_prior_as_one_does(self):
+        one = self.write_prior("one", batch_size=2, train={"grad_accum_every": 3})
+        several = self.write_prior("several", batch_size=2)
+        self.run_ranks(one, 1)
+        self.run_ranks(several, 3)
+        self.check_same("one", "several", ["tracking/training-l2", "metrics/ema-validation/l2-loss", "metrics/ema-test/l2-loss"],
+                        steps=50)
+
+    def test_gradients_in_bfloat16_train_nearly_the_same(self):
+        for name, dtype in (("exact", "fp32"), ("half", "bf16")):
+            self.run_ranks(self.write(name, train={"reduce_dtype": dtype, "epochs": 2}), 2)
+        exact, half = (self.logged(name, "Unet 0 Training Loss") for name in ("exact", "half"))
+        self.assertNotEqual(exact, half)
+        self.assertLess(max(abs(a - b) / a for a, b in zip(exact, half)), 0.02)
+
+    def test_a_run_goes_on_with_another_number_of_ranks_and_takes_each_sample_once(self):
+        for first, second in ((3, 1), (3, 2), (1, 3)):
+            with self.subTest(first=first, second=second):
+                name = f"from{first}to{second}"
+                config = self.write(name, lanes=3, train={"epochs": 2})
+                env = {"DALLE2_TRACE_SAMPLES": str(self.dir / f"trace_{name}")}
+                self.stop(config, first, lambda done: done >= 14, name, env)
+                self.run_ranks(config, second, env=env)
+                seen = collections.Counter()
+                for path in self.dir.glob(f"trace_{name}.rank*"):
+                    for line in path.read_text().splitlines():
+                        entry = json.loads(line)
+                        if entry["split"] == "train":
+                            seen.update((entry["epoch"], key) for key in entry["keys"])
+                self.assertEqual(set(seen.values()), {1})
+                by_epoch = collections.Counter(epoch for epoch, _ in seen)
+                self.assertEqual(by_epoch[0], by_epoch[1])
+                self.assertEqual(sum(by_epoch.values()), saved_state(self.dir / name / "checkpoint.pth", self.dir)[1]["samples_seen"])
+
+    def start(self, config, ranks, env=None):
+        return subprocess.Popen([BINARY, "--config", config, *(["--nproc-per-node", str(ranks)] if ranks > 1 else [])],
+                                cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})})
+
+    def wait_for_steps(self, process, name, reached):
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                if reached(len(self.logged(name, "Unet 0 Training Loss"))):
+                    return
+            except (OSError, json.JSONDecodeError):
+                pass
+            time.sleep(0.01)
+        process.kill()
+        self.fail(process.communicate()[0])
+
+    def stop(self, config, ranks, reached, name, env=None, rank=None):
+        """SIGTERM to the launcher, or to one rank, as soon as so many updates are logged."""
+        process = self.start(config, ranks, env)
+        self.wait_for_steps(process, name, reached)
+        os.kill(process.pid if rank is None else ranks_of(process)[rank], signal.SIGTERM)
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 75, output)
+        return output
+
+    def test_a_signal_to_one_rank_saves_on_all_and_the_run_goes_on_bit_for_bit(self):
+        whole = self.write("whole", train={"epochs": 4, "grad_accum_every": 2})
+        parts = self.write("parts", train={"epochs": 4, "grad_accum_every": 2})
+        self.run_ranks(whole, 2)
+        for rank, steps in ((1, 3), (0, 8), (None, 13)):
+            output = self.stop(parts, 2, lambda done, steps=steps: done >= steps, "parts", rank=rank)
+            self.assertEqual(output.count("signal 15: saving"), 1, output)  # all do the same, and one says it
+        self.run_ranks(parts, 2)
+        expected, found = (saved_state(self.dir / name / "checkpoint.pth", self.dir) for name in ("whole", "parts"))
+        self.assertGreater(len(expected[0]), 50)
+        self.assertEqual(found, expected)
+
+    def fail_by(self, act, code, texts, ranks=2, train=None):
+        """Does something to a rank of a long run. @return what it printed"""
+        shutil.rmtree(self.dir / "failing", ignore_errors=True)
+        config = self.write("failing", train={"epochs": 100000, "save_every_n_samples": 20, **FASTER_TO_GIVE_UP, **(train or {})})
+        process = self.start(config, ranks)
+        self.wait_for_steps(process, "failing", lambda done: done >= 12)
+        begin = time.monotonic()
+        act(ranks_of(process))
+        output = process.communicate(timeout=90)[0]
+        self.assertEqual(process.returncode, code, output)
+        self.assertLess(time.monotonic() - begin, 60, output)
+        for text in texts:
+            self.assertIn(text, " ".join(output.split()))
+        self.assertEqual(run("fsck", "failing", cwd=self.dir).returncode, 0)
+        return output
+
+    def test_a_rank_that_is_killed_is_named_and_the_run_goes_on_from_its_checkpoint(self):
+        for rank in (0, 1):
+            with self.subTest(rank=rank):
+                self.fail_by(lambda ranks: os.kill(ranks[rank], signal.SIGKILL), 6,
+                             [f"rank {rank} was killed by signal 9", f"rank {rank} has not been heard of", "start it again"])
+                before = saved_state(self.dir / "failing" / "checkpoint.pth", self.dir)[1]
+                done = run("--config", "failing.json", "--set", f"/train/epochs={before['epoch'] + 1}", "--nproc-per-node", "2",
+                           cwd=self.dir, check=0)
+                self.assertIn(f"having seen {before['samples_seen']} samples", " ".join(done.stdout.split()))
+
+    def test_a_rank_that_is_stopped_is_named_with_its_place(self):
+        output = self.fail_by(lambda ranks: os.kill(ranks[1], signal.SIGSTOP), 6,
+                              ["rank 1 has not been heard of for", "the process is gone or stopped", "rank 0 waits in"])
+        self.assertIn("thread ", output)  # and where its own threads are
+
+    def test_what_ends_one_rank_is_told_by_the_others(self):
+        config = self.write("broken", train={**FASTER_TO_GIVE_UP, "epochs": 3}, lanes=2, max_bad_fraction=0)
+        order = run("shards", "order", "--config", config, "--world", "2", "--print", cwd=self.dir, check=0)
+        keys = [json.loads(line)["keys"] for line in order.stdout.splitlines()]
+        shard = int(keys[-1][1][0][:-4])  # the last that rank 1 reads
+        copy = self.dir / "copy"
+        shutil.copytree(self.shards, copy)
+        (copy / f"{shard:06d}.tar").write_bytes(b"no tar" * 1000)
+        content = json.loads(pathlib.Path(self.dir, "broken.json").read_text())
+        content["data"].update(webdataset_base_url=f"{copy}/{{}}.tar", img_embeddings_url=f"{copy}/img_emb")
+        harness.write_config(self.dir / "broken.json", content)
+        done = self.run_ranks("broken.json", 2, check=3)
+        said = " ".join(done.stderr.split())
+        self.assertIn("rank 1 ended with an error", said)
+        self.assertIn(f"{shard:06d}.tar", said)
+
+    def test_a_batch_of_one_rank_that_is_not_finite_is_skipped_on_all(self):
+        copy = self.dir / "huge"
+        shutil.copytree(self.shards, copy)
+        config = self.write("skipping", lanes=2, train={"epochs": 1})
+        order = run("shards", "order", "--config", config, "--world", "2", "--print", cwd=self.dir, check=0)
+        key = json.loads(order.stdout.splitlines()[4])["keys"][1][0]
+        path = copy / "img_emb" / f"img_emb_{int(key[:-4]):06d}.npy"
+        shape, values = harness.read_npy(path)
+        row = int(key[-4:])
+        values[row * shape[1]:(row + 1) * shape[1]] = harness.array.array("f", [3e38] * shape[1])
+        harness.write_npy(path, shape, values)
+        content = json.loads(pathlib.Path(config).read_text())
+        content["data"]["img_embeddings_url"] = f"{copy}/img_emb"
+        harness.write_config(config, content)
+        done = self.run_ranks(config, 2)
+        self.assertEqual((done.stdout + done.stderr).count("an update was skipped"), 2)  # each rank tells of it
+        training = [r for r in records(self.dir / "skipping") if "Unet 0 Learning Rate" in r]
+        self.assertEqual(training[-1]["Unet 0 Skipped Updates"], 1)
+        self.assertEqual(run("fsck", "skipping", cwd=self.dir).returncode, 0)
+
+    def test_a_rank_whose_data_end_early_waits_for_none(self):
+        # Rank 0 has two of the three lanes.
+        config = self.write("uneven", lanes=3, train={"epochs": 2})
+        env = {"DALLE2_TRACE_SAMPLES": str(self.dir / "trace")}
+        self.run_ranks(config, 2, env=env)
+        seen = [sum(len(json.loads(line)["keys"]) for line in (self.dir / f"trace.rank{rank}").read_text().splitlines()
+                    if json.loads(line)["split"] == "train") for rank in (0, 1)]
+        self.assertEqual(seen[0], 2 * seen[1])
+        at = saved_state(self.dir / "uneven" / "checkpoint.pth", self.dir)[1]
+        self.assertEqual((at["epoch"], at["samples_seen"]), (1, sum(seen)))
+
+    def test_ranks_other_than_the_first_write_and_say_nothing(self):
+        config = self.write("quiet", train={"epochs": 1, "n_sample_images": 3})
+        done = self.run_ranks(config, 2)
+        self.assertNotIn("[rank 1]", done.stdout + done.stderr)
+        self.assertEqual(len(self.logged("quiet", "Unet 0 Validation Loss")), 1)
+        pictures = sorted(path.name for path in (self.dir / "quiet" / "images").iterdir())
+        one = self.write("one_rank", train={"epochs": 1, "n_sample_images": 3})
+        self.run_ranks(one, 1)
+        self.assertEqual(len(pictures), len(list((self.dir / "one_rank" / "images").iterdir())))
+
+    def test_variables_that_do_not_fit_are_an_error_that_names_them(self):
+        config = self.write("wrong")
+        done = run("--config", config, cwd=self.dir, check=2, env={"RANK": "3", "WORLD_SIZE": "2"})
+        self.assertIn("RANK is 3, but there are 2 processes", done.stderr)
+        done = run("--config", config, "--nproc-per-node", "0", cwd=self.dir, check=2)
+        self.assertIn("--nproc-per-node", done.stderr)
+
+    @needs_reference
+    def test_torchrun_leaves_the_same_checkpoint_by_the_reference(self):
+        ours, theirs = self.write("ours", train={"epochs": 2}), self.write("theirs", train={"epochs": 2})
+        self.run_ranks(ours, 2)
+        torchrun = pathlib.Path(harness.REFERENCE_PYTHON).parent / "torchrun"
+        done = subprocess.run([torchrun, "--standalone", "--no-python", "--nproc-per-node", "2", BINARY, "--config", theirs],
+                              cwd=self.dir, capture_output=True, text=True, timeout=200, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        expected, found = (saved_state(self.dir / name / "checkpoint.pth", self.dir) for name in ("ours", "theirs"))
+        self.assertEqual(found, expected)
+
+
+if __name__ == "__main__":
+    harness.main()
