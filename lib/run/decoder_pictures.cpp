@@ -41,7 +41,11 @@ void DecoderPictures::draw(const Examples& examples) {
   if (options.start_at_unet > 1) options.image = inputs.images;
   // The same noise every time, so that the pictures of two epochs show what training changed.
   options.generator = session_.generator("sample " + examples.section, /*epoch=*/0, /*step=*/0);
-  options.on_step = [&](int64_t, size_t, size_t) { session_.throw_if_stop_asked(); };
+  options.on_step = [&](int64_t unet, size_t step, size_t steps) {
+    session_.throw_if_stop_asked();
+    session_.progress().stage(fmt::format(
+        "drawing {}: unet {}, step {}/{}", examples.section, unet - 1, step + 1, steps));
+  };
   const at::Tensor drawn =
       trainer_.sample(options, /*use_non_ema=*/false, config_.data.batch_size).cpu();
   const at::Tensor real =
@@ -55,6 +59,7 @@ void DecoderPictures::draw(const Examples& examples) {
     pairs.push_back({encode_png(to_picture(image_grid(pair, 2))),
                      examples.caption_prefix + examples.batch.captions[static_cast<size_t>(i)]});
   }
+  session_.progress().pause();
   Tracker& tracker = session_.tracker();
   tracker.log_images(pairs, examples.section, trainer_.first_steps());
   // All pairs on one sheet, four pairs a row.

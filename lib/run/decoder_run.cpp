@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/stop_signal.h"
+#include "base/text.h"
 
 namespace dalle2 {
 namespace {
@@ -110,7 +111,7 @@ bool DecoderRun::snapshot_is_due(bool first) const {
 
 void DecoderRun::save_snapshot() {
   session_.progress().pause();
-  log_info("ckpt", "Saving snapshot");
+  log_info("ckpt", "Saving snapshot of epoch {}, sample {}", position_.epoch, position_.sample);
   position_.samples_at_last_save = position_.sample;
   checkpoints_.save(/*is_best=*/false);
   try {
@@ -121,6 +122,7 @@ void DecoderRun::save_snapshot() {
 }
 
 void DecoderRun::validate_epoch() {
+  log_info("val", "Validating epoch {}", position_.epoch);
   session_.progress().pause();
   const auto loader = data_.loader("val", config_.data.batch_size, /*in_order=*/true);
   loader->start_epoch(position_.epoch);
@@ -139,23 +141,19 @@ void DecoderRun::validate_epoch() {
           trainer_.evaluate(inputs, unet, random).loss.item<double>();
     }
     samples += batch->size();
-    if (batches % config_.train.log_every_n_updates == 0) {
-      log_info("val",
-               "Epoch {}/{} Val Step {} -  Sample {} - {:.2f} samples/sec",
-               position_.epoch,
-               config_.train.epochs,
-               batches,
-               samples,
-               static_cast<double>(samples) / timer.seconds());
-    }
+    session_.progress().stage(
+        fmt::format("validation of epoch {}: {}, {} samples/s",
+                    position_.epoch,
+                    counted(samples, "sample"),
+                    short_number(static_cast<double>(samples) / timer.seconds(), /*digits=*/3)));
     ++batches;
     if (config_.train.validation_samples && samples >= *config_.train.validation_samples) break;
     if (session_.stop_asked()) break;
   }
   if (session_.stop_asked()) return;
   report_drops(*loader, "val");
-  log_info("val", "Rank 0 finished validation after {} steps", batches);
-  if (batches > 0) log_validation(sums, batches);
+  session_.progress().pause();
+  if (batches > 0) log_validation(sums, batches, samples);
   position_.next_task = "eval";
 }
 

@@ -33,7 +33,8 @@ at::Device prepare_device(const SharedTrainConfig& train);
 
 class RunSession {
  public:
-  /// Checks what can be checked of the tracker's config; writes nothing.
+  /// Checks what can be checked of the tracker's config, and logs program, device and threads;
+  /// writes nothing.
   /// @param position gives the placeholders that save targets may name
   /// @throws ConfigError
   RunSession(const SessionOptions& options, RunPosition& position);
@@ -55,8 +56,8 @@ class RunSession {
   /// For use inside a validation or a sampling. @throws StoppedError if stop_asked()
   void throw_if_stop_asked();
 
-  /// Logs program, device, threads, precision.
-  void print_start(const PrecisionChoice& precision) const;
+  /// Logs the precision if it was chosen or asked for.
+  void print_precision(const PrecisionChoice& precision) const;
 
  private:
   at::Device device_;
