@@ -78,8 +78,8 @@ std::string wrapped(const std::string& text, int columns) {
   std::string out;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
-    out += wrapped_line(std::string_view(text).substr(begin, end - begin),
-                        std::max(columns, kLeast));
+    out +=
+        wrapped_line(std::string_view(text).substr(begin, end - begin), std::max(columns, kLeast));
     if (end < text.size()) out += '\n';
     begin = end + 1;
   }

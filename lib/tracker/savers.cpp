@@ -41,11 +41,7 @@ class LocalSaver : public Saver {
   }
 
   void init() override {
-    std::string where;
-    if (targets().save_latest_to)
-      where += fmt::format(", the latest to {}", *targets().save_latest_to);
-    if (targets().save_best_to) where += fmt::format(", the best to {}", *targets().save_best_to);
-    log_info("track", "Saving {} locally{}", save_type_name(targets().save_type), where);
+    log_info("track", "Saving {} locally", save_type_name(targets().save_type));
   }
 
   void save_file(const std::string& local_path,

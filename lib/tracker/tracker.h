@@ -167,6 +167,7 @@ class Tracker {
   void check_undecided() const;
   void check_started() const;
   void claim(const std::string& path, bool checkpoint);
+  std::string how_to_go_on(const std::string& checkpoint);
   void write_config(Saver* saver, const std::string& target, const std::string& content);
   void keep_snapshot(const SaveRequest& request);
   void save_with(Saver& saver, const std::string& target_template, const SaveRequest& request);
@@ -176,6 +177,7 @@ class Tracker {
   FormatFields example_;
   bool auto_resumed_ = false;
   bool goes_on_ = false;  // with the run that is in data_path
+  bool told_how_to_go_on_ = false;
   std::unique_ptr<RunLock> lock_;
   std::optional<OwnFiles> own_files_;
   std::unique_ptr<std::atomic<bool>> saved_ = std::make_unique<std::atomic<bool>>(false);

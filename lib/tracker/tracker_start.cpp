@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -53,13 +54,6 @@ std::vector<std::string> fixed_targets(const std::vector<std::unique_ptr<Saver>>
 bool is_among(const std::string& path, const std::vector<std::string>& paths) {
   return std::any_of(
       paths.begin(), paths.end(), [&](const std::string& other) { return same_file(path, other); });
-}
-
-std::string how_to_go_on(const std::string& checkpoint) {
-  return fmt::format(
-      "\n  To go on from it instead, stop this run and set /tracker/load to {{\"load_from\": "
-      "\"local\", \"file_path\": \"{}\"}}.",
-      checkpoint);
 }
 
 }  // namespace
@@ -241,6 +235,15 @@ void Tracker::remove_mark() {
            "Removing auto_resume.json because auto_resume is not enabled in the config: it is now "
            "{}",
            *now);
+}
+
+/// Told once: it is the same for every file.
+std::string Tracker::how_to_go_on(const std::string& checkpoint) {
+  if (std::exchange(told_how_to_go_on_, true)) return "";
+  return fmt::format(
+      "\n  To go on from it instead, stop this run and set /tracker/load to {{\"load_from\": "
+      "\"local\", \"file_path\": \"{}\"}}.",
+      checkpoint);
 }
 
 /// Before a file is written: what another run left there goes out of the way.

@@ -115,7 +115,7 @@ class Console(EndToEnd):
         lines = shown_lines(shown)
         self.check_steps(lines, "tracking/training-l2")
         for line in (r"step 16  validation loss [\d.e-]+", r"step 16  validation loss without averaging [\d.e-]+",
-                     r"step 16  test loss [\d.e-]+", r"step 16  cosines in 4 steps:  image \S+  text \S+  other text \S+"):
+                     r"step 16  test loss [\d.e-]+", r"step 16  cosines in 4 steps:  text \S+  image \S+  other text \S+"):
             self.assertTrue(any(re.fullmatch(line, shown_line) for shown_line in lines), f"{line}\n{shown}")
 
     def test_a_stop_and_what_follows_on_a_terminal(self):

@@ -43,7 +43,8 @@ TEST_CASE("before the first update there is no gradient, and the log has what th
   values.loss.left_out = 3;
   CHECK(record_line(shown_step({values}, 5), 0) == "step 0  loss nan  lr 1e-4  5 samples/s");
   LogRecord record;
-  add_part_values(record, {values}, {{.loss = "L", .losses_not_finite = "N", .learning_rate = "R"}});
+  add_part_values(
+      record, {values}, {{.loss = "L", .losses_not_finite = "N", .learning_rate = "R"}});
   REQUIRE(record.size() == 2);
   CHECK(record[0] == std::pair<std::string, LogValue>("N", int64_t{3}));
   CHECK(record[1] == std::pair<std::string, LogValue>("R", 1e-4));
@@ -70,9 +71,9 @@ TEST_CASE("a run prints a line a record of its steps, and with --quiet none of t
     REQUIRE_FALSE(steps.empty());
     CHECK(log.count("Validation Loss") == config.train.epochs);
     if (quiet) continue;
-    CHECK_THAT(steps.front(),
-               Catch::Matches(
-                   R"(step 1  loss [\d.,]+  lr 0\.05  grad [\d.,]+  [\d.,]+ samples/s)"));
+    CHECK_THAT(
+        steps.front(),
+        Catch::Matches(R"(step 1  loss [\d.,]+  lr 0\.05  grad [\d.,]+  [\d.,]+ samples/s)"));
   }
 }
 

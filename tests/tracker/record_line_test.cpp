@@ -12,8 +12,7 @@ TEST_CASE("a step is one line of short values with their names and units") {
                              {.label = "lr", .values = {0.00198}},
                              {.label = "grad", .values = {0.42}},
                              {.values = {108.24}, .unit = "samples/s", .digits = 3}};
-  CHECK(record_line(shown, 110) ==
-        "step 110  loss 0.3065  lr 1.98e-3  grad 0.42  108 samples/s");
+  CHECK(record_line(shown, 110) == "step 110  loss 0.3065  lr 1.98e-3  grad 0.42  108 samples/s");
 }
 
 TEST_CASE("values of several parts stand behind one name, one that is no number too") {
