@@ -82,9 +82,10 @@ const Json* find(const Json& root, const char* pointer) {
 /// A prior's `seed` and the reference's `train.random_seed` are one value.
 void unify_seeds(Json& root) {
   if (!root.contains("prior") || !root.contains("train") || !root["train"].is_object()) return;
-  Json& train = root["train"];
-  if (!root.contains("seed") && train.contains("random_seed")) root["seed"] = train["random_seed"];
-  train.erase("random_seed");
+  if (!root["train"].contains("random_seed")) return;
+  const Json seed = root["train"]["random_seed"];
+  root["train"].erase("random_seed");
+  if (!root.contains("seed")) root["seed"] = seed;
 }
 
 /// Two forms that mean the same become one: `image_size`, the order of `image_sizes`, the seed.
