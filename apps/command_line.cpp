@@ -39,7 +39,7 @@ Runner add_train(CLI::App& app) {
                  "or a share of the cores")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
-  app.add_flag("--quiet", o->quiet, "No progress line");
+  app.add_flag("--quiet", o->quiet, "No progress, and no lines of steps");
   return [o] {
     if (o->config_path.empty()) {
       throw ConfigError(
@@ -109,9 +109,9 @@ Runner add_sample(CLI::App& app) {
   app.add_option("--seed", o->seed, "Seed of the noise")->capture_default_str();
   app.add_flag("!--no-ema", o->use_ema, "Use the live weights, not the averaged ones");
   add_lora(app, o->lora_paths, o->lora_scale, "Draw with this file of adapters (repeatable)");
-  app.add_option("--device", o->device, "cpu or cuda")
+  app.add_option("--device", o->device, "cpu, cuda, or cuda:N for the GPU of that number")
       ->capture_default_str()
-      ->check(CLI::IsMember({"cpu", "cuda"}));
+      ->type_name("DEVICE:{cpu,cuda}");
   app.add_option("--batch-size", o->batch_size, "Images, or texts of a prior, sampled at once")
       ->capture_default_str()
       ->check(whole_number());

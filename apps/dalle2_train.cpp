@@ -28,8 +28,7 @@ std::string first_lines(std::string text, int lines) {
 
 int fail(dalle2::ExitCode code, const std::string& message) {
   std::fflush(stdout);
-  std::fprintf(
-      stderr, "error: %s\n", dalle2::printable(first_lines(message, kErrorLines - 1)).c_str());
+  dalle2::log_error("", "{}", first_lines(message, kErrorLines - 1));
   return static_cast<int>(code);
 }
 

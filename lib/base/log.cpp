@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/terminal.h"
 #include "base/untrusted_text.h"
 
 namespace dalle2 {
@@ -19,6 +20,7 @@ std::mutex log_mutex;
 LogSink custom_sink;
 std::string live_text;
 LogLevel least_level = LogLevel::kInfo;
+bool facts_to_stderr = false;
 
 void print(std::FILE* stream, const std::string& line) {
   std::fwrite(line.data(), 1, line.size(), stream);
@@ -32,7 +34,7 @@ void clear_live_line() {
 }  // namespace
 
 bool log_is_terminal() {
-  return ::isatty(STDOUT_FILENO) == 1;
+  return is_live_terminal(STDOUT_FILENO);
 }
 
 void log_line(LogLevel level, const std::string& tag, const std::string& text) {
@@ -43,11 +45,12 @@ void log_line(LogLevel level, const std::string& tag, const std::string& text) {
   const char* prefix = level == LogLevel::kError     ? "error: "
                        : level == LogLevel::kWarning ? "warning: "
                                                      : "";
-  std::FILE* stream = level == LogLevel::kInfo ? stdout : stderr;
-  const std::string shown = printable(text);
-  print(stream,
-        tag.empty() ? fmt::format("{}{}\n", prefix, shown)
-                    : fmt::format("[{}] {}{}\n", tag, prefix, shown));
+  std::FILE* stream = level == LogLevel::kInfo && !facts_to_stderr ? stdout : stderr;
+  std::string line = (tag.empty() ? "" : "[" + tag + "] ") + prefix + printable(text);
+  // The last column stays free: a full line would wrap on some terminals. A file has whole lines.
+  const int descriptor = ::fileno(stream);
+  if (::isatty(descriptor) == 1) line = wrapped(line, terminal_columns(descriptor) - 1);
+  print(stream, line + "\n");
   if (!live_text.empty()) print(stdout, live_text);
 }
 
@@ -55,8 +58,13 @@ void log_live(const std::string& text) {
   if (!log_is_terminal()) return;
   const std::lock_guard lock(log_mutex);
   clear_live_line();
-  live_text = text;
+  live_text = clipped(text, terminal_columns(STDOUT_FILENO) - 1);
   if (!live_text.empty()) print(stdout, live_text);
+}
+
+void log_to_stderr() {
+  const std::lock_guard lock(log_mutex);
+  facts_to_stderr = true;
 }
 
 void check_stdout() {

@@ -12,8 +12,9 @@ namespace dalle2 {
 
 enum class LogLevel { kInfo, kWarning, kError };
 
-/// Writes one line, tagged `[tag]`; safe from any thread. A live progress line is moved out of the
-/// way. Control characters are escaped (printable()): further lines begin with two spaces.
+/// Writes one line, tagged `[tag]` (none if empty); safe from any thread. A live progress line is
+/// moved out of the way. Control characters are escaped (printable()): further lines begin with two
+/// spaces. On a terminal long lines are broken between words; in a file each stays whole.
 void log_line(LogLevel level, const std::string& tag, const std::string& text);
 
 template <class... Args>
@@ -33,8 +34,11 @@ void log_error(const std::string& tag, fmt::format_string<Args...> text, Args&&.
 /// says it.
 void set_least_log_level(LogLevel least);
 
-/// Shows `text` as the one live line of a terminal; empty clears it. Does nothing if stdout is not
-/// a terminal.
+/// From now on facts go to stderr, too: stdout has a command's result.
+void log_to_stderr();
+
+/// Shows `text` as the one live line of a terminal, cut to its width; empty clears it. Does nothing
+/// if stdout is not a terminal.
 void log_live(const std::string& text);
 
 /// True if stdout is a terminal that can show a live line.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cmath>
 #include <cstdlib>
 #include <string_view>
 
@@ -71,6 +72,22 @@ std::string with_commas(int64_t number) {
 std::string counted(int64_t count, const std::string& one, const std::string& many) {
   const std::string plural = many.empty() ? one + "s" : many;
   return with_commas(count) + " " + (count == 1 ? one : plural);
+}
+
+std::string short_number(double value, int digits) {
+  constexpr double kExponentBelow = 1e-2;  // below it zeros would take the place of digits
+  constexpr double kExponentFrom = 1e9;
+  const double size = std::abs(value);
+  if (!std::isfinite(value) || value == 0) return fmt::format("{}", value);
+  if (size < kExponentBelow || size >= kExponentFrom) {
+    const std::string padded = fmt::format("{:.{}e}", value, digits - 1);  // "1.980e-03"
+    const size_t e = padded.find('e');
+    std::string mantissa = padded.substr(0, e);
+    if (digits > 1) mantissa.erase(mantissa.find_last_not_of(".0") + 1);
+    return fmt::format("{}e{}", mantissa, std::stoi(padded.substr(e + 1)));
+  }
+  if (size >= std::pow(10, digits - 1)) return with_commas(std::llround(value));
+  return fmt::format("{:.{}g}", value, digits);
 }
 
 std::string shape_text(std::span<const int64_t> shape) {

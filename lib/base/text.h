@@ -24,6 +24,9 @@ std::string with_commas(int64_t number);
 /// "1 shard", "2,000 shards". @param many the plural, if it is not formed with an s
 std::string counted(int64_t count, const std::string& one, const std::string& many = "");
 
+/// A value for people, with at most `digits` significant digits: 0.3065, 1.98e-3, 108.2, "12,346".
+std::string short_number(double value, int digits = 4);
+
 /// [2, 3, 64] of a tensor's extents.
 std::string shape_text(std::span<const int64_t> shape);
 

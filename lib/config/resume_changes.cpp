@@ -56,12 +56,15 @@ const std::set<std::string, std::less<>> kHarmlessModelKeys = {
 
 /// Keys elsewhere that do give weights or data another meaning.
 const std::set<std::string, std::less<>> kMeaningPointers = {"/seed",
-                                                             "/train/random_seed",
                                                              "/data/splits",
                                                              "/data/start_shard",
                                                              "/data/end_shard",
                                                              "/data/num_data_points",
                                                              "/data/index_width"};
+
+/// Places of the run's own files: no change that anybody would want to be told of.
+constexpr std::array kBookkeeping = {
+    "/tracker/data_path", "/tracker/overwrite_data_path", "/tracker/load", "/tracker/save"};
 
 /// Keys of `train.lora` that say what the adapters' weights are.
 const std::set<std::string, std::less<>> kAdapterPointers = {
@@ -76,8 +79,18 @@ const Json* find(const Json& root, const char* pointer) {
   return root.contains(path) ? &root.at(path) : nullptr;
 }
 
-/// Two forms that mean the same become one: `image_size`, and the order of `image_sizes`.
+/// A prior's `seed` and the reference's `train.random_seed` are one value.
+void unify_seeds(Json& root) {
+  if (!root.contains("prior") || !root.contains("train") || !root["train"].is_object()) return;
+  if (!root["train"].contains("random_seed")) return;
+  const Json seed = root["train"]["random_seed"];
+  root["train"].erase("random_seed");
+  if (!root.contains("seed")) root["seed"] = seed;
+}
+
+/// Two forms that mean the same become one: `image_size`, the order of `image_sizes`, the seed.
 void unify(Json& root) {
+  unify_seeds(root);
   if (!root.contains("decoder") || !root["decoder"].is_object()) return;
   Json& decoder = root["decoder"];
   if (decoder.contains("image_size") && decoder["image_size"].is_number()) {
@@ -145,6 +158,11 @@ class Comparison {
 
  private:
   void compare(const Json& saved, const Json& current, const std::string& pointer) {
+    if (std::any_of(kBookkeeping.begin(), kBookkeeping.end(), [&](const char* top) {
+          return is_below(pointer, top);
+        })) {
+      return;
+    }
     if (pointer == "/data/preprocessing") return compare_transforms(saved, current, pointer);
     if (saved.is_object() && current.is_object()) {
       compare_objects(saved, current, pointer);
@@ -228,8 +246,9 @@ class Comparison {
 
   void add(bool meaning, const std::string& pointer, const Json& saved, const Json& current) {
     std::vector<std::string>& list = meaning ? changes_.meaning : changes_.other;
+    const bool two_names = pointer == "/seed" && current_.contains("prior");
     list.push_back(fmt::format("{}: {} has {}, {} {}",
-                               pointer,
+                               two_names ? "/seed (/train/random_seed)" : pointer,
                                names_.saved,
                                text_of(saved),
                                names_.current,

@@ -16,7 +16,8 @@ struct ConfigChanges {
   /// `data.num_data_points`, `data.index_width`); the size of preprocessed pictures; and, between
   /// two runs with adapters, their rank, strength and layers.
   std::vector<std::string> meaning;
-  /// The rest: learning rate, batch size, epochs, device, places of files, logging, ...
+  /// The rest: learning rate, batch size, epochs, device, places of shards, logging, ... Not the
+  /// places of the run's own files.
   std::vector<std::string> other;
 };
 

@@ -99,7 +99,11 @@ at::Tensor DecoderPictures::draw_part(const Examples& examples, const ChunkRange
       hash_address({.seed = config_.seed, .purpose = "sample " + examples.section});
   options.noise =
       noise_by_row(static_cast<int64_t>(seed >> 1), range.begin, range.length, session_.device());
-  options.on_step = [&](int64_t, size_t, size_t) { session_.throw_if_signalled(); };
+  options.on_step = [&](int64_t unet, size_t step, size_t steps) {
+    session_.throw_if_signalled();
+    session_.progress().stage(fmt::format(
+        "drawing {}: unet {}, step {}/{}", examples.section, unet - 1, step + 1, steps));
+  };
   return trainer_.sample(options).cpu();
 }
 
@@ -115,6 +119,7 @@ void DecoderPictures::log(const Examples& examples, const at::Tensor& drawn) {
     pairs.push_back({encode_png(to_picture(image_grid(pair, 2))),
                      examples.caption_prefix + examples.batch.captions[static_cast<size_t>(i)]});
   }
+  session_.progress().pause();
   Tracker& tracker = session_.tracker();
   tracker.log_images(pairs, examples.section, trainer_.first_steps());
   // All pairs on one sheet, four pairs a row.

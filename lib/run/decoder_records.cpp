@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "checkpoint/value_json.h"
 #include "run/decoder_run.h"
 #include "run/loader_state.h"
@@ -44,6 +45,7 @@ void log_parameters(const std::vector<std::shared_ptr<UnetImpl>>& unets) {
     all.training += counts.back().training;
   }
   log_info("model", "Number of parameters: {} total; {} training", all.total, all.training);
+  if (counts.size() == 1) return;
   for (size_t i = 0; i < counts.size(); ++i) {
     log_info("model", "Unet {} has {} total; {} training", i, counts[i].total, counts[i].training);
   }
@@ -114,14 +116,16 @@ void DecoderPosition::restart_epoch() {
 
 std::string DecoderPosition::description() const {
   const auto best = std::min_element(validation_losses.begin(), validation_losses.end());
+  std::string next = fmt::format("sampling and saving after epoch {}", epoch);
+  if (next_task == "train") next = fmt::format("epoch {} at sample {}", epoch, sample);
+  if (next_task == "val") next = fmt::format("the validation of epoch {}", epoch);
   return fmt::format(
       "epoch {} having seen {} samples with minimum validation loss {}\n"
-      "  Starting training from task {} at sample {} and validation sample 0",
+      "  Going on with {}",
       epoch,
       samples_seen,
-      best == validation_losses.end() ? "N/A" : fmt::format("{}", *best),
-      next_task,
-      sample);
+      best == validation_losses.end() ? "N/A" : short_number(*best),
+      next);
 }
 
 bool DecoderPosition::is_best() const {
@@ -173,7 +177,7 @@ DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, const RunProcess& proc
 }
 
 void DecoderRun::open() {
-  session_.print_start(trainer_.precision());
+  session_.print_precision(trainer_.precision());
   log_info("train", "{}", describe_conditioning(config_, loaded_.plan.text_conditioned()));
   log_info("data",
            "shards: {} train, {} val, {} test; batches of {}{}",
@@ -200,7 +204,7 @@ int64_t DecoderRun::samples_per_epoch() const {
 }
 
 /// @param sums of the losses of each unet over the batches
-void DecoderRun::log_validation(const std::vector<double>& sums, int64_t batches) {
+void DecoderRun::log_validation(const std::vector<double>& sums, int64_t batches, int64_t samples) {
   const auto loss_of = [&](int64_t unet) {
     return sums[static_cast<size_t>(unet - 1)] / static_cast<double>(batches);
   };
@@ -214,9 +218,13 @@ void DecoderRun::log_validation(const std::vector<double>& sums, int64_t batches
         "val", "the validation loss of epoch {} is not finite: it does not count", position_.epoch);
   }
   LogRecord record;
-  for (const int64_t unet : trained_unets_)
+  ShownValue shown{.label = "validation loss"};
+  for (const int64_t unet : trained_unets_) {
     record.emplace_back(fmt::format("Unet {} Validation Loss", unet - 1), loss_of(unet));
-  session_.tracker().log(record, trainer_.first_steps());
+    shown.values.emplace_back(loss_of(unet));
+  }
+  const ShownValue of{.label = "of", .values = {samples}, .unit = "samples"};
+  session_.tracker().log(record, trainer_.first_steps(), ShownRecord{shown, of});
 }
 
 void DecoderRun::report_drops(const DecoderLoader& loader, const std::string& split) {
@@ -225,7 +233,7 @@ void DecoderRun::report_drops(const DecoderLoader& loader, const std::string& sp
   LogRecord record;
   for (const auto& [reason, count] : loader.dropped())
     record.emplace_back(fmt::format("Dropped {}: {}", split, reason), count);
-  session_.tracker().log(record, trainer_.first_steps());
+  session_.tracker().log(record, trainer_.first_steps(), ShownRecord{});
 }
 
 }  // namespace dalle2

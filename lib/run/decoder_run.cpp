@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/stop_signal.h"
+#include "base/text.h"
 
 namespace dalle2 {
 namespace {
@@ -117,7 +118,7 @@ bool DecoderRun::snapshot_is_due(bool first) const {
 
 void DecoderRun::save_snapshot() {
   session_.progress().pause();
-  log_info("ckpt", "Saving snapshot");
+  log_info("ckpt", "Saving snapshot of epoch {}, sample {}", position_.epoch, position_.sample);
   position_.samples_at_last_save = position_.sample;
   checkpoints_.save(/*is_best=*/false);
   try {
@@ -128,11 +129,12 @@ void DecoderRun::save_snapshot() {
 }
 
 void DecoderRun::validate_epoch() {
+  log_info("val", "Validating epoch {}", position_.epoch);
   session_.progress().pause();
   const auto loader = data_.loader("val", config_.data.batch_size, /*in_order=*/true);
   loader->start_epoch(position_.epoch);
   std::vector<double> sums(static_cast<size_t>(trainer_.num_unets()), 0.0);
-  int64_t steps = 0, batches = 0;
+  int64_t batches = 0;
   int64_t samples = 0;
   Timer timer;
   bool interrupted = false;
@@ -143,26 +145,21 @@ void DecoderRun::validate_epoch() {
       ++batches;
     }
     samples += batch->samples_of_step;
-    if (steps % config_.train.log_every_n_updates == 0) {
-      log_info("val",
-               "Epoch {}/{} Val Step {} -  Sample {} - {:.2f} samples/sec",
-               position_.epoch,
-               config_.train.epochs,
-               steps,
-               samples,
-               static_cast<double>(samples) / timer.seconds());
-    }
-    ++steps;
+    session_.progress().stage(
+        fmt::format("validation of epoch {}: {}, {} samples/s",
+                    position_.epoch,
+                    counted(samples, "sample"),
+                    short_number(static_cast<double>(samples) / timer.seconds(), /*digits=*/3)));
     if (config_.train.validation_samples && samples >= *config_.train.validation_samples) break;
     if (session_.stop_asked()) break;
   }
   if (session_.stop_asked()) return;
   report_drops(*loader, "val");
-  log_info("val", "Rank 0 finished validation after {} steps", steps);
+  session_.progress().pause();
   sums.push_back(static_cast<double>(batches));
   sums = session_.group().sum(sums, "validation losses");
   batches = static_cast<int64_t>(sums.back());
-  if (batches > 0) log_validation(sums, batches);
+  if (batches > 0) log_validation(sums, batches, samples);
   position_.next_task = "eval";
 }
 

@@ -69,7 +69,7 @@ class DecoderRun : public TrainingRun {
   LogRecord step_values(double samples_per_second) const override;
   int64_t samples_per_epoch() const override;
   void validate_epoch();
-  void log_validation(const std::vector<double>& sums, int64_t batches);
+  void log_validation(const std::vector<double>& sums, int64_t batches, int64_t samples);
   void sample_epoch();
   void report_drops(const DecoderLoader& loader, const std::string& split);
 

@@ -12,9 +12,7 @@ namespace dalle2 {
 
 at::Device choose_device(const std::string& name, const std::string& pointer, bool allow_fallback) {
   if (name == "cpu") return at::kCPU;
-  if (device_fault(name)) {
-    throw ConfigError("{}: expected \"cpu\", \"cuda\" or \"cuda:N\", got \"{}\"", pointer, name);
-  }
+  if (const auto fault = device_fault(name)) throw ConfigError("{}: {}", pointer, *fault);
   const int64_t number = name == "cuda" ? -1 : std::stoll(name.substr(name.find(':') + 1));
   if (torch::cuda::is_available()) {
     const auto count = static_cast<int64_t>(torch::cuda::device_count());
@@ -33,7 +31,12 @@ at::Device choose_device(const std::string& name, const std::string& pointer, bo
         pointer,
         name);
   }
-  log_info("train", "no usable GPU: running on the CPU ({} says \"{}\")", pointer, name);
+  log_warning(
+      "train",
+      "there is no usable GPU (driver, or a build without CUDA): this runs on the CPU, though "
+      "{} is \"{}\"",
+      pointer,
+      name);
   return at::kCPU;
 }
 

@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <fstream>
 
-#include "base/log.h"
 #include "base/process_memory.h"
 #include "base/text.h"
 #include "checkpoint/convert.h"
@@ -139,7 +138,7 @@ bool check_candidates(const std::vector<std::string>& candidates,
       return true;
     } catch (const DataError& error) {
       if (i + 1 == candidates.size()) throw;
-      log_warning("ckpt", "{}\n  Falling back to {}", error.what(), candidates[i + 1]);
+      tell_fall_back(error.what(), candidates[i + 1]);
     }
   }
   return false;

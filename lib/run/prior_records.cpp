@@ -33,6 +33,14 @@ PartMetricNames metric_names(const PriorConfig& config) {
           .loss_scale = "tracking/loss-scale"};
 }
 
+/// What the console calls a similarity; null: it is for log.jsonl alone.
+const char* label_of(const std::string& similarity) {
+  if (similarity == "similarity with original image") return "image";
+  if (similarity == "similarity with text") return "text";
+  if (similarity == "similarity with unrelated caption") return "other text";
+  return nullptr;
+}
+
 }  // namespace
 
 void PriorPosition::fields(PositionVisitor& visitor) {
@@ -54,10 +62,11 @@ std::string PriorPosition::description() const {
   const bool none_yet = best_validation_loss == config_->best_validation_loss;
   return fmt::format(
       "epoch {} having seen {} samples with best validation loss {}\n"
-      "  Resuming at sample: {}",
+      "  Going on with epoch {} at sample {}",
       epoch,
       samples_seen,
-      none_yet ? "N/A" : fmt::format("{}", best_validation_loss),
+      none_yet ? "N/A" : short_number(best_validation_loss),
+      epoch,
       row);
 }
 
@@ -86,7 +95,7 @@ PriorRun::PriorRun(const LoadedPriorConfig& loaded, const RunProcess& process)
 }
 
 void PriorRun::open() {
-  session_.print_start(trainer_.precision());
+  session_.print_precision(trainer_.precision());
   log_info("data",
            "rows: {} train, {} val, {} test; batches of {}{}",
            with_commas(data_.rows("train")),
@@ -97,10 +106,11 @@ void PriorRun::open() {
   checkpoints_.set_data_size({count_rows(data_), "row"});
 }
 
-void PriorRun::log_loss(const std::string& folder, double loss) {
+void PriorRun::log_loss(const std::string& folder, const char* label, double loss) {
   const char* loss_type = enum_names<LossType>[static_cast<size_t>(config_.prior.loss_type)];
   session_.tracker().log({{fmt::format("metrics/{}/{}-loss", folder, loss_type), loss}},
-                         trainer_.steps());
+                         trainer_.steps(),
+                         ShownRecord{{.label = label, .values = {loss}}});
 }
 
 /// One batch: rank 0 draws, and the others wait for it.
@@ -114,7 +124,10 @@ void PriorRun::draw_similarities(const std::string& folder) {
   const auto batch = data_.batch("val", 0, config_.data.batch_size);
   if (!batch || batch->size() == 0) return;
   PriorSampleOptions options;
-  options.on_step = [&](size_t, size_t) { session_.throw_if_signalled(); };
+  options.on_step = [&](size_t step, size_t steps) {
+    session_.throw_if_signalled();
+    session_.progress().stage(fmt::format("drawing embeddings: step {}/{}", step + 1, steps));
+  };
   for (const int64_t steps : config_.train.eval_timesteps) {
     options.timesteps = steps;
     options.generator = session_.generator("similarities", /*epoch=*/0, steps);
@@ -123,9 +136,13 @@ void PriorRun::draw_similarities(const std::string& folder) {
           return trainer_.p_sample_loop(of_batch);
         });
     LogRecord record;
-    for (const auto& [name, value] : similarities)
+    ShownRecord shown;
+    for (const auto& [name, value] : similarities) {
       record.emplace_back(fmt::format("metrics/{}/{} [steps={}]", folder, name, steps), value);
-    session_.tracker().log(record, trainer_.steps());
+      if (const char* label = label_of(name)) shown.push_back({.label = label, .values = {value}});
+    }
+    shown.insert(shown.begin(), {.label = "cosines in", .values = {steps}, .unit = "steps:"});
+    session_.tracker().log(record, trainer_.steps(), shown);
   }
 }
 

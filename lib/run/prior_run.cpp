@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/log.h"
+#include "base/text.h"
 
 namespace dalle2 {
 namespace {
@@ -34,15 +35,17 @@ ExitCode PriorRun::run_epochs() {
 void PriorRun::finish() {
   validate();
   save_latest();
-  if (const auto loss = mean_loss("test", trainer_.uses_ema())) {
-    log_loss(trainer_.uses_ema() ? "ema-test" : "online-test", *loss);
+  const auto loss = mean_loss("test", trainer_.uses_ema());
+  session_.progress().pause();
+  if (loss) {
+    log_loss(trainer_.uses_ema() ? "ema-test" : "online-test", "test loss", *loss);
   }
 }
 
 /// @return false if the run went back to a checkpoint
 bool PriorRun::train_epoch() {
   log_info("train", "Starting epoch {}", position_.epoch);
-  session_.tracker().log({{"tracking/epoch", position_.epoch}}, trainer_.steps());
+  session_.tracker().log({{"tracking/epoch", position_.epoch}}, trainer_.steps(), ShownRecord{});
   restart_step_clock();
   auto next = [this, row = position_.row]() mutable {
     auto batch = next_batch("train", row);
@@ -106,7 +109,10 @@ int64_t PriorRun::train_group(const std::vector<RankBatch>& group) {
 }
 
 void PriorRun::save_latest() {
-  log_info("ckpt", "Saving the latest");
+  log_info("ckpt",
+           "Saving the latest: epoch {}, sample {}",
+           position_.epoch,
+           position_.sample_of_epoch());
   checkpoints_.save(/*is_best=*/false);
   since_latest_.restart();
   restart_step_clock();
@@ -127,6 +133,8 @@ std::optional<double> PriorRun::mean_loss(const std::string& split, bool average
     }
     samples += next->samples_of_step;
     row += next->rows_of_step;
+    session_.progress().stage(
+        fmt::format("loss of the split {}: {}", split, counted(samples, "sample")));
   }
   if (samples == 0) return std::nullopt;
   return session_.group().sum({sum}, "losses of " + split).front() / static_cast<double>(samples);
@@ -137,13 +145,16 @@ void PriorRun::validate() {
   Timer timer;
   const bool has_average = trainer_.uses_ema();
   if (const auto online = mean_loss("val", /*averaged=*/false)) {
-    log_loss("online-validation", *online);
+    log_loss("online-validation",
+             has_average ? "validation loss without averaging" : "validation loss",
+             *online);
     const char* folder = has_average ? "ema-validation" : "online-validation";
     log_similarities(folder);
     const double loss = has_average ? mean_loss("val", /*averaged=*/true).value() : *online;
-    if (has_average) log_loss(folder, loss);
+    if (has_average) log_loss(folder, "validation loss", loss);
     session_.tracker().log({{"tracking/validation length (minutes)", timer.seconds() / 60}},
-                           trainer_.steps());
+                           trainer_.steps(),
+                           ShownRecord{});
     if (std::isfinite(loss) && loss < position_.best_validation_loss) {
       position_.best_validation_loss = loss;
       log_info("ckpt", "Saving the best so far");

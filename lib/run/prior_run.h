@@ -70,7 +70,8 @@ class PriorRun : public TrainingRun {
   void save_latest();
   /// Mean loss over the rows of a split; nothing if it has no rows. @throws StoppedError
   std::optional<double> mean_loss(const std::string& split, bool averaged);
-  void log_loss(const std::string& folder, double loss);
+  /// @param label for people
+  void log_loss(const std::string& folder, const char* label, double loss);
   void log_similarities(const std::string& folder);
   void draw_similarities(const std::string& folder);
 

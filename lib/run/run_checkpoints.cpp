@@ -27,8 +27,7 @@ namespace fs = std::filesystem;
 /// Whether the checkpoint's samples, their order or their splits differ from this config's.
 bool gives_other_samples(const ConfigChanges& changes) {
   const auto is_of_data = [](const std::string& line) {
-    return line.starts_with("/data/") || line.starts_with("/seed") ||
-           line.starts_with("/train/random_seed");
+    return line.starts_with("/data/") || line.starts_with("/seed");
   };
   return std::any_of(changes.meaning.begin(), changes.meaning.end(), is_of_data);
 }
@@ -52,6 +51,10 @@ HeldStages held_stages(const Cursor& root,
     held.untrained = held.untrained || is_untrained(key.as_string());
   }
   return held;
+}
+
+void tell_fall_back(const std::string& fault, const std::string& next) {
+  log_warning("ckpt", "{}\n  Falling back to {}", fault.substr(0, fault.find('\n')), next);
 }
 
 RunCheckpoints::RunCheckpoints(RunSession& session,
@@ -158,7 +161,7 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(
     } catch (const DataError& error) {
       last_fault = error.what();
       if (i + 1 < candidates.size()) {
-        log_warning("ckpt", "{}\n  Falling back to {}", last_fault, candidates[i + 1]);
+        tell_fall_back(last_fault, candidates[i + 1]);
       }
     }
   }

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/stop_signal.h"
+#include "base/text.h"
 #include "base/version.h"
 #include "optim/random.h"
 #include "run/device.h"
@@ -45,8 +46,16 @@ RunSession::RunSession(const SessionOptions& options, RunPosition& position)
       group_(options.group ? options.group : &alone_),
       quiet_(options.quiet),
       tracker_(options.tracker, position_placeholders(position), /*dummy=*/!group_->is_main()),
-      progress_({.quiet = options.quiet || !group_->is_main(), .terminal = log_is_terminal()}),
-      times_(device_) {}
+      progress_({.quiet = options.quiet || !group_->is_main(),
+                 .terminal = log_is_terminal(),
+                 .beside_records = tracker_.prints_records()}),
+      times_(device_) {
+  log_info("train",
+           "dalle2-train {} on {}, {}",
+           program_version(),
+           device_.str(),
+           counted(at::get_num_threads(), "thread"));
+}
 
 at::Generator RunSession::generator(std::string_view purpose, int64_t epoch, int64_t step) const {
   return make_generator({seed_, purpose, epoch, step}, device_);
@@ -61,8 +70,7 @@ bool RunSession::stop_asked() {
   if (signal == 0) return false;
   stopped_ = true;
   progress_.finish();
-  log_info(
-      "train", "signal {}: saving, then stopping; run the same command again to go on", signal);
+  log_info("train", "signal {}: saving and stopping; run the same command again to go on", signal);
   return true;
 }
 
@@ -87,12 +95,7 @@ void RunSession::throw_if_stop_asked() {
   if (stop_asked()) throw StoppedError("signal {}", stop_requested());
 }
 
-void RunSession::print_start(const PrecisionChoice& precision) const {
-  log_info("train",
-           "dalle2-train {} on {}, {} threads",
-           program_version(),
-           device_.str(),
-           at::get_num_threads());
+void RunSession::print_precision(const PrecisionChoice& precision) const {
   if (precision.reason.empty()) return;
   log_info("train",
            "mixed precision: {} ({})",

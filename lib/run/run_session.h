@@ -40,7 +40,8 @@ std::string of_each_rank(const ProcessGroup& group);
 
 class RunSession {
  public:
-  /// Checks what can be checked of the tracker's config; writes nothing.
+  /// Checks what can be checked of the tracker's config, and logs program, device and threads;
+  /// writes nothing.
   /// @param position gives the placeholders that save targets may name
   /// @throws ConfigError
   RunSession(const SessionOptions& options, RunPosition& position);
@@ -70,8 +71,8 @@ class RunSession {
   /// on any
   void together(const std::string& what, const std::function<void()>& part);
 
-  /// Logs program, device, threads, precision.
-  void print_start(const PrecisionChoice& precision) const;
+  /// Logs the precision if it was chosen or asked for.
+  void print_precision(const PrecisionChoice& precision) const;
 
  private:
   at::Device device_;

@@ -31,9 +31,8 @@ TrainingRun::TrainingRun(RunPlan plan,
                          .unused_is_error = !train_.find_unused_parameters});
 }
 
-ExitCode TrainingRun::run(const std::function<void()>& started) {
+ExitCode TrainingRun::run() {
   if (checkpoints_.start() == StartedFrom::kCheckpoint) guard_.remember();
-  if (started) started();
   ExitCode code = ExitCode::kStopped;
   try {
     code = run_epochs();
@@ -60,24 +59,31 @@ bool TrainingRun::after_update(int64_t samples) {
   checkpoints_.save_averages_if_due();
   since_step_.restart();
   if (any_position_->iteration % train_.log_every_n_updates == 0) log_step(samples_per_second);
+  show_progress();
   ++any_position_->iteration;
   return true;
 }
 
 void TrainingRun::log_step(double samples_per_second) {
   const std::vector<LossAverage> losses = losses_.averages(any_trainer_->trained_parts());
+  const std::vector<PartValues> parts = part_values(*any_trainer_, losses);
   LogRecord record = step_values(samples_per_second);
-  add_part_values(record, *any_trainer_, metrics_, losses);
+  add_part_values(record, parts, metrics_);
   add_process_values(record, session_.times(), session_.device());
-  session_.tracker().log(record, any_trainer_->first_steps());
-  ProgressState progress{.epoch = any_position_->epoch,
-                         .epochs = train_.epochs,
-                         .sample = any_position_->sample_of_epoch(),
-                         .samples_per_epoch = samples_per_epoch(),
-                         .losses = {},
-                         .skipped = guard_.skipped()};
-  for (const LossAverage& loss : losses) progress.losses.push_back(loss.mean);
-  session_.progress().update(progress);
+  const ShownRecord shown =
+      session_.quiet() ? ShownRecord{} : shown_step(parts, samples_per_second);
+  session_.tracker().log(record, any_trainer_->first_steps(), shown);
+  progress_.losses.clear();
+  for (const LossAverage& loss : losses) progress_.losses.push_back(loss.mean);
+  progress_.skipped = guard_.skipped();
+}
+
+void TrainingRun::show_progress() {
+  progress_.epoch = any_position_->epoch;
+  progress_.epochs = train_.epochs;
+  progress_.sample = any_position_->sample_of_epoch();
+  progress_.samples_per_epoch = samples_per_epoch();
+  session_.progress().update(progress_);
 }
 
 }  // namespace dalle2

@@ -47,8 +47,7 @@ class TrainingRun {
   /// @return kStopped if a signal asked for a stop; the state is saved then
   /// @throws NonFiniteError when too many losses or gradients in a row are not finite; what
   /// RunCheckpoints::start() throws
-  /// @param started called once the run has been checked to its end, before the first step
-  ExitCode run(const std::function<void()>& started = {});
+  ExitCode run();
 
  protected:
   using MakeTrainer = std::function<std::unique_ptr<Trainer>(const at::Device&)>;
@@ -99,10 +98,12 @@ class TrainingRun {
 
  private:
   void log_step(double samples_per_second);
+  void show_progress();
 
   const SharedTrainConfig& train_;
   std::unique_ptr<RunPosition> any_position_;
   std::vector<PartMetricNames> metrics_;
+  ProgressState progress_;  // losses and skipped updates are those of the last record
   Timer since_step_;
 
  protected:

@@ -134,7 +134,8 @@ void UpdateGuard::roll_back(int64_t part, int64_t in_a_row) {
   remember();
   session_.tracker().log(
       {{"Roll Backs", checkpoints_.roll_backs}, {"Learning Rate Factor", factor}},
-      trainer_.first_steps());
+      trainer_.first_steps(),
+      ShownRecord{});                    // the warning above said so
   checkpoints_.save(/*is_best=*/false);  // so that a resumed run knows of it
 }
 

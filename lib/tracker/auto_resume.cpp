@@ -17,8 +17,7 @@ namespace fs = std::filesystem;
   throw ConfigError(
       "{}: unreadable: {}\n"
       "  It marks {} as a run to go on with. Write {{\"logger_type\": \"ConsoleLogger\"}} into it "
-      "to go on\n"
-      "  with that run, or delete it to start a new one.",
+      "to go on with that run, or delete it to start a new one.",
       path,
       why,
       fs::path(path).parent_path().string());
@@ -71,11 +70,6 @@ bool read_auto_resume(const std::string& path, Logger& logger) {
         fs::path(path).parent_path().string());
   }
   set_attributes(path, mark, logger);
-  log_warning("track",
-              "RUN HAS BEEN AUTO-RESUMED WITH THE LOGGER TYPE {}.\n"
-              "  If this was not your intention, stop this run and set `auto_resume` to `False` in "
-              "the config.",
-              logger.type_name());
   return true;
 }
 

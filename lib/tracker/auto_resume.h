@@ -13,9 +13,9 @@ inline constexpr const char* kAutoResumeFile = "auto_resume.json";
 
 /// Looks at `path` and says what it means for this run: absent, a first run; present with
 /// auto_resume off, it means nothing (Tracker takes it away); present with auto_resume on, the run
-/// is resumed, and the attributes in the file take the place of the logger's own, as in the
+/// may go on, and the attributes in the file take the place of the logger's own, as in the
 /// reference. Changes no file.
-/// @return true if resumed. @throws ConfigError the file is of another logger, or unreadable
+/// @return true if the run may go on. @throws ConfigError the file is of another logger, or unreadable
 bool read_auto_resume(const std::string& path, Logger& logger);
 
 /// Writes `path`, whole or not at all.

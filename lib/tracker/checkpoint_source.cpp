@@ -27,8 +27,8 @@ class LocalFile : public CheckpointSource {
         "Model not found at {}\n"
         "  /tracker/load/file_path is relative to the working directory, which is {}.\n"
         "  Correct it, leave /tracker/load out to start from the beginning, or set "
-        "only_auto_resume for a\n"
-        "  run whose first start has no file yet.",
+        "only_auto_resume for a "
+        "run whose first start has no file yet.",
         path_,
         fs::current_path(error).string());
   }

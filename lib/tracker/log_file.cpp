@@ -26,12 +26,11 @@ std::string json_text(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-std::string value_text(const LogValue& value, NonFinite non_finite) {
+std::string value_text(const LogValue& value) {
   if (const auto* number = std::get_if<int64_t>(&value)) return std::to_string(*number);
   if (const auto* text = std::get_if<std::string>(&value)) return json_text(*text);
   const double real = std::get<double>(value);
-  if (!std::isfinite(real) && non_finite == NonFinite::kNull) return "null";
-  return python_repr(real);
+  return std::isfinite(real) ? python_repr(real) : "null";
 }
 
 /// Where the last whole line of a file ends. A line that lacks only its end is whole.
@@ -76,10 +75,10 @@ void repair(const std::string& path) {
 
 }  // namespace
 
-std::string format_record(const LogRecord& record, int64_t step, NonFinite non_finite) {
+std::string format_record(const LogRecord& record, int64_t step) {
   std::string line = "{";
   for (const auto& [name, value] : record) {
-    line += json_text(name) + ": " + value_text(value, non_finite) + ", ";
+    line += json_text(name) + ": " + value_text(value) + ", ";
   }
   return line + "\"step\": " + std::to_string(step) + "}";
 }
@@ -104,7 +103,7 @@ LogFile::LogFile(LogFile&& other) noexcept
       warned_(other.warned_) {}
 
 void LogFile::write(const LogRecord& record, int64_t step) {
-  append_line(format_record(record, step, NonFinite::kNull));
+  append_line(format_record(record, step));
 }
 
 void LogFile::write_images(const std::vector<StoredImage>& images,

@@ -10,11 +10,8 @@
 
 namespace dalle2 {
 
-/// How NaN and infinity are written: JSON has neither, people want to see which.
-enum class NonFinite { kNull, kName };
-
-/// {"Epoch": 3, "loss": 0.5, "step": 40} on one line.
-std::string format_record(const LogRecord& record, int64_t step, NonFinite non_finite);
+/// {"Epoch": 3, "loss": 0.5, "step": 40} on one line. NaN and infinity, which JSON has not, are null.
+std::string format_record(const LogRecord& record, int64_t step);
 
 /// Appends whole lines; what a killed run left half-written is dropped when the file is opened.
 class LogFile {

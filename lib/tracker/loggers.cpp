@@ -3,33 +3,30 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "tracker/log_file.h"
 #include "tracker/tensorboard_logger.h"
 
 namespace dalle2 {
 namespace {
 
-/// Prints each record as one line.
+/// Prints what of each record is for people, as one line.
 class ConsoleLogger : public Logger {
  public:
   explicit ConsoleLogger(const ConsoleLogConfig& config) : Logger(config.auto_resume) {}
 
   std::string type_name() const override { return "ConsoleLogger"; }
   void init() override { log_info("track", "Logging to console"); }
-  void log(const LogRecord& record, int64_t step) override {
-    log_info("track", "{}", format_record(record, step, NonFinite::kName));
+  void log(const LogRecord& /*record*/, const ShownRecord& shown, int64_t step) override {
+    if (!shown.empty()) log_info("", "{}", record_line(shown, step));
   }
+  bool prints_records() const override { return true; }
   /// Differs from upstream, which says nothing: where the pictures lie.
   void log_images(const std::vector<StoredImage>& images,
                   const std::string& section,
                   int64_t step) override {
     if (images.empty()) return;
-    log_info("track",
-             "{}: {} of step {}, from {}",
-             section,
-             counted(static_cast<int64_t>(images.size()), "picture"),
-             step,
-             images.front().path);
+    std::string what = images.front().path;
+    if (images.size() > 1) what = fmt::format("{} pictures, from {}", images.size(), what);
+    log_info("", "{}", record_line({{.label = section + ":", .values = {what}}}, step));
   }
   void log_error(const std::string& message) override { dalle2::log_error("track", "{}", message); }
   std::map<std::string, std::string> resume_data() const override { return {}; }

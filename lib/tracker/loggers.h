@@ -10,6 +10,7 @@
 
 #include "config/tracker_config.h"
 #include "tracker/record.h"
+#include "tracker/record_line.h"
 
 namespace dalle2 {
 
@@ -21,7 +22,10 @@ class Logger {
   /// Its name in auto_resume.json, the reference's class name: "ConsoleLogger".
   virtual std::string type_name() const = 0;
   virtual void init() = 0;
-  virtual void log(const LogRecord& record, int64_t step) = 0;
+  /// @param shown what of it is for people
+  virtual void log(const LogRecord& record, const ShownRecord& shown, int64_t step) = 0;
+  /// Whether log() prints a line for people.
+  virtual bool prints_records() const = 0;
   /// @param images already stored below data_path
   virtual void log_images(const std::vector<StoredImage>& images,
                           const std::string& section,

@@ -180,32 +180,34 @@ void remove_dead(const std::string& path, const LockFile& dead) {
 [[noreturn]] void throw_held(const std::string& data_path,
                              const std::string& lock,
                              const std::optional<LockOwner>& owner,
+                             Owner state,
                              const LockTimes& times,
                              int64_t age_ms) {
-  const std::string rest = fmt::format(
-      "choose another\n"
-      "  /tracker/data_path, or delete {} if you are sure that no such process runs (it is taken "
-      "over\n"
-      "  by itself {} seconds after its last sign of life, which was {} seconds ago).",
+  // Of a process that cannot be seen from here; one that is known to be alive keeps its lock.
+  const std::string unless_dead = fmt::format(
+      ", or choose another /tracker/data_path.\n"
+      "  If you are sure that no such process runs, delete {}: it is taken over by itself {} "
+      "seconds after its last sign of life, which was {} seconds ago.",
       lock,
       times.stale.count() / 1000,
       std::max<int64_t>(age_ms, 0) / 1000);
   if (!owner) {
     throw ConfigError(
         "/tracker/data_path: '{}' may be in use: its lock says nothing of the process that holds "
-        "it\n"
-        "  Wait, {}",
+        "it\n  Wait{}",
         data_path,
-        rest);
+        unless_dead);
   }
   throw ConfigError(
       "/tracker/data_path: '{}' is in use by process {} on host {} since {}\n"
-      "  Two runs would overwrite each other's files. Wait until it ends, stop it, {}",
+      "  Two runs would overwrite each other's files. Wait until it ends, stop it{}",
       data_path,
       owner->pid,
       owner->host,
       owner->since,
-      rest);
+      state == Owner::kAlive
+          ? fmt::format(" (kill -INT {}), or choose another /tracker/data_path.", owner->pid)
+          : unless_dead);
 }
 
 }  // namespace
@@ -268,7 +270,7 @@ void RunLock::acquire(const std::string& data_path) {
     const int64_t age_ms = file_system_now_ms(path_) - file->touched_ms;
     const bool stale = age_ms > times_.stale.count();
     if (state == Owner::kAlive || (state == Owner::kUnknown && !stale)) {
-      throw_held(data_path, path_, owner, times_, age_ms);
+      throw_held(data_path, path_, owner, state, times_, age_ms);
     }
     log_warning("track",
                 "{} is taken over: {}",

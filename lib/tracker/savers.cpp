@@ -47,16 +47,12 @@ class LocalSaver : public Saver {
   void save_file(const std::string& local_path,
                  const std::string& target,
                  const std::string& kind) override {
-    log_info("track",
-             "Saving {} {} to local path {}",
-             fs::path(target).filename().string(),
-             kind,
-             target);
     std::error_code error;
     if (fs::equivalent(local_path, target, error)) return;  // the file in data_path is the target
     // A second name of bytes that were read back already: neither time nor space. Both are only
     // ever replaced, never changed.
     link_file_atomically(local_path, target);
+    log_info("track", "Saved {} to local path {}", kind, target);
   }
 };
 

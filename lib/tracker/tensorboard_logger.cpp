@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "io/event_file.h"
-#include "tracker/log_file.h"
 
 namespace dalle2 {
 namespace {
@@ -30,8 +29,8 @@ class TensorboardLogger : public Logger {
     log_info("track", "Logging to TensorBoard: tensorboard --logdir {}", folder);
   }
 
-  void log(const LogRecord& record, int64_t step) override {
-    if (verbose_) log_info("track", "{}", format_record(record, step, NonFinite::kName));
+  void log(const LogRecord& record, const ShownRecord& shown, int64_t step) override {
+    if (verbose_ && !shown.empty()) log_info("", "{}", record_line(shown, step));
     EventSummary summary;
     for (const auto& [name, value] : record) {
       if (const auto* text = std::get_if<std::string>(&value)) {
@@ -44,6 +43,8 @@ class TensorboardLogger : public Logger {
     }
     write(summary, step);
   }
+
+  bool prints_records() const override { return verbose_; }
 
   void log_images(const std::vector<StoredImage>& images,
                   const std::string& section,

@@ -105,12 +105,12 @@ Tracker::Tracker(const TrackerConfig& config, const FormatFields& example_placeh
   }
 }
 
-void Tracker::log(const LogRecord& record, int64_t step) {
+void Tracker::log(const LogRecord& record, int64_t step, const std::optional<ShownRecord>& shown) {
   if (dummy_) return;
   check_started();
   const std::lock_guard lock(*log_mutex_);
   last_step_ = step;
-  logger_->log(record, step);
+  logger_->log(record, shown ? *shown : shown_in_full(record), step);
   log_file_->write(record, step);
 }
 
@@ -235,7 +235,12 @@ void Tracker::save(const SaveRequest& request) {
   keep_snapshot(request);
   request.write_model(in_data_path(kModelFile));
   if (request.write_lora) request.write_lora(in_data_path(kLoraFile));
-  log_info("track", "Saved cached models");
+  log_info("track",
+           "Saved cached models: {}, {}{} in {}",
+           kCheckpointFile,
+           kModelFile,
+           request.write_lora ? fmt::format(", {}", kLoraFile) : "",
+           config_.data_path);
   for (const auto& saver : savers_) {
     const SaveTargets& targets = saver->targets();
     if (request.is_latest && targets.save_latest_to)

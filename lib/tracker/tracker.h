@@ -28,6 +28,7 @@
 #include "tracker/loggers.h"
 #include "tracker/own_files.h"
 #include "tracker/record.h"
+#include "tracker/record_line.h"
 #include "tracker/run_lock.h"
 #include "tracker/savers.h"
 #include "tracker/snapshots.h"
@@ -104,8 +105,13 @@ class Tracker {
   bool auto_resumed() const { return auto_resumed_; }
   const std::string& data_path() const { return config_.data_path; }
 
-  /// A console line and a line in log.jsonl. NaN and infinity become null in the file.
-  void log(const LogRecord& record, int64_t step);
+  /// A line in log.jsonl, where NaN and infinity become null, and what the logger makes of it.
+  /// @param shown what of it is for people; all of it if not given, no line if empty
+  void log(const LogRecord& record,
+           int64_t step,
+           const std::optional<ShownRecord>& shown = std::nullopt);
+  /// Whether log() prints a line for people.
+  bool prints_records() const { return logger_->prints_records(); }
   /// Stores data_path/images/{step}_{section}_{i}.png and a record {section: [{path, caption}]}.
   void log_images(const std::vector<LogImage>& images, const std::string& section, int64_t step);
   void log_error(const std::string& message);
@@ -161,6 +167,7 @@ class Tracker {
   void check_undecided() const;
   void check_started() const;
   void claim(const std::string& path, bool checkpoint);
+  std::string how_to_go_on(const std::string& checkpoint);
   void write_config(Saver* saver, const std::string& target, const std::string& content);
   void keep_snapshot(const SaveRequest& request);
   void save_with(Saver& saver, const std::string& target_template, const SaveRequest& request);
@@ -170,6 +177,7 @@ class Tracker {
   FormatFields example_;
   bool auto_resumed_ = false;
   bool goes_on_ = false;  // with the run that is in data_path
+  bool told_how_to_go_on_ = false;
   std::unique_ptr<RunLock> lock_;
   std::optional<OwnFiles> own_files_;
   std::unique_ptr<std::atomic<bool>> saved_ = std::make_unique<std::atomic<bool>>(false);

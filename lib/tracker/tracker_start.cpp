@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -55,13 +56,6 @@ bool is_among(const std::string& path, const std::vector<std::string>& paths) {
       paths.begin(), paths.end(), [&](const std::string& other) { return same_file(path, other); });
 }
 
-std::string how_to_go_on(const std::string& checkpoint) {
-  return fmt::format(
-      "\n  To go on from it instead, stop this run and set /tracker/load to {{\"load_from\": "
-      "\"local\", \"file_path\": \"{}\"}}.",
-      checkpoint);
-}
-
 }  // namespace
 
 void Tracker::check_data_path() const {
@@ -75,8 +69,8 @@ void Tracker::check_data_path() const {
   if (config_.overwrite_data_path) return;
   throw ConfigError(
       "Data path {} already exists. Set overwrite_data_path to True to overwrite.\n"
-      "  Nothing in it is deleted by that, and a run that resumes needs it. Or choose another\n"
-      "  /tracker/data_path for a new run.",
+      "  Nothing in it is deleted by that, and a run that resumes needs it. Or choose another "
+      "/tracker/data_path for a new run.",
       config_.data_path);
 }
 
@@ -149,6 +143,13 @@ void Tracker::go_on(const std::string& checkpoint) {
     if (!logger_->auto_resume()) remove_mark();
     if (auto_resumed_ && !own_files_->recorded()) own_files_->own_all();
   }
+  if (auto_resumed_) {
+    log_warning("track",
+                "RUN HAS BEEN AUTO-RESUMED WITH THE LOGGER TYPE {}.\n"
+                "  If this was not your intention, stop this run and set `auto_resume` to `False` "
+                "in the config.",
+                logger_->type_name());
+  }
   own_files_->own(checkpoint);
   open_logs();
 }
@@ -174,10 +175,11 @@ void Tracker::explain_start(const std::string& reason) const {
   } else if (source_ && source_->only_auto_resume() && fs::exists(source_->fetch(), error)) {
     log_warning("track",
                 "Starting from zero: {} is there, but is loaded only when a run goes on by "
-                "auto-resume (/tracker/load/only_auto_resume), and {} has no auto_resume.json of "
-                "such a run",
+                "auto-resume (/tracker/load/only_auto_resume), and {}",
                 source_->fetch(),
-                config_.data_path);
+                logger_->auto_resume()
+                    ? config_.data_path + " has no auto_resume.json of such a run"
+                    : "/tracker/log/auto_resume is false");
   }
 }
 
@@ -233,6 +235,15 @@ void Tracker::remove_mark() {
            "Removing auto_resume.json because auto_resume is not enabled in the config: it is now "
            "{}",
            *now);
+}
+
+/// Told once: it is the same for every file.
+std::string Tracker::how_to_go_on(const std::string& checkpoint) {
+  if (std::exchange(told_how_to_go_on_, true)) return "";
+  return fmt::format(
+      "\n  To go on from it instead, stop this run and set /tracker/load to {{\"load_from\": "
+      "\"local\", \"file_path\": \"{}\"}}.",
+      checkpoint);
 }
 
 /// Before a file is written: what another run left there goes out of the way.

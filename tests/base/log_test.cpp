@@ -61,27 +61,68 @@ TEST_CASE("facts go to stdout with their tag, warnings and errors to stderr with
   CHECK(content_of(folder / "err") == "[data] warning: shard a.tar is short\nerror: stopped\n");
 }
 
-TEST_CASE("a line on a terminal moves the live line out of the way and brings it back") {
+/// What `body` shows on a terminal of `columns`.
+template <class Body>
+std::string shown_on_terminal(unsigned short columns, const Body& body) {
   int master = -1;
   int terminal = -1;
-  REQUIRE(::openpty(&master, &terminal, nullptr, nullptr, nullptr) == 0);
-  run_child(terminal, terminal, [] {
-    log_live("10 %");
-    log_info("train", "saved");
-    log_live("20 %");
-    log_live("");
-    log_info("train", "done");
+  winsize size = {};
+  size.ws_col = columns;
+  REQUIRE(::openpty(&master, &terminal, nullptr, nullptr, &size) == 0);
+  run_child(terminal, terminal, [&] {
+    ::setenv("TERM", "xterm", 1);
+    body();
   });
   ::close(terminal);
   std::string shown;
   char bytes[256];
-  for (ssize_t size = 0; (size = ::read(master, bytes, sizeof bytes)) > 0;) {
-    shown.append(bytes, static_cast<size_t>(size));
+  for (ssize_t read = 0; (read = ::read(master, bytes, sizeof bytes)) > 0;) {
+    shown.append(bytes, static_cast<size_t>(read));
   }
   ::close(master);
+  return shown;
+}
+
+TEST_CASE("a line on a terminal moves the live line out of the way and brings it back") {
   const std::string clear = "\r\x1b[K";
-  CHECK(shown ==
-        "10 %" + clear + "[train] saved\r\n10 %" + clear + "20 %" + clear + "[train] done\r\n");
+  CHECK(
+      shown_on_terminal(80, [] {
+        log_live("10 %");
+        log_info("train", "saved");
+        log_live("20 %");
+        log_live("");
+        log_info("train", "done");
+      }) == "10 %" + clear + "[train] saved\r\n10 %" + clear + "20 %" + clear + "[train] done\r\n");
+}
+
+TEST_CASE("no line of a terminal is longer than it is wide, and the last column stays free") {
+  CHECK(shown_on_terminal(30,
+                          [] {
+                            log_live("123456789 123456789 123456789 123456789");
+                            log_live("");
+                            log_warning("data", "the shard a.tar is short");
+                            log_info("data", "123456789 123456789 12");
+                            log_info("data", "123456789 123456789 123");
+                          }) ==
+        "123456789 123456789 123456789\r\x1b[K[data] warning: the shard\r\n  a.tar is short\r\n"
+        "[data] 123456789 123456789 12\r\n[data] 123456789 123456789\r\n  123\r\n");
+}
+
+TEST_CASE("once a command's result has stdout, facts go to stderr with the warnings") {
+  const test::TempDir folder;
+  std::FILE* out = std::fopen((folder / "out").c_str(), "w");
+  std::FILE* err = std::fopen((folder / "err").c_str(), "w");
+  REQUIRE((out != nullptr && err != nullptr));
+  run_child(::fileno(out), ::fileno(err), [] {
+    log_to_stderr();
+    log_info("order", "epoch 0");
+    log_warning("data", "short");
+    log_error("", "stopped");
+  });
+  std::fclose(out);
+  std::fclose(err);
+  CHECK(content_of(folder / "out").empty());
+  CHECK(content_of(folder / "err") == "[order] epoch 0\n[data] warning: short\nerror: stopped\n");
 }
 
 TEST_CASE("lines of many threads arrive whole") {

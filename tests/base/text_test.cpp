@@ -59,6 +59,27 @@ TEST_CASE("what is counted has its plural") {
   CHECK(counted(3, "picture of one", "pictures of many") == "3 pictures of many");
 }
 
+TEST_CASE(
+    "a number for people has at most four significant digits, and no zeros that say nothing") {
+  CHECK(short_number(0.30654321) == "0.3065");
+  CHECK(short_number(0.42) == "0.42");
+  CHECK(short_number(0.00198) == "1.98e-3");
+  CHECK(short_number(0.01) == "0.01");
+  CHECK(short_number(1e-4) == "1e-4");
+  CHECK(short_number(-2.5e-12) == "-2.5e-12");
+  CHECK(short_number(1) == "1");
+  CHECK(short_number(108.24) == "108.2");
+  CHECK(short_number(108.24, 3) == "108");
+  CHECK(short_number(60.26, 3) == "60.3");
+  CHECK(short_number(12345.6) == "12,346");
+  CHECK(short_number(-1234567) == "-1,234,567");
+  CHECK(short_number(3.4e38) == "3.4e38");
+  CHECK(short_number(0.002, 1) == "2e-3");
+  CHECK(short_number(0) == "0");
+  CHECK(short_number(std::numeric_limits<double>::quiet_NaN()) == "nan");
+  CHECK(short_number(-std::numeric_limits<double>::infinity()) == "-inf");
+}
+
 TEST_CASE("sizes have the unit in which they are short") {
   CHECK(human_bytes(0) == "0 B");
   CHECK(human_bytes(1023) == "1023 B");

@@ -74,8 +74,7 @@ TEST_CASE("what gives the data another meaning is told") {
                   R"({"Resize":{"size":[16],"interpolation":"bilinear"},"ToTen..., this config )"
                   R"({"Resize":{"size":[32],"interpolation":"bilinear"},"ToTen...)"});
   expect_meaning(prior_changed({}, {"/train/random_seed=9"}),
-                 {"/train/random_seed: the checkpoint has 0, this config 9",
-                  "/seed: the checkpoint has 0, this config 9"});
+                 {"/seed (/train/random_seed): the checkpoint has 0, this config 9"});
   expect_meaning(prior_changed({}, {"/data/num_data_points=1000"}),
                  {"/data/num_data_points: the checkpoint has 250000000, this config 1000"});
 }
@@ -168,6 +167,26 @@ TEST_CASE("a config of an older version or of the reference is compared as far a
   REQUIRE(seed != std::string::npos);
   old.replace(seed, 9, "\"stop_after_skipped\": 20");
   expect_meaning(compare_for_resume(old, read_prior({"/seed=5"}).full_json), {});
+}
+
+TEST_CASE("a prior's seed is told once, by both of its names") {
+  const Lines told = {"/seed (/train/random_seed): the checkpoint has 3, this config 5"};
+  expect_meaning(prior_changed({"/seed=3"}, {"/seed=5"}), told);
+  expect_meaning(prior_changed({"/train/random_seed=3"}, {"/train/random_seed=5"}), told);
+  expect_meaning(prior_changed({"/seed=3"}, {"/train/random_seed=5"}), told);
+  // Of a file that this version cannot read.
+  const std::string foreign = R"({"prior": {"colour": 1}, "train": {"random_seed": 3}})";
+  expect_meaning(compare_for_resume(foreign, read_prior({"/seed=5"}).full_json), told);
+}
+
+TEST_CASE("the places of the run's own files are no change that is told") {
+  expect_other(changed({},
+                       {"/tracker/data_path=elsewhere",
+                        "/tracker/overwrite_data_path=true",
+                        R"(/tracker/load={"load_from": "local", "file_path": "a.pth"})",
+                        R"(/tracker/save={"save_to": "local", "save_latest_to": "b.pth"})",
+                        "/train/lr=0.001"}),
+               {"/train/lr: the checkpoint has 0.0001, this config 0.001"});
 }
 
 TEST_CASE("a text that is no config gives no changes, and another kind of run is one") {

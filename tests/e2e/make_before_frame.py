@@ -18,6 +18,7 @@ import json
 import lzma
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -113,7 +114,7 @@ def stop_in_the_second_epoch(folder):
         output.append(line)
         if "Starting epoch 1" in line:
             records_of_epoch = 0
-        elif records_of_epoch is not None and any(key in line for key in LOSSES):
+        elif records_of_epoch is not None and (any(key in line for key in LOSSES) or re.match(r"step \d+  loss ", line)):
             records_of_epoch += 1
             if records_of_epoch == 2:
                 process.send_signal(signal.SIGTERM)

@@ -169,6 +169,15 @@ class Prior(unittest.TestCase):
                 logged = self.logged("out", f"metrics/ema-validation/{what} [steps={steps}]")[-1]
                 self.assertAlmostEqual(metrics[f"{what} [steps={steps}]"], logged, places=5)
 
+    def test_evaluate_refuses_to_make_the_model_another_one(self):
+        evaluate = ("evaluate", "--config", self.config(), "--checkpoint", "absent.pth", "--set")
+        for override in ("/prior/timesteps=10", "/prior/net/depth=2", "/prior={}"):
+            done = run(*evaluate, override, cwd=self.dir, check=2)
+            self.assertIn(f"--set {override}: would make the checkpoint's model another one", done.stderr)
+            self.assertIn("/train/eval_timesteps", done.stderr)
+        done = run(*evaluate, "/train/eval_timesteps=[4]", cwd=self.dir, check=3)
+        self.assertIn("absent.pth", done.stderr)
+
     def test_the_root_takes_a_seed_as_for_other_kinds(self):
         config = prior_config(self.base, "out")
         del config["train"]["random_seed"]

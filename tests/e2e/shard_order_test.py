@@ -124,7 +124,7 @@ class ShardOrder(EndToEnd):
         sent, output = False, []
         for line in process.stdout:
             output.append(line)
-            if not sent and '"Epoch": 1,' in line:
+            if not sent and line.startswith("step ") and any("Starting epoch 1" in before for before in output):
                 process.send_signal(signal.SIGTERM)
                 sent = True
         process.stdout.close()

@@ -55,6 +55,7 @@ void falls_back(const std::string& folder, const ToyConfig& config, const std::s
   CHECK(run.run() == ExitCode::kDone);
   CHECK(log.count(why) > 0);
   CHECK(log.count("Falling back to") > 0);
+  CHECK(log.count("Load another checkpoint") == 0);  // it does so by itself
   CHECK(first_step == 8);  // the save after the third step of the second epoch
   CHECK(fs::exists(folder + "/latest.pth"));
 }

@@ -93,7 +93,7 @@ ToyRun::ToyRun(const ToyConfig& config)
     : TrainingRun({.session = {.tracker = config.tracker,
                                .train = config.train,
                                .seed = config.seed,
-                               .quiet = true},
+                               .quiet = config.quiet},
                    .texts = {.kind = "toy", .raw_json = "{}", .full_json = json_of(config)},
                    .metrics = {{.loss = "Training Loss",
                                 .losses_not_finite = "Losses Not Finite",

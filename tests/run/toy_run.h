@@ -33,6 +33,7 @@ struct ToyConfig {
   int64_t seed = 0;
   int64_t steps_per_epoch = 5;
   int64_t save_every_n_steps = 3;
+  bool quiet = true;
 };
 
 /// [B, 4] -> [B, 1]

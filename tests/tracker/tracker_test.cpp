@@ -293,8 +293,26 @@ TEST_CASE("a record is a console line and a line of the log") {
   Tracker tracker = run.start();
   tracker.log({{"Epoch", int64_t{0}}, {"Unet 0 Training Loss", 0.25}}, 10);
   CHECK(run.log.count("Logging to console") == 1);
-  CHECK(run.log.count(R"({"Epoch": 0, "Unet 0 Training Loss": 0.25, "step": 10})") == 1);
+  REQUIRE_FALSE(run.log.lines().empty());
+  CHECK(run.log.lines().back().tag.empty());
+  CHECK(run.log.lines().back().text == "step 10  Epoch 0  Unet 0 Training Loss 0.25");
   CHECK(file("data/log.jsonl") == "{\"Epoch\": 0, \"Unet 0 Training Loss\": 0.25, \"step\": 10}\n");
+}
+
+TEST_CASE("of a record the console shows what was chosen for people, and the log has all of it") {
+  Run run;
+  Tracker tracker = run.start();
+  CHECK(tracker.prints_records());
+  run.log.clear();
+  tracker.log({{"Epoch", int64_t{0}}, {"Unet 0 Training Loss", 0.25}},
+              10,
+              ShownRecord{{.label = "loss", .values = {0.25}}});
+  tracker.log({{"Dropped", int64_t{3}}}, 11, ShownRecord{});
+  REQUIRE(run.log.lines().size() == 1);
+  CHECK(run.log.lines()[0].text == "step 10  loss 0.25");
+  CHECK(file("data/log.jsonl") ==
+        "{\"Epoch\": 0, \"Unet 0 Training Loss\": 0.25, \"step\": 10}\n"
+        "{\"Dropped\": 3, \"step\": 11}\n");
 }
 
 TEST_CASE("an error is a line on the console and in the log, with the step it came after") {
@@ -315,7 +333,10 @@ TEST_CASE("pictures lie in images, named by step, section and number") {
   const auto record = nlohmann::json::parse(file("data/log.jsonl"));
   CHECK(record["Train Samples"][0]["caption"] == "Train: a cat");
   CHECK(fs::exists(fs::path("data") / record["Train Samples"][1]["path"].get<std::string>()));
+  CHECK(run.log.lines().back().text ==
+        "step 30  Train Samples: 2 pictures, from images/30_Train Samples_0.png");
   tracker.log_images({{"png", ""}}, "a/../b", 1);
+  CHECK(run.log.lines().back().text == "step 1  a/../b: images/1_a_.._b_0.png");
   CHECK(fs::exists("data/images/1_a_.._b_0.png"));
 }
 

@@ -9,13 +9,24 @@
 #include "checkpoint/convert.h"
 #include "optim/random.h"
 #include "run/commands.h"
-#include "run/commands/log_to_stderr.h"
 #include "run/device.h"
 #include "run/model_weights.h"
 #include "run/prior_similarities.h"
 
 namespace dalle2 {
 namespace {
+
+/// Weights belong to the model that they were trained as: another value would be passed over.
+void check_overrides(const std::vector<std::string>& overrides) {
+  for (const std::string& text : overrides) {
+    const std::string pointer = text.substr(0, text.find('='));
+    if (pointer != "/prior" && !pointer.starts_with("/prior/")) continue;
+    throw ConfigError(
+        "--set {}: would make the checkpoint's model another one than its weights were trained for\n"
+        "  Leave it away. /train/eval_timesteps are the sampling steps of an evaluation.",
+        text);
+  }
+}
 
 /// The five similarities of /train/eval_timesteps, of the split's first batch, as a run logs them.
 nlohmann::ordered_json evaluate_prior(const EvaluateCommand& command,
@@ -56,6 +67,7 @@ void run_evaluate(const EvaluateCommand& command) {
         "It gives the similarities of a prior.",
         command.config_path);
   }
+  check_overrides(command.overrides);
   log_to_stderr();
   const LoadedPriorConfig loaded =
       load_prior_config(command.config_path, {.overrides = command.overrides});

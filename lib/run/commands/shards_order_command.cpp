@@ -13,7 +13,6 @@
 #include "data/rank_walk.h"
 #include "io/atomic_file.h"
 #include "run/commands.h"
-#include "run/commands/log_to_stderr.h"
 #include "run/commands/out_folder.h"
 #include "run/decoder_data.h"
 #include "run/order_position.h"

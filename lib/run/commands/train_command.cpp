@@ -18,7 +18,6 @@
 #include "run/decoder_run.h"
 #include "run/dry_run.h"
 #include "run/prior_run.h"
-#include "tracker/public_config.h"
 
 namespace dalle2 {
 
@@ -27,16 +26,6 @@ std::string program_version_text() {
 }
 
 namespace {
-
-/// The file as it stands, its lines indented as those that continue a message.
-void print_config(const std::string& path, const std::string& raw_json) {
-  std::string text;
-  for (const char letter : public_config(raw_json)) {
-    text += letter;
-    if (letter == '\n') text += "  ";
-  }
-  log_info("config", "{}:\n  {}", path, text);
-}
 
 /// A signal before there is anything to save; afterwards the run answers it itself.
 template <class Run, class Loaded>
@@ -54,10 +43,7 @@ ExitCode train(const TrainCommand& command, const Loaded& loaded, ProcessGroup& 
              stop_requested());
     return ExitCode::kStopped;
   }
-  // Behind all that may refuse it: an error is the last that is to be seen.
-  const ExitCode code = run->run([&] {
-    if (!command.quiet) print_config(command.config_path, loaded.raw_json);
-  });
+  const ExitCode code = run->run();
   try {
     check_stdout();
   } catch (const ResourceError& error) {  // the files of the run are what counts

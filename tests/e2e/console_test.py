@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: MIT
+"""What a person sees of a run: on a terminal of 80 columns no line wraps, in a file there are whole lines without control
+characters, and nowhere is there JSON or a line twice."""
+import fcntl
+import os
+import pathlib
+import pty
+import re
+import signal
+import struct
+import subprocess
+import termios
+
+import harness
+from harness import BINARY, EndToEnd, records, run, write_config
+from prior_data import make_embeddings, prior_config
+
+COLUMNS = 80
+CLEAR = "\r\x1b[K"
+STEP = r"step \d+  loss [\d.,e-]+( [\d.,e-]+)*  lr [\d.e-]+  grad [\d.,e-]+( [\d.,e-]+)*  [\d.,]+ samples/s"
+
+
+def on_terminal(*arguments, cwd, stop_at=None, **env):
+    """Runs the binary on a terminal; Ctrl-C as soon as `stop_at` was shown. @return (exit code, what it wrote)"""
+    master, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
+    process = subprocess.Popen([BINARY, *map(str, arguments)], cwd=cwd, stdin=terminal, stdout=terminal, stderr=terminal,
+                               env={**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm", **env})
+    os.close(terminal)
+    shown = b""
+    while True:
+        try:
+            part = os.read(master, 4096)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        shown += part
+        if stop_at and stop_at in shown.decode(errors="replace"):
+            process.send_signal(signal.SIGINT)
+            stop_at = None
+    os.close(master)
+    return process.wait(timeout=60), shown.decode()
+
+
+def shown_lines(shown):
+    """All that ever stood in a line of the terminal, the live ones too."""
+    return [text for line in shown.split("\r\n") for text in line.split(CLEAR)]
+
+
+class Console(EndToEnd):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        make_embeddings(cls.base)
+
+    def decoder(self, **train):
+        config = harness.tiny_config(self.shards, "out", train={"epochs": 2, "save_every_n_samples": 40, **train})
+        unet = {"dim": 8, "dim_mults": [1, 2], "num_resnet_blocks": 1, "resnet_groups": 4, "memory_efficient": True}
+        config["decoder"].update(unets=[config["decoder"]["unets"][0], unet], image_sizes=[8, 16], sample_timesteps=[3, 3])
+        del config["decoder"]["image_size"]
+        return write_config(self.dir / "decoder.json", config)
+
+    def prior(self, **train):
+        return write_config(self.dir / "prior.json", prior_config(self.base, "out", train={"epochs": 2, **train}))
+
+    def check_lines(self, lines):
+        for line in lines:
+            self.assertLess(len(line), COLUMNS, line)
+        self.check_for_people(lines)
+
+    def check_for_people(self, lines):
+        """No JSON, no number with more digits than somebody reads, and no line of a step twice."""
+        for line in lines:
+            self.assertNotRegex(line, r'[{}]|": ', line)
+            self.assertNotRegex(line, r"\d\.\d{5}", line)
+        steps = [line for line in lines if line.startswith("step ")]
+        self.assertTrue(steps)
+        self.assertEqual(len(steps), len(set(steps)), steps)
+
+    def check_terminal(self, shown):
+        lines = shown_lines(shown)
+        self.check_lines(lines)
+        for line in lines:
+            self.assertNotRegex(line, r"[\x00-\x1f]", line)
+
+    def check_steps(self, lines, key):
+        """Each record of a step is one line, and no other line has its values."""
+        steps = [line for line in lines if re.fullmatch(STEP, line)]
+        self.assertEqual([int(line.split()[1]) for line in steps],
+                         [record["step"] for record in records(self.dir / "out") if key in record])
+        self.assertEqual([line for line in lines if "samples/s" in line and line not in steps], [])
+
+    def test_a_decoder_on_a_terminal_of_80_columns(self):
+        config = self.decoder()
+        code, shown = on_terminal("--config", config, cwd=self.dir)
+        self.assertEqual(code, 0, shown)
+        self.check_terminal(shown)
+        lines = [line for line in shown_lines(shown)
+                 if not line.startswith("validation of epoch ")]  # the live line of a validation has a rate of its own
+        self.check_steps(lines, "Unet 0 Training Loss")
+        self.assertRegex(shown, r"epoch 1/2 \[=*>? *\] [\d,]+/[\d,]+")
+        for number in (0, 1):
+            for line in (f"[train] Starting epoch {number}", f"[val] Validating epoch {number}",
+                         f"[sample] Sampling and saving after epoch {number}"):
+                self.assertEqual(lines.count(line), 1, shown)
+        self.assertTrue(any(re.fullmatch(r"step \d+  validation loss [\d.]+ [\d.]+  of \d+ samples", line)
+                            for line in lines), shown)
+        self.assertIn("[train] done: 2 epochs, ", shown)
+
+    def test_a_prior_on_a_terminal_of_80_columns(self):
+        code, shown = on_terminal("--config", self.prior(), cwd=self.dir)
+        self.assertEqual(code, 0, shown)
+        self.check_terminal(shown)
+        lines = shown_lines(shown)
+        self.check_steps(lines, "tracking/training-l2")
+        for line in (r"step 16  validation loss [\d.e-]+", r"step 16  validation loss without averaging [\d.e-]+",
+                     r"step 16  test loss [\d.e-]+", r"step 16  cosines in 4 steps:  text \S+  image \S+  other text \S+"):
+            self.assertTrue(any(re.fullmatch(line, shown_line) for shown_line in lines), f"{line}\n{shown}")
+
+    def test_a_stop_and_what_follows_on_a_terminal(self):
+        for kind in ("decoder", "prior"):
+            with self.subTest(kind):
+                config = getattr(self, kind)(epochs=50)
+                code, shown = on_terminal("--config", config, cwd=self.dir, stop_at="Starting epoch 2")
+                self.assertEqual(code, 75, shown)
+                self.check_terminal(shown)
+                self.assertIn("[train] signal 2: saving and stopping; run the same command again to go on\r\n", shown)
+                again = ("--config", config, "--set", "/train/epochs=3")
+                code, shown = on_terminal(*again, "--dry-run", cwd=self.dir)
+                self.assertEqual(code, 0, shown)
+                for line in shown_lines(shown):
+                    self.assertLess(len(line), COLUMNS, line)
+                self.assertNotIn("AUTO-RESUMED", shown)  # nothing is resumed
+                code, shown = on_terminal(*again, cwd=self.dir)
+                self.assertEqual(code, 0, shown)
+                self.check_terminal(shown)
+                self.assertIn("RUN HAS BEEN AUTO-RESUMED WITH THE LOGGER TYPE ConsoleLogger.", shown)
+                self.assertRegex(shown, r"  Going on with epoch 2 at sample \d+\r\n")
+                harness.shutil.rmtree(self.dir / "out")
+
+    def test_errors_on_a_terminal(self):
+        config = self.decoder()
+        for override, text in (("/train/lr=-1", "error: decoder.json: "), ("/data/webdataset_base_url=nowhere/{}.tar", "error: "),
+                               ("/tracker/load={\"load_from\": \"local\", \"file_path\": \"absent.pth\"}", "absent.pth")):
+            code, shown = on_terminal("--config", pathlib.Path(config).name, "--set", override, cwd=self.dir)
+            self.assertIn(code, (2, 3), shown)
+            self.assertIn(text, shown)
+            for line in shown_lines(shown):
+                if str(self.dir) not in line:  # a path stays whole, so that it can be copied
+                    self.assertLess(len(line), COLUMNS, line)
+
+    def test_a_file_has_whole_lines(self):
+        for kind, key in (("decoder", "Unet 0 Training Loss"), ("prior", "tracking/training-l2")):
+            with self.subTest(kind):
+                config = getattr(self, kind)()
+                with open(self.dir / "console.txt", "w") as out:
+                    subprocess.run([BINARY, "--config", config], cwd=self.dir, stdin=subprocess.DEVNULL, stdout=out,
+                                   stderr=subprocess.STDOUT, check=True,
+                                   env={**os.environ, "OMP_NUM_THREADS": "1"})
+                text = (self.dir / "console.txt").read_bytes().decode()
+                self.assertNotRegex(text, r"[\x00-\x09\x0b-\x1f]")
+                lines = text.splitlines()
+                self.check_for_people(lines)
+                self.check_steps(lines, key)
+                for number in (0, 1):
+                    self.assertTrue(any(f"[train] epoch {number}/2, " in line for line in lines), text)
+                again = self.train(config).stdout
+                self.assertRegex(again, r"having seen [\d,]+ samples with .*validation loss [\d.e-]+\n  Going on with ")
+                harness.shutil.rmtree(self.dir / "out")
+
+    def test_a_terminal_that_cannot_draw_over_a_line_gets_plain_ones(self):
+        code, shown = on_terminal("--config", self.decoder(epochs=1), cwd=self.dir, TERM="dumb")
+        self.assertEqual(code, 0, shown)
+        self.assertNotIn("\x1b", shown)
+        self.check_lines(shown.split("\r\n"))
+
+    def test_quiet_leaves_steps_and_progress_out(self):
+        done = self.train(self.decoder(epochs=1), "--quiet")
+        self.assertNotRegex(done.stdout, r"step \d+  loss|\[train\] epoch")
+        self.assertRegex(done.stdout, r"step \d+  validation loss")
+        self.assertTrue([record for record in records(self.dir / "out") if "Unet 0 Training Loss" in record])
+
+    def test_a_gpu_that_is_not_there_is_told_of(self):
+        name = "cuda:9999"
+        done = run("sample", "--checkpoint", "absent.pth", "--out", "x", "--device", name, cwd=self.dir, check=2)
+        self.assertIn(f'--device: "{name}" was asked for, but ', done.stderr)
+        done = run("sample", "--checkpoint", "absent.pth", "--out", "x", "--device", "gpu", cwd=self.dir, check=2)
+        self.assertIn('--device: expected "cpu", "cuda" or "cuda:N", N the number of a GPU with at most 4 digits, got "gpu"',
+                      done.stderr)
+        if os.path.exists("/dev/nvidia0"):
+            return
+        done = self.train(self.decoder(epochs=1, device=name, n_sample_images=0))
+        self.assertIn("[train] warning: there is no usable GPU (driver, or a build without CUDA): this runs on the CPU, "
+                      f'though /train/device is "{name}"', done.stderr)
+        self.assertIn("on cpu, 1 thread\n", done.stdout)
+
+
+if __name__ == "__main__":
+    harness.main()
