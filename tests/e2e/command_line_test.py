@@ -58,7 +58,7 @@ class CommandLine(EndToEnd):
         for name in ("fmt", "nlohmann_json", "libcurl", "OpenSSL", "libarchive", "libdeflate", "libjpeg(-turbo)?", "libpng",
                      "libwebp", "OpenCV", "protozero", "zlib", "CLI11"):
             self.assertRegex(text, rf"\b{name} \d+(\.\d+)+", name)
-        self.assertRegex(text, r"(?m)^  (CUDA can be used|LibTorch is one for the CPU|this machine has no NVIDIA driver|"
+        self.assertRegex(text, r"(?m)^  (CUDA can be used|this LibTorch is for the CPU alone|this machine has no NVIDIA driver|"
                                r"LibTorch's CUDA half cannot be loaded|the NVIDIA driver shows no GPU)")
 
     def options_of(self, command):

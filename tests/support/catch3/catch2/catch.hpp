@@ -24,6 +24,7 @@ inline StringContainsMatcher Contains(const std::string& part) {
 using Matchers::Contains;
 using Matchers::EndsWith;
 using Matchers::Equals;
+using Matchers::Matches;
 using Matchers::Message;
 using Matchers::StartsWith;
 }  // namespace Catch
