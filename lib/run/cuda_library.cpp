@@ -60,7 +60,8 @@ const CudaLibrary& cuda_library() {
 std::string cuda_library_text(const CudaLibrary& library) {
   switch (library.state) {
     case CudaLibrary::State::absent:
-      return fmt::format("this LibTorch is for the CPU alone ({} is absent)", library.path.string());
+      return fmt::format("this LibTorch is for the CPU alone ({} is absent)",
+                         library.path.string());
     case CudaLibrary::State::no_driver:
       return "this machine has no NVIDIA driver (libcuda.so.1)";
     case CudaLibrary::State::failed:
