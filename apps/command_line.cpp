@@ -284,7 +284,9 @@ int run_command_line(int argc, char** argv) {
       "Trains DALLE2-style image generators: diffusion decoders from webdataset shards, and "
       "diffusion priors from embeddings."};
   app.name("dalle2-train");
-  app.set_version_flag("--version", program_version_text());
+  app.set_version_flag("--version", [] {
+    return program_version_text() + "\n  command line by CLI11 " CLI11_VERSION;
+  });
   app.get_formatter()->column_width(34);
   app.footer(exit_code_lines());
 

@@ -3,6 +3,8 @@
 # Installs what is missing, configures and builds: build/bin/dalle2-train and, unless --no-tests, the tests.
 #
 #   scripts/build.sh [--cpu | --cuda] [--no-tests]
+#
+#   DALLE2_WERROR=ON   warnings of the compiler are errors (OFF: they are not; unset: as in the last build)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tests=ON
@@ -18,8 +20,8 @@ scripts/setup.sh "${setup[@]}"
 preset=cpu
 [ "$(cat build/variant)" = cuda ] && preset=release
 echo "[build] configuring (preset $preset)"
-cmake --preset "$preset" -DTORCH_DIR="$(cat build/torch_dir)" -DDALLE2_TESTS=$tests > build/configure.log ||
-  { cat build/configure.log; exit 1; }
+cmake --preset "$preset" -DTORCH_DIR="$(cat build/torch_dir)" -DDALLE2_TESTS=$tests \
+  ${DALLE2_WERROR:+"-DCMAKE_COMPILE_WARNING_AS_ERROR=$DALLE2_WERROR"} > build/configure.log || { cat build/configure.log; exit 1; }
 # A file that sees LibTorch takes about 1.5 GB to compile.
 jobs=$(awk -v cores="$(nproc)" '/MemAvailable/ {n = int($2 / 1500000); if (n < 1) n = 1; print n < cores ? n : cores}' /proc/meminfo)
 echo "[build] compiling with $jobs jobs (minutes the first time)"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Installs what the build needs and nothing twice: Debian packages, and LibTorch from the pinned
-# PyPI wheel into a private Python environment. Writes build/torch_dir and build/variant, which
-# the other scripts read.
+# Installs what the build needs and nothing twice: packages of Debian or Ubuntu (on other systems it prints what to install),
+# and LibTorch from the pinned PyPI wheel into a private Python environment. Writes build/torch_dir and build/variant,
+# which the other scripts read.
 #
 #   scripts/setup.sh [--cpu | --cuda]
 #
@@ -12,12 +12,19 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 torch_version=2.11.0
+# A bar stands between names for the same thing, of which one will do; the first is installed.
 packages=(g++ cmake ninja-build ccache pkg-config git ca-certificates python3 python3-venv
   libcli11-dev nlohmann-json3-dev catch2 libfmt-dev libopencv-imgproc-dev
-  libcurl4-openssl-dev libssl-dev libarchive-dev libdeflate-dev libjpeg62-turbo-dev libpng-dev libwebp-dev zlib1g-dev
-  libgoogle-perftools-dev libprotozero-dev libgloo-dev)
+  libcurl4-openssl-dev libssl-dev libarchive-dev libdeflate-dev "libjpeg-dev|libjpeg62-turbo-dev|libjpeg-turbo8-dev"
+  libpng-dev libwebp-dev zlib1g-dev libgoogle-perftools-dev libprotozero-dev libgloo-dev)
+# The same by the names of Fedora and of conda-forge.
+fedora_packages="gcc-c++ cmake ninja-build ccache pkgconf-pkg-config git ca-certificates python3 cli11-devel json-devel catch-devel
+  fmt-devel opencv-devel libcurl-devel openssl-devel libarchive-devel libdeflate-devel libjpeg-turbo-devel libpng-devel
+  libwebp-devel zlib-devel gperftools-devel protozero-devel gloo-devel"
+conda_packages="cxx-compiler cmake ninja ccache pkg-config git ca-certificates python=3.12 cli11 nlohmann_json catch2 fmt libopencv
+  libcurl openssl libarchive libdeflate libjpeg-turbo libpng libwebp zlib gperftools protozero"
 
-usage() { sed -n '3,11s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '3,10s/^# \{0,1\}//p' "$0"; }
 
 variant=auto
 for argument in "$@"; do
@@ -34,19 +41,29 @@ fi
 
 say() { printf '[setup] %s\n' "$*"; }
 
+has_package() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed'; }
+
 install_packages() {
-  local missing=()
+  if ! command -v apt-get >/dev/null; then
+    say "no apt-get here, so nothing is installed; if the build finds something missing:"
+    say "  Fedora:" dnf install $fedora_packages
+    say "  conda: " conda install -c conda-forge $conda_packages
+    return
+  fi
+  local missing=() names
   for package in "${packages[@]}"; do
-    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
+    IFS='|' read -ra names <<< "$package"
+    for name in "${names[@]}"; do if has_package "$name"; then continue 2; fi; done
+    missing+=("${names[0]}")
   done
   if [ ${#missing[@]} -eq 0 ]; then
-    say "Debian packages: all there"
+    say "packages: all there"
     return
   fi
   local sudo=()
   if [ "$(id -u)" -ne 0 ]; then
     if ! command -v sudo >/dev/null; then
-      echo "setup.sh: these Debian packages are missing and there is neither root nor sudo to install them:" >&2
+      echo "setup.sh: these packages are missing and there is neither root nor sudo to install them:" >&2
       echo "  apt-get install --no-install-recommends ${missing[*]}" >&2
       exit 1
     fi
@@ -66,13 +83,12 @@ install_torch() {
     rm -rf "$environment"
     python3 -m venv "$environment"
     if [ "$variant" = cuda ]; then
-      say "installing torch $torch_version with CUDA from PyPI (2.5 GB to fetch, 4.7 GB on disk) into $environment"
-      "$environment/bin/pip" install --quiet --disable-pip-version-check "torch==$torch_version"
+      say "installing torch $torch_version with CUDA from PyPI (2.5 GB to fetch, 4.4 GB on disk) into $environment"
     else
       say "installing torch $torch_version for the CPU from PyPI (0.5 GB to fetch, 1.3 GB on disk) into $environment"
-      "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps "torch==$torch_version" \
-        nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85
     fi
+    "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps --require-hashes \
+      -r "scripts/requirements/torch-$variant.txt"
     touch "$environment/complete"
   fi
   torch_dir=$(echo "$environment"/lib/python3*/site-packages/torch)

@@ -98,7 +98,8 @@ const FormatValue& find(const std::string& name, const FormatFields& fields) {
 /// The value named by "validation_losses" or "validation_losses[0]".
 FormatValue look_up(const std::string& path, const FormatFields& fields, Indices indices) {
   const size_t name_end = path.find_first_of("[.");
-  const FormatValue& value = find(path.substr(0, name_end), fields);
+  const std::string name = path.substr(0, name_end);
+  const FormatValue& value = find(name, fields);
   if (name_end == std::string::npos) return value;
   const auto* list = std::get_if<std::vector<double>>(&value);
   if (path[name_end] == '.' || list == nullptr || path.back() != ']') {

@@ -2,10 +2,13 @@
 // The only file that sees c10d and gloo.
 #include "dist/process_group_backend.h"
 
-#define USE_C10D_GLOO 1
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#ifdef DALLE2_WITH_GLOO
+#define USE_C10D_GLOO 1
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#endif
 #ifdef DALLE2_WITH_NCCL
 #define USE_C10D_NCCL 1
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
@@ -72,6 +75,7 @@ using Group = c10::intrusive_ptr<c10d::Backend>;
 Group make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
                 const World& world,
                 std::chrono::milliseconds timeout) {
+#ifdef DALLE2_WITH_GLOO
   auto options = c10d::ProcessGroupGloo::Options::create();
   const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
   // All on this machine: the name of a laptop or a container need not resolve to anything.
@@ -81,6 +85,14 @@ Group make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
                                  : c10d::ProcessGroupGloo::createDefaultDevice()};
   options->timeout = timeout;
   return c10::make_intrusive<c10d::ProcessGroupGloo>(store, world.rank, world.size, options);
+#else
+  (void)store;
+  (void)timeout;
+  throw ConfigError(
+      "{}: this program was built without Gloo, which several processes need: install its headers "
+      "(libgloo-dev) and build it again",
+      world.name());
+#endif
 }
 
 class C10dBackend : public GroupBackend {

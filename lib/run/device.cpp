@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "config/device_name.h"
+#include "run/cuda_library.h"
 
 namespace dalle2 {
 
@@ -14,6 +15,7 @@ at::Device choose_device(const std::string& name, const std::string& pointer, bo
   if (name == "cpu") return at::kCPU;
   if (const auto fault = device_fault(name)) throw ConfigError("{}: {}", pointer, *fault);
   const int64_t number = name == "cuda" ? -1 : std::stoll(name.substr(name.find(':') + 1));
+  const CudaLibrary& library = cuda_library();  // before torch is asked
   if (torch::cuda::is_available()) {
     const auto count = static_cast<int64_t>(torch::cuda::device_count());
     if (number >= count) {
@@ -26,10 +28,10 @@ at::Device choose_device(const std::string& name, const std::string& pointer, bo
     return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(number));
   }
   if (!allow_fallback) {
-    throw ConfigError(
-        "{}: \"{}\" was asked for, but no usable GPU was found (driver, or a build without CUDA)",
-        pointer,
-        name);
+    throw ConfigError("{}: \"{}\" was asked for, but no usable GPU was found: {}",
+                      pointer,
+                      name,
+                      cuda_library_text(library));
   }
   log_warning(
       "train",

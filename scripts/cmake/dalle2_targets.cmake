@@ -3,14 +3,18 @@
 # dalle2_test(NAME [TORCH] LABELS ... SOURCES ... [USES layer...] [LINKS target...]): its tests, one binary.
 # dalle2_reference_test(NAME TIMEOUT seconds LABELS ... COMMAND program.py arguments... [ENVIRONMENT A=b...]): a test that needs the
 # reference's Python. Without DALLE2_REFERENCE_PYTHON in ctest's environment it is listed as skipped.
+# dalle2_header_version(PACKAGE FILE PATTERN OLDEST): stops if the version that the header FILE states is older. PATTERN
+# matches the lines with its numbers, of which the first three count.
 
-# What every target of ours is compiled with; warnings become errors in the presets
+# What every target of ours is compiled with; warnings become errors in the developers' presets
 # (CMAKE_COMPILE_WARNING_AS_ERROR), not here.
 add_library(dalle2_options INTERFACE)
 target_compile_options(dalle2_options INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-unknown-pragmas)
 # g++ 12 sees overlaps and overruns inside std::string and std::vector that are none (GCC bugs 105651,
-# 105329).
-target_compile_options(dalle2_options INTERFACE -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow)
+# 105329). Clang does not know these names.
+set(of_gcc "$<CXX_COMPILER_ID:GNU>")
+target_compile_options(dalle2_options INTERFACE
+  "$<${of_gcc}:-Wno-restrict;-Wno-array-bounds;-Wno-stringop-overflow>")
 target_include_directories(dalle2_options INTERFACE ${CMAKE_SOURCE_DIR}/lib)
 
 find_program(CCACHE_PROGRAM ccache)
@@ -19,7 +23,7 @@ if(CCACHE_PROGRAM)
   set(launcher ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
       CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} ${CCACHE_PROGRAM})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
-  add_compile_options(-fpch-preprocess)
+  add_compile_options("$<${of_gcc}:-fpch-preprocess>")
 endif()
 
 # One precompiled header for all that sees tensors: 35 s once instead of 15 s in each file.
@@ -69,6 +73,9 @@ function(dalle2_test name)
   endif()
   dalle2_setup(test_${name} ${torch} USES ${ARG_USES} LINKS ${ARG_LINKS} Catch2::Catch2WithMain)
   target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+  if(Catch2_VERSION VERSION_GREATER_EQUAL 3)
+    target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/support/catch3)
+  endif()
   target_compile_definitions(test_${name} PRIVATE DALLE2_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
                                                   DALLE2_BINARY_DIR="${CMAKE_BINARY_DIR}")
   add_test(NAME ${name} COMMAND test_${name})
@@ -82,4 +89,15 @@ function(dalle2_reference_test name)
   add_test(NAME ${name} COMMAND ${CMAKE_SOURCE_DIR}/tests/support/with_reference.sh ${ARG_COMMAND})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS};reference" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77
     WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} ENVIRONMENT "OMP_NUM_THREADS=1;${ARG_ENVIRONMENT}")
+endfunction()
+
+function(dalle2_header_version package file pattern oldest)
+  file(STRINGS ${file} lines REGEX "${pattern}")
+  string(REGEX MATCHALL "[0-9]+" numbers "${lines}")
+  list(SUBLIST numbers 0 3 numbers)
+  list(JOIN numbers . version)
+  if(version VERSION_LESS oldest)
+    message(FATAL_ERROR "${package} ${version} (${file}) is too old: ${oldest} or newer is needed.")
+  endif()
+  message(STATUS "Found ${package} ${version}")
 endfunction()

@@ -1,13 +1,29 @@
 # SPDX-License-Identifier: MIT
 # LibTorch from the folder TORCH_DIR (the `torch` folder of the wheel, or an unpacked LibTorch) as the
-# target dalle2_torch. The wheel's own CMake files demand a CUDA toolkit of the same version even
-# for CPU programs, so the libraries are named here: they need no more than the headers and -l.
+# target dalle2_torch. Without TORCH_DIR, from where find_package(Torch) would find it: Torch_DIR, CMAKE_PREFIX_PATH, the
+# system's folders. The CMake files of LibTorch are not read, for those of the wheel demand a CUDA toolkit of the same version
+# even for CPU programs; the libraries are named here: they need no more than the headers and -l.
 set(TORCH_DIR "$ENV{TORCH_DIR}" CACHE PATH "Folder of LibTorch: holds include/ and lib/")
+if(NOT TORCH_DIR)
+  find_path(torch_config TorchConfig.cmake HINTS ${Torch_DIR} $ENV{Torch_DIR} ${CMAKE_PREFIX_PATH} ENV CMAKE_PREFIX_PATH
+    ${CMAKE_SYSTEM_PREFIX_PATH} PATH_SUFFIXES share/cmake/Torch NO_CACHE)
+  if(torch_config)
+    cmake_path(SET torch_folder NORMALIZE ${torch_config}/../../..)
+    string(REGEX REPLACE "/$" "" torch_folder ${torch_folder})
+    set_property(CACHE TORCH_DIR PROPERTY VALUE ${torch_folder})
+    message(STATUS "LibTorch: ${TORCH_DIR}")
+  endif()
+endif()
 if(NOT EXISTS "${TORCH_DIR}/include/torch/csrc/api/include/torch/torch.h")
   message(FATAL_ERROR "TORCH_DIR is '${TORCH_DIR}', which holds no LibTorch.\n"
     "Run ./scripts/setup.sh, which installs it and writes the folder to build/torch_dir, or pass "
     "-DTORCH_DIR=<the torch folder of a wheel, or an unpacked LibTorch>.")
 endif()
+set(torch_version_header ${TORCH_DIR}/include/torch/headeronly/version.h)
+if(NOT EXISTS ${torch_version_header})  # before 2.9
+  set(torch_version_header ${TORCH_DIR}/include/torch/csrc/api/include/torch/version.h)
+endif()
+dalle2_header_version(LibTorch ${torch_version_header} "define TORCH_VERSION_(MAJOR|MINOR|PATCH) +[0-9]" 2.11)
 
 add_library(dalle2_torch INTERFACE)
 target_include_directories(dalle2_torch SYSTEM INTERFACE

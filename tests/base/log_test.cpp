@@ -20,6 +20,7 @@ namespace {
 /// Runs `body` in a child whose stdout is `out` and stderr `err`, and waits for it.
 template <class Body>
 void run_child(int out, int err, const Body& body) {
+  std::fflush(stdout);  // what Catch2 has printed is not the child's to print again
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
   if (child == 0) {

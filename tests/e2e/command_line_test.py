@@ -52,8 +52,14 @@ class CommandLine(EndToEnd):
             self.assertIn(line, " ".join(help_text.split()))
         self.assertIn("texts of a prior", run("sample", "--help", cwd=self.dir, check=0).stdout)
 
-    def test_the_version_names_libtorch(self):
-        self.assertIn("LibTorch", run("--version", cwd=self.dir, check=0).stdout)
+    def test_the_version_names_every_library(self):
+        text = run("--version", cwd=self.dir, check=0).stdout
+        self.assertRegex(text, r"^dalle2-train \d+\.\d+\.\d+ \(LibTorch \d+\.\d+\.\d+\)\n")
+        for name in ("fmt", "nlohmann_json", "libcurl", "OpenSSL", "libarchive", "libdeflate", "libjpeg(-turbo)?", "libpng",
+                     "libwebp", "OpenCV", "protozero", "zlib", "CLI11"):
+            self.assertRegex(text, rf"\b{name} \d+(\.\d+)+", name)
+        self.assertRegex(text, r"(?m)^  (CUDA can be used|this LibTorch is for the CPU alone|this machine has no NVIDIA driver|"
+                               r"LibTorch's CUDA half cannot be loaded|the NVIDIA driver shows no GPU)")
 
     def options_of(self, command):
         """The long options that the command's help lists."""

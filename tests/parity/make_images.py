@@ -75,6 +75,16 @@ def saved(image, format_, **options):
     return out.getvalue()
 
 
+def without_end_marker(rgb):
+    """Pillow takes one in thirty of them, depending on the last bits of the last block; we take none."""
+    while True:
+        cut = saved(rgb(), "JPEG")[:-2]
+        try:
+            Image.open(io.BytesIO(cut)).load()
+        except OSError:
+            return cut
+
+
 def jpegs(rng, size):
     def rgb():
         return Image.fromarray(picture(rng, *size()))
@@ -94,8 +104,7 @@ def jpegs(rng, size):
     yield "cmyk.jpg", cmyk
     adobe = cmyk.index(b"Adobe")
     yield "ycck.jpg", cmyk[:adobe + 11] + b"\x02" + cmyk[adobe + 12:]
-    whole = saved(rgb(), "JPEG")
-    yield "no_end_marker.jpg", whole[:-2]
+    yield "no_end_marker.jpg", without_end_marker(rgb)
     yield "png_inside.jpg", saved(rgb(), "PNG")
 
 

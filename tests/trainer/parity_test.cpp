@@ -3,6 +3,7 @@
 
 #include "checkpoint/pth.h"
 #include "parity_checks.h"
+#include "runs_for_reference.h"
 #include "trainer_fixture.h"
 
 namespace dalle2 {
@@ -83,24 +84,9 @@ TEST_CASE(
   }
 }
 
-// Not a test: check_with_reference.py runs it to get a checkpoint of ours and the losses that
-// follow it.
 TEST_CASE("writes a run for the reference to go on with", "[.write_for_reference]") {
-  const char* folder = std::getenv("DALLE2_CHECK_DIR");
-  REQUIRE(folder != nullptr);
-  for (const char* name : {"cascade", "masked"}) {
-    const test::TrainerFixture fixture(name);
-    const auto trainer = fixture.trainer();
-    nlohmann::json losses;
-    for (size_t i = 0; i < fixture.num_events(); ++i) {
-      losses.push_back(fixture.play(*trainer, i));
-      if (i == fixture.save_behind()) {
-        write_pth(fmt::format("{}/{}.pth", folder, name),
-                  trainer->state({{"epoch", 1}, {"sample", 42}}));
-      }
-    }
-    std::ofstream(fmt::format("{}/{}.json", folder, name)) << losses.dump();
-  }
+  test::write_runs_for_reference<test::TrainerFixture>({"cascade", "masked"},
+                                                       {{"epoch", 1}, {"sample", 42}});
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Runs of the reference's DiffusionPriorTrainer, repeated.
-#include <fstream>
 
 #include "checkpoint/pth.h"
 #include "parity_checks.h"
 #include "prior_trainer_fixture.h"
+#include "runs_for_reference.h"
 
 namespace dalle2 {
 namespace {
@@ -128,24 +128,9 @@ TEST_CASE("without settings a prior's optimizer and average have the reference's
   CHECK(group.as_dict().find("eps")->as_double() == 1e-6);
 }
 
-// Not a test: check_with_reference.py runs it to get a checkpoint of ours and the losses that
-// follow it.
 TEST_CASE("writes a prior's run for the reference to go on with", "[.write_for_reference]") {
-  const char* folder = std::getenv("DALLE2_CHECK_DIR");
-  REQUIRE(folder != nullptr);
-  for (const char* name : {"adamw", "adam"}) {
-    const test::PriorTrainerFixture fixture(name);
-    const auto trainer = fixture.trainer();
-    nlohmann::json losses;
-    for (size_t i = 0; i < fixture.num_events(); ++i) {
-      losses.push_back(fixture.play(*trainer, i));
-      if (i == fixture.save_behind()) {
-        write_pth(fmt::format("{}/{}.pth", folder, name),
-                  trainer->state({{"epoch", 2}, {"samples_seen", 42}}));
-      }
-    }
-    std::ofstream(fmt::format("{}/{}.json", folder, name)) << losses.dump();
-  }
+  test::write_runs_for_reference<test::PriorTrainerFixture>({"adamw", "adam"},
+                                                            {{"epoch", 2}, {"samples_seen", 42}});
 }
 
 }  // namespace

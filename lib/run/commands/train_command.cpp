@@ -6,6 +6,7 @@
 #include <fstream>
 #include <optional>
 
+#include "base/library_versions.h"
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "base/version.h"
@@ -14,15 +15,34 @@
 #include "dist/process_group.h"
 #include "dist/rank_launcher.h"
 #include "dist/world.h"
+#include "io/library_versions.h"
+#include "net/library_versions.h"
 #include "run/commands.h"
+#include "run/cuda_library.h"
 #include "run/decoder_run.h"
 #include "run/dry_run.h"
 #include "run/prior_run.h"
 
 namespace dalle2 {
+namespace {
+
+#ifdef __clang__
+constexpr const char* kCompiler = __VERSION__;  // "Clang 14.0.6"
+#else
+constexpr const char* kCompiler = "g++ " __VERSION__;
+#endif
+
+}  // namespace
 
 std::string program_version_text() {
-  return fmt::format("dalle2-train {} (LibTorch {})", program_version(), TORCH_VERSION);
+  return fmt::format("dalle2-train {} (LibTorch {})\n  {}\n  {}, {}\n  {}\n  compiled by {}",
+                     program_version(),
+                     TORCH_VERSION,
+                     cuda_library_text(cuda_library()),
+                     base_library_versions(),
+                     net_library_versions(),
+                     io_library_versions(),
+                     kCompiler);
 }
 
 namespace {
