@@ -67,7 +67,7 @@ json config_in(const std::string& folder, const std::string& out = "out") {
 
 void train(const json& config) {
   const LoadedDecoderConfig loaded = parse_decoder_config(config.dump(), "test.json", {});
-  DecoderRun run(loaded, /*quiet=*/true);
+  DecoderRun run(loaded, {.quiet = true});
   run.open();
   CHECK(run.run() == ExitCode::kDone);
 }
@@ -192,8 +192,8 @@ TEST_CASE("an existing folder is not used unless the config allows it") {
   config["tracker"]["overwrite_data_path"] = false;
   std::filesystem::create_directories(folder / "out");
   const LoadedDecoderConfig loaded = parse_decoder_config(config.dump(), "test.json", {});
-  CHECK_THROWS_AS(DecoderRun(loaded, true), ConfigError);
-  CHECK_THROWS_WITH(DecoderRun(loaded, true),
+  CHECK_THROWS_AS(DecoderRun(loaded, RunProcess{.quiet = true}), ConfigError);
+  CHECK_THROWS_WITH(DecoderRun(loaded, RunProcess{.quiet = true}),
                     Catch::Contains("already exists. Set overwrite_data_path to True"));
   CHECK(std::filesystem::is_empty(folder / "out"));
 }

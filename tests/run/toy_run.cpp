@@ -140,7 +140,8 @@ int64_t ToyRun::train_step() {
   at::Tensor batch =
       at::randn({8, 4}, session_.generator("train", position_.epoch, position_.iteration));
   if (before_step) before_step(number, batch);
-  update(1, trainer_.step(batch));
+  trainer_.step(batch);
+  update(1);
   position_.samples_seen += batch.size(0);
   return batch.size(0);
 }
