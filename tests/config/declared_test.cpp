@@ -123,13 +123,15 @@ TEST_CASE("every option that kinds of run share is declared, and each kind takes
   CHECK(declared<PrecisionConfig>() == count_members<PrecisionConfig>());
   CHECK(declared<AdaptersConfig>() == count_members<AdaptersConfig>());
   CHECK(declared<LoopConfig>() == count_members<LoopConfig>());
+  CHECK(declared<RanksConfig>() == count_members<RanksConfig>());
   CHECK(declared<EmaConfig>() == count_members<EmaConfig>());
   CHECK(declared<PostHocEmaConfig>() == count_members<PostHocEmaConfig>());
   CHECK(declared<LoraConfig>() == count_members<LoraConfig>());
   CHECK(declared<DecoderOnlyTrainConfig>() == count_members<DecoderOnlyTrainConfig>());
   CHECK(declared<PriorOnlyTrainConfig>() == count_members<PriorOnlyTrainConfig>());
   const size_t shared = declared<AveragesConfig>() + declared<PrecisionConfig>() +
-                        declared<AdaptersConfig>() + declared<LoopConfig>();
+                        declared<AdaptersConfig>() + declared<LoopConfig>() +
+                        declared<RanksConfig>();
   CHECK(declared<SharedTrainConfig>() == shared);
   const size_t both = shared + declared<OptimizerConfig<Single>>() + declared<LossConfig<Single>>();
   CHECK(declared<DecoderTrainConfig>() == both + declared<DecoderOnlyTrainConfig>());
