@@ -3,12 +3,14 @@
 """A training step of the decoder, ours against dalle2-pytorch's DecoderTrainer, in turns on one machine.
 
     scripts/bench.sh step [--binary build/bin/dalle2-train] [--config configs/quickstart.json] [--steps 40] [--rounds 5]
-        [--threads 2]
+        [--threads 2] [--ranks 1]
 
 Both train the first unet of the config on the same demo shards and batch size. Ours is timed whole (loading, step, average, log), the reference
 on tensors in memory (step and average only). A round is one run of each, in turns; its figures are the median over its steps, the
 first five left out, and the largest resident memory of the process (ours saves at the end, with async_save; the reference's never).
-Prints min, median and max over the rounds, and of the ratios.
+With --ranks several processes train together, each with a batch of its own and the threads given, over Gloo: ours started by
+--nproc-per-node, the reference by torchrun, its decoder in DistributedDataParallel as its own script has it. The memory is then that of
+the largest process. Prints min, median and max over the rounds, and of the ratios.
 """
 import argparse
 import json
@@ -35,22 +37,28 @@ def peak_mib(command, **options):
 
 
 def ours(arguments, folder, config):
-    samples = arguments.steps * config["data"]["batch_size"]
-    peak = peak_mib([arguments.binary, "--config", folder / "config.json", "--quiet", "--set", f"/train/epoch_samples={samples}"],
+    samples = arguments.steps * config["data"]["batch_size"] * arguments.ranks
+    peak = peak_mib([arguments.binary, "--config", folder / "config.json", "--quiet", "--set", f"/train/epoch_samples={samples}",
+                     *(["--nproc-per-node", str(arguments.ranks)] if arguments.ranks > 1 else [])],
                     cwd=folder, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": str(arguments.threads)})[0]
     records = [json.loads(line) for line in (folder / "out/log.jsonl").read_text().splitlines()]
     rates = [r["Samples per second"] for r in records if "Samples per second" in r and r["Step"] >= 5]
-    return config["data"]["batch_size"] / statistics.median(rates), peak
+    return config["data"]["batch_size"] * arguments.ranks / statistics.median(rates), peak
 
 
 def reference(arguments, config):
     import torch
     from dalle2_pytorch import Decoder, DecoderTrainer, Unet
     torch.manual_seed(0)
+    ranks = {}
+    if arguments.ranks > 1:
+        from accelerate import Accelerator, DistributedDataParallelKwargs
+        ranks["accelerator"] = Accelerator(cpu=True, kwargs_handlers=[DistributedDataParallelKwargs(
+            find_unused_parameters=True, static_graph=True)])
     options = dict(config["decoder"])
     unets = [Unet(**unet) for unet in options.pop("unets")]
     trainer = DecoderTrainer(Decoder(unet=tuple(unets), **options), lr=1e-3, wd=1e-2, use_ema=True, ema_beta=0.99,
-                             ema_update_after_step=0, ema_update_every=1, max_grad_norm=0.5)
+                             ema_update_after_step=0, ema_update_every=1, max_grad_norm=0.5, **ranks)
     batch, side = config["data"]["batch_size"], config["decoder"]["image_size"]
     images, embeds = torch.rand(batch, 3, side, side), torch.randn(batch, config["decoder"]["unets"][0]["image_embed_dim"])
     times = []
@@ -69,6 +77,7 @@ def main():
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--one-reference-round", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     config = json.loads(pathlib.Path(arguments.config).read_text())
@@ -91,7 +100,10 @@ def main():
         for round_number in range(arguments.rounds):
             mine, peak = ours(arguments, folder, config)
             (folder / "out/log.jsonl").unlink()
-            their_peak, said = peak_mib([sys.executable, __file__, *sys.argv[1:], "--one-reference-round"], stdout=subprocess.PIPE)
+            python = [sys.executable] if arguments.ranks == 1 else [
+                pathlib.Path(sys.executable).parent / "torchrun", "--standalone", "--nproc-per-node", str(arguments.ranks)]
+            their_peak, said = peak_mib([*python, __file__, *sys.argv[1:], "--one-reference-round"], stdout=subprocess.PIPE,
+                                        env={**os.environ, "OMP_NUM_THREADS": str(arguments.threads)})
             theirs = float(said.split()[-1])
             rows.append((mine, theirs, theirs / mine, peak, their_peak, their_peak / peak))
             print(f"round {round_number + 1}: ours {mine * 1e3:.1f} ms, reference {theirs * 1e3:.1f} ms, ratio {rows[-1][2]:.2f}", flush=True)
@@ -99,8 +111,9 @@ def main():
                                  ("ours, peak MiB", 3, 1), ("reference, peak MiB", 4, 1), ("reference / ours, peak", 5, 1)):
         values = [row[column] * scale for row in rows]
         print(f"{label}: min {min(values):.2f} median {statistics.median(values):.2f} max {max(values):.2f}")
-    print(f"figure step.decoder = {statistics.median(row[2] for row in rows):.2f}")
-    print(f"figure step.decoder.peak_memory = {statistics.median(row[5] for row in rows):.2f}")
+    name = "decoder" if arguments.ranks == 1 else f"decoder.ranks{arguments.ranks}"
+    print(f"figure step.{name} = {statistics.median(row[2] for row in rows):.2f}")
+    print(f"figure step.{name}.peak_memory = {statistics.median(row[5] for row in rows):.2f}")
 
 
 if __name__ == "__main__":
