@@ -108,6 +108,35 @@ TEST_CASE("a parameter that got a gradient once and none the next time counts as
   CHECK(gradients.values().sum().item<float>() == 6.0F);
 }
 
+TEST_CASE("who listens hears of each gradient as it arrives, in every pass") {
+  test::FlatModule module(three_parameters());
+  const FlatParameters flat(module);
+  FlatGradients gradients(flat);
+  std::vector<size_t> heard;
+  gradients.set_listener([&](size_t parameter) { heard.push_back(parameter); });
+  module.backward({{"weight", test::wave({5, 7})}});
+  module.backward({{"bias", at::ones({3})}});
+  module.backward({{"weight", test::wave({5, 7})}});
+  CHECK(heard == std::vector<size_t>{1, 0, 1});
+  gradients.set_listener({});
+  module.backward({{"bias", at::ones({3})}});
+  CHECK(heard.size() == 3);
+}
+
+TEST_CASE("a gradient that another process has counts as one, and is kept until zero_grad()") {
+  test::FlatModule module(three_parameters());
+  const FlatParameters flat(module);
+  FlatGradients gradients(flat);
+  module.backward({{"bias", at::ones({3})}});
+  gradients.values().narrow(0, 0, 35).fill_(2.0F);  // the sum over the processes
+  gradients.set_received({false, true, false});
+  CHECK(gradients.received() == std::vector<bool>{true, true, false});
+  CHECK(gradients.values().sum().item<float>() == 73.0F);
+  gradients.zero_grad();
+  CHECK(gradients.received() == std::vector<bool>{false, false, false});
+  CHECK(gradients.values().sum().item<float>() == 0.0F);
+}
+
 TEST_CASE("the module can go on without its flat gradients") {
   test::FlatModule module(three_parameters());
   const FlatParameters flat(module);
