@@ -25,11 +25,14 @@ FASTER_TO_GIVE_UP = {"hang_timeout_seconds": 8}
 
 def ranks_of(launcher):
     """Process numbers by rank."""
-    children = subprocess.run(["pgrep", "-P", str(launcher.pid)], capture_output=True, text=True).stdout.split()
     found = {}
-    for child in children:
-        variables = pathlib.Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-        found.update({int(v[5:]): int(child) for v in variables if v.startswith(b"RANK=")})
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            variables = (folder / "environ").read_bytes().split(b"\0") if parent == launcher.pid else []
+        except OSError:  # it has ended meanwhile
+            continue
+        found.update({int(v[5:]): int(folder.name) for v in variables if v.startswith(b"RANK=")})
     return found
 
 
