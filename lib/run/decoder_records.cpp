@@ -45,7 +45,6 @@ void log_parameters(const std::vector<std::shared_ptr<UnetImpl>>& unets) {
     all.training += counts.back().training;
   }
   log_info("model", "Number of parameters: {} total; {} training", all.total, all.training);
-  if (counts.size() == 1) return;
   for (size_t i = 0; i < counts.size(); ++i) {
     log_info("model", "Unet {} has {} total; {} training", i, counts[i].total, counts[i].training);
   }

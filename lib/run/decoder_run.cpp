@@ -129,12 +129,11 @@ void DecoderRun::save_snapshot() {
 }
 
 void DecoderRun::validate_epoch() {
-  log_info("val", "Validating epoch {}", position_.epoch);
   session_.progress().pause();
   const auto loader = data_.loader("val", config_.data.batch_size, /*in_order=*/true);
   loader->start_epoch(position_.epoch);
   std::vector<double> sums(static_cast<size_t>(trainer_.num_unets()), 0.0);
-  int64_t batches = 0;
+  int64_t steps = 0, batches = 0;
   int64_t samples = 0;
   Timer timer;
   bool interrupted = false;
@@ -145,17 +144,23 @@ void DecoderRun::validate_epoch() {
       ++batches;
     }
     samples += batch->samples_of_step;
-    session_.progress().stage(
-        fmt::format("validation of epoch {}: {}, {} samples/s",
-                    position_.epoch,
-                    counted(samples, "sample"),
-                    short_number(static_cast<double>(samples) / timer.seconds(), /*digits=*/3)));
+    const double samples_per_second = static_cast<double>(samples) / timer.seconds();
+    const std::string where = fmt::format("Epoch {}/{} Val Step {} - Sample {} - {} samples/sec",
+                                          position_.epoch,
+                                          config_.train.epochs,
+                                          steps,
+                                          samples,
+                                          short_number(samples_per_second, /*digits=*/3));
+    if (steps == 0) log_info("val", "{}", where);
+    session_.progress().stage(where);
+    ++steps;
     if (config_.train.validation_samples && samples >= *config_.train.validation_samples) break;
     if (session_.stop_asked()) break;
   }
   if (session_.stop_asked()) return;
   report_drops(*loader, "val");
   session_.progress().pause();
+  log_info("val", "Rank 0 finished validation after {} steps", steps);
   sums.push_back(static_cast<double>(batches));
   sums = session_.group().sum(sums, "validation losses");
   batches = static_cast<int64_t>(sums.back());

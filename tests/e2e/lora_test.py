@@ -7,7 +7,7 @@ import struct
 
 import harness
 from harness import EndToEnd, needs_reference, read_npy, run, run_reference
-from resume_test import saved_state, logged_losses, stop_when
+from resume_test import at_step_of_epoch, saved_state, logged_losses, stop_when
 
 UNET = {"dim": 8, "dim_mults": [1, 2], "cond_dim": 8, "num_resnet_blocks": 1, "resnet_groups": 4,
         "num_image_tokens": 1, "num_time_tokens": 1}
@@ -145,7 +145,7 @@ class Lora(EndToEnd):
                    "lora": {**LORA, "dropout": 0.2, "train_bias": True}, "frozen_dtype": "bf16"}
         self.train(self.config_of("whole", **options))
         config = self.config_of("stopped", **options)
-        stop_when(config, self.dir, lambda line: '"Epoch": 1,' in line and '"Step": 10,' in line)
+        stop_when(config, self.dir, at_step_of_epoch(1, 10))
         self.assertRegex(self.train(config).stdout, r"having seen \d+ samples")
         tensors, tree = saved_state(self.dir / "stopped/checkpoint.pth", self.dir)
         whole_tensors, whole_tree = saved_state(self.dir / "whole/checkpoint.pth", self.dir)

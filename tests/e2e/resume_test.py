@@ -54,6 +54,20 @@ def stop_when(config, cwd, reached):
         raise AssertionError("".join(output))
 
 
+def at_step_of_epoch(epoch, step):
+    """Whether the lines of the console so far have the loss of that update of the epoch: the first, the eleventh, ..."""
+    losses_shown = None
+
+    def reached(line):
+        nonlocal losses_shown
+        if f"Starting epoch {epoch}" in line:
+            losses_shown = 0
+        elif losses_shown is not None and re.match(r"step \d+  loss ", line):
+            losses_shown += 1
+        return losses_shown == step // 10 + 1
+    return reached
+
+
 class Resume(EndToEnd):
     def write(self, name, shape, train, **more):
         config = harness.tiny_config(
@@ -71,16 +85,7 @@ class Resume(EndToEnd):
 
     def stop_at(self, config, epoch, step):
         """Stops behind the update of an epoch whose loss the console shows: the first, the eleventh, ..."""
-        lines_of_steps = None
-
-        def reached(line):
-            nonlocal lines_of_steps
-            if f"Starting epoch {epoch}" in line:
-                lines_of_steps = 0
-            elif lines_of_steps is not None and re.match(r"step \d+  loss ", line):
-                lines_of_steps += 1
-            return lines_of_steps == step // 10 + 1
-        self.stop_when(config, reached)
+        self.stop_when(config, at_step_of_epoch(epoch, step))
         where = saved_state(self.dir / pathlib.Path(config).stem / "checkpoint.pth", self.dir)[1]
         self.assertEqual((where["epoch"], where["next_task"]), (epoch, "train"))
         self.assertGreater(where["sample"], 0)
@@ -113,7 +118,7 @@ class Resume(EndToEnd):
         with self.subTest("three times"):
             config = self.write("thrice", shape, PLAIN)
             self.stop_at(config, epoch=0, step=10)
-            self.stop_when(config, lambda line: "Validating epoch 0" in line)
+            self.stop_when(config, lambda line: f"Epoch 0/{EPOCHS} Val Step" in line)
             self.stop_at(config, epoch=2, step=10)
             self.train(config)
             self.check_equal("thrice")
