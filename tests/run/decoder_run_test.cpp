@@ -123,6 +123,50 @@ TEST_CASE("validation_samples ends a validation with the batch that reaches it")
   }
 }
 
+TEST_CASE("an update weighs each of its batches by its samples, the last short one, too") {
+  const TempDir folder;
+  json config = config_in(folder.path());
+  config["data"]["batch_size"] = 4;
+  config["train"]["grad_accum_every"] = 6;
+  train(config);
+  const auto losses = logged(folder / "out", "Unet 0 Training Loss");
+  REQUIRE(losses.size() == 1);
+
+  const LoadedDecoderConfig loaded = parse_decoder_config(config.dump(), "test.json", {});
+  torch::manual_seed(5);
+  Decoder decoder(loaded.plan);
+  const DecoderData data(loaded.config, loaded.plan, RankInfo{}, at::kCPU);
+  const auto loader = data.loader("train", 4, /*in_order=*/false);
+  loader->start_epoch(0);
+  const torch::NoGradGuard no_grad;
+  double sum = 0;
+  int64_t samples = 0;
+  std::vector<int64_t> sizes;
+  while (const std::optional<Batch> batch = loader->next()) {
+    const at::Generator random = make_generator(
+        {.seed = 5, .purpose = "train unet 1", .epoch = 0, .step = samples}, at::kCPU);
+    const double loss = decoder->forward(to_inputs(*batch, at::kCPU), 1, random).item<double>();
+    sum += loss * static_cast<double>(batch->size());
+    samples += batch->size();
+    sizes.push_back(batch->size());
+  }
+  REQUIRE(sizes == std::vector<int64_t>{4, 4, 4, 4, 4, 1});
+  CHECK(losses[0] == Approx(sum / 21).epsilon(1e-6));
+}
+
+TEST_CASE("the best validation loss is the least") {
+  DecoderPosition position;
+  CHECK_FALSE(position.is_best());  // there is none
+  position.validation_loss = 0.4;
+  CHECK(position.is_best());
+  position.validation_losses = {0.5, 0.6};
+  CHECK(position.is_best());
+  position.validation_losses = {0.5, 0.3};
+  CHECK_FALSE(position.is_best());
+  position.validation_losses = {0.4};
+  CHECK_FALSE(position.is_best());
+}
+
 TEST_CASE("batches in chunks, accumulated or not, make the same losses and pictures") {
   const TempDir folder;
   const auto run = [&](const std::string& out, const json& train_keys) {
