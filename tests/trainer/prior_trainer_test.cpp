@@ -83,6 +83,26 @@ TEST_CASE("the chunk of a prior's batch changes neither loss nor gradients") {
   }
 }
 
+TEST_CASE("a prior is evaluated without dropout, and trains on with it") {
+  const auto with_dropout = [](double share) {
+    return trainer_with({{"lora", {{"rank", 2}, {"dropout", share}}}});
+  };
+  const auto dropping = with_dropout(0.5), whole = with_dropout(0.0);
+  train(*dropping, 0, 4);
+  const TempDir folder;
+  const std::string path = folder / "prior.pth";
+  write_pth(path, dropping->state());
+  whole->load_state(read_pth(path), false, true, path);
+  const PriorInputs inputs = drawn_prior_inputs(5, 1);
+  const auto generator = [] { return make_generator({0, "validate"}, at::kCPU); };
+  for (const bool averaged : {false, true}) {
+    const double loss = whole->evaluate(inputs, generator(), averaged).item<double>();
+    CHECK(dropping->evaluate(inputs, generator(), averaged).item<double>() == loss);
+  }
+  CHECK(dropping->step(inputs, generator()).item<double>() !=
+        whole->step(inputs, generator()).item<double>());
+}
+
 TEST_CASE("a loss that is not a number changes nothing of a prior and is counted") {
   const auto trainer = trainer_with({});
   train(*trainer, 0, 3);
