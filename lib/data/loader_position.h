@@ -43,4 +43,14 @@ struct LoaderPosition {
   static LoaderPosition after_samples(int64_t samples) { return {0, {{.passed = samples}}}; }
 };
 
+/// The position of an epoch from those of all ranks, each of which knows its own lanes only: lane l
+/// is that of rank l modulo their number.
+inline LoaderPosition join_positions(const std::vector<LoaderPosition>& of_ranks) {
+  LoaderPosition joined = of_ranks.front();
+  for (size_t lane = 0; lane < joined.lanes.size(); ++lane) {
+    joined.lanes[lane] = of_ranks[lane % of_ranks.size()].lanes[lane];
+  }
+  return joined;
+}
+
 }  // namespace dalle2

@@ -101,10 +101,9 @@ void RankWalk::leave() {
 }
 
 void RankWalk::take_positions(const std::vector<std::optional<Batch>>& batches) {
-  position_ = batches.front()->position;
-  for (size_t lane = 0; lane < position_.lanes.size(); ++lane) {
-    position_.lanes[lane] = batches[lane % batches.size()]->position.lanes[lane];
-  }
+  std::vector<LoaderPosition> positions;
+  for (const auto& batch : batches) positions.push_back(batch->position);
+  position_ = join_positions(positions);
 }
 
 DropCounts RankWalk::dropped() const {

@@ -67,7 +67,6 @@ void GradientExchange::send(Bucket& bucket) {
   at::Tensor sent = bucket.slice;
   if (options_.in_bfloat16) sent = bucket.half = bucket.slice.to(at::kBFloat16);
   bucket.sum = group_.start_all_reduce(sent, what_);
-  bucket.sent = true;
 }
 
 void GradientExchange::send_in_order(bool all) {
@@ -103,7 +102,6 @@ void GradientExchange::finish() {
     bucket.sum.wait();
     if (bucket.half.defined()) bucket.slice.copy_(bucket.half);
     bucket.half.reset();
-    bucket.sent = false;
     bucket.missing = bucket.entries;
   }
   if (first) agree_on_order();

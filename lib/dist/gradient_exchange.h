@@ -59,7 +59,6 @@ class GradientExchange {
     int64_t entries = 0;  // expected
     int64_t missing = 0;  // of them, in this pass
     PendingCollective sum;
-    bool sent = false;
   };
 
   void send(Bucket& bucket);

@@ -22,10 +22,12 @@ namespace {
 /// Collectives end by themselves only long after the watch has spoken.
 constexpr int kBackendFactor = 20;
 
+constexpr const char* kAdvice =
+    "\n  The run ends; the last checkpoint is whole: start it again to go on.";
+
 /// Told by the watch from its own thread: the others are asleep in a collective that will not end.
 [[noreturn]] void end_process(const World& world, const std::string& report) {
-  const std::string message =
-      report + "\n  The run ends; the last checkpoint is whole: start it again to go on.";
+  const std::string message = report + kAdvice;
   log_error("dist", "{}", message);
   write_failure_file(world, message);
   print_thread_stacks();
@@ -57,8 +59,7 @@ void PendingCollective::wait() {
   try {
     state->work->wait();
   } catch (const std::exception& error) {
-    throw NetworkError("{}\n  The run ends; the last checkpoint is whole: start it again to go on.",
-                       state->watch->explain(error.what()));
+    throw NetworkError("{}{}", state->watch->explain(error.what()), kAdvice);
   }
   // On a GPU the work is only enqueued: the watch sees itself when it is done.
   if (state->work->is_done()) state->watch->end(state->number);
@@ -244,11 +245,11 @@ void ProcessGroup::set_step(int64_t step) {
 
 ProcessGroup::BusyScope::BusyScope(ProcessGroup& group, const std::string& what)
     : watch_(group.watch_.get()) {
-  if (watch_) watch_->set_busy(what);
+  if (watch_) before_ = watch_->set_busy(what);
 }
 
 ProcessGroup::BusyScope::~BusyScope() {
-  if (watch_) watch_->set_busy("");
+  if (watch_) watch_->set_busy(before_);
 }
 
 void ProcessGroup::tell_failure(const std::string& message) noexcept {

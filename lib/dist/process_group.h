@@ -105,6 +105,7 @@ class ProcessGroup {
 
    private:
     RankWatch* watch_;
+    std::string before_;  // what it was busy with: scopes lie in each other
   };
   /// Tells the others why this rank ends, so that they can say it. @throws nothing
   void tell_failure(const std::string& message) noexcept;

@@ -15,6 +15,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kBeat{500};
 /// A rank that says what it is busy with may take so many times the hang timeout.
 constexpr double kBusyFactor = 10;
+/// Without a beat, behind a collective that failed: the rank is what failed.
+constexpr std::chrono::duration<double> kSilence{3};
 /// How long a failed rank's neighbours take to say why, at most.
 constexpr std::chrono::seconds kExplanation{5};
 
@@ -24,10 +26,6 @@ double seconds_since(Clock::time_point begin) {
 
 std::string key_of(int rank) {
   return fmt::format("place/{}", rank);
-}
-
-std::string rank_name(int rank) {
-  return fmt::format("rank {}", rank);
 }
 
 std::string place_text(const RankPlace& place) {
@@ -43,6 +41,18 @@ std::string place_text(const RankPlace& place) {
                                    place.seconds);
 }
 
+/// Why a rank is gone; none if it is there, or done.
+std::optional<std::string> loss_of(const std::optional<RankPlace>& other,
+                                   double silent_seconds,
+                                   double most_silent_seconds) {
+  if (other && !other->failure.empty()) return "ended with an error: " + other->failure;
+  if ((other && other->ended) || silent_seconds <= most_silent_seconds) return std::nullopt;
+  return fmt::format(
+      "has not been heard of for {:.0f} s: the process is gone or stopped, or the network is down{}",
+      silent_seconds,
+      other ? "; it was " + place_text(*other) : "");
+}
+
 /// Why a rank is what the others wait for; none if it is not.
 std::optional<std::string> fault_of(const RankPlace& own,
                                     const std::optional<RankPlace>& other,
@@ -52,15 +62,8 @@ std::optional<std::string> fault_of(const RankPlace& own,
     if (silent_seconds < hang_seconds) return std::nullopt;
     return fmt::format("was never heard of in {:.0f} s", silent_seconds);
   }
-  if (!other->failure.empty()) return "ended with an error: " + other->failure;
   // Half the time: so the report is there in good time even if the rank stopped long before.
-  if (!other->ended && silent_seconds > hang_seconds / 2) {
-    return fmt::format(
-        "has not been heard of for {:.0f} s: the process is gone or stopped, or the network is "
-        "down; it was {}",
-        silent_seconds,
-        place_text(*other));
-  }
+  if (auto loss = loss_of(other, silent_seconds, hang_seconds / 2)) return loss;
   if (own.seconds < hang_seconds) return std::nullopt;
   if (other->ended) return fmt::format("is done, {}", place_text(*other));
   if (other->sequence == own.sequence && other->waits && other->what != own.what) {
@@ -240,11 +243,9 @@ void RankWatch::run() {
       look(*store_);
       const std::lock_guard lock(mutex_);
       store_error_.clear();
-      ++looks_;
     } catch (const std::exception& error) {
       const std::lock_guard lock(mutex_);
       store_error_ = error.what();
-      ++looks_;
     }
     wake_.notify_all();
     std::string found = told ? "" : report();
@@ -292,17 +293,10 @@ std::string RankWatch::explain(const std::string& error) {
       if (rank == world_.rank) continue;
       const auto& place = places_[static_cast<size_t>(rank)];
       const double silent = seconds_since(last_beat_[static_cast<size_t>(rank)]);
-      if (place && !place->failure.empty()) {
-        culprits += fmt::format("\n  {} ended with an error: {}", rank_name(rank), place->failure);
+      if (const auto loss = loss_of(place, silent, kSilence.count())) {
+        culprits += fmt::format("\n  rank {} {}", rank, *loss);
       } else if (place && place->ended) {
-        culprits += fmt::format("\n  {} had left already, {}", rank_name(rank), place_text(*place));
-      } else if (silent > 3) {
-        culprits += fmt::format(
-            "\n  {} has not been heard of for {:.0f} s: the process is gone or "
-            "stopped, or the network is down{}",
-            rank_name(rank),
-            silent,
-            place ? "; it was " + place_text(*place) : "");
+        culprits += fmt::format("\n  rank {} had left already, {}", rank, place_text(*place));
       }
     }
   }

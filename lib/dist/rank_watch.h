@@ -75,7 +75,6 @@ class RankWatch {
 
   void run();
   void look(RankStore& store);
-  void note_dead();
   RankPlace own_place();
   void publish(RankStore& store);
   std::string report();
@@ -92,7 +91,6 @@ class RankWatch {
   std::chrono::steady_clock::time_point last_end_ = std::chrono::steady_clock::now();
   std::vector<std::optional<RankPlace>> places_;
   std::vector<std::chrono::steady_clock::time_point> last_beat_;
-  int64_t looks_ = 0;
   std::string store_error_;
   bool explaining_ = false, closing_ = false;
 

@@ -133,19 +133,15 @@ bool DecoderPosition::is_best() const {
                                         [&](double earlier) { return *validation_loss < earlier; });
 }
 
-/// Lane l is known by rank l modulo the number of ranks.
 void DecoderPosition::gather(ProcessGroup& group) {
   if (group.is_alone()) return;
-  nlohmann::json own;
-  for (const LanePosition& lane : loader.lanes) own.push_back(json_of_value(value_of({0, {lane}})));
-  const auto texts = group.gather_texts(own.dump(), "places of the lanes");
-  for (size_t lane = 0; lane < loader.lanes.size(); ++lane) {
-    const size_t rank = lane % texts.size();
-    if (static_cast<int>(rank) == group.rank()) continue;
-    const auto theirs = nlohmann::json::parse(texts[rank]);
-    const Value saved = value_of_json(theirs.at(lane).get<std::string>());
-    loader.lanes[lane] = loader_position_of(Cursor(saved)).lanes.front();
+  std::vector<LoaderPosition> of_ranks;
+  for (const std::string& text :
+       group.gather_texts(json_of_value(value_of(loader)), "places of the lanes")) {
+    const Value saved = value_of_json(text);
+    of_ranks.push_back(loader_position_of(Cursor(saved)));
   }
+  loader = join_positions(of_ranks);
 }
 
 DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, const RunProcess& process)
