@@ -4,6 +4,7 @@
 #
 #   scripts/bench.sh loader|memory|step|all [arguments of the program in tests/bench: loader.py, loader_memory.py,
 #                                            decoder_step.py, which decoder_save.py follows]
+#   scripts/bench.sh quickstart [arguments of tests/bench/quickstart.py]   five seeds of the quickstart; no reference
 #
 # Builds what it needs (scripts/build.sh), and at first use installs the reference (scripts/reference_python.sh, some
 # GB) into an environment of its own. Prints a table and closes with one line a figure: `figure loader.jpeg256.bit_equal = 3.8`.
@@ -13,16 +14,17 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-usage() { sed -n '3,12s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '3,13s/^# \{0,1\}//p' "$0"; }
 
 case "${1:-}" in
-  loader | memory | step | all) what=$1; shift ;;
+  loader | memory | step | quickstart | all) what=$1; shift ;;
   --help | -h) usage; exit 0 ;;
   *) usage >&2; exit 2 ;;
 esac
 
 [ -f build/CMakeCache.txt ] || scripts/build.sh --no-tests
-python=$(scripts/reference_python.sh)
+python=python3
+[ "$what" = quickstart ] || python=$(scripts/reference_python.sh)
 echo "[bench] $(date -u +%Y-%m-%d), $(nproc) cores of $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1), load $(cut -d' ' -f1-3 /proc/loadavg)"
 if [ "$what" = loader ] || [ "$what" = all ]; then
   cmake --build build --target bench_loader >/dev/null
@@ -36,4 +38,8 @@ if [ "$what" = step ] || [ "$what" = all ]; then
   cmake --build build --target dalle2-train >/dev/null
   "$python" tests/bench/decoder_step.py "$@"
   "$python" tests/bench/decoder_save.py
+fi
+if [ "$what" = quickstart ]; then
+  cmake --build build --target dalle2-train >/dev/null
+  "$python" tests/bench/quickstart.py "$@"
 fi

@@ -38,11 +38,18 @@ enum class TransformKind {
   RandomHorizontalFlip,
   Resize,
   CenterCrop,
+  ColorJitter,
+  RandomRotation,
   ToTensor,
 };
 template <>
-inline constexpr std::array enum_names<TransformKind> = {
-    "RandomResizedCrop", "RandomHorizontalFlip", "Resize", "CenterCrop", "ToTensor"};
+inline constexpr std::array enum_names<TransformKind> = {"RandomResizedCrop",
+                                                         "RandomHorizontalFlip",
+                                                         "Resize",
+                                                         "CenterCrop",
+                                                         "ColorJitter",
+                                                         "RandomRotation",
+                                                         "ToTensor"};
 
 struct TransformConfig {
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
@@ -53,6 +60,10 @@ struct TransformConfig {
   std::vector<double> ratio = {3.0 / 4.0, 4.0 / 3.0};
   std::string interpolation = "bilinear";
   double p = 0.5;  ///< RandomHorizontalFlip
+  // ColorJitter: [reach], or [low, high]
+  std::vector<double> brightness = {0}, contrast = {0}, saturation = {0}, hue = {0};
+  std::vector<double> degrees;  ///< RandomRotation: [reach], or [low, high]
+  std::vector<double> fill = {0};
 
   /// Only the arguments of its own kind.
   void fields(auto& f) {
@@ -92,6 +103,48 @@ struct TransformConfig {
       D2_FIELD(p,
                "Probability of mirroring an image. (The reference drops it: always 0.5.)",
                within(0, 1));
+    }
+    if (kind == TransformKind::ColorJitter) color_jitter_fields(f);
+    if (kind == TransformKind::RandomRotation) {
+      D2_REQUIRED(degrees,
+                  "Turns by a random angle in [-degrees, degrees], or in the range [low, high]; "
+                  "counter-clockwise.",
+                  within(-360, 360).entries(1, 2).one_is_list());
+      D2_FIELD(
+          interpolation, "How pixels between pixels are made up.", one_of({"nearest", "bilinear"}));
+      D2_FIELD(fill,
+               "Value, or red, green and blue, of what turns into the picture from outside.",
+               within(0, 255).entries(1, 3).one_is_list());
+      check_reach(f, degrees, "degrees");
+      f.check(fill.size() != 2, "fill", "must be one value or three, got 2");
+    }
+  }
+
+ private:
+  void color_jitter_fields(auto& f) {
+    const auto factor = [] { return within(0, 100).entries(1, 2).one_is_list(); };
+    D2_FIELD(brightness,
+             "Multiplies the values by a random factor in [1 - brightness, 1 + brightness], or in "
+             "the range [low, high].",
+             factor());
+    D2_FIELD(contrast,
+             "The same for the distance of the values from the picture's mean lightness.",
+             factor());
+    D2_FIELD(saturation, "The same for their distance from grey.", factor());
+    D2_FIELD(hue,
+             "Turns the hue by a random part of the circle in [-hue, hue], or in the range [low, "
+             "high].",
+             within(-0.5, 0.5).entries(1, 2).one_is_list());
+    check_reach(f, brightness, "brightness");
+    check_reach(f, contrast, "contrast");
+    check_reach(f, saturation, "saturation");
+    check_reach(f, hue, "hue");
+  }
+
+  static void check_reach(auto& f, const std::vector<double>& reach, const char* key) {
+    if (reach.size() == 1) f.check(reach[0] >= 0, key, "must not be negative if it is one number");
+    if (reach.size() == 2) {
+      f.check(reach[0] <= reach[1], key, "must be a range [low, high] with low <= high");
     }
   }
 };

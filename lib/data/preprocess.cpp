@@ -14,15 +14,13 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "io/image_adjust.h"
 
 namespace dalle2 {
 namespace {
 
-constexpr std::array<const char*, 5> kTransformNames = {
-    "RandomResizedCrop", "RandomHorizontalFlip", "Resize", "CenterCrop", "ToTensor"};
-
 const char* name_of(TransformKind kind) {
-  return kTransformNames[static_cast<size_t>(kind)];
+  return enum_names<TransformKind>[static_cast<size_t>(kind)];
 }
 
 /// SplitMix64's finaliser.
@@ -56,6 +54,48 @@ float draw_uniform(const RandomBits& random, float from, float to) {
 /// ATen's randint(0, count) for counts below 2^28.
 int draw_below(const RandomBits& random, int count) {
   return static_cast<int>(random() % static_cast<uint32_t>(count));
+}
+
+/// A range given as [low, high], or by its reach about `middle`.
+std::pair<double, double> range_of(const std::vector<double>& given, double middle) {
+  if (given.size() == 2) return {given[0], given[1]};
+  return {middle - given[0], middle + given[0]};
+}
+
+/// torchvision's ColorJitter: an order of the four, then a draw for each that is on.
+void jitter_colours(Image& image, const TransformConfig& config, const RandomBits& random) {
+  struct Adjustment {
+    void (*adjust)(Image& image, double factor);
+    std::pair<double, double> range;
+    double unchanged;
+    double factor = 0;
+    bool is_on() const { return range.first != unchanged || range.second != unchanged; }
+  };
+  std::array<Adjustment, 4> adjustments = {{
+      {adjust_brightness, range_of(config.brightness, 1), 1},
+      {adjust_contrast, range_of(config.contrast, 1), 1},
+      {adjust_saturation, range_of(config.saturation, 1), 1},
+      {adjust_hue, range_of(config.hue, 0), 0},
+  }};
+  std::array<size_t, 4> order = {0, 1, 2, 3};
+  for (int place = 0; place < 3; ++place) {  // ATen's randperm
+    std::swap(order[static_cast<size_t>(place)],
+              order[static_cast<size_t>(place + draw_below(random, 4 - place))]);
+  }
+  for (Adjustment& each : adjustments) {
+    if (!each.is_on()) continue;
+    each.factor = draw_uniform(random,
+                               static_cast<float>(std::max(each.range.first, each.unchanged - 1)),
+                               static_cast<float>(each.range.second));
+  }
+  for (const size_t next : order) {
+    const Adjustment& each = adjustments[next];
+    if (each.is_on()) each.adjust(image, each.factor);
+  }
+}
+
+std::array<double, 3> colour_of(const std::vector<double>& fill) {
+  return {fill.front(), fill[fill.size() / 2], fill.back()};
 }
 
 int64_t height_of(const std::vector<int64_t>& size) {
@@ -221,10 +261,13 @@ class Canvas {
     }
   }
 
-  Image take() {
+  /// The pixels, to be changed in place.
+  Image& pixels() {
     decode();
-    return std::move(image_);
+    return image_;
   }
+
+  Image take() { return std::move(pixels()); }
 
  private:
   CropBox inside_file(const CropBox& box) const {
@@ -264,8 +307,10 @@ Preprocess::Preprocess(const std::vector<TransformConfig>& steps,
                   "all the same, as it does before ToTensor",
                   name_of(step.kind));
     }
+    const bool interpolates = resamples || step.kind == TransformKind::RandomRotation;
     steps_.push_back(
-        {step, resamples ? interpolation_from_name(step.interpolation) : Interpolation::kBilinear});
+        {step,
+         interpolates ? interpolation_from_name(step.interpolation) : Interpolation::kBilinear});
   }
   if (!is_tensor) {
     throw ConfigError(
@@ -333,6 +378,27 @@ Image Preprocess::take_steps(Canvas canvas,
         const CropBox box = center_crop_box(canvas.width(), canvas.height(), config.size);
         check_result(config, box, canvas, origin);
         canvas.crop(box);
+        break;
+      }
+      case TransformKind::ColorJitter:
+        jitter_colours(canvas.pixels(), config, random);
+        break;
+      case TransformKind::RandomRotation: {
+        const auto [low, high] = range_of(config.degrees, 0);
+        const double angle =
+            draw_uniform(random, static_cast<float>(low), static_cast<float>(high));
+        Image& pixels = canvas.pixels();
+        if (std::max(pixels.width, pixels.height) > kMostRotatedSide) {
+          throw DataError(
+              "{}: {} turns pictures of at most {} pixels a side, and this one has {} x {}: let "
+              "Resize or a crop stand before it",
+              origin,
+              name_of(config.kind),
+              with_commas(kMostRotatedSide),
+              with_commas(pixels.width),
+              with_commas(pixels.height));
+        }
+        pixels = rotate(pixels, angle, step.interpolation, colour_of(config.fill));
         break;
       }
       case TransformKind::ToTensor:

@@ -99,7 +99,7 @@ std::vector<float> demo_embedding(const DemoAttributes& attributes) {
   std::vector<float> embedding(kDemoEmbeddingSize, 0.0F);
   int begin = 0;
   for (const Block& block : kBlocks) {
-    embedding.at(static_cast<size_t>(begin + attributes.*block.member)) = 1.0F;
+    embedding.at(static_cast<size_t>(begin + attributes.*block.member)) = kDemoEmbeddingStrength;
     begin += block.values;
   }
   return embedding;

@@ -38,7 +38,11 @@ bool is_held_out(const DemoAttributes& attributes);
 std::string demo_caption(const DemoAttributes& attributes);
 
 inline constexpr int kDemoEmbeddingSize = 32;
-/// One 1 in each of five blocks (shape, colour, size, place, ground), then zeros: [32].
+/// Of the values that are not zero: the embedding is then as long as one of CLIP's in the scale of a
+/// prior, sqrt(512). A network that reads it begins with small weights; values of 1 it would hear
+/// late, behind the timestep.
+inline constexpr float kDemoEmbeddingStrength = 10;
+/// One value in each of five blocks (shape, colour, size, place, ground), then zeros: [32].
 std::vector<float> demo_embedding(const DemoAttributes& attributes);
 /// The largest value of each block. @param embedding [32]
 DemoAttributes attributes_of_embedding(const std::vector<float>& embedding);

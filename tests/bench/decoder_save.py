@@ -5,7 +5,7 @@
     tests/bench/decoder_save.py [--binary build/bin/dalle2-train] [--rounds 5] [--steps 300] [--every 100] [--threads 2]
         [--stop-dim 136]
 
-A round trains the quickstart's decoder three times, in turns: without a snapshot, with one every --every steps and
+A round trains a small decoder three times, in turns: without a snapshot, with one every --every steps and
 async_save, and with one and without async_save. The figures are the time of a step over the whole run, the part of it
 in which the loop stood still for a save, and what saves cost in all: how much longer the steps of a run are than those
 of its stretches of ten steps without a save in them or in the ten before. Runs differ by several per cent without any cause; stretches
@@ -27,7 +27,7 @@ MODES = {"none": (10 ** 9, True), "async": (None, True), "sync": (None, False)}
 
 
 def make_config(arguments, folder, **train):
-    config = json.loads((ROOT / "configs/quickstart.json").read_text())
+    config = json.loads((ROOT / "tests/bench/step.json").read_text())
     config["data"].update(webdataset_base_url=f"{folder}/shards/{{}}.tar", img_embeddings_url=f"{folder}/shards/img_emb")
     config["train"].update(epochs=1, n_sample_images=0, validation_samples=1, **train)
     config["tracker"] = {"data_path": f"{folder}/out", "overwrite_data_path": True, "log": {"log_type": "console"},

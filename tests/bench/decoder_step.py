@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """A training step of the decoder, ours against dalle2-pytorch's DecoderTrainer, in turns on one machine.
 
-    scripts/bench.sh step [--binary build/bin/dalle2-train] [--config configs/quickstart.json] [--steps 40] [--rounds 5]
+    scripts/bench.sh step [--binary build/bin/dalle2-train] [--config tests/bench/step.json] [--steps 40] [--rounds 5]
         [--threads 2] [--ranks 1]
 
 Both train the first unet of the config on the same demo shards and batch size. Ours is timed whole (loading, step, average, log), the reference
@@ -73,7 +73,7 @@ def reference(arguments, config):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default=str(ROOT / "build/bin/dalle2-train"))
-    parser.add_argument("--config", default=str(ROOT / "configs/quickstart.json"))
+    parser.add_argument("--config", default=str(ROOT / "tests/bench/step.json"))
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)

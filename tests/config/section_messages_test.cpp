@@ -29,7 +29,7 @@ TEST_CASE("the rules of the data section are enforced") {
   expect_problems({R"(/data/preprocessing={"ToTensr": true})"},
                   {"/data/preprocessing/ToTensr: no such transform; known are "
                    R"("RandomResizedCrop" "RandomHorizontalFlip" "Resize" "CenterCrop" )"
-                   R"("ToTensor"; did you mean "ToTensor"?)"});
+                   R"("ColorJitter" "RandomRotation" "ToTensor"; did you mean "ToTensor"?)"});
   expect_problems({R"(/data/preprocessing={"ToTensor": false})"},
                   {"/data/preprocessing: ToTensor is missing: pictures cannot be made "
                    R"(into a batch without it; add "ToTensor": true as the last transform)"});
@@ -47,6 +47,28 @@ TEST_CASE("the rules of the data section are enforced") {
       {"/data/preprocessing/Resize/interpolation: The given interpolation mode cubic is not "
        "supported. Currently supported interpolation modes are bilinear, bicubic, box, nearest, "
        "nearest_exact, hamming and lanczos"});
+  const auto with_transform = [](const std::string& transform) {
+    return std::vector<std::string>{"/data/preprocessing={" + transform + R"(, "ToTensor": true})"};
+  };
+  expect_problems(
+      with_transform(R"("ColorJitter": {"brightness": -0.1})"),
+      {"/data/preprocessing/ColorJitter/brightness: must be >= 0 and <= 100, got -0.1"});
+  expect_problems(
+      with_transform(R"("ColorJitter": {"hue": -0.1})"),
+      {"/data/preprocessing/ColorJitter/hue: must not be negative if it is one number"});
+  expect_problems(with_transform(R"("ColorJitter": {"hue": [0.2, -0.2]})"),
+                  {"/data/preprocessing/ColorJitter/hue: must be a range [low, high] with low <= "
+                   "high"});
+  expect_problems(
+      with_transform(R"("ColorJitter": {"degrees": 3})"),
+      {"/data/preprocessing/ColorJitter/degrees: no such key; known are: antialias brightness contrast saturation hue"});
+  expect_problems(with_transform(R"("RandomRotation": true)"),
+                  {"/data/preprocessing/RandomRotation/degrees: required, but missing"});
+  expect_problems(with_transform(R"("RandomRotation": {"degrees": [90, -90]})"),
+                  {"/data/preprocessing/RandomRotation/degrees: must be a range [low, high] with "
+                   "low <= high"});
+  expect_problems(with_transform(R"("RandomRotation": {"degrees": 5, "fill": [1, 2]})"),
+                  {"/data/preprocessing/RandomRotation/fill: must be one value or three, got 2"});
   expect_problems({R"(/data/img_embeddings_url="")"},
                   {"/data/img_embeddings_url: must not be empty"});
 }

@@ -113,7 +113,7 @@ TEST_CASE("an embedding holds exactly the attributes") {
   for (const DemoAttributes& a : demo_combinations()) {
     const std::vector<float> embedding = demo_embedding(a);
     CHECK(embedding.size() == 32);
-    CHECK(std::count(embedding.begin(), embedding.end(), 1.0F) == 5);
+    CHECK(std::count(embedding.begin(), embedding.end(), 10.0F) == 5);
     CHECK(std::count(embedding.begin(), embedding.end(), 0.0F) == 27);
     CHECK(attributes_of_embedding(embedding) == a);
   }

@@ -4,7 +4,8 @@
 
 Writes <out>/augment/: the encoded pictures (files/), cases.json (the seed of torch, the transforms, the
 size of the result) and all results one after another in expected.npy (uint8). Interpolations are named as
-diffusers' resolve_interpolation_mode names them. Needs torch, torchvision, diffusers, Pillow and numpy.
+diffusers' resolve_interpolation_mode names them. In adjust.json and adjust.npy the same of ColorJitter and
+RandomRotation, each before a flip that shows whether as many random numbers were drawn. Needs torch, torchvision, diffusers, Pillow and numpy.
 """
 import argparse
 import io
@@ -54,6 +55,48 @@ def draw_step(rng, kind):
     return step
 
 
+def draw_range(rng, middle, reach):
+    """One number, or [low, high]."""
+    if rng.integers(0, 2):
+        return [round(float(rng.uniform(0, reach)), 3)]
+    return sorted(round(float(middle + rng.uniform(-reach, reach)), 3) for _ in range(2))
+
+
+def draw_adjustment(rng):
+    if rng.integers(0, 2):
+        mode = str(rng.choice(["nearest", "bilinear"]))
+        fill = [int(v) for v in rng.integers(0, 256, int(rng.choice([1, 3])))]
+        return {"kind": "RandomRotation", "degrees": draw_range(rng, 0, 180), "interpolation": mode, "fill": fill}
+    middles = {"brightness": 1, "contrast": 1, "saturation": 1, "hue": 0}
+    chosen = [str(k) for k in rng.permutation(list(middles))[:int(rng.integers(1, 5))]]
+    return {"kind": "ColorJitter"} | {k: draw_range(rng, middles[k], .5 if k == "hue" else .9) for k in chosen}
+
+
+def adjustment(step):
+    given = {key: value[0] if len(value) == 1 else tuple(value)
+             for key, value in step.items() if key not in ("kind", "interpolation")}
+    if step["kind"] == "ColorJitter":
+        return T.ColorJitter(**given)
+    return T.RandomRotation(interpolation=resolve_interpolation_mode(step["interpolation"]), **given)
+
+
+def write_adjustments(rng, folder, count):
+    cases, expected = [], []
+    while len(cases) < count:
+        image = Image.open(io.BytesIO(draw_file(rng))).convert("RGB")
+        if min(image.size) < 8:
+            continue
+        steps = [draw_adjustment(rng), {"kind": "RandomHorizontalFlip", "p": .5}]
+        seed = int(rng.integers(0, 2 ** 31))
+        expected.append(np.asarray(image).reshape(-1))
+        torch.manual_seed(seed)
+        shown = transform(steps[1])(adjustment(steps[0])(image))
+        cases.append({"seed": seed, "steps": steps, "width": image.size[0], "height": image.size[1]})
+        expected.append(np.asarray(shown).reshape(-1))
+    np.save(folder / "adjust.npy", np.concatenate(expected))
+    (folder / "adjust.json").write_text(json.dumps(cases, indent=0) + "\n")
+
+
 def transform(step):
     size = step.get("size")
     if size is not None and len(size) == 1:
@@ -101,6 +144,7 @@ def main():
         expected.append(np.asarray(image).reshape(-1))
     np.save(folder / "expected.npy", np.concatenate(expected))
     (folder / "cases.json").write_text(json.dumps(cases, indent=0) + "\n")
+    write_adjustments(rng, folder, 40)
 
 
 if __name__ == "__main__":
