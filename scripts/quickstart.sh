@@ -26,7 +26,7 @@ if [ ! -f $run/shards/complete ]; then
   $program shards demo --out $run/shards --num 6000 --image-size 32
   touch $run/shards/complete
 fi
-say "training configs/quickstart.json (a few minutes on two cores)"
+say "training configs/quickstart.json (about five minutes on two cores)"
 start=$SECONDS
 $program --config configs/quickstart.json
 say "trained in $((SECONDS - start)) s; drawing 64 held-out combinations"

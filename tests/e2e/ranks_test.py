@@ -59,6 +59,13 @@ class Ranks(EndToEnd):
     def logged(self, name, key):
         return [record[key] for record in records(self.dir / name) if key in record]
 
+    def check_weights(self, expected, found, prefix=""):
+        weights = [name for name in expected if name.startswith(prefix) and expected[name][0] == "F32"]
+        self.assertGreater(len(weights), 20)
+        for name in weights:
+            a, b = (harness.array.array("f", side[name][1]) for side in (expected, found))
+            self.assertLess(max(abs(x - y) for x, y in zip(a, b)), WEIGHT_TOLERANCE, name)
+
     def check_same(self, one, several, keys, steps):
         for key in keys:
             expected, found = self.logged(one, key), self.logged(several, key)
@@ -69,11 +76,7 @@ class Ranks(EndToEnd):
                 self.assertLess(abs(a - b), LOSS_TOLERANCE * abs(a), f"{key}, step {step}: {a} and {b}")
         (expected, where), (found, at) = (checkpoint_content(self.dir / name / "checkpoint.pth", self.dir) for name in (one, several))
         self.assertEqual(sorted(found), sorted(expected))
-        weights = [name for name in expected if name.startswith("model.") and expected[name][0] == "F32"]
-        self.assertGreater(len(weights), 20)
-        for name in weights:
-            a, b = (harness.array.array("f", side[name][1]) for side in (expected, found))
-            self.assertLess(max(abs(x - y) for x, y in zip(a, b)), WEIGHT_TOLERANCE, name)
+        self.check_weights(expected, found, "model.")
         for key in ("epoch", "samples_seen"):
             self.assertEqual(at[key], where[key])
 
@@ -216,25 +219,52 @@ class Ranks(EndToEnd):
         self.assertIn("rank 1 ended with an error", said)
         self.assertIn(f"{shard:06d}.tar", said)
 
-    def test_a_batch_of_one_rank_that_is_not_finite_is_skipped_on_all(self):
+    def poison(self, config, steps):
+        """Gives the config embeddings that overflow in the batches of rank 1 in these steps."""
         copy = self.dir / "huge"
         shutil.copytree(self.shards, copy)
-        config = self.write("skipping", lanes=2, train={"epochs": 1})
-        order = run("shards", "order", "--config", config, "--world", "2", "--print", cwd=self.dir, check=0)
-        key = json.loads(order.stdout.splitlines()[4])["keys"][1][0]
-        path = copy / "img_emb" / f"img_emb_{int(key[:-4]):06d}.npy"
-        shape, values = harness.read_npy(path)
-        row = int(key[-4:])
-        values[row * shape[1]:(row + 1) * shape[1]] = harness.array.array("f", [3e38] * shape[1])
-        harness.write_npy(path, shape, values)
+        order = run("shards", "order", "--config", config, "--world", "2", "--print", cwd=self.dir, check=0).stdout.splitlines()
+        for step in steps:
+            key = json.loads(order[step])["keys"][1][0]
+            path = copy / "img_emb" / f"img_emb_{int(key[:-4]):06d}.npy"
+            shape, values = harness.read_npy(path)
+            row = int(key[-4:])
+            values[row * shape[1]:(row + 1) * shape[1]] = harness.array.array("f", [3e38] * shape[1])
+            harness.write_npy(path, shape, values)
         content = json.loads(pathlib.Path(config).read_text())
         content["data"]["img_embeddings_url"] = f"{copy}/img_emb"
         harness.write_config(config, content)
+
+    def test_a_batch_of_one_rank_that_is_not_finite_is_skipped_on_all(self):
+        config = self.write("skipping", lanes=2, train={"epochs": 1})
+        self.poison(config, [4])
         done = self.run_ranks(config, 2)
         self.assertEqual((done.stdout + done.stderr).count("an update was skipped"), 2)  # each rank tells of it
         training = [r for r in records(self.dir / "skipping") if "Unet 0 Learning Rate" in r]
         self.assertEqual(training[-1]["Unet 0 Skipped Updates"], 1)
         self.assertEqual(run("fsck", "skipping", cwd=self.dir).returncode, 0)
+
+    def test_all_ranks_go_back_together_when_one_meets_bad_batches(self):
+        config = self.write("back", lanes=2, train={
+            "epochs": 1, "save_every_n_samples": 4,
+            "non_finite": {"action": "roll_back", "after": 3, "max_roll_backs": 1, "lr_factor": 0.5}})
+        self.poison(config, [4, 5, 6])
+        done = self.run_ranks(config, 2, check=4)
+        output = done.stdout + done.stderr
+        self.assertIn("going back to the last checkpoint, 1 of 1 times, with the learning rates times 0.5", output)
+        self.assertIn("the run went back 1 time before", output)
+        lines = [line for line in records(self.dir / "back") if "Roll Backs" in line]
+        self.assertEqual([(line["Roll Backs"], line["Learning Rate Factor"]) for line in lines], [(1, 0.5)])
+        self.assertEqual(run("fsck", "back", cwd=self.dir).returncode, 0)
+        self.assertEqual(checkpoint_content(self.dir / "back/checkpoint.pth", self.dir)[1]["samples_seen"], 16)
+
+    def test_averages_chosen_after_training_are_those_of_one_rank(self):
+        self.check_decoder(2, ONE_UNET, [], post_hoc_ema={"save_every_n_steps": 20})
+        averages = []
+        for name in ("one", "several"):
+            run("ema", "--sigma", 0.08, f"{name}/averages", f"{name}.pth", cwd=self.dir, check=0)
+            averages.append(checkpoint_content(f"{name}.pth", self.dir)[0])
+        self.check_weights(*averages)
 
     def test_a_rank_whose_data_end_early_waits_for_none(self):
         # Rank 0 has two of the three lanes.
