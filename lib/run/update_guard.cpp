@@ -33,9 +33,9 @@ std::string UpdateGuard::prefix(int64_t part) const {
   return name.empty() ? "" : name + ": ";
 }
 
-/// Warns each time their number has doubled.
+/// Warns each time their number has doubled. All ranks know it, and one of them says so.
 void UpdateGuard::tell(int64_t part, const SkippedUpdates& skipped) const {
-  if (!is_power_of_two(skipped.total)) return;
+  if (!is_power_of_two(skipped.total) || !session_.group().is_main()) return;
   const bool scales = trainer_.precision().precision == MixedPrecision::fp16;
   log_warning(
       "train",
@@ -114,16 +114,18 @@ void UpdateGuard::roll_back(int64_t part, int64_t in_a_row) {
   std::vector<SkippedUpdates> skipped;
   for (const int64_t each : trainer_.trained_parts())
     skipped.push_back(trainer_.skipped_updates(each));
-  log_warning("train",
-              "{}{} updates in a row were skipped (epoch {}, sample {}): going back to the last "
-              "checkpoint, {} of {} times, with the learning rates times {}",
-              prefix(part),
-              in_a_row,
-              position_.epoch,
-              position_.sample_of_epoch(),
-              checkpoints_.roll_backs + 1,
-              policy_.max_roll_backs,
-              factor);
+  if (session_.group().is_main()) {
+    log_warning("train",
+                "{}{} updates in a row were skipped (epoch {}, sample {}): going back to the last "
+                "checkpoint, {} of {} times, with the learning rates times {}",
+                prefix(part),
+                in_a_row,
+                position_.epoch,
+                position_.sample_of_epoch(),
+                checkpoints_.roll_backs + 1,
+                policy_.max_roll_backs,
+                factor);
+  }
   checkpoints_.go_back();
   ++checkpoints_.roll_backs;
   trainer_.set_learning_rate_factor(factor);

@@ -77,11 +77,19 @@ at::Device group_device(const SharedTrainConfig& train, const World& world) {
   return world.is_alone() ? at::Device(at::kCPU) : prepare_device(train, world);
 }
 
+void tell(const std::vector<std::string>& config_warnings) {
+  for (const std::string& warning : config_warnings) log_warning("config", "{}", warning);
+}
+
 /// Several processes: what ends one ends all, and each says why.
 template <class Run, class Loaded>
 ExitCode train_together(const TrainCommand& command, const Loaded& loaded) {
   const World world = world_from_environment();
-  if (!world.is_main()) set_least_log_level(LogLevel::kWarning);
+  if (world.is_main()) {
+    tell(loaded.warnings);
+  } else {
+    set_least_log_level(LogLevel::kWarning);
+  }
   const SharedTrainConfig& config = loaded.config.train;
   ProcessGroup group(world,
                      {.device = group_device(config, world),
@@ -117,10 +125,10 @@ ExitCode answer(const TrainCommand& command, const Loaded& loaded) {
     check_stdout();
     return ExitCode::kDone;
   }
-  for (const std::string& warning : loaded.warnings) log_warning("config", "{}", warning);
   if (!command.dry_run) {
     return command.processes > 1 ? launch(command) : train_together<Run>(command, loaded);
   }
+  tell(loaded.warnings);
   dry_run(loaded);
   check_stdout();
   return ExitCode::kDone;
