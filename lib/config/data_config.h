@@ -78,8 +78,8 @@ struct TransformConfig {
       D2_FIELD(ratio,
                "Range [low, high] of the cut-out's width divided by its height.",
                above(0).entries(2));
-      f.check(scale[0] <= scale[1], "scale", "must be a range [low, high] with low <= high");
-      f.check(ratio[0] <= ratio[1], "ratio", "must be a range [low, high] with low <= high");
+      check_range(f, scale, "scale");
+      check_range(f, ratio, "ratio");
     } else if (kind == TransformKind::Resize) {
       D2_REQUIRED(size,
                   "Length of the shorter side in pixels, or [height, width].",
@@ -143,9 +143,11 @@ struct TransformConfig {
 
   static void check_reach(auto& f, const std::vector<double>& reach, const char* key) {
     if (reach.size() == 1) f.check(reach[0] >= 0, key, "must not be negative if it is one number");
-    if (reach.size() == 2) {
-      f.check(reach[0] <= reach[1], key, "must be a range [low, high] with low <= high");
-    }
+    if (reach.size() == 2) check_range(f, reach, key);
+  }
+
+  static void check_range(auto& f, const std::vector<double>& range, const char* key) {
+    f.check(range[0] <= range[1], key, "must be a range [low, high] with low <= high");
   }
 };
 

@@ -307,10 +307,7 @@ Preprocess::Preprocess(const std::vector<TransformConfig>& steps,
                   "all the same, as it does before ToTensor",
                   name_of(step.kind));
     }
-    const bool interpolates = resamples || step.kind == TransformKind::RandomRotation;
-    steps_.push_back(
-        {step,
-         interpolates ? interpolation_from_name(step.interpolation) : Interpolation::kBilinear});
+    steps_.push_back({step, interpolation_from_name(step.interpolation)});
   }
   if (!is_tensor) {
     throw ConfigError(
@@ -398,7 +395,7 @@ Image Preprocess::take_steps(Canvas canvas,
               with_commas(pixels.width),
               with_commas(pixels.height));
         }
-        pixels = rotate(pixels, angle, step.interpolation, colour_of(config.fill));
+        pixels = rotate(std::move(pixels), angle, step.interpolation, colour_of(config.fill));
         break;
       }
       case TransformKind::ToTensor:

@@ -54,19 +54,15 @@ void adjust_hue(Image& image, double turn) {
   hsv.convertTo(pixels, CV_8UC3, 255);
 }
 
-Image rotate(const Image& image,
-             double degrees,
-             Interpolation mode,
-             const std::array<double, 3>& fill) {
+Image rotate(Image image, double degrees, Interpolation mode, const std::array<double, 3>& fill) {
   D2_CHECK(mode == Interpolation::kNearest || mode == Interpolation::kBilinear,
            "pictures are turned by nearest or bilinear interpolation");
-  Image source = image;
   Image turned{image.width, image.height, std::vector<uint8_t>(image.pixels.size())};
   // Pixels lie at whole coordinates here, so the middle of the picture lies half a pixel before.
   const cv::Point2f middle(static_cast<float>(image.width - 1) / 2,
                            static_cast<float>(image.height - 1) / 2);
   const cv::Mat3b target = pixels_of(turned);
-  cv::warpAffine(pixels_of(source),
+  cv::warpAffine(pixels_of(image),
                  target,
                  cv::getRotationMatrix2D(middle, degrees, 1),
                  target.size(),

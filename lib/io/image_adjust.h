@@ -25,9 +25,6 @@ inline constexpr int kMostRotatedSide = 32'766;
 /// @param image of at most kMostRotatedSide pixels a side
 /// @param degrees counter-clockwise @param mode kNearest or kBilinear
 /// @param fill red, green and blue of what comes from outside
-Image rotate(const Image& image,
-             double degrees,
-             Interpolation mode,
-             const std::array<double, 3>& fill);
+Image rotate(Image image, double degrees, Interpolation mode, const std::array<double, 3>& fill);
 
 }  // namespace dalle2

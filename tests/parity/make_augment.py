@@ -5,7 +5,8 @@
 Writes <out>/augment/: the encoded pictures (files/), cases.json (the seed of torch, the transforms, the
 size of the result) and all results one after another in expected.npy (uint8). Interpolations are named as
 diffusers' resolve_interpolation_mode names them. In adjust.json and adjust.npy the same of ColorJitter and
-RandomRotation, each before a flip that shows whether as many random numbers were drawn. Needs torch, torchvision, diffusers, Pillow and numpy.
+RandomRotation, each before a flip that shows whether as many random numbers were drawn. Needs torch, torchvision,
+diffusers, Pillow and numpy.
 """
 import argparse
 import io
@@ -72,14 +73,6 @@ def draw_adjustment(rng):
     return {"kind": "ColorJitter"} | {k: draw_range(rng, middles[k], .5 if k == "hue" else .9) for k in chosen}
 
 
-def adjustment(step):
-    given = {key: value[0] if len(value) == 1 else tuple(value)
-             for key, value in step.items() if key not in ("kind", "interpolation")}
-    if step["kind"] == "ColorJitter":
-        return T.ColorJitter(**given)
-    return T.RandomRotation(interpolation=resolve_interpolation_mode(step["interpolation"]), **given)
-
-
 def write_adjustments(rng, folder, count):
     cases, expected = [], []
     while len(cases) < count:
@@ -90,11 +83,15 @@ def write_adjustments(rng, folder, count):
         seed = int(rng.integers(0, 2 ** 31))
         expected.append(np.asarray(image).reshape(-1))
         torch.manual_seed(seed)
-        shown = transform(steps[1])(adjustment(steps[0])(image))
+        shown = transform(steps[1])(transform(steps[0])(image))
         cases.append({"seed": seed, "steps": steps, "width": image.size[0], "height": image.size[1]})
         expected.append(np.asarray(shown).reshape(-1))
     np.save(folder / "adjust.npy", np.concatenate(expected))
     (folder / "adjust.json").write_text(json.dumps(cases, indent=0) + "\n")
+
+
+def one_or_range(values):
+    return values[0] if len(values) == 1 else tuple(values)
 
 
 def transform(step):
@@ -105,7 +102,11 @@ def transform(step):
         return T.RandomHorizontalFlip(step["p"])
     if step["kind"] == "CenterCrop":
         return T.CenterCrop(size)
+    if step["kind"] == "ColorJitter":
+        return T.ColorJitter(**{key: one_or_range(value) for key, value in step.items() if key != "kind"})
     mode = resolve_interpolation_mode(step["interpolation"])
+    if step["kind"] == "RandomRotation":
+        return T.RandomRotation(one_or_range(step["degrees"]), interpolation=mode, fill=one_or_range(step["fill"]))
     if step["kind"] == "Resize":
         return T.Resize(size, interpolation=mode)
     return T.RandomResizedCrop(size, scale=step["scale"], ratio=step["ratio"], interpolation=mode)
