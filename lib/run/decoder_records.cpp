@@ -146,11 +146,7 @@ void DecoderPosition::gather(ProcessGroup& group) {
 
 DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, const RunProcess& process)
     : TrainingRun(
-          {.session = {.tracker = loaded.config.tracker,
-                       .train = loaded.config.train,
-                       .seed = loaded.config.seed,
-                       .quiet = process.quiet,
-                       .group = process.group},
+          {.session = session_options(loaded, process),
            .texts = {.kind = "decoder",
                      .raw_json = loaded.raw_json,
                      .full_json = decoder_config_for_checkpoint(public_config(loaded.full_json))},

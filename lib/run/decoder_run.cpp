@@ -74,20 +74,13 @@ bool DecoderRun::train_epoch() {
 /// One update of each trained unet, from the mean over the samples of all batches.
 /// @return false if a stop was asked for before the update: the run still stands before the group
 bool DecoderRun::train_group(const DecoderLoader& loader, const std::vector<Batch>& group) {
-  int64_t total = 0;
-  for (const Batch& batch : group) total += batch.samples_of_step;
-  int64_t sample = position_.sample;
-  for (const Batch& batch : group) {
-    if (sample > position_.sample && session_.stop_asked()) return false;
-    trainer_.set_completes_update(&batch == &group.back());
-    if (batch.size() > 0) {
-      train_batch(batch, sample + batch.samples_before, total);
-    }
-    sample += batch.samples_of_step;
-  }
+  const auto samples = pass_group(group, [&](const Batch& batch, int64_t before, double share) {
+    train_batch(batch, position_.sample + before + batch.samples_before, share);
+  });
+  if (!samples) return false;
   for (const int64_t unet : trained_unets_) update(unet);
-  position_.sample = sample;
-  position_.samples_seen += total;
+  position_.sample += *samples;
+  position_.samples_seen += *samples;
   position_.loader = group.back().position;
   for (const Batch& batch : group) loader.consumed(batch);
   return true;
@@ -96,11 +89,9 @@ bool DecoderRun::train_group(const DecoderLoader& loader, const std::vector<Batc
 /// Gradients of each trained unet from this rank's batch.
 /// @param place of its first sample in the epoch: addresses what is drawn, so that a resumed epoch,
 /// or one of another number of ranks, draws the same
-/// @param total samples of the update
-void DecoderRun::train_batch(const Batch& batch, int64_t place, int64_t total) {
+void DecoderRun::train_batch(const Batch& batch, int64_t place, double share) {
   const DecoderInputs inputs = timed(
       &session_.times(), StepPhase::kCopy, [&] { return to_inputs(batch, session_.device()); });
-  const double share = static_cast<double>(batch.size()) / static_cast<double>(total);
   for (const int64_t unet : trained_unets_) {
     const at::Generator random =
         session_.generator(fmt::format("train unet {}", unet), position_.epoch, place);

@@ -62,7 +62,7 @@ class DecoderRun : public TrainingRun {
   ExitCode run_epochs() override;
   bool train_epoch();
   bool train_group(const DecoderLoader& loader, const std::vector<Batch>& group);
-  void train_batch(const Batch& batch, int64_t place, int64_t total);
+  void train_batch(const Batch& batch, int64_t place, double share);
   void add_validation_losses(const Batch& batch, int64_t place, std::vector<double>& sums);
   bool snapshot_is_due(bool first) const;
   void save_snapshot();

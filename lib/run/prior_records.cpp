@@ -75,11 +75,7 @@ int64_t count_rows(const PriorDataset& data) {
 }
 
 PriorRun::PriorRun(const LoadedPriorConfig& loaded, const RunProcess& process)
-    : TrainingRun({.session = {.tracker = loaded.config.tracker,
-                               .train = loaded.config.train,
-                               .seed = loaded.config.seed,
-                               .quiet = process.quiet,
-                               .group = process.group},
+    : TrainingRun({.session = session_options(loaded, process),
                    .texts = {.kind = "prior",
                              .raw_json = loaded.raw_json,
                              .full_json = public_config(loaded.full_json)},

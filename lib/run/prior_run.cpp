@@ -54,22 +54,18 @@ bool PriorRun::train_epoch() {
   };
   for (auto group = next_group(next); !group.empty(); group = next_group(next)) {
     checkpoints_.check();
-    if (!after_update(train_group(group))) return false;
+    const auto samples = train_group(group);
+    if (!samples) return true;
+    if (!after_update(*samples)) return false;
     if (session_.stop_asked()) return true;
-    if (is_due(since_validation_, config_.data.eval_every_seconds)) validate();
-    const bool due = is_due(since_latest_, config_.train.save_every_seconds);
+    if (session_.is_due(since_validation_, config_.data.eval_every_seconds)) validate();
+    const bool due = session_.is_due(since_latest_, config_.train.save_every_seconds);
     // While updates are being skipped the weights may be at fault: they must not replace an older
     // file.
     if (due && !guard_.in_a_streak()) save_latest();
   }
   session_.progress().finish();
   return guard_.look(/*settled=*/true);
-}
-
-/// The clocks of the ranks differ: rank 0's counts.
-bool PriorRun::is_due(const Timer& since, int64_t seconds) {
-  const bool due = since.seconds() > static_cast<double>(seconds);
-  return session_.group().exchange({due ? 1 : 0}, "what is due").front().front() != 0;
 }
 
 /// @param row of the split, the first of the step. @return none behind its end, on all ranks
@@ -88,24 +84,20 @@ std::optional<RankBatch> PriorRun::next_batch(const std::string& split, int64_t 
   return next;
 }
 
-/// One update, from the mean over the samples of all batches. @return these samples
-int64_t PriorRun::train_group(const std::vector<RankBatch>& group) {
-  int64_t total = 0;
-  for (const RankBatch& each : group) total += each.samples_of_step;
-  for (const RankBatch& each : group) {
-    trainer_.set_completes_update(&each == &group.back());
-    if (each.batch.size() > 0) {
-      // Addressed by the rows of the epoch so far, so that a resumed epoch, or one of another number
-      // of ranks, draws the same.
-      const at::Generator random = session_.generator("train", position_.epoch, each.row);
-      const double share = static_cast<double>(each.batch.size()) / static_cast<double>(total);
-      trainer_.step(to_inputs(each.batch), random, std::nullopt, share);
-    }
-    position_.row += each.rows_of_step;
-  }
-  position_.samples_seen += total;
-  if (total > 0) update(1);
-  return total;
+/// One update, from the mean over the samples of all batches.
+/// @return these samples; none if a stop was asked for before the update
+std::optional<int64_t> PriorRun::train_group(const std::vector<RankBatch>& group) {
+  const auto samples = pass_group(group, [&](const RankBatch& each, int64_t, double share) {
+    // Addressed by the rows of the epoch so far, so that a resumed epoch, or one of another number
+    // of ranks, draws the same.
+    const at::Generator random = session_.generator("train", position_.epoch, each.row);
+    trainer_.step(to_inputs(each.batch), random, std::nullopt, share);
+  });
+  if (!samples) return std::nullopt;
+  for (const RankBatch& each : group) position_.row += each.rows_of_step;
+  position_.samples_seen += *samples;
+  if (*samples > 0) update(1);
+  return samples;
 }
 
 void PriorRun::save_latest() {

@@ -46,6 +46,8 @@ struct RankBatch {
   int64_t row = 0;           ///< its first, in the split
   int64_t rows_of_step = 0;  ///< of all ranks
   int64_t samples_of_step = 0;
+
+  int64_t size() const { return batch.size(); }
 };
 
 class PriorRun : public TrainingRun {
@@ -60,7 +62,7 @@ class PriorRun : public TrainingRun {
  private:
   ExitCode run_epochs() override;
   bool train_epoch();
-  int64_t train_group(const std::vector<RankBatch>& group);
+  std::optional<int64_t> train_group(const std::vector<RankBatch>& group);
   std::optional<RankBatch> next_batch(const std::string& split, int64_t row);
   LogRecord step_values(double samples_per_second) const override;
   int64_t samples_per_epoch() const override { return data_.rows("train"); }
@@ -79,8 +81,6 @@ class PriorRun : public TrainingRun {
   PriorDataset data_;
   PriorPosition& position_;
   PriorTrainer& trainer_;
-  bool is_due(const Timer& since, int64_t seconds);
-
   Timer since_validation_, since_latest_;
 };
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/timer.h"
 #include "config/tracker_config.h"
 #include "config/train_options.h"
 #include "dist/process_group.h"
@@ -70,6 +71,9 @@ class RunSession {
   /// Does what each rank has to do by itself. @throws StoppedError on all ranks if it was thrown
   /// on any
   void together(const std::string& what, const std::function<void()>& part);
+
+  /// Whether more than `seconds` have passed, by the clock of rank 0: all have to ask.
+  bool is_due(const Timer& since, int64_t seconds);
 
   /// Logs the precision if it was chosen or asked for.
   void print_precision(const PrecisionChoice& precision) const;

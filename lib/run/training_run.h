@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +37,16 @@ struct RunPlan {
   std::vector<PartMetricNames> metrics;  ///< one a part of the model
   std::string suspects;  ///< what to look for in the data when losses are not finite
 };
+
+/// What every kind's config says about the session.
+template <class Loaded>
+SessionOptions session_options(const Loaded& loaded, const RunProcess& process) {
+  return {.tracker = loaded.config.tracker,
+          .train = loaded.config.train,
+          .seed = loaded.config.seed,
+          .quiet = process.quiet,
+          .group = process.group};
+}
 
 class TrainingRun {
  public:
@@ -74,6 +85,24 @@ class TrainingRun {
       group.push_back(std::move(*batch));
     }
     return group;
+  }
+
+  /// Gradients of the batches of an update, each weighted by its share of the samples of them all.
+  /// @param pass gives the gradients of this rank's share of one batch: (batch, samples of all ranks
+  /// in the batches before it, share)
+  /// @return samples of all ranks; none if a stop was asked for between two batches
+  template <class Batch, class Pass>
+  std::optional<int64_t> pass_group(const std::vector<Batch>& group, Pass&& pass) {
+    int64_t total = 0, before = 0;
+    for (const Batch& batch : group) total += batch.samples_of_step;
+    for (const Batch& batch : group) {
+      if (before > 0 && session_.stop_asked()) return std::nullopt;
+      any_trainer_->set_completes_update(&batch == &group.back());
+      const double share = static_cast<double>(batch.size()) / static_cast<double>(total);
+      if (batch.size() > 0) pass(batch, before, share);
+      before += batch.samples_of_step;
+    }
+    return total;
   }
 
   /// Updates a part with the gradients so far, of all ranks.
