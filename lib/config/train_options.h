@@ -165,6 +165,7 @@ struct RanksConfig {
   bool find_unused_parameters = true;
   bool static_graph = true;
   ReduceDtype reduce_dtype = ReduceDtype::fp32;
+  bool shard_optimizer = false;
   int64_t bucket_mebibytes = 25;
   int64_t hang_timeout_seconds = 60;
 
@@ -178,6 +179,10 @@ struct RanksConfig {
     D2_FIELD(reduce_dtype,
              "Several processes: type in which gradients are added up. `bf16` halves what is sent "
              "and keeps eight bits of each number.");
+    D2_FIELD(shard_optimizer,
+             "Several processes: each keeps the moments and the averages of a part of the weights "
+             "and updates that part (ZeRO stage 1). Saves memory; losses, weights and checkpoints "
+             "are those of a run without it.");
     D2_FIELD(bucket_mebibytes,
              "Several processes: gradients go on their way in parts of about this size, in MiB, "
              "while the backward pass goes on.",

@@ -98,25 +98,36 @@ ProcessGroup::~ProcessGroup() {
   if (std::uncaught_exceptions() > 0) backend_->abort();
 }
 
-PendingCollective ProcessGroup::start_all_reduce(const at::Tensor& tensor,
-                                                 const std::string& what) {
-  if (is_alone()) return {};
-  auto work = backend_->all_reduce(GroupBackend::Where::kDevice, tensor, /*maximum=*/false);
-  const int64_t number = watch_->begin(what, work);
-  return PendingCollective(std::make_unique<PendingCollective::State>(
-      PendingCollective::State{std::move(work), watch_.get(), number}));
-}
-
 namespace {
 
-void wait_for(RankWatch& watch, std::shared_ptr<BackendWork> work, const std::string& what) {
+/// Puts a collective under watch.
+PendingCollective watched(RankWatch& watch,
+                          std::shared_ptr<BackendWork> work,
+                          const std::string& what) {
   const int64_t number = watch.begin(what, work);
-  PendingCollective(std::make_unique<PendingCollective::State>(
-                        PendingCollective::State{std::move(work), &watch, number}))
-      .wait();
+  return PendingCollective(std::make_unique<PendingCollective::State>(
+      PendingCollective::State{std::move(work), &watch, number}));
+}
+
+void wait_for(RankWatch& watch, std::shared_ptr<BackendWork> work, const std::string& what) {
+  watched(watch, std::move(work), what).wait();
 }
 
 }  // namespace
+
+PendingCollective ProcessGroup::start_all_reduce(const at::Tensor& tensor,
+                                                 const std::string& what) {
+  if (is_alone()) return {};
+  return watched(
+      *watch_, backend_->all_reduce(GroupBackend::Where::kDevice, tensor, /*maximum=*/false), what);
+}
+
+PendingCollective ProcessGroup::start_broadcast(const at::Tensor& tensor,
+                                                const std::string& what,
+                                                int root) {
+  if (is_alone()) return {};
+  return watched(*watch_, backend_->broadcast(tensor, root), what);
+}
 
 void ProcessGroup::all_reduce(const at::Tensor& tensor,
                               Reduction reduction,
@@ -127,9 +138,8 @@ void ProcessGroup::all_reduce(const at::Tensor& tensor,
            what);
 }
 
-void ProcessGroup::broadcast(const at::Tensor& tensor, const std::string& what) {
-  if (is_alone()) return;
-  wait_for(*watch_, backend_->broadcast(tensor), what);
+void ProcessGroup::broadcast(const at::Tensor& tensor, const std::string& what, int root) {
+  start_broadcast(tensor, what, root).wait();
 }
 
 void ProcessGroup::all_gather(const at::Tensor& whole,

@@ -68,8 +68,10 @@ class ProcessGroup {
   void all_reduce(const at::Tensor& tensor, Reduction reduction, const std::string& what);
   /// Sums in place; returns at once.
   PendingCollective start_all_reduce(const at::Tensor& tensor, const std::string& what);
-  /// Rank 0's values on all ranks.
-  void broadcast(const at::Tensor& tensor, const std::string& what);
+  /// The values of rank `root` on all ranks.
+  void broadcast(const at::Tensor& tensor, const std::string& what, int root = 0);
+  /// The same; returns at once.
+  PendingCollective start_broadcast(const at::Tensor& tensor, const std::string& what, int root);
   /// @param part [n] @param whole [size * n], in the order of the ranks
   void all_gather(const at::Tensor& whole, const at::Tensor& part, const std::string& what);
   /// Sum of all ranks' `whole` [size * n], of which each rank gets its part [n].

@@ -112,9 +112,11 @@ class C10dBackend : public GroupBackend {
     return std::make_shared<C10dWork>(std::move(work), std::move(tensors));
   }
 
-  std::shared_ptr<BackendWork> broadcast(at::Tensor tensor) override {
+  std::shared_ptr<BackendWork> broadcast(at::Tensor tensor, int root) override {
     std::vector<at::Tensor> tensors = {std::move(tensor)};
-    auto work = device_->broadcast(tensors);
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    auto work = device_->broadcast(tensors, options);
     return std::make_shared<C10dWork>(std::move(work), std::move(tensors));
   }
 

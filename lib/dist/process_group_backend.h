@@ -56,7 +56,7 @@ class GroupBackend {
   enum class Where { kDevice, kHost };
   virtual ~GroupBackend() = default;
   virtual std::shared_ptr<BackendWork> all_reduce(Where where, at::Tensor tensor, bool maximum) = 0;
-  virtual std::shared_ptr<BackendWork> broadcast(at::Tensor tensor) = 0;
+  virtual std::shared_ptr<BackendWork> broadcast(at::Tensor tensor, int root) = 0;
   virtual std::shared_ptr<BackendWork> all_gather(Where where,
                                                   at::Tensor whole,
                                                   at::Tensor part) = 0;

@@ -53,6 +53,12 @@ void Ema::copy_from_online() {
   average_.copy_(online_);
 }
 
+void Ema::keep_slice(const FlatSlice& slice) {
+  const torch::NoGradGuard no_grad;
+  online_ = slice.of(online_);
+  average_ = slice.of(average_).clone();
+}
+
 double Ema::decay() const {
   const int64_t epoch = step_ - options_.update_after_step - 1;
   if (epoch <= 0) {

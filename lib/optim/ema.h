@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "optim/flat_parameters.h"
+#include "optim/flat_slice.h"
 
 namespace dalle2 {
 
@@ -33,6 +34,12 @@ class Ema {
   /// Call after every optimizer step.
   void update();
 
+  /// From now on follows this stretch of the buffer alone, in memory of its own: the rest is
+  /// others' work.
+  void keep_slice(const FlatSlice& slice);
+  /// What follows the online weights: the network's own values, or a slice's.
+  const at::Tensor& values() const { return average_; }
+
   /// Decay of the next averaging: 0 up to update_after_step, then clamp(1 - (1 + e /
   /// inv_gamma)^-power, min_value, beta), e = step - update_after_step - 1.
   double decay() const;
@@ -48,7 +55,7 @@ class Ema {
 
  private:
   EmaOptions options_;
-  at::Tensor online_, average_;  // [n]
+  at::Tensor online_, average_;  // [n], or [length of the slice]
   bool initted_ = false;
   int64_t step_ = 0;
 };

@@ -36,13 +36,13 @@ int64_t padded(int64_t numel) {
 Optimizer::Optimizer(const FlatParameters& parameters, const OptimizerOptions& options)
     : options_(options),
       values_(parameters.values().narrow(0, 0, parameters.parameter_span())),
-      exp_avg_(at::zeros_like(values_)),
-      exp_avg_sq_(at::zeros_like(values_)),
+      slice_{0, values_.numel()},
       entries_(parameters.parameters()),
       by_offset_(entries_.size()),
       decay_of_(entries_.size(), options.weight_decay),
       steps_(entries_.size(), 0) {
   check_options(options);
+  forget_moments();
   std::iota(by_offset_.begin(), by_offset_.end(), size_t{0});
   std::sort(by_offset_.begin(), by_offset_.end(), [&](size_t a, size_t b) {
     return entries_[a].offset < entries_[b].offset;
@@ -59,14 +59,31 @@ Optimizer::Optimizer(const FlatParameters& parameters, const OptimizerOptions& o
   }
 }
 
+void Optimizer::forget_moments() {
+  moments_ = {};  // given back before more is taken
+  moments_.exp_avg = at::zeros_like(slice_.of(values_));
+  moments_.exp_avg_sq = at::zeros_like(moments_.exp_avg);
+}
+
+void Optimizer::keep_slice(const FlatSlice& slice) {
+  const torch::NoGradGuard no_grad;
+  slice_ = slice.overlap({0, values_.numel()});
+  if (slice_.length() == 0) slice_ = {0, 0};
+  forget_moments();
+  steps_.assign(steps_.size(), 0);
+  active_.clear();
+}
+
 void Optimizer::add_range(Call& call, size_t first, size_t last) const {
-  const int64_t offset = entries_[first].offset;
   // Includes the padding after the last one: it is zero, and an update leaves it zero.
-  const int64_t length = entries_[last].offset + padded(entries_[last].numel) - offset;
-  call.ranges.emplace_back(offset, length);
-  call.values.push_back(values_.narrow(0, offset, length));
-  call.exp_avgs.push_back(exp_avg_.narrow(0, offset, length));
-  call.exp_avg_sqs.push_back(exp_avg_sq_.narrow(0, offset, length));
+  const FlatSlice range = slice_.overlap(
+      {entries_[first].offset, entries_[last].offset + padded(entries_[last].numel)});
+  if (range.length() == 0) return;
+  const FlatSlice kept = {range.begin - slice_.begin, range.end - slice_.begin};
+  call.ranges.push_back(range);
+  call.values.push_back(range.of(values_));
+  call.exp_avgs.push_back(kept.of(moments_.exp_avg));
+  call.exp_avg_sqs.push_back(kept.of(moments_.exp_avg_sq));
   call.steps.push_back(at::full({}, static_cast<double>(steps_[first]), values_.options()));
 }
 
@@ -97,6 +114,8 @@ void Optimizer::build_calls(const std::vector<bool>& active) {
     }
     add_range(call_for(decay_of_[first]), first, last);
   }
+  // Of a slice: it may have nothing of a kind.
+  std::erase_if(calls_, [](const Call& call) { return call.ranges.empty(); });
   active_ = active;
 }
 
@@ -113,8 +132,8 @@ void Optimizer::step(FlatGradients& gradients,
       found_inf ? std::optional<at::Tensor>(1 - *found_inf) : std::nullopt;
   for (const Call& call : calls_) {
     std::vector<at::Tensor> grads;
-    for (const auto& [offset, length] : call.ranges) {
-      grads.push_back(flat.narrow(0, offset, length));
+    for (const FlatSlice& range : call.ranges) {
+      grads.push_back(range.of(flat));
     }
     for (const at::Tensor& step : call.steps) {
       counted ? step.add_(*counted) : step.add_(1);
@@ -148,7 +167,7 @@ void Optimizer::step(FlatGradients& gradients,
 }
 
 bool Optimizer::is_finite() const {
-  return all_finite({exp_avg_, exp_avg_sq_});
+  return all_finite({moments_.exp_avg, moments_.exp_avg_sq});
 }
 
 void Optimizer::count_update() {
@@ -157,35 +176,36 @@ void Optimizer::count_update() {
   }
 }
 
-std::optional<ParameterState> Optimizer::state(size_t i) const {
+std::optional<ParameterState> Optimizer::state(size_t i, const FlatMoments& whole) const {
   if (steps_.at(i) == 0) {
     return std::nullopt;
   }
+  D2_CHECK(whole.exp_avg.numel() == values_.numel(), "the moments are those of a slice");
   const FlatEntry& entry = entries_[i];
   const auto view = [&](const at::Tensor& flat) {
     return flat.narrow(0, entry.offset, entry.numel).view(entry.tensor.sizes());
   };
-  return ParameterState{steps_[i], view(exp_avg_), view(exp_avg_sq_)};
+  return ParameterState{steps_[i], view(whole.exp_avg), view(whole.exp_avg_sq)};
 }
 
 void Optimizer::set_state(size_t i, const std::optional<ParameterState>& state) {
   const torch::NoGradGuard no_grad;
   const FlatEntry& entry = entries_.at(i);
-  const at::Tensor exp_avg =
-      exp_avg_.narrow(0, entry.offset, entry.numel).view(entry.tensor.sizes());
-  const at::Tensor exp_avg_sq =
-      exp_avg_sq_.narrow(0, entry.offset, entry.numel).view(entry.tensor.sizes());
+  const auto set = [&](const at::Tensor& moments, const at::Tensor& of_entry) {
+    copy_into_slice(moments, slice_, entry.offset, of_entry);
+  };
   steps_[i] = state ? state->step : 0;
   if (state) {
     D2_CHECK(state->exp_avg.sizes() == entry.tensor.sizes() &&
                  state->exp_avg_sq.sizes() == entry.tensor.sizes(),
              "moments of '{}' differ in shape from the parameter",
              entry.name);
-    exp_avg.copy_(state->exp_avg);
-    exp_avg_sq.copy_(state->exp_avg_sq);
+    set(moments_.exp_avg, state->exp_avg);
+    set(moments_.exp_avg_sq, state->exp_avg_sq);
   } else {
-    exp_avg.zero_();
-    exp_avg_sq.zero_();
+    const at::Tensor zeros = at::zeros({entry.numel}, values_.options());
+    set(moments_.exp_avg, zeros);
+    set(moments_.exp_avg_sq, zeros);
   }
   active_.clear();
 }

@@ -6,10 +6,10 @@
 
 #include <cstdint>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "optim/flat_parameters.h"
+#include "optim/flat_slice.h"
 
 namespace dalle2 {
 
@@ -24,6 +24,11 @@ struct OptimizerOptions {
 struct ParameterGroup {
   double weight_decay = 0.0;
   std::vector<size_t> members;  ///< indices into FlatParameters::parameters()
+};
+
+/// First and second moments of all parameters. [parameter_span] float32 each
+struct FlatMoments {
+  at::Tensor exp_avg, exp_avg_sq;
 };
 
 /// What torch.optim keeps for a parameter that has been updated at least once.
@@ -52,7 +57,13 @@ class Optimizer {
   /// step().
   void count_update();
 
-  /// Whether all moments are finite. Waits for the device.
+  /// From now on updates this stretch of the buffer alone and keeps the moments of no other: the
+  /// rest is others' work. What was there is forgotten. @param slice may reach behind the parameters
+  void keep_slice(const FlatSlice& slice);
+  /// What is kept. [length] each
+  const FlatMoments& moments() const { return moments_; }
+
+  /// Whether all moments that are kept are finite. Waits for the device.
   bool is_finite() const;
 
   const OptimizerOptions& options() const { return options_; }
@@ -60,8 +71,10 @@ class Optimizer {
   const std::vector<ParameterGroup>& groups() const { return groups_; }
 
   /// State of the i-th of FlatParameters::parameters(); none if it was never updated.
-  std::optional<ParameterState> state(size_t i) const;
-  /// Copies `state` in; nullopt forgets what was there. @throws std::logic_error for other shapes
+  /// @param whole the moments of all parameters, moments() where no slice was asked for
+  std::optional<ParameterState> state(size_t i, const FlatMoments& whole) const;
+  std::optional<ParameterState> state(size_t i) const { return state(i, moments_); }
+  /// Copies `state` in, of a slice what lies in it; nullopt forgets what was there. @throws std::logic_error for other shapes
   void set_state(size_t i, const std::optional<ParameterState>& state);
 
  private:
@@ -69,17 +82,20 @@ class Optimizer {
   /// updated alike are one stretch, so in the usual case there is one for each group.
   struct Call {
     double weight_decay = 0.0;
-    std::vector<std::pair<int64_t, int64_t>> ranges;  ///< offset and length
+    std::vector<FlatSlice> ranges;  ///< of the whole buffer
     std::vector<at::Tensor> values, exp_avgs, exp_avg_sqs;
     std::vector<at::Tensor> steps;  ///< [] float32 each, on the device
   };
   void build_calls(const std::vector<bool>& active);
   void add_range(Call& call, size_t first, size_t last) const;
+  void forget_moments();
 
   OptimizerOptions options_;
-  at::Tensor values_, exp_avg_, exp_avg_sq_;  // [parameter_span]
-  std::vector<FlatEntry> entries_;            // FlatParameters::parameters()
-  std::vector<size_t> by_offset_;             // entries in the order of the buffer
+  at::Tensor values_;               // [parameter_span]
+  FlatSlice slice_;                 // of values_
+  FlatMoments moments_;             // [slice_.length()]
+  std::vector<FlatEntry> entries_;  // FlatParameters::parameters()
+  std::vector<size_t> by_offset_;   // entries in the order of the buffer
   std::vector<double> decay_of_;
   std::vector<int64_t> steps_;
   std::vector<ParameterGroup> groups_;

@@ -54,6 +54,12 @@ void PowerEma::update() {
   average_.lerp_(online_, 1.0 - kept);
 }
 
+void PowerEma::keep_slice(const FlatSlice& slice) {
+  const torch::NoGradGuard no_grad;
+  online_ = slice.of(online_);
+  average_ = slice.of(average_).clone();
+}
+
 void PowerEma::begin_anew() {
   const torch::NoGradGuard no_grad;
   step_ = 0;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "optim/flat_parameters.h"
+#include "optim/flat_slice.h"
 
 namespace dalle2 {
 
@@ -30,16 +31,19 @@ class PowerEma {
   void update();
   /// Forgets all steps.
   void begin_anew();
+  /// From now on averages this stretch of the buffer alone: the rest is others' work.
+  void keep_slice(const FlatSlice& slice);
 
   double sigma() const { return sigma_; }
   double gamma() const { return gamma_; }
-  int64_t step() const { return step_; }                 ///< calls of update()
-  void set_step(int64_t step) { step_ = step; }          ///< of a checkpoint
-  const at::Tensor& values() const { return average_; }  ///< [n], laid out as the online weights
+  int64_t step() const { return step_; }         ///< calls of update()
+  void set_step(int64_t step) { step_ = step; }  ///< of a checkpoint
+  /// [n] laid out as the online weights, or [length] of the slice.
+  const at::Tensor& values() const { return average_; }
 
  private:
   double sigma_, gamma_;
-  at::Tensor online_, average_;  // [n]
+  at::Tensor online_, average_;  // [n], or [length of the slice]
   int64_t step_ = 0;
 };
 

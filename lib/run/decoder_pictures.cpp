@@ -55,11 +55,13 @@ void DecoderPictures::load() {
 }
 
 void DecoderPictures::draw_all() {
+  const HeldAverages averages = trainer_.hold_averages();
   for (const Examples& examples : test_) draw(examples);
   draw_training_samples();
 }
 
 void DecoderPictures::draw_training_samples() {
+  const HeldAverages averages = trainer_.hold_averages();
   for (const Examples& examples : training_) draw(examples);
 }
 

@@ -35,6 +35,7 @@ ExitCode PriorRun::run_epochs() {
 void PriorRun::finish() {
   validate();
   save_latest();
+  const HeldAverages averages = trainer_.hold_averages();
   const auto loss = mean_loss("test", trainer_.uses_ema());
   session_.progress().pause();
   if (loss) {
@@ -134,6 +135,7 @@ std::optional<double> PriorRun::mean_loss(const std::string& split, bool average
 
 void PriorRun::validate() {
   session_.progress().pause();
+  const HeldAverages averages = trainer_.hold_averages();
   Timer timer;
   const bool has_average = trainer_.uses_ema();
   if (const auto online = mean_loss("val", /*averaged=*/false)) {

@@ -43,9 +43,11 @@ void RunCheckpoints::save(bool is_best, bool is_latest) {
   check_state();
   position_.gather(session_.group());
   check_same_weights();
-  if (!session_.group().is_main()) return;
+  // Of a state that is spread over the ranks each gives its part; rank 0 writes.
+  if (!session_.group().is_main() && !trainer_.is_sharded()) return;
   const ProcessGroup::BusyScope busy(session_.group(), "saving");
   session_.times().begin(StepPhase::kSave);
+  const HeldAverages averages = trainer_.hold_averages();
   Dict own;
   own.set("version", program_version());
   Extras extras = position_entries(position_, own);
@@ -57,14 +59,19 @@ void RunCheckpoints::save(bool is_best, bool is_latest) {
   if (data_size_.count > 0) own.set("data_size", data_size_.count);
   extras.emplace_back(kOwnState, std::move(own));
   const Tracker& tracker = session_.tracker();
-  start_saving({.is_best = is_best,
-                .is_latest = is_latest,
-                .position = {.samples_seen = position_.samples_seen,
-                             .step = trainer_.first_steps(),
-                             .epoch = position_.epoch},
-                .placeholders = position_placeholders(position_)},
-               trainer_.state(with_metadata(std::move(extras), tracker.checkpoint_metadata())),
-               trainer_.model_state(with_metadata({}, tracker.model_metadata())));
+  Value checkpoint =
+      trainer_.state(with_metadata(std::move(extras), tracker.checkpoint_metadata()));
+  Value model = trainer_.model_state(with_metadata({}, tracker.model_metadata()));
+  if (session_.group().is_main()) {
+    start_saving({.is_best = is_best,
+                  .is_latest = is_latest,
+                  .position = {.samples_seen = position_.samples_seen,
+                               .step = trainer_.first_steps(),
+                               .epoch = position_.epoch},
+                  .placeholders = position_placeholders(position_)},
+                 std::move(checkpoint),
+                 std::move(model));
+  }
   session_.times().end(StepPhase::kSave);
 }
 
@@ -109,13 +116,16 @@ void RunCheckpoints::save_averages() {
   if (!config_.post_hoc_ema.save_every_n_steps || step == averages_saved_at_) return;
   check_state();
   averages_saved_at_ = step;
-  if (!session_.group().is_main()) return;
+  if (!session_.group().is_main() && !trainer_.is_sharded()) return;
   const ProcessGroup::BusyScope busy(session_.group(), "saving averages");
   session_.times().begin(StepPhase::kSave);
-  const std::string path = averages_folder() + "/" + averages_name(step);
-  saving_.start(saves_in_background(),
-                {trainer_.post_hoc_state(with_metadata({}, session_.tracker().model_metadata()))},
-                [path](const auto& writers) { writers.front()(path); });
+  Value averages = trainer_.post_hoc_state(with_metadata({}, session_.tracker().model_metadata()));
+  if (session_.group().is_main()) {
+    const std::string path = averages_folder() + "/" + averages_name(step);
+    saving_.start(saves_in_background(), {std::move(averages)}, [path](const auto& writers) {
+      writers.front()(path);
+    });
+  }
   session_.times().end(StepPhase::kSave);
 }
 

@@ -28,7 +28,8 @@ TrainingRun::TrainingRun(RunPlan plan,
                         {.bucket_bytes = train_.bucket_mebibytes << 20,
                          .in_bfloat16 = train_.reduce_dtype == ReduceDtype::bf16,
                          .static_graph = train_.static_graph,
-                         .unused_is_error = !train_.find_unused_parameters});
+                         .unused_is_error = !train_.find_unused_parameters},
+                        train_.shard_optimizer);
 }
 
 ExitCode TrainingRun::run() {

@@ -5,6 +5,18 @@
 
 namespace dalle2 {
 
+HeldAverages::HeldAverages(const TrainedParts& parts) {
+  for (const auto& part : parts) {
+    if (!part || !part->average) continue;
+    part->average->hold();
+    averages_.push_back(part->average.get());
+  }
+}
+
+HeldAverages::~HeldAverages() {
+  for (WeightAverage* average : averages_) average->let_go();
+}
+
 AveragesInPlace::AveragesInPlace(torch::nn::Module& model,
                                  const TrainedParts& parts,
                                  SwapNetwork swap)

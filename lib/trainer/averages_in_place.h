@@ -13,6 +13,20 @@
 
 namespace dalle2 {
 
+/// The averaged networks of all parts are at hand for as long as it lives (WeightAverage::hold()): a
+/// network that would be made at each use is made once, and averages that are spread over the ranks
+/// are put together. All ranks have to make one, and later use of the averages needs no other rank.
+class HeldAverages {
+ public:
+  explicit HeldAverages(const TrainedParts& parts);
+  ~HeldAverages();
+  HeldAverages(const HeldAverages&) = delete;
+  HeldAverages& operator=(const HeldAverages&) = delete;
+
+ private:
+  std::vector<WeightAverage*> averages_;
+};
+
 /// Puts another network in the place of that of part `index`. @return the one that was there
 using SwapNetwork = std::function<std::shared_ptr<torch::nn::Module>(
     size_t index, std::shared_ptr<torch::nn::Module> network)>;

@@ -72,6 +72,10 @@ std::vector<at::Tensor> shadows_of(const Cursor& saved, const std::vector<at::Te
 }  // namespace
 
 Dict ema_model_state(const EmaModel& average) {
+  return ema_model_state(average, average.shadow_params());
+}
+
+Dict ema_model_state(const EmaModel& average, const std::vector<at::Tensor>& shadows) {
   const EmaModelOptions& options = average.options();
   Dict out;
   out.set("decay", options.decay);
@@ -81,11 +85,11 @@ Dict ema_model_state(const EmaModel& average) {
   out.set("use_ema_warmup", options.use_ema_warmup);
   out.set("inv_gamma", options.inv_gamma);
   out.set("power", options.power);
-  List shadows;
-  for (const at::Tensor& shadow : average.shadow_params()) {
-    shadows.items.emplace_back(shadow);
+  List list;
+  for (const at::Tensor& shadow : shadows) {
+    list.items.emplace_back(shadow);
   }
-  out.set(kShadows, std::move(shadows));
+  out.set(kShadows, std::move(list));
   return out;
 }
 

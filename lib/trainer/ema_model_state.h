@@ -13,6 +13,8 @@ namespace dalle2 {
 
 /// EMAModel.state_dict(): the same keys, order and types. Tensors are the live ones.
 Dict ema_model_state(const EmaModel& average);
+/// The same with these averages, of whole parameters, where `average` has only pieces of them.
+Dict ema_model_state(const EmaModel& average, const std::vector<at::Tensor>& shadows);
 
 /// EMAModel.load_state_dict(): what is missing keeps its value, tensors are copied.
 /// @throws DataError with upstream's text for a value out of range or of another type, and for

@@ -108,11 +108,14 @@ at::Tensor moment(const Cursor& entry, const char* key, const FlatEntry& paramet
 
 }  // namespace
 
-Dict optimizer_state(const Optimizer& optimizer, const LrSchedule& schedule, int64_t steps) {
+Dict optimizer_state(const Optimizer& optimizer,
+                     const FlatMoments& moments,
+                     const LrSchedule& schedule,
+                     int64_t steps) {
   Dict states;
   int64_t index = 0;
   for (const size_t i : torch_order(optimizer)) {
-    if (const std::optional<ParameterState> state = optimizer.state(i)) {
+    if (const std::optional<ParameterState> state = optimizer.state(i, moments)) {
       Dict entry;
       entry.set("step", at::full({}, static_cast<double>(state->step), at::kFloat));
       entry.set("exp_avg", state->exp_avg);

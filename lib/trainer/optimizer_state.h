@@ -10,8 +10,12 @@
 namespace dalle2 {
 
 /// {state: {index: {step, exp_avg, exp_avg_sq}}, param_groups: [...]} as Adam or AdamW writes it
-/// after `steps` updates. Tensors are views of the optimizer's own.
-Dict optimizer_state(const Optimizer& optimizer, const LrSchedule& schedule, int64_t steps);
+/// after `steps` updates. Tensors are views of the moments.
+/// @param moments of all parameters: Optimizer::moments() unless they are spread over ranks
+Dict optimizer_state(const Optimizer& optimizer,
+                     const FlatMoments& moments,
+                     const LrSchedule& schedule,
+                     int64_t steps);
 
 /// State of LambdaLR with a constant factor, or of CosineAnnealingLR.
 Dict schedule_state(const LrSchedule& schedule, size_t num_groups, int64_t steps);

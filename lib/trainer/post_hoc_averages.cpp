@@ -175,13 +175,20 @@ void PostHocAverages::begin_anew() {
   for (PowerEma& average : averages_) average.begin_anew();
 }
 
-StateDict PostHocAverages::named(const PowerEma& average) const {
+void PostHocAverages::shard(const RankShards& shards) {
+  shards_ = &shards;
+  for (PowerEma& average : averages_) average.keep_slice(shards.own());
+  begin_anew();
+}
+
+/// @param values [n] laid out as the online weights; undefined: no weights
+StateDict PostHocAverages::named(const at::Tensor& values) const {
   StateDict weights;
+  if (!values.defined()) return weights;
   for (const auto* entries : {&online_.parameters(), &online_.buffers()}) {
     for (const FlatEntry& entry : *entries) {
-      weights.emplace_back(
-          entry.name,
-          average.values().narrow(0, entry.offset, entry.numel).view(entry.tensor.sizes()));
+      weights.emplace_back(entry.name,
+                           values.narrow(0, entry.offset, entry.numel).view(entry.tensor.sizes()));
     }
   }
   return weights;
@@ -206,7 +213,11 @@ Dict PostHocAverages::state(const std::string& prefix) const {
   for (const PowerEma& average : averages_) {
     Dict one;
     one.set("sigma", average.sigma());
-    one.set("weights", to_dict(named(average)));
+    const at::Tensor whole =
+        shards_ == nullptr
+            ? average.values()
+            : shards_->gather_on_main(average.values(), online_.values().numel(), "averages");
+    one.set("weights", to_dict(named(whole)));
     averages.items.emplace_back(std::move(one));
   }
   Dict out;
@@ -229,17 +240,21 @@ void PostHocAverages::load_state(const Cursor& saved) {
         "that the run began with.",
         averages.where());
   }
+  const FlatSlice kept =
+      shards_ == nullptr ? FlatSlice{0, online_.values().numel()} : shards_->own();
   for (size_t a = 0; a < averages_.size(); ++a) {
     const Cursor weights = averages.at(a).at("weights");
-    for (const auto& [name, tensor] : named(averages_[a])) {
-      const Cursor theirs = weights.at(name);
-      if (theirs.as_tensor().sizes() != tensor.sizes()) {
-        throw DataError("{}: expected {}, got {}",
-                        theirs.where(),
-                        c10::str(tensor.sizes()),
-                        c10::str(theirs.as_tensor().sizes()));
+    for (const auto* entries : {&online_.parameters(), &online_.buffers()}) {
+      for (const FlatEntry& entry : *entries) {
+        const Cursor theirs = weights.at(entry.name);
+        if (theirs.as_tensor().sizes() != entry.tensor.sizes()) {
+          throw DataError("{}: expected {}, got {}",
+                          theirs.where(),
+                          c10::str(entry.tensor.sizes()),
+                          c10::str(theirs.as_tensor().sizes()));
+        }
+        copy_into_slice(averages_[a].values(), kept, entry.offset, theirs.as_tensor());
       }
-      tensor.copy_(theirs.as_tensor());
     }
     averages_[a].set_step(saved.at("step").as_int());
   }

@@ -12,6 +12,7 @@
 #include "config/post_hoc_ema_config.h"
 #include "optim/flat_parameters.h"
 #include "optim/power_ema.h"
+#include "trainer/rank_shards.h"
 
 namespace dalle2 {
 
@@ -24,10 +25,14 @@ class PostHocAverages {
   /// Call after every optimizer step.
   void update();
   void begin_anew();
+  /// From now on keeps this rank's slice alone; begins anew. @param shards has to outlive it
+  void shard(const RankShards& shards);
   /// True if none of them holds NaN or infinity. Waits for the device.
   bool is_finite() const;
 
-  /// {step, averages: [{sigma, weights: {name: tensor}}], prefix}. Tensors are the live ones.
+  /// {step, averages: [{sigma, weights: {name: tensor}}], prefix}. Tensors are the live ones. Where
+  /// the averages are spread over the ranks all have to call it: rank 0 gets whole ones in host
+  /// memory, the others a state without any.
   /// @param prefix of the network's names in the whole model, e.g. "unets.0."
   Dict state(const std::string& prefix) const;
   /// Whether the network's tensor `name` is averaged.
@@ -36,9 +41,10 @@ class PostHocAverages {
   void load_state(const Cursor& saved);
 
  private:
-  StateDict named(const PowerEma& average) const;
+  StateDict named(const at::Tensor& values) const;
 
   const FlatParameters& online_;
+  const RankShards* shards_ = nullptr;
   std::vector<PowerEma> averages_;
 };
 

@@ -58,9 +58,10 @@ void TrainStateWriter::extras() {
 
 void TrainStateWriter::optimizer(const std::string& key, size_t i) {
   const auto& part = from_.parts[i];
-  out_.set(
-      key,
-      part ? Value(optimizer_state(part->optimizer, part->schedule, from_.steps[i])) : Value());
+  if (!part) return out_.set(key, Value());
+  const FlatMoments moments = part->whole_moments();
+  if (!moments.exp_avg.defined()) return out_.set(key, Value());  // rank 0 has them
+  out_.set(key, optimizer_state(part->optimizer, moments, part->schedule, from_.steps[i]));
 }
 
 void TrainStateWriter::schedule(const std::string& key, size_t i) {

@@ -72,7 +72,9 @@ at::Tensor evaluate_in_chunks(const PassSettings& settings,
   return total;
 }
 
-void TrainedPart::connect(ProcessGroup& group, const ExchangeOptions& options) {
+void TrainedPart::connect(ProcessGroup& group,
+                          const ExchangeOptions& options,
+                          bool shard_optimizer) {
   if (group.is_alone()) return;
   group_ = &group;
   exchange_options_ = options;
@@ -83,6 +85,31 @@ void TrainedPart::connect(ProcessGroup& group, const ExchangeOptions& options) {
   }
   exchange = std::make_unique<GradientExchange>(group, gradients.values(), entries, options, name);
   gradients.set_listener([this](size_t parameter) { exchange->ready(parameter); });
+  if (!shard_optimizer) return;
+  shards = std::make_unique<RankShards>(group, parameters.values().numel());
+  optimizer.keep_slice(shards->own());
+  if (average) average->shard(*shards);
+  if (post_hoc) post_hoc->shard(*shards);
+}
+
+/// The gradients were added up on all ranks, not reduced to their slices: the norm is then the same
+/// bits as without slices, and parts of the sum are on their way during the backward pass. What is
+/// left is to pass on the new weights.
+void TrainedPart::share_weights() {
+  const torch::NoGradGuard no_grad;
+  if (shards) shards->share(parameters.values(), "updated weights");
+}
+
+FlatMoments TrainedPart::whole_moments() const {
+  const FlatMoments& own = optimizer.moments();
+  if (!shards) return own;
+  const int64_t span = parameters.parameter_span();
+  return {shards->gather_on_main(own.exp_avg, span, "first moments"),
+          shards->gather_on_main(own.exp_avg_sq, span, "second moments")};
+}
+
+bool TrainedPart::any_rank(bool own, const char* what) const {
+  return shards ? shards->group().any(own, what) : own;
 }
 
 /// Gradients, losses, and which parameters have a gradient at all: what one process with the
@@ -155,10 +182,13 @@ void TrainedPart::begin_averages_anew() {
 
 std::optional<std::string> TrainedPart::non_finite_kind() const {
   if (!all_finite(parameters.values())) return "weights";
-  if (!optimizer.is_finite()) return "moments of the optimizer";
+  if (any_rank(!optimizer.is_finite(), "moments that are not finite")) {
+    return "moments of the optimizer";
+  }
   const bool averages_are_finite =
       (!average || average->is_finite()) && (!post_hoc || post_hoc->is_finite());
-  return averages_are_finite ? std::nullopt : std::optional<std::string>("averaged weights");
+  if (any_rank(!averages_are_finite, "averages that are not finite")) return "averaged weights";
+  return std::nullopt;
 }
 
 }  // namespace dalle2

@@ -20,6 +20,7 @@
 #include "optim/optimizer.h"
 #include "optim/precision.h"
 #include "trainer/post_hoc_averages.h"
+#include "trainer/rank_shards.h"
 #include "trainer/step_times.h"
 #include "trainer/tensor_group.h"
 #include "trainer/update_outcome.h"
@@ -83,6 +84,7 @@ struct TrainedPart {
   at::Tensor last_loss;              ///< [] of the last update, over all ranks
   /// Adds the gradients up over the ranks; null where the process is alone.
   std::unique_ptr<GradientExchange> exchange;
+  std::unique_ptr<RankShards> shards;  ///< null: every rank has all moments and averages
   /// The pass that follows is the last before the update.
   bool completes_update = true;
   SkippedUpdates skipped;
@@ -97,22 +99,32 @@ struct TrainedPart {
   void add_loss(const at::Tensor& more);
   /// Trains together with the same part of other ranks: begins with the weights and buffers of rank
   /// 0, and each update is made from the sum of all gradients. @param group has to outlive this
-  void connect(ProcessGroup& group, const ExchangeOptions& options);
+  /// @param shard_optimizer moments and averages are spread over the ranks, and each updates its own
+  /// slice of the weights
+  void connect(ProcessGroup& group, const ExchangeOptions& options, bool shard_optimizer);
   /// Steps the optimizer, unless a gradient or the loss is not finite; what is counted and averaged
   /// waits for settle(). Reads nothing back from the device.
   void make_update(double lr);
   /// Counts and averages the last update if it was made, counts it as skipped if not; waits for the
   /// device if need be. @return true if it was made and has not been settled before
   bool settle();
+  /// Of moments and averages that are spread over the ranks: gives every rank the weights that the
+  /// others have updated. To be called once an update.
+  void share_weights();
+  /// The moments of all parameters. Where they are spread over the ranks all have to call it: rank 0
+  /// gets them in host memory, the others undefined tensors.
+  FlatMoments whole_moments() const;
   /// All averages start over as copies of the weights.
   void begin_averages_anew();
   /// "weights" or "averaged weights" where they hold NaN or infinity. Waits for the device.
+  /// Where moments and averages are spread over the ranks all have to ask, and get one answer.
   std::optional<std::string> non_finite_kind() const;
 
  private:
   void backward(const at::Tensor& loss_part);
   void combine_ranks();
   void check_received();
+  bool any_rank(bool own, const char* what) const;
 
   ProcessGroup* group_ = nullptr;
   ExchangeOptions exchange_options_;

@@ -3,6 +3,7 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -142,7 +143,7 @@ void Trainer::settle_all() const {
   for (size_t i = 0; i < contents_.parts.size(); ++i) settle(i);
 }
 
-void Trainer::connect(ProcessGroup& group, const ExchangeOptions& options) {
+void Trainer::connect(ProcessGroup& group, const ExchangeOptions& options, bool shard_optimizer) {
   const torch::NoGradGuard no_grad;
   if (!group.is_alone()) {
     for (const auto& item : contents_.model->named_parameters()) {
@@ -151,9 +152,20 @@ void Trainer::connect(ProcessGroup& group, const ExchangeOptions& options) {
   }
   for (const auto& connected : contents_.parts) {
     if (!connected) continue;
-    connected->connect(group, options);
+    connected->connect(group, options, shard_optimizer);
     connected->begin_averages_anew();
   }
+}
+
+bool Trainer::is_sharded() const {
+  return std::any_of(contents_.parts.begin(), contents_.parts.end(), [](const auto& part) {
+    return part && part->shards;
+  });
+}
+
+HeldAverages Trainer::hold_averages() const {
+  settle_all();
+  return HeldAverages(contents_.parts);
 }
 
 void Trainer::set_completes_update(bool completes_update) {
@@ -188,6 +200,7 @@ void Trainer::update(int64_t number) {
     settle(i);  // the previous update
     updated.make_update(updated.schedule.at(contents_.steps[i]));
     if (settles_at_once_) settle(i);
+    updated.share_weights();  // last: settling may have put averages into them
   });
 }
 

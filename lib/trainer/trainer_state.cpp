@@ -28,7 +28,7 @@ bool has_post_hoc_average(const std::string& name, const TrainedParts& parts) {
 
 Dict Trainer::state(const Extras& extras) const {
   const torch::NoGradGuard no_grad;
-  settle_all();
+  const HeldAverages held = hold_averages();
   TrainStateWriter writer(contents_, extras);
   list_state(writer);
   return writer.take();
@@ -39,6 +39,7 @@ Dict Trainer::model_state(const Extras& extras) const {
   Dict out;
   out.set("version", kCheckpointLayoutVersion);
   for (const auto& [key, value] : extras) out.set(key, value);
+  const HeldAverages held = hold_averages();
   std::optional<AveragesInPlace> averages;
   put_averages_in_place(averages);
   StateDict weights = state_dict(*contents_.model);
@@ -139,6 +140,7 @@ std::optional<LoraFile> Trainer::lora_state() const {
   const torch::NoGradGuard no_grad;
   LoraFile file;
   file.info = *contents_.lora;
+  const HeldAverages held = hold_averages();
   std::optional<AveragesInPlace> averages;
   put_averages_in_place(averages);
   const StateDict all = state_dict(*contents_.model);

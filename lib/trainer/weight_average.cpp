@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/module_state.h"
 #include "model/lora.h"
@@ -103,13 +104,54 @@ std::vector<at::Tensor> tensors_of(const FlatParameters& flat) {
 
 }  // namespace
 
+void WeightAverage::hold() {
+  if (holds_++ == 0) put_together();
+}
+
+void WeightAverage::let_go() {
+  if (--holds_ == 0) forget_whole();
+}
+
 EmaPytorchAverage::EmaPytorchAverage(const torch::nn::Module& original,
                                      const NetworkMaker& make_network,
                                      const FlatParameters& online,
                                      const EmaOptions& options)
-    : network_(network_like(original, make_network, online.names(), online.values().device())),
-      parameters_(*network_, online.names()),
-      ema(online, parameters_, options) {}
+    : original_(original),
+      make_network_(make_network),
+      online_(online),
+      whole_(make_whole()),
+      ema(online, whole_->parameters, options) {}
+
+std::unique_ptr<EmaPytorchAverage::Whole> EmaPytorchAverage::make_whole() const {
+  const std::vector<std::string> names = online_.names();
+  auto network = network_like(original_, make_network_, names, online_.values().device());
+  FlatParameters parameters(*network, names);
+  return std::make_unique<Whole>(Whole{std::move(network), std::move(parameters)});
+}
+
+const EmaPytorchAverage::Whole& EmaPytorchAverage::whole() const {
+  D2_CHECK(whole_ != nullptr, "an average that is spread over the ranks has to be held");
+  return *whole_;
+}
+
+void EmaPytorchAverage::shard(const RankShards& shards) {
+  shards_ = &shards;
+  ema.keep_slice(shards.own());
+  whole_.reset();
+  begin_anew();
+}
+
+void EmaPytorchAverage::put_together() {
+  if (shards_ == nullptr) return;
+  whole_ = make_whole();
+  const at::Tensor& values = whole_->parameters.values();
+  shards_->own().of(values).copy_(ema.values());
+  shards_->share(values, "averages");
+}
+
+void EmaPytorchAverage::forget_whole() {
+  if (shards_ != nullptr) whole_.reset();
+}
 
 void EmaPytorchAverage::begin_anew() {
   ema.copy_from_online();
@@ -123,8 +165,8 @@ void EmaPytorchAverage::write(Value& all,
   const std::string prefix = part_prefix(index, layout);
   Dict& entries = all.as_dict();
   add_counters(entries, prefix, ema.initted(), ema.step());
-  append(entries, model_with(live, parameters_, layout, prefix + "online_model."));
-  append(entries, model_with(*network_, parameters_, layout, prefix + "ema_model."));
+  append(entries, model_with(live, whole().parameters, layout, prefix + "online_model."));
+  append(entries, model_with(*whole().network, whole().parameters, layout, prefix + "ema_model."));
 }
 
 void EmaPytorchAverage::read(const Cursor& all,
@@ -132,12 +174,15 @@ void EmaPytorchAverage::read(const Cursor& all,
                              const AverageLayout& layout,
                              bool strict) {
   const std::string prefix = part_prefix(index, layout);
-  load_averaged_state(*network_,
-                      parameters_,
+  if (shards_ != nullptr) whole_ = make_whole();
+  load_averaged_state(*whole().network,
+                      whole().parameters,
                       all.as_state_dict(),
                       prefix + "ema_model." + layout.network_prefix,
                       strict,
                       all);
+  if (shards_ != nullptr) ema.values().copy_(shards_->own().of(whole().parameters.values()));
+  forget_whole();
   ema.set_counters(truth_of(all.at(prefix + "initted")), all.at(prefix + "step").as_int());
 }
 
@@ -147,35 +192,95 @@ DiffusersAverage::DiffusersAverage(const torch::nn::Module& original,
                                    const EmaConfig& config)
     : original_(original),
       make_network_(std::move(make_network)),
+      online_(online),
       names_(online.names()),
-      online_(tensors_of(online)),
+      followed_(tensors_of(online)),
       device_(online.values().device()),
       offload_(config.offload && !device_.is_cpu()),
-      ema(online_, ema_model_options(config)) {
-  if (offload_) {
-    ema.to(at::kCPU);
-    ema.pin_memory();
+      ema(followed_, ema_model_options(config)) {
+  keep_on_host();
+}
+
+void DiffusersAverage::keep_on_host() {
+  if (!offload_) return;
+  ema.to(at::kCPU);
+  ema.pin_memory();
+}
+
+void DiffusersAverage::shard(const RankShards& shards) {
+  shards_ = &shards;
+  for (size_t i = 0; i < online_.parameters().size(); ++i) {
+    const FlatEntry& entry = online_.parameters()[i];
+    const FlatSlice common = shards.own().overlap({entry.offset, entry.offset + entry.numel});
+    if (common.length() == 0) continue;
+    pieces_.push_back({i,
+                       {common.begin - entry.offset, common.end - entry.offset},
+                       {common.begin - shards.own().begin, common.end - shards.own().begin}});
   }
+  followed_ = pieces_of(tensors_of(online_));
+  ema = EmaModel(followed_, ema.options());
+  keep_on_host();
+}
+
+/// @param parameters one a parameter @return what of them lies in the slice: views
+std::vector<at::Tensor> DiffusersAverage::pieces_of(
+    const std::vector<at::Tensor>& parameters) const {
+  std::vector<at::Tensor> pieces;
+  for (const Piece& piece : pieces_) {
+    const at::Tensor& parameter = parameters[piece.parameter];
+    // What needs no gradient is copied and not averaged.
+    pieces.push_back(piece.of_parameter.of(parameter.detach().flatten())
+                         .set_requires_grad(parameter.requires_grad()));
+  }
+  return pieces;
+}
+
+/// The averages of whole parameters, from all ranks. On the device
+std::vector<at::Tensor> DiffusersAverage::gathered() const {
+  const at::Tensor own = at::zeros({shards_->own().length()}, online_.values().options());
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    pieces_[i].of_slice.of(own).copy_(ema.shadow_params()[i]);
+  }
+  const at::Tensor all = shards_->gather(own, "averages");
+  std::vector<at::Tensor> shadows;
+  for (const FlatEntry& entry : online_.parameters()) {
+    shadows.push_back(all.narrow(0, entry.offset, entry.numel).view(entry.tensor.sizes()));
+  }
+  return shadows;
+}
+
+void DiffusersAverage::put_together() {
+  const torch::NoGradGuard no_grad;
+  auto shadows = shards_ == nullptr ? ema.shadow_params() : gathered();
+  auto network = make_averaged(shadows);
+  held_ = Held{std::move(shadows), std::move(network)};
 }
 
 void DiffusersAverage::update() {
   if (offload_) {
     ema.to(device_);
   }
-  ema.step(online_);
+  ema.step(followed_);
   if (offload_) {
     ema.to(at::kCPU);
   }
 }
 
 std::shared_ptr<torch::nn::Module> DiffusersAverage::network() const {
+  if (held_) return held_->network;
+  D2_CHECK(shards_ == nullptr, "an average that is spread over the ranks has to be held");
+  return make_averaged(ema.shadow_params());
+}
+
+std::shared_ptr<torch::nn::Module> DiffusersAverage::make_averaged(
+    const std::vector<at::Tensor>& shadows) const {
   const torch::NoGradGuard no_grad;
   const auto network = network_like(original_, make_network_, names_, device_);
   // Buffers have no average, so they are the original's. Then the parameters.
   load_state_dict(*network, state_dict(original_));
   auto parameters = network->named_parameters();
   for (size_t i = 0; i < names_.size(); ++i) {
-    parameters[names_[i]].copy_(ema.shadow_params()[i]);
+    parameters[names_[i]].copy_(shadows[i]);
   }
   return network;
 }
@@ -184,7 +289,8 @@ void DiffusersAverage::write(Value& all,
                              size_t /*index: entries are in order*/,
                              const torch::nn::Module& /*live: has no part in it*/,
                              const AverageLayout& layout) const {
-  Dict out = ema_model_state(ema);
+  D2_CHECK(held_ || shards_ == nullptr, "an average that is spread over the ranks has to be held");
+  Dict out = ema_model_state(ema, shards_ == nullptr ? ema.shadow_params() : held_->shadows);
   List names;
   for (const std::string& name : names_) names.items.emplace_back(name);
   out.set("parameter_names", std::move(names));
@@ -202,7 +308,14 @@ void DiffusersAverage::read(const Cursor& all,
   const Cursor saved = layout.many_parts ? all.at(index) : all;
   if (saved.is_none()) return begin_anew();
   const EmaModelOptions ours = ema.options();
-  load_ema_model_state(saved, ema);
+  if (shards_ == nullptr) {
+    load_ema_model_state(saved, ema);
+  } else {
+    EmaModel whole(tensors_of(online_), ours);
+    if (offload_) whole.to(at::kCPU);
+    load_ema_model_state(saved, whole);
+    ema.set_state(whole.options(), whole.optimization_step(), pieces_of(whole.shadow_params()));
+  }
   if (ema.options() != ours) {
     log_info("ckpt",
              "{}: averaged with other options (decay {}); goes on with /train/ema (decay {})",

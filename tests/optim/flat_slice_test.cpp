@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT
+#include "optim/flat_slice.h"
+
+#include <catch2/catch.hpp>
+
+#include "flat_module.h"
+#include "optim/ema.h"
+#include "optim/optimizer.h"
+#include "optim/power_ema.h"
+
+namespace dalle2 {
+namespace {
+
+std::vector<std::pair<int64_t, int64_t>> bounds(int64_t numel, int64_t count) {
+  std::vector<std::pair<int64_t, int64_t>> all;
+  for (const FlatSlice& slice : split_flat(numel, count)) all.emplace_back(slice.begin, slice.end);
+  return all;
+}
+
+/// Three parameters of which slices cut two.
+StateDict some_parameters() {
+  return {{"weight", at::arange(50.0, at::kFloat).view({5, 10}) / 10},
+          {"other", at::linspace(-1, 1, 40, at::kFloat).view({8, 5})},
+          {"bias", at::linspace(1, 2, 9, at::kFloat)}};
+}
+
+StateDict gradients_of_step(int64_t step) {
+  StateDict gradients;
+  for (const auto& [name, value] : some_parameters()) {
+    // One parameter has its first gradient late: its step count differs.
+    if (name == "other" && step == 0) continue;
+    gradients.emplace_back(name, (value + static_cast<double>(step)).sin());
+  }
+  return gradients;
+}
+
+TEST_CASE("a flat buffer is shared out in whole rows of sixteen") {
+  CHECK(bounds(100, 3) == std::vector<std::pair<int64_t, int64_t>>{{0, 48}, {48, 96}, {96, 100}});
+  CHECK(bounds(64, 2) == std::vector<std::pair<int64_t, int64_t>>{{0, 32}, {32, 64}});
+  CHECK(bounds(20, 4) ==
+        std::vector<std::pair<int64_t, int64_t>>{{0, 16}, {16, 20}, {20, 20}, {20, 20}});
+  CHECK(bounds(0, 2) == std::vector<std::pair<int64_t, int64_t>>{{0, 0}, {0, 0}});
+}
+
+TEST_CASE("what two slices have in common") {
+  const FlatSlice slice{16, 48};
+  CHECK(slice.overlap({0, 20}).length() == 4);
+  CHECK(slice.overlap({40, 90}).begin == 40);
+  CHECK(slice.overlap({40, 90}).end == 48);
+  CHECK(slice.overlap({48, 90}).length() == 0);
+  CHECK(slice.overlap({0, 16}).length() == 0);
+}
+
+TEST_CASE("of a tensor that reaches over the edges of a slice the middle is copied") {
+  const at::Tensor own = at::zeros({4});
+  copy_into_slice(own, {10, 14}, /*offset=*/8, at::arange(8.0, at::kFloat).view({2, 4}));
+  CHECK(at::equal(own, torch::tensor({2.0F, 3.0F, 4.0F, 5.0F})));
+  copy_into_slice(own, {10, 14}, /*offset=*/12, at::full({9}, -1.0F));
+  CHECK(at::equal(own, torch::tensor({2.0F, 3.0F, -1.0F, -1.0F})));
+  copy_into_slice(own, {10, 14}, /*offset=*/14, at::full({2}, 7.0F));
+  CHECK(at::equal(own, torch::tensor({2.0F, 3.0F, -1.0F, -1.0F})));
+}
+
+TEST_CASE("optimizers of slices together make the bits that one makes, and keep no more moments") {
+  test::FlatModule one(some_parameters()), several(some_parameters());
+  const FlatParameters whole(one), cut(several);
+  FlatGradients gradients(whole), gradients_of_cut(cut);
+  Optimizer optimizer(whole, {.weight_decay = 0.1});
+  const std::vector<FlatSlice> slices = split_flat(cut.values().numel(), 3);
+  std::vector<Optimizer> owners;
+  int64_t kept = 0;
+  for (const FlatSlice& slice : slices) {
+    owners.emplace_back(cut, OptimizerOptions{.weight_decay = 0.1}).keep_slice(slice);
+    kept += owners.back().moments().exp_avg.numel();
+    CHECK(owners.back().moments().exp_avg_sq.numel() <= slice.length());
+  }
+  CHECK(kept == optimizer.moments().exp_avg.numel());
+  for (int64_t step = 0; step < 4; ++step) {
+    one.backward(gradients_of_step(step));
+    several.backward(gradients_of_step(step));
+    optimizer.step(gradients, 1e-2);
+    for (Optimizer& owner : owners) owner.step(gradients_of_cut, 1e-2);
+    gradients.zero_grad();
+    gradients_of_cut.zero_grad();
+  }
+  CHECK(at::equal(cut.values(), whole.values()));
+  std::vector<at::Tensor> exp_avg, exp_avg_sq;
+  for (const Optimizer& owner : owners) {
+    exp_avg.push_back(owner.moments().exp_avg);
+    exp_avg_sq.push_back(owner.moments().exp_avg_sq);
+  }
+  const FlatMoments together{at::cat(exp_avg), at::cat(exp_avg_sq)};
+  CHECK(at::equal(together.exp_avg, optimizer.moments().exp_avg));
+  CHECK(at::equal(together.exp_avg_sq, optimizer.moments().exp_avg_sq));
+  for (size_t i = 0; i < 3; ++i) {
+    INFO(whole.parameters()[i].name);
+    const auto expected = optimizer.state(i), found = owners[1].state(i, together);
+    REQUIRE(expected);
+    REQUIRE(found);
+    CHECK(found->step == expected->step);
+    CHECK(at::equal(found->exp_avg, expected->exp_avg));
+    CHECK_THROWS(owners[1].state(i));  // its own are those of a slice
+  }
+
+  // A state of whole parameters goes into the slices.
+  for (size_t s = 0; s < slices.size(); ++s) {
+    Optimizer fresh(cut, {.weight_decay = 0.1});
+    fresh.keep_slice(slices[s]);
+    for (size_t i = 0; i < 3; ++i) fresh.set_state(i, optimizer.state(i));
+    CHECK(at::equal(fresh.moments().exp_avg, exp_avg[s]));
+    CHECK(at::equal(fresh.moments().exp_avg_sq, exp_avg_sq[s]));
+    fresh.set_state(0, std::nullopt);
+    CHECK(fresh.state(0, together) == std::nullopt);
+  }
+}
+
+TEST_CASE("averages of slices together make the bits that one makes") {
+  test::FlatModule one(some_parameters()), other(some_parameters()), third(some_parameters());
+  const FlatParameters online(one), average(other), cut(third);
+  EmaOptions options;
+  options.update_after_step = options.update_every = 1;
+  Ema ema(online, average, options);
+  PowerEma power(online, 0.1);
+  std::vector<Ema> slices;
+  std::vector<PowerEma> powers;
+  for (const FlatSlice& slice : split_flat(online.values().numel(), 3)) {
+    slices.emplace_back(online, cut, options).keep_slice(slice);
+    powers.emplace_back(online, 0.1).keep_slice(slice);
+  }
+  for (int step = 0; step < 6; ++step) {
+    {
+      const torch::NoGradGuard no_grad;
+      online.values().mul_(1.25);
+    }
+    ema.update();
+    power.update();
+    for (Ema& slice : slices) slice.update();
+    for (PowerEma& slice : powers) slice.update();
+  }
+  std::vector<at::Tensor> values, power_values;
+  for (const Ema& slice : slices) values.push_back(slice.values());
+  for (const PowerEma& slice : powers) power_values.push_back(slice.values());
+  CHECK(at::equal(at::cat(values), average.values()));
+  CHECK(at::equal(at::cat(power_values), power.values()));
+  CHECK_FALSE(at::equal(average.values(), online.values()));
+}
+
+}  // namespace
+}  // namespace dalle2

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+#include "trainer/rank_shards.h"
+
+#include <torch/torch.h>
+#include <catch2/catch.hpp>
+
+#include <limits>
+#include <mutex>
+
+#include "dist/ranks_in_threads.h"
+#include "optim/trained_parameters.h"
+#include "trainer/trained_part.h"
+
+namespace dalle2 {
+namespace {
+
+TEST_CASE("three ranks put a buffer together of which each has a slice") {
+  const at::Tensor expected = at::arange(100.0, at::kFloat);
+  std::mutex checks;
+  test::as_ranks(3, [&](ProcessGroup& group) {
+    const RankShards shards(group, 100);
+    const at::Tensor own = shards.own().of(expected).clone();
+    const at::Tensor gathered = shards.gather(own, "gathered");
+    const at::Tensor shared = at::full({100}, -1.0F);
+    shards.own().of(shared).copy_(own);
+    shards.share(shared, "shared");
+    const at::Tensor on_main = shards.gather_on_main(own, 100, "on rank 0");
+    // As of moments, which the buffers behind the parameters have not.
+    const FlatSlice of_start = shards.own().overlap({0, 90});
+    const at::Tensor start =
+        shards.gather_on_main(own.narrow(0, 0, of_start.length()), 90, "start");
+    const std::scoped_lock lock(checks);
+    CHECK(at::equal(gathered, expected));
+    CHECK(at::equal(shared, expected));
+    CHECK(on_main.defined() == group.is_main());
+    if (!group.is_main()) return;
+    CHECK(at::equal(on_main, expected));
+    CHECK(at::equal(start, expected.narrow(0, 0, 90)));
+  });
+}
+
+TEST_CASE("moments and averages that are not finite in the slice of one rank are told by all") {
+  const PartOptions options{{}, LrSchedule(1e-2, {}, {}), std::numeric_limits<double>::infinity()};
+  std::vector<std::optional<std::string>> sound(2), moments(2), averages(2);
+  test::as_ranks(2, [&](ProcessGroup& group) {
+    const auto rank = static_cast<size_t>(group.rank());
+    const auto make = [] { return std::make_shared<torch::nn::LinearImpl>(8, 8); };
+    const auto network = make();
+    TrainedPart part("", "", network, trained_parameters(*network), options);
+    part.average = make_average(*network, make, part.parameters, AveragesConfig{});
+    part.connect(group, {}, /*shard_optimizer=*/true);
+    sound[rank] = part.non_finite_kind();
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    if (rank == 1) part.optimizer.moments().exp_avg_sq[3] = nan;
+    moments[rank] = part.non_finite_kind();
+    if (rank == 1) part.optimizer.moments().exp_avg_sq[3] = 0;
+    const auto& ema = static_cast<const EmaPytorchAverage&>(*part.average).ema;
+    if (rank == 0) ema.values()[5] = nan;
+    averages[rank] = part.non_finite_kind();
+  });
+  for (size_t rank = 0; rank < 2; ++rank) {
+    CHECK(sound[rank] == std::nullopt);
+    CHECK(moments[rank] == "moments of the optimizer");
+    CHECK(averages[rank] == "averaged weights");
+  }
+}
+
+TEST_CASE("an average that is spread over the ranks is used only while it is held") {
+  const PartOptions options{{}, LrSchedule(1e-2, {}, {}), std::numeric_limits<double>::infinity()};
+  for (const EmaKind kind : {EmaKind::ema_pytorch, EmaKind::diffusers}) {
+    std::mutex checks;
+    test::as_ranks(2, [&](ProcessGroup& group) {
+      const auto make = [] { return std::make_shared<torch::nn::LinearImpl>(8, 8); };
+      const auto network = make();
+      TrainedPart part("", "", network, trained_parameters(*network), options);
+      AveragesConfig config;
+      config.ema.kind = kind;
+      part.average = make_average(*network, make, part.parameters, config);
+      part.connect(group, {}, /*shard_optimizer=*/true);
+      part.begin_averages_anew();
+      {
+        const std::scoped_lock lock(checks);
+        CHECK_THROWS_AS(part.average->network(), std::logic_error);
+      }
+      part.average->hold();
+      part.average->hold();
+      part.average->let_go();
+      const auto averaged =
+          std::static_pointer_cast<torch::nn::LinearImpl>(part.average->network());
+      part.average->let_go();
+      const std::scoped_lock lock(checks);
+      CHECK(at::equal(averaged->weight, network->weight));
+      CHECK(at::equal(averaged->bias, network->bias));
+      CHECK(averaged->weight.data_ptr() != network->weight.data_ptr());
+      CHECK_THROWS_AS(part.average->network(), std::logic_error);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace dalle2
