@@ -17,7 +17,7 @@ import time
 import unittest
 
 import harness
-from harness import BINARY, REFERENCE_PYTHON, EndToEnd, needs_reference, run
+from harness import BINARY, REFERENCE_PYTHON, EndToEnd, needs_reference, ranks_of, run
 
 KILLS = int(os.environ.get("DALLE2_KILLS", "0"))
 # Saves after every batch and keeps no pictures: most of the run is spent in saves.
@@ -42,8 +42,9 @@ class Kill(EndToEnd):
         config["tracker"].update(keep_last=1, keep_every=40)
         return harness.write_config(path, config)
 
-    def start(self, config, **env):
-        return subprocess.Popen([BINARY, "--quiet", "--config", config], cwd=self.dir, stdout=subprocess.PIPE,
+    def start(self, config, ranks=1, **env):
+        several = ["--nproc-per-node", str(ranks)] if ranks > 1 else []
+        return subprocess.Popen([BINARY, "--quiet", "--config", config, *several], cwd=self.dir, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True,
                                 env={**os.environ, "OMP_NUM_THREADS": "1", **env})
 
@@ -60,8 +61,9 @@ class Kill(EndToEnd):
             self.assertEqual(file["resume"], "exact", file)
         return {file["file"]: file["samples_seen"] for file in checkpoints}
 
-    def kill_at_random_moment(self, config, draw):
-        process = self.start(config)
+    def kill_at_random_moment(self, config, draw, ranks=1):
+        """Of several ranks one is killed, or the process that started them."""
+        process = self.start(config, ranks)
         saved, output = 0, []
         wanted = draw.choice([1, 1, 2, 3])
         for line in process.stdout:
@@ -72,18 +74,20 @@ class Kill(EndToEnd):
                 break
         self.assertIsNone(process.poll(), "the run ended before it was killed\n" + "".join(output))
         time.sleep(draw.uniform(0, 0.03))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
+        victim = draw.choice(["launcher", *range(ranks)]) if ranks > 1 else "launcher"
+        os.kill(process.pid if victim == "launcher" else ranks_of(process)[victim], signal.SIGKILL)
+        output.append(process.communicate(timeout=90)[0])  # until the last of them has ended
+        self.assertEqual(process.returncode, -signal.SIGKILL if victim == "launcher" else 6, "".join(output))
 
-    def kill_often(self, kills, seed):
+    def kill_often(self, kills, seed, ranks=1, **train):
         """Starts a run, kills it and starts it again; yields its number and mode behind each kill."""
         draw = random.Random(seed)
         run("--quiet", "--config", self.saving_config("first.json", {**SHORT, "epochs": 1}, "sync"), cwd=self.dir, check=0)
         for kill in range(kills):
             mode = ("async", "sync")[kill % 2]
-            self.kill_at_random_moment(self.saving_config(f"{mode}.json", SAVING, mode), draw)
-            yield {"kill": kill, "mode": mode}
+            options = {key: draw.choice(values) for key, values in train.items()}
+            self.kill_at_random_moment(self.saving_config(f"{mode}.json", {**SAVING, **options}, mode), draw, ranks)
+            yield {"kill": kill, "mode": mode, **options}
 
     def test_kills_at_random_moments_between_and_within_saves(self):
         seen = 0
@@ -95,6 +99,16 @@ class Kill(EndToEnd):
                 seen = max(now, seen)
         run("--quiet", "--config", self.saving_config("last.json", {**SAVING, "epochs": 1}, "async"), cwd=self.dir, check=0)
         self.assertFalse(list((self.dir / "out").rglob("*.part")))
+
+    def test_kills_of_random_ranks_at_random_moments(self):
+        seen = 0
+        for kill in self.kill_often(KILLS // 3 or 4, seed=22, ranks=2, shard_optimizer=[False, True], hang_timeout_seconds=[2]):
+            with self.subTest(**kill):
+                now = self.check_run()
+                self.assertGreaterEqual(now, seen - 2 * BATCH)
+                seen = max(now, seen)
+        self.assertGreater(seen, 4 * BATCH)
+        run("--quiet", "--config", self.saving_config("last.json", {**SAVING, "epochs": 1}, "async"), cwd=self.dir, check=0)
 
     @needs_reference
     def test_every_file_that_a_kill_leaves_is_loaded_by_the_reference(self):

@@ -12,7 +12,7 @@ import unittest
 
 import harness
 import prior_data
-from harness import BINARY, EndToEnd, checkpoint_content, needs_reference, records, run
+from harness import BINARY, EndToEnd, checkpoint_content, needs_reference, ranks_of, records, run
 from resume_test import UNET, saved_state
 
 LOSS_TOLERANCE = 1e-5  # relative, over 50 steps: sums over ranks are rounded in another order than those over batches
@@ -21,19 +21,6 @@ ONE_UNET = {"unets": [{**UNET, "image_embed_dim": 32, "self_cond": True}]}
 TWO_UNETS = {"unets": [{**UNET, "image_embed_dim": 32}, UNET], "image_size": None, "image_sizes": [8, 16],
              "sample_timesteps": [3, 3]}
 FASTER_TO_GIVE_UP = {"hang_timeout_seconds": 8}
-
-
-def ranks_of(launcher):
-    """Process numbers by rank."""
-    found = {}
-    for folder in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            variables = (folder / "environ").read_bytes().split(b"\0") if parent == launcher.pid else []
-        except OSError:  # it has ended meanwhile
-            continue
-        found.update({int(v[5:]): int(folder.name) for v in variables if v.startswith(b"RANK=")})
-    return found
 
 
 class Ranks(EndToEnd):
