@@ -235,7 +235,9 @@ TEST_CASE("jittered and turned pictures are torchvision's up to rounding", "[par
       sum += difference;
       largest = std::max(largest, difference);
     }
-    REQUIRE(compared > size / 4);
+    // Whatever the angle, the square in the middle of the shorter side keeps half of its pixels.
+    const auto side = static_cast<size_t>(std::min(image.width, image.height));
+    REQUIRE(compared >= side * side * 3 / 2);
     const double count = static_cast<double>(compared);
     const double mean = sum / count;
     if (!turned) {

@@ -119,12 +119,38 @@ def samples(trainer, inputs):
     return {"sample.loop": loop, "sample.live_loop": live_loop, "sample.best": best}
 
 
+def norm_of_gradients(trainer):
+    return torch.stack([p.grad.norm() for p in trainer.diffusion_prior.parameters() if p.grad is not None]).norm().item()
+
+
+def add_noise(name, seed, log, inputs):
+    """Plays the run again from weights that are rounded otherwise in their last bit, and adds to each event how far its loss
+    and norm are from where they were, at most, in four such runs: no other implementation can be nearer."""
+    for entry in log:
+        entry.update({f"{key}_noise": 0.0 for key in ("loss", "grad_norm") if key in entry})
+    for nudge in range(4):
+        torch.manual_seed(seed)
+        trainer = make_trainer(RUNS[name]["train"])
+        torch.manual_seed(seed + 1 + nudge)
+        with torch.no_grad():
+            for p in trainer.diffusion_prior.parameters():
+                p.mul_(1 + torch.finfo(p.dtype).eps * torch.randint(-1, 2, p.shape))
+        for entry, given_inputs in zip(log, inputs):
+            with given(given_inputs, entry["max_batch_size"]):
+                loss = loss_of(trainer, given_inputs, entry["max_batch_size"])
+            entry["loss_noise"] = max(entry["loss_noise"], abs(loss - entry["loss"]))
+            if entry["update"]:
+                norm = norm_of_gradients(trainer)
+                entry["grad_norm_noise"] = max(entry["grad_norm_noise"], abs(norm - entry["grad_norm"]))
+                trainer.update()
+
+
 def play(folder, name, seed):
     run = RUNS[name]
     torch.manual_seed(seed)
     random.seed(seed)
     trainer = make_trainer(run["train"])
-    tensors, log, inputs = {}, [], None
+    tensors, log, inputs, all_inputs = {}, [], None, []
     for i, e in enumerate(run["events"]):
         inputs, draws = draw_inputs(), {}
         with recorded(draws):
@@ -133,11 +159,11 @@ def play(folder, name, seed):
                       text_keep=torch.cat(draws["prob_mask_like"][0::2]),
                       image_keep=torch.cat(draws["prob_mask_like"][1::2]))
         tensors.update({f"{i}.{k}": v for k, v in inputs.items()})
+        all_inputs.append(inputs)
         entry = dict(e, loss=loss)
         if e["update"]:
             entry["lr"] = trainer.optimizer.param_groups[0]["lr"]
-            grads = [p.grad for p in trainer.diffusion_prior.parameters() if p.grad is not None]
-            entry["grad_norm"] = torch.stack([g.norm() for g in grads]).norm().item()
+            entry["grad_norm"] = norm_of_gradients(trainer)
             trainer.update()
         log.append(entry)
         if i == run["save_behind"]:
@@ -145,6 +171,7 @@ def play(folder, name, seed):
     tensors.update(compact(trainer.diffusion_prior.net.state_dict(), "final."))
     tensors.update(compact(trainer.ema_diffusion_prior.ema_model.net.state_dict(), "ema."))
     tensors.update(samples(trainer, inputs))
+    add_noise(name, seed, log, all_inputs)
     group, ema = trainer.optimizer.param_groups[0], trainer.ema_diffusion_prior
     settings = dict(optimizer=type(trainer.optimizer.optimizer).__name__, eps=group["eps"], betas=group["betas"],
                     ema_beta=ema.beta, ema_update_after_step=ema.update_after_step, ema_update_every=ema.update_every)

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Runs of the reference's DiffusionPriorTrainer, repeated.
 
+#include <algorithm>
+#include <cmath>
+
 #include "checkpoint/pth.h"
 #include "parity_checks.h"
 #include "prior_trainer_fixture.h"
@@ -37,6 +40,19 @@ void check_samples(const test::PriorTrainerFixture& fixture, PriorTrainer& train
   CHECK(trainer.prior()->is_training());
 }
 
+/// Where a run is steep (a norm of hundreds) its last bits grow: the reference, begun with weights
+/// that are rounded otherwise, is off by up to `<key>_noise` in four draws of roundings, and ours is a fifth.
+void check_value(double found,
+                 const nlohmann::json& event,
+                 const std::string& key,
+                 double relative) {
+  constexpr double kNoises = 3;
+  const double expected = event.at(key).get<double>();
+  const double noise = event.at(key + "_noise").get<double>();
+  INFO(key << ": " << found << ", by the reference " << expected << " with a noise of " << noise);
+  CHECK(std::abs(found - expected) <= std::max(relative * std::abs(expected), kNoises * noise));
+}
+
 void play_from(const test::PriorTrainerFixture& fixture, PriorTrainer& trainer, size_t first) {
   for (size_t i = first; i < fixture.num_events(); ++i) {
     const nlohmann::json& event = fixture.event(i);
@@ -44,11 +60,9 @@ void play_from(const test::PriorTrainerFixture& fixture, PriorTrainer& trainer, 
     if (event.at("update").get<bool>()) {
       CHECK(trainer.learning_rate() == Approx(event.at("lr").get<double>()).epsilon(1e-9));
     }
-    CHECK(fixture.play(trainer, i) ==
-          Approx(event.at("loss").get<double>()).epsilon(kLossTolerance));
+    check_value(fixture.play(trainer, i), event, "loss", kLossTolerance);
     if (event.at("update").get<bool>()) {
-      CHECK(trainer.last_grad_norm().item<double>() ==
-            Approx(event.at("grad_norm").get<double>()).epsilon(kGradNormTolerance));
+      check_value(trainer.last_grad_norm().item<double>(), event, "grad_norm", kGradNormTolerance);
     }
   }
 }
