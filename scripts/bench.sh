@@ -5,6 +5,7 @@
 #   scripts/bench.sh loader|memory|step|all [arguments of the program in tests/bench: loader.py, loader_memory.py,
 #                                            decoder_step.py, which decoder_save.py follows]
 #   scripts/bench.sh quickstart [arguments of tests/bench/quickstart.py]   five seeds of the quickstart; no reference
+#   scripts/bench.sh scaling [arguments of tests/bench/scaling.py]         many GPUs on paper; builds nothing
 #
 # Builds what it needs (scripts/build.sh), and at first use installs the reference (scripts/reference_python.sh, some
 # GB) into an environment of its own. Prints a table and closes with one line a figure: `figure loader.jpeg256.bit_equal = 3.8`.
@@ -14,10 +15,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-usage() { sed -n '3,13s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '3,14s/^# \{0,1\}//p' "$0"; }
 
 case "${1:-}" in
   loader | memory | step | quickstart | all) what=$1; shift ;;
+  scaling) shift; exec "$(scripts/reference_python.sh)" tests/bench/scaling.py "$@" ;;
   --help | -h) usage; exit 0 ;;
   *) usage >&2; exit 2 ;;
 esac

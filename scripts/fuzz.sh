@@ -7,14 +7,16 @@
 #
 #   scripts/fuzz.sh [mutations of each kind (5000)] [seed (20)]
 #   scripts/fuzz.sh --guided [seconds for each parser (1200)] [parser...]
+#   scripts/fuzz.sh --keep [parser...]
 #
 # --guided: libFuzzer looks for inputs that reach new code (needs clang; builds into build-fuzz). It
 # begins with tests/fuzz/corpus; what it finds goes into build-fuzz/found, and its own corpus, which
-# the next run goes on with, into build-fuzz/corpus.
+# the next run goes on with, into build-fuzz/corpus. --keep: of that corpus takes the fewest inputs that
+# reach as much, and puts those of at most 400 bytes into tests/fuzz/corpus, a line of hexadecimal digits each.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case "${1:-}" in
-  --help | -h) sed -n '3,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  --help | -h) sed -n '3,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
 
 expect_number() {
@@ -30,13 +32,46 @@ configure() {
     { cat "$build/configure.log"; exit 1; }
 }
 
+all_parsers() {
+  for source in tests/fuzz/*_fuzz.cpp; do basename "$source" _fuzz.cpp; done
+}
+
+# @param 1 file of hexadecimal lines @param 2 folder
+unpack() {
+  mkdir -p "$2"
+  python3 - "$1" "$2" << 'PYTHON'
+import hashlib, pathlib, sys
+for line in pathlib.Path(sys.argv[1]).read_text().splitlines():
+    content = bytes.fromhex(line)
+    (pathlib.Path(sys.argv[2]) / hashlib.sha1(content).hexdigest()).write_bytes(content)
+PYTHON
+}
+
+keep() {
+  local build=build-fuzz parsers=("$@")
+  [ ${#parsers[@]} -gt 0 ] || mapfile -t parsers < <(all_parsers)
+  mkdir -p tests/fuzz/corpus
+  for parser in "${parsers[@]}"; do
+    local fewest=$build/fewest/$parser
+    rm -rf "$fewest"
+    mkdir -p "$fewest"
+    "$build/bin/fuzz_$parser" -set_cover_merge=1 "$fewest" "$build/corpus/$parser" > "$build/$parser.merge.log" 2>&1 ||
+      { tail -5 "$build/$parser.merge.log"; exit 1; }
+    python3 - "$fewest" "tests/fuzz/corpus/$parser.hex" << 'PYTHON'
+import pathlib, sys
+inputs = sorted((path.read_bytes() for path in pathlib.Path(sys.argv[1]).iterdir()), key=lambda content: (len(content), content))
+kept = [content.hex() for content in inputs if 0 < len(content) <= 400]
+pathlib.Path(sys.argv[2]).write_text("".join(line + "\n" for line in kept))
+print(f"{sys.argv[2]}: {len(kept)} of {len(inputs)} inputs")
+PYTHON
+  done
+}
+
 guided() {
   local seconds=${1:-1200} build=build-fuzz fixtures=tests/parity/fixtures
   expect_number "$seconds"
   local parsers=("${@:2}")
-  if [ ${#parsers[@]} -eq 0 ]; then
-    for source in tests/fuzz/*_fuzz.cpp; do parsers+=("$(basename "$source" _fuzz.cpp)"); done
-  fi
+  [ ${#parsers[@]} -gt 0 ] || mapfile -t parsers < <(all_parsers)
   configure $build -DDALLE2_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_C_COMPILER=clang -DCCACHE_PROGRAM=
   cmake --build $build --target "${parsers[@]/#/fuzz_}"
   local found=0
@@ -49,7 +84,10 @@ guided() {
       picture) seeds=("$fixtures/images/decode") ;;
       json_text | config_text | stored_config) seeds=(configs) ;;
     esac
-    [ -d "tests/fuzz/corpus/$parser" ] && seeds+=("tests/fuzz/corpus/$parser")
+    if [ -f "tests/fuzz/corpus/$parser.hex" ]; then
+      unpack "tests/fuzz/corpus/$parser.hex" "$build/seeds/$parser"
+      seeds+=("$build/seeds/$parser")
+    fi
     nice -n 15 "$build/bin/fuzz_$parser" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=3000 -print_final_stats=1 \
       -artifact_prefix="$build/found/$parser/" "$build/corpus/$parser" ${seeds[@]+"${seeds[@]}"} \
       > "$build/$parser.log" 2>&1 || { found=1; tail -40 "$build/$parser.log"; }
@@ -59,10 +97,10 @@ guided() {
   return $found
 }
 
-if [ "${1:-}" = --guided ]; then
-  guided "${@:2}"
-  exit
-fi
+case "${1:-}" in
+  --guided) guided "${@:2}"; exit ;;
+  --keep) keep "${@:2}"; exit ;;
+esac
 for argument in "$@"; do expect_number "$argument"; done
 build=build-sanitize
 configure $build -DDALLE2_SANITIZE=ON

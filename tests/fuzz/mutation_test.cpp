@@ -8,6 +8,7 @@
 #include <functional>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -27,16 +28,34 @@ std::string content_of(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// What coverage-guided runs found worth keeping.
+/// What coverage-guided runs found worth keeping: an input a line, in hexadecimal digits.
 Files corpus(const std::string& parser) {
   Files files;
-  const std::filesystem::path folder =
-      std::filesystem::path(DALLE2_SOURCE_DIR) / "tests/fuzz/corpus" / parser;
-  if (!std::filesystem::is_directory(folder)) return files;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    files.push_back(content_of(entry.path()));
+  std::ifstream lines(std::filesystem::path(DALLE2_SOURCE_DIR) / "tests/fuzz/corpus" /
+                      (parser + ".hex"));
+  for (std::string line; std::getline(lines, line);) {
+    std::string& bytes = files.emplace_back();
+    for (size_t i = 0; i + 1 < line.size(); i += 2) {
+      bytes += static_cast<char>(std::stoi(line.substr(i, 2), nullptr, 16));
+    }
   }
   return files;
+}
+
+/// @return how many are taken
+size_t read_corpus(const std::string& parser, const Parser& read) {
+  size_t taken = 0;
+  const Files files = corpus(parser);
+  INFO(parser);
+  CHECK(files.size() >= 20);
+  for (const std::string& file : files) {
+    try {
+      read(file);
+      ++taken;
+    } catch (const Error&) {
+    }
+  }
+  return taken;
 }
 
 void damage(const std::string& parser, Files files, const Parser& read) {
@@ -67,6 +86,28 @@ Files configs() {
 }
 
 }  // namespace
+
+TEST_CASE("what coverage-guided runs found is read or refused", "[damage]") {
+  const std::vector<std::pair<std::string, Parser>> parsers = {
+      {"json_text", test::read_json_text},
+      {"config_text", test::read_config_text},
+      {"template", test::read_template},
+      {"url_list", test::read_url_list},
+      {"index_page", test::read_index_page},
+      {"http_headers", test::read_http_headers},
+      {"s3_page", test::read_s3_page},
+      {"aws_files", test::read_aws_files},
+      {"log_of_run", test::read_log_of_run},
+      {"stored_config", test::read_stored_config},
+      {"npy_array", test::read_npy_array},
+      {"tar_samples", test::read_tar_samples},
+      {"picture", test::read_picture},
+      {"pickle_graph", test::read_pickle_graph},
+  };
+  size_t taken = 0;
+  for (const auto& [parser, read] : parsers) taken += read_corpus(parser, read);
+  CHECK(taken > 200);
+}
 
 TEST_CASE("damaged JSON is read or refused", "[damage]") {
   Files files = configs();
