@@ -133,8 +133,8 @@ class StateCheck {
         fault(fmt::format(
             "{}: expected one of {} parameters, got {}", states.where(), parameters, number));
       }
-      const at::Tensor& first = entry.at("exp_avg").as_tensor();
-      const at::Tensor& second = entry.at("exp_avg_sq").as_tensor();
+      const at::Tensor first = entry.at("exp_avg").as_tensor();
+      const at::Tensor second = entry.at("exp_avg_sq").as_tensor();
       if (first.sizes() != second.sizes() || first.scalar_type() != second.scalar_type()) {
         fault(fmt::format("{}: expected two moments of one shape, got {} and {}",
                           place,

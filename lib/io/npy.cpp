@@ -5,6 +5,7 @@
 #include "io/atomic_file.h"
 #include "io/npy_layout.h"
 
+#include <algorithm>
 #include <bit>
 #include <charconv>
 #include <cstring>
@@ -363,13 +364,14 @@ NpyLayout parse_npy_layout(std::string_view begin, uint64_t file_size, const std
   layout.shape = std::move(*header.shape);
   layout.fortran_order = *header.fortran_order;
   layout.data_begin = preamble.data_begin;
-  uint64_t expected = npy_item_size(layout.type);
+  // As in NumPy a shape that has a 0 is bounded, too, by its other sizes: rows are counted without it.
+  auto bounded = static_cast<int64_t>(npy_item_size(layout.type));
   bool too_large = false;
   for (const int64_t size : layout.shape) {
-    too_large =
-        too_large || __builtin_mul_overflow(expected, static_cast<uint64_t>(size), &expected);
+    too_large = too_large || __builtin_mul_overflow(bounded, std::max<int64_t>(size, 1), &bounded);
   }
-  too_large = too_large || expected > static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  const bool is_empty = std::count(layout.shape.begin(), layout.shape.end(), 0) > 0;
+  const uint64_t expected = is_empty ? 0 : static_cast<uint64_t>(bounded);
   const uint64_t found = file_size - layout.data_begin;
   if (too_large || found != expected) {
     throw DataError("{}: {} NumPy file: shape [{}] of '{}' takes {} bytes, {} are there",

@@ -194,7 +194,7 @@ TEST_CASE("inspect shows objects of unknown classes and values that JSON lacks")
   odd.set("nan", std::nan(""));
   odd.set("broken", Bytes{"\xff"});
   write_pth(folder.file("a.pth"), odd);
-  CHECK_NOTHROW(nlohmann::json::parse(inspection_json(inspect_file(folder.file("a.pth")))));
+  CHECK(nlohmann::json::accept(inspection_json(inspect_file(folder.file("a.pth")))));
 }
 
 TEST_CASE("inspect escapes control characters in its JSON, which reads the same") {

@@ -105,7 +105,8 @@ TEST_CASE("views, ties and shared storages that Python saved stay shared") {
 TEST_CASE("a pickled class object becomes a stub and numpy's scalars become numbers") {
   const Value root = read_pth(test::fixture_dir("checkpoints") + "/model.pth");
   const Cursor checkpoint(root, "model.pth");
-  const Value& version = checkpoint.at("version").value();
+  const Cursor at_version = checkpoint.at("version");
+  const Value& version = at_version.value();
   REQUIRE(version.is_stub());
   CHECK(version.type_name() == "packaging.version.Version");
   CHECK(version_text(version) == "1.15.6");

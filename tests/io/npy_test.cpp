@@ -124,6 +124,8 @@ TEST_CASE("damaged NumPy files are refused with the file and the reason") {
       {file_of(header("-2, 3"), ""), "negative dimension -2"},
       {file_of(header("4611686018427387904, 4611686018427387904"), ""), "more than 2^63"},
       {file_of(header("4611686018427387904, 4, 0"), ""), "more than 2^63"},
+      {file_of(header("0, 4611686018427387904, 4"), ""), "more than 2^63"},
+      {file_of(header("2147483648, 1073741824, 0"), ""), "more than 2^63"},
       {file_of(header("99999999999999999999"), ""), "integer"},
       {file_of(header("2 3"), ""), "','"},
       {file_of("{'descr': '<f4', 'fortran_order': False}", ""), "without shape"},
