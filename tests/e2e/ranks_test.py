@@ -325,16 +325,46 @@ class Ranks(EndToEnd):
         done = run("--config", config, "--nproc-per-node", "0", cwd=self.dir, check=2)
         self.assertIn("--nproc-per-node", done.stderr)
 
+    def torchrun(self, config, *options):
+        torchrun = pathlib.Path(harness.REFERENCE_PYTHON).parent / "torchrun"
+        return subprocess.Popen([torchrun, "--standalone", "--no-python", "--nproc-per-node", "2", *options, BINARY, "--config",
+                                 config], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+    def end_of(self, process, code):
+        output = process.communicate(timeout=200)[0]
+        self.assertEqual(process.returncode, code, output)
+        return output
+
     @needs_reference
     def test_torchrun_leaves_the_same_checkpoint_by_the_reference(self):
         ours, theirs = self.write("ours", train={"epochs": 2}), self.write("theirs", train={"epochs": 2})
         self.run_ranks(ours, 2)
-        torchrun = pathlib.Path(harness.REFERENCE_PYTHON).parent / "torchrun"
-        done = subprocess.run([torchrun, "--standalone", "--no-python", "--nproc-per-node", "2", BINARY, "--config", theirs],
-                              cwd=self.dir, capture_output=True, text=True, timeout=200, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        expected, found = (saved_state(self.dir / name / "checkpoint.pth", self.dir) for name in ("ours", "theirs"))
-        self.assertEqual(found, expected)
+        self.end_of(self.torchrun(theirs), 0)
+        self.check_same_files("ours", "theirs", 2)
+
+    @needs_reference
+    def test_torchrun_shows_what_ended_a_rank_by_the_reference(self):
+        config = self.write("broken", train={**FASTER_TO_GIVE_UP, "epochs": 1})
+        content = json.loads(pathlib.Path(config).read_text())
+        content["data"]["img_embeddings_url"] = str(self.dir / "nowhere")
+        harness.write_config(config, content)
+        output = self.end_of(self.torchrun(config), 1)
+        summary = output[output.index("FAILED"):]  # what torchrun itself says at the end, from the file that we write
+        self.assertIn("nowhere", summary)
+        self.assertRegex(summary, r"exitcode\s*: 3\b")
+
+    @needs_reference
+    def test_torchrun_starts_a_run_again_whose_rank_was_killed_by_the_reference(self):
+        train = {"epochs": 4, "save_every_n_samples": 8, "hang_timeout_seconds": 2}
+        whole, killed = self.write("whole", train=train), self.write("killed", train=train)
+        self.run_ranks(whole, 2)
+        process = self.torchrun(killed, "--max-restarts", "2")
+        self.wait_for_steps(process, "killed", lambda done: done >= 12)
+        os.kill(ranks_of(process)[1], signal.SIGKILL)
+        output = self.end_of(process, 0)
+        self.assertIn("having seen", " ".join(output.split()))  # it went on and did not begin anew
+        self.check_same_files("whole", "killed", 2)
 
 
 if __name__ == "__main__":
