@@ -4,14 +4,20 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <system_error>
 
 #include "base/error.h"
 
 namespace dalle2 {
 
 std::string read_config_file(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    throw ConfigError("{}: expected a JSON file, got a folder", path);
+  }
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;

@@ -67,7 +67,8 @@ void PendingCollective::wait() {
 
 ProcessGroup::ProcessGroup() = default;
 
-ProcessGroup::ProcessGroup(const World& world, const GroupOptions& options) : world_(world) {
+ProcessGroup::ProcessGroup(const World& world, const GroupOptions& options)
+    : world_(world), device_(options.device) {
   if (is_alone()) return;
   try {
     backend_ = make_backend(world, options.device, options.hang_timeout * kBackendFactor);

@@ -61,6 +61,8 @@ class ProcessGroup {
   int size() const { return world_.size; }
   bool is_alone() const { return world_.is_alone(); }
   bool is_main() const { return world_.is_main(); }
+  /// Of the tensors.
+  const at::Device& device() const { return device_; }
 
   // Tensors, contiguous, on the group's device.
 
@@ -116,6 +118,7 @@ class ProcessGroup {
   at::Tensor exchange_rows(const at::Tensor& own, const std::string& what);
 
   World world_;
+  at::Device device_ = at::kCPU;
   std::unique_ptr<GroupBackend> backend_;  // null: alone
   std::unique_ptr<RankWatch> watch_;       // null: alone
 };

@@ -11,7 +11,9 @@
 
 namespace dalle2 {
 
-at::Device choose_device(const std::string& name, const std::string& pointer, bool allow_fallback) {
+at::Device choose_device(const std::string& name,
+                         const std::string& pointer,
+                         WithoutGpu without_gpu) {
   if (name == "cpu") return at::kCPU;
   if (const auto fault = device_fault(name)) throw ConfigError("{}: {}", pointer, *fault);
   const int64_t number = name == "cuda" ? -1 : std::stoll(name.substr(name.find(':') + 1));
@@ -27,18 +29,20 @@ at::Device choose_device(const std::string& name, const std::string& pointer, bo
     }
     return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(number));
   }
-  if (!allow_fallback) {
+  if (without_gpu == WithoutGpu::kError) {
     throw ConfigError("{}: \"{}\" was asked for, but no usable GPU was found: {}",
                       pointer,
                       name,
                       cuda_library_text(library));
   }
-  log_warning(
-      "train",
-      "there is no usable GPU (driver, or a build without CUDA): this runs on the CPU, though "
-      "{} is \"{}\"",
-      pointer,
-      name);
+  if (without_gpu == WithoutGpu::kWarn) {
+    log_warning("train",
+                "there is no usable GPU: {}. This runs on the CPU, though {} is \"{}\"; set it to "
+                "\"cpu\" where that is meant",
+                cuda_library_text(library),
+                pointer,
+                name);
+  }
   return at::kCPU;
 }
 

@@ -7,12 +7,20 @@
 
 namespace dalle2 {
 
-/// "cpu", "cuda" or "cuda:N". Without a usable GPU "cuda" and "cuda:N" fall back to the CPU with a
-/// notice if `allow_fallback`.
+/// What becomes of "cuda" without a usable GPU.
+enum class WithoutGpu {
+  kError,
+  kWarn,   ///< the CPU, with a line that says why
+  kQuiet,  ///< the CPU: another process says it
+};
+
+/// "cpu", "cuda" or "cuda:N".
 /// @param pointer of the option, for messages: "/train/device", "--device"
 /// @throws ConfigError for another name, for a GPU that this machine does not have, or for cuda
-/// without a usable GPU unless `allow_fallback`
-at::Device choose_device(const std::string& name, const std::string& pointer, bool allow_fallback);
+/// without a usable GPU with kError
+at::Device choose_device(const std::string& name,
+                         const std::string& pointer,
+                         WithoutGpu without_gpu);
 
 /// Makes a GPU the current one of this thread: what names no device then is on it.
 void make_current(const at::Device& device);

@@ -17,14 +17,17 @@ namespace dalle2 {
 
 namespace {
 
-World world_of(const ProcessGroup* group) {
-  return group ? group->world() : World{};
+/// Of several processes each has chosen its device when it met the others.
+at::Device device_of(const SessionOptions& options) {
+  const bool has_met = options.group && !options.group->is_alone();
+  return has_met ? options.group->device() : prepare_device(options.train);
 }
 
 }  // namespace
 
 at::Device prepare_device(const SharedTrainConfig& train, const World& world) {
-  at::Device device = choose_device(train.device, "/train/device", /*allow_fallback=*/true);
+  at::Device device = choose_device(
+      train.device, "/train/device", world.is_main() ? WithoutGpu::kWarn : WithoutGpu::kQuiet);
   if (device.is_cuda()) {
     if (!world.is_alone()) {
       device.set_index(static_cast<c10::DeviceIndex>(
@@ -41,7 +44,7 @@ std::string of_each_rank(const ProcessGroup& group) {
 }
 
 RunSession::RunSession(const SessionOptions& options, RunPosition& position)
-    : device_(prepare_device(options.train, world_of(options.group))),
+    : device_(device_of(options)),
       seed_(options.seed),
       group_(options.group ? options.group : &alone_),
       quiet_(options.quiet),

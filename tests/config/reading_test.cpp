@@ -199,8 +199,8 @@ TEST_CASE("a file that is no JSON is refused with line and column") {
 TEST_CASE("a file that cannot be read is refused with the reason") {
   CHECK(message_of([] { load_decoder_config("/no/such/config.json", {}); }) ==
         "/no/such/config.json: cannot read the config: No such file or directory");
-  CHECK_THAT(message_of([] { load_decoder_config("/tmp", {}); }),
-             Catch::StartsWith("/tmp: cannot read the config: "));
+  CHECK(message_of([] { load_decoder_config("/tmp", {}); }) ==
+        "/tmp: expected a JSON file, got a folder");
 }
 
 TEST_CASE("--set beats the file, makes sections and appends to lists") {

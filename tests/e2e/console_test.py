@@ -191,8 +191,8 @@ class Console(EndToEnd):
         if os.path.exists("/dev/nvidia0"):
             return
         done = self.train(self.decoder(epochs=1, device=name, n_sample_images=0))
-        self.assertIn("[train] warning: there is no usable GPU (driver, or a build without CUDA): this runs on the CPU, "
-                      f'though /train/device is "{name}"', done.stderr)
+        self.assertRegex(done.stderr, r"\[train\] warning: there is no usable GPU: .+\. This runs on the CPU, though "
+                                      rf'/train/device is "{name}"; set it to "cpu" where that is meant')
         self.assertIn("on cpu, 1 thread\n", done.stdout)
 
 

@@ -308,8 +308,10 @@ class Ranks(EndToEnd):
         self.assertEqual((at["epoch"], at["samples_seen"]), (1, sum(seen)))
 
     def test_ranks_other_than_the_first_write_and_say_nothing(self):
-        config = self.write("quiet", train={"epochs": 1, "n_sample_images": 3, "quux": 1})
+        config = self.write("quiet", train={"epochs": 1, "n_sample_images": 3, "quux": 1, "device": "cuda:0"})
         done = self.run_ranks(config, 2)
+        if not os.path.exists("/dev/nvidia0"):
+            self.assertEqual((done.stdout + done.stderr).count("there is no usable GPU"), 1)
         self.assertEqual((done.stdout + done.stderr).count("/train/quux"), 1)
         self.assertNotIn("[rank 1]", done.stdout + done.stderr)
         self.assertEqual(len(self.logged("quiet", "Unet 0 Validation Loss")), 1)

@@ -105,6 +105,10 @@ class Stages(EndToEnd):
         self.join(*kinds, "--ema")
         self.assertEqual(self.second_stage(self.dir / "y.pth"), self.second_stage(kinds[1], "alone"))
         self.assertIn("expected two files or more", self.join("a/model.pth", self.dir / "x.pth", check=2).stderr)
+        before = (self.base / "a/model.pth").read_bytes()
+        done = run("convert", "--ema", "a/model.pth", "./a/model.pth", cwd=self.base, check=2)
+        self.assertIn("OUT ./a/model.pth: is the file to convert", done.stderr)
+        self.assertEqual((self.base / "a/model.pth").read_bytes(), before)
         done = run("convert", "a/model.pth", "b/model.pth", self.dir / "x.pth", cwd=self.base, check=2)
         self.assertIn("--merge joins checkpoints", done.stderr)
 

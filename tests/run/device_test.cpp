@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
+#include "run/cuda_library.h"
 #include "support/captured_log.h"
 
 namespace dalle2 {
@@ -16,26 +17,29 @@ TEST_CASE("names that are not devices are refused, with a list of those that are
   for (const char* name :
        {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:0x", "cuda:99999999999", ""}) {
     CAPTURE(name);
-    CHECK_THROWS_AS(choose_device(name, "/train/device", true), ConfigError);
+    CHECK_THROWS_AS(choose_device(name, "/train/device", WithoutGpu::kWarn), ConfigError);
     CHECK_THROWS_WITH(
-        choose_device(name, "/train/device", true),
+        choose_device(name, "/train/device", WithoutGpu::kWarn),
         Contains("/train/device: expected \"cpu\", \"cuda\" or \"cuda:N\", N the number of a "
                  "GPU with at most 4 digits, got \"") &&
             Contains(name));
   }
-  CHECK(choose_device("cpu", "/train/device", false).is_cpu());
+  CHECK(choose_device("cpu", "/train/device", WithoutGpu::kError).is_cpu());
 }
 
 TEST_CASE("without a GPU cuda falls back to the CPU with a line, or is refused") {
   if (torch::cuda::is_available()) return;
   test::CapturedLog log;
-  CHECK(choose_device("cuda:3", "/train/device", true).is_cpu());
+  CHECK(choose_device("cuda:3", "/train/device", WithoutGpu::kWarn).is_cpu());
   REQUIRE(log.lines().size() == 1);
   CHECK(log.lines()[0].level == LogLevel::kWarning);
   CHECK(log.lines()[0].text ==
-        "there is no usable GPU (driver, or a build without CUDA): this runs on the CPU, though "
-        "/train/device is \"cuda:3\"");
-  CHECK_THROWS_WITH(choose_device("cuda", "--device", false),
+        "there is no usable GPU: " + cuda_library_text(cuda_library()) +
+            ". This runs on the CPU, though /train/device is \"cuda:3\"; set it to \"cpu\" where "
+            "that is meant");
+  CHECK(choose_device("cuda:3", "/train/device", WithoutGpu::kQuiet).is_cpu());
+  CHECK(log.lines().size() == 1);
+  CHECK_THROWS_WITH(choose_device("cuda", "--device", WithoutGpu::kError),
                     Contains("--device: \"cuda\" was asked for, but no usable GPU"));
 }
 

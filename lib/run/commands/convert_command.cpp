@@ -2,6 +2,8 @@
 #include <fmt/ranges.h>
 
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 
 #include "base/log.h"
 #include "checkpoint/convert.h"
@@ -44,6 +46,18 @@ void check_convert_options(const ConvertCommand& command) {
   }
 }
 
+/// What it writes has less than what it reads: the optimizer's state, the live weights, or both may be gone.
+void check_other_file(const ConvertCommand& command) {
+  for (const std::string& in : command.in_paths) {
+    std::error_code absent;
+    if (!std::filesystem::equivalent(in, command.out_path, absent)) continue;
+    throw ConfigError(
+        "OUT {}: is the file to convert\n  What is left out of it would be lost. Give "
+        "another name, and rename it when you have looked at it.",
+        command.out_path);
+  }
+}
+
 ConvertReport convert(const ConvertCommand& command) {
   if (command.merge) return join_files(command);
   const Weights weights = command.ema ? Weights::kAveraged : Weights::kAll;
@@ -62,6 +76,7 @@ ConvertReport convert(const ConvertCommand& command) {
 void run_convert(const ConvertCommand& command) {
   check_convert_options(command);
   check_out_folder("OUT", command.out_path);
+  check_other_file(command);
   const ConvertReport report = convert(command);
   for (const std::string& path : report.replaced) {
     log_warning("ckpt", "{}: an object of an unknown class, kept as text", path);

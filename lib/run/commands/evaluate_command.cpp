@@ -73,7 +73,7 @@ void run_evaluate(const EvaluateCommand& command) {
       load_prior_config(command.config_path, {.overrides = command.overrides});
   for (const std::string& warning : loaded.warnings) log_warning("config", "{}", warning);
   const at::Device device =
-      choose_device(loaded.config.train.device, "/train/device", /*allow_fallback=*/true);
+      choose_device(loaded.config.train.device, "/train/device", WithoutGpu::kWarn);
   const Value checkpoint = read_checkpoint(command.checkpoint_path);
   std::printf("%s\n", evaluate_prior(command, loaded, checkpoint, device).dump(2).c_str());
 }

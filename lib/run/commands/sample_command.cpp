@@ -48,7 +48,7 @@ void run_sample(const SampleCommand& command) {
   for (const double scale : command.cond_scale) {
     if (!std::isfinite(scale)) throw ConfigError("--cond-scale: expected a number, got {}", scale);
   }
-  const at::Device device = choose_device(command.device, "--device", /*allow_fallback=*/false);
+  const at::Device device = choose_device(command.device, "--device", WithoutGpu::kError);
   const Value checkpoint = read_checkpoint(command.checkpoint_path);
   if (checkpoint_kind(Cursor(checkpoint, command.checkpoint_path)) == "prior") {
     sample_prior(command, checkpoint, device);
