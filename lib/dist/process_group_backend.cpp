@@ -25,10 +25,8 @@ namespace {
 
 class C10dStore : public RankStore {
  public:
-  C10dStore(c10::intrusive_ptr<c10d::Store> connection, std::string prefix)
-      : connection_(std::move(connection)),
-        prefix_(std::move(prefix)),
-        store_(c10::make_intrusive<c10d::PrefixStore>(prefix_, connection_)) {}
+  C10dStore(const c10::intrusive_ptr<c10d::Store>& connection, const std::string& prefix)
+      : store_(c10::make_intrusive<c10d::PrefixStore>(prefix, connection)) {}
 
   void set(const std::string& key, const std::string& value) override { store_->set(key, value); }
 
@@ -37,13 +35,7 @@ class C10dStore : public RankStore {
     return store_->get_to_str(key);
   }
 
-  std::unique_ptr<RankStore> clone() override {
-    return std::make_unique<C10dStore>(connection_->clone(), prefix_);
-  }
-
  private:
-  c10::intrusive_ptr<c10d::Store> connection_;
-  std::string prefix_;
   c10::intrusive_ptr<c10d::PrefixStore> store_;
 };
 

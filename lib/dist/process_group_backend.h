@@ -22,8 +22,6 @@ class RankStore {
   virtual void set(const std::string& key, const std::string& value) = 0;
   /// None if nobody has set it.
   virtual std::optional<std::string> get(const std::string& key) = 0;
-  /// A connection of its own, for another thread.
-  virtual std::unique_ptr<RankStore> clone() = 0;
 };
 
 /// @throws NetworkError if the one that keeps it does not answer

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <utility>
 
 namespace dalle2 {
 namespace {
@@ -13,10 +13,10 @@ using Clock = std::chrono::steady_clock;
 
 /// Between two beats. A rank whose beats fail to come is gone or stopped.
 constexpr std::chrono::milliseconds kBeat{500};
-/// A rank that says what it is busy with may take so many times the hang timeout.
-constexpr double kBusyFactor = 10;
-/// Without a beat, behind a collective that failed: the rank is what failed.
-constexpr std::chrono::duration<double> kSilence{3};
+/// Seconds without a beat, behind a collective that failed: the rank is what failed.
+constexpr double kSilence = 3;
+/// Seconds in a collective before a store that fails is the reason.
+constexpr double kStoreSilence = 2;
 /// How long a failed rank's neighbours take to say why, at most.
 constexpr std::chrono::seconds kExplanation{5};
 
@@ -24,119 +24,16 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-std::string key_of(int rank) {
-  return fmt::format("place/{}", rank);
-}
-
-std::string place_text(const RankPlace& place) {
-  return place.waits ? fmt::format("in \"{}\" (number {}, step {}) for {:.0f} s",
-                                   place.what,
-                                   place.sequence,
-                                   place.step,
-                                   place.seconds)
-                     : fmt::format("behind \"{}\" (number {}, step {}) for {:.0f} s",
-                                   place.what,
-                                   place.sequence,
-                                   place.step,
-                                   place.seconds);
-}
-
-/// Why a rank is gone; none if it is there, or done.
-std::optional<std::string> loss_of(const std::optional<RankPlace>& other,
-                                   double silent_seconds,
-                                   double most_silent_seconds) {
-  if (other && !other->failure.empty()) return "ended with an error: " + other->failure;
-  if ((other && other->ended) || silent_seconds <= most_silent_seconds) return std::nullopt;
-  return fmt::format(
-      "has not been heard of for {:.0f} s: the process is gone or stopped, or the network is down{}",
-      silent_seconds,
-      other ? "; it was " + place_text(*other) : "");
-}
-
-/// Why a rank is what the others wait for; none if it is not.
-std::optional<std::string> fault_of(const RankPlace& own,
-                                    const std::optional<RankPlace>& other,
-                                    double silent_seconds,
-                                    double hang_seconds) {
-  if (!other) {
-    if (silent_seconds < hang_seconds) return std::nullopt;
-    return fmt::format("was never heard of in {:.0f} s", silent_seconds);
-  }
-  // Half the time: so the report is there in good time even if the rank stopped long before.
-  if (auto loss = loss_of(other, silent_seconds, hang_seconds / 2)) return loss;
-  if (own.seconds < hang_seconds) return std::nullopt;
-  if (other->ended) return fmt::format("is done, {}", place_text(*other));
-  if (other->sequence == own.sequence && other->waits && other->what != own.what) {
-    return "meets this one in another operation: " + place_text(*other);
-  }
-  if (other->sequence >= own.sequence) return std::nullopt;
-  if (!other->busy.empty()) {
-    if (other->seconds < kBusyFactor * hang_seconds) return std::nullopt;
-    return fmt::format("is stuck in: {}; {}", other->busy, place_text(*other));
-  }
-  return "lives, but does not come: " + place_text(*other);
-}
-
 }  // namespace
-
-std::string RankPlace::to_json() const {
-  return nlohmann::json{{"beats", beats},
-                        {"sequence", sequence},
-                        {"step", step},
-                        {"what", what},
-                        {"waits", waits},
-                        {"seconds", seconds},
-                        {"busy", busy},
-                        {"failure", failure},
-                        {"ended", ended}}
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-RankPlace RankPlace::from_json(const std::string& text) {
-  const auto json = nlohmann::json::parse(text);
-  RankPlace place;
-  place.beats = json.at("beats");
-  place.sequence = json.at("sequence");
-  place.step = json.at("step");
-  place.what = json.at("what");
-  place.waits = json.at("waits");
-  place.seconds = json.at("seconds");
-  place.busy = json.at("busy");
-  place.failure = json.at("failure");
-  place.ended = json.at("ended");
-  return place;
-}
-
-std::optional<std::string> find_hang(int own,
-                                     const std::vector<std::optional<RankPlace>>& places,
-                                     const std::vector<double>& silent_seconds,
-                                     double hang_seconds) {
-  const RankPlace& mine = *places[static_cast<size_t>(own)];
-  if (!mine.waits) return std::nullopt;
-  std::string found;
-  for (size_t rank = 0; rank < places.size(); ++rank) {
-    if (static_cast<int>(rank) == own) continue;
-    const auto fault = fault_of(mine, places[rank], silent_seconds[rank], hang_seconds);
-    if (fault) found += fmt::format("\n  rank {} {}", rank, *fault);
-  }
-  if (found.empty()) {
-    // All are in the same place, and still nothing moves: the network between them is at fault.
-    if (mine.seconds < kBusyFactor * hang_seconds) return std::nullopt;
-    found = "\n  all ranks are in it: look at the network between them";
-  }
-  return fmt::format("rank {} waits {}:{}", own, place_text(mine), found);
-}
 
 RankWatch::RankWatch(const World& world,
                      std::unique_ptr<RankStore> store,
                      std::chrono::seconds hang_timeout,
                      std::function<void(const std::string&)> on_hang)
     : world_(world),
-      store_(std::move(store)),
       hang_seconds_(static_cast<double>(hang_timeout.count())),
       on_hang_(std::move(on_hang)),
-      places_(static_cast<size_t>(world.size)),
-      last_beat_(static_cast<size_t>(world.size), Clock::now()) {
+      board_(world.rank, world.size, std::move(store)) {
   own_.what = "start";
   thread_ = std::thread([this] { run(); });
 }
@@ -149,6 +46,7 @@ RankWatch::~RankWatch() {
   }
   wake_.notify_all();
   thread_.join();
+  post_own_place();  // the board sends it before it ends
 }
 
 int64_t RankWatch::begin(const std::string& what, std::shared_ptr<BackendWork> work) {
@@ -180,8 +78,9 @@ void RankWatch::tell_failure(const std::string& message) noexcept {
       const std::lock_guard lock(mutex_);
       own_.failure = message.substr(0, 1000);
     }
-    publish(*store_->clone());
-  } catch (const std::exception&) {  // then the others find out by its silence
+    post_own_place();
+    board_.wait_until_posted(kExplanation);  // if not, the others find out by its silence
+  } catch (const std::exception&) {          // out of memory: so they do then
   }
 }
 
@@ -203,81 +102,46 @@ RankPlace RankWatch::own_place() {
   return place;
 }
 
-void RankWatch::publish(RankStore& store) {
-  std::string text;
-  {
-    const std::lock_guard lock(mutex_);
-    ++own_.beats;
-    text = own_place().to_json();
-  }
-  store.set(key_of(world_.rank), text);
-}
-
-/// Reads where the others are.
-void RankWatch::look(RankStore& store) {
-  for (int rank = 0; rank < world_.size; ++rank) {
-    if (rank == world_.rank) continue;
-    const std::optional<std::string> text = store.get(key_of(rank));
-    if (!text) continue;
-    const RankPlace place = RankPlace::from_json(*text);
-    const std::lock_guard lock(mutex_);
-    auto& known = places_[static_cast<size_t>(rank)];
-    if (!known || known->beats != place.beats) last_beat_[static_cast<size_t>(rank)] = Clock::now();
-    known = place;
-  }
+void RankWatch::post_own_place() {
+  const std::lock_guard lock(mutex_);
+  ++own_.beats;
+  board_.post(own_place());
 }
 
 std::string RankWatch::report() {
+  RankBoard::Contents board = board_.read();
   const std::lock_guard lock(mutex_);
-  places_[static_cast<size_t>(world_.rank)] = own_place();
-  std::vector<double> silent;
-  for (const auto& beat : last_beat_) silent.push_back(seconds_since(beat));
-  return find_hang(world_.rank, places_, silent, hang_seconds_).value_or("");
+  board.places[static_cast<size_t>(world_.rank)] = own_place();
+  if (auto hang = find_hang(world_.rank, board.places, board.silent_seconds, hang_seconds_)) {
+    return *hang;
+  }
+  if (board.store_error.empty() || pending_.empty() ||
+      seconds_since(pending_.front().since) <= kStoreSilence) {
+    return "";
+  }
+  return fmt::format(
+      "rank {} waits in \"{}\", and what the ranks meet through does not answer ({}:{}): {}",
+      world_.rank,
+      pending_.front().what,
+      world_.store_host,
+      world_.store_port,
+      world_.hosts_store ? "the network is down"
+                         : "the process that keeps it, that of rank 0 or its launcher, is gone");
 }
 
 void RankWatch::run() {
-  bool told = false;
-  for (;;) {
-    try {
-      publish(*store_);
-      look(*store_);
-      const std::lock_guard lock(mutex_);
-      store_error_.clear();
-    } catch (const std::exception& error) {
-      const std::lock_guard lock(mutex_);
-      store_error_ = error.what();
-    }
-    wake_.notify_all();
-    std::string found = told ? "" : report();
+  for (bool told = false;;) {
+    post_own_place();
+    const std::string found = told ? "" : report();
     std::unique_lock lock(mutex_);
-    if (closing_) return;
-    if (found.empty() && !told && !store_error_.empty() && !pending_.empty() &&
-        seconds_since(pending_.front().since) > 2) {
-      found = fmt::format(
-          "rank {} waits in \"{}\", and what the ranks meet through does not answer ({}:{}): {}",
-          world_.rank,
-          pending_.front().what,
-          world_.store_host,
-          world_.store_port,
-          world_.hosts_store
-              ? "the network is down"
-              : "the process that keeps it, that of rank 0 or its launcher, is gone");
-    }
-    if (!found.empty() && !explaining_) {
+    if (!found.empty() && !explaining_ && !closing_) {
       told = true;
       lock.unlock();
       on_hang_(found);
       lock.lock();
     }
     wake_.wait_for(lock, kBeat, [this] { return closing_; });
-    if (closing_) {
-      lock.unlock();
-      try {
-        publish(*store_);
-      } catch (const std::exception&) {  // the one that kept it was done before
-      }
-      return;
-    }
+    if (closing_) return;
   }
 }
 
@@ -289,18 +153,19 @@ std::string RankWatch::explain(const std::string& error) {
   std::string culprits;
   while (culprits.empty() && Clock::now() - begin < kExplanation) {
     wake_.wait_for(lock, kBeat);
+    const RankBoard::Contents board = board_.read();
     for (int rank = 0; rank < world_.size; ++rank) {
       if (rank == world_.rank) continue;
-      const auto& place = places_[static_cast<size_t>(rank)];
-      const double silent = seconds_since(last_beat_[static_cast<size_t>(rank)]);
-      if (const auto loss = loss_of(place, silent, kSilence.count())) {
+      const auto& place = board.places[static_cast<size_t>(rank)];
+      const double silent = board.silent_seconds[static_cast<size_t>(rank)];
+      if (const auto loss = loss_of(place, silent, kSilence)) {
         culprits += fmt::format("\n  rank {} {}", rank, *loss);
       } else if (place && place->ended) {
         culprits += fmt::format("\n  rank {} had left already, {}", rank, place_text(*place));
       }
     }
   }
-  if (culprits.empty() && !store_error_.empty() && !world_.hosts_store) {
+  if (culprits.empty() && !board_.read().store_error.empty() && !world_.hosts_store) {
     culprits = fmt::format(
         "\n  the process that the ranks meet through ({}:{}, that of rank 0 or its launcher) is gone",
         world_.store_host,

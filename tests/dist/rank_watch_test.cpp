@@ -2,98 +2,89 @@
 #include "dist/rank_watch.h"
 
 #include <catch2/catch.hpp>
+#include <future>
+
+#include "store_double.h"
 
 namespace dalle2 {
 namespace {
 
-constexpr double kHang = 60;
+using namespace std::chrono_literals;
+using State = StoreContents::State;
 
-RankPlace waiting(int64_t sequence, const std::string& what, double seconds) {
-  return {
-      .beats = 1, .sequence = sequence, .step = 5, .what = what, .waits = true, .seconds = seconds};
-}
-RankPlace behind(int64_t sequence, const std::string& what, double seconds) {
-  return {.beats = 1,
-          .sequence = sequence,
-          .step = 5,
-          .what = what,
-          .waits = false,
-          .seconds = seconds};
-}
+/// A collective whose peer does not come.
+class EndlessWork : public BackendWork {
+ public:
+  void wait() override {}
+  bool is_done() override { return false; }
+};
 
-std::string report(const std::vector<std::optional<RankPlace>>& places, double silent = 0) {
-  return find_hang(0, places, {0, silent}, kHang).value_or("");
-}
-
-TEST_CASE("nothing is reported while the ranks go on") {
-  CHECK(report({behind(3, "loss", 300), waiting(2, "loss", 90)}) ==
-        "");  // who does not wait is silent
-  CHECK(report({waiting(3, "loss", 59), behind(2, "loss", 59)}) == "");
-  CHECK(report({waiting(3, "loss", 61), waiting(3, "loss", 61)}) == "");
-  CHECK(report({waiting(3, "loss", 1), std::nullopt}, 59) == "");
+World world_of(int rank) {
+  World world;
+  world.rank = rank;
+  world.size = 2;
+  world.store_host = "10.0.0.1";
+  world.store_port = 29500;
+  world.hosts_store = false;
+  return world;
 }
 
-TEST_CASE("a rank that does not come is named with its place") {
-  CHECK(
-      report({waiting(3, "loss", 61), behind(2, "samples of the step", 62)}) ==
-      "rank 0 waits in \"loss\" (number 3, step 5) for 61 s:\n"
-      "  rank 1 lives, but does not come: behind \"samples of the step\" (number 2, step 5) for 62 s");
+struct WatchedRank {
+  WatchedRank(int rank, const std::shared_ptr<StoreContents>& store, std::chrono::seconds timeout)
+      : watch(world_of(rank),
+              std::make_unique<StoreDouble>(store),
+              timeout,
+              [this](const std::string& text) { told.set_value(text); }) {}
+
+  std::string report_within(std::chrono::seconds limit) {
+    return report.wait_for(limit) == std::future_status::ready ? report.get() : "(none)";
+  }
+
+  std::promise<std::string> told;  // outlives the watch
+  std::future<std::string> report = told.get_future();
+  RankWatch watch;
+};
+
+TEST_CASE("a store that never answers does not keep a rank from telling that it waits in vain") {
+  const auto store = std::make_shared<StoreContents>();
+  WatchedRank first(0, store, 4s);
+  WatchedRank second(1, store, 4s);
+  std::this_thread::sleep_for(1200ms);  // both have seen each other
+  store->turn(State::kSilent);
+  first.watch.begin("gradients", std::make_shared<EndlessWork>());
+  const std::string said = first.report_within(20s);
+  CHECK(said.rfind("rank 0 waits in \"gradients\" (number 1, step 0) for", 0) == 0);
+  CHECK(said.find("rank 1 has not been heard of for") != std::string::npos);
+  CHECK(said.find("or the network is down") != std::string::npos);
+  store->turn(State::kAnswers);
 }
 
-TEST_CASE("a rank that is not heard of is reported after half the time") {
-  const std::vector<std::optional<RankPlace>> places = {waiting(3, "loss", 31),
-                                                        behind(2, "stop", 0)};
-  CHECK(report(places, 30) == "");
-  CHECK(
-      report(places, 31) ==
-      "rank 0 waits in \"loss\" (number 3, step 5) for 31 s:\n"
-      "  rank 1 has not been heard of for 31 s: the process is gone or stopped, or the network is "
-      "down; it was behind \"stop\" (number 2, step 5) for 0 s");
+TEST_CASE("a store that is gone is named with its address") {
+  const auto store = std::make_shared<StoreContents>();
+  WatchedRank first(0, store, 60s);
+  store->turn(State::kGone);
+  first.watch.begin("gradients", std::make_shared<EndlessWork>());
+  CHECK(first.report_within(20s) ==
+        "rank 0 waits in \"gradients\", and what the ranks meet through does not answer "
+        "(10.0.0.1:29500): the process that keeps it, that of rank 0 or its launcher, is gone");
 }
 
-TEST_CASE("a rank that says what it is busy with has ten times as long") {
-  RankPlace busy = behind(2, "stop", 599);
-  busy.busy = "saving";
-  CHECK(report({waiting(3, "loss", 599), busy}) == "");
-  busy.seconds = 601;
-  CHECK(report({waiting(3, "loss", 601), busy}) ==
-        "rank 0 waits in \"loss\" (number 3, step 5) for 601 s:\n"
-        "  rank 1 is stuck in: saving; behind \"stop\" (number 2, step 5) for 601 s");
+TEST_CASE("why a rank ends is out when tell_failure returns, and another rank's report has it") {
+  const auto store = std::make_shared<StoreContents>();
+  WatchedRank first(0, store, 60s);
+  WatchedRank second(1, store, 60s);
+  second.watch.tell_failure("shards/3.tar: damaged");
+  CHECK(RankPlace::from_json(store->values.at("place/1")).failure == "shards/3.tar: damaged");
+  first.watch.begin("loss", std::make_shared<EndlessWork>());
+  const std::string said = first.report_within(20s);
+  CHECK(said.rfind("rank 0 waits in \"loss\" (number 1, step 0) for", 0) == 0);
+  CHECK(said.find("\n  rank 1 ended with an error: shards/3.tar: damaged") != std::string::npos);
 }
 
-TEST_CASE("a rank that ended is reported at once, with its reason") {
-  RankPlace ended = behind(2, "stop", 1);
-  ended.failure = "shards/3.tar: damaged";
-  CHECK(report({waiting(3, "loss", 1), ended}) ==
-        "rank 0 waits in \"loss\" (number 3, step 5) for 1 s:\n"
-        "  rank 1 ended with an error: shards/3.tar: damaged");
-}
-
-TEST_CASE("ranks in different operations are named") {
-  CHECK(report({waiting(3, "loss", 61), waiting(3, "stop", 61)}) ==
-        "rank 0 waits in \"loss\" (number 3, step 5) for 61 s:\n"
-        "  rank 1 meets this one in another operation: in \"stop\" (number 3, step 5) for 61 s");
-}
-
-TEST_CASE("where all ranks are in one operation for long, the network is named") {
-  CHECK(report({waiting(3, "loss", 601), waiting(3, "loss", 601)}) ==
-        "rank 0 waits in \"loss\" (number 3, step 5) for 601 s:\n"
-        "  all ranks are in it: look at the network between them");
-}
-
-TEST_CASE("a place survives its way through the store") {
-  RankPlace place = waiting(7, "gradients of \"unet 0\"", 2.5);
-  place.busy = "saving";
-  place.failure = "bad \xff byte";
-  place.ended = true;
-  const RankPlace read = RankPlace::from_json(place.to_json());
-  CHECK(read.sequence == 7);
-  CHECK(read.what == place.what);
-  CHECK(read.waits);
-  CHECK(read.seconds == 2.5);
-  CHECK(read.busy == "saving");
-  CHECK(read.failure == "bad \xef\xbf\xbd byte");
-  CHECK(read.ended);
+TEST_CASE("a rank that is done says so") {
+  const auto store = std::make_shared<StoreContents>();
+  { const WatchedRank done(1, store, 60s); }
+  CHECK(RankPlace::from_json(store->values.at("place/1")).ended);
 }
 
 }  // namespace

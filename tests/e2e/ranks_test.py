@@ -7,6 +7,7 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import sys
 import time
 import unittest
 
@@ -21,6 +22,15 @@ ONE_UNET = {"unets": [{**UNET, "image_embed_dim": 32, "self_cond": True}]}
 TWO_UNETS = {"unets": [{**UNET, "image_embed_dim": 32}, UNET], "image_size": None, "image_sizes": [8, 16],
              "sample_timesteps": [3, 3]}
 FASTER_TO_GIVE_UP = {"hang_timeout_seconds": 8}
+OWN_NETWORK = ["unshare", "--user", "--map-root-user", "--net", sys.executable,
+               str(pathlib.Path(__file__).with_name("own_network.py"))]
+needs_own_network = unittest.skipUnless(
+    subprocess.run(OWN_NETWORK, capture_output=True).returncode == 0, "needs the right to make a network namespace (unshare --net)")
+
+
+def tell_network(process, what):
+    process.stdin.write(what + "\n")
+    process.stdin.flush()
 
 
 class Ranks(EndToEnd):
@@ -121,9 +131,9 @@ class Ranks(EndToEnd):
                 self.assertEqual(by_epoch[0], by_epoch[1])
                 self.assertEqual(sum(by_epoch.values()), saved_state(self.dir / name / "checkpoint.pth", self.dir)[1]["samples_seen"])
 
-    def start(self, config, ranks, env=None):
-        return subprocess.Popen([BINARY, "--config", config, *(["--nproc-per-node", str(ranks)] if ranks > 1 else [])],
-                                cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    def start(self, config, ranks, env=None, inside=()):
+        return subprocess.Popen([*inside, BINARY, "--config", config, *(["--nproc-per-node", str(ranks)] if ranks > 1 else [])],
+                                cwd=self.dir, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                 env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})})
 
     def wait_for_steps(self, process, name, reached):
@@ -159,14 +169,14 @@ class Ranks(EndToEnd):
         self.assertGreater(len(expected[0]), 50)
         self.assertEqual(found, expected)
 
-    def fail_by(self, act, code, texts, ranks=2, train=None):
-        """Does something to a rank of a long run. @return what it printed"""
+    def fail_by(self, act, code, texts, ranks=2, train=None, inside=()):
+        """Does something to the processes of a long run. @return what it printed"""
         shutil.rmtree(self.dir / "failing", ignore_errors=True)
         config = self.write("failing", train={"epochs": 100000, "save_every_n_samples": 20, **FASTER_TO_GIVE_UP, **(train or {})})
-        process = self.start(config, ranks)
+        process = self.start(config, ranks, inside=inside)
         self.wait_for_steps(process, "failing", lambda done: done >= 12)
         begin = time.monotonic()
-        act(ranks_of(process))
+        act(process)
         output = process.communicate(timeout=90)[0]
         self.assertEqual(process.returncode, code, output)
         self.assertLess(time.monotonic() - begin, 60, output)
@@ -178,7 +188,7 @@ class Ranks(EndToEnd):
     def test_a_rank_that_is_killed_is_named_and_the_run_goes_on_from_its_checkpoint(self):
         for rank in (0, 1):
             with self.subTest(rank=rank):
-                self.fail_by(lambda ranks: os.kill(ranks[rank], signal.SIGKILL), 6,
+                self.fail_by(lambda process: os.kill(ranks_of(process)[rank], signal.SIGKILL), 6,
                              [f"rank {rank} was killed by signal 9", f"rank {rank} has not been heard of", "start it again"])
                 before = saved_state(self.dir / "failing" / "checkpoint.pth", self.dir)[1]
                 done = run("--config", "failing.json", "--set", f"/train/epochs={before['epoch'] + 1}", "--nproc-per-node", "2",
@@ -186,9 +196,39 @@ class Ranks(EndToEnd):
                 self.assertIn(f"having seen {before['samples_seen']} samples", " ".join(done.stdout.split()))
 
     def test_a_rank_that_is_stopped_is_named_with_its_place(self):
-        output = self.fail_by(lambda ranks: os.kill(ranks[1], signal.SIGSTOP), 6,
+        output = self.fail_by(lambda process: os.kill(ranks_of(process)[1], signal.SIGSTOP), 6,
                               ["rank 1 has not been heard of for", "the process is gone or stopped", "rank 0 waits in"])
         self.assertIn("thread ", output)  # and where its own threads are
+
+    @needs_own_network
+    def test_a_network_that_is_cut_is_named_and_the_run_goes_on_from_its_checkpoint(self):
+        output = self.fail_by(lambda process: tell_network(process, "down"), 6,
+                              [f"[dist] error: rank {rank} waits in" for rank in (0, 1)] +
+                              [f"rank {rank} has not been heard of for" for rank in (0, 1)] +
+                              ["or the network is down", "start it again to go on"], inside=OWN_NETWORK)
+        self.assertIn("thread ", output)
+        before = saved_state(self.dir / "failing" / "checkpoint.pth", self.dir)[1]
+        done = run("--config", "failing.json", "--set", f"/train/epochs={before['epoch'] + 1}", "--nproc-per-node", "2",
+                   cwd=self.dir, check=0)
+        self.assertIn(f"having seen {before['samples_seen']} samples", " ".join(done.stdout.split()))
+
+    @needs_own_network
+    def test_a_network_that_is_back_in_time_changes_nothing(self):
+        for name in ("calm", "shaken"):
+            process = self.start(self.write(name, train={"epochs": 4, "hang_timeout_seconds": 60}), 2, inside=OWN_NETWORK)
+            self.wait_for_steps(process, name, lambda done: done >= 5)
+            if name == "shaken":
+                tell_network(process, "down")
+                time.sleep(3)
+                steps = len(self.logged(name, "Unet 0 Training Loss"))
+                time.sleep(1)
+                self.assertEqual(len(self.logged(name, "Unet 0 Training Loss")), steps)  # it was cut
+                tell_network(process, "up")
+            output = process.communicate(timeout=120)[0]
+            self.assertEqual(process.returncode, 0, output)
+        calm, shaken = (saved_state(self.dir / name / "checkpoint.pth", self.dir) for name in ("calm", "shaken"))
+        self.assertGreater(len(calm[0]), 50)
+        self.assertEqual(shaken, calm)
 
     def test_what_ends_one_rank_is_told_by_the_others(self):
         config = self.write("broken", train={**FASTER_TO_GIVE_UP, "epochs": 3}, lanes=2, max_bad_fraction=0)

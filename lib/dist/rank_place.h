@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+// Where each rank is, and what that says about a rank that the others wait for. Pure: no threads,
+// no network.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace dalle2 {
+
+/// Where a rank is, as the others see it.
+struct RankPlace {
+  int64_t beats = 0;     ///< grows while the process lives
+  int64_t sequence = 0;  ///< collectives begun
+  int64_t step = 0;
+  std::string what = {};     ///< the collective it waits in, or waited in last
+  bool waits = false;        ///< in it still
+  double seconds = 0;        ///< since it began to wait, or since it left the last collective
+  std::string busy = {};     ///< what the others may wait for; empty: nothing
+  std::string failure = {};  ///< why it has ended; empty: it has not
+  bool ended = false;        ///< it is done and needs nobody any more
+
+  std::string to_json() const;
+  static RankPlace from_json(const std::string& text);
+};
+
+/// What is wrong with the ranks that a rank waits for. Pure, for tests.
+/// @param own rank @param places one a rank, none: never heard of
+/// @param silent_seconds one a rank, since its beats last grew
+/// @return the report for people, none while there is nothing to report
+std::optional<std::string> find_hang(int own,
+                                     const std::vector<std::optional<RankPlace>>& places,
+                                     const std::vector<double>& silent_seconds,
+                                     double hang_timeout_seconds);
+
+/// "in "loss" (number 3, step 5) for 61 s", as reports have it.
+std::string place_text(const RankPlace& place);
+
+/// Why a rank is gone; none if it is there, or done.
+std::optional<std::string> loss_of(const std::optional<RankPlace>& other,
+                                   double silent_seconds,
+                                   double most_silent_seconds);
+
+}  // namespace dalle2
