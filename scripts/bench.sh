@@ -5,6 +5,7 @@
 #   scripts/bench.sh loader|memory|step|all [arguments of the program in tests/bench: loader.py, loader_memory.py,
 #                                            decoder_step.py, which decoder_save.py follows]
 #   scripts/bench.sh quickstart [arguments of tests/bench/quickstart.py]   five seeds of the quickstart; no reference
+#   scripts/bench.sh exchange [arguments of tests/bench/exchange.py]       gradients of several processes, beside c10d's Reducer
 #   scripts/bench.sh scaling [arguments of tests/bench/scaling.py]         many GPUs on paper; builds nothing
 #
 # Builds what it needs (scripts/build.sh), and at first use installs the reference (scripts/reference_python.sh, some
@@ -15,10 +16,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-usage() { sed -n '3,14s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '3,15s/^# \{0,1\}//p' "$0"; }
 
 case "${1:-}" in
   loader | memory | step | quickstart | all) what=$1; shift ;;
+  exchange)
+    shift
+    [ -f build/CMakeCache.txt ] || scripts/build.sh --no-tests
+    cmake --build build --target bench_exchange >/dev/null
+    exec python3 tests/bench/exchange.py "$@" ;;
   scaling) shift; exec "$(scripts/reference_python.sh)" tests/bench/scaling.py "$@" ;;
   --help | -h) usage; exit 0 ;;
   *) usage >&2; exit 2 ;;

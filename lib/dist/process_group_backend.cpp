@@ -137,9 +137,12 @@ class C10dBackend : public GroupBackend {
                           std::chrono::milliseconds timeout) {
     // A group of its own, so that small things overtake the gradients that are on their way.
     const auto store = c10::make_intrusive<c10d::PrefixStore>("device/", store_);
-    const char* forced = std::getenv("DALLE2_GROUP");
-    if (device.is_cpu() || (forced && std::string(forced) == "gloo")) {
-      return make_gloo(store, world, timeout);
+    const Carrier carrier = world.carrier != Carrier::kByDevice ? world.carrier
+                            : device.is_cpu()                   ? Carrier::kGloo
+                                                                : Carrier::kNccl;
+    if (carrier == Carrier::kGloo) return make_gloo(store, world, timeout);
+    if (device.is_cpu()) {
+      throw ConfigError("DALLE2_GROUP: NCCL carries what is on GPUs, and this run is on the CPU");
     }
 #ifdef DALLE2_WITH_NCCL
     auto options = c10d::ProcessGroupNCCL::Options::create();

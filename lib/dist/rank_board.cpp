@@ -47,8 +47,7 @@ RankBoard::~RankBoard() {
   std::unique_lock lock(shared_->mutex);
   shared_->closing = true;
   shared_->changed.notify_all();
-  const bool ended =
-      shared_->changed.wait_for(lock, kFarewell, [this] { return shared_->ended; });
+  const bool ended = shared_->changed.wait_for(lock, kFarewell, [this] { return shared_->ended; });
   lock.unlock();
   if (ended) {
     thread_.join();
@@ -71,7 +70,8 @@ bool RankBoard::wait_until_posted(std::chrono::duration<double> limit) {
 
 RankBoard::Contents RankBoard::read() const {
   const std::lock_guard lock(shared_->mutex);
-  Contents contents{.places = shared_->places, .silent_seconds = {}, .store_error = shared_->store_error};
+  Contents contents{
+      .places = shared_->places, .silent_seconds = {}, .store_error = shared_->store_error};
   for (const auto& beat : shared_->last_beat) {
     contents.silent_seconds.push_back(
         std::chrono::duration<double>(BoardClock::now() - beat).count());

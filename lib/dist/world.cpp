@@ -61,9 +61,18 @@ void check_ranks(const World& world, const char* rank_name, const char* local_na
   }
 }
 
+Carrier carrier_of(const Environment& environment) {
+  const std::string name = environment("DALLE2_GROUP").value_or("");
+  if (name.empty()) return Carrier::kByDevice;
+  if (name == "gloo") return Carrier::kGloo;
+  if (name == "nccl") return Carrier::kNccl;
+  throw ConfigError("DALLE2_GROUP: expected \"gloo\" or \"nccl\", got \"{}\"", name);
+}
+
 /// torchrun's variables; --nproc-per-node sets the same.
 World of_torchrun(const Environment& environment) {
   World world;
+  world.carrier = carrier_of(environment);
   world.size = static_cast<int>(number_from(environment, "WORLD_SIZE", 1, kMostRanks));
   world.rank = static_cast<int>(number_from(environment, "RANK", 0, kMostRanks));
   world.local_rank = static_cast<int>(number_or(environment, "LOCAL_RANK", 0, kMostRanks));
@@ -85,6 +94,7 @@ World of_torchrun(const Environment& environment) {
 World of_slurm(const Environment& environment) {
   World world;
   world.launcher = Launcher::kSlurm;
+  world.carrier = carrier_of(environment);
   world.size = static_cast<int>(number_from(environment, "SLURM_NTASKS", 1, kMostRanks));
   world.rank = static_cast<int>(number_from(environment, "SLURM_PROCID", 0, kMostRanks));
   world.local_rank = static_cast<int>(number_or(environment, "SLURM_LOCALID", 0, kMostRanks));

@@ -17,18 +17,29 @@ enum class Launcher {
   kSlurm,     ///< srun
 };
 
+/// What carries the tensors.
+enum class Carrier {
+  kByDevice,  ///< NCCL on GPUs, Gloo on the CPU
+  kGloo,
+  kNccl,
+};
+
 /// Rank and size of a run, and where its processes meet.
 struct World {
   int rank = 0, size = 1;              ///< of all processes
   int local_rank = 0, local_size = 1;  ///< of those on this machine
   Launcher launcher = Launcher::kNone;
+  /// DALLE2_GROUP=gloo or nccl. A process that is told one goes the way of several, even if it is
+  /// the only one: so NCCL can be tried on a single GPU, and two processes can share one by Gloo.
+  Carrier carrier = Carrier::kByDevice;
   std::string store_host = "127.0.0.1";
   uint16_t store_port = 0;
   bool hosts_store = true;   ///< this process keeps the store; else it is kept elsewhere
   std::string store_prefix;  ///< of keys: apart from those of an attempt before this one
   std::string error_file;    ///< where torchrun looks for the reason of a failure; empty: nowhere
 
-  bool is_alone() const { return size == 1; }
+  /// No group is needed.
+  bool is_alone() const { return size == 1 && carrier == Carrier::kByDevice; }
   bool is_main() const { return rank == 0; }
   /// "rank 1 of 4"
   std::string name() const;

@@ -94,20 +94,26 @@ def buckets_of(layers, bucket_bytes, bytes_a_value):
     return buckets
 
 
-def step(layers, whole_flops, utilisation, batch, gpus, bucket_mebibytes, bytes_a_value):
-    """Seconds of computing, of all collectives, and those of them that the backward pass does not cover."""
-    rate = PEAK_FLOPS * utilisation
-    forward = whole_flops * batch / rate
-    now, ends = forward, {}
+def simulate(layers, seconds_a_flop, buckets, seconds_of):
+    """A pass forward and back; each bucket goes when its layers are done and the one before it is through.
+
+    Returns seconds of computing, of all collectives (`seconds_of` their bytes), and those that the backward pass does not cover.
+    """
+    now, ends = sum(layer.flops for layer in layers) * seconds_a_flop, {}
     for index in range(len(layers) - 1, -1, -1):
-        now += 2 * layers[index].flops * batch / rate  # of weights and of inputs
+        now += 2 * layers[index].flops * seconds_a_flop  # of weights and of inputs
         ends[index] = now
     computed, network_free, total = now, 0.0, 0.0
-    for size, last in buckets_of(layers, bucket_mebibytes * 2**20, bytes_a_value):
-        seconds = all_reduce_seconds(size, gpus)
+    for size, last in buckets:
+        seconds = seconds_of(size)
         network_free = max(network_free, ends[last]) + seconds
         total += seconds
     return computed, total, max(0.0, network_free - computed)
+
+
+def step(layers, utilisation, batch, gpus, bucket_mebibytes, bytes_a_value):
+    return simulate(layers, batch / (PEAK_FLOPS * utilisation), buckets_of(layers, bucket_mebibytes * 2**20, bytes_a_value),
+                    lambda size: all_reduce_seconds(size, gpus))
 
 
 def table(title, head, rows):
@@ -131,8 +137,8 @@ def main():
         rows = []
         for gpus in args.gpus:
             for bucket in args.bucket_mebibytes:
-                computed, total, exposed = step(layers, flops, args.utilisation, batch, gpus, bucket, 4)
-                _, half_total, half_exposed = step(layers, flops, args.utilisation, batch, gpus, bucket, 2)
+                computed, total, exposed = step(layers, args.utilisation, batch, gpus, bucket, 4)
+                _, half_total, half_exposed = step(layers, args.utilisation, batch, gpus, bucket, 2)
                 rows.append([str(gpus), f"{bucket:g}", f"{total * 1e3:.1f}", f"{exposed * 1e3:.1f}",
                              f"{100 * computed / (computed + exposed):.0f} %", f"{half_total * 1e3:.1f}", f"{half_exposed * 1e3:.1f}",
                              f"{100 * computed / (computed + half_exposed):.0f} %"])

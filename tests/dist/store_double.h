@@ -48,8 +48,8 @@ class StoreDouble : public RankStore {
  private:
   std::unique_lock<std::mutex> answer() {
     std::unique_lock lock(contents_->mutex);
-    contents_->changed.wait(
-        lock, [this] { return contents_->state != StoreContents::State::kSilent; });
+    contents_->changed.wait(lock,
+                            [this] { return contents_->state != StoreContents::State::kSilent; });
     if (contents_->state == StoreContents::State::kGone) throw std::runtime_error("broken pipe");
     return lock;
   }

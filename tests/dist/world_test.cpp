@@ -65,7 +65,21 @@ TEST_CASE("without an agent rank 0 keeps the store") {
   CHECK_FALSE(world_from_environment(variables("1")).hosts_store);
 }
 
+TEST_CASE("a process that is told what carries its tensors goes the way of several") {
+  const auto world_with = [](const std::string& group) {
+    return world_from_environment(with(
+        {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_PORT", "29500"}, {"DALLE2_GROUP", group}}));
+  };
+  CHECK(world_with("").is_alone());
+  CHECK(world_with("gloo").carrier == Carrier::kGloo);
+  CHECK_FALSE(world_with("gloo").is_alone());
+  CHECK(world_with("gloo").store_port == 29500);
+  CHECK(world_with("nccl").carrier == Carrier::kNccl);
+}
+
 TEST_CASE("variables that do not fit are errors that name them") {
+  CHECK(fault_of({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"DALLE2_GROUP", "mpi"}}) ==
+        "DALLE2_GROUP: expected \"gloo\" or \"nccl\", got \"mpi\"");
   CHECK(fault_of({{"RANK", "0"}}) ==
         "WORLD_SIZE is not set, though other variables say that several processes train together.");
   CHECK(fault_of({{"RANK", "x"}, {"WORLD_SIZE", "2"}}) ==

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import shutil
+import socket
 import struct
 import subprocess
 import sys
@@ -109,6 +110,12 @@ def checkpoint_content(path, cwd):
 
 def records(data_path):
     return [json.loads(line) for line in (pathlib.Path(data_path) / "log.jsonl").read_text().splitlines()]
+
+
+def free_port():
+    with socket.socket() as some:
+        some.bind(("127.0.0.1", 0))
+        return some.getsockname()[1]
 
 
 def ranks_of(launcher):

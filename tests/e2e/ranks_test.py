@@ -360,6 +360,18 @@ class Ranks(EndToEnd):
         self.run_ranks(one, 1)
         self.assertEqual(len(pictures), len(list((self.dir / "one_rank" / "images").iterdir())))
 
+    def test_a_single_process_can_go_the_way_of_several(self):
+        shape = {"train": {"epochs": 1, "validation_samples": 4}}
+        self.run_ranks(self.write("alone", **shape), 1)
+        port = harness.free_port()
+        done = run("--config", self.write("group", **shape), cwd=self.dir, check=0, env={
+            "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "DALLE2_GROUP": "gloo"})
+        self.assertIn("on each of 1 ranks", done.stdout + done.stderr)
+        self.check_same_files("alone", "group", 1)
+        done = run("--config", "group.json", cwd=self.dir, check=2, env={
+            "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "DALLE2_GROUP": "nccl"})
+        self.assertIn("DALLE2_GROUP: NCCL carries what is on GPUs", done.stderr)
+
     def test_variables_that_do_not_fit_are_an_error_that_names_them(self):
         config = self.write("wrong")
         done = run("--config", config, cwd=self.dir, check=2, env={"RANK": "3", "WORLD_SIZE": "2"})

@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import dalle2_pytorch.dalle2_pytorch as reference
-from make_unet import fill
+from make_unet import fill, nudge
 
 STEPS = 5
 ADAMW = {"lr": 1e-2, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 1e-2}
@@ -62,8 +62,27 @@ def train(folder, name, module, inputs, run, lora, generator, kind, **meta):
     trained = {our_name(k): p for k, p in module.named_parameters() if p.requires_grad}
     tensors = {f"in.{k}": v for k, v in inputs.items()} | {f"start.{k}": p for k, p in trained.items()}
     tensors = {k: v.detach().clone() for k, v in tensors.items()}
+    begin = [p.detach().clone() for p in module.parameters()]
+    results, losses = steps(module, trained, inputs, run)
+    tensors |= results
+    # How far the reference's own result moves when its numbers move by one rounding.
+    noise = dict.fromkeys(trained, 0.0)
+    for seed in (1, 2, 3):
+        with torch.no_grad():
+            for p, value in zip(module.parameters(), begin):
+                p.copy_(value)
+        nudge(module.parameters(), seed)
+        moved, _ = steps(module, trained, inputs, run)
+        noise = {k: max(noise[k], (moved[f"end.{k}"] - results[f"end.{k}"]).abs().max().item()) for k in noise}
+    frozen = [our_name(k) for k, p in module.named_parameters() if not p.requires_grad]
+    write(folder, name, tensors, {"kind": kind, "lora": lora, "losses": losses, "adamw": ADAMW, "frozen": frozen,
+                                  "end_noise": noise, **meta})
+
+
+def steps(module, trained, inputs, run):
+    """STEPS updates. @return first output and gradients and last values, and the losses"""
+    tensors, losses = {}, []
     optimizer = torch.optim.AdamW(trained.values(), **ADAMW)
-    losses = []
     for step in range(STEPS):
         out = run(module, inputs)
         target = torch.sin(torch.arange(out.numel(), dtype=torch.float32)).reshape(out.shape)
@@ -75,9 +94,7 @@ def train(folder, name, module, inputs, run, lora, generator, kind, **meta):
             tensors |= {f"grad.{k}": p.grad.clone() for k, p in trained.items() if p.grad is not None}
         optimizer.step()
         optimizer.zero_grad()
-    tensors |= {f"end.{k}": p for k, p in trained.items()}
-    frozen = [our_name(k) for k, p in module.named_parameters() if not p.requires_grad]
-    write(folder, name, tensors, {"kind": kind, "lora": lora, "losses": losses, "adamw": ADAMW, "frozen": frozen, **meta})
+    return tensors | {f"end.{k}": p.detach().clone() for k, p in trained.items()}, losses
 
 
 def networks(folder, generator):
