@@ -80,7 +80,8 @@ void GradientExchange::send_in_order(bool all) {
   }
 }
 
-/// The order of rank 0's backward pass: what it did not complete stands last.
+/// The order of rank 0's backward pass: what it did not complete stands last. A pass that it did not
+/// announce by begin(), or in which it completed nothing, has no order to go by: then the next one.
 void GradientExchange::agree_on_order() {
   std::vector<int64_t> mine(completed_.begin(), completed_.end());
   for (const size_t bucket : order_) {
@@ -88,7 +89,10 @@ void GradientExchange::agree_on_order() {
       mine.push_back(static_cast<int64_t>(bucket));
     }
   }
+  constexpr int64_t kNoOrder = -1;
+  if (completed_.empty()) mine.assign(order_.size(), kNoOrder);
   const std::vector<int64_t> agreed = group_.exchange(mine, "order of the gradients").front();
+  if (agreed.front() == kNoOrder) return;
   order_.assign(agreed.begin(), agreed.end());
   order_is_agreed_ = true;
 }

@@ -3,6 +3,7 @@
 """Adding the gradients of processes up: ours, c10d's Reducer (what DistributedDataParallel uses), and what scaling.py foretells.
 
     scripts/bench.sh exchange [--ranks 2] [--layers 12] [--width 768] [--samples 256] [--bucket-mebibytes 4] [--steps 20] [--rounds 5]
+        [--network-gigabits 4]
 
 A pass forward and back through linear layers, over Gloo on one machine, one thread a process. Each step takes every way in turn:
 `alone` sends nothing, `after` sends when the backward pass is done, `during` while it runs, `reducer` is c10d's; `sum` and `latency` are
@@ -11,6 +12,9 @@ rounds are printed, and ratios of the ways of a round.
 
 The prediction takes from a round the time alone, of the sum and of the latency, and runs scaling.py's simulation with them: each bucket
 is sent when its layers are done and the one before it is through. It knows nothing of the processor's time that Gloo takes.
+
+With --network-gigabits the ranks meet in a network namespace whose loopback carries so much a second, both directions together (needs
+unshare, and ip and tc of iproute2): then sending is waiting more than computing, as over a real network.
 """
 import argparse
 import json
@@ -19,10 +23,20 @@ import pathlib
 import socket
 import statistics
 import subprocess
+import sys
 
 import scaling
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def enter_slow_network(arguments):
+    if not arguments.inside:
+        os.execvp("unshare", ["unshare", "--user", "--map-root-user", "--net", sys.executable, *sys.argv, "--inside"])
+    megabits = round(arguments.network_gigabits * 1000)
+    for command in ("ip link set lo up",
+                    f"tc qdisc add dev lo root tbf rate {megabits}mbit burst 256kb latency 100ms"):
+        subprocess.run(command.split(), check=True)
 
 
 def free_port():
@@ -65,7 +79,11 @@ def main():
     parser.add_argument("--bucket-mebibytes", type=int, default=4)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--network-gigabits", type=float)
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.network_gigabits:
+        enter_slow_network(arguments)
     rows = []
     for number in range(arguments.rounds):
         times = one_round(arguments)

@@ -60,6 +60,24 @@ TEST_CASE("from the second update on slices are on their way before the backward
   CHECK(right == 2);
 }
 
+TEST_CASE("the order is that of a pass that was announced, not that of one that was not") {
+  std::atomic<int> right = 0;
+  test::as_ranks(2, [&](ProcessGroup& group) {
+    const at::Tensor flat = torch::ones({64});
+    GradientExchange exchange(group, flat, four_entries(), {.bucket_bytes = kTwoEntries}, "");
+    exchange.finish();  // an update for which this rank had no batch
+    exchange.begin();
+    for (const size_t entry : {0, 1, 2, 3}) exchange.ready(entry);
+    exchange.finish();
+    exchange.begin();
+    for (const size_t entry : {0, 1}) exchange.ready(entry);
+    if (exchange.overlapped() == 1) ++right;  // the slice with 0 and 1 does not wait for the other
+    for (const size_t entry : {2, 3}) exchange.ready(entry);
+    exchange.finish();
+  });
+  CHECK(right == 2);
+}
+
 TEST_CASE("nothing is sent before the last pass of an update") {
   std::atomic<int> right = 0;
   test::as_ranks(2, [&](ProcessGroup& group) {
