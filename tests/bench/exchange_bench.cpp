@@ -135,8 +135,7 @@ c10::intrusive_ptr<c10d::ProcessGroup> gloo_group(const World& world) {
       "theirs", c10::make_intrusive<c10d::TCPStore>(world.store_host, store_options));
   auto options = c10d::ProcessGroupGloo::Options::create();
   options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")};
-  auto gloo =
-      c10::make_intrusive<c10d::ProcessGroupGloo>(store, world.rank, world.size, options);
+  auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, world.rank, world.size, options);
   auto group = c10::make_intrusive<c10d::ProcessGroup>(store, world.rank, world.size);
   group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, gloo);
   return group;
@@ -195,7 +194,9 @@ int main(int argc, char** argv) {
     return 2;
   }
   const std::vector<std::string> given(argv + 1, argv + argc);
-  return dalle2::main_of_rank(
-      {std::stoll(given[0]), std::stoll(given[1]), std::stoll(given[2]), std::stoll(given[3]) << 20},
-      std::stoll(given[4]));
+  return dalle2::main_of_rank({std::stoll(given[0]),
+                               std::stoll(given[1]),
+                               std::stoll(given[2]),
+                               std::stoll(given[3]) << 20},
+                              std::stoll(given[4]));
 }
