@@ -26,6 +26,15 @@ enum class LpipsReduction { mean, sum, none };
 template <>
 inline constexpr std::array enum_names<LpipsReduction> = {"mean", "sum", "none"};
 
+/// How a picture is brought to the side that the network takes.
+enum class NetworkResize {
+  tf1,        ///< as TensorFlow 1, pytorch-fid and torch-fidelity: bilinear, no half pixels
+  antialias,  ///< as torchmetrics since 1.8: bilinear, smoothed
+  clean,      ///< as clean-fid: Pillow's bicubic
+};
+template <>
+inline constexpr std::array enum_names<NetworkResize> = {"tf1", "antialias", "clean"};
+
 struct FidConfig {
   static constexpr const char* kDoc = "Fréchet inception distance.";
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;

@@ -59,10 +59,9 @@ double frechet_distance(const at::Tensor& real, const at::Tensor& generated) {
   // that are not 0 are the squared singular values of AB'.
   const at::Tensor a = centred(real), b = centred(generated);
   const double n = static_cast<double>(real.size(0)), m = static_cast<double>(generated.size(0));
-  const double root_trace = at::linalg_svdvals(at::matmul(a, b.t())).sum().item<double>() /
-                            std::sqrt((n - 1) * (m - 1));
-  const at::Tensor apart =
-      real.to(at::kDouble).mean(0) - generated.to(at::kDouble).mean(0);
+  const double root_trace =
+      at::linalg_svdvals(at::matmul(a, b.t())).sum().item<double>() / std::sqrt((n - 1) * (m - 1));
+  const at::Tensor apart = real.to(at::kDouble).mean(0) - generated.to(at::kDouble).mean(0);
   const double distance = apart.square().sum().item<double>() +
                           a.square().sum().item<double>() / (n - 1) +
                           b.square().sum().item<double>() / (m - 1) - 2 * root_trace;

@@ -220,12 +220,12 @@ def main():
     checks.run("stop and resume", checks.resume)
     checks.run("one process as a group", checks.one_rank)
     checks.run("two processes on one device", checks.two_ranks)
-    for precision in ("bf16", "fp16") if checks.on_gpu else ("bf16",):
+    for precision in ("bf16", "fp16") if checks.on_gpu else ():  # few processors have instructions for it
         checks.run(f"training in {precision}", lambda: checks.mixed(precision))
     checks.run("a prior", checks.prior)
     checks.run("drawing", checks.draw)
     if arguments.large_batch:
-        for precision in ("no", "bf16"):
+        for precision in ("no", "bf16") if checks.on_gpu else ("no",):
             checks.run(f"large decoder, mixed_precision {precision}", lambda: checks.large(precision))
     if not arguments.keep:
         shutil.rmtree(folder)

@@ -11,7 +11,9 @@
 namespace dalle2 {
 namespace {
 
-at::Tensor numbers(std::vector<int64_t> values) { return torch::tensor(values, at::kLong); }
+at::Tensor numbers(std::vector<int64_t> values) {
+  return torch::tensor(values, at::kLong);
+}
 
 TEST_CASE("rows stand in the order of their images, each once, whatever they came by") {
   const at::Tensor all = torch::randn({7, 3}, at::make_generator<at::CPUGeneratorImpl>(1));

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+// Networks of others as TorchScript: what a file is, and one message for each way it can be wrong.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/untrusted_json.h"
+
+namespace torch::jit {
+struct Module;
+}
+
+namespace dalle2 {
+
+struct ScriptArchive {
+  std::string path;
+  std::string sha256;  ///< of the file, in hexadecimal
+  Json about;          ///< what scripts/export_*.py say of it; null for an archive of others
+  std::shared_ptr<torch::jit::Module> module;  ///< on the CPU, for evaluation
+};
+
+/// @param where the config key, for messages @param how_to_make_one the advice where it is no archive
+/// @throws ConfigError if the file is not there or no TorchScript: then it says what it is instead
+ScriptArchive open_script_archive(const std::string& path,
+                                  const std::string& where,
+                                  const std::string& how_to_make_one);
+
+}  // namespace dalle2

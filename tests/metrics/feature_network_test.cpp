@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: MIT
+#include "metrics/feature_network.h"
+
+#include <cmath>
+#include <string>
+
+#include "metrics/network_resize.h"
+#include "metrics/perceptual_distance.h"
+#include "support/fixture.h"
+
+namespace dalle2::test {
+namespace {
+
+using enum InceptionFeature;
+
+// Weights of a resize in float32, of values up to 255: a few roundings.
+constexpr double kResizeTolerance = 2e-6;
+// Pillow has its kernel's places and weights in float64, LibTorch in float32.
+constexpr double kCleanTolerance = 1e-4;
+
+std::string archive(const std::string& name) {
+  return fixture_dir("feature_networks") + "/" + name;
+}
+
+FeatureNetwork open(const std::string& name,
+                    const std::vector<InceptionFeature>& layers,
+                    NetworkResize resize = NetworkResize::tf1) {
+  return FeatureNetwork(
+      archive(name), "/evaluate/FID/feature_extractor_weights_path", layers, resize, at::kCPU);
+}
+
+/// What opening says, without the folder.
+std::string fault_of(const std::string& name,
+                     const std::vector<InceptionFeature>& layers,
+                     NetworkResize resize = NetworkResize::tf1) {
+  try {
+    open(name, layers, resize);
+  } catch (const ConfigError& error) {
+    std::string text = error.what();
+    const std::string folder = fixture_dir("feature_networks") + "/";
+    for (size_t at = text.find(folder); at != std::string::npos; at = text.find(folder)) {
+      text.erase(at, folder.size());
+    }
+    return text;
+  }
+  return "";
+}
+
+TEST_CASE("pictures are resized as torch-fidelity, torchmetrics and Pillow do, and their features follow") {
+  const Fixture fixture = load_fixture("feature_networks/expected");
+  const size_t sizes = listed(fixture, "sizes", 5).size();
+  for (const auto& [how, name] : {std::pair{NetworkResize::tf1, "tf1"},
+                                  std::pair{NetworkResize::antialias, "antialias"},
+                                  std::pair{NetworkResize::clean, "clean"}}) {
+    const FeatureNetwork network = open("ours.pt", {k2048, k64, logits_unbiased}, how);
+    for (size_t number = 0; number < sizes; ++number) {
+      const std::string key = std::to_string(number) + "." + name + ".";
+      INFO(key);
+      const double tolerance = how == NetworkResize::clean ? kCleanTolerance : kResizeTolerance;
+      const Features found = network(fixture.tensor(std::to_string(number) + ".images"));
+      CHECK(found.size() == 3);
+      expect_close(found.at(k64), fixture.tensor(key + "64"), tolerance, "64");
+      expect_close(found.at(k2048), fixture.tensor(key + "2048"), tolerance, "2048");
+      expect_close(found.at(logits_unbiased),
+                   fixture.tensor(key + "logits_unbiased"),
+                   tolerance,
+                   "logits");
+    }
+  }
+}
+
+TEST_CASE("more pictures than the network sees at once give the same features") {
+  const Fixture fixture = load_fixture("feature_networks/expected");
+  const at::Tensor two = fixture.tensor("1.images");
+  const FeatureNetwork network = open("ours.pt", {k192});
+  const at::Tensor many = network(two.repeat({21, 1, 1, 1})).at(k192);
+  CHECK(many.size(0) == 42);
+  // Sums of a larger product are taken in another order.
+  CHECK(at::allclose(many, network(two).at(k192).repeat({21, 1}), 1e-5, 1e-6));
+}
+
+TEST_CASE("StyleGAN2-ADA's archive gives features and logits") {
+  const Fixture fixture = load_fixture("feature_networks/expected");
+  const FeatureNetwork network = open("stylegan.pt", {k2048, logits_unbiased});
+  for (size_t number = 0; number < listed(fixture, "sizes", 5).size(); ++number) {
+    const std::string key = std::to_string(number) + ".";
+    const Features found = network(fixture.tensor(key + "images"));
+    expect_close(
+        found.at(k2048), fixture.tensor(key + "stylegan.2048"), kResizeTolerance, "features");
+    expect_close(found.at(logits_unbiased).softmax(1),
+                 fixture.tensor(key + "stylegan.classes"),
+                 1e-5,
+                 "classes");
+  }
+}
+
+TEST_CASE("what is wrong with an archive is told with what to do") {
+  const std::string where = "/evaluate/FID/feature_extractor_weights_path: ";
+  const std::string advice =
+      "\n  scripts/export_inception.py makes one out of the weights that torch-fidelity or pytorch-fid "
+      "publish; StyleGAN2-ADA's inception-2015-12-05.pt is one.";
+  CHECK(fault_of("absent.pt", {k2048}) == where + "there is no file absent.pt" + advice);
+  CHECK(fault_of("empty.pt", {k2048}) == where + "empty.pt is an empty file" + advice);
+  CHECK(fault_of("weights.pth", {k2048}) ==
+        where + "weights.pth is a zip archive, but no TorchScript: perhaps the weights alone" + advice);
+  CHECK(fault_of("cut.pt", {k2048}) ==
+        where + "cut.pt is a zip archive, but no TorchScript: perhaps the weights alone" + advice);
+  CHECK(fault_of("network.pkl", {k2048}) ==
+        where +
+            "network.pkl is a pickle of Python: perhaps a network of StyleGAN3 or EDM, or weights "
+            "in the old format" +
+            advice);
+  CHECK(fault_of("strange.pt", {k2048}) ==
+        where +
+            "strange.pt is TorchScript, but not the Inception network: its forward() has neither "
+            "`deepest` nor `return_features`" +
+            advice);
+  CHECK(fault_of("lpips.pt", {k2048}) ==
+        where + "lpips.pt is TorchScript, but not the Inception network: it says that it is for "
+                "\"lpips\"" +
+            advice);
+  CHECK(fault_of("narrow.pt", {k64}) == "");
+  CHECK(fault_of("narrow.pt", {k64, k2048}) ==
+        where + "layer 2048 of narrow.pt: expected features of width 2048, got 100" + advice);
+  CHECK(fault_of("stylegan.pt", {k768}) ==
+        where +
+            "stylegan.pt is StyleGAN2-ADA's network, which has the layers 2048 and "
+            "logits_unbiased, not 768" +
+            advice);
+  CHECK(fault_of("stylegan.pt", {k2048}, NetworkResize::clean) ==
+        where +
+            "stylegan.pt resizes by itself, as TensorFlow 1 did: /evaluate/resize has to be \"tf1\"");
+}
+
+TEST_CASE("the distance of pairs is the archive's, of pictures in [-1, 1]") {
+  const PerceptualDistance distance(archive("lpips.pt"), "/evaluate/LPIPS", LpipsNet::alex, at::kCPU);
+  const at::Tensor one = at::full({40, 3, 8, 8}, 0.25F), other = at::full({40, 3, 8, 8}, 0.75F);
+  CHECK(at::allclose(distance(one, other), at::ones({40})));
+  // Beyond [0, 1] they are cut off.
+  CHECK(at::allclose(distance(one - 1, other + 1), at::full({40}, 4.0F)));
+}
+
+TEST_CASE("what is wrong with an archive for LPIPS is told, too") {
+  const auto fault = [](const std::string& name, LpipsNet net) {
+    try {
+      const PerceptualDistance distance(archive(name), "/evaluate/LPIPS/weights_path", net, at::kCPU);
+    } catch (const ConfigError& error) {
+      const std::string text = error.what();
+      return text.substr(0, text.find('\n'));
+    }
+    return std::string();
+  };
+  const std::string where = "/evaluate/LPIPS/weights_path: ";
+  CHECK(fault("ours.pt", LpipsNet::alex) ==
+        where + archive("ours.pt") + " is TorchScript, but not a network for LPIPS");
+  CHECK(fault("lpips.pt", LpipsNet::vgg) ==
+        where + archive("lpips.pt") + " has the backbone \"alex\", and `net_type` is \"vgg\"");
+  CHECK(fault("lpips_scalar.pt", LpipsNet::alex) ==
+        where + "the network in " + archive("lpips_scalar.pt") + " does not give a distance a pair");
+  CHECK(fault("absent.pt", LpipsNet::alex) == where + "there is no file " + archive("absent.pt"));
+}
+
+TEST_CASE("bytes are rounded as the reference rounds them") {
+  const at::Tensor images = at::tensor({-1.0, 0.0, 0.00196, 0.00197, 0.5, 0.998, 0.9981, 1.0, 7.0});
+  CHECK(at::equal(to_bytes(images), at::tensor({0, 0, 0, 1, 128, 254, 255, 255, 255}, at::kByte)));
+}
+
+}  // namespace
+}  // namespace dalle2::test

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: MIT
+"""Archives as FeatureNetwork and PerceptualDistance take them, right and wrong ones, and what the right ones answer.
+
+    python make_feature_networks.py --out fixtures [--seed 0]      writes fixtures/feature_networks/
+
+The networks are a few products of some pixels of the resized picture, so that the files are small; that the Inception network
+itself gives torchmetrics' features is what tests/metrics/inception_by_the_reference.py looks at. Pictures are resized by
+torch-fidelity (tf1), torch with antialiasing, as torchmetrics does (antialias), and Pillow (clean).
+"""
+import argparse
+import json
+import pathlib
+import pickle
+import random
+import warnings
+from typing import Dict
+
+warnings.filterwarnings("ignore")
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_fidelity.interpolate_compat_tensorflow import interpolate_bilinear_2d_like_tensorflow1x
+
+WIDTHS = {"64": 64, "192": 192, "768": 768, "2048": 2048, "logits_unbiased": 1008}
+SIDE = 299
+
+
+def pixels(x: Tensor) -> Tensor:
+    """[n, 12], of places whose values hang on how the picture was resized."""
+    return torch.cat([x[:, :, 37, 251], x[:, :, 298, 0], x[:, :, 150, 149], x[:, :, 3, 298]], 1)
+
+
+class Ours(nn.Module):
+    def __init__(self, generator, deep=2048):
+        super().__init__()
+        widths = [64, 192, 768, deep, 1008]
+        self.maps = nn.ParameterList([nn.Parameter(torch.randn(w, 12, generator=generator) / 4) for w in widths])
+
+    def forward(self, images: Tensor, deepest: str) -> Dict[str, Tensor]:
+        x = pixels(images)
+        found: Dict[str, Tensor] = {}
+        names = ["64", "192", "768", "2048", "logits_unbiased"]
+        for i, m in enumerate(self.maps):
+            found[names[i]] = F.linear(x, m)
+            if names[i] == deepest:
+                return found
+        return found
+
+
+class StyleGan(nn.Module):
+    """The signature of StyleGAN2-ADA's archive: bytes of any size in."""
+    def __init__(self, generator):
+        super().__init__()
+        self.features = nn.Parameter(torch.randn(2048, 12, generator=generator) / 4)
+        self.classes = nn.Parameter(torch.randn(1008, 12, generator=generator) / 4)
+
+    def forward(self, img: Tensor, return_features: bool = False, use_fp16: bool = False, no_output_bias: bool = False) -> Tensor:
+        x = F.interpolate(img.float(), (299, 299), mode="bilinear", align_corners=False)
+        x = pixels((x - 128) / 128)
+        if return_features:
+            return F.linear(x, self.features)
+        return F.linear(x, self.classes).softmax(1)
+
+
+class Pairs(nn.Module):
+    def __init__(self, scalar=False):
+        super().__init__()
+        self.scalar = scalar
+
+    def forward(self, one: Tensor, other: Tensor) -> Tensor:
+        distance = (one - other).square().mean([1, 2, 3])
+        return distance.mean() if self.scalar else distance
+
+
+class Strange(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+def resized(images, how):
+    """[n, 3, h, w] float32 of bytes."""
+    if how == "tf1":
+        return interpolate_bilinear_2d_like_tensorflow1x(images, size=(SIDE, SIDE), align_corners=False)
+    if how == "antialias":
+        return F.interpolate(images, (SIDE, SIDE), mode="bilinear", align_corners=False, antialias=True)
+    planes = [[Image.fromarray(p.numpy(), mode="F").resize((SIDE, SIDE), Image.BICUBIC) for p in image] for image in images]
+    return torch.stack([torch.stack([torch.from_numpy(np.asarray(p).copy()) for p in image]) for image in planes])
+
+
+def script(module, path, about=None):
+    torch.jit.save(torch.jit.script(module.eval()), path, _extra_files={"dalle2.json": json.dumps(about)} if about else {})
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    folder = arguments.out / "feature_networks"
+    folder.mkdir(parents=True, exist_ok=True)
+    rng, generator = random.Random(arguments.seed), torch.Generator().manual_seed(arguments.seed)
+    ours, stylegan = Ours(generator), StyleGan(generator)
+    script(ours, folder / "ours.pt", {"kind": "inception", "weights": "synthetic", "widths": WIDTHS, "side": SIDE})
+    script(stylegan, folder / "stylegan.pt")
+    script(Ours(generator, deep=100), folder / "narrow.pt", {"kind": "inception"})
+    script(Strange(), folder / "strange.pt")
+    script(Pairs(), folder / "lpips.pt", {"kind": "lpips", "net": "alex"})
+    script(Pairs(scalar=True), folder / "lpips_scalar.pt", {"kind": "lpips", "net": "alex"})
+    torch.save({"fc.weight": torch.zeros(2)}, folder / "weights.pth")
+    (folder / "network.pkl").write_bytes(pickle.dumps({"class_name": "training.networks.Generator"}))
+    (folder / "cut.pt").write_bytes((folder / "ours.pt").read_bytes()[:5000])
+    (folder / "empty.pt").write_bytes(b"")
+
+    tensors, sizes = {}, [(8, 8), (32, 32), (rng.randint(2, 70), rng.randint(2, 70)), (299, 299), (rng.randint(300, 400), rng.randint(300, 400))]
+    for number, (height, width) in enumerate(sizes):
+        images = torch.randint(0, 256, (2 if height < SIDE else 1, 3, height, width), generator=generator, dtype=torch.uint8)
+        tensors[f"{number}.images"] = images
+        for how in ("tf1", "antialias", "clean"):
+            small = (resized(images.float(), how) - 128) / 128
+            tensors[f"{number}.{how}.pixels"] = pixels(small).contiguous()
+            with torch.no_grad():
+                found = ours(small, "logits_unbiased")
+            tensors |= {f"{number}.{how}.{layer}": found[layer].contiguous() for layer in ("64", "2048", "logits_unbiased")}
+        with torch.no_grad():
+            tensors[f"{number}.stylegan.2048"] = stylegan(images, return_features=True).contiguous()
+            tensors[f"{number}.stylegan.classes"] = stylegan(images, no_output_bias=True).contiguous()
+    save_file(tensors, folder / "expected.safetensors", metadata={"json": json.dumps({"sizes": sizes})})
+    for path in folder.iterdir():
+        path.chmod(0o644)
+
+
+if __name__ == "__main__":
+    main()
