@@ -155,16 +155,17 @@ Runner add_sample(CLI::App& app) {
 
 Runner add_evaluate(CLI::App& app) {
   auto o = options_of<EvaluateCommand>();
-  app.add_option("--config", o->config_path, "Training file of a prior: its data and seed")
+  app.add_option(
+         "--config", o->config_path, "Training file: its data, seed and, of a decoder, metrics")
       ->required()
       ->type_name("FILE");
-  app.add_option("--checkpoint", o->checkpoint_path, "checkpoint.pth or model.pth of a prior")
+  app.add_option("--checkpoint", o->checkpoint_path, "checkpoint.pth or model.pth of the run")
       ->required()
       ->type_name("FILE");
   app.add_option("--set", o->overrides, "Override one value of the file")
       ->type_name("/POINTER=VALUE")
       ->allow_extra_args(false);
-  app.add_option("--split", o->split, "Rows to evaluate: train, val or test")
+  app.add_option("--split", o->split, "Samples to evaluate: train, val or test")
       ->capture_default_str()
       ->check(CLI::IsMember({"train", "val", "test"}));
   app.add_flag("!--no-ema", o->use_ema, "Use the live weights, not the averaged ones");
@@ -301,7 +302,10 @@ int run_command_line(int argc, char** argv) {
           "sample",
           "Draw images from a decoder's checkpoint, image embeddings from a prior's",
           add_sample);
-  command(app, "evaluate", "Print a prior's similarities as one JSON object", add_evaluate);
+  command(app,
+          "evaluate",
+          "Print a decoder's metrics or a prior's similarities as one JSON object",
+          add_evaluate);
   command(app, "inspect", "List what a checkpoint holds", add_inspect);
   command(app, "fsck", "Verify checkpoints, and whether a run could go on from them", add_fsck);
   command(app,

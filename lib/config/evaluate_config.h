@@ -2,6 +2,7 @@
 // `evaluate` of a decoder config (config.md, section 7): the arguments of torchmetrics' classes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -35,6 +36,18 @@ enum class NetworkResize {
 template <>
 inline constexpr std::array enum_names<NetworkResize> = {"tf1", "antialias", "clean"};
 
+namespace detail {
+inline constexpr const char* kNetworkDoc =
+    "TorchScript of the network, one for all metrics: `scripts/export_inception.py` makes it from the "
+    "published weights. It is enough to name it once.";
+inline constexpr const char* kNormalizeDoc = "Images are floats in [0, 1]; only false fits here.";
+inline constexpr const char* kNormalizeRule =
+    "must be false, got true: the images are bytes, whose range is known";
+inline constexpr const char* kResetDoc =
+    "No effect: features of real images are kept by the content of the images, so that they are never "
+    "those of others.";
+}  // namespace detail
+
 struct FidConfig {
   static constexpr const char* kDoc = "Fréchet inception distance.";
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
@@ -44,17 +57,22 @@ struct FidConfig {
   bool normalize = false;
   std::vector<int64_t> input_img_size = {3, 299, 299};
   std::optional<std::string> feature_extractor_weights_path;
-  bool antialias = true;
+  std::optional<bool> antialias;
 
   void fields(auto& f) {
     D2_FIELD(feature, "Layer of the Inception network.");
-    D2_FIELD(reset_real_features, "Forget the real images' features on a reset.");
-    D2_FIELD(normalize, "Images are floats in [0, 1]; leave false, they are bytes here.");
+    D2_FIELD(reset_real_features, detail::kResetDoc);
+    D2_FIELD(normalize, detail::kNormalizeDoc);
     D2_FIELD(input_img_size,
-             "Channels, height and width the network expects.",
+             "Channels, height and width the network expects; no effect: it is asked itself.",
              within(1, most::kImageSide).entries(3));
-    D2_FIELD(feature_extractor_weights_path, "File with the network's weights.", not_empty());
-    D2_FIELD(antialias, "Smooth images when they are shrunk for the network.");
+    D2_FIELD(feature_extractor_weights_path, detail::kNetworkDoc, not_empty());
+    D2_FIELD(antialias,
+             "torchmetrics' name for `evaluate.resize`: true is `antialias`, false `tf1`.");
+    f.check(!normalize, "normalize", detail::kNormalizeRule);
+    f.check(feature != InceptionFeature::logits_unbiased,
+            "feature",
+            "must be one of 64 192 768 2048, got \"logits_unbiased\"");
   }
 };
 
@@ -65,13 +83,16 @@ struct InceptionScoreConfig {
   InceptionFeature feature = InceptionFeature::logits_unbiased;
   int64_t splits = 10;
   bool normalize = false;
+  std::optional<std::string> feature_extractor_weights_path;
 
   void fields(auto& f) {
     D2_FIELD(feature, "Layer of the Inception network.");
     D2_FIELD(splits,
              "Parts the samples are divided into for mean and deviation.",
              within(1, most::kBatch));
-    D2_FIELD(normalize, "Images are floats in [0, 1]; leave false, they are bytes here.");
+    D2_FIELD(normalize, detail::kNormalizeDoc);
+    D2_FIELD(feature_extractor_weights_path, detail::kNetworkDoc, not_empty());
+    f.check(!normalize, "normalize", detail::kNormalizeRule);
   }
 };
 
@@ -87,18 +108,39 @@ struct KidConfig {
   double coef = 1.0;
   bool reset_real_features = true;
   bool normalize = false;
+  std::optional<std::string> feature_extractor_weights_path;
 
   void fields(auto& f) {
     D2_FIELD(feature, "Layer of the Inception network.");
     D2_FIELD(subsets, "Subsets that are drawn.", within(1, most::kBatch));
     D2_FIELD(subset_size,
              "Samples of a subset; at most `evaluate.n_evaluation_samples`.",
-             within(1, most::kBatch));
+             within(2, most::kBatch));
     D2_FIELD(degree, "Degree of the polynomial kernel.", within(1, most::kLayers));
     D2_FIELD(gamma, "Scale of the kernel's product; null for 1 / features.", above(0));
     D2_FIELD(coef, "Constant of the kernel.", above(0));
-    D2_FIELD(reset_real_features, "Forget the real images' features on a reset.");
-    D2_FIELD(normalize, "Images are floats in [0, 1]; leave false, they are bytes here.");
+    D2_FIELD(reset_real_features, detail::kResetDoc);
+    D2_FIELD(normalize, detail::kNormalizeDoc);
+    D2_FIELD(feature_extractor_weights_path, detail::kNetworkDoc, not_empty());
+    f.check(!normalize, "normalize", detail::kNormalizeRule);
+  }
+};
+
+struct PrecisionRecallConfig {
+  static constexpr const char* kDoc =
+      "Improved precision and recall (Kynkäänniemi et al. 2019), an extension.";
+  static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
+
+  InceptionFeature feature = InceptionFeature::k2048;
+  int64_t neighborhood = 3;
+  std::optional<std::string> feature_extractor_weights_path;
+
+  void fields(auto& f) {
+    D2_FIELD(feature, "Layer of the Inception network.");
+    D2_FIELD(neighborhood,
+             "A ball about an image reaches to so many-th nearest other image.",
+             within(1, most::kBatch));
+    D2_FIELD(feature_extractor_weights_path, detail::kNetworkDoc, not_empty());
   }
 };
 
@@ -109,18 +151,24 @@ struct LpipsConfig {
   LpipsNet net_type = LpipsNet::alex;
   LpipsReduction reduction = LpipsReduction::mean;
   bool normalize = false;
+  std::optional<std::string> weights_path;
 
   void fields(auto& f) {
     D2_FIELD(net_type, "Network whose features are compared.");
-    D2_FIELD(reduction, "How the pairs' distances become one figure.");
-    D2_FIELD(normalize, "Images come in [0, 1] instead of [-1, 1].");
+    D2_FIELD(reduction, "How the pairs' distances become one figure: `mean` or `sum`.");
+    D2_FIELD(normalize, "Images come in [0, 1] instead of [-1, 1]; no effect: it is known here.");
+    D2_FIELD(
+        weights_path,
+        "TorchScript of the backbone and its linear layers: `scripts/export_lpips.py` makes it.",
+        not_empty());
+    f.check(reduction != LpipsReduction::none,
+            "reduction",
+            "must be one of \"mean\" \"sum\", got \"none\": the log takes one figure");
   }
 };
 
 struct DecoderEvaluateConfig {
   static constexpr const char* kDoc = "Metrics over samples; `{}` computes none.";
-  static constexpr const char* kMetricsHint =
-      "the metrics are a later part; set it to null and compare samples by eye";
 
   int64_t n_evaluation_samples = 1000;
   // Keys as torchmetrics and the reference spell them.
@@ -128,21 +176,56 @@ struct DecoderEvaluateConfig {
   std::optional<InceptionScoreConfig> IS;
   std::optional<KidConfig> KID;
   std::optional<LpipsConfig> LPIPS;
+  std::optional<PrecisionRecallConfig> PR;
+  std::optional<NetworkResize> resize;
 
   void fields(auto& f) {
     D2_FIELD(n_evaluation_samples, "Images drawn for the metrics.", within(1, most::kEpochs));
-    D2_FIELD(FID,
-             "Arguments of the Fréchet inception distance; null switches it off.",
-             not_yet(kMetricsHint));
-    D2_FIELD(IS, "Arguments of the inception score; null switches it off.", not_yet(kMetricsHint));
-    D2_FIELD(KID,
-             "Arguments of the kernel inception distance; null switches it off.",
-             not_yet(kMetricsHint));
-    D2_FIELD(LPIPS, "Arguments of LPIPS; null switches it off.", not_yet(kMetricsHint));
+    D2_FIELD(FID, "Arguments of the Fréchet inception distance; null switches it off.");
+    D2_FIELD(IS, "Arguments of the inception score; null switches it off.");
+    D2_FIELD(KID, "Arguments of the kernel inception distance; null switches it off.");
+    D2_FIELD(LPIPS, "Arguments of LPIPS; null switches it off.");
+    D2_FIELD(PR, "Arguments of precision and recall; null switches them off.");
+    D2_FIELD(resize,
+             "How images are resized for the Inception network: `tf1` as pytorch-fid and "
+             "torch-fidelity do, `antialias` as torchmetrics does since 1.8, `clean` as clean-fid "
+             "does. Figures of different ways do not compare. Null: as `FID.antialias` says, else "
+             "`tf1`.");
     f.check(!KID || KID->subset_size <= n_evaluation_samples,
             "KID/subset_size",
             "must not exceed n_evaluation_samples (" + std::to_string(n_evaluation_samples) +
                 "), got " + std::to_string(KID.value_or(KidConfig{}).subset_size));
+    const std::optional<bool> antialias = FID.value_or(FidConfig{}).antialias;
+    f.check(!antialias || !resize || *antialias == (resize == NetworkResize::antialias),
+            "resize",
+            "contradicts FID/antialias: give one of them");
+    f.check(network_paths().size() < 2,
+            "FID/feature_extractor_weights_path",
+            "differs from that of another metric: one network serves all");
+  }
+
+  bool is_off() const { return !FID && !IS && !KID && !LPIPS && !PR; }
+  bool needs_network() const { return FID || IS || KID || PR; }
+
+  NetworkResize network_resize() const {
+    if (resize) return *resize;
+    const bool antialias = FID.value_or(FidConfig{}).antialias.value_or(false);
+    return antialias ? NetworkResize::antialias : NetworkResize::tf1;
+  }
+
+  /// The different files that the metrics name.
+  std::vector<std::string> network_paths() const {
+    std::vector<std::string> paths;
+    const auto add = [&](const auto& metric) {
+      if (!metric || !metric->feature_extractor_weights_path) return;
+      const std::string& path = *metric->feature_extractor_weights_path;
+      if (std::find(paths.begin(), paths.end(), path) == paths.end()) paths.push_back(path);
+    };
+    add(FID);
+    add(IS);
+    add(KID);
+    add(PR);
+    return paths;
   }
 };
 

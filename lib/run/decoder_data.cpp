@@ -126,6 +126,16 @@ std::unique_ptr<DecoderLoader> DecoderData::loader(const std::string& split,
   return std::make_unique<DecoderLoader>(config_.data, options(split, batch_size, in_order));
 }
 
+std::unique_ptr<DecoderLoader> DecoderData::loader_for_one(const std::string& split,
+                                                           int64_t batch_size) const {
+  LoaderOptions needs = options(split, batch_size, /*in_order=*/true);
+  needs.split = split == "train" ? "evaluated samples of train" : split;  // not trained on
+  needs.may_be_empty = true;
+  as_if_alone(needs);
+  needs.lanes.reset();  // shard after shard, so that the batch size does not change the order
+  return std::make_unique<DecoderLoader>(config_.data, needs);
+}
+
 std::vector<Batch> DecoderData::examples(const std::string& split, int64_t count) const {
   std::vector<Batch> batches;
   DecoderDataConfig data = config_.data;

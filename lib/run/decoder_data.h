@@ -32,7 +32,9 @@ class DecoderData {
   std::unique_ptr<DecoderLoader> loader(const std::string& split,
                                         int64_t batch_size,
                                         bool in_order) const;
-  /// The options of that loader.
+  /// The same in order, and of all samples whatever this rank is: each rank that asks gets the same.
+  std::unique_ptr<DecoderLoader> loader_for_one(const std::string& split, int64_t batch_size) const;
+  /// The options of the first loader.
   LoaderOptions options(const std::string& split, int64_t batch_size, bool in_order) const;
 
   /// The first `count` samples of a split (fewer if there are not that many; none if count is 0).

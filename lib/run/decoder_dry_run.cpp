@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "optim/random.h"
 #include "run/decoder_data.h"
+#include "run/decoder_evaluation.h"
 #include "run/decoder_run.h"
 #include "run/dry_run.h"
 #include "tracker/public_config.h"
@@ -90,6 +91,7 @@ void dry_run(const LoadedDecoderConfig& loaded) {
   const TrainDecoderConfig& config = loaded.config;
   const DecoderData data(config, loaded.plan, RankInfo{}, at::kCPU);
   data.check_usable("train");
+  const auto metrics = make_metrics(config, at::kCPU);
   DryRunPlan plan = make_plan(loaded);
   plan.data_size = {data.num_shards(), "shard"};
   DecoderPosition position;
@@ -97,6 +99,11 @@ void dry_run(const LoadedDecoderConfig& loaded) {
   print_networks(plan, config.train);
   if (const auto epoch_samples = print_samples(config, data)) {
     print_steps(*epoch_samples, config.data.batch_size, config.train);
+  }
+  if (metrics) {
+    std::printf("metrics of at most %s after each epoch: %s\n",
+                counted(config.evaluate.n_evaluation_samples, "image").c_str(),
+                metrics->description().c_str());
   }
   print_sizes(plan, config.train, device);
 }

@@ -10,8 +10,8 @@
 #include "io/image.h"
 #include "model/resize.h"
 #include "optim/random.h"
+#include "run/decoder_evaluation.h"
 #include "run/pictures.h"
-#include "run/row_noise.h"
 
 namespace dalle2 {
 namespace {
@@ -84,23 +84,13 @@ void DecoderPictures::draw(const Examples& examples) {
 
 /// @return [range.length, C, H, W] on the CPU
 at::Tensor DecoderPictures::draw_part(const Examples& examples, const ChunkRange& range) {
-  const DecoderInputs inputs = to_inputs(examples.batch, session_.device());
   const std::vector<int64_t> unets = trainer_.trained_parts();
-  DecoderSampleOptions options;
-  options.image_embeds = inputs.image_embeds;
-  options.text_encodings = inputs.text_encodings;
-  options.batch_size = examples.batch.size();
-  options.cond_scale = config_.train.cond_scale;
-  options.start_at_unet = unets.front();
-  options.stop_at_unet = unets.back();
-  if (options.start_at_unet > 1) options.image = inputs.images;
-  options = chunk_of(options, range);
-  // The same noise every time, so that the pictures of two epochs show what training changed; and
-  // of each picture its own, whatever is drawn beside it.
-  const uint64_t seed =
-      hash_address({.seed = config_.seed, .purpose = "sample " + examples.section});
-  options.noise =
-      noise_by_row(static_cast<int64_t>(seed >> 1), range.begin, range.length, session_.device());
+  // The same noise every time, so that the pictures of two epochs show what training changed.
+  DecoderSampleOptions options =
+      draw_options(examples.batch,
+                   range,
+                   {config_.train.cond_scale, unets.front(), unets.back(), session_.device()},
+                   hash_address({.seed = config_.seed, .purpose = "sample " + examples.section}));
   options.on_step = [&](int64_t unet, size_t step, size_t steps) {
     session_.throw_if_signalled();
     session_.progress().stage(fmt::format(

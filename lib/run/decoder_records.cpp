@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/value_json.h"
+#include "run/decoder_evaluation.h"
 #include "run/decoder_run.h"
 #include "run/loader_state.h"
 #include "run/model_weights.h"
@@ -74,6 +75,21 @@ std::vector<PartMetricNames> metric_names(size_t unets) {
                      .loss_scale = name("Loss Scale")});
   }
   return names;
+}
+
+/// The figures themselves, without their spread: a line of a terminal holds no more.
+ShownRecord shown_metrics(const MetricValues& found) {
+  ShownRecord shown;
+  for (const auto& [name, value] : found.values) {
+    if (name.ends_with("_std") || name.ends_with("_standard_error")) continue;
+    if (name == "PR_recall") {
+      shown.back().values.emplace_back(value);
+    } else {
+      shown.push_back({.label = name == "PR_precision" ? "P/R" : name.substr(0, name.find('_')),
+                       .values = {value}});
+    }
+  }
+  return shown;
 }
 
 }  // namespace
@@ -163,7 +179,8 @@ DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, const RunProcess& proc
             session_.device()),
       trainer_(trainer_as<DecoderTrainer>()),
       trained_unets_(trainer_.trained_parts()),
-      pictures_(session_, trainer_, data_, config_) {
+      pictures_(session_, trainer_, data_, config_),
+      metrics_(make_metrics(config_, session_.device())) {
   data_.keep_step_through(session_.group());
 }
 
@@ -216,6 +233,15 @@ void DecoderRun::log_validation(const std::vector<double>& sums, int64_t batches
   }
   const ShownValue of{.label = "of", .values = {samples}, .unit = "samples"};
   session_.tracker().log(record, trainer_.first_steps(), ShownRecord{shown, of});
+}
+
+void DecoderRun::log_metrics(const MetricValues& found) {
+  for (const std::string& fault : found.faults) log_warning("eval", "{}", fault);
+  if (found.values.empty()) return;
+  LogRecord record(found.values.begin(), found.values.end());
+  record.emplace_back("Evaluation Samples", found.images);
+  record.emplace_back("Evaluation", metrics_->description());
+  session_.tracker().log(record, trainer_.first_steps(), shown_metrics(found));
 }
 
 void DecoderRun::report_drops(const DecoderLoader& loader, const std::string& split) {

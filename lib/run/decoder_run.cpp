@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
+#include "run/decoder_evaluation.h"
 
 namespace dalle2 {
 namespace {
@@ -30,7 +31,7 @@ ExitCode DecoderRun::run_epochs() {
     if (session_.stopped()) return ExitCode::kStopped;
     if (position_.next_task == "val") validate_epoch();
     if (session_.stopped()) return ExitCode::kStopped;
-    if (position_.next_task == "eval") position_.next_task = "sample";  // no metric is configured
+    if (position_.next_task == "eval") evaluate_epoch();
     sample_epoch();
     if (position_.epoch < config_.train.epochs && session_.stop_asked()) return ExitCode::kStopped;
   }
@@ -171,6 +172,54 @@ void DecoderRun::add_validation_losses(const Batch& batch,
     sums[static_cast<size_t>(unet - 1)] +=
         trainer_.evaluate(inputs, unet, random).loss.item<double>();
   }
+}
+
+/// Ends by StoppedError at a stop signal; a resumed run then begins the evaluation anew.
+void DecoderRun::evaluate_epoch() {
+  if (metrics_) {
+    log_info("eval", "Evaluating epoch {}: {}", position_.epoch, metrics_->description());
+    log_metrics(compute_metrics());
+    restart_step_clock();
+  }
+  position_.next_task = "sample";
+}
+
+/// What goes wrong with the pictures is no reason to lose a run: it is told, and the run goes on.
+MetricValues DecoderRun::compute_metrics() {
+  ProcessGroup& group = session_.group();
+  const HeldAverages averages = trainer_.hold_averages();
+  metrics_->reset();
+  std::string fault;
+  session_.together("drawing for the metrics", [&] {
+    try {
+      show_pairs({.data = &data_,
+                  .count = config_.evaluate.n_evaluation_samples,
+                  .batch_size = config_.data.batch_size,
+                  .seed = config_.seed,
+                  .draw = {config_.train.cond_scale,
+                           trained_unets_.front(),
+                           trained_unets_.back(),
+                           session_.device()},
+                  .sample = [this](const auto& options) { return trainer_.sample(options); },
+                  .on_step =
+                      [this](const std::string& where) {
+                        session_.throw_if_signalled();
+                        session_.progress().stage(where);
+                      }},
+                 group.rank(),
+                 group.size(),
+                 *metrics_);
+    } catch (const DataError& error) {
+      fault = error.what();
+    }
+  });
+  session_.progress().pause();
+  for (const std::string& each : group.gather_texts(fault, "faults of the evaluation")) {
+    if (!each.empty()) return {.values = {}, .faults = {each}, .images = 0};
+  }
+  metrics_->gather(group);
+  const ProcessGroup::BusyScope busy(group, "computing the metrics");
+  return metrics_->compute();
 }
 
 void DecoderRun::sample_epoch() {

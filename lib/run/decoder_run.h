@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "config/run_config.h"
+#include "metrics/image_metrics.h"
 #include "run/decoder_data.h"
 #include "run/decoder_pictures.h"
 #include "run/training_run.h"
@@ -70,6 +71,9 @@ class DecoderRun : public TrainingRun {
   int64_t samples_per_epoch() const override;
   void validate_epoch();
   void log_validation(const std::vector<double>& sums, int64_t batches, int64_t samples);
+  void evaluate_epoch();
+  MetricValues compute_metrics();
+  void log_metrics(const MetricValues& found);
   void sample_epoch();
   void report_drops(const DecoderLoader& loader, const std::string& split);
 
@@ -80,6 +84,7 @@ class DecoderRun : public TrainingRun {
   DecoderTrainer& trainer_;
   std::vector<int64_t> trained_unets_;  // numbers from 1
   DecoderPictures pictures_;
+  std::unique_ptr<ImageMetrics> metrics_;  // null: none is asked for
 };
 
 }  // namespace dalle2

@@ -213,9 +213,6 @@ TEST_CASE("what has not landed yet is refused by name") {
   expect_problems({"/decoder/vae={}"},
                   {R"(/decoder/vae: "vae" is not available yet: latent diffusion is a )"
                    "later part; train in pixel space"});
-  expect_problems({"/evaluate/FID={}"},
-                  {R"(/evaluate/FID: "FID" is not available yet: the metrics are a later )"
-                   "part; set it to null and compare samples by eye"});
   expect_problems({R"(/tracker/log={"log_type": "wandb", "wandb_entity": "e", )"
                    R"("wandb_project": "p"})"},
                   {R"(/tracker/log/log_type: "wandb" is not available yet: Weights & )"

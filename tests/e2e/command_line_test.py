@@ -444,7 +444,7 @@ class CommandLine(EndToEnd):
         self.refuse(2, "evaluate", "--config", "absent.json", expect=["--checkpoint is required"])
         self.refuse(2, "evaluate", "--config", "absent.json", "--checkpoint", "a.pth", expect=["absent.json: cannot read the config"])
         self.refuse(2, "evaluate", "--config", self.config(), "--checkpoint", "a.pth",
-                    expect=["evaluate is not available for decoders yet", "the similarities of a prior"])
+                    expect=["/evaluate: no metric is asked for"])
         self.refuse(2, "evaluate", "--config", "a.json", "--checkpoint", "a.pth", "--split", "all", expect=["--split", "all"])
         prior = {"prior": {"net": {"dim": 8, "depth": 1}, "image_embed_dim": 8, "condition_on_text_encodings": False},
                  "data": {"image_url": "images", "text_url": "texts", "splits": {}, "batch_size": 4},

@@ -46,7 +46,8 @@ std::string fault_of(const std::string& name,
   return "";
 }
 
-TEST_CASE("pictures are resized as torch-fidelity, torchmetrics and Pillow do, and their features follow") {
+TEST_CASE(
+    "pictures are resized as torch-fidelity, torchmetrics and Pillow do, and their features follow") {
   const Fixture fixture = load_fixture("feature_networks/expected");
   const size_t sizes = listed(fixture, "sizes", 5).size();
   for (const auto& [how, name] : {std::pair{NetworkResize::tf1, "tf1"},
@@ -61,10 +62,8 @@ TEST_CASE("pictures are resized as torch-fidelity, torchmetrics and Pillow do, a
       CHECK(found.size() == 3);
       expect_close(found.at(k64), fixture.tensor(key + "64"), tolerance, "64");
       expect_close(found.at(k2048), fixture.tensor(key + "2048"), tolerance, "2048");
-      expect_close(found.at(logits_unbiased),
-                   fixture.tensor(key + "logits_unbiased"),
-                   tolerance,
-                   "logits");
+      expect_close(
+          found.at(logits_unbiased), fixture.tensor(key + "logits_unbiased"), tolerance, "logits");
     }
   }
 }
@@ -102,7 +101,8 @@ TEST_CASE("what is wrong with an archive is told with what to do") {
   CHECK(fault_of("absent.pt", {k2048}) == where + "there is no file absent.pt" + advice);
   CHECK(fault_of("empty.pt", {k2048}) == where + "empty.pt is an empty file" + advice);
   CHECK(fault_of("weights.pth", {k2048}) ==
-        where + "weights.pth is a zip archive, but no TorchScript: perhaps the weights alone" + advice);
+        where + "weights.pth is a zip archive, but no TorchScript: perhaps the weights alone" +
+            advice);
   CHECK(fault_of("cut.pt", {k2048}) ==
         where + "cut.pt is a zip archive, but no TorchScript: perhaps the weights alone" + advice);
   CHECK(fault_of("network.pkl", {k2048}) ==
@@ -116,8 +116,9 @@ TEST_CASE("what is wrong with an archive is told with what to do") {
             "`deepest` nor `return_features`" +
             advice);
   CHECK(fault_of("lpips.pt", {k2048}) ==
-        where + "lpips.pt is TorchScript, but not the Inception network: it says that it is for "
-                "\"lpips\"" +
+        where +
+            "lpips.pt is TorchScript, but not the Inception network: it says that it is for "
+            "\"lpips\"" +
             advice);
   CHECK(fault_of("narrow.pt", {k64}) == "");
   CHECK(fault_of("narrow.pt", {k64, k2048}) ==
@@ -127,13 +128,15 @@ TEST_CASE("what is wrong with an archive is told with what to do") {
             "stylegan.pt is StyleGAN2-ADA's network, which has the layers 2048 and "
             "logits_unbiased, not 768" +
             advice);
-  CHECK(fault_of("stylegan.pt", {k2048}, NetworkResize::clean) ==
-        where +
-            "stylegan.pt resizes by itself, as TensorFlow 1 did: /evaluate/resize has to be \"tf1\"");
+  CHECK(
+      fault_of("stylegan.pt", {k2048}, NetworkResize::clean) ==
+      where +
+          "stylegan.pt resizes by itself, as TensorFlow 1 did: /evaluate/resize has to be \"tf1\"");
 }
 
 TEST_CASE("the distance of pairs is the archive's, of pictures in [-1, 1]") {
-  const PerceptualDistance distance(archive("lpips.pt"), "/evaluate/LPIPS", LpipsNet::alex, at::kCPU);
+  const PerceptualDistance distance(
+      archive("lpips.pt"), "/evaluate/LPIPS", LpipsNet::alex, at::kCPU);
   const at::Tensor one = at::full({40, 3, 8, 8}, 0.25F), other = at::full({40, 3, 8, 8}, 0.75F);
   CHECK(at::allclose(distance(one, other), at::ones({40})));
   // Beyond [0, 1] they are cut off.
@@ -143,7 +146,8 @@ TEST_CASE("the distance of pairs is the archive's, of pictures in [-1, 1]") {
 TEST_CASE("what is wrong with an archive for LPIPS is told, too") {
   const auto fault = [](const std::string& name, LpipsNet net) {
     try {
-      const PerceptualDistance distance(archive(name), "/evaluate/LPIPS/weights_path", net, at::kCPU);
+      const PerceptualDistance distance(
+          archive(name), "/evaluate/LPIPS/weights_path", net, at::kCPU);
     } catch (const ConfigError& error) {
       const std::string text = error.what();
       return text.substr(0, text.find('\n'));
@@ -155,8 +159,9 @@ TEST_CASE("what is wrong with an archive for LPIPS is told, too") {
         where + archive("ours.pt") + " is TorchScript, but not a network for LPIPS");
   CHECK(fault("lpips.pt", LpipsNet::vgg) ==
         where + archive("lpips.pt") + " has the backbone \"alex\", and `net_type` is \"vgg\"");
-  CHECK(fault("lpips_scalar.pt", LpipsNet::alex) ==
-        where + "the network in " + archive("lpips_scalar.pt") + " does not give a distance a pair");
+  CHECK(fault("lpips_scalar.pt", LpipsNet::alex) == where + "the network in " +
+                                                        archive("lpips_scalar.pt") +
+                                                        " does not give a distance a pair");
   CHECK(fault("absent.pt", LpipsNet::alex) == where + "there is no file " + archive("absent.pt"));
 }
 

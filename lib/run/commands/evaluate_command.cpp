@@ -9,33 +9,36 @@
 #include "checkpoint/convert.h"
 #include "optim/random.h"
 #include "run/commands.h"
+#include "run/decoder_evaluation.h"
 #include "run/device.h"
 #include "run/model_weights.h"
 #include "run/prior_similarities.h"
+#include "tracker/progress.h"
 
 namespace dalle2 {
 namespace {
 
 /// Weights belong to the model that they were trained as: another value would be passed over.
-void check_overrides(const std::vector<std::string>& overrides) {
+void check_overrides(const std::string& kind, const std::vector<std::string>& overrides) {
+  const std::string model = "/" + kind;
   for (const std::string& text : overrides) {
     const std::string pointer = text.substr(0, text.find('='));
-    if (pointer != "/prior" && !pointer.starts_with("/prior/")) continue;
+    if (pointer != model && !pointer.starts_with(model + "/")) continue;
     throw ConfigError(
         "--set {}: would make the checkpoint's model another one than its weights were trained for\n"
-        "  Leave it away. /train/eval_timesteps are the sampling steps of an evaluation.",
-        text);
+        "  Leave it away.{}",
+        text,
+        kind == "prior" ? " /train/eval_timesteps are the sampling steps of an evaluation." : "");
   }
 }
 
 /// The five similarities of /train/eval_timesteps, of the split's first batch, as a run logs them.
 nlohmann::ordered_json evaluate_prior(const EvaluateCommand& command,
                                       const LoadedPriorConfig& loaded,
-                                      const Value& checkpoint,
                                       const at::Device& device) {
   const TrainPriorConfig& config = loaded.config;
-  DiffusionPrior prior =
-      load_prior({command.checkpoint_path, command.config_path, command.use_ema}, checkpoint);
+  DiffusionPrior prior = load_prior({command.checkpoint_path, command.config_path, command.use_ema},
+                                    read_checkpoint(command.checkpoint_path));
   prior->to(device);
   const PriorDataset data(config.data, config.prior);
   const auto batch = data.batch(command.split, 0, config.data.batch_size);
@@ -58,24 +61,73 @@ nlohmann::ordered_json evaluate_prior(const EvaluateCommand& command,
   return metrics;
 }
 
-}  // namespace
-
-void run_evaluate(const EvaluateCommand& command) {
-  if (config_kind(command.config_path) != "prior") {
+/// The metrics of /evaluate over samples of the split, as a run logs them.
+nlohmann::ordered_json evaluate_decoder(const EvaluateCommand& command,
+                                        const LoadedDecoderConfig& loaded,
+                                        const at::Device& device) {
+  const TrainDecoderConfig& config = loaded.config;
+  if (config.evaluate.is_off()) {
     throw ConfigError(
-        "{}: evaluate is not available for decoders yet: FID, IS, KID and LPIPS are a later part. "
-        "It gives the similarities of a prior.",
+        "{}: /evaluate: no metric is asked for\n  Give one, e.g. --set '/evaluate/FID="
+        "{{\"feature_extractor_weights_path\": \"inception.pt\"}}'",
         command.config_path);
   }
-  check_overrides(command.overrides);
-  log_to_stderr();
-  const LoadedPriorConfig loaded =
-      load_prior_config(command.config_path, {.overrides = command.overrides});
+  ImageMetrics metrics(config.evaluate, device, config.seed);
+  Decoder decoder = load_decoder({command.checkpoint_path, command.config_path, command.use_ema},
+                                 read_checkpoint(command.checkpoint_path));
+  decoder->to(device);
+  decoder->eval();
+  const DecoderData data(config, loaded.plan, RankInfo{}, device);
+  Progress progress({.quiet = false, .terminal = log_is_terminal()});
+  show_pairs({.data = &data,
+              .split = command.split,
+              .count = config.evaluate.n_evaluation_samples,
+              .batch_size = config.data.batch_size,
+              .seed = config.seed,
+              .draw = {config.train.cond_scale, 1, decoder->num_unets(), device},
+              .sample =
+                  [&](const DecoderSampleOptions& options) {
+                    const torch::NoGradGuard no_grad;
+                    return decoder->sample(options);
+                  },
+              .on_step = [&](const std::string& where) { progress.stage(where); }},
+             /*rank=*/0,
+             /*ranks=*/1,
+             metrics);
+  progress.finish();
+  const MetricValues found = metrics.compute();
+  for (const std::string& fault : found.faults) log_warning("eval", "{}", fault);
+  if (found.values.empty()) {
+    throw DataError("--split {}: no metric could be computed, see above", command.split);
+  }
+  nlohmann::ordered_json json;
+  json["images"] = found.images;
+  for (const auto& [name, value] : found.values) json[name] = value;
+  json["evaluation"] = metrics.description();
+  return json;
+}
+
+/// @param load of a kind's config @param evaluate its metrics
+template <class Load, class Evaluate>
+void print_metrics(const EvaluateCommand& command, const Load& load, const Evaluate& evaluate) {
+  const auto loaded = load(command.config_path, ReadOptions{.overrides = command.overrides});
   for (const std::string& warning : loaded.warnings) log_warning("config", "{}", warning);
   const at::Device device =
       choose_device(loaded.config.train.device, "/train/device", WithoutGpu::kWarn);
-  const Value checkpoint = read_checkpoint(command.checkpoint_path);
-  std::printf("%s\n", evaluate_prior(command, loaded, checkpoint, device).dump(2).c_str());
+  std::printf("%s\n", evaluate(command, loaded, device).dump(2).c_str());
+}
+
+}  // namespace
+
+void run_evaluate(const EvaluateCommand& command) {
+  const std::string kind = config_kind(command.config_path);
+  check_overrides(kind, command.overrides);
+  log_to_stderr();
+  if (kind == "prior") {
+    print_metrics(command, load_prior_config, evaluate_prior);
+  } else {
+    print_metrics(command, load_decoder_config, evaluate_decoder);
+  }
 }
 
 }  // namespace dalle2

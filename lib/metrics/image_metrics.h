@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT
+// The metrics of a decoder: what an evaluation shows them, and what they make of it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/evaluate_config.h"
+#include "dist/process_group.h"
+#include "metrics/feature_network.h"
+#include "metrics/feature_rows.h"
+#include "metrics/perceptual_distance.h"
+
+namespace dalle2 {
+
+struct MetricValues {
+  /// FID, IS_mean, IS_std, KID_mean, KID_std, KID_standard_error, LPIPS, PR_precision, PR_recall:
+  /// those that are asked for and can be computed.
+  std::vector<std::pair<std::string, double>> values;
+  std::vector<std::string> faults;  ///< why one is left out, "FID: needs at least 2 images, got 1"
+  int64_t images = 0;               ///< pairs that they are computed from
+};
+
+/// One pass of the network over an image serves all metrics. The state is tensors by the numbers of
+/// the images: neither batches nor ranks change a figure.
+class ImageMetrics {
+ public:
+  /// Opens and tries the networks. @param seed of KID's subsets and the order of IS
+  /// @throws ConfigError naming the key whose file is missing or wrong
+  ImageMetrics(const DecoderEvaluateConfig& config, const at::Device& device, int64_t seed);
+
+  /// Pairs of a real image and the one drawn for it.
+  /// @param index [n] int64, numbers of the pairs @param real, generated [n, 3 or 1, h, w] float32 in
+  /// [0, 1] @throws DataError if a feature is not finite
+  void update(const at::Tensor& index, const at::Tensor& real, const at::Tensor& generated);
+
+  /// Takes over what the other ranks have; all have to call it. Then all compute the same.
+  void gather(ProcessGroup& group);
+
+  MetricValues compute() const;
+  /// Begins anew: the next update is the first.
+  void reset();
+
+  /// "resize tf1, Inception weights 6726825d..., LPIPS vgg a78928a0...": what a figure has to be
+  /// compared with.
+  std::string description() const;
+
+  /// Tensors of a fixed number: what was updated so far.
+  std::vector<at::Tensor> state() const;
+  void merge(const std::vector<at::Tensor>& other);
+
+ private:
+  using RowsByLayer = std::map<InceptionFeature, FeatureRows>;
+
+  Features features_of_real(const at::Tensor& bytes);
+  void compute_network_metrics(MetricValues& found) const;
+
+  DecoderEvaluateConfig config_;
+  int64_t seed_;
+  std::vector<InceptionFeature> layers_;
+  std::unique_ptr<FeatureNetwork> network_;         // null: no metric asks for it
+  std::unique_ptr<PerceptualDistance> perceptual_;  // null: not asked for
+  RowsByLayer real_, generated_;
+  FeatureRows distances_;  // [n, 1] of LPIPS; without it [n, 0]: the numbers of the pairs
+  /// Of real images by the hash of their bytes: a validation set comes again every epoch.
+  std::map<std::string, std::map<InceptionFeature, at::Tensor>> known_;
+};
+
+}  // namespace dalle2

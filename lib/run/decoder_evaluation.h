@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+// Drawing for the samples of a split: for the pictures of a log, and for metrics.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "config/run_config.h"
+#include "data/batch.h"
+#include "dist/process_group.h"
+#include "metrics/image_metrics.h"
+#include "run/decoder_data.h"
+#include "trainer/tensor_group.h"
+
+namespace dalle2 {
+
+/// How a run's decoder draws.
+struct DrawSettings {
+  OneOrMany<double> cond_scale = 1.0;
+  int64_t first_unet = 1, last_unet = 1;  ///< from 1; unets before the first get the real image
+  at::Device device = at::kCPU;
+};
+
+/// To draw the rows `range` of a batch. The noise belongs to the row: whatever is drawn beside it
+/// changes nothing.
+/// @param noise_seed of all that is drawn together @param first_row number of the batch's first row
+DecoderSampleOptions draw_options(const Batch& batch,
+                                  const ChunkRange& range,
+                                  const DrawSettings& settings,
+                                  uint64_t noise_seed,
+                                  int64_t first_row = 0);
+
+/// The metrics that a config asks for, their networks open and tried; null if it asks for none.
+/// @throws ConfigError
+std::unique_ptr<ImageMetrics> make_metrics(const TrainDecoderConfig& config,
+                                           const at::Device& device);
+
+struct DecoderEvaluation {
+  const DecoderData* data;
+  std::string split = "val";
+  int64_t count = 1;       ///< of samples: the first of the split, fewer if it has not so many
+  int64_t batch_size = 1;  ///< of samples drawn at once
+  int64_t seed = 0;
+  DrawSettings draw;
+  std::function<at::Tensor(const DecoderSampleOptions&)> sample;
+  /// Before each step of a sampler, with what to show of it; may throw to end the evaluation.
+  std::function<void(const std::string& where)> on_step;
+};
+
+/// Draws this rank's share and shows the pairs to the metrics; says nothing to other ranks. Every
+/// rank reads all samples and draws every so-many-th batch, so that their number changes nothing.
+/// @throws DataError, NetworkError, what on_step throws
+void show_pairs(const DecoderEvaluation& evaluation, int rank, int ranks, ImageMetrics& metrics);
+
+}  // namespace dalle2

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: MIT
+"""FID, IS, KID, LPIPS, precision and recall: in the loop, alone, over several processes, and what can be wrong with them.
+
+The networks are those of tests/parity/make_feature_networks.py, which answer with products of some pixels.
+"""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+import unittest
+
+import harness
+from harness import BINARY, ROOT, EndToEnd, main, records, run
+from resume_test import UNET, saved_state
+
+NETWORKS = ROOT / "tests" / "parity" / "fixtures" / "feature_networks"
+INCEPTION = {"feature_extractor_weights_path": str(NETWORKS / "ours.pt")}
+LPIPS = {"weights_path": str(NETWORKS / "lpips.pt")}
+ALL = {"n_evaluation_samples": 20, "FID": {"feature": 64, **INCEPTION}, "IS": {"splits": 4}, "KID": {"subset_size": 10, "subsets": 5},
+       "LPIPS": LPIPS, "PR": {"feature": 192}}
+NAMES = ["FID", "IS_mean", "IS_std", "KID_mean", "KID_std", "KID_standard_error", "PR_precision", "PR_recall", "LPIPS"]
+
+
+class Metrics(EndToEnd):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.shards = cls.base / "more"
+        run("shards", "demo", "--out", cls.shards, "--num", 240, "--image-size", 16, cwd=cls.base, check=0)
+
+    def write(self, name, evaluate=ALL, train=None, **data):
+        return harness.write_config(self.dir / f"{name}.json", harness.tiny_config(
+            self.shards, name, decoder={"unets": [{**UNET, "image_embed_dim": 32}]},
+            data={"batch_size": 4, "num_workers": 1, "splits": {"train": 0.6, "val": 0.2, "test": 0.2}, **data},
+            train={"epochs": 1, "n_sample_images": 0, "epoch_samples": 16, **(train or {})}, evaluate=evaluate))
+
+    def logged(self, name):
+        return [record for record in records(self.dir / name) if any(metric in record for metric in NAMES)]
+
+    def evaluate(self, name, *arguments, check=0):
+        return run("evaluate", "--config", f"{name}.json", "--checkpoint", f"{name}/checkpoint.pth", *arguments, cwd=self.dir, check=check)
+
+    def test_the_loop_logs_them_and_evaluate_prints_the_same(self):
+        done = self.train(self.write("run", train={"epochs": 2}))
+        logged = self.logged("run")
+        self.assertEqual(len(logged), 2)
+        for record in logged:
+            self.assertEqual([key for key in record if key in NAMES], NAMES)
+            self.assertEqual(record["Evaluation Samples"], 20)
+            self.assertRegex(record["Evaluation"], r"^resize tf1, Inception weights [0-9a-f]{16}, LPIPS alex [0-9a-f]{16}$")
+        self.assertNotEqual(logged[0]["FID"], logged[1]["FID"])
+        self.assertRegex(done.stdout, r"(?m)^step \d+  FID \S+  IS \S+  KID \S+  P/R \S+ \S+  LPIPS \S+$")
+        alone = json.loads(self.evaluate("run").stdout)
+        self.assertEqual(alone["images"], 20)
+        self.assertEqual({name: alone[name] for name in NAMES}, {name: logged[1][name] for name in NAMES})
+        live = json.loads(self.evaluate("run", "--no-ema").stdout)
+        self.assertNotEqual(live["FID"], alone["FID"])
+
+    def test_neither_batches_nor_processes_change_a_figure(self):
+        # So small a rate leaves the weights as they are, whatever the sums over ranks are rounded to.
+        shape = {"lanes": 3, "train": {"lr": 1e-30, "epoch_samples": 24}}
+        found = {}
+        for ranks in (1, 2, 3):
+            name = f"of{ranks}"
+            run("--config", self.write(name, **shape), *(["--nproc-per-node", ranks] if ranks > 1 else []), cwd=self.dir, check=0)
+            (found[ranks],) = self.logged(name)
+            self.assertEqual(found[ranks]["Evaluation Samples"], 20)
+        self.assertGreater(found[1]["FID"], 0.1)
+        found["batches"] = json.loads(self.evaluate("of1", "--set", "/data/batch_size=7").stdout)
+        for other in (2, 3, "batches"):
+            for name in NAMES:
+                self.assertLessEqual(abs(found[other][name] - found[1][name]), 1e-6 * abs(found[1][name]), f"{name}, {other}")
+
+    def test_how_pictures_are_resized_changes_the_figure_and_is_told(self):
+        self.train(self.write("run"))
+        figures = {}
+        for resize in ("tf1", "antialias", "clean"):
+            found = json.loads(self.evaluate("run", "--set", f"/evaluate/resize={resize}").stdout)
+            self.assertTrue(found["evaluation"].startswith(f"resize {resize}, "), found)
+            figures[resize] = found["FID"]
+        self.assertEqual(len(set(figures.values())), 3)
+        same = json.loads(self.evaluate("run", "--set", "/evaluate/FID/antialias=true").stdout)
+        self.assertEqual(same["FID"], figures["antialias"])
+        done = self.evaluate("run", "--set", "/evaluate/FID/antialias=true", "--set", "/evaluate/resize=tf1", check=2)
+        self.assertIn("/evaluate/resize: contradicts FID/antialias: give one of them", done.stderr)
+
+    def test_without_a_metric_nothing_is_drawn(self):
+        done = self.train(self.write("none", evaluate={}))
+        self.assertNotIn("[eval]", done.stdout)
+        self.assertEqual(self.logged("none"), [])
+        done = self.evaluate("none", check=2)
+        self.assertIn("none.json: /evaluate: no metric is asked for\n  Give one, e.g. --set", done.stderr)
+
+    def test_more_samples_than_there_are_are_those_that_are_there(self):
+        self.train(self.write("run", evaluate={**ALL, "n_evaluation_samples": 1000}))
+        (record,) = self.logged("run")
+        self.assertGreater(record["Evaluation Samples"], 20)
+        self.assertLess(record["Evaluation Samples"], 100)
+
+    def test_what_cannot_be_computed_is_left_out_and_told(self):
+        kid = {"n_evaluation_samples": 1000, "KID": {"subset_size": 900, "subsets": 2, **INCEPTION}, "LPIPS": LPIPS}
+        done = self.train(self.write("run", evaluate=kid))
+        self.assertRegex(" ".join(done.stderr.split()) + " ".join(done.stdout.split()),
+                         r"\[eval\] warning: KID: needs at least 900 images \(subset_size\), got \d\d")
+        (record,) = self.logged("run")
+        self.assertEqual([key for key in record if key in NAMES], ["LPIPS"])
+        done = self.evaluate("run", "--set", "/evaluate/LPIPS=null", check=3)
+        self.assertIn("--split val: no metric could be computed, see above", done.stderr)
+        done = self.evaluate("run", "--set", "/evaluate/KID=null", "--set", "/evaluate/n_evaluation_samples=1", "--set",
+                             f"/evaluate/FID={json.dumps(INCEPTION)}")
+        self.assertIn("FID: needs at least 2 images, got 1", done.stderr)
+
+    def test_what_is_wrong_with_the_networks_is_told_at_the_start_and_nothing_is_written(self):
+        for number, (evaluate, text) in enumerate([
+                ({"FID": {}}, "/evaluate/FID/feature_extractor_weights_path: expected the file of the Inception network, got null"),
+                ({"IS": {}}, "/evaluate/IS/feature_extractor_weights_path: expected the file"),
+                ({"LPIPS": {}}, "/evaluate/LPIPS/weights_path: expected the file of its network, got null"),
+                ({"FID": {"feature_extractor_weights_path": "absent.pt"}},
+                 "/evaluate/FID/feature_extractor_weights_path: there is no file absent.pt"),
+                ({"KID": {"subset_size": 5, "feature_extractor_weights_path": str(NETWORKS / "network.pkl")}},
+                 "network.pkl is a pickle of Python: perhaps a network of StyleGAN3 or EDM"),
+                ({"FID": {"feature_extractor_weights_path": str(NETWORKS / "narrow.pt")}}, "expected features of width 2048, got 100"),
+                ({"FID": INCEPTION, "IS": {"feature_extractor_weights_path": "other.pt"}},
+                 "differs from that of another metric: one network serves all"),
+                ({"LPIPS": {"net_type": "vgg", **LPIPS}}, 'has the backbone "alex", and `net_type` is "vgg"'),
+                ({"LPIPS": {"reduction": "none", **LPIPS}}, '/evaluate/LPIPS/reduction: must be one of "mean" "sum", got "none"'),
+                ({"FID": {"normalize": True, **INCEPTION}}, "/evaluate/FID/normalize: must be false, got true"),
+                ({"FID": {"feature": 65, **INCEPTION}}, "/evaluate/FID/feature: expected one of 64 192 768 2048"),
+                ({"KID": {"subset_size": 1, **INCEPTION}}, "/evaluate/KID/subset_size: must be >= 2 and <= 1048576, got 1")]):
+            with self.subTest(text):
+                name = f"wrong{number}"
+                config = self.write(name, evaluate=evaluate)
+                for more in ([], ["--dry-run"]):
+                    done = self.train(config, *more, check=2)
+                    self.assertIn(text, " ".join(done.stderr.split()))
+                self.assertFalse((self.dir / name / "checkpoint.pth").exists())
+
+    def test_a_stop_in_an_evaluation_saves_and_the_run_evaluates_anew(self):
+        many = {**ALL, "n_evaluation_samples": 48}
+        config = self.write("run", evaluate=many, train={"epochs": 1}, batch_size=1)
+        settings = json.loads(pathlib.Path(config).read_text())
+        settings["decoder"]["sample_timesteps"] = [50]
+        harness.write_config(config, settings)
+        process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   env={**os.environ, "OMP_NUM_THREADS": "1"})
+        for line in process.stdout:
+            if "Evaluating epoch 0" in line:
+                time.sleep(0.2)
+                process.send_signal(signal.SIGTERM)
+                break
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 75, output)
+        self.assertEqual(saved_state(self.dir / "run" / "checkpoint.pth", self.dir)[1]["next_task"], "eval")
+        self.assertEqual(self.logged("run"), [])
+        done = self.train(config)
+        self.assertIn("Evaluating epoch 0", done.stdout)
+        self.assertEqual(len(self.logged("run")), 1)
+        self.assertNotIn("Starting epoch 0", done.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT
+#include "metrics/image_metrics.h"
+
+#include <torch/utils.h>
+
+#include <algorithm>
+
+#include "dist/ranks_in_threads.h"
+#include "support/fixture.h"
+
+namespace dalle2::test {
+namespace {
+
+DecoderEvaluateConfig all_metrics() {
+  DecoderEvaluateConfig config;
+  config.FID.emplace().feature = InceptionFeature::k64;
+  config.FID->feature_extractor_weights_path = fixture_dir("feature_networks") + "/ours.pt";
+  config.IS.emplace().splits = 3;
+  config.KID.emplace().subset_size = 6;
+  config.KID->subsets = 4;
+  config.PR.emplace();
+  config.LPIPS.emplace().weights_path = fixture_dir("feature_networks") + "/lpips.pt";
+  return config;
+}
+
+struct Pairs {
+  at::Tensor index, real, generated;
+  Pairs rows(std::vector<int64_t> chosen) const {
+    const at::Tensor at = torch::tensor(chosen, at::kLong);
+    return {index.index_select(0, at), real.index_select(0, at), generated.index_select(0, at)};
+  }
+};
+
+Pairs make_pairs(int64_t count, int64_t channels = 3) {
+  const auto random = at::make_generator<at::CPUGeneratorImpl>(9);
+  return {torch::arange(count),
+          torch::rand({count, channels, 12, 12}, random),
+          torch::rand({count, channels, 12, 12}, random)};
+}
+
+void show(ImageMetrics& metrics, const Pairs& pairs) {
+  metrics.update(pairs.index, pairs.real, pairs.generated);
+}
+
+void check_same(const MetricValues& found, const MetricValues& expected) {
+  REQUIRE(found.values.size() == expected.values.size());
+  for (size_t i = 0; i < found.values.size(); ++i) {
+    INFO(expected.values[i].first);
+    CHECK(found.values[i].first == expected.values[i].first);
+    CHECK(found.values[i].second == Approx(expected.values[i].second).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("neither the order, nor the batches, nor a merge change a figure") {
+  const Pairs pairs = make_pairs(10);
+  ImageMetrics whole(all_metrics(), at::kCPU, 3), parts(all_metrics(), at::kCPU, 3),
+      others(all_metrics(), at::kCPU, 3);
+  show(whole, pairs);
+  const MetricValues expected = whole.compute();
+  CHECK(expected.images == 10);
+  CHECK(expected.values.size() == 9);
+  CHECK(expected.faults.empty());
+  show(parts, pairs.rows({7, 2, 9}));
+  show(parts, pairs.rows({0}));
+  show(others, pairs.rows({1, 3, 4, 5, 6, 8}));
+  parts.merge(others.state());
+  check_same(parts.compute(), expected);
+}
+
+TEST_CASE("ranks that share the pairs compute what one computes, one of them with none") {
+  const Pairs pairs = make_pairs(8);
+  ImageMetrics alone(all_metrics(), at::kCPU, 3);
+  show(alone, pairs);
+  const MetricValues expected = alone.compute();
+  std::atomic<int> right = 0;
+  as_ranks(3, [&](ProcessGroup& group) {
+    ImageMetrics metrics(all_metrics(), at::kCPU, 3);
+    if (group.rank() == 0) show(metrics, pairs.rows({0, 3, 6, 1, 4}));
+    if (group.rank() == 2) show(metrics, pairs.rows({7, 5, 2}));
+    metrics.gather(group);
+    const MetricValues found = metrics.compute();
+    bool same = found.values.size() == expected.values.size() && found.images == 8;
+    for (size_t i = 0; same && i < found.values.size(); ++i) {
+      same = std::abs(found.values[i].second - expected.values[i].second) <=
+             1e-6 * std::abs(expected.values[i].second);
+    }
+    if (same) ++right;
+  });
+  CHECK(right == 3);
+}
+
+TEST_CASE("an evaluation after another has nothing of it") {
+  const Pairs pairs = make_pairs(12);
+  ImageMetrics used(all_metrics(), at::kCPU, 3), fresh(all_metrics(), at::kCPU, 3);
+  show(used, pairs);
+  used.reset();
+  CHECK(used.compute().images == 0);
+  const Pairs some = pairs.rows({0, 1, 2, 3, 4, 5, 6, 7});
+  show(used, some);
+  show(fresh, some);
+  check_same(used.compute(), fresh.compute());
+}
+
+TEST_CASE("what cannot be computed from the images is told, and the rest is computed") {
+  ImageMetrics metrics(all_metrics(), at::kCPU, 3);
+  CHECK(metrics.compute().faults ==
+        std::vector<std::string>{"No data to evaluate. Check that your dataloader has shards."});
+  CHECK(metrics.compute().values.empty());
+  show(metrics, make_pairs(1));
+  const MetricValues one = metrics.compute();
+  CHECK(one.faults ==
+        std::vector<std::string>{"FID: needs at least 2 images, got 1",
+                                 "KID: needs at least 6 images (subset_size), got 1",
+                                 "PR: needs at least 4 images (neighborhood + 1), got 1"});
+  REQUIRE(one.values.size() == 2);
+  CHECK(one.values[0].first == "IS_mean");
+  CHECK(one.values[1].first == "LPIPS");
+}
+
+TEST_CASE("LPIPS is the mean of the pairs, or their sum") {
+  const Pairs pairs = make_pairs(4);
+  DecoderEvaluateConfig config;
+  config.LPIPS = all_metrics().LPIPS;
+  ImageMetrics mean(config, at::kCPU, 0);
+  show(mean, pairs);
+  config.LPIPS->reduction = LpipsReduction::sum;
+  ImageMetrics sum(config, at::kCPU, 0);
+  show(sum, pairs);
+  const double expected =
+      (pairs.real - pairs.generated).mul(2).square().mean({1, 2, 3}).sum().item<double>();
+  CHECK(sum.compute().values.at(0).second == Approx(expected).epsilon(1e-5));
+  CHECK(mean.compute().values.at(0).second == Approx(expected / 4).epsilon(1e-5));
+}
+
+TEST_CASE("grey pictures are shown as three equal channels") {
+  const Pairs grey = make_pairs(8, 1);
+  Pairs colour = grey;
+  colour.real = grey.real.expand({-1, 3, -1, -1});
+  colour.generated = grey.generated.expand({-1, 3, -1, -1});
+  ImageMetrics of_grey(all_metrics(), at::kCPU, 3), of_colour(all_metrics(), at::kCPU, 3);
+  show(of_grey, grey);
+  show(of_colour, colour);
+  check_same(of_grey.compute(), of_colour.compute());
+}
+
+TEST_CASE("equal sets are at no distance, and have full precision and recall") {
+  Pairs pairs = make_pairs(9);
+  pairs.generated = pairs.real;
+  ImageMetrics metrics(all_metrics(), at::kCPU, 3);
+  show(metrics, pairs);
+  for (const auto& [name, value] : metrics.compute().values) {
+    INFO(name);
+    if (name == "FID") CHECK(value < 1e-6);
+    if (name == "LPIPS") CHECK(value == 0);
+    if (name.starts_with("PR_")) CHECK(value == 1);
+  }
+}
+
+}  // namespace
+}  // namespace dalle2::test

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: MIT
+"""Metrics through the Inception network and the backbones of LPIPS, with synthetic weights, against torchmetrics and torch-fidelity.
+
+    python inception_by_the_reference.py build/bin/test_metrics [--real FOLDER --generated FOLDER] [--count 40] [--side 64] [--keep FOLDER]
+
+Makes the archives with scripts/export_*.py, lets the references compute their figures of two sets of pictures, and runs the tests tagged
+[networks] of test_metrics, which compute ours and compare. Without folders the sets are pictures of `shards demo` ($DALLE2_TRAIN), the
+second ones turned and blurred. What the references draw at random is drawn here as ours is, and handed to them.
+"""
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tarfile
+import tempfile
+import warnings
+
+warnings.filterwarnings("ignore")
+
+import numpy as np
+import torch
+import torch_fidelity.feature_extractor_inceptionv3 as inception_module
+import torchmetrics.functional.image.lpips as lpips
+from PIL import Image, ImageFilter
+from safetensors.torch import save_file
+from torchmetrics.image.fid import FrechetInceptionDistance
+from torchmetrics.image.inception import InceptionScore
+from torchmetrics.image.kid import KernelInceptionDistance
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "tests" / "parity"))
+import export_inception
+from make_metrics import with_permutations
+
+SEED, SPLITS, SUBSETS, SUBSET_SIZE, GAMMA = 5, 4, 6, 20, 5.0  # as in networks_test.cpp
+
+
+def pictures_of(folder, count, side):
+    paths = sorted(p for p in pathlib.Path(folder).rglob("*") if p.suffix.lower() in (".png", ".jpg", ".jpeg", ".webp"))[:count]
+    if len(paths) < count:
+        raise SystemExit(f"{folder}: expected {count} pictures, found {len(paths)}")
+    return [Image.open(path).convert("RGB").resize((side, side), Image.LANCZOS) for path in paths]
+
+
+def demo_pictures(scratch, count, side):
+    subprocess.run([os.environ["DALLE2_TRAIN"], "shards", "demo", "--out", scratch / "demo", "--num", str(2 * count), "--image-size", str(side)],
+                   check=True, stdout=subprocess.DEVNULL)
+    found = []
+    for path in sorted((scratch / "demo").glob("*.tar")):
+        with tarfile.open(path) as tar:
+            found += [Image.open(tar.extractfile(m)).convert("RGB") for m in tar if m.name.endswith((".jpg", ".png"))]
+    changed = [picture.rotate(17).filter(ImageFilter.GaussianBlur(1)) for picture in found[count:2 * count]]
+    return found[:count], changed
+
+
+def as_bytes(pictures):
+    return torch.stack([torch.from_numpy(np.asarray(p).copy()).permute(2, 0, 1) for p in pictures]).contiguous()
+
+
+def permutations(purpose, counts):
+    generator = torch.Generator().manual_seed(SEED * 16 + purpose)
+    return [torch.randperm(count, generator=generator) for count in counts]
+
+
+def synthetic(metric):
+    export_inception.fill(metric.inception, 0)
+    return metric
+
+
+def expected(real, generated):
+    inception_module.load_state_dict_from_url = lambda *a, **k: {}
+    inception_module.FeatureExtractorInceptionV3.load_state_dict = lambda self, *a, **k: None
+    found = {}
+    for feature in (64, 192, 768, 2048):
+        for antialias in (True, False):
+            if antialias and feature == 2048:
+                continue  # seconds of eigenvalues, and no other code
+            fid = synthetic(FrechetInceptionDistance(feature=feature, antialias=antialias))
+            fid.update(real, real=True)
+            fid.update(generated, real=False)
+            found[f"FID.{'antialias' if antialias else 'tf1'}.{feature}"] = fid.compute().item()
+    inception = synthetic(InceptionScore(splits=SPLITS))
+    inception.update(generated)
+    found["IS.antialias"] = with_permutations(permutations(1, [len(generated)]), inception.compute)
+    kid = synthetic(KernelInceptionDistance(feature=192, gamma=GAMMA, subsets=SUBSETS, subset_size=SUBSET_SIZE))
+    kid.update(real, real=True)
+    kid.update(generated, real=False)
+    drawn = permutations(2, [len(real)] * SUBSETS + [len(generated)] * SUBSETS)
+    found["KID.antialias"] = with_permutations([p for pair in zip(drawn[:SUBSETS], drawn[SUBSETS:]) for p in pair], kid.compute)
+    original = lpips._get_tv_model_features
+    lpips._get_tv_model_features = lambda net, pretrained=False: original(net, False)
+    for net in ("alex", "vgg", "squeeze"):
+        network = lpips._NoTrainLpips(net=net)
+        export_inception.fill(network.net, 0)
+        with torch.no_grad():
+            found[f"LPIPS.{net}"] = network(real / 127.5 - 1, generated / 127.5 - 1).mean().item()
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("binary", type=pathlib.Path)
+    parser.add_argument("--real", type=pathlib.Path)
+    parser.add_argument("--generated", type=pathlib.Path)
+    parser.add_argument("--count", type=int, default=40)
+    parser.add_argument("--side", type=int, default=64)
+    parser.add_argument("--keep", type=pathlib.Path, help="where archives and pictures go (default: a folder that is removed)")
+    arguments = parser.parse_args()
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    with tempfile.TemporaryDirectory(prefix="dalle2-networks-") as scratch:
+        folder = arguments.keep or pathlib.Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run([sys.executable, ROOT / "scripts/export_inception.py", "--synthetic", "0", "--out", folder / "inception.pt"], check=True)
+        for net in ("alex", "vgg", "squeeze"):
+            subprocess.run([sys.executable, ROOT / "scripts/export_lpips.py", "--net", net, "--synthetic", "0", "--out",
+                            folder / f"lpips_{net}.pt"], check=True)
+        if arguments.real:
+            sets = [pictures_of(each, arguments.count, arguments.side) for each in (arguments.real, arguments.generated)]
+        else:
+            sets = demo_pictures(folder, arguments.count, arguments.side)
+        real, generated = map(as_bytes, sets)
+        figures = expected(real, generated)
+        print(json.dumps(figures, indent=1), flush=True)
+        save_file({"real": real, "generated": generated}, folder / "pictures.safetensors", metadata={"json": json.dumps(figures)})
+        sys.exit(subprocess.run([arguments.binary, "[networks]"], env={**os.environ, "DALLE2_METRIC_NETWORKS": str(folder)}).returncode)
+
+
+if __name__ == "__main__":
+    main()
