@@ -23,6 +23,7 @@ from typing import Dict
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch_fidelity import feature_extractor_inceptionv3 as module
 from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
 
 WIDTHS = {"64": 64, "192": 192, "768": 768, "2048": 2048, "logits_unbiased": 1008}
@@ -72,28 +73,35 @@ def fill(module, seed):
             p.copy_(value.float().reshape(p.shape))
 
 
+def network():
+    """torch-fidelity's, without the download of its weights."""
+    original = FeatureExtractorInceptionV3.load_state_dict, module.load_state_dict_from_url
+    module.load_state_dict_from_url = lambda *a, **k: {}
+    FeatureExtractorInceptionV3.load_state_dict = lambda self, *a, **k: None
+    try:
+        return FeatureExtractorInceptionV3("inception", list(WIDTHS))
+    finally:
+        FeatureExtractorInceptionV3.load_state_dict, module.load_state_dict_from_url = original
+
+
+def synthetic_network(seed):
+    net = network()
+    fill(net, seed)
+    return net
+
+
 def load(arguments):
     """The network, and where its weights come from."""
-    original = FeatureExtractorInceptionV3.load_state_dict
     if arguments.synthetic is not None:
-        from torch_fidelity import feature_extractor_inceptionv3 as module
-        module.load_state_dict_from_url = lambda *a, **k: {}
-        FeatureExtractorInceptionV3.load_state_dict = lambda self, *a, **k: None
-        net = FeatureExtractorInceptionV3("inception", list(WIDTHS))
-        FeatureExtractorInceptionV3.load_state_dict = original
-        fill(net, arguments.synthetic)
-        return net, f"synthetic {arguments.synthetic}"
+        return synthetic_network(arguments.synthetic), f"synthetic {arguments.synthetic}"
     content = arguments.weights.read_bytes()
     state = torch.load(arguments.weights, map_location="cpu", weights_only=True)
     needed = {"Conv2d_1a_3x3.conv.weight", "Mixed_7c.branch_pool.conv.weight", "fc.weight"}
     if not isinstance(state, dict) or not needed <= set(state):
         raise SystemExit(f"{arguments.weights}: expected the weights of the Inception network of 2015-12-05 as torch-fidelity or pytorch-fid "
                          f"publish them (names like {sorted(needed)[0]})")
-    FeatureExtractorInceptionV3.load_state_dict = lambda self, *a, **k: original(self, state)
-    from torch_fidelity import feature_extractor_inceptionv3 as module
-    module.load_state_dict_from_url = lambda *a, **k: state
-    net = FeatureExtractorInceptionV3("inception", list(WIDTHS))
-    FeatureExtractorInceptionV3.load_state_dict = original
+    net = network()
+    net.load_state_dict(state)
     return net, hashlib.sha256(content).hexdigest()
 
 

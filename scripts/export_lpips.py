@@ -55,9 +55,10 @@ def load(arguments):
     layers = dict(whole.features.named_children())
     with torch.no_grad():
         for name, parameter in net.net.named_parameters():
-            layer, rest = name.split(".")[-2] if arguments.net != "squeeze" else name.split(".")[2], name.split(".")
-            target = layers[layer]
-            for part in rest[rest.index(layer) + 1:]:
+            parts = name.split(".")
+            place = 2 if arguments.net == "squeeze" else 1
+            target = layers[parts[place]]
+            for part in parts[place + 1:]:
                 target = getattr(target, part)
             parameter.copy_(target)
     return net, hashlib.sha256(arguments.weights.read_bytes()).hexdigest()

@@ -64,11 +64,14 @@ struct FidConfig {
     D2_FIELD(reset_real_features, detail::kResetDoc);
     D2_FIELD(normalize, detail::kNormalizeDoc);
     D2_FIELD(input_img_size,
-             "Channels, height and width the network expects; no effect: it is asked itself.",
+             "Channels, height and width the network expects; only 3, 299, 299 fits here.",
              within(1, most::kImageSide).entries(3));
     D2_FIELD(feature_extractor_weights_path, detail::kNetworkDoc, not_empty());
     D2_FIELD(antialias,
              "torchmetrics' name for `evaluate.resize`: true is `antialias`, false `tf1`.");
+    f.check(input_img_size == std::vector<int64_t>{3, 299, 299},
+            "input_img_size",
+            "must be [3, 299, 299], which is what the network takes");
     f.check(!normalize, "normalize", detail::kNormalizeRule);
     f.check(feature != InceptionFeature::logits_unbiased,
             "feature",
@@ -138,7 +141,7 @@ struct PrecisionRecallConfig {
   void fields(auto& f) {
     D2_FIELD(feature, "Layer of the Inception network.");
     D2_FIELD(neighborhood,
-             "A ball about an image reaches to so many-th nearest other image.",
+             "k: the ball about an image reaches as far as its k-th nearest other image.",
              within(1, most::kBatch));
     D2_FIELD(feature_extractor_weights_path, detail::kNetworkDoc, not_empty());
   }
@@ -200,7 +203,8 @@ struct DecoderEvaluateConfig {
             "resize",
             "contradicts FID/antialias: give one of them");
     f.check(network_paths().size() < 2,
-            "FID/feature_extractor_weights_path",
+            FID && FID->feature_extractor_weights_path ? "FID/feature_extractor_weights_path"
+                                                       : "KID/feature_extractor_weights_path",
             "differs from that of another metric: one network serves all");
   }
 

@@ -254,6 +254,10 @@ void ProcessGroup::set_step(int64_t step) {
   if (watch_) watch_->set_step(step);
 }
 
+void ProcessGroup::still_busy() {
+  if (watch_) watch_->still_busy();
+}
+
 ProcessGroup::BusyScope::BusyScope(ProcessGroup& group, const std::string& what)
     : watch_(group.watch_.get()) {
   if (watch_) before_ = watch_->set_busy(what);

@@ -32,6 +32,7 @@ struct RankBoard::Shared {
   std::vector<std::optional<RankPlace>> places;
   std::vector<BoardClock::time_point> last_beat;
   std::string store_error;
+  BoardClock::time_point posting_since;
 };
 
 RankBoard::RankBoard(int rank, int size, std::unique_ptr<RankStore> store)
@@ -70,8 +71,14 @@ bool RankBoard::wait_until_posted(std::chrono::duration<double> limit) {
 
 RankBoard::Contents RankBoard::read() const {
   const std::lock_guard lock(shared_->mutex);
-  Contents contents{
-      .places = shared_->places, .silent_seconds = {}, .store_error = shared_->store_error};
+  Contents contents{.places = shared_->places,
+                    .silent_seconds = {},
+                    .store_error = shared_->store_error,
+                    .seconds_in_call = 0};
+  if (shared_->posting) {
+    contents.seconds_in_call =
+        std::chrono::duration<double>(BoardClock::now() - shared_->posting_since).count();
+  }
   for (const auto& beat : shared_->last_beat) {
     contents.silent_seconds.push_back(
         std::chrono::duration<double>(BoardClock::now() - beat).count());
@@ -87,6 +94,7 @@ void RankBoard::run(Shared& shared) {
     const std::string own = shared.to_post->to_json();
     shared.to_post.reset();
     shared.posting = true;
+    shared.posting_since = BoardClock::now();
     const size_t size = shared.places.size();
     lock.unlock();
     std::string error;

@@ -22,6 +22,7 @@ class RankBoard {
     std::vector<std::optional<RankPlace>> places;  ///< one a rank; none: never heard of
     std::vector<double> silent_seconds;            ///< one a rank, since its beats last grew
     std::string store_error;                       ///< of the last attempt; empty: it worked
+    double seconds_in_call = 0;                    ///< of the store, under way; 0: in none
   };
 
   RankBoard(int rank, int size, std::unique_ptr<RankStore> store);

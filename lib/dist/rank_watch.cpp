@@ -72,6 +72,11 @@ std::string RankWatch::set_busy(const std::string& what) {
   return std::exchange(own_.busy, what);
 }
 
+void RankWatch::still_busy() {
+  const std::lock_guard lock(mutex_);
+  last_end_ = Clock::now();
+}
+
 void RankWatch::tell_failure(const std::string& message) noexcept {
   try {
     {
@@ -113,7 +118,11 @@ std::string RankWatch::report() {
   const std::lock_guard lock(mutex_);
   board.places[static_cast<size_t>(world_.rank)] = own_place();
   if (auto hang = find_hang(world_.rank, board.places, board.silent_seconds, hang_seconds_)) {
-    return *hang;
+    if (board.seconds_in_call <= kStoreSilence) return *hang;
+    return fmt::format("{}\n  what the ranks meet through ({}:{}) does not answer either",
+                       *hang,
+                       world_.store_host,
+                       world_.store_port);
   }
   if (board.store_error.empty() || pending_.empty() ||
       seconds_since(pending_.front().since) <= kStoreSilence) {

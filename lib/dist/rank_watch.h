@@ -35,6 +35,8 @@ class RankWatch {
   void set_step(int64_t step);
   /// Empty: no more. @return what it was before
   std::string set_busy(const std::string& what);
+  /// What it is busy with goes on: the time that others wait for it begins anew.
+  void still_busy();
   /// Waits until the others can read it, some seconds at most.
   void tell_failure(const std::string& message) noexcept;
   /// After a collective failed, whose peer may be gone: waits some seconds to hear who it is.

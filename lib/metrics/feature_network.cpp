@@ -140,11 +140,11 @@ FeatureNetwork::FeatureNetwork(const std::string& path,
                                const std::vector<InceptionFeature>& layers,
                                NetworkResize resize,
                                const at::Device& device)
-    : impl_(
-          std::make_unique<Impl>(Impl{.archive = open_script_archive(path, where, kInceptionAdvice),
-                                      .layers = layers,
-                                      .resize = resize,
-                                      .device = device})) {
+    : impl_(std::make_unique<Impl>(
+          Impl{.archive = open_script_archive(path, where, kInceptionAdvice, device),
+               .layers = layers,
+               .resize = resize,
+               .device = device})) {
   D2_CHECK(!layers.empty(), "a layer to look at");
   std::sort(impl_->layers.begin(), impl_->layers.end());
   impl_->layers.erase(std::unique(impl_->layers.begin(), impl_->layers.end()), impl_->layers.end());
@@ -159,7 +159,6 @@ FeatureNetwork::FeatureNetwork(const std::string& path,
                           : "its forward() has neither `deepest` nor `return_features`",
                       kInceptionAdvice);
   }
-  module.to(device);
   impl_->check(where);
 }
 

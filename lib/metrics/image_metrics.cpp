@@ -57,6 +57,14 @@ std::string where_of_network(const DecoderEvaluateConfig& config) {
                                             : "PR");
 }
 
+void check_finite(const at::Tensor& images, const at::Tensor& index, const char* of_what) {
+  const at::Tensor finite = images.flatten(1).isfinite().all(1).cpu();
+  if (finite.all().item<bool>()) return;
+  const int64_t row = finite.logical_not().nonzero()[0].item<int64_t>();
+  throw DataError(
+      "the {} image {} is not finite (NaN or infinite)", of_what, index[row].item<int64_t>());
+}
+
 /// A tensor as bytes of any length, for ranks whose shapes differ.
 std::string pack(const at::Tensor& tensor) {
   const at::Tensor rows = tensor.contiguous();
@@ -66,6 +74,7 @@ std::string pack(const at::Tensor& tensor) {
 }  // namespace
 
 ImageMetrics::ImageMetrics(const DecoderEvaluateConfig& config,
+                           int64_t image_side,
                            const at::Device& device,
                            int64_t seed)
     : config_(config), seed_(seed) {
@@ -89,6 +98,7 @@ ImageMetrics::ImageMetrics(const DecoderEvaluateConfig& config,
     perceptual_ = std::make_unique<PerceptualDistance>(*config.LPIPS->weights_path,
                                                        "/evaluate/LPIPS/weights_path",
                                                        config.LPIPS->net_type,
+                                                       image_side,
                                                        device);
   }
   reset();
@@ -134,6 +144,8 @@ void ImageMetrics::update(const at::Tensor& index,
                           const at::Tensor& generated) {
   D2_CHECK(real.size(0) == generated.size(0) && index.numel() == real.size(0), "pairs");
   if (index.numel() == 0) return;
+  check_finite(real, index, "real");
+  check_finite(generated, index, "generated");  // bytes would not show it
   const at::Tensor real_bytes = to_bytes(with_three_channels(real)).cpu();
   const at::Tensor drawn_bytes = to_bytes(with_three_channels(generated)).cpu();
   if (network_) {

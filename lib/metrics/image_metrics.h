@@ -32,13 +32,17 @@ struct MetricValues {
 /// the images: neither batches nor ranks change a figure.
 class ImageMetrics {
  public:
-  /// Opens and tries the networks. @param seed of KID's subsets and the order of IS
+  /// Opens and tries the networks. @param image_side of the pictures, pixels @param seed of KID's
+  /// subsets and the order of IS
   /// @throws ConfigError naming the key whose file is missing or wrong
-  ImageMetrics(const DecoderEvaluateConfig& config, const at::Device& device, int64_t seed);
+  ImageMetrics(const DecoderEvaluateConfig& config,
+               int64_t image_side,
+               const at::Device& device,
+               int64_t seed);
 
   /// Pairs of a real image and the one drawn for it.
   /// @param index [n] int64, numbers of the pairs @param real, generated [n, 3 or 1, h, w] float32 in
-  /// [0, 1] @throws DataError if a feature is not finite
+  /// [0, 1] @throws DataError if a picture or a feature is not finite
   void update(const at::Tensor& index, const at::Tensor& real, const at::Tensor& generated);
 
   /// Takes over what the other ranks have; all have to call it. Then all compute the same.

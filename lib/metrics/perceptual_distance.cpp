@@ -34,9 +34,10 @@ struct PerceptualDistance::Impl {
 PerceptualDistance::PerceptualDistance(const std::string& path,
                                        const std::string& where,
                                        LpipsNet net,
+                                       int64_t image_side,
                                        const at::Device& device)
-    : impl_(std::make_unique<Impl>(
-          Impl{.archive = open_script_archive(path, where, kLpipsAdvice), .device = device})) {
+    : impl_(std::make_unique<Impl>(Impl{
+          .archive = open_script_archive(path, where, kLpipsAdvice, device), .device = device})) {
   const auto& about = impl_->archive.about;
   const std::string net_name = enum_names<LpipsNet>[static_cast<size_t>(net)];
   if (!about.is_object() || about.value("kind", "") != "lpips") {
@@ -50,17 +51,21 @@ PerceptualDistance::PerceptualDistance(const std::string& path,
                       about.value("net", Json()).dump(),
                       net_name);
   }
-  impl_->archive.module->to(device);
   const c10::InferenceMode inference;
   bool gives_distances = false;
   try {
-    const at::Tensor two = at::zeros({2, 3, 64, 64});
+    const at::Tensor two = at::zeros({2, 3, image_side, image_side});
     gives_distances = impl_->run(two, two).sizes() == at::IntArrayRef{2};
   } catch (const std::exception&) {  // an operation that does not fit
   }
   if (!gives_distances) {
     throw ConfigError(
-        "{}: the network in {} does not give a distance a pair\n  {}", where, path, kLpipsAdvice);
+        "{}: the network in {} does not give a distance a pair of pictures of {} pixels\n"
+        "  Those of alex and squeeze need 31 pixels or more, that of vgg 16. {}",
+        where,
+        path,
+        image_side,
+        kLpipsAdvice);
   }
 }
 

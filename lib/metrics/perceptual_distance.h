@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -14,10 +15,12 @@ namespace dalle2 {
 
 class PerceptualDistance {
  public:
+  /// @param image_side of the pictures that will come: a backbone takes none that are too small
   /// @throws ConfigError if the file is no such network, or that of another backbone
   PerceptualDistance(const std::string& path,
                      const std::string& where,
                      LpipsNet net,
+                     int64_t image_side,
                      const at::Device& device);
   ~PerceptualDistance();
 

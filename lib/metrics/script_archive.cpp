@@ -44,14 +44,15 @@ std::string sha256_of_file(const std::string& path) {
 
 ScriptArchive open_script_archive(const std::string& path,
                                   const std::string& where,
-                                  const std::string& how_to_make_one) {
+                                  const std::string& how_to_make_one,
+                                  const at::Device& device) {
   if (!std::filesystem::is_regular_file(path)) {
     throw ConfigError("{}: there is no file {}\n  {}", where, printable(path), how_to_make_one);
   }
   ScriptArchive archive{.path = path, .sha256 = sha256_of_file(path), .about = {}, .module = {}};
   torch::jit::ExtraFilesMap extra = {{kAbout, ""}};
   try {
-    archive.module = std::make_shared<torch::jit::Module>(torch::jit::load(path, at::kCPU, extra));
+    archive.module = std::make_shared<torch::jit::Module>(torch::jit::load(path, device, extra));
   } catch (const std::exception&) {  // its text speaks of the inside of LibTorch
     throw ConfigError(
         "{}: {} is {}\n  {}", where, printable(path), what_it_is(path), how_to_make_one);

@@ -2,6 +2,8 @@
 // Networks of others as TorchScript: what a file is, and one message for each way it can be wrong.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <memory>
 #include <string>
 
@@ -17,13 +19,15 @@ struct ScriptArchive {
   std::string path;
   std::string sha256;  ///< of the file, in hexadecimal
   Json about;          ///< what scripts/export_*.py say of it; null for an archive of others
-  std::shared_ptr<torch::jit::Module> module;  ///< on the CPU, for evaluation
+  std::shared_ptr<torch::jit::Module> module;  ///< for evaluation
 };
 
 /// @param where the config key, for messages @param how_to_make_one the advice where it is no archive
+/// @param device where the network is to be: one that is frozen cannot be moved later
 /// @throws ConfigError if the file is not there or no TorchScript: then it says what it is instead
 ScriptArchive open_script_archive(const std::string& path,
                                   const std::string& where,
-                                  const std::string& how_to_make_one);
+                                  const std::string& how_to_make_one,
+                                  const at::Device& device);
 
 }  // namespace dalle2

@@ -129,7 +129,7 @@ std::unique_ptr<DecoderLoader> DecoderData::loader(const std::string& split,
 std::unique_ptr<DecoderLoader> DecoderData::loader_for_one(const std::string& split,
                                                            int64_t batch_size) const {
   LoaderOptions needs = options(split, batch_size, /*in_order=*/true);
-  needs.split = split == "train" ? "evaluated samples of train" : split;  // not trained on
+  needs.split = "evaluated samples of " + split;  // not trained on, in messages and in the trace
   needs.may_be_empty = true;
   as_if_alone(needs);
   needs.lanes.reset();  // shard after shard, so that the batch size does not change the order

@@ -91,7 +91,7 @@ void dry_run(const LoadedDecoderConfig& loaded) {
   const TrainDecoderConfig& config = loaded.config;
   const DecoderData data(config, loaded.plan, RankInfo{}, at::kCPU);
   data.check_usable("train");
-  const auto metrics = make_metrics(config, at::kCPU);
+  const auto metrics = make_metrics(loaded, at::kCPU);
   DryRunPlan plan = make_plan(loaded);
   plan.data_size = {data.num_shards(), "shard"};
   DecoderPosition position;

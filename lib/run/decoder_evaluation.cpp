@@ -33,10 +33,24 @@ DecoderSampleOptions draw_options(const Batch& batch,
   return options;
 }
 
-std::unique_ptr<ImageMetrics> make_metrics(const TrainDecoderConfig& config,
+std::pair<int64_t, int64_t> trained_unets(const LoadedDecoderConfig& loaded) {
+  int64_t first = 0, last = 0;
+  for (int64_t unet = 1; unet <= std::ssize(loaded.plan.stages); ++unet) {
+    const auto& mask = loaded.config.train.unet_training_mask;
+    if (mask && !mask->at(static_cast<size_t>(unet - 1))) continue;
+    if (first == 0) first = unet;
+    last = unet;
+  }
+  return {first, last};
+}
+
+std::unique_ptr<ImageMetrics> make_metrics(const LoadedDecoderConfig& loaded,
                                            const at::Device& device) {
-  if (config.evaluate.is_off()) return nullptr;
-  return std::make_unique<ImageMetrics>(config.evaluate, device, config.seed);
+  const DecoderEvaluateConfig& config = loaded.config.evaluate;
+  if (config.is_off()) return nullptr;
+  const auto last = static_cast<size_t>(trained_unets(loaded).second - 1);
+  return std::make_unique<ImageMetrics>(
+      config, loaded.plan.stages.at(last).image_size, device, loaded.config.seed);
 }
 
 void show_pairs(const DecoderEvaluation& evaluation, int rank, int ranks, ImageMetrics& metrics) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "config/run_config.h"
 #include "data/batch.h"
@@ -33,8 +34,11 @@ DecoderSampleOptions draw_options(const Batch& batch,
 
 /// The metrics that a config asks for, their networks open and tried; null if it asks for none.
 /// @throws ConfigError
-std::unique_ptr<ImageMetrics> make_metrics(const TrainDecoderConfig& config,
+std::unique_ptr<ImageMetrics> make_metrics(const LoadedDecoderConfig& loaded,
                                            const at::Device& device);
+
+/// The first and the last unet, from 1, that a run of this config trains: it draws with these.
+std::pair<int64_t, int64_t> trained_unets(const LoadedDecoderConfig& loaded);
 
 struct DecoderEvaluation {
   const DecoderData* data;

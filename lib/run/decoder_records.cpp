@@ -180,7 +180,7 @@ DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, const RunProcess& proc
       trainer_(trainer_as<DecoderTrainer>()),
       trained_unets_(trainer_.trained_parts()),
       pictures_(session_, trainer_, data_, config_),
-      metrics_(make_metrics(config_, session_.device())) {
+      metrics_(make_metrics(loaded, session_.device())) {
   data_.keep_step_through(session_.group());
 }
 

@@ -219,7 +219,9 @@ MetricValues DecoderRun::compute_metrics() {
   }
   metrics_->gather(group);
   const ProcessGroup::BusyScope busy(group, "computing the metrics");
-  return metrics_->compute();
+  MetricValues found = metrics_->compute();
+  metrics_->reset();  // all features of all ranks: no memory for the next epoch
+  return found;
 }
 
 void DecoderRun::sample_epoch() {

@@ -78,6 +78,7 @@ bool RunSession::stop_asked() {
 }
 
 void RunSession::throw_if_signalled() const {
+  group_->still_busy();
   if (stop_requested() != 0) throw StoppedError("signal {}", stop_requested());
 }
 

@@ -66,7 +66,7 @@ class RunSession {
   /// For use inside a validation or a sampling. @throws StoppedError if stop_asked()
   void throw_if_stop_asked();
   /// The same for what each rank does by itself: only a signal to this process counts. The ranks
-  /// agree afterwards, in together().
+  /// agree afterwards, in together(). Tells the others that this one is still busy.
   void throw_if_signalled() const;
   /// Does what each rank has to do by itself. @throws StoppedError on all ranks if it was thrown
   /// on any

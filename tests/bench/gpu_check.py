@@ -50,8 +50,8 @@ class Checks:
         begin = time.monotonic()
         try:
             said, holds = check() or "", True
-        except (AssertionError, subprocess.TimeoutExpired, OSError, KeyError, ValueError) as error:
-            said, holds = str(error)[-2000:], False
+        except Exception as error:  # the next check may say more
+            said, holds = f"{type(error).__name__}: {str(error)[-2000:]}", False
         self.results.append((name, holds))
         print(f"{'ok    ' if holds else 'FAILED'} {name} ({time.monotonic() - begin:.0f} s) {said}", flush=True)
 
@@ -139,7 +139,10 @@ class Checks:
                 process.send_signal(signal.SIGTERM)
                 break
             time.sleep(0.02)
-        output = process.communicate(timeout=120)[0]
+        try:
+            output = process.communicate(timeout=120)[0]
+        finally:
+            process.kill()
         assert process.returncode == 75, f"exit {process.returncode}\n{output}"
         self.program("--config", config)
         return self.same_state("plain", "stopped")
@@ -194,6 +197,20 @@ class Checks:
         assert drawn >= 64, f"{drawn} pictures"
         return f"64 pictures of 32 pixels, 20 steps of DDIM, in {time.monotonic() - begin:.1f} s with the start of the program"
 
+    def metrics(self):
+        networks = ROOT / "tests" / "parity" / "fixtures" / "feature_networks"
+        figures = []
+        for device in ("cpu", self.arguments.device):
+            done = self.program("evaluate", "--config", "plain.json", "--checkpoint", "plain/checkpoint.pth", "--set", f"/train/device={device}",
+                                "--set", "/evaluate/n_evaluation_samples=32",
+                                "--set", "/evaluate/FID=" + json.dumps({"feature_extractor_weights_path": str(networks / "frozen.pt")}),
+                                "--set", "/evaluate/LPIPS=" + json.dumps({"weights_path": str(networks / "lpips.pt")}))
+            figures.append(json.loads(done.stdout))
+        for name in ("FID", "LPIPS"):
+            apart = abs(figures[1][name] / figures[0][name] - 1)
+            assert apart < 1e-2, f"{name} is {figures[1][name]}, {figures[0][name]} on a processor"
+        return f"FID {figures[1]['FID']:.4g}, LPIPS {figures[1]['LPIPS']:.4g}"
+
     def embeddings(self):
         shape, values = harness.read_npy(next((self.shards(32) / "img_emb").glob("*.npy")))
         rows = (list(values) * (64 * shape[1] // len(values) + 1))[:64 * shape[1]]
@@ -224,6 +241,7 @@ def main():
         checks.run(f"training in {precision}", lambda: checks.mixed(precision))
     checks.run("a prior", checks.prior)
     checks.run("drawing", checks.draw)
+    checks.run("metrics", checks.metrics)
     if arguments.large_batch:
         for precision in ("no", "bf16") if checks.on_gpu else ("no",):
             checks.run(f"large decoder, mixed_precision {precision}", lambda: checks.large(precision))

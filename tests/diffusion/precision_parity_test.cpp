@@ -55,7 +55,8 @@ void check_gradients(const Case& c, Decoder& decoder, int64_t unet_number, const
   CHECK(all <= kTotalNoiseSteps * total(noise) + floor);
 }
 
-void check_step(const Case& c, Decoder& decoder, int64_t unet_number, const Half& half) {
+/// @return whether the loss is another than in float32
+bool check_step(const Case& c, Decoder& decoder, int64_t unet_number, const Half& half) {
   INFO("unet " << unet_number << " in " << half.name << " of " << c.config.dump());
   const std::string at = fmt::format("stage{}.", unet_number);
   const int64_t side =
@@ -73,17 +74,16 @@ void check_step(const Case& c, Decoder& decoder, int64_t unet_number, const Half
   const double error = std::abs(loss.item<double>() - expected);
   INFO("loss " << expected << ", error " << error << ", noise " << noise);
   CHECK(error <= kHalfNoiseSteps * noise + half.rounding * std::abs(expected));
-  // It really was computed in half precision.
-  CHECK(loss.item<float>() != c.fixture.tensor(at + "loss").item<float>());
   (loss * half.scale).backward();
   check_gradients(c, decoder, unet_number, half);
+  return loss.item<float>() != c.fixture.tensor(at + "loss").item<float>();
 }
 
 }  // namespace
 
 TEST_CASE("Losses and gradients in half precision are those of the reference's autocast",
           "[parity]") {
-  std::map<MixedPrecision, int> compared;
+  std::map<MixedPrecision, int> compared, other_than_float;
   for (const std::string& path : fixture_files(fixture_dir("precision"), 13)) {
     if (path.find("/case_") == std::string::npos) continue;
     INFO(path);
@@ -95,11 +95,13 @@ TEST_CASE("Losses and gradients in half precision are those of the reference's a
                                Half{MixedPrecision::fp16, "fp16", 128, 0x1p-11}}) {
         // Absent where the reference's own numbers are too unstable.
         if (!c.fixture.has(fmt::format("stage{}.{}.loss", n, half.name))) continue;
-        check_step(c, decoder, n, half);
+        if (check_step(c, decoder, n, half)) ++other_than_float[half.precision];
         ++compared[half.precision];
       }
     }
   }
+  // They really were computed in half precision; one may round to the same loss by chance.
+  for (auto& [precision, count] : compared) CHECK(other_than_float[precision] >= count - 1);
   CHECK(compared[MixedPrecision::bf16] >= 4);
   CHECK(compared[MixedPrecision::fp16] >= 8);
 }

@@ -56,6 +56,8 @@ TEST_CASE("a store that never answers does not keep a rank from telling that it 
   CHECK(said.rfind("rank 0 waits in \"gradients\" (number 1, step 0) for", 0) == 0);
   CHECK(said.find("rank 1 has not been heard of for") != std::string::npos);
   CHECK(said.find("or the network is down") != std::string::npos);
+  CHECK(said.find("what the ranks meet through (10.0.0.1:29500) does not answer either") !=
+        std::string::npos);
   store->turn(State::kAnswers);
 }
 
@@ -79,6 +81,21 @@ TEST_CASE("why a rank ends is out when tell_failure returns, and another rank's 
   const std::string said = first.report_within(20s);
   CHECK(said.rfind("rank 0 waits in \"loss\" (number 1, step 0) for", 0) == 0);
   CHECK(said.find("\n  rank 1 ended with an error: shards/3.tar: damaged") != std::string::npos);
+}
+
+TEST_CASE("a rank that says that it is still busy is waited for as long as it says so") {
+  const auto store = std::make_shared<StoreContents>();
+  WatchedRank first(0, store, 1s);  // it may be busy for ten
+  WatchedRank second(1, store, 1s);
+  second.watch.set_busy("drawing");
+  first.watch.begin("pictures", std::make_shared<EndlessWork>());
+  const auto begin = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - begin < 13s) {
+    second.watch.still_busy();
+    std::this_thread::sleep_for(50ms);
+  }
+  CHECK(first.report_within(0s) == "(none)");
+  CHECK(first.report_within(20s).find("rank 1 is stuck in: drawing") != std::string::npos);
 }
 
 TEST_CASE("a rank that is done says so") {

@@ -2,6 +2,7 @@
 // Several ranks in one process, a thread each, over Gloo.
 #pragma once
 
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <thread>
@@ -14,6 +15,9 @@ namespace dalle2::test {
 
 /// Runs `body` as each of `size` ranks. @throws what the first of them threw
 inline void as_ranks(int size, const std::function<void(ProcessGroup&)>& body) {
+  // c10d's flight recorder is one for the process, and looks into a map without its lock: two ranks
+  // that are threads can break it. Ranks of a run are processes.
+  ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
   const StoreServer store;
   std::vector<std::exception_ptr> errors(static_cast<size_t>(size));
   {

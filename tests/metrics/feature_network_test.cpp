@@ -78,6 +78,14 @@ TEST_CASE("more pictures than the network sees at once give the same features") 
   CHECK(at::allclose(many, network(two).at(k192).repeat({21, 1}), 1e-5, 1e-6));
 }
 
+TEST_CASE("a frozen archive answers as the one it was made from") {
+  const at::Tensor images = load_fixture("feature_networks/expected").tensor("1.images");
+  CHECK(at::allclose(open("frozen.pt", {k2048})(images).at(k2048),
+                     open("ours.pt", {k2048})(images).at(k2048),
+                     1e-5,
+                     1e-6));
+}
+
 TEST_CASE("StyleGAN2-ADA's archive gives features and logits") {
   const Fixture fixture = load_fixture("feature_networks/expected");
   const FeatureNetwork network = open("stylegan.pt", {k2048, logits_unbiased});
@@ -136,7 +144,7 @@ TEST_CASE("what is wrong with an archive is told with what to do") {
 
 TEST_CASE("the distance of pairs is the archive's, of pictures in [-1, 1]") {
   const PerceptualDistance distance(
-      archive("lpips.pt"), "/evaluate/LPIPS", LpipsNet::alex, at::kCPU);
+      archive("lpips.pt"), "/evaluate/LPIPS", LpipsNet::alex, 8, at::kCPU);
   const at::Tensor one = at::full({40, 3, 8, 8}, 0.25F), other = at::full({40, 3, 8, 8}, 0.75F);
   CHECK(at::allclose(distance(one, other), at::ones({40})));
   // Beyond [0, 1] they are cut off.
@@ -147,7 +155,7 @@ TEST_CASE("what is wrong with an archive for LPIPS is told, too") {
   const auto fault = [](const std::string& name, LpipsNet net) {
     try {
       const PerceptualDistance distance(
-          archive(name), "/evaluate/LPIPS/weights_path", net, at::kCPU);
+          archive(name), "/evaluate/LPIPS/weights_path", net, 32, at::kCPU);
     } catch (const ConfigError& error) {
       const std::string text = error.what();
       return text.substr(0, text.find('\n'));
@@ -159,9 +167,9 @@ TEST_CASE("what is wrong with an archive for LPIPS is told, too") {
         where + archive("ours.pt") + " is TorchScript, but not a network for LPIPS");
   CHECK(fault("lpips.pt", LpipsNet::vgg) ==
         where + archive("lpips.pt") + " has the backbone \"alex\", and `net_type` is \"vgg\"");
-  CHECK(fault("lpips_scalar.pt", LpipsNet::alex) == where + "the network in " +
-                                                        archive("lpips_scalar.pt") +
-                                                        " does not give a distance a pair");
+  CHECK(fault("lpips_scalar.pt", LpipsNet::alex) ==
+        where + "the network in " + archive("lpips_scalar.pt") +
+            " does not give a distance a pair of pictures of 32 pixels");
   CHECK(fault("absent.pt", LpipsNet::alex) == where + "there is no file " + archive("absent.pt"));
 }
 

@@ -53,8 +53,8 @@ void check_same(const MetricValues& found, const MetricValues& expected) {
 
 TEST_CASE("neither the order, nor the batches, nor a merge change a figure") {
   const Pairs pairs = make_pairs(10);
-  ImageMetrics whole(all_metrics(), at::kCPU, 3), parts(all_metrics(), at::kCPU, 3),
-      others(all_metrics(), at::kCPU, 3);
+  ImageMetrics whole(all_metrics(), 12, at::kCPU, 3), parts(all_metrics(), 12, at::kCPU, 3),
+      others(all_metrics(), 12, at::kCPU, 3);
   show(whole, pairs);
   const MetricValues expected = whole.compute();
   CHECK(expected.images == 10);
@@ -69,12 +69,12 @@ TEST_CASE("neither the order, nor the batches, nor a merge change a figure") {
 
 TEST_CASE("ranks that share the pairs compute what one computes, one of them with none") {
   const Pairs pairs = make_pairs(8);
-  ImageMetrics alone(all_metrics(), at::kCPU, 3);
+  ImageMetrics alone(all_metrics(), 12, at::kCPU, 3);
   show(alone, pairs);
   const MetricValues expected = alone.compute();
   std::atomic<int> right = 0;
   as_ranks(3, [&](ProcessGroup& group) {
-    ImageMetrics metrics(all_metrics(), at::kCPU, 3);
+    ImageMetrics metrics(all_metrics(), 12, at::kCPU, 3);
     if (group.rank() == 0) show(metrics, pairs.rows({0, 3, 6, 1, 4}));
     if (group.rank() == 2) show(metrics, pairs.rows({7, 5, 2}));
     metrics.gather(group);
@@ -91,7 +91,7 @@ TEST_CASE("ranks that share the pairs compute what one computes, one of them wit
 
 TEST_CASE("an evaluation after another has nothing of it") {
   const Pairs pairs = make_pairs(12);
-  ImageMetrics used(all_metrics(), at::kCPU, 3), fresh(all_metrics(), at::kCPU, 3);
+  ImageMetrics used(all_metrics(), 12, at::kCPU, 3), fresh(all_metrics(), 12, at::kCPU, 3);
   show(used, pairs);
   used.reset();
   CHECK(used.compute().images == 0);
@@ -102,7 +102,7 @@ TEST_CASE("an evaluation after another has nothing of it") {
 }
 
 TEST_CASE("what cannot be computed from the images is told, and the rest is computed") {
-  ImageMetrics metrics(all_metrics(), at::kCPU, 3);
+  ImageMetrics metrics(all_metrics(), 12, at::kCPU, 3);
   CHECK(metrics.compute().faults ==
         std::vector<std::string>{"No data to evaluate. Check that your dataloader has shards."});
   CHECK(metrics.compute().values.empty());
@@ -117,14 +117,26 @@ TEST_CASE("what cannot be computed from the images is told, and the rest is comp
   CHECK(one.values[1].first == "LPIPS");
 }
 
+TEST_CASE("a picture that is not finite is an error that names it") {
+  for (const bool in_real : {true, false}) {
+    Pairs pairs = make_pairs(4);
+    (in_real ? pairs.real : pairs.generated)[2][1][3][4] = NAN;
+    ImageMetrics metrics(all_metrics(), 12, at::kCPU, 3);
+    CHECK_THROWS_WITH(show(metrics, pairs),
+                      std::string("the ") + (in_real ? "real" : "generated") +
+                          " image 2 is not finite (NaN or infinite)");
+    CHECK(metrics.compute().images == 0);
+  }
+}
+
 TEST_CASE("LPIPS is the mean of the pairs, or their sum") {
   const Pairs pairs = make_pairs(4);
   DecoderEvaluateConfig config;
   config.LPIPS = all_metrics().LPIPS;
-  ImageMetrics mean(config, at::kCPU, 0);
+  ImageMetrics mean(config, 12, at::kCPU, 0);
   show(mean, pairs);
   config.LPIPS->reduction = LpipsReduction::sum;
-  ImageMetrics sum(config, at::kCPU, 0);
+  ImageMetrics sum(config, 12, at::kCPU, 0);
   show(sum, pairs);
   const double expected =
       (pairs.real - pairs.generated).mul(2).square().mean({1, 2, 3}).sum().item<double>();
@@ -137,7 +149,7 @@ TEST_CASE("grey pictures are shown as three equal channels") {
   Pairs colour = grey;
   colour.real = grey.real.expand({-1, 3, -1, -1});
   colour.generated = grey.generated.expand({-1, 3, -1, -1});
-  ImageMetrics of_grey(all_metrics(), at::kCPU, 3), of_colour(all_metrics(), at::kCPU, 3);
+  ImageMetrics of_grey(all_metrics(), 12, at::kCPU, 3), of_colour(all_metrics(), 12, at::kCPU, 3);
   show(of_grey, grey);
   show(of_colour, colour);
   check_same(of_grey.compute(), of_colour.compute());
@@ -146,7 +158,7 @@ TEST_CASE("grey pictures are shown as three equal channels") {
 TEST_CASE("equal sets are at no distance, and have full precision and recall") {
   Pairs pairs = make_pairs(9);
   pairs.generated = pairs.real;
-  ImageMetrics metrics(all_metrics(), at::kCPU, 3);
+  ImageMetrics metrics(all_metrics(), 12, at::kCPU, 3);
   show(metrics, pairs);
   for (const auto& [name, value] : metrics.compute().values) {
     INFO(name);

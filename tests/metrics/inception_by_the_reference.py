@@ -22,6 +22,7 @@ warnings.filterwarnings("ignore")
 import numpy as np
 import torch
 import torch_fidelity.feature_extractor_inceptionv3 as inception_module
+import torchvision
 import torchmetrics.functional.image.lpips as lpips
 from PIL import Image, ImageFilter
 from safetensors.torch import save_file
@@ -33,6 +34,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 sys.path.insert(0, str(ROOT / "tests" / "parity"))
 import export_inception
+import export_lpips
 from make_metrics import with_permutations
 
 SEED, SPLITS, SUBSETS, SUBSET_SIZE, GAMMA = 5, 4, 6, 20, 5.0  # as in networks_test.cpp
@@ -70,7 +72,16 @@ def synthetic(metric):
     return metric
 
 
-def expected(real, generated):
+def make_weights(folder):
+    """Files as the authors publish them, with numbers of a formula."""
+    torch.save(export_inception.synthetic_network(0).state_dict(), folder / "inception.pth")
+    for net, name in export_lpips.NETS.items():
+        whole = getattr(torchvision.models, name)(weights=None)
+        export_inception.fill(whole, 0)
+        torch.save(whole.state_dict(), folder / f"{net}.pth")
+
+
+def expected(folder, real, generated):
     inception_module.load_state_dict_from_url = lambda *a, **k: {}
     inception_module.FeatureExtractorInceptionV3.load_state_dict = lambda self, *a, **k: None
     found = {}
@@ -90,11 +101,11 @@ def expected(real, generated):
     kid.update(generated, real=False)
     drawn = permutations(2, [len(real)] * SUBSETS + [len(generated)] * SUBSETS)
     found["KID.antialias"] = with_permutations([p for pair in zip(drawn[:SUBSETS], drawn[SUBSETS:]) for p in pair], kid.compute)
-    original = lpips._get_tv_model_features
-    lpips._get_tv_model_features = lambda net, pretrained=False: original(net, False)
-    for net in ("alex", "vgg", "squeeze"):
+    for net, name in export_lpips.NETS.items():
+        whole = getattr(torchvision.models, name)(weights=None)
+        whole.load_state_dict(torch.load(folder / f"{net}.pth"))
+        lpips._get_tv_model_features = lambda *a, **k: whole.features
         network = lpips._NoTrainLpips(net=net)
-        export_inception.fill(network.net, 0)
         with torch.no_grad():
             found[f"LPIPS.{net}"] = network(real / 127.5 - 1, generated / 127.5 - 1).mean().item()
     return found
@@ -113,16 +124,18 @@ def main():
     with tempfile.TemporaryDirectory(prefix="dalle2-networks-") as scratch:
         folder = arguments.keep or pathlib.Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        subprocess.run([sys.executable, ROOT / "scripts/export_inception.py", "--synthetic", "0", "--out", folder / "inception.pt"], check=True)
-        for net in ("alex", "vgg", "squeeze"):
-            subprocess.run([sys.executable, ROOT / "scripts/export_lpips.py", "--net", net, "--synthetic", "0", "--out",
+        make_weights(folder)
+        subprocess.run([sys.executable, ROOT / "scripts/export_inception.py", "--weights", folder / "inception.pth", "--out",
+                        folder / "inception.pt"], check=True)
+        for net in export_lpips.NETS:
+            subprocess.run([sys.executable, ROOT / "scripts/export_lpips.py", "--net", net, "--weights", folder / f"{net}.pth", "--out",
                             folder / f"lpips_{net}.pt"], check=True)
         if arguments.real:
             sets = [pictures_of(each, arguments.count, arguments.side) for each in (arguments.real, arguments.generated)]
         else:
             sets = demo_pictures(folder, arguments.count, arguments.side)
         real, generated = map(as_bytes, sets)
-        figures = expected(real, generated)
+        figures = expected(folder, real, generated)
         print(json.dumps(figures, indent=1), flush=True)
         save_file({"real": real, "generated": generated}, folder / "pictures.safetensors", metadata={"json": json.dumps(figures)})
         sys.exit(subprocess.run([arguments.binary, "[networks]"], env={**os.environ, "DALLE2_METRIC_NETWORKS": str(folder)}).returncode)

@@ -19,7 +19,8 @@ constexpr double kFidTolerance = 1e-3, kKidTolerance = 1e-5, kIsTolerance = 1e-4
 std::string made(const std::string& name) {
   const char* folder = std::getenv("DALLE2_METRIC_NETWORKS");
   if (folder == nullptr) {
-    throw DataError("DALLE2_METRIC_NETWORKS is not set: run tests/metrics/inception_by_the_reference.py");
+    throw DataError(
+        "DALLE2_METRIC_NETWORKS is not set: run tests/metrics/inception_by_the_reference.py");
   }
   return std::string(folder) + "/" + name;
 }
@@ -29,14 +30,15 @@ std::map<std::string, double> figures_of(const DecoderEvaluateConfig& config) {
   const auto as_floats = [&](const char* name) {
     return pictures.tensor(name).to(at::kFloat) / 255;
   };
-  ImageMetrics metrics(config, at::kCPU, kSeed);
   const at::Tensor real = as_floats("real");
+  ImageMetrics metrics(config, real.size(-1), at::kCPU, kSeed);
   metrics.update(at::arange(real.size(0), at::kLong), real, as_floats("generated"));
   const MetricValues found = metrics.compute();
   return {found.values.begin(), found.values.end()};
 }
 
-TEST_CASE("FID, IS and KID through the Inception network are torchmetrics' and torch-fidelity's", "[.networks]") {
+TEST_CASE("FID, IS and KID through the Inception network are torchmetrics' and torch-fidelity's",
+          "[.networks]") {
   const nlohmann::json expected = load_fixture(made("pictures.safetensors")).json;
   size_t compared = 0;
   for (const auto& [how, name] :
@@ -45,8 +47,8 @@ TEST_CASE("FID, IS and KID through the Inception network are torchmetrics' and t
                                          InceptionFeature::k192,
                                          InceptionFeature::k768,
                                          InceptionFeature::k2048}) {
-      const std::string key = fmt::format(
-          "FID.{}.{}", name, enum_names<InceptionFeature>[static_cast<size_t>(layer)]);
+      const std::string key =
+          fmt::format("FID.{}.{}", name, enum_names<InceptionFeature>[static_cast<size_t>(layer)]);
       if (!expected.contains(key)) continue;
       DecoderEvaluateConfig config;
       config.resize = how;
@@ -70,8 +72,10 @@ TEST_CASE("FID, IS and KID through the Inception network are torchmetrics' and t
   const auto found = figures_of(config);
   // The synthetic network sees the same class in all pictures: that the score itself is right is what
   // the cases of features show.
-  CHECK(found.at("IS_mean") == Approx(expected.at("IS.antialias")[0].get<double>()).margin(kIsTolerance));
-  CHECK(found.at("IS_std") == Approx(expected.at("IS.antialias")[1].get<double>()).margin(kIsTolerance));
+  CHECK(found.at("IS_mean") ==
+        Approx(expected.at("IS.antialias")[0].get<double>()).margin(kIsTolerance));
+  CHECK(found.at("IS_std") ==
+        Approx(expected.at("IS.antialias")[1].get<double>()).margin(kIsTolerance));
   CHECK(found.at("KID_mean") ==
         Approx(expected.at("KID.antialias")[0].get<double>()).epsilon(1e-3).margin(0));
   CHECK(found.at("KID_std") ==

@@ -105,6 +105,8 @@ def main():
     rng, generator = random.Random(arguments.seed), torch.Generator().manual_seed(arguments.seed)
     ours, stylegan = Ours(generator), StyleGan(generator)
     script(ours, folder / "ours.pt", {"kind": "inception", "weights": "synthetic", "widths": WIDTHS, "side": SIDE})
+    frozen = torch.jit.freeze(torch.jit.script(ours.eval().requires_grad_(False)))  # as scripts/export_inception.py leaves it
+    torch.jit.save(frozen, folder / "frozen.pt", _extra_files={"dalle2.json": json.dumps({"kind": "inception"})})
     script(stylegan, folder / "stylegan.pt")
     script(Ours(generator, deep=100), folder / "narrow.pt", {"kind": "inception"})
     script(Strange(), folder / "strange.pt")

@@ -72,19 +72,20 @@ nlohmann::ordered_json evaluate_decoder(const EvaluateCommand& command,
         "{{\"feature_extractor_weights_path\": \"inception.pt\"}}'",
         command.config_path);
   }
-  ImageMetrics metrics(config.evaluate, device, config.seed);
+  const std::unique_ptr<ImageMetrics> metrics = make_metrics(loaded, device);
   Decoder decoder = load_decoder({command.checkpoint_path, command.config_path, command.use_ema},
                                  read_checkpoint(command.checkpoint_path));
   decoder->to(device);
   decoder->eval();
   const DecoderData data(config, loaded.plan, RankInfo{}, device);
+  const auto [first_unet, last_unet] = trained_unets(loaded);
   Progress progress({.quiet = false, .terminal = log_is_terminal()});
   show_pairs({.data = &data,
               .split = command.split,
               .count = config.evaluate.n_evaluation_samples,
               .batch_size = config.data.batch_size,
               .seed = config.seed,
-              .draw = {config.train.cond_scale, 1, decoder->num_unets(), device},
+              .draw = {config.train.cond_scale, first_unet, last_unet, device},
               .sample =
                   [&](const DecoderSampleOptions& options) {
                     const torch::NoGradGuard no_grad;
@@ -93,9 +94,9 @@ nlohmann::ordered_json evaluate_decoder(const EvaluateCommand& command,
               .on_step = [&](const std::string& where) { progress.stage(where); }},
              /*rank=*/0,
              /*ranks=*/1,
-             metrics);
+             *metrics);
   progress.finish();
-  const MetricValues found = metrics.compute();
+  const MetricValues found = metrics->compute();
   for (const std::string& fault : found.faults) log_warning("eval", "{}", fault);
   if (found.values.empty()) {
     throw DataError("--split {}: no metric could be computed, see above", command.split);
@@ -103,7 +104,7 @@ nlohmann::ordered_json evaluate_decoder(const EvaluateCommand& command,
   nlohmann::ordered_json json;
   json["images"] = found.images;
   for (const auto& [name, value] : found.values) json[name] = value;
-  json["evaluation"] = metrics.description();
+  json["evaluation"] = metrics->description();
   return json;
 }
 

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""FID alone, and FID, IS and KID together, ours against torchmetrics, in turns on one machine.
+
+    scripts/bench.sh metrics [--count 1000] [--side 64] [--rounds 3] [--threads 2]
+
+Both see the same pictures (smooth noise) in batches of 50 and the same synthetic weights of the Inception network, resized with antialiasing,
+which is torchmetrics' way. `update` is the passes of the network, `compute` what follows from the features; torchmetrics passes the
+pictures through the network once for each metric. Peaks are the largest resident memory of each process. Prints min, median and max over
+the rounds.
+"""
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BATCH, SUBSET_SIZE = 50, 50
+WHAT = ("fid", "fid,is,kid")
+
+
+def run(command, threads):
+    """What it printed last, and its largest resident memory in MiB."""
+    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": str(threads)})
+    output = process.stdout.read().decode()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status != 0:
+        raise SystemExit(f"{command[0]} ended with status {status}")
+    process.returncode = 0
+    return json.loads(output.splitlines()[-1]), usage.ru_maxrss / 1024
+
+
+def reference(what, pictures, threads):
+    import torch
+    import torch_fidelity.feature_extractor_inceptionv3 as module
+    from safetensors.torch import load_file
+    from torchmetrics.image.fid import FrechetInceptionDistance
+    from torchmetrics.image.inception import InceptionScore
+    from torchmetrics.image.kid import KernelInceptionDistance
+    sys.path.insert(0, str(ROOT / "scripts"))
+    from export_inception import fill
+    torch.set_num_threads(threads)
+    module.load_state_dict_from_url = lambda *a, **k: {}
+    module.FeatureExtractorInceptionV3.load_state_dict = lambda self, *a, **k: None
+    metrics = {"FID": FrechetInceptionDistance()}
+    if what != "fid":
+        metrics |= {"IS": InceptionScore(), "KID": KernelInceptionDistance(subset_size=SUBSET_SIZE)}
+    for metric in metrics.values():
+        fill(metric.inception, 0)
+    sets = load_file(pictures)
+    begin = time.perf_counter()
+    with torch.inference_mode():
+        for first in range(0, len(sets["real"]), BATCH):
+            real, generated = (sets[name][first:first + BATCH] for name in ("real", "generated"))
+            for name, metric in metrics.items():
+                if name == "IS":
+                    metric.update(generated)
+                else:
+                    metric.update(real, real=True)
+                    metric.update(generated, real=False)
+    update = time.perf_counter() - begin
+    begin = time.perf_counter()
+    found = {name: metric.compute() for name, metric in metrics.items()}
+    print(json.dumps({"update": update, "compute": time.perf_counter() - begin, "FID": found["FID"].item()}))
+
+
+def make(folder, count, side):
+    """The archive and the pictures, by the reference's Python."""
+    subprocess.run([sys.executable, ROOT / "scripts/export_inception.py", "--synthetic", "0", "--out", folder / "inception.pt"], check=True)
+    import torch
+    from safetensors.torch import save_file
+    generator = torch.Generator().manual_seed(0)
+    sets = {}
+    for name, coarse in (("real", 4), ("generated", 7)):
+        noise = torch.rand(count, 3, coarse, coarse, generator=generator)
+        sets[name] = (torch.nn.functional.interpolate(noise, (side, side), mode="bicubic").clamp(0, 1) * 255).to(torch.uint8)
+    save_file(sets, folder / "pictures.safetensors")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default=str(ROOT / "build/bin/bench_metrics"))
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--side", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--reference-of", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.reference_of:
+        reference(*arguments.reference_of, arguments.threads)
+        return
+    with tempfile.TemporaryDirectory(prefix="dalle2-metrics-") as name:
+        folder = pathlib.Path(name)
+        make(folder, arguments.count, arguments.side)
+        rows = {what: [] for what in WHAT}
+        for number in range(arguments.rounds):
+            for what in WHAT:
+                mine, peak = run([arguments.binary, what, folder / "inception.pt", folder / "pictures.safetensors"], arguments.threads)
+                theirs, their_peak = run([sys.executable, __file__, "--threads", arguments.threads, "--reference-of", what,
+                                          folder / "pictures.safetensors"], arguments.threads)
+                whole = [each["update"] + each["compute"] for each in (mine, theirs)]
+                rows[what].append({"ours, s": whole[0], "torchmetrics, s": whole[1], "torchmetrics / ours": whole[1] / whole[0],
+                                   "torchmetrics / ours, compute": theirs["compute"] / mine["compute"],
+                                   "ours, peak MiB": peak, "torchmetrics, peak MiB": their_peak,
+                                   "torchmetrics / ours, peak": their_peak / peak,
+                                   "difference of FID, relative": abs(mine["FID"] / theirs["FID"] - 1)})
+                print(f"round {number + 1}, {what}: " + ", ".join(f"{key} {value:.4g}" for key, value in rows[what][-1].items()), flush=True)
+    for what in WHAT:
+        for key in rows[what][0]:
+            values = [row[key] for row in rows[what]]
+            print(f"{what}: {key}: min {min(values):.4g} median {statistics.median(values):.4g} max {max(values):.4g}")
+        print(f"figure metrics.{what.replace(',', '_')} = {statistics.median(row['torchmetrics / ours'] for row in rows[what]):.2f}")
+
+
+if __name__ == "__main__":
+    main()
