@@ -147,6 +147,33 @@ struct PrecisionRecallConfig {
   }
 };
 
+struct FrechetDistanceConfig {
+  static constexpr const char* kDoc =
+      "Fréchet distance of the features of a network of your own, such as DINOv2 (Stein et al. 2023), an "
+      "extension.";
+  static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
+
+  std::optional<std::string> feature_extractor_weights_path;
+  int64_t image_size = 224;
+  NetworkResize resize = NetworkResize::clean;
+  std::vector<double> mean = {0.485, 0.456, 0.406};
+  std::vector<double> std = {0.229, 0.224, 0.225};
+
+  void fields(auto& f) {
+    D2_FIELD(
+        feature_extractor_weights_path,
+        "TorchScript of the network: pictures [n, 3, image_size, image_size] in, features [n, d] "
+        "out.",
+        not_empty());
+    D2_FIELD(
+        image_size, "Side of the pictures that it takes, pixels.", within(1, most::kImageSide));
+    D2_FIELD(resize, "How images are brought to `image_size`.");
+    D2_FIELD(
+        mean, "Subtracted from each channel of a picture in [0, 1].", within(-1e3, 1e3).entries(3));
+    D2_FIELD(std, "What each channel is divided by then.", above(0).entries(3));
+  }
+};
+
 struct LpipsConfig {
   static constexpr const char* kDoc = "Learned perceptual similarity of pairs of images.";
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
@@ -180,7 +207,9 @@ struct DecoderEvaluateConfig {
   std::optional<KidConfig> KID;
   std::optional<LpipsConfig> LPIPS;
   std::optional<PrecisionRecallConfig> PR;
+  std::optional<FrechetDistanceConfig> FD;
   std::optional<NetworkResize> resize;
+  std::optional<std::string> cache_path;
 
   void fields(auto& f) {
     D2_FIELD(n_evaluation_samples, "Images drawn for the metrics.", within(1, most::kEpochs));
@@ -189,11 +218,16 @@ struct DecoderEvaluateConfig {
     D2_FIELD(KID, "Arguments of the kernel inception distance; null switches it off.");
     D2_FIELD(LPIPS, "Arguments of LPIPS; null switches it off.");
     D2_FIELD(PR, "Arguments of precision and recall; null switches them off.");
+    D2_FIELD(FD, "Fréchet distance through a network of your own; null switches it off.");
     D2_FIELD(resize,
              "How images are resized for the Inception network: `tf1` as pytorch-fid and "
              "torch-fidelity do, `antialias` as torchmetrics does since 1.8, `clean` as clean-fid "
              "does. Figures of different ways do not compare. Null: as `FID.antialias` says, else "
              "`tf1`.");
+    D2_FIELD(cache_path,
+             "Folder that keeps the features of real images, by their content and the network, for "
+             "later runs. Null: `metrics` in tracker.data_path.",
+             not_empty());
     f.check(!KID || KID->subset_size <= n_evaluation_samples,
             "KID/subset_size",
             "must not exceed n_evaluation_samples (" + std::to_string(n_evaluation_samples) +
@@ -208,7 +242,7 @@ struct DecoderEvaluateConfig {
             "differs from that of another metric: one network serves all");
   }
 
-  bool is_off() const { return !FID && !IS && !KID && !LPIPS && !PR; }
+  bool is_off() const { return !FID && !IS && !KID && !LPIPS && !PR && !FD; }
   bool needs_network() const { return FID || IS || KID || PR; }
 
   NetworkResize network_resize() const {

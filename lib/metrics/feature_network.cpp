@@ -112,14 +112,11 @@ struct FeatureNetwork::Impl {
     try {
       found = run(at::zeros({2, 3, 32, 32}, at::kByte));
     } catch (const std::exception& error) {
-      const std::string text = error.what();
-      throw ConfigError(
-          "{}: the network in {} cannot be run: {}\n  {}",
-          where,
-          archive.path,
-          text.substr(text.rfind("Error: ") == std::string::npos ? 0 : text.rfind("Error: ") + 7,
-                      300),
-          kInceptionAdvice);
+      throw ConfigError("{}: the network in {} cannot be run: {}\n  {}",
+                        where,
+                        archive.path,
+                        last_message(error),
+                        kInceptionAdvice);
     }
     for (const InceptionFeature layer : layers) {
       const at::Tensor& rows = found.at(layer);

@@ -7,7 +7,7 @@
 #include <fmt/ranges.h>
 
 #include <cstring>
-#include <string_view>
+#include <set>
 
 #include "base/error.h"
 #include "metrics/frechet_distance.h"
@@ -15,7 +15,6 @@
 #include "metrics/kernel_distance.h"
 #include "metrics/network_resize.h"
 #include "metrics/precision_recall.h"
-#include "net/sha256.h"
 
 namespace dalle2 {
 namespace {
@@ -25,10 +24,20 @@ at::Tensor with_three_channels(const at::Tensor& images) {
   return images.size(1) == 1 ? images.expand({-1, 3, -1, -1}) : images;
 }
 
-std::string hash_of(const at::Tensor& image) {
-  const at::Tensor bytes = image.contiguous();
-  return sha256({static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()}) +
-         fmt::format(" {}x{}", image.size(-2), image.size(-1));
+/// The name of the features of evaluate.FD, beside those of Inception's layers.
+constexpr const char* kOwnNetwork = "FD";
+
+std::string name_of(InceptionFeature layer) {
+  return enum_names<InceptionFeature>[static_cast<size_t>(layer)];
+}
+
+std::vector<InceptionFeature> layers_of(const DecoderEvaluateConfig& config) {
+  std::set<InceptionFeature> layers;
+  if (config.FID) layers.insert(config.FID->feature);
+  if (config.IS) layers.insert(config.IS->feature);
+  if (config.KID) layers.insert(config.KID->feature);
+  if (config.PR) layers.insert(config.PR->feature);
+  return {layers.begin(), layers.end()};
 }
 
 std::string path_of_network(const DecoderEvaluateConfig& config) {
@@ -77,17 +86,17 @@ ImageMetrics::ImageMetrics(const DecoderEvaluateConfig& config,
                            int64_t image_side,
                            const at::Device& device,
                            int64_t seed)
-    : config_(config), seed_(seed) {
-  if (config.FID) layers_.push_back(config.FID->feature);
-  if (config.IS) layers_.push_back(config.IS->feature);
-  if (config.KID) layers_.push_back(config.KID->feature);
-  if (config.PR) layers_.push_back(config.PR->feature);
+    : config_(config), seed_(seed), layers_(layers_of(config)) {
   if (config.needs_network()) {
     network_ = std::make_unique<FeatureNetwork>(path_of_network(config),
                                                 where_of_network(config),
                                                 layers_,
                                                 config.network_resize(),
                                                 device);
+  }
+  if (config.FD) {
+    encoder_ = std::make_unique<ImageEncoder>(
+        *config.FD, "/evaluate/FD/feature_extractor_weights_path", device);
   }
   if (config.LPIPS) {
     if (!config.LPIPS->weights_path) {
@@ -101,42 +110,63 @@ ImageMetrics::ImageMetrics(const DecoderEvaluateConfig& config,
                                                        image_side,
                                                        device);
   }
-  reset();
+  std::vector<std::string> names;
+  for (const InceptionFeature layer : layers_) names.push_back(name_of(layer));
+  if (encoder_) names.emplace_back(kOwnNetwork);
+  for (const std::string& name : names) {
+    real_[name];
+    generated_[name];
+  }
+  known_ = KnownFeatures(std::move(names), identity());
 }
 
 void ImageMetrics::reset() {
-  real_.clear();
-  generated_.clear();
-  for (const InceptionFeature layer : layers_) {
-    real_[layer];
-    generated_[layer];
+  for (RowsByName* side : {&real_, &generated_}) {
+    for (auto& [name, rows] : *side) rows = {};
   }
   distances_ = {};
+  hashes_ = {};
 }
 
-Features ImageMetrics::features_of_real(const at::Tensor& bytes) {
-  std::vector<std::string> hashes;
-  std::vector<int64_t> unknown;
+std::string ImageMetrics::identity() const {
+  std::vector<std::string> parts = {"format 1"};
+  if (network_) {
+    parts.push_back(
+        fmt::format("Inception {} {}",
+                    network_->sha256(),
+                    enum_names<NetworkResize>[static_cast<size_t>(config_.network_resize())]));
+    for (const InceptionFeature layer : layers_) parts.push_back("layer " + name_of(layer));
+  }
+  if (encoder_) parts.push_back(encoder_->identity());
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
+NamedFeatures ImageMetrics::features_of(const at::Tensor& bytes) const {
+  NamedFeatures found;
+  if (network_) {
+    for (auto& [layer, rows] : (*network_)(bytes)) found[name_of(layer)] = rows;
+  }
+  if (encoder_) found[kOwnNetwork] = (*encoder_)(bytes);
+  return found;
+}
+
+NamedFeatures ImageMetrics::features_of_real(const at::Tensor& bytes,
+                                             const at::Tensor& hashes) const {
+  std::vector<int64_t> known, unknown;
   for (int64_t i = 0; i < bytes.size(0); ++i) {
-    hashes.push_back(hash_of(bytes[i]));
-    if (!known_.contains(hashes.back())) unknown.push_back(i);
+    (known_.contains(hashes[i]) ? known : unknown).push_back(i);
   }
-  if (!unknown.empty()) {
-    const Features found = (*network_)(bytes.index_select(0, at::tensor(unknown, at::kLong)));
-    for (size_t place = 0; place < unknown.size(); ++place) {
-      auto& rows = known_[hashes[static_cast<size_t>(unknown[place])]];
-      for (const auto& [layer, features] : found) {
-        rows[layer] = features[static_cast<int64_t>(place)].clone();
-      }
-    }
+  if (unknown.empty()) return known_.at(hashes);
+  const at::Tensor new_rows = at::tensor(unknown, at::kLong);
+  NamedFeatures found = features_of(bytes.index_select(0, new_rows));
+  if (known.empty()) return found;
+  const at::Tensor old_rows = at::tensor(known, at::kLong);
+  for (const auto& [name, rows] : known_.at(hashes.index_select(0, old_rows))) {
+    at::Tensor all = at::empty({bytes.size(0), rows.size(1)}, rows.options());
+    all.index_copy_(0, old_rows, rows);
+    found.at(name) = all.index_copy_(0, new_rows, found.at(name));
   }
-  Features all;
-  for (const InceptionFeature layer : layers_) {
-    std::vector<at::Tensor> rows;
-    for (const std::string& hash : hashes) rows.push_back(known_.at(hash).at(layer));
-    all[layer] = at::stack(rows);
-  }
-  return all;
+  return found;
 }
 
 void ImageMetrics::update(const at::Tensor& index,
@@ -146,14 +176,15 @@ void ImageMetrics::update(const at::Tensor& index,
   if (index.numel() == 0) return;
   check_finite(real, index, "real");
   check_finite(generated, index, "generated");  // bytes would not show it
-  const at::Tensor real_bytes = to_bytes(with_three_channels(real)).cpu();
-  const at::Tensor drawn_bytes = to_bytes(with_three_channels(generated)).cpu();
-  if (network_) {
-    for (const auto& [layer, rows] : features_of_real(real_bytes)) {
-      real_[layer].add(index, rows, "real");
-    }
-    for (const auto& [layer, rows] : (*network_)(drawn_bytes)) {
-      generated_[layer].add(index, rows, "generated");
+  if (compares_features()) {
+    const at::Tensor bytes = to_bytes(with_three_channels(real)).cpu();
+    const at::Tensor hashes = hashes_of(bytes);
+    const NamedFeatures of_real = features_of_real(bytes, hashes);
+    for (const auto& [name, rows] : of_real) real_.at(name).add(index, rows, "real");
+    hashes_.add(index, hashes, "real");
+    known_.add(hashes, of_real);
+    for (const auto& [name, rows] : features_of(to_bytes(with_three_channels(generated)).cpu())) {
+      generated_.at(name).add(index, rows, "generated");
     }
   }
   const at::Tensor distances =
@@ -163,24 +194,29 @@ void ImageMetrics::update(const at::Tensor& index,
 }
 
 std::vector<at::Tensor> ImageMetrics::state() const {
-  std::vector<at::Tensor> tensors = distances_.state();
-  for (const RowsByLayer* side : {&real_, &generated_}) {
-    for (const auto& [layer, rows] : *side) {
-      for (const at::Tensor& tensor : rows.state()) tensors.push_back(tensor);
-    }
+  std::vector<at::Tensor> tensors;
+  const auto append = [&](const FeatureRows& rows) {
+    for (const at::Tensor& tensor : rows.state()) tensors.push_back(tensor);
+  };
+  append(distances_);
+  append(hashes_);
+  for (const RowsByName* side : {&real_, &generated_}) {
+    for (const auto& [name, rows] : *side) append(rows);
   }
   return tensors;
 }
 
 void ImageMetrics::merge(const std::vector<at::Tensor>& other) {
-  D2_CHECK(other.size() == 2 + 4 * real_.size(), "the state of the same metrics");
-  distances_.merge({other[0], other[1]});
-  size_t place = 2;
-  for (RowsByLayer* side : {&real_, &generated_}) {
-    for (auto& [layer, rows] : *side) {
-      rows.merge({other[place], other[place + 1]});
-      place += 2;
-    }
+  D2_CHECK(other.size() == 4 + 4 * real_.size(), "the state of the same metrics");
+  auto next = other.begin();
+  const auto take = [&](FeatureRows& rows) {
+    rows.merge({next[0], next[1]});
+    next += 2;
+  };
+  take(distances_);
+  take(hashes_);
+  for (RowsByName* side : {&real_, &generated_}) {
+    for (auto& [name, rows] : *side) take(rows);
   }
 }
 
@@ -204,6 +240,14 @@ void ImageMetrics::gather(ProcessGroup& group) {
   }
   reset();
   for (const auto& tensors : all) merge(tensors);
+  if (!compares_features()) return;
+  NamedFeatures of_real;
+  for (const auto& [name, rows] : real_) of_real[name] = rows.rows();
+  known_.add(hashes_.rows(), of_real);
+}
+
+double ImageMetrics::distance_of(const std::string& name) const {
+  return frechet_distance(real_.at(name).rows(), generated_.at(name).rows());
 }
 
 MetricValues ImageMetrics::compute() const {
@@ -214,7 +258,7 @@ MetricValues ImageMetrics::compute() const {
         "No data to evaluate. Check that your dataloader has shards.");  // the reference's words
     return found;
   }
-  if (network_) compute_network_metrics(found);
+  if (compares_features()) compute_network_metrics(found);
   if (config_.LPIPS) {
     const at::Tensor distances = distances_.rows().to(at::kDouble);
     found.values.emplace_back(
@@ -236,20 +280,18 @@ void ImageMetrics::compute_network_metrics(MetricValues& found) const {
     return at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(seed_) * 16 + purpose);
   };
   if (config_.FID && has_at_least(2, "FID", "")) {
-    const InceptionFeature layer = config_.FID->feature;
-    found.values.emplace_back(
-        "FID", frechet_distance(real_.at(layer).rows(), generated_.at(layer).rows()));
+    found.values.emplace_back("FID", distance_of(name_of(config_.FID->feature)));
   }
   if (config_.IS) {
     const MeanAndDeviation score = inception_score(
-        generated_.at(config_.IS->feature).rows(), config_.IS->splits, generator(1));
+        generated_.at(name_of(config_.IS->feature)).rows(), config_.IS->splits, generator(1));
     found.values.emplace_back("IS_mean", score.mean);
     if (std::isfinite(score.deviation)) found.values.emplace_back("IS_std", score.deviation);
   }
   if (config_.KID && has_at_least(config_.KID->subset_size, "KID", " (subset_size)")) {
     const KidConfig& kid = *config_.KID;
-    const KernelDistance distance = kernel_distance(real_.at(kid.feature).rows(),
-                                                    generated_.at(kid.feature).rows(),
+    const KernelDistance distance = kernel_distance(real_.at(name_of(kid.feature)).rows(),
+                                                    generated_.at(name_of(kid.feature)).rows(),
                                                     {.subsets = kid.subsets,
                                                      .subset_size = kid.subset_size,
                                                      .degree = kid.degree,
@@ -263,11 +305,14 @@ void ImageMetrics::compute_network_metrics(MetricValues& found) const {
     }
   }
   if (config_.PR && has_at_least(config_.PR->neighborhood + 1, "PR", " (neighborhood + 1)")) {
-    const InceptionFeature layer = config_.PR->feature;
+    const std::string layer = name_of(config_.PR->feature);
     const PrecisionAndRecall both = precision_and_recall(
         real_.at(layer).rows(), generated_.at(layer).rows(), config_.PR->neighborhood);
     found.values.emplace_back("PR_precision", both.precision);
     found.values.emplace_back("PR_recall", both.recall);
+  }
+  if (config_.FD && has_at_least(2, "FD", "")) {
+    found.values.emplace_back("FD", distance_of(kOwnNetwork));
   }
 }
 
@@ -280,6 +325,7 @@ std::string ImageMetrics::description() const {
                     enum_names<NetworkResize>[static_cast<size_t>(config_.network_resize())],
                     network_ -> sha256().substr(0, kDigits)));
   }
+  if (encoder_) parts.push_back(encoder_->description());
   if (perceptual_) {
     parts.push_back(fmt::format("LPIPS {} {}",
                                 enum_names<LpipsNet>[static_cast<size_t>(config_.LPIPS->net_type)],

@@ -16,12 +16,14 @@
 #include "dist/process_group.h"
 #include "metrics/feature_network.h"
 #include "metrics/feature_rows.h"
+#include "metrics/image_encoder.h"
+#include "metrics/known_features.h"
 #include "metrics/perceptual_distance.h"
 
 namespace dalle2 {
 
 struct MetricValues {
-  /// FID, IS_mean, IS_std, KID_mean, KID_std, KID_standard_error, LPIPS, PR_precision, PR_recall:
+  /// FID, IS_mean, IS_std, KID_mean, KID_std, KID_standard_error, PR_precision, PR_recall, FD, LPIPS:
   /// those that are asked for and can be computed.
   std::vector<std::pair<std::string, double>> values;
   std::vector<std::string> faults;  ///< why one is left out, "FID: needs at least 2 images, got 1"
@@ -60,21 +62,29 @@ class ImageMetrics {
   std::vector<at::Tensor> state() const;
   void merge(const std::vector<at::Tensor>& other);
 
- private:
-  using RowsByLayer = std::map<InceptionFeature, FeatureRows>;
+  /// The real images' features, which are computed once: see KnownFeatures.
+  KnownFeatures& known() { return known_; }
 
-  Features features_of_real(const at::Tensor& bytes);
+ private:
+  using RowsByName = std::map<std::string, FeatureRows>;
+
+  bool compares_features() const { return network_ || encoder_; }
+  NamedFeatures features_of(const at::Tensor& bytes) const;
+  NamedFeatures features_of_real(const at::Tensor& bytes, const at::Tensor& hashes) const;
+  std::string identity() const;
+  double distance_of(const std::string& name) const;
   void compute_network_metrics(MetricValues& found) const;
 
   DecoderEvaluateConfig config_;
   int64_t seed_;
   std::vector<InceptionFeature> layers_;
   std::unique_ptr<FeatureNetwork> network_;         // null: no metric asks for it
+  std::unique_ptr<ImageEncoder> encoder_;           // null: FD is not asked for
   std::unique_ptr<PerceptualDistance> perceptual_;  // null: not asked for
-  RowsByLayer real_, generated_;
+  RowsByName real_, generated_;
   FeatureRows distances_;  // [n, 1] of LPIPS; without it [n, 0]: the numbers of the pairs
-  /// Of real images by the hash of their bytes: a validation set comes again every epoch.
-  std::map<std::string, std::map<InceptionFeature, at::Tensor>> known_;
+  FeatureRows hashes_;     // [n, 32] of the real images
+  KnownFeatures known_;
 };
 
 }  // namespace dalle2

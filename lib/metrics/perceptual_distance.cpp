@@ -4,9 +4,6 @@
 #include <ATen/ATen.h>
 #include <torch/script.h>
 
-#include <algorithm>
-#include <vector>
-
 #include "base/error.h"
 #include "metrics/script_archive.h"
 
@@ -76,13 +73,9 @@ const std::string& PerceptualDistance::sha256() const {
 }
 
 at::Tensor PerceptualDistance::operator()(const at::Tensor& one, const at::Tensor& other) const {
-  const c10::InferenceMode inference;
-  std::vector<at::Tensor> parts;
-  for (int64_t begin = 0; begin < one.size(0); begin += kPicturePairsAtOnce) {
-    const int64_t count = std::min(kPicturePairsAtOnce, one.size(0) - begin);
-    parts.push_back(impl_->run(one.narrow(0, begin, count), other.narrow(0, begin, count)));
-  }
-  return at::cat(parts);
+  return in_parts(one.size(0), kPicturePairsAtOnce, [&](int64_t begin, int64_t count) {
+    return impl_->run(one.narrow(0, begin, count), other.narrow(0, begin, count));
+  });
 }
 
 }  // namespace dalle2

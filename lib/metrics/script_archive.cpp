@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: MIT
 #include "metrics/script_archive.h"
 
+#include <ATen/ATen.h>
 #include <torch/csrc/jit/serialization/import.h>
 #include <torch/script.h>
 
+#include <algorithm>
 #include <array>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <vector>
 
 #include "base/error.h"
 #include "base/untrusted_json.h"
@@ -62,6 +66,25 @@ ScriptArchive open_script_archive(const std::string& path,
     parameter.set_requires_grad(false);
   if (!extra[kAbout].empty()) archive.about = parse_untrusted_object(extra[kAbout]);
   return archive;
+}
+
+std::string last_message(const std::exception& error) {
+  constexpr size_t kMostLetters = 300;
+  constexpr const char* kMark = "Error: ";
+  const std::string text = error.what();
+  const size_t mark = text.rfind(kMark);
+  return text.substr(mark == std::string::npos ? 0 : mark + std::strlen(kMark), kMostLetters);
+}
+
+at::Tensor in_parts(int64_t rows,
+                    int64_t at_once,
+                    const std::function<at::Tensor(int64_t begin, int64_t count)>& of_rows) {
+  const c10::InferenceMode inference;
+  std::vector<at::Tensor> parts;
+  for (int64_t begin = 0; begin < rows; begin += at_once) {
+    parts.push_back(of_rows(begin, std::min(at_once, rows - begin)));
+  }
+  return at::cat(parts);
 }
 
 }  // namespace dalle2

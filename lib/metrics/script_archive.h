@@ -2,8 +2,12 @@
 // Networks of others as TorchScript: what a file is, and one message for each way it can be wrong.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -29,5 +33,14 @@ ScriptArchive open_script_archive(const std::string& path,
                                   const std::string& where,
                                   const std::string& how_to_make_one,
                                   const at::Device& device);
+
+/// What an operation of a network said last, without the trace of its Python.
+std::string last_message(const std::exception& error);
+
+/// A network sees a bounded number of rows at once. @param of_rows gives the result for `count` rows
+/// from `begin` @return the results joined, in inference mode
+at::Tensor in_parts(int64_t rows,
+                    int64_t at_once,
+                    const std::function<at::Tensor(int64_t begin, int64_t count)>& of_rows);
 
 }  // namespace dalle2

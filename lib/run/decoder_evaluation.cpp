@@ -4,7 +4,9 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <filesystem>
 
+#include "base/log.h"
 #include "model/resize.h"
 #include "optim/random.h"
 #include "run/row_noise.h"
@@ -44,13 +46,39 @@ std::pair<int64_t, int64_t> trained_unets(const LoadedDecoderConfig& loaded) {
   return {first, last};
 }
 
+namespace {
+
+std::string cache_folder(const TrainDecoderConfig& config) {
+  if (config.evaluate.cache_path) return *config.evaluate.cache_path;
+  return (std::filesystem::path(config.tracker.data_path) / "metrics").string();
+}
+
+}  // namespace
+
 std::unique_ptr<ImageMetrics> make_metrics(const LoadedDecoderConfig& loaded,
                                            const at::Device& device) {
   const DecoderEvaluateConfig& config = loaded.config.evaluate;
   if (config.is_off()) return nullptr;
   const auto last = static_cast<size_t>(trained_unets(loaded).second - 1);
-  return std::make_unique<ImageMetrics>(
+  auto metrics = std::make_unique<ImageMetrics>(
       config, loaded.plan.stages.at(last).image_size, device, loaded.config.seed);
+  const std::string fault = metrics->known().load(cache_folder(loaded.config));
+  if (!fault.empty()) {
+    log_warning("eval", "the features of real images are computed anew: {}", fault);
+  }
+  return metrics;
+}
+
+void keep_real_features(const TrainDecoderConfig& config, ImageMetrics& metrics) {
+  if (!metrics.known().has_news()) return;
+  try {
+    metrics.known().save(cache_folder(config));
+  } catch (const std::exception& error) {
+    log_warning(
+        "eval",
+        "the features of real images are not kept for later runs (/evaluate/cache_path): {}",
+        error.what());
+  }
 }
 
 void show_pairs(const DecoderEvaluation& evaluation, int rank, int ranks, ImageMetrics& metrics) {

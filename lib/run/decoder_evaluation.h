@@ -32,10 +32,14 @@ DecoderSampleOptions draw_options(const Batch& batch,
                                   uint64_t noise_seed,
                                   int64_t first_row = 0);
 
-/// The metrics that a config asks for, their networks open and tried; null if it asks for none.
-/// @throws ConfigError
+/// The metrics that a config asks for, their networks open and tried, with the real images' features
+/// that earlier runs left on the disk; null if it asks for none. @throws ConfigError
 std::unique_ptr<ImageMetrics> make_metrics(const LoadedDecoderConfig& loaded,
                                            const at::Device& device);
+
+/// Keeps the real images' features for later runs, if there are new ones. What goes wrong is a
+/// warning.
+void keep_real_features(const TrainDecoderConfig& config, ImageMetrics& metrics);
 
 /// The first and the last unet, from 1, that a run of this config trains: it draws with these.
 std::pair<int64_t, int64_t> trained_unets(const LoadedDecoderConfig& loaded);

@@ -220,6 +220,7 @@ MetricValues DecoderRun::compute_metrics() {
   metrics_->gather(group);
   const ProcessGroup::BusyScope busy(group, "computing the metrics");
   MetricValues found = metrics_->compute();
+  if (group.rank() == 0) keep_real_features(config_, *metrics_);
   metrics_->reset();  // all features of all ranks: no memory for the next epoch
   return found;
 }

@@ -19,8 +19,9 @@ NETWORKS = ROOT / "tests" / "parity" / "fixtures" / "feature_networks"
 INCEPTION = {"feature_extractor_weights_path": str(NETWORKS / "ours.pt")}
 LPIPS = {"weights_path": str(NETWORKS / "lpips.pt")}
 ALL = {"n_evaluation_samples": 20, "FID": {"feature": 64, **INCEPTION}, "IS": {"splits": 4}, "KID": {"subset_size": 10, "subsets": 5},
-       "LPIPS": LPIPS, "PR": {"feature": 192}}
-NAMES = ["FID", "IS_mean", "IS_std", "KID_mean", "KID_std", "KID_standard_error", "PR_precision", "PR_recall", "LPIPS"]
+       "LPIPS": LPIPS, "PR": {"feature": 192},
+       "FD": {"feature_extractor_weights_path": str(NETWORKS / "encoder.pt"), "image_size": 40}}
+NAMES = ["FID", "IS_mean", "IS_std", "KID_mean", "KID_std", "KID_standard_error", "PR_precision", "PR_recall", "FD", "LPIPS"]
 
 
 class Metrics(EndToEnd):
@@ -49,9 +50,10 @@ class Metrics(EndToEnd):
         for record in logged:
             self.assertEqual([key for key in record if key in NAMES], NAMES)
             self.assertEqual(record["Evaluation Samples"], 20)
-            self.assertRegex(record["Evaluation"], r"^resize tf1, Inception weights [0-9a-f]{16}, LPIPS alex [0-9a-f]{16}$")
+            self.assertRegex(record["Evaluation"], r"^resize tf1, Inception weights [0-9a-f]{16}, FD weights [0-9a-f]{16} at 40 pixels, resize clean, "
+                                                   r"LPIPS alex [0-9a-f]{16}$")
         self.assertNotEqual(logged[0]["FID"], logged[1]["FID"])
-        self.assertRegex(done.stdout, r"(?m)^step \d+  FID \S+  IS \S+  KID \S+  P/R \S+ \S+  LPIPS \S+$")
+        self.assertRegex(done.stdout, r"(?m)^step \d+  FID \S+  IS \S+  KID \S+  P/R \S+ \S+  FD \S+  LPIPS \S+$")
         alone = json.loads(self.evaluate("run").stdout)
         self.assertEqual(alone["images"], 20)
         self.assertEqual({name: alone[name] for name in NAMES}, {name: logged[1][name] for name in NAMES})
@@ -124,6 +126,9 @@ class Metrics(EndToEnd):
                 ({"FID": {"feature_extractor_weights_path": str(NETWORKS / "narrow.pt")}}, "expected features of width 2048, got 100"),
                 ({"FID": INCEPTION, "IS": {"feature_extractor_weights_path": "other.pt"}},
                  "differs from that of another metric: one network serves all"),
+                ({"FD": {}}, "/evaluate/FD/feature_extractor_weights_path: expected the file of the network, got null"),
+                ({"FD": {**ALL["FD"], "image_size": 20}}, "was shown [2, 3, 20, 20]: expected features [2, d], got"),
+                ({"FD": {**ALL["FD"], "std": [1, 0, 1]}}, "/evaluate/FD/std/1: must be > 0, got 0"),
                 ({"LPIPS": {"net_type": "vgg", **LPIPS}}, 'has the backbone "alex", and `net_type` is "vgg"'),
                 ({"LPIPS": {"reduction": "none", **LPIPS}}, '/evaluate/LPIPS/reduction: must be one of "mean" "sum", got "none"'),
                 ({"FID": {"normalize": True, **INCEPTION}}, "/evaluate/FID/normalize: must be false, got true"),
@@ -136,6 +141,40 @@ class Metrics(EndToEnd):
                     done = self.train(config, *more, check=2)
                     self.assertIn(text, " ".join(done.stderr.split()))
                 self.assertFalse((self.dir / name / "checkpoint.pth").exists())
+
+    def test_features_of_real_pictures_are_kept_for_later_runs(self):
+        shared = self.dir / "kept"
+        self.train(self.write("run"))
+        (own,) = (self.dir / "run" / "metrics").iterdir()
+        self.train(self.write("first", evaluate={**ALL, "cache_path": str(shared)}))
+        self.assertFalse((self.dir / "first" / "metrics").exists())
+        (kept,) = shared.iterdir()
+        self.assertEqual(kept.name, own.name)
+        # What is kept is used: with other numbers there the figure is another one, and the pictures are read all the same.
+        content = kept.read_bytes()
+        header = 8 + int.from_bytes(content[:8], "little")
+        rows = json.loads(content[8:header])["64"]["data_offsets"]
+        for place in range(header + rows[0], header + rows[1], 4):
+            content = content[:place] + bytes(2) + content[place + 2:]  # the low half of each float32
+        kept.write_bytes(content)
+        figures = {}
+        for name, evaluate in (("whole", ALL), ("changed", {**ALL, "cache_path": str(shared)})):
+            self.train(self.write(name, evaluate=evaluate))
+            (figures[name],) = self.logged(name)
+        self.assertNotEqual(figures["whole"]["FID"], figures["changed"]["FID"])
+        self.assertEqual(figures["whole"]["LPIPS"], figures["changed"]["LPIPS"])
+        # What is damaged is told and computed anew.
+        kept.write_bytes(content[:-5])
+        done = self.train(self.write("damaged", evaluate={**ALL, "cache_path": str(shared)}))
+        self.assertIn("the features of real images are computed anew", " ".join((done.stdout + done.stderr).split()))
+        (again,) = self.logged("damaged")
+        self.assertEqual(again["FID"], figures["whole"]["FID"])
+        self.assertEqual(kept.stat().st_size, len(content))
+        # Where nothing can be written, a run goes on.
+        (self.dir / "file").write_text("")
+        done = self.train(self.write("nowhere", evaluate={**ALL, "cache_path": str(self.dir / "file" / "x")}))
+        self.assertIn("the features of real images are not kept for later runs", " ".join((done.stdout + done.stderr).split()))
+        self.assertEqual(len(self.logged("nowhere")), 1)
 
     def test_a_stop_in_an_evaluation_saves_and_the_run_evaluates_anew(self):
         many = {**ALL, "n_evaluation_samples": 48}

@@ -19,6 +19,9 @@ DecoderEvaluateConfig all_metrics() {
   config.KID.emplace().subset_size = 6;
   config.KID->subsets = 4;
   config.PR.emplace();
+  config.FD.emplace().feature_extractor_weights_path =
+      fixture_dir("feature_networks") + "/encoder.pt";
+  config.FD->image_size = 40;
   config.LPIPS.emplace().weights_path = fixture_dir("feature_networks") + "/lpips.pt";
   return config;
 }
@@ -58,7 +61,7 @@ TEST_CASE("neither the order, nor the batches, nor a merge change a figure") {
   show(whole, pairs);
   const MetricValues expected = whole.compute();
   CHECK(expected.images == 10);
-  CHECK(expected.values.size() == 9);
+  CHECK(expected.values.size() == 10);
   CHECK(expected.faults.empty());
   show(parts, pairs.rows({7, 2, 9}));
   show(parts, pairs.rows({0}));
@@ -84,9 +87,34 @@ TEST_CASE("ranks that share the pairs compute what one computes, one of them wit
       same = std::abs(found.values[i].second - expected.values[i].second) <=
              1e-6 * std::abs(expected.values[i].second);
     }
-    if (same) ++right;
+    if (same && metrics.known().count() == 8) ++right;
   });
   CHECK(right == 3);
+}
+
+TEST_CASE("the features of a real image are computed once, those of a drawn one each time") {
+  const Pairs pairs = make_pairs(8);
+  ImageMetrics fresh(all_metrics(), 12, at::kCPU, 3), taught(all_metrics(), 12, at::kCPU, 3);
+  show(fresh, pairs);
+  const NamedFeatures right =
+      fresh.known().at(hashes_of((pairs.real * 255).add(0.5).to(at::kByte)));
+  CHECK(right.size() == 4);  // 64, 2048, logits and FD
+  // What it is taught of pictures 1 and 5 is wrong, and it takes it all the same.
+  const std::vector<int64_t> some = {1, 5};
+  NamedFeatures wrong;
+  for (const auto& [name, rows] : right)
+    wrong[name] = rows.index_select(0, torch::tensor(some)) + 1;
+  taught.known().add(hashes_of((pairs.rows(some).real * 255).add(0.5).to(at::kByte)), wrong);
+  show(taught, pairs.rows({4, 5, 1, 0}));
+  show(taught, pairs.rows({6, 7, 2, 3}));
+  std::map<std::string, double> expected, found;
+  for (const auto& [name, value] : fresh.compute().values) expected[name] = value;
+  for (const auto& [name, value] : taught.compute().values) found[name] = value;
+  for (const char* changed : {"FID", "KID_mean", "FD"}) {
+    INFO(changed);
+    CHECK(found.at(changed) != Approx(expected.at(changed)).epsilon(1e-3));
+  }
+  for (const char* same : {"IS_mean", "LPIPS"}) CHECK(found.at(same) == expected.at(same));
 }
 
 TEST_CASE("an evaluation after another has nothing of it") {
@@ -111,7 +139,8 @@ TEST_CASE("what cannot be computed from the images is told, and the rest is comp
   CHECK(one.faults ==
         std::vector<std::string>{"FID: needs at least 2 images, got 1",
                                  "KID: needs at least 6 images (subset_size), got 1",
-                                 "PR: needs at least 4 images (neighborhood + 1), got 1"});
+                                 "PR: needs at least 4 images (neighborhood + 1), got 1",
+                                 "FD: needs at least 2 images, got 1"});
   REQUIRE(one.values.size() == 2);
   CHECK(one.values[0].first == "IS_mean");
   CHECK(one.values[1].first == "LPIPS");

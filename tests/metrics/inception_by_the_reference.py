@@ -111,6 +111,17 @@ def expected(folder, real, generated):
     return found
 
 
+def golden_pictures():
+    """Sines, as the golden values of networks_test.cpp were made from: two sets of six, and two pairs of 64 pixels."""
+    def waves(phase):
+        angle = 0.013 * np.arange(6 * 3 * 32 * 32, dtype=np.float64) * (1 + 0.1 * phase) + phase
+        return torch.from_numpy((np.sin(angle) * 0.5 + 0.5).astype(np.float32)).reshape(6, 3, 32, 32)
+    real, generated = waves(0.0), waves(2.0)
+    pairs = {f"{name}_64": torch.nn.functional.interpolate(images[:2], 64).contiguous()
+             for name, images in (("real", real), ("generated", generated))}
+    return {"real": real, "generated": generated, **pairs}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary", type=pathlib.Path)
@@ -138,6 +149,7 @@ def main():
         figures = expected(folder, real, generated)
         print(json.dumps(figures, indent=1), flush=True)
         save_file({"real": real, "generated": generated}, folder / "pictures.safetensors", metadata={"json": json.dumps(figures)})
+        save_file(golden_pictures(), folder / "golden.safetensors")
         sys.exit(subprocess.run([arguments.binary, "[networks]"], env={**os.environ, "DALLE2_METRIC_NETWORKS": str(folder)}).returncode)
 
 

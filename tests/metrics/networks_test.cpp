@@ -25,16 +25,21 @@ std::string made(const std::string& name) {
   return std::string(folder) + "/" + name;
 }
 
+std::map<std::string, double> figures_of(const DecoderEvaluateConfig& config,
+                                         const at::Tensor& real,
+                                         const at::Tensor& generated) {
+  ImageMetrics metrics(config, real.size(-1), at::kCPU, kSeed);
+  metrics.update(at::arange(real.size(0), at::kLong), real, generated);
+  const MetricValues found = metrics.compute();
+  return {found.values.begin(), found.values.end()};
+}
+
 std::map<std::string, double> figures_of(const DecoderEvaluateConfig& config) {
   const Fixture pictures = load_fixture(made("pictures.safetensors"));
   const auto as_floats = [&](const char* name) {
     return pictures.tensor(name).to(at::kFloat) / 255;
   };
-  const at::Tensor real = as_floats("real");
-  ImageMetrics metrics(config, real.size(-1), at::kCPU, kSeed);
-  metrics.update(at::arange(real.size(0), at::kLong), real, as_floats("generated"));
-  const MetricValues found = metrics.compute();
-  return {found.values.begin(), found.values.end()};
+  return figures_of(config, as_floats("real"), as_floats("generated"));
 }
 
 TEST_CASE("FID, IS and KID through the Inception network are torchmetrics' and torch-fidelity's",
@@ -92,6 +97,62 @@ TEST_CASE("LPIPS is torchmetrics' with each of its backbones", "[.networks]") {
     INFO(name);
     CHECK(figures_of(config).at("LPIPS") ==
           Approx(expected.at("LPIPS." + name).get<double>()).margin(kLpipsTolerance));
+  }
+}
+
+TEST_CASE("golden values of torchmetrics 1.9 with the same synthetic weights", "[.networks]") {
+  const Fixture pictures = load_fixture(made("golden.safetensors"));
+  const at::Tensor real = pictures.tensor("real"), generated = pictures.tensor("generated");
+  struct Golden {
+    InceptionFeature layer;
+    NetworkResize resize;
+    double distance;
+  };
+  for (const auto& [layer, resize, distance] :
+       {Golden{InceptionFeature::k64, NetworkResize::antialias, 0.00035810202825814486},
+        Golden{InceptionFeature::k192, NetworkResize::antialias, 0.02753983996808529},
+        Golden{InceptionFeature::k768, NetworkResize::antialias, 0.0037911776453256607},
+        Golden{InceptionFeature::k2048, NetworkResize::antialias, 2.0063969714101404e-05},
+        Golden{InceptionFeature::k64, NetworkResize::tf1, 0.0003135260194540024}}) {
+    DecoderEvaluateConfig config;
+    config.resize = resize;
+    config.FID.emplace().feature = layer;
+    config.FID->feature_extractor_weights_path = made("inception.pt");
+    INFO(distance);
+    // Differences of means that are nearly equal: the features' own rounding shows in the fourth digit.
+    CHECK(figures_of(config, real, generated).at("FID") ==
+          Approx(distance).epsilon(kFidTolerance).margin(0));
+  }
+  DecoderEvaluateConfig config;
+  config.resize = NetworkResize::antialias;
+  config.KID.emplace().feature = InceptionFeature::k64;
+  config.KID->subset_size = 6;
+  config.KID->subsets = 3;
+  config.KID->feature_extractor_weights_path = made("inception.pt");
+  config.IS.emplace().feature = InceptionFeature::k64;
+  config.IS->splits = 10;  // of six pictures: a score each
+  auto found = figures_of(config, real, real);
+  CHECK(found.at("IS_mean") == Approx(1.0).margin(1e-6));
+  CHECK(found.at("IS_std") == Approx(0.0).margin(1e-6));
+  config.IS.reset();
+  found = figures_of(config, real, generated);
+  CHECK(found.at("KID_mean") ==
+        Approx(1.6609827071079053e-05).margin(3e-7));  // torchmetrics' std is 1e-7
+  for (const auto& [net, first, second] :
+       {std::tuple{LpipsNet::vgg, 0.4136071801185608, 0.37957191467285156},
+        std::tuple{LpipsNet::alex, 0.07786160707473755, 0.06404606252908707},
+        std::tuple{LpipsNet::squeeze, 0.08515653014183044, 0.07249907404184341}}) {
+    DecoderEvaluateConfig of_pairs;
+    const std::string name = enum_names<LpipsNet>[static_cast<size_t>(net)];
+    of_pairs.LPIPS.emplace().net_type = net;
+    of_pairs.LPIPS->weights_path = made("lpips_" + name + ".pt");
+    INFO(name);
+    for (const int64_t row : {0, 1}) {
+      const auto one = figures_of(of_pairs,
+                                  pictures.tensor("real_64").narrow(0, row, 1),
+                                  pictures.tensor("generated_64").narrow(0, row, 1));
+      CHECK(one.at("LPIPS") == Approx(row == 0 ? first : second).margin(kLpipsTolerance));
+    }
   }
 }
 

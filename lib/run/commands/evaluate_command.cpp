@@ -3,6 +3,7 @@
 #include <torch/types.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
@@ -97,6 +98,10 @@ nlohmann::ordered_json evaluate_decoder(const EvaluateCommand& command,
              *metrics);
   progress.finish();
   const MetricValues found = metrics->compute();
+  // Of a run that is not here, none is begun.
+  if (config.evaluate.cache_path || std::filesystem::is_directory(config.tracker.data_path)) {
+    keep_real_features(config, *metrics);
+  }
   for (const std::string& fault : found.faults) log_warning("eval", "{}", fault);
   if (found.values.empty()) {
     throw DataError("--split {}: no metric could be computed, see above", command.split);

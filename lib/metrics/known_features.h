@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+// Features of images by the content of the images, in memory and on disk: a validation set comes
+// again every epoch, and in later runs.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace dalle2 {
+
+/// [n, d] float32 on the CPU by the name of what gave them, "2048" or "FD".
+using NamedFeatures = std::map<std::string, at::Tensor>;
+
+/// The bytes of a SHA-256 of each image and its size. @param images [n, 3, h, w] uint8
+/// @return [n, 32] float32, values 0 to 255: a row as the features' own are
+at::Tensor hashes_of(const at::Tensor& images);
+
+class KnownFeatures {
+ public:
+  KnownFeatures() = default;
+  /// @param names of the features of an image @param identity all that decides them
+  KnownFeatures(std::vector<std::string> names, std::string identity);
+
+  bool contains(const at::Tensor& hash) const;
+  /// Of images that are all known. @param hashes [n, 32] float32
+  NamedFeatures at(const at::Tensor& hashes) const;
+  /// @param hashes [n, 32] float32 @param features a row for each
+  void add(const at::Tensor& hashes, const NamedFeatures& features);
+
+  int64_t count() const { return static_cast<int64_t>(rows_.size()); }
+  /// Added since the last load() or save().
+  bool has_news() const { return has_news_; }
+
+  /// Takes over what save() left in the folder for the same identity; nothing if it left none.
+  /// @return why the file that lies there is of no use, empty if there is no such fault
+  std::string load(const std::string& folder);
+  /// Makes the folder if it is not there. @throws std::exception where it cannot write
+  void save(const std::string& folder);
+
+ private:
+  std::string path_in(const std::string& folder) const;
+
+  std::vector<std::string> names_;
+  std::string identity_;
+  bool has_news_ = false;
+  std::map<std::string, std::vector<at::Tensor>> rows_;  // by hash: a [d] for each name
+};
+
+}  // namespace dalle2
