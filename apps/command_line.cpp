@@ -20,7 +20,7 @@ Runner add_train(CLI::App& app) {
   auto o = options_of<TrainCommand>();
   app.add_option("--config,--config_file",
                  o->config_path,
-                 "Training file (JSON): of a decoder or a prior, by its root key")
+                 "Training file (JSON): of a decoder, a prior or a VAE, by its root key")
       ->type_name("FILE");
   app.add_option("--set",
                  o->overrides,
@@ -255,7 +255,9 @@ Runner add_ema(CLI::App& app) {
 
 Runner add_schema(CLI::App& app) {
   auto kind = options_of<std::string>();
-  app.add_option("kind", *kind, "decoder or prior")->required()->type_name("KIND:{decoder,prior}");
+  app.add_option("kind", *kind, "decoder, prior or vae")
+      ->required()
+      ->type_name("KIND:{decoder,prior,vae}");
   return [kind] {
     run_schema(*kind);
     return ExitCode::kDone;

@@ -42,24 +42,37 @@ bool is_state_dict(const Value& value) {
              });
 }
 
+/// Before the names of a part in its model: of a decoder's unet, of a VAE's autoencoder and
+/// discriminator.
+std::string prefix_of_part(const Cursor& checkpoint, const std::string& part) {
+  bool is_vae = false;
+  if (const auto model = checkpoint.find("model"); model && model->value().is_dict()) {
+    const auto& items = model->value().as_dict().items;
+    is_vae = !items.empty() && items.front().first.is_string() &&
+             items.front().first.as_string().starts_with("enc_dec.");
+  }
+  if (!is_vae) return "unets." + part + ".";
+  return part == "0" ? "" : "discr.";
+}
+
 /// "0.ema_model.init_conv.bias" -> ("unets.0.init_conv.bias"); empty for other names.
-std::string name_in_decoder(const std::string& ema_name) {
+std::string name_in_model(const Cursor& checkpoint, const std::string& ema_name) {
   const size_t dot = ema_name.find('.');
   const bool numbered = dot != std::string::npos && dot > 0 &&
                         ema_name.find_first_not_of("0123456789") == dot &&
                         ema_name.compare(dot + 1, kEmaModel.size(), kEmaModel) == 0;
-  return numbered
-             ? "unets." + ema_name.substr(0, dot + 1) + ema_name.substr(dot + 1 + kEmaModel.size())
-             : "";
+  return numbered ? prefix_of_part(checkpoint, ema_name.substr(0, dot)) +
+                        ema_name.substr(dot + 1 + kEmaModel.size())
+                  : "";
 }
 
-using Averages = std::unordered_map<std::string, at::Tensor>;  ///< by their names in the decoder
+using Averages = std::unordered_map<std::string, at::Tensor>;  ///< by their names in the model
 
 /// Of ema-pytorch's kind.
-Averages averages_of_ema(const Cursor& ema) {
+Averages averages_of_ema(const Cursor& checkpoint, const Cursor& ema) {
   Averages averages;
   for (const auto& [name, tensor] : ema.as_state_dict()) {
-    if (const std::string target = name_in_decoder(name); !target.empty()) {
+    if (const std::string target = name_in_model(checkpoint, name); !target.empty()) {
       averages[target] = tensor;
     }
   }
@@ -75,15 +88,15 @@ void add_shadows(const Cursor& average, const std::string& prefix, Averages& ave
 }
 
 /// Of diffusers' kind: a list, one entry a unet, or the entry of a prior's network.
-Averages averages_of_ema_diffusers(const Cursor& ema) {
+Averages averages_of_ema_diffusers(const Cursor& checkpoint, const Cursor& ema) {
   Averages averages;
   if (ema.value().is_dict()) {
     add_shadows(ema, "net.", averages);
     return averages;
   }
-  for (size_t unet = 0; unet < ema.size(); ++unet) {
-    if (ema.at(unet).is_none()) continue;
-    add_shadows(ema.at(unet), "unets." + std::to_string(unet) + ".", averages);
+  for (size_t part = 0; part < ema.size(); ++part) {
+    if (ema.at(part).is_none()) continue;
+    add_shadows(ema.at(part), prefix_of_part(checkpoint, std::to_string(part)), averages);
   }
   return averages;
 }
@@ -229,10 +242,10 @@ StateDict averaged_weights(const Cursor& checkpoint) {
     return prior_averages(checkpoint, *averaged);
   }
   if (const auto ema = checkpoint.find("ema")) {
-    return model_with_averages(checkpoint, *ema, averages_of_ema(*ema));
+    return model_with_averages(checkpoint, *ema, averages_of_ema(checkpoint, *ema));
   }
   if (const auto ema = checkpoint.find("ema_diffusers")) {
-    return model_with_averages(checkpoint, *ema, averages_of_ema_diffusers(*ema));
+    return model_with_averages(checkpoint, *ema, averages_of_ema_diffusers(checkpoint, *ema));
   }
   if (is_state_dict(checkpoint.value())) {
     StateDict weights = strip_prefix(checkpoint.as_state_dict(), kEmaModel);

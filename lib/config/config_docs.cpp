@@ -3,6 +3,7 @@
 #include "config/coerce.h"
 #include "config/prior_run_config.h"
 #include "config/run_config.h"
+#include "config/vae_run_config.h"
 #include "config/writer.h"
 
 namespace dalle2 {
@@ -94,6 +95,21 @@ These hold for every kind of run:
   last step. `zero_terminal_snr` ends there too; it always needs `predict_v` or `predict_x_start`.
 - **Widths.** `init_dim` equals `dim`, and `dim_mults` starts with 1 unless `memory_efficient`: the
   last block of the network has no other shape. `resnet_groups` divides every width.
+)";
+
+constexpr const char* kVaePage = R"(
+## Files that train a VAE
+
+A file with the root key `vae` trains a VQGAN-VAE (Esser et al. 2021), which makes small maps of codes from pictures and
+pictures from such maps. Keys and defaults are the arguments of the VQGanVAE and the VQGanVAETrainer of
+muse-maskgit-pytorch; with `vae.kind` `dalle2` the network is that of dalle2-pytorch. Rules between sections:
+
+| if | then |
+|---|---|
+| always | `data.image_size` is divisible by 2 to the power of `vae.layers` (a `vit`: by its patch), and equals `vae.image_size` where that is given |
+| `vae.use_vgg_and_gan` | `train.vgg_path` is given, and `data.image_size` is 4 times 2 to the power of `vae.discr_layers`, or more |
+| `vae.kind` `muse` with `lookup_free_quantization` | `vae.codebook_size` is a power of two |
+
 )";
 
 constexpr const char* kPriorPage = R"(
@@ -287,7 +303,8 @@ class Tables {
 
 std::string config_docs() {
   return kIntroduction + Tables::section_of(TrainDecoderConfig{}, "", "The sections") + kClosing +
-         kPriorPage + Tables::section_of(TrainPriorConfig{}, "", "The sections of a prior's file");
+         kPriorPage + Tables::section_of(TrainPriorConfig{}, "", "The sections of a prior's file") +
+         kVaePage + Tables::section_of(TrainVaeConfig{}, "", "The sections of a VAE's file");
 }
 
 }  // namespace dalle2

@@ -5,6 +5,7 @@
 #include "config/kinds.h"
 #include "config/prior_run_config.h"
 #include "config/run_config.h"
+#include "config/vae_run_config.h"
 #include "config/writer.h"
 
 namespace dalle2 {
@@ -177,11 +178,12 @@ Json struct_schema(T value) {
 }  // namespace
 
 std::string config_schema(const std::string& kind) {
-  if (kind == "vae" || kind == "clip") {
+  if (kind == "clip") {
     throw ConfigError("the schema of \"{}\" {}", kind, kLaterKind);
   }
-  if (kind != "decoder" && kind != "prior") {
-    throw ConfigError("no kind \"{}\" of config; known are \"decoder\" and \"prior\"", kind);
+  if (kind != "decoder" && kind != "prior" && kind != "vae") {
+    throw ConfigError("no kind \"{}\" of config; known are \"decoder\", \"prior\" and \"vae\"",
+                      kind);
   }
   Json schema = {
       {"$schema", "https://json-schema.org/draft/2020-12/schema"},
@@ -192,6 +194,8 @@ std::string config_schema(const std::string& kind) {
        "keys with a warning."}};
   if (kind == "prior") {
     schema.update(struct_schema(TrainPriorConfig{}));
+  } else if (kind == "vae") {
+    schema.update(struct_schema(TrainVaeConfig{}));
   } else {
     schema.update(struct_schema(TrainDecoderConfig{}));
   }

@@ -12,7 +12,7 @@ struct Kind {
   const char* key;
   bool available;
 };
-constexpr Kind kKinds[] = {{"decoder", true}, {"prior", true}, {"vae", false}, {"clip", false}};
+constexpr Kind kKinds[] = {{"decoder", true}, {"prior", true}, {"vae", true}, {"clip", false}};
 
 std::string not_available(const Kind& kind) {
   return fmt::format("\"{}\" {}", kind.key, kLaterKind);
@@ -37,7 +37,7 @@ void refuse_other_kinds(const Json& root, const std::string& kind, ReadFindings&
       findings.faults.error(
           pointer,
           fmt::format("has no place here: this needs the config of a {}, and a file trains either "
-                      "a decoder or a prior",
+                      "a decoder, a prior or a VAE",
                       kind));
     } else {
       findings.unavailable.push_back({pointer, not_available(other)});
@@ -61,8 +61,8 @@ std::string config_kind(const std::string& path) {
   }
   if (found == nullptr) {
     throw ConfigError(
-        "{}: has none of the root keys that say what is trained; give \"decoder\" or \"prior\", as "
-        "the examples in configs/ do",
+        "{}: has none of the root keys that say what is trained; give \"decoder\", \"prior\" or "
+        "\"vae\", as the examples in configs/ do",
         path);
   }
   if (!found->available) throw ConfigError("{}: /{}: {}", path, found->key, not_available(*found));

@@ -11,7 +11,7 @@ namespace dalle2 {
 
 /// What to say of a kind that cannot be trained yet, behind its name.
 inline constexpr const char* kLaterKind =
-    "is not available yet: this version trains decoders and priors";
+    "is not available yet: this version trains decoders, priors and VAEs";
 
 /// Root keys that no reader calls unknown: those of all kinds, and "$schema", by which editors find
 /// the schema.

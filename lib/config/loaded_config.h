@@ -28,7 +28,7 @@ struct Loaded {
   std::vector<std::string> warnings;
 };
 
-/// The kind of run that a file describes, by its root key: "decoder" or "prior".
+/// The kind of run that a file describes, by its root key: "decoder", "prior" or "vae".
 /// @throws ConfigError for a file that cannot be read, one with no such key or with several, and
 /// for kinds that are not available yet
 std::string config_kind(const std::string& path);

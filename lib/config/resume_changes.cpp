@@ -12,11 +12,12 @@
 #include "config/json_text.h"
 #include "config/prior_run_config.h"
 #include "config/run_config.h"
+#include "config/vae_run_config.h"
 
 namespace dalle2 {
 namespace {
 
-constexpr std::array kModels = {"decoder", "prior"};
+constexpr std::array kModels = {"decoder", "prior", "vae"};
 
 /// Keys of `decoder`, `prior` and the objects below them that leave the meaning of weights alone.
 const std::set<std::string, std::less<>> kHarmlessModelKeys = {
@@ -37,6 +38,10 @@ const std::set<std::string, std::less<>> kHarmlessModelKeys = {
     "ff_dropout",
     "random_crop_sizes",
     // weights of a loss
+    "vq_commitment_weight",
+    "entropy_loss_weight",
+    "commitment_loss_weight",
+    "diversity_gamma",
     "p2_loss_weight_gamma",
     "p2_loss_weight_k",
     "vb_loss_weight",
@@ -60,6 +65,9 @@ const std::set<std::string, std::less<>> kMeaningPointers = {"/seed",
                                                              "/data/start_shard",
                                                              "/data/end_shard",
                                                              "/data/num_data_points",
+                                                             "/data/folder",
+                                                             "/data/valid_frac",
+                                                             "/data/random_split_seed",
                                                              "/data/index_width"};
 
 /// Places of the run's own files: no change that anybody would want to be told of.
@@ -116,9 +124,10 @@ Filled filled(const std::string& text) {
     if (!result.root.is_object()) return result;
     unify(result.root);
     const ReadOptions options = {.overrides = {}, .check_available = false, .no_commands = true};
-    const std::string full = result.root.contains("prior")
-                                 ? parse_prior_config(text, "", options).full_json
-                                 : parse_decoder_config(text, "", options).full_json;
+    const std::string full =
+        result.root.contains("prior") ? parse_prior_config(text, "", options).full_json
+        : result.root.contains("vae") ? parse_vae_config(text, "", options).full_json
+                                      : parse_decoder_config(text, "", options).full_json;
     result = {Json::parse(full), true};
     unify(result.root);
   } catch (const ConfigError&) {

@@ -198,7 +198,7 @@ void DecoderRun::open() {
   pictures_.load();
 }
 
-LogRecord DecoderRun::step_values(double samples_per_second) const {
+LogRecord DecoderRun::step_values(double samples_per_second) {
   return {{"Epoch", position_.epoch},
           {"Sample", position_.sample},
           {"Step", position_.iteration},

@@ -67,7 +67,7 @@ class DecoderRun : public TrainingRun {
   void add_validation_losses(const Batch& batch, int64_t place, std::vector<double>& sums);
   bool snapshot_is_due(bool first) const;
   void save_snapshot();
-  LogRecord step_values(double samples_per_second) const override;
+  LogRecord step_values(double samples_per_second) override;
   int64_t samples_per_epoch() const override;
   void validate_epoch();
   void log_validation(const std::vector<double>& sums, int64_t batches, int64_t samples);

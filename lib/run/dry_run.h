@@ -14,6 +14,7 @@
 #include "config/prior_run_config.h"
 #include "config/run_config.h"
 #include "config/train_options.h"
+#include "config/vae_run_config.h"
 #include "run/run_checkpoints.h"
 #include "run/run_position.h"
 
@@ -22,6 +23,7 @@ namespace dalle2 {
 /// @throws as a run would
 void dry_run(const LoadedDecoderConfig& loaded);
 void dry_run(const LoadedPriorConfig& loaded);
+void dry_run(const LoadedVaeConfig& loaded);
 
 /// What a kind of run says about itself.
 struct DryRunPlan {

@@ -70,6 +70,7 @@ std::string checkpoint_kind(const Cursor& checkpoint) {
     if (!key.is_string()) continue;
     const std::string name = key.as_string();
     if (name.starts_with("unets.") || name.starts_with("noise_schedulers.")) return "decoder";
+    if (name.starts_with("enc_dec.")) return "vae";
     if (name.starts_with("net.") || name.starts_with("noise_scheduler.")) return "prior";
   }
   return "";
@@ -118,6 +119,16 @@ DiffusionPrior load_prior(const ModelSource& source, const Value& checkpoint) {
   load_state_dict(*prior, weights, /*prefix=*/"", /*strict=*/true, source.checkpoint_path);
   prior->eval();
   return prior;
+}
+
+VqganVae load_vae(const ModelSource& source, const Value& checkpoint) {
+  const Cursor root(checkpoint, source.checkpoint_path);
+  check_kind(root, "vae");
+  const StateDict weights = plain_weights(source, root, "vae");
+  VqganVae vae(config_of(source, root, load_vae_config, parse_vae_config).config.vae);
+  load_state_dict(*vae, weights, /*prefix=*/"", /*strict=*/true, source.checkpoint_path);
+  vae->eval();
+  return vae;
 }
 
 }  // namespace dalle2

@@ -15,6 +15,7 @@
 #include "config/run_config.h"
 #include "diffusion/decoder.h"
 #include "diffusion/prior.h"
+#include "model/vqgan_vae.h"
 
 namespace dalle2 {
 
@@ -31,7 +32,7 @@ struct ParameterBytes {
 ParameterBytes parameter_bytes(const torch::nn::Module& module);
 
 /// The kind of run that a checkpoint, a model file or a bare state dict is of, by the names of its
-/// tensors: "decoder", "prior", or "" where the names do not tell.
+/// tensors: "decoder", "prior", "vae", or "" where the names do not tell.
 std::string checkpoint_kind(const Cursor& checkpoint);
 /// @throws DataError for a checkpoint of another kind than `kind`
 void check_kind(const Cursor& checkpoint, const std::string& kind);
@@ -54,5 +55,6 @@ struct ModelSource {
 /// refused where there are none, scales of adapters that are not there)
 Decoder load_decoder(const ModelSource& source, const Value& checkpoint);
 DiffusionPrior load_prior(const ModelSource& source, const Value& checkpoint);
+VqganVae load_vae(const ModelSource& source, const Value& checkpoint);
 
 }  // namespace dalle2

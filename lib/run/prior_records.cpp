@@ -142,7 +142,7 @@ void PriorRun::draw_similarities(const std::string& folder) {
   }
 }
 
-LogRecord PriorRun::step_values(double samples_per_second) const {
+LogRecord PriorRun::step_values(double samples_per_second) {
   return {{"tracking/samples-sec", samples_per_second},
           {"tracking/samples-seen", position_.samples_seen}};
 }

@@ -19,7 +19,6 @@ PriorInputs to_inputs(const PriorBatch& batch) {
 
 ExitCode PriorRun::run_epochs() {
   since_validation_.restart();
-  since_latest_.restart();
   while (position_.epoch < config_.train.epochs) {
     if (!train_epoch()) continue;  // it went back
     if (session_.stop_asked()) return ExitCode::kStopped;
@@ -60,55 +59,36 @@ bool PriorRun::train_epoch() {
     if (!after_update(*samples)) return false;
     if (session_.stop_asked()) return true;
     if (session_.is_due(since_validation_, config_.data.eval_every_seconds)) validate();
-    const bool due = session_.is_due(since_latest_, config_.train.save_every_seconds);
-    // While updates are being skipped the weights may be at fault: they must not replace an older
-    // file.
-    if (due && !guard_.in_a_streak()) save_latest();
+    save_latest_if_due(config_.train.save_every_seconds);
   }
   session_.progress().finish();
   return guard_.look(/*settled=*/true);
 }
 
 /// @param row of the split, the first of the step. @return none behind its end, on all ranks
-std::optional<RankBatch> PriorRun::next_batch(const std::string& split, int64_t row) {
-  ProcessGroup& group = session_.group();
-  if (row >= data_.rows(split)) return std::nullopt;
-  RankBatch next{.batch = {}, .row = row + group.rank() * config_.data.batch_size};
-  if (auto batch = data_.batch(split, next.row, config_.data.batch_size)) {
-    next.batch = *std::move(batch);
-  }
-  for (const auto& each :
-       group.exchange({next.batch.rows, next.batch.size()}, "rows of the step")) {
-    next.rows_of_step += each[0];
-    next.samples_of_step += each[1];
-  }
-  return next;
+std::optional<PriorRankBatch> PriorRun::next_batch(const std::string& split, int64_t row) {
+  return rank_batch<PriorBatch>(
+      session_.group(),
+      data_.rows(split),
+      row,
+      config_.data.batch_size,
+      [&](int64_t first, int64_t count) { return data_.batch(split, first, count); });
 }
 
 /// One update, from the mean over the samples of all batches.
 /// @return these samples; none if a stop was asked for before the update
-std::optional<int64_t> PriorRun::train_group(const std::vector<RankBatch>& group) {
-  const auto samples = pass_group(group, [&](const RankBatch& each, int64_t, double share) {
+std::optional<int64_t> PriorRun::train_group(const std::vector<PriorRankBatch>& group) {
+  const auto samples = pass_group(group, [&](const PriorRankBatch& each, int64_t, double share) {
     // Addressed by the rows of the epoch so far, so that a resumed epoch, or one of another number
     // of ranks, draws the same.
     const at::Generator random = session_.generator("train", position_.epoch, each.row);
     trainer_.step(to_inputs(each.batch), random, std::nullopt, share);
   });
   if (!samples) return std::nullopt;
-  for (const RankBatch& each : group) position_.row += each.rows_of_step;
+  for (const PriorRankBatch& each : group) position_.row += each.rows_of_step;
   position_.samples_seen += *samples;
   if (*samples > 0) update(1);
   return samples;
-}
-
-void PriorRun::save_latest() {
-  log_info("ckpt",
-           "Saving the latest: epoch {}, sample {}",
-           position_.epoch,
-           position_.sample_of_epoch());
-  checkpoints_.save(/*is_best=*/false);
-  since_latest_.restart();
-  restart_step_clock();
 }
 
 std::optional<double> PriorRun::mean_loss(const std::string& split, bool averaged) {

@@ -11,6 +11,7 @@
 #include "base/timer.h"
 #include "config/prior_run_config.h"
 #include "data/prior_dataset.h"
+#include "run/rank_batch.h"
 #include "run/training_run.h"
 #include "trainer/prior_trainer.h"
 
@@ -40,15 +41,7 @@ struct PriorPosition : RunPosition {
 /// Of all splits.
 int64_t count_rows(const PriorDataset& data);
 
-/// This rank's share of a step: the ranks take batches of consecutive rows.
-struct RankBatch {
-  PriorBatch batch;          ///< without rows where the rows ran out on ranks before this one
-  int64_t row = 0;           ///< its first, in the split
-  int64_t rows_of_step = 0;  ///< of all ranks
-  int64_t samples_of_step = 0;
-
-  int64_t size() const { return batch.size(); }
-};
+using PriorRankBatch = RankBatch<PriorBatch>;
 
 class PriorRun : public TrainingRun {
  public:
@@ -62,14 +55,13 @@ class PriorRun : public TrainingRun {
  private:
   ExitCode run_epochs() override;
   bool train_epoch();
-  std::optional<int64_t> train_group(const std::vector<RankBatch>& group);
-  std::optional<RankBatch> next_batch(const std::string& split, int64_t row);
-  LogRecord step_values(double samples_per_second) const override;
+  std::optional<int64_t> train_group(const std::vector<PriorRankBatch>& group);
+  std::optional<PriorRankBatch> next_batch(const std::string& split, int64_t row);
+  LogRecord step_values(double samples_per_second) override;
   int64_t samples_per_epoch() const override { return data_.rows("train"); }
   void finish();
   /// Losses and similarities of the validation rows; saves the best. @throws StoppedError
   void validate();
-  void save_latest();
   /// Mean loss over the rows of a split; nothing if it has no rows. @throws StoppedError
   std::optional<double> mean_loss(const std::string& split, bool averaged);
   /// @param label for people
@@ -81,7 +73,7 @@ class PriorRun : public TrainingRun {
   PriorDataset data_;
   PriorPosition& position_;
   PriorTrainer& trainer_;
-  Timer since_validation_, since_latest_;
+  Timer since_validation_;
 };
 
 }  // namespace dalle2

@@ -3,6 +3,7 @@
 
 #include <torch/types.h>
 
+#include "base/log.h"
 #include "base/stop_signal.h"
 
 namespace dalle2 {
@@ -35,6 +36,7 @@ TrainingRun::TrainingRun(RunPlan plan,
 ExitCode TrainingRun::run() {
   if (checkpoints_.start() == StartedFrom::kCheckpoint) guard_.remember();
   ExitCode code = ExitCode::kStopped;
+  since_latest_.restart();
   try {
     code = run_epochs();
   } catch (const StoppedError&) {  // what was under way is done over by the same command
@@ -63,6 +65,23 @@ bool TrainingRun::after_update(int64_t samples) {
   show_progress();
   ++any_position_->iteration;
   return true;
+}
+
+void TrainingRun::save_latest() {
+  log_info("ckpt",
+           "Saving the latest: epoch {}, sample {}",
+           any_position_->epoch,
+           any_position_->sample_of_epoch());
+  checkpoints_.save(/*is_best=*/false);
+  since_latest_.restart();
+  restart_step_clock();
+}
+
+void TrainingRun::save_latest_if_due(int64_t seconds) {
+  const bool due = session_.is_due(since_latest_, seconds);
+  // While updates are being skipped the weights may be at fault: they must not replace an older
+  // file.
+  if (due && !guard_.in_a_streak()) save_latest();
 }
 
 void TrainingRun::log_step(double samples_per_second) {

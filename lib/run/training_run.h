@@ -69,7 +69,7 @@ class TrainingRun {
   /// The loop. @return kDone or kStopped. @throws StoppedError in place of kStopped, from anywhere
   virtual ExitCode run_epochs() = 0;
   /// What the log says about a step besides what it says for every kind.
-  virtual LogRecord step_values(double samples_per_second) const = 0;
+  virtual LogRecord step_values(double samples_per_second) = 0;
   virtual int64_t samples_per_epoch() const = 0;  ///< 0 while it is not known
 
   /// The batches of the next update: /train/grad_accum_every of them, fewer at the end of the
@@ -111,6 +111,10 @@ class TrainingRun {
   /// /train/log_every_n_updates, counts the iteration.
   /// @return false if the run went back to a checkpoint: its position is another one
   bool after_update(int64_t samples);
+  /// Saves where the run stands.
+  void save_latest();
+  /// So many seconds after the last time, or after the beginning of the run.
+  void save_latest_if_due(int64_t seconds);
   /// Restarts the clock of samples per second: the time since the last update was not spent on
   /// training.
   void restart_step_clock() { since_step_.restart(); }
@@ -133,7 +137,7 @@ class TrainingRun {
   std::unique_ptr<RunPosition> any_position_;
   std::vector<PartMetricNames> metrics_;
   ProgressState progress_;  // losses and skipped updates are those of the last record
-  Timer since_step_;
+  Timer since_step_, since_latest_;
 
  protected:
   RunSession session_;

@@ -126,7 +126,22 @@ std::unique_ptr<EmaPytorchAverage::Whole> EmaPytorchAverage::make_whole() const 
   const std::vector<std::string> names = online_.names();
   auto network = network_like(original_, make_network_, names, online_.values().device());
   FlatParameters parameters(*network, names);
-  return std::make_unique<Whole>(Whole{std::move(network), std::move(parameters)});
+  auto made = std::make_unique<Whole>(Whole{std::move(network), std::move(parameters), {}});
+  const auto own = made->network->named_buffers();
+  for (const auto& item : original_.named_buffers()) {
+    if (item.value().is_floating_point()) continue;
+    made->other_buffers.emplace_back(item.value(), *own.find(item.key()));
+  }
+  return made;
+}
+
+void EmaPytorchAverage::Whole::copy_other_buffers() const {
+  for (const auto& [theirs, ours] : other_buffers) ours.copy_(theirs);
+}
+
+void EmaPytorchAverage::update() {
+  ema.update();
+  if (whole_) whole_->copy_other_buffers();
 }
 
 const EmaPytorchAverage::Whole& EmaPytorchAverage::whole() const {
@@ -147,6 +162,7 @@ void EmaPytorchAverage::put_together() {
   const at::Tensor& values = whole_->parameters.values();
   shards_->own().of(values).copy_(ema.values());
   shards_->share(values, "averages");
+  whole_->copy_other_buffers();
 }
 
 void EmaPytorchAverage::forget_whole() {
@@ -155,6 +171,7 @@ void EmaPytorchAverage::forget_whole() {
 
 void EmaPytorchAverage::begin_anew() {
   ema.copy_from_online();
+  if (whole_) whole_->copy_other_buffers();
   ema.set_counters(/*initted=*/false, /*step=*/0);
 }
 

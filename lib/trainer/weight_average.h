@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/state_dict.h"
@@ -97,7 +98,7 @@ class EmaPytorchAverage : public WeightAverage {
                     const FlatParameters& online,
                     const EmaOptions& options);
   void shard(const RankShards& shards) override;
-  void update() override { ema.update(); }
+  void update() override;
   double decay() const override { return ema.decay(); }
   void begin_anew() override;
   std::shared_ptr<torch::nn::Module> network() const override { return whole().network; }
@@ -115,6 +116,10 @@ class EmaPytorchAverage : public WeightAverage {
   struct Whole {
     std::shared_ptr<torch::nn::Module> network;
     FlatParameters parameters;
+    /// Of each buffer that is no floating one the original's and this network's: copied, not averaged.
+    std::vector<std::pair<at::Tensor, at::Tensor>> other_buffers;
+
+    void copy_other_buffers() const;
   };
   std::unique_ptr<Whole> make_whole() const;
   const Whole& whole() const;

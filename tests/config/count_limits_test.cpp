@@ -5,6 +5,7 @@
 #include "config/describe.h"
 #include "config/minimal_config.h"
 #include "config/minimal_prior.h"
+#include "config/vae_run_config.h"
 
 namespace dalle2 {
 namespace {
@@ -72,6 +73,9 @@ TEST_CASE("every count in a config has an upper limit, only seeds are any number
   const Unlimited prior = unlimited<TrainPriorConfig>();
   CHECK(prior.keys == std::vector<std::string>{"random_seed", "seed"});
   CHECK(prior.counts > 35);
+  const Unlimited vae = unlimited<TrainVaeConfig>();
+  CHECK(vae.keys == std::vector<std::string>{"random_split_seed", "seed"});
+  CHECK(vae.counts > 30);
 }
 
 TEST_CASE("a count beyond all measure is an error that tells the limit") {

@@ -4,6 +4,7 @@
 
 #include "config/prior_run_config.h"
 #include "config/run_config.h"
+#include "config/vae_run_config.h"
 
 namespace dalle2 {
 namespace {
@@ -92,6 +93,8 @@ TEST_CASE("every member of every config struct is declared") {
   CHECK(declared<InceptionScoreConfig>() == count_members<InceptionScoreConfig>());
   CHECK(declared<KidConfig>() == count_members<KidConfig>());
   CHECK(declared<LpipsConfig>() == count_members<LpipsConfig>());
+  CHECK(declared<PrecisionRecallConfig>() == count_members<PrecisionRecallConfig>());
+  CHECK(declared<FrechetDistanceConfig>() == count_members<FrechetDistanceConfig>());
   CHECK(declared<TrackerConfig>() == count_members<TrackerConfig>());
   CHECK(declared<ConsoleLogConfig>() == count_members<ConsoleLogConfig>());
   CHECK(declared<WandbLogConfig>() == count_members<WandbLogConfig>());
@@ -112,6 +115,14 @@ TEST_CASE("every member of every config struct of a prior is declared") {
   CHECK(declared<PriorConfig>() == count_members<PriorConfig>());
   CHECK(declared<PriorNetworkConfig>() == count_members<PriorNetworkConfig>());
   CHECK(declared<PriorDataConfig>() == count_members<PriorDataConfig>());
+}
+
+TEST_CASE("every member of every config struct of a VAE is declared") {
+  CHECK(declared<TrainVaeConfig>() == count_members<TrainVaeConfig>());
+  CHECK(declared<VaeConfig>() == count_members<VaeConfig>());
+  CHECK(declared<LookupFreeConfig>() == count_members<LookupFreeConfig>());
+  CHECK(declared<VaeDataConfig>() == count_members<VaeDataConfig>());
+  CHECK(declared<VaeOnlyTrainConfig>() == count_members<VaeOnlyTrainConfig>());
 }
 
 TEST_CASE("every option that kinds of run share is declared, and each kind takes all parts") {

@@ -9,6 +9,7 @@
 #include "config/json_text.h"
 #include "config/minimal_config.h"
 #include "config/minimal_prior.h"
+#include "config/vae_run_config.h"
 
 namespace dalle2 {
 namespace {
@@ -92,6 +93,10 @@ TEST_CASE("configs/schema/prior.json is what the structs say") {
   expect_generated("configs/schema/prior.json", config_schema("prior"));
 }
 
+TEST_CASE("configs/schema/vae.json is what the structs say") {
+  expect_generated("configs/schema/vae.json", config_schema("vae"));
+}
+
 TEST_CASE("the config at the head of docs/config.md is accepted") {
   const std::string docs = config_docs();
   const size_t begin = docs.find("```json\n") + 8;
@@ -110,12 +115,13 @@ TEST_CASE("every example config is read without a warning and fits its schema") 
       const std::string kind = config_kind(path);
       const ReadOptions strict = {.overrides = {}, .strict = true};
       const std::string full = kind == "prior" ? load_prior_config(path, strict).full_json
+                               : kind == "vae" ? load_vae_config(path, strict).full_json
                                                : load_decoder_config(path, strict).full_json;
       CHECK(fits(Json::parse(config_schema(kind)), Json::parse(full)));
       ++read;
     }
   }
-  CHECK(read >= 11);
+  CHECK(read >= 12);
 }
 
 TEST_CASE("the schema takes the reference's configs and a full dump") {
@@ -154,12 +160,11 @@ TEST_CASE("the schema refuses what the reader refuses") {
 }
 
 TEST_CASE("the schema of another kind is refused") {
-  CHECK(message_of([] { config_schema("vae"); }) ==
-        "the schema of \"vae\" is not available yet: this version trains decoders and priors");
-  CHECK(message_of([] { config_schema("clip"); }) ==
-        "the schema of \"clip\" is not available yet: this version trains decoders and priors");
+  CHECK(
+      message_of([] { config_schema("clip"); }) ==
+      "the schema of \"clip\" is not available yet: this version trains decoders, priors and VAEs");
   CHECK(message_of([] { config_schema("decodr"); }) ==
-        "no kind \"decodr\" of config; known are \"decoder\" and \"prior\"");
+        "no kind \"decodr\" of config; known are \"decoder\", \"prior\" and \"vae\"");
 }
 
 TEST_CASE("docs/config.md names every key") {

@@ -235,10 +235,10 @@ TEST_CASE("the config of a prior has no place for other kinds") {
   expect_prior_problem(
       {"/decoder={}"},
       "/decoder: has no place here: this needs the config of a prior, and a file trains either a "
-      "decoder or a prior");
-  expect_prior_problem({"/vae={}"},
-                       R"(/vae: "vae" is not available yet: this version trains decoders and )"
-                       "priors");
+      "decoder, a prior or a VAE");
+  expect_prior_problem({"/clip={}"},
+                       R"(/clip: "clip" is not available yet: this version trains decoders, )"
+                       "priors and VAEs");
 }
 
 TEST_CASE("the options of the loss reach a prior's plan") {

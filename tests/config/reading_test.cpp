@@ -364,17 +364,17 @@ TEST_CASE("a clip model makes the embeddings that are not given") {
 TEST_CASE("the kind of a config follows from its root key") {
   CHECK(config_kind(write_file("decoder.json", "{\"decoder\": 1}")) == "decoder");
   CHECK(config_kind(write_file("prior.json", "{\"prior\": 1}")) == "prior");
-  for (const std::string kind : {"vae", "clip"}) {
-    const std::string file = write_file(kind + ".json", "{\"" + kind + "\": 1}");
-    CHECK(message_of([&] { config_kind(file); }) ==
-          file + ": /" + kind + ": \"" + kind +
-              "\" is not available yet: this version trains decoders and priors");
-  }
+  CHECK(config_kind(write_file("vae.json", "{\"vae\": 1}")) == "vae");
+  const std::string file = write_file("clip.json", "{\"clip\": 1}");
+  CHECK(
+      message_of([&] { config_kind(file); }) ==
+      file +
+          ": /clip: \"clip\" is not available yet: this version trains decoders, priors and VAEs");
   const std::string none = write_file("none.json", "{\"train\": 1}");
   CHECK(message_of([&] { config_kind(none); }) ==
         none +
-            ": has none of the root keys that say what is trained; give \"decoder\" or "
-            "\"prior\", as the examples in configs/ do");
+            ": has none of the root keys that say what is trained; give \"decoder\", "
+            "\"prior\" or \"vae\", as the examples in configs/ do");
   const std::string both = write_file("both.json", "{\"decoder\": 1, \"prior\": 2}");
   CHECK(message_of([&] { config_kind(both); }) ==
         both + ": has both \"decoder\" and \"prior\"; a config trains one of them");

@@ -23,7 +23,6 @@ constexpr double kGradientTolerance = 5e-4;
 constexpr double kNoiseSteps = 20;
 // What cancels exactly in one order of summation may not in another: one rounding of the largest.
 constexpr double kCancellation = 1.2e-7;
-constexpr int64_t kEntries = 8;  // as in make_unet.py
 
 UnetConditions conditions_of(const Fixture& fixture) {
   const auto find = [&](const char* name) {
@@ -52,18 +51,6 @@ std::string names_fnv1a(const torch::nn::Module& module) {
     value = (value ^ static_cast<unsigned char>(letter)) * 0x100000001b3ULL;
   }
   return fmt::format("{:016x}", value);
-}
-
-// [norm, two projections, entries], as make_unet.py writes it.
-at::Tensor compact(const at::Tensor& gradient) {
-  const at::Tensor g = gradient.to(at::kDouble).flatten();
-  const int64_t n = g.numel();
-  std::vector<at::Tensor> values = {g.norm()};
-  for (const auto& [f, phase] : {std::pair{0.61, 0.4}, std::pair{0.083, 1.1}}) {
-    values.push_back((g * wave({n}, f, phase).to(at::kDouble)).sum());
-  }
-  for (int64_t k = 0; k < kEntries; ++k) values.push_back(g[k * n / kEntries]);
-  return at::stack(values);
 }
 
 void check_gradients(const torch::nn::Module& unet, const Fixture& fixture) {

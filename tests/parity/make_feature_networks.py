@@ -86,6 +86,16 @@ class Encoder(nn.Module):
         return F.linear(torch.cat([x[:, :, 5, 33], x[:, :, 39, 0], x[:, :, 20, 19], x[:, :, 1, 39]], 1), self.map)
 
 
+class OfPictures(nn.Module):
+    """In the place of VGG16 for a VAE's perceptual loss."""
+    def __init__(self, generator):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 3, 4, 4, generator=generator) / 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.tanh(F.conv2d(images, self.weight, stride=2)).flatten(1)
+
+
 class Strange(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x
@@ -149,6 +159,7 @@ def main():
         for how in ("tf1", "antialias", "clean"):
             with torch.no_grad():
                 encoded[f"{number}.{how}"] = encoder((resized(tensors[f"{number}.images"].float(), how, 40) / 255 - mean) / std)
+    script(OfPictures(generator).requires_grad_(False), folder / "pictures.pt", {"kind": "vgg", "weights": "synthetic"})
     save_file(encoded, folder / "encoded.safetensors", metadata={"json": json.dumps({"sizes": sizes})})
     for path in folder.iterdir():
         path.chmod(0o644)

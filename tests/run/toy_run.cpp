@@ -146,7 +146,7 @@ int64_t ToyRun::train_step() {
   return batch.size(0);
 }
 
-LogRecord ToyRun::step_values(double samples_per_second) const {
+LogRecord ToyRun::step_values(double samples_per_second) {
   return {{"Samples per second", samples_per_second}};
 }
 

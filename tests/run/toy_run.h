@@ -98,7 +98,7 @@ class ToyRun : public TrainingRun {
   ExitCode run_epochs() override;
   bool train_epoch();
   int64_t train_step();
-  LogRecord step_values(double samples_per_second) const override;
+  LogRecord step_values(double samples_per_second) override;
   int64_t samples_per_epoch() const override { return config_.steps_per_epoch; }
   void validate();
 

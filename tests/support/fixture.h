@@ -154,6 +154,20 @@ inline at::Tensor wave(at::IntArrayRef shape,
   return tensor;
 }
 
+inline constexpr int64_t kCompactEntries = 8;  // as in make_unet.py
+
+/// [norm, two projections, entries] float64 of a gradient, as make_unet.py writes it.
+inline at::Tensor compact(const at::Tensor& gradient) {
+  const at::Tensor g = gradient.to(at::kDouble).flatten();
+  const int64_t n = g.numel();
+  std::vector<at::Tensor> values = {g.norm()};
+  for (const auto& [f, phase] : {std::pair{0.61, 0.4}, std::pair{0.083, 1.1}}) {
+    values.push_back((g * wave({n}, f, phase).to(at::kDouble)).sum());
+  }
+  for (int64_t k = 0; k < kCompactEntries; ++k) values.push_back(g[k * n / kCompactEntries]);
+  return at::stack(values);
+}
+
 /// The weight of the golden values for a parameter of that name (relative to its unet, network or VAE):
 /// 0.1 sin(0.7 i + k), k the sum of the name's bytes mod 97; gains lie about 1.
 inline at::Tensor golden_weight(const std::string& name, at::IntArrayRef shape) {

@@ -2,12 +2,14 @@
 // dalle2-train evaluate: metrics of a checkpoint as one JSON object.
 #include <torch/types.h>
 
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
 #include "checkpoint/convert.h"
+#include "data/image_folder.h"
 #include "optim/random.h"
 #include "run/commands.h"
 #include "run/decoder_evaluation.h"
@@ -113,6 +115,40 @@ nlohmann::ordered_json evaluate_decoder(const EvaluateCommand& command,
   return json;
 }
 
+/// The reconstruction of the split's pictures: mean absolute and mean square error, and the peak
+/// signal-to-noise ratio of the latter, in dB.
+nlohmann::ordered_json evaluate_vae(const EvaluateCommand& command,
+                                    const LoadedVaeConfig& loaded,
+                                    const at::Device& device) {
+  const TrainVaeConfig& config = loaded.config;
+  if (command.split == "test") {
+    throw ConfigError("--split test: a VAE's pictures are divided into train and val");
+  }
+  VqganVae vae = load_vae({command.checkpoint_path, command.config_path, command.use_ema},
+                          read_checkpoint(command.checkpoint_path));
+  vae->to(device);
+  ImageFolder data(config.data, config.vae.channels, config.seed);
+  const torch::NoGradGuard no_grad;
+  double absolute = 0, square = 0;
+  int64_t pictures = 0;
+  for (int64_t row = 0; row < data.rows(command.split); row += config.data.batch_size) {
+    const auto batch = data.batch(command.split, /*epoch=*/0, row, config.data.batch_size);
+    if (!batch || batch->size() == 0) continue;
+    const at::Tensor images = batch->images.to(device);
+    const at::Tensor apart = vae->reconstruct(images).images - images;
+    const double values = static_cast<double>(images[0].numel());
+    absolute += apart.abs().sum(at::kDouble).item<double>() / values;
+    square += apart.square().sum(at::kDouble).item<double>() / values;
+    pictures += batch->size();
+  }
+  if (pictures == 0) throw DataError("--split {}: has no usable picture", command.split);
+  const double count = static_cast<double>(pictures);
+  return {{"pictures", pictures},
+          {"mean_absolute_error", absolute / count},
+          {"mean_square_error", square / count},
+          {"psnr_db", -10 * std::log10(square / count)}};
+}
+
 /// @param load of a kind's config @param evaluate its metrics
 template <class Load, class Evaluate>
 void print_metrics(const EvaluateCommand& command, const Load& load, const Evaluate& evaluate) {
@@ -131,6 +167,8 @@ void run_evaluate(const EvaluateCommand& command) {
   log_to_stderr();
   if (kind == "prior") {
     print_metrics(command, load_prior_config, evaluate_prior);
+  } else if (kind == "vae") {
+    print_metrics(command, load_vae_config, evaluate_vae);
   } else {
     print_metrics(command, load_decoder_config, evaluate_decoder);
   }

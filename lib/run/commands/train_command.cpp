@@ -22,6 +22,7 @@
 #include "run/decoder_run.h"
 #include "run/dry_run.h"
 #include "run/prior_run.h"
+#include "run/vae_run.h"
 
 namespace dalle2 {
 namespace {
@@ -144,8 +145,12 @@ ExitCode run_train(const TrainCommand& command) {
                       std::filesystem::current_path().string());
   }
   const ReadOptions options = {.overrides = command.overrides, .strict = command.strict};
-  if (config_kind(command.config_path) == "prior") {
+  const std::string kind = config_kind(command.config_path);
+  if (kind == "prior") {
     return answer<PriorRun>(command, load_prior_config(command.config_path, options));
+  }
+  if (kind == "vae") {
+    return answer<VaeRun>(command, load_vae_config(command.config_path, options));
   }
   return answer<DecoderRun>(command, load_decoder_config(command.config_path, options));
 }

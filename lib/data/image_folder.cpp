@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT
+#include "data/image_folder.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <numeric>
+#include <utility>
+
+#include "base/error.h"
+#include "base/untrusted_text.h"
+#include "data/planes.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_picture(const fs::path& path) {
+  std::string ending = path.extension().string();
+  std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char letter) {
+    return static_cast<char>(std::tolower(letter));
+  });
+  constexpr std::array kEndings = {".jpg", ".jpeg", ".png", ".webp"};
+  return std::find(kEndings.begin(), kEndings.end(), ending) != kEndings.end();
+}
+
+std::vector<std::string> list_pictures(const std::string& folder) {
+  if (!fs::is_directory(folder)) {
+    throw DataError("/data/folder: {}: there is no such folder", printable(folder));
+  }
+  std::vector<std::string> paths;
+  try {
+    for (const auto& entry :
+         fs::recursive_directory_iterator(folder, fs::directory_options::skip_permission_denied)) {
+      if (entry.is_regular_file() && is_picture(entry.path())) {
+        paths.push_back(fs::relative(entry.path(), folder).string());
+      }
+    }
+  } catch (const fs::filesystem_error& error) {
+    throw DataError("/data/folder: {}: {}", printable(folder), error.code().message());
+  }
+  std::sort(paths.begin(), paths.end());
+  if (paths.empty()) {
+    throw DataError(
+        "/data/folder: {}: expected pictures ending in jpg, jpeg, png or webp, here or in folders "
+        "below, found none",
+        printable(folder));
+  }
+  return paths;
+}
+
+std::vector<TransformConfig> transforms_of(const VaeDataConfig& config) {
+  if (config.preprocessing) return *config.preprocessing;
+  std::vector<TransformConfig> steps(4);
+  steps[0].kind = TransformKind::Resize;
+  steps[0].size = {config.image_size};
+  steps[1].kind = TransformKind::RandomHorizontalFlip;
+  steps[2].kind = TransformKind::CenterCrop;
+  steps[2].size = {config.image_size};
+  steps[3].kind = TransformKind::ToTensor;
+  return steps;
+}
+
+std::string content_of(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw DataError("{}: cannot be opened", printable(path.string()));
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+/// Pillow's grey of red, green and blue, ITU-R 601. @param planes [3, H, W] in [0, 1]
+at::Tensor as_grey(const at::Tensor& planes) {
+  const at::Tensor bytes = (planes * 255).round().to(at::kLong);
+  const at::Tensor sum = bytes[0] * 19595 + bytes[1] * 38470 + bytes[2] * 7471 + 0x8000;
+  return sum.bitwise_right_shift(16).to(at::kFloat).div_(255).unsqueeze(0);
+}
+
+}  // namespace
+
+ImageFolder::ImageFolder(const VaeDataConfig& config, int64_t channels, int64_t seed)
+    : folder_(config.folder),
+      channels_(channels),
+      seed_(seed),
+      preprocess_(transforms_of(config)),
+      paths_(list_pictures(config.folder)) {
+  const int64_t all = files();
+  std::vector<int64_t> numbers(paths_.size());
+  std::iota(numbers.begin(), numbers.end(), int64_t{0});
+  if (config.valid_frac == 0) {
+    train_ = val_ = std::move(numbers);
+    return;
+  }
+  const auto train = static_cast<int64_t>((1 - config.valid_frac) * static_cast<double>(all));
+  if (train == 0 || train == all) {
+    throw DataError(
+        "/data/valid_frac: {} of {} pictures leaves none for {}: give another share, or 0 to validate "
+        "with the pictures of the training",
+        config.valid_frac,
+        all,
+        train == 0 ? "training" : "validation");
+  }
+  const at::Tensor drawn = at::randperm(
+      all,
+      at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(config.random_split_seed)));
+  const auto* number = drawn.const_data_ptr<int64_t>();
+  train_.assign(number, number + train);
+  val_.assign(number + train, number + all);
+}
+
+int64_t ImageFolder::rows(const std::string& split) const {
+  return static_cast<int64_t>((split == "val" ? val_ : train_).size());
+}
+
+const std::vector<int64_t>& ImageFolder::order_of(const Address& address) {
+  const Address whole{.split = address.split, .epoch = address.split == "val" ? 0 : address.epoch};
+  if (!order_.empty() && whole == ordered_) return order_;
+  order_ = whole.split == "val" ? val_ : train_;
+  SampleRandom random(seed_, whole.epoch, whole.split, "order", 0);
+  for (size_t left = order_.size(); left > 1; --left) {
+    std::swap(order_[left - 1], order_[random() % left]);
+  }
+  ordered_ = whole;
+  return order_;
+}
+
+std::optional<std::vector<int64_t>> ImageFolder::chosen_rows(const Address& address) {
+  const int64_t all = rows(address.split);
+  if (address.begin >= all) return std::nullopt;
+  const auto& order = order_of(address);
+  const auto first = order.begin() + address.begin;
+  return std::vector<int64_t>(first, first + std::min(address.count, all - address.begin));
+}
+
+ImageBatch ImageFolder::read(const Address& address, const std::vector<int64_t>& chosen) const {
+  ImageBatch batch;
+  batch.rows = std::ssize(chosen);
+  std::vector<at::Tensor> images;
+  for (const int64_t number : chosen) {
+    const std::string& path = paths_[static_cast<size_t>(number)];
+    try {
+      SampleRandom random(
+          seed_, address.split == "val" ? 0 : address.epoch, address.split, path, 0);
+      const Image picture =
+          preprocess_.apply(content_of(fs::path(folder_) / path), path, [&] { return random(); });
+      at::Tensor planes = at::empty({3, picture.height, picture.width}, at::kFloat);
+      write_planes(picture, planes.mutable_data_ptr<float>());
+      images.push_back(channels_ == 1 ? as_grey(planes) : planes);
+    } catch (const DataError& error) {
+      batch.drops.add(drop::kBrokenPicture, error.what());
+    }
+  }
+  if (!images.empty()) batch.images = at::stack(images);
+  return batch;
+}
+
+std::optional<ImageBatch> ImageFolder::batch(const std::string& split,
+                                             int64_t epoch,
+                                             int64_t begin,
+                                             int64_t count) {
+  const Address address{split, epoch, begin, count};
+  if (reading_.valid()) {
+    ImageBatch ahead = reading_.get();
+    if (ahead_ == address) return ahead;
+  }
+  const auto chosen = chosen_rows(address);
+  if (!chosen) return std::nullopt;
+  return read(address, *chosen);
+}
+
+void ImageFolder::read_ahead(const std::string& split,
+                             int64_t epoch,
+                             int64_t begin,
+                             int64_t count) {
+  const Address address{split, epoch, begin, count};
+  auto chosen = chosen_rows(address);
+  if (!chosen || reading_.valid()) return;
+  ahead_ = address;
+  reading_ = std::async(std::launch::async,
+                        [this, address, rows = *std::move(chosen)] { return read(address, rows); });
+}
+
+}  // namespace dalle2

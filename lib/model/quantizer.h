@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT
+// Quantisers of a VQGAN-VAE (model.md, section 11). Legend: B batch, D width of the encoded map, h w
+// its places, N = B h w, K codes, d width of a code.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <torch/nn.h>
+
+#include <functional>
+#include <memory>
+
+#include "config/vae_config.h"
+#include "model/layers.h"
+
+namespace dalle2 {
+
+struct Quantized {
+  at::Tensor map;      ///< [B, D, h, w]; gradients pass to the encoder
+  at::Tensor indices;  ///< [B, h, w] int64, 0 to K - 1
+  at::Tensor loss;     ///< [] weighted, to be added to the others; 0 in evaluation mode
+};
+
+/// The ranks that a codebook is averaged over.
+struct CodeRanks {
+  bool is_main = true;                          ///< what is drawn is drawn by this rank
+  std::function<void(at::Tensor& tensor)> sum;  ///< over all ranks, in place; null: one rank
+};
+
+class QuantizerImpl : public torch::nn::Module {
+ public:
+  /// In training mode a codebook that is a moving average takes notes for learn().
+  /// @param map [B, D, h, w] @param generator draws the first codes
+  virtual Quantized quantize(const at::Tensor& map, const at::Generator& generator) = 0;
+  /// Moves the codes by what was quantised since the last call; all ranks have to call it.
+  /// @param generator draws vectors in the place of codes that are not used
+  virtual void learn(const at::Generator& /*generator*/) {}
+  virtual void set_ranks(CodeRanks /*ranks*/) {}
+  /// What quantize() makes of a map with these codes. @param indices [B, h, w] @return [B, D, h, w]
+  virtual at::Tensor from_indices(const at::Tensor& indices) = 0;
+};
+
+/// The signs of a projection to log2 K numbers are the code (Yu et al. 2023, arXiv 2310.05737). The
+/// first bit is the highest.
+class LookupFreeQuantizerImpl : public QuantizerImpl {
+ public:
+  LookupFreeQuantizerImpl(int64_t dim, int64_t codes, const LookupFreeConfig& config);
+  Quantized quantize(const at::Tensor& map, const at::Generator& generator) override;
+  at::Tensor from_indices(const at::Tensor& indices) override;
+
+ private:
+  at::Tensor projected_out(const at::Tensor& signs) const;
+
+  LookupFreeConfig config_;
+  at::Tensor mask_;                                            // [log2 K] int64, values of the bits
+  std::shared_ptr<LinearLayerImpl> project_in_, project_out_;  // null: the widths are equal
+};
+
+/// The entropies of lookup-free quantisation's soft assignment of tokens to all codes of signs, with
+/// a probability below 1e-5 counted as 1e-5 in the logarithm.
+struct CodeEntropies {
+  at::Tensor per_token;  ///< [] mean over tokens
+  at::Tensor of_mean;    ///< [] of the mean distribution
+};
+/// @param tokens [N, log2 K] float32, the projections
+CodeEntropies code_entropies(const at::Tensor& tokens);
+
+/// The nearest of K codes, which are moving averages of what they were nearest to (van den Oord et
+/// al. 2017, appendix A.1). They move once an update, not with each pass as in the reference, so that
+/// neither chunks of a batch nor ranks change anything.
+class VectorQuantizerImpl : public QuantizerImpl {
+ public:
+  VectorQuantizerImpl(int64_t dim, const VaeConfig& config);
+  Quantized quantize(const at::Tensor& map, const at::Generator& generator) override;
+  at::Tensor from_indices(const at::Tensor& indices) override;
+  void learn(const at::Generator& generator) override;
+  void set_ranks(CodeRanks ranks) override { ranks_ = std::move(ranks); }
+
+  /// [K, d]
+  at::Tensor codebook() const { return embed_.select(0, 0); }
+
+ private:
+  at::Tensor nearest(const at::Tensor& tokens) const;
+  void begin_codes(const at::Tensor& tokens, const at::Generator& generator);
+  void take_notes(const at::Tensor& tokens, const at::Tensor& indices);
+  void replace_dead(const at::Generator& generator);
+  at::Tensor drawn_by_main(const at::Tensor& tokens,
+                           int64_t count,
+                           const at::Generator& generator) const;
+  void sum_over_ranks(at::Tensor& tensor) const {
+    if (ranks_.sum) ranks_.sum(tensor);
+  }
+  void set_codes();
+
+  VaeConfig config_;
+  std::shared_ptr<LinearLayerImpl> project_in_, project_out_;  // null: the widths are equal
+  at::Tensor initted_;                                         // [] bool
+  at::Tensor cluster_size_;                                    // [1, K]
+  at::Tensor embed_avg_, embed_;                               // [1, K, d]
+  CodeRanks ranks_;
+  // Since the last learn(): how often each code was the nearest, the sum of what it was nearest to,
+  // and the vectors themselves where unused codes are replaced by some.
+  at::Tensor noted_counts_, noted_sums_, noted_tokens_;
+};
+
+std::shared_ptr<QuantizerImpl> make_quantizer(int64_t dim, const VaeConfig& config);
+
+}  // namespace dalle2

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+// Steps over rows that every rank can read: the ranks take batches of consecutive rows.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "dist/process_group.h"
+
+namespace dalle2 {
+
+/// This rank's share of a step. @tparam Batch has `rows`, those taken, and size(), those that are
+/// used
+template <class Batch>
+struct RankBatch {
+  Batch batch;               ///< without rows where the rows ran out on ranks before this one
+  int64_t row = 0;           ///< its first, of the split or epoch
+  int64_t rows_of_step = 0;  ///< of all ranks
+  int64_t samples_of_step = 0;
+
+  int64_t size() const { return batch.size(); }
+};
+
+/// The step that begins at `row`; all ranks have to call it.
+/// @param rows of the split or epoch @param read gives an optional batch of (first row, rows), none
+/// behind the end @return none behind the end, on all ranks
+template <class Batch, class Read>
+std::optional<RankBatch<Batch>> rank_batch(
+    ProcessGroup& group, int64_t rows, int64_t row, int64_t batch_size, const Read& read) {
+  if (row >= rows) return std::nullopt;
+  RankBatch<Batch> next{.batch = {}, .row = row + group.rank() * batch_size};
+  if (std::optional<Batch> batch = read(next.row, batch_size)) next.batch = *std::move(batch);
+  for (const auto& each :
+       group.exchange({next.batch.rows, next.batch.size()}, "rows of the step")) {
+    next.rows_of_step += each[0];
+    next.samples_of_step += each[1];
+  }
+  return next;
+}
+
+}  // namespace dalle2

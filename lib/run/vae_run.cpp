@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT
+#include "run/vae_run.h"
+
+#include <torch/types.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "checkpoint/module_state.h"
+#include "checkpoint/pth.h"
+#include "run/pictures.h"
+
+namespace dalle2 {
+namespace {
+
+/// Pictures of a grid: a sheet that people can look at.
+constexpr int64_t kMostGridPictures = 16;
+
+}  // namespace
+
+ExitCode VaeRun::run_epochs() {
+  while (!is_done() && position_.epoch < config_.train.epochs) {
+    if (!train_epoch()) continue;  // it went back
+    if (session_.stop_asked()) return ExitCode::kStopped;
+    if (is_done()) break;
+    ++position_.epoch;
+    position_.restart_epoch();
+    dropped_in_epoch_.clear();
+  }
+  save_latest();
+  log_info("train", "training complete");
+  return ExitCode::kDone;
+}
+
+/// @return false if the run went back to a checkpoint
+bool VaeRun::train_epoch() {
+  restart_step_clock();
+  auto next = [this, row = position_.row]() mutable {
+    auto batch = next_batch("train", row);
+    if (batch) row += batch->rows_of_step;
+    return batch;
+  };
+  while (!is_done()) {
+    const auto group = next_group(next);
+    if (group.empty()) break;
+    checkpoints_.check();
+    const auto samples = pass_group(
+        group, [&](const VaeRankBatch& each, int64_t, double share) { pass(each, share); });
+    if (!samples) return true;
+    for (const VaeRankBatch& each : group) position_.row += each.rows_of_step;
+    position_.samples_seen += *samples;
+    if (*samples == 0) continue;  // none of the files could be read
+    const bool is_discriminators = position_.discriminator_is_due;
+    update(is_discriminators ? VaeTrainer::kDiscriminator : VaeTrainer::kAutoencoder);
+    trainer_.vae()->quantizer()->learn(session_.generator("codes", position_.epoch, position_.row));
+    position_.discriminator_is_due = !is_discriminators && has_gan();
+    if (!position_.discriminator_is_due && !end_step(*samples)) return false;
+    if (session_.stop_asked()) return true;
+  }
+  session_.progress().finish();
+  return guard_.look(/*settled=*/true);
+}
+
+/// The discriminator's part of a step begins with the step that its loss counts from.
+bool VaeRun::has_gan() const {
+  return trainer_.has_discriminator() && position_.step >= config_.train.discr_start_step;
+}
+
+std::optional<VaeRankBatch> VaeRun::next_batch(const std::string& split, int64_t row) {
+  const int64_t of_each = config_.data.batch_size;
+  auto batch = rank_batch<ImageBatch>(
+      session_.group(), data_.rows(split), row, of_each, [&](int64_t first, int64_t count) {
+        auto found = data_.batch(split, position_.epoch, first, count);
+        data_.read_ahead(split, position_.epoch, first + session_.group().size() * count, count);
+        return found;
+      });
+  if (batch) batch->batch.drops.report(split, dropped_, dropped_in_epoch_);
+  return batch;
+}
+
+/// Gradients of this rank's share of a batch, for the part whose turn it is.
+void VaeRun::pass(const VaeRankBatch& batch, double share) {
+  const at::Generator random = session_.generator("train", position_.epoch, batch.row);
+  if (!position_.discriminator_is_due) {
+    diagnostics_.add(trainer_.step_autoencoder(batch.batch.images, random, has_gan(), share));
+    return;
+  }
+  const int64_t every = config_.train.apply_grad_penalty_every;
+  const bool with_penalty = every > 0 && position_.step % every == 0;
+  trainer_.step_discriminator(batch.batch.images, random, with_penalty, share);
+}
+
+/// What follows the updates of a step. @return false if the run went back to a checkpoint
+bool VaeRun::end_step(int64_t samples) {
+  diagnostics_.count_step();
+  if (!after_update(samples)) return false;
+  const int64_t step = position_.step++;
+  if (step % config_.train.save_results_every == 0) save_results();
+  if (step % config_.train.save_model_every == 0 && !guard_.in_a_streak()) {
+    save_model_files();
+    save_latest();
+  }
+  return true;
+}
+
+std::string VaeRun::result_path(const std::string& name) const {
+  const std::filesystem::path own = std::filesystem::path(config_.tracker.data_path) / "results";
+  return (config_.train.results_folder ? std::filesystem::path(*config_.train.results_folder)
+                                       : own) /
+         name;
+}
+
+/// As `step` of the file's name, the one that was just made.
+void VaeRun::save_results() {
+  session_.progress().pause();
+  const HeldAverages averages = trainer_.hold_averages();
+  const double live = validation_loss(/*averaged=*/false);
+  const double loss = trainer_.uses_ema() ? validation_loss(/*averaged=*/true) : live;
+  LogRecord record = {{"validation_reconstruction_loss", live}};
+  if (trainer_.uses_ema()) record.emplace_back("ema_validation_reconstruction_loss", loss);
+  session_.tracker().log(
+      record, trainer_.first_steps(), ShownRecord{{.label = "validation loss", .values = {loss}}});
+  session_.together("reconstructions", [&] {
+    if (!session_.group().is_main()) return;
+    const int64_t count = std::min(kMostGridPictures, config_.data.batch_size);
+    const auto batch = data_.batch("val", 0, 0, count);
+    if (!batch || batch->size() == 0) return;
+    if (trainer_.uses_ema()) save_grid(batch->images, /*averaged=*/true);
+    save_grid(batch->images, /*averaged=*/false);
+  });
+  if (std::isfinite(loss) &&
+      (position_.best_validation_loss == 0 || loss < position_.best_validation_loss)) {
+    position_.best_validation_loss = loss;
+    checkpoints_.save(/*is_best=*/true, /*is_latest=*/false);
+  }
+  restart_step_clock();
+}
+
+/// Pictures on the left, what the VAE makes of them on the right.
+void VaeRun::save_grid(const at::Tensor& images, bool averaged) {
+  const at::Tensor made = trainer_.reconstruct(images, averaged).clamp(0, 1);
+  std::vector<at::Tensor> pairs;
+  for (int64_t i = 0; i < images.size(0); ++i) pairs.insert(pairs.end(), {images[i], made[i]});
+  const Image grid = to_picture(image_grid(pairs, 2));
+  const std::string name = fmt::format("{}{}.png", position_.step - 1, averaged ? ".ema" : "");
+  std::filesystem::create_directories(std::filesystem::path(result_path(name)).parent_path());
+  write_png(result_path(name), grid);
+  session_.tracker().log_images({{encode_png(grid), "picture | reconstruction"}},
+                                averaged ? "reconstructions, averaged" : "reconstructions",
+                                trainer_.first_steps());
+}
+
+double VaeRun::validation_loss(bool averaged) {
+  double sum = 0;
+  int64_t samples = 0;
+  const int64_t most = std::min(config_.train.validation_samples, data_.rows("val"));
+  for (int64_t row = 0; row < most;) {
+    session_.throw_if_stop_asked();
+    const auto next = next_batch("val", row);
+    if (!next) break;
+    if (next->size() > 0) {
+      sum += trainer_.evaluate(next->batch.images, averaged).reconstruction.item<double>() *
+             static_cast<double>(next->size());
+    }
+    samples += next->samples_of_step;
+    row += next->rows_of_step;
+  }
+  const double all = session_.group().sum({sum}, "validation losses").front();
+  return samples == 0 ? std::nan("") : all / static_cast<double>(samples);
+}
+
+/// The live weights as the reference's `torch.save(vae.state_dict())`, and its average as that of an
+/// ema_pytorch.EMA around the whole VAE.
+void VaeRun::save_model_files() {
+  const HeldAverages averages = trainer_.hold_averages();
+  const Dict averaged = trainer_.uses_ema() ? trainer_.model_state() : Dict();
+  if (!session_.group().is_main()) return;
+  const StateDict live = state_dict(*trainer_.vae());
+  const int64_t step = position_.step - 1;
+  const std::string path = result_path(fmt::format("vae.{}.pt", step));
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  write_pth(path, to_dict(live));
+  if (!trainer_.uses_ema()) return;
+  StateDict wrapper = {{"initted", at::scalar_tensor(true, at::kBool)},
+                       {"step", at::scalar_tensor(trainer_.steps(), at::kLong)}};
+  for (const auto& [name, tensor] : live) wrapper.emplace_back("online_model." + name, tensor);
+  for (const auto& [name, tensor] : Cursor(Value(averaged), path).at("model").as_state_dict()) {
+    wrapper.emplace_back("ema_model." + name, tensor);
+  }
+  write_pth(result_path(fmt::format("vae.{}.ema.pt", step)), to_dict(wrapper));
+}
+
+}  // namespace dalle2

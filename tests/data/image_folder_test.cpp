@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT
+#include "data/image_folder.h"
+
+#include <torch/torch.h>
+
+#include <catch2/catch.hpp>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+
+#include "base/error.h"
+#include "support/temp_dir.h"
+
+namespace dalle2::test {
+namespace {
+
+/// A picture whose red is its number.
+void write_numbered(const std::string& path, uint8_t number, int side = 8) {
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  Image image{.width = side, .height = side, .pixels = {}};
+  for (int i = 0; i < side * side; ++i) {
+    image.pixels.insert(image.pixels.end(), {number, static_cast<uint8_t>(i % 256), 7});
+  }
+  write_png(path, image);
+}
+
+/// Ten pictures in three folders; the numbers follow the order of the paths.
+void write_ten(const std::string& folder) {
+  const std::vector<std::string> names = {"a/0.png",
+                                          "a/1.PNG",
+                                          "a/2.jpg",
+                                          "b/c/0.png",
+                                          "b/c/1.png",
+                                          "b/x.jpeg",
+                                          "d.png",
+                                          "e.png",
+                                          "f.webp",
+                                          "g.png"};
+  for (size_t i = 0; i < names.size(); ++i) {
+    write_numbered(folder + "/" + names[i], static_cast<uint8_t>(i));
+  }
+  std::ofstream(folder + "/notes.txt") << "no picture";
+  std::ofstream(folder + "/a/list.json") << "{}";
+}
+
+VaeDataConfig folder_config(const std::string& folder, double valid_frac = 0.2) {
+  VaeDataConfig config;
+  config.folder = folder;
+  config.image_size = 8;
+  config.batch_size = 4;
+  config.valid_frac = valid_frac;
+  return config;
+}
+
+std::vector<int64_t> numbers_of(const ImageBatch& batch) {
+  std::vector<int64_t> numbers;
+  for (int64_t i = 0; i < batch.size(); ++i) {
+    numbers.push_back(std::lround(batch.images[i][0][0][0].item<double>() * 255));
+  }
+  return numbers;
+}
+
+std::vector<int64_t> numbers_of_epoch(ImageFolder& folder,
+                                      const std::string& split,
+                                      int64_t epoch) {
+  std::vector<int64_t> all;
+  for (int64_t row = 0; row < folder.rows(split); row += 3) {
+    for (const int64_t number : numbers_of(*folder.batch(split, epoch, row, 3)))
+      all.push_back(number);
+  }
+  return all;
+}
+
+TEST_CASE("a folder's pictures are divided as torch's random_split divides them") {
+  const TempDir dir;
+  write_ten(dir.path());
+  for (const auto& [seed, validation] : {std::pair{int64_t{42}, std::set<int64_t>{3, 7}},
+                                         std::pair{int64_t{7}, std::set<int64_t>{8, 2}}}) {
+    VaeDataConfig config = folder_config(dir.path());
+    config.random_split_seed = seed;
+    ImageFolder folder(config, 3, /*seed=*/1);
+    CHECK(folder.files() == 10);
+    CHECK(folder.rows("train") == 8);
+    CHECK(folder.rows("val") == 2);
+    const std::vector<int64_t> val = numbers_of_epoch(folder, "val", 0);
+    CHECK(std::set<int64_t>(val.begin(), val.end()) == validation);
+    const std::vector<int64_t> train = numbers_of_epoch(folder, "train", 0);
+    std::set<int64_t> all(train.begin(), train.end());
+    CHECK(all.size() == 8);
+    all.insert(val.begin(), val.end());
+    CHECK(all.size() == 10);
+  }
+  ImageFolder undivided(folder_config(dir.path(), 0), 3, 1);
+  CHECK(undivided.rows("train") == 10);
+  CHECK(undivided.rows("val") == 10);
+}
+
+TEST_CASE("an epoch has an order of its own, and a batch does not hang on those before") {
+  const TempDir dir;
+  write_ten(dir.path());
+  ImageFolder folder(folder_config(dir.path(), 0), 3, 1), other(folder_config(dir.path(), 0), 3, 1),
+      of_other_seed(folder_config(dir.path(), 0), 3, 2);
+  const std::vector<int64_t> first = numbers_of_epoch(folder, "train", 0);
+  CHECK(numbers_of_epoch(folder, "train", 1) != first);
+  CHECK(numbers_of_epoch(folder, "train", 0) == first);
+  CHECK(numbers_of_epoch(of_other_seed, "train", 0) != first);
+  const auto third = other.batch("train", 0, 6, 3);
+  CHECK(numbers_of(*third) == std::vector<int64_t>(first.begin() + 6, first.begin() + 9));
+  CHECK(at::equal(third->images, folder.batch("train", 0, 6, 3)->images));  // mirrored alike
+  CHECK(numbers_of_epoch(folder, "val", 3) == numbers_of_epoch(other, "val", 0));
+  CHECK_FALSE(folder.batch("train", 0, 10, 3).has_value());
+}
+
+TEST_CASE("what is read ahead is what is asked for, or is read again") {
+  const TempDir dir;
+  write_ten(dir.path());
+  ImageFolder folder(folder_config(dir.path(), 0), 3, 1), plain(folder_config(dir.path(), 0), 3, 1);
+  folder.read_ahead("train", 0, 4, 4);
+  CHECK(at::equal(folder.batch("train", 0, 4, 4)->images, plain.batch("train", 0, 4, 4)->images));
+  folder.read_ahead("train", 0, 0, 4);
+  CHECK(at::equal(folder.batch("train", 1, 4, 4)->images, plain.batch("train", 1, 4, 4)->images));
+  folder.read_ahead("train", 0, 10, 4);  // behind the end
+  CHECK_FALSE(folder.batch("train", 0, 10, 4).has_value());
+}
+
+TEST_CASE("a file that is no picture is left out and told") {
+  const TempDir dir;
+  write_ten(dir.path());
+  std::ofstream(dir.path() + "/e.png") << "nothing";
+  ImageFolder folder(folder_config(dir.path(), 0), 3, 1);
+  const auto batch = folder.batch("train", 0, 0, 10);
+  CHECK(batch->rows == 10);
+  CHECK(batch->size() == 9);
+  CHECK(batch->drops.total() == 1);
+}
+
+TEST_CASE("grey pictures have Pillow's luma") {
+  const TempDir dir;
+  Image image{.width = 4, .height = 4, .pixels = {}};
+  for (int i = 0; i < 16; ++i) {
+    image.pixels.insert(image.pixels.end(),
+                        {static_cast<uint8_t>(i * 16),
+                         static_cast<uint8_t>(255 - i * 7),
+                         static_cast<uint8_t>(i * 37 % 256)});
+  }
+  write_png(dir.path() + "/one.png", image);
+  VaeDataConfig config = folder_config(dir.path(), 0);
+  config.image_size = 4;
+  config.preprocessing.emplace(1);  // ToTensor alone
+  ImageFolder folder(config, 1, 1);
+  const at::Tensor grey = folder.batch("train", 0, 0, 1)->images;
+  CHECK(grey.sizes() == at::IntArrayRef{1, 1, 4, 4});
+  const at::Tensor expected = torch::tensor(std::vector<int64_t>{
+      150, 155, 159, 164, 169, 174, 179, 155, 160, 165, 169, 174, 179, 184, 160, 165});
+  CHECK(at::equal((grey.flatten() * 255).round().to(at::kLong), expected));
+}
+
+TEST_CASE("a folder that has no picture for training is refused") {
+  const TempDir dir;
+  const auto fault = [&](const VaeDataConfig& config) {
+    try {
+      const ImageFolder folder(config, 3, 1);
+    } catch (const DataError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(fault(folder_config(dir.path())) ==
+        "/data/folder: " + dir.path() +
+            ": expected pictures ending in jpg, jpeg, png or webp, here or in folders below, found "
+            "none");
+  CHECK(fault(folder_config(dir.path() + "/absent")) ==
+        "/data/folder: " + dir.path() + "/absent: there is no such folder");
+  write_numbered(dir.path() + "/one.png", 1);
+  CHECK(
+      fault(folder_config(dir.path(), 0.05)) ==
+      "/data/valid_frac: 0.05 of 1 pictures leaves none for training: give another share, or 0 to "
+      "validate with the pictures of the training");
+}
+
+}  // namespace
+}  // namespace dalle2::test

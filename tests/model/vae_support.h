@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT
+// VAEs as the fixtures of make_vae.py and make_vae_trainer.py describe them.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <string>
+
+#include "config/vae_run_config.h"
+#include "model/vqgan_vae.h"
+#include "support/fixture.h"
+
+namespace dalle2::test {
+
+// float32 through some twenty layers, summed in another order.
+inline constexpr double kVaeTolerance = 1e-4;
+// The backward pass is as deep again, and sums over all pixels.
+inline constexpr double kVaeGradientTolerance = 5e-4;
+// The fixture says how far a value moves when every weight moves by one rounding; some hundred
+// operations round once each.
+inline constexpr double kVaeNoiseSteps = 20;
+
+inline VaeConfig vae_config_of(const nlohmann::json& json) {
+  const nlohmann::json whole = {
+      {"vae", json},
+      {"data", {{"folder", "pictures"}, {"image_size", 32}, {"batch_size", 2}}},
+      {"train", {{"num_train_steps", 1}, {"vgg_path", "vgg.pt"}}},
+      {"tracker",
+       {{"log", nlohmann::json::object()},
+        {"save", {{"save_to", "local"}, {"save_latest_to", "latest.pth"}}}}}};
+  return parse_vae_config(whole.dump(), "fixture", {}).config.vae;
+}
+
+inline VqganVae filled_vae(const VaeConfig& config) {
+  VqganVae vae(config);
+  fill_parameters(*vae);
+  return vae;
+}
+
+inline ImageFeatures features_of(const Fixture& fixture) {
+  const at::Tensor weight = fixture.tensor("features");
+  return [weight](const at::Tensor& images) {
+    return at::conv2d(images, weight, {}, 2).tanh().flatten(1);
+  };
+}
+
+inline void expect_within_noise(const at::Tensor& actual,
+                                const Fixture& fixture,
+                                const std::string& name,
+                                double relative) {
+  // NumPy has made [1] of [].
+  const at::Tensor expected = fixture.tensor(name).to(at::kDouble).view(actual.sizes());
+  const double noise = fixture.json.at("noise").at(name).get<double>();
+  const double error = (actual.detach().to(at::kDouble) - expected).abs().max().item<double>();
+  const double allowed =
+      relative * expected.abs().max().item<double>() + kVaeNoiseSteps * noise + 1e-9;
+  INFO(name << ": error " << error << ", allowed " << allowed);
+  CHECK(error <= allowed);
+}
+
+inline void set_codebook(VqganVae vae, const StateDict& codebook) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : codebook) {
+    for (const auto& item : vae->named_buffers()) {
+      if (item.key() == name) item.value().copy_(tensor.view(item.value().sizes()));
+    }
+  }
+}
+
+}  // namespace dalle2::test

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: MIT
+"""Steps of a VQGAN-VAE's training: both losses, and the weights of both parts after Adam's updates, by the references' networks.
+
+    python tests/parity/make_vae_trainer.py [--seed N] [--cases N] [--out FOLDER]
+
+The order is that of muse's trainer: the autoencoder's update, then on other pictures the discriminator's, whose gradients were cleared
+before. Its faults are left out: parameters in the order of a set, clipping over both parts. The fixture has each step's two losses, and
+the weights and codes after the last, compact as in make_unet.py.
+"""
+import argparse
+import copy
+import pathlib
+import random
+
+import torch
+
+from case_files import write_cases
+from make_unet import compact, fill, nudge
+from make_vae import Features, draw_config, make_vae, pictures, quantizer_of
+
+STEPS, LR = 3, 3e-4
+
+
+def train(vae, config, features, batches, seed):
+    found = {}
+    if config["use_vgg_and_gan"]:
+        setattr(vae, "_vgg" if config["kind"] == "muse" else "vgg", features)
+    vae.train()
+    own = [p for name, p in vae.named_parameters() if not name.startswith("discr.")]
+    optimizer = torch.optim.Adam(own, lr=LR)
+    discr_optimizer = torch.optim.Adam(vae.discr.parameters(), lr=LR) if vae.discr is not None else None
+    torch.manual_seed(seed)  # of the first codes; nothing else is drawn
+    for step in range(STEPS):
+        loss = vae(batches[2 * step].clone(), return_loss=True)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(own, 0.5)
+        optimizer.step()
+        found[f"loss.{step}"] = loss
+        if discr_optimizer is None:
+            continue
+        discr_optimizer.zero_grad()
+        loss = vae(batches[2 * step + 1].clone(), return_discr_loss=True)
+        loss.backward()
+        discr_optimizer.step()
+        found[f"discr_loss.{step}"] = loss
+    found |= {f"weights.{name}": compact(p) for name, p in vae.named_parameters()}
+    found |= {f"codes.{name}": b for name, b in quantizer_of(vae).named_buffers() if "_codebook" in name}
+    return {name: value.detach().clone() for name, value in found.items()}
+
+
+def make_case(number):
+    rng = random.Random(number)
+    config = draw_config(rng) | {"vq_threshold_ema_dead_code": 0}
+    if config["kind"] == "muse" and config.get("lookup_free_quantization", True):
+        del config["vq_threshold_ema_dead_code"]
+    torch.manual_seed(number)
+    vae = make_vae(config)
+    fill(vae)
+    generator = torch.Generator().manual_seed(number)
+    features = Features(generator)
+    batches = [pictures(generator, config["channels"]) for _ in range(2 * STEPS)]
+    codebook = {f"codebook.{name}": value.clone() for name, value in vae.state_dict().items() if "_codebook" in name}
+    moved = copy.deepcopy(vae)
+    nudge(list(moved.parameters()), number + 1)
+    one = train(vae, config, features, batches, number)
+    other = train(moved, config, features, batches, number)
+    if any(not value.isfinite().all() for value in one.values()):
+        return None
+    noise = {name: float((value.double() - other[name].double()).abs().max()) for name, value in one.items()}
+    if any(noise[name] > 1e-3 * max(1e-6, float(one[name].double().abs().max())) for name in one if "loss" in name):
+        return None  # codes that hang on a rounding
+    if any(noise[name] > 1e-2 for name in one if name.startswith("codes.")):
+        return None
+    tensors = {f"batch.{i}": batch for i, batch in enumerate(batches)} | {"features": features.weight} | codebook | one
+    return {name: value.numpy() for name, value in tensors.items()}, {"config": config, "seed": number, "noise": noise}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cases", type=int, default=5)
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent / "fixtures")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    folder = arguments.out / "vae_trainer"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_cases(folder, make_case, arguments.seed, arguments.cases)
+
+
+if __name__ == "__main__":
+    main()
