@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""FID alone, and FID, IS and KID together, ours against torchmetrics, in turns on one machine.
+"""FID alone, FID, IS and KID together, and the distance of given features, ours against torchmetrics, in turns on one machine.
 
     scripts/bench.sh metrics [--count 1000] [--side 64] [--rounds 3] [--threads 2]
 
 Both see the same pictures (smooth noise) in batches of 50 and the same synthetic weights of the Inception network, resized with antialiasing,
 which is torchmetrics' way. `update` is the passes of the network, `compute` what follows from the features; torchmetrics passes the
-pictures through the network once for each metric. Peaks are the largest resident memory of each process. Prints min, median and max over
-the rounds.
+pictures through the network once for each metric. Peaks are the largest resident memory of each process. The distance alone is that of
+--count features of width 2048, three times a round, as what a covariance of fewer samples than features takes. Prints min, median and max
+over the rounds. --only distance leaves the network out.
 """
 import argparse
 import json
@@ -69,6 +70,45 @@ def reference(what, pictures, threads):
     print(json.dumps({"update": update, "compute": time.perf_counter() - begin, "FID": found["FID"].item()}))
 
 
+def reference_distance(features, threads):
+    import torch
+    from safetensors.torch import load_file
+    from torchmetrics.image.fid import _compute_fid
+    torch.set_num_threads(threads)
+    sets = {name: rows.double() for name, rows in load_file(features).items()}
+    seconds = []
+    for _ in range(3):
+        sums = [(rows.sum(0), rows.T @ rows, len(rows)) for rows in (sets["real"], sets["generated"])]  # update() has them
+        begin = time.perf_counter()
+        moments = []
+        for total, outer, count in sums:
+            mean = (total / count).unsqueeze(0)
+            moments += [mean.squeeze(0), (outer - count * mean.T @ mean) / (count - 1)]
+        found = _compute_fid(*moments).item()
+        seconds.append(time.perf_counter() - begin)
+    print(json.dumps({"seconds": seconds, "FID": found}))
+
+
+def distances(binary, folder, count, rounds, threads):
+    """The distance of features that are given."""
+    import torch
+    from safetensors.torch import save_file
+    generator = torch.Generator().manual_seed(0)
+    mix = torch.randn(2048, 2048, generator=generator) / 45
+    features = {"real": torch.rand(count, 2048, generator=generator) @ mix, "generated": torch.rand(count, 2048, generator=generator) @ mix + 0.01}
+    save_file(features, folder / "features.safetensors")
+    ratios, apart = [], 0.0
+    for number in range(rounds):
+        mine, _ = run([binary, "distance", folder / "features.safetensors"], threads)
+        theirs, _ = run([sys.executable, __file__, "--threads", threads, "--reference-distance", folder / "features.safetensors"], threads)
+        ratios += [b / a for a, b in zip(mine["seconds"], theirs["seconds"])]
+        apart = max(apart, abs(mine["FID"] / theirs["FID"] - 1))
+        print(f"round {number + 1}, distance: ours {mine['seconds']}, torchmetrics {theirs['seconds']}, FID {mine['FID']:.6g} {theirs['FID']:.6g}", flush=True)
+    print(f"distance of {count} features: torchmetrics / ours: min {min(ratios):.4g} median {statistics.median(ratios):.4g} max {max(ratios):.4g}, "
+          f"relative difference at most {apart:.1e}")
+    print(f"figure metrics.distance = {statistics.median(ratios):.1f}")
+
+
 def make(folder, count, side):
     """The archive and the pictures, by the reference's Python."""
     subprocess.run([sys.executable, ROOT / "scripts/export_inception.py", "--synthetic", "0", "--out", folder / "inception.pt"], check=True)
@@ -89,13 +129,21 @@ def main():
     parser.add_argument("--side", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", choices=("distance",))
     parser.add_argument("--reference-of", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--reference-distance", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.reference_of:
         reference(*arguments.reference_of, arguments.threads)
         return
+    if arguments.reference_distance:
+        reference_distance(arguments.reference_distance, arguments.threads)
+        return
     with tempfile.TemporaryDirectory(prefix="dalle2-metrics-") as name:
         folder = pathlib.Path(name)
+        distances(arguments.binary, folder, arguments.count, arguments.rounds, arguments.threads)
+        if arguments.only:
+            return
         make(folder, arguments.count, arguments.side)
         rows = {what: [] for what in WHAT}
         for number in range(arguments.rounds):

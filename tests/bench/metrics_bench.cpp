@@ -3,16 +3,20 @@
 //
 //   bench_metrics METRICS INCEPTION PICTURES     METRICS: fid, or fid,is,kid; PICTURES: safetensors with
 //                                                real and generated [n, 3, h, w] uint8
+//   bench_metrics distance FEATURES                the distance of given features [n, d], three times
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/types.h>
 
 #include <algorithm>
 #include <chrono>
 #include <iostream>
 #include <string>
+#include <vector>
 
 #include "checkpoint/safetensors.h"
 #include "checkpoint/state_dict.h"
+#include "metrics/frechet_distance.h"
 #include "metrics/image_metrics.h"
 
 namespace dalle2 {
@@ -55,12 +59,29 @@ int measure(const std::string& metrics, const std::string& inception, const std:
   return 0;
 }
 
+int measure_distance(const std::string& features) {
+  const SafetensorsFile file = read_safetensors(features);
+  const at::Tensor real = find_tensor(file.tensors, "real")->clone();
+  const at::Tensor generated = find_tensor(file.tensors, "generated")->clone();
+  std::vector<double> seconds;
+  double distance = 0;
+  for (int i = 0; i < 3; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    distance = frechet_distance(real, generated);
+    seconds.push_back(seconds_since(begin));
+  }
+  std::cout << fmt::format("{{\"seconds\": [{}], \"FID\": {}}}", fmt::join(seconds, ", "), distance)
+            << std::endl;
+  return 0;
+}
+
 }  // namespace
 }  // namespace dalle2
 
 int main(int argc, char** argv) {
+  if (argc == 3 && std::string(argv[1]) == "distance") return dalle2::measure_distance(argv[2]);
   if (argc != 4) {
-    std::cerr << "usage: bench_metrics METRICS INCEPTION PICTURES\n";
+    std::cerr << "usage: bench_metrics METRICS INCEPTION PICTURES | distance FEATURES\n";
     return 2;
   }
   return dalle2::measure(argv[1], argv[2], argv[3]);

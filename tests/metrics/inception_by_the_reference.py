@@ -141,6 +141,9 @@ def main():
         for net in export_lpips.NETS:
             subprocess.run([sys.executable, ROOT / "scripts/export_lpips.py", "--net", net, "--weights", folder / f"{net}.pth", "--out",
                             folder / f"lpips_{net}.pt"], check=True)
+            # The golden values' weights follow the names in the network of LPIPS, not torchvision's.
+            subprocess.run([sys.executable, ROOT / "scripts/export_lpips.py", "--net", net, "--synthetic", "0", "--out",
+                            folder / f"lpips_golden_{net}.pt"], check=True)
         if arguments.real:
             sets = [pictures_of(each, arguments.count, arguments.side) for each in (arguments.real, arguments.generated)]
         else:
