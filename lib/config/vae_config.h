@@ -56,6 +56,7 @@ struct VaeConfig {
   bool l2_recon_loss = false;
   bool use_hinge_loss = true;
   bool use_vgg_and_gan = true;
+  bool quantizer_loss_without_gan = false;
   int64_t discr_layers = 4;
   VaeNetworkType vae_type = VaeNetworkType::resnet;
   bool lookup_free_quantization = true;
@@ -106,6 +107,10 @@ struct VaeConfig {
     D2_FIELD(use_hinge_loss, "Hinge losses of the GAN; else binary cross entropy.");
     D2_FIELD(use_vgg_and_gan,
              "Perceptual and adversarial losses; false trains reconstruction alone.");
+    D2_FIELD(
+        quantizer_loss_without_gan,
+        "Without `use_vgg_and_gan` the loss of the quantiser counts, too. In the references it "
+        "does not, and most codes fall out of use.");
     D2_FIELD(discr_layers,
              "Halvings of the discriminator; it takes pictures of 4 pixels then or more.",
              within(0, 16));

@@ -141,6 +141,7 @@ VaeLosses VqganVaeImpl::autoencoder_losses(const at::Tensor& images,
   if (!config_.use_vgg_and_gan) {
     losses.total = reconstruction_loss(made.images, images);
     losses.reconstruction = losses.total.detach();
+    if (config_.quantizer_loss_without_gan) losses.total = losses.total + made.quantized.loss;
     return losses;
   }
   if (!made.images.requires_grad()) {  // an evaluation: nothing to weigh by gradients

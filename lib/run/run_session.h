@@ -54,6 +54,7 @@ class RunSession {
   StepTimes& times() { return times_; }
   bool quiet() const { return quiet_; }
   ProcessGroup& group() { return *group_; }
+  int64_t group_size() const { return group_->size(); }
 
   /// Addressed by seed, purpose, epoch and step. What is drawn for samples is addressed by their
   /// place among those of all ranks, so that the number of ranks changes nothing.

@@ -100,7 +100,7 @@ void TrainingRun::log_step(double samples_per_second) {
 
 void TrainingRun::show_progress() {
   progress_.epoch = any_position_->epoch;
-  progress_.epochs = train_.epochs;
+  progress_.epochs = epochs();
   progress_.sample = any_position_->sample_of_epoch();
   progress_.samples_per_epoch = samples_per_epoch();
   session_.progress().update(progress_);

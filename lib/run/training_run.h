@@ -71,6 +71,8 @@ class TrainingRun {
   /// What the log says about a step besides what it says for every kind.
   virtual LogRecord step_values(double samples_per_second) = 0;
   virtual int64_t samples_per_epoch() const = 0;  ///< 0 while it is not known
+  /// Of the run, for the time that is left.
+  virtual int64_t epochs() const { return train_.epochs; }
 
   /// The batches of the next update: /train/grad_accum_every of them, fewer at the end of the
   /// epoch.

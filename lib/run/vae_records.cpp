@@ -144,6 +144,16 @@ void VaeRun::open() {
   checkpoints_.set_data_size({data_.files(), "picture"});
 }
 
+int64_t VaeRun::epochs() const {
+  const int64_t batches_of_step =
+      config_.train.grad_accum_every * (trainer_.has_discriminator() ? 2 : 1);
+  const int64_t pictures = (config_.train.num_train_steps - position_.step) * batches_of_step *
+                           config_.data.batch_size * session_.group_size();
+  const int64_t of_epoch = data_.rows("train");
+  const int64_t needed = position_.epoch + (position_.row + pictures + of_epoch - 1) / of_epoch;
+  return std::min(config_.train.epochs, needed);
+}
+
 LogRecord VaeRun::step_values(double samples_per_second) {
   LogRecord record = {{"samples_per_second", samples_per_second},
                       {"samples_seen", position_.samples_seen}};

@@ -148,7 +148,7 @@ void VaeRun::save_grid(const at::Tensor& images, bool averaged) {
   std::filesystem::create_directories(std::filesystem::path(result_path(name)).parent_path());
   write_png(result_path(name), grid);
   session_.tracker().log_images({{encode_png(grid), "picture | reconstruction"}},
-                                averaged ? "reconstructions, averaged" : "reconstructions",
+                                averaged ? "ema_reconstructions" : "reconstructions",
                                 trainer_.first_steps());
 }
 

@@ -74,6 +74,7 @@ class VaeRun : public TrainingRun {
   void save_model_files();
   LogRecord step_values(double samples_per_second) override;
   int64_t samples_per_epoch() const override { return data_.rows("train"); }
+  int64_t epochs() const override;
   std::string result_path(const std::string& name) const;
 
   const TrainVaeConfig& config_;

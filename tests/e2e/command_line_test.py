@@ -99,7 +99,7 @@ class CommandLine(EndToEnd):
         self.assertEqual(self.complete("--config", "my"), {"my.json"})
         self.assertEqual(self.complete("sample", "--out", "m"), {"mine"})
         self.assertEqual(self.complete("sample", "--sampler", "d"), {"ddpm", "ddim", "dpmpp"})
-        self.assertEqual(self.complete("schema", ""), {"decoder", "prior"})
+        self.assertEqual(self.complete("schema", ""), {"decoder", "prior", "vae"})
         self.assertEqual(self.complete("inspect", "my"), {"my.json"})
         self.assertEqual(self.complete("sample", "--seed", ""), set())
         for command in COMMANDS_WITH_OPTIONS:

@@ -15,6 +15,7 @@
 #include "checkpoint/pickle_machine.h"
 #include "config/prior_run_config.h"
 #include "config/run_config.h"
+#include "config/vae_run_config.h"
 #include "data/brace_pattern.h"
 #include "io/image.h"
 #include "io/listing.h"
@@ -70,14 +71,17 @@ void read_json_text(const std::string& bytes) {
   promise(parse_untrusted_json(again).value.dump() == again, "JSON that does not come back");
 }
 
-void read_config_text(const std::string& bytes) {
+template <class Parse>
+void read_config_of(const std::string& bytes, const Parse& parse) {
   const ReadOptions options = {.overrides = {}, .check_available = false};
-  const bool prior = bytes.size() % 2 == 1;
-  const std::string full = prior ? parse_prior_config(bytes, "a.json", options).full_json
-                                 : parse_decoder_config(bytes, "a.json", options).full_json;
-  const std::string again = prior ? parse_prior_config(full, "b.json", options).full_json
-                                  : parse_decoder_config(full, "b.json", options).full_json;
-  promise(full == again, "a config that does not come back");
+  const std::string full = parse(bytes, "a.json", options).full_json;
+  promise(full == parse(full, "b.json", options).full_json, "a config that does not come back");
+}
+
+void read_config_text(const std::string& bytes) {
+  if (bytes.find("\"vae\"") != std::string::npos) return read_config_of(bytes, parse_vae_config);
+  if (bytes.size() % 2 == 1) return read_config_of(bytes, parse_prior_config);
+  read_config_of(bytes, parse_decoder_config);
 }
 
 void read_template(const std::string& bytes) {
