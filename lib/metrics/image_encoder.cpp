@@ -58,8 +58,10 @@ ImageEncoder::ImageEncoder(const FrechetDistanceConfig& config,
   std::string found;
   try {
     const at::Tensor features = impl_->run(at::zeros({2, 3, 32, 32}, at::kByte));
-    if (features.dim() == 2 && features.size(0) == 2) return;
-    found = fmt::format("[{}]", fmt::join(features.sizes(), ", "));
+    const bool has_shape = features.dim() == 2 && features.size(0) == 2 && features.size(1) > 0;
+    if (has_shape && features.isfinite().all().item<bool>()) return;
+    found = has_shape ? "features that are not finite"
+                      : fmt::format("[{}]", fmt::join(features.sizes(), ", "));
   } catch (const std::exception& error) {
     found = "\"" + last_message(error) + "\"";
   }

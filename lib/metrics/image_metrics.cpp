@@ -280,7 +280,15 @@ void ImageMetrics::compute_network_metrics(MetricValues& found) const {
     return at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(seed_) * 16 + purpose);
   };
   if (config_.FID && has_at_least(2, "FID", "")) {
-    found.values.emplace_back("FID", distance_of(name_of(config_.FID->feature)));
+    const std::string layer = name_of(config_.FID->feature);
+    found.values.emplace_back("FID", distance_of(layer));
+    const int64_t features = real_.at(layer).rows().size(1);
+    if (found.images < features) {
+      found.notes.push_back(fmt::format(
+          "FID: {} images are fewer than its {} features: compare it with figures of as many images",
+          found.images,
+          features));
+    }
   }
   if (config_.IS) {
     const MeanAndDeviation score = inception_score(
@@ -298,10 +306,14 @@ void ImageMetrics::compute_network_metrics(MetricValues& found) const {
                                                      .gamma = kid.gamma,
                                                      .coef = kid.coef},
                                                     generator(2));
-    found.values.emplace_back("KID_mean", distance.mean);
-    found.values.emplace_back("KID_std", distance.deviation);
-    if (std::isfinite(distance.standard_error)) {
-      found.values.emplace_back("KID_standard_error", distance.standard_error);
+    if (std::isfinite(distance.mean) && std::isfinite(distance.deviation)) {
+      found.values.emplace_back("KID_mean", distance.mean);
+      found.values.emplace_back("KID_std", distance.deviation);
+      if (std::isfinite(distance.standard_error)) {
+        found.values.emplace_back("KID_standard_error", distance.standard_error);
+      }
+    } else {
+      found.faults.emplace_back("KID: is not finite: look at gamma, coef and degree");
     }
   }
   if (config_.PR && has_at_least(config_.PR->neighborhood + 1, "PR", " (neighborhood + 1)")) {
@@ -324,6 +336,13 @@ std::string ImageMetrics::description() const {
         fmt::format("resize {}, Inception weights {}",
                     enum_names<NetworkResize>[static_cast<size_t>(config_.network_resize())],
                     network_ -> sha256().substr(0, kDigits)));
+    const auto add = [&](const char* metric, const auto& options) {
+      if (options) parts.push_back(fmt::format("{} of {}", metric, name_of(options->feature)));
+    };
+    add("FID", config_.FID);
+    add("IS", config_.IS);
+    add("KID", config_.KID);
+    add("PR", config_.PR);
   }
   if (encoder_) parts.push_back(encoder_->description());
   if (perceptual_) {

@@ -27,6 +27,7 @@ struct MetricValues {
   /// those that are asked for and can be computed.
   std::vector<std::pair<std::string, double>> values;
   std::vector<std::string> faults;  ///< why one is left out, "FID: needs at least 2 images, got 1"
+  std::vector<std::string> notes;   ///< what to know of those that were computed
   int64_t images = 0;               ///< pairs that they are computed from
 };
 

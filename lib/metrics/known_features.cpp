@@ -19,6 +19,12 @@ namespace {
 constexpr int64_t kHashBytes = 32;
 constexpr const char* kHashes = "sha256";
 constexpr const char* kIdentity = "features of";
+const std::string kSumOf = "sha256 of ";  // and the name of a tensor
+
+std::string sum_of(const at::Tensor& tensor) {
+  const at::Tensor bytes = tensor.contiguous();
+  return to_hex(sha256({static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()}));
+}
 
 /// The 32 bytes of a row of hashes.
 std::string hash_text(const at::Tensor& row) {
@@ -80,8 +86,8 @@ std::string KnownFeatures::path_in(const std::string& folder) const {
 
 std::string KnownFeatures::load(const std::string& folder) {
   const std::string path = path_in(folder);
-  if (!std::filesystem::exists(path)) return "";
   try {
+    if (!std::filesystem::exists(path)) return "";
     const SafetensorsFile file = read_safetensors(path);
     const auto identity = file.metadata.find(kIdentity);
     if (identity == file.metadata.end() || identity->second != identity_) {
@@ -90,6 +96,10 @@ std::string KnownFeatures::load(const std::string& folder) {
     const auto matrix = [&](const std::string& name) -> const at::Tensor& {
       const at::Tensor* found = find_tensor(file.tensors, name);
       if (found == nullptr || found->dim() != 2) throw DataError("lacks a matrix \"{}\"", name);
+      const auto sum = file.metadata.find(kSumOf + name);
+      if (sum == file.metadata.end() || sum->second != sum_of(*found)) {
+        throw DataError("\"{}\" is damaged: its sum is another one", name);
+      }
       return *found;
     };
     const at::Tensor& hashes = matrix(kHashes);
@@ -108,8 +118,9 @@ std::string KnownFeatures::load(const std::string& folder) {
     const bool had_news = has_news_;
     add(hashes.to(at::kFloat), features);
     has_news_ = had_news;
-  } catch (const Error& error) {
-    return fmt::format("{}: {}", path, error.what());
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    return text.starts_with(path) ? text : fmt::format("{}: {}", path, text);
   }
   return "";
 }
@@ -125,7 +136,9 @@ void KnownFeatures::save(const std::string& folder) {
     for (const auto& [hash, row] : rows_) rows.push_back(row[place]);
     tensors.emplace_back(names_[place], at::stack(rows));
   }
-  write_safetensors(path_in(folder), tensors, {{kIdentity, identity_}});
+  std::map<std::string, std::string> metadata = {{kIdentity, identity_}};
+  for (const auto& [name, tensor] : tensors) metadata[kSumOf + name] = sum_of(tensor);
+  write_safetensors(path_in(folder), tensors, metadata);
   has_news_ = false;
 }
 

@@ -37,11 +37,11 @@ PerceptualDistance::PerceptualDistance(const std::string& path,
           .archive = open_script_archive(path, where, kLpipsAdvice, device), .device = device})) {
   const auto& about = impl_->archive.about;
   const std::string net_name = enum_names<LpipsNet>[static_cast<size_t>(net)];
-  if (!about.is_object() || about.value("kind", "") != "lpips") {
+  if (!about.is_object() || about.value("kind", Json()) != "lpips") {
     throw ConfigError(
         "{}: {} is TorchScript, but not a network for LPIPS\n  {}", where, path, kLpipsAdvice);
   }
-  if (about.value("net", "") != net_name) {
+  if (about.value("net", Json()) != net_name) {
     throw ConfigError("{}: {} has the backbone {}, and `net_type` is \"{}\"",
                       where,
                       path,

@@ -237,6 +237,7 @@ void DecoderRun::log_validation(const std::vector<double>& sums, int64_t batches
 
 void DecoderRun::log_metrics(const MetricValues& found) {
   for (const std::string& fault : found.faults) log_warning("eval", "{}", fault);
+  for (const std::string& note : found.notes) log_warning("eval", "{}", note);
   if (found.values.empty()) return;
   LogRecord record(found.values.begin(), found.values.end());
   record.emplace_back("Evaluation Samples", found.images);

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
+#include "metrics/script_archive.h"
 #include "run/decoder_evaluation.h"
 
 namespace dalle2 {
@@ -209,17 +210,26 @@ MetricValues DecoderRun::compute_metrics() {
                  group.rank(),
                  group.size(),
                  *metrics_);
-    } catch (const DataError& error) {
-      fault = error.what();
+    } catch (const StoppedError&) {
+      throw;
+    } catch (const NetworkError&) {
+      throw;
+    } catch (const std::exception& error) {
+      fault = last_message(error);
     }
   });
   session_.progress().pause();
   for (const std::string& each : group.gather_texts(fault, "faults of the evaluation")) {
-    if (!each.empty()) return {.values = {}, .faults = {each}, .images = 0};
+    if (!each.empty()) return {.values = {}, .faults = {each}, .notes = {}, .images = 0};
   }
   metrics_->gather(group);
   const ProcessGroup::BusyScope busy(group, "computing the metrics");
-  MetricValues found = metrics_->compute();
+  MetricValues found;
+  try {
+    found = metrics_->compute();
+  } catch (const std::exception& error) {  // on all ranks alike
+    found.faults = {last_message(error)};
+  }
   if (group.rank() == 0) keep_real_features(config_, *metrics_);
   metrics_->reset();  // all features of all ranks: no memory for the next epoch
   return found;

@@ -3,6 +3,7 @@
 
 The networks are those of tests/parity/make_feature_networks.py, which answer with products of some pixels.
 """
+import hashlib
 import json
 import os
 import pathlib
@@ -50,7 +51,8 @@ class Metrics(EndToEnd):
         for record in logged:
             self.assertEqual([key for key in record if key in NAMES], NAMES)
             self.assertEqual(record["Evaluation Samples"], 20)
-            self.assertRegex(record["Evaluation"], r"^resize tf1, Inception weights [0-9a-f]{16}, FD weights [0-9a-f]{16} at 40 pixels, resize clean, "
+            self.assertRegex(record["Evaluation"], r"^resize tf1, Inception weights [0-9a-f]{16}, FID of 64, IS of logits_unbiased, KID of 2048, "
+                                                   r"PR of 192, FD weights [0-9a-f]{16} at 40 pixels, resize clean, "
                                                    r"LPIPS alex [0-9a-f]{16}$")
         self.assertNotEqual(logged[0]["FID"], logged[1]["FID"])
         self.assertRegex(done.stdout, r"(?m)^step \d+  FID \S+  IS \S+  KID \S+  P/R \S+ \S+  FD \S+  LPIPS \S+$")
@@ -156,6 +158,9 @@ class Metrics(EndToEnd):
         rows = json.loads(content[8:header])["64"]["data_offsets"]
         for place in range(header + rows[0], header + rows[1], 4):
             content = content[:place] + bytes(2) + content[place + 2:]  # the low half of each float32
+        name, before = "sha256 of 64", json.loads(content[8:header])["__metadata__"]
+        sums = [before[name], hashlib.sha256(content[header + rows[0]:header + rows[1]]).hexdigest()]
+        damaged, content = content, content.replace(sums[0].encode(), sums[1].encode())
         kept.write_bytes(content)
         figures = {}
         for name, evaluate in (("whole", ALL), ("changed", {**ALL, "cache_path": str(shared)})):
@@ -164,7 +169,7 @@ class Metrics(EndToEnd):
         self.assertNotEqual(figures["whole"]["FID"], figures["changed"]["FID"])
         self.assertEqual(figures["whole"]["LPIPS"], figures["changed"]["LPIPS"])
         # What is damaged is told and computed anew.
-        kept.write_bytes(content[:-5])
+        kept.write_bytes(damaged)  # its sum is not that of its numbers
         done = self.train(self.write("damaged", evaluate={**ALL, "cache_path": str(shared)}))
         self.assertIn("the features of real images are computed anew", " ".join((done.stdout + done.stderr).split()))
         (again,) = self.logged("damaged")
@@ -175,6 +180,22 @@ class Metrics(EndToEnd):
         done = self.train(self.write("nowhere", evaluate={**ALL, "cache_path": str(self.dir / "file" / "x")}))
         self.assertIn("the features of real images are not kept for later runs", " ".join((done.stdout + done.stderr).split()))
         self.assertEqual(len(self.logged("nowhere")), 1)
+
+    def test_a_network_that_fails_in_use_costs_the_figures_and_nothing_else(self):
+        few = {"n_evaluation_samples": 20, "FD": {"feature_extractor_weights_path": str(NETWORKS / "few.pt"), "image_size": 16}}
+        done = self.train(self.write("run", evaluate=few))
+        self.assertIn("[eval] warning: too many pictures at once", " ".join((done.stdout + done.stderr).split()))
+        self.assertEqual(self.logged("run"), [])
+        self.assertTrue((self.dir / "run" / "checkpoint.pth").exists())
+
+    def test_what_to_know_of_a_figure_is_told(self):
+        done = self.train(self.write("run", evaluate={"n_evaluation_samples": 20, "FID": INCEPTION,
+                                                      "KID": {"subset_size": 10, "subsets": 2, "gamma": 1e300}}))
+        told = " ".join((done.stdout + done.stderr).split())
+        self.assertIn("FID: 20 images are fewer than its 2048 features", told)
+        self.assertIn("KID: is not finite: look at gamma, coef and degree", told)
+        (record,) = self.logged("run")
+        self.assertEqual([key for key in record if key in NAMES], ["FID"])
 
     def test_a_stop_in_an_evaluation_saves_and_the_run_evaluates_anew(self):
         many = {**ALL, "n_evaluation_samples": 48}

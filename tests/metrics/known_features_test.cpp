@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "checkpoint/safetensors.h"
+#include "net/sha256.h"
 #include "support/fixture.h"
 #include "support/temp_dir.h"
 
@@ -85,7 +86,13 @@ TEST_CASE("a file of features that is damaged is told, and nothing of it is used
     return text.substr(std::min(text.size(), path.size() + 2));
   };
   const auto write = [&](const StateDict& tensors, const std::string& identity = "one network") {
-    write_safetensors(path, tensors, {{"features of", identity}});
+    std::map<std::string, std::string> metadata = {{"features of", identity}};
+    for (const auto& [name, tensor] : tensors) {
+      const at::Tensor whole = tensor.contiguous();
+      metadata["sha256 of " + name] =
+          to_hex(sha256({static_cast<const char*>(whole.const_data_ptr()), whole.nbytes()}));
+    }
+    write_safetensors(path, tensors, metadata);
   };
   const at::Tensor bytes = hashes.to(at::kByte);
   write({{"sha256", bytes}, {"64", features["64"]}}, "another network");
@@ -99,6 +106,11 @@ TEST_CASE("a file of features that is damaged is told, and nothing of it is used
   features["64"][1][5] = NAN;
   write({{"sha256", bytes}, {"64", features["64"]}});
   CHECK(fault() == "\"64\": expected 3 rows of finite float32");
+  features["64"][1][5] = 1.0;
+  write_safetensors(path,
+                    {{"sha256", bytes}, {"64", features["64"]}},
+                    {{"features of", "one network"}, {"sha256 of sha256", "0"}});
+  CHECK(fault() == "\"sha256\" is damaged: its sum is another one");
   std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
   CHECK_FALSE(fault().empty());
 }

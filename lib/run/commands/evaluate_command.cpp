@@ -105,6 +105,7 @@ nlohmann::ordered_json evaluate_decoder(const EvaluateCommand& command,
     keep_real_features(config, *metrics);
   }
   for (const std::string& fault : found.faults) log_warning("eval", "{}", fault);
+  for (const std::string& note : found.notes) log_warning("eval", "{}", note);
   if (found.values.empty()) {
     throw DataError("--split {}: no metric could be computed, see above", command.split);
   }
