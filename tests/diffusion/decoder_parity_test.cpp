@@ -21,7 +21,7 @@ void check_gradients(const Case& c, Decoder& decoder, int64_t unet_number) {
   const double largest = rows.select(1, 0).max().item<double>();
   // Of an absolute error the gradient at a pixel that is hit is a sign, which a rounding turns: two
   // shares of one value.
-  const auto side = c.config["image_sizes"][static_cast<size_t>(unet_number - 1)].get<int64_t>();
+  const int64_t side = decoder->plan().stages.at(static_cast<size_t>(unet_number - 1)).image_size;
   const double turned = c.config["loss_type"] == "l1"
                             ? 2 * largest / static_cast<double>(c.inputs(side).images.numel())
                             : 0.0;
