@@ -124,6 +124,9 @@ def smaller(config):
         decoder["sample_timesteps"] = [2] * len(decoder["unets"]) if many else 2
         config["train"].update({"epochs": 1, "epoch_samples": 16, "n_sample_images": 2})
         config["data"]["batch_size"] = 8
+    elif "vae" in config:
+        config["vae"].update({"dim": 16, "codebook_size": 16})
+        config["train"].update({"num_train_steps": 3, "save_results_every": 2, "save_model_every": 2})
     else:
         config["prior"].update({"image_embed_dim": DIM, "timesteps": 20, "sample_timesteps": 4})
         config["prior"]["net"].update({"dim": DIM, "depth": 1, "dim_head": 8, "heads": 2, "num_timesteps": None,
