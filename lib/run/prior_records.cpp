@@ -4,9 +4,9 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "metrics/embedding_similarities.h"
 #include "run/model_weights.h"
 #include "run/prior_run.h"
-#include "run/prior_similarities.h"
 #include "tracker/public_config.h"
 
 namespace dalle2 {
@@ -120,6 +120,7 @@ void PriorRun::draw_similarities(const std::string& folder) {
   const auto batch = data_.batch("val", 0, config_.data.batch_size);
   if (!batch || batch->size() == 0) return;
   PriorSampleOptions options;
+  options.text = {batch->text_embeds, batch->text_encodings};
   options.on_step = [&](size_t step, size_t steps) {
     session_.throw_if_signalled();
     session_.progress().stage(fmt::format("drawing embeddings: step {}/{}", step + 1, steps));
@@ -127,10 +128,9 @@ void PriorRun::draw_similarities(const std::string& folder) {
   for (const int64_t steps : config_.train.eval_timesteps) {
     options.timesteps = steps;
     options.generator = session_.generator("similarities", /*epoch=*/0, steps);
-    const auto similarities =
-        prior_similarities(*batch, options, session_.device(), [&](const auto& of_batch) {
-          return trainer_.p_sample_loop(of_batch);
-        });
+    const auto similarities = embedding_similarities(batch->text_embeds.to(session_.device()),
+                                                     batch->image_embeds.to(session_.device()),
+                                                     trainer_.p_sample_loop(options));
     LogRecord record;
     ShownRecord shown;
     for (const auto& [name, value] : similarities) {

@@ -10,12 +10,13 @@
 #include "base/log.h"
 #include "checkpoint/convert.h"
 #include "data/image_folder.h"
+#include "data/prior_dataset.h"
+#include "metrics/embedding_similarities.h"
 #include "optim/random.h"
 #include "run/commands.h"
 #include "run/decoder_evaluation.h"
 #include "run/device.h"
 #include "run/model_weights.h"
-#include "run/prior_similarities.h"
 #include "tracker/progress.h"
 
 namespace dalle2 {
@@ -51,13 +52,13 @@ nlohmann::ordered_json evaluate_prior(const EvaluateCommand& command,
   nlohmann::ordered_json metrics;
   metrics["rows"] = batch->size();
   PriorSampleOptions options;
+  options.text = {batch->text_embeds, batch->text_encodings};
   for (const int64_t steps : config.train.eval_timesteps) {
     options.timesteps = steps;
     options.generator = make_generator({config.seed, "similarities", /*epoch=*/0, steps}, device);
-    const auto similarities =
-        prior_similarities(*batch, options, device, [&](const auto& of_batch) {
-          return prior->p_sample_loop(of_batch);
-        });
+    const auto similarities = embedding_similarities(batch->text_embeds.to(device),
+                                                     batch->image_embeds.to(device),
+                                                     prior->p_sample_loop(options));
     for (const auto& [name, value] : similarities)
       metrics[fmt::format("{} [steps={}]", name, steps)] = value;
   }

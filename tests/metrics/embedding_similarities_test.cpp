@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "run/prior_similarities.h"
+#include "metrics/embedding_similarities.h"
 
 #include <torch/torch.h>
 #include <catch2/catch.hpp>
@@ -12,20 +12,10 @@ namespace {
 TEST_CASE("the five similarities are mean cosines, worked out by hand") {
   // Texts along the axes; images turned by 60 degrees; what is drawn by 30 degrees, at any length.
   const double s60 = std::sqrt(3) / 2;
-  PriorBatch batch;
-  batch.text_embeds = torch::tensor({{1.0, 0.0}, {0.0, 2.0}}, at::kFloat);
-  batch.image_embeds = torch::tensor({{0.5, s60}, {-s60, 0.5}}, at::kFloat);
-  batch.rows = 2;
-  PriorSampleOptions options;
-  options.timesteps = 7;
-  std::optional<int64_t> asked;
-  const auto similarities =
-      prior_similarities(batch, options, at::kCPU, [&](const PriorSampleOptions& given) {
-        asked = given.timesteps;
-        CHECK(at::equal(given.text.embeds, batch.text_embeds));
-        return torch::tensor({{3 * s60, 3 * 0.5}, {-0.5, s60}}, at::kFloat);
-      });
-  CHECK(asked == 7);
+  const at::Tensor texts = torch::tensor({{1.0, 0.0}, {0.0, 2.0}}, at::kFloat);
+  const at::Tensor images = torch::tensor({{0.5, s60}, {-s60, 0.5}}, at::kFloat);
+  const at::Tensor drawn = torch::tensor({{3 * s60, 3 * 0.5}, {-0.5, s60}}, at::kFloat);
+  const auto similarities = embedding_similarities(texts, images, drawn);
   const std::vector<std::pair<std::string, double>> expected = {
       {"baseline similarity", 0.5},                // cos 60
       {"similarity with text", s60},               // cos 30

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-#include "run/prior_similarities.h"
+#include "metrics/embedding_similarities.h"
 
-#include <torch/types.h>
+#include <ATen/ATen.h>
 
 namespace dalle2 {
 namespace {
@@ -13,15 +13,9 @@ double mean_cosine(const at::Tensor& a, const at::Tensor& b) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, double>> prior_similarities(const PriorBatch& batch,
-                                                               const PriorSampleOptions& options,
-                                                               const at::Device& device,
-                                                               const DrawEmbeddings& draw) {
-  const at::Tensor images = batch.image_embeds.to(device);  // [B, D]
-  const at::Tensor texts = batch.text_embeds.to(device);    // [B, D]
-  PriorSampleOptions of_batch = options;
-  of_batch.text = {batch.text_embeds, batch.text_encodings};
-  const at::Tensor drawn = draw(of_batch);  // [B, D]
+std::vector<std::pair<std::string, double>> embedding_similarities(const at::Tensor& texts,
+                                                                   const at::Tensor& images,
+                                                                   const at::Tensor& drawn) {
   const double baseline = mean_cosine(texts, images);
   const double with_text = mean_cosine(texts, drawn);
   return {{"baseline similarity", baseline},
