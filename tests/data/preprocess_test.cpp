@@ -246,8 +246,8 @@ TEST_CASE("jittered and turned pictures are torchvision's up to rounding", "[par
       CHECK(mean < 4);
       CHECK(largest <= 40);
     } else if (one["steps"][0]["interpolation"] == "nearest") {
-      // Here and there a pixel lies half-way between two: measured 0.3 %.
-      CHECK(static_cast<double>(differ) / count < 0.01);
+      // Here and there a pixel lies half-way between two: measured 0.3 %, in a small picture two.
+      CHECK(static_cast<double>(differ) < std::max(0.01 * count, 3.0 * 3));
     } else {
       // Pillow cuts off: measured 0.57 and 3.
       CHECK(mean < 0.8);

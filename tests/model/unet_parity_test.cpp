@@ -86,12 +86,19 @@ void check_case(const std::string& path) {
   const at::Tensor time = fixture.tensor("time");
   const UnetConditions given = conditions_of(fixture);
   const at::Tensor out = unet->forward(x, time, given);
-  expect_close(out, fixture.tensor("out"), kForwardTolerance, "forward");
+  // The committed cases keep to the plain tolerance, and have no noise noted; of those that are
+  // drawn anew some do not, where a small group of a norm amplifies a rounding.
+  const auto largest_of = [&](const char* name) {
+    return fixture.tensor(name).abs().max().item<double>();
+  };
+  const double noise = kNoiseSteps * fixture.json.value("out_noise", 0.0);
+  const double tolerance = kForwardTolerance + noise / largest_of("out");
+  expect_close(out, fixture.tensor("out"), tolerance, "forward");
   const at::Tensor terms = out * wave(out.sizes(), 0.53, 0.2);
   const at::Tensor loss = terms.sum();
   // The terms nearly cancel: the error of a sum is relative to the sum of their sizes.
   CHECK(std::abs(loss.item<double>() - fixture.tensor("loss").item<double>()) <=
-        kForwardTolerance * terms.abs().sum().item<double>());
+        tolerance * terms.abs().sum().item<double>());
   loss.backward();
   check_gradients(*unet, fixture);
   const at::Tensor grad_x = fixture.tensor("grad_x");
@@ -103,14 +110,13 @@ void check_case(const std::string& path) {
   UnetConditions null = given;
   null.image_keep_mask = at::zeros({x.size(0)}, at::kBool);
   null.text_keep_mask = null.image_keep_mask;
-  expect_close(unet->forward(x, time, null), fixture.tensor("null"), kForwardTolerance, "null");
+  const double null_tolerance = kForwardTolerance + noise / largest_of("null");
+  expect_close(unet->forward(x, time, null), fixture.tensor("null"), null_tolerance, "null");
   // null + 2.5 (out - null): the errors of both, so far amplified.
-  const auto size_of = [&](const char* name) {
-    return fixture.tensor(name).abs().max().item<double>();
-  };
   expect_close(unet->forward_with_cond_scale(x, time, given, 2.5),
                fixture.tensor("cfg"),
-               kForwardTolerance * (2.5 * size_of("out") + 1.5 * size_of("null")) / size_of("cfg"),
+               (2.5 * tolerance * largest_of("out") + 1.5 * null_tolerance * largest_of("null")) /
+                   largest_of("cfg"),
                "classifier-free guidance");
 }
 

@@ -204,19 +204,20 @@ def run_case(config, rng):
     tensors.update(out=out, null=null, cfg=null + (out - null) * 2.5, loss=loss, grads=rows, grad_x=grad_x)
     # How far the reference's own gradients move when its numbers move by one rounding.
     noise = torch.zeros(len(rows))
-    noise_x = 0.0
+    noise_x = noise_out = 0.0
     for seed in (1, 2, 3):
         fill(net)
         nudged = dict(t, x=t["x"].detach().clone())
         nudge([nudged["x"], *net.parameters()], seed)
-        _, _, moved, moved_x = backward(net, nudged)
+        moved_out, _, moved, moved_x = backward(net, nudged)
+        noise_out = max(noise_out, (moved_out - out).abs().max().item())
         noise = torch.maximum(noise, (moved - rows).abs().amax(1))
         noise_x = max(noise_x, (moved_x - grad_x).abs().max().item())
     tensors["grad_noise"] = noise
     named = list(net.named_parameters())
     assert [n for n, _ in named] == list(net.state_dict())
     lines = [f"{n} {','.join(map(str, p.shape))}" for n, p in named]
-    summary = dict(names_fnv1a=fnv1a("\n".join(lines)), grad_x_noise=noise_x,
+    summary = dict(names_fnv1a=fnv1a("\n".join(lines)), grad_x_noise=noise_x, out_noise=noise_out,
                    num_parameters=sum(p.numel() for _, p in named))
     return tensors, summary
 
