@@ -40,6 +40,10 @@ Runner add_train(CLI::App& app) {
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
   app.add_flag("--quiet", o->quiet, "No progress, and no lines of steps");
+  app.add_flag("--clear-results",
+               o->clear_results,
+               "Of a VAE: first remove the grids and model files that earlier runs left in its "
+               "results folder");
   return [o] {
     if (o->config_path.empty()) {
       throw ConfigError(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The options of `shards demo|make|check|order|score`.
+// The options of `shards demo|make|check|order|encode|score`.
 #include <string>
 #include <vector>
 
@@ -128,6 +128,31 @@ Runner add_shards_order(CLI::App& app) {
   };
 }
 
+Runner add_shards_encode(CLI::App& app) {
+  auto o = options_of<ShardsEncodeCommand>();
+  app.add_option("--config,--config_file",
+                 o->config_path,
+                 "Training file (JSON) of a decoder with a VAE before its first unet")
+      ->required()
+      ->type_name("FILE");
+  app.add_option("--set", o->overrides, "Override a key of the file (repeatable)")
+      ->type_name("/POINTER=VALUE")
+      ->allow_extra_args(false);
+  app.add_option("--out", o->out_folder, "Folder for the shards with latents")
+      ->required()
+      ->type_name("DIR")
+      ->check(non_empty_path());
+  app.add_option("--device", o->device, "cpu, cuda, or cuda:N for the GPU of that number")
+      ->capture_default_str()
+      ->type_name("DEVICE:{cpu,cuda}");
+  app.footer(
+      "Writes each shard that the file names once more, with KEY.latent.npy beside the picture: "
+      "what the VAE makes of\nit after data.preprocessing. Shards that are there already are kept, "
+      "so the same command goes on where it was\nstopped. Prints the scale that suits the noise "
+      "schedules. Train with data.latents_in_tar.");
+  return [o] { return run_shards_encode(*o); };
+}
+
 Runner add_shards_score(CLI::App& app) {
   auto o = options_of<DemoScoreCommand>();
   app.add_option("--drawn", o->drawn_folder, "Folder that `sample` wrote")
@@ -155,6 +180,7 @@ void add_shards_commands(
   add("make", "Pack a folder of images and captions", add_shards_make);
   add("check", "Verify shards, and against their embeddings", add_shards_check);
   add("order", "Show which samples each rank gets, step by step", add_shards_order);
+  add("encode", "Put the latents of a VAE beside the pictures", add_shards_encode);
   add("score",
       "Compare drawings of the demo's held-out prompts with what was asked",
       add_shards_score);

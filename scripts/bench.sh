@@ -7,6 +7,7 @@
 #   scripts/bench.sh quickstart [arguments of tests/bench/quickstart.py]   five seeds of the quickstart; no reference
 #   scripts/bench.sh exchange [arguments of tests/bench/exchange.py]       gradients of several processes, beside c10d's Reducer
 #   scripts/bench.sh metrics [arguments of tests/bench/metrics.py]         FID, IS and KID beside torchmetrics
+#   scripts/bench.sh vae [arguments of tests/bench/vae.py]                 steps of a VQGAN-VAE beside muse-maskgit-pytorch
 #   scripts/bench.sh scaling [arguments of tests/bench/scaling.py]         many GPUs on paper; builds nothing
 #
 # Builds what it needs (scripts/build.sh), and at first use installs the reference (scripts/reference_python.sh, some
@@ -17,10 +18,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-usage() { sed -n '3,16s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '3,17s/^# \{0,1\}//p' "$0"; }
 
 case "${1:-}" in
-  loader | memory | step | metrics | quickstart | all) what=$1; shift ;;
+  loader | memory | step | metrics | vae | quickstart | all) what=$1; shift ;;
   exchange)
     shift
     [ -f build/CMakeCache.txt ] || scripts/build.sh --no-tests
@@ -51,6 +52,10 @@ fi
 if [ "$what" = metrics ]; then
   cmake --build build --target bench_metrics >/dev/null
   "$python" tests/bench/metrics.py "$@"
+fi
+if [ "$what" = vae ]; then
+  cmake --build build --target dalle2-train >/dev/null
+  "$python" tests/bench/vae.py "$@"
 fi
 if [ "$what" = quickstart ]; then
   cmake --build build --target dalle2-train >/dev/null

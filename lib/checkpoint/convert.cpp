@@ -18,7 +18,6 @@ namespace dalle2 {
 namespace {
 
 const std::string kTreeKey = "dalle2.checkpoint";
-const std::string kEmaModel = "ema_model.";
 
 /// A header length that fits the file, then JSON.
 bool looks_like_safetensors(const std::string& path) {
@@ -42,8 +41,8 @@ bool is_state_dict(const Value& value) {
              });
 }
 
-/// Before the names of a part in its model: of a decoder's unet, of a VAE's autoencoder and
-/// discriminator.
+}  // namespace
+
 std::string prefix_of_part(const Cursor& checkpoint, const std::string& part) {
   bool is_vae = false;
   if (const auto model = checkpoint.find("model"); model && model->value().is_dict()) {
@@ -54,6 +53,8 @@ std::string prefix_of_part(const Cursor& checkpoint, const std::string& part) {
   if (!is_vae) return "unets." + part + ".";
   return part == "0" ? "" : "discr.";
 }
+
+namespace {
 
 /// "0.ema_model.init_conv.bias" -> ("unets.0.init_conv.bias"); empty for other names.
 std::string name_in_model(const Cursor& checkpoint, const std::string& ema_name) {
@@ -223,7 +224,9 @@ ConvertReport write_checkpoint(const std::string& out, Value root) {
 }
 
 bool has_averages(const Cursor& checkpoint) {
-  return checkpoint.has("ema") || checkpoint.has("ema_diffusers") || checkpoint.has("ema_model");
+  return checkpoint.has("ema") || checkpoint.has("ema_diffusers") || checkpoint.has("ema_model") ||
+         (is_state_dict(checkpoint.value()) &&
+          !strip_prefix(checkpoint.as_state_dict(), kEmaModel).empty());
 }
 
 Value read_checkpoint(const std::string& path) {

@@ -51,22 +51,43 @@ class StateCheck {
     out_.kind = trains ? "checkpoint" : "model";
     attempt([&] { weights_ = to_map(root_.at("model").as_state_dict()); });
     check_finite();
-    const bool prior = root_.has("step") && !root_.has("steps");
-    attempt([&] { read_position(prior ? "step" : "steps"); });
-    if (prior) {
-      attempt([&] { check_optimizer("optimizer"); });
-      need("scheduler");
-    }
-    for (size_t unet = 0; !prior && unet < out_.steps.size(); ++unet) {
-      attempt([&] { check_optimizer("optim" + std::to_string(unet)); });
-      need("sched" + std::to_string(unet));
-    }
-    if (!prior && root_.has("ema")) attempt([&] { check_averages(); });
-    decide_resume(prior);
+    kind_ = kind();
+    attempt([&] { read_position(kind_ == Kind::kPrior ? "step" : "steps"); });
+    check_optimizers();
+    if (kind_ != Kind::kPrior && root_.has("ema")) attempt([&] { check_averages(); });
+    decide_resume();
   }
 
  private:
   using Tensors = std::map<std::string, at::Tensor>;
+  enum class Kind { kDecoder, kPrior, kVae };
+
+  Kind kind() const {
+    if (has_weights("enc_dec.")) return Kind::kVae;
+    return root_.has("step") && !root_.has("steps") ? Kind::kPrior : Kind::kDecoder;
+  }
+
+  bool has_weights(const std::string& prefix) const {
+    const auto first = weights_.lower_bound(prefix);
+    return first != weights_.end() && first->first.starts_with(prefix);
+  }
+
+  /// What each kind calls the state of its optimizers, and of their schedules where it has some.
+  void check_optimizers() {
+    const auto check = [&](const std::string& key) { attempt([&] { check_optimizer(key); }); };
+    if (kind_ == Kind::kPrior) {
+      check("optimizer");
+      need("scheduler");
+    } else if (kind_ == Kind::kVae) {
+      check("optim");
+      if (has_weights("discr.")) check("discr_optim");
+    } else {
+      for (size_t unet = 0; unet < out_.steps.size(); ++unet) {
+        check("optim" + std::to_string(unet));
+        need("sched" + std::to_string(unet));
+      }
+    }
+  }
 
   static Tensors to_map(const StateDict& tensors) { return {tensors.begin(), tensors.end()}; }
 
@@ -106,7 +127,7 @@ class StateCheck {
     if (!need(key)) return;
     const at::Tensor steps = root_.at(key).as_tensor();
     if (at::isFloatingType(steps.scalar_type()) || steps.numel() == 0) {
-      throw DataError("{}: expected whole numbers, one for each unet, got {}",
+      throw DataError("{}: expected whole numbers, one for each part, got {}",
                       root_.at(key).where(),
                       type_and_shape(steps));
     }
@@ -153,8 +174,8 @@ class StateCheck {
       for (const std::string part : {".ema_model.", ".online_model."}) {
         const size_t at = name.find(part);
         if (at == std::string::npos) continue;
-        const auto weight =
-            weights_.find("unets." + name.substr(0, at) + "." + name.substr(at + part.size()));
+        const auto weight = weights_.find(prefix_of_part(root_, name.substr(0, at)) +
+                                          name.substr(at + part.size()));
         if (weight == weights_.end()) {
           fault(fmt::format("{}/{}: the model has no such weight", ema.where(), name));
         } else if (weight->second.sizes() != tensor.sizes()) {
@@ -168,42 +189,54 @@ class StateCheck {
     }
   }
 
-  /// A unet with an average of some of its weights has one of every weight, except frozen ones
+  /// The part that a weight belongs to, and its name there; no part: it has no average.
+  std::pair<std::string, std::string> place_in_part(const std::string& name) const {
+    if (kind_ == Kind::kVae) {
+      const std::string of_second = prefix_of_part(root_, "1");
+      if (name.starts_with(of_second)) return {"1", name.substr(of_second.size())};
+      return {"0", name};
+    }
+    const size_t dot = name.starts_with("unets.") ? name.find('.', 6) : std::string::npos;
+    if (dot == std::string::npos) return {};
+    return {name.substr(6, dot - 6), name.substr(dot + 1)};
+  }
+
+  /// A part with an average of some of its weights has one of every weight, except frozen ones
   /// beside adapters.
   void check_all_averaged(const Tensors& averages) {
     if (root_.has("lora")) return;
     for (const auto& [name, weight] : weights_) {
-      if (!name.starts_with("unets.")) continue;
-      const size_t dot = name.find('.', 6);
-      if (dot == std::string::npos) continue;
-      const std::string prefix = name.substr(6, dot - 6) + ".ema_model.";
+      const auto [part, rest] = place_in_part(name);
+      if (part.empty()) continue;
+      const std::string prefix = part + "." + kEmaModel;
       const auto first = averages.lower_bound(prefix);
       if (first == averages.end() || !first->first.starts_with(prefix)) continue;
-      if (!averages.contains(prefix + name.substr(dot + 1))) {
-        fault(fmt::format(
-            "ema/{}{}: the average of model/{} is not there", prefix, name.substr(dot + 1), name));
+      if (!averages.contains(prefix + rest)) {
+        fault(fmt::format("ema/{}{}: the average of model/{} is not there", prefix, rest, name));
       }
     }
   }
 
-  /// @param prior whether it is a prior's: its rows are read in order, so a number gives the place
-  void decide_resume(bool prior) {
+  /// Of a prior and of a VAE a number gives the place in the epoch's order.
+  void decide_resume() {
     if (!out_.missing.empty() || out_.state == FileState::kDamaged) return;
     out_.resume = Resume::kBySamples;
     const auto own = root_.find("dalle2_train");
-    const bool exact =
-        prior ? own && own->has("row")
-              : own && own->has("loader_position") && own->at("loader_position").has("lanes");
+    const bool exact = kind_ != Kind::kDecoder ? own && own->has("row")
+                                               : own && own->has("loader_position") &&
+                                                     own->at("loader_position").has("lanes");
     if (exact) {
       out_.resume = Resume::kExact;
     } else {
-      out_.missing.push_back(prior ? "dalle2_train/row" : "dalle2_train/loader_position");
+      out_.missing.push_back(kind_ != Kind::kDecoder ? "dalle2_train/row"
+                                                     : "dalle2_train/loader_position");
     }
   }
 
   Cursor root_;
   CheckedFile& out_;
   Tensors weights_;
+  Kind kind_ = Kind::kDecoder;
 };
 
 /// "a.pth: text" -> "text"

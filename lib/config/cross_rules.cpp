@@ -50,6 +50,24 @@ void check_embedding_sources(const TrainDecoderConfig& config,
   }
 }
 
+// Latents were made once, of pictures as the transforms leave them.
+void check_latents_in_tar(const TrainDecoderConfig& config,
+                          const DecoderPlan& plan,
+                          Faults& faults) {
+  if (!config.data.latents_in_tar) return;
+  if (plan.stages.empty() || !plan.stages.front().latent) {
+    faults.error(
+        "/data/latents_in_tar",
+        "needs a VAE before the first unet: give the one that made them as decoder.vae[0]");
+  }
+  for (const TransformConfig& transform : config.data.preprocessing) {
+    if (!transform.is_random()) continue;
+    const char* name = enum_names<TransformKind>[static_cast<size_t>(transform.kind)];
+    faults.error(fmt::format("/data/preprocessing/{}", name),
+                 "cannot be used with data.latents_in_tar: the latents are of pictures without it");
+  }
+}
+
 // Guidance compares with what the unet makes of no condition, which only dropout teaches it.
 void check_guidance(const TrainDecoderConfig& config, Faults& faults) {
   const bool taught =
@@ -108,6 +126,7 @@ void check_sections(const TrainDecoderConfig& config, const DecoderPlan& plan, F
   const bool data = !faults.has_error_under("/data");
   const bool train = !faults.has_error_under("/train");
   if (decoder && data) check_embedding_sources(config, plan, faults);
+  if (decoder && data) check_latents_in_tar(config, plan, faults);
   // Asked before lengths are: those are faults of the section, too.
   check_train_rules(config, faults);
   // Lengths need only the number of unets, which a fault elsewhere in the decoder leaves alone.

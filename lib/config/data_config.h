@@ -55,6 +55,12 @@ struct TransformConfig {
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
   TransformKind kind = TransformKind::ToTensor;
+  /// Whether it makes something else of a picture each time.
+  bool is_random() const {
+    return kind == TransformKind::RandomResizedCrop ||
+           kind == TransformKind::RandomHorizontalFlip || kind == TransformKind::ColorJitter ||
+           kind == TransformKind::RandomRotation;
+  }
   std::vector<int64_t> size;                ///< [side] or [height, width], pixels
   std::vector<double> scale = {0.08, 1.0};  ///< RandomResizedCrop: share of the area
   std::vector<double> ratio = {3.0 / 4.0, 4.0 / 3.0};
@@ -206,6 +212,7 @@ struct DecoderDataConfig {
   std::optional<int64_t> shuffle_buffer;  // extension
   std::vector<TransformConfig> preprocessing = {TransformConfig{}};
   // Extensions
+  bool latents_in_tar = false;     ///< take <key>.latent.npy from the shards
   bool embeddings_in_tar = false;  ///< take <key>.img_emb.npy / <key>.text_emb.npy from the shards
   bool fast_jpeg = false;          ///< decode JPEG at a smaller scale where the crop allows it
   bool apply_exif = false;         ///< turn pictures as their EXIF orientation says
@@ -278,6 +285,12 @@ struct DecoderDataConfig {
     D2_FIELD(embeddings_in_tar,
              "Extension: take the embeddings from the shards themselves, as `<key>.img_emb.npy` "
              "and, for text conditioned unets, `<key>.text_emb.npy`.");
+    D2_FIELD(
+        latents_in_tar,
+        "Extension: take the latents of the first unet from the shards, as `<key>.latent.npy`, "
+        "in place of encoding the pictures at each step. `dalle2-train shards encode` writes "
+        "such shards; their pictures stay, for grids, metrics and upper unets. No transform may "
+        "be random.");
     D2_FIELD(fast_jpeg,
              "Extension: decode JPEG at 1/2, 1/4 or 1/8 scale where that still has the pixels that "
              "RandomResizedCrop or Resize asks for. Faster, most of all for large pictures, but no "

@@ -2,8 +2,11 @@
 // What reading a config takes and gives, for every kind of run.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
+
+#include "config/vae_config.h"
 
 namespace dalle2 {
 
@@ -16,6 +19,9 @@ struct ReadOptions {
   /// The config only describes a model or a run, as that in a checkpoint does: it runs no commands,
   /// whatever it says of them.
   bool no_commands = false;
+  /// Gives the `vae` section that a VAE's checkpoint carries: this layer opens no checkpoints. Empty:
+  /// the config has to hold the section. @throws ConfigError
+  std::function<VaeConfig(const std::string& checkpoint)> vae_of_checkpoint = nullptr;
 };
 
 /// A file that was read: the config, its warnings, and what else belongs to it.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "config/count_limits.h"
+#include "config/latent_config.h"
 #include "config/loss_config.h"
 #include "config/reflect.h"
 #include "config/types.h"
@@ -179,7 +180,7 @@ struct DecoderConfig {
   std::optional<int64_t> image_size;
   std::optional<std::vector<int64_t>> image_sizes;
   std::optional<ClipConfig> clip;
-  std::optional<RawJson> vae;
+  std::optional<std::vector<std::optional<LatentConfig>>> vae;
   int64_t channels = 3;
   int64_t timesteps = 1000;
   OneOrMany<std::optional<int64_t>> sample_timesteps = std::nullopt;
@@ -227,8 +228,9 @@ struct DecoderConfig {
              not_yet("CLIP models are a later part; compute the embeddings before, and give "
                      "data.img_embeddings_url or data.embeddings_in_tar"));
     D2_FIELD(vae,
-             "VQGAN-VAE for latent diffusion.",
-             not_yet("latent diffusion is a later part; train in pixel space"));
+             "VQGAN-VAEs of the first unets, in whose latent space these work; null for a unet "
+             "that works on pixels. Needs `auto_normalize_img`.",
+             Limits{}.one_is_list());
     D2_FIELD(channels, "Channels of the images.", within(1, most::kWidth));
     D2_FIELD(timesteps,
              "Steps of the noising chain in training, the same for every unet.",
@@ -326,7 +328,13 @@ struct UnetPlan {
   std::optional<int64_t> random_crop_size;  ///< side, pixels
   bool lowres_blur = false;
   bool lowres_noise = false;
-  LossPlan loss;  ///< of plan_losses
+  std::optional<LatentConfig> latent;  ///< with its `model`; none: the stage works on pixels
+  LossPlan loss;                       ///< of plan_losses
+
+  /// Side of the maps that the unet denoises, of pictures with a side of `pixels`.
+  int64_t map_side(int64_t pixels) const {
+    return latent ? pixels / latent->model->reduction() : pixels;
+  }
 };
 
 /// The whole cascade, low to high resolution.

@@ -34,6 +34,7 @@ class Planner {
     }
     for (size_t i = 0; i < count_; ++i) plan.stages[i].unet = config_.unets[i];
     set_sizes(plan.stages);
+    set_latents(plan.stages);
     set_objectives(plan.stages);
     set_schedules(plan.stages);
     set_lowres_conditioning(plan.stages);
@@ -92,12 +93,60 @@ class Planner {
     for (size_t i = 0; i < count_; ++i) stages[i].image_size = sizes[i];
   }
 
+  void set_latents(std::vector<UnetPlan>& stages) {
+    if (!config_.vae) return;
+    const auto& vaes = *config_.vae;
+    if (vaes.size() > count_) {
+      error("vae",
+            fmt::format(
+                "must have at most one entry for each unet ({}), got {}", count_, vaes.size()));
+    }
+    for (size_t i = 0; i < std::min(count_, vaes.size()); ++i) {
+      if (!vaes[i]) continue;
+      if (!vaes[i]->model) {
+        faults_.error(
+            at("vae", i) + "/model",
+            fmt::format("must be given: the `vae` section of the file that {} was trained "
+                        "with",
+                        vaes[i]->checkpoint));
+        continue;
+      }
+      stages[i].latent = vaes[i];
+      check_latent(stages[i], i);
+    }
+  }
+
+  void check_latent(const UnetPlan& stage, size_t i) {
+    const VaeConfig& vae = *stage.latent->model;
+    if (vae.channels != config_.channels) {
+      faults_.error(at("vae", i),
+                    fmt::format("the VAE is of pictures of {} channel{}, decoder.channels is {}",
+                                vae.channels,
+                                vae.channels == 1 ? "" : "s",
+                                config_.channels));
+    }
+    if (!config_.auto_normalize_img) {
+      error("auto_normalize_img",
+            "must be true with decoder.vae: a VAE is trained on pictures in [0, 1]");
+    }
+    if (stage.image_size % vae.reduction() != 0) {
+      faults_.error(
+          config_.image_sizes ? "/decoder/image_sizes" : "/decoder/image_size",
+          fmt::format("the image size of unet {} must be divisible by {}, the pixels of a "
+                      "latent of its VAE, got {}",
+                      i + 1,
+                      vae.reduction(),
+                      stage.image_size));
+    }
+  }
+
   void set_objectives(std::vector<UnetPlan>& stages) {
     const std::vector<bool> predict_v = per_unet(config_.predict_v, "predict_v");
     const std::vector<bool> predict_x_start = per_unet(config_.predict_x_start, "predict_x_start");
     for (size_t i = 0; i < count_; ++i) {
-      // With predict_x_start_for_latent_diffusion only the stages behind a VAE predict x_start.
-      const bool x_start = predict_x_start[i] && !config_.predict_x_start_for_latent_diffusion;
+      const bool x_start = config_.predict_x_start_for_latent_diffusion
+                               ? stages[i].latent.has_value()
+                               : predict_x_start[i];
       stages[i].objective = predict_v[i] ? Objective::v
                             : x_start    ? Objective::x_start
                                          : Objective::eps;
@@ -201,8 +250,8 @@ class Planner {
       unet.cond_on_image_embeds = !config_.unconditional && i == 0;
       unet.cond_on_text_encodings =
           !config_.unconditional && unet.cond_on_text_encodings.value_or(false);
-      unet.channels = config_.channels;
-      unet.channels_out = config_.channels * (stages[i].learned_variance ? 2 : 1);
+      unet.channels = stages[i].latent ? stages[i].latent->model->encoded_dim() : config_.channels;
+      unet.channels_out = unet.channels * (stages[i].learned_variance ? 2 : 1);
     }
   }
 
@@ -225,15 +274,19 @@ class Planner {
 
   void check_sides(const UnetPlan& stage, size_t i) {
     const int64_t steps = std::min<int64_t>(halvings(stage.unet), 40);
-    const int64_t factor = int64_t{1} << steps;
+    const int64_t pixels_of_latent = stage.latent ? stage.latent->model->reduction() : 1;
+    const int64_t factor = (int64_t{1} << steps) * pixels_of_latent;
+    const std::string encoded =
+        stage.latent ? fmt::format("its VAE divides it by {}, ", pixels_of_latent) : "";
     const auto check = [&](int64_t side, const std::string& pointer, const char* what) {
       if (side % factor == 0) return;
       faults_.error(pointer,
-                    fmt::format("{} of unet {} must be divisible by {} ({} dim_mults{} halve it {} "
-                                "time{}), got {}",
+                    fmt::format("{} of unet {} must be divisible by {} ({}{} dim_mults{} halve it "
+                                "{} time{}), got {}",
                                 what,
                                 i + 1,
                                 factor,
+                                encoded,
                                 stage.unet.dim_mults.size(),
                                 stage.unet.memory_efficient ? " with memory_efficient" : "",
                                 steps,

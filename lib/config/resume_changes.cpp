@@ -47,6 +47,9 @@ const std::set<std::string, std::less<>> kHarmlessModelKeys = {
     "vb_loss_weight",
     // memory
     "checkpoint_during_training",
+    // where weights came from, which the checkpoint holds
+    "checkpoint",
+    "use_ema",
     // no effect
     "clip_denoised",
     "clip_x_start",

@@ -90,6 +90,11 @@ struct VaeConfig {
   int64_t codes() const {
     return is_muse() ? codebook_size.value_or(65536) : vq_codebook_size.value_or(512);
   }
+  /// Channels of the encoded map.
+  int64_t encoded_dim() const {
+    if (is_vit()) return dim;
+    return dim * (encdec_layer_mults ? encdec_layer_mults->back() : int64_t{1} << (layers - 1));
+  }
   /// Pixels that become one place of the encoded map, along a side.
   int64_t reduction() const { return is_vit() ? encdec_patch_size : int64_t{1} << layers; }
 

@@ -20,8 +20,9 @@ namespace dalle2 {
 
 struct VaeDataConfig {
   static constexpr const char* kDoc =
-      "Where the pictures come from: a folder and the folders below it. Files ending in jpg, jpeg, "
-      "png or webp, in the order of their paths; those that cannot be read are left out and counted.";
+      "Where the pictures come from: a folder, the folders below it, and the tar shards in them. Files "
+      "and members of tars ending in jpg, jpeg, png or webp, in the order of their paths; those that "
+      "cannot be read are left out and counted.";
 
   std::string folder;      // required
   int64_t image_size = 0;  // required
@@ -31,7 +32,7 @@ struct VaeDataConfig {
   std::optional<std::vector<TransformConfig>> preprocessing;
 
   void fields(auto& f) {
-    D2_REQUIRED(folder, "Folder of the pictures.", not_empty());
+    D2_REQUIRED(folder, "Folder of the pictures and tar shards.", not_empty());
     D2_REQUIRED(image_size, "Side of the pictures, pixels.", within(1, most::kImageSide));
     D2_REQUIRED(batch_size, "Pictures per step and process.", within(1, most::kBatch));
     D2_FIELD(valid_frac,

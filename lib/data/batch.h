@@ -18,6 +18,7 @@ struct Batch {
   at::Tensor image_embeds;  ///< [B, D] float32, undefined without
   at::Tensor
       text_encodings;  ///< [B, L, D] float32 ([B, D] from two-dimensional files), undefined without
+  at::Tensor latents;  ///< [B, D, h, w] float32, undefined without
   std::vector<std::string> captions;  ///< B texts as stored
   std::vector<std::string> keys;      ///< B sample keys
   /// Where the epoch goes on after this batch: start_epoch(epoch, position) begins there.
@@ -33,6 +34,7 @@ struct Batch {
     f(images);
     f(image_embeds);
     f(text_encodings);
+    f(latents);
   }
 };
 

@@ -21,6 +21,7 @@ DecoderDataset::DecoderDataset(const DecoderDataConfig& config, const LoaderOpti
       index_width_(config.index_width),
       image_(SampleEmbeddings::Kind::kImage, options.need_image_embeds, options.image_embed_dim),
       text_(SampleEmbeddings::Kind::kText, options.need_text_encodings, options.text_embed_dim),
+      latent_(SampleEmbeddings::Kind::kLatent, options.need_latents, options.latent_side),
       walk_(options_,
             config,
             [this](const std::string& url, const SourceOptions& source, DropLog& drops) {
@@ -102,6 +103,7 @@ bool DecoderDataset::take(GroupedSample& sample, Candidate& candidate, DropLog& 
   const std::string where = candidate.where();
   if (!image_.take(sample, index_width_, where, candidate.image_embed, drops)) return false;
   if (!text_.take(sample, index_width_, where, candidate.text_encoding, drops)) return false;
+  if (!latent_.take(sample, index_width_, where, candidate.latent, drops)) return false;
   candidate.picture = std::move(*picture);
   return true;
 }

@@ -22,12 +22,12 @@ struct Candidate {
   std::string shard;    ///< its file name, for messages and for addressing the augmentation
   int64_t ordinal = 0;  ///< which draw of a shard it came from; 0 unless shards are resampled
   std::string key, caption;
-  std::string picture;                      ///< JPEG, PNG or WebP
-  EmbeddingRow image_embed, text_encoding;  ///< rows is null if not needed
-  ShardPlace place;                         ///< in the shards
-  int64_t draw = 0;                         ///< that gives it its place in its window
-  DropLog dropped_before;                   ///< since the candidate before it
-  LanePosition behind;                      ///< where the epoch goes on after it
+  std::string picture;                              ///< JPEG, PNG or WebP
+  EmbeddingRow image_embed, text_encoding, latent;  ///< rows is null if not needed
+  ShardPlace place;                                 ///< in the shards
+  int64_t draw = 0;                                 ///< that gives it its place in its window
+  DropLog dropped_before;                           ///< since the candidate before it
+  LanePosition behind;                              ///< where the epoch goes on after it
 
   /// "shard 00012.tar, sample 000120042".
   std::string where() const;
@@ -75,7 +75,7 @@ class DecoderDataset {
 
   const LoaderOptions options_;
   const int64_t index_width_;
-  SampleEmbeddings image_, text_;
+  SampleEmbeddings image_, text_, latent_;
   ShardWalk walk_;
   bool warned_of_caption_ = false;
 

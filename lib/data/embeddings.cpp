@@ -42,7 +42,7 @@ std::optional<EmbeddingName> parse_name(const std::string& stem) {
 }
 
 size_t axes_of(const std::string& kind) {
-  return kind == "image" ? 1 : 2;
+  return kind == "image" ? 1 : kind == "text" ? 2 : 3;
 }
 
 /// @param leading the axes before those of a row, for the message: "rows, " or ""
@@ -59,6 +59,13 @@ void check_axes(const std::string& kind,
         leading,
         shape_text(row_shape));
   }
+  if (kind == "latent") {
+    throw DataError(
+        "{}: expected a latent of shape [channels, height, width], got {}.\n"
+        "  `dalle2-train shards encode` writes such.",
+        origin,
+        shape_text(row_shape));
+  }
   throw DataError(
       "{}: expected text encodings of shape [{}length, width], one vector a token, got rows of "
       "shape {}.\n  One vector a caption is CLIP's text embedding, which a decoder does not take: "
@@ -71,9 +78,10 @@ void check_axes(const std::string& kind,
 }  // namespace
 
 EmbeddingRows::EmbeddingRows(NpyArray array, const std::string& origin) : array_(std::move(array)) {
-  if (array_.shape.size() < 2 || array_.shape.size() > 3) {
+  if (array_.shape.size() < 2 || array_.shape.size() > 4) {
     throw DataError(
-        "{}: expected embeddings of shape [rows, width] or [rows, length, width], got {}.",
+        "{}: expected embeddings of shape [rows, width] or [rows, length, width], or latents of "
+        "shape [rows, channels, height, width], got {}.",
         origin,
         shape_text(array_.shape));
   }

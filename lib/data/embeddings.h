@@ -19,12 +19,12 @@ namespace dalle2 {
 /// The rows of one file. Rows stay as stored until they are copied.
 class EmbeddingRows {
  public:
-  /// @param array [rows, d] or [rows, length, d] of float16, float32 or float64
+  /// @param array [rows, d], [rows, length, d] or [rows, c, h, w] of float16, float32 or float64
   /// @throws DataError for another shape or type; `origin` names it
   EmbeddingRows(NpyArray array, const std::string& origin);
 
   int64_t rows() const { return array_.shape[0]; }
-  /// [d] or [length, d].
+  /// [d], [length, d] or [c, h, w].
   const std::vector<int64_t>& row_shape() const { return row_shape_; }
   int64_t row_numel() const { return row_numel_; }
   /// True if every value of the row is zero, which marks a sample without an embedding.

@@ -11,49 +11,33 @@
 #include <fstream>
 #include <iterator>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
 #include "base/untrusted_text.h"
 #include "data/planes.h"
+#include "io/tar.h"
 
 namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
 
-bool is_picture(const fs::path& path) {
+/// In small letters.
+std::string ending_of(const fs::path& path) {
   std::string ending = path.extension().string();
   std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char letter) {
     return static_cast<char>(std::tolower(letter));
   });
-  constexpr std::array kEndings = {".jpg", ".jpeg", ".png", ".webp"};
-  return std::find(kEndings.begin(), kEndings.end(), ending) != kEndings.end();
+  return ending;
 }
 
-std::vector<std::string> list_pictures(const std::string& folder) {
-  if (!fs::is_directory(folder)) {
-    throw DataError("/data/folder: {}: there is no such folder", printable(folder));
-  }
-  std::vector<std::string> paths;
-  try {
-    for (const auto& entry :
-         fs::recursive_directory_iterator(folder, fs::directory_options::skip_permission_denied)) {
-      if (entry.is_regular_file() && is_picture(entry.path())) {
-        paths.push_back(fs::relative(entry.path(), folder).string());
-      }
-    }
-  } catch (const fs::filesystem_error& error) {
-    throw DataError("/data/folder: {}: {}", printable(folder), error.code().message());
-  }
-  std::sort(paths.begin(), paths.end());
-  if (paths.empty()) {
-    throw DataError(
-        "/data/folder: {}: expected pictures ending in jpg, jpeg, png or webp, here or in folders "
-        "below, found none",
-        printable(folder));
-  }
-  return paths;
+bool is_picture(const fs::path& path) {
+  constexpr std::array kEndings = {".jpg", ".jpeg", ".png", ".webp"};
+  return std::find(kEndings.begin(), kEndings.end(), ending_of(path)) != kEndings.end();
 }
 
 std::vector<TransformConfig> transforms_of(const VaeDataConfig& config) {
@@ -68,12 +52,6 @@ std::vector<TransformConfig> transforms_of(const VaeDataConfig& config) {
   return steps;
 }
 
-std::string content_of(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw DataError("{}: cannot be opened", printable(path.string()));
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
 /// Pillow's grey of red, green and blue, ITU-R 601. @param planes [3, H, W] in [0, 1]
 at::Tensor as_grey(const at::Tensor& planes) {
   const at::Tensor bytes = (planes * 255).round().to(at::kLong);
@@ -83,14 +61,66 @@ at::Tensor as_grey(const at::Tensor& planes) {
 
 }  // namespace
 
+std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& folder) {
+  if (!fs::is_directory(folder)) {
+    throw DataError("/data/folder: {}: there is no such folder", printable(folder));
+  }
+  std::vector<Picture> pictures;
+  const auto add_members = [&](const fs::path& tar) {
+    const TarList list = list_tar((fs::path(folder) / tar).string());
+    const size_t before = pictures.size();
+    for (const TarPlace& place : list.places) {
+      if (!is_picture(place.name)) continue;
+      pictures.push_back(
+          {.path = (tar / place.name).string(), .tar = tar.string(), .offset = place.offset});
+    }
+    if (list.fault.empty()) return;
+    log_warning("data",
+                "{}: {}: {} before that are used",
+                printable(tar.string()),
+                printable(list.fault),
+                counted(static_cast<int64_t>(pictures.size() - before), "picture"));
+  };
+  try {
+    for (const auto& entry :
+         fs::recursive_directory_iterator(folder, fs::directory_options::skip_permission_denied)) {
+      if (!entry.is_regular_file()) continue;
+      const fs::path path = fs::relative(entry.path(), folder);
+      if (is_picture(path)) pictures.push_back({.path = path.string()});
+      if (ending_of(path) == ".tar") add_members(path);
+    }
+  } catch (const fs::filesystem_error& error) {
+    throw DataError("/data/folder: {}: {}", printable(folder), error.code().message());
+  }
+  std::sort(pictures.begin(), pictures.end(), [](const Picture& a, const Picture& b) {
+    return std::tie(a.path, a.offset) < std::tie(b.path, b.offset);
+  });
+  if (pictures.empty()) {
+    throw DataError(
+        "/data/folder: {}: expected pictures ending in jpg, jpeg, png or webp, or tars of such, here "
+        "or in folders below, found none",
+        printable(folder));
+  }
+  return pictures;
+}
+
+std::string ImageFolder::content_of(const Picture& picture) const {
+  if (!picture.tar.empty()) {
+    return read_tar_member((fs::path(folder_) / picture.tar).string(), picture.offset).content;
+  }
+  std::ifstream in(fs::path(folder_) / picture.path, std::ios::binary);
+  if (!in) throw DataError("{}: cannot be opened", printable(picture.path));
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
 ImageFolder::ImageFolder(const VaeDataConfig& config, int64_t channels, int64_t seed)
     : folder_(config.folder),
       channels_(channels),
       seed_(seed),
       preprocess_(transforms_of(config)),
-      paths_(list_pictures(config.folder)) {
+      pictures_(list_pictures(config.folder)) {
   const int64_t all = files();
-  std::vector<int64_t> numbers(paths_.size());
+  std::vector<int64_t> numbers(pictures_.size());
   std::iota(numbers.begin(), numbers.end(), int64_t{0});
   if (config.valid_frac == 0) {
     train_ = val_ = std::move(numbers);
@@ -142,14 +172,14 @@ ImageBatch ImageFolder::read(const Address& address, const std::vector<int64_t>&
   batch.rows = std::ssize(chosen);
   std::vector<at::Tensor> images;
   for (const int64_t number : chosen) {
-    const std::string& path = paths_[static_cast<size_t>(number)];
+    const Picture& picture = pictures_[static_cast<size_t>(number)];
     try {
       SampleRandom random(
-          seed_, address.split == "val" ? 0 : address.epoch, address.split, path, 0);
-      const Image picture =
-          preprocess_.apply(content_of(fs::path(folder_) / path), path, [&] { return random(); });
-      at::Tensor planes = at::empty({3, picture.height, picture.width}, at::kFloat);
-      write_planes(picture, planes.mutable_data_ptr<float>());
+          seed_, address.split == "val" ? 0 : address.epoch, address.split, picture.path, 0);
+      const Image image =
+          preprocess_.apply(content_of(picture), picture.path, [&] { return random(); });
+      at::Tensor planes = at::empty({3, image.height, image.width}, at::kFloat);
+      write_planes(image, planes.mutable_data_ptr<float>());
       images.push_back(channels_ == 1 ? as_grey(planes) : planes);
     } catch (const DataError& error) {
       batch.drops.add(drop::kBrokenPicture, error.what());

@@ -25,9 +25,11 @@ struct LoaderOptions {
   bool need_captions = false;  ///< true: a missing caption drops the sample; false: it is ""
   bool need_image_embeds = false;
   bool need_text_encodings = false;
+  bool need_latents = false;
   std::optional<int64_t>
       image_embed_dim;  ///< width the model takes; others are an error at the start
   std::optional<int64_t> text_embed_dim;
+  std::optional<int64_t> latent_side;  ///< likewise, of the latents
   bool pin_memory = false;  ///< batches in page-locked memory, for copies to a GPU that overlap
   int64_t seed = 0;
   RankInfo rank;

@@ -36,6 +36,7 @@ OpenBatch::OpenBatch(const LoaderOptions& options, const Image& picture, const C
   batch.images = empty_floats({options.batch_size, 3, height, width}, options.pin_memory);
   batch.image_embeds = empty_like_rows(options, first.image_embed);
   batch.text_encodings = empty_like_rows(options, first.text_encoding);
+  batch.latents = empty_like_rows(options, first.latent);
 }
 
 int64_t OpenBatch::add(const Image& picture, Candidate& candidate, const std::string& split) {
@@ -62,6 +63,7 @@ void OpenBatch::write(int64_t place, const Image& picture, const Candidate& cand
   write_planes(picture, batch.images.data_ptr<float>() + place * numel);
   write_embedding(candidate.image_embed, place, batch.image_embeds);
   write_embedding(candidate.text_encoding, place, batch.text_encodings);
+  write_embedding(candidate.latent, place, batch.latents);
 }
 
 void OpenBatch::close(const LanePosition& position, DropLog&& drops_before) {

@@ -11,18 +11,43 @@ std::string* find_field(GroupedSample& sample, const std::string& name) {
   return found == sample.fields.end() ? nullptr : &found->second;
 }
 
+namespace {
+
+struct KindTexts {
+  const char *name, *key, *field, *none, *zero;
+};
+
+constexpr KindTexts kTexts[] = {
+    {"image",
+     "img_embeddings_url",
+     "img_emb.npy",
+     drop::kNoImageEmbedding,
+     drop::kZeroImageEmbedding},
+    {"text",
+     "text_embeddings_url",
+     "text_emb.npy",
+     drop::kNoTextEmbedding,
+     drop::kZeroTextEmbedding},
+    {"latent", "latents_in_tar", "latent.npy", drop::kNoLatent, drop::kZeroLatent}};
+
+const KindTexts& texts_of(SampleEmbeddings::Kind kind) {
+  return kTexts[static_cast<size_t>(kind)];
+}
+
+}  // namespace
+
 SampleEmbeddings::SampleEmbeddings(Kind kind, bool needed, std::optional<int64_t> width)
     : kind_(kind),
       needed_(needed),
       width_(width),
-      name_(kind == Kind::kImage ? "image" : "text"),
-      key_(kind == Kind::kImage ? "img_embeddings_url" : "text_embeddings_url"),
-      field_(kind == Kind::kImage ? "img_emb.npy" : "text_emb.npy"),
-      none_(kind == Kind::kImage ? drop::kNoImageEmbedding : drop::kNoTextEmbedding),
-      zero_(kind == Kind::kImage ? drop::kZeroImageEmbedding : drop::kZeroTextEmbedding) {}
+      name_(texts_of(kind).name),
+      key_(texts_of(kind).key),
+      field_(texts_of(kind).field),
+      none_(texts_of(kind).none),
+      zero_(texts_of(kind).zero) {}
 
 void SampleEmbeddings::open(const DecoderDataConfig& config, const LoaderOptions& options) {
-  if (!needed_) return;
+  if (!needed_ || kind_ == Kind::kLatent) return;  // those are in the shards
   const std::optional<std::string>& url =
       kind_ == Kind::kImage ? config.img_embeddings_url : config.text_embeddings_url;
   if (!url || url->empty()) {

@@ -18,11 +18,11 @@ namespace dalle2 {
 /// The field of that name, null without.
 std::string* find_field(GroupedSample& sample, const std::string& name);
 
-/// The image or the text embeddings of the samples: where they come from, and those of the open
+/// The image or the text embeddings of the samples, or their latents: where they come from, and those of the open
 /// shard. What does not fit is told to a DropLog and costs the sample or the shard.
 class SampleEmbeddings {
  public:
-  enum class Kind { kImage, kText };
+  enum class Kind { kImage, kText, kLatent };
 
   /// @param width that the model takes, none for any
   SampleEmbeddings(Kind kind, bool needed, std::optional<int64_t> width);
@@ -59,7 +59,7 @@ class SampleEmbeddings {
   const Kind kind_;
   const bool needed_;
   const std::optional<int64_t> width_;
-  const std::string name_;   // "image", "text"
+  const std::string name_;   // "image", "text", "latent"
   const std::string key_;    // of the config
   const std::string field_;  // in the shards
   const char* const none_;   // reasons

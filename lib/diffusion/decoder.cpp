@@ -51,6 +51,7 @@ DecoderImpl::DecoderImpl(const DecoderPlan& plan)
     : plan_(plan), range_{plan.config.auto_normalize_img} {
   // Registered in the order of the reference's state dict.
   unets_ = register_module("unets", std::make_shared<torch::nn::Module>("ModuleList"));
+  vaes_ = register_module("vaes", std::make_shared<torch::nn::Module>("ModuleList"));
   noise_schedulers_ =
       register_module("noise_schedulers", std::make_shared<torch::nn::Module>("ModuleList"));
   lowres_conds_ =
@@ -69,6 +70,13 @@ std::unique_ptr<DecoderImpl::Stage> DecoderImpl::make_stage(const UnetPlan& plan
   auto stage = std::make_unique<Stage>();
   stage->plan = plan;
   stage->unet = unets_->register_module(key, std::make_shared<UnetImpl>(plan.unet));
+
+  if (plan.latent) {
+    stage->vae = vaes_->register_module(key, frozen_vae(*plan.latent->model));
+    stage->space = std::make_unique<LatentSpace>(stage->vae, plan.latent->scale);
+  } else {
+    stage->space = std::make_unique<PixelSpace>(range_);
+  }
 
   NoiseScheduleOptions schedule;
   schedule.kind = plan.beta_schedule;
@@ -119,6 +127,10 @@ std::shared_ptr<UnetImpl> DecoderImpl::unet(int64_t unet_number) {
   return stage(unet_number).unet;
 }
 
+VqganVae DecoderImpl::vae(int64_t unet_number) const {
+  return stage(unet_number).vae;
+}
+
 std::shared_ptr<UnetImpl> DecoderImpl::swap_unet(int64_t unet_number,
                                                  std::shared_ptr<UnetImpl> unet) {
   Stage& s = stage(unet_number);
@@ -166,6 +178,10 @@ at::Tensor DecoderImpl::loss(const DecoderInputs& inputs,
   conditions.image_keep_mask = draws.image_keep_mask;
   conditions.text_keep_mask = draws.text_keep_mask;
 
+  if (unet_number == 1 && inputs.latents.defined()) {
+    const at::Tensor x_start = inputs.latents * s.plan.latent->scale;
+    return denoising_loss(s, x_start, std::move(conditions), draws);
+  }
   LowresImage lowres;
   if (s.lowres) {
     lowres = s.lowres->forward(
@@ -179,10 +195,16 @@ at::Tensor DecoderImpl::loss(const DecoderInputs& inputs,
   }
   if (lowres_cond_image != nullptr) *lowres_cond_image = lowres.image;
   if (s.lowres) {
-    conditions.lowres_cond_img = range_.normalize(lowres.image);
+    conditions.lowres_cond_img = s.space->from_images(lowres.image);
     conditions.lowres_noise_level = lowres.noise_level;
   }
-  return denoising_loss(s, range_.normalize(images), std::move(conditions), draws);
+  return denoising_loss(s, s.space->from_images(images), std::move(conditions), draws);
+}
+
+at::Tensor DecoderImpl::encode(const at::Tensor& images, int64_t unet_number) const {
+  const Stage& s = stage(unet_number);
+  return s.space->from_images(
+      resize_image_to(images, s.plan.image_size, std::nullopt, /*nearest=*/true));
 }
 
 at::Tensor DecoderImpl::denoising_loss(Stage& s,
@@ -246,6 +268,17 @@ void DecoderImpl::check_training_inputs(const DecoderInputs& inputs, const Stage
         s.plan.image_size,
         images.size(2),
         images.size(3));
+  }
+  if (&s == stages_.front().get() && inputs.latents.defined()) {
+    const int64_t side = s.plan.map_side(s.plan.image_size);
+    const std::vector<int64_t> expected = {images.size(0), s.plan.unet.channels, side, side};
+    if (!s.plan.latent || inputs.latents.sizes() != at::IntArrayRef(expected)) {
+      throw DataError(
+          "latents: expected {}, got {}\n  They are of another VAE or image size: make them anew "
+          "with `dalle2-train shards encode`.",
+          c10::str(at::IntArrayRef(expected)),
+          c10::str(inputs.latents.sizes()));
+    }
   }
   check_conditions(s.plan.unet.cond_on_image_embeds, inputs.image_embeds, inputs.text_encodings);
   for (const at::Tensor& other : {inputs.image_embeds, inputs.text_encodings}) {

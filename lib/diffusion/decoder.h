@@ -15,6 +15,7 @@
 #include "diffusion/sampler.h"
 #include "diffusion/step_noise.h"
 #include "model/unet.h"
+#include "model/vqgan_vae.h"
 
 namespace dalle2 {
 
@@ -23,12 +24,16 @@ struct DecoderInputs {
   at::Tensor images;          ///< [B, C, H, W] in [0, 1], at least as large as the stage
   at::Tensor image_embeds;    ///< [B, D] or undefined
   at::Tensor text_encodings;  ///< [B, L, D] or undefined
+  /// [B, D, h, w] or undefined: what the VAE of the first stage makes of the images, if it was asked
+  /// before; not scaled.
+  at::Tensor latents = {};
 
   /// Every tensor with the samples in its first dimension (trainer/tensor_group.h).
   void tensors(const auto& f) {
     f(images);
     f(image_embeds);
     f(text_encodings);
+    f(latents);
   }
 };
 
@@ -98,14 +103,20 @@ class DecoderImpl : public torch::nn::Module {
   DecoderStepNoise draw(int64_t batch, int64_t unet_number, at::Generator generator) const;
 
   /// Runs the stages start_at_unet .. stop_at_unet in eval mode, without gradients.
-  /// @return [B, C, H, W] in the range of the last stage (about [0, 1], not clamped)
+  /// @return [B, C, H, W] in the range of the data (about [0, 1], not clamped)
   /// @throws ConfigError, DataError for options that do not fit the decoder or each other
   at::Tensor sample(const DecoderSampleOptions& options);
+
+  /// What stage `unet_number` is trained to denoise: pictures resized to its side, in its space.
+  /// @param images [B, C, H, W] in the range of the data @return [B, D, h, w]
+  at::Tensor encode(const at::Tensor& images, int64_t unet_number) const;
 
   int64_t num_unets() const;
   const DecoderPlan& plan() const { return plan_; }
   /// The unet of a stage, counted from 1; null after drop_unet.
   std::shared_ptr<UnetImpl> unet(int64_t unet_number);
+  /// The VAE of a latent stage, frozen, without its discriminator; null of the others.
+  VqganVae vae(int64_t unet_number) const;
   /// Puts another network in a stage (the EMA copy while sampling). @return the one that was there
   std::shared_ptr<UnetImpl> swap_unet(int64_t unet_number, std::shared_ptr<UnetImpl> unet);
   /// Takes the unet of an untrained stage out: no parameters, no keys, as the reference's Identity.
@@ -141,7 +152,7 @@ class DecoderImpl : public torch::nn::Module {
 
   DecoderPlan plan_;
   ImageRange range_;
-  std::shared_ptr<torch::nn::Module> unets_, noise_schedulers_, lowres_conds_;
+  std::shared_ptr<torch::nn::Module> unets_, vaes_, noise_schedulers_, lowres_conds_;
   std::vector<std::unique_ptr<Stage>> stages_;
 };
 TORCH_MODULE(Decoder);

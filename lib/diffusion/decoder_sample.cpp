@@ -152,7 +152,7 @@ at::Tensor DecoderImpl::sample_stage(int64_t unet_number,
           at::full({batch}, level, at::TensorOptions(device()).dtype(at::kLong));
       lowres = s.lowres->add_noise(lowres.image, levels, noise(lowres.image.sizes()));
     }
-    conditions.lowres_cond_img = range_.normalize(lowres.image);
+    conditions.lowres_cond_img = s.space->from_images(lowres.image);
     conditions.lowres_noise_level = lowres.noise_level;
   }
 
@@ -160,8 +160,8 @@ at::Tensor DecoderImpl::sample_stage(int64_t unet_number,
   denoiser_options.cond_scale = options.cond_scale.at(static_cast<size_t>(unet_number - 1));
   denoiser_options.cfg_rescale = options.cfg_rescale;
   denoiser_options.learned_variance = s.plan.learned_variance;
-  denoiser_options.threshold = static_threshold;
-  if (config.use_dynamic_thres) {
+  if (s.space->is_bounded()) denoiser_options.threshold = static_threshold;
+  if (s.space->is_bounded() && config.use_dynamic_thres) {
     denoiser_options.threshold = [percentile =
                                       config.dynamic_thres_percentile](const at::Tensor& x) {
       return dynamic_threshold(x, percentile);
@@ -170,13 +170,15 @@ at::Tensor DecoderImpl::sample_stage(int64_t unet_number,
   Denoiser denoise(s.unet, s.schedule, *s.target, std::move(conditions), denoiser_options);
 
   const auto order = static_cast<size_t>(unet_number - options.start_at_unet);
-  const at::Tensor start = options.init_noise.empty() ? noise({batch, config.channels, size, size})
-                                                      : options.init_noise[order];
+  const int64_t side = s.plan.map_side(size);
+  const at::Tensor start = options.init_noise.empty()
+                               ? noise({batch, s.plan.unet.channels, side, side})
+                               : options.init_noise[order];
   const auto on_step = [&](size_t step, size_t steps) {
     if (options.on_step) options.on_step(unet_number, step, steps);
   };
   const std::unique_ptr<Sampler> sampler = make_sampler(unet_number, options);
-  return range_.unnormalize(walk(*sampler,
+  return s.space->to_images(walk(*sampler,
                                  denoise,
                                  *s.schedule,
                                  make_inpainting(options, size, range_),

@@ -35,7 +35,8 @@ Denoised Denoiser::operator()(const at::Tensor& x,
     prediction = output.narrow(1, 0, channels);
     raw_fraction = output.narrow(1, channels, channels);
   }
-  return {options_.threshold(target_.x_start(*schedule_, x, times, prediction)), raw_fraction};
+  const at::Tensor x_start = target_.x_start(*schedule_, x, times, prediction);
+  return {options_.threshold ? options_.threshold(x_start) : x_start, raw_fraction};
 }
 
 at::Tensor Denoiser::guided_output(const at::Tensor& x,

@@ -23,7 +23,7 @@ struct DenoiserOptions {
   double cond_scale = 1.0;
   double cfg_rescale = 0.0;
   bool learned_variance = false;
-  std::function<at::Tensor(const at::Tensor&)> threshold;  ///< clips x_start
+  std::function<at::Tensor(const at::Tensor&)> threshold;  ///< clips x_start; none: not
 };
 
 class Denoiser {

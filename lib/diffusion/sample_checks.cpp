@@ -159,9 +159,15 @@ void DecoderImpl::check_stage_options(const DecoderSampleOptions& options,
   }
   check_steps(options, s.plan, unet_number);
   if (!options.init_noise.empty()) {
-    check_shape("initial noise",
-                options.init_noise[order],
-                {batch, plan_.config.channels, s.plan.image_size, s.plan.image_size});
+    const int64_t side = s.plan.map_side(s.plan.image_size);
+    check_shape(
+        "initial noise", options.init_noise[order], {batch, s.plan.unet.channels, side, side});
+  }
+  if (s.plan.latent && options.inpaint_image.defined()) {
+    throw ConfigError(
+        "inpainting: unet {} works in the latent space of a VAE, where a picture and a mask of "
+        "pixels mean nothing\n  Complete pictures with a decoder that works on pixels.",
+        unet_number);
   }
   if (s.schedule->has_zero_terminal_snr() && s.plan.objective == Objective::eps &&
       make_sampler(unet_number, options)->time_pairs().front().time == s.plan.timesteps - 1) {

@@ -15,6 +15,7 @@
 #include "diffusion/noise_augmentation.h"
 #include "diffusion/noise_schedule.h"
 #include "diffusion/objective.h"
+#include "diffusion/stage_space.h"
 #include "diffusion/timestep_density.h"
 #include "model/unet.h"
 
@@ -25,6 +26,8 @@ struct DecoderImpl::Stage {
   std::shared_ptr<UnetImpl> unet;  ///< null after drop_unet
   NoiseSchedule schedule{nullptr};
   LowresConditioner lowres{nullptr};  ///< null in the first stage
+  VqganVae vae{nullptr};              ///< null in a stage that works on pixels
+  std::unique_ptr<StageSpace> space;
   std::unique_ptr<PredictionTarget> target;
   /// How the variational bound and the self conditioning of a training step read the output.
   std::unique_ptr<PredictionTarget> bound_target, self_cond_target;

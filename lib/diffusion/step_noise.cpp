@@ -61,7 +61,9 @@ DecoderStepNoise draw_step_noise(const StepNoiseSources& sources,
   DecoderStepNoise draws;
   draws.dropout_seed = generator.current_seed();
   draws.times = density.draw(batch, stage.timesteps, generator).to(device);
-  draws.noise = at::randn({batch, decoder.channels, side, side}, generator, floats).to(device);
+  const int64_t map_side = stage.map_side(side);
+  draws.noise =
+      at::randn({batch, stage.unet.channels, map_side, map_side}, generator, floats).to(device);
   draws.image_keep_mask =
       prob_mask(batch, 1 - decoder.image_cond_drop_prob, home, generator).to(device);
   draws.text_keep_mask =

@@ -24,7 +24,7 @@ struct CropOffset {
 /// Given by a test, or made by draw_step_noise.
 struct DecoderStepNoise {
   at::Tensor times;  ///< [B] int64 in [0, T)
-  at::Tensor noise;  ///< [B, C, S, S] standard normal; S is the crop's side if there is one
+  at::Tensor noise;  ///< [B, D, s, s] standard normal, of what the unet denoises, or of its crop
   at::Tensor image_keep_mask;            ///< [B] bool: false puts the null embedding
   at::Tensor text_keep_mask;             ///< [B] bool
   bool self_condition = false;           ///< one decision for the batch

@@ -24,6 +24,10 @@ std::string last_error(archive* handle) {
   return text != nullptr ? text : "unknown error";
 }
 
+bool is_packed_data(const std::string& magic) {
+  return magic.starts_with("\x1f\x8b") || !packing_of(magic).empty();
+}
+
 }  // namespace
 
 // libarchive takes names through the thread's locale. Under UTF-8 it composes accents, as no other
@@ -49,7 +53,7 @@ struct TarReader::State {
     }
   }
 
-  bool is_packed() const { return magic.starts_with("\x1f\x8b") || !packing_of(magic).empty(); }
+  bool is_packed() const { return is_packed_data(magic); }
 
   static la_ssize_t read_block(archive* handle, void* self, const void** block) {
     State& state = *static_cast<State*>(self);
@@ -228,6 +232,43 @@ bool TarReader::next(TarMember& member) {
     return true;
   }
   return false;
+}
+
+TarList list_tar(const std::string& path) {
+  std::string magic(kPackingMagicBytes, '\0');
+  magic.resize(file_source(path)(magic.data(), magic.size()));
+  if (is_packed_data(magic)) return {.places = {}, .fault = "it is packed: unpack it first"};
+  const LocaleScope names_as_they_are(ascii_locale());
+  const std::unique_ptr<archive, int (*)(archive*)> reader(archive_read_new(), &archive_read_free);
+  if (!reader) throw ResourceError("{}: out of memory", path);
+  archive_read_support_format_tar(reader.get());
+  TarList list;
+  if (archive_read_open_filename(reader.get(), path.c_str(), kReadBytes) != ARCHIVE_OK) {
+    list.fault = last_error(reader.get());
+    return list;
+  }
+  for (archive_entry* entry = nullptr;;) {
+    const int result = archive_read_next_header(reader.get(), &entry);
+    if (result == ARCHIVE_EOF) return list;
+    if (result != ARCHIVE_OK && result != ARCHIVE_WARN) {
+      list.fault = last_error(reader.get());
+      return list;
+    }
+    const char* name = archive_entry_pathname(entry);
+    if (name == nullptr || archive_entry_filetype(entry) != AE_IFREG ||
+        archive_entry_hardlink(entry) != nullptr) {
+      continue;
+    }
+    list.places.push_back(
+        {name, static_cast<uint64_t>(archive_read_header_position(reader.get()))});
+  }
+}
+
+TarMember read_tar_member(const std::string& path, uint64_t offset, TarLimits limits) {
+  TarReader reader(file_source(path, offset), path, limits, offset);
+  TarMember member;
+  if (!reader.next(member)) throw DataError("{}: no member at byte {}", path, offset);
+  return member;
 }
 
 struct TarWriter::State {

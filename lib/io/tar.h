@@ -59,6 +59,22 @@ class TarReader {
   std::unique_ptr<State> state_;
 };
 
+/// Where a regular file of a plain tar lies.
+struct TarPlace {
+  std::string name;     ///< as stored
+  uint64_t offset = 0;  ///< of its first header
+};
+
+struct TarList {
+  std::vector<TarPlace> places;  ///< in the order of the tar
+  std::string fault;             ///< why the list ends before the tar does; empty if it does not
+};
+
+/// Lists the regular files of a plain tar, reading its headers alone. A packed tar has a fault.
+TarList list_tar(const std::string& path);
+/// Reads the file that list_tar() found at `offset`. @throws DataError
+TarMember read_tar_member(const std::string& path, uint64_t offset, TarLimits limits = {});
+
 /// Writes a tar, whole or not at all. The same members give the same bytes (ustar, PAX where a name
 /// needs it; time 0, owner 0, mode 0644).
 class TarWriter {

@@ -7,13 +7,13 @@
 #include <bit>
 #include <utility>
 
+#include "model/code_entropies.h"
+
 namespace dalle2 {
 namespace {
 
-constexpr double kSharpness = 200.0;   // twice the inverse temperature of 100
-constexpr double kLeastLogged = 1e-5;  // of probabilities
-constexpr double kUnitEps = 1e-6;      // of vectors brought to length 1
-constexpr double kSmoothing = 1e-5;    // Laplace's, of counts of codes
+constexpr double kUnitEps = 1e-6;    // of vectors brought to length 1
+constexpr double kSmoothing = 1e-5;  // Laplace's, of counts of codes
 constexpr double kSquaredDistanceEps = 1e-8;
 
 /// [B, D, h, w] -> [N, D]
@@ -32,17 +32,6 @@ at::Tensor as_indices(const at::Tensor& tokens, const at::Tensor& like) {
 
 at::Tensor unit_length(const at::Tensor& x) {
   return x / x.norm(2, -1, /*keepdim=*/true).clamp_min(kUnitEps);
-}
-
-/// [K, log2 K], values -1 and 1.
-at::Tensor sign_codes(int64_t bits, const at::TensorOptions& options) {
-  const at::Tensor numbers = at::arange(int64_t{1} << bits, options.dtype(at::kLong)).unsqueeze(1);
-  const at::Tensor shifts = at::arange(bits - 1, -1, -1, options.dtype(at::kLong));
-  return numbers.bitwise_right_shift(shifts).bitwise_and(1).to(options.dtype()).mul_(2).sub_(1);
-}
-
-at::Tensor entropy(const at::Tensor& probabilities) {
-  return -(probabilities * probabilities.clamp_min(kLeastLogged).log()).sum(-1);
 }
 
 /// Gives `code` the gradients that turn and stretch `x` with it (Fifty et al. 2024, arXiv
@@ -125,12 +114,6 @@ Quantized LookupFreeQuantizerImpl::quantize(const at::Tensor& map,
 at::Tensor LookupFreeQuantizerImpl::from_indices(const at::Tensor& indices) {
   const at::Tensor signs = indices.unsqueeze(-1).bitwise_and(mask_).ne(0).to(at::kFloat) * 2 - 1;
   return projected_out(signs).permute({0, 3, 1, 2});
-}
-
-CodeEntropies code_entropies(const at::Tensor& tokens) {
-  const at::Tensor codes = sign_codes(tokens.size(1), tokens.options().requires_grad(false));
-  const at::Tensor probabilities = (at::matmul(tokens, codes.t()) * kSharpness).softmax(-1);
-  return {.per_token = entropy(probabilities).mean(), .of_mean = entropy(probabilities.mean(0))};
 }
 
 VectorQuantizerImpl::VectorQuantizerImpl(int64_t dim, const VaeConfig& config) : config_(config) {

@@ -55,15 +55,6 @@ class LookupFreeQuantizerImpl : public QuantizerImpl {
   std::shared_ptr<LinearLayerImpl> project_in_, project_out_;  // null: the widths are equal
 };
 
-/// The entropies of lookup-free quantisation's soft assignment of tokens to all codes of signs, with
-/// a probability below 1e-5 counted as 1e-5 in the logarithm.
-struct CodeEntropies {
-  at::Tensor per_token;  ///< [] mean over tokens
-  at::Tensor of_mean;    ///< [] of the mean distribution
-};
-/// @param tokens [N, log2 K] float32, the projections
-CodeEntropies code_entropies(const at::Tensor& tokens);
-
 /// The nearest of K codes, which are moving averages of what they were nearest to (van den Oord et
 /// al. 2017, appendix A.1). They move once an update, not with each pass as in the reference, so that
 /// neither chunks of a batch nor ranks change anything.

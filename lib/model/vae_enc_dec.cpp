@@ -83,7 +83,6 @@ VaeResnetImpl::VaeResnetImpl(const VaeConfig& config) {
     if (attends) encoders.push_back(attention());
     before = width;
   }
-  encoded_dim_ = before;
   std::reverse(from_end.begin(), from_end.end());
   add_all("encoders", encoders, encoders_);
   add_all("decoders", from_end, decoders_);
@@ -102,7 +101,7 @@ at::Tensor VaeResnetImpl::decode(const at::Tensor& map) {
 }
 
 VaeVitImpl::VaeVitImpl(const VaeConfig& config)
-    : encoded_dim_(config.dim), channels_(config.channels), patch_size_(config.encdec_patch_size) {
+    : channels_(config.channels), patch_size_(config.encdec_patch_size) {
   const int64_t pixels = channels_ * patch_size_ * patch_size_;
   const auto transformer = [&] {
     return std::make_shared<VaeTransformerImpl>(config.dim,

@@ -21,7 +21,6 @@ class VaeEncDecImpl : public torch::nn::Module {
   virtual at::Tensor encode(const at::Tensor& images) = 0;
   /// [B, encoded_dim, h, w] -> [B, C, h reduction, w reduction]
   virtual at::Tensor decode(const at::Tensor& map) = 0;
-  virtual int64_t encoded_dim() const = 0;
   /// The weight that makes pictures: the adversarial loss is weighed by the gradients at it.
   virtual const at::Tensor& last_weight() const = 0;
 };
@@ -32,7 +31,6 @@ class VaeResnetImpl : public VaeEncDecImpl {
   explicit VaeResnetImpl(const VaeConfig& config);
   at::Tensor encode(const at::Tensor& images) override;
   at::Tensor decode(const at::Tensor& map) override;
-  int64_t encoded_dim() const override { return encoded_dim_; }
   const at::Tensor& last_weight() const override { return to_image_->weight; }
 
  private:
@@ -47,7 +45,6 @@ class VaeResnetImpl : public VaeEncDecImpl {
   static Made activated(std::shared_ptr<torch::nn::Module> group, Stage conv);
   void add_all(const char* name, const std::vector<Made>& made, std::vector<Stage>& stages);
 
-  int64_t encoded_dim_ = 0;
   std::shared_ptr<ConvLayerImpl> to_image_;
   std::vector<Stage> encoders_, decoders_;
 };
@@ -58,11 +55,10 @@ class VaeVitImpl : public VaeEncDecImpl {
   explicit VaeVitImpl(const VaeConfig& config);
   at::Tensor encode(const at::Tensor& images) override;
   at::Tensor decode(const at::Tensor& map) override;
-  int64_t encoded_dim() const override { return encoded_dim_; }
   const at::Tensor& last_weight() const override { return to_pixels_->weight; }
 
  private:
-  int64_t encoded_dim_, channels_, patch_size_;
+  int64_t channels_, patch_size_;
   std::shared_ptr<LinearLayerImpl> from_pixels_, widen_, to_pixels_;
   std::shared_ptr<VaeTransformerImpl> encoder_, decoder_;
 };

@@ -44,7 +44,7 @@ struct KnownGradient : torch::autograd::Function<KnownGradient> {
 VaeAutoencoderImpl::VaeAutoencoderImpl(const VaeConfig& config) {
   enc_dec = register_module("enc_dec", make_vae_enc_dec(config));
   quantizer = register_module(config.is_muse() ? "quantizer" : "vq",
-                              make_quantizer(enc_dec->encoded_dim(), config));
+                              make_quantizer(config.encoded_dim(), config));
 }
 
 VqganVaeImpl::VqganVaeImpl(const VaeConfig& config)
@@ -71,7 +71,7 @@ std::shared_ptr<DiscriminatorImpl> VqganVaeImpl::swap_discriminator(
   return std::exchange(discr_, std::move(other));
 }
 
-void VqganVaeImpl::check_images(const at::Tensor& images) const {
+void VqganVaeImpl::check_images(const at::Tensor& images, bool any_size) const {
   if (images.dim() != 4 || images.size(1) != config_.channels) {
     throw DataError("pictures for the VAE: expected [B, {}, H, W], got {}",
                     config_.channels,
@@ -86,7 +86,7 @@ void VqganVaeImpl::check_images(const at::Tensor& images) const {
                       config_.reduction(),
                       side);
     }
-    if (!config_.is_muse() && side != *config_.image_size) {
+    if (!any_size && !config_.is_muse() && side != *config_.image_size) {
       throw DataError("pictures for the VAE: {} must be vae.image_size ({}), got {}",
                       name,
                       *config_.image_size,
@@ -114,6 +114,15 @@ at::Tensor VqganVaeImpl::encode(const at::Tensor& images) {
 at::Tensor VqganVaeImpl::decode(const at::Tensor& map) {
   return autoencoder_->enc_dec->decode(
       config_.is_muse() ? map : autoencoder_->quantizer->quantize(map, {}).map);
+}
+
+at::Tensor VqganVaeImpl::encode_unquantized(const at::Tensor& images) {
+  check_images(images, /*any_size=*/true);
+  return autoencoder_->enc_dec->encode(images);
+}
+
+at::Tensor VqganVaeImpl::decode_unquantized(const at::Tensor& map) {
+  return autoencoder_->enc_dec->decode(autoencoder_->quantizer->quantize(map, {}).map);
 }
 
 at::Tensor VqganVaeImpl::decode_indices(const at::Tensor& indices) {
@@ -212,6 +221,13 @@ at::Tensor VqganVaeImpl::discriminator_loss(const at::Tensor& images,
                                                   /*retain_graph=*/true,
                                                   /*create_graph=*/true)[0];
   return loss + kPenaltyWeight * (slopes.flatten(1).norm(2, 1) - 1).square().mean();
+}
+
+VqganVae frozen_vae(VaeConfig config) {
+  config.use_vgg_and_gan = false;
+  VqganVae vae(config);
+  for (at::Tensor& parameter : vae->parameters()) parameter.requires_grad_(false);
+  return vae;
 }
 
 }  // namespace dalle2

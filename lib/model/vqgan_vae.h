@@ -55,11 +55,17 @@ class VqganVaeImpl : public torch::nn::Module {
   /// @throws DataError for another number of channels, or a side that the network does not take
   VaeReconstruction reconstruct(const at::Tensor& images, const at::Generator& generator = {});
 
-  /// The map that a latent diffusion works on, as the reference of this kind gives it: quantised by
-  /// the muse kind, not yet by the dalle2 kind. @return [B, D, h, w]
+  /// The reference's `encode`: a map that is quantised by the muse kind, not yet by the dalle2 kind.
+  /// @return [B, D, h, w] @throws as reconstruct()
   at::Tensor encode(const at::Tensor& images);
   /// Pictures of such a map.
   at::Tensor decode(const at::Tensor& map);
+
+  /// The map that a latent diffusion works on: that of either kind before it is quantised, of
+  /// pictures of any side that is divisible by the network's. @return [B, D, h, w]
+  at::Tensor encode_unquantized(const at::Tensor& images);
+  /// Quantises such a map, and decodes it: what is near a code becomes the code.
+  at::Tensor decode_unquantized(const at::Tensor& map);
   /// Pictures of codes. @param indices [B, h, w] int64
   at::Tensor decode_indices(const at::Tensor& indices);
 
@@ -82,7 +88,7 @@ class VqganVaeImpl : public torch::nn::Module {
 
   const VaeConfig& config() const { return config_; }
   /// D
-  int64_t encoded_dim() const { return autoencoder_->enc_dec->encoded_dim(); }
+  int64_t encoded_dim() const { return config_.encoded_dim(); }
   const std::shared_ptr<VaeAutoencoderImpl>& autoencoder() const { return autoencoder_; }
   const std::shared_ptr<QuantizerImpl>& quantizer() const { return autoencoder_->quantizer; }
   /// Null without use_vgg_and_gan.
@@ -93,7 +99,8 @@ class VqganVaeImpl : public torch::nn::Module {
   std::shared_ptr<DiscriminatorImpl> swap_discriminator(std::shared_ptr<DiscriminatorImpl> other);
 
  private:
-  void check_images(const at::Tensor& images) const;
+  /// @param any_size pictures of the dalle2 kind need not have its `image_size`
+  void check_images(const at::Tensor& images, bool any_size = false) const;
   at::Tensor reconstruction_loss(const at::Tensor& made, const at::Tensor& images) const;
   at::Tensor adversarial_loss(const at::Tensor& logits) const;
   const char* quantizer_name() const { return config_.is_muse() ? "quantizer" : "vq"; }
@@ -103,5 +110,8 @@ class VqganVaeImpl : public torch::nn::Module {
   std::shared_ptr<DiscriminatorImpl> discr_;
 };
 TORCH_MODULE(VqganVae);
+
+/// A VAE that is not trained: no gradients, no discriminator.
+VqganVae frozen_vae(VaeConfig config);
 
 }  // namespace dalle2

@@ -22,8 +22,9 @@ struct TrainCommand {
   bool strict = false;                 ///< warnings about the config are errors
   bool dry_run = false;
   bool dump_config = false;
-  bool quiet = false;     ///< no progress, no lines of steps
-  int64_t processes = 1;  ///< to start on this machine
+  bool quiet = false;          ///< no progress, no lines of steps
+  bool clear_results = false;  ///< of a VAE: grids and model files of earlier runs
+  int64_t processes = 1;       ///< to start on this machine
 };
 
 /// dalle2-train sample
@@ -130,6 +131,14 @@ struct ShardsOrderCommand {
   bool print = false;  ///< a JSON line a step instead of the summary
 };
 
+/// The shards of a decoder's config again, with the latents of its first unet.
+struct ShardsEncodeCommand {
+  std::string config_path;
+  std::vector<std::string> overrides;
+  std::string out_folder;
+  std::string device = "cpu";
+};
+
 /// A run as one HTML page that loads nothing.
 struct ReportCommand {
   std::string data_path, out_path;
@@ -157,6 +166,8 @@ void run_shards_demo(const ShardsDemoCommand& command);
 ExitCode run_shards_make(const ShardsMakeCommand& command);
 void run_shards_check(const ShardsCheckCommand& command);
 void run_shards_order(const ShardsOrderCommand& command);
+/// @return kStopped after a signal, behind a whole shard
+ExitCode run_shards_encode(const ShardsEncodeCommand& command);
 void run_report(const ReportCommand& command);
 void run_demo_score(const DemoScoreCommand& command);
 

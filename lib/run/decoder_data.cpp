@@ -88,6 +88,11 @@ DecoderData::DecoderData(const TrainDecoderConfig& config,
     if (stage.unet.cond_on_text_encodings.value_or(false))
       needs_.text_embed_dim = stage.unet.text_embed_dim;
   }
+  needs_.need_latents = config.data.latents_in_tar;
+  if (needs_.need_latents) {
+    const UnetPlan& first = plan.stages.front();
+    needs_.latent_side = first.map_side(first.image_size);
+  }
   needs_.seed = config.seed;
   needs_.shard_width = config.data.shard_width;
   needs_.rank = rank;
@@ -183,7 +188,7 @@ int64_t DecoderData::num_shards() const {
 }
 
 DecoderInputs to_inputs(const Batch& batch, const at::Device& device) {
-  DecoderInputs inputs{batch.images, batch.image_embeds, batch.text_encodings};
+  DecoderInputs inputs{batch.images, batch.image_embeds, batch.text_encodings, batch.latents};
   if (device.is_cpu()) return inputs;
   const c10::impl::VirtualGuardImpl streams(device.type());
   const c10::Stream compute = streams.getStream(device), copies = copy_stream(device);

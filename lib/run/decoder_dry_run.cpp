@@ -10,6 +10,7 @@
 #include "run/decoder_evaluation.h"
 #include "run/decoder_run.h"
 #include "run/dry_run.h"
+#include "run/model_weights.h"
 #include "tracker/public_config.h"
 #include "trainer/adapters.h"
 
@@ -37,6 +38,7 @@ void step(Decoder decoder, int64_t unet, int64_t batch) {
 DryRunPlan make_plan(const LoadedDecoderConfig& loaded) {
   const DecoderTrainConfig& train = loaded.config.train;
   Decoder decoder(loaded.plan);
+  load_latent_vaes(decoder);
   std::vector<std::shared_ptr<torch::nn::Module>> networks;
   std::vector<NetworkMaker> makers;
   for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) {

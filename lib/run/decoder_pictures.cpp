@@ -7,6 +7,8 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
 #include "io/image.h"
 #include "model/resize.h"
 #include "optim/random.h"
@@ -42,6 +44,23 @@ at::Tensor gather_rows(ProcessGroup& group, const std::vector<at::Tensor>& own, 
   return all;
 }
 
+/// @throws DataError if latents from the shards are not what the VAE makes of their pictures
+void check_stored(const at::Tensor& stored, const at::Tensor& made) {
+  constexpr double kMostDifference = 1e-2;  // of their spread: they may have been made on a GPU
+  std::string difference = "another shape";
+  if (stored.sizes() == made.sizes()) {
+    const double share = ((stored - made).norm() / made.norm()).item<double>();
+    if (share <= kMostDifference) return;
+    difference = fmt::format("differ by {} of their size", short_number(share));
+  }
+  throw DataError(
+      "/data/latents_in_tar: the latents in the shards are not what /decoder/vae/0 makes of their "
+      "pictures (the first {}: {})\n  They are of another VAE, image size or preprocessing: make them "
+      "anew with `dalle2-train shards encode`.",
+      made.size(0),
+      difference);
+}
+
 }  // namespace
 
 void DecoderPictures::load() {
@@ -51,6 +70,30 @@ void DecoderPictures::load() {
   }
   for (Batch& batch : data_.examples("test", count)) {
     test_.push_back({std::move(batch), "Test: ", "Test Samples"});
+  }
+}
+
+void DecoderPictures::tell_latents() const {
+  if (training_.empty()) return;
+  for (int64_t unet = 1; unet <= trainer_.num_unets(); ++unet) {
+    const UnetPlan& stage = trainer_.decoder()->plan().stages[static_cast<size_t>(unet - 1)];
+    if (!stage.latent) continue;
+    const at::Tensor images = training_.front().batch.images.to(session_.device());
+    const at::Tensor latents = trainer_.decoder()->encode(images, unet);
+    const auto of_one = [](const at::Tensor& value) { return short_number(value.item<double>()); };
+    log_info("model",
+             "latents of unet {}: {} channels of {} x {}, mean {}, standard deviation {}"
+             " (/decoder/vae/{}/scale is {})",
+             unet,
+             latents.size(1),
+             latents.size(2),
+             latents.size(3),
+             of_one(latents.mean()),
+             of_one(latents.std()),
+             unet - 1,
+             short_number(stage.latent->scale));
+    const at::Tensor& stored = training_.front().batch.latents;
+    if (unet == 1 && stored.defined()) check_stored(stored * stage.latent->scale, latents.cpu());
   }
 }
 

@@ -25,6 +25,8 @@ class DecoderPictures {
   /// Reads /train/n_sample_images samples of the training and of the test shards.
   /// @throws DataError, NetworkError, StoppedError
   void load();
+  /// Logs how the latents of the first of these are spread, for each stage with a VAE.
+  void tell_latents() const;
   /// Draws all of them: those of the test shards, then those of the training shards. Checks for a
   /// stop signal before each step of a sampler. @throws StoppedError
   void draw_all();

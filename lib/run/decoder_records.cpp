@@ -55,6 +55,7 @@ std::unique_ptr<DecoderTrainer> make_trainer(const LoadedDecoderConfig& loaded,
                                              const at::Device& device) {
   torch::manual_seed(static_cast<uint64_t>(loaded.config.seed));
   Decoder decoder(loaded.plan);
+  load_latent_vaes(decoder);
   std::vector<std::shared_ptr<UnetImpl>> unets;  // also those that are not trained
   for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) unets.push_back(decoder->unet(unet));
   auto trainer = std::make_unique<DecoderTrainer>(decoder, loaded.config.train, device);
@@ -196,6 +197,7 @@ void DecoderRun::open() {
            of_each_rank(session_.group()));
   checkpoints_.set_data_size({data_.num_shards(), "shard"});
   pictures_.load();
+  pictures_.tell_latents();
 }
 
 LogRecord DecoderRun::step_values(double samples_per_second) {

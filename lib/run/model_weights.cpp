@@ -3,7 +3,10 @@
 
 #include <torch/types.h>
 
+#include <filesystem>
+
 #include "base/error.h"
+#include "base/untrusted_text.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/value_json.h"
@@ -11,13 +14,50 @@
 namespace dalle2 {
 namespace {
 
-const ReadOptions kLenient{
-    .overrides = {}, .strict = false, .check_available = false, .no_commands = true};
+ReadOptions lenient() {
+  return with_vaes(
+      {.overrides = {}, .strict = false, .check_available = false, .no_commands = true});
+}
+
+/// @throws DataError for weights of the other reference's VAE
+void check_vae_kind(const StateDict& weights, VaeKind kind, const std::string& path) {
+  const auto is_of = [&](const char* quantizer) {
+    return !strip_prefix(weights, quantizer).empty();
+  };
+  const bool wrong = kind == VaeKind::muse ? is_of("vq.") : is_of("quantizer.");
+  if (!wrong) return;
+  const bool is_muse = kind == VaeKind::muse;
+  throw DataError(
+      "{}: expected the weights of a VAE of the kind {}, got those of the kind {}\n  Set the "
+      "VAE's \"kind\" to that of the file, or name another file.",
+      printable(path),
+      is_muse ? "muse" : "dalle2",
+      is_muse ? "dalle2" : "muse");
+}
+
+/// @throws ConfigError for a checkpoint without one
+VaeConfig vae_section(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) {
+    throw ConfigError("{}: no such file", printable(path));
+  }
+  const Value checkpoint = read_checkpoint(path);
+  const Cursor root(checkpoint, path);
+  check_kind(root, "vae");
+  const std::optional<Cursor> config = root.value().is_dict() ? root.find("config") : std::nullopt;
+  if (!config || config->is_none()) {
+    throw ConfigError(
+        "{}: this file carries no config: give the `vae` section that it was trained with as "
+        "\"model\" beside \"checkpoint\"",
+        printable(path));
+  }
+  return parse_vae_config(json_of_value(config->value()), config->where(), lenient()).config.vae;
+}
 
 /// The config of the source: the file given, else the one that the checkpoint carries.
 template <class Load, class Parse>
 auto config_of(const ModelSource& source, const Cursor& checkpoint, Load load, Parse parse) {
-  if (source.config_path) return load(*source.config_path, kLenient);
+  if (source.config_path) return load(*source.config_path, lenient());
   const std::optional<Cursor> config = checkpoint.find("config");
   if (!config || config->is_none()) {
     throw ConfigError(
@@ -25,7 +65,7 @@ auto config_of(const ModelSource& source, const Cursor& checkpoint, Load load, P
         "--config F.json",
         checkpoint.where());
   }
-  return parse(json_of_value(config->value()), config->where(), kLenient);
+  return parse(json_of_value(config->value()), config->where(), lenient());
 }
 
 /// The source's weights, with adapters merged into their layers.
@@ -68,7 +108,10 @@ std::string checkpoint_kind(const Cursor& checkpoint) {
   if (!names.is_dict()) return "";
   for (const auto& [key, value] : names.as_dict().items) {
     if (!key.is_string()) continue;
-    const std::string name = key.as_string();
+    std::string name = key.as_string();
+    for (const std::string& wrapper : {kOnlineModel, kEmaModel}) {
+      if (name.starts_with(wrapper)) name.erase(0, wrapper.size());
+    }
     if (name.starts_with("unets.") || name.starts_with("noise_schedulers.")) return "decoder";
     if (name.starts_with("enc_dec.")) return "vae";
     if (name.starts_with("net.") || name.starts_with("noise_scheduler.")) return "prior";
@@ -94,7 +137,39 @@ StateDict model_weights(const Cursor& checkpoint, const std::string& kind, bool 
         kind,
         checkpoint.where());
   }
-  return checkpoint.as_state_dict();
+  const StateDict weights = checkpoint.as_state_dict();
+  const StateDict online = strip_prefix(weights, kOnlineModel);
+  return online.empty() ? weights : online;
+}
+
+ReadOptions with_vaes(ReadOptions options) {
+  options.vae_of_checkpoint = vae_section;
+  return options;
+}
+
+VqganVae load_latent_vae(const LatentConfig& from) {
+  VqganVae vae = frozen_vae(*from.model);
+  const Value checkpoint = read_checkpoint(from.checkpoint);
+  const Cursor root(checkpoint, from.checkpoint);
+  check_kind(root, "vae");
+  StateDict weights = model_weights(root, "vae", from.use_ema);
+  check_vae_kind(weights, from.model->kind, from.checkpoint);
+  std::erase_if(weights, [](const auto& item) { return item.first.starts_with("discr."); });
+  load_state_dict(*vae, weights, /*prefix=*/"", /*strict=*/true, from.checkpoint);
+  return vae;
+}
+
+void load_latent_vaes(const Decoder& decoder) {
+  for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) {
+    VqganVae vae = decoder->vae(unet);
+    if (vae.is_empty()) continue;
+    const UnetPlan& stage = decoder->plan().stages[static_cast<size_t>(unet - 1)];
+    load_state_dict(*vae,
+                    state_dict(*load_latent_vae(*stage.latent)),
+                    /*prefix=*/"",
+                    /*strict=*/true,
+                    stage.latent->checkpoint);
+  }
 }
 
 Decoder load_decoder(const ModelSource& source, const Value& checkpoint) {
@@ -126,6 +201,7 @@ VqganVae load_vae(const ModelSource& source, const Value& checkpoint) {
   check_kind(root, "vae");
   const StateDict weights = plain_weights(source, root, "vae");
   VqganVae vae(config_of(source, root, load_vae_config, parse_vae_config).config.vae);
+  check_vae_kind(weights, vae->config().kind, source.checkpoint_path);
   load_state_dict(*vae, weights, /*prefix=*/"", /*strict=*/true, source.checkpoint_path);
   vae->eval();
   return vae;

@@ -42,6 +42,17 @@ void check_kind(const Cursor& checkpoint, const std::string& kind);
 /// @throws DataError
 StateDict model_weights(const Cursor& checkpoint, const std::string& kind, bool use_ema);
 
+/// The same options, with which a decoder's config takes the sections of its VAEs from their
+/// checkpoints.
+ReadOptions with_vaes(ReadOptions options);
+
+/// The VAE of a latent stage, with the weights of its file, frozen and without its discriminator.
+/// @param from with its `model` @throws DataError, ConfigError
+VqganVae load_latent_vae(const LatentConfig& from);
+/// Gives the latent stages the weights of the files that /decoder/vae names.
+/// @throws DataError, ConfigError
+void load_latent_vaes(const Decoder& decoder);
+
 /// Where a model comes from.
 struct ModelSource {
   std::string checkpoint_path;             ///< `save_type` checkpoint or model, ours or foreign

@@ -5,11 +5,13 @@
 
 #include <cmath>
 #include <filesystem>
+#include <string_view>
 
 #include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/pth.h"
+#include "io/folder_names.h"
 #include "run/pictures.h"
 
 namespace dalle2 {
@@ -17,6 +19,18 @@ namespace {
 
 /// Pictures of a grid: a sheet that people can look at.
 constexpr int64_t kMostGridPictures = 16;
+
+/// Whether a run leaves files of that name among its results: "100.png", "100.ema.png",
+/// "vae.100.pt", "vae.100.ema.pt".
+bool is_result(std::string_view name) {
+  const bool is_model = name.starts_with("vae.");
+  if (is_model) name.remove_prefix(4);
+  const size_t digits = std::min(name.find_first_not_of("0123456789"), name.size());
+  const std::string_view ending = name.substr(digits);
+  if (digits == 0) return false;
+  return is_model ? ending == ".pt" || ending == ".ema.pt"
+                  : ending == ".png" || ending == ".ema.png";
+}
 
 }  // namespace
 
@@ -110,6 +124,24 @@ std::string VaeRun::result_path(const std::string& name) const {
   return (config_.train.results_folder ? std::filesystem::path(*config_.train.results_folder)
                                        : own) /
          name;
+}
+
+void VaeRun::clear_results() {
+  std::error_code ignored;
+  const bool is_there = std::filesystem::is_directory(result_path(""), ignored);
+  if (!session_.group().is_main() || !is_there) return;
+  int64_t removed = 0;
+  for (const std::string& path : files_in_folder(result_path(""))) {
+    const std::string name = std::filesystem::path(path).filename().string();
+    if (!is_result(name)) continue;
+    std::error_code error;
+    if (!std::filesystem::remove(path, error)) {
+      throw DataError("--clear-results: {}: {}", path, error.message());
+    }
+    ++removed;
+  }
+  log_info(
+      "train", "--clear-results: {} removed from {}", counted(removed, "file"), result_path(""));
 }
 
 /// As `step` of the file's name, the one that was just made.

@@ -57,6 +57,9 @@ class VaeRun : public TrainingRun {
   /// @throws ConfigError, DataError
   VaeRun(const LoadedVaeConfig& loaded, const RunProcess& process);
 
+  /// Removes the grids and model files that earlier runs left in the results folder, and nothing
+  /// else; call it before run(). @throws DataError
+  void clear_results();
   /// Logs what is about to be trained; call it before run().
   void open();
 

@@ -43,8 +43,8 @@ bool has_prefix(const std::string& text, const std::string& prefix) {
   return text.rfind(prefix, 0) == 0;
 }
 
-/// What a prior's log calls otherwise than a decoder's, as the reference's two scripts do.
-const std::map<std::string, std::string> kNamesOfPriors = {
+/// What the logs of priors and VAEs call otherwise than a decoder's, as the references do.
+const std::map<std::string, std::string> kNamesOfOthers = {
     {"tracking/epoch", "Epoch"},
     {"tracking/samples-seen", "Samples Seen"},
     {"tracking/samples-sec", "Samples per second"},
@@ -53,7 +53,28 @@ const std::map<std::string, std::string> kNamesOfPriors = {
     {"tracking/ema-decay", "EMA Decay"},
     {"tracking/losses-not-finite", "Losses Not Finite"},
     {"tracking/skipped-updates", "Skipped Updates"},
-    {"tracking/loss-scale", "Loss Scale"}};
+    {"tracking/loss-scale", "Loss Scale"},
+    {"loss", "Autoencoder Training Loss"},
+    {"discr_loss", "Discriminator Training Loss"},
+    {"validation_reconstruction_loss", "Live Validation Loss"},
+    {"ema_validation_reconstruction_loss", "Averaged Validation Loss"},
+    {"samples_seen", "Samples Seen"},
+    {"samples_per_second", "Samples per second"},
+    {"learning_rate", "Autoencoder Learning Rate"},
+    {"discr_learning_rate", "Discriminator Learning Rate"},
+    {"grad_norm", "Autoencoder Grad Norm"},
+    {"discr_grad_norm", "Discriminator Grad Norm"},
+    {"ema_decay", "Autoencoder EMA Decay"},
+    {"discr_ema_decay", "Discriminator EMA Decay"},
+    {"losses_not_finite", "Autoencoder Losses Not Finite"},
+    {"discr_losses_not_finite", "Discriminator Losses Not Finite"},
+    {"skipped_updates", "Autoencoder Skipped Updates"},
+    {"discr_skipped_updates", "Discriminator Skipped Updates"},
+    {"loss_scale", "Autoencoder Loss Scale"},
+    {"discr_loss_scale", "Discriminator Loss Scale"}};
+
+/// What a VAE has several values of a group for.
+constexpr const char* kParts[] = {"Autoencoder", "Discriminator", "Live", "Averaged"};
 
 /// "tracking/training-l2" -> {"Training Loss", "l2"}, "metrics/ema-validation/l2-loss" ->
 /// {"Validation Loss", "ema"}; none for other names.
@@ -81,6 +102,9 @@ std::pair<std::string, std::string> group_of(const std::string& name) {
     const size_t end = name.find_first_not_of("0123456789", 5);
     if (end != std::string::npos && end > 5 && name[end] == ' ')
       return {name.substr(end + 1), name.substr(0, end)};
+  }
+  for (const std::string part : kParts) {
+    if (has_prefix(name, part + " ")) return {name.substr(part.size() + 1), part};
   }
   if (name.ends_with("emory peak MiB"))
     return {"Memory", has_prefix(name, "CUDA") ? "CUDA" : "host"};
@@ -253,7 +277,7 @@ std::string draw_config(const std::string& data_path) {
       add_values(content, content.is_structured() ? "" : section, rows);
       folds += fmt::format(
           "<details{}><summary>{}</summary><table><tbody>\n{}</tbody></table></details>\n",
-          section == "decoder" || section == "train" ? " open" : "",
+          section == "decoder" || section == "vae" || section == "train" ? " open" : "",
           html_escape(section),
           rows);
     }
@@ -305,8 +329,8 @@ std::string make_report(const std::string& data_path, const ReportOptions& optio
   }
   RunLog log = read_run_log(log_path);
   for (LogSeries& series : log.series) {
-    const auto known = kNamesOfPriors.find(series.name);
-    if (known != kNamesOfPriors.end()) series.name = known->second;
+    const auto known = kNamesOfOthers.find(series.name);
+    if (known != kNamesOfOthers.end()) series.name = known->second;
   }
   const std::string pictures = picture_tables(log, data_path, options.most_picture_steps);
   return fmt::format(

@@ -113,7 +113,11 @@ TEST_CASE("every example config is read without a warning and fits its schema") 
       const std::string path = entry.path().string();
       CAPTURE(path);
       const std::string kind = config_kind(path);
-      const ReadOptions strict = {.overrides = {}, .strict = true};
+      ReadOptions strict = {.overrides = {}, .strict = true};
+      // The checkpoint of the example of a VAE holds that example's section.
+      strict.vae_of_checkpoint = [&](const std::string&) {
+        return load_vae_config((configs / "vae.json").string(), {}).config.vae;
+      };
       const std::string full = kind == "prior" ? load_prior_config(path, strict).full_json
                                : kind == "vae" ? load_vae_config(path, strict).full_json
                                                : load_decoder_config(path, strict).full_json;
@@ -121,7 +125,7 @@ TEST_CASE("every example config is read without a warning and fits its schema") 
       ++read;
     }
   }
-  CHECK(read >= 12);
+  CHECK(read >= 13);
 }
 
 TEST_CASE("the schema takes the reference's configs and a full dump") {

@@ -210,9 +210,6 @@ TEST_CASE("what has not landed yet is refused by name") {
                   {R"(/decoder/clip: "clip" is not available yet: CLIP models are a later )"
                    "part; compute the embeddings before, and give data.img_embeddings_url or "
                    "data.embeddings_in_tar"});
-  expect_problems({"/decoder/vae={}"},
-                  {R"(/decoder/vae: "vae" is not available yet: latent diffusion is a )"
-                   "later part; train in pixel space"});
   expect_problems({R"(/tracker/log={"log_type": "wandb", "wandb_entity": "e", )"
                    R"("wandb_project": "p"})"},
                   {R"(/tracker/log/log_type: "wandb" is not available yet: Weights & )"

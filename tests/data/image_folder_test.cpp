@@ -5,12 +5,16 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <set>
 #include <string>
 
 #include "base/error.h"
+#include "io/tar.h"
+#include "support/captured_log.h"
 #include "support/temp_dir.h"
 
 namespace dalle2::test {
@@ -136,6 +140,59 @@ TEST_CASE("a file that is no picture is left out and told") {
   CHECK(batch->drops.total() == 1);
 }
 
+std::string content_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+/// The pictures 0 to 4 in a tar and 5 to 9 as files.
+void write_half_as_tar(const std::string& folder, bool gzip = false) {
+  const TempDir plain;
+  TarWriter tar(folder + "/a.tar", gzip);
+  for (int i = 0; i < 10; ++i) {
+    const std::string path = fmt::format("{}/{}.png", i < 5 ? plain.path() : folder, i);
+    write_numbered(path, static_cast<uint8_t>(i));
+    if (i >= 5) continue;
+    tar.add(fmt::format("{}.png", i), content_of(path));
+    tar.add(fmt::format("{}.txt", i), "a caption");
+  }
+  tar.commit();
+}
+
+TEST_CASE("the pictures of a tar are those of a folder") {
+  const TempDir dir;
+  write_half_as_tar(dir.path());
+  ImageFolder folder(folder_config(dir.path(), 0), 3, 1);
+  CHECK(folder.files() == 10);
+  std::vector<int64_t> numbers = numbers_of_epoch(folder, "train", 0);
+  CHECK(numbers != numbers_of_epoch(folder, "train", 1));
+  std::sort(numbers.begin(), numbers.end());
+  CHECK(numbers == std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+  CHECK(folder.batch("train", 0, 0, 10)->drops.total() == 0);
+}
+
+TEST_CASE("a tar that was cut gives the pictures before the cut, and one that is packed none") {
+  const TempDir dir;
+  write_half_as_tar(dir.path());
+  const std::string tar = dir.path() + "/a.tar";
+  // A header, a picture of a block or two, a header, a caption: the third picture's header is whole.
+  const uint64_t third = list_tar(tar).places.at(4).offset;
+  std::filesystem::resize_file(tar, third + 512 + 20);
+  {
+    const CapturedLog log;
+    ImageFolder folder(folder_config(dir.path(), 0), 3, 1);
+    CHECK(folder.files() == 8);  // the third one is listed, and found to be broken when it is read
+    CHECK(log.count("a.tar: ") == 1);
+    CHECK(log.count("3 pictures before that are used") == 1);
+    CHECK(folder.batch("train", 0, 0, 10)->drops.total() == 1);
+  }
+  write_half_as_tar(dir.path(), /*gzip=*/true);
+  const CapturedLog log;
+  ImageFolder folder(folder_config(dir.path(), 0), 3, 1);
+  CHECK(folder.files() == 5);
+  CHECK(log.count("a.tar: it is packed: unpack it first: 0 pictures before that are used") == 1);
+}
+
 TEST_CASE("grey pictures have Pillow's luma") {
   const TempDir dir;
   Image image{.width = 4, .height = 4, .pixels = {}};
@@ -167,10 +224,11 @@ TEST_CASE("a folder that has no picture for training is refused") {
     }
     return std::string();
   };
-  CHECK(fault(folder_config(dir.path())) ==
-        "/data/folder: " + dir.path() +
-            ": expected pictures ending in jpg, jpeg, png or webp, here or in folders below, found "
-            "none");
+  CHECK(
+      fault(folder_config(dir.path())) ==
+      "/data/folder: " + dir.path() +
+          ": expected pictures ending in jpg, jpeg, png or webp, or tars of such, here or in folders "
+          "below, found none");
   CHECK(fault(folder_config(dir.path() + "/absent")) ==
         "/data/folder: " + dir.path() + "/absent: there is no such folder");
   write_numbered(dir.path() + "/one.png", 1);

@@ -69,13 +69,13 @@ struct Case {
     const NoiseSource normal = wave_noise();
     const int64_t batch = fixture.json["batch"].get<int64_t>();
     const int64_t channels = config["channels"].get<int64_t>();
-    const int64_t side = plan.random_crop_size.value_or(plan.image_size);
+    const int64_t side = plan.map_side(plan.random_crop_size.value_or(plan.image_size));
     DecoderStepNoise d;
     if (plan.lowres_noise) {
       d.lowres.noise_level = fixture.tensor(at + "lowres_level");
       d.lowres.noise = normal({batch, channels, plan.image_size, plan.image_size});
     }
-    d.noise = normal({batch, channels, side, side});
+    d.noise = normal({batch, plan.unet.channels, side, side});
     d.times = fixture.tensor(at + "times");
     d.image_keep_mask = fixture.tensor(at + "image_keep");
     d.text_keep_mask = fixture.tensor(at + "text_keep");

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Random configurations from the whole option space against the reference
-// (tests/parity/make_decoder.py).
+// (tests/parity/make_decoder.py), and some in the latent space of VAEs (make_latent.py).
+#include <set>
+
+#include "checkpoint/module_state.h"
 #include "diffusion/decoder_case.h"
 
 namespace dalle2::test {
@@ -21,10 +24,11 @@ void check_gradients(const Case& c, Decoder& decoder, int64_t unet_number) {
   const double largest = rows.select(1, 0).max().item<double>();
   // Of an absolute error the gradient at a pixel that is hit is a sign, which a rounding turns: two
   // shares of one value.
-  const int64_t side = decoder->plan().stages.at(static_cast<size_t>(unet_number - 1)).image_size;
-  const double turned = c.config["loss_type"] == "l1"
-                            ? 2 * largest / static_cast<double>(c.inputs(side).images.numel())
-                            : 0.0;
+  const UnetPlan& stage = decoder->plan().stages.at(static_cast<size_t>(unet_number - 1));
+  const int64_t side = stage.map_side(stage.image_size);
+  const int64_t values = c.fixture.json["batch"].get<int64_t>() * stage.unet.channels * side * side;
+  const double turned =
+      c.config["loss_type"] == "l1" ? 2 * largest / static_cast<double>(values) : 0.0;
   int64_t row = 0;
   for (const auto& item : parameters) {
     const at::Tensor& gradient = item.value().grad();
@@ -46,14 +50,29 @@ void expect_mostly_strict(size_t lenient, size_t all) {
   CHECK(10 * lenient <= all);
 }
 
-}  // namespace
+/// With the weights of its VAEs, too.
+Decoder decoder_of_case(const Case& c) {
+  Decoder decoder = decoder_of(c.config);
+  for (int64_t n = 1; n <= decoder->num_unets(); ++n) {
+    VqganVae vae = decoder->vae(n);
+    if (vae.is_empty()) continue;
+    fill_parameters(*vae);
+    for (const auto& buffer : vae->named_buffers()) {
+      if (buffer.key() == "vq._codebook.initted") buffer.value().fill_(true);
+      if (buffer.key() == "vq._codebook.embed") {
+        buffer.value().copy_(c.fixture.tensor(fmt::format("codebook{}", n - 1)));
+      }
+    }
+  }
+  return decoder;
+}
 
-TEST_CASE("Losses and gradients of random decoders equal the reference's", "[parity]") {
+void check_training(const char* folder, size_t cases) {
   size_t steps = 0, lenient = 0;
-  for (const std::string& path : fixture_files(fixture_dir("decoder"), 60)) {
+  for (const std::string& path : fixture_files(fixture_dir(folder), cases)) {
     INFO(path);
     const Case c(path);
-    Decoder decoder = decoder_of(c.config);
+    Decoder decoder = decoder_of_case(c);
     decoder->train();
     const int64_t side =
         decoder->plan().stages.back().image_size + c.fixture.json["image_margin"].get<int64_t>();
@@ -74,8 +93,11 @@ TEST_CASE("Losses and gradients of random decoders equal the reference's", "[par
       CHECK(error <= std::max(kLossTolerance * std::abs(expected), kNoiseSteps * noise));
       lenient += error > kLossTolerance * std::abs(expected) ? 1 : 0;
       ++steps;
-      if (n > 1)
-        expect_close(digest(lowres), c.fixture.tensor(at + "lowres"), 1e-5, "low-resolution image");
+      if (n > 1) {
+        VqganVae vae = decoder->vae(n);  // the reference gives it encoded
+        const at::Tensor shown = vae.is_empty() ? lowres : vae->encode_unquantized(lowres);
+        expect_close(digest(shown), c.fixture.tensor(at + "lowres"), 1e-5, "low-resolution image");
+      }
       loss.backward();
       check_gradients(c, decoder, n);
     }
@@ -83,13 +105,13 @@ TEST_CASE("Losses and gradients of random decoders equal the reference's", "[par
   expect_mostly_strict(lenient, steps);
 }
 
-TEST_CASE("Sampling loops of random decoders equal the reference's", "[parity]") {
-  const std::vector<std::string> paths = fixture_files(fixture_dir("decoder"), 60);
+void check_sampling(const char* folder, size_t cases) {
+  const std::vector<std::string> paths = fixture_files(fixture_dir(folder), cases);
   size_t lenient = 0;
   for (const std::string& path : paths) {
     INFO(path);
     const Case c(path);
-    Decoder decoder = decoder_of(c.config);
+    Decoder decoder = decoder_of_case(c);
     const json& sampling = c.fixture.json["sampling"];
     INFO(sampling.dump() << "\n" << c.config.dump());
     const DecoderInputs in = c.inputs(decoder->plan().stages.back().image_size);
@@ -126,6 +148,72 @@ TEST_CASE("Sampling loops of random decoders equal the reference's", "[parity]")
     lenient += error > kSampleTolerance * largest ? 1 : 0;
   }
   expect_mostly_strict(lenient, paths.size());
+}
+
+}  // namespace
+
+TEST_CASE("Losses and gradients of random decoders equal the reference's", "[parity]") {
+  check_training("decoder", 60);
+}
+
+TEST_CASE("Sampling loops of random decoders equal the reference's", "[parity]") {
+  check_sampling("decoder", 60);
+}
+
+TEST_CASE("Losses and gradients of decoders behind VAEs equal the reference's", "[parity]") {
+  check_training("latent", 12);
+}
+
+TEST_CASE("Sampling loops of decoders behind VAEs equal the reference's", "[parity]") {
+  check_sampling("latent", 12);
+}
+
+TEST_CASE("A decoder behind VAEs has the names of the reference's state dict", "[parity]") {
+  size_t with_vae = 0;
+  for (const std::string& path : fixture_files(fixture_dir("latent"), 12)) {
+    INFO(path);
+    const Case c(path);
+    const Decoder decoder = decoder_of_case(c);
+    std::set<std::string> names;
+    for (const auto& [name, tensor] : state_dict(*decoder)) {
+      names.insert(name);
+      with_vae += name.starts_with("vaes.") ? 1 : 0;
+    }
+    CHECK(names == c.fixture.json["names"].get<std::set<std::string>>());
+  }
+  CHECK(with_vae >= 12);
+}
+
+TEST_CASE("A VAE is not trained by the decoder, whatever mode that is in", "[cpu]") {
+  const Case c(fixture_files(fixture_dir("latent"), 12).front());
+  Decoder decoder = decoder_of_case(c);
+  decoder->train();
+  int64_t stages = 0;
+  for (int64_t n = 1; n <= decoder->num_unets(); ++n) {
+    VqganVae vae = decoder->vae(n);
+    if (vae.is_empty()) continue;
+    ++stages;
+    std::vector<at::Tensor> before;
+    for (const auto& buffer : vae->named_buffers()) before.push_back(buffer.value().clone());
+    const int64_t side = decoder->plan().stages.back().image_size;
+    decoder->forward(c.inputs(side), n, at::make_generator<at::CPUGeneratorImpl>(1)).backward();
+    DecoderSampleOptions options;
+    options.batch_size = 2;
+    options.image_embeds = c.inputs(side).image_embeds;
+    options.text_encodings = c.inputs(side).text_encodings;
+    options.generator = at::make_generator<at::CPUGeneratorImpl>(1);
+    decoder->sample(options);
+    for (const auto& parameter : vae->parameters()) {
+      CHECK_FALSE(parameter.requires_grad());
+      CHECK_FALSE(parameter.grad().defined());
+    }
+    size_t number = 0;
+    for (const auto& buffer : vae->named_buffers()) {
+      INFO(buffer.key());
+      CHECK(at::equal(buffer.value(), before[number++]));
+    }
+  }
+  CHECK(stages >= 1);
 }
 
 }  // namespace dalle2::test

@@ -46,7 +46,7 @@ TEST_CASE(
   CHECK(buffers[26] == "lowres_conds.1.noise_scheduler.betas");
   std::vector<std::string> children;
   for (const auto& child : noisy->named_children()) children.push_back(child.key());
-  CHECK(children == std::vector<std::string>{"unets", "noise_schedulers", "lowres_conds"});
+  CHECK(children == std::vector<std::string>{"unets", "vaes", "noise_schedulers", "lowres_conds"});
 }
 
 TEST_CASE("A dropped unet leaves no entries, and the others keep their numbers") {

@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: MIT
 """Runs of a VQGAN-VAE: files, resume, ranks, and what can be wrong with a config, a folder, a network or a checkpoint."""
+import array
 import json
+import math
 import os
 import pathlib
+import random
 import shutil
 import signal
+import struct
 import subprocess
 import tarfile
+import time
 import unittest
+import zlib
 
 import harness
 from harness import BINARY, ROOT, EndToEnd, checkpoint_content, main, needs_reference, records, run, run_reference
@@ -28,6 +34,14 @@ x = torch.linspace(0, 1, 3 * 32 * 32).reshape(1, 3, 32, 32)
 with torch.no_grad():
     print(json.dumps(vae(x).flatten()[::97].tolist()))
 """
+
+
+def write_white(path, side):
+    """A white PNG."""
+    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    rows = b"".join(b"\0" + b"\xff" * 3 * side for _ in range(side))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)) +
+                     chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
 
 
 class Vae(EndToEnd):
@@ -115,6 +129,156 @@ class Vae(EndToEnd):
         self.assertEqual(json.loads(run("evaluate", "--config", "theirs.json", "--checkpoint", "theirs/checkpoint.pth", cwd=self.dir,
                                         check=0).stdout)["pictures"], 12)
 
+    def test_results_of_earlier_runs_are_removed_if_that_is_asked_for(self):
+        config = self.write("run")
+        self.train(config)
+        results = self.dir / "run" / "results"
+        for name in ("notes.png", "vae.pt", "vae.5.pt.bak", "7.txt"):
+            (results / name).write_text("mine")
+        before = sorted(path.name for path in results.iterdir())
+        self.train(self.write("run", train={"num_train_steps": 14}))
+        self.assertEqual(sorted(path.name for path in results.iterdir()), before)
+        done = self.train(self.write("run", train={"num_train_steps": 16}), "--clear-results")
+        self.assertIn("--clear-results: 12 files removed from run/results", done.stdout)
+        left = {path.name for path in results.iterdir()}
+        self.assertEqual(left, {"notes.png", "vae.pt", "vae.5.pt.bak", "7.txt", "15.png", "15.ema.png", "vae.15.pt", "vae.15.ema.pt"})
+        done = self.train(self.config("decoder.json"), "--clear-results", check=2)
+        self.assertIn("decoder.json, which is of a decoder: only a VAE has a folder of results", done.stderr)
+
+    def start(self, config):
+        return subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+    def test_kills_lose_nothing_whether_saves_are_in_the_background_or_not(self):
+        settings = {"num_train_steps": 40, "save_results_every": 7, "save_model_every": 1}
+        self.train(self.write("whole", train=settings))
+        draw = random.Random(5)
+        for background in (True, False):
+            name = f"killed{background}"
+            self.train(self.write(name, train={**settings, "num_train_steps": 2}))
+            config = self.write(name, train={**settings, "async_save": background})
+            seen = 0
+            for _ in range(4):
+                process = self.start(config)
+                wanted = draw.choice([2, 3, 4])
+                for line in process.stdout:
+                    wanted -= line.startswith("step ")
+                    if wanted == 0:
+                        break
+                time.sleep(draw.uniform(0, 0.05))
+                self.assertIsNone(process.poll(), "the run ended before it was killed")
+                process.kill()
+                process.communicate()
+                done = run("fsck", name, "--json", cwd=self.dir)
+                self.assertEqual(done.returncode, 0, done.stdout)
+                found = [file for file in json.loads(done.stdout)["files"] if file["file"].endswith("/checkpoint.pth")]
+                self.assertEqual([file["resume"] for file in found], ["exact"])
+                self.assertGreaterEqual(found[0]["samples_seen"], seen)
+                seen = found[0]["samples_seen"]
+            self.assertGreater(seen, 0)
+            self.train(config)
+            self.same("whole", name)
+
+    def test_a_damaged_checkpoint_is_passed_over(self):
+        def write(steps):
+            config = json.loads(pathlib.Path(self.write("run", train={"num_train_steps": steps, "save_model_every": 2})).read_text())
+            config["tracker"].update(keep_last=3)
+            return harness.write_config(self.dir / "run.json", config)
+        self.train(write(8))
+        newest = (self.dir / "run/checkpoint.pth").stat().st_size
+        for path in ("run/checkpoint.pth", "run/latest.pth"):
+            os.truncate(self.dir / path, newest // 2)
+        done = self.train(write(10))
+        self.assertIn("Falling back to run/snapshots/", " ".join((done.stdout + done.stderr).split()))
+        self.assertIn("having seen", done.stdout)
+        self.assertEqual(checkpoint_content(self.dir / "run/checkpoint.pth", self.dir)[1]["step"], 10)
+
+    def test_both_kinds_of_averages(self):
+        for kind, key in (("ema_pytorch", "ema"), ("diffusers", "ema_diffusers")):
+            settings = {"num_train_steps": 20, "save_results_every": 1000, "save_model_every": 1000, "ema": {"kind": kind}}
+            if kind == "ema_pytorch":
+                settings["ema_update_after_step"] = 0
+            self.train(self.write(f"whole_{kind}", train=settings))
+            self.assertIn(key, {name.split("/")[0] for name in harness.inspect(f"whole_{kind}/checkpoint.pth", self.dir)})
+            config = self.write(f"cut_{kind}", train=settings)
+            process = self.start(config)
+            for line in process.stdout:
+                if line.startswith("step 7 "):
+                    process.terminate()
+                    break
+            output = process.communicate(timeout=120)[0]
+            self.assertEqual(process.returncode, 75, output)
+            self.train(config)
+            self.same(f"whole_{kind}", f"cut_{kind}")
+            run("convert", f"cut_{kind}/checkpoint.pth", "averaged.pth", "--ema", cwd=self.dir, check=0)
+            live = checkpoint_content(self.dir / f"cut_{kind}/checkpoint.pth", self.dir)[0]
+            averaged = checkpoint_content(self.dir / "averaged.pth", self.dir)[0]
+            weight = "enc_dec.encoders.0.weight"
+            self.assertNotEqual(live["model." + weight], averaged[weight])
+
+    def test_losses_of_the_autoencoder_that_are_not_finite_are_skipped_and_rolled_back(self):
+        with_white = self.dir / "some"
+        shutil.copytree(self.pictures, with_white)
+        write_white(with_white / "white.png", 32)
+        given = {"data": {"folder": str(with_white), "valid_frac": 0}, "train": {"vgg_path": str(FEATURES.parent / "white.pt")}}
+        for name, non_finite, code in (("skip", {}, 0), ("back", {"action": "roll_back", "after": 1, "max_roll_backs": 2}, 4)):
+            # Whichever part the white picture falls to, in ten epochs of sixteen batches it is the autoencoder's turn some time.
+            config = self.write(name, data=given["data"], train={**given["train"], "num_train_steps": 80, "save_model_every": 1,
+                                                                 "save_results_every": 1000, "non_finite": non_finite})
+            done = self.train(config, check=code)
+            output = " ".join((done.stdout + done.stderr).split())
+            self.assertIn("autoencoder: an update was skipped, for its loss or gradient is not finite", output)
+            self.assertNotIn("discriminator: an update was skipped", output)
+            if code:
+                self.assertIn("going back to the last checkpoint, 2 of 2 times", output)
+            content = checkpoint_content(self.dir / name / "checkpoint.pth", self.dir)[0]
+            for tensor, (dtype, values) in content.items():
+                if dtype == "F32" and "recent_losses" not in tensor:
+                    self.assertTrue(all(map(math.isfinite, array.array("f", values))), tensor)
+
+    def test_losses_of_the_discriminator_that_are_not_finite_are_skipped_and_rolled_back(self):
+        self.train(self.write("run", train={"num_train_steps": 6}))
+        # Weights with which its loss is finite, and the square in its gradient penalty is not.
+        run("convert", "run/checkpoint.pth", "large.safetensors", cwd=self.dir, check=0)
+        content = bytearray((self.dir / "large.safetensors").read_bytes())
+        length = int.from_bytes(content[:8], "little")
+        begin, end = json.loads(content[8:8 + length])["model.discr.to_logits.2.weight"]["data_offsets"]
+        values = array.array("f", bytes(content[8 + length + begin:8 + length + end]))
+        content[8 + length + begin:8 + length + end] = array.array("f", [value * 1e15 for value in values]).tobytes()
+        (self.dir / "large.safetensors").write_bytes(content)
+        run("convert", "large.safetensors", "large.pth", cwd=self.dir, check=0)
+        config = json.loads(pathlib.Path(self.write("large", train={
+            "num_train_steps": 30, "apply_grad_penalty_every": 4, "save_model_every": 1, "save_results_every": 1000,
+            "non_finite": {"action": "roll_back", "after": 1, "max_roll_backs": 2}})).read_text())
+        config["tracker"]["load"] = {"load_from": "local", "file_path": "large.pth"}
+        done = self.train(harness.write_config(self.dir / "large.json", config), check=4)
+        output = " ".join((done.stdout + done.stderr).split())
+        self.assertIn("discriminator: an update was skipped, for its loss or gradient is not finite", output)
+        self.assertNotIn("autoencoder: an update was skipped", output)
+        self.assertIn("going back to the last checkpoint, 2 of 2 times", output)
+
+    def test_half_precision_learns_what_full_precision_learns(self):
+        last = {}
+        for name, settings in (("full", {}), ("half", {"mixed_precision": "bf16"})):
+            self.train(self.write(name, train={"num_train_steps": 24, "save_results_every": 1000, "save_model_every": 1000, **settings}))
+            lines = [record["reconstruction_loss"] for record in records(self.dir / name) if "reconstruction_loss" in record]
+            self.assertLess(lines[-1], 0.8 * lines[0])
+            last[name] = lines[-1]
+        self.assertAlmostEqual(last["half"], last["full"], delta=0.1 * last["full"])
+
+    def test_trackers_and_the_report_have_losses_codes_and_reconstructions(self):
+        config = json.loads(pathlib.Path(self.write("run")).read_text())
+        config["tracker"]["log"] = {"log_type": "tensorboard", "auto_resume": True}
+        self.train(harness.write_config(self.dir / "run.json", config))
+        events = b"".join(path.read_bytes() for path in (self.dir / "run/tensorboard").rglob("*tfevents*"))
+        for name in (b"codebook_usage", b"generator_loss", b"ema_reconstructions"):
+            self.assertIn(name, events)
+        run("report", "run", "--out", "report.html", cwd=self.dir, check=0)
+        page = (self.dir / "report.html").read_text()
+        for text in ("Training loss, Autoencoder", "Training loss, Discriminator", "Best validation, Averaged", "codebook_usage",
+                     "codebook_perplexity", "ema_reconstructions", "Samples/s, median"):
+            self.assertIn(text, page)
+
     def test_two_processes_train_as_one(self):
         # One process with batches of 8 has the samples of two with 4.
         settings = {"num_train_steps": 5, "apply_grad_penalty_every": 1, "lr": 1e-4}
@@ -144,7 +308,7 @@ class Vae(EndToEnd):
         empty = self.dir / "empty"
         empty.mkdir()
         for number, (sections, code, text) in enumerate([
-                ({"data": {"folder": str(empty)}}, 3, "expected pictures ending in jpg, jpeg, png or webp, here or in folders below, found none"),
+                ({"data": {"folder": str(empty)}}, 3, "expected pictures ending in jpg, jpeg, png or webp, or tars of such, here or in folders below, found none"),
                 ({"data": {"folder": "absent"}}, 3, "/data/folder: absent: there is no such folder"),
                 ({"data": {"image_size": 30}}, 2, "/data/image_size: must be divisible by 4 (2 to the power of vae.layers), got 30"),
                 ({"vae": {"discr_layers": 4}}, 2, "/data/image_size: the discriminator of vae.discr_layers = 4 needs pictures of 64 pixels or more, got 32"),

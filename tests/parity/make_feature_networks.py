@@ -103,6 +103,13 @@ class OfPictures(nn.Module):
         return torch.tanh(F.conv2d(images, self.weight, stride=2)).flatten(1)
 
 
+class OfWhite(nn.Module):
+    """Likewise, with features that are not finite of a white picture."""
+    def forward(self, images: Tensor) -> Tensor:
+        is_white = (images.flatten(1).amin(1) > 0.99).float()
+        return F.avg_pool2d(images, 4).flatten(1) / (1 - is_white).unsqueeze(1)
+
+
 class Strange(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x
@@ -168,6 +175,7 @@ def main():
                 encoded[f"{number}.{how}"] = encoder((resized(tensors[f"{number}.images"].float(), how, 40) / 255 - mean) / std)
     script(OfPictures(generator).requires_grad_(False), folder / "pictures.pt", {"kind": "vgg", "weights": "synthetic"})
     script(OfFew(), folder / "few.pt")
+    script(OfWhite(), folder / "white.pt")
     save_file(encoded, folder / "encoded.safetensors", metadata={"json": json.dumps({"sizes": sizes})})
     for path in folder.iterdir():
         path.chmod(0o644)

@@ -154,7 +154,7 @@ nlohmann::ordered_json evaluate_vae(const EvaluateCommand& command,
 /// @param load of a kind's config @param evaluate its metrics
 template <class Load, class Evaluate>
 void print_metrics(const EvaluateCommand& command, const Load& load, const Evaluate& evaluate) {
-  const auto loaded = load(command.config_path, ReadOptions{.overrides = command.overrides});
+  const auto loaded = load(command.config_path, with_vaes({.overrides = command.overrides}));
   for (const std::string& warning : loaded.warnings) log_warning("config", "{}", warning);
   const at::Device device =
       choose_device(loaded.config.train.device, "/train/device", WithoutGpu::kWarn);

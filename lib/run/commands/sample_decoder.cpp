@@ -187,8 +187,9 @@ void check_init_noise(const SampleCommand& command,
   }
   for (size_t i = 0; i < inputs.init_noise.size(); ++i) {
     const int64_t unet = first + static_cast<int64_t>(i);
-    const int64_t size = plan.stages[static_cast<size_t>(unet - 1)].image_size;
-    const std::vector<int64_t> expected = {inputs.rows, plan.config.channels, size, size};
+    const UnetPlan& stage = plan.stages[static_cast<size_t>(unet - 1)];
+    const int64_t side = stage.map_side(stage.image_size);
+    const std::vector<int64_t> expected = {inputs.rows, stage.unet.channels, side, side};
     const at::Tensor& noise = inputs.init_noise[i];
     if (noise.sizes() == at::IntArrayRef(expected)) continue;
     throw DataError(

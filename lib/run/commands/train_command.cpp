@@ -21,6 +21,7 @@
 #include "run/cuda_library.h"
 #include "run/decoder_run.h"
 #include "run/dry_run.h"
+#include "run/model_weights.h"
 #include "run/prior_run.h"
 #include "run/vae_run.h"
 
@@ -55,6 +56,9 @@ ExitCode train(const TrainCommand& command, const Loaded& loaded, ProcessGroup& 
   try {
     if (stop_requested() != 0) throw StoppedError("signal {}", stop_requested());
     run.emplace(loaded, RunProcess{.quiet = command.quiet, .group = &group});
+    if constexpr (requires { run->clear_results(); }) {
+      if (command.clear_results) run->clear_results();
+    }
     run->open();
   } catch (const StoppedError&) {
     log_info("train",
@@ -144,8 +148,15 @@ ExitCode run_train(const TrainCommand& command) {
                       command.config_path,
                       std::filesystem::current_path().string());
   }
-  const ReadOptions options = {.overrides = command.overrides, .strict = command.strict};
+  const ReadOptions options = with_vaes({.overrides = command.overrides, .strict = command.strict});
   const std::string kind = config_kind(command.config_path);
+  if (command.clear_results && kind != "vae") {
+    throw ConfigError(
+        "--clear-results: has no effect on {}, which is of a {}: only a VAE has a folder of results\n"
+        "  Leave it away.",
+        command.config_path,
+        kind);
+  }
   if (kind == "prior") {
     return answer<PriorRun>(command, load_prior_config(command.config_path, options));
   }

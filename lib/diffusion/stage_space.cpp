@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT
+#include "diffusion/stage_space.h"
+
+#include <torch/types.h>
+
+namespace dalle2 {
+
+at::Tensor LatentSpace::from_images(const at::Tensor& images) {
+  const torch::NoGradGuard no_grad;
+  vae_->eval();
+  return vae_->encode_unquantized(images) * scale_;
+}
+
+at::Tensor LatentSpace::to_images(const at::Tensor& x) {
+  const torch::NoGradGuard no_grad;
+  vae_->eval();
+  return vae_->decode_unquantized(x / scale_);
+}
+
+}  // namespace dalle2

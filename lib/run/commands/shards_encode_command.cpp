@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: MIT
+// `shards encode`: the shards of a decoder's config again, with the latents of its first unet.
+#include <torch/types.h>
+
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+#include "base/stop_signal.h"
+#include "base/text.h"
+#include "base/untrusted_text.h"
+#include "checkpoint/module_state.h"
+#include "data/planes.h"
+#include "data/preprocess.h"
+#include "data/shard_reader.h"
+#include "data/shards.h"
+#include "io/atomic_file.h"
+#include "io/npy.h"
+#include "model/resize.h"
+#include "net/sha256.h"
+#include "run/commands.h"
+#include "run/device.h"
+#include "run/model_weights.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What a folder of shards was made with, in the file latents.json beside them.
+constexpr const char* kManifest = "latents.json";
+
+/// Mean and spread of all values so far.
+struct Spread {
+  double count = 0, sum = 0, squares = 0;
+  void add(const at::Tensor& values) {
+    const at::Tensor all = values.to(at::kDouble);
+    count += static_cast<double>(all.numel());
+    sum += all.sum().item<double>();
+    squares += all.square().sum().item<double>();
+  }
+  double mean() const { return sum / count; }
+  double deviation() const { return std::sqrt(std::max(0.0, squares / count - mean() * mean())); }
+};
+
+struct Encoded {
+  int64_t samples = 0, left_out = 0, written = 0, kept = 0;
+  Spread spread;
+};
+
+class LatentShards {
+ public:
+  LatentShards(const LoadedDecoderConfig& loaded, const ShardsEncodeCommand& command)
+      : data_(loaded.config.data),
+        stage_(loaded.plan.stages.front()),
+        device_(choose_device(command.device, "--device", WithoutGpu::kError)),
+        vae_(load_latent_vae(*stage_.latent)),
+        transforms_(nlohmann::ordered_json::parse(loaded.full_json)["data"]["preprocessing"]),
+        preprocess_(data_.preprocessing,
+                    {.apply_exif = data_.apply_exif, .fast_jpeg = data_.fast_jpeg},
+                    data_.max_transform_pixels) {
+    vae_->to(device_);
+    vae_->eval();
+  }
+
+  /// What makes these latents what they are.
+  std::string manifest() const {
+    std::string bytes;
+    for (const auto& [name, tensor] : state_dict(*vae_)) {
+      const at::Tensor plain = tensor.cpu().contiguous();
+      bytes += name;
+      bytes.append(static_cast<const char*>(plain.const_data_ptr()), plain.nbytes());
+    }
+    nlohmann::ordered_json made_with;
+    made_with["vae_sha256"] = to_hex(sha256(bytes));
+    made_with["image_size"] = stage_.image_size;
+    made_with["preprocessing"] = transforms_;
+    return made_with.dump(2) + "\n";
+  }
+
+  /// Writes the shard again, with latents. What cannot be decoded is left out.
+  void encode(const std::string& url, const std::string& out, Encoded& all) {
+    const auto reader = open_shard(url, {}, {.allow_pipe = data_.allow_pipe});
+    TarWriter tar(out);
+    std::vector<GroupedSample> waiting;
+    std::vector<at::Tensor> images;
+    const auto write = [&] {
+      if (waiting.empty()) return;
+      const at::Tensor latents = encode(images);
+      all.spread.add(latents);
+      for (size_t i = 0; i < waiting.size(); ++i) {
+        const at::Tensor latent = latents[static_cast<int64_t>(i)].contiguous();
+        waiting[i].fields["latent.npy"] =
+            format_npy_float32(latent.sizes().vec(), latent.const_data_ptr<float>());
+        for (const auto& [field, content] : waiting[i].fields) {
+          tar.add(waiting[i].key + "." + field, content);
+        }
+      }
+      all.samples += std::ssize(waiting);
+      waiting.clear();
+      images.clear();
+    };
+    while (std::optional<GroupedSample> sample = reader->next()) {
+      try {
+        images.push_back(picture_of(*sample));
+      } catch (const DataError& error) {
+        ++all.left_out;
+        log_warning("data", "{}: left out: {}", public_url(url), error.what());
+        continue;
+      }
+      waiting.push_back(*std::move(sample));
+      if (std::ssize(waiting) == data_.batch_size) write();
+      log_live(fmt::format("{}: {}", public_url(url), counted(all.samples, "latent")));
+    }
+    write();
+    tar.commit();
+    ++all.written;
+  }
+
+ private:
+  /// @return [C, H, W] in [0, 1]
+  at::Tensor picture_of(const GroupedSample& sample) const {
+    const std::string* content = sample.find({"jpg", "jpeg", "png", "webp"});
+    if (content == nullptr) {
+      throw DataError("sample {}: no field jpg, jpeg, png or webp", printable(sample.key));
+    }
+    const Image picture = preprocess_.apply(*content, sample.key, [] { return 0U; });
+    at::Tensor planes = at::empty({3, picture.height, picture.width}, at::kFloat);
+    write_planes(picture, planes.mutable_data_ptr<float>());
+    return planes;
+  }
+
+  /// @return [B, D, h, w] on the CPU, not scaled
+  at::Tensor encode(const std::vector<at::Tensor>& images) {
+    const torch::NoGradGuard no_grad;
+    const at::Tensor all = resize_image_to(
+        at::stack(images).to(device_), stage_.image_size, std::nullopt, /*nearest=*/true);
+    return vae_->encode_unquantized(all).cpu();
+  }
+
+  const DecoderDataConfig& data_;
+  const UnetPlan& stage_;
+  at::Device device_;
+  VqganVae vae_;
+  nlohmann::ordered_json transforms_;
+  Preprocess preprocess_;
+};
+
+LoadedDecoderConfig load_latent_config(const ShardsEncodeCommand& command) {
+  // Whether the config already asks for latents in its shards does not matter here.
+  LoadedDecoderConfig loaded =
+      load_decoder_config(command.config_path, with_vaes({.overrides = command.overrides}));
+  if (!loaded.plan.stages.front().latent) {
+    throw ConfigError("{}: /decoder/vae: expected a VAE before the first unet, found none",
+                      printable(command.config_path));
+  }
+  for (const TransformConfig& transform : loaded.config.data.preprocessing) {
+    if (!transform.is_random()) continue;
+    throw ConfigError(
+        "{}: /data/preprocessing/{}: makes something else of a picture each time, so it has no one "
+        "latent\n  Leave the transform out, or encode while training (no data.latents_in_tar).",
+        printable(command.config_path),
+        enum_names<TransformKind>[static_cast<size_t>(transform.kind)]);
+  }
+  return loaded;
+}
+
+/// The shards that are there, each with the name that it gets. @throws ConfigError for two of one name
+std::map<std::string, std::string> shards_by_name(const DecoderDataConfig& data) {
+  const ShardList list(data);
+  std::vector<uint32_t> positions(static_cast<size_t>(list.size()));
+  for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<uint32_t>(i);
+  std::map<std::string, std::string> shards;
+  for (const uint32_t position : list.existing(positions)) {
+    const std::string url = list.url(position);
+    const int64_t number = shard_number(url);
+    const std::string name = number < 0 ? fs::path(url).filename().string()
+                                        : fmt::format("{:0{}}.tar", number, data.shard_width);
+    if (const auto [other, is_new] = shards.emplace(name, url); !is_new) {
+      throw ConfigError(
+          "/data/webdataset_base_url: the shards {} and {} have the same number, and would be the "
+          "same file\n  Encode them one after the other, into two folders.",
+          public_url(other->second),
+          public_url(url));
+    }
+  }
+  if (shards.empty()) throw DataError("/data/webdataset_base_url: none of the shards is there");
+  return shards;
+}
+
+/// @throws ConfigError for a folder of latents that were made with something else
+void claim_folder(const std::string& folder, const std::string& manifest) {
+  fs::create_directories(folder);
+  const fs::path path = fs::path(folder) / kManifest;
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return write_file_atomically(path.string(), manifest);
+  const std::string there{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  if (there == manifest) return;
+  throw ConfigError(
+      "--out {}: holds latents of another VAE, image size or preprocessing ({})\n  Choose another "
+      "folder, or remove that one.",
+      folder,
+      kManifest);
+}
+
+}  // namespace
+
+ExitCode run_shards_encode(const ShardsEncodeCommand& command) {
+  const LoadedDecoderConfig loaded = load_latent_config(command);
+  const auto shards = shards_by_name(loaded.config.data);
+  LatentShards encoder(loaded, command);
+  claim_folder(command.out_folder, encoder.manifest());
+  Encoded all;
+  bool stopped = false;
+  for (const auto& [name, url] : shards) {
+    if (stop_requested() != 0) {
+      stopped = true;
+      break;
+    }
+    const std::string out = (fs::path(command.out_folder) / name).string();
+    if (fs::exists(out)) {
+      ++all.kept;
+      continue;
+    }
+    encoder.encode(url, out, all);
+  }
+  log_live("");
+  std::printf(
+      "%s in %s", counted(all.samples, "latent").c_str(), counted(all.written, "shard").c_str());
+  if (all.kept > 0)
+    std::printf(", %s there already", counted(all.kept, "shard is", "shards are").c_str());
+  if (all.left_out > 0) std::printf(", %s left out", counted(all.left_out, "sample").c_str());
+  std::printf("\n");
+  if (all.samples > 0) {
+    std::printf("mean %s, standard deviation %s: /decoder/vae/0/scale %s brings them to 1\n",
+                short_number(all.spread.mean()).c_str(),
+                short_number(all.spread.deviation()).c_str(),
+                short_number(1 / all.spread.deviation()).c_str());
+  }
+  if (stopped) {
+    std::printf("stopped behind a whole shard: the same command goes on from there\n");
+    return ExitCode::kStopped;
+  }
+  std::printf("train with \"webdataset_base_url\": \"%s\" and \"latents_in_tar\": true\n",
+              printable((fs::path(command.out_folder) / "{}.tar").string()).c_str());
+  return ExitCode::kDone;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: MIT
+"""Random decoders with stages in the latent space of a VQGAN-VAE, and what dalle2_pytorch computes with them.
+
+    python make_latent.py --out fixtures [--seed 0] [--cases 12]    writes fixtures/latent/*.safetensors
+
+As make_decoder.py, with a dalle2_pytorch.VQGanVAE before some of the unets. Its weights are a function of their names, its codebook is
+in the file (`codebookN`). The reference maps a sampled latent by (x + 1) / 2 before it decodes it, though training never mapped it: that is
+put right here.
+"""
+import argparse
+import pathlib
+import random
+
+import numpy as np
+import torch
+
+import make_decoder
+from make_decoder import reference
+import dalle2_pytorch.vqgan_vae as vqgan_vae
+from case_files import write_cases
+from make_unet import fill
+
+
+def draw_vae(r, channels):
+    maybe = lambda p=0.5: r.random() < p
+    vae = {"kind": "dalle2", "dim": r.choice((4, 8)), "channels": channels, "use_vgg_and_gan": False,
+           "vq_codebook_size": r.choice((6, 12)), "vq_codebook_dim": r.choice((4, 8)), "vq_use_cosine_sim": maybe(),
+           "vq_kmeans_init": False}
+    if maybe(0.25):
+        vae |= {"vae_type": "vit", "layers": 1, "encdec_patch_size": r.choice((2, 4)), "encdec_dim_head": 4, "encdec_heads": 2}
+        return vae, vae["encdec_patch_size"], vae["dim"]
+    layers = r.choice((1, 1, 2))
+    vae |= {"layers": layers, "encdec_resnet_groups": 4, "encdec_num_resnet_blocks": r.choice((0, 1)), "encdec_use_attn": maybe(),
+            "encdec_attn_dim_head": 4, "encdec_attn_heads": 2}
+    if maybe(0.4):
+        vae["encdec_layer_mults"] = [r.choice((1, 2)) for _ in range(layers)]
+    return vae, 2 ** layers, vae["dim"] * vae.get("encdec_layer_mults", [2 ** i for i in range(layers)])[-1]
+
+
+def make_vae(config):
+    own = ("kind",)
+    return vqgan_vae.VQGanVAE(**{k: tuple(v) if isinstance(v, list) else v for k, v in config.items() if k not in own})
+
+
+def draw_latents(r, d):
+    """Puts VAEs before some of the unets, whose images become as many times as large."""
+    sizes = d.get("image_sizes") or [d["image_size"]]
+    crops = d.get("random_crop_sizes")
+    vaes, latent = [], []
+    before = 0
+    for i, side in enumerate(sizes):
+        vae, times, width = draw_vae(r, d["channels"])
+        if r.random() < 0.7 and side * times > before:
+            vae["image_size"] = side * times
+            vaes.append(vae)
+            latent.append(width)
+            sizes[i] = side * times
+            if crops and crops[i]:
+                crops[i] *= times
+        else:
+            if side <= before:
+                return False  # no longer in order
+            vaes.append(None)
+            latent.append(d["channels"])
+        before = sizes[i]
+    if not any(vaes):
+        return False
+    if "image_size" in d:
+        d["image_size"] = sizes[0]
+    d["vae"] = vaes
+    return True
+
+
+def build(d):
+    arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in d.items() if k not in ("unets", "vae")}
+    vaes = []
+    for number, config in enumerate(d["vae"]):
+        if config is None:
+            vaes.append(vqgan_vae.NullVQGanVAE(channels=d["channels"]))
+            continue
+        vae = make_vae(config)
+        fill(vae)
+        codebook = vae.vq._codebook
+        generator = torch.Generator().manual_seed(number)
+        embed = torch.randn(codebook.embed.shape, generator=generator)
+        codebook.embed.data.copy_(torch.nn.functional.normalize(embed, dim=-1) if config["vq_use_cosine_sim"] else embed)
+        vaes.append(vae)
+    decoder = reference.Decoder(unet=tuple(reference.Unet(**u) for u in d["unets"]), vae=tuple(vaes), **arguments)
+    for unet in decoder.unets:
+        make_decoder.fill(unet)
+    for vae in decoder.vaes:
+        if isinstance(vae, vqgan_vae.VQGanVAE):
+            plain = vae.decode
+            vae.decode = lambda x, plain=plain: plain(x * 2 - 1)  # takes the (x + 1) / 2 back
+    return decoder
+
+
+def make_case(seed):
+    r = random.Random(seed)
+    torch.manual_seed(seed)
+    d = make_decoder.draw_decoder(r)
+    d["auto_normalize_img"] = True
+    if len(d["unets"]) > 2:
+        return None
+    d["predict_x_start_for_latent_diffusion"] = r.random() < 0.4
+    if not draw_latents(r, d):
+        return None
+    d["text_length"] = r.randint(2, 7) if any(u.get("cond_on_text_encodings") for u in d["unets"]) else None
+    d["image_margin"] = r.choice((0, 4))
+    extra = ("text_length", "image_margin")
+    own = {k: v for k, v in d.items() if k not in extra}
+    decoder = build(own)
+    decoder.train()
+    tensors = {}
+    losses = [make_decoder.train_step(decoder, d, n, r, tensors) for n in range(1, len(d["unets"]) + 1)]
+    for _ in range(5):
+        sampling = make_decoder.draw_sampling(r, d) | {"inpaint": False}
+        drawn, noise = make_decoder.sample_with_noise(decoder, d, sampling)
+        if 20 * noise <= 1e-2 * drawn.abs().max().item():
+            break
+    else:
+        return None
+    tensors["sample"] = drawn.numpy()
+    if not all(np.isfinite(value).all() for value in tensors.values()) or not np.isfinite(losses).all():
+        return None
+    for number, vae in enumerate(decoder.vaes):
+        if isinstance(vae, vqgan_vae.VQGanVAE):
+            tensors[f"codebook{number}"] = vae.vq._codebook.embed.numpy().astype(np.float32)
+    own["vae"] = [vae and {"checkpoint": "vae.pt", "model": vae} for vae in own["vae"]]
+    meta = {"seed": seed, "decoder": own, "batch": make_decoder.BATCH, "sampling": sampling, "sample_noise": noise,
+            "names": sorted(decoder.state_dict()), **{k: d[k] for k in extra}}
+    for name, value in tensors.items():
+        if value.dtype == np.float64 and ".draw." not in name:
+            tensors[name] = value.astype(np.float32)
+    return tensors, meta
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cases", type=int, default=12)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    folder = arguments.out / "latent"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_cases(folder, make_case, arguments.seed, arguments.cases)
+
+
+if __name__ == "__main__":
+    main()
