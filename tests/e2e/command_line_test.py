@@ -94,7 +94,7 @@ class CommandLine(EndToEnd):
     def test_bash_completes_commands_options_values_and_files(self):
         (self.dir / "my.json").write_text("{}")
         (self.dir / "mine").mkdir()
-        self.assertEqual(self.complete("shards", ""), {"demo", "make", "check", "order", "score"})
+        self.assertEqual(self.complete("shards", ""), {"demo", "make", "check", "order", "score", "encode"})
         self.assertEqual(self.complete("sa"), {"sample"})
         self.assertEqual(self.complete("--config", "my"), {"my.json"})
         self.assertEqual(self.complete("sample", "--out", "m"), {"mine"})
@@ -336,6 +336,9 @@ class CommandLine(EndToEnd):
     def test_every_shipped_config_is_valid(self):
         configs = [path for path in (harness.ROOT / "configs").rglob("*.json") if path.parent.name != "schema"]
         self.assertGreaterEqual(len(configs), 6)
+        # latent.json goes on from the VAE that vae.json trains.
+        run("shards", "demo", "--out", "runs/vae/shards", "--num", 96, "--image-size", 32, cwd=self.dir, check=0)
+        run("--config", harness.ROOT / "configs/vae.json", "--set", "/train/num_train_steps=1", cwd=self.dir, check=0)
         for path in configs:
             done = run("--config", path, "--strict", "--dump-config", cwd=self.dir, check=0)
             self.assertEqual(done.stderr, "", path)

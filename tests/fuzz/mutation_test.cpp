@@ -121,6 +121,9 @@ TEST_CASE("damaged JSON is read or refused", "[damage]") {
 TEST_CASE("damaged configs are read or refused", "[damage]") {
   Files files = configs();
   for (std::string& file : files) {
+    // Parsing opens no checkpoint, so that the VAE of a decoder says what it is.
+    const size_t vae = file.find("{\"checkpoint\":");
+    if (vae != std::string::npos) file.insert(vae + 1, R"("model": {"dim": 16, "layers": 2}, )");
     // The parity of the length chooses the kind (see read_config_text).
     const bool prior = file.find("\"prior\"") != std::string::npos;
     if ((file.size() % 2 == 1) != prior) file += '\n';

@@ -79,7 +79,9 @@ void read_config_of(const std::string& bytes, const Parse& parse) {
 }
 
 void read_config_text(const std::string& bytes) {
-  if (bytes.find("\"vae\"") != std::string::npos) return read_config_of(bytes, parse_vae_config);
+  // A decoder may name VAEs of its own.
+  const auto has = [&](const char* key) { return bytes.find(key) != std::string::npos; };
+  if (has("\"vae\"") && !has("\"decoder\"")) return read_config_of(bytes, parse_vae_config);
   if (bytes.size() % 2 == 1) return read_config_of(bytes, parse_prior_config);
   read_config_of(bytes, parse_decoder_config);
 }
