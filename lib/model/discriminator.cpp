@@ -32,7 +32,7 @@ DiscriminatorImpl::DiscriminatorImpl(int64_t dim, int64_t layers, int64_t channe
 }
 
 at::Tensor DiscriminatorImpl::forward(const at::Tensor& images) {
-  at::Tensor x = leaky(convs_[0]->forward(images));
+  at::Tensor x = leaky(convs_[0]->forward(in_order_for_convolutions(images)));
   for (size_t layer = 1; layer < convs_.size(); ++layer) {
     x = leaky(norms_[layer - 1]->forward(convs_[layer]->forward(x)));
   }

@@ -63,6 +63,10 @@ std::shared_ptr<ConvLayerImpl> make_conv(
       torch::nn::Conv2dOptions(in, out, kernel).stride(stride).padding(padding));
 }
 
+at::Tensor in_order_for_convolutions(const at::Tensor& x) {
+  return x.device().is_cpu() ? x.contiguous(at::MemoryFormat::ChannelsLast) : x;
+}
+
 double norm_eps(at::ScalarType dtype) {
   return dtype == at::kFloat ? 1e-5 : 1e-3;
 }

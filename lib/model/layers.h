@@ -69,6 +69,11 @@ std::shared_ptr<LinearLayerImpl> make_linear(int64_t in, int64_t out, bool bias 
 std::shared_ptr<ConvLayerImpl> make_conv(
     int64_t in, int64_t out, int64_t kernel, int64_t stride = 1, int64_t padding = 0);
 
+/// The same values, on the CPU with the channels of a pixel side by side: convolutions and their norms
+/// then keep that order among themselves, where else each convolution reorders what goes in and comes
+/// out. [B, C, H, W]
+at::Tensor in_order_for_convolutions(const at::Tensor& x);
+
 /// 1e-5 for float32 and 1e-3 for everything else, float64 included: trained weights depend on it.
 double norm_eps(at::ScalarType dtype);
 

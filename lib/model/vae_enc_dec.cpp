@@ -89,13 +89,13 @@ VaeResnetImpl::VaeResnetImpl(const VaeConfig& config) {
 }
 
 at::Tensor VaeResnetImpl::encode(const at::Tensor& images) {
-  at::Tensor x = images;
+  at::Tensor x = in_order_for_convolutions(images);
   for (const Stage& stage : encoders_) x = stage(x);
   return x;
 }
 
 at::Tensor VaeResnetImpl::decode(const at::Tensor& map) {
-  at::Tensor x = map;
+  at::Tensor x = in_order_for_convolutions(map);
   for (const Stage& stage : decoders_) x = stage(x);
   return x;
 }

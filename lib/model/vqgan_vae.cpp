@@ -20,7 +20,7 @@ at::Tensor gradient_at(const at::Tensor& of, const at::Tensor& at, bool again = 
 }
 
 at::Tensor three_channels(const at::Tensor& images) {
-  return images.size(1) == 1 ? images.expand({-1, 3, -1, -1}) : images;
+  return in_order_for_convolutions(images.size(1) == 1 ? images.expand({-1, 3, -1, -1}) : images);
 }
 
 /// A loss whose gradient at `images` is known: `value`, with `gradient` for the backward pass.

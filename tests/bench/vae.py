@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: MIT
 """Training steps of a VQGAN-VAE, ours against muse-maskgit-pytorch, in turns on one machine.
 
-    scripts/bench.sh vae [--binary build/bin/dalle2-train] [--steps 30] [--rounds 5] [--threads 2] [--side 64] [--batch 4]
-        [--only reconstruction|gan]
+    scripts/bench.sh vae [--binary build/bin/dalle2-train] [--steps 30] [--rounds 5] [--threads 2] [--side 128] [--batch 4]
+        [--codebook-size 65536] [--only reconstruction|gan]
 
-Both train the same network (lookup-free codes, an EMA each step) on the same folder of demo pictures. `gan` is a step of both parts with
+Both train the same network (lookup-free codes, an EMA each step) on the same folder of demo pictures. Side, batch and codebook are those of
+the reference's own example; only `dim` is 32 where it has 256. `gan` is a step of both parts with
 the perceptual loss of a VGG16 of synthetic weights and the gradient penalty every fourth step: the reference is its VQGanVAETrainer.
 `reconstruction` is use_vgg_and_gan off, with which that trainer cannot be built: its loop is written out here, around the reference's
 network, optimizer, average and data set. Both load their pictures. A round is one run of each; its figures are the median over its steps,
@@ -15,6 +16,7 @@ import argparse
 import json
 import os
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
@@ -25,14 +27,14 @@ import time
 from decoder_step import peak_mib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-VAE = {"dim": 32, "layers": 3, "codebook_size": 1024, "discr_layers": 3}
+VAE = {"dim": 32, "layers": 4}
 SKIPPED = 5
 
 
 def ours(arguments, folder, phase):
     gan = phase == "gan"
     config = {
-        "vae": {**VAE, "use_vgg_and_gan": gan},
+        "vae": {**VAE, "codebook_size": arguments.codebook_size, "use_vgg_and_gan": gan},
         "data": {"folder": str(folder / "pictures"), "image_size": arguments.side, "batch_size": arguments.batch},
         "train": {"num_train_steps": arguments.steps, "device": "cpu", "vgg_path": str(folder / "vgg.pt") if gan else None,
                   "ema_update_after_step": 0, "save_results_every": 10**6, "save_model_every": 10**6, "log_every_n_updates": 1,
@@ -41,7 +43,8 @@ def ours(arguments, folder, phase):
                     "save": {"save_to": "local", "save_latest_to": str(folder / "latest.pth")}}}
     (folder / "config.json").write_text(json.dumps(config))
     log = folder / "out/log.jsonl"
-    log.unlink(missing_ok=True)
+    shutil.rmtree(folder / "out", ignore_errors=True)
+    (folder / "latest.pth").unlink(missing_ok=True)
     peak = peak_mib([arguments.binary, "--config", folder / "config.json", "--quiet"], cwd=folder, stdout=subprocess.DEVNULL,
                     env={**os.environ, "OMP_NUM_THREADS": str(arguments.threads)})[0]
     rates = [record["samples_per_second"] for record in map(json.loads, log.read_text().splitlines()) if "samples_per_second" in record]
@@ -49,7 +52,6 @@ def ours(arguments, folder, phase):
 
 
 def reference(arguments, folder, phase):
-    import shutil
     import torch
     from torch import nn
     from ema_pytorch import EMA
@@ -65,7 +67,7 @@ def reference(arguments, folder, phase):
         vgg = torchvision.models.vgg16(weights=None)
         fill(vgg, 0)
         vgg.classifier = nn.Sequential(*vgg.classifier[:-2])
-        vae = VQGanVAE(**VAE, use_vgg_and_gan=True)
+        vae = VQGanVAE(**VAE, codebook_size=arguments.codebook_size, use_vgg_and_gan=True)
         results = folder / "theirs"
         shutil.rmtree(results, ignore_errors=True)
         trainer = VQGanVAETrainer(vae, folder=str(folder / "pictures"), num_train_steps=arguments.steps, batch_size=arguments.batch,
@@ -79,7 +81,7 @@ def reference(arguments, folder, phase):
             trainer.train_step()
             times.append(time.perf_counter() - begin)
         return times
-    vae = VQGanVAE(**VAE, use_vgg_and_gan=False)
+    vae = VQGanVAE(**VAE, codebook_size=arguments.codebook_size, use_vgg_and_gan=False)
     optimizer = torch.optim.Adam(vae.parameters(), lr=3e-4)
     average = EMA(vae, update_after_step=0, update_every=1)
     data = cycle(torch.utils.data.DataLoader(ImageDataset(str(folder / "pictures"), arguments.side), batch_size=arguments.batch,
@@ -107,8 +109,9 @@ def main():
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--side", type=int, default=64)
+    parser.add_argument("--side", type=int, default=128)
     parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--codebook-size", type=int, default=65536)
     parser.add_argument("--only", choices=("reconstruction", "gan"))
     parser.add_argument("--reference", nargs=2, help=argparse.SUPPRESS)  # a phase and the folder
     arguments = parser.parse_args()
