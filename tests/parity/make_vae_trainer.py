@@ -16,10 +16,9 @@ import torch
 
 from case_files import write_cases
 from make_unet import compact, fill, nudge
-from make_vae import Features, draw_config, make_vae, pictures, quantizer_of
+from make_vae import NUDGED, Features, draw_config, make_vae, pictures, quantizer_of
 
 STEPS, LR = 3, 3e-4
-NUDGED = 12  # runs with weights moved by a rounding; a choice between two codes may hang on one of them
 
 
 def train(vae, config, features, batches, seed):
