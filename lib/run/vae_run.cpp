@@ -7,8 +7,10 @@
 #include <filesystem>
 #include <string_view>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "base/untrusted_text.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/pth.h"
 #include "io/folder_names.h"
@@ -51,6 +53,8 @@ ExitCode VaeRun::run_epochs() {
 /// @return false if the run went back to a checkpoint
 bool VaeRun::train_epoch() {
   restart_step_clock();
+  const bool from_begin = position_.row == 0;
+  int64_t seen = 0;
   auto next = [this, row = position_.row]() mutable {
     auto batch = next_batch("train", row);
     if (batch) row += batch->rows_of_step;
@@ -65,15 +69,24 @@ bool VaeRun::train_epoch() {
     if (!samples) return true;
     for (const VaeRankBatch& each : group) position_.row += each.rows_of_step;
     position_.samples_seen += *samples;
+    seen += *samples;
     if (*samples == 0) continue;  // none of the files could be read
     const bool is_discriminators = position_.discriminator_is_due;
-    update(is_discriminators ? VaeTrainer::kDiscriminator : VaeTrainer::kAutoencoder);
+    // Before the update, so that the averages take the codes of this step.
     trainer_.vae()->quantizer()->learn(session_.generator("codes", position_.epoch, position_.row));
+    update(is_discriminators ? VaeTrainer::kDiscriminator : VaeTrainer::kAutoencoder);
     position_.discriminator_is_due = !is_discriminators && has_gan();
     if (!position_.discriminator_is_due && !end_step(*samples)) return false;
     if (session_.stop_asked()) return true;
   }
   session_.progress().finish();
+  if (seen == 0 && from_begin && !is_done()) {
+    throw DataError(
+        "/data/folder: {}: none of the {} pictures to train with can be read; the warnings above "
+        "say what is wrong with them",
+        printable(config_.data.folder),
+        data_.rows("train"));
+  }
   return guard_.look(/*settled=*/true);
 }
 
@@ -90,7 +103,18 @@ std::optional<VaeRankBatch> VaeRun::next_batch(const std::string& split, int64_t
         data_.read_ahead(split, position_.epoch, first + session_.group().size() * count, count);
         return found;
       });
-  if (batch) batch->batch.drops.report(split, dropped_, dropped_in_epoch_);
+  if (!batch) return batch;
+  batch->batch.drops.report(split, dropped_, dropped_in_epoch_);
+  const at::Tensor& images = batch->batch.images;
+  const int64_t side = config_.data.image_size;
+  if (batch->size() > 0 && (images.size(2) != side || images.size(3) != side)) {
+    throw ConfigError(
+        "/data/preprocessing: makes pictures of {} x {} pixels; expected {} x {}, /data/image_size",
+        images.size(3),
+        images.size(2),
+        side,
+        side);
+  }
   return batch;
 }
 

@@ -102,7 +102,7 @@ def checkpoint_content(path, cwd):
     content = out.read_bytes()
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8:8 + length])
-    tree = json.loads(header.pop("__metadata__")["dalle2.checkpoint"])
+    tree = json.loads(header.pop("__metadata__", {}).get("dalle2.checkpoint", "{}"))  # a file of weights alone has none
     tree.pop("config", None)
     return {name: (entry["dtype"], content[8 + length + entry["data_offsets"][0]:8 + length + entry["data_offsets"][1]])
             for name, entry in header.items()}, tree

@@ -143,6 +143,8 @@ class Latent(EndToEnd):
         other = self.latent("other.json", "other", vae={"checkpoint": str(self.base / "vae/results/vae.0.pt"), "model": VAE})
         done = run("shards", "encode", "--config", other, "--out", "encoded", cwd=self.dir, check=2)
         self.assertIn("holds latents of another VAE, image size or preprocessing", done.stderr)
+        done = run("shards", "encode", "--config", self.latent("other.json", "other"), "--out", self.shards, cwd=self.dir, check=2)
+        self.assertIn("holds 000000.tar already, and no latents.json beside it", " ".join(done.stderr.split()))
         done = self.train(self.latent("plain.json", "plain", data={"latents_in_tar": True}), check=3)
         self.assertIn("no field latent.npy", done.stderr)
         mirrored = {"RandomHorizontalFlip": True, "ToTensor": True}

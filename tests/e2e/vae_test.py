@@ -119,7 +119,13 @@ class Vae(EndToEnd):
 
     def test_a_classic_codebook_and_the_reconstruction_alone(self):
         alone = {"use_vgg_and_gan": False, "lookup_free_quantization": False, "vq_codebook_dim": 8, "vq_threshold_ema_dead_code": 1}
-        self.train(self.write("alone", vae=alone, train={"vgg_path": None}))
+        self.train(self.write("alone", vae=alone, train={"vgg_path": None, "ema_update_after_step": 100}))
+        # Until then the average is a copy, codes included.
+        live, average = (checkpoint_content(self.dir / "alone/results" / name, self.dir)[0] for name in ("vae.0.pt", "vae.0.ema.pt"))
+        codes = [name for name in live if "_codebook" in name]
+        self.assertGreaterEqual(len(codes), 3)
+        for name in codes:
+            self.assertEqual(live[name], average["ema_model." + name], name)
         last = [record for record in records(self.dir / "alone") if "reconstruction_loss" in record][-1]
         self.assertNotIn("perceptual_loss", last)
         self.assertNotIn("discr_loss", last)
@@ -303,6 +309,13 @@ class Vae(EndToEnd):
         told = " ".join((done.stdout + done.stderr).split())
         self.assertIn("odd.PNG", told)
         self.assertIn(chosen[0].name, told)
+        for path in sorted(path for path in broken.rglob("*") if path.is_file()):
+            path.write_bytes(b"no picture")
+        done = self.train(self.write("none", data={"folder": str(broken), "valid_frac": 0}), check=3)
+        self.assertIn("none of the 61 pictures to train with can be read", " ".join(done.stderr.split()))
+        smaller = {"Resize": {"size": 16}, "CenterCrop": {"size": 16}, "ToTensor": True}
+        done = self.train(self.write("sizes", data={"preprocessing": smaller}), check=2)
+        self.assertIn("/data/preprocessing: makes pictures of 16 x 16 pixels; expected 32 x 32, /data/image_size", " ".join(done.stderr.split()))
 
     def test_what_is_wrong_is_told_at_the_start(self):
         empty = self.dir / "empty"
@@ -313,6 +326,7 @@ class Vae(EndToEnd):
                 ({"data": {"image_size": 30}}, 2, "/data/image_size: must be divisible by 4 (2 to the power of vae.layers), got 30"),
                 ({"vae": {"discr_layers": 4}}, 2, "/data/image_size: the discriminator of vae.discr_layers = 4 needs pictures of 64 pixels or more, got 32"),
                 ({"vae": {"codebook_size": 60}}, 2, "/vae/codebook_size: must be a power of two for lookup-free quantisation, got 60"),
+                ({"vae": {"channels": 2}}, 2, "/vae/channels: expected 3, or 1 to make the pictures grey, got 2"),
                 ({"vae": {"channels": 4}}, 2, "/vae/channels: must be >= 1 and <= 3, got 4"),
                 ({"vae": {"dim": 20}}, 2, "/vae/dim: must be divisible by encdec_resnet_groups (16), got 20"),
                 ({"vae": {"kind": "dalle2", "codebook_size": None}}, 2, "/vae/image_size: is needed by the dalle2 kind"),

@@ -193,12 +193,26 @@ std::map<std::string, std::string> shards_by_name(const DecoderDataConfig& data)
   return shards;
 }
 
-/// @throws ConfigError for a folder of latents that were made with something else
-void claim_folder(const std::string& folder, const std::string& manifest) {
+/// @throws ConfigError for a folder of latents that were made with something else, or of shards
+/// without any
+void claim_folder(const std::string& folder,
+                  const std::string& manifest,
+                  const std::map<std::string, std::string>& shards) {
   fs::create_directories(folder);
   const fs::path path = fs::path(folder) / kManifest;
   std::ifstream in(path, std::ios::binary);
-  if (!in) return write_file_atomically(path.string(), manifest);
+  if (!in) {
+    for (const auto& [name, url] : shards) {
+      if (!fs::exists(fs::path(folder) / name)) continue;
+      throw ConfigError(
+          "--out {}: holds {} already, and no {} beside it\n  Choose an empty folder: the shards "
+          "are written once more, with their latents.",
+          printable(folder),
+          name,
+          kManifest);
+    }
+    return write_file_atomically(path.string(), manifest);
+  }
   const std::string there{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   if (there == manifest) return;
   throw ConfigError(
@@ -214,7 +228,7 @@ ExitCode run_shards_encode(const ShardsEncodeCommand& command) {
   const LoadedDecoderConfig loaded = load_latent_config(command);
   const auto shards = shards_by_name(loaded.config.data);
   LatentShards encoder(loaded, command);
-  claim_folder(command.out_folder, encoder.manifest());
+  claim_folder(command.out_folder, encoder.manifest(), shards);
   Encoded all;
   bool stopped = false;
   for (const auto& [name, url] : shards) {
