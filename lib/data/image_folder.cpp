@@ -117,6 +117,7 @@ ImageFolder::ImageFolder(const VaeDataConfig& config, int64_t channels, int64_t 
     : folder_(config.folder),
       channels_(channels),
       seed_(seed),
+      side_(config.image_size),
       preprocess_(transforms_of(config)),
       pictures_(list_pictures(config.folder)) {
   const int64_t all = files();
@@ -178,6 +179,14 @@ ImageBatch ImageFolder::read(const Address& address, const std::vector<int64_t>&
           seed_, address.split == "val" ? 0 : address.epoch, address.split, picture.path, 0);
       const Image image =
           preprocess_.apply(content_of(picture), picture.path, [&] { return random(); });
+      if (image.width != side_ || image.height != side_) {
+        throw ConfigError(
+            "/data/preprocessing: makes pictures of {} x {} pixels; expected {} x {}, /data/image_size",
+            image.width,
+            image.height,
+            side_,
+            side_);
+      }
       at::Tensor planes = at::empty({3, image.height, image.width}, at::kFloat);
       write_planes(image, planes.mutable_data_ptr<float>());
       images.push_back(channels_ == 1 ? as_grey(planes) : planes);

@@ -68,7 +68,7 @@ class ImageFolder {
   std::optional<std::vector<int64_t>> chosen_rows(const Address& address);
 
   std::string folder_;
-  int64_t channels_, seed_;
+  int64_t channels_, seed_, side_;
   Preprocess preprocess_;
   std::vector<Picture> pictures_;
   std::vector<int64_t> train_, val_;  // numbers of the pictures

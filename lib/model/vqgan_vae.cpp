@@ -19,7 +19,7 @@ at::Tensor gradient_at(const at::Tensor& of, const at::Tensor& at, bool again = 
   return torch::autograd::grad({of}, {at}, {}, /*retain_graph=*/again)[0];
 }
 
-at::Tensor three_channels(const at::Tensor& images) {
+at::Tensor for_features(const at::Tensor& images) {
   return in_order_for_convolutions(images.size(1) == 1 ? images.expand({-1, 3, -1, -1}) : images);
 }
 
@@ -156,7 +156,7 @@ VaeLosses VqganVaeImpl::autoencoder_losses(const at::Tensor& images,
   if (!made.images.requires_grad()) {  // an evaluation: nothing to weigh by gradients
     losses.reconstruction = reconstruction_loss(made.images, images);
     losses.perceptual =
-        at::mse_loss(features(three_channels(made.images)), features(three_channels(images)));
+        at::mse_loss(features(for_features(made.images)), features(for_features(images)));
     losses.total = losses.reconstruction + losses.perceptual + losses.quantizer;
     if (with_gan) losses.generator = adversarial_loss(discr_->forward(made.images));
     return losses;
@@ -168,9 +168,9 @@ VaeLosses VqganVaeImpl::autoencoder_losses(const at::Tensor& images,
   at::Tensor wanted;
   {
     const torch::NoGradGuard no_grad;
-    wanted = features(three_channels(images));
+    wanted = features(for_features(images));
   }
-  const at::Tensor perceptual = at::mse_loss(features(three_channels(pictures)), wanted);
+  const at::Tensor perceptual = at::mse_loss(features(for_features(pictures)), wanted);
   const at::Tensor perceptual_gradient = gradient_at(perceptual, pictures);
   at::Tensor gradient = gradient_at(reconstruction, pictures) + perceptual_gradient;
   losses.reconstruction = reconstruction.detach();

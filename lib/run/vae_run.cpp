@@ -54,7 +54,7 @@ ExitCode VaeRun::run_epochs() {
 bool VaeRun::train_epoch() {
   restart_step_clock();
   const bool from_begin = position_.row == 0;
-  int64_t seen = 0;
+  const int64_t seen_before = position_.samples_seen;
   auto next = [this, row = position_.row]() mutable {
     auto batch = next_batch("train", row);
     if (batch) row += batch->rows_of_step;
@@ -69,7 +69,6 @@ bool VaeRun::train_epoch() {
     if (!samples) return true;
     for (const VaeRankBatch& each : group) position_.row += each.rows_of_step;
     position_.samples_seen += *samples;
-    seen += *samples;
     if (*samples == 0) continue;  // none of the files could be read
     const bool is_discriminators = position_.discriminator_is_due;
     // Before the update, so that the averages take the codes of this step.
@@ -80,7 +79,7 @@ bool VaeRun::train_epoch() {
     if (session_.stop_asked()) return true;
   }
   session_.progress().finish();
-  if (seen == 0 && from_begin && !is_done()) {
+  if (from_begin && position_.samples_seen == seen_before && !is_done()) {
     throw DataError(
         "/data/folder: {}: none of the {} pictures to train with can be read; the warnings above "
         "say what is wrong with them",
@@ -103,18 +102,7 @@ std::optional<VaeRankBatch> VaeRun::next_batch(const std::string& split, int64_t
         data_.read_ahead(split, position_.epoch, first + session_.group().size() * count, count);
         return found;
       });
-  if (!batch) return batch;
-  batch->batch.drops.report(split, dropped_, dropped_in_epoch_);
-  const at::Tensor& images = batch->batch.images;
-  const int64_t side = config_.data.image_size;
-  if (batch->size() > 0 && (images.size(2) != side || images.size(3) != side)) {
-    throw ConfigError(
-        "/data/preprocessing: makes pictures of {} x {} pixels; expected {} x {}, /data/image_size",
-        images.size(3),
-        images.size(2),
-        side,
-        side);
-  }
+  if (batch) batch->batch.drops.report(split, dropped_, dropped_in_epoch_);
   return batch;
 }
 

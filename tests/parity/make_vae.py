@@ -27,7 +27,7 @@ import muse_maskgit_pytorch.vqgan_vae as muse
 from case_files import write_cases
 from make_unet import compact, fill, nudge
 
-NUDGED = 12  # runs with weights moved by a rounding; a choice between two codes may hang on one of them
+NUDGED = 12  # runs with weights moved by a rounding
 
 
 class Features(nn.Module):
@@ -143,6 +143,22 @@ def observe(vae, config, features, images, more, seed):
     return {name: value.detach().clone() for name, value in found.items()}
 
 
+def rounding_noise(one, start, run, seed):
+    """The most that each tensor of `one` changes when `run` has the network `start` with weights moved by a rounding."""
+    noise = dict.fromkeys(one, 0.0)
+    for time in range(NUDGED):
+        moved = copy.deepcopy(start)
+        nudge(list(moved.parameters()), seed + 1 + 1000003 * time)
+        for name, value in run(moved).items():
+            noise[name] = max(noise[name], float((value.double() - one[name].double()).abs().max()))
+    return noise
+
+
+def losses_turn(one, noise):
+    """Whether a loss changes by more than roundings do: a choice between two codes hangs on one of them."""
+    return any(noise[name] > 1e-3 * max(1e-6, float(value.double().abs().max())) for name, value in one.items() if "loss" in name)
+
+
 def make_case(number):
     rng = random.Random(number)
     config = draw_config(rng)
@@ -157,21 +173,14 @@ def make_case(number):
     one = observe(vae, config, features, images, more, number)
     if any(not value.isfinite().all() for value in one.values()):
         return None
-    noise = dict.fromkeys(one, 0.0)
-    for time in range(NUDGED):
-        moved = copy.deepcopy(start)
-        nudge(list(moved.parameters()), number + 1 + 1000003 * time)
-        other = observe(moved, config, features, images, more, number)
-        if not torch.equal(one["indices"], other["indices"]):
-            return None
-        for name, value in one.items():
-            if value.dtype.is_floating_point:
-                noise[name] = max(noise[name], float((value.double() - other[name].double()).abs().max()))
+    noise = rounding_noise(one, start, lambda moved: observe(moved, config, features, images, more, number), number)
+    if noise["indices"] > 0:
+        return None
     sizes = [name for name in one if name.startswith("codes_") and name.endswith("cluster_size")]
     if any(noise[name] > 1e-3 for name in sizes):
         return None
-    if any(noise[name] > 1e-3 * max(1e-6, float(one[name].double().abs().max())) for name in one if name.endswith("loss")):
-        return None  # codes of the discriminator's pictures that hang on a rounding
+    if losses_turn(one, noise):
+        return None
     tensors = {f"codebook.{name}": value for name, value in codebook.items()}
     tensors |= {"features": features.weight, "images": images, "more": more}
     tensors |= one

@@ -15,8 +15,8 @@ import random
 import torch
 
 from case_files import write_cases
-from make_unet import compact, fill, nudge
-from make_vae import NUDGED, Features, draw_config, make_vae, pictures, quantizer_of
+from make_unet import compact, fill
+from make_vae import Features, draw_config, losses_turn, make_vae, pictures, quantizer_of, rounding_noise
 
 STEPS, LR = 3, 3e-4
 
@@ -65,14 +65,9 @@ def make_case(number):
     one = train(vae, config, features, batches, number)
     if any(not value.isfinite().all() for value in one.values()):
         return None
-    noise = dict.fromkeys(one, 0.0)
-    for time in range(NUDGED):
-        moved = copy.deepcopy(start)
-        nudge(list(moved.parameters()), number + 1 + 1000003 * time)
-        for name, value in train(moved, config, features, batches, number).items():
-            noise[name] = max(noise[name], float((value.double() - one[name].double()).abs().max()))
-    if any(noise[name] > 1e-3 * max(1e-6, float(one[name].double().abs().max())) for name in one if "loss" in name):
-        return None  # codes that hang on a rounding
+    noise = rounding_noise(one, start, lambda moved: train(moved, config, features, batches, number), number)
+    if losses_turn(one, noise):
+        return None
     if any(noise[name] > 1e-2 for name in one if name.startswith("codes.")):
         return None
     tensors = {f"batch.{i}": batch for i, batch in enumerate(batches)} | {"features": features.weight} | codebook | one
