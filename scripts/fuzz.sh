@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Reads thousands of mutated files and answers of servers under the address and undefined-behaviour
-# sanitizers: tar, JPEG, PNG, WebP, npy, pickles, configs, logs, lists of urls, pages and listings.
-# Builds only the layers without LibTorch, into build-sanitize; the Debian packages of
-# scripts/setup.sh have to be there. A mutation has a number: the same seed gives the same files.
+# sanitizers: tar, JPEG, PNG, WebP, npy, pickles, checkpoints, configs, logs, lists of urls, pages and
+# listings. Builds only the layers that read them, into build-sanitize; without LibTorch (scripts/setup.sh
+# writes its folder to build/torch_dir) all but checkpoints. A mutation has a number: the same seed gives the
+# same files.
 #
 #   scripts/fuzz.sh [mutations of each kind (5000)] [seed (20)]
 #   scripts/fuzz.sh --guided [seconds for each parser (1200)] [parser...]
@@ -16,7 +17,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case "${1:-}" in
-  --help | -h) sed -n '3,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  --help | -h) sed -n '3,16s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
 
 expect_number() {
@@ -32,8 +33,15 @@ configure() {
     { cat "$build/configure.log"; exit 1; }
 }
 
+torch=()
+[ ! -f build/torch_dir ] || torch=("-DTORCH_DIR=$(cat build/torch_dir)")
+
 all_parsers() {
-  for source in tests/fuzz/*_fuzz.cpp; do basename "$source" _fuzz.cpp; done
+  local without=fuzz/checkpoint_parsers.h
+  [ ${#torch[@]} -eq 0 ] || without=none
+  for source in tests/fuzz/*_fuzz.cpp; do
+    grep -q "$without" "$source" || basename "$source" _fuzz.cpp
+  done
 }
 
 # @param 1 file of hexadecimal lines @param 2 folder
@@ -72,7 +80,7 @@ guided() {
   expect_number "$seconds"
   local parsers=("${@:2}")
   [ ${#parsers[@]} -gt 0 ] || mapfile -t parsers < <(all_parsers)
-  configure $build -DDALLE2_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_C_COMPILER=clang -DCCACHE_PROGRAM=
+  configure $build -DDALLE2_FUZZ=ON ${torch[@]+"${torch[@]}"} -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_C_COMPILER=clang -DCCACHE_PROGRAM=
   cmake --build $build --target "${parsers[@]/#/fuzz_}"
   local found=0
   for parser in "${parsers[@]}"; do
@@ -83,12 +91,14 @@ guided() {
       tar_samples) seeds=("$fixtures/webdataset") ;;
       picture) seeds=("$fixtures/images/decode") ;;
       json_text | config_text | stored_config) seeds=(configs) ;;
+      zip_archive | checkpoint_file) seeds=("$fixtures/checkpoints") ;;
     esac
     if [ -f "tests/fuzz/corpus/$parser.hex" ]; then
       unpack "tests/fuzz/corpus/$parser.hex" "$build/seeds/$parser"
       seeds+=("$build/seeds/$parser")
     fi
-    nice -n 15 "$build/bin/fuzz_$parser" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=3000 -print_final_stats=1 \
+    # The timeout is by the clock, of a process that gives way to all others.
+    nice -n 15 "$build/bin/fuzz_$parser" -max_total_time="$seconds" -timeout=200 -rss_limit_mb=3000 -print_final_stats=1 \
       -artifact_prefix="$build/found/$parser/" "$build/corpus/$parser" ${seeds[@]+"${seeds[@]}"} \
       > "$build/$parser.log" 2>&1 || { found=1; tail -40 "$build/$parser.log"; }
     echo "fuzz: $parser: $(grep -c . < <(ls "$build/corpus/$parser")) inputs reach what no other reaches;" \
@@ -103,10 +113,12 @@ case "${1:-}" in
 esac
 for argument in "$@"; do expect_number "$argument"; done
 build=build-sanitize
-configure $build -DDALLE2_SANITIZE=ON
-cmake --build $build --target test_io test_fuzz
+configure $build -DDALLE2_SANITIZE=ON ${torch[@]+"${torch[@]}"}
+tests=(test_io test_fuzz)
+[ ${#torch[@]} -eq 0 ] || tests+=(test_fuzz_checkpoint)
+cmake --build $build --target "${tests[@]}"
 start=$SECONDS
-for test in test_io test_fuzz; do
+for test in "${tests[@]}"; do
   DALLE2_MUTATIONS=${1:-5000} DALLE2_MUTATION_SEED=${2:-20} \
     ASAN_OPTIONS=allocator_may_return_null=0:detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 $build/bin/$test "[damage]"
 done

@@ -10,14 +10,20 @@ not compile; another takes its place). A run that is begun again goes on behind 
 
 import argparse
 import collections
+import concurrent.futures
+import contextlib
 import json
+import os
 import pathlib
 import random
 import re
 import resource
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 OPERATORS = {"+": "-", "-": "+", "*": "/", "/": "*", "%": "/", "<": "<=", "<=": "<", ">": ">=", ">=": ">",
@@ -107,46 +113,72 @@ def bound_memory():
 
 
 class Bench:
-    """The copy of the tree, its build, and how long the tests of a layer take there when nothing is wrong."""
+    """The copy of the tree and its build, which mutations leave as they are.
 
-    def __init__(self, root, build):
-        self.root, self.build, self.seconds = root, build, {}
+    A mutant is compiled beside its source, as the build would compile it, and linked before the libraries of the build: its
+    object stands in for the library's. Several can be tried at a time.
+    """
 
-    def make(self, layer):
-        return subprocess.run(["cmake", "--build", self.build, "--target", f"test_{layer}"], capture_output=True, text=True)
-
-    def tests(self, layer, limit):
-        """True where all pass, False where one fails, None where they run for longer than `limit` seconds."""
-        try:
-            done = subprocess.run([self.build / f"bin/test_{layer}", "--abort"], cwd=self.root, timeout=limit, preexec_fn=bound_memory,
-                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
-        except subprocess.TimeoutExpired:
-            return None
-        return done.returncode == 0
-
-    def begin(self, layer):
-        if layer in self.seconds:
-            return
-        made = self.make(layer)
+    def __init__(self, root, build, layers):
+        self.root, self.build = root.resolve(), build
+        targets = [f"test_{layer}" for layer in layers]
+        made = subprocess.run(["cmake", "--build", build, "--target", *targets], capture_output=True, text=True)
         if made.returncode:
             sys.exit(made.stdout + made.stderr)
-        begin = time.monotonic()
-        if not self.tests(layer, 1200):
-            sys.exit(f"mutate.sh: the tests of {layer} fail before anything is changed")
-        self.seconds[layer] = time.monotonic() - begin
+        commands = json.loads((build / "compile_commands.json").read_text())
+        self.compile = {command["file"]: command for command in commands}
+        self.link = {layer: self.link_command(layer) for layer in layers}
+        self.seconds = {}
+        for layer in layers:
+            begin = time.monotonic()
+            if not self.tests(build / f"bin/test_{layer}", 1200):
+                sys.exit(f"mutate.sh: the tests of {layer} fail before anything is changed")
+            self.seconds[layer] = time.monotonic() - begin
 
-    def outcome(self, mutation):
+    def link_command(self, layer):
+        return subprocess.run(["ninja", "-C", self.build, "-t", "commands", "-s", f"bin/test_{layer}"], check=True,
+                              capture_output=True, text=True).stdout.strip().splitlines()[-1]
+
+    def tests(self, program, limit):
+        """True where all pass, False where one fails, None where they run for longer than `limit` seconds."""
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        with tempfile.TemporaryDirectory() as scratch:
+            environment["TMPDIR"] = scratch
+            process = subprocess.Popen([program, "--abort"], cwd=self.root, preexec_fn=bound_memory, env=environment, stdin=subprocess.DEVNULL,
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+            try:
+                return process.wait(limit) == 0
+            except subprocess.TimeoutExpired:
+                return None
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def outcome(self, number, mutation):
         layer = pathlib.Path(mutation.file).parts[1]
-        self.begin(layer)
         path = self.root / mutation.file
+        mutant = path.with_name(f"mutant_{number}_{path.name}")
+        made, program = self.build / f"bin/mutant_{number}.o", self.build / f"bin/mutant_{number}"
         whole = path.read_text()
-        path.write_text(whole[:mutation.begin] + mutation.after + whole[mutation.end:])
+        mutant.write_text(whole[:mutation.begin] + mutation.after + whole[mutation.end:])
         try:
-            if self.make(layer).returncode:
+            command = self.compile[str(path)]
+            words = [str(mutant) if word == str(path) else word for word in shlex.split(command["command"])]
+            words[words.index("-o") + 1] = str(made)
+            if subprocess.run(words, cwd=command["directory"], capture_output=True).returncode:
                 return "invalid"
-            passed = self.tests(layer, 4 * self.seconds[layer] + 20)
+            own = f"-o bin/test_{layer} "
+            if own not in self.link[layer]:
+                sys.exit(f"mutate.sh: expected `{own}` in the command that links the tests of {layer}")
+            linked = subprocess.run(self.link[layer].replace(own, f"{made} -o {program} ", 1), shell=True, cwd=self.build,
+                                    capture_output=True, text=True)
+            if linked.returncode:
+                sys.exit(linked.stdout + linked.stderr)
+            passed = self.tests(program, 4 * self.seconds[layer] + 20)
         finally:
-            path.write_text(whole)
+            for file in (mutant, made, program):
+                file.unlink(missing_ok=True)
         return "hung" if passed is None else "survived" if passed else "killed"
 
 
@@ -178,6 +210,7 @@ def main():
     parser.add_argument("--configure", nargs="+", default=[], metavar="OPTION", help="of CMake, without the leading -D")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutations that are tried at a time")
     parser.add_argument("--again", action="store_true", help="only the survivors of the results, for tests added since")
     parser.add_argument("files", nargs="+")
     args = parser.parse_args()
@@ -190,22 +223,33 @@ def main():
     if configured.returncode:
         sys.exit(configured.stdout + configured.stderr)
     results = [json.loads(line) for line in store.read_text().splitlines()] if store.exists() else []
-    bench = Bench(root, build)
     begun = {result["number"]: result for result in results}
-    valid = 0
-    for number, mutation in enumerate(drawn(root, args.files, args.seed)):
-        if valid == args.count:
-            break
-        result = begun.get(number)
-        if result is None or (args.again and result["outcome"] == "survived"):
-            line, before, after = line_of(root, mutation)
-            outcome = bench.outcome(mutation)
-            result = {"number": number, "layer": pathlib.Path(mutation.file).parts[1], "file": mutation.file, "line": line,
-                      "kind": mutation.kind, "before": before, "after": after, "outcome": outcome}
-            begun[number] = result
-            store.write_text("".join(json.dumps(begun[key]) + "\n" for key in sorted(begun)))
-            print(f"{number}: {outcome}: {mutation.file}:{line}: {mutation.kind}", flush=True)
-        valid += result["outcome"] != "invalid"
+    mutations = list(enumerate(drawn(root, args.files, args.seed)))
+    bench = Bench(root, build, sorted({pathlib.Path(file).parts[1] for file in args.files}))
+
+    def tried(numbered):
+        number, mutation = numbered
+        known = begun.get(number)
+        if known is not None and not (args.again and known["outcome"] == "survived"):
+            return known
+        line, before, after = line_of(root, mutation)
+        result = {"number": number, "layer": pathlib.Path(mutation.file).parts[1], "file": mutation.file, "line": line,
+                  "kind": mutation.kind, "before": before, "after": after, "outcome": bench.outcome(number, mutation)}
+        print(f"{number}: {result['outcome']}: {mutation.file}:{line}: {mutation.kind}", flush=True)
+        return result
+
+    def keep(result):
+        begun[result["number"]] = result
+        store.write_text("".join(json.dumps(begun[key]) + "\n" for key in sorted(begun)))
+
+    valid, place = 0, 0
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        while valid < args.count and place < len(mutations):
+            chosen = mutations[place:place + args.count - valid]
+            place += len(chosen)
+            for done in concurrent.futures.as_completed([pool.submit(tried, numbered) for numbered in chosen]):
+                keep(done.result())
+                valid += done.result()["outcome"] != "invalid"
     report([begun[key] for key in sorted(begun)])
 
 

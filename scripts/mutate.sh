@@ -3,8 +3,9 @@
 # Changes one operator, constant or condition at a time in a copy of the tree, builds the layer and runs its
 # tests: a change that no test notices shows a test that is missing. Nothing in the tree itself is touched.
 #
-#   scripts/mutate.sh [--count 200] [--seed 1] [--again] [file...]
+#   scripts/mutate.sh [--count 200] [--seed 1] [--jobs N] [--again] [file...]
 #
+#   --jobs   mutations that are tried at a time (default: one for each core)
 #   --again  only what survived so far, for tests that were added since
 #   file     sources in lib/<layer>/ (default: diffusion, optim, trainer, checkpoint, data)
 #
@@ -16,8 +17,8 @@ options=()
 files=()
 while [ $# -gt 0 ]; do
   case "$1" in
-    --help | -h) sed -n '3,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    --count | --seed)
+    --help | -h) sed -n '3,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --count | --seed | --jobs)
       [[ ${2:-} =~ ^[0-9]+$ ]] || { echo "mutate.sh: expected a number behind $1 (see --help)" >&2; exit 2; }
       options+=("$1" "$2")
       shift

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "config/run_config.h"
 
+#include "base/error.h"
 #include "config/cross_rules.h"
 #include "config/parse_config.h"
 #include "config/plan_rules.h"

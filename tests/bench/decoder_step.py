@@ -3,14 +3,14 @@
 """A training step of the decoder, ours against dalle2-pytorch's DecoderTrainer, in turns on one machine.
 
     scripts/bench.sh step [--binary build/bin/dalle2-train] [--config tests/bench/step.json] [--steps 40] [--rounds 5]
-        [--threads 2] [--ranks 1]
+        [--threads 2] [--ranks 1 [2 ...]]
 
 Both train the first unet of the config on the same demo shards and batch size. Ours is timed whole (loading, step, average, log), the reference
 on tensors in memory (step and average only). A round is one run of each, in turns; its figures are the median over its steps, the
 first five left out, and the largest resident memory of the process (ours saves at the end, with async_save; the reference's never).
 With --ranks several processes train together, each with a batch of its own and the threads given, over Gloo: ours started by
 --nproc-per-node, the reference by torchrun, its decoder in DistributedDataParallel as its own script has it. The memory is then that of
-the largest process. Prints min, median and max over the rounds, and of the ratios.
+the largest process. Several numbers of processes are taken in turns, too. Prints min, median and max over the rounds, and of the ratios.
 """
 import argparse
 import json
@@ -36,14 +36,15 @@ def peak_mib(command, **options):
     return usage.ru_maxrss / 1024, output
 
 
-def ours(arguments, folder, config):
-    samples = arguments.steps * config["data"]["batch_size"] * arguments.ranks
+def ours(arguments, ranks, folder, config):
+    samples = arguments.steps * config["data"]["batch_size"] * ranks
     peak = peak_mib([arguments.binary, "--config", folder / "config.json", "--quiet", "--set", f"/train/epoch_samples={samples}",
-                     *(["--nproc-per-node", str(arguments.ranks)] if arguments.ranks > 1 else [])],
+                     *(["--nproc-per-node", str(ranks)] if ranks > 1 else [])],
                     cwd=folder, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": str(arguments.threads)})[0]
     records = [json.loads(line) for line in (folder / "out/log.jsonl").read_text().splitlines()]
+    (folder / "out/log.jsonl").unlink()
     rates = [r["Samples per second"] for r in records if "Samples per second" in r and r["Step"] >= 5]
-    return config["data"]["batch_size"] * arguments.ranks / statistics.median(rates), peak
+    return config["data"]["batch_size"] * ranks / statistics.median(rates), peak
 
 
 def reference(arguments, config):
@@ -51,7 +52,7 @@ def reference(arguments, config):
     from dalle2_pytorch import Decoder, DecoderTrainer, Unet
     torch.manual_seed(0)
     ranks = {}
-    if arguments.ranks > 1:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         from accelerate import Accelerator, DistributedDataParallelKwargs
         ranks["accelerator"] = Accelerator(cpu=True, kwargs_handlers=[DistributedDataParallelKwargs(
             find_unused_parameters=True, static_graph=True)])
@@ -70,6 +71,20 @@ def reference(arguments, config):
     return statistics.median(times[5:])
 
 
+def one_round(arguments, ranks, folder, config):
+    mine, peak = ours(arguments, ranks, folder, config)
+    python = [sys.executable] if ranks == 1 else [
+        pathlib.Path(sys.executable).parent / "torchrun", "--standalone", "--nproc-per-node", str(ranks)]
+    their_peak, said = peak_mib([*python, __file__, *sys.argv[1:], "--one-reference-round"], stdout=subprocess.PIPE,
+                                env={**os.environ, "OMP_NUM_THREADS": str(arguments.threads)})
+    theirs = float(said.split()[-1])
+    return mine, theirs, theirs / mine, peak, their_peak, their_peak / peak
+
+
+def line(label, values):
+    print(f"{label}: min {min(values):.2f} median {statistics.median(values):.2f} max {max(values):.2f}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default=str(ROOT / "build/bin/dalle2-train"))
@@ -77,7 +92,7 @@ def main():
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1])
     parser.add_argument("--one-reference-round", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     config = json.loads(pathlib.Path(arguments.config).read_text())
@@ -97,24 +112,25 @@ def main():
         config["tracker"] = {"data_path": f"{folder}/out", "overwrite_data_path": True, "log": {"log_type": "console"},
                              "save": {"save_to": "local", "save_latest_to": f"{folder}/latest.pth"}}
         (folder / "config.json").write_text(json.dumps(config))
-        rows = []
+        rows = {ranks: [] for ranks in arguments.ranks}
         for round_number in range(arguments.rounds):
-            mine, peak = ours(arguments, folder, config)
-            (folder / "out/log.jsonl").unlink()
-            python = [sys.executable] if arguments.ranks == 1 else [
-                pathlib.Path(sys.executable).parent / "torchrun", "--standalone", "--nproc-per-node", str(arguments.ranks)]
-            their_peak, said = peak_mib([*python, __file__, *sys.argv[1:], "--one-reference-round"], stdout=subprocess.PIPE,
-                                        env={**os.environ, "OMP_NUM_THREADS": str(arguments.threads)})
-            theirs = float(said.split()[-1])
-            rows.append((mine, theirs, theirs / mine, peak, their_peak, their_peak / peak))
-            print(f"round {round_number + 1}: ours {mine * 1e3:.1f} ms, reference {theirs * 1e3:.1f} ms, ratio {rows[-1][2]:.2f}", flush=True)
-    for label, column, scale in (("ours, ms a step", 0, 1e3), ("reference, ms a step", 1, 1e3), ("reference / ours", 2, 1),
-                                 ("ours, peak MiB", 3, 1), ("reference, peak MiB", 4, 1), ("reference / ours, peak", 5, 1)):
-        values = [row[column] * scale for row in rows]
-        print(f"{label}: min {min(values):.2f} median {statistics.median(values):.2f} max {max(values):.2f}")
-    name = "decoder" if arguments.ranks == 1 else f"decoder.ranks{arguments.ranks}"
-    print(f"figure step.{name} = {statistics.median(row[2] for row in rows):.2f}")
-    print(f"figure step.{name}.peak_memory = {statistics.median(row[5] for row in rows):.2f}")
+            for ranks in arguments.ranks:
+                row = one_round(arguments, ranks, folder, config)
+                rows[ranks].append(row)
+                print(f"round {round_number + 1}, processes {ranks}: ours {row[0] * 1e3:.1f} ms, reference {row[1] * 1e3:.1f} ms, "
+                      f"ratio {row[2]:.2f}", flush=True)
+    for ranks in arguments.ranks:
+        print(f"processes: {ranks}")
+        for label, column, scale in (("ours, ms a step", 0, 1e3), ("reference, ms a step", 1, 1e3), ("reference / ours", 2, 1),
+                                     ("ours, peak MiB", 3, 1), ("reference, peak MiB", 4, 1), ("reference / ours, peak", 5, 1)):
+            line(label, [row[column] * scale for row in rows[ranks]])
+        name = "decoder" if ranks == 1 else f"decoder.ranks{ranks}"
+        print(f"figure step.{name} = {statistics.median(row[2] for row in rows[ranks]):.2f}")
+        print(f"figure step.{name}.peak_memory = {statistics.median(row[5] for row in rows[ranks]):.2f}")
+    first = arguments.ranks[0]
+    for ranks in arguments.ranks[1:]:
+        line(f"ratio with {ranks} processes / ratio with {first}, round by round",
+             [row[2] / before[2] for row, before in zip(rows[ranks], rows[first])])
 
 
 if __name__ == "__main__":

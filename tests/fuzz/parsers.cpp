@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "fuzz/parsers.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
-#include <stdexcept>
 
 #include "base/error.h"
 #include "base/python_format.h"
@@ -17,6 +13,7 @@
 #include "config/run_config.h"
 #include "config/vae_run_config.h"
 #include "data/brace_pattern.h"
+#include "fuzz/promise.h"
 #include "io/image.h"
 #include "io/listing.h"
 #include "io/npy.h"
@@ -31,30 +28,6 @@
 
 namespace dalle2::test {
 namespace {
-
-/// A promise of a parser that does not hold: no error of ours, so that tests and harnesses notice.
-void promise(bool holds, const char* text) {
-  if (!holds) throw std::logic_error(text);
-}
-
-/// A file in memory with a path.
-class MemoryFile {
- public:
-  explicit MemoryFile(const std::string& bytes) : descriptor_(memfd_create("fuzz", 0)) {
-    promise(descriptor_ >= 0, "memfd_create");
-    const ssize_t written = write(descriptor_, bytes.data(), bytes.size());
-    promise(written == static_cast<ssize_t>(bytes.size()), "write");
-    path_ = "/proc/self/fd/" + std::to_string(descriptor_);
-  }
-  ~MemoryFile() { close(descriptor_); }
-  MemoryFile(const MemoryFile&) = delete;
-  MemoryFile& operator=(const MemoryFile&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  int descriptor_;
-  std::string path_;
-};
 
 void no_longer_than(const std::string& shown, const std::string& text) {
   promise(shown.size() <= 2 * text.size() + 16, "an url grows by being shown");

@@ -22,7 +22,8 @@ struct Mutation {
 
 class Mutator {
  public:
-  /// @param files whole ones of one kind: jpg, png, webp, npy, tar, or text of any grammar
+  /// @param files whole ones of one kind: jpg, png, webp, npy, tar, checkpoints and their parts, or
+  /// text of any grammar
   Mutator(std::vector<std::string> files, std::string kind)
       : files_(std::move(files)), kind_(std::move(kind)) {}
 
@@ -96,6 +97,8 @@ class Mutator {
     } else if (kind_ == "npy") {
       const size_t digit = file.find_first_of("0123456789", std::min<size_t>(at, 80));
       put(file, below(2) == 0 ? 8 : digit, below(2) == 0 ? "9" : "0");
+    } else if (kind_ == "zip_archive" || kind_ == "pickled_value" || kind_ == "checkpoint_file") {
+      put(file, at, little_endian(number(), 1 << below(4)));
     } else if (kind_ != "webp") {
       file.insert(at, token());
     } else {

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT
+// What the tests of damaged files share: the inputs that coverage-guided runs kept, and mutations of
+// them and of whole files.
+#pragma once
+
+#include <catch2/catch.hpp>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "support/survive.h"
+
+namespace dalle2::test {
+
+using Files = std::vector<std::string>;
+using Parser = std::function<void(const std::string&)>;
+
+inline std::string content_of(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// What coverage-guided runs found worth keeping: an input a line, in hexadecimal digits.
+inline Files corpus(const std::string& parser) {
+  Files files;
+  std::ifstream lines(std::filesystem::path(DALLE2_SOURCE_DIR) / "tests/fuzz/corpus" /
+                      (parser + ".hex"));
+  for (std::string line; std::getline(lines, line);) {
+    std::string& bytes = files.emplace_back();
+    for (size_t i = 0; i + 1 < line.size(); i += 2) {
+      bytes += static_cast<char>(std::stoi(line.substr(i, 2), nullptr, 16));
+    }
+  }
+  return files;
+}
+
+/// @return how many are taken
+inline size_t read_corpus(const std::string& parser, const Parser& read) {
+  size_t taken = 0;
+  const Files files = corpus(parser);
+  INFO(parser);
+  CHECK(files.size() >= 20);
+  for (const std::string& file : files) {
+    try {
+      read(file);
+      ++taken;
+    } catch (const Error&) {
+    }
+  }
+  return taken;
+}
+
+inline void damage(const std::string& parser, Files files, const Parser& read) {
+  INFO(parser);
+  // The whole ones are right.
+  for (const std::string& file : files) CHECK_NOTHROW(read(file));
+  for (const std::string& file : corpus(parser)) {
+    try {
+      read(file);
+    } catch (const Error&) {
+    }
+    files.push_back(file);
+  }
+  const auto read_mutation = [&](const Mutation& mutation, const std::string&) {
+    read(mutation.file);
+  };
+  CHECK(survive(parser, files, 2000, read_mutation).accepted > 0);
+}
+
+}  // namespace dalle2::test
