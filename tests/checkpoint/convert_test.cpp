@@ -125,6 +125,23 @@ TEST_CASE("averages of a prior and of an EMA wrapper's file are found") {
   CHECK(averaged_weights(Cursor(wrapper_root)).at(0).first == "enc.b");
 }
 
+TEST_CASE("a checkpoint has averages under three keys, or under the names of a wrapped model") {
+  const auto has = [](const Dict& dict) { return has_averages(Cursor(Value(dict))); };
+  Dict weights;
+  weights.set("enc.b", at::ones({1}));
+  CHECK_FALSE(has(weights));
+  for (const char* key : {"ema", "ema_diffusers", "ema_model"}) {
+    Dict checkpoint;
+    checkpoint.set("model", weights);
+    CHECK_FALSE(has(checkpoint));
+    checkpoint.set(key, weights);
+    CHECK(has(checkpoint));
+  }
+  Dict wrapper = weights;
+  wrapper.set("ema_model.enc.b", at::ones({1}));
+  CHECK(has(wrapper));
+}
+
 TEST_CASE("objects become text on conversion, versions their number") {
   const TempFolder folder;
   const ConvertReport report =
@@ -139,6 +156,21 @@ TEST_CASE("objects become text on conversion, versions their number") {
 TEST_CASE("an unknown ending is refused") {
   CHECK_THROWS_AS(convert_checkpoint(fixture("model.pth"), "/tmp/x.bin", Weights::kAll),
                   ConfigError);
+}
+
+TEST_CASE("inspect shortens values of more than sixty bytes, between two characters") {
+  const TempFolder folder;
+  const auto shown = [&](const std::string& value) {
+    Dict checkpoint;
+    checkpoint.set("note", value);
+    write_pth(folder.file("a.pth"), checkpoint);
+    const std::string text = inspection_text(inspect_file(folder.file("a.pth")));
+    const std::string line = text.substr(0, text.find('\n'));
+    return line.substr(line.rfind(' ') + 1);
+  };
+  CHECK(shown(std::string(60, 'a')) == std::string(60, 'a'));
+  CHECK(shown(std::string(61, 'a')) == std::string(57, 'a') + "...");
+  CHECK(shown(std::string(56, 'a') + "\u00e4" + "bcd") == std::string(56, 'a') + "...");
 }
 
 TEST_CASE("inspect lists every tensor with type and shape and every scalar with its value") {

@@ -71,6 +71,7 @@ TEST_CASE("fsck: a whole checkpoint says where its run stands and that it can go
   const TempFolder folder;
   const CheckedFile file = checked(folder, run_checkpoint());
   CHECK(file.state == FileState::kWhole);
+  CHECK(file.has_checksums);
   CHECK(file.faults.empty());
   CHECK(file.kind == "checkpoint");
   CHECK(file.resume == Resume::kExact);
@@ -90,6 +91,18 @@ TEST_CASE("fsck: what resuming needs and the file lacks is named") {
   const CheckedFile reference = checked(folder, without(run_checkpoint(), "dalle2_train"));
   CHECK(reference.resume == Resume::kBySamples);
   CHECK(reference.missing == std::vector<std::string>{"dalle2_train/loader_position"});
+  // Of a run of ours that kept no place, or one without lanes.
+  for (const Dict& own : {Dict{}, [] {
+                            Dict without_lanes;
+                            without_lanes.set("loader_position", Dict{});
+                            return without_lanes;
+                          }()}) {
+    Dict checkpoint = run_checkpoint();
+    checkpoint.set("dalle2_train", own);
+    const CheckedFile file = checked(folder, checkpoint);
+    CHECK(file.resume == Resume::kBySamples);
+    CHECK(file.missing == std::vector<std::string>{"dalle2_train/loader_position"});
+  }
   for (const std::string key : {"optim0", "sched0"}) {
     const CheckedFile file = checked(folder, without(run_checkpoint(), key));
     CHECK(file.state == FileState::kWhole);
@@ -211,6 +224,38 @@ TEST_CASE("fsck: parts that do not fit together are damage though every checksum
   CHECK_THAT(checked(folder, checkpoint).faults.at(0),
              Contains("/optim0/state/0: expected two moments of one shape, got Float [2, 3] and "
                       "Float [6]"));
+}
+
+TEST_CASE(
+    "fsck: moments of a parameter that is not there are a fault, those of the last are none") {
+  const TempFolder folder;
+  Dict moments;
+  moments.set("exp_avg", drawn({2}));
+  moments.set("exp_avg_sq", drawn({2}));
+  const auto faults = [&](int64_t index) {
+    Dict states, optimizer = run_checkpoint().find("optim0")->as_dict();
+    states.items.emplace_back(Value(index), Value(moments));
+    optimizer.set("state", states);
+    Dict checkpoint = run_checkpoint();
+    checkpoint.set("optim0", optimizer);
+    return checked(folder, checkpoint).faults;
+  };
+  const Value checkpoint = run_checkpoint();
+  const Cursor groups = Cursor(checkpoint).at("optim0").at("param_groups");
+  int64_t parameters = 0;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    parameters += static_cast<int64_t>(groups.at(g).at("params").size());
+  }
+  REQUIRE(parameters > 0);
+  CHECK(faults(0).empty());
+  CHECK(faults(parameters - 1).empty());
+  for (const int64_t index : {int64_t{-1}, parameters}) {
+    const std::vector<std::string> found = faults(index);
+    REQUIRE(found.size() == 1);
+    CHECK_THAT(found[0],
+               Contains("/optim0/state: expected one of " + std::to_string(parameters) +
+                        " parameters, got " + std::to_string(index)));
+  }
 }
 
 TEST_CASE("fsck: a folder is checked file by file, .part files are reported but are not damage") {

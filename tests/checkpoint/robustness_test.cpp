@@ -132,6 +132,36 @@ TEST_CASE("damaged legacy files end in an error or a value") {
   CHECK(values < kFlips);
 }
 
+TEST_CASE("a legacy file's view is the part of its storage from its own offset on") {
+  const TempFolder folder;
+  const auto text = [](const std::string& word) {
+    return "X" + std::string(1, static_cast<char>(word.size())) + "\0\0\0"s + word;
+  };
+  const auto file = [&](char offset, char size) {
+    std::string bytes = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."s;
+    bytes += "\x80\x02M\xe9\x03."s;  // the protocol, 1001
+    bytes += "\x80\x02}."s;          // the machine
+    bytes +=
+        "\x80\x02"
+        "ctorch._utils\n_rebuild_tensor_v2\n(("s +
+        text("storage") + "ctorch\nFloatStorage\n" + text("s") + text("cpu") + "K\x06(" +
+        text("v") + "K" + offset + "K" + size + "ttQK\0K"s + size +
+        "\x85K\x01\x85\x89"
+        "ccollections\nOrderedDict\n)RtR.";
+    bytes += "\x80\x02]" + text("s") + "a.";
+    const at::Tensor values = at::arange(6, at::kFloat);
+    const int64_t count = 6;
+    bytes.append(reinterpret_cast<const char*>(&count), sizeof count);
+    bytes.append(static_cast<const char*>(values.data_ptr()), 24);
+    test::write_bytes(folder.file("view.pth"), bytes);
+    return read_pth(folder.file("view.pth"));
+  };
+  CHECK(at::equal(file(2, 3).as_tensor(), at::arange(2, 5, at::kFloat)));
+  CHECK(at::equal(file(0, 6).as_tensor(), at::arange(6, at::kFloat)));
+  CHECK_THROWS_WITH(file(3, 4), Contains("a view reaches beyond storage 's'"));
+  CHECK_THROWS_WITH(file(7, 0), Contains("a view reaches beyond storage 's'"));
+}
+
 TEST_CASE("random bytes after a pickle's first opcode never do more than end in an error") {
   std::mt19937 random(4);
   int errors = 0;
@@ -266,6 +296,16 @@ TEST_CASE("numpy's scalars have at least a byte") {
   CHECK(scalar("i2", "\xfe\xff").as_int() == -2);
   CHECK(scalar("i8", "\xfe\xff\xff\xff\xff\xff\xff\xff").as_int() == -2);
   CHECK(scalar("i0", "").is_stub());  // a shift by 64
+}
+
+TEST_CASE("numpy's numbers of the other byte order stay objects") {
+  const auto scalar = [](const std::string& order) {
+    return run("\x80\x04"s +
+               "cnumpy.core.multiarray\nscalar\n(cnumpy\ndtype\n\x8c\2i2\x85R(K\3\x8c\1" + order +
+               "NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tbC\2\xfe\xfftR."s);
+  };
+  CHECK(scalar("<").as_int() == -2);
+  CHECK(scalar(">").is_stub());
 }
 
 TEST_CASE("a text of bytes is UTF-8 before it is latin-1") {

@@ -101,6 +101,18 @@ TEST_CASE("a folder of pictures and captions becomes shards, and what is left ou
   CHECK_THAT(lines.back(), Contains("left out: f.png"));
 }
 
+TEST_CASE("pictures that fill their shards leave no empty one") {
+  const TempDir folder;
+  for (const char* name : {"a.png", "b.png", "c.png", "d.png"}) {
+    write_file_atomically(folder / "in" + "/" + name, encode_png(busy_picture(6, 5)));
+  }
+  PackOptions options;
+  options.samples_per_shard = 2;
+  CHECK(pack_folder(folder / "in", folder / "out", options).shards_written == 2);
+  CHECK(samples_of(folder / "out/000001.tar").size() == 2);
+  CHECK_FALSE(fs::exists(folder / "out/000002.tar"));
+}
+
 TEST_CASE("packing again keeps right shards and mends the others") {
   const TempDir folder;
   fill_folder(folder);

@@ -212,6 +212,12 @@ TEST_CASE("a split without one existing shard says which shards there are") {
   CHECK_THROWS_WITH(urls_of(config, {1, 2}, "test"), Contains("no such file exists"));
 }
 
+TEST_CASE("too few shards are told with their range") {
+  CHECK_THROWS_WITH(split_of(range_config(3, 5), 0, {0, 6}),
+                    Contains("/data/end_shard: Not enough shards to split evenly: 3 for 6 ranks "
+                             "(start_shard 3 to end_shard 5)."));
+}
+
 TEST_CASE("shards that cannot be probed all become urls") {
   DecoderDataConfig config;
   config.webdataset_base_url = std::string("pipe:cat {}.tar");

@@ -184,6 +184,43 @@ TEST_CASE("A decoder behind VAEs has the names of the reference's state dict", "
   CHECK(with_vae >= 12);
 }
 
+TEST_CASE("Latents train the first unet as the pictures they come from do, and no other", "[cpu]") {
+  int64_t first = 0, later = 0;
+  for (const std::string& path : fixture_files(fixture_dir("latent"), 12)) {
+    INFO(path);
+    const Case c(path);
+    Decoder decoder = decoder_of_case(c);
+    const DecoderPlan& plan = decoder->plan();
+    if (!plan.stages.front().latent) continue;
+    DecoderInputs inputs = c.inputs(plan.stages.back().image_size);
+    const auto losses = [&] {
+      std::vector<double> found;
+      for (int64_t n = 1; n <= decoder->num_unets(); ++n) {
+        const auto draws = c.draws(n, plan.stages[static_cast<size_t>(n - 1)]);
+        found.push_back(decoder->loss(inputs, n, draws).item<double>());
+      }
+      return found;
+    };
+    const std::vector<double> of_pictures = losses();
+    const at::Tensor latents =
+        decoder->encode(inputs.images, 1) / plan.stages.front().latent->scale;
+    inputs.latents = latents;
+    const std::vector<double> of_latents = losses();
+    // The division and the multiplication by the scale round once each.
+    CHECK(of_latents[0] == Approx(of_pictures[0]).epsilon(1e-4));
+    ++first;
+    for (size_t i = 1; i < of_latents.size(); ++i, ++later) {
+      CHECK(of_latents[i] == of_pictures[i]);
+    }
+    inputs.latents = 2 * latents;
+    CHECK(losses()[0] != Approx(of_pictures[0]).epsilon(1e-4));
+    inputs.latents = latents.slice(3, 1);
+    CHECK_THROWS_WITH(losses(), Catch::Contains("latents: expected ["));
+  }
+  CHECK(first >= 4);
+  CHECK(later >= 2);
+}
+
 TEST_CASE("A VAE is not trained by the decoder, whatever mode that is in", "[cpu]") {
   const Case c(fixture_files(fixture_dir("latent"), 12).front());
   Decoder decoder = decoder_of_case(c);

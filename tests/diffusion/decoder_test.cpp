@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: MIT
+#include <set>
+#include <utility>
+
 #include "diffusion/decoder.h"
 
 #include "base/error.h"
@@ -278,6 +281,7 @@ TEST_CASE("The draws of a step have the stage's shapes and keep to their ranges"
   int64_t highest_level = 0;
   int64_t highest_time = 0;
   std::array<bool, 9> offsets{};
+  std::set<std::pair<int64_t, int64_t>> corners;
   for (int i = 0; i < 100; ++i) {
     const DecoderStepNoise d = decoder->draw(5, 2, generator);
     CHECK(d.noise.sizes() == at::IntArrayRef({5, 3, 8, 8}));
@@ -288,12 +292,14 @@ TEST_CASE("The draws of a step have the stage's shapes and keep to their ranges"
     for (const CropOffset& offset : d.crop_offsets) {
       offsets.at(static_cast<size_t>(offset.x)) = true;
       CHECK(offset.y <= 8);
+      corners.emplace(offset.x, offset.y);
     }
   }
   CHECK(highest_time == 24);
   CHECK(highest_level < 1000);
   CHECK(highest_level > 900);
   CHECK(std::all_of(offsets.begin(), offsets.end(), [](bool seen) { return seen; }));
+  CHECK(corners.size() > 70);  // of 81; both ways are drawn apart
 }
 
 TEST_CASE("Image and text are dropped independently, each with its own probability") {

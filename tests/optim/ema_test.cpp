@@ -169,6 +169,20 @@ TEST_CASE("options of the average out of range are refused by name") {
   refused([](EmaOptions& o) { o.inv_gamma = 0; }, "ema_inv_gamma");
   refused([](EmaOptions& o) { o.min_value = 2; }, "ema_min_value");
   refused([](EmaOptions& o) { o.update_model_with_ema_every = 0; }, "update_model_with_ema_every");
+  refused([](EmaOptions& o) { o.beta = -0.1; }, "ema_beta");
+  refused([](EmaOptions& o) { o.min_value = -0.1; }, "ema_min_value");
+  const auto taken = [&](auto change) {
+    EmaOptions options;
+    change(options);
+    CHECK_NOTHROW(Ema(scalar.flat_online, scalar.flat_average, options));
+  };
+  for (const double edge : {0.0, 1.0}) {
+    taken([&](EmaOptions& o) { o.beta = edge; });
+    taken([&](EmaOptions& o) { o.min_value = edge; });
+  }
+  taken([](EmaOptions& o) { o.update_every = 1; });
+  taken([](EmaOptions& o) { o.update_after_step = 0; });
+  taken([](EmaOptions& o) { o.update_model_with_ema_every = 1; });
 }
 
 }  // namespace

@@ -46,6 +46,15 @@ TEST_CASE("cosine annealing rises again after its period") {
   CHECK(schedule.at(4) == Approx(0.5));
 }
 
+TEST_CASE("a factor holds for every rate, annealed, warming up or constant") {
+  for (const auto period : {std::optional<int64_t>(), std::optional<int64_t>(8)}) {
+    LrSchedule schedule(2.0, 4, period);
+    const LrSchedule plain = schedule;
+    schedule.set_factor(0.25);
+    for (int64_t step = 0; step < 8; ++step) CHECK(schedule.at(step) == 0.25 * plain.at(step));
+  }
+}
+
 TEST_CASE("a warm-up or period of no steps and a negative rate are refused by name") {
   CHECK_THROWS_WITH(LrSchedule(1e-4, 0, std::nullopt),
                     Catch::Contains("warmup_steps") && Catch::Contains("got 0"));

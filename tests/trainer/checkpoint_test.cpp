@@ -54,6 +54,26 @@ TEST_CASE("a stage that is not trained has no keys and no optimizer") {
   CHECK(state.find("ema")->as_dict().find("0.initted") != nullptr);
 }
 
+TEST_CASE("a stage of another run is carried along in its place, weights as they are") {
+  const test::TrainerFixture all("cascade"), second("masked");
+  const Dict other = all.trainer()->state();
+  const StateDict weights = Cursor(other).at("model").as_state_dict();
+  const auto trainer = second.trainer();
+  CHECK(trainer->carry(weights, "a.pth").size() == 1);
+  const Dict state = trainer->state();
+  const StateDict joined = Cursor(state).at("model").as_state_dict();
+  REQUIRE(joined.size() == weights.size());
+  size_t carried = 0;
+  for (size_t i = 0; i < joined.size(); ++i) {
+    INFO(joined[i].first);
+    CHECK(joined[i].first == weights[i].first);
+    if (!joined[i].first.starts_with("unets.0.")) continue;
+    CHECK(at::equal(joined[i].second, weights[i].second));
+    ++carried;
+  }
+  CHECK(carried > 50);
+}
+
 TEST_CASE(
     "without averages there is no ema key, and such a checkpoint gives averages that start over") {
   const test::TrainerFixture fixture("cascade");
@@ -174,6 +194,20 @@ TEST_CASE("what does not fit is named with its place") {
         d.set("optim0", optimizer);
       },
       "/optim0/state");
+  // Of each parameter there is a state, so that their number is the first index too many.
+  const auto parameters =
+      static_cast<int64_t>(good.find("optim1")->as_dict().find("state")->as_dict().items.size());
+  for (const int64_t index : {int64_t{-1}, parameters}) {
+    refused(
+        [&](Dict& d) {
+          Dict optimizer = d.find("optim1")->as_dict();
+          Dict states = optimizer.find("state")->as_dict();
+          states.items[0].first = Value(index);
+          optimizer.set("state", states);
+          d.set("optim1", optimizer);
+        },
+        fmt::format("expected indices of {} parameters, got {}", parameters, index));
+  }
   CHECK_THROWS_AS(trainer->load_state(Value("text")), DataError);
 }
 

@@ -62,6 +62,17 @@ TEST_CASE("a state that EMAModel refuses is refused with its text, and changes n
   }
 }
 
+TEST_CASE("a decay of 0 and one of 1 are taken") {
+  for (const double decay : {0.0, 1.0}) {
+    EmaModel average({at::ones({2})}, {});
+    Dict state = ema_model_state(average);
+    state.set("decay", decay);
+    const Value value = state;
+    load_ema_model_state(Cursor(value), average);
+    CHECK(average.options().decay == decay);
+  }
+}
+
 TEST_CASE("averages of other parameters are refused, and missing keys keep their values") {
   EmaModel average({at::ones({2})}, {});
   Dict state = ema_model_state(EmaModel({at::ones({2}), at::ones({2})}, {}));

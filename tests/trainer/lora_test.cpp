@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "checkpoint/convert.h"
+#include "checkpoint/lora_file.h"
 #include "checkpoint/lora_weights.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/pth.h"
@@ -82,6 +83,18 @@ TEST_CASE("adapters learn, and of the network not a bit changes") {
     changed += equal ? 0 : 1;
   }
   CHECK(changed == count_adapter_tensors(after));
+}
+
+TEST_CASE("adapters of rank 1 are adapters") {
+  const test::TrainerFixture fixture("cascade");
+  DecoderTrainConfig config = lora_config(fixture);
+  config.lora.rank = 1;
+  const auto trainer = make_trainer(fixture, config);
+  CHECK(trainer->uses_lora());
+  const Dict state = trainer->state();
+  CHECK(lora_info_of(Cursor(state).at("lora")).rank == 1);
+  REQUIRE(trainer->lora_state());
+  CHECK(trainer->lora_state()->info.alpha == 6);
 }
 
 TEST_CASE("optimizer, averages and gradients know nothing of what is frozen") {

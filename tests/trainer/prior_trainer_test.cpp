@@ -245,6 +245,21 @@ TEST_CASE("what does not fit a prior's trainer is refused with what was expected
              Contains("image embeddings: expected a batch [B, D] of at least one, got nothing"));
   CHECK_THAT(message_of([&] { trainer->sample({}); }),
              Contains("text embeddings: expected a batch [B, D] of at least one, got nothing"));
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{8}, {0, 8}, {2, 1, 8}}) {
+    const std::string got = "of at least one, got " + c10::str(at::IntArrayRef(shape));
+    CHECK_THAT(message_of([&] {
+                 PriorInputs inputs;
+                 inputs.image_embeds = at::ones(shape);
+                 trainer->step(inputs, make_generator({0, "train"}, at::kCPU));
+               }),
+               Contains("image embeddings: expected a batch [B, D] " + got));
+    CHECK_THAT(message_of([&] {
+                 PriorSampleOptions options;
+                 options.text.embeds = at::ones(shape);
+                 trainer->sample(options);
+               }),
+               Contains("text embeddings: expected a batch [B, D] " + got));
+  }
   Dict broken = trainer->state();
   broken.set("step", at::zeros({2}, at::kLong));
   CHECK_THAT(message_of([&] { trainer->load_state(broken, false, true, "b.pth"); }),

@@ -65,6 +65,35 @@ TEST_CASE("moments and averages that are not finite in the slice of one rank are
   }
 }
 
+TEST_CASE("an average of diffusers' kind is written whole, spread over the ranks or not") {
+  const PartOptions options{{}, LrSchedule(1e-2, {}, {}), std::numeric_limits<double>::infinity()};
+  for (const bool spread : {false, true}) {
+    std::mutex checks;
+    test::as_ranks(2, [&](ProcessGroup& group) {
+      const auto make = [] { return std::make_shared<torch::nn::LinearImpl>(8, 8); };
+      const auto network = make();
+      TrainedPart part("", "", network, trained_parameters(*network), options);
+      AveragesConfig config;
+      config.ema.kind = EmaKind::diffusers;
+      part.average = make_average(*network, make, part.parameters, config);
+      part.connect(group, {}, spread);
+      part.begin_averages_anew();
+      part.average->hold();
+      Value written;
+      AverageLayout layout;
+      layout.many_parts = false;
+      part.average->write(written, 0, *network, layout);
+      part.average->let_go();
+      const std::scoped_lock lock(checks);
+      const Cursor shadows = Cursor(written).at("shadow_params");
+      REQUIRE(shadows.size() == 2);
+      CHECK(at::equal(shadows.at(0).as_tensor(), network->weight));
+      CHECK(at::equal(shadows.at(1).as_tensor(), network->bias));
+      CHECK(Cursor(written).at("parameter_names").at(1).as_string() == "bias");
+    });
+  }
+}
+
 TEST_CASE("an average that is spread over the ranks is used only while it is held") {
   const PartOptions options{{}, LrSchedule(1e-2, {}, {}), std::numeric_limits<double>::infinity()};
   for (const EmaKind kind : {EmaKind::ema_pytorch, EmaKind::diffusers}) {
