@@ -173,6 +173,17 @@ TEST_CASE("inspect shortens values of more than sixty bytes, between two charact
   CHECK(shown(std::string(56, 'a') + "\u00e4" + "bcd") == std::string(56, 'a') + "...");
 }
 
+TEST_CASE("inspect's column of names is no wider than 72 characters") {
+  const TempFolder folder;
+  Dict checkpoint;
+  checkpoint.set("a", at::ones({1}));
+  checkpoint.set(std::string(100, 'b'), at::ones({1}));
+  write_pth(folder.file("a.pth"), checkpoint);
+  const std::string text = inspection_text(inspect_file(folder.file("a.pth")));
+  CHECK(text.find("float32") == 74);
+  CHECK_THAT(text, Contains(std::string(100, 'b') + "  float32"));
+}
+
 TEST_CASE("inspect lists every tensor with type and shape and every scalar with its value") {
   const Inspection inspection = inspect_file(fixture("trainer.pth"));
   const std::string text = inspection_text(inspection);

@@ -281,6 +281,15 @@ TEST_CASE("embeddings are taken from inside the shards") {
   CHECK(batch->image_embeds.equal(torch::tensor({{0, 9}, {1, 9}, {2, 9}}, torch::kFloat)));
   CHECK(batch->text_encodings.sizes() == at::IntArrayRef({3, 3, 2}));
   CHECK(batch->text_encodings[2][1][0].item<float>() == 3);
+
+  // Without its own the middle sample is left out.
+  std::erase_if(members,
+                [](const auto& member) { return member.first == tiny_key(0, 1) + ".img_emb.npy"; });
+  write_tar(folder / "shards/00000.tar", members);
+  DecoderLoader again(config, options);
+  again.start_epoch(0);
+  CHECK(flat(keys_of(again)) == std::vector<std::string>{tiny_key(0, 0), tiny_key(0, 2)});
+  CHECK(again.dropped().size() == 1);
 }
 
 TEST_CASE("consumed samples are traced by rank, a line a batch that was used") {

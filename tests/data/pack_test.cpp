@@ -101,6 +101,20 @@ TEST_CASE("a folder of pictures and captions becomes shards, and what is left ou
   CHECK_THAT(lines.back(), Contains("left out: f.png"));
 }
 
+TEST_CASE("twenty pictures that are left out have a line each, and the rest a number") {
+  const auto lines_of = [](size_t count) {
+    PackReport report;
+    for (size_t i = 0; i < count; ++i) report.skipped.push_back({"p" + std::to_string(i), "why"});
+    std::vector<std::string> lines = describe_pack(report);
+    std::erase_if(lines, [](const std::string& line) { return !line.starts_with("left out: "); });
+    return lines;
+  };
+  CHECK(lines_of(20).size() == 20);
+  CHECK(lines_of(20).back() == "left out: p19 (why)");
+  CHECK(lines_of(1021).size() == 21);
+  CHECK(lines_of(1021).back() == "left out: 1,001 more");
+}
+
 TEST_CASE("pictures that fill their shards leave no empty one") {
   const TempDir folder;
   for (const char* name : {"a.png", "b.png", "c.png", "d.png"}) {

@@ -379,6 +379,22 @@ TEST_CASE("preprocessing that cannot work is refused with the remedy") {
   CHECK(late.apply(busy_picture(8, 8), no_draws).width == 4);
 }
 
+TEST_CASE("a range of factors that ends or begins where nothing changes is one") {
+  const Image image = busy_picture(8, 8);
+  for (const auto& steps : {R"([{"kind": "ColorJitter", "brightness": [1, 2]}])",
+                            R"([{"kind": "ColorJitter", "contrast": [0.5, 1]}])",
+                            R"([{"kind": "ColorJitter", "hue": [0, 0.5]}])"}) {
+    INFO(steps);
+    const Preprocess preprocess(steps_of(nlohmann::json::parse(steps)));
+    std::mt19937 random(3);
+    CHECK(preprocess.apply(image, std::ref(random)).pixels != image.pixels);
+  }
+  const Preprocess none(steps_of(
+      nlohmann::json::parse(R"([{"kind": "ColorJitter", "brightness": [1, 1], "hue": [0, 0]}])")));
+  std::mt19937 random(3);
+  CHECK(none.apply(image, std::ref(random)).pixels == image.pixels);
+}
+
 TEST_CASE("a transform makes no more pixels than it may") {
   const Image strip = plain_picture(60'000, 1, 1, 2, 3);
   const auto refused = [&](const TransformConfig& config, int64_t most_pixels) {

@@ -10,6 +10,7 @@
 #include "dist/ranks_in_threads.h"
 #include "optim/trained_parameters.h"
 #include "trainer/trained_part.h"
+#include "trainer_fixture.h"
 
 namespace dalle2 {
 namespace {
@@ -62,6 +63,24 @@ TEST_CASE("moments and averages that are not finite in the slice of one rank are
     CHECK(sound[rank] == std::nullopt);
     CHECK(moments[rank] == "moments of the optimizer");
     CHECK(averages[rank] == "averaged weights");
+  }
+}
+
+TEST_CASE("a trainer is connected with every part that it trains, and none that it does not") {
+  for (const char* name : {"cascade", "masked"}) {
+    const test::TrainerFixture fixture(name);
+    std::mutex one_by_one;
+    test::as_ranks(2, [&](ProcessGroup& group) {
+      std::unique_ptr<DecoderTrainer> trainer;
+      {
+        const std::scoped_lock lock(one_by_one);
+        trainer = fixture.trainer();
+        CHECK_FALSE(trainer->is_sharded());
+      }
+      trainer->connect(group, {}, /*shard_optimizer=*/true);
+      const std::scoped_lock lock(one_by_one);
+      CHECK(trainer->is_sharded());
+    });
   }
 }
 
