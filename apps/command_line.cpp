@@ -288,8 +288,8 @@ Runner add_report(CLI::App& app) {
 
 int run_command_line(int argc, char** argv) {
   CLI::App app{
-      "Trains DALLE2-style image generators: diffusion decoders from webdataset shards, and "
-      "diffusion priors from embeddings."};
+      "Trains DALLE2-style image generators: diffusion decoders from webdataset shards, "
+      "diffusion priors from embeddings, and VQGAN-VAEs from pictures."};
   app.name("dalle2-train");
   app.set_version_flag("--version", [] {
     return program_version_text() + "\n  command line by CLI11 " CLI11_VERSION;
@@ -310,7 +310,7 @@ int run_command_line(int argc, char** argv) {
           add_sample);
   command(app,
           "evaluate",
-          "Print a decoder's metrics or a prior's similarities as one JSON object",
+          "Print a decoder's metrics, a prior's similarities or a VAE's losses as one JSON object",
           add_evaluate);
   command(app, "inspect", "List what a checkpoint holds", add_inspect);
   command(app, "fsck", "Verify checkpoints, and whether a run could go on from them", add_fsck);

@@ -23,9 +23,10 @@ enum class ExitCode : int {
 };
 
 /// An error as a repair note: what happened and where, what was expected and found, what to do.
+/// The secrets of urls are taken out of the message (base/public_url.h).
 class Error : public std::runtime_error {
  public:
-  Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  Error(ExitCode code, const std::string& message);
   ExitCode code() const { return code_; }
 
  private:

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/public_url.h"
 #include "base/terminal.h"
 #include "base/untrusted_text.h"
 
@@ -37,9 +38,10 @@ bool log_is_terminal() {
   return is_live_terminal(STDOUT_FILENO);
 }
 
-void log_line(LogLevel level, const std::string& tag, const std::string& text) {
+void log_line(LogLevel level, const std::string& tag, const std::string& whole) {
   const std::lock_guard lock(log_mutex);
   if (level < least_level) return;
+  const std::string text = public_text(whole);
   if (custom_sink) return custom_sink(level, tag, text);
   clear_live_line();
   const char* prefix = level == LogLevel::kError     ? "error: "

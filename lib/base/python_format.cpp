@@ -89,8 +89,9 @@ const FormatValue& find(const std::string& name, const FormatFields& fields) {
     listed += (listed.empty() ? "{" : ", {") + known + "}";
   }
   const std::optional<std::string> near = nearest_word(name, names);
+  constexpr size_t kMost = 60;
   throw ConfigError("unknown placeholder {{{}}}{}: known are {}",
-                    name,
+                    name.size() <= kMost ? name : name.substr(0, kMost - 3) + "...",
                     near ? " (did you mean {" + *near + "}?)" : "",
                     listed);
 }
@@ -113,7 +114,7 @@ FormatValue look_up(const std::string& path, const FormatFields& fields, Indices
   if (parsed.ec != std::errc{} || parsed.ptr != last) {
     throw ConfigError("'{{{}}}': the index of a list is a whole number from 0", path);
   }
-  if (indices == Indices::kAny) index = 0;
+  if (indices == Indices::kAny) return list->empty() ? 0.0 : list->front();
   if (index >= list->size()) {
     throw ConfigError("'{{{}}}': the list has {} entries now", path, list->size());
   }
@@ -188,10 +189,14 @@ std::string python_format(const std::string& text, const FormatFields& fields) {
   return format_at_depth(text, fields, Indices::kOfNow, 1);
 }
 
+std::string python_format_example(const std::string& text, const FormatFields& examples) {
+  return format_at_depth(text, examples, Indices::kAny, 1);
+}
+
 std::optional<std::string> python_format_fault(const std::string& text,
                                                const FormatFields& examples) {
   try {
-    format_at_depth(text, examples, Indices::kAny, 1);
+    python_format_example(text, examples);
     return std::nullopt;
   } catch (const ConfigError& error) {
     return error.what();

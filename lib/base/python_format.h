@@ -20,11 +20,15 @@ using FormatFields = std::vector<std::pair<std::string, FormatValue>>;
 /// fill, align, sign, z, #, 0, width, grouping, precision and type; !s, !r and !a; {list[0]}; {{
 /// and }}; specs that hold fields themselves. Attributes and positional fields are refused. A float
 /// that may be infinite fits every spec of a float ("inf"); None takes no spec, as in Python.
-/// @throws ConfigError where Python raises, and for more than 64 KiB: an unknown name (the known ones are listed), a bad spec
+/// @throws ConfigError where Python raises, and for more than 64 KiB: an unknown name (the known
+/// ones are listed), a bad spec
 std::string python_format(const std::string& text, const FormatFields& fields);
 
-/// What python_format() would throw for values of the kinds of `examples`; nothing if it would not.
-/// Lists may have any number of entries by then: any index of an example is its first.
+/// What `text` may become, from values of the kinds of `examples`. Lists may have any number of
+/// entries by then: any index of an example is its first, or 0 if it has none. @throws ConfigError
+std::string python_format_example(const std::string& text, const FormatFields& examples);
+
+/// What python_format_example() would throw; nothing if it would not.
 std::optional<std::string> python_format_fault(const std::string& text,
                                                const FormatFields& examples);
 

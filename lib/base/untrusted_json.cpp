@@ -177,9 +177,16 @@ Json parse_untrusted_object(std::string_view text, const JsonRules& rules) {
 
 std::string json_error_text(const Json::exception& error) {
   // "[json.exception.parse_error.101] parse error at line 3, column 5: ..."
-  const std::string text = error.what();
-  const size_t end = text.find("] ");
-  return end == std::string::npos ? text : text.substr(end + 2);
+  std::string text = error.what();
+  if (const size_t end = text.find("] "); end != std::string::npos) text.erase(0, end + 2);
+  // What was read last may be an url or a command with its secrets, cut where nobody can tell.
+  const size_t read = text.find("; last read: ");
+  if (read != std::string::npos && (text.find("://", read) != std::string::npos ||
+                                    text.find("pipe:", read) != std::string::npos)) {
+    text.erase(read);
+  }
+  constexpr size_t kMost = 300;
+  return text.size() <= kMost ? text : as_utf8(text.substr(0, kMost)) + "...";
 }
 
 std::string pointer_part(const std::string& key) {

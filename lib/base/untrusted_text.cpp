@@ -78,7 +78,8 @@ std::string as_utf8(std::string_view text) {
   return out;
 }
 
-std::string printable(const std::string& text) {
+std::string printable(const std::string& raw) {
+  const std::string text = as_utf8(raw);
   std::string out;
   out.reserve(text.size());
   for (size_t i = 0; i < text.size(); ++i) {

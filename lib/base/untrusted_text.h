@@ -19,8 +19,8 @@ std::optional<std::string> utf8_fault(std::string_view text);
 /// The same for the escape of a surrogate without its other half.
 std::string half_a_pair(std::string_view escape);
 
-/// The text with its control characters as `\x1b`, so that no name in a file can write to the
-/// terminal or begin a line of the log. Line breaks before two spaces, which continue a message,
+/// The text with its control characters as `\x1b` and bytes that are no UTF-8 as U+FFFD, so that no
+/// name in a file can write to the terminal or begin a line of the log. Line breaks before two spaces, which continue a message,
 /// stay.
 std::string printable(const std::string& text);
 

@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/pth.h"
+#include "io/walk_folder.h"
 
 #include <ATen/Functions.h>
 
@@ -320,16 +321,13 @@ std::vector<CheckedFile> check_path(const std::string& path) {
   }
   if (!fs::is_directory(path, error)) return {check_file(path)};
   std::vector<std::string> names;
-  const auto options = fs::directory_options::skip_permission_denied;
-  for (auto entry = fs::recursive_directory_iterator(path, options, error);
-       !error && entry != fs::recursive_directory_iterator();
-       entry.increment(error)) {
+  const WalkEnd end = walk_folder(path, Below::kReadable, [&](const fs::directory_entry& entry) {
     std::error_code ignored;
-    if (entry->is_regular_file(ignored) && is_checked(entry->path())) {
-      names.push_back(entry->path().string());
+    if (entry.is_regular_file(ignored) && is_checked(entry.path())) {
+      names.push_back(entry.path().string());
     }
-  }
-  if (error) throw DataError("{}: cannot be read: {}", path, error.message());
+  });
+  if (end.error) throw DataError("{}: cannot be read: {}", path, end.error.message());
   if (names.empty()) {
     throw DataError("{}: expected checkpoints (.pth, .pt, .safetensors) in it, found none", path);
   }

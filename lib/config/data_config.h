@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/public_url.h"
 #include "config/count_limits.h"
 #include "config/reflect.h"
 #include "config/types.h"
@@ -171,7 +172,8 @@ inline std::optional<std::string> shard_url_fault(const OneOrMany<std::string>& 
     const bool names = url.find('{') != std::string::npos || url.find("::") != std::string::npos;
     const bool good = places == 0 ? names || !urls.is_one() : places == 1;
     if (!good) {
-      return "must contain {} exactly once, where the shard number goes, got \"" + url + "\"";
+      return "must contain {} exactly once, where the shard number goes, got \"" + public_url(url) +
+             "\"";
     }
     if (url.empty()) return "must not hold an empty text";
   }

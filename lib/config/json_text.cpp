@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/public_json.h"
+#include "base/public_url.h"
 #include "base/untrusted_text.h"
 
 namespace dalle2 {
@@ -28,6 +30,13 @@ Json value_of_assignment(const std::string& pointer, const std::string& text) {
   return std::move(parsed.value);
 }
 
+/// Without what it sets to what: a value may be long and hold secrets.
+std::string shown_assignment(const std::string& assignment) {
+  const size_t equals = assignment.find('=');
+  return equals == std::string::npos ? public_url(assignment)
+                                     : assignment.substr(0, equals) + "=...";
+}
+
 }  // namespace
 
 Json parse_json(const std::string& text, const std::string& origin, Faults& faults) {
@@ -43,7 +52,7 @@ void apply_override(Json& root, const std::string& assignment) {
   const size_t equals = assignment.find('=');
   if (equals == std::string::npos || assignment[0] != '/') {
     throw ConfigError("--set \"{}\": expected /pointer=value, e.g. --set /train/lr=3e-4",
-                      assignment);
+                      shown_assignment(assignment));
   }
   const std::string pointer = assignment.substr(0, equals);
   Json value = value_of_assignment(pointer, assignment.substr(equals + 1));
@@ -58,20 +67,27 @@ void apply_override(Json& root, const std::string& assignment) {
       if (at->is_null()) *at = Json::object();
       // One past its end appends to a list.
       if (at->is_array() && part == std::to_string(at->size())) at->push_back(nullptr);
+      if (!at->is_structured()) {
+        throw ConfigError(
+            "--set {}: no such place in the config: {} stands there, which holds nothing",
+            pointer,
+            shown(*at));
+      }
       at = at->is_array() ? &at->at(Json::json_pointer("/" + part)) : &(*at)[part];
       rest = Json::json_pointer();
       for (size_t i = parts.size() - 1; i-- > 0;) rest.push_back(parts[i]);
     }
     *at = std::move(value);
   } catch (const Json::exception& error) {
-    throw ConfigError(
-        "--set \"{}\": no such place in the config: {}", assignment, json_error_text(error));
+    throw ConfigError("--set {}: no such place in the config: {}", pointer, json_error_text(error));
   }
 }
 
 std::string shown(const Json& value) {
   constexpr size_t kMost = 60;
-  const std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  Json public_value = value;
+  take_out_secrets(public_value);
+  const std::string text = public_value.dump(-1, ' ', false, Json::error_handler_t::replace);
   return text.size() <= kMost ? text : text.substr(0, kMost - 3) + "...";
 }
 

@@ -19,7 +19,7 @@ Json parse_json(const std::string& text, const std::string& origin, Faults& faul
 /// an object or list
 void apply_override(Json& root, const std::string& assignment);
 
-/// A value for messages, at most 60 characters.
+/// A value for messages, without the secrets of urls and commands, at most 60 characters.
 std::string shown(const Json& value);
 
 }  // namespace dalle2

@@ -51,9 +51,6 @@ void check_training(const TrainVaeConfig& config, Faults& faults) {
 void check_vae(const Json& /*root*/, LoadedVaeConfig& loaded, Faults& faults) {
   const TrainVaeConfig& config = loaded.config;
   const bool vae = !faults.has_error_under("/vae");
-  if (vae && config.vae.channels == 2) {
-    faults.error("/vae/channels", "expected 3, or 1 to make the pictures grey, got 2");
-  }
   if (vae && !faults.has_error_under("/data")) check_sides(config, faults);
   if (vae && !faults.has_error_under("/train")) check_training(config, faults);
   check_train_rules(config, faults);

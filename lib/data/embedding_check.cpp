@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/public_url.h"
 #include "base/text.h"
 #include "data/shards.h"
 

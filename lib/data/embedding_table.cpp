@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "data/embeddings.h"
+#include "io/walk_folder.h"
 
 namespace dalle2 {
 namespace {
@@ -39,17 +40,16 @@ std::vector<std::string> npy_files(const std::string& folder, const std::string&
                     fs::exists(folder, error) ? "a file" : "not there");
   }
   std::vector<std::string> files;
-  fs::recursive_directory_iterator entry(folder, error);
-  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
-    if (entry->path().extension() == ".npy") files.push_back(entry->path().string());
-  }
-  if (error) {
+  const WalkEnd end = walk_folder(folder, Below::kAll, [&](const fs::directory_entry& entry) {
+    if (entry.path().extension() == ".npy") files.push_back(entry.path().string());
+  });
+  if (end.error) {
     throw DataError(
         "{}: the folder '{}', or one below it, cannot be read: {}\n"
         "  Make them readable for this user, or name another folder.",
         key,
         folder,
-        error.message());
+        end.error.message());
   }
   std::sort(files.begin(), files.end());
   return files;

@@ -20,6 +20,7 @@
 #include "base/untrusted_text.h"
 #include "data/planes.h"
 #include "io/tar.h"
+#include "io/walk_folder.h"
 
 namespace dalle2 {
 namespace {
@@ -81,16 +82,15 @@ std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& 
                 printable(list.fault),
                 counted(static_cast<int64_t>(pictures.size() - before), "picture"));
   };
-  try {
-    for (const auto& entry :
-         fs::recursive_directory_iterator(folder, fs::directory_options::skip_permission_denied)) {
-      if (!entry.is_regular_file()) continue;
-      const fs::path path = fs::relative(entry.path(), folder);
-      if (is_picture(path)) pictures.push_back({.path = path.string()});
-      if (ending_of(path) == ".tar") add_members(path);
-    }
-  } catch (const fs::filesystem_error& error) {
-    throw DataError("/data/folder: {}: {}", printable(folder), error.code().message());
+  const WalkEnd end = walk_folder(folder, Below::kReadable, [&](const fs::directory_entry& entry) {
+    std::error_code ignored;
+    if (!entry.is_regular_file(ignored)) return;
+    const fs::path path = entry.path().lexically_relative(folder);
+    if (is_picture(path)) pictures.push_back({.path = path.string()});
+    if (ending_of(path) == ".tar") add_members(path);
+  });
+  if (end.error) {
+    throw DataError("/data/folder: {}: {}", printable(folder), end.error.message());
   }
   std::sort(pictures.begin(), pictures.end(), [](const Picture& a, const Picture& b) {
     return std::tie(a.path, a.offset) < std::tie(b.path, b.offset);

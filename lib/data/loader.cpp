@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/public_url.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "data/lane_loader.h"

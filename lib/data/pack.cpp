@@ -19,6 +19,7 @@
 #include "io/atomic_file.h"
 #include "io/image.h"
 #include "io/tar.h"
+#include "io/walk_folder.h"
 #include "io/webdataset.h"
 
 namespace dalle2 {
@@ -136,24 +137,28 @@ class Packer {
   std::function<void(const PackProgress&)> progress_;
 };
 
+/// @throws DataError if the folder cannot be read to its end
+void each_entry_of(const fs::path& folder,
+                   Below below,
+                   const std::function<void(const fs::directory_entry&)>& take) {
+  const WalkEnd end = walk_folder(folder, below, take);
+  if (end.error) {
+    throw DataError("{}: the folder cannot be read: {}.", folder.string(), end.error.message());
+  }
+}
+
 void Packer::find_pictures() {
-  std::error_code error;
-  fs::recursive_directory_iterator entry(
-      from_, fs::directory_options::skip_permission_denied, error);
-  if (error) throw DataError("{}: the folder cannot be read: {}.", from_.string(), error.message());
-  for (const fs::recursive_directory_iterator end; entry != end; entry.increment(error)) {
+  each_entry_of(from_, Below::kReadable, [&](const fs::directory_entry& entry) {
     std::error_code ignored;
-    if (!entry->is_regular_file(ignored)) continue;
-    const std::string extension = lower_extension(entry->path());
+    if (!entry.is_regular_file(ignored)) return;
+    const std::string extension = lower_extension(entry.path());
     if (extension == ".jpg" || extension == ".jpeg" || extension == ".png" ||
         extension == ".webp") {
-      pictures_.push_back({entry->path(), entry->path().lexically_relative(from_).string(), ""});
+      pictures_.push_back({entry.path(), entry.path().lexically_relative(from_).string(), ""});
     } else if (extension != ".txt") {
       ++report_.other_files[extension.empty() ? "without extension" : extension];
     }
-  }
-  // A step that fails makes the iterator the end.
-  if (error) throw DataError("{}: the folder cannot be read: {}.", from_.string(), error.message());
+  });
   if (pictures_.empty()) {
     throw DataError("{}: no jpg, jpeg, png or webp file is in the folder or below it.",
                     from_.string());
@@ -248,16 +253,15 @@ bool Packer::holds(const GroupedSample& stored,
 void Packer::find_older_shards() {
   const int64_t shards = (places() + per_shard_ - 1) / per_shard_;
   const size_t width = static_cast<size_t>(options_.shard_width);
-  std::error_code error;
-  for (fs::directory_iterator entry(out_, error), end; !error && entry != end;
-       entry.increment(error)) {
-    const std::string number = entry->path().stem().string();
-    if (entry->path().extension() == ".tar" && number.size() >= width && number.size() <= 18 &&
+  if (std::error_code error; !fs::exists(out_, error)) return;  // of no picture came a sample
+  each_entry_of(out_, Below::kNothing, [&](const fs::directory_entry& entry) {
+    const std::string number = entry.path().stem().string();
+    if (entry.path().extension() == ".tar" && number.size() >= width && number.size() <= 18 &&
         number.find_first_not_of("0123456789") == std::string::npos &&
         std::stoll(number) >= shards) {
-      report_.older_shards.push_back(entry->path().filename().string());
+      report_.older_shards.push_back(entry.path().filename().string());
     }
-  }
+  });
   std::sort(report_.older_shards.begin(), report_.older_shards.end());
 }
 

@@ -2,6 +2,7 @@
 #include "data/sample_embeddings.h"
 
 #include "base/error.h"
+#include "base/public_url.h"
 #include "base/text.h"
 
 namespace dalle2 {

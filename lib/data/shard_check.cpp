@@ -15,12 +15,14 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/public_url.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "data/embedding_check.h"
 #include "data/shard_reader.h"
 #include "data/shards.h"
 #include "io/image.h"
+#include "io/walk_folder.h"
 
 namespace dalle2 {
 namespace {
@@ -232,12 +234,10 @@ int64_t CheckReport::misaligned() const {
 
 std::vector<std::string> shards_in_folder(const std::string& folder) {
   std::vector<std::string> urls;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    if (entry->path().extension() == ".tar") urls.push_back(entry->path().string());
-  }
-  if (error) throw DataError("{}: the folder cannot be read: {}.", folder, error.message());
+  const WalkEnd end = walk_folder(folder, Below::kNothing, [&](const auto& entry) {
+    if (entry.path().extension() == ".tar") urls.push_back(entry.path().string());
+  });
+  if (end.error) throw DataError("{}: the folder cannot be read: {}.", folder, end.error.message());
   if (urls.empty()) throw DataError("{}: no .tar file is in the folder.", folder);
   std::sort(urls.begin(), urls.end());
   return urls;

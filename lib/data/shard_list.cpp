@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/public_url.h"
 #include "base/text.h"
 #include "data/absent_shards.h"
 #include "data/brace_pattern.h"

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "base/public_url.h"
 #include "io/url_source.h"
 
 namespace dalle2 {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/public_url.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "data/brace_pattern.h"

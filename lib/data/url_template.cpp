@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/public_url.h"
 #include "io/folder_names.h"
 #include "io/listing.h"
 #include "io/url_source.h"

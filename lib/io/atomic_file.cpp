@@ -328,25 +328,4 @@ std::string read_file(const std::string& path) {
   return content;
 }
 
-int sweep_parts(const std::string& folder) {
-  int removed = 0;
-  std::error_code error;
-  fs::recursive_directory_iterator walk(
-      folder, fs::directory_options::skip_permission_denied, error);
-  std::vector<fs::path> stale;
-  while (!error && walk != fs::recursive_directory_iterator()) {
-    std::error_code ignored;
-    if (walk->path().extension() == ".part" &&
-        walk->symlink_status(ignored).type() == fs::file_type::regular) {
-      stale.push_back(walk->path());
-    }
-    walk.increment(error);
-  }
-  for (const fs::path& path : stale) {
-    std::error_code ignored;
-    removed += fs::remove(path, ignored) ? 1 : 0;
-  }
-  return removed;
-}
-
 }  // namespace dalle2

@@ -60,8 +60,5 @@ void link_file_atomically(const std::string& from, const std::string& to);
 void remove_file(const std::string& path);
 /// The whole file. @throws DataError naming the path and the reason
 std::string read_file(const std::string& path);
-/// Removes `*.part` files below `folder` that an interrupted run left; links are not followed, and
-/// what cannot be read or removed is passed over. @return how many
-int sweep_parts(const std::string& folder);
 
 }  // namespace dalle2

@@ -16,8 +16,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/public_url.h"
 #include "base/stop_signal.h"
-#include "net/url.h"
 
 extern char** environ;
 

@@ -6,6 +6,7 @@
 #include "io/demo_images.h"
 #include "io/npy.h"
 #include "io/tar.h"
+#include "io/walk_folder.h"
 
 #include <nlohmann/json.hpp>
 
@@ -119,25 +120,32 @@ void check(const DemoShardOptions& options) {
 }
 
 /// What is there may be somebody's only copy, and shards of two calls make no set.
-void check_no_shards(const std::string& folder) {
-  std::error_code error;
-  std::filesystem::directory_iterator entry(folder, error);
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    if (entry->path().extension() != ".tar") continue;
+void check_none(const std::string& folder, const char* ending, const char* what) {
+  const WalkEnd end = walk_folder(folder, Below::kNothing, [&](const auto& entry) {
+    if (entry.path().extension() != ending) return;
     throw ConfigError(
-        "--out {}: expected a folder without shards, found {} in it\n"
+        "--out {}: expected a folder without {}, found {} in it\n"
         "  Give another folder, or remove this one first.",
         folder,
-        printable(entry->path().filename().string()));
+        what,
+        printable(entry.path().filename().string()));
+  });
+  if (end.opened && end.error) {
+    throw DataError("--out {}: the folder cannot be read: {}", folder, end.error.message());
   }
+}
+
+void check_no_set(const std::string& folder) {
+  check_none(folder, ".tar", "shards");
+  check_none(folder + "/img_emb", ".npy", "embeddings");
 }
 
 }  // namespace
 
 DemoShardReport write_demo_shards(const DemoShardOptions& options, const DemoProgress& progress) {
   check(options);
-  check_no_shards(options.out);
-  check_no_shards(options.out + "/heldout");
+  check_no_set(options.out);
+  check_no_set(options.out + "/heldout");
   std::vector<DemoAttributes> train = demo_combinations(), held_out;
   std::copy_if(train.begin(), train.end(), std::back_inserter(held_out), is_held_out);
   std::erase_if(train, is_held_out);

@@ -3,16 +3,16 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
 #include <filesystem>
 #include <set>
 #include <string>
 #include <system_error>
 
 #include "base/error.h"
-#include "io/fail_point.h"
+#include "base/public_url.h"
 #include "io/folder_names.h"
 #include "io/url_source.h"
+#include "io/walk_folder.h"
 #include "net/listing_limits.h"
 #include "net/s3.h"
 #include "net/url.h"
@@ -24,17 +24,14 @@ using Entries = std::vector<std::filesystem::directory_entry>;
 
 /// @param error set if the folder cannot be opened. @throws DataError if the listing breaks off
 Entries entries_of(const std::string& folder, std::error_code& error) {
-  std::filesystem::directory_iterator entry(folder.empty() ? "." : folder, error);
   Entries entries;
-  if (error) return entries;
-  std::error_code broken;
-  for (const std::filesystem::directory_iterator end; !broken && entry != end;) {
-    entries.push_back(*entry);
-    entry.increment(broken);
-    if (fails_here("readdir")) broken.assign(errno, std::generic_category());
+  const WalkEnd end =
+      walk_folder(folder, Below::kNothing, [&](const auto& entry) { entries.push_back(entry); });
+  if (!end.opened) {
+    error = end.error;
+  } else if (end.error) {
+    throw DataError("the folder \"{}\" cannot be read: {}", folder, end.error.message());
   }
-  // A step that fails makes the iterator the end.
-  if (broken) throw DataError("the folder \"{}\" cannot be read: {}", folder, broken.message());
   return entries;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/public_url.h"
 #include "io/command_source.h"
 #include "io/url_file.h"
 #include "net/s3.h"

@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "base/error.h"
-#include "net/url.h"
+#include "base/public_url.h"
 
 namespace dalle2 {
 namespace {

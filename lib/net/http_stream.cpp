@@ -12,9 +12,9 @@
 #include <thread>
 
 #include "base/log.h"
+#include "base/public_url.h"
 #include "base/stop_signal.h"
 #include "net/http_session.h"
-#include "net/url.h"
 
 namespace dalle2 {
 namespace {

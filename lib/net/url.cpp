@@ -2,109 +2,11 @@
 #include "net/url.h"
 
 #include <algorithm>
-#include <cctype>
 #include <iterator>
 #include <string_view>
 #include <utility>
 
 namespace dalle2 {
-namespace {
-
-constexpr std::string_view kCommand = "pipe:", kBetween = "::", kBlanks = " \t\r\n";
-
-bool is_letter_or_digit(char c) {
-  return std::isalnum(static_cast<unsigned char>(c)) != 0;
-}
-
-std::string_view without_leading_blanks(std::string_view text) {
-  return text.substr(std::min(text.find_first_not_of(kBlanks), text.size()));
-}
-
-/// One address without user, password, query and fragment.
-std::string without_secrets(std::string url) {
-  const size_t scheme = url.find("://");
-  if (scheme == std::string::npos) return url;
-  const size_t host = scheme + 3;
-  const size_t end = std::min(url.find_first_of("/?#", host), url.size());
-  const std::string_view authority = std::string_view(url).substr(host, end - host);
-  size_t at = authority.rfind('@');
-  if (at != std::string::npos) {
-    at += host;
-  } else {
-    // What is no port is the beginning of a password that was not encoded: u:a/b@host.
-    const size_t bracket = authority.find(']');
-    const size_t colon = authority.find(':', bracket == std::string::npos ? 0 : bracket);
-    const bool is_port = colon == std::string::npos ||
-                         authority.find_first_not_of("0123456789", colon + 1) == std::string::npos;
-    if (!is_port) at = url.rfind('@');
-  }
-  if (at != std::string::npos && at >= host) url.erase(host, at + 1 - host);
-  return url.substr(0, url.find_first_of("?#", host));
-}
-
-/// A command by its first word.
-std::string public_command(std::string_view command) {
-  command = without_leading_blanks(command.substr(kCommand.size()));
-  const size_t length = static_cast<size_t>(
-      std::find_if_not(command.begin(),
-                       command.end(),
-                       [](char c) {
-                         return is_letter_or_digit(c) ||
-                                std::string_view("_./+-").find(c) != std::string_view::npos;
-                       }) -
-      command.begin());
-  std::string shown(kCommand);
-  if (length == command.size()) return shown.append(command);
-  const bool is_word = length > 0 && command[length] != '=';  // a variable's value may follow
-  if (is_word) shown.append(command.substr(0, length)) += ' ';
-  return shown + "...";
-}
-
-/// True for "scheme://...", "pipe:..." and "file:...".
-bool begins_url(std::string_view text) {
-  text = without_leading_blanks(text);
-  if (text.starts_with(kCommand) || text.starts_with("file:")) return true;
-  const size_t scheme = text.find("://");
-  return scheme != std::string_view::npos && scheme > 0 &&
-         std::all_of(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(scheme), [](char c) {
-           return is_letter_or_digit(c) || c == '+' || c == '-' || c == '.';
-         });
-}
-
-/// Where the first address of a list ends. Behind an url or a command only another one is a new
-/// address: a password, a query or a command may hold "::", too.
-size_t end_of_first(std::string_view list) {
-  const bool is_path = !begins_url(list) && list.find("://") > list.find(kBetween);
-  for (size_t at = list.find(kBetween); at != std::string_view::npos;
-       at = list.find(kBetween, at + 1)) {
-    if (is_path || begins_url(list.substr(at + kBetween.size()))) return at;
-  }
-  return list.size();
-}
-
-}  // namespace
-
-std::string public_url(const std::string& url) {
-  std::string shown;
-  bool behind_command = false;
-  for (std::string_view rest = url;;) {
-    const size_t end = end_of_first(rest);
-    const std::string_view address = rest.substr(0, end);
-    const std::string_view begin = without_leading_blanks(address);
-    if (begin.starts_with(kCommand)) {
-      shown += public_command(begin);
-      behind_command = true;
-    } else if (behind_command) {  // it may be of the command
-      shown += without_secrets(std::string(begin.substr(0, begin.find_first_of(" \t\r\n\"'`"))));
-    } else {
-      shown += without_secrets(std::string(address));
-    }
-    if (end == rest.size()) return shown;
-    shown += kBetween;
-    rest.remove_prefix(end + kBetween.size());
-  }
-}
-
 std::string uri_decode(const std::string& text) {
   const auto digit = [](char c) {
     if (c >= '0' && c <= '9') return c - '0';

@@ -6,9 +6,6 @@
 
 namespace dalle2 {
 
-/// An url as it may be shown: without user, password, query and fragment, which can hold secrets.
-std::string public_url(const std::string& url);
-
 /// %XX as the bytes they stand for; others are kept.
 std::string uri_decode(const std::string& text);
 

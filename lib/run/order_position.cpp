@@ -9,11 +9,11 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/public_url.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/value_json.h"
 #include "io/atomic_file.h"
 #include "io/url_file.h"
-#include "net/url.h"
 #include "run/loader_state.h"
 #include "run/run_position.h"
 

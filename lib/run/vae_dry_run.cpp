@@ -52,6 +52,7 @@ DryRunPlan make_plan(const LoadedVaeConfig& loaded) {
 
 void dry_run(const LoadedVaeConfig& loaded) {
   const TrainVaeConfig& config = loaded.config;
+  check_results_folder(config);
   const ImageFolder data(config.data, config.vae.channels, config.seed);
   DryRunPlan plan = make_plan(loaded);
   plan.data_size = {data.files(), "picture"};

@@ -2,8 +2,10 @@
 // How a VAE's run starts, where it stands, and what it logs; the loop is in vae_run.cpp.
 #include <torch/torch.h>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "io/writable.h"
 #include "run/model_weights.h"
 #include "run/vae_features.h"
 #include "run/vae_run.h"
@@ -110,6 +112,15 @@ LogRecord VaeDiagnostics::take(ProcessGroup& group) {
   return record;
 }
 
+void check_results_folder(const TrainVaeConfig& config) {
+  if (!config.train.results_folder) return;  // the tracker looks at its own
+  const std::optional<std::string> why = why_not_writable(*config.train.results_folder);
+  if (!why) return;
+  throw ConfigError(
+      "/train/results_folder: {}\n  Choose another folder, or make that place writable for this user.",
+      *why);
+}
+
 VaeRun::VaeRun(const LoadedVaeConfig& loaded, const RunProcess& process)
     : TrainingRun({.session = session_options(loaded, process),
                    .texts = {.kind = "vae",
@@ -126,6 +137,7 @@ VaeRun::VaeRun(const LoadedVaeConfig& loaded, const RunProcess& process)
       trainer_(trainer_as<VaeTrainer>()),
       diagnostics_(config_.vae.codes()) {
   ProcessGroup& group = session_.group();
+  if (group.is_main()) check_results_folder(config_);
   if (group.is_alone()) return;
   trainer_.vae()->quantizer()->set_ranks(
       {.is_main = group.is_main(), .sum = [&group](at::Tensor& tensor) {

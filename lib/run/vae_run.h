@@ -32,6 +32,9 @@ struct VaePosition : RunPosition {
   int64_t sample_of_epoch() const override { return row; }
 };
 
+/// @throws ConfigError if no grids can be written into train.results_folder
+void check_results_folder(const TrainVaeConfig& config);
+
 using VaeRankBatch = RankBatch<ImageBatch>;
 
 /// What the log says of the autoencoder beside its whole loss: means since the last record.

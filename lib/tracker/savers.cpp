@@ -32,10 +32,10 @@ class LocalSaver : public Saver {
           *why);
     };
     if (targets().save_latest_to) {
-      check("save_latest_to", python_format(*targets().save_latest_to, example));
+      check("save_latest_to", python_format_example(*targets().save_latest_to, example));
     }
     if (targets().save_best_to) {
-      check("save_best_to", python_format(*targets().save_best_to, example));
+      check("save_best_to", python_format_example(*targets().save_best_to, example));
     }
     if (targets().save_meta_to) check("save_meta_to", *targets().save_meta_to + "/config.json");
   }
@@ -88,7 +88,7 @@ void check_save_targets(const SaveTargets& targets, const FormatFields& example)
     if (!target) return;
     std::string path;
     try {
-      path = python_format(*target, example);
+      path = python_format_example(*target, example);
     } catch (const ConfigError& error) {
       throw ConfigError("/tracker/save/{}: '{}': {}", key, *target, error.what());
     }

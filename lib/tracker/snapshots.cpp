@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "io/atomic_file.h"
+#include "io/walk_folder.h"
 
 namespace dalle2 {
 namespace {
@@ -88,13 +89,14 @@ std::vector<std::string> Snapshots::newest_first() const {
 
 std::vector<SnapshotPosition> Snapshots::positions() const {
   std::vector<SnapshotPosition> found;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder_, error); !error && entry != fs::directory_iterator();
-       entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
+  const WalkEnd end = walk_folder(folder_, Below::kNothing, [&](const fs::directory_entry& entry) {
+    const std::string name = entry.path().filename().string();
     const std::optional<SnapshotPosition> position = snapshot_position(name);
     // Only names that this program gives: path_of() has to find the file again.
     if (position && snapshot_name(*position) == name) found.push_back(*position);
+  });
+  if (end.opened && end.error) {  // not there: none yet
+    throw DataError("{}: the folder cannot be read: {}", folder_, end.error.message());
   }
   return found;
 }

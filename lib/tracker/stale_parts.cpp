@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "config/kinds.h"
+#include "io/walk_folder.h"
 #include "tracker/auto_resume.h"
 #include "tracker/snapshots.h"
 #include "tracker/tracker.h"
@@ -73,16 +74,16 @@ bool is_average(std::string_view name) {
 /// @param is_ours whether a run gives this name, without `.part`, to a file in this folder
 int sweep_folder(const fs::path& folder, bool (*is_ours)(std::string_view name)) {
   std::vector<fs::path> stale;
-  std::error_code error, ignored;
-  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
-       entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
+  std::error_code ignored;
+  // What a listing that breaks off did not show is swept at the next start.
+  walk_folder(folder, Below::kNothing, [&](const fs::directory_entry& entry) {
+    const std::string name = entry.path().filename().string();
     const bool fits = name.ends_with(kPart) &&
                       is_ours(std::string_view(name).substr(0, name.size() - kPart.size()));
-    if (fits && entry->symlink_status(ignored).type() == fs::file_type::regular) {
-      stale.push_back(entry->path());
+    if (fits && entry.symlink_status(ignored).type() == fs::file_type::regular) {
+      stale.push_back(entry.path());
     }
-  }
+  });
   return static_cast<int>(std::count_if(
       stale.begin(), stale.end(), [&](const fs::path& path) { return fs::remove(path, ignored); }));
 }

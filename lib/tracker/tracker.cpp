@@ -65,7 +65,7 @@ void check_against_own_files(const SaveTargets& targets,
                              const std::string& data_path) {
   for (const auto& target : {targets.save_latest_to, targets.save_best_to}) {
     if (!target) continue;
-    const fs::path path = fs::absolute(python_format(*target, example)).lexically_normal();
+    const fs::path path = fs::absolute(python_format_example(*target, example)).lexically_normal();
     for (const SaveType type : {SaveType::checkpoint, SaveType::model, SaveType::lora}) {
       const char* other = own_file(type);
       const bool taken = path == fs::absolute(fs::path(data_path) / other).lexically_normal();

@@ -77,6 +77,10 @@ TEST_CASE("a value that is not there yet takes no spec, and says what to do") {
 
 TEST_CASE("a number in a spec that no file name could hold is refused") {
   const FormatFields fields = {{"epoch", int64_t{3}}};
+  CHECK(python_format_example("{losses[7]:.1f}", {{"losses", std::vector<double>{0.5}}}) == "0.5");
+  CHECK(python_format_example("{losses[7]:.1f}", {{"losses", std::vector<double>{}}}) == "0.0");
+  CHECK_THROWS_WITH(python_format("{losses[0]}", {{"losses", std::vector<double>{}}}),
+                    Catch::Contains("the list has 0 entries now"));
   CHECK_THROWS_WITH(python_format("{epoch:99999999999}", fields), Catch::Contains("too large"));
   CHECK_THROWS_AS(python_format("{epoch:.99999999999f}", fields), ConfigError);
 }

@@ -24,6 +24,11 @@ TEST_CASE("a name in a line begins no other line") {
   CHECK(one_line("K\xc3\xa4tzchen\t1") == "K\xc3\xa4tzchen\t1");
 }
 
+TEST_CASE("bytes of a name that are no UTF-8 are not sent to the terminal") {
+  CHECK(printable("a\xff.png") == "a\xef\xbf\xbd.png");
+  CHECK(one_line("\xed\xa0\x80\xc3\xa4") == "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xc3\xa4");
+}
+
 TEST_CASE("JSON for a terminal has no control characters, and means the same") {
   CHECK(escaped_json("{\"a\x7f\": \"\xc2\x9b"
                      "2J\xc2\x80\"}") == R"({"a\u007f": "\u009b2J\u0080"})");

@@ -5,6 +5,7 @@
 #include "checkpoint/pth.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint_test_tools.h"
+#include "support/broken_listing.h"
 
 #include <catch2/catch.hpp>
 #include <limits>
@@ -294,6 +295,14 @@ TEST_CASE("fsck: control characters of names are escaped in the JSON, which read
   CHECK_THAT(
       json, Contains("a\\u007f\\u009b2J\\u001b.pth") && !Contains("\x7f") && !Contains("\xc2\x9b"));
   CHECK(nlohmann::json::parse(json)["files"][0]["file"] == file.path);
+}
+
+TEST_CASE("fsck: a folder whose listing breaks off is not whole") {
+  const TempFolder folder;
+  write_pth(folder.file("checkpoint.pth"), run_checkpoint());
+  test::write_bytes(folder.file("b.pth"), "x");
+  const test::BrokenListing broken;
+  CHECK_THROWS_WITH(check_path(folder.file("")), Contains("cannot be read: Input/output error"));
 }
 
 TEST_CASE("fsck: a path that is not there, and a folder without checkpoints, are refused") {

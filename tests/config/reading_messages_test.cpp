@@ -68,6 +68,39 @@ TEST_CASE("texts of any length are read without harm") {
              Catch::Contains("/data/img_embeddings_url: data comes from files"));
 }
 
+TEST_CASE("no message about a config shows the secrets of its urls and commands") {
+  const std::vector<std::string> assignments = {
+      R"(/data/webdataset_base_url="http://h/a{}.tar::http://u:canary@h/b{}.tar?sig=canary")",
+      R"(/data/webdataset_base_url="pipe:curl -H 'Bearer canary' h/{}::http://canary@h/{}?canary")",
+      R"(/data/webdataset_base_url={"a": "http://u:canary@h/x?canary"})",
+      R"(/data/webdataset_base_url={"a": ["pipe:curl -u canary h"]})",
+      R"(/data/img_embeddings_url="foo://u:canary@h/{}.tar?k=canary")",
+      R"(/data/img_embeddings_url=["http://u:canary@h/x?canary"])",
+      R"(/data/end_shard="http://u:canary@h/x?canary")",
+      R"(/train/ema/kind="pipe:curl -u canary h")",
+      R"(/tracker/save/save_latest_to="http://u:canary@h/{nothing}?canary")",
+      "data/x=http://u:canary@h/x?canary",
+      "http://u:canary@h/x?canary",
+      "/data/webdataset_base_url/x=http://u:canary@h/x?canary",
+      R"(/data/end_shard="http://u:canary@h/)",
+      R"(/data/end_shard=["http://u:canary@h/x?canary", 1)",
+  };
+  for (const std::string& assignment : assignments) {
+    const std::string message = message_of([&] { read_with({assignment}); });
+    INFO(assignment << "\n" << message);
+    CHECK(message != "no error");
+    CHECK(message.find("canary") == std::string::npos);
+  }
+  for (const std::string broken : {"{\"data\": \"http://u:canary@h/\x01\"}",
+                                   "{\"data\": \"pipe:curl -u canary\n\"}",
+                                   "{\"data\": http://u:canary@h/}"}) {
+    const std::string message = message_of([&] { parse_decoder_config(broken, "a.json", {}); });
+    INFO(message);
+    CHECK_THAT(message, Catch::Contains("a.json: not valid JSON: parse error at line 1"));
+    CHECK(message.find("canary") == std::string::npos);
+  }
+}
+
 TEST_CASE("a value beyond its limits is named with the limits") {
   expect_problems({"/train/lr=-1"}, {"/train/lr: must be > 0 and <= 0.01, got -1"});
   expect_problems({"/train/lr=[1e-4, 0.02]"}, {"/train/lr/1: must be > 0 and <= 0.01, got 0.02"});

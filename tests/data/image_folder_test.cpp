@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "io/tar.h"
+#include "support/broken_listing.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
 
@@ -232,6 +233,11 @@ TEST_CASE("a folder that has no picture for training is refused") {
   CHECK(fault(folder_config(dir.path() + "/absent")) ==
         "/data/folder: " + dir.path() + "/absent: there is no such folder");
   write_numbered(dir.path() + "/one.png", 1);
+  {
+    const BrokenListing broken;
+    CHECK(fault(folder_config(dir.path())) ==
+          "/data/folder: " + dir.path() + ": Input/output error");
+  }
   CHECK(
       fault(folder_config(dir.path(), 0.05)) ==
       "/data/valid_frac: 0.05 of 1 pictures leaves none for training: give another share, or 0 to "

@@ -13,6 +13,7 @@
 #include "data/shard_check.h"
 #include "io/atomic_file.h"
 #include "io/webdataset.h"
+#include "support/broken_listing.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
 #include "support/tiny_shards.h"
@@ -113,6 +114,15 @@ TEST_CASE("twenty pictures that are left out have a line each, and the rest a nu
   CHECK(lines_of(20).back() == "left out: p19 (why)");
   CHECK(lines_of(1021).size() == 21);
   CHECK(lines_of(1021).back() == "left out: 1,001 more");
+}
+
+TEST_CASE("a folder whose listing breaks off is not packed") {
+  const TempDir folder;
+  fill_folder(folder);
+  const BrokenListing broken;
+  CHECK_THROWS_WITH(pack_folder(folder / "in", folder / "out", {}),
+                    Contains("in: the folder cannot be read: Input/output error"));
+  CHECK_FALSE(fs::exists(folder / "out/000000.tar"));
 }
 
 TEST_CASE("pictures that fill their shards leave no empty one") {

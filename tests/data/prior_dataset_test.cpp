@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "support/broken_listing.h"
 #include "support/temp_dir.h"
 
 namespace dalle2::test {
@@ -130,6 +131,10 @@ TEST_CASE("folders that are no table, or not the same one, are refused") {
   CHECK_THAT(texts_are("wide"), Contains("got [20, 5]"));
   std::ofstream(f.dir / "wide/0.npy") << "no array";
   CHECK_THAT(texts_are("wide"), Contains("not a NumPy .npy file"));
+  {
+    const BrokenListing broken;
+    CHECK_THAT(fault(), Contains("or one below it, cannot be read: Input/output error"));
+  }
   f.data.text_url = f.dir / "texts";
   f.data.text_encodings_url = f.dir / "texts";
   CHECK_THAT(fault(), Contains("/data/text_encodings_url: expected [rows, length, 2]"));

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "io/atomic_file.h"
+#include "support/broken_listing.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
 #include "support/tiny_shards.h"
@@ -238,4 +239,10 @@ TEST_CASE("absent shards and empty folders are told") {
   CHECK_THAT(report.shards[0].fault, Contains("No such file"));
   CHECK_THROWS_WITH(shards_in_folder(folder.path()), Contains("no .tar file"));
   CHECK_THROWS_WITH(shards_in_folder(folder / "absent"), Contains("cannot be read"));
+  std::ofstream(folder / "0.tar") << "x";
+  std::ofstream(folder / "1.tar") << "x";
+  CHECK(shards_in_folder(folder.path()).size() == 2);
+  const BrokenListing broken;
+  CHECK_THROWS_WITH(shards_in_folder(folder.path()),
+                    Contains("the folder cannot be read: Input/output error"));
 }

@@ -79,12 +79,14 @@ class Loop(EndToEnd):
 
     def test_validation_follows_training_and_the_best_loss_is_kept(self):
         name = "best_{epoch}.pth"
-        output, lines, _ = self.start({"save_to": "local", "save_best_to": name, "save_latest_to": "latest.pth"},
+        output, lines, _ = self.start([{"save_to": "local", "save_best_to": name, "save_latest_to": "latest.pth"},
+                                       {"save_to": "local", "save_best_to": "first_{validation_losses[0]:.6f}.pth"}],
                                       epochs=3, n_sample_images=0)
         losses = [line["Unet 0 Validation Loss"] for line in lines if "Unet 0 Validation Loss" in line]
         self.assertEqual(len(losses), 3)
         best = [epoch for epoch in range(3) if all(losses[epoch] < loss for loss in losses[:epoch])]
         self.assertEqual(sorted(path.name for path in self.dir.glob("best_*.pth")), [f"best_{epoch}.pth" for epoch in best])
+        self.assertTrue((self.dir / f"first_{losses[0]:.6f}.pth").exists())
         entries = inspect("latest.pth", self.dir)
         self.assertIn("validation_losses/2", entries)
         self.assertEqual(entries["next_task"]["value"], "sample")

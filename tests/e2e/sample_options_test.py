@@ -58,6 +58,45 @@ class SampleOptions(EndToEnd):
         self.refuse("free/model.pth", "--cond-scale", 2, expect=["--cond-scale: has no effect on ", "unconditional decoder"])
         self.sample("conditional/checkpoint.pth", *embeds, "--no-ema", "--timesteps", 1)
 
+    def test_what_does_not_fit_is_named_with_its_option_and_file(self):
+        write_npy(self.base / "narrow.npy", (2, 31), [0.5] * 62)
+        write_npy(self.base / "mask.npy", (1, 3, 4, 4), [1] * 48)
+        write_npy(self.base / "noise.npy", (2, 3, 8, 7), [0.5] * 336)
+        embeds = ["--image-embeds", "two.npy"]
+        self.refuse("conditional/model.pth", "--image-embeds", "narrow.npy", code=3,
+                    expect=["--image-embeds narrow.npy: expected rows of 32 values", "conditional/model.pth", "got 31"])
+        self.refuse("conditional/model.pth", *embeds, "--init-noise", "noise.npy", code=3,
+                    expect=["--init-noise noise.npy: expected an array of shape [2, 3, ", "unet 1", "got [2, 3, 8, 7]"])
+        self.refuse("conditional/model.pth", *embeds, "--inpaint-mask", "mask.npy",
+                    expect=["--inpaint-image is missing", "--inpaint-mask mask.npy"])
+        self.refuse("conditional/model.pth", *embeds, "--inpaint-image", "small.npy",
+                    expect=["--inpaint-mask is missing", "--inpaint-image small.npy"])
+        self.refuse("conditional/model.pth", *embeds, "--inpaint-image", "small.npy", "--inpaint-mask", "mask.npy", code=3,
+                    expect=["--inpaint-mask mask.npy: expected 8 x 8 pixels, as small.npy has, got 4 x 4"])
+        self.refuse("cascade/model.pth", *embeds, "--timesteps", 2, 3, 4,
+                    expect=["--timesteps: expected one value, or one for each of the 2 unets", "cascade/model.pth", "got 3"])
+        self.refuse("cascade/model.pth", *embeds, "--cond-scale", 2, 3, 4,
+                    expect=["--cond-scale: expected one value, or one for each of the 2 unets", "got 3"])
+        self.refuse("cascade/model.pth", *embeds, "--start-unet", 3, "--image", "small.npy",
+                    expect=["--start-unet: expected 1 to 2, the unets of ", "got 3"])
+        self.refuse("cascade/model.pth", *embeds, "--stop-unet", 3, expect=["--stop-unet: expected 1 to 2", "got 3"])
+
+    def test_neither_the_batch_nor_the_number_of_pictures_changes_one(self):
+        """Draws hang on the seed and the picture's row."""
+        for timesteps in ([], ["--timesteps", 2]):
+            arrays = []
+            for number, (num, batch) in enumerate([(5, 5), (5, 2), (2, 1)]):
+                out = f"{len(timesteps)}.{number}"
+                self.sample("free/model.pth", "--num", num, "--batch-size", batch, "--seed", 7, *timesteps, out=out)
+                arrays.append(read_npy(self.dir / out / "samples.npy"))
+            picture = len(arrays[0][1]) // 5
+            self.assertGreater(len({tuple(arrays[0][1][i * picture:(i + 1) * picture]) for i in range(5)}), 4, "all the same")
+            for shape, values in arrays[1:]:
+                # Of another batch size the last bit of a sum may differ.
+                for a, b in zip(values, arrays[0][1]):
+                    self.assertAlmostEqual(a, b, delta=1e-4)
+                self.assertEqual(len(values), shape[0] * picture)
+
     def test_a_used_folder_holds_the_last_sampling_and_what_is_not_ours(self):
         self.sample("free/model.pth", "--num", 4, "--timesteps", 1)
         folder = self.dir / "x"

@@ -335,6 +335,7 @@ class Vae(EndToEnd):
                 ({"train": {"vgg_path": "absent.pt"}}, 2, "/train/vgg_path: there is no file absent.pt"),
                 ({"train": {"vgg_path": str(FEATURES.parent / "strange.pt")}}, 2, "expected features [2, F], got [2, 3, 32, 32]"),
                 ({"train": {"lora": {"rank": 4}}}, 2, "/train/lora: has no place here"),
+                ({"train": {"results_folder": str(FEATURES.parent / "strange.pt")}}, 2, "/train/results_folder: "),
                 ({"data": {"valid_frac": 0.999}}, 3, "leaves none for training")]):
             with self.subTest(text):
                 config = self.write(f"wrong{number}", **sections)

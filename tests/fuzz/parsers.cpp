@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "base/public_url.h"
 #include "base/python_format.h"
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
@@ -22,7 +23,6 @@
 #include "net/http_response.h"
 #include "net/s3.h"
 #include "net/s3_page.h"
-#include "net/url.h"
 #include "tracker/public_config.h"
 #include "tracker/run_log.h"
 

@@ -145,7 +145,7 @@ TEST_CASE("a process killed at any call of a save leaves the old file or the new
     });
     CHECK(status == 137);
     CHECK(read_file(path) == (spec == "dirsync:1" ? content : "old"));
-    CHECK(sweep_parts(folder.path()) == (spec == "open:1" || spec == "dirsync:1" ? 0 : 1));
+    CHECK(fs::exists(path + ".part") == (spec != "open:1" && spec != "dirsync:1"));
   }
 }
 
@@ -242,22 +242,4 @@ TEST_CASE("copies are whole and make their folder") {
   CHECK_THROWS_AS(copy_file_atomically(folder / "absent", folder / "z"), DataError);
   CHECK_FALSE(fs::exists(folder / "z"));
   CHECK_FALSE(fs::exists(folder / "z.part"));
-}
-
-TEST_CASE("only stale parts are swept") {
-  const test::ScratchFolder folder;
-  fs::create_directories(folder / "sub/odd.part");
-  for (const char* name :
-       {"a.part", "sub/b.pth.part", "sub/odd.part/c", "keep.pth", "part", "x.partial"}) {
-    test::put_file(folder / name, "x");
-  }
-  fs::create_symlink(folder / "keep.pth", folder / "link.part");
-  CHECK(sweep_parts(folder.path()) == 2);
-  CHECK_FALSE(fs::exists(folder / "a.part"));
-  CHECK_FALSE(fs::exists(folder / "sub/b.pth.part"));
-  for (const char* name : {"sub/odd.part/c", "keep.pth", "part", "x.partial"}) {
-    CHECK(fs::exists(folder / name));
-  }
-  CHECK(fs::is_symlink(folder / "link.part"));
-  CHECK(sweep_parts(folder / "absent") == 0);
 }

@@ -6,6 +6,7 @@
 #include "io/npy.h"
 #include "io/test_folder.h"
 #include "io/webdataset.h"
+#include "support/broken_listing.h"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
@@ -233,6 +234,15 @@ TEST_CASE("a demo set is not written over shards that are there") {
   CHECK_THROWS_WITH(write_demo_shards({folder / "mine", 16, 16, 2}),
                     Contains("heldout") && Contains("found 000000.tar"));
   fs::remove_all(folder / "mine/heldout");
+  CHECK_THROWS_WITH(
+      write_demo_shards({folder / "mine", 16, 16, 2}),
+      Contains("mine/img_emb: expected a folder without embeddings, found img_emb_0000"));
+  fs::remove_all(folder / "mine/img_emb");
+  {
+    const test::BrokenListing broken;
+    CHECK_THROWS_WITH(write_demo_shards({folder / "mine", 16, 16, 2}),
+                      Contains("mine: the folder cannot be read: Input/output error"));
+  }
   write_demo_shards({folder / "mine", 16, 16, 1});
   CHECK(read_file(folder / "mine/000003.tar") == shard);
 }

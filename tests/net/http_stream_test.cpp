@@ -6,13 +6,11 @@
 #include <csignal>
 #include <cstdlib>
 #include <functional>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/stop_signal.h"
-#include "net/url.h"
 #include "support/captured_log.h"
 #include "support/loopback_server.h"
 
@@ -310,70 +308,4 @@ TEST_CASE("the longest stall comes from DALLE2_NET_TIMEOUT") {
     CHECK_THROWS_WITH(net_timeout_seconds(), Contains(wrong));
   }
   unsetenv("DALLE2_NET_TIMEOUT");
-}
-
-TEST_CASE("an url is shown without login and query") {
-  CHECK(public_url("https://u:p@h:1/a/b.tar?X-Amz-Signature=1#f") == "https://h:1/a/b.tar");
-  CHECK(public_url("http://h/a@b.tar") == "http://h/a@b.tar");
-  CHECK(public_url("http://u@h") == "http://h");
-  CHECK(public_url("shards/0.tar") == "shards/0.tar");
-}
-
-TEST_CASE("each url of a list is shown without login and query, a command by its first word") {
-  CHECK(public_url("https://u:p@h/a.tar?s=1::http://v@g/b.tar#f::c.tar") ==
-        "https://h/a.tar::http://g/b.tar");
-  CHECK(public_url("a.tar::s3://u:p@b/c.tar?x::/d.tar") == "a.tar::s3://b/c.tar");
-  CHECK(public_url("a?b.tar::c.tar") == "a?b.tar::c.tar");  // plain paths, as they are
-  CHECK(public_url("https://u:p::q@h/a") == "https://h/a");
-  CHECK(public_url("http://[::1]:80/a?s=1") == "http://[::1]:80/a");
-  CHECK(public_url("HTTPS://u:p@h/a?s") == "HTTPS://h/a");
-  CHECK(public_url("pipe:curl -H \"Authorization: Bearer x\" https://h/{}.tar") == "pipe:curl ...");
-  CHECK(public_url("pipe:/opt/bin/get-it.sh") == "pipe:/opt/bin/get-it.sh");
-  CHECK(public_url(" pipe: cat a.tar") == "pipe:cat ...");
-  CHECK(public_url("pipe:TOKEN=x curl h") == "pipe:...");
-  CHECK(public_url("pipe:\"cat\" x") == "pipe:...");
-  CHECK(public_url("pipe:curl<secret") == "pipe:curl ...");
-  CHECK(public_url("pipe:") == "pipe:");
-  CHECK(public_url("pipe:curl a -H \"K::secret\"::https://u:p@h/a.tar?s::pipe:cat secret") ==
-        "pipe:curl ...::https://h/a.tar::pipe:cat ...");
-  CHECK(public_url("pipe:curl \"x::https://h/a\" -H secret") == "pipe:curl ...::https://h/a");
-}
-
-TEST_CASE("no secret of a list of urls and commands is shown") {
-  std::mt19937 random(7);
-  const auto any = [&](size_t count) { return random() % count; };
-  const std::string canary = "canary";
-  const auto secret_url = [&] {
-    const std::vector<std::string> schemes = {"http://", "https://", "s3://", "gs://", "HTTP://"};
-    const std::vector<std::string> logins = {
-        "", "canary@", "u:canary@", "u:can::canary@", "u:c@canary@", "u:a?canary@", "u:a/canary@"};
-    const std::vector<std::string> hosts = {"h", "h.example:80", "[::1]", "bucket"};
-    const std::vector<std::string> paths = {"", "/", "/a/{0..9}.tar", "/a b/c@d.tar", "/a::b.tar"};
-    const std::vector<std::string> queries = {
-        "", "?canary", "?a=canary&b=canary", "#canary", "?sig=a::canary", "?a={canary}/canary"};
-    return schemes[any(5)] + logins[any(7)] + hosts[any(4)] + paths[any(5)] + queries[any(6)];
-  };
-  const std::vector<std::string> commands = {"pipe:curl -H 'Authorization: Bearer canary' h",
-                                             "pipe:TOKEN=canary curl h",
-                                             "pipe:curl -u u:canary https://h/{}.tar",
-                                             "pipe:curl 'https://canary@h/{}.tar?canary'",
-                                             "pipe:curl --header=X::canary h",
-                                             "pipe:curl 'https://h/a::http://h' -H canary",
-                                             "pipe: \tcurl\tcanary",
-                                             "pipe:$(cat canary)",
-                                             "pipe:curl<canary",
-                                             "pipe:'canary'"};
-  const std::vector<std::string> paths = {"a.tar", "/a/{}.tar", "file:b.tar", "file:///c.tar"};
-  for (int round = 0; round < 20'000; ++round) {
-    std::string list;
-    for (size_t part = 0, parts = 1 + any(4); part < parts; ++part) {
-      if (part > 0) list += "::";
-      const size_t kind = any(3);
-      list += kind == 0 ? secret_url() : kind == 1 ? commands[any(10)] : paths[any(4)];
-    }
-    const std::string shown = public_url(list);
-    INFO(list << "\n" << shown);
-    REQUIRE(shown.find(canary) == std::string::npos);
-    REQUIRE(public_url(shown) == shown);
-  }
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Folders that are read or written: what is said where that cannot be.
 #include <catch2/catch.hpp>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -10,6 +9,7 @@
 #include "run/commands.h"
 #include "run/commands/out_folder.h"
 #include "run/pictures.h"
+#include "support/broken_listing.h"
 #include "support/temp_dir.h"
 
 namespace dalle2 {
@@ -17,19 +17,10 @@ namespace {
 
 namespace fs = std::filesystem;
 using Catch::Contains;
+using test::BrokenListing;
 
 /// Longer than any file system takes a name.
 const std::string kLongName(300, 'x');
-
-/// Breaks the first listing of a folder off while it lives.
-struct BrokenListing {
-  BrokenListing() {
-    static int count = 0;  // calls are counted anew for another text
-    const std::string zeros(static_cast<size_t>(count++), '0');
-    setenv("DALLE2_FAIL_AT", ("readdir:" + zeros + "1:eio").c_str(), 1);
-  }
-  ~BrokenListing() { unsetenv("DALLE2_FAIL_AT"); }
-};
 
 template <class Action>
 std::string data_error_of(Action action) {

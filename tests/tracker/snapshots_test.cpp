@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "io/atomic_file.h"
+#include "support/broken_listing.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
 #include "tracker/starting.h"
@@ -178,8 +179,13 @@ TEST_CASE("a snapshot that cannot be kept or removed is logged and the save goes
   CHECK(kept() == std::vector<std::string>{"40", "20", "10"});
   CHECK(read_file("latest.pth") == "40");
   CHECK(log.count("Error keeping a snapshot") == 2);
-  save(tracker, 50);
-  CHECK(kept() == std::vector<std::string>{"50", "40"});  // made up for
+  {
+    const test::BrokenListing broken;
+    save(tracker, 50);
+  }
+  CHECK(log.count("snapshots: the folder cannot be read: Input/output error") == 1);
+  save(tracker, 60);
+  CHECK(kept() == std::vector<std::string>{"60", "50"});  // made up for
 }
 
 }  // namespace

@@ -145,6 +145,20 @@ TEST_CASE("a template that only some values fit fails alone") {
   CHECK(read_file("0.5.pth") == "checkpoint 2");
 }
 
+TEST_CASE("a start takes a template with an entry of a list that is empty then") {
+  const test::TempDir folder;
+  const test::WorkingDirectory inside(folder.path());
+  test::CapturedLog log;
+  TrackerConfig config;
+  LocalSaveConfig save;
+  save.save_latest_to = "l{validation_losses[2]:.3f}.pth";
+  save.save_best_to = "b{validation_losses[0]:>8}.pth";
+  config.save = {save};
+  const FormatFields fresh = {{"validation_losses", std::vector<double>{}}};
+  Tracker tracker(config, fresh, /*dummy=*/false);
+  CHECK_NOTHROW(test::begin(tracker));
+}
+
 TEST_CASE("a checkpoint that cannot be written ends the run") {
   SavingRun run;
   Tracker tracker = run.start({saver("latest.pth", {})});

@@ -167,13 +167,13 @@ void write_samples(const at::Tensor& samples, ImageRange range, const std::strin
   }
 }
 
-/// A file for each sampled unet, of its size. Which unets are sampled the decoder itself checks.
+/// A file for each sampled unet, of its size.
 void check_init_noise(const SampleCommand& command,
                       const DecoderPlan& plan,
                       const SampleInputs& inputs) {
   const int64_t unets = static_cast<int64_t>(plan.stages.size());
   const int64_t first = command.start_unet, last = command.stop_unet.value_or(unets);
-  if (inputs.init_noise.empty() || first < 1 || last > unets || first > last) return;
+  if (inputs.init_noise.empty()) return;
   const int64_t given = static_cast<int64_t>(inputs.init_noise.size());
   if (given != last - first + 1) {
     throw ConfigError(
@@ -248,6 +248,62 @@ void refuse_conditions(const SampleCommand& command, const DecoderConfig& config
   refuse_if(!command.cond_scale.empty(), "--cond-scale", why);
 }
 
+void check_unets(const SampleCommand& command, const DecoderPlan& plan) {
+  const int64_t unets = static_cast<int64_t>(plan.stages.size());
+  const int64_t last = command.stop_unet.value_or(unets);
+  const bool wrong_start = command.start_unet < 1 || command.start_unet > unets;
+  if (wrong_start || last < command.start_unet || last > unets) {
+    throw ConfigError("{}: expected {} to {}, the unets of {}, got {}",
+                      wrong_start ? "--start-unet" : "--stop-unet",
+                      wrong_start ? 1 : command.start_unet,
+                      unets,
+                      command.checkpoint_path,
+                      wrong_start ? command.start_unet : last);
+  }
+  const auto one_or_each = [&](const char* option, size_t given) {
+    if (given <= 1 || given == plan.stages.size()) return;
+    throw ConfigError("{}: expected one value, or one for each of the {} unets of {}, got {}",
+                      option,
+                      unets,
+                      command.checkpoint_path,
+                      given);
+  };
+  one_or_each("--timesteps", command.timesteps.size());
+  one_or_each("--cond-scale", command.cond_scale.size());
+}
+
+void check_image_embeds(const SampleCommand& command,
+                        const DecoderPlan& plan,
+                        const SampleInputs& inputs) {
+  const auto width = plan.stages.front().unet.image_embed_dim;
+  if (!inputs.image_embeds.defined() || !width || inputs.image_embeds.size(1) == *width) return;
+  throw DataError("--image-embeds {}: expected rows of {} values, as {} was trained with, got {}",
+                  *command.image_embeds_path,
+                  *width,
+                  command.checkpoint_path,
+                  inputs.image_embeds.size(1));
+}
+
+void check_inpainting(const SampleCommand& command, const SampleInputs& inputs) {
+  if (inputs.inpaint_image.defined() != inputs.inpaint_mask.defined()) {
+    const bool image = inputs.inpaint_image.defined();
+    throw ConfigError("{} is missing: {} {} needs both, or leave it away",
+                      image ? "--inpaint-mask" : "--inpaint-image",
+                      image ? "--inpaint-image" : "--inpaint-mask",
+                      image ? *command.inpaint_image_path : *command.inpaint_mask_path);
+  }
+  if (!inputs.inpaint_image.defined()) return;
+  const at::Tensor &image = inputs.inpaint_image, &mask = inputs.inpaint_mask;
+  if (mask.size(1) == image.size(2) && mask.size(2) == image.size(3)) return;
+  throw DataError("--inpaint-mask {}: expected {} x {} pixels, as {} has, got {} x {}",
+                  *command.inpaint_mask_path,
+                  image.size(3),
+                  image.size(2),
+                  *command.inpaint_image_path,
+                  mask.size(2),
+                  mask.size(1));
+}
+
 /// What a wrong command line gets to hear before the first step is computed.
 void check_command(const SampleCommand& command,
                    const DecoderPlan& plan,
@@ -258,6 +314,9 @@ void check_command(const SampleCommand& command,
         "--image-embeds is missing: this decoder draws from image embeddings (.npy, [N, {}])",
         plan.stages.front().unet.image_embed_dim.value_or(0));
   }
+  check_unets(command, plan);
+  check_image_embeds(command, plan, inputs);
+  check_inpainting(command, inputs);
   check_init_noise(command, plan, inputs);
   make_out_folder(command);
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/log.h"
+#include "base/public_url.h"
 #include "base/text.h"
 #include "data/shard_check.h"
 #include "data/shards.h"

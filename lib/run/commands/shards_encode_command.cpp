@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
+#include "base/public_url.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/one_line.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "data/rank_walk.h"
@@ -61,7 +62,7 @@ void print_step(int64_t epoch, int64_t number, const std::vector<Batch>& step) {
   for (const Batch& batch : step) line["keys"].push_back(batch.keys);
   // Keys come from tar files and may be no UTF-8.
   const std::string text =
-      line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+      escaped_json(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   std::printf("%s\n", text.c_str());
   check_stdout();  // an epoch is long
 }

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+#include "io/walk_folder.h"
+
+#include <cerrno>
+
+#include "io/fail_point.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+template <class Iterator>
+std::error_code each_entry(Iterator entry,
+                           const std::function<void(const fs::directory_entry&)>& take) {
+  std::error_code error;
+  // A step that fails makes the iterator the end.
+  for (const Iterator end; !error && entry != end;) {
+    take(*entry);
+    entry.increment(error);
+    if (fails_here("readdir")) error.assign(errno, std::generic_category());
+  }
+  return error;
+}
+
+}  // namespace
+
+WalkEnd walk_folder(const fs::path& folder,
+                    Below below,
+                    const std::function<void(const fs::directory_entry&)>& take) {
+  WalkEnd result;
+  const fs::path opened = folder.empty() ? fs::path(".") : folder;
+  const auto go = [&](auto entry) {
+    result.opened = !result.error;
+    if (result.opened) result.error = each_entry(std::move(entry), take);
+  };
+  if (below == Below::kNothing) {
+    go(fs::directory_iterator(opened, result.error));
+  } else {
+    const auto options = below == Below::kReadable ? fs::directory_options::skip_permission_denied
+                                                   : fs::directory_options::none;
+    go(fs::recursive_directory_iterator(opened, options, result.error));
+  }
+  return result;
+}
+
+}  // namespace dalle2

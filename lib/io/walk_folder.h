@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <system_error>
+
+namespace dalle2 {
+
+/// What belongs to a walk besides the entries of the folder itself.
+enum class Below {
+  kNothing,
+  kAll,       ///< folders below it; one that cannot be read ends the walk
+  kReadable,  ///< folders below it, but for those that this user may not read
+};
+
+struct WalkEnd {
+  bool opened = false;    ///< the folder itself could be opened
+  std::error_code error;  ///< why it could not be, or why the listing broke off
+};
+
+/// Calls `take` for each entry of a folder, in no order. A listing that breaks off is not at its end:
+/// `error` tells, and the caller says what that means. @throws what `take` throws
+WalkEnd walk_folder(const std::filesystem::path& folder,
+                    Below below,
+                    const std::function<void(const std::filesystem::directory_entry&)>& take);
+
+}  // namespace dalle2
