@@ -97,7 +97,7 @@ guided() {
       unpack "tests/fuzz/corpus/$parser.hex" "$build/seeds/$parser"
       seeds+=("$build/seeds/$parser")
     fi
-    # The timeout is by the clock, of a process that gives way to all others.
+    # By the clock, of a process that gives way to all others.
     nice -n 15 "$build/bin/fuzz_$parser" -max_total_time="$seconds" -timeout=200 -rss_limit_mb=3000 -print_final_stats=1 \
       -artifact_prefix="$build/found/$parser/" "$build/corpus/$parser" ${seeds[@]+"${seeds[@]}"} \
       > "$build/$parser.log" 2>&1 || { found=1; tail -40 "$build/$parser.log"; }

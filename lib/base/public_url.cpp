@@ -110,6 +110,11 @@ std::string public_text(const std::string& text) {
     if (mark == std::string::npos) return shown.append(text, at);
     size_t begin = mark;
     while (begin > at && is_letter_or_digit(text[begin - 1])) --begin;
+    if (begin == mark) {  // no scheme
+      shown.append(text, at, mark + 3 - at);
+      at = mark + 3;
+      continue;
+    }
     const size_t end = std::min(text.find_first_of(" \t\r\n\"", mark), text.size());
     // What stands behind an url in a sentence is no part of it.
     const size_t last = text.find_last_not_of(":,.;)'", end - 1);

@@ -68,10 +68,9 @@ void apply_override(Json& root, const std::string& assignment) {
       // One past its end appends to a list.
       if (at->is_array() && part == std::to_string(at->size())) at->push_back(nullptr);
       if (!at->is_structured()) {
-        throw ConfigError(
-            "--set {}: no such place in the config: {} stands there, which holds nothing",
-            pointer,
-            shown(*at));
+        throw ConfigError("--set {}: no such place in the config: it leads through the value {}",
+                          pointer,
+                          shown(*at));
       }
       at = at->is_array() ? &at->at(Json::json_pointer("/" + part)) : &(*at)[part];
       rest = Json::json_pointer();

@@ -96,7 +96,7 @@ TEST_CASE("no message about a config shows the secrets of its urls and commands"
                                    "{\"data\": http://u:canary@h/}"}) {
     const std::string message = message_of([&] { parse_decoder_config(broken, "a.json", {}); });
     INFO(message);
-    CHECK_THAT(message, Catch::Contains("a.json: not valid JSON: parse error at line 1"));
+    CHECK_THAT(message, Catch::Contains("a.json: not valid JSON: parse error at line "));
     CHECK(message.find("canary") == std::string::npos);
   }
 }

@@ -76,7 +76,12 @@ void read_pickled_value(const std::string& bytes) {
   check_tensors(value);
   describe(value);
   promise(value_of_json(json_of_value(value)).type_name() != "", "a value that JSON cannot tell");
-  const ValueTree tree = take_apart(value);  // refuses stubs
+  ValueTree tree;
+  try {
+    tree = take_apart(value);
+  } catch (const DataError&) {
+    return;  // objects of unknown classes
+  }
   promise(take_apart(put_together(tree, "x")).json == tree.json, "a tree that does not come back");
 }
 

@@ -231,13 +231,13 @@ TEST_CASE("a demo set is not written over shards that are there") {
                         Contains("Give another folder, or remove this one first."));
   CHECK_FALSE(fs::exists(folder / "mine/000003.tar"));  // refused before anything is written
   fs::remove(folder / "mine/000015.tar");
-  CHECK_THROWS_WITH(write_demo_shards({folder / "mine", 16, 16, 2}),
-                    Contains("heldout") && Contains("found 000000.tar"));
-  fs::remove_all(folder / "mine/heldout");
   CHECK_THROWS_WITH(
       write_demo_shards({folder / "mine", 16, 16, 2}),
       Contains("mine/img_emb: expected a folder without embeddings, found img_emb_0000"));
   fs::remove_all(folder / "mine/img_emb");
+  CHECK_THROWS_WITH(write_demo_shards({folder / "mine", 16, 16, 2}),
+                    Contains("heldout") && Contains("found 000000.tar"));
+  fs::remove_all(folder / "mine/heldout");
   {
     const test::BrokenListing broken;
     CHECK_THROWS_WITH(write_demo_shards({folder / "mine", 16, 16, 2}),

@@ -32,6 +32,7 @@ Walked walked(const std::string& folder, Below below) {
 
 TEST_CASE("a folder is walked through, with those below it or without") {
   const test::ScratchFolder folder;
+  fs::create_directories(folder / "b/d");
   for (const char* name : {"a", "b/c", "b/d/e"}) test::put_file(folder / name, "x");
   const Walked flat = walked(folder.path(), Below::kNothing);
   CHECK(flat.names == std::vector<std::string>{"a", "b"});
