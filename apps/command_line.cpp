@@ -288,8 +288,8 @@ Runner add_report(CLI::App& app) {
 
 int run_command_line(int argc, char** argv) {
   CLI::App app{
-      "Trains DALLE2-style image generators: diffusion decoders from webdataset shards, "
-      "diffusion priors from embeddings, and VQGAN-VAEs from pictures."};
+      "Trains DALLE2-style image generators: decoders from webdataset shards, priors from "
+      "embeddings, VQGAN-VAEs from pictures."};
   app.name("dalle2-train");
   app.set_version_flag("--version", [] {
     return program_version_text() + "\n  command line by CLI11 " CLI11_VERSION;

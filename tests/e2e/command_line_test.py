@@ -47,7 +47,7 @@ class CommandLine(EndToEnd):
 
     def test_the_help_names_every_kind_of_run(self):
         help_text = run("--help", cwd=self.dir, check=0).stdout
-        for line in ("diffusion decoders from webdataset shards, diffusion priors from embeddings, and VQGAN-VAEs from pictures",
+        for line in ("decoders from webdataset shards, priors from embeddings, VQGAN-VAEs from pictures",
                      "of a decoder, a prior or a VAE, by its root key", "a decoder's checkpoint, image embeddings from a prior's"):
             self.assertIn(line, " ".join(help_text.split()))
         self.assertIn("texts of a prior", run("sample", "--help", cwd=self.dir, check=0).stdout)

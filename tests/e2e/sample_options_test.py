@@ -125,7 +125,7 @@ class SampleOptions(EndToEnd):
         self.assertEqual(drawn("one", 2), drawn("same", 2, 2))
         self.assertNotEqual(drawn("one", 2), drawn("other", 2, 3))
         self.refuse("cascade/model.pth", *embeds, "--timesteps", 1, 2, 3,
-                    expect=["timesteps: expected one value or one for each of the 2 unets, got 3"])
+                    expect=["--timesteps: expected one value, or one for each of the 2 unets of "])
         self.refuse("cascade/model.pth", *embeds, "--timesteps", 2, 5000, expect=["unet 2", "5000"])
 
     def test_adapters_are_drawn_with_as_if_they_were_merged(self):
