@@ -55,6 +55,20 @@ for line in pathlib.Path(sys.argv[1]).read_text().splitlines():
 PYTHON
 }
 
+# The pickle of each checkpoint in a folder. @param 1 folder of checkpoints @param 2 folder
+unpack_pickles() {
+  mkdir -p "$2"
+  python3 - "$1" "$2" << 'PYTHON'
+import pathlib, sys, zipfile
+for path in pathlib.Path(sys.argv[1]).glob("*.pth"):
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                if name.endswith("/data.pkl"):
+                    (pathlib.Path(sys.argv[2]) / path.stem).write_bytes(archive.read(name))
+PYTHON
+}
+
 keep() {
   local build=build-fuzz parsers=("$@")
   [ ${#parsers[@]} -gt 0 ] || mapfile -t parsers < <(all_parsers)
@@ -91,7 +105,12 @@ guided() {
       tar_samples) seeds=("$fixtures/webdataset") ;;
       picture) seeds=("$fixtures/images/decode") ;;
       json_text | config_text | stored_config) seeds=(configs) ;;
-      zip_archive | checkpoint_file) seeds=("$fixtures/checkpoints") ;;
+      zip_archive) seeds=("$fixtures/checkpoints") ;;
+      checkpoint_file) seeds=("$fixtures/checkpoints" "$fixtures/lora") ;;
+      pickled_value)
+        unpack_pickles "$fixtures/checkpoints" "$build/pickles"
+        seeds=("$build/pickles")
+        ;;
     esac
     if [ -f "tests/fuzz/corpus/$parser.hex" ]; then
       unpack "tests/fuzz/corpus/$parser.hex" "$build/seeds/$parser"
