@@ -3,11 +3,14 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <iostream>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/log.h"
+#include "base/public_url.h"
 #include "base/stop_signal.h"
 #include "base/untrusted_text.h"
 #include "command_options.h"
@@ -361,7 +364,9 @@ int run_command_line(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     // CLI11 prints help and version itself, with code 0; all else is a usage error.
-    const bool good = app.exit(error) == 0;
+    std::ostringstream errors;
+    const bool good = app.exit(error, std::cout, errors) == 0;
+    std::cerr << printable(public_text(errors.str()));
     if (good) check_stdout();
     return good ? 0 : static_cast<int>(ExitCode::kConfig);
   }

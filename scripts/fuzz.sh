@@ -37,10 +37,10 @@ torch=()
 [ ! -f build/torch_dir ] || torch=("-DTORCH_DIR=$(cat build/torch_dir)")
 
 all_parsers() {
-  local without=fuzz/checkpoint_parsers.h
-  [ ${#torch[@]} -eq 0 ] || without=none
   for source in tests/fuzz/*_fuzz.cpp; do
-    grep -q "$without" "$source" || basename "$source" _fuzz.cpp
+    if [ ${#torch[@]} -gt 0 ] || ! grep -q fuzz/checkpoint_parsers.h "$source"; then
+      basename "$source" _fuzz.cpp
+    fi
   done
 }
 
@@ -116,7 +116,7 @@ guided() {
       unpack "tests/fuzz/corpus/$parser.hex" "$build/seeds/$parser"
       seeds+=("$build/seeds/$parser")
     fi
-    # By the clock, of a process that gives way to all others.
+    # -timeout counts seconds of the clock, and this process gives way to all others.
     nice -n 15 "$build/bin/fuzz_$parser" -max_total_time="$seconds" -timeout=200 -rss_limit_mb=3000 -print_final_stats=1 \
       -artifact_prefix="$build/found/$parser/" "$build/corpus/$parser" ${seeds[@]+"${seeds[@]}"} \
       > "$build/$parser.log" 2>&1 || { found=1; tail -40 "$build/$parser.log"; }

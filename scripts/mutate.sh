@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Changes one operator, constant or condition at a time in a copy of the tree, builds the layer and runs its
-# tests: a change that no test notices shows a test that is missing. Nothing in the tree itself is touched.
+# Changes one operator, constant or condition at a time in a copy of the tree, links its object in the place
+# of the library's and runs the tests of its layer: a change that no test notices shows a test that is
+# missing. Nothing in the tree itself is touched.
 #
 #   scripts/mutate.sh [--count 200] [--seed 1] [--jobs N] [--again] [file...]
 #
@@ -17,7 +18,7 @@ options=()
 files=()
 while [ $# -gt 0 ]; do
   case "$1" in
-    --help | -h) sed -n '3,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help | -h) sed -n '3,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
     --count | --seed | --jobs)
       [[ ${2:-} =~ ^[0-9]+$ ]] || { echo "mutate.sh: expected a number behind $1 (see --help)" >&2; exit 2; }
       options+=("$1" "$2")

@@ -18,7 +18,14 @@ std::string_view without_leading_blanks(std::string_view text) {
   return text.substr(std::min(text.find_first_not_of(kBlanks), text.size()));
 }
 
-/// One address without user, password, query and fragment.
+/// Where the scheme begins that ends at `mark`.
+size_t scheme_begin(std::string_view text, size_t mark) {
+  while (mark > 0 && is_letter_or_digit(text[mark - 1])) --mark;
+  return mark;
+}
+
+/// One address, which a list in braces may make several, without users, passwords, queries and
+/// fragments. A user of digits alone before a slash is taken for a port.
 std::string without_secrets(std::string url) {
   const size_t scheme = url.find("://");
   if (scheme == std::string::npos) return url;
@@ -32,12 +39,17 @@ std::string without_secrets(std::string url) {
     // What is no port is the beginning of a password that was not encoded: u:a/b@host.
     const size_t bracket = authority.find(']');
     const size_t colon = authority.find(':', bracket == std::string::npos ? 0 : bracket);
-    const bool is_port = colon == std::string::npos ||
-                         authority.find_first_not_of("0123456789", colon + 1) == std::string::npos;
+    const bool is_port =
+        colon == std::string::npos ||
+        authority.find_first_not_of("0123456789,}", colon + 1) == std::string::npos;
     if (!is_port) at = url.rfind('@');
   }
   if (at != std::string::npos && at >= host) url.erase(host, at + 1 - host);
-  return url.substr(0, url.find_first_of("?#", host));
+  url.resize(std::min(url.find_first_of("?#", host), url.size()));
+  const size_t next = url.find("://", host);
+  if (next == std::string::npos) return url;
+  const size_t begin = scheme_begin(url, next);
+  return url.substr(0, begin) + without_secrets(url.substr(begin));
 }
 
 /// A command by its first word.
@@ -62,11 +74,11 @@ std::string public_command(std::string_view command) {
 bool begins_url(std::string_view text) {
   text = without_leading_blanks(text);
   if (text.starts_with(kCommand) || text.starts_with("file:")) return true;
-  const size_t scheme = text.find("://");
-  return scheme != std::string_view::npos && scheme > 0 &&
-         std::all_of(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(scheme), [](char c) {
-           return is_letter_or_digit(c) || c == '+' || c == '-' || c == '.';
-         });
+  const auto end = std::find_if_not(text.begin(), text.end(), [](char c) {
+    return is_letter_or_digit(c) || c == '+' || c == '-' || c == '.';
+  });
+  const auto scheme = static_cast<size_t>(end - text.begin());
+  return scheme > 0 && text.substr(scheme).starts_with("://");
 }
 
 /// Where the first address of a list ends. Behind an url or a command only another one is a new
@@ -108,8 +120,7 @@ std::string public_text(const std::string& text) {
   for (size_t at = 0;;) {
     const size_t mark = text.find("://", at);
     if (mark == std::string::npos) return shown.append(text, at);
-    size_t begin = mark;
-    while (begin > at && is_letter_or_digit(text[begin - 1])) --begin;
+    const size_t begin = std::max(at, scheme_begin(text, mark));
     if (begin == mark) {  // no scheme
       shown.append(text, at, mark + 3 - at);
       at = mark + 3;

@@ -11,8 +11,8 @@ namespace dalle2 {
 /// secrets.
 std::string public_url(const std::string& url);
 
-/// A sentence with every url in it as it may be shown. Commands, whose end a sentence does not
-/// tell, go through public_url() before they come into one.
+/// A sentence with every url in it as it may be shown. Commands and urls with blanks or quotes,
+/// whose end a sentence does not tell, go through public_url() before they come into one.
 std::string public_text(const std::string& text);
 
 }  // namespace dalle2

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/format_spec.h"
+#include "base/public_url.h"
 #include "base/text.h"
 
 namespace dalle2 {
@@ -90,8 +91,9 @@ const FormatValue& find(const std::string& name, const FormatFields& fields) {
   }
   const std::optional<std::string> near = nearest_word(name, names);
   constexpr size_t kMost = 60;
+  const std::string shown = public_text(name);
   throw ConfigError("unknown placeholder {{{}}}{}: known are {}",
-                    name.size() <= kMost ? name : name.substr(0, kMost - 3) + "...",
+                    shown.size() <= kMost ? shown : shown.substr(0, kMost - 3) + "...",
                     near ? " (did you mean {" + *near + "}?)" : "",
                     listed);
 }

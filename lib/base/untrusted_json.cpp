@@ -180,9 +180,11 @@ std::string json_error_text(const Json::exception& error) {
   std::string text = error.what();
   if (const size_t end = text.find("] "); end != std::string::npos) text.erase(0, end + 2);
   // What was read last may be an url or a command with its secrets, cut where nobody can tell.
-  const size_t read = text.find("; last read: ");
-  if (read != std::string::npos && (text.find("://", read) != std::string::npos ||
-                                    text.find("pipe:", read) != std::string::npos)) {
+  constexpr std::string_view kRead = "; last read: ";
+  constexpr size_t kMostRead = 20;
+  const size_t read = text.find(kRead);
+  if (read != std::string::npos && (text.find_first_of(":\\", read + kRead.size()) != text.npos ||
+                                    text.size() > read + kRead.size() + kMostRead)) {
     text.erase(read);
   }
   constexpr size_t kMost = 300;

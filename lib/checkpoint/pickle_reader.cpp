@@ -455,9 +455,16 @@ class Reader {
     const std::vector<int64_t> strides = read_extents(arg(node, 3));
     const at::Tensor bytes = loader_(ref);
     const int64_t offset = arg(node, 1).integer;
-    check_span(
-        shape, strides, offset, bytes.numel() / static_cast<int64_t>(c10::elementSize(*dtype)));
-    at::Tensor elements = bytes.view(*dtype);
+    const auto item = static_cast<int64_t>(c10::elementSize(*dtype));
+    const int64_t available = bytes.numel() / item;
+    check_span(shape, strides, offset, available);
+    // The loader has looked at the storages that call themselves bools.
+    if (*dtype == at::kBool && ref.dtype != at::kBool && available > 0 &&
+        bytes.max().item<int64_t>() > 1) {
+      fail("bools beyond 1");
+    }
+    // A storage of bytes may end within an element.
+    at::Tensor elements = bytes.narrow(0, 0, available * item).view(*dtype);
     at::Tensor tensor = elements.as_strided(shape, strides, elements.storage_offset() + offset);
     tensors_[id] = tensor;
     return tensor;

@@ -33,8 +33,7 @@ Json value_of_assignment(const std::string& pointer, const std::string& text) {
 /// Without what it sets to what: a value may be long and hold secrets.
 std::string shown_assignment(const std::string& assignment) {
   const size_t equals = assignment.find('=');
-  return equals == std::string::npos ? public_url(assignment)
-                                     : assignment.substr(0, equals) + "=...";
+  return public_url(assignment.substr(0, equals)) + (equals == std::string::npos ? "" : "=...");
 }
 
 }  // namespace
@@ -86,7 +85,9 @@ std::string shown(const Json& value) {
   constexpr size_t kMost = 60;
   Json public_value = value;
   take_out_secrets(public_value);
-  const std::string text = public_value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  // Of keys, which are no values, the urls alone.
+  const std::string text =
+      public_text(public_value.dump(-1, ' ', false, Json::error_handler_t::replace));
   return text.size() <= kMost ? text : text.substr(0, kMost - 3) + "...";
 }
 

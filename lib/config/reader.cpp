@@ -80,10 +80,13 @@ void Reader::unknown_tag(const Json& tag,
   std::string list;
   for (const std::string& name : tags)
     list += fmt::format("{}'{}'", list.empty() ? "" : ", ", name);
-  const std::string got = tag.is_string() ? tag.get<std::string>() : shown(tag);
-  faults_.error(
-      pointer,
-      fmt::format("Unknown {} type: {}. Must be one of [{}]{}", noun, got, list, guess(got, tags)));
+  const std::string got = shown(tag);
+  faults_.error(pointer,
+                fmt::format("Unknown {} type: {}. Must be one of [{}]{}",
+                            noun,
+                            got,
+                            list,
+                            guess(tag.is_string() ? tag.get<std::string>() : got, tags)));
 }
 
 void Reader::read_scalar(const Json& json, const std::string& pointer, const Limits&, bool& out) {

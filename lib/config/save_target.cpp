@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/public_url.h"
 #include "base/python_format.h"
 
 namespace dalle2 {
@@ -30,7 +31,7 @@ std::optional<std::string> parent_fault(const std::string& target) {
   while (begin <= target.size()) {
     const size_t end = std::min(target.find('/', begin), target.size());
     if (target.substr(begin, end - begin) == "..") {
-      return fmt::format("must not contain \"..\", got \"{}\"", target);
+      return fmt::format("must not contain \"..\", got \"{}\"", public_url(target));
     }
     begin = end + 1;
   }

@@ -162,7 +162,7 @@ struct VaeConfig {
 
  private:
   void check_kind(auto& f) {
-    f.check(channels != 2, "channels", "expected 3, or 1 to make the pictures grey, got 2");
+    f.check(channels != 2, "channels", "expected 3, or 1 for grey pictures, got 2");
     f.check(is_muse() || image_size, "image_size", "is needed by the dalle2 kind");
     f.check(is_muse() || !codebook_size,
             "codebook_size",

@@ -82,6 +82,7 @@ std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& 
                 printable(list.fault),
                 counted(static_cast<int64_t>(pictures.size() - before), "picture"));
   };
+  std::error_code unknown;  // whether an entry is a file
   const WalkEnd end = walk_folder(folder, Below::kReadable, [&](const fs::directory_entry& entry) {
     std::error_code ignored;
     if (!entry.is_regular_file(ignored)) return;
@@ -89,8 +90,9 @@ std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& 
     if (is_picture(path)) pictures.push_back({.path = path.string()});
     if (ending_of(path) == ".tar") add_members(path);
   });
-  if (end.error) {
-    throw DataError("/data/folder: {}: {}", printable(folder), end.error.message());
+  // All ranks, and a run that goes on, must see the same pictures.
+  if (const std::error_code error = end.error ? end.error : unknown) {
+    throw DataError("/data/folder: {}: {}", printable(folder), error.message());
   }
   std::sort(pictures.begin(), pictures.end(), [](const Picture& a, const Picture& b) {
     return std::tie(a.path, a.offset) < std::tie(b.path, b.offset);

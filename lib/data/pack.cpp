@@ -88,6 +88,7 @@ class Packer {
 
   PackReport run(const std::function<void(const PackProgress&)>& progress) {
     progress_ = progress;
+    find_older_shards();
     const size_t step = static_cast<size_t>(per_shard_);
     for (size_t begin = 0; begin < pictures_.size(); begin += step) {
       if (stop_requested() != 0) {
@@ -106,7 +107,6 @@ class Packer {
       }
       add(of_shard);
     }
-    find_older_shards();
     return std::move(report_);
   }
 
@@ -253,8 +253,7 @@ bool Packer::holds(const GroupedSample& stored,
 void Packer::find_older_shards() {
   const int64_t shards = (places() + per_shard_ - 1) / per_shard_;
   const size_t width = static_cast<size_t>(options_.shard_width);
-  if (std::error_code error; !fs::exists(out_, error)) return;  // of no picture came a sample
-  each_entry_of(out_, Below::kNothing, [&](const fs::directory_entry& entry) {
+  const WalkEnd end = walk_folder(out_, Below::kNothing, [&](const fs::directory_entry& entry) {
     const std::string number = entry.path().stem().string();
     if (entry.path().extension() == ".tar" && number.size() >= width && number.size() <= 18 &&
         number.find_first_not_of("0123456789") == std::string::npos &&
@@ -262,6 +261,9 @@ void Packer::find_older_shards() {
       report_.older_shards.push_back(entry.path().filename().string());
     }
   });
+  if (end.error && end.error != std::errc::no_such_file_or_directory) {
+    throw DataError("{}: the folder cannot be read: {}.", out_, end.error.message());
+  }
   std::sort(report_.older_shards.begin(), report_.older_shards.end());
 }
 

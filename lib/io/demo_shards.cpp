@@ -120,24 +120,32 @@ void check(const DemoShardOptions& options) {
 }
 
 /// What is there may be somebody's only copy, and shards of two calls make no set.
-void check_none(const std::string& folder, const char* ending, const char* what) {
+void check_none(const std::string& out,
+                const std::string& below,
+                const char* ending,
+                const char* what) {
+  const std::filesystem::path folder = std::filesystem::path(out) / below;
   const WalkEnd end = walk_folder(folder, Below::kNothing, [&](const auto& entry) {
     if (entry.path().extension() != ending) return;
     throw ConfigError(
         "--out {}: expected a folder without {}, found {} in it\n"
-        "  Give another folder, or remove this one first.",
-        folder,
+        "  Give another folder, or remove {} first.",
+        out,
         what,
-        printable(entry.path().filename().string()));
+        printable(entry.path().lexically_relative(out).string()),
+        below.empty() ? "this one" : printable(folder.string()));
   });
-  if (end.opened && end.error) {
-    throw DataError("--out {}: the folder cannot be read: {}", folder, end.error.message());
+  if (end.error && end.error != std::errc::no_such_file_or_directory) {
+    throw DataError(
+        "--out {}: the folder cannot be read: {}", folder.string(), end.error.message());
   }
 }
 
-void check_no_set(const std::string& folder) {
-  check_none(folder, ".tar", "shards");
-  check_none(folder + "/img_emb", ".npy", "embeddings");
+void check_no_set(const std::string& out) {
+  check_none(out, "", ".tar", "shards");
+  check_none(out, "img_emb", ".npy", "embeddings");
+  check_none(out, "heldout", ".tar", "shards");
+  check_none(out, "heldout/img_emb", ".npy", "embeddings");
 }
 
 }  // namespace
@@ -145,7 +153,6 @@ void check_no_set(const std::string& folder) {
 DemoShardReport write_demo_shards(const DemoShardOptions& options, const DemoProgress& progress) {
   check(options);
   check_no_set(options.out);
-  check_no_set(options.out + "/heldout");
   std::vector<DemoAttributes> train = demo_combinations(), held_out;
   std::copy_if(train.begin(), train.end(), std::back_inserter(held_out), is_held_out);
   std::erase_if(train, is_held_out);

@@ -25,8 +25,9 @@ using Entries = std::vector<std::filesystem::directory_entry>;
 /// @param error set if the folder cannot be opened. @throws DataError if the listing breaks off
 Entries entries_of(const std::string& folder, std::error_code& error) {
   Entries entries;
-  const WalkEnd end =
-      walk_folder(folder, Below::kNothing, [&](const auto& entry) { entries.push_back(entry); });
+  const WalkEnd end = walk_folder(folder.empty() ? "." : folder,
+                                  Below::kNothing,
+                                  [&](const auto& entry) { entries.push_back(entry); });
   if (!end.opened) {
     error = end.error;
   } else if (end.error) {

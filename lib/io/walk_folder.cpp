@@ -29,17 +29,18 @@ WalkEnd walk_folder(const fs::path& folder,
                     Below below,
                     const std::function<void(const fs::directory_entry&)>& take) {
   WalkEnd result;
-  const fs::path opened = folder.empty() ? fs::path(".") : folder;
   const auto go = [&](auto entry) {
     result.opened = !result.error;
     if (result.opened) result.error = each_entry(std::move(entry), take);
   };
+  // Skipping what cannot be read would take in the folder itself.
+  if (const fs::directory_iterator first(folder, result.error); result.error) return result;
   if (below == Below::kNothing) {
-    go(fs::directory_iterator(opened, result.error));
+    go(fs::directory_iterator(folder, result.error));
   } else {
     const auto options = below == Below::kReadable ? fs::directory_options::skip_permission_denied
                                                    : fs::directory_options::none;
-    go(fs::recursive_directory_iterator(opened, options, result.error));
+    go(fs::recursive_directory_iterator(folder, options, result.error));
   }
   return result;
 }

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/public_url.h"
 #include "net/http_response.h"
 
 namespace dalle2 {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/public_url.h"
 #include "base/text.h"
 #include "net/listing_limits.h"
 #include "net/s3_page.h"
@@ -177,14 +178,16 @@ S3Url parse_s3_url(const std::string& url) {
   S3Url parts{url.substr(kScheme.size(), slash - kScheme.size()), ""};
   if (slash < url.size()) parts.key = url.substr(slash + 1);
   if (!url.starts_with(kScheme) || parts.bucket.empty()) {
-    throw ConfigError("{}: expected s3://BUCKET/KEY", url);
+    throw ConfigError("{}: expected s3://BUCKET/KEY", public_url(url));
   }
   return parts;
 }
 
 HttpGet s3_request(const std::string& url) {
   const S3Url parts = parse_s3_url(url);
-  if (parts.key.empty()) throw ConfigError("{}: expected s3://BUCKET/KEY, the key is absent", url);
+  if (parts.key.empty()) {
+    throw ConfigError("{}: expected s3://BUCKET/KEY, the key is absent", public_url(url));
+  }
   return signed_request(parts, {}, url);
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 namespace dalle2 {
+
 std::string uri_decode(const std::string& text) {
   const auto digit = [](char c) {
     if (c >= '0' && c <= '9') return c - '0';

@@ -121,8 +121,14 @@ void check_results_folder(const TrainVaeConfig& config) {
       *why);
 }
 
+/// Before anything is made.
+static SessionOptions checked_options(const LoadedVaeConfig& loaded, const RunProcess& process) {
+  check_results_folder(loaded.config);
+  return session_options(loaded, process);
+}
+
 VaeRun::VaeRun(const LoadedVaeConfig& loaded, const RunProcess& process)
-    : TrainingRun({.session = session_options(loaded, process),
+    : TrainingRun({.session = checked_options(loaded, process),
                    .texts = {.kind = "vae",
                              .raw_json = loaded.raw_json,
                              .full_json = public_config(loaded.full_json)},
@@ -137,7 +143,6 @@ VaeRun::VaeRun(const LoadedVaeConfig& loaded, const RunProcess& process)
       trainer_(trainer_as<VaeTrainer>()),
       diagnostics_(config_.vae.codes()) {
   ProcessGroup& group = session_.group();
-  if (group.is_main()) check_results_folder(config_);
   if (group.is_alone()) return;
   trainer_.vae()->quantizer()->set_ranks(
       {.is_main = group.is_main(), .sum = [&group](at::Tensor& tensor) {

@@ -95,7 +95,7 @@ std::vector<SnapshotPosition> Snapshots::positions() const {
     // Only names that this program gives: path_of() has to find the file again.
     if (position && snapshot_name(*position) == name) found.push_back(*position);
   });
-  if (end.opened && end.error) {  // not there: none yet
+  if (end.error && end.error != std::errc::no_such_file_or_directory) {  // not there: none yet
     throw DataError("{}: the folder cannot be read: {}", folder_, end.error.message());
   }
   return found;

@@ -37,6 +37,13 @@ TEST_CASE("each url of a list is shown without login and query, a command by its
   CHECK(public_url("pipe:curl \"x::https://h/a\" -H secret") == "pipe:curl ...::https://h/a");
 }
 
+TEST_CASE("each url of a list in braces is shown without login and query") {
+  CHECK(public_url("{http://a/x,http://u:pw@b/y}.tar") == "{http://a/x,http://b/y}.tar");
+  CHECK(public_url("http://a:80,http://u:pw@c/d") == "http://a:80,http://c/d");
+  CHECK(public_url("http://a/b http://u:pw@c/d?s") == "http://a/b http://c/d");
+  CHECK(public_url("{s3://k:s@b/x?q,http://u:pw@b/y}") == "{s3://b/x");
+}
+
 TEST_CASE("no secret of a list of urls and commands is shown") {
   std::mt19937 random(7);
   const auto any = [&](size_t count) { return random() % count; };

@@ -298,6 +298,32 @@ TEST_CASE("numpy's scalars have at least a byte") {
   CHECK(scalar("i0", "").is_stub());  // a shift by 64
 }
 
+TEST_CASE("a storage of bytes may end within an element, and is no bool beyond 1") {
+  const auto read = [](const std::string& dtype, char count, const std::string& size) {
+    const StorageLoader loader = [](const StorageRef& ref) {
+      return at::arange(static_cast<int64_t>(ref.numel), at::kByte);
+    };
+    // torch._utils._rebuild_tensor_v3 over an UntypedStorage
+    const std::string pickle =
+        "\x80\x02"
+        "ctorch._utils\n_rebuild_tensor_v3\n((X\7\0\0\0storage"
+        "ctorch.storage\nUntypedStorage\nX\1\0\0\0"
+        "0X\3\0\0\0cpuK"s +
+        count + "tQK\0"s + size +
+        "\x85K\1\x85\x89"
+        "ccollections\nOrderedDict\n)R"
+        "ctorch\n" +
+        dtype + "\ntR.";
+    return value_of_pickle(run_pickle(pickle, "test"), loader, "test");
+  };
+  CHECK(read("int16", 13, "K\6"s).as_tensor().sizes() == at::IntArrayRef({6}));
+  CHECK(read("int16", 13, "K\6"s).as_tensor()[1].item<int64_t>() == 0x0302);
+  CHECK_THROWS_WITH(read("int16", 13, "K\7"s),
+                    Contains("reaches beyond its storage of 6 elements"));
+  CHECK(read("bool", 2, "K\2"s).as_tensor()[1].item<bool>());
+  CHECK_THROWS_WITH(read("bool", 3, "K\3"s), Contains("bools beyond 1"));
+}
+
 TEST_CASE("numpy's numbers of the other byte order stay objects") {
   const auto scalar = [](const std::string& order) {
     return run("\x80\x04"s +

@@ -326,7 +326,7 @@ class Vae(EndToEnd):
                 ({"data": {"image_size": 30}}, 2, "/data/image_size: must be divisible by 4 (2 to the power of vae.layers), got 30"),
                 ({"vae": {"discr_layers": 4}}, 2, "/data/image_size: the discriminator of vae.discr_layers = 4 needs pictures of 64 pixels or more, got 32"),
                 ({"vae": {"codebook_size": 60}}, 2, "/vae/codebook_size: must be a power of two for lookup-free quantisation, got 60"),
-                ({"vae": {"channels": 2}}, 2, "/vae/channels: expected 3, or 1 to make the pictures grey, got 2"),
+                ({"vae": {"channels": 2}}, 2, "/vae/channels: expected 3, or 1 for grey pictures, got 2"),
                 ({"vae": {"channels": 4}}, 2, "/vae/channels: must be >= 1 and <= 3, got 4"),
                 ({"vae": {"dim": 20}}, 2, "/vae/dim: must be divisible by encdec_resnet_groups (16), got 20"),
                 ({"vae": {"kind": "dalle2", "codebook_size": None}}, 2, "/vae/image_size: is needed by the dalle2 kind"),

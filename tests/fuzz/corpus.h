@@ -39,12 +39,12 @@ inline Files corpus(const std::string& parser) {
   return files;
 }
 
-/// @return how many are taken
-inline size_t read_corpus(const std::string& parser, const Parser& read) {
+/// @param least inputs that the corpus has to hold @return how many are taken
+inline size_t read_corpus(const std::string& parser, const Parser& read, size_t least = 20) {
   size_t taken = 0;
   const Files files = corpus(parser);
   INFO(parser);
-  CHECK(files.size() >= 20);
+  CHECK(files.size() >= least);
   for (const std::string& file : files) {
     try {
       read(file);

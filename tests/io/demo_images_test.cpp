@@ -233,15 +233,16 @@ TEST_CASE("a demo set is not written over shards that are there") {
   fs::remove(folder / "mine/000015.tar");
   CHECK_THROWS_WITH(
       write_demo_shards({folder / "mine", 16, 16, 2}),
-      Contains("mine/img_emb: expected a folder without embeddings, found img_emb_0000"));
+      Contains("mine: expected a folder without embeddings, found img_emb/img_emb_0000") &&
+          Contains("or remove " + folder / "mine/img_emb first."));
   fs::remove_all(folder / "mine/img_emb");
   CHECK_THROWS_WITH(write_demo_shards({folder / "mine", 16, 16, 2}),
-                    Contains("heldout") && Contains("found 000000.tar"));
+                    Contains("found heldout/000000.tar in it") && Contains("mine/heldout first."));
   fs::remove_all(folder / "mine/heldout");
   {
     const test::BrokenListing broken;
     CHECK_THROWS_WITH(write_demo_shards({folder / "mine", 16, 16, 2}),
-                      Contains("mine: the folder cannot be read: Input/output error"));
+                      Contains("mine/: the folder cannot be read: Input/output error"));
   }
   write_demo_shards({folder / "mine", 16, 16, 1});
   CHECK(read_file(folder / "mine/000003.tar") == shard);

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "io/atomic_file.h"
 #include "io/image.h"
+#include "support/broken_listing.h"
 #include "support/temp_dir.h"
 #include "tracker/html_text.h"
 #include "tracker/report_chart.h"
@@ -275,10 +276,9 @@ TEST_CASE("a folder that is none, or of no run, is refused with what is expected
   // Names that no file system takes, and a folder whose listing breaks off.
   CHECK_THROWS_WITH(make_report(std::string(300, 'x'), {}), Contains("xxx: no such folder; give"));
   std::ofstream(folder / "log.jsonl") << "{}\n";
-  setenv("DALLE2_FAIL_AT", "readdir:1:eio", 1);
+  const test::BrokenListing broken;
   CHECK_THROWS_WITH(make_report(folder.path(), {}),
                     Catch::StartsWith("the folder \"" + folder.path() + "\" cannot be read: "));
-  unsetenv("DALLE2_FAIL_AT");
 }
 
 TEST_CASE("a chart takes a logarithmic scale for values of several sizes, and leaves NaN out") {
