@@ -80,7 +80,8 @@ void Reader::unknown_tag(const Json& tag,
   std::string list;
   for (const std::string& name : tags)
     list += fmt::format("{}'{}'", list.empty() ? "" : ", ", name);
-  const std::string got = shown(tag);
+  std::string got = shown(tag);
+  if (tag.is_string()) got = got.substr(1, got.size() - (got.ends_with('"') ? 2 : 1));
   faults_.error(pointer,
                 fmt::format("Unknown {} type: {}. Must be one of [{}]{}",
                             noun,
