@@ -33,14 +33,19 @@ WalkEnd walk_folder(const fs::path& folder,
     result.opened = !result.error;
     if (result.opened) result.error = each_entry(std::move(entry), take);
   };
-  // Skipping what cannot be read would take in the folder itself.
-  if (const fs::directory_iterator first(folder, result.error); result.error) return result;
-  if (below == Below::kNothing) {
-    go(fs::directory_iterator(folder, result.error));
-  } else {
-    const auto options = below == Below::kReadable ? fs::directory_options::skip_permission_denied
-                                                   : fs::directory_options::none;
-    go(fs::recursive_directory_iterator(folder, options, result.error));
+  switch (below) {
+    case Below::kNothing:
+      go(fs::directory_iterator(folder, result.error));
+      break;
+    case Below::kAll:
+      go(fs::recursive_directory_iterator(folder, result.error));
+      break;
+    case Below::kReadable:
+      // Skipping what cannot be read would take in the folder itself.
+      if (const fs::directory_iterator first(folder, result.error); result.error) break;
+      go(fs::recursive_directory_iterator(
+          folder, fs::directory_options::skip_permission_denied, result.error));
+      break;
   }
   return result;
 }

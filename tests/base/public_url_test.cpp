@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/public_json.h"
 
 using namespace dalle2;
 
@@ -81,6 +82,15 @@ TEST_CASE("no secret of a list of urls and commands is shown") {
     REQUIRE(shown.find(canary) == std::string::npos);
     REQUIRE(public_url(shown) == shown);
   }
+}
+
+TEST_CASE("secrets are taken out of every text of a JSON value, the place of a number stays") {
+  Json value = Json::parse(
+      R"({"a": ["http://u:p@h/x?k", 1, {"b": "pipe:curl -H canary h/{}"}], "http": "plain"})");
+  CHECK(take_out_secrets(value));
+  CHECK(value ==
+        Json::parse(R"({"a": ["http://h/x", 1, {"b": "pipe:curl ...{}"}], "http": "plain"})"));
+  CHECK_FALSE(take_out_secrets(value));
 }
 
 TEST_CASE("a sentence shows its urls without login and query, and is otherwise as it was") {

@@ -15,6 +15,27 @@
 namespace dalle2 {
 namespace {
 
+/// A layer that is trained, with an average, on one of several ranks.
+struct AveragedLayer {
+  AveragedLayer(EmaKind kind, ProcessGroup& group, bool shard_optimizer) {
+    AveragesConfig config;
+    config.ema.kind = kind;
+    part.average = make_average(*network, make, part.parameters, config);
+    part.connect(group, {}, shard_optimizer);
+  }
+  static std::shared_ptr<torch::nn::LinearImpl> make() {
+    return std::make_shared<torch::nn::LinearImpl>(8, 8);
+  }
+
+  std::shared_ptr<torch::nn::LinearImpl> network = make();
+  TrainedPart part{
+      "",
+      "",
+      network,
+      trained_parameters(*network),
+      PartOptions{{}, LrSchedule(1e-2, {}, {}), std::numeric_limits<double>::infinity()}};
+};
+
 TEST_CASE("three ranks put a buffer together of which each has a slice") {
   const at::Tensor expected = at::arange(100.0, at::kFloat);
   std::mutex checks;
@@ -41,15 +62,11 @@ TEST_CASE("three ranks put a buffer together of which each has a slice") {
 }
 
 TEST_CASE("moments and averages that are not finite in the slice of one rank are told by all") {
-  const PartOptions options{{}, LrSchedule(1e-2, {}, {}), std::numeric_limits<double>::infinity()};
   std::vector<std::optional<std::string>> sound(2), moments(2), averages(2);
   test::as_ranks(2, [&](ProcessGroup& group) {
     const auto rank = static_cast<size_t>(group.rank());
-    const auto make = [] { return std::make_shared<torch::nn::LinearImpl>(8, 8); };
-    const auto network = make();
-    TrainedPart part("", "", network, trained_parameters(*network), options);
-    part.average = make_average(*network, make, part.parameters, AveragesConfig{});
-    part.connect(group, {}, /*shard_optimizer=*/true);
+    AveragedLayer layer(EmaKind::ema_pytorch, group, /*shard_optimizer=*/true);
+    TrainedPart& part = layer.part;
     sound[rank] = part.non_finite_kind();
     const float nan = std::numeric_limits<float>::quiet_NaN();
     if (rank == 1) part.optimizer.moments().exp_avg_sq[3] = nan;
@@ -85,17 +102,12 @@ TEST_CASE("a trainer is connected with every part that it trains, and none that 
 }
 
 TEST_CASE("an average of diffusers' kind is written whole, spread over the ranks or not") {
-  const PartOptions options{{}, LrSchedule(1e-2, {}, {}), std::numeric_limits<double>::infinity()};
   for (const bool spread : {false, true}) {
     std::mutex checks;
     test::as_ranks(2, [&](ProcessGroup& group) {
-      const auto make = [] { return std::make_shared<torch::nn::LinearImpl>(8, 8); };
-      const auto network = make();
-      TrainedPart part("", "", network, trained_parameters(*network), options);
-      AveragesConfig config;
-      config.ema.kind = EmaKind::diffusers;
-      part.average = make_average(*network, make, part.parameters, config);
-      part.connect(group, {}, spread);
+      AveragedLayer layer(EmaKind::diffusers, group, spread);
+      TrainedPart& part = layer.part;
+      const auto& network = layer.network;
       part.begin_averages_anew();
       part.average->hold();
       Value written;
@@ -114,17 +126,12 @@ TEST_CASE("an average of diffusers' kind is written whole, spread over the ranks
 }
 
 TEST_CASE("an average that is spread over the ranks is used only while it is held") {
-  const PartOptions options{{}, LrSchedule(1e-2, {}, {}), std::numeric_limits<double>::infinity()};
   for (const EmaKind kind : {EmaKind::ema_pytorch, EmaKind::diffusers}) {
     std::mutex checks;
     test::as_ranks(2, [&](ProcessGroup& group) {
-      const auto make = [] { return std::make_shared<torch::nn::LinearImpl>(8, 8); };
-      const auto network = make();
-      TrainedPart part("", "", network, trained_parameters(*network), options);
-      AveragesConfig config;
-      config.ema.kind = kind;
-      part.average = make_average(*network, make, part.parameters, config);
-      part.connect(group, {}, /*shard_optimizer=*/true);
+      AveragedLayer layer(kind, group, /*shard_optimizer=*/true);
+      TrainedPart& part = layer.part;
+      const auto& network = layer.network;
       part.begin_averages_anew();
       {
         const std::scoped_lock lock(checks);
