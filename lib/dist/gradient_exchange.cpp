@@ -40,6 +40,7 @@ GradientExchange::GradientExchange(ProcessGroup& group,
     if (end - begin < least && !last) continue;
     Bucket& bucket = buckets_.emplace_back();
     bucket.slice = flat.narrow(0, begin, end - begin);
+    bucket.pieces = pieces_of(begin, end);
     bucket.entries = bucket.missing = expected;
     begin = end;
     expected = 0;
@@ -47,6 +48,19 @@ GradientExchange::GradientExchange(ProcessGroup& group,
   // A backward pass goes from the last layer to the first.
   order_.resize(buckets_.size());
   std::iota(order_.rbegin(), order_.rend(), size_t{0});
+}
+
+/// Of the elements begin ... end - 1 of the buffer.
+std::vector<GradientExchange::Piece> GradientExchange::pieces_of(int64_t begin, int64_t end) const {
+  std::vector<Piece> pieces;
+  int64_t owner_begin = 0;
+  for (size_t owner = 0; owner < options_.owner_ends.size(); ++owner) {
+    const int64_t owner_end = options_.owner_ends[owner];
+    const int64_t first = std::max(begin, owner_begin), last = std::min(end, owner_end);
+    if (first < last) pieces.push_back({first - begin, last - begin, static_cast<int>(owner)});
+    owner_begin = owner_end;
+  }
+  return pieces;
 }
 
 void GradientExchange::begin() {
@@ -66,7 +80,11 @@ void GradientExchange::ready(size_t entry) {
 void GradientExchange::send(Bucket& bucket) {
   at::Tensor sent = bucket.slice;
   if (options_.in_bfloat16) sent = bucket.half = bucket.slice.to(at::kBFloat16);
-  bucket.sum = group_.start_all_reduce(sent, what_);
+  if (bucket.pieces.empty()) bucket.sums.push_back(group_.start_all_reduce(sent, what_));
+  for (const Piece& piece : bucket.pieces) {
+    bucket.sums.push_back(group_.start_reduce(
+        sent.narrow(0, piece.begin, piece.end - piece.begin), what_, piece.owner));
+  }
 }
 
 void GradientExchange::send_in_order(bool all) {
@@ -97,13 +115,20 @@ void GradientExchange::agree_on_order() {
   order_is_agreed_ = true;
 }
 
+void GradientExchange::send_rest() {
+  if (group_.is_alone()) return;
+  running_ = false;
+  send_in_order(/*all=*/true);
+}
+
 void GradientExchange::finish() {
   if (group_.is_alone()) return;
   const bool first = !order_is_agreed_;
-  send_in_order(/*all=*/true);
+  send_rest();
   for (const size_t index : order_) {
     Bucket& bucket = buckets_[index];
-    bucket.sum.wait();
+    for (PendingCollective& sum : bucket.sums) sum.wait();
+    bucket.sums.clear();
     if (bucket.half.defined()) bucket.slice.copy_(bucket.half);
     bucket.half.reset();
     bucket.missing = bucket.entries;
@@ -112,7 +137,6 @@ void GradientExchange::finish() {
   is_ready_.assign(is_ready_.size(), false);
   completed_.clear();
   next_ = 0;
-  running_ = false;
 }
 
 }  // namespace dalle2

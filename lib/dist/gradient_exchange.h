@@ -17,6 +17,9 @@ struct ExchangeOptions {
   bool in_bfloat16 = false;                  ///< half the bytes, eight bits of mantissa
   bool static_graph = false;                 ///< the same entries get a gradient in every update
   bool unused_is_error = false;              ///< an entry that no rank has a gradient for
+  /// Where the slice of each rank ends of which it alone needs the sums; the first begins at 0 and
+  /// the last reaches to the end. Half the bytes go over the network then. Empty: all need all.
+  std::vector<int64_t> owner_ends = {};
 };
 
 /// One entry of the flat buffer: the gradient of a parameter.
@@ -44,8 +47,13 @@ class GradientExchange {
   /// The gradient of an entry is complete; from the hook of the backward pass. Without effect
   /// unless begin() was called.
   void ready(size_t entry);
-  /// Sends what was not sent and waits until all sums are in `flat`. Entries that are not ready
-  /// have to be zero in it. To be called once an update, with or without begin().
+  /// The last pass is over on this rank, or it has none: sends what was not sent. With several
+  /// networks all ranks have to do so in the same order of these, each before the next one's
+  /// passes; then all send in the same order, whatever arrived where. Entries as for finish().
+  void send_rest();
+  /// Sends what was not sent and waits until all sums are in `flat`; with owners, those of this
+  /// rank's slice, and outside it nothing that means anything. Entries that are not ready have to be
+  /// zero in it. To be called once an update, with or without begin().
   void finish();
 
   size_t num_buckets() const { return buckets_.size(); }
@@ -53,14 +61,20 @@ class GradientExchange {
   size_t overlapped() const { return overlapped_; }
 
  private:
+  struct Piece {
+    int64_t begin, end;  // within a bucket
+    int owner;
+  };
   struct Bucket {
-    at::Tensor slice;     // [m] view of the flat buffer
-    at::Tensor half;      // [m] bfloat16, while it is on its way
-    int64_t entries = 0;  // expected
-    int64_t missing = 0;  // of them, in this pass
-    PendingCollective sum;
+    at::Tensor slice;           // [m] view of the flat buffer
+    at::Tensor half;            // [m] bfloat16, while it is on its way
+    std::vector<Piece> pieces;  // empty: all ranks need all of it
+    int64_t entries = 0;        // expected
+    int64_t missing = 0;        // of them, in this pass
+    std::vector<PendingCollective> sums;
   };
 
+  std::vector<Piece> pieces_of(int64_t begin, int64_t end) const;
   void send(Bucket& bucket);
   void send_in_order(bool all);
   void agree_on_order();

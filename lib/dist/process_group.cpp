@@ -10,8 +10,10 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/host_name.h"
 #include "base/log.h"
 #include "dist/failure_file.h"
+#include "dist/meeting.h"
 #include "dist/process_group_backend.h"
 #include "dist/rank_watch.h"
 #include "dist/thread_stacks.h"
@@ -19,8 +21,10 @@
 namespace dalle2 {
 namespace {
 
-/// Collectives end by themselves only long after the watch has spoken.
-constexpr int kBackendFactor = 20;
+/// Of a call of c10d: it is the watch that says when one has taken too long.
+constexpr std::chrono::hours kNoLimit{24 * 30};
+/// Until the process that keeps the store has started.
+constexpr std::chrono::seconds kStoreLimit{300};
 
 constexpr const char* kAdvice =
     "\n  The run ends; the last checkpoint is whole: start it again to go on.";
@@ -71,12 +75,18 @@ ProcessGroup::ProcessGroup(const World& world, const GroupOptions& options)
     : world_(world), device_(options.device) {
   if (is_alone()) return;
   try {
-    backend_ = make_backend(world, options.device, options.hang_timeout * kBackendFactor);
-    watch_ = std::make_unique<RankWatch>(
-        world,
-        connect_store(world, std::chrono::seconds(300)),
-        options.hang_timeout,
-        [this](const std::string& report) { end_process(world_, report); });
+    store_ = open_store(world_, kStoreLimit);
+    world_.store_prefix += meet(world_, *store_) + "/";
+    watch_ =
+        std::make_unique<RankWatch>(world_,
+                                    connect_store(world_, kStoreLimit),
+                                    options.hang_timeout,
+                                    [this](const auto& report) { end_process(world_, report); });
+    const int64_t number = watch_->begin("connecting the ranks");
+    backend_ = make_backend(world_, kNoLimit);
+    watch_->end(number);
+    check_devices();
+    backend_->open_device(device_);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -93,6 +103,24 @@ ProcessGroup::ProcessGroup(const World& world, const GroupOptions& options)
   barrier("start");
 }
 
+/// A machine whose GPU is not found would meet the others by other means than they use.
+void ProcessGroup::check_devices() {
+  const std::vector<std::string> devices = gather_texts(
+      fmt::format("{} {}", c10::DeviceTypeName(device_.type(), /*lower_case=*/true), host_name()),
+      "devices");
+  const auto kind_of = [](const std::string& device) { return device.substr(0, device.find(' ')); };
+  for (size_t rank = 0; rank < devices.size(); ++rank) {
+    if (kind_of(devices[rank]) == kind_of(devices.front())) continue;
+    throw ConfigError(
+        "rank {} computes on: {}; rank 0 on: {} (each with the name of its machine)\n"
+        "  All ranks have to compute on the same kind of device: look at the GPUs of that machine, or "
+        "set /train/device to \"cpu\".",
+        rank,
+        devices[rank],
+        devices.front());
+  }
+}
+
 ProcessGroup::~ProcessGroup() {
   if (is_alone()) return;
   watch_.reset();  // tells the others that this rank is done
@@ -101,17 +129,19 @@ ProcessGroup::~ProcessGroup() {
 
 namespace {
 
-/// Puts a collective under watch.
-PendingCollective watched(RankWatch& watch,
-                          std::shared_ptr<BackendWork> work,
-                          const std::string& what) {
-  const int64_t number = watch.begin(what, work);
+/// Launches a collective under watch: NCCL's first one waits for the other ranks there.
+template <class Launch>
+PendingCollective watched(RankWatch& watch, const std::string& what, const Launch& launch) {
+  const int64_t number = watch.begin(what);
+  std::shared_ptr<BackendWork> work;
+  try {
+    work = launch();
+  } catch (const std::exception& error) {
+    throw NetworkError("{}{}", watch.explain(error.what()), kAdvice);
+  }
+  watch.launched(number, work);
   return PendingCollective(std::make_unique<PendingCollective::State>(
       PendingCollective::State{std::move(work), &watch, number}));
-}
-
-void wait_for(RankWatch& watch, std::shared_ptr<BackendWork> work, const std::string& what) {
-  watched(watch, std::move(work), what).wait();
 }
 
 }  // namespace
@@ -119,24 +149,36 @@ void wait_for(RankWatch& watch, std::shared_ptr<BackendWork> work, const std::st
 PendingCollective ProcessGroup::start_all_reduce(const at::Tensor& tensor,
                                                  const std::string& what) {
   if (is_alone()) return {};
-  return watched(
-      *watch_, backend_->all_reduce(GroupBackend::Where::kDevice, tensor, /*maximum=*/false), what);
+  return watched(*watch_, what, [&] {
+    return backend_->all_reduce(GroupBackend::Where::kDevice, tensor, /*maximum=*/false);
+  });
+}
+
+PendingCollective ProcessGroup::start_reduce(const at::Tensor& tensor,
+                                             const std::string& what,
+                                             int root) {
+  if (is_alone()) return {};
+  return watched(*watch_, what, [&] { return backend_->reduce(tensor, root); });
+}
+
+bool ProcessGroup::sums_depend_on_place() const {
+  return size() > 2 && backend_->sums_depend_on_place();
 }
 
 PendingCollective ProcessGroup::start_broadcast(const at::Tensor& tensor,
                                                 const std::string& what,
                                                 int root) {
   if (is_alone()) return {};
-  return watched(*watch_, backend_->broadcast(tensor, root), what);
+  return watched(*watch_, what, [&] { return backend_->broadcast(tensor, root); });
 }
 
 void ProcessGroup::all_reduce(const at::Tensor& tensor,
                               Reduction reduction,
                               const std::string& what) {
   if (is_alone()) return;
-  wait_for(*watch_,
-           backend_->all_reduce(GroupBackend::Where::kDevice, tensor, reduction == Reduction::kMax),
-           what);
+  watched(*watch_, what, [&] {
+    return backend_->all_reduce(GroupBackend::Where::kDevice, tensor, reduction == Reduction::kMax);
+  }).wait();
 }
 
 void ProcessGroup::broadcast(const at::Tensor& tensor, const std::string& what, int root) {
@@ -151,24 +193,17 @@ void ProcessGroup::all_gather(const at::Tensor& whole,
     whole.copy_(part);
     return;
   }
-  wait_for(*watch_, backend_->all_gather(GroupBackend::Where::kDevice, whole, part), what);
-}
-
-void ProcessGroup::reduce_scatter(const at::Tensor& part,
-                                  const at::Tensor& whole,
-                                  const std::string& what) {
-  D2_CHECK(whole.numel() == part.numel() * size(), "{}: parts do not make the whole", what);
-  if (is_alone()) {
-    part.copy_(whole);
-    return;
-  }
-  wait_for(*watch_, backend_->reduce_scatter(part, whole), what);
+  watched(*watch_, what, [&] {
+    return backend_->all_gather(GroupBackend::Where::kDevice, whole, part);
+  }).wait();
 }
 
 /// @param own [n] int64 @return [size, n]
 at::Tensor ProcessGroup::exchange_rows(const at::Tensor& own, const std::string& what) {
   at::Tensor whole = at::empty({size() * own.numel()}, own.options());
-  wait_for(*watch_, backend_->all_gather(GroupBackend::Where::kHost, whole, own), what);
+  watched(*watch_, what, [&] {
+    return backend_->all_gather(GroupBackend::Where::kHost, whole, own);
+  }).wait();
   return whole.view({size(), own.numel()});
 }
 
@@ -211,9 +246,14 @@ std::vector<double> ProcessGroup::sum(const std::vector<double>& own, const std:
   return total;
 }
 
+int64_t ProcessGroup::most(int64_t own, const std::string& what) {
+  int64_t found = own;
+  for (const auto& row : exchange({own}, what)) found = std::max(found, row[0]);
+  return found;
+}
+
 bool ProcessGroup::any(bool own, const std::string& what) {
-  const auto all = exchange({own ? 1 : 0}, what);
-  return std::any_of(all.begin(), all.end(), [](const auto& row) { return row[0] != 0; });
+  return most(own ? 1 : 0, what) != 0;
 }
 
 void ProcessGroup::any(std::vector<bool>& flags, const std::string& what) {

@@ -17,6 +17,7 @@
 namespace dalle2 {
 
 class GroupBackend;
+class RankStore;
 class RankWatch;
 
 /// A collective under way; wait() before its tensor is read.
@@ -70,14 +71,19 @@ class ProcessGroup {
   void all_reduce(const at::Tensor& tensor, Reduction reduction, const std::string& what);
   /// Sums in place; returns at once.
   PendingCollective start_all_reduce(const at::Tensor& tensor, const std::string& what);
+  /// Sums in place, for rank `root` alone: what the others have in `tensor` then is nobody's.
+  /// Returns at once.
+  PendingCollective start_reduce(const at::Tensor& tensor, const std::string& what, int root);
+  /// The bits of a sum over the ranks may depend on where in its tensor an element lies, and so on
+  /// how values are shared out among calls: over Gloo with more than two ranks.
+  bool sums_depend_on_place() const;
   /// The values of rank `root` on all ranks.
   void broadcast(const at::Tensor& tensor, const std::string& what, int root = 0);
   /// The same; returns at once.
   PendingCollective start_broadcast(const at::Tensor& tensor, const std::string& what, int root);
-  /// @param part [n] @param whole [size * n], in the order of the ranks
+  /// @param part [n], which may be this rank's part of `whole`
+  /// @param whole [size * n], in the order of the ranks
   void all_gather(const at::Tensor& whole, const at::Tensor& part, const std::string& what);
-  /// Sum of all ranks' `whole` [size * n], of which each rank gets its part [n].
-  void reduce_scatter(const at::Tensor& part, const at::Tensor& whole, const std::string& what);
 
   // Small things of the host, whatever the device.
 
@@ -86,6 +92,8 @@ class ProcessGroup {
                                              const std::string& what);
   /// Sums over the ranks, in their order: the same bits on all.
   std::vector<double> sum(const std::vector<double>& own, const std::string& what);
+  /// The largest.
+  int64_t most(int64_t own, const std::string& what);
   /// True if it is true on any rank.
   bool any(bool own, const std::string& what);
   /// One flag an entry: true if it is true on any rank.
@@ -117,10 +125,12 @@ class ProcessGroup {
   void tell_failure(const std::string& message) noexcept;
 
  private:
+  void check_devices();
   at::Tensor exchange_rows(const at::Tensor& own, const std::string& what);
 
   World world_;
   at::Device device_ = at::kCPU;
+  std::unique_ptr<RankStore> store_;       // the store itself where this rank keeps it
   std::unique_ptr<GroupBackend> backend_;  // null: alone
   std::unique_ptr<RankWatch> watch_;       // null: alone
 };

@@ -15,6 +15,7 @@
 #endif
 
 #include <cstdlib>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -30,19 +31,36 @@ class C10dStore : public RankStore {
 
   void set(const std::string& key, const std::string& value) override { store_->set(key, value); }
 
-  std::optional<std::string> get(const std::string& key) override {
-    if (!store_->check({key})) return std::nullopt;
-    return store_->get_to_str(key);
+  std::vector<std::optional<std::string>> get(const std::vector<std::string>& keys) override {
+    // multiGet waits for keys that are not there; one that is stays.
+    std::vector<std::string> present;
+    std::vector<size_t> places;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (!present_.contains(keys[i]) && !store_->check({keys[i]})) continue;
+      present_.insert(keys[i]);
+      present.push_back(keys[i]);
+      places.push_back(i);
+    }
+    std::vector<std::optional<std::string>> texts(keys.size());
+    if (present.empty()) return texts;
+    const std::vector<std::vector<uint8_t>> found = store_->multiGet(present);
+    for (size_t i = 0; i < found.size(); ++i) {
+      texts[places[i]].emplace(found[i].begin(), found[i].end());
+    }
+    return texts;
   }
 
  private:
   c10::intrusive_ptr<c10d::PrefixStore> store_;
+  std::unordered_set<std::string> present_;
 };
 
-c10::intrusive_ptr<c10d::TCPStore> open_store(const World& world, std::chrono::seconds timeout) {
+c10::intrusive_ptr<c10d::TCPStore> connect(const World& world,
+                                           bool as_host,
+                                           std::chrono::seconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = world.store_port;
-  options.isServer = world.hosts_store;
+  options.isServer = as_host;
   options.numWorkers = std::nullopt;  // the group's own meeting follows
   options.waitWorkers = false;
   options.timeout = timeout;
@@ -87,13 +105,47 @@ Group make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
 #endif
 }
 
+Group make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
+                const World& world,
+                const at::Device& device,
+                std::chrono::milliseconds timeout) {
+  if (device.is_cpu()) {
+    throw ConfigError("DALLE2_GROUP: NCCL carries what is on GPUs, and this run is on the CPU");
+  }
+#ifdef DALLE2_WITH_NCCL
+  // Its own watchdog would abort the process before ours has said which rank is gone.
+  ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", /*overwrite=*/1);
+  auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout = timeout;
+  return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, world.rank, world.size, options);
+#else
+  (void)store;
+  (void)world;
+  (void)timeout;
+  throw ConfigError(
+      "this program was built without NCCL, which several GPUs need: build it with "
+      "scripts/build.sh --cuda");
+#endif
+}
+
 class C10dBackend : public GroupBackend {
  public:
-  C10dBackend(const World& world, const at::Device& device, std::chrono::milliseconds timeout)
-      : store_(c10::make_intrusive<c10d::PrefixStore>(
-            world.store_prefix, open_store(world, std::chrono::seconds(300)))) {
+  C10dBackend(const World& world, std::chrono::seconds timeout)
+      : world_(world),
+        timeout_(timeout),
+        store_(c10::make_intrusive<c10d::PrefixStore>(world.store_prefix,
+                                                      connect(world, /*as_host=*/false, timeout))) {
     host_ = make_gloo(c10::make_intrusive<c10d::PrefixStore>("host/", store_), world, timeout);
-    device_ = make_device_group(world, device, timeout);
+  }
+
+  void open_device(const at::Device& device) override {
+    // A group of its own, so that small things overtake the gradients that are on their way.
+    const auto store = c10::make_intrusive<c10d::PrefixStore>("device/", store_);
+    device_carrier_ = world_.carrier != Carrier::kByDevice ? world_.carrier
+                      : device.is_cpu()                    ? Carrier::kGloo
+                                                           : Carrier::kNccl;
+    device_ = device_carrier_ == Carrier::kGloo ? make_gloo(store, world_, timeout_)
+                                                : make_nccl(store, world_, device, timeout_);
   }
 
   std::shared_ptr<BackendWork> all_reduce(Where where, at::Tensor tensor, bool maximum) override {
@@ -117,14 +169,22 @@ class C10dBackend : public GroupBackend {
     return std::make_shared<C10dWork>(std::move(work), std::vector<at::Tensor>{whole, part});
   }
 
-  std::shared_ptr<BackendWork> reduce_scatter(at::Tensor part, at::Tensor whole) override {
-    auto work = device_->_reduce_scatter_base(part, whole);
-    return std::make_shared<C10dWork>(std::move(work), std::vector<at::Tensor>{part, whole});
+  std::shared_ptr<BackendWork> reduce(at::Tensor tensor, int root) override {
+    std::vector<at::Tensor> tensors = {std::move(tensor)};
+    c10d::ReduceOptions options;
+    options.rootRank = root;
+    auto work = device_->reduce(tensors, options);
+    return std::make_shared<C10dWork>(std::move(work), std::move(tensors));
   }
+
+  /// Gloo sends a tensor round a ring in as many segments as there are ranks, each from another start.
+  bool sums_depend_on_place() const override { return device_carrier_ == Carrier::kGloo; }
 
   void abort() noexcept override {
     try {
-      for (const Group& each : {device_, host_}) each->abort();
+      for (const Group& each : {device_, host_}) {
+        if (each) each->abort();
+      }
     } catch (const std::exception&) {  // the process ends in any case
     }
   }
@@ -132,39 +192,23 @@ class C10dBackend : public GroupBackend {
  private:
   const Group& group(Where where) const { return where == Where::kHost ? host_ : device_; }
 
-  Group make_device_group(const World& world,
-                          const at::Device& device,
-                          std::chrono::milliseconds timeout) {
-    // A group of its own, so that small things overtake the gradients that are on their way.
-    const auto store = c10::make_intrusive<c10d::PrefixStore>("device/", store_);
-    const Carrier carrier = world.carrier != Carrier::kByDevice ? world.carrier
-                            : device.is_cpu()                   ? Carrier::kGloo
-                                                                : Carrier::kNccl;
-    if (carrier == Carrier::kGloo) return make_gloo(store, world, timeout);
-    if (device.is_cpu()) {
-      throw ConfigError("DALLE2_GROUP: NCCL carries what is on GPUs, and this run is on the CPU");
-    }
-#ifdef DALLE2_WITH_NCCL
-    auto options = c10d::ProcessGroupNCCL::Options::create();
-    options->timeout = timeout;
-    return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, world.rank, world.size, options);
-#else
-    throw ConfigError(
-        "this program was built without NCCL, which several GPUs need: build it with "
-        "scripts/build.sh --cuda");
-#endif
-  }
-
+  const World world_;
+  const std::chrono::milliseconds timeout_;
   c10::intrusive_ptr<c10d::Store> store_;
   Group host_, device_;
+  Carrier device_carrier_ = Carrier::kByDevice;  // what it came to
 };
 
 }  // namespace
 
 std::unique_ptr<RankStore> connect_store(const World& world, std::chrono::seconds timeout) {
-  World client = world;
-  client.hosts_store = false;
-  return std::make_unique<C10dStore>(open_store(client, timeout), world.store_prefix + "watch/");
+  return std::make_unique<C10dStore>(connect(world, /*as_host=*/false, timeout),
+                                     world.store_prefix);
+}
+
+std::unique_ptr<RankStore> open_store(const World& world, std::chrono::seconds timeout) {
+  return std::make_unique<C10dStore>(connect(world, world.hosts_store, timeout),
+                                     world.store_prefix);
 }
 
 struct StoreServer::Impl {
@@ -185,10 +229,8 @@ uint16_t StoreServer::port() const {
   return impl_->store->getPort();
 }
 
-std::unique_ptr<GroupBackend> make_backend(const World& world,
-                                           const at::Device& device,
-                                           std::chrono::seconds timeout) {
-  return std::make_unique<C10dBackend>(world, device, timeout);
+std::unique_ptr<GroupBackend> make_backend(const World& world, std::chrono::seconds timeout) {
+  return std::make_unique<C10dBackend>(world, timeout);
 }
 
 }  // namespace dalle2

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "dist/world.h"
 
@@ -20,12 +21,15 @@ class RankStore {
  public:
   virtual ~RankStore() = default;
   virtual void set(const std::string& key, const std::string& value) = 0;
-  /// None if nobody has set it.
-  virtual std::optional<std::string> get(const std::string& key) = 0;
+  /// One a key, none if nobody has set it. Keys that have been there before cost one request
+  /// together.
+  virtual std::vector<std::optional<std::string>> get(const std::vector<std::string>& keys) = 0;
 };
 
-/// @throws NetworkError if the one that keeps it does not answer
+/// A connection of its own to the ranks' store. @throws std::exception if it does not answer
 std::unique_ptr<RankStore> connect_store(const World& world, std::chrono::seconds timeout);
+/// The same; the store itself where this rank keeps it, which ends with what is returned.
+std::unique_ptr<RankStore> open_store(const World& world, std::chrono::seconds timeout);
 
 /// A store that this process keeps for others, at a free port.
 class StoreServer {
@@ -53,19 +57,22 @@ class GroupBackend {
  public:
   enum class Where { kDevice, kHost };
   virtual ~GroupBackend() = default;
+  /// All ranks have to have the same kind of device.
+  virtual void open_device(const at::Device& device) = 0;
   virtual std::shared_ptr<BackendWork> all_reduce(Where where, at::Tensor tensor, bool maximum) = 0;
   virtual std::shared_ptr<BackendWork> broadcast(at::Tensor tensor, int root) = 0;
   virtual std::shared_ptr<BackendWork> all_gather(Where where,
                                                   at::Tensor whole,
                                                   at::Tensor part) = 0;
-  virtual std::shared_ptr<BackendWork> reduce_scatter(at::Tensor part, at::Tensor whole) = 0;
+  virtual std::shared_ptr<BackendWork> reduce(at::Tensor tensor, int root) = 0;
+  /// Sums of three and more values may depend on where in its tensor an element lies.
+  virtual bool sums_depend_on_place() const = 0;
   /// Breaks off what is under way, so that a failing process can end.
   virtual void abort() noexcept = 0;
 };
 
-/// @throws std::exception if the ranks do not meet
-std::unique_ptr<GroupBackend> make_backend(const World& world,
-                                           const at::Device& device,
-                                           std::chrono::seconds timeout);
+/// Connects the hosts of all ranks; before collectives of the device GroupBackend::open_device()
+/// is to be called. @throws std::exception if the ranks do not meet
+std::unique_ptr<GroupBackend> make_backend(const World& world, std::chrono::seconds timeout);
 
 }  // namespace dalle2

@@ -88,6 +88,9 @@ RankBoard::Contents RankBoard::read() const {
 
 void RankBoard::run(Shared& shared) {
   std::unique_lock lock(shared.mutex);
+  const size_t size = shared.places.size();
+  std::vector<std::string> keys;
+  for (size_t rank = 0; rank < size; ++rank) keys.push_back(key_of(static_cast<int>(rank)));
   for (;;) {
     shared.changed.wait(lock, [&] { return shared.to_post || shared.closing; });
     if (!shared.to_post) break;
@@ -95,17 +98,14 @@ void RankBoard::run(Shared& shared) {
     shared.to_post.reset();
     shared.posting = true;
     shared.posting_since = BoardClock::now();
-    const size_t size = shared.places.size();
     lock.unlock();
     std::string error;
     std::vector<std::optional<RankPlace>> found(size);
     try {
       shared.store->set(key_of(shared.rank), own);
+      const auto texts = shared.store->get(keys);
       for (size_t rank = 0; rank < size; ++rank) {
-        if (static_cast<int>(rank) == shared.rank) continue;
-        if (auto text = shared.store->get(key_of(static_cast<int>(rank)))) {
-          found[rank] = RankPlace::from_json(*text);
-        }
+        if (texts[rank]) found[rank] = RankPlace::from_json(*texts[rank]);
       }
     } catch (const std::exception& failure) {
       error = failure.what();

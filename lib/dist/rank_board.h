@@ -31,7 +31,7 @@ class RankBoard {
   RankBoard(const RankBoard&) = delete;
   RankBoard& operator=(const RankBoard&) = delete;
 
-  /// Writes the own place and then reads the others'. Returns at once; of several, the last counts.
+  /// Writes the own place and then reads all. Returns at once; of several, the last counts.
   void post(const RankPlace& own);
   /// @return false if the last post is not out after `limit`
   bool wait_until_posted(std::chrono::duration<double> limit);

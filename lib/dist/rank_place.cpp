@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -11,6 +12,8 @@ namespace {
 
 /// A rank that says what it is busy with may take so many times the hang timeout.
 constexpr double kBusyFactor = 10;
+/// Seconds that a collective may take in which all ranks are.
+constexpr double kLeastTransfer = 10;
 /// Seconds in a collective before a rank that is silent counts as gone.
 constexpr double kLeastWait = 2;
 
@@ -30,7 +33,7 @@ std::optional<std::string> fault_of(const RankPlace& own,
   if (auto loss = loss_of(other, silent_seconds, most_silent)) return loss;
   if (own.seconds < hang_seconds) return std::nullopt;
   if (other->ended) return fmt::format("is done, {}", place_text(*other));
-  if (other->sequence == own.sequence && other->waits && other->what != own.what) {
+  if (is_another_operation(own, *other)) {
     return "meets this one in another operation: " + place_text(*other);
   }
   if (other->sequence >= own.sequence) return std::nullopt;
@@ -42,6 +45,10 @@ std::optional<std::string> fault_of(const RankPlace& own,
 }
 
 }  // namespace
+
+bool is_another_operation(const RankPlace& one, const RankPlace& other) {
+  return one.waits && other.waits && one.sequence == other.sequence && one.what != other.what;
+}
 
 std::string place_text(const RankPlace& place) {
   return place.waits ? fmt::format("in \"{}\" (number {}, step {}) for {:.0f} s",
@@ -108,8 +115,12 @@ std::optional<std::string> find_hang(int own,
     if (fault) found += fmt::format("\n  rank {} {}", rank, *fault);
   }
   if (found.empty()) {
-    // All are in the same place, and still nothing moves: the network between them is at fault.
-    if (mine.seconds < kBusyFactor * hang_seconds) return std::nullopt;
+    // All are in the same place, and still nothing moves: the network between them is at fault. One
+    // that is behind may be waited for, and a large sum needs some time however short the limit.
+    const bool are_in_it = std::all_of(places.begin(), places.end(), [&](const auto& place) {
+      return place && place->sequence >= mine.sequence;
+    });
+    if (!are_in_it || mine.seconds < std::max(hang_seconds, kLeastTransfer)) return std::nullopt;
     found = "\n  all ranks are in it: look at the network between them";
   }
   return fmt::format("rank {} waits {}:{}", own, place_text(mine), found);

@@ -35,6 +35,9 @@ std::optional<std::string> find_hang(int own,
                                      const std::vector<double>& silent_seconds,
                                      double hang_timeout_seconds);
 
+/// Both wait in a collective of the same number, and it is not the same one.
+bool is_another_operation(const RankPlace& one, const RankPlace& other);
+
 /// "in "loss" (number 3, step 5) for 61 s", as reports have it.
 std::string place_text(const RankPlace& place);
 

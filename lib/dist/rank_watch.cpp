@@ -11,17 +11,26 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Between two beats. A rank whose beats fail to come is gone or stopped.
-constexpr std::chrono::milliseconds kBeat{500};
-/// Seconds without a beat, behind a collective that failed: the rank is what failed.
-constexpr double kSilence = 3;
+/// Between two beats. A rank whose beats fail to come is gone or stopped. Each beat of each rank
+/// reads the places of all from one store: many beat more slowly.
+std::chrono::milliseconds beat_of(int ranks) {
+  constexpr std::chrono::milliseconds kLeast{500}, kPerRank{8};
+  return std::max(kLeast, kPerRank * ranks);
+}
+
+/// Beats missed behind a collective that failed: the rank is what failed.
+constexpr int kMissedBeats = 6;
 /// Seconds in a collective before a store that fails is the reason.
 constexpr double kStoreSilence = 2;
-/// How long a failed rank's neighbours take to say why, at most.
-constexpr std::chrono::seconds kExplanation{5};
+/// How long a failed rank's neighbours take to say why, at most, in beats.
+constexpr int kExplanationBeats = 10;
+
+double seconds_of(std::chrono::duration<double> time) {
+  return time.count();
+}
 
 double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
+  return seconds_of(Clock::now() - begin);
 }
 
 }  // namespace
@@ -31,7 +40,9 @@ RankWatch::RankWatch(const World& world,
                      std::chrono::seconds hang_timeout,
                      std::function<void(const std::string&)> on_hang)
     : world_(world),
-      hang_seconds_(static_cast<double>(hang_timeout.count())),
+      beat_(beat_of(world.size)),
+      // A rank whose last beats are on their way is not gone.
+      hang_seconds_(std::max(seconds_of(hang_timeout), seconds_of(4 * beat_))),
       on_hang_(std::move(on_hang)),
       board_(world.rank, world.size, std::move(store)) {
   own_.what = "start";
@@ -49,11 +60,19 @@ RankWatch::~RankWatch() {
   post_own_place();  // the board sends it before it ends
 }
 
-int64_t RankWatch::begin(const std::string& what, std::shared_ptr<BackendWork> work) {
+int64_t RankWatch::begin(const std::string& what) {
   const std::lock_guard lock(mutex_);
+  drop_done();
   own_.what = what;
-  pending_.push_back({++own_.sequence, what, std::move(work), Clock::now()});
+  pending_.push_back({++own_.sequence, what, nullptr, Clock::now()});
   return own_.sequence;
+}
+
+void RankWatch::launched(int64_t number, std::shared_ptr<BackendWork> work) {
+  const std::lock_guard lock(mutex_);
+  for (Pending& each : pending_) {
+    if (each.number == number) each.work = std::move(work);
+  }
 }
 
 void RankWatch::end(int64_t number) {
@@ -84,17 +103,23 @@ void RankWatch::tell_failure(const std::string& message) noexcept {
       own_.failure = message.substr(0, 1000);
     }
     post_own_place();
-    board_.wait_until_posted(kExplanation);  // if not, the others find out by its silence
-  } catch (const std::exception&) {          // out of memory: so they do then
+    board_.wait_until_posted(kExplanationBeats *
+                             beat_);  // if not, the others find out by its silence
+  } catch (const std::exception&) {   // out of memory: so they do then
+  }
+}
+
+/// With the lock. What is done lets its tensors go here, where nobody waited on the host.
+void RankWatch::drop_done() {
+  while (!pending_.empty() && pending_.front().work && pending_.front().work->is_done()) {
+    last_end_ = Clock::now();
+    pending_.pop_front();
   }
 }
 
 /// With the lock.
 RankPlace RankWatch::own_place() {
-  while (!pending_.empty() && pending_.front().work && pending_.front().work->is_done()) {
-    last_end_ = Clock::now();
-    pending_.pop_front();
-  }
+  drop_done();
   RankPlace place = own_;
   place.waits = !pending_.empty();
   if (place.waits) {
@@ -149,7 +174,7 @@ void RankWatch::run() {
       on_hang_(found);
       lock.lock();
     }
-    wake_.wait_for(lock, kBeat, [this] { return closing_; });
+    wake_.wait_for(lock, beat_, [this] { return closing_; });
     if (closing_) return;
   }
 }
@@ -160,17 +185,20 @@ std::string RankWatch::explain(const std::string& error) {
   const std::string what = pending_.empty() ? own_.what : pending_.front().what;
   const auto begin = Clock::now();
   std::string culprits;
-  while (culprits.empty() && Clock::now() - begin < kExplanation) {
-    wake_.wait_for(lock, kBeat);
+  while (culprits.empty() && Clock::now() - begin < kExplanationBeats * beat_) {
+    wake_.wait_for(lock, beat_);
     const RankBoard::Contents board = board_.read();
     for (int rank = 0; rank < world_.size; ++rank) {
       if (rank == world_.rank) continue;
       const auto& place = board.places[static_cast<size_t>(rank)];
       const double silent = board.silent_seconds[static_cast<size_t>(rank)];
-      if (const auto loss = loss_of(place, silent, kSilence)) {
+      if (const auto loss = loss_of(place, silent, seconds_of(kMissedBeats * beat_))) {
         culprits += fmt::format("\n  rank {} {}", rank, *loss);
       } else if (place && place->ended) {
         culprits += fmt::format("\n  rank {} had left already, {}", rank, place_text(*place));
+      } else if (place && is_another_operation(own_place(), *place)) {
+        culprits +=
+            fmt::format("\n  rank {} meets it in another operation: {}", rank, place_text(*place));
       }
     }
   }

@@ -29,8 +29,10 @@ class RankWatch {
             std::function<void(const std::string& report)> on_hang);
   ~RankWatch();
 
-  /// A collective begins. @return its number. It lasts until `work` is done, or until end().
-  int64_t begin(const std::string& what, std::shared_ptr<BackendWork> work);
+  /// A collective begins. @return its number. It lasts until the work of launched() is done, or
+  /// until end().
+  int64_t begin(const std::string& what);
+  void launched(int64_t number, std::shared_ptr<BackendWork> work);
   void end(int64_t number);
   void set_step(int64_t step);
   /// Empty: no more. @return what it was before
@@ -51,11 +53,13 @@ class RankWatch {
   };
 
   void run();
+  void drop_done();
   RankPlace own_place();
   void post_own_place();
   std::string report();
 
   World world_;
+  std::chrono::milliseconds beat_;  // between two posts
   double hang_seconds_;
   std::function<void(const std::string&)> on_hang_;
   RankBoard board_;

@@ -11,6 +11,10 @@
 namespace dalle2 {
 namespace {
 
+/// Steps that srun did not start have numbers from here on: the batch script, an interactive shell.
+/// They have the variables of a first task without being one.
+constexpr int64_t kFirstSpecialStep = 0xfffffff0;
+
 /// Slurm's users run several jobs on one machine: the port follows from the job's number.
 constexpr int64_t kFirstSlurmPort = 15000;
 
@@ -86,8 +90,6 @@ World of_torchrun(const Environment& environment) {
   world.store_port = static_cast<uint16_t>(number_from(environment, "MASTER_PORT", 1, UINT16_MAX));
   world.hosts_store =
       world.rank == 0 && environment("TORCHELASTIC_USE_AGENT_STORE").value_or("") != "True";
-  world.store_prefix =
-      fmt::format("dalle2/{}/", environment("TORCHELASTIC_RESTART_COUNT").value_or("0"));
   return world;
 }
 
@@ -117,10 +119,8 @@ World of_slurm(const Environment& environment) {
       environment("MASTER_PORT") ? number_from(environment, "MASTER_PORT", 1, UINT16_MAX)
                                  : kFirstSlurmPort + job % 10000);
   world.hosts_store = world.rank == 0;
-  world.store_prefix = fmt::format("dalle2/{}.{}.{}/",
-                                   job,
-                                   environment("SLURM_STEP_ID").value_or("0"),
-                                   environment("SLURM_RESTART_COUNT").value_or("0"));
+  world.store_prefix =
+      fmt::format("dalle2/{}.{}/", job, environment("SLURM_STEP_ID").value_or("0"));
   return world;
 }
 
@@ -139,9 +139,8 @@ Environment process_environment() {
 
 World world_from_environment(const Environment& environment) {
   if (environment("RANK") || environment("WORLD_SIZE")) return of_torchrun(environment);
-  // A job's batch script has the variables of its first task, but for the step's.
-  if (environment("SLURM_PROCID") && environment("SLURM_STEP_ID") &&
-      environment("SLURM_STEP_ID") != "4294967291" && environment("SLURM_NTASKS")) {
+  if (environment("SLURM_PROCID") && environment("SLURM_STEP_ID") && environment("SLURM_NTASKS") &&
+      number_from(environment, "SLURM_STEP_ID", 0, INT64_MAX) < kFirstSpecialStep) {
     return of_slurm(environment);
   }
   return {};

@@ -34,9 +34,9 @@ struct World {
   Carrier carrier = Carrier::kByDevice;
   std::string store_host = "127.0.0.1";
   uint16_t store_port = 0;
-  bool hosts_store = true;   ///< this process keeps the store; else it is kept elsewhere
-  std::string store_prefix;  ///< of keys: apart from those of an attempt before this one
-  std::string error_file;    ///< where torchrun looks for the reason of a failure; empty: nowhere
+  bool hosts_store = true;  ///< this process keeps the store; else it is kept elsewhere
+  std::string store_prefix = "dalle2/";  ///< of keys: apart from those of another program or job
+  std::string error_file;  ///< where torchrun looks for the reason of a failure; empty: nowhere
 
   /// No group is needed.
   bool is_alone() const { return size == 1 && carrier == Carrier::kByDevice; }

@@ -14,6 +14,7 @@
 #include <protozero/pbf_builder.hpp>
 
 #include "base/error.h"
+#include "base/host_name.h"
 #include "base/log.h"
 
 namespace dalle2 {
@@ -88,12 +89,6 @@ int64_t big_endian(std::string_view bytes, size_t offset) {
   for (size_t i = 0; i < 4; ++i)
     value = value * 256 + static_cast<unsigned char>(bytes[offset + i]);
   return value;
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0 || name[0] == '\0') return "localhost";
-  return name.data();
 }
 
 std::string version_event() {

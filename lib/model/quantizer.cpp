@@ -173,11 +173,24 @@ at::Tensor VectorQuantizerImpl::from_indices(const at::Tensor& indices) {
   return map.permute({0, 3, 1, 2});
 }
 
-at::Tensor VectorQuantizerImpl::drawn_by_main(const at::Tensor& tokens,
-                                              int64_t count,
-                                              const at::Generator& generator) const {
-  at::Tensor rows = ranks_.is_main ? drawn_rows(tokens, count, generator)
-                                   : at::zeros({count, tokens.size(1)}, tokens.options());
+VectorQuantizerImpl::Drawer VectorQuantizerImpl::drawer(int64_t own_tokens) const {
+  at::Tensor held = at::zeros({ranks_.size}, embed_.options().dtype(at::kLong));
+  held[ranks_.rank] = own_tokens;
+  sum_over_ranks(held);
+  held = held.cpu();
+  for (int rank = 0; rank < ranks_.size; ++rank) {
+    const int64_t tokens = held[rank].item<int64_t>();
+    if (tokens > 0) return {rank == ranks_.rank, tokens};
+  }
+  return {false, 0};
+}
+
+at::Tensor VectorQuantizerImpl::drawn_by(const Drawer& drawer,
+                                         const at::Tensor& tokens,
+                                         int64_t count,
+                                         const at::Generator& generator) const {
+  at::Tensor rows = drawer.is_own ? drawn_rows(tokens, count, generator)
+                                  : at::zeros({count, tokens.size(1)}, tokens.options());
   sum_over_ranks(rows);
   return rows;
 }
@@ -185,7 +198,7 @@ at::Tensor VectorQuantizerImpl::drawn_by_main(const at::Tensor& tokens,
 void VectorQuantizerImpl::begin_codes(const at::Tensor& tokens, const at::Generator& generator) {
   if (initted_.item<bool>()) return;
   const int64_t codes = config_.codes();
-  at::Tensor means = drawn_by_main(tokens, codes, generator);
+  at::Tensor means = drawn_by(drawer(tokens.size(0)), tokens, codes, generator);
   at::Tensor counts;
   for (int64_t round = 0; round < config_.vq_kmeans_iters; ++round) {
     const at::Tensor places = nearness(tokens, means, config_.vq_use_cosine_sim).argmax(-1);
@@ -201,6 +214,11 @@ void VectorQuantizerImpl::begin_codes(const at::Tensor& tokens, const at::Genera
   embed_avg_.select(0, 0).copy_(means * counts.unsqueeze(1));
   set_codes();
   initted_.fill_(true);
+}
+
+void VectorQuantizerImpl::quantize_nothing() {
+  const torch::NoGradGuard no_grad;
+  begin_codes(at::zeros({0, codebook().size(1)}, codebook().options()), /*generator=*/{});
 }
 
 void VectorQuantizerImpl::take_notes(const at::Tensor& tokens, const at::Tensor& indices) {
@@ -248,14 +266,15 @@ void VectorQuantizerImpl::replace_dead(const at::Generator& generator) {
   const double least = config_.vq_threshold_ema_dead_code;
   at::Tensor dead = cluster_size_.select(0, 0).lt(least).nonzero().squeeze(1);
   if (dead.numel() == 0) return;
-  at::Tensor tokens = noted_tokens_.defined() ? noted_tokens_ : at::zeros_like(codebook());
+  at::Tensor tokens = noted_tokens_.defined()
+                          ? noted_tokens_
+                          : at::zeros({0, codebook().size(1)}, embed_.options());
   if (config_.vq_use_cosine_sim) tokens = unit_length(tokens);
-  at::Tensor available = at::tensor(ranks_.is_main ? tokens.size(0) : 0, dead.options());
-  sum_over_ranks(available);
-  const int64_t most = available.item<int64_t>();
+  const Drawer drawer = this->drawer(tokens.size(0));
+  const int64_t most = drawer.tokens;
   if (dead.numel() > most) {  // the rest follows with later batches
     at::Tensor order = at::zeros({dead.numel()}, dead.options());
-    if (ranks_.is_main) {
+    if (drawer.is_own) {
       order = at::randperm(
                   dead.numel(), generator, at::TensorOptions(at::kLong).device(generator.device()))
                   .to(dead.device());
@@ -263,7 +282,7 @@ void VectorQuantizerImpl::replace_dead(const at::Generator& generator) {
     sum_over_ranks(order);
     dead = std::get<0>(dead.index_select(0, order.narrow(0, 0, most)).sort());
   }
-  const at::Tensor samples = drawn_by_main(tokens, dead.numel(), generator);
+  const at::Tensor samples = drawn_by(drawer, tokens, dead.numel(), generator);
   embed_.select(0, 0).index_copy_(0, dead, samples);
   embed_avg_.select(0, 0).index_copy_(0, dead, samples * least);
   cluster_size_.select(0, 0).index_fill_(0, dead, least);

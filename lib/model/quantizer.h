@@ -22,7 +22,7 @@ struct Quantized {
 
 /// The ranks that a codebook is averaged over.
 struct CodeRanks {
-  bool is_main = true;                          ///< what is drawn is drawn by this rank
+  int rank = 0, size = 1;
   std::function<void(at::Tensor& tensor)> sum;  ///< over all ranks, in place; null: one rank
 };
 
@@ -31,6 +31,9 @@ class QuantizerImpl : public torch::nn::Module {
   /// In training mode a codebook that is a moving average takes notes for learn().
   /// @param map [B, D, h, w] @param generator draws the first codes
   virtual Quantized quantize(const at::Tensor& map, const at::Generator& generator) = 0;
+  /// In the place of quantize() on a rank without samples while others have some: the first codes
+  /// are made by all together.
+  virtual void quantize_nothing() {}
   /// Moves the codes by what was quantised since the last call; all ranks have to call it.
   /// @param generator draws vectors in the place of codes that are not used
   virtual void learn(const at::Generator& /*generator*/) {}
@@ -63,6 +66,7 @@ class VectorQuantizerImpl : public QuantizerImpl {
   VectorQuantizerImpl(int64_t dim, const VaeConfig& config);
   Quantized quantize(const at::Tensor& map, const at::Generator& generator) override;
   at::Tensor from_indices(const at::Tensor& indices) override;
+  void quantize_nothing() override;
   void learn(const at::Generator& generator) override;
   void set_ranks(CodeRanks ranks) override { ranks_ = std::move(ranks); }
 
@@ -74,9 +78,16 @@ class VectorQuantizerImpl : public QuantizerImpl {
   void begin_codes(const at::Tensor& tokens, const at::Generator& generator);
   void take_notes(const at::Tensor& tokens, const at::Tensor& indices);
   void replace_dead(const at::Generator& generator);
-  at::Tensor drawn_by_main(const at::Tensor& tokens,
-                           int64_t count,
-                           const at::Generator& generator) const;
+  /// The first rank that has tokens: what is drawn is drawn by it.
+  struct Drawer {
+    bool is_own;
+    int64_t tokens;  // that it has; 0: no rank has any
+  };
+  Drawer drawer(int64_t own_tokens) const;
+  at::Tensor drawn_by(const Drawer& drawer,
+                      const at::Tensor& tokens,
+                      int64_t count,
+                      const at::Generator& generator) const;
   void sum_over_ranks(at::Tensor& tensor) const {
     if (ranks_.sum) ranks_.sum(tensor);
   }

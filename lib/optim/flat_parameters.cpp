@@ -19,9 +19,6 @@ int64_t round_up(int64_t n, int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-// The norm reads the parameters' part as rows of this many floats (grad_norm.cpp).
-constexpr int64_t kSpanMultiple = 1024;
-
 void check_tensor(const std::string& name, const at::Tensor& tensor, const at::Device& device) {
   D2_CHECK(tensor.scalar_type() == at::kFloat && tensor.device() == device,
            "'{}' is {} on {}; flat buffers hold float32 of one device ({})",
@@ -84,7 +81,7 @@ FlatParameters::FlatParameters(const torch::nn::Module& module, const IsMember& 
   for (FlatEntry& entry : buffers_) {
     buffers.push_back(&entry);
   }
-  parameter_span_ = round_up(place(others, place(decaying, 0)), kSpanMultiple);
+  parameter_span_ = round_up(place(others, place(decaying, 0)), kFlatRow);
   const int64_t total = place(buffers, parameter_span_);
 
   const torch::NoGradGuard no_grad;

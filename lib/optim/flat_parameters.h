@@ -24,6 +24,9 @@ struct FlatEntry {
 /// Entries begin at multiples of this many floats (64 bytes), so that kernels see aligned rows.
 /// What lies between them stays zero.
 inline constexpr int64_t kFlatAlignment = 16;
+/// The parameters together end at a multiple of this many floats: the norm of their gradients is
+/// made of the norms of such rows, and a slice of the buffer consists of whole ones.
+inline constexpr int64_t kFlatRow = 1024;
 
 /// Moves the float32 parameters and buffers of a module into one buffer.
 /// Layout: parameters with ndim >= 2 (those that decay), then the others, then the buffers. The

@@ -15,12 +15,12 @@ FlatSlice FlatSlice::overlap(const FlatSlice& other) const {
 }
 
 std::vector<FlatSlice> split_flat(int64_t numel, int64_t count) {
-  const int64_t rows = (numel + kFlatAlignment - 1) / kFlatAlignment;
-  const int64_t share = (rows + count - 1) / count * kFlatAlignment;
+  const int64_t share = numel / kFlatRow / count * kFlatRow;
   std::vector<FlatSlice> slices;
   for (int64_t owner = 0; owner < count; ++owner) {
-    slices.push_back({std::min(owner * share, numel), std::min((owner + 1) * share, numel)});
+    slices.push_back({owner * share, (owner + 1) * share});
   }
+  slices.back().end = numel;
   return slices;
 }
 

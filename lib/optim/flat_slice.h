@@ -20,8 +20,8 @@ struct FlatSlice {
   FlatSlice overlap(const FlatSlice& other) const;
 };
 
-/// The shares of `count` owners of `numel` elements, in order: equal, in multiples of
-/// kFlatAlignment, but for the last ones, which may be shorter or empty.
+/// The shares of `count` owners of `numel` elements, in order: equal and in multiples of kFlatRow,
+/// but for the last, which has what is left over, too.
 std::vector<FlatSlice> split_flat(int64_t numel, int64_t count);
 
 /// Copies the part of `tensor` that lies in a slice into what is kept of the slice.

@@ -4,18 +4,24 @@
 #include <torch/torch.h>
 
 #include "base/error.h"
+#include "optim/flat_parameters.h"
 
 namespace dalle2 {
 
-at::Tensor grad_norm(const at::Tensor& flat) {
-  constexpr int64_t kRow = 1024;
-  D2_CHECK(flat.dim() == 1 && flat.numel() % kRow == 0,
+at::Tensor row_norms(const at::Tensor& flat) {
+  D2_CHECK(flat.dim() == 1 && flat.numel() % kFlatRow == 0,
            "{} elements do not make whole rows of {}",
            flat.numel(),
-           kRow);
-  // Norm of the rows' norms: one float32 sum over millions of squares would lose digits.
-  return at::linalg_vector_norm(
-      at::linalg_vector_norm(flat.view({-1, kRow}), 2, at::IntArrayRef{1}), 2);
+           kFlatRow);
+  return at::linalg_vector_norm(flat.view({-1, kFlatRow}), 2, at::IntArrayRef{1});
+}
+
+at::Tensor norm_of_rows(const at::Tensor& norms) {
+  return at::linalg_vector_norm(norms, 2);
+}
+
+at::Tensor grad_norm(const at::Tensor& flat) {
+  return norm_of_rows(row_norms(flat));
 }
 
 at::Tensor clip_divisor(const at::Tensor& norm, double max_norm) {

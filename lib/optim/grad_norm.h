@@ -6,8 +6,17 @@
 
 namespace dalle2 {
 
-/// Euclidean norm of FlatGradients::values().
-/// @param flat [n] float32, n a multiple of 1024
+/// Euclidean norms of the rows of FlatGradients::values(), or of a slice of it.
+/// @param flat [n] float32, n a multiple of kFlatRow
+/// @return [n / kFlatRow] float32 on the same device
+at::Tensor row_norms(const at::Tensor& flat);
+
+/// Euclidean norm of the whole from those of its rows: one float32 sum over millions of squares
+/// would lose digits. @param norms [rows] @return [] float32 on the same device
+at::Tensor norm_of_rows(const at::Tensor& norms);
+
+/// Euclidean norm of FlatGradients::values(), by way of its rows.
+/// @param flat [n] float32, n a multiple of kFlatRow
 /// @return [] float32 on the same device
 at::Tensor grad_norm(const at::Tensor& flat);
 

@@ -48,6 +48,10 @@ at::Generator make_generator(const RandomAddress& address, const at::Device& dev
 }
 
 void use_deterministic_algorithms() {
+  // NCCL chooses by what it measures: one order of the sums whatever that says. Read when the ranks
+  // connect; what the user has set stays.
+  ::setenv("NCCL_ALGO", "Ring", /*overwrite=*/0);
+  ::setenv("NCCL_PROTO", "Simple", /*overwrite=*/0);
   // cuBLAS gives the same bits only with workspaces of a fixed size, which it reads from here.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   at::Context& context = at::globalContext();

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "run/decoder_data.h"
 
-#include <c10/core/Event.h>
-#include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -14,7 +11,7 @@
 #include "data/absent_shards.h"
 #include "data/decoder_dataset.h"
 #include "data/shards.h"
-#include "trainer/tensor_group.h"
+#include "run/device_copy.h"
 
 namespace dalle2 {
 
@@ -22,13 +19,6 @@ namespace {
 
 /// Shards in a row without a usable sample after which a dry run gives up on a data set.
 constexpr int64_t kMostShardsTried = 8;
-
-/// The stream on which batches are copied to a GPU: the same for the whole run.
-c10::Stream copy_stream(const at::Device& device) {
-  static const c10::Stream stream =
-      c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
-  return stream;
-}
 
 /// @throws DataError if more of the training shards are absent than /data/max_bad_fraction allows
 void check_absent(const DecoderDataConfig& data,
@@ -188,22 +178,8 @@ int64_t DecoderData::num_shards() const {
 }
 
 DecoderInputs to_inputs(const Batch& batch, const at::Device& device) {
-  DecoderInputs inputs{batch.images, batch.image_embeds, batch.text_encodings, batch.latents};
-  if (device.is_cpu()) return inputs;
-  const c10::impl::VirtualGuardImpl streams(device.type());
-  const c10::Stream compute = streams.getStream(device), copies = copy_stream(device);
-  {
-    const c10::StreamGuard on_copies(copies);
-    inputs = on_device(std::move(inputs), device);
-    // Their memory is not reused before the step has finished.
-    inputs.tensors([&](const at::Tensor& tensor) {
-      if (tensor.defined()) tensor.record_stream(compute);
-    });
-  }
-  c10::Event copied(device.type());
-  copied.record(copies);
-  copied.block(compute);
-  return inputs;
+  return copied_to(
+      device, DecoderInputs{batch.images, batch.image_embeds, batch.text_encodings, batch.latents});
 }
 
 }  // namespace dalle2

@@ -14,7 +14,8 @@ namespace {
 
 /// Nothing at the end of the data, or if a stop signal came while it was waited for: then
 /// `interrupted` is set, on all ranks.
-std::optional<Batch> next_batch(DecoderLoader& loader, bool& interrupted) {
+std::optional<Batch> next_batch(ProcessGroup& group, DecoderLoader& loader, bool& interrupted) {
+  const ProcessGroup::BusyScope busy(group, "waiting for data");
   try {
     return loader.next();
   } catch (const StoppedError&) {
@@ -48,7 +49,7 @@ bool DecoderRun::train_epoch() {
   bool interrupted = false;
   auto next = [&, sample = position_.sample]() mutable -> std::optional<Batch> {
     if (sample >= config_.train.epoch_samples.value_or(INT64_MAX)) return std::nullopt;
-    std::optional<Batch> batch = next_batch(*loader, interrupted);
+    std::optional<Batch> batch = next_batch(session_.group(), *loader, interrupted);
     if (batch) sample += batch->samples_of_step;
     return batch;
   };
@@ -76,9 +77,10 @@ bool DecoderRun::train_epoch() {
 /// One update of each trained unet, from the mean over the samples of all batches.
 /// @return false if a stop was asked for before the update: the run still stands before the group
 bool DecoderRun::train_group(const DecoderLoader& loader, const std::vector<Batch>& group) {
-  const auto samples = pass_group(group, [&](const Batch& batch, int64_t before, double share) {
-    train_batch(batch, position_.sample + before + batch.samples_before, share);
-  });
+  const auto samples =
+      pass_group(group, trained_unets_, [&](const Batch& batch, int64_t before, double share) {
+        train_batch(batch, position_.sample + before + batch.samples_before, share);
+      });
   if (!samples) return false;
   for (const int64_t unet : trained_unets_) update(unet);
   position_.sample += *samples;
@@ -130,7 +132,7 @@ void DecoderRun::validate_epoch() {
   int64_t samples = 0;
   Timer timer;
   bool interrupted = false;
-  while (std::optional<Batch> batch = next_batch(*loader, interrupted)) {
+  while (std::optional<Batch> batch = next_batch(session_.group(), *loader, interrupted)) {
     loader->consumed(*batch);
     if (batch->size() > 0) {
       add_validation_losses(*batch, samples + batch->samples_before, sums);

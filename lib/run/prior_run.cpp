@@ -7,12 +7,14 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "run/device_copy.h"
 
 namespace dalle2 {
 namespace {
 
-PriorInputs to_inputs(const PriorBatch& batch) {
-  return {batch.image_embeds, {batch.text_embeds, batch.text_encodings}};
+PriorInputs to_inputs(const PriorBatch& batch, const at::Device& device) {
+  return copied_to(device,
+                   PriorInputs{batch.image_embeds, {batch.text_embeds, batch.text_encodings}});
 }
 
 }  // namespace
@@ -78,12 +80,13 @@ std::optional<PriorRankBatch> PriorRun::next_batch(const std::string& split, int
 /// One update, from the mean over the samples of all batches.
 /// @return these samples; none if a stop was asked for before the update
 std::optional<int64_t> PriorRun::train_group(const std::vector<PriorRankBatch>& group) {
-  const auto samples = pass_group(group, [&](const PriorRankBatch& each, int64_t, double share) {
-    // Addressed by the rows of the epoch so far, so that a resumed epoch, or one of another number
-    // of ranks, draws the same.
-    const at::Generator random = session_.generator("train", position_.epoch, each.row);
-    trainer_.step(to_inputs(each.batch), random, std::nullopt, share);
-  });
+  const auto samples =
+      pass_group(group, {1}, [&](const PriorRankBatch& each, int64_t, double share) {
+        // Addressed by the rows of the epoch so far, so that a resumed epoch, or one of another number
+        // of ranks, draws the same.
+        const at::Generator random = session_.generator("train", position_.epoch, each.row);
+        trainer_.step(to_inputs(each.batch, session_.device()), random, std::nullopt, share);
+      });
   if (!samples) return std::nullopt;
   for (const PriorRankBatch& each : group) position_.row += each.rows_of_step;
   position_.samples_seen += *samples;
@@ -101,7 +104,8 @@ std::optional<double> PriorRun::mean_loss(const std::string& split, bool average
     if (next->batch.size() > 0) {
       // The same draws every time: two validations then differ by the weights alone.
       const at::Generator random = session_.generator("validate " + split, /*epoch=*/0, next->row);
-      sum += trainer_.evaluate(to_inputs(next->batch), random, averaged).item<double>() *
+      sum += trainer_.evaluate(to_inputs(next->batch, session_.device()), random, averaged)
+                 .item<double>() *
              static_cast<double>(next->batch.size());
     }
     samples += next->samples_of_step;

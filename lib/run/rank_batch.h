@@ -30,6 +30,7 @@ std::optional<RankBatch<Batch>> rank_batch(
     ProcessGroup& group, int64_t rows, int64_t row, int64_t batch_size, const Read& read) {
   if (row >= rows) return std::nullopt;
   RankBatch<Batch> next{.batch = {}, .row = row + group.rank() * batch_size};
+  const ProcessGroup::BusyScope busy(group, "waiting for data");
   if (std::optional<Batch> batch = read(next.row, batch_size)) next.batch = *std::move(batch);
   for (const auto& each :
        group.exchange({next.batch.rows, next.batch.size()}, "rows of the step")) {

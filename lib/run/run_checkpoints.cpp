@@ -73,13 +73,17 @@ RunCheckpoints::RunCheckpoints(RunSession& session,
 StartedFrom RunCheckpoints::start() {
   ProcessGroup& group = session_.group();
   Tracker& tracker = session_.tracker();
+  const ProcessGroup::BusyScope busy(group, "looking at what an earlier run left");
+  // A lost machine may have left its lock, and the run is started again on another at once.
+  const Launcher launcher = group.world().launcher;
+  const bool is_restarted = launcher == Launcher::kSlurm || launcher == Launcher::kTorchrun;
   // Rank 0 moves files: the others look when it has looked, and it begins when they have.
-  if (group.is_main()) tracker.init();
+  if (group.is_main()) tracker.init({.waits_for_lock = is_restarted});
   const bool resumes = group.text_of_main(tracker.auto_resumed() ? "yes" : "no", "start") == "yes";
-  if (!group.is_main()) tracker.init(resumes);
+  if (!group.is_main()) tracker.init({.auto_resumed_on_main = resumes});
   std::optional<Found> found;
   {
-    const ProcessGroup::BusyScope busy(group, "loading a checkpoint");
+    const ProcessGroup::BusyScope loading(group, "loading a checkpoint");
     found = find_at_start();
   }
   check_same_start(found);
@@ -367,6 +371,7 @@ bool RunCheckpoints::has_own() {
 }
 
 bool RunCheckpoints::go_back() {
+  const ProcessGroup::BusyScope busy(session_.group(), "going back to a checkpoint");
   const std::vector<std::string> own = own_checkpoints();
   if (own.empty()) return false;
   const int64_t now = roll_backs;

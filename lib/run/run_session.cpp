@@ -66,10 +66,7 @@ at::Generator RunSession::generator(std::string_view purpose, int64_t epoch, int
 
 bool RunSession::stop_asked() {
   if (stopped_) return true;
-  int64_t signal = stop_requested();
-  if (!group_->is_alone()) {
-    for (const auto& row : group_->exchange({signal}, "stop")) signal = std::max(signal, row[0]);
-  }
+  const int64_t signal = group_->most(stop_requested(), "stop");
   if (signal == 0) return false;
   stopped_ = true;
   progress_.finish();

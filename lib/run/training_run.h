@@ -81,7 +81,6 @@ class TrainingRun {
   auto next_group(Next&& next) {
     std::vector<typename decltype(next())::value_type> group;
     while (static_cast<int64_t>(group.size()) < train_.grad_accum_every) {
-      const ProcessGroup::BusyScope busy(session_.group(), "waiting for data");
       auto batch = timed(&session_.times(), StepPhase::kData, next);
       if (!batch) break;
       group.push_back(std::move(*batch));
@@ -90,18 +89,25 @@ class TrainingRun {
   }
 
   /// Gradients of the batches of an update, each weighted by its share of the samples of them all.
+  /// @param parts that a pass goes through, in its order
   /// @param pass gives the gradients of this rank's share of one batch: (batch, samples of all ranks
   /// in the batches before it, share)
   /// @return samples of all ranks; none if a stop was asked for between two batches
   template <class Batch, class Pass>
-  std::optional<int64_t> pass_group(const std::vector<Batch>& group, Pass&& pass) {
+  std::optional<int64_t> pass_group(const std::vector<Batch>& group,
+                                    const std::vector<int64_t>& parts,
+                                    Pass&& pass) {
     int64_t total = 0, before = 0;
     for (const Batch& batch : group) total += batch.samples_of_step;
     for (const Batch& batch : group) {
       if (before > 0 && session_.stop_asked()) return std::nullopt;
       any_trainer_->set_completes_update(&batch == &group.back());
       const double share = static_cast<double>(batch.size()) / static_cast<double>(total);
-      if (batch.size() > 0) pass(batch, before, share);
+      if (batch.size() > 0) {
+        pass(batch, before, share);
+      } else if (total > 0) {
+        any_trainer_->pass_without_samples(parts);
+      }
       before += batch.samples_of_step;
     }
     return total;

@@ -145,7 +145,7 @@ VaeRun::VaeRun(const LoadedVaeConfig& loaded, const RunProcess& process)
   ProcessGroup& group = session_.group();
   if (group.is_alone()) return;
   trainer_.vae()->quantizer()->set_ranks(
-      {.is_main = group.is_main(), .sum = [&group](at::Tensor& tensor) {
+      {.rank = group.rank(), .size = group.size(), .sum = [&group](at::Tensor& tensor) {
          group.all_reduce(tensor, Reduction::kSum, "codes");
        }});
 }

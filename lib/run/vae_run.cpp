@@ -14,6 +14,7 @@
 #include "checkpoint/module_state.h"
 #include "checkpoint/pth.h"
 #include "io/folder_names.h"
+#include "run/device_copy.h"
 #include "run/pictures.h"
 
 namespace dalle2 {
@@ -64,16 +65,17 @@ bool VaeRun::train_epoch() {
     const auto group = next_group(next);
     if (group.empty()) break;
     checkpoints_.check();
+    const bool is_discriminators = position_.discriminator_is_due;
+    const int64_t part = is_discriminators ? VaeTrainer::kDiscriminator : VaeTrainer::kAutoencoder;
     const auto samples = pass_group(
-        group, [&](const VaeRankBatch& each, int64_t, double share) { pass(each, share); });
+        group, {part}, [&](const VaeRankBatch& each, int64_t, double share) { pass(each, share); });
     if (!samples) return true;
     for (const VaeRankBatch& each : group) position_.row += each.rows_of_step;
     position_.samples_seen += *samples;
     if (*samples == 0) continue;  // none of the files could be read
-    const bool is_discriminators = position_.discriminator_is_due;
     // Before the update, so that the averages take the codes of this step.
     trainer_.vae()->quantizer()->learn(session_.generator("codes", position_.epoch, position_.row));
-    update(is_discriminators ? VaeTrainer::kDiscriminator : VaeTrainer::kAutoencoder);
+    update(part);
     position_.discriminator_is_due = !is_discriminators && has_gan();
     if (!position_.discriminator_is_due && !end_step(*samples)) return false;
     if (session_.stop_asked()) return true;
@@ -108,14 +110,16 @@ std::optional<VaeRankBatch> VaeRun::next_batch(const std::string& split, int64_t
 
 /// Gradients of this rank's share of a batch, for the part whose turn it is.
 void VaeRun::pass(const VaeRankBatch& batch, double share) {
+  at::Tensor images = batch.batch.images;
+  copy_to_device(session_.device(), {&images});
   const at::Generator random = session_.generator("train", position_.epoch, batch.row);
   if (!position_.discriminator_is_due) {
-    diagnostics_.add(trainer_.step_autoencoder(batch.batch.images, random, has_gan(), share));
+    diagnostics_.add(trainer_.step_autoencoder(images, random, has_gan(), share));
     return;
   }
   const int64_t every = config_.train.apply_grad_penalty_every;
   const bool with_penalty = every > 0 && position_.step % every == 0;
-  trainer_.step_discriminator(batch.batch.images, random, with_penalty, share);
+  trainer_.step_discriminator(images, random, with_penalty, share);
 }
 
 /// What follows the updates of a step. @return false if the run went back to a checkpoint
@@ -218,6 +222,7 @@ double VaeRun::validation_loss(bool averaged) {
 /// The live weights as the reference's `torch.save(vae.state_dict())`, and its average as that of an
 /// ema_pytorch.EMA around the whole VAE.
 void VaeRun::save_model_files() {
+  const ProcessGroup::BusyScope busy(session_.group(), "saving the model");
   const HeldAverages averages = trainer_.hold_averages();
   const Dict averaged = trainer_.uses_ema() ? trainer_.model_state() : Dict();
   if (!session_.group().is_main()) return;

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <ctime>
@@ -17,7 +18,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/host_name.h"
 #include "base/log.h"
+#include "base/stop_signal.h"
 #include "base/untrusted_json.h"
 
 namespace dalle2 {
@@ -25,16 +28,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Between two looks at a lock that is waited for.
+constexpr std::chrono::milliseconds kLockPause{2000};
+
 std::string first_line(const std::string& path) {
   std::ifstream file(path);
   std::string line;
   std::getline(file, line);
   return line;
-}
-
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown";
 }
 
 /// Field 22 of /proc/PID/stat; none if there is no such process, or only what is left of one.
@@ -238,7 +239,14 @@ RunLock::RunLock(const std::string& data_path, const LockTimes& times)
     : path_((fs::path(data_path) / "run.lock").string()),
       content_(lock_text(this_process())),
       times_(times) {
-  acquire(data_path);
+  for (bool told = false; !acquire(data_path, times_.waits && stop_requested() == 0);) {
+    if (!told) {
+      log_info(
+          "track", "{} is held by a process that may be lost: waiting until it is stale", path_);
+    }
+    told = true;
+    std::this_thread::sleep_for(std::min<std::chrono::milliseconds>(kLockPause, times_.stale / 10));
+  }
   // Signals are for the threads of the run.
   sigset_t all, before;
   sigfillset(&all);
@@ -258,17 +266,19 @@ RunLock::~RunLock() {
   if (file && file->content == content_) ::unlink(path_.c_str());
 }
 
-void RunLock::acquire(const std::string& data_path) {
+/// @return false if it is worth waiting for
+bool RunLock::acquire(const std::string& data_path, bool waits) {
   constexpr int kAttempts = 20;  // others may be starting, ending and taking over at the same time
   const FolderLock one_at_a_time(data_path);
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    if (make()) return;
+    if (make()) return true;
     const std::optional<LockFile> file = read_lock(path_);
     if (!file) continue;  // released just now
     const std::optional<LockOwner> owner = parse_owner(file->content);
     const Owner state = owner ? judge(*owner) : Owner::kUnknown;
     const int64_t age_ms = file_system_now_ms(path_) - file->touched_ms;
     const bool stale = age_ms > times_.stale.count();
+    if (state == Owner::kUnknown && !stale && waits) return false;
     if (state == Owner::kAlive || (state == Owner::kUnknown && !stale)) {
       throw_held(data_path, path_, owner, state, times_, age_ms);
     }

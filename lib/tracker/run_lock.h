@@ -30,6 +30,7 @@ std::string lock_text(const LockOwner& owner);
 struct LockTimes {
   std::chrono::milliseconds refresh{30'000};  ///< the owner touches the file this often
   std::chrono::milliseconds stale{300'000};   ///< not touched for so long: its process is dead
+  bool waits = false;  ///< until such a lock is stale; else it is an error at once
 };
 
 /// Holds data_path/run.lock as long as it lives. The file is made atomically on network file
@@ -47,7 +48,7 @@ class RunLock {
   RunLock& operator=(const RunLock&) = delete;
 
  private:
-  void acquire(const std::string& data_path);
+  bool acquire(const std::string& data_path, bool waits);
   bool make();
   void refresh();
   void keep_fresh();

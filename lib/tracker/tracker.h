@@ -60,6 +60,15 @@ inline constexpr const char* kAveragesFolder = "averages";  ///< of /train/post_
 /// Names and JSON texts that are stored in a checkpoint beside the state.
 using SaveMetadata = std::vector<std::pair<std::string, std::string>>;
 
+/// What Tracker::init() is to know of the process.
+struct TrackerStart {
+  /// Of a dummy: what auto_resumed() is on rank 0, since the file may change before this rank could
+  /// look.
+  bool auto_resumed_on_main = false;
+  /// Where another machine's process holds data_path: for as long as that may be a lost one.
+  bool waits_for_lock = false;
+};
+
 class Tracker {
  public:
   /// Checks all that can be checked without writing (a dry run stops here).
@@ -78,11 +87,9 @@ class Tracker {
   /// Nothing that an earlier run left is changed or moved yet: whether this run goes on with it is
   /// known when its checkpoint was read. Then go_on() or begin_anew() is called, once; before that
   /// nothing can be logged or saved.
-  /// @param auto_resumed_on_main dummy only: what auto_resumed() is on rank 0, since the file may
-  ///        change before this rank could look
   /// @throws ConfigError data_path is in use by another run or cannot be written, a saver's target
   ///         cannot be written, auto_resume.json is of another logger type
-  void init(bool auto_resumed_on_main = false);
+  void init(const TrackerStart& start = {});
 
   /// The run starts from zero (adapters on a base do, too). What another run left in data_path is
   /// renamed (checkpoint.pth to checkpoint.1.pth), and so is, before its first write there, what
@@ -157,7 +164,7 @@ class Tracker {
   std::string in_data_path(const std::string& name) const;
   void add_own_files(std::vector<std::string>& candidates) const;
   void check_data_path() const;
-  void prepare_data_path();
+  void prepare_data_path(bool waits_for_lock);
   std::vector<std::string> looked_for() const;
   bool is_of_this_run(const std::string& checkpoint) const;
   void explain_start(const std::string& reason) const;

@@ -86,13 +86,13 @@ void Tracker::check_writable() const {
   for (const auto& saver : savers_) saver->check_writable(example_);
 }
 
-void Tracker::init(bool auto_resumed_on_main) {
+void Tracker::init(const TrackerStart& start) {
   if (dummy_) {
-    auto_resumed_ = auto_resumed_on_main;
+    auto_resumed_ = start.auto_resumed_on_main;
     return;
   }
   check_writable();
-  prepare_data_path();
+  prepare_data_path(start.waits_for_lock);
   auto_resumed_ = read_auto_resume(in_data_path(kAutoResumeFile), *logger_);
   own_files_.emplace(config_.data_path);
   for (const std::string& part : sweep_parts_of(own_files_->paths())) {
@@ -107,14 +107,14 @@ void Tracker::look_for_earlier_run() {
   own_files_.emplace(config_.data_path);
 }
 
-void Tracker::prepare_data_path() {
+void Tracker::prepare_data_path(bool waits_for_lock) {
   std::error_code error;
   fs::create_directories(config_.data_path, error);
   if (error) {
     throw ConfigError(
         "/tracker/data_path: '{}' cannot be made: {}", config_.data_path, error.message());
   }
-  lock_ = std::make_unique<RunLock>(config_.data_path);
+  lock_ = std::make_unique<RunLock>(config_.data_path, LockTimes{.waits = waits_for_lock});
   const int swept = sweep_stale_parts(config_.data_path);
   if (swept > 0) {
     log_info("track",

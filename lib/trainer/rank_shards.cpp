@@ -15,13 +15,15 @@ const FlatSlice& RankShards::own() const {
 }
 
 void RankShards::share(const at::Tensor& whole, const std::string& what) const {
-  std::vector<PendingCollective> pending;
-  for (size_t rank = 0; rank < slices_.size(); ++rank) {
-    if (slices_[rank].length() == 0) continue;
-    pending.push_back(
-        group_.start_broadcast(slices_[rank].of(whole), what, static_cast<int>(rank)));
+  // The slices are equal but for what the last has more.
+  const FlatSlice& last = slices_.back();
+  const int64_t share = slices_.front().length(), shared = share * group_.size();
+  if (share > 0) {
+    group_.all_gather(whole.narrow(0, 0, shared), whole.narrow(0, own().begin, share), what);
   }
-  for (PendingCollective& each : pending) each.wait();
+  if (shared < last.end) {
+    group_.broadcast(whole.narrow(0, shared, last.end - shared), what, group_.size() - 1);
+  }
 }
 
 at::Tensor RankShards::gather(const at::Tensor& own, const std::string& what) const {

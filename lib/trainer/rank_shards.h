@@ -20,6 +20,8 @@ class RankShards {
   RankShards(ProcessGroup& group, int64_t numel);
 
   ProcessGroup& group() const { return group_; }
+  /// One a rank.
+  const std::vector<FlatSlice>& slices() const { return slices_; }
   /// This rank's slice.
   const FlatSlice& own() const;
   /// Gives each rank's slice of `whole` to all ranks, in place. @param whole [n]
@@ -33,7 +35,7 @@ class RankShards {
 
  private:
   ProcessGroup& group_;
-  std::vector<FlatSlice> slices_;  // one a rank
+  std::vector<FlatSlice> slices_;
   int64_t numel_;
 };
 

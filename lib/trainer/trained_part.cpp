@@ -6,6 +6,8 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/log.h"
 #include "optim/finite.h"
@@ -40,8 +42,15 @@ at::Tensor TrainedPart::accumulate(const PassSettings& settings,
     });
     total = total.defined() ? total + part.detach() : part.detach();
   }
+  if (completes_update) send_gradients();
   add_loss(total);
   return total;
+}
+
+void TrainedPart::send_gradients() {
+  if (!exchange) return;
+  gradients.values();  // what has not arrived here is zero
+  exchange->send_rest();
 }
 
 void TrainedPart::backward(const at::Tensor& loss_part) {
@@ -83,18 +92,22 @@ void TrainedPart::connect(ProcessGroup& group,
   for (const FlatEntry& entry : parameters.parameters()) {
     entries.push_back({entry.offset, entry.numel, entry.tensor.requires_grad()});
   }
-  exchange = std::make_unique<GradientExchange>(group, gradients.values(), entries, options, name);
+  if (shard_optimizer) shards = std::make_unique<RankShards>(group, parameters.values().numel());
+  // Else all get all sums, and so the bits that they get without slices.
+  if (shards && !group.sums_depend_on_place()) {
+    for (const FlatSlice& slice : shards->slices()) {
+      exchange_options_.owner_ends.push_back(std::min(slice.end, parameters.parameter_span()));
+    }
+  }
+  exchange = std::make_unique<GradientExchange>(
+      group, gradients.values(), entries, exchange_options_, name);
   gradients.set_listener([this](size_t parameter) { exchange->ready(parameter); });
-  if (!shard_optimizer) return;
-  shards = std::make_unique<RankShards>(group, parameters.values().numel());
+  if (!shards) return;
   optimizer.keep_slice(shards->own());
   if (average) average->shard(*shards);
   if (post_hoc) post_hoc->shard(*shards);
 }
 
-/// The gradients were added up on all ranks, not reduced to their slices: the norm is then the same
-/// bits as without slices, and parts of the sum are on their way during the backward pass. What is
-/// left is to pass on the new weights.
 void TrainedPart::share_weights() {
   const torch::NoGradGuard no_grad;
   if (shards) shards->share(parameters.values(), "updated weights");
@@ -115,7 +128,7 @@ bool TrainedPart::any_rank(bool own, const char* what) const {
 /// Gradients, losses, and which parameters have a gradient at all: what one process with the
 /// batches of all ranks would have.
 void TrainedPart::combine_ranks() {
-  gradients.values();  // what has not arrived here is zero
+  gradients.values();
   exchange->finish();
   if (!loss.defined()) loss = at::zeros({}, parameters.values().options());
   group_->all_reduce(loss, Reduction::kSum, "loss");
@@ -145,10 +158,24 @@ void TrainedPart::check_received() {
   log_info("train", "no loss reaches these parameters, which stay as they are:{}", unused);
 }
 
+/// The same bits with slices and without: each row has its norm from the rank that has its sums, and
+/// that number plus zeros is that number.
+at::Tensor TrainedPart::norm_of_gradients() {
+  const at::Tensor& flat = gradients.values();
+  if (!shards) return dalle2::grad_norm(flat);
+  const FlatSlice own = shards->own().overlap({0, flat.numel()});
+  const at::Tensor norms = at::zeros({flat.numel() / kFlatRow}, flat.options());
+  if (own.length() > 0) {
+    norms.narrow(0, own.begin / kFlatRow, own.length() / kFlatRow).copy_(row_norms(own.of(flat)));
+  }
+  group_->all_reduce(norms, Reduction::kSum, "norms of the gradients");
+  return norm_of_rows(norms);
+}
+
 void TrainedPart::make_update(double lr) {
   const torch::NoGradGuard no_grad;
   if (exchange) combine_ranks();
-  grad_norm = dalle2::grad_norm(gradients.values());
+  grad_norm = norm_of_gradients();
   if (scaler) grad_norm = grad_norm / scaler->scale();
   const at::Tensor found_inf = find_inf(grad_norm, loss);
   at::Tensor divisor = clip_divisor(grad_norm, max_grad_norm);

@@ -96,6 +96,9 @@ struct TrainedPart {
                         int64_t batch,
                         double weight,
                         const ChunkLoss& loss_of);
+  /// This rank has no more gradients for the update: what it has goes to the others. accumulate()
+  /// does so behind its last pass; without samples it is to be called in the place of that.
+  void send_gradients();
   void add_loss(const at::Tensor& more);
   /// Trains together with the same part of other ranks: begins with the weights and buffers of rank
   /// 0, and each update is made from the sum of all gradients. @param group has to outlive this
@@ -124,6 +127,7 @@ struct TrainedPart {
   void backward(const at::Tensor& loss_part);
   void combine_ranks();
   void check_received();
+  at::Tensor norm_of_gradients();
   bool any_rank(bool own, const char* what) const;
 
   ProcessGroup* group_ = nullptr;

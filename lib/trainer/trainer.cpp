@@ -168,6 +168,12 @@ HeldAverages Trainer::hold_averages() const {
   return HeldAverages(contents_.parts);
 }
 
+void Trainer::pass_without_samples(const std::vector<int64_t>& parts) {
+  for (const int64_t number : parts) {
+    if (part(number).completes_update) part(number).send_gradients();
+  }
+}
+
 void Trainer::set_completes_update(bool completes_update) {
   for (const auto& each : contents_.parts) {
     if (each) each->completes_update = completes_update;

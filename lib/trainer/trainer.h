@@ -77,6 +77,9 @@ class Trainer {
   bool is_sharded() const;
   /// For a validation or a sampling: see HeldAverages. No update may be made meanwhile.
   HeldAverages hold_averages() const;
+  /// In the place of a pass for which this rank has no samples, while others have some: takes part
+  /// in what they do together. @param parts that they pass through, in their order
+  virtual void pass_without_samples(const std::vector<int64_t>& parts);
   /// Of several passes that make one update: whether the last follows. True unless said otherwise.
   void set_completes_update(bool completes_update);
   /// [] of the part's last update: the sum of the weighted losses of all passes, over all ranks.

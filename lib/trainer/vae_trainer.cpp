@@ -88,6 +88,11 @@ at::Tensor VaeTrainer::step_discriminator(const at::Tensor& images,
   return accumulate(kDiscriminator, images.size(0), std::nullopt, weight, loss_of);
 }
 
+void VaeTrainer::pass_without_samples(const std::vector<int64_t>& parts) {
+  vae_->quantizer()->quantize_nothing();
+  Trainer::pass_without_samples(parts);
+}
+
 VaeLosses VaeTrainer::evaluate(const at::Tensor& images, bool averaged) {
   const torch::NoGradGuard no_grad;
   const EvalScope eval(*vae_);

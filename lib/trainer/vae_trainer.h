@@ -43,6 +43,8 @@ class VaeTrainer : public Trainer {
                                 bool with_penalty,
                                 double weight = 1.0);
 
+  void pass_without_samples(const std::vector<int64_t>& parts) override;
+
   /// The autoencoder's losses without gradients, in eval mode. @param averaged by the averaged
   /// weights if there are any
   VaeLosses evaluate(const at::Tensor& images, bool averaged);

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Tries train.sbatch with a Slurm of one node on this machine (Debian: apt-get install slurm-wlm munge; as root): two
-# processes train, are warned by Slurm, save, are queued again and finish. Leaves nothing behind but the folder it names
-# when something fails.
+# processes train, are warned by Slurm, save, are queued again, one is killed, they are queued again and finish. A job
+# whose data is not there is not tried again. The files that training leaves are those of two processes of
+# --nproc-per-node, and of torchrun if TORCHRUN names one. Leaves nothing behind but the folder it names when something
+# fails.
 #
 #   scripts/slurm/try_one_node.sh [program (build/bin/dalle2-train)]
 set -euo pipefail
@@ -76,33 +78,77 @@ cat > my.json <<JSON
              "save": {"save_to": "local", "save_latest_to": "out/latest.pth"}},
  "seed": 0}
 JSON
-job=$(DALLE2_TRAIN=$program OMP_NUM_THREADS=1 sbatch --parsable --ntasks 2 --cpus-per-task 1 --overcommit "$here/train.sbatch" my.json)
+submit() { DALLE2_TRAIN=$program OMP_NUM_THREADS=1 sbatch --parsable --ntasks 2 --cpus-per-task 1 --overcommit "$here/train.sbatch" "$1"; }
+state_of() { scontrol show job "$1" | sed -n 's/.*JobState=\([A-Z_]*\).*/\1/p'; }
+# A job that was queued again would wait for minutes. Not at once: the node still clears the start before away.
+start_if_queued() { # JOB, asked every 0.2 s
+  [ "$(state_of "$1")" = PENDING ] || { queued=0; return 0; }
+  queued=$((queued + 1))
+  [ $queued -lt 25 ] || scontrol update job "$1" StartTime=now 2> /dev/null || true
+}
+queued=0
+until_state() { # JOB STATE
+  local for_so_long=0 # while it is being queued again it may seem to have failed for a moment
+  for _ in $(seq 900); do
+    [ "$(state_of "$1")" = "$2" ] && for_so_long=$((for_so_long + 1)) || for_so_long=0
+    [ $for_so_long -lt 15 ] || return 0
+    start_if_queued "$1"
+    sleep 0.2
+  done
+  return 1
+}
+until_lines() { # NUMBER: the log of the run has so many
+  for _ in $(seq 450); do
+    [ -f out/log.jsonl ] && [ "$(wc -l < out/log.jsonl)" -ge "$1" ] && return 0
+    start_if_queued "$job"
+    sleep 0.2
+  done
+  return 1
+}
+until_told() { # TEXT in the log of the job
+  for _ in $(seq 900); do
+    grep -q "$1" "$log" && return 0
+    sleep 0.1
+  done
+  return 1
+}
+
+job=$(submit my.json)
 log=dalle2-train-$job.log
-lines() { [ -f out/log.jsonl ] && wc -l < out/log.jsonl || echo 0; }
-for _ in $(seq 600); do [ "$(lines)" -ge 20 ] && break; sleep 0.1; done
-[ "$(lines)" -ge 20 ] || fail "the run did not begin"
+until_lines 20 || fail "the run did not begin"
 scancel --signal=USR1 "$job"  # what --signal sends before the time is up
-for _ in $(seq 600); do grep -q "queued again" "$log" && break; sleep 0.1; done
-grep -q "saving and stopping" "$log" || fail "the warning was not heard"
-scontrol update job "$job" StartTime=now 2> /dev/null || true
-ended=0  # while it is being queued again it may seem to have failed for a moment
-for _ in $(seq 1800); do
-  state=$(scontrol show job "$job" | sed -n 's/.*JobState=\([A-Z]*\).*/\1/p')
-  case $state in 
-    COMPLETED) break ;;
-    FAILED | CANCELLED) ended=$((ended + 1)) ;;
-    *) ended=0 ;;
-  esac
-  [ $ended -lt 50 ] || fail "the job ended as $state"
-  [ "$state" = PENDING ] && scontrol update job "$job" StartTime=now 2> /dev/null || true
-  sleep 0.2
-done
-[ "$state" = COMPLETED ] || fail "the job did not finish ($state)"
-grep -q "having seen" "$log" || fail "the run did not go on from its checkpoint"
+until_told "stopped by a signal after saving: queued again" || fail "the warning was not heard"
+grep -q "saving and stopping" "$log" || fail "the run did not save"
+until_lines 60 || fail "the run did not go on"
+pkill -KILL -n -f "$program --config my.json" || fail "there is no process to kill"
+until_told "a process was lost: queued again" || fail "the lost process was not told"
+until_state "$job" COMPLETED || fail "the job did not finish ($(state_of "$job"))"
+[ "$(grep -c "having seen" "$log")" -ge 2 ] || fail "the run did not go on from its checkpoints"
+[ ! -e ".dalle2-train-$job" ] || fail "notes of the job are left"
+
+sed 's|"shards/img_emb"|"nowhere"|; s|"out|"broken|g' my.json > broken.json
+broken=$(submit broken.json)
+until_state "$broken" FAILED || fail "the job without its data did not fail ($(state_of "$broken"))"
+scontrol show job "$broken" | grep -q "Restarts=0 .*ExitCode=3:0" || fail "the job without its data: expected exit code 3 and no second start"
+
+same() { # NAME FILE: what the run of that name has in the file is what Slurm's has
+  for file in checkpoint.pth model.pth; do
+    "$program" convert "out/$file" "$file.slurm.safetensors" > /dev/null
+    "$program" convert "$1/out/$file" "$file.$1.safetensors" > /dev/null
+    cmp "$file.slurm.safetensors" "$file.$1.safetensors" || fail "$file of $1 differs from Slurm's"
+  done
+}
+launched() { # NAME COMMAND...: the same run, started anew in a folder of its own
+  mkdir "$1" && ln -s "$work/shards" "$1/shards"
+  (cd "$1" && shift && OMP_NUM_THREADS=1 "$@" > log.txt 2>&1) || fail "$1 failed"
+  same "$1"
+}
+launched nproc "$program" --config ../my.json --nproc-per-node 2
+[ -z "${TORCHRUN:-}" ] || launched torchrun "$TORCHRUN" --standalone --no-python --nproc-per-node 2 "$program" --config ../my.json
 "$program" fsck out > fsck.log || fail "its checkpoints are not whole"
 grep -E "queued again|having seen|done:" "$log"
 cd /
 trap - EXIT
 finish
 rm -rf "$work"
-echo "try_one_node.sh: stopped by Slurm, queued again, finished"
+echo "try_one_node.sh: stopped by Slurm, queued again, killed, queued again, finished; the files are those of --nproc-per-node${TORCHRUN:+ and torchrun}"

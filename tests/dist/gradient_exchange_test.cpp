@@ -97,6 +97,35 @@ TEST_CASE("nothing is sent before the last pass of an update") {
   CHECK(right == 2);
 }
 
+TEST_CASE("a rank that owns a slice gets the sums of that, wherever the slices are cut") {
+  for (const bool in_bfloat16 : {false, true}) {
+    std::atomic<int> right = 0;
+    test::as_ranks(3, [&](ProcessGroup& group) {
+      const at::Tensor flat = torch::zeros({64});
+      // The first ends within the first bucket, the second is empty.
+      const std::vector<int64_t> ends = {24, 24, 64};
+      GradientExchange exchange(
+          group,
+          flat,
+          four_entries(),
+          {.bucket_bytes = kTwoEntries, .in_bfloat16 = in_bfloat16, .owner_ends = ends},
+          "");
+      for (int update = 0; update < 3; ++update) {
+        flat.copy_(torch::arange(64, at::kFloat) * (group.rank() + 1));
+        exchange.begin();
+        for (const size_t entry : {3, 2, 1, 0}) exchange.ready(entry);
+        exchange.finish();
+        const auto rank = static_cast<size_t>(group.rank());
+        const int64_t begin = rank == 0 ? 0 : ends[rank - 1];
+        const at::Tensor own = flat.slice(0, begin, ends[rank]);
+        const at::Tensor expected = torch::arange(begin, ends[rank], at::kFloat) * 6;
+        if (in_bfloat16 ? at::allclose(own, expected, 1.0 / 128) : own.equal(expected)) ++right;
+      }
+    });
+    CHECK(right == 9);
+  }
+}
+
 TEST_CASE("sums in bfloat16 keep eight bits") {
   std::atomic<int> right = 0;
   test::as_ranks(2, [&](ProcessGroup& group) {

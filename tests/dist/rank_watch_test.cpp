@@ -12,11 +12,10 @@ namespace {
 using namespace std::chrono_literals;
 using State = StoreContents::State;
 
-/// A collective whose peer does not come.
-class EndlessWork : public BackendWork {
+class FinishedWork : public BackendWork {
  public:
   void wait() override {}
-  bool is_done() override { return false; }
+  bool is_done() override { return true; }
 };
 
 World world_of(int rank) {
@@ -51,7 +50,7 @@ TEST_CASE("a store that never answers does not keep a rank from telling that it 
   WatchedRank second(1, store, 4s);
   std::this_thread::sleep_for(1200ms);  // both have seen each other
   store->turn(State::kSilent);
-  first.watch.begin("gradients", std::make_shared<EndlessWork>());
+  first.watch.begin("gradients");
   const std::string said = first.report_within(20s);
   CHECK(said.rfind("rank 0 waits in \"gradients\" (number 1, step 0) for", 0) == 0);
   CHECK(said.find("rank 1 has not been heard of for") != std::string::npos);
@@ -65,7 +64,7 @@ TEST_CASE("a store that is gone is named with its address") {
   const auto store = std::make_shared<StoreContents>();
   WatchedRank first(0, store, 60s);
   store->turn(State::kGone);
-  first.watch.begin("gradients", std::make_shared<EndlessWork>());
+  first.watch.begin("gradients");
   CHECK(first.report_within(20s) ==
         "rank 0 waits in \"gradients\", and what the ranks meet through does not answer "
         "(10.0.0.1:29500): the process that keeps it, that of rank 0 or its launcher, is gone");
@@ -77,7 +76,7 @@ TEST_CASE("why a rank ends is out when tell_failure returns, and another rank's 
   WatchedRank second(1, store, 60s);
   second.watch.tell_failure("shards/3.tar: damaged");
   CHECK(RankPlace::from_json(store->values.at("place/1")).failure == "shards/3.tar: damaged");
-  first.watch.begin("loss", std::make_shared<EndlessWork>());
+  first.watch.begin("loss");
   const std::string said = first.report_within(20s);
   CHECK(said.rfind("rank 0 waits in \"loss\" (number 1, step 0) for", 0) == 0);
   CHECK(said.find("\n  rank 1 ended with an error: shards/3.tar: damaged") != std::string::npos);
@@ -100,6 +99,25 @@ TEST_CASE(
     std::this_thread::sleep_for(10ms);
   }
   CHECK(posted_seconds() < 1);
+}
+
+TEST_CASE("what a finished collective holds is let go when the next begins") {
+  WatchedRank rank(0, std::make_shared<StoreContents>(), 60s);
+  auto work = std::make_shared<FinishedWork>();
+  const std::weak_ptr<FinishedWork> held = work;
+  rank.watch.launched(rank.watch.begin("gradients"), std::move(work));
+  rank.watch.begin("loss");
+  CHECK(held.expired());
+}
+
+TEST_CASE("a failure is put down to a rank that is in another operation") {
+  const auto store = std::make_shared<StoreContents>();
+  WatchedRank first(0, store, 60s), second(1, store, 60s);
+  first.watch.begin("gradients");
+  second.watch.begin("codes");
+  CHECK(first.watch.explain("wrong length")
+            .find("rank 1 meets it in another operation: in \"codes\" (number 1, step 0)") !=
+        std::string::npos);
 }
 
 TEST_CASE("a rank that is done says so") {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "dist/process_group_backend.h"
 
@@ -38,11 +39,15 @@ class StoreDouble : public RankStore {
     const auto lock = answer();
     contents_->values[key] = value;
   }
-  std::optional<std::string> get(const std::string& key) override {
+  std::vector<std::optional<std::string>> get(const std::vector<std::string>& keys) override {
     const auto lock = answer();
-    const auto found = contents_->values.find(key);
-    if (found == contents_->values.end()) return std::nullopt;
-    return found->second;
+    std::vector<std::optional<std::string>> texts;
+    for (const std::string& key : keys) {
+      const auto found = contents_->values.find(key);
+      texts.push_back(found == contents_->values.end() ? std::nullopt
+                                                       : std::optional(found->second));
+    }
+    return texts;
   }
 
  private:

@@ -52,7 +52,7 @@ TEST_CASE("torchrun's variables are read; the store is the agent's") {
   CHECK(world.store_host == "gpu07");
   CHECK(world.store_port == 29501);
   CHECK_FALSE(world.hosts_store);
-  CHECK(world.store_prefix == "dalle2/2/");
+  CHECK(world.store_prefix == "dalle2/");
   CHECK(world.error_file == "/tmp/error.json");
   CHECK(world.name() == "rank 5 of 8");
 }
@@ -112,7 +112,7 @@ TEST_CASE("srun's variables are read; host and port follow from the job") {
   CHECK(world.store_host == "gpu07");
   CHECK(world.store_port == 15000 + 4567);
   CHECK_FALSE(world.hosts_store);
-  CHECK(world.store_prefix == "dalle2/1234567.0.1/");
+  CHECK(world.store_prefix == "dalle2/1234567.0/");
 }
 
 TEST_CASE("a batch script of Slurm is a process that is alone") {

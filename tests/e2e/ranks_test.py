@@ -347,6 +347,13 @@ class Ranks(EndToEnd):
         at = saved_state(self.dir / "uneven" / "checkpoint.pth", self.dir)[1]
         self.assertEqual((at["epoch"], at["samples_seen"]), (1, sum(seen)))
 
+    def test_unets_whose_data_end_early_on_one_rank_send_in_one_order(self):
+        # A rank without samples would send the gradients of the second unet behind the loss of the first, the other before it.
+        for name, mebibytes in (("parts", 1), ("whole", 100)):
+            train = {"epochs": 2, "bucket_mebibytes": mebibytes, "grad_accum_every": 2, "hang_timeout_seconds": 10}
+            self.run_ranks(self.write(name, TWO_UNETS, lanes=3, train=train), 2)
+        self.check_same_files("whole", "parts", 2)
+
     def test_ranks_other_than_the_first_write_and_say_nothing(self):
         config = self.write("quiet", train={"epochs": 1, "n_sample_images": 3, "quux": 1, "device": "cuda:0"})
         done = self.run_ranks(config, 2)

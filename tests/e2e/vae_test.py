@@ -298,6 +298,31 @@ class Vae(EndToEnd):
         usage = {name: [record["codebook_usage"] for record in records(self.dir / name) if "codebook_usage" in record] for name in losses}
         self.assertEqual(usage["one"], usage["two"])
 
+    def test_a_process_whose_pictures_run_out_takes_part_in_the_codes(self):
+        vae = {"use_vgg_and_gan": False, "lookup_free_quantization": False, "vq_codebook_dim": 8, "codebook_size": 16,
+               "vq_kmeans_init": True, "vq_threshold_ema_dead_code": 2}
+        found = sorted(path for path in self.pictures.rglob("*") if path.suffix in (".jpg", ".png"))
+
+        def losses(name, count, processes, batch, unreadable=None):
+            folder = self.dir / f"pictures_of_{name}"
+            folder.mkdir()
+            for number, path in enumerate(found[:count]):
+                shutil.copy(path, folder / f"{number}{path.suffix}")
+                if number == unreadable:
+                    (folder / f"{number}{path.suffix}").write_bytes(b"no picture")
+            config = self.write(name, vae=vae, data={"folder": str(folder), "valid_frac": 0, "batch_size": batch},
+                                train={"num_train_steps": 6, "lr": 1e-4, "hang_timeout_seconds": 10})
+            run("--config", config, *(["--nproc-per-node", 2] if processes > 1 else []), cwd=self.dir, check=0)
+            return [record["loss"] for record in records(self.dir / name) if "reconstruction_loss" in record]
+
+        one, two = losses("one", 4, 1, 8), losses("two", 4, 2, 4)  # the second has none in any step
+        self.assertEqual(len(one), 6)
+        for expected, loss in zip(one, two, strict=True):
+            self.assertAlmostEqual(loss, expected, delta=2e-4 * expected)
+        self.assertEqual(len(losses("uneven", 12, 2, 4)), 3)  # none at the end of an epoch
+        for unreadable in (0, 1):  # in one of these runs it is the first that has none at the start
+            self.assertEqual(len(losses(f"unreadable{unreadable}", 2, 2, 1, unreadable)), 6)
+
     def test_files_that_cannot_be_read_are_left_out_and_told(self):
         broken = self.dir / "some"
         shutil.copytree(self.pictures, broken)

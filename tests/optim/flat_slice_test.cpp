@@ -34,12 +34,17 @@ StateDict gradients_of_step(int64_t step) {
   return gradients;
 }
 
-TEST_CASE("a flat buffer is shared out in whole rows of sixteen") {
-  CHECK(bounds(100, 3) == std::vector<std::pair<int64_t, int64_t>>{{0, 48}, {48, 96}, {96, 100}});
-  CHECK(bounds(64, 2) == std::vector<std::pair<int64_t, int64_t>>{{0, 32}, {32, 64}});
-  CHECK(bounds(20, 4) ==
-        std::vector<std::pair<int64_t, int64_t>>{{0, 16}, {16, 20}, {20, 20}, {20, 20}});
-  CHECK(bounds(0, 2) == std::vector<std::pair<int64_t, int64_t>>{{0, 0}, {0, 0}});
+/// Finer than those of split_flat, so that they cut the parameters above.
+std::vector<FlatSlice> cut_in_three(const FlatParameters& parameters) {
+  return {{0, 48}, {48, 96}, {96, parameters.values().numel()}};
+}
+
+TEST_CASE("a flat buffer is shared out in whole rows, and the last owner has the rest") {
+  using Bounds = std::vector<std::pair<int64_t, int64_t>>;
+  CHECK(bounds(2 * kFlatRow, 2) == Bounds{{0, 1024}, {1024, 2048}});
+  CHECK(bounds(8 * kFlatRow + 16, 3) == Bounds{{0, 2048}, {2048, 4096}, {4096, 8208}});
+  CHECK(bounds(kFlatRow, 3) == Bounds{{0, 0}, {0, 0}, {0, 1024}});
+  CHECK(bounds(0, 2) == Bounds{{0, 0}, {0, 0}});
 }
 
 TEST_CASE("what two slices have in common") {
@@ -66,7 +71,7 @@ TEST_CASE("optimizers of slices together make the bits that one makes, and keep 
   const FlatParameters whole(one), cut(several);
   FlatGradients gradients(whole), gradients_of_cut(cut);
   Optimizer optimizer(whole, {.weight_decay = 0.1});
-  const std::vector<FlatSlice> slices = split_flat(cut.values().numel(), 3);
+  const std::vector<FlatSlice> slices = cut_in_three(cut);
   std::vector<Optimizer> owners;
   int64_t kept = 0;
   for (const FlatSlice& slice : slices) {
@@ -123,7 +128,7 @@ TEST_CASE("averages of slices together make the bits that one makes") {
   PowerEma power(online, 0.1);
   std::vector<Ema> slices;
   std::vector<PowerEma> powers;
-  for (const FlatSlice& slice : split_flat(online.values().numel(), 3)) {
+  for (const FlatSlice& slice : cut_in_three(online)) {
     slices.emplace_back(online, cut, options).keep_slice(slice);
     powers.emplace_back(online, 0.1).keep_slice(slice);
   }

@@ -200,7 +200,7 @@ TEST_CASE("another rank is resumed if rank 0 says so") {
   run.auto_resume(true);
   run.load("absent.pth", /*only_auto_resume=*/true);
   Tracker tracker(run.config, test::placeholders(), /*dummy=*/true);
-  tracker.init(/*auto_resumed_on_main=*/true);
+  tracker.init({.auto_resumed_on_main = true});
   CHECK(tracker.auto_resumed());
   CHECK(tracker.can_recall());
 }

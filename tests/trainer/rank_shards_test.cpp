@@ -24,7 +24,7 @@ struct AveragedLayer {
     part.connect(group, {}, shard_optimizer);
   }
   static std::shared_ptr<torch::nn::LinearImpl> make() {
-    return std::make_shared<torch::nn::LinearImpl>(8, 8);
+    return std::make_shared<torch::nn::LinearImpl>(64, 64);  // five rows of the flat buffer
   }
 
   std::shared_ptr<torch::nn::LinearImpl> network = make();
@@ -37,27 +37,28 @@ struct AveragedLayer {
 };
 
 TEST_CASE("three ranks put a buffer together of which each has a slice") {
-  const at::Tensor expected = at::arange(100.0, at::kFloat);
+  constexpr int64_t kLength = 7 * kFlatRow + 48, kSpan = 6 * kFlatRow;
+  const at::Tensor expected = at::arange(static_cast<double>(kLength), at::kFloat);
   std::mutex checks;
   test::as_ranks(3, [&](ProcessGroup& group) {
-    const RankShards shards(group, 100);
+    const RankShards shards(group, kLength);
     const at::Tensor own = shards.own().of(expected).clone();
     const at::Tensor gathered = shards.gather(own, "gathered");
-    const at::Tensor shared = at::full({100}, -1.0F);
+    const at::Tensor shared = at::full({kLength}, -1.0F);
     shards.own().of(shared).copy_(own);
     shards.share(shared, "shared");
-    const at::Tensor on_main = shards.gather_on_main(own, 100, "on rank 0");
+    const at::Tensor on_main = shards.gather_on_main(own, kLength, "on rank 0");
     // As of moments, which the buffers behind the parameters have not.
-    const FlatSlice of_start = shards.own().overlap({0, 90});
+    const FlatSlice of_start = shards.own().overlap({0, kSpan});
     const at::Tensor start =
-        shards.gather_on_main(own.narrow(0, 0, of_start.length()), 90, "start");
+        shards.gather_on_main(own.narrow(0, 0, of_start.length()), kSpan, "start");
     const std::scoped_lock lock(checks);
     CHECK(at::equal(gathered, expected));
     CHECK(at::equal(shared, expected));
     CHECK(on_main.defined() == group.is_main());
     if (!group.is_main()) return;
     CHECK(at::equal(on_main, expected));
-    CHECK(at::equal(start, expected.narrow(0, 0, 90)));
+    CHECK(at::equal(start, expected.narrow(0, 0, kSpan)));
   });
 }
 

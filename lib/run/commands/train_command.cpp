@@ -53,19 +53,27 @@ namespace {
 template <class Run, class Loaded>
 ExitCode train(const TrainCommand& command, const Loaded& loaded, ProcessGroup& group) {
   std::optional<Run> run;
-  try {
-    if (stop_requested() != 0) throw StoppedError("signal {}", stop_requested());
-    run.emplace(loaded, RunProcess{.quiet = command.quiet, .group = &group});
-    if constexpr (requires { run->clear_results(); }) {
-      if (command.clear_results) run->clear_results();
+  // A signal breaks the opening off on the rank that got it: the others hear of it behind it.
+  int64_t stopped_by = group.most(stop_requested(), "stop before the start");
+  if (stopped_by == 0) {
+    const ProcessGroup::BusyScope busy(group, "opening the data");
+    try {
+      run.emplace(loaded, RunProcess{.quiet = command.quiet, .group = &group});
+      if constexpr (requires { run->clear_results(); }) {
+        if (command.clear_results) run->clear_results();
+      }
+      run->open();
+    } catch (const StoppedError&) {
+      stopped_by = stop_requested();
     }
-    run->open();
-  } catch (const StoppedError&) {
+  }
+  stopped_by = group.most(stopped_by, "stop while the data was opened");
+  if (stopped_by != 0) {
     log_info("train",
              "signal {}: stopped before the first step, while the data was opened: nothing was "
              "trained, so nothing was saved (a checkpoint of an earlier run is as it was); run the "
              "same command again",
-             stop_requested());
+             stopped_by);
     return ExitCode::kStopped;
   }
   const ExitCode code = run->run();
@@ -96,13 +104,14 @@ ExitCode train_together(const TrainCommand& command, const Loaded& loaded) {
     set_least_log_level(LogLevel::kWarning);
   }
   const SharedTrainConfig& config = loaded.config.train;
-  ProcessGroup group(world,
-                     {.device = group_device(config, world),
-                      .hang_timeout = std::chrono::seconds(config.hang_timeout_seconds)});
+  std::optional<ProcessGroup> group;
   try {
-    return train<Run>(command, loaded, group);
+    group.emplace(world,
+                  GroupOptions{.device = group_device(config, world),
+                               .hang_timeout = std::chrono::seconds(config.hang_timeout_seconds)});
+    return train<Run>(command, loaded, *group);
   } catch (const std::exception& error) {
-    group.tell_failure(error.what());
+    if (group) group->tell_failure(error.what());
     write_failure_file(world, error.what());
     throw;
   }

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+// How the ranks of one start find each other in a store that may hold the keys of starts before it:
+// torchrun keeps its store over restarts, and its agents do not count these alike.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "dist/process_group_backend.h"
+#include "dist/world.h"
+
+namespace dalle2 {
+
+struct MeetingTimes {
+  std::chrono::milliseconds tell{30'000};    ///< who is missing is told so often
+  std::chrono::milliseconds limit{300'000};  ///< and waited for no longer
+};
+
+/// To be called by all ranks, once a start.
+/// @return the name of this start: the same on all ranks, and no other start has had it
+/// @throws NetworkError naming the ranks that did not come
+std::string meet(const World& world, RankStore& store, const MeetingTimes& times = {});
+
+}  // namespace dalle2
