@@ -85,6 +85,7 @@ ProcessGroup::ProcessGroup(const World& world, const GroupOptions& options)
     const int64_t number = watch_->begin("connecting the ranks");
     backend_ = make_backend(world_, kNoLimit);
     watch_->end(number);
+    watch_->meet_all();
     check_devices();
     backend_->open_device(device_);
   } catch (const Error&) {

@@ -29,6 +29,9 @@ class RankWatch {
             std::function<void(const std::string& report)> on_hang);
   ~RankWatch();
 
+  /// Waits, some seconds at most, until all ranks have been heard of: a loss in the next moment is
+  /// then told with the place where the rank was.
+  void meet_all();
   /// A collective begins. @return its number. It lasts until the work of launched() is done, or
   /// until end().
   int64_t begin(const std::string& what);

@@ -22,6 +22,16 @@ at::Tensor find_inf(const at::Tensor& norm, const at::Tensor& loss) {
   return sum.isfinite().logical_not().to(at::kFloat);
 }
 
+/// Whether gradients go only to the rank that updates their slice, and not to all: half the bytes.
+/// Not where that would change bits, nor where a bucket would go to so many ranks that their calls
+/// take longer than the bytes that are saved (docs/scaling.md).
+bool sends_to_owners(const ProcessGroup& group, int64_t numel, int64_t bucket_bytes) {
+  constexpr int64_t kMostOwners = 4;  // of a bucket
+  const int64_t bytes = numel * static_cast<int64_t>(sizeof(float));
+  return !group.sums_depend_on_place() &&
+         bytes / group.size() * kMostOwners >= std::min(bucket_bytes, bytes);
+}
+
 }  // namespace
 
 at::Tensor TrainedPart::accumulate(const PassSettings& settings,
@@ -93,8 +103,7 @@ void TrainedPart::connect(ProcessGroup& group,
     entries.push_back({entry.offset, entry.numel, entry.tensor.requires_grad()});
   }
   if (shard_optimizer) shards = std::make_unique<RankShards>(group, parameters.values().numel());
-  // Else all get all sums, and so the bits that they get without slices.
-  if (shards && !group.sums_depend_on_place()) {
+  if (shards && sends_to_owners(group, parameters.parameter_span(), options.bucket_bytes)) {
     for (const FlatSlice& slice : shards->slices()) {
       exchange_options_.owner_ends.push_back(std::min(slice.end, parameters.parameter_span()));
     }

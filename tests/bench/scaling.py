@@ -23,6 +23,7 @@ NVLINK_BYTES_PER_SECOND, NETWORK_BYTES_PER_SECOND = 370e9, 45e9
 # Of a collective, for each hop of a tree.
 NVLINK_SECONDS, NETWORK_SECONDS = 4e-6, 15e-6
 START_SECONDS = 8e-6  # to launch one
+BUCKET_MEBIBYTES = 100  # for train.shard_optimizer
 HOST_COPY_BYTES_PER_SECOND = 50e9  # PCIe 5, page-locked
 # 419 unexpected interruptions of 16,384 GPUs in 54 days (Llama Team 2024, arXiv 2407.21783, section 3.3.4).
 GPU_SECONDS_BETWEEN_FAILURES = 54 * 86400 * 16384 / 419
@@ -81,6 +82,17 @@ def all_reduce_seconds(size, gpus):
     if nodes > 1:  # every GPU of a node carries its share over its own adapter
         seconds += 2 * (nodes - 1) / nodes * size / local / NETWORK_BYTES_PER_SECOND + 2 * math.log2(nodes) * NETWORK_SECONDS
     return seconds
+
+
+def reduce_seconds(size, gpus, whole):
+    """Of `size` bytes of `whole`, to the owners of the slices in it: half the bytes of a sum for all, a call for each slice.
+
+    As trained_part.cpp: with more than four owners a bucket, a sum for all.
+    """
+    calls = max(1, math.ceil(size / (whole / gpus)))
+    if calls > 4:
+        return all_reduce_seconds(size, gpus)
+    return all_reduce_seconds(size, gpus) / 2 + (calls - 1) * all_reduce_seconds(0, gpus) / 2
 
 
 def buckets_of(layers, bucket_bytes, bytes_a_value):
@@ -147,11 +159,19 @@ def main():
                "efficiency"], rows)
 
     rows = []
+    batch = max(args.batch)
     for gpus in args.gpus:
         weights = 4 * parameters
-        share = all_reduce_seconds(weights, gpus) / 2  # the weights of all slices go to all: half of an all-reduce
-        rows.append([str(gpus), f"{5 * weights / 2**30:.1f}", f"{(2 + 3 / gpus) * weights / 2**30:.1f}", f"{share * 1e3:.1f}"])
-    table("train.shard_optimizer", ["GPUs", "without, GiB a GPU", "with, GiB a GPU", "passing weights on, ms a step"], rows)
+        # Gradients go to the owners of the slices, then the weights of all slices to all: each half of an all-reduce. Of what
+        # comes back nothing is covered.
+        share = all_reduce_seconds(weights, gpus) / 2
+        computed, _, summed = step(layers, args.utilisation, batch, gpus, BUCKET_MEBIBYTES, 4)
+        _, _, reduced = simulate(layers, batch / (PEAK_FLOPS * args.utilisation), buckets_of(layers, BUCKET_MEBIBYTES * 2**20, 4),
+                                 lambda size: reduce_seconds(size, gpus, weights))
+        rows.append([str(gpus), f"{5 * weights / 2**30:.1f}", f"{(2 + 3 / gpus) * weights / 2**30:.1f}", f"{share * 1e3:.1f}",
+                     f"{100 * computed / (computed + summed):.0f} %", f"{100 * computed / (computed + reduced + share):.0f} %"])
+    table(f"train.shard_optimizer, {batch} samples a GPU, parts of {BUCKET_MEBIBYTES} MiB",
+          ["GPUs", "without, GiB a GPU", "with, GiB a GPU", "passing weights on, ms a step", "efficiency without", "with"], rows)
 
     rows = []
     for gpus in args.gpus:

@@ -91,6 +91,17 @@ TEST_CASE("over Gloo the order of a sum is the same everywhere only of two value
   CHECK(right == 5);
 }
 
+TEST_CASE("a rank whose GPU was not found is named, not waited for") {
+  const auto device_of = [](int rank) {
+    return GroupOptions{.device = rank == 1 ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0)};
+  };
+  CHECK_THROWS_WITH(as_ranks(
+                        3, [](ProcessGroup&) {}, device_of),
+                    Catch::StartsWith("rank 1 computes on: cpu ") &&
+                        Catch::Contains("; rank 0 on: cuda ") &&
+                        Catch::Contains("look at the GPUs of that machine"));
+}
+
 TEST_CASE("ranks that meet in different operations are told so, by name") {
   try {
     as_ranks(2, [](ProcessGroup& group) {

@@ -101,6 +101,16 @@ TEST_CASE(
   CHECK(posted_seconds() < 1);
 }
 
+TEST_CASE("ranks that start together hear of each other before the first beat") {
+  const auto store = std::make_shared<StoreContents>();
+  WatchedRank first(0, store, 60s), second(1, store, 60s);
+  first.watch.meet_all();
+  store->turn(State::kSilent);
+  first.watch.begin("loss");
+  CHECK(first.watch.explain("reset").find("rank 1 has not been heard of for") != std::string::npos);
+  store->turn(State::kAnswers);
+}
+
 TEST_CASE("what a finished collective holds is let go when the next begins") {
   WatchedRank rank(0, std::make_shared<StoreContents>(), 60s);
   auto work = std::make_shared<FinishedWork>();

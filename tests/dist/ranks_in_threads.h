@@ -13,8 +13,11 @@
 
 namespace dalle2::test {
 
-/// Runs `body` as each of `size` ranks. @throws what the first of them threw
-inline void as_ranks(int size, const std::function<void(ProcessGroup&)>& body) {
+/// Runs `body` as each of `size` ranks. @param options of a rank's group; null: the defaults
+/// @throws what the first of them threw
+inline void as_ranks(int size,
+                     const std::function<void(ProcessGroup&)>& body,
+                     const std::function<GroupOptions(int rank)>& options = nullptr) {
   // c10d's flight recorder is one for the process, and looks into a map without its lock: two ranks
   // that are threads can break it. Ranks of a run are processes.
   ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
@@ -31,7 +34,7 @@ inline void as_ranks(int size, const std::function<void(ProcessGroup&)>& body) {
           world.launcher = Launcher::kOurs;
           world.store_port = store.port();
           world.hosts_store = false;
-          ProcessGroup group(world, {});
+          ProcessGroup group(world, options ? options(rank) : GroupOptions());
           body(group);
         } catch (...) {
           errors[static_cast<size_t>(rank)] = std::current_exception();

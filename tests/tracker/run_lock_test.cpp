@@ -187,6 +187,22 @@ TEST_CASE("the lock of another machine or container holds until it was not touch
   }
 }
 
+TEST_CASE("the lock of another machine is waited for where a start asks for that, a live one not") {
+  Place place;
+  put_lock([](LockOwner& owner) {
+    owner.host = "elsewhere";
+    owner.boot_id = "another";
+  });
+  const LockTimes times{.stale = std::chrono::milliseconds(1500), .waits = true};
+  {
+    const RunLock lock("data", times);
+    CHECK(place.log.count("waiting until it is stale") == 1);
+    CHECK(place.log.count("is taken over") == 1);
+  }
+  const Holder holder;
+  CHECK_THROWS_WITH(RunLock("data", times), Contains("is in use by process"));
+}
+
 TEST_CASE("a broken lock holds until it is old") {
   for (const char* content : {"", "{", "[]", "{\"host\": \"x\"}", "\xff\x00junk"}) {
     CAPTURE(content);
