@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/host_name.h"
 #include "base/log.h"
+#include "base/stop_signal.h"
 #include "dist/failure_file.h"
 #include "dist/meeting.h"
 #include "dist/process_group_backend.h"
@@ -212,7 +213,9 @@ std::vector<std::vector<int64_t>> ProcessGroup::exchange(const std::vector<int64
                                                          const std::string& what) {
   if (is_alone()) return {own};
   // What the call is for and how many values it has: ranks that meet in different calls find out.
-  std::vector<int64_t> message = {hash_of(what), static_cast<int64_t>(own.size())};
+  std::vector<int64_t> message = {
+      hash_of(what), static_cast<int64_t>(own.size()), int64_t{stop_requested()}};
+  const auto header = static_cast<int64_t>(message.size());
   message.insert(message.end(), own.begin(), own.end());
   // A fixed length, so that even such a meeting is a message and no wreck.
   constexpr size_t kLeast = 8;
@@ -230,7 +233,8 @@ std::vector<std::vector<int64_t>> ProcessGroup::exchange(const std::vector<int64
           what,
           rank);
     }
-    all.emplace_back(row + 2, row + 2 + own.size());
+    heard_stop_ = std::max(heard_stop_, row[2]);
+    all.emplace_back(row + header, row + header + static_cast<int64_t>(own.size()));
   }
   return all;
 }
@@ -245,6 +249,10 @@ std::vector<double> ProcessGroup::sum(const std::vector<double>& own, const std:
     for (size_t i = 0; i < values.size(); ++i) total[i] += values[i];
   }
   return total;
+}
+
+int64_t ProcessGroup::heard_stop() const {
+  return is_alone() ? stop_requested() : heard_stop_;
 }
 
 int64_t ProcessGroup::most(int64_t own, const std::string& what) {

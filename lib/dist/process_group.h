@@ -92,6 +92,10 @@ class ProcessGroup {
                                              const std::string& what);
   /// Sums over the ranks, in their order: the same bits on all.
   std::vector<double> sum(const std::vector<double>& own, const std::string& what);
+  /// The signal that asked any rank to stop, 0 if none did: as the last of these calls has brought
+  /// it, and so the same on all ranks at the same place of the program. A process that is alone
+  /// hears of its own at once.
+  int64_t heard_stop() const;
   /// The largest.
   int64_t most(int64_t own, const std::string& what);
   /// True if it is true on any rank.
@@ -130,6 +134,7 @@ class ProcessGroup {
 
   World world_;
   at::Device device_ = at::kCPU;
+  int64_t heard_stop_ = 0;
   std::unique_ptr<RankStore> store_;       // the store itself where this rank keeps it
   std::unique_ptr<GroupBackend> backend_;  // null: alone
   std::unique_ptr<RankWatch> watch_;       // null: alone

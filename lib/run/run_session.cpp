@@ -66,7 +66,7 @@ at::Generator RunSession::generator(std::string_view purpose, int64_t epoch, int
 
 bool RunSession::stop_asked() {
   if (stopped_) return true;
-  const int64_t signal = group_->most(stop_requested(), "stop");
+  const int64_t signal = group_->heard_stop();
   if (signal == 0) return false;
   stopped_ = true;
   progress_.finish();

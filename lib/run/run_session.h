@@ -60,7 +60,8 @@ class RunSession {
   /// place among those of all ranks, so that the number of ranks changes nothing.
   at::Generator generator(std::string_view purpose, int64_t epoch, int64_t step) const;
 
-  /// Whether a signal asks any rank for a stop: all have to ask. Says so in the log the first time.
+  /// Whether a signal asks any rank for a stop, by what the ranks told each other last: the same
+  /// answer on all. Says so in the log the first time.
   bool stop_asked();
   /// Whether stop_asked() has answered yes.
   bool stopped() const { return stopped_; }

@@ -171,7 +171,7 @@ def main():
         rows.append([str(gpus), f"{5 * weights / 2**30:.1f}", f"{(2 + 3 / gpus) * weights / 2**30:.1f}", f"{share * 1e3:.1f}",
                      f"{100 * computed / (computed + summed):.0f} %", f"{100 * computed / (computed + reduced + share):.0f} %"])
     table(f"train.shard_optimizer, {batch} samples a GPU, parts of {BUCKET_MEBIBYTES} MiB",
-          ["GPUs", "without, GiB a GPU", "with, GiB a GPU", "passing weights on, ms a step", "efficiency without", "with"], rows)
+          ["GPUs", "without, GiB a GPU", "with, GiB a GPU", "collecting weights, ms a step", "efficiency without", "with"], rows)
 
     rows = []
     for gpus in args.gpus:
