@@ -89,10 +89,12 @@ ProcessGroup::ProcessGroup(const World& world, const GroupOptions& options)
     watch_->meet_all();
     check_devices();
     backend_->open_device(device_);
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    tell_failure(error.what());
     throw;
   } catch (const std::exception& error) {
     const std::string text = error.what();
+    tell_failure(text);
     throw NetworkError(
         "{} cannot meet the others at {}:{}: {}\n"
         "  All ranks have to be started with the same MASTER_ADDR and MASTER_PORT, and reach that "

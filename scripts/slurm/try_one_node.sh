@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: MIT
 # Tries train.sbatch with a Slurm of one node on this machine (Debian: apt-get install slurm-wlm munge; as root): two
 # processes train, are warned by Slurm, save, are queued again, one is killed, they are queued again and finish. A job
-# whose data is not there is not tried again. The files that training leaves are those of two processes of
-# --nproc-per-node, and of torchrun if TORCHRUN names one. Leaves nothing behind but the folder it names when something
-# fails.
+# whose data is not there is not tried again, nor is one that is cancelled, whose run saves. The files that training
+# leaves are those of two processes of --nproc-per-node, and of torchrun if TORCHRUN names one. Leaves nothing behind but
+# the folder it names when something fails.
 #
 #   scripts/slurm/try_one_node.sh [program (build/bin/dalle2-train)]
 set -euo pipefail
@@ -130,6 +130,16 @@ sed 's|"shards/img_emb"|"nowhere"|; s|"out|"broken|g' my.json > broken.json
 broken=$(submit broken.json)
 until_state "$broken" FAILED || fail "the job without its data did not fail ($(state_of "$broken"))"
 scontrol show job "$broken" | grep -q "Restarts=0 .*ExitCode=3:0" || fail "the job without its data: expected exit code 3 and no second start"
+
+sed 's|"out"|"cancelled"|; s|"out/|"cancelled/|g; s|"epochs": 20|"epochs": 2000|' my.json > cancelled.json
+job=$(submit cancelled.json)
+for _ in $(seq 300); do [ -f cancelled/log.jsonl ] && break; sleep 0.2; done
+scancel "$job"
+until_state "$job" CANCELLED || fail "the cancelled job is not at its end ($(state_of "$job"))"
+for _ in $(seq 100); do grep -q "the job was told to end" "dalle2-train-$job.log" && break; sleep 0.2; done
+grep -q "the job was told to end" "dalle2-train-$job.log" || fail "the cancelled job did not end by itself"
+grep -q "saving and stopping" "dalle2-train-$job.log" || fail "the cancelled run did not save"
+scontrol show job "$job" | grep -q "Restarts=0 " || fail "the cancelled job was queued again"
 
 same() { # NAME FILE: what the run of that name has in the file is what Slurm's has
   for file in checkpoint.pth model.pth; do
