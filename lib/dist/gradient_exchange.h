@@ -30,7 +30,7 @@ struct ExchangeEntry {
 
 /// A slice goes on its way as soon as all its entries have arrived on this rank, behind the slices
 /// before it in an order that all ranks agree on: that in which they were complete on rank 0 at
-/// the first time. What has not arrived when finish() is called goes as zeros: a parameter that
+/// the first time. What has not arrived by send_rest() goes as zeros: a parameter that
 /// the loss did not reach on this rank.
 class GradientExchange {
  public:
@@ -57,7 +57,7 @@ class GradientExchange {
   void finish();
 
   size_t num_buckets() const { return buckets_.size(); }
-  /// Slices of the last update that were on their way before finish().
+  /// Slices of the last update that were on their way during the backward pass.
   size_t overlapped() const { return overlapped_; }
 
  private:

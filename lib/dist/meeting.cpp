@@ -1,23 +1,38 @@
 // SPDX-License-Identifier: MIT
 // Each rank but the first leaves a number that nobody had before, and rank 0 answers each number with
 // its own, the name of the start. What an earlier start left is answered, too, and read by nobody.
+// When all have read their answers rank 0 says so: none goes on before the last has come.
 #include "dist/meeting.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/stop_signal.h"
 
 namespace dalle2 {
 namespace {
 
+using MeetingClock = std::chrono::steady_clock;
+
 constexpr std::chrono::milliseconds kFirstPause{5}, kLongestPause{200};
+/// A meeting that comes about as the stop signal arrives still does so on all ranks.
+constexpr std::chrono::milliseconds kAfterStop{2000};
+/// Of one attempt to connect.
+constexpr std::chrono::milliseconds kConnectLimit{5000};
 
 std::string number_of_one() {
   std::random_device device;
@@ -28,12 +43,16 @@ std::string answer_key(const std::string& number) {
   return "answer/" + number;
 }
 
+std::string complete_key(const std::string& start) {
+  return "complete/" + start;
+}
+
 /// Asks until `is_over`, with longer and longer pauses; tells now and then what it waits for.
 template <class IsOver, class Missing>
 void wait_until(const MeetingTimes& times, const IsOver& is_over, const Missing& missing) {
-  using MeetingClock = std::chrono::steady_clock;
   const auto begin = MeetingClock::now();
   auto told = begin;
+  std::optional<MeetingClock::time_point> stopped;
   for (auto pause = kFirstPause; !is_over(); pause = std::min(2 * pause, kLongestPause)) {
     const auto now = MeetingClock::now();
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - begin).count();
@@ -48,8 +67,61 @@ void wait_until(const MeetingTimes& times, const IsOver& is_over, const Missing&
       log_warning("dist", "{} in {} s so far", missing(), seconds);
       told = now;
     }
+    if (stop_requested() != 0 && !stopped) stopped = now;
+    if (stopped && now - *stopped > kAfterStop) throw StoppedError("signal {}", stop_requested());
     std::this_thread::sleep_for(pause);
   }
+}
+
+class Socket {
+ public:
+  explicit Socket(const addrinfo& address)
+      : descriptor_(::socket(address.ai_family,
+                             address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC,
+                             address.ai_protocol)) {}
+  ~Socket() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+
+  /// @return 0 or the number of the error
+  int connect_to(const addrinfo& address) {
+    if (::connect(descriptor_, address.ai_addr, address.ai_addrlen) == 0) return 0;
+    if (errno != EINPROGRESS) return errno;
+    pollfd event = {.fd = descriptor_, .events = POLLOUT, .revents = 0};
+    if (::poll(&event, 1, static_cast<int>(kConnectLimit.count())) <= 0) return ETIMEDOUT;
+    int error_number = 0;
+    socklen_t size = sizeof(error_number);
+    ::getsockopt(descriptor_, SOL_SOCKET, SO_ERROR, &error_number, &size);
+    return error_number;
+  }
+
+ private:
+  int descriptor_;
+};
+
+/// @return why nothing can be reached at the address; empty: something listens there
+std::string fault_of_address(const std::string& host, uint16_t port) {
+  const addrinfo hints = {.ai_flags = 0,
+                          .ai_family = AF_UNSPEC,
+                          .ai_socktype = SOCK_STREAM,
+                          .ai_protocol = 0,
+                          .ai_addrlen = 0,
+                          .ai_addr = nullptr,
+                          .ai_canonname = nullptr,
+                          .ai_next = nullptr};
+  addrinfo* first = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &first);
+  if (error != 0) return ::gai_strerror(error);
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(first, ::freeaddrinfo);
+  std::string fault;
+  for (const addrinfo* each = first; each != nullptr; each = each->ai_next) {
+    const int error_number = Socket(*each).connect_to(*each);
+    if (error_number == 0) return "";
+    fault = errno_text(error_number);
+  }
+  return fault;
 }
 
 /// Of rank 0.
@@ -82,10 +154,28 @@ std::string gather_the_others(const World& world, RankStore& store, const Meetin
         world.size,
         missing.size() == 1 ? "has" : "have");
   });
+  store.set(complete_key(start), "1");
   return start;
 }
 
 }  // namespace
+
+void wait_for_store(const World& world, const MeetingTimes& times) {
+  std::string fault;
+  wait_until(
+      times,
+      [&] {
+        fault = fault_of_address(world.store_host, world.store_port);
+        return fault.empty();
+      },
+      [&] {
+        return fmt::format("{} has not reached rank 0, or its launcher, at {}:{} ({})",
+                           world.name(),
+                           world.store_host,
+                           world.store_port,
+                           fault);
+      });
+}
 
 std::string meet(const World& world, RankStore& store, const MeetingTimes& times) {
   if (world.is_main()) return gather_the_others(world, store, times);
@@ -100,6 +190,10 @@ std::string meet(const World& world, RankStore& store, const MeetingTimes& times
       },
       [&] { return fmt::format("rank 0 has not answered rank {}", world.rank); });
   store.set(fmt::format("came/{}/{}", start, world.rank), "1");
+  wait_until(
+      {.tell = times.limit, .limit = times.limit},  // rank 0 tells who is missing
+      [&] { return store.get({complete_key(start)}).front().has_value(); },
+      [&] { return fmt::format("rank {} met rank 0, but not all have come", world.rank); });
   return start;
 }
 

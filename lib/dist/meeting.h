@@ -16,9 +16,13 @@ struct MeetingTimes {
   std::chrono::milliseconds limit{300'000};  ///< and waited for no longer
 };
 
+/// Waits until something listens where the ranks meet, which begins with rank 0 or before it.
+/// @throws NetworkError naming the address and what is wrong with it; StoppedError after a signal
+void wait_for_store(const World& world, const MeetingTimes& times = {});
+
 /// To be called by all ranks, once a start.
 /// @return the name of this start: the same on all ranks, and no other start has had it
-/// @throws NetworkError naming the ranks that did not come
+/// @throws NetworkError naming the ranks that did not come; StoppedError after a signal
 std::string meet(const World& world, RankStore& store, const MeetingTimes& times = {});
 
 }  // namespace dalle2

@@ -24,7 +24,7 @@ namespace {
 
 /// Of a call of c10d: it is the watch that says when one has taken too long.
 constexpr std::chrono::hours kNoLimit{24 * 30};
-/// Until the process that keeps the store has started.
+/// Of a call to the store, which answers at once as long as its process lives.
 constexpr std::chrono::seconds kStoreLimit{300};
 
 constexpr const char* kAdvice =
@@ -50,6 +50,7 @@ struct PendingCollective::State {
   std::shared_ptr<BackendWork> work;
   RankWatch* watch;
   int64_t number;
+  std::string what;
 };
 
 PendingCollective::PendingCollective() = default;
@@ -64,7 +65,8 @@ void PendingCollective::wait() {
   try {
     state->work->wait();
   } catch (const std::exception& error) {
-    throw NetworkError("{}{}", state->watch->explain(error.what()), kAdvice);
+    throw NetworkError(
+        "{}{}", state->watch->explain(error.what(), state->number, state->what), kAdvice);
   }
   // On a GPU the work is only enqueued: the watch sees itself when it is done.
   if (state->work->is_done()) state->watch->end(state->number);
@@ -76,6 +78,7 @@ ProcessGroup::ProcessGroup(const World& world, const GroupOptions& options)
     : world_(world), device_(options.device) {
   if (is_alone()) return;
   try {
+    if (!world_.hosts_store) wait_for_store(world_);
     store_ = open_store(world_, kStoreLimit);
     world_.store_prefix += meet(world_, *store_) + "/";
     watch_ =
@@ -89,6 +92,7 @@ ProcessGroup::ProcessGroup(const World& world, const GroupOptions& options)
     watch_->meet_all();
     check_devices();
     backend_->open_device(device_);
+    barrier("start");
   } catch (const Error& error) {
     tell_failure(error.what());
     throw;
@@ -104,7 +108,6 @@ ProcessGroup::ProcessGroup(const World& world, const GroupOptions& options)
         world.store_port,
         text.substr(0, text.find('\n')));
   }
-  barrier("start");
 }
 
 /// A machine whose GPU is not found would meet the others by other means than they use.
@@ -127,8 +130,13 @@ void ProcessGroup::check_devices() {
 
 ProcessGroup::~ProcessGroup() {
   if (is_alone()) return;
+  const bool is_waiting = watch_->is_waiting();
   watch_.reset();  // tells the others that this rank is done
-  if (std::uncaught_exceptions() > 0) backend_->abort();
+  if (std::uncaught_exceptions() == 0) return;
+  backend_->abort();
+  // Gloo's destructor waits for what is under way, which others may be long in coming to: this
+  // process ends with its error instead.
+  if (is_waiting) (void)backend_.release();
 }
 
 namespace {
@@ -140,12 +148,16 @@ PendingCollective watched(RankWatch& watch, const std::string& what, const Launc
   std::shared_ptr<BackendWork> work;
   try {
     work = launch();
+  } catch (const Error&) {
+    throw;
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
   } catch (const std::exception& error) {
-    throw NetworkError("{}{}", watch.explain(error.what()), kAdvice);
+    throw NetworkError("{}{}", watch.explain(error.what(), number, what), kAdvice);
   }
   watch.launched(number, work);
   return PendingCollective(std::make_unique<PendingCollective::State>(
-      PendingCollective::State{std::move(work), &watch, number}));
+      PendingCollective::State{std::move(work), &watch, number, what}));
 }
 
 }  // namespace

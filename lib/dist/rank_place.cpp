@@ -47,7 +47,7 @@ std::optional<std::string> fault_of(const RankPlace& own,
 }  // namespace
 
 bool is_another_operation(const RankPlace& one, const RankPlace& other) {
-  return one.waits && other.waits && one.sequence == other.sequence && one.what != other.what;
+  return one.sequence == other.sequence && one.what != other.what;
 }
 
 std::string place_text(const RankPlace& place) {

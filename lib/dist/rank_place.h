@@ -17,7 +17,7 @@ struct RankPlace {
   int64_t step = 0;
   std::string what = {};     ///< the collective it waits in, or waited in last
   bool waits = false;        ///< in it still
-  double seconds = 0;        ///< since it began to wait, or since it left the last collective
+  double seconds = 0;        ///< since it began to wait or a collective ended, the later of both
   std::string busy = {};     ///< what the others may wait for; empty: nothing
   std::string failure = {};  ///< why it has ended; empty: it has not
   bool ended = false;        ///< it is done and needs nobody any more
@@ -35,7 +35,7 @@ std::optional<std::string> find_hang(int own,
                                      const std::vector<double>& silent_seconds,
                                      double hang_timeout_seconds);
 
-/// Both wait in a collective of the same number, and it is not the same one.
+/// Collectives of the same number, and they are not the same.
 bool is_another_operation(const RankPlace& one, const RankPlace& other);
 
 /// "in "loss" (number 3, step 5) for 61 s", as reports have it.

@@ -92,7 +92,7 @@ void RankWatch::launched(int64_t number, std::shared_ptr<BackendWork> work) {
 void RankWatch::end(int64_t number) {
   const std::lock_guard lock(mutex_);
   std::erase_if(pending_, [&](const Pending& each) { return each.number == number; });
-  if (number == own_.sequence) last_end_ = Clock::now();
+  last_end_ = Clock::now();
 }
 
 void RankWatch::set_step(int64_t step) {
@@ -139,7 +139,8 @@ RankPlace RankWatch::own_place() {
   if (place.waits) {
     place.sequence = pending_.front().number;
     place.what = pending_.front().what;
-    place.seconds = seconds_since(pending_.front().since);
+    // Collectives that were begun together end one after the other.
+    place.seconds = seconds_since(std::max(pending_.front().since, last_end_));
   } else {
     place.seconds = seconds_since(last_end_);
   }
@@ -193,10 +194,18 @@ void RankWatch::run() {
   }
 }
 
-std::string RankWatch::explain(const std::string& error) {
+bool RankWatch::is_waiting() {
+  const std::lock_guard lock(mutex_);
+  drop_done();
+  return !pending_.empty();
+}
+
+std::string RankWatch::explain(const std::string& error, int64_t number, const std::string& what) {
   std::unique_lock lock(mutex_);
   explaining_ = true;  // the one who asks ends the process
-  const std::string what = pending_.empty() ? own_.what : pending_.front().what;
+  RankPlace failed = own_;
+  failed.sequence = number;
+  failed.what = what;
   const auto begin = Clock::now();
   std::string culprits;
   while (culprits.empty() && Clock::now() - begin < kExplanationBeats * beat_) {
@@ -210,7 +219,7 @@ std::string RankWatch::explain(const std::string& error) {
         culprits += fmt::format("\n  rank {} {}", rank, *loss);
       } else if (place && place->ended) {
         culprits += fmt::format("\n  rank {} had left already, {}", rank, place_text(*place));
-      } else if (place && is_another_operation(own_place(), *place)) {
+      } else if (place && is_another_operation(failed, *place)) {
         culprits +=
             fmt::format("\n  rank {} meets it in another operation: {}", rank, place_text(*place));
       }

@@ -44,8 +44,11 @@ class RankWatch {
   void still_busy();
   /// Waits until the others can read it, some seconds at most.
   void tell_failure(const std::string& message) noexcept;
-  /// After a collective failed, whose peer may be gone: waits some seconds to hear who it is.
-  std::string explain(const std::string& error);
+  /// Whether a collective is under way.
+  bool is_waiting();
+  /// After the collective of that number failed, whose peer may be gone: waits some seconds to hear
+  /// who it is.
+  std::string explain(const std::string& error, int64_t number, const std::string& what);
 
  private:
   struct Pending {

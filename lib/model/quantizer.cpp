@@ -198,7 +198,9 @@ at::Tensor VectorQuantizerImpl::drawn_by(const Drawer& drawer,
 void VectorQuantizerImpl::begin_codes(const at::Tensor& tokens, const at::Generator& generator) {
   if (initted_.item<bool>()) return;
   const int64_t codes = config_.codes();
-  at::Tensor means = drawn_by(drawer(tokens.size(0)), tokens, codes, generator);
+  const Drawer first = drawer(tokens.size(0));
+  if (first.tokens == 0) return;  // no rank has any yet
+  at::Tensor means = drawn_by(first, tokens, codes, generator);
   at::Tensor counts;
   for (int64_t round = 0; round < config_.vq_kmeans_iters; ++round) {
     const at::Tensor places = nearness(tokens, means, config_.vq_use_cosine_sim).argmax(-1);

@@ -49,11 +49,7 @@ bool PriorRun::train_epoch() {
   log_info("train", "Starting epoch {}", position_.epoch);
   session_.tracker().log({{"tracking/epoch", position_.epoch}}, trainer_.steps(), ShownRecord{});
   restart_step_clock();
-  auto next = [this, row = position_.row]() mutable {
-    auto batch = next_batch("train", row);
-    if (batch) row += batch->rows_of_step;
-    return batch;
-  };
+  auto next = steps_from(position_.row, [this](int64_t row) { return next_batch("train", row); });
   for (auto group = next_group(next); !group.empty(); group = next_group(next)) {
     checkpoints_.check();
     const auto samples = train_group(group);
@@ -95,26 +91,16 @@ std::optional<int64_t> PriorRun::train_group(const std::vector<PriorRankBatch>& 
 }
 
 std::optional<double> PriorRun::mean_loss(const std::string& split, bool averaged) {
-  double sum = 0;
-  int64_t samples = 0;
-  for (int64_t row = 0;;) {
-    session_.throw_if_stop_asked();
-    const auto next = next_batch(split, row);
-    if (!next) break;
-    if (next->batch.size() > 0) {
-      // The same draws every time: two validations then differ by the weights alone.
-      const at::Generator random = session_.generator("validate " + split, /*epoch=*/0, next->row);
-      sum += trainer_.evaluate(to_inputs(next->batch, session_.device()), random, averaged)
-                 .item<double>() *
-             static_cast<double>(next->batch.size());
-    }
-    samples += next->samples_of_step;
-    row += next->rows_of_step;
-    session_.progress().stage(
-        fmt::format("loss of the split {}: {}", split, counted(samples, "sample")));
-  }
-  if (samples == 0) return std::nullopt;
-  return session_.group().sum({sum}, "losses of " + split).front() / static_cast<double>(samples);
+  return mean_loss_of_split(
+      split,
+      data_.rows(split),
+      [&](int64_t row) { return next_batch(split, row); },
+      [&](const PriorRankBatch& step) {
+        // The same draws every time: two validations then differ by the weights alone.
+        const at::Generator random = session_.generator("validate " + split, /*epoch=*/0, step.row);
+        return trainer_.evaluate(to_inputs(step.batch, session_.device()), random, averaged)
+            .item<double>();
+      });
 }
 
 void PriorRun::validate() {

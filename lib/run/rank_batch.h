@@ -40,4 +40,15 @@ std::optional<RankBatch<Batch>> rank_batch(
   return next;
 }
 
+/// The steps from `row` on, one a call, none behind the end.
+/// @param step_at gives the RankBatch of the step that begins at a row
+template <class StepAt>
+auto steps_from(int64_t row, StepAt step_at) {
+  return [row, step_at]() mutable {
+    auto step = step_at(row);
+    if (step) row += step->rows_of_step;
+    return step;
+  };
+}
+
 }  // namespace dalle2

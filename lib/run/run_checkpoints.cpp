@@ -73,19 +73,21 @@ RunCheckpoints::RunCheckpoints(RunSession& session,
 StartedFrom RunCheckpoints::start() {
   ProcessGroup& group = session_.group();
   Tracker& tracker = session_.tracker();
-  const ProcessGroup::BusyScope busy(group, "looking at what an earlier run left");
   // A lost machine may have left its lock, and the run is started again on another at once.
   const Launcher launcher = group.world().launcher;
-  const bool is_restarted = launcher == Launcher::kSlurm || launcher == Launcher::kTorchrun;
+  std::function<void()> while_lock_waits;
+  if (launcher == Launcher::kSlurm || launcher == Launcher::kTorchrun) {
+    while_lock_waits = [this] { session_.throw_if_signalled(); };
+  }
   // Rank 0 moves files: the others look when it has looked, and it begins when they have.
-  if (group.is_main()) tracker.init({.waits_for_lock = is_restarted});
+  session_.together("looking at what an earlier run left", [&] {
+    if (group.is_main()) tracker.init({.while_lock_waits = while_lock_waits});
+  });
+  const ProcessGroup::BusyScope busy(group, "taking up what an earlier run left");
   const bool resumes = group.text_of_main(tracker.auto_resumed() ? "yes" : "no", "start") == "yes";
   if (!group.is_main()) tracker.init({.auto_resumed_on_main = resumes});
   std::optional<Found> found;
-  {
-    const ProcessGroup::BusyScope loading(group, "loading a checkpoint");
-    found = find_at_start();
-  }
+  session_.together("loading a checkpoint", [&] { found = find_at_start(); });
   check_same_start(found);
   if (found && found->start == StartedFrom::kCheckpoint) {
     tracker.go_on(found->path);

@@ -83,7 +83,8 @@ class RunCheckpoints {
   /// from zero; then the run may write. For a run with adapters a checkpoint that has them comes
   /// before the weights it started from, whatever the order.
   /// @throws DataError if there are checkpoints and none is good; ConfigError if the config gives
-  /// the checkpoint another meaning, or adapters find no weights to stand on
+  /// the checkpoint another meaning, or adapters find no weights to stand on; StoppedError on all
+  /// ranks after a signal while it looked, with nothing changed
   StartedFrom start();
   /// How much data the run has: to be called before start(), which compares it.
   void set_data_size(const DataSize& size) { data_size_ = size; }

@@ -3,6 +3,8 @@
 // derives from it, and adds its data, its losses and the order of its loop.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "base/timer.h"
 #include "config/train_options.h"
 #include "run/loss_window.h"
@@ -57,7 +60,7 @@ class TrainingRun {
   /// Resumes from a checkpoint or starts from zero, and trains to the last epoch.
   /// @return kStopped if a signal asked for a stop; the state is saved then
   /// @throws NonFiniteError when too many losses or gradients in a row are not finite; what
-  /// RunCheckpoints::start() throws
+  /// RunCheckpoints::start() throws, StoppedError among it: then there is nothing to save
   ExitCode run();
 
  protected:
@@ -111,6 +114,31 @@ class TrainingRun {
       before += batch.samples_of_step;
     }
     return total;
+  }
+
+  /// The mean loss over the samples of all ranks in the first rows of a split.
+  /// @param step_at gives the RankBatch of the step that begins at a row
+  /// @param loss_of gives the mean over this rank's share of a step, never an empty one
+  /// @return none without samples @throws StoppedError
+  template <class StepAt, class LossOf>
+  std::optional<double> mean_loss_of_split(const std::string& split,
+                                           int64_t rows,
+                                           StepAt&& step_at,
+                                           LossOf&& loss_of) {
+    double sum = 0;
+    int64_t samples = 0;
+    for (int64_t row = 0; row < rows;) {
+      session_.throw_if_stop_asked();
+      const auto step = step_at(row);
+      if (!step) break;
+      if (step->size() > 0) sum += loss_of(*step) * static_cast<double>(step->size());
+      samples += step->samples_of_step;
+      row += step->rows_of_step;
+      session_.progress().stage(
+          fmt::format("loss of the split {}: {}", split, counted(samples, "sample")));
+    }
+    if (samples == 0) return std::nullopt;
+    return session_.group().sum({sum}, "losses of " + split).front() / static_cast<double>(samples);
   }
 
   /// Updates a part with the gradients so far, of all ranks.

@@ -56,11 +56,7 @@ bool VaeRun::train_epoch() {
   restart_step_clock();
   const bool from_begin = position_.row == 0;
   const int64_t seen_before = position_.samples_seen;
-  auto next = [this, row = position_.row]() mutable {
-    auto batch = next_batch("train", row);
-    if (batch) row += batch->rows_of_step;
-    return batch;
-  };
+  auto next = steps_from(position_.row, [this](int64_t row) { return next_batch("train", row); });
   while (!is_done()) {
     const auto group = next_group(next);
     if (group.empty()) break;
@@ -201,22 +197,14 @@ void VaeRun::save_grid(const at::Tensor& images, bool averaged) {
 }
 
 double VaeRun::validation_loss(bool averaged) {
-  double sum = 0;
-  int64_t samples = 0;
-  const int64_t most = std::min(config_.train.validation_samples, data_.rows("val"));
-  for (int64_t row = 0; row < most;) {
-    session_.throw_if_stop_asked();
-    const auto next = next_batch("val", row);
-    if (!next) break;
-    if (next->size() > 0) {
-      sum += trainer_.evaluate(next->batch.images, averaged).reconstruction.item<double>() *
-             static_cast<double>(next->size());
-    }
-    samples += next->samples_of_step;
-    row += next->rows_of_step;
-  }
-  const double all = session_.group().sum({sum}, "validation losses").front();
-  return samples == 0 ? std::nan("") : all / static_cast<double>(samples);
+  const auto loss = mean_loss_of_split(
+      "val",
+      std::min(config_.train.validation_samples, data_.rows("val")),
+      [this](int64_t row) { return next_batch("val", row); },
+      [&](const VaeRankBatch& step) {
+        return trainer_.evaluate(step.batch.images, averaged).reconstruction.item<double>();
+      });
+  return loss.value_or(std::nan(""));
 }
 
 /// The live weights as the reference's `torch.save(vae.state_dict())`, and its average as that of an

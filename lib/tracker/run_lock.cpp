@@ -20,7 +20,6 @@
 #include "base/error.h"
 #include "base/host_name.h"
 #include "base/log.h"
-#include "base/stop_signal.h"
 #include "base/untrusted_json.h"
 
 namespace dalle2 {
@@ -94,12 +93,7 @@ Owner judge(const LockOwner& owner) {
   return start_time_of(owner.pid) == owner.start_time ? Owner::kAlive : Owner::kDead;
 }
 
-/// A lock file as it stands: none if there is none.
-struct LockFile {
-  std::string content;
-  int64_t touched_ms = 0;  ///< by the clock of the file system
-};
-
+/// None if there is none.
 std::optional<LockFile> read_lock(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   struct stat status = {};
@@ -239,12 +233,8 @@ RunLock::RunLock(const std::string& data_path, const LockTimes& times)
     : path_((fs::path(data_path) / "run.lock").string()),
       content_(lock_text(this_process())),
       times_(times) {
-  for (bool told = false; !acquire(data_path, times_.waits && stop_requested() == 0);) {
-    if (!told) {
-      log_info(
-          "track", "{} is held by a process that may be lost: waiting until it is stale", path_);
-    }
-    told = true;
+  while (!acquire(data_path)) {
+    times_.while_waiting();
     std::this_thread::sleep_for(std::min<std::chrono::milliseconds>(kLockPause, times_.stale / 10));
   }
   // Signals are for the threads of the run.
@@ -267,7 +257,7 @@ RunLock::~RunLock() {
 }
 
 /// @return false if it is worth waiting for
-bool RunLock::acquire(const std::string& data_path, bool waits) {
+bool RunLock::acquire(const std::string& data_path) {
   constexpr int kAttempts = 20;  // others may be starting, ending and taking over at the same time
   const FolderLock one_at_a_time(data_path);
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
@@ -278,7 +268,23 @@ bool RunLock::acquire(const std::string& data_path, bool waits) {
     const Owner state = owner ? judge(*owner) : Owner::kUnknown;
     const int64_t age_ms = file_system_now_ms(path_) - file->touched_ms;
     const bool stale = age_ms > times_.stale.count();
-    if (state == Owner::kUnknown && !stale && waits) return false;
+    const bool was_touched = waited_for_ && (waited_for_->content != file->content ||
+                                             waited_for_->touched_ms != file->touched_ms);
+    if (state == Owner::kUnknown && !stale && !was_touched && times_.while_waiting) {
+      if (!waited_for_) {
+        log_info(
+            "track",
+            "{} is held by {}, which may be lost: waiting until it has not been touched for {} "
+            "s, {} s more at most",
+            path_,
+            owner ? fmt::format("process {} on host {}", owner->pid, owner->host)
+                  : "an unknown process",
+            times_.stale.count() / 1000,
+            (times_.stale.count() - age_ms) / 1000);
+      }
+      waited_for_ = file;
+      return false;
+    }
     if (state == Owner::kAlive || (state == Owner::kUnknown && !stale)) {
       throw_held(data_path, path_, owner, state, times_, age_ms);
     }

@@ -4,7 +4,9 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -30,17 +32,27 @@ std::string lock_text(const LockOwner& owner);
 struct LockTimes {
   std::chrono::milliseconds refresh{30'000};  ///< the owner touches the file this often
   std::chrono::milliseconds stale{300'000};   ///< not touched for so long: its process is dead
-  bool waits = false;  ///< until such a lock is stale; else it is an error at once
+  /// Called again and again while a lock of another machine is waited for, which its process may
+  /// have left behind; it may throw. Null: such a lock is an error at once.
+  std::function<void()> while_waiting = nullptr;
+};
+
+/// A lock file as it stands.
+struct LockFile {
+  std::string content;
+  int64_t touched_ms = 0;  ///< by the clock of the file system
 };
 
 /// Holds data_path/run.lock as long as it lives. The file is made atomically on network file
 /// systems too. A lock whose process is dead is taken over, with a line in the log: on this machine
 /// that is known, also for one of an earlier boot; a lock of another machine is dead if its file
-/// was not touched for LockTimes::stale by the clock of the file system.
+/// was not touched for LockTimes::stale by the clock of the file system. Whoever touches it while it
+/// is waited for is alive.
 class RunLock {
  public:
   /// @param data_path a folder that exists
-  /// @throws ConfigError another process holds the lock, or the file cannot be made
+  /// @throws ConfigError another process holds the lock, or the file cannot be made; what
+  /// LockTimes::while_waiting throws
   explicit RunLock(const std::string& data_path, const LockTimes& times = {});
   /// Removes the file if it is still this lock's.
   ~RunLock();
@@ -48,13 +60,14 @@ class RunLock {
   RunLock& operator=(const RunLock&) = delete;
 
  private:
-  bool acquire(const std::string& data_path, bool waits);
+  bool acquire(const std::string& data_path);
   bool make();
   void refresh();
   void keep_fresh();
 
   std::string path_, content_;
   LockTimes times_;
+  std::optional<LockFile> waited_for_;  // as it was when the wait began
   bool lost_ = false;
   std::mutex mutex_;
   std::condition_variable wake_;

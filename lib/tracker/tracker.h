@@ -65,8 +65,9 @@ struct TrackerStart {
   /// Of a dummy: what auto_resumed() is on rank 0, since the file may change before this rank could
   /// look.
   bool auto_resumed_on_main = false;
-  /// Where another machine's process holds data_path: for as long as that may be a lost one.
-  bool waits_for_lock = false;
+  /// Called while a lock of data_path is waited for that a lost machine may have left; it may throw.
+  /// Null: such a lock is an error at once.
+  std::function<void()> while_lock_waits = nullptr;
 };
 
 class Tracker {
@@ -164,7 +165,7 @@ class Tracker {
   std::string in_data_path(const std::string& name) const;
   void add_own_files(std::vector<std::string>& candidates) const;
   void check_data_path() const;
-  void prepare_data_path(bool waits_for_lock);
+  void prepare_data_path(const std::function<void()>& while_lock_waits);
   std::vector<std::string> looked_for() const;
   bool is_of_this_run(const std::string& checkpoint) const;
   void explain_start(const std::string& reason) const;

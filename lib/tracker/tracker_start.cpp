@@ -92,7 +92,7 @@ void Tracker::init(const TrackerStart& start) {
     return;
   }
   check_writable();
-  prepare_data_path(start.waits_for_lock);
+  prepare_data_path(start.while_lock_waits);
   auto_resumed_ = read_auto_resume(in_data_path(kAutoResumeFile), *logger_);
   own_files_.emplace(config_.data_path);
   for (const std::string& part : sweep_parts_of(own_files_->paths())) {
@@ -107,14 +107,15 @@ void Tracker::look_for_earlier_run() {
   own_files_.emplace(config_.data_path);
 }
 
-void Tracker::prepare_data_path(bool waits_for_lock) {
+void Tracker::prepare_data_path(const std::function<void()>& while_lock_waits) {
   std::error_code error;
   fs::create_directories(config_.data_path, error);
   if (error) {
     throw ConfigError(
         "/tracker/data_path: '{}' cannot be made: {}", config_.data_path, error.message());
   }
-  lock_ = std::make_unique<RunLock>(config_.data_path, LockTimes{.waits = waits_for_lock});
+  lock_ =
+      std::make_unique<RunLock>(config_.data_path, LockTimes{.while_waiting = while_lock_waits});
   const int swept = sweep_stale_parts(config_.data_path);
   if (swept > 0) {
     log_info("track",

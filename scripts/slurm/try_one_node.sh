@@ -105,6 +105,13 @@ until_lines() { # NUMBER: the log of the run has so many
   done
   return 1
 }
+process_of() { # JOB: a process of the program, the last that it started
+  local each last=
+  for each in $(scontrol listpids "$1" | awk 'NR > 1 { print $1 }'); do
+    [ "$(readlink "/proc/$each/exe")" = "$program" ] && last=$each
+  done
+  echo "$last"
+}
 until_told() { # TEXT in the log of the job
   for _ in $(seq 900); do
     grep -q "$1" "$log" && return 0
@@ -120,7 +127,7 @@ scancel --signal=USR1 "$job"  # what --signal sends before the time is up
 until_told "stopped by a signal after saving: queued again" || fail "the warning was not heard"
 grep -q "saving and stopping" "$log" || fail "the run did not save"
 until_lines 60 || fail "the run did not go on"
-pkill -KILL -n -f "$program --config my.json" || fail "there is no process to kill"
+[ -n "$(process_of "$job")" ] && kill -KILL "$(process_of "$job")" || fail "there is no process to kill"
 until_told "a process was lost: queued again" || fail "the lost process was not told"
 until_state "$job" COMPLETED || fail "the job did not finish ($(state_of "$job"))"
 [ "$(grep -c "having seen" "$log")" -ge 2 ] || fail "the run did not go on from its checkpoints"
@@ -134,14 +141,16 @@ scontrol show job "$broken" | grep -q "Restarts=0 .*ExitCode=3:0" || fail "the j
 sed 's|"out"|"cancelled"|; s|"out/|"cancelled/|g; s|"epochs": 20|"epochs": 2000|' my.json > cancelled.json
 job=$(submit cancelled.json)
 for _ in $(seq 300); do [ -f cancelled/log.jsonl ] && break; sleep 0.2; done
+[ -f cancelled/log.jsonl ] || fail "the run to cancel did not begin"
 scancel "$job"
 until_state "$job" CANCELLED || fail "the cancelled job is not at its end ($(state_of "$job"))"
-for _ in $(seq 100); do grep -q "the job was told to end" "dalle2-train-$job.log" && break; sleep 0.2; done
-grep -q "the job was told to end" "dalle2-train-$job.log" || fail "the cancelled job did not end by itself"
-grep -q "saving and stopping" "dalle2-train-$job.log" || fail "the cancelled run did not save"
+ended="the job was told to end (code 75 of the run)"
+for _ in $(seq 100); do grep -qF "$ended" "dalle2-train-$job.log" && break; sleep 0.2; done
+grep -qF "$ended" "dalle2-train-$job.log" || fail "the cancelled job did not stop as it should"
+"$program" fsck cancelled > fsck.log || fail "what the cancelled run saved is not whole"
 scontrol show job "$job" | grep -q "Restarts=0 " || fail "the cancelled job was queued again"
 
-same() { # NAME FILE: what the run of that name has in the file is what Slurm's has
+same() { # NAME: the files of that run hold what Slurm's hold
   for file in checkpoint.pth model.pth; do
     "$program" convert "out/$file" "$file.slurm.safetensors" > /dev/null
     "$program" convert "$1/out/$file" "$file.$1.safetensors" > /dev/null

@@ -2,7 +2,9 @@
 #include "dist/meeting.h"
 
 #include <catch2/catch.hpp>
+#include <future>
 #include <set>
+#include <thread>
 
 #include "base/error.h"
 #include "store_double.h"
@@ -34,10 +36,12 @@ std::set<std::string> names_of_start(const std::shared_ptr<StoreContents>& store
   return {names.begin(), names.end()};
 }
 
-std::string message_of(const World& world, const std::shared_ptr<StoreContents>& store) {
+std::string message_of(const World& world,
+                       const std::shared_ptr<StoreContents>& store,
+                       std::chrono::milliseconds limit = 50ms) {
   StoreDouble own(store);
   try {
-    meet(world, own, {.tell = 10s, .limit = 50ms});
+    meet(world, own, {.tell = 10s, .limit = limit});
   } catch (const NetworkError& error) {
     return error.what();
   }
@@ -66,13 +70,43 @@ TEST_CASE("ranks that do not come are named") {
   CHECK(
       message_of(rank_of(0, 4), store).find("ranks 1, 2, 3 of 4 have not come to the others in") ==
       0);
-  std::jthread other([&] {
-    StoreDouble own(store);
-    meet(rank_of(2, 3), own);
-  });
-  StoreDouble own(store);
-  CHECK_THROWS_WITH(meet(rank_of(0, 3), own, {.tell = 10s, .limit = 1s}),
-                    Catch::Contains("rank 1 of 3 has not come to the others in 1 s"));
+  auto other = std::async(std::launch::async, [&] { return message_of(rank_of(2, 3), store, 2s); });
+  CHECK_THAT(message_of(rank_of(0, 3), store, 1s),
+             Catch::StartsWith("rank 1 of 3 has not come to the others in 1 s"));
+  CHECK(other.get() != "");
+}
+
+TEST_CASE("an address where nothing listens is named, and waited for") {
+  World world = rank_of(1, 2);
+  world.store_host = "127.0.0.1";
+  const auto fault_of = [&] {
+    try {
+      wait_for_store(world, {.tell = 10s, .limit = 50ms});
+    } catch (const NetworkError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  {
+    const StoreServer server;
+    world.store_port = server.port();
+    CHECK(fault_of() == "");
+  }
+  CHECK_THAT(
+      fault_of(),
+      Catch::Matches("rank 1 of 2 has not reached rank 0, or its launcher, at 127.0.0.1:[0-9]+ "
+                     "\\(Connection refused\\) in 0 s\n[^]*"));
+  world.store_host = "nowhere.invalid";
+  world.store_host = "nowhere.invalid";
+  CHECK_THAT(fault_of(), Catch::Contains(" at nowhere.invalid:"));
+}
+
+TEST_CASE("no rank goes on before the last has come") {
+  const auto store = std::make_shared<StoreContents>();
+  auto first = std::async(std::launch::async, [&] { return message_of(rank_of(0, 3), store, 2s); });
+  CHECK_THAT(message_of(rank_of(1, 3), store, 1s),
+             Catch::StartsWith("rank 1 met rank 0, but not all have come in 1 s"));
+  CHECK(first.get() != "");
 }
 
 }  // namespace

@@ -44,6 +44,11 @@ struct WatchedRank {
   RankWatch watch;
 };
 
+RankPlace posted_by(int rank, StoreContents& store) {
+  const std::lock_guard lock(store.mutex);
+  return RankPlace::from_json(store.values.at("place/" + std::to_string(rank)));
+}
+
 TEST_CASE("a store that never answers does not keep a rank from telling that it waits in vain") {
   const auto store = std::make_shared<StoreContents>();
   WatchedRank first(0, store, 4s);
@@ -75,7 +80,7 @@ TEST_CASE("why a rank ends is out when tell_failure returns, and another rank's 
   WatchedRank first(0, store, 60s);
   WatchedRank second(1, store, 60s);
   second.watch.tell_failure("shards/3.tar: damaged");
-  CHECK(RankPlace::from_json(store->values.at("place/1")).failure == "shards/3.tar: damaged");
+  CHECK(posted_by(1, *store).failure == "shards/3.tar: damaged");
   first.watch.begin("loss");
   const std::string said = first.report_within(20s);
   CHECK(said.rfind("rank 0 waits in \"loss\" (number 1, step 0) for", 0) == 0);
@@ -87,18 +92,28 @@ TEST_CASE(
   const auto store = std::make_shared<StoreContents>();
   WatchedRank busy(1, store, 60s);
   busy.watch.set_busy("drawing");
-  const auto posted_seconds = [&] {
-    const std::lock_guard lock(store->mutex);
-    return RankPlace::from_json(store->values.at("place/1")).seconds;
-  };
   std::this_thread::sleep_for(2500ms);
-  CHECK(posted_seconds() >= 1.5);
+  CHECK(posted_by(1, *store).seconds >= 1.5);
   const auto begin = std::chrono::steady_clock::now();
   while (std::chrono::steady_clock::now() - begin < 1500ms) {
     busy.watch.still_busy();
     std::this_thread::sleep_for(10ms);
   }
-  CHECK(posted_seconds() < 1);
+  CHECK(posted_by(1, *store).seconds < 1);
+}
+
+TEST_CASE("of collectives that wait in line the time is that since one of them ended") {
+  const auto store = std::make_shared<StoreContents>();
+  WatchedRank rank(1, store, 60s);
+  const int64_t first = rank.watch.begin("gradients");
+  rank.watch.begin("gradients");
+  std::this_thread::sleep_for(2500ms);
+  rank.watch.end(first);
+  std::this_thread::sleep_for(700ms);  // a beat
+  const RankPlace place = posted_by(1, *store);
+  CHECK(place.waits);
+  CHECK(place.sequence == first + 1);
+  CHECK(place.seconds < 2);
 }
 
 TEST_CASE("ranks that start together hear of each other before the first beat") {
@@ -106,8 +121,10 @@ TEST_CASE("ranks that start together hear of each other before the first beat") 
   WatchedRank first(0, store, 60s), second(1, store, 60s);
   first.watch.meet_all();
   store->turn(State::kSilent);
-  first.watch.begin("loss");
-  CHECK(first.watch.explain("reset").find("rank 1 has not been heard of for") != std::string::npos);
+  const int64_t number = first.watch.begin("loss");
+  CHECK_THAT(first.watch.explain("reset", number, "loss"),
+             Catch::Contains("rank 1 has not been heard of for") &&
+                 Catch::Contains("; it was behind \"start\""));
   store->turn(State::kAnswers);
 }
 
@@ -123,17 +140,19 @@ TEST_CASE("what a finished collective holds is let go when the next begins") {
 TEST_CASE("a failure is put down to a rank that is in another operation") {
   const auto store = std::make_shared<StoreContents>();
   WatchedRank first(0, store, 60s), second(1, store, 60s);
-  first.watch.begin("gradients");
+  const int64_t number = first.watch.begin("gradients");
+  first.watch.launched(number, std::make_shared<FinishedWork>());  // as c10d says of a failed one
   second.watch.begin("codes");
-  CHECK(first.watch.explain("wrong length")
-            .find("rank 1 meets it in another operation: in \"codes\" (number 1, step 0)") !=
-        std::string::npos);
+  CHECK_THAT(
+      first.watch.explain("wrong length", number, "gradients"),
+      Catch::StartsWith("rank 0: \"gradients\" failed (step 0):\n  rank 1 meets it in another "
+                        "operation: in \"codes\" (number 1, step 0)"));
 }
 
 TEST_CASE("a rank that is done says so") {
   const auto store = std::make_shared<StoreContents>();
   { const WatchedRank done(1, store, 60s); }
-  CHECK(RankPlace::from_json(store->values.at("place/1")).ended);
+  CHECK(posted_by(1, *store).ended);
 }
 
 }  // namespace

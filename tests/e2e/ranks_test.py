@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -385,6 +386,45 @@ class Ranks(EndToEnd):
         self.assertIn("RANK is 3, but there are 2 processes", done.stderr)
         done = run("--config", config, "--nproc-per-node", "0", cwd=self.dir, check=2)
         self.assertIn("--nproc-per-node", done.stderr)
+
+    def stopped_as(self, config, environment, after, code=75):
+        """Starts a single rank, and sends it a signal when its log holds the text `after`, or a second later if that is empty."""
+        with open(self.dir / "log.txt", "w+") as log:
+            process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdout=log, stderr=subprocess.STDOUT, text=True,
+                                       env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
+            deadline = time.monotonic() + (60 if after else 1)
+            while time.monotonic() < deadline and (not after or after not in (self.dir / "log.txt").read_text()):
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)
+            begin = time.monotonic()
+            process.wait(timeout=60)
+            output = (self.dir / "log.txt").read_text()
+            self.assertEqual(process.returncode, code, output)
+            self.assertLess(time.monotonic() - begin, 10, output)
+            self.assertIn(after, output)
+        return output
+
+    def test_a_signal_ends_a_wait_for_other_ranks(self):
+        config = self.write("waiting", train={"epochs": 1})
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        for rank in (1, 0):  # the first finds nobody to meet, the other is met by nobody
+            self.stopped_as(config, {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1",
+                                     "MASTER_PORT": str(port)}, after="")
+        self.assertFalse((self.dir / "waiting").exists())
+
+    def test_a_signal_ends_the_wait_for_the_lock_of_a_lost_machine(self):
+        config = self.write("locked", train={"epochs": 1})
+        (self.dir / "locked").mkdir()
+        lock = self.dir / "locked" / "run.lock"
+        lock.write_text(json.dumps({"host": "elsewhere", "pid": 7, "since": "yesterday", "start_time": 1, "boot_id": "another"}) + "\n")
+        output = self.stopped_as(config, {"RANK": "0", "WORLD_SIZE": "1"}, after="which may be lost: waiting")
+        self.assertIn("process 7 on host elsewhere", output)
+        self.assertIn("stopped before the first step", output)
+        self.assertEqual(sorted(path.name for path in (self.dir / "locked").iterdir()), ["run.lock"])
+        # Of a start by hand it is an error at once.
+        self.assertIn("is in use by process 7 on host elsewhere", run("--config", config, cwd=self.dir, check=2).stderr)
 
     def torchrun(self, config, *options):
         torchrun = pathlib.Path(harness.REFERENCE_PYTHON).parent / "torchrun"

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/stop_signal.h"
 #include "io/atomic_file.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
@@ -193,14 +194,36 @@ TEST_CASE("the lock of another machine is waited for where a start asks for that
     owner.host = "elsewhere";
     owner.boot_id = "another";
   });
-  const LockTimes times{.stale = std::chrono::milliseconds(1500), .waits = true};
+  int waits = 0;
+  const LockTimes times{.stale = std::chrono::milliseconds(1500),
+                        .while_waiting = [&] { ++waits; }};
   {
     const RunLock lock("data", times);
-    CHECK(place.log.count("waiting until it is stale") == 1);
+    CHECK(place.log.count("on host elsewhere, which may be lost: waiting until it has not been "
+                          "touched for 1 s") == 1);
     CHECK(place.log.count("is taken over") == 1);
   }
+  CHECK(waits >= 5);
   const Holder holder;
   CHECK_THROWS_WITH(RunLock("data", times), Contains("is in use by process"));
+}
+
+TEST_CASE("whoever touches a lock that is waited for is alive, and a signal ends the wait") {
+  const Place place;
+  put_lock([](LockOwner& owner) {
+    owner.host = "elsewhere";
+    owner.boot_id = "another";
+  });
+  int waits = 0;
+  const auto touch = [&] {
+    if (++waits == 2) make_older(kLock, -1);
+  };
+  CHECK_THROWS_WITH(
+      RunLock("data", {.stale = std::chrono::milliseconds(2000), .while_waiting = touch}),
+      Contains("is in use by process") && Contains("on host elsewhere"));
+  CHECK(waits == 2);
+  CHECK_THROWS_AS(RunLock("data", {.while_waiting = [] { throw StoppedError("signal 15"); }}),
+                  StoppedError);
 }
 
 TEST_CASE("a broken lock holds until it is old") {

@@ -49,11 +49,19 @@ std::string program_version_text() {
 
 namespace {
 
+ExitCode stopped_before_the_start(int64_t signal) {
+  log_info("train",
+           "signal {}: stopped before the first step: nothing was trained, so nothing was saved (a "
+           "checkpoint of an earlier run is as it was); run the same command again",
+           signal);
+  return ExitCode::kStopped;
+}
+
 /// A signal before there is anything to save; afterwards the run answers it itself.
 template <class Run, class Loaded>
 ExitCode train(const TrainCommand& command, const Loaded& loaded, ProcessGroup& group) {
   std::optional<Run> run;
-  // A signal breaks the opening off on the rank that got it: the others hear of it behind it.
+  // A signal breaks the opening off on the rank that got it: the others hear of it afterwards.
   int64_t stopped_by = group.most(stop_requested(), "stop before the start");
   if (stopped_by == 0) {
     const ProcessGroup::BusyScope busy(group, "opening the data");
@@ -68,15 +76,13 @@ ExitCode train(const TrainCommand& command, const Loaded& loaded, ProcessGroup& 
     }
   }
   stopped_by = group.most(stopped_by, "stop while the data was opened");
-  if (stopped_by != 0) {
-    log_info("train",
-             "signal {}: stopped before the first step, while the data was opened: nothing was "
-             "trained, so nothing was saved (a checkpoint of an earlier run is as it was); run the "
-             "same command again",
-             stopped_by);
-    return ExitCode::kStopped;
+  if (stopped_by != 0) return stopped_before_the_start(stopped_by);
+  ExitCode code = ExitCode::kDone;
+  try {
+    code = run->run();
+  } catch (const StoppedError&) {
+    return stopped_before_the_start(group.heard_stop());
   }
-  const ExitCode code = run->run();
   try {
     check_stdout();
   } catch (const ResourceError& error) {  // the files of the run are what counts
@@ -110,6 +116,9 @@ ExitCode train_together(const TrainCommand& command, const Loaded& loaded) {
                   GroupOptions{.device = group_device(config, world),
                                .hang_timeout = std::chrono::seconds(config.hang_timeout_seconds)});
     return train<Run>(command, loaded, *group);
+  } catch (const StoppedError&) {
+    if (group) throw;
+    return stopped_before_the_start(stop_requested());
   } catch (const std::exception& error) {
     if (group) group->tell_failure(error.what());
     write_failure_file(world, error.what());
