@@ -142,6 +142,7 @@ TEST_CASE("a failure is put down to a rank that is in another operation") {
   WatchedRank first(0, store, 60s), second(1, store, 60s);
   const int64_t number = first.watch.begin("gradients");
   first.watch.launched(number, std::make_shared<FinishedWork>());  // as c10d says of a failed one
+  first.watch.begin("gradients");                                  // was on its way, too
   second.watch.begin("codes");
   CHECK_THAT(
       first.watch.explain("wrong length", number, "gradients"),
