@@ -96,6 +96,9 @@ class ProcessGroup {
   /// it, and so the same on all ranks at the same place of the program. A process that is alone
   /// hears of its own at once.
   int64_t heard_stop() const;
+  /// Seconds on rank 0's clock at the last of these calls: the same on all ranks at the same place
+  /// of the program. A process that is alone looks at its own clock.
+  double heard_seconds() const;
   /// The largest.
   int64_t most(int64_t own, const std::string& what);
   /// True if it is true on any rank.
@@ -134,7 +137,7 @@ class ProcessGroup {
 
   World world_;
   at::Device device_ = at::kCPU;
-  int64_t heard_stop_ = 0;
+  int64_t heard_stop_ = 0, heard_ms_ = 0;
   std::unique_ptr<RankStore> store_;       // the store itself where this rank keeps it
   std::unique_ptr<GroupBackend> backend_;  // null: alone
   std::unique_ptr<RankWatch> watch_;       // null: alone

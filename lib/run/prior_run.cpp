@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "base/timer.h"
 #include "run/device_copy.h"
 
 namespace dalle2 {
@@ -20,7 +21,7 @@ PriorInputs to_inputs(const PriorBatch& batch, const at::Device& device) {
 }  // namespace
 
 ExitCode PriorRun::run_epochs() {
-  since_validation_.restart();
+  validated_at_ = session_.group().heard_seconds();
   while (position_.epoch < config_.train.epochs) {
     if (!train_epoch()) continue;  // it went back
     if (session_.stop_asked()) return ExitCode::kStopped;
@@ -56,7 +57,7 @@ bool PriorRun::train_epoch() {
     if (!samples) return true;
     if (!after_update(*samples)) return false;
     if (session_.stop_asked()) return true;
-    if (session_.is_due(since_validation_, config_.data.eval_every_seconds)) validate();
+    if (session_.is_due(validated_at_, config_.data.eval_every_seconds)) validate();
     save_latest_if_due(config_.train.save_every_seconds);
   }
   session_.progress().finish();
@@ -125,7 +126,7 @@ void PriorRun::validate() {
       checkpoints_.save(/*is_best=*/true, /*is_latest=*/false);
     }
   }
-  since_validation_.restart();
+  validated_at_ = session_.group().heard_seconds();
   restart_step_clock();
 }
 

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/timer.h"
 #include "config/prior_run_config.h"
 #include "data/prior_dataset.h"
 #include "run/rank_batch.h"
@@ -73,7 +72,7 @@ class PriorRun : public TrainingRun {
   PriorDataset data_;
   PriorPosition& position_;
   PriorTrainer& trainer_;
-  Timer since_validation_;
+  double validated_at_ = 0;  // by ProcessGroup::heard_seconds(), or when the run began
 };
 
 }  // namespace dalle2

@@ -11,7 +11,6 @@
 #include <string>
 #include <string_view>
 
-#include "base/timer.h"
 #include "config/tracker_config.h"
 #include "config/train_options.h"
 #include "dist/process_group.h"
@@ -74,8 +73,9 @@ class RunSession {
   /// on any
   void together(const std::string& what, const std::function<void()>& part);
 
-  /// Whether more than `seconds` have passed, by the clock of rank 0: all have to ask.
-  bool is_due(const Timer& since, int64_t seconds);
+  /// Whether more than `seconds` have passed since group().heard_seconds() was `since`: the same
+  /// answer on all ranks.
+  bool is_due(double since, int64_t seconds) const;
 
   /// Logs the precision if it was chosen or asked for.
   void print_precision(const PrecisionChoice& precision) const;

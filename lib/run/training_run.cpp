@@ -36,7 +36,7 @@ TrainingRun::TrainingRun(RunPlan plan,
 ExitCode TrainingRun::run() {
   if (checkpoints_.start() == StartedFrom::kCheckpoint) guard_.remember();
   ExitCode code = ExitCode::kStopped;
-  since_latest_.restart();
+  latest_at_ = session_.group().heard_seconds();
   try {
     code = run_epochs();
   } catch (const StoppedError&) {  // what was under way is done over by the same command
@@ -73,12 +73,12 @@ void TrainingRun::save_latest() {
            any_position_->epoch,
            any_position_->sample_of_epoch());
   checkpoints_.save(/*is_best=*/false);
-  since_latest_.restart();
+  latest_at_ = session_.group().heard_seconds();
   restart_step_clock();
 }
 
 void TrainingRun::save_latest_if_due(int64_t seconds) {
-  const bool due = session_.is_due(since_latest_, seconds);
+  const bool due = session_.is_due(latest_at_, seconds);
   // While updates are being skipped the weights may be at fault: they must not replace an older
   // file.
   if (due && !guard_.in_a_streak()) save_latest();

@@ -173,7 +173,8 @@ class TrainingRun {
   std::unique_ptr<RunPosition> any_position_;
   std::vector<PartMetricNames> metrics_;
   ProgressState progress_;  // losses and skipped updates are those of the last record
-  Timer since_step_, since_latest_;
+  Timer since_step_;
+  double latest_at_ = 0;  // by ProcessGroup::heard_seconds()
 
  protected:
   RunSession session_;

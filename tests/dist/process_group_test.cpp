@@ -5,6 +5,9 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <cmath>
+#include <thread>
 
 #include "base/error.h"
 #include "dist/ranks_in_threads.h"
@@ -54,6 +57,28 @@ TEST_CASE("values of all ranks arrive on all ranks") {
     }
   });
   CHECK(checked == 3);
+}
+
+TEST_CASE("all ranks hear rank 0's clock") {
+  std::atomic<int> right = 0;
+  as_ranks(2, [&](ProcessGroup& group) {
+    group.barrier("begin");
+    const double begin = group.heard_seconds();
+    if (group.is_main()) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    // The other is there at once, and waits.
+    group.barrier("pause");
+    const double pause = group.heard_seconds();
+    if (!group.is_main()) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    group.barrier("end");
+    const double end = group.heard_seconds();
+    for (const double each : {begin, pause, end}) {
+      const auto ms = std::llround(1000 * each);
+      for (const auto& row : group.exchange({ms}, "clock")) right += row[0] == ms ? 1 : 0;
+    }
+    right += pause - begin >= 0.3 ? 1 : 0;
+    right += end - pause < 0.25 ? 1 : 0;
+  });
+  CHECK(right == 2 * (3 * 2 + 2));
 }
 
 TEST_CASE("tensors are added up, spread and gathered") {
