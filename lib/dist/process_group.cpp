@@ -40,9 +40,9 @@ constexpr const char* kAdvice =
   std::_Exit(static_cast<int>(ExitCode::kNetwork));
 }
 
-int64_t clock_ms() {
+int64_t clock_us() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+  return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
 }
 
 int64_t hash_of(const std::string& text) {
@@ -233,7 +233,7 @@ std::vector<std::vector<int64_t>> ProcessGroup::exchange(const std::vector<int64
   if (is_alone()) return {own};
   // What the call is for and how many values it has: ranks that meet in different calls find out.
   std::vector<int64_t> message = {
-      hash_of(what), static_cast<int64_t>(own.size()), int64_t{stop_requested()}, clock_ms()};
+      hash_of(what), static_cast<int64_t>(own.size()), int64_t{stop_requested()}, clock_us()};
   const auto header = static_cast<int64_t>(message.size());
   message.insert(message.end(), own.begin(), own.end());
   // A fixed length, so that even such a meeting is a message and no wreck.
@@ -241,7 +241,7 @@ std::vector<std::vector<int64_t>> ProcessGroup::exchange(const std::vector<int64
   message.resize(std::max(kLeast, message.size()));
   const at::Tensor rows =
       exchange_rows(at::tensor(message, at::TensorOptions().dtype(at::kLong)), what);
-  heard_ms_ = rows.const_data_ptr<int64_t>()[3];
+  heard_us_ = rows.const_data_ptr<int64_t>()[3];
   std::vector<std::vector<int64_t>> all;
   for (int rank = 0; rank < size(); ++rank) {
     const int64_t* row = rows.const_data_ptr<int64_t>() + rank * rows.size(1);
@@ -276,7 +276,7 @@ int64_t ProcessGroup::heard_stop() const {
 }
 
 double ProcessGroup::heard_seconds() const {
-  return static_cast<double>(is_alone() ? clock_ms() : heard_ms_) / 1000;
+  return static_cast<double>(is_alone() ? clock_us() : heard_us_) / 1e6;
 }
 
 int64_t ProcessGroup::most(int64_t own, const std::string& what) {

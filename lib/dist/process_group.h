@@ -137,7 +137,7 @@ class ProcessGroup {
 
   World world_;
   at::Device device_ = at::kCPU;
-  int64_t heard_stop_ = 0, heard_ms_ = 0;
+  int64_t heard_stop_ = 0, heard_us_ = 0;
   std::unique_ptr<RankStore> store_;       // the store itself where this rank keeps it
   std::unique_ptr<GroupBackend> backend_;  // null: alone
   std::unique_ptr<RankWatch> watch_;       // null: alone

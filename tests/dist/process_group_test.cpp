@@ -72,8 +72,8 @@ TEST_CASE("all ranks hear rank 0's clock") {
     group.barrier("end");
     const double end = group.heard_seconds();
     for (const double each : {begin, pause, end}) {
-      const auto ms = std::llround(1000 * each);
-      for (const auto& row : group.exchange({ms}, "clock")) right += row[0] == ms ? 1 : 0;
+      const auto us = std::llround(1e6 * each);
+      for (const auto& row : group.exchange({us}, "clock")) right += row[0] == us ? 1 : 0;
     }
     right += pause - begin >= 0.3 ? 1 : 0;
     right += end - pause < 0.25 ? 1 : 0;

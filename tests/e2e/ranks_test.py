@@ -106,6 +106,13 @@ class Ranks(EndToEnd):
         self.check_same("one", "several", ["tracking/training-l2", "metrics/ema-validation/l2-loss", "metrics/ema-test/l2-loss"],
                         steps=50)
 
+    def test_ranks_validate_and_save_a_prior_by_the_clock_of_the_first(self):
+        name = self.write_prior("timed", train={"epochs": 3, "save_every_seconds": 1}, batch_size=2, eval_every_seconds=0)
+        self.run_ranks(name, 2)
+        # Behind each of the updates, and at the end.
+        self.assertEqual(len(self.logged("timed", "metrics/ema-validation/l2-loss")),
+                         len(self.logged("timed", "tracking/training-l2")) + 1)
+
     def test_gradients_in_bfloat16_train_nearly_the_same(self):
         for name, dtype in (("exact", "fp32"), ("half", "bf16")):
             self.run_ranks(self.write(name, train={"reduce_dtype": dtype, "epochs": 2}), 2)
