@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "command_line.h"
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <cstdio>
 #include <iostream>
@@ -287,6 +289,19 @@ Runner add_report(CLI::App& app) {
   };
 }
 
+/// Options before the name of a command are those of a training.
+void check_no_training_options(const CLI::App& app, const CLI::App& command) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() == 0) continue;
+    throw ConfigError(
+        "{}: has no effect on `{}`, before whose name it stands\n  Options of a command follow its "
+        "name: `dalle2-train {} --help` lists them.",
+        option->get_name(),
+        command.get_name(),
+        command.get_name());
+  }
+}
+
 }  // namespace
 
 int run_command_line(int argc, char** argv) {
@@ -365,13 +380,17 @@ int run_command_line(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     // CLI11 prints help and version itself, with code 0; all else is a usage error.
     std::ostringstream errors;
-    const bool good = app.exit(error, std::cout, errors) == 0;
-    std::cerr << printable(public_text(errors.str()));
-    if (good) check_stdout();
-    return good ? 0 : static_cast<int>(ExitCode::kConfig);
+    if (app.exit(error, std::cout, errors) == 0) {
+      check_stdout();
+      return 0;
+    }
+    std::cerr << fmt::format("error: {}\n  `dalle2-train --help` lists the options.\n",
+                             printable(public_text(error.what())));
+    return static_cast<int>(ExitCode::kConfig);
   }
   for (const auto& [sub, run] : commands) {
     if (!sub->parsed()) continue;
+    check_no_training_options(app, *sub);
     uninstall_stop_signals();  // only a training has something to save
     const ExitCode code = run();
     check_stdout();

@@ -2,9 +2,11 @@
 #include "base/stop_signal.h"
 
 #include <signal.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdint>
 #include <iterator>
 
 namespace dalle2 {
@@ -19,8 +21,24 @@ constexpr int kStopSignals[] = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2};
 /// The earlier action of each signal, SIGPIPE last.
 struct sigaction before[std::size(kStopSignals) + 1];
 
+/// One request may come by several ways: a service manager signals all processes of a run, and each
+/// that has started others passes it on.
+constexpr int64_t kOneRequestMs = 1000;
+
+constexpr int64_t kNever = INT64_MAX;
+std::atomic<int64_t> requested_at_ms{kNever};
+static_assert(std::atomic<int64_t>::is_always_lock_free);
+
 void on_signal(int number) {
-  if (requested.exchange(number) != 0) _exit(128 + number);
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const int64_t now_ms = int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
+  int none = 0;
+  if (requested.compare_exchange_strong(none, number)) {
+    requested_at_ms = now_ms;
+  } else if (requested_at_ms != kNever && now_ms - requested_at_ms > kOneRequestMs) {
+    _exit(128 + number);
+  }
 }
 
 }  // namespace
@@ -41,6 +59,7 @@ void uninstall_stop_signals() {
   const struct sigaction* old = before;
   for (const int number : kStopSignals) sigaction(number, old++, nullptr);
   sigaction(SIGPIPE, old, nullptr);
+  requested_at_ms = kNever;
   if (const int number = requested.exchange(0)) raise(number);
 }
 
@@ -49,6 +68,7 @@ int stop_requested() {
 }
 
 void clear_stop_request() {
+  requested_at_ms = kNever;
   requested.store(0);
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 ask a run to save and stop; a second one ends it at once.
+// SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 ask a run to save and stop; a second one, more than a second
+// later, ends it at once.
 #pragma once
 
 #include <utility>

@@ -28,7 +28,7 @@ constexpr std::chrono::hours kNoLimit{24 * 30};
 constexpr std::chrono::seconds kStoreLimit{300};
 
 constexpr const char* kAdvice =
-    "\n  The run ends; the last checkpoint is whole: start it again to go on.";
+    "\n  The run ends. What it has saved is whole: once the cause is gone, start it again to go on.";
 
 /// Told by the watch from its own thread: the others are asleep in a collective that will not end.
 [[noreturn]] void end_process(const World& world, const std::string& report) {

@@ -64,7 +64,9 @@ c10::intrusive_ptr<c10d::TCPStore> connect(const World& world,
   options.numWorkers = std::nullopt;  // the group's own meeting follows
   options.waitWorkers = false;
   options.timeout = timeout;
-  return c10::make_intrusive<c10d::TCPStore>(world.store_host, options);
+  // Its own store is on this machine, whatever the address is that others have been given.
+  const std::string host = world.hosts_store ? "127.0.0.1" : world.store_host;
+  return c10::make_intrusive<c10d::TCPStore>(host, options);
 }
 
 class C10dWork : public BackendWork {

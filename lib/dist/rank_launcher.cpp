@@ -184,7 +184,9 @@ class Launch {
       if (!each.running || waitpid(each.pid, &status, WNOHANG) != each.pid) continue;
       each.running = false;
       RankEnd end{.rank = each.rank};
-      if (WIFSIGNALED(status)) {
+      if (WIFSIGNALED(status) && WTERMSIG(status) == forwarded_) {
+        end.code = static_cast<int>(ExitCode::kStopped);  // it had only begun to start
+      } else if (WIFSIGNALED(status)) {
         end.signal = WTERMSIG(status);
         log_error("dist",
                   "rank {} was killed by signal {} ({})",
@@ -202,10 +204,10 @@ class Launch {
 
   /// A second signal ends this process at once, and by that the ranks.
   void forward_stop() {
-    if (stop_requested() == 0 || forwarded_) return;
-    forwarded_ = true;
+    if (stop_requested() == 0 || forwarded_ != 0) return;
+    forwarded_ = stop_requested();
     for (const Process& each : processes_) {
-      if (each.running) kill(each.pid, stop_requested());
+      if (each.running) kill(each.pid, forwarded_);
     }
   }
 
@@ -227,8 +229,7 @@ class Launch {
   std::vector<Process> processes_;
   std::vector<RankEnd> ends_;
   std::optional<Clock::time_point> failed_at_;
-  bool forwarded_ = false;
-  int sent_ = 0;
+  int forwarded_ = 0, sent_ = 0;  // signals
 };
 
 }  // namespace

@@ -143,6 +143,12 @@ World world_from_environment(const Environment& environment) {
       number_from(environment, "SLURM_STEP_ID", 0, INT64_MAX) < kFirstSpecialStep) {
     return of_slurm(environment);
   }
+  if (carrier_of(environment) != Carrier::kByDevice) {
+    throw ConfigError(
+        "DALLE2_GROUP: is set, but this process has no place among others\n  Start it by "
+        "--nproc-per-node, torchrun or srun, or unset it. A single process takes RANK=0, "
+        "WORLD_SIZE=1 and a free MASTER_PORT beside it.");
+  }
   return {};
 }
 

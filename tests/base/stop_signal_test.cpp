@@ -42,10 +42,21 @@ TEST_CASE("a second signal ends the process at once") {
   const int code = exit_code_of([] {
     install_stop_signals();
     ::raise(SIGUSR1);
+    ::usleep(1'100'000);
     ::raise(SIGTERM);
     return 1;
   });
   CHECK(code == 128 + SIGTERM);
+}
+
+TEST_CASE("a request that comes by two ways is one request") {
+  const int seen = exit_code_of([] {
+    install_stop_signals();
+    ::raise(SIGUSR1);
+    ::raise(SIGTERM);
+    return stop_requested();
+  });
+  CHECK(seen == SIGUSR1);
 }
 
 TEST_CASE("work that a signal may end is ended by one that came before it was known") {

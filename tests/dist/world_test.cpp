@@ -80,6 +80,8 @@ TEST_CASE("a process that is told what carries its tensors goes the way of sever
 TEST_CASE("variables that do not fit are errors that name them") {
   CHECK(fault_of({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"DALLE2_GROUP", "mpi"}}) ==
         "DALLE2_GROUP: expected \"gloo\" or \"nccl\", got \"mpi\"");
+  CHECK_THAT(fault_of({{"DALLE2_GROUP", "gloo"}}),
+             Catch::StartsWith("DALLE2_GROUP: is set, but this process has no place among others"));
   CHECK(fault_of({{"RANK", "0"}}) ==
         "WORLD_SIZE is not set, though other variables say that several processes train together.");
   CHECK(fault_of({{"RANK", "x"}, {"WORLD_SIZE", "2"}}) ==

@@ -391,8 +391,15 @@ class Ranks(EndToEnd):
         config = self.write("wrong")
         done = run("--config", config, cwd=self.dir, check=2, env={"RANK": "3", "WORLD_SIZE": "2"})
         self.assertIn("RANK is 3, but there are 2 processes", done.stderr)
+        done = run("--config", config, "--nproc-per-node", "2", cwd=self.dir, check=2, env={"RANK": "0", "WORLD_SIZE": "2"})
+        self.assertIn("--nproc-per-node: RANK or WORLD_SIZE is set", done.stderr)
+        done = run("--config", config, "--nproc-per-node", "2", "--dry-run", cwd=self.dir, check=2)
+        self.assertIn("--nproc-per-node: a dry run is that of one process", done.stderr)
+        done = run("--nproc-per-node", "2", "fsck", ".", cwd=self.dir, check=2)
+        self.assertIn("--nproc-per-node: has no effect on `fsck`", done.stderr)
         done = run("--config", config, "--nproc-per-node", "0", cwd=self.dir, check=2)
-        self.assertIn("--nproc-per-node", done.stderr)
+        self.assertEqual(done.stderr, "error: --nproc-per-node: Value 0 not in range 1 to 1024\n"
+                                      "  `dalle2-train --help` lists the options.\n")
 
     def stopped_as(self, config, environment, after, code=75):
         """Starts a single rank, and sends it a signal when its log holds the text `after`, or a second later if that is empty."""
@@ -411,14 +418,59 @@ class Ranks(EndToEnd):
             self.assertIn(after, output)
         return output
 
+    def by_hand(self, config, *options):
+        """Starts two ranks, each with options of its own. @return code and output of each"""
+        port = harness.free_port()
+        processes = [subprocess.Popen(
+            [BINARY, "--config", config, *own], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
+                 "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
+            for rank, own in enumerate(options)]
+        outputs = [process.communicate(timeout=60)[0] for process in processes]
+        return [(process.returncode, " ".join(output.split())) for process, output in zip(processes, outputs)]
+
+    def test_ranks_with_another_config_or_program_are_refused(self):
+        config = self.write("mixed", train={"epochs": 1})
+        for option, text in (("/seed=5", "/seed: rank 0 has 0, rank 1 5"),
+                             ("/data/batch_size=5", "/data/batch_size: rank 0 has 2, rank 1 5"),
+                             ("/train/shard_optimizer=true", "/train/shard_optimizer: rank 0 has false, rank 1 true")):
+            for code, output in self.by_hand(config, [], ["--set", option]):
+                self.assertEqual(code, 2, output)
+                self.assertIn("rank 1 was started with another config than rank 0: " + text, output)
+        self.assertEqual([code for code, _ in self.by_hand(config, [], [])], [0, 0])
+
+    def test_a_signal_to_all_processes_of_a_run_is_one_request(self):
+        config = self.write("told", train={"epochs": 100000})
+        process = self.start(config, 2)
+        self.wait_for_steps(process, "told", lambda done: done >= 4)
+        for each in (process.pid, *ranks_of(process).values()):
+            os.kill(each, signal.SIGTERM)
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 75, output)
+        self.assertEqual(output.count("signal 15: saving"), 1, output)
+
+    def test_a_lost_launcher_lets_the_ranks_save(self):
+        config = self.write("orphans", train={"epochs": 100000})
+        process = self.start(config, 2)
+        self.wait_for_steps(process, "orphans", lambda done: done >= 4)
+        ranks = ranks_of(process)
+        process.kill()
+        output = process.communicate(timeout=60)[0]  # until the last rank has closed it
+        self.assertEqual(output.count("signal 15: saving"), 1, output)
+        self.assertEqual(len(ranks), 2)
+        self.assertFalse((self.dir / "orphans" / "run.lock").exists())
+        self.assertEqual(run("fsck", "orphans", cwd=self.dir).returncode, 0)
+
     def test_a_signal_ends_a_wait_for_other_ranks(self):
         config = self.write("waiting", train={"epochs": 1})
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         for rank in (1, 0):  # the first finds nobody to meet, the other is met by nobody
-            self.stopped_as(config, {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1",
-                                     "MASTER_PORT": str(port)}, after="")
+            for host in ("127.0.0.1", "nowhere.invalid"):
+                output = self.stopped_as(config, {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank),
+                                                  "MASTER_ADDR": host, "MASTER_PORT": str(port)}, after="")
+                self.assertNotIn("c10d", output)
         self.assertFalse((self.dir / "waiting").exists())
 
     def test_a_signal_ends_the_wait_for_the_lock_of_a_lost_machine(self):

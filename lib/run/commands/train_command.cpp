@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: MIT
+#include <fmt/ranges.h>
 #include <torch/version.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
 
 #include "base/library_versions.h"
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "base/version.h"
+#include "config/resume_changes.h"
 #include "config/run_config.h"
 #include "dist/failure_file.h"
 #include "dist/process_group.h"
@@ -57,9 +62,40 @@ ExitCode stopped_before_the_start(int64_t signal) {
   return ExitCode::kStopped;
 }
 
+/// Ranks of different configs would train what nobody asked for, or wait for each other in vain.
+/// @throws ConfigError on all ranks, naming what differs
+void check_same_config(ProcessGroup& group, const std::string& full_json) {
+  const auto digest =
+      static_cast<int64_t>(std::hash<std::string>{}(program_version_text() + full_json));
+  const auto digests = group.exchange({digest}, "digest of the config");
+  if (std::count(digests.begin(), digests.end(), digests.front()) == group.size()) return;
+  const std::vector<std::string> versions = group.gather_texts(program_version_text(), "versions");
+  const std::vector<std::string> configs = group.gather_texts(full_json, "configs");
+  for (size_t rank = 1; rank < configs.size(); ++rank) {
+    if (versions[rank] != versions.front()) {
+      throw ConfigError(
+          "rank {} is another program than rank 0:\n  {}\n  rank 0: {}\n  Install the same on all "
+          "machines.",
+          rank,
+          versions[rank],
+          versions.front());
+    }
+    const ConfigNames names = {.saved = "rank 0", .current = fmt::format("rank {}", rank)};
+    ConfigChanges changes = compare_for_resume(configs.front(), configs[rank], names);
+    changes.meaning.insert(changes.meaning.end(), changes.other.begin(), changes.other.end());
+    if (changes.meaning.empty()) continue;  // the places of the run's own files
+    throw ConfigError(
+        "rank {} was started with another config than rank 0:\n  {}\n  Start all ranks with the "
+        "same file and the same options.",
+        rank,
+        fmt::join(changes.meaning, "\n  "));
+  }
+}
+
 /// A signal before there is anything to save; afterwards the run answers it itself.
 template <class Run, class Loaded>
 ExitCode train(const TrainCommand& command, const Loaded& loaded, ProcessGroup& group) {
+  check_same_config(group, loaded.full_json);
   std::optional<Run> run;
   // A signal breaks the opening off on the rank that got it: the others hear of it afterwards.
   int64_t stopped_by = group.most(stop_requested(), "stop before the start");
@@ -147,6 +183,14 @@ ExitCode answer(const TrainCommand& command, const Loaded& loaded) {
     std::printf("%s\n", loaded.full_json.c_str());
     check_stdout();
     return ExitCode::kDone;
+  }
+  const bool is_rank = std::getenv("RANK") != nullptr || std::getenv("WORLD_SIZE") != nullptr;
+  if (command.processes > 1 && (command.dry_run || is_rank)) {
+    throw ConfigError(
+        "--nproc-per-node: {}\n  Leave it away.",
+        command.dry_run
+            ? "a dry run is that of one process"
+            : "RANK or WORLD_SIZE is set, so that another program starts the processes already");
   }
   if (!command.dry_run) {
     return command.processes > 1 ? launch(command) : train_together<Run>(command, loaded);
