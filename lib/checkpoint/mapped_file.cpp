@@ -13,6 +13,16 @@
 #include <cstring>
 
 namespace dalle2 {
+namespace {
+
+/// What a tensor in a file keeps alive.
+using Keeper = std::shared_ptr<MappedFile>;
+
+void let_go(void* keeper) {
+  delete static_cast<Keeper*>(keeper);
+}
+
+}  // namespace
 
 MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   const int descriptor = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
@@ -70,8 +80,14 @@ at::Tensor tensor_in_file(const std::shared_ptr<MappedFile>& file,
     std::memcpy(copy.data_ptr(), bytes, static_cast<size_t>(count) * item);
     return copy;
   }
-  return torch::from_blob(
-      bytes, shape, [file](void*) {}, options);
+  return at::for_blob(bytes, shape)
+      .context(new Keeper(file), &let_go)
+      .options(options)
+      .make_tensor();
+}
+
+bool lies_in_file(const at::Tensor& tensor) {
+  return tensor.storage().data_ptr().get_deleter() == &let_go;
 }
 
 }  // namespace dalle2

@@ -37,5 +37,7 @@ at::Tensor tensor_in_file(const std::shared_ptr<MappedFile>& file,
                           uint64_t offset,
                           at::IntArrayRef shape,
                           at::ScalarType dtype);
+/// Whether the tensor's memory is a file's, by tensor_in_file().
+bool lies_in_file(const at::Tensor& tensor);
 
 }  // namespace dalle2

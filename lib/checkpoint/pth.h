@@ -28,16 +28,19 @@ void write_pth(const std::string& path, const Value& value, ReadBack read_back =
 /// training changes the tensors.
 class PthSnapshot {
  public:
-  /// Copies the tensors. Memory of an earlier call is reused if it is large enough; for tensors of
-  /// a GPU it is page-locked. @throws as write_pth() for what cannot be saved
+  /// Copies the tensors, but for those in a file (lies_in_file()), which nobody may write to.
+  /// Memory of an earlier call is reused if it is large enough; for tensors of a GPU it is
+  /// page-locked. @throws as write_pth() for what cannot be saved
   void take(const Value& value);
   /// Writes exactly the file that write_pth() would have written then. May run on any thread, if
   /// nobody calls take() meanwhile.
   void write(const std::string& path, ReadBack read_back = ReadBack::kYes) const;
+  /// Forgets the value, and with it files that its tensors lie in. The memory stays.
+  void clear();
 
  private:
   std::string pickle_;
-  std::vector<at::Tensor> storages_;  // [numel], views of memory_
+  std::vector<at::Tensor> storages_;  // [numel], views of memory_ or in a file
   at::Tensor memory_;                 // [bytes]
 };
 

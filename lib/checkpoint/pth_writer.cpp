@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "checkpoint/pth.h"
 
+#include "checkpoint/mapped_file.h"
 #include "checkpoint/pickle.h"
 #include "checkpoint/zip_archive.h"
 #include "io/atomic_file.h"
@@ -74,6 +75,7 @@ void PthSnapshot::take(const Value& value) {
   int64_t bytes = 0;
   bool pinned = false;
   for (const at::Tensor& live : storages_) {
+    if (lies_in_file(live)) continue;
     bytes += aligned(static_cast<int64_t>(live.nbytes()));
     pinned = pinned || live.is_cuda();
   }
@@ -84,11 +86,17 @@ void PthSnapshot::take(const Value& value) {
   int64_t offset = 0;
   for (at::Tensor& storage : storages_) {
     const at::Tensor live = storage;
+    if (lies_in_file(live)) continue;
     const auto size = static_cast<int64_t>(live.nbytes());
     storage = memory_.narrow(0, offset, size).view(live.scalar_type());
     storage.copy_(live);
     offset += aligned(size);
   }
+}
+
+void PthSnapshot::clear() {
+  pickle_.clear();
+  storages_.clear();
 }
 
 void PthSnapshot::write(const std::string& path, ReadBack read_back) const {

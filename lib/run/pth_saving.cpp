@@ -18,7 +18,10 @@ void PthSaving::start(bool in_background, std::vector<Value> values, Job job) {
     copies_[i].take(values[i]);
     writers.push_back([copy = &copies_[i]](const std::string& path) { copy->write(path); });
   }
-  job_.start([job = std::move(job), writers = std::move(writers)] { job(writers); });
+  job_.start([this, job = std::move(job), writers = std::move(writers)] {
+    job(writers);
+    for (PthSnapshot& copy : copies_) copy.clear();
+  });
 }
 
 }  // namespace dalle2

@@ -56,6 +56,8 @@ inline constexpr const char* kLogFile = "log.jsonl";
 inline constexpr const char* kImagesFolder = "images";
 inline constexpr const char* kSnapshotsFolder = "snapshots";
 inline constexpr const char* kAveragesFolder = "averages";  ///< of /train/post_hoc_ema
+/// Of a state that is spread over ranks, while it is put together.
+inline constexpr const char* kGatheredFile = "gathered";
 
 /// Names and JSON texts that are stored in a checkpoint beside the state.
 using SaveMetadata = std::vector<std::pair<std::string, std::string>>;

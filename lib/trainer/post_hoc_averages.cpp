@@ -216,7 +216,7 @@ Dict PostHocAverages::state(const std::string& prefix) const {
     const at::Tensor whole =
         shards_ == nullptr
             ? average.values()
-            : shards_->gather_on_main(average.values(), online_.values().numel(), "averages");
+            : shards_->gather_to_file(average.values(), online_.values().numel(), "averages");
     one.set("weights", to_dict(named(whole)));
     averages.items.emplace_back(std::move(one));
   }

@@ -4,11 +4,19 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "checkpoint/scratch_file.h"
 
 namespace dalle2 {
 
-RankShards::RankShards(ProcessGroup& group, int64_t numel)
-    : group_(group), slices_(split_flat(numel, group.size())), numel_(numel) {}
+RankShards::RankShards(ProcessGroup& group, int64_t numel, std::string scratch_path)
+    : group_(group),
+      slices_(split_flat(numel, group.size())),
+      numel_(numel),
+      scratch_path_(std::move(scratch_path)) {}
 
 const FlatSlice& RankShards::own() const {
   return slices_[static_cast<size_t>(group_.rank())];
@@ -33,23 +41,35 @@ at::Tensor RankShards::gather(const at::Tensor& own, const std::string& what) co
   return whole;
 }
 
-at::Tensor RankShards::gather_on_main(const at::Tensor& own,
+at::Tensor RankShards::gather_to_file(const at::Tensor& own,
                                       int64_t numel,
                                       const std::string& what) const {
   constexpr int64_t kPiece = int64_t{1} << 24;
-  at::Tensor whole;
-  if (group_.is_main()) whole = at::empty({numel}, own.options().device(at::kCPU));
+  std::optional<ScratchFile> file;
+  std::exception_ptr fault;
+  const auto unless_failed = [&](const auto& action) {
+    if (!group_.is_main() || fault) return;
+    try {
+      action();
+    } catch (...) {
+      fault = std::current_exception();  // the others are in the middle of their calls
+    }
+  };
+  unless_failed([&] { file.emplace(scratch_path_); });
   for (size_t rank = 0; rank < slices_.size(); ++rank) {
-    const FlatSlice slice = slices_[rank].overlap({0, numel});
+    const int64_t length = slices_[rank].overlap({0, numel}).length();
     const bool is_own = static_cast<int>(rank) == group_.rank();
-    for (int64_t begin = 0; begin < slice.length(); begin += kPiece) {
-      const int64_t length = std::min(kPiece, slice.length() - begin);
+    for (int64_t begin = 0; begin < length; begin += kPiece) {
+      const int64_t size = std::min(kPiece, length - begin);
       const at::Tensor piece =
-          is_own ? own.narrow(0, begin, length) : at::empty({length}, own.options());
+          is_own ? own.narrow(0, begin, size) : at::empty({size}, own.options());
       group_.broadcast(piece, what, static_cast<int>(rank));
-      if (whole.defined()) whole.narrow(0, slice.begin + begin, length).copy_(piece);
+      unless_failed([&] { file->append(piece); });
     }
   }
+  at::Tensor whole;
+  unless_failed([&] { whole = file->tensor({numel}, own.scalar_type()); });
+  if (fault) std::rethrow_exception(fault);
   return whole;
 }
 

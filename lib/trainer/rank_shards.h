@@ -13,11 +13,17 @@
 
 namespace dalle2 {
 
+struct ShardOptions {
+  bool shard_optimizer = false;  ///< moments and averages are spread over the ranks
+  std::string scratch_path;  ///< of a file in which a save puts them together (gather_to_file())
+};
+
 /// The same calls in the same order on all ranks.
 class RankShards {
  public:
   /// @param numel of the flat buffer @param group has to outlive this object
-  RankShards(ProcessGroup& group, int64_t numel);
+  /// @param scratch_path of a file that gather_to_file() makes for a moment
+  RankShards(ProcessGroup& group, int64_t numel, std::string scratch_path);
 
   ProcessGroup& group() const { return group_; }
   /// One a rank.
@@ -28,15 +34,18 @@ class RankShards {
   void share(const at::Tensor& whole, const std::string& what) const;
   /// @param own [length of this rank's slice] @return [n] on the device, on all ranks
   at::Tensor gather(const at::Tensor& own, const std::string& what) const;
-  /// For files: goes through the device in pieces. @param own as for gather(), or the start of it
-  /// @param numel of the whole that is wanted, at most n
-  /// @return [numel] in host memory on rank 0, undefined on the others
-  at::Tensor gather_on_main(const at::Tensor& own, int64_t numel, const std::string& what) const;
+  /// For checkpoints: passes through memory in pieces of 64 MiB and goes to a file, which has no
+  /// name any more when this returns and is gone with the tensor.
+  /// @param own as for gather(), or the start of it @param numel of the whole that is wanted, at
+  /// most n @return [numel] in that file on rank 0, only to be read; undefined on the others
+  /// @throws on rank 0 as AtomicFile, when all have given what they have
+  at::Tensor gather_to_file(const at::Tensor& own, int64_t numel, const std::string& what) const;
 
  private:
   ProcessGroup& group_;
   std::vector<FlatSlice> slices_;
   int64_t numel_;
+  std::string scratch_path_;
 };
 
 }  // namespace dalle2

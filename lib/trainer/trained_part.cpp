@@ -93,7 +93,7 @@ at::Tensor evaluate_in_chunks(const PassSettings& settings,
 
 void TrainedPart::connect(ProcessGroup& group,
                           const ExchangeOptions& options,
-                          bool shard_optimizer) {
+                          const ShardOptions& sharding) {
   if (group.is_alone()) return;
   group_ = &group;
   exchange_options_ = options;
@@ -102,7 +102,10 @@ void TrainedPart::connect(ProcessGroup& group,
   for (const FlatEntry& entry : parameters.parameters()) {
     entries.push_back({entry.offset, entry.numel, entry.tensor.requires_grad()});
   }
-  if (shard_optimizer) shards = std::make_unique<RankShards>(group, parameters.values().numel());
+  if (sharding.shard_optimizer) {
+    shards =
+        std::make_unique<RankShards>(group, parameters.values().numel(), sharding.scratch_path);
+  }
   if (shards && sends_to_owners(group, parameters.parameter_span(), options.bucket_bytes)) {
     for (const FlatSlice& slice : shards->slices()) {
       exchange_options_.owner_ends.push_back(std::min(slice.end, parameters.parameter_span()));
@@ -126,8 +129,8 @@ FlatMoments TrainedPart::whole_moments() const {
   const FlatMoments& own = optimizer.moments();
   if (!shards) return own;
   const int64_t span = parameters.parameter_span();
-  return {shards->gather_on_main(own.exp_avg, span, "first moments"),
-          shards->gather_on_main(own.exp_avg_sq, span, "second moments")};
+  return {shards->gather_to_file(own.exp_avg, span, "first moments"),
+          shards->gather_to_file(own.exp_avg_sq, span, "second moments")};
 }
 
 bool TrainedPart::any_rank(bool own, const char* what) const {

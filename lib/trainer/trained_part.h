@@ -102,9 +102,9 @@ struct TrainedPart {
   void add_loss(const at::Tensor& more);
   /// Trains together with the same part of other ranks: begins with the weights and buffers of rank
   /// 0, and each update is made from the sum of all gradients. @param group has to outlive this
-  /// @param shard_optimizer moments and averages are spread over the ranks, and each updates its own
-  /// slice of the weights
-  void connect(ProcessGroup& group, const ExchangeOptions& options, bool shard_optimizer);
+  /// @param sharding moments and averages are spread over the ranks, and each updates its own slice
+  /// of the weights
+  void connect(ProcessGroup& group, const ExchangeOptions& options, const ShardOptions& sharding);
   /// Steps the optimizer, unless a gradient or the loss is not finite; what is counted and averaged
   /// waits for settle(). Reads nothing back from the device.
   void make_update(double lr);
@@ -115,7 +115,7 @@ struct TrainedPart {
   /// others have updated. To be called once an update.
   void share_weights();
   /// The moments of all parameters. Where they are spread over the ranks all have to call it: rank 0
-  /// gets them in host memory, the others undefined tensors.
+  /// gets them, in files, the others undefined tensors.
   FlatMoments whole_moments() const;
   /// All averages start over as copies of the weights.
   void begin_averages_anew();

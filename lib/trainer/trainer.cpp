@@ -143,7 +143,9 @@ void Trainer::settle_all() const {
   for (size_t i = 0; i < contents_.parts.size(); ++i) settle(i);
 }
 
-void Trainer::connect(ProcessGroup& group, const ExchangeOptions& options, bool shard_optimizer) {
+void Trainer::connect(ProcessGroup& group,
+                      const ExchangeOptions& options,
+                      const ShardOptions& sharding) {
   const torch::NoGradGuard no_grad;
   if (!group.is_alone()) {
     for (const auto& item : contents_.model->named_parameters()) {
@@ -152,7 +154,7 @@ void Trainer::connect(ProcessGroup& group, const ExchangeOptions& options, bool 
   }
   for (const auto& connected : contents_.parts) {
     if (!connected) continue;
-    connected->connect(group, options, shard_optimizer);
+    connected->connect(group, options, sharding);
     connected->begin_averages_anew();
   }
 }

@@ -69,10 +69,12 @@ class Trainer {
 
   /// Trains together with the other ranks: TrainedPart::connect() for all parts, and the weights of
   /// those that are not trained. @param group has to outlive the trainer
-  /// @param shard_optimizer spreads moments and averages over the ranks. Then these are to be called
+  /// @param sharding spreads moments and averages over the ranks. Then these are to be called
   /// by all ranks: state(), model_state(), post_hoc_state(), lora_state(), non_finite_part() and
   /// hold_averages(), without which no average can be used. What the states give is whole on rank 0.
-  void connect(ProcessGroup& group, const ExchangeOptions& options, bool shard_optimizer = false);
+  void connect(ProcessGroup& group,
+               const ExchangeOptions& options,
+               const ShardOptions& sharding = {});
   /// Whether moments and averages are spread over ranks.
   bool is_sharded() const;
   /// For a validation or a sampling: see HeldAverages. No update may be made meanwhile.

@@ -2,11 +2,15 @@
 #include "checkpoint/pth.h"
 
 #include "checkpoint/pickle.h"
+#include "checkpoint/scratch_file.h"
 #include "checkpoint_test_tools.h"
 #include "io/disk_io.h"
 #include "support/fixture.h"
+#include "support/mapped_files.h"
 
 #include <catch2/catch.hpp>
+
+#include <filesystem>
 
 namespace dalle2 {
 namespace {
@@ -316,6 +320,35 @@ TEST_CASE("a snapshot writes exactly the file of its moment, and reuses its memo
   snapshot.take(checkpoint);  // and smaller
   snapshot.write(folder.file("later.pth"));
   CHECK(test::same_content(read_pth(folder.file("later.pth")), checkpoint));
+}
+
+TEST_CASE("a snapshot leaves tensors of a scratch file where they are, until it is cleared") {
+  const test::TempFolder folder;
+  const at::Tensor live = at::arange(6, at::kFloat), many = at::arange(2000, at::kFloat);
+  Dict saved;
+  {
+    ScratchFile scratch(folder.file("scratch"));
+    scratch.append(many.narrow(0, 0, 1500));
+    scratch.append(many.narrow(0, 1500, 500));
+    const at::Tensor in_file = scratch.tensor({20, 100}, at::kFloat);
+    saved.set("live", live);
+    saved.set("rows", in_file.narrow(0, 3, 2));
+    saved.set("all", in_file);
+  }
+  CHECK_FALSE(std::filesystem::exists(folder.file("scratch.part")));
+  PthSnapshot snapshot;
+  snapshot.take(saved);
+  write_pth(folder.file("now.pth"), saved);
+  saved = {};
+  live.add_(1);
+  snapshot.write(folder.file("later.pth"));
+  CHECK(test::read_bytes(folder.file("later.pth")) == test::read_bytes(folder.file("now.pth")));
+  const Value written = read_pth(folder.file("later.pth"));
+  CHECK(at::equal(Cursor(written).at("all").as_tensor().flatten(), many));
+  CHECK(at::equal(Cursor(written).at("live").as_tensor(), live - 1));
+  CHECK(test::maps_removed_file(folder.file("scratch.part")));
+  snapshot.clear();
+  CHECK_FALSE(test::maps_removed_file(folder.file("scratch.part")));
 }
 
 }  // namespace dalle2

@@ -344,6 +344,25 @@ class Ranks(EndToEnd):
         self.run_ranks(parts, 2)
         self.check_same_files("whole", "parts", 3)
 
+    def test_a_file_that_moments_cannot_go_to_ends_all_ranks_and_costs_no_save(self):
+        config = self.write("full", train={**FASTER_TO_GIVE_UP, "shard_optimizer": True, "epochs": 2})
+        self.run_ranks(config, 2)
+        kept = (self.dir / "full/checkpoint.pth").read_bytes()
+        step = self.logged("full", "step")[-1]
+        content = json.loads(pathlib.Path(config).read_text())
+        harness.write_config(config, {**content, "train": {**content["train"], "epochs": 4}})
+        in_the_way = self.dir / "full/gathered.part"
+        in_the_way.mkdir()
+        done = self.run_ranks(config, 2, check=3)
+        fault = "gathered.part: cannot create the file: Is a directory"
+        self.assertIn("error: full/" + fault, done.stderr)
+        self.assertIn(f'rank 1: "second moments" failed (step {step})', done.stderr)
+        self.assertIn(f"rank 0 ended with an error: full/{fault}", done.stderr)
+        self.assertEqual((self.dir / "full/checkpoint.pth").read_bytes(), kept)
+        in_the_way.rmdir()
+        self.run_ranks(config, 2)
+        self.assertFalse(list((self.dir / "full").rglob("*.part")))
+
     def test_a_rank_whose_data_end_early_waits_for_none(self):
         # Rank 0 has two of the three lanes.
         config = self.write("uneven", lanes=3, train={"epochs": 2})

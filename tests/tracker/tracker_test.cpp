@@ -375,6 +375,7 @@ TEST_CASE("unfinished files of an interrupted run are swept, those of others sta
   const std::vector<std::string> ours = {"data/checkpoint.pth.part",
                                          "data/model.pth.part",
                                          "data/lora.safetensors.part",
+                                         "data/gathered.part",
                                          "data/auto_resume.json.part",
                                          "data/targets.json.part",
                                          "data/decoder_config.json.part",

@@ -4,11 +4,16 @@
 #include <torch/torch.h>
 #include <catch2/catch.hpp>
 
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <mutex>
 
+#include "base/error.h"
+#include "checkpoint/mapped_file.h"
 #include "dist/ranks_in_threads.h"
 #include "optim/trained_parameters.h"
+#include "support/temp_dir.h"
 #include "trainer/trained_part.h"
 #include "trainer_fixture.h"
 
@@ -21,7 +26,7 @@ struct AveragedLayer {
     AveragesConfig config;
     config.ema.kind = kind;
     part.average = make_average(*network, make, part.parameters, config);
-    part.connect(group, {}, shard_optimizer);
+    part.connect(group, {}, {.shard_optimizer = shard_optimizer, .scratch_path = {}});
   }
   static std::shared_ptr<torch::nn::LinearImpl> make() {
     return std::make_shared<torch::nn::LinearImpl>(64, 64);  // five rows of the flat buffer
@@ -39,19 +44,21 @@ struct AveragedLayer {
 TEST_CASE("three ranks put a buffer together of which each has a slice") {
   constexpr int64_t kLength = 7 * kFlatRow + 48, kSpan = 6 * kFlatRow;
   const at::Tensor expected = at::arange(static_cast<double>(kLength), at::kFloat);
+  const test::TempDir folder;
+  const std::string scratch = folder / "new/scratch";
   std::mutex checks;
   test::as_ranks(3, [&](ProcessGroup& group) {
-    const RankShards shards(group, kLength);
+    const RankShards shards(group, kLength, scratch);
     const at::Tensor own = shards.own().of(expected).clone();
     const at::Tensor gathered = shards.gather(own, "gathered");
     const at::Tensor shared = at::full({kLength}, -1.0F);
     shards.own().of(shared).copy_(own);
     shards.share(shared, "shared");
-    const at::Tensor on_main = shards.gather_on_main(own, kLength, "on rank 0");
+    const at::Tensor on_main = shards.gather_to_file(own, kLength, "on rank 0");
     // As of moments, which the buffers behind the parameters have not.
     const FlatSlice of_start = shards.own().overlap({0, kSpan});
     const at::Tensor start =
-        shards.gather_on_main(own.narrow(0, 0, of_start.length()), kSpan, "start");
+        shards.gather_to_file(own.narrow(0, 0, of_start.length()), kSpan, "start");
     const std::scoped_lock lock(checks);
     CHECK(at::equal(gathered, expected));
     CHECK(at::equal(shared, expected));
@@ -59,7 +66,28 @@ TEST_CASE("three ranks put a buffer together of which each has a slice") {
     if (!group.is_main()) return;
     CHECK(at::equal(on_main, expected));
     CHECK(at::equal(start, expected.narrow(0, 0, kSpan)));
+    CHECK(lies_in_file(on_main));
+    CHECK(std::filesystem::is_empty(folder / "new"));
   });
+}
+
+TEST_CASE("a file that cannot be made for the whole is rank 0's error, after all have taken part") {
+  const test::TempDir folder;
+  std::ofstream(folder / "file") << "x";
+  std::vector<std::string> faults(2);
+  test::as_ranks(2, [&](ProcessGroup& group) {
+    const RankShards shards(group, 5 * kFlatRow, folder / "file/scratch");
+    try {
+      shards.gather_to_file(at::ones({shards.own().length()}), 5 * kFlatRow, "whole");
+    } catch (const Error& error) {
+      faults[static_cast<size_t>(group.rank())] = error.what();
+    }
+    group.barrier("the ranks are in step");
+  });
+  CHECK_THAT(
+      faults[0],
+      Catch::Matchers::Contains("file/scratch.part: cannot create the file: Not a directory"));
+  CHECK(faults[1].empty());
 }
 
 TEST_CASE("moments and averages that are not finite in the slice of one rank are told by all") {
@@ -95,7 +123,7 @@ TEST_CASE("a trainer is connected with every part that it trains, and none that 
         trainer = fixture.trainer();
         CHECK_FALSE(trainer->is_sharded());
       }
-      trainer->connect(group, {}, /*shard_optimizer=*/true);
+      trainer->connect(group, {}, {.shard_optimizer = true, .scratch_path = {}});
       const std::scoped_lock lock(one_by_one);
       CHECK(trainer->is_sharded());
     });
