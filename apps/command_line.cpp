@@ -5,8 +5,6 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <iostream>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -314,6 +312,10 @@ int run_command_line(int argc, char** argv) {
   });
   app.get_formatter()->column_width(34);
   app.footer(exit_code_lines());
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return fmt::format("error: {}\n  `dalle2-train --help` lists the options.\n",
+                       printable(public_text(error.what())));
+  });
 
   std::vector<std::pair<CLI::App*, Runner>> commands;
   const auto command =
@@ -378,15 +380,10 @@ int run_command_line(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    // CLI11 prints help and version itself, with code 0; all else is a usage error.
-    std::ostringstream errors;
-    if (app.exit(error, std::cout, errors) == 0) {
-      check_stdout();
-      return 0;
-    }
-    std::cerr << fmt::format("error: {}\n  `dalle2-train --help` lists the options.\n",
-                             printable(public_text(error.what())));
-    return static_cast<int>(ExitCode::kConfig);
+    // CLI11 prints help and version, with code 0; all else is a usage error.
+    if (app.exit(error) != 0) return static_cast<int>(ExitCode::kConfig);
+    check_stdout();
+    return 0;
   }
   for (const auto& [sub, run] : commands) {
     if (!sub->parsed()) continue;

@@ -18,7 +18,7 @@ void ScratchFile::append(const at::Tensor& piece) {
 at::Tensor ScratchFile::tensor(at::IntArrayRef shape, at::ScalarType dtype) {
   const auto bytes = static_cast<uint64_t>(c10::multiply_integers(shape)) * c10::elementSize(dtype);
   D2_CHECK(bytes == file_.position(), "{} bytes for a tensor of {}", file_.position(), bytes);
-  file_.sync();
+  file_.sync();  // a network file system may tell only now that it is full; a mapping cannot
   return tensor_in_file(std::make_shared<MappedFile>(file_.part_path()), 0, shape, dtype);
 }
 

@@ -137,8 +137,12 @@ Environment process_environment() {
   };
 }
 
+bool has_given_place(const Environment& environment) {
+  return environment("RANK") || environment("WORLD_SIZE");
+}
+
 World world_from_environment(const Environment& environment) {
-  if (environment("RANK") || environment("WORLD_SIZE")) return of_torchrun(environment);
+  if (has_given_place(environment)) return of_torchrun(environment);
   if (environment("SLURM_PROCID") && environment("SLURM_STEP_ID") && environment("SLURM_NTASKS") &&
       number_from(environment, "SLURM_STEP_ID", 0, INT64_MAX) < kFirstSpecialStep) {
     return of_slurm(environment);

@@ -49,6 +49,9 @@ struct World {
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 Environment process_environment();
 
+/// Whether a launcher has given this process its place by RANK or WORLD_SIZE.
+bool has_given_place(const Environment& environment = process_environment());
+
 /// Reads RANK, WORLD_SIZE, MASTER_ADDR, ... of torchrun and of --nproc-per-node, or SLURM_PROCID,
 /// SLURM_NTASKS, ... of srun. Without either the process is alone.
 /// @throws ConfigError naming a variable that is missing or is no number, or does not fit

@@ -204,6 +204,7 @@ void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool
     log_warning("ckpt", "the samples have changed: epoch {} starts over", position_.epoch);
     position_.restart_epoch();
   }
+  session_.group().set_step(trainer_.first_steps());
   tell_position(path);
 }
 

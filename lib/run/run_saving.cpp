@@ -101,7 +101,7 @@ void RunCheckpoints::start_saving(SaveRequest request, Value checkpoint, Value m
 }
 
 std::string RunCheckpoints::averages_folder() const {
-  return (std::filesystem::path(session_.tracker().data_path()) / kAveragesFolder).string();
+  return session_.tracker().in_data_path(kAveragesFolder);
 }
 
 void RunCheckpoints::save_averages_if_due() {

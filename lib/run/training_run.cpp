@@ -31,14 +31,13 @@ TrainingRun::TrainingRun(RunPlan plan,
                          .static_graph = train_.static_graph,
                          .unused_is_error = !train_.find_unused_parameters},
                         {.shard_optimizer = train_.shard_optimizer,
-                         .scratch_path = session_.tracker().data_path() + "/" + kGatheredFile});
+                         .scratch_path = session_.tracker().in_data_path(kGatheredFile)});
 }
 
 ExitCode TrainingRun::run() {
   if (checkpoints_.start() == StartedFrom::kCheckpoint) guard_.remember();
   ExitCode code = ExitCode::kStopped;
   latest_at_ = session_.group().heard_seconds();
-  session_.group().set_step(any_trainer_->first_steps());
   try {
     code = run_epochs();
   } catch (const StoppedError&) {  // what was under way is done over by the same command

@@ -114,6 +114,8 @@ class Tracker {
   /// True if auto_resume.json of an earlier start was found, and auto-resume is on.
   bool auto_resumed() const { return auto_resumed_; }
   const std::string& data_path() const { return config_.data_path; }
+  /// The path of a file or folder of the run.
+  std::string in_data_path(const std::string& name) const;
 
   /// A line in log.jsonl, where NaN and infinity become null, and what the logger makes of it.
   /// @param shown what of it is for people; all of it if not given, no line if empty
@@ -164,7 +166,6 @@ class Tracker {
   void save(const SaveRequest& request);
 
  private:
-  std::string in_data_path(const std::string& name) const;
   void add_own_files(std::vector<std::string>& candidates) const;
   void check_data_path() const;
   void prepare_data_path(const std::function<void()>& while_lock_waits);

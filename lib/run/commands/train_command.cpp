@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -184,8 +183,7 @@ ExitCode answer(const TrainCommand& command, const Loaded& loaded) {
     check_stdout();
     return ExitCode::kDone;
   }
-  const bool is_rank = std::getenv("RANK") != nullptr || std::getenv("WORLD_SIZE") != nullptr;
-  if (command.processes > 1 && (command.dry_run || is_rank)) {
+  if (command.processes > 1 && (command.dry_run || has_given_place())) {
     throw ConfigError(
         "--nproc-per-node: {}\n  Leave it away.",
         command.dry_run
