@@ -150,7 +150,7 @@ class Checks:
     def one_rank(self):
         group = "nccl" if self.on_gpu else "gloo"
         self.program("--config", self.decoder("one_rank"), env={
-            "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(harness.free_port()), "DALLE2_GROUP": group})
+            **harness.rank_variables(0, 1, harness.free_port()), "DALLE2_GROUP": group})
         return f"{group}: {self.same_state('plain', 'one_rank')}"
 
     def two_ranks(self):

@@ -118,6 +118,12 @@ def free_port():
         return some.getsockname()[1]
 
 
+def rank_variables(rank, size, port, host="127.0.0.1"):
+    """The environment in which a launcher starts one of the processes of a run."""
+    return {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": host,
+            "MASTER_PORT": str(port)}
+
+
 def ranks_of(launcher):
     """Process numbers by rank."""
     found = {}

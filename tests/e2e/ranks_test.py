@@ -6,7 +6,6 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ import unittest
 
 import harness
 import prior_data
-from harness import BINARY, EndToEnd, checkpoint_content, needs_reference, ranks_of, records, run
+from harness import BINARY, EndToEnd, checkpoint_content, needs_reference, rank_variables, ranks_of, records, run
 from resume_test import UNET, saved_state
 
 LOSS_TOLERANCE = 1e-5  # relative, over 50 steps: sums over ranks are rounded in another order than those over batches
@@ -397,13 +396,11 @@ class Ranks(EndToEnd):
     def test_a_single_process_can_go_the_way_of_several(self):
         shape = {"train": {"epochs": 1, "validation_samples": 4}}
         self.run_ranks(self.write("alone", **shape), 1)
-        port = harness.free_port()
-        done = run("--config", self.write("group", **shape), cwd=self.dir, check=0, env={
-            "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "DALLE2_GROUP": "gloo"})
+        alone = rank_variables(0, 1, harness.free_port())
+        done = run("--config", self.write("group", **shape), cwd=self.dir, check=0, env={**alone, "DALLE2_GROUP": "gloo"})
         self.assertIn("on each of 1 ranks", done.stdout + done.stderr)
         self.check_same_files("alone", "group", 1)
-        done = run("--config", "group.json", cwd=self.dir, check=2, env={
-            "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "DALLE2_GROUP": "nccl"})
+        done = run("--config", "group.json", cwd=self.dir, check=2, env={**alone, "DALLE2_GROUP": "nccl"})
         self.assertIn("DALLE2_GROUP: NCCL carries what is on GPUs", done.stderr)
 
     def test_variables_that_do_not_fit_are_an_error_that_names_them(self):
@@ -442,8 +439,7 @@ class Ranks(EndToEnd):
         port = harness.free_port()
         processes = [subprocess.Popen(
             [BINARY, "--config", config, *own], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
-                 "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
+            env={**os.environ, "OMP_NUM_THREADS": "1", **rank_variables(rank, 2, port)})
             for rank, own in enumerate(options)]
         outputs = [process.communicate(timeout=60)[0] for process in processes]
         return [(process.returncode, " ".join(output.split())) for process, output in zip(processes, outputs)]
@@ -482,13 +478,10 @@ class Ranks(EndToEnd):
 
     def test_a_signal_ends_a_wait_for_other_ranks(self):
         config = self.write("waiting", train={"epochs": 1})
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = harness.free_port()
         for rank in (1, 0):  # the first finds nobody to meet, the other is met by nobody
             for host in ("127.0.0.1", "nowhere.invalid"):
-                output = self.stopped_as(config, {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank),
-                                                  "MASTER_ADDR": host, "MASTER_PORT": str(port)}, after="")
+                output = self.stopped_as(config, rank_variables(rank, 2, port, host), after="")
                 self.assertNotIn("c10d", output)
         self.assertFalse((self.dir / "waiting").exists())
 
