@@ -16,7 +16,7 @@ std::atomic<int> requested{0};
 static_assert(std::atomic<int>::is_always_lock_free,
               "a signal handler may only touch lock-free atomics");
 
-constexpr int kStopSignals[] = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2};
+constexpr int kStopSignals[] = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP};
 
 /// The earlier action of each signal, SIGPIPE last.
 struct sigaction before[std::size(kStopSignals) + 1];
@@ -49,7 +49,12 @@ void install_stop_signals() {
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
   struct sigaction* old = before;
-  for (const int number : kStopSignals) sigaction(number, &action, old++);
+  for (const int number : kStopSignals) {
+    sigaction(number, &action, old);
+    // Under nohup a run outlives its terminal.
+    if (number == SIGHUP && old->sa_handler == SIG_IGN) sigaction(number, old, nullptr);
+    ++old;
+  }
   // A reader of our output that goes away (`| tee`, a lost ssh) must not end a run unsaved.
   action.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &action, old);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 ask a run to save and stop; a second one, more than a second
-// later, ends it at once.
+// SIGTERM, SIGINT, SIGUSR1, SIGUSR2 and SIGHUP ask a run to save and stop; a second one, more than a
+// second later, ends it at once. SIGHUP does so only where it was not ignored (nohup).
 #pragma once
 
 #include <utility>

@@ -240,6 +240,10 @@ Value read_checkpoint(const std::string& path) {
   return to_dict(file.tensors);
 }
 
+Value read_checkpoint_outline(const std::string& path) {
+  return looks_like_safetensors(path) ? read_checkpoint(path) : read_pth_outline(path);
+}
+
 StateDict averaged_weights(const Cursor& checkpoint) {
   if (const auto averaged = checkpoint.find("ema_model")) {
     return prior_averages(checkpoint, *averaged);

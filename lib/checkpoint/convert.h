@@ -15,6 +15,8 @@ namespace dalle2 {
 /// of the tensors, or the checkpoint that convert_checkpoint() made the file from.
 /// @throws DataError
 Value read_checkpoint(const std::string& path);
+/// The same without looking at the contents of tensors (read_pth_outline()). @throws DataError
+Value read_checkpoint_outline(const std::string& path);
 
 /// What names begin with in the state dict of an ema_pytorch.EMA.
 inline const std::string kEmaModel = "ema_model.", kOnlineModel = "online_model.";

@@ -16,6 +16,10 @@ namespace dalle2 {
 /// @throws DataError for anything damaged; no code in the file is ever executed
 Value read_pth(const std::string& path);
 
+/// The same without reading the contents of tensors, whose checksums are not looked at: for what a
+/// file says of itself. Whoever uses its tensors calls read_pth(). @throws as read_pth()
+Value read_pth_outline(const std::string& path);
+
 /// Whether to read a file back before it takes the place of an older one.
 enum class ReadBack { kNo, kYes };
 

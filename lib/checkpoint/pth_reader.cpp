@@ -9,6 +9,7 @@
 #include <torch/types.h>
 
 #include <cstring>
+#include <optional>
 #include <unordered_map>
 
 namespace dalle2 {
@@ -100,8 +101,19 @@ const ZipMember& find_pickle(const MappedFile& file, const std::vector<ZipMember
                   file.path());
 }
 
-Value read_archive(const std::shared_ptr<MappedFile>& file, Contents contents) {
-  const std::vector<ZipMember> members = read_zip(*file, contents);
+/// The members with their contents checked, or, without `contents`, those of the pickle alone.
+std::vector<ZipMember> read_members(const MappedFile& file, std::optional<Contents> contents) {
+  if (contents) return read_zip(file, *contents);
+  std::vector<ZipMember> members = read_zip_directory(file);
+  const ZipMember& pickle = find_pickle(file, members);
+  if (content_crcs(file, {pickle}).front() != pickle.crc) {
+    throw DataError("{}: damaged: the CRC-32 of '{}' is wrong", file.path(), pickle.name);
+  }
+  return members;
+}
+
+Value read_archive(const std::shared_ptr<MappedFile>& file, std::optional<Contents> contents) {
+  const std::vector<ZipMember> members = read_members(*file, contents);
   const ZipMember& pickle = find_pickle(*file, members);
   const std::string folder = pickle.name.substr(0, pickle.name.size() - 8);
   const std::string data = folder + "data/";
@@ -189,10 +201,12 @@ class LegacyReader {
 
 }  // namespace
 
-Value read_pth(const std::string& path) {
+namespace {
+
+Value read_torch_file(const std::string& path, std::optional<Contents> contents) {
   const auto file = std::make_shared<MappedFile>(path);
   if (looks_like_zip(*file)) {
-    return read_archive(file, Contents::kMapped);
+    return read_archive(file, contents);
   }
   if (file->size() >= kLegacyMagic.size() &&
       bytes_of(*file, 0, kLegacyMagic.size()) == kLegacyMagic) {
@@ -202,6 +216,16 @@ Value read_pth(const std::string& path) {
       "{}: no checkpoint: expected a file of torch.save(), got {} bytes of something else",
       path,
       file->size());
+}
+
+}  // namespace
+
+Value read_pth(const std::string& path) {
+  return read_torch_file(path, Contents::kMapped);
+}
+
+Value read_pth_outline(const std::string& path) {
+  return read_torch_file(path, std::nullopt);
 }
 
 void verify_pth(const std::string& path) {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/sign_of_life.h"
+
 namespace dalle2 {
 namespace {
 
@@ -134,6 +136,8 @@ void RankWatch::drop_done() {
 /// With the lock.
 RankPlace RankWatch::own_place() {
   drop_done();
+  const uint64_t before = std::exchange(signs_, signs_of_life());
+  if (!own_.busy.empty() && signs_ != before) last_end_ = Clock::now();
   RankPlace place = own_;
   place.waits = !pending_.empty();
   if (place.waits) {

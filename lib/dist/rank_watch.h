@@ -40,7 +40,8 @@ class RankWatch {
   void set_step(int64_t step);
   /// Empty: no more. @return what it was before
   std::string set_busy(const std::string& what);
-  /// What it is busy with goes on: the time that others wait for it begins anew.
+  /// What it is busy with goes on: the time that others wait for it begins anew. So does each sign
+  /// of life (base/sign_of_life.h) of a rank that is busy.
   void still_busy();
   /// Waits until the others can read it, some seconds at most.
   void tell_failure(const std::string& message) noexcept;
@@ -75,6 +76,7 @@ class RankWatch {
   std::deque<Pending> pending_;
   RankPlace own_;
   std::chrono::steady_clock::time_point last_end_ = std::chrono::steady_clock::now();
+  uint64_t signs_ = 0;  // signs of life that were seen
   bool explaining_ = false, closing_ = false;
 
   std::thread thread_;  // the last: it uses the others

@@ -2,6 +2,7 @@
 #include "io/atomic_file.h"
 
 #include "base/error.h"
+#include "base/sign_of_life.h"
 #include "io/fail_point.h"
 
 #include <fcntl.h>
@@ -216,6 +217,7 @@ void AtomicFile::write_through(const char* data, size_t size) {
       }
       throw_write_error(part_path_, "write", errno);
     }
+    sign_of_life();
     data += written;
     size -= static_cast<size_t>(written);
     // The rest of a short write may begin anywhere.

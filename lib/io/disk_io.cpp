@@ -2,6 +2,7 @@
 #include "io/disk_io.h"
 
 #include "base/error.h"
+#include "base/sign_of_life.h"
 
 #include <fcntl.h>
 #include <libdeflate.h>
@@ -33,6 +34,7 @@ void read_from_disk(const std::string& path, const std::function<void(const char
     const ssize_t got = read(descriptor, buffer.data(), kDiskPieceBytes);
     if (got == 0) return;
     if (got > 0) {
+      sign_of_life();
       sink(buffer.data(), static_cast<size_t>(got));
       // Behind a piece of another length the position is no multiple: only the end of the file.
       if (direct && static_cast<size_t>(got) % kDiskAlignment != 0)

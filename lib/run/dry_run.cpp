@@ -16,6 +16,7 @@
 #include "model/lora.h"
 #include "run/model_weights.h"
 #include "run/run_session.h"
+#include "run/saved_facts.h"
 
 namespace dalle2 {
 namespace {
@@ -151,7 +152,8 @@ at::Device check_start(DryRunPlan& plan,
                        const SharedTrainConfig& train,
                        RunPosition& position) {
   const at::Device device = prepare_device(train);
-  Tracker tracker(tracker_config, position_placeholders(position), /*dummy=*/false);
+  Tracker tracker(
+      tracker_config, position_placeholders(position), /*dummy=*/false, read_saved_facts);
   tracker.check_writable();
   tracker.look_for_earlier_run();
   const std::vector<std::string> candidates =

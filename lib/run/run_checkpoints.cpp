@@ -17,12 +17,16 @@
 #include "checkpoint/value_json.h"
 #include "config/resume_changes.h"
 #include "run/model_weights.h"
+#include "run/saved_facts.h"
 #include "tracker/public_config.h"
 
 namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// More than any run makes: /train/non_finite/max_roll_backs is far below.
+constexpr int64_t kMostRollBacks = 1'000'000;
 
 /// Whether the checkpoint's samples, their order or their splits differ from this config's.
 bool gives_other_samples(const ConfigChanges& changes) {
@@ -185,7 +189,6 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(
 void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool compares_config) {
   const Cursor root(checkpoint, path);
   check_kind(root, texts_.kind);
-  if (session_.tracker().auto_resumed()) check_same_run(root);
   ConfigChanges changes;
   if (compares_config)
     changes = compare_config(root, texts_, data_size_, config_.allow_changed_config);
@@ -208,34 +211,22 @@ void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool
   tell_position(path);
 }
 
-/// A save target that two runs share holds the file of the one that saved last.
-void RunCheckpoints::check_same_run(const Cursor& root) const {
-  const std::optional<Cursor> config = root.find("config");
-  if (!config || !config->value().is_dict()) return;
-  const std::optional<Cursor> tracker = config->find("tracker");
-  if (!tracker || !tracker->has("data_path")) return;
-  const std::string theirs = tracker->at("data_path").as_string();
-  const std::string& ours = session_.tracker().data_path();
-  std::error_code error;
-  // A folder that was moved or renamed is not there any more.
-  if (!fs::exists(theirs, error) || fs::equivalent(theirs, ours, error)) return;
-  throw DataError(
-      "{}: is a checkpoint of the run in '{}', and this one goes on with the run in '{}'\n  Two runs "
-      "with one save target replace each other's files: give each its own.",
-      root.where(),
-      theirs,
-      ours);
-}
-
 void RunCheckpoints::read_own(const Cursor& root) {
   read_position(position_, root);
   losses_.clear();
   averages_saved_at_ = 0;
+  went_back_to_ = facts_of(root).went_back_to;
   const std::optional<Cursor> own = root.find(kOwnState);
   if (!own) return;
   losses_.load(own->at("recent_losses"));
   if (!own->has("roll_backs")) return;
-  roll_backs = own->at("roll_backs").as_int();
+  const int64_t count = own->at("roll_backs").as_int();
+  if (count < 0 || count > kMostRollBacks) {
+    throw DataError(
+        "{}: expected from 0 to {}, got {}", own->at("roll_backs").where(), kMostRollBacks, count);
+  }
+  // Files of version 0.1.0 count the roll-backs alone.
+  went_back_to_.resize(static_cast<size_t>(count), position_.samples_seen);
   trainer_.set_learning_rate_factor(own->at("learning_rate_factor").as_double());
 }
 
@@ -377,12 +368,14 @@ bool RunCheckpoints::go_back() {
   const ProcessGroup::BusyScope busy(session_.group(), "going back to a checkpoint");
   const std::vector<std::string> own = own_checkpoints();
   if (own.empty()) return false;
-  const int64_t now = roll_backs;
+  std::vector<int64_t> went_back_to = went_back_to_;
   const double factor = trainer_.learning_rate_factor();
   check_same_start(take_up(own, /*compares_config=*/false));
   if (session_.group().is_main()) forget_later_averages();
   // What the checkpoint says of these is older than what has happened since.
-  roll_backs = now;
+  went_back_to.push_back(position_.samples_seen);
+  went_back_to_ = std::move(went_back_to);
+  went_back_ = true;
   trainer_.set_learning_rate_factor(factor);
   return true;
 }

@@ -88,13 +88,16 @@ class RunCheckpoints {
   StartedFrom start();
   /// How much data the run has: to be called before start(), which compares it.
   void set_data_size(const DataSize& size) { data_size_ = size; }
-  /// Goes back to the run's own newest checkpoint. Waits for a save that is under way.
-  /// @return false if there is none. @throws DataError if none is good
+  /// Goes back to the run's own newest checkpoint that was not saved amid skipped updates. Waits
+  /// for a save that is under way. @return false if there is none. @throws DataError if none is good
   bool go_back();
 
   /// Saves where the run stands: checkpoint.pth and model.pth in the data_path, then the savers'
   /// targets. @throws NonFiniteError, and saves nothing, if weights or averages are not finite
   void save(bool is_best, bool is_latest = true);
+  /// Whether the last update of any part was skipped: its weights may be at fault. Waits for the
+  /// device.
+  bool is_amid_skips() const;
 
   /// Saves the averages of /train/post_hoc_ema if this step is one of theirs.
   void save_averages_if_due();
@@ -104,15 +107,16 @@ class RunCheckpoints {
   /// The end of a run: waits for the last save, and logs what was trained if it is done.
   /// @return `code`. @throws as wait()
   ExitCode finish(ExitCode code);
-  /// @throws what a save in the background threw, once. check() does not wait for one under way.
+  /// @throws what a save in the background threw, once. check() does not wait for one under way,
+  /// and throws ConfigError once another run has taken data_path over.
   void wait() { saving_.wait(); }
-  void check() { saving_.check(); }
+  void check();
 
   /// Whether there is a checkpoint of this run to go back to. Waits for a save that is under way.
   bool has_own();
 
-  /// Roll-backs of the whole run; they go into checkpoints.
-  int64_t roll_backs = 0;
+  /// Roll-backs of the whole run; checkpoints tell of them.
+  int64_t roll_backs() const { return static_cast<int64_t>(went_back_to_.size()); }
 
  private:
   struct Found {
@@ -123,7 +127,6 @@ class RunCheckpoints {
   std::optional<Found> take_up(const std::vector<std::string>& candidates, bool compares_config);
   void load(const Value& checkpoint, const std::string& path, bool compares_config);
   void read_own(const Cursor& root);
-  void check_same_run(const Cursor& root) const;
   void load_base(const Value& checkpoint, const std::string& path);
   bool is_base(const Cursor& root) const;
   HeldStages held_by(const Cursor& root) const;
@@ -146,8 +149,10 @@ class RunCheckpoints {
   const SharedTrainConfig& config_;
   ConfigTexts texts_;
   DataSize data_size_;
-  int64_t averages_saved_at_ = 0;  // steps of the first trained part
-  PthSaving saving_;               // the last member: it uses the others until it has finished
+  std::vector<int64_t> went_back_to_;  // samples seen after each roll-back of the run
+  bool went_back_ = false;             // since the last save
+  int64_t averages_saved_at_ = 0;      // steps of the first trained part
+  PthSaving saving_;                   // the last member: it uses the others until it has finished
 };
 
 }  // namespace dalle2

@@ -2,7 +2,9 @@
 // What RunCheckpoints saves.
 #include <torch/types.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "base/error.h"
 #include "base/version.h"
@@ -11,6 +13,7 @@
 #include "io/atomic_file.h"
 #include "io/folder_names.h"
 #include "run/run_checkpoints.h"
+#include "run/saved_facts.h"
 
 namespace dalle2 {
 namespace {
@@ -25,6 +28,18 @@ std::string averages_name(int64_t step) {
 }
 
 }  // namespace
+
+bool RunCheckpoints::is_amid_skips() const {
+  const std::vector<int64_t> parts = trainer_.trained_parts();
+  return std::any_of(parts.begin(), parts.end(), [this](int64_t part) {
+    return trainer_.skipped_updates(part).in_a_row > 0;
+  });
+}
+
+void RunCheckpoints::check() {
+  session_.tracker().check_lock();
+  saving_.check();
+}
 
 void RunCheckpoints::check_state() const {
   const std::optional<std::string> part = trainer_.non_finite_part();
@@ -50,10 +65,15 @@ void RunCheckpoints::save(bool is_best, bool is_latest) {
   const HeldAverages averages = trainer_.hold_averages();
   Dict own;
   own.set("version", program_version());
+  const SavedFacts facts = {.run_id = session_.tracker().run_id(),
+                            .samples_seen = position_.samples_seen,
+                            .went_back_to = went_back_to_,
+                            .amid_skips = is_amid_skips()};
+  add_facts(facts, own);
   Extras extras = position_entries(position_, own);
   own.set("recent_losses", losses_.state());
-  if (roll_backs > 0) {
-    own.set("roll_backs", roll_backs);
+  if (roll_backs() > 0) {
+    own.set("roll_backs", roll_backs());
     own.set("learning_rate_factor", trainer_.learning_rate_factor());
   }
   if (data_size_.count > 0) own.set("data_size", data_size_.count);
@@ -61,10 +81,15 @@ void RunCheckpoints::save(bool is_best, bool is_latest) {
   const Tracker& tracker = session_.tracker();
   Value checkpoint =
       trainer_.state(with_metadata(std::move(extras), tracker.checkpoint_metadata()));
-  Value model = trainer_.model_state(with_metadata({}, tracker.model_metadata()));
+  Dict own_of_model;
+  own_of_model.set("run_id", facts.run_id);
+  Extras of_model = {{kOwnState, std::move(own_of_model)}};
+  Value model = trainer_.model_state(with_metadata(std::move(of_model), tracker.model_metadata()));
   if (session_.group().is_main()) {
     start_saving({.is_best = is_best,
                   .is_latest = is_latest,
+                  .amid_skips = facts.amid_skips,
+                  .went_back = std::exchange(went_back_, false),
                   .position = {.samples_seen = position_.samples_seen,
                                .step = trainer_.first_steps(),
                                .epoch = position_.epoch},

@@ -12,6 +12,7 @@
 #include "base/version.h"
 #include "optim/random.h"
 #include "run/device.h"
+#include "run/saved_facts.h"
 
 namespace dalle2 {
 
@@ -48,7 +49,10 @@ RunSession::RunSession(const SessionOptions& options, RunPosition& position)
       seed_(options.seed),
       group_(options.group ? options.group : &alone_),
       quiet_(options.quiet),
-      tracker_(options.tracker, position_placeholders(position), /*dummy=*/!group_->is_main()),
+      tracker_(options.tracker,
+               position_placeholders(position),
+               /*dummy=*/!group_->is_main(),
+               read_saved_facts),
       progress_({.quiet = options.quiet || !group_->is_main(),
                  .terminal = log_is_terminal(),
                  .beside_records = tracker_.prints_records()}),

@@ -38,16 +38,58 @@ ExitCode TrainingRun::run() {
   if (checkpoints_.start() == StartedFrom::kCheckpoint) guard_.remember();
   ExitCode code = ExitCode::kStopped;
   latest_at_ = session_.group().heard_seconds();
+  began_with_seen_ = any_position_->samples_seen;
+  std::exception_ptr fault;
   try {
     code = run_epochs();
-  } catch (const StoppedError&) {  // what was under way is done over by the same command
+  } catch (const StoppedError&) {  // the same command does what was under way again
+  } catch (const OutsideFault& outside) {
+    fault = outside.fault;
   }
   if (code == ExitCode::kStopped) {
-    checkpoints_.save(/*is_best=*/false);
+    session_
+        .stop_asked();  // whatever heard of the signal first: it is reported, and nothing copied
+    save_before_the_end(fault);
+    end_with_faults(fault);
   } else {
     checkpoints_.save_averages();
   }
   return checkpoints_.finish(code);
+}
+
+/// The fault counts, whatever becomes of the save.
+void TrainingRun::save_before_the_end(const std::exception_ptr& fault) {
+  // A start that has trained nothing has nothing to save.
+  if (!session_.stopped() && any_position_->samples_seen == began_with_seen_) return;
+  try {
+    checkpoints_.save(/*is_best=*/false);
+    checkpoints_.wait();
+  } catch (const std::exception& error) {
+    if (!fault) throw;
+    log_error("ckpt", "the state could not be saved: {}", error.what());
+  }
+}
+
+/// What ends one rank ends all. @throws what this rank's fault is; else an Error with the first
+/// rank's text and exit code
+void TrainingRun::end_with_faults(const std::exception_ptr& own) {
+  ProcessGroup& group = session_.group();
+  int64_t own_code = 0;
+  std::string own_text;
+  try {
+    if (own) std::rethrow_exception(own);
+  } catch (const Error& error) {
+    own_code = static_cast<int64_t>(error.code());
+    own_text = error.what();
+  }
+  const auto codes = group.exchange({own_code}, "faults");
+  const std::vector<std::string> texts = group.gather_texts(own_text, "faults");
+  if (own) std::rethrow_exception(own);
+  for (size_t rank = 0; rank < codes.size(); ++rank) {
+    if (codes[rank][0] == 0) continue;
+    throw Error(static_cast<ExitCode>(codes[rank][0]),
+                fmt::format("rank {} ended the run: {}", rank, texts[rank]));
+  }
 }
 
 void TrainingRun::update(int64_t part) {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -13,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
+#include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/timer.h"
 #include "config/train_options.h"
@@ -51,6 +54,25 @@ SessionOptions session_options(const Loaded& loaded, const RunProcess& process) 
           .group = process.group};
 }
 
+/// A fault that training has no part in: a lost network, a shard list that cannot be read. The state
+/// is sound, so it is saved before the run ends with the fault.
+struct OutsideFault {
+  std::exception_ptr fault;  ///< an Error
+};
+
+/// What `part` returns. Of several ranks the fault of one has to reach the others as a StoppedError
+/// at the same place. @throws OutsideFault in place of an Error; StoppedError as it is
+template <class Part>
+auto from_outside(Part&& part) -> decltype(part()) {
+  try {
+    return part();
+  } catch (const StoppedError&) {
+    throw;
+  } catch (const Error&) {
+    throw OutsideFault{std::current_exception()};
+  }
+}
+
 class TrainingRun {
  public:
   virtual ~TrainingRun() = default;
@@ -58,7 +80,8 @@ class TrainingRun {
   TrainingRun& operator=(const TrainingRun&) = delete;
 
   /// Resumes from a checkpoint or starts from zero, and trains to the last epoch.
-  /// @return kStopped if a signal asked for a stop; the state is saved then
+  /// @return kStopped if a signal asked for a stop; the state is saved then, as it is before an
+  /// OutsideFault ends the run: what that holds is thrown
   /// @throws NonFiniteError when too many losses or gradients in a row are not finite; what
   /// RunCheckpoints::start() throws, StoppedError among it: then there is nothing to save
   ExitCode run();
@@ -84,7 +107,7 @@ class TrainingRun {
   auto next_group(Next&& next) {
     std::vector<typename decltype(next())::value_type> group;
     while (static_cast<int64_t>(group.size()) < train_.grad_accum_every) {
-      auto batch = timed(&session_.times(), StepPhase::kData, next);
+      auto batch = timed(&session_.times(), StepPhase::kData, [&] { return from_outside(next); });
       if (!batch) break;
       group.push_back(std::move(*batch));
     }
@@ -129,7 +152,7 @@ class TrainingRun {
     int64_t samples = 0;
     for (int64_t row = 0; row < rows;) {
       session_.throw_if_stop_asked();
-      const auto step = step_at(row);
+      const auto step = from_outside([&] { return step_at(row); });
       if (!step) break;
       if (step->size() > 0) sum += loss_of(*step) * static_cast<double>(step->size());
       samples += step->samples_of_step;
@@ -166,6 +189,8 @@ class TrainingRun {
   }
 
  private:
+  void save_before_the_end(const std::exception_ptr& fault);
+  void end_with_faults(const std::exception_ptr& own);
   void log_step(double samples_per_second);
   void show_progress();
 
@@ -174,7 +199,8 @@ class TrainingRun {
   std::vector<PartMetricNames> metrics_;
   ProgressState progress_;  // losses and skipped updates are those of the last record
   Timer since_step_;
-  double latest_at_ = 0;  // by ProcessGroup::heard_seconds()
+  double latest_at_ = 0;         // by ProcessGroup::heard_seconds()
+  int64_t began_with_seen_ = 0;  // samples that the run had seen when this start began
 
  protected:
   RunSession session_;

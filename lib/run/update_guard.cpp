@@ -64,10 +64,7 @@ bool UpdateGuard::look(bool settled) {
 }
 
 bool UpdateGuard::in_a_streak() const {
-  for (const int64_t part : trainer_.trained_parts()) {
-    if (trainer_.skipped_updates(part).in_a_row > 0) return true;
-  }
-  return false;
+  return checkpoints_.is_amid_skips();
 }
 
 int64_t UpdateGuard::skipped() const {
@@ -104,10 +101,11 @@ void UpdateGuard::roll_back(int64_t part, int64_t in_a_row) {
   if (!checkpoints_.has_own()) {
     give_up(part, in_a_row, "; there is no checkpoint of this run to go back to");
   }
-  if (checkpoints_.roll_backs >= policy_.max_roll_backs) {
-    give_up(part,
-            in_a_row,
-            fmt::format("; the run went back {} before", counted(checkpoints_.roll_backs, "time")));
+  if (checkpoints_.roll_backs() >= policy_.max_roll_backs) {
+    give_up(
+        part,
+        in_a_row,
+        fmt::format("; the run went back {} before", counted(checkpoints_.roll_backs(), "time")));
   }
   session_.progress().finish();
   const double factor = trainer_.learning_rate_factor() * policy_.lr_factor;
@@ -122,12 +120,11 @@ void UpdateGuard::roll_back(int64_t part, int64_t in_a_row) {
                 in_a_row,
                 position_.epoch,
                 position_.sample_of_epoch(),
-                checkpoints_.roll_backs + 1,
+                checkpoints_.roll_backs() + 1,
                 policy_.max_roll_backs,
                 factor);
   }
   checkpoints_.go_back();
-  ++checkpoints_.roll_backs;
   trainer_.set_learning_rate_factor(factor);
   size_t i = 0;
   for (const int64_t each : trainer_.trained_parts()) {
@@ -135,7 +132,7 @@ void UpdateGuard::roll_back(int64_t part, int64_t in_a_row) {
   }
   remember();
   session_.tracker().log(
-      {{"Roll Backs", checkpoints_.roll_backs}, {"Learning Rate Factor", factor}},
+      {{"Roll Backs", checkpoints_.roll_backs()}, {"Learning Rate Factor", factor}},
       trainer_.first_steps(),
       ShownRecord{});                    // the warning above said so
   checkpoints_.save(/*is_best=*/false);  // so that a resumed run knows of it

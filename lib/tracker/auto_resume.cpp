@@ -7,11 +7,15 @@
 #include "base/log.h"
 #include "base/untrusted_json.h"
 #include "io/atomic_file.h"
+#include "tracker/run_id.h"
 
 namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Ours, beside the logger's attributes ("run_id" is W&B's).
+constexpr const char* kRunIdKey = "dalle2_train_run_id";
 
 [[noreturn]] void throw_unreadable(const std::string& path, const std::string& why) {
   throw ConfigError(
@@ -34,7 +38,7 @@ Json read_mark(const std::string& path) {
 /// Each key of the mark overwrites the logger's attribute of that name.
 void set_attributes(const std::string& path, const Json& mark, Logger& logger) {
   for (const auto& [name, value] : mark.items()) {
-    if (name == "logger_type") continue;
+    if (name == "logger_type" || name == kRunIdKey) continue;
     try {
       const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
       if (logger.set_attribute(name, text)) continue;
@@ -47,7 +51,7 @@ void set_attributes(const std::string& path, const Json& mark, Logger& logger) {
 
 }  // namespace
 
-bool read_auto_resume(const std::string& path, Logger& logger) {
+AutoResumeMark read_auto_resume(const std::string& path, Logger& logger) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) {
     if (logger.auto_resume()) {
@@ -55,9 +59,9 @@ bool read_auto_resume(const std::string& path, Logger& logger) {
                "Auto_resume is enabled but no auto_resume.json file exists. Assuming this is the "
                "first run.");
     }
-    return false;
+    return {};
   }
-  if (!logger.auto_resume()) return false;
+  if (!logger.auto_resume()) return {};
   const Json mark = read_mark(path);
   const std::string logger_type = mark["logger_type"].get<std::string>();
   if (logger_type != logger.type_name()) {
@@ -70,13 +74,19 @@ bool read_auto_resume(const std::string& path, Logger& logger) {
         fs::path(path).parent_path().string());
   }
   set_attributes(path, mark, logger);
-  return true;
+  AutoResumeMark found{.resumes = true};
+  const auto id = mark.find(kRunIdKey);
+  if (id != mark.end() && id->is_string() && is_run_id(id->get<std::string>())) {
+    found.run_id = id->get<std::string>();
+  }
+  return found;
 }
 
-void write_auto_resume(const std::string& path, const Logger& logger) {
+void write_auto_resume(const std::string& path, const Logger& logger, const std::string& run_id) {
   Json content;
   for (const auto& [key, value] : logger.resume_data()) content[key] = value;
   content["logger_type"] = logger.type_name();
+  content[kRunIdKey] = run_id;
   write_file_atomically(path, content.dump());
 }
 

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "tracker/own_files.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <filesystem>
 
 #include "base/error.h"
 #include "base/untrusted_json.h"
 #include "io/atomic_file.h"
+#include "tracker/run_id.h"
 
 namespace dalle2 {
 namespace {
@@ -37,12 +36,9 @@ bool is_nothing(const std::string& path) {
   return !fs::is_symlink(status) && fs::is_empty(path, error) && !error;
 }
 
-/// Size and time of change of a file: other bytes have others.
-std::string stamp_of(const std::string& path) {
-  struct stat status = {};
-  if (::stat(path.c_str(), &status) != 0) return "absent";
-  return fmt::format(
-      "{} bytes, {}.{:09}", status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
+std::string text_of(const Json& record, const char* key) {
+  const auto entry = record.find(key);
+  return entry != record.end() && entry->is_string() ? entry->get<std::string>() : "";
 }
 
 }  // namespace
@@ -71,26 +67,30 @@ std::optional<std::string> set_aside(const std::string& path, int number) {
       error.message());
 }
 
-OwnFiles::OwnFiles(const std::string& data_path)
-    : data_path_(full_path(data_path)), record_path_((fs::path(data_path) / kRecordFile).string()) {
+OwnFiles::OwnFiles(const std::string& data_path, const std::string& marked_id)
+    : data_path_(full_path(data_path)),
+      record_path_((fs::path(data_path) / kRecordFile).string()),
+      run_id_(marked_id) {
   std::error_code ignored;
   if (!fs::exists(record_path_, ignored)) return;
   recorded_ = true;  // a damaged one knows of no file: at worst something is set aside
   const Json record = parse_untrusted_object(read_file(record_path_));
   if (record.is_null()) return;
-  const auto begin = record.find("began_from");
-  if (begin != record.end() && begin->is_string()) began_from_ = begin->get<std::string>();
-  const auto stamps = record.find("stamps");
-  if (stamps != record.end() && stamps->is_object()) {
-    for (const auto& [path, stamp] : stamps->items()) {
-      if (stamp.is_string()) stamps_[path] = stamp.get<std::string>();
-    }
-  }
+  if (const std::string id = text_of(record, "run_id"); is_run_id(id)) run_id_ = id;
+  home_ = text_of(record, "data_path");
+  began_from_ = text_of(record, "began_from");
   const auto paths = record.find("paths");
   if (paths == record.end() || !paths->is_array()) return;
   for (const Json& path : *paths) {
     if (path.is_string()) paths_.insert(path.get<std::string>());
   }
+}
+
+bool OwnFiles::is_copy() const {
+  std::error_code error;
+  if (run_id_.empty() || home_.empty() || home_ == data_path_) return false;
+  if (!fs::is_directory(home_, error) || fs::equivalent(home_, data_path_, error)) return false;
+  return OwnFiles(home_).run_id() == run_id_;  // else it was moved, and another run is there now
 }
 
 std::string OwnFiles::key_of(const std::string& path) const {
@@ -110,9 +110,11 @@ bool OwnFiles::contains(const std::string& path) const {
   return paths_.contains(key_of(path));
 }
 
-void OwnFiles::start_over(const std::string& began_from, const std::vector<std::string>& paths) {
+void OwnFiles::start_over(const std::string& run_id,
+                          const std::string& began_from,
+                          const std::vector<std::string>& paths) {
+  run_id_ = run_id;
   paths_.clear();
-  stamps_.clear();
   for (const std::string& path : paths) paths_.insert(key_of(path));
   also_own_.clear();
   began_from_ = began_from.empty() ? "" : key_of(began_from);
@@ -121,36 +123,26 @@ void OwnFiles::start_over(const std::string& began_from, const std::vector<std::
   write();
 }
 
-bool OwnFiles::is_replaced(const std::string& path) const {
-  const auto known = stamps_.find(key_of(path));
-  return known != stamps_.end() && !is_nothing(path) && stamp_of(path) != known->second;
-}
-
-void OwnFiles::wrote(const std::string& path) {
-  // What is below data_path no other run writes: it is locked.
-  if (fs::path(key_of(path)).is_relative()) return;
-  stamps_[key_of(path)] = stamp_of(path);
+void OwnFiles::rename(const std::string& run_id) {
+  run_id_ = run_id;
+  recorded_ = true;
   write();
 }
 
-std::optional<std::string> OwnFiles::claim(const std::string& path) {
-  const bool gone_on_from = also_own_ == key_of(path);
-  const bool replaced = is_replaced(path) && !gone_on_from;
-  if (replaced && !contested_.insert(key_of(path)).second) {
+std::optional<std::string> OwnFiles::claim(const std::string& path, const std::string& written_by) {
+  const bool resumed_from = also_own_ == key_of(path);
+  const bool is_another = !resumed_from && !written_by.empty() && written_by != run_id_;
+  if (is_another && contains(path) && !contested_.insert(key_of(path)).second) {
     throw ConfigError(
         "'{}' is written by another run too: it is left as it is\n"
         "  Give each run its own target (/tracker/save).",
         path);
   }
-  // What is being written has no stamp: a run that is killed now finds its own file.
-  if (gone_on_from) also_own_.clear();
-  const bool had_stamp = stamps_.erase(key_of(path)) > 0;
-  if (contains(path) && !replaced) {
-    if (had_stamp) write();
-    return std::nullopt;
-  }
+  if (resumed_from) also_own_.clear();
+  if (contains(path) && !is_another) return std::nullopt;
+  const bool is_ours = own_all_ || resumed_from || (!written_by.empty() && !is_another);
   std::optional<std::string> moved;
-  if (replaced || (!own_all_ && !gone_on_from)) moved = set_aside(path);
+  if (is_another || !is_ours) moved = set_aside(path);
   paths_.insert(key_of(path));
   write();
   return moved;
@@ -158,9 +150,10 @@ std::optional<std::string> OwnFiles::claim(const std::string& path) {
 
 void OwnFiles::write() const {
   Json record;
+  record["run_id"] = run_id_;
+  record["data_path"] = data_path_;
   if (!began_from_.empty()) record["began_from"] = began_from_;
   record["paths"] = paths_;
-  if (!stamps_.empty()) record["stamps"] = stamps_;
   // A name that is no UTF-8 is not found again: what is there is set aside once more.
   write_file_atomically(record_path_,
                         record.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");

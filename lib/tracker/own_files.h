@@ -2,7 +2,6 @@
 // Which files are a run's own: what another run left is renamed, never overwritten.
 #pragma once
 
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -22,15 +21,21 @@ int free_number(const std::vector<std::string>& paths, int first = 1);
 /// @return its new name, if it was there and not empty. @throws ConfigError if it cannot be renamed
 std::optional<std::string> set_aside(const std::string& path, int number = 1);
 
-/// The paths a run has written to, kept in data_path/targets.json, for a later start that goes on
-/// with it. What lies at a path that is not among them is another run's.
+/// Which run is in data_path and which paths it has written to, kept in data_path/targets.json for
+/// a later start that resumes it. A file that names its run is that run's, wherever it lies; of the
+/// others those at a recorded path are this run's.
 class OwnFiles {
  public:
   /// Reads the record, if there is one.
-  explicit OwnFiles(const std::string& data_path);
+  /// @param marked_id the run's id where the record has none
+  explicit OwnFiles(const std::string& data_path, const std::string& marked_id = "");
 
   /// False for a run of an earlier version, which kept no record: all files count as its own then.
   bool recorded() const { return recorded_; }
+  /// Empty if none is recorded: in folders of earlier versions, and before start_over().
+  const std::string& run_id() const { return run_id_; }
+  /// Whether data_path is a copy of a folder that is still there: a copy is a run of its own.
+  bool is_copy() const;
   bool contains(const std::string& path) const;
   /// The paths of the record; absolute.
   std::vector<std::string> paths() const;
@@ -39,33 +44,33 @@ class OwnFiles {
 
   /// Begins the record of another run.
   /// @param paths its own from the beginning
-  void start_over(const std::string& began_from, const std::vector<std::string>& paths);
+  void start_over(const std::string& run_id,
+                  const std::string& began_from,
+                  const std::vector<std::string>& paths);
+  /// Gives the run a (new) id: it was begun before there were ids, or its folder is a copy.
+  void rename(const std::string& run_id);
   /// Takes everything for the run's own: it was begun before there were records.
   void own_all() { own_all_ = true; }
-
-  /// `path` is the checkpoint that is gone on from: it may be replaced.
+  /// `path` is the checkpoint that the run resumes from: it may be replaced.
   void own(const std::string& path) { also_own_ = key_of(path); }
 
   /// To be called before `path` is written: sets aside what another run left there.
-  /// @return where that is now. @throws ConfigError if it cannot be renamed
-  /// A path that the run has written to counts as another's too once something else has written
-  /// there since wrote(); the second time that is an error: two runs share the path.
-  std::optional<std::string> claim(const std::string& path);
-  /// Remembers what `path` looks like now that the run has written it.
-  void wrote(const std::string& path);
+  /// @param written_by the id of the run that the file at `path` names; empty if it names none
+  /// @return where that is now. @throws ConfigError if it cannot be renamed, or if another run has
+  /// written there twice since this start: the two share the path
+  std::optional<std::string> claim(const std::string& path, const std::string& written_by = "");
 
  private:
   std::string key_of(const std::string& path) const;
   void write() const;
-  bool is_replaced(const std::string& path) const;
 
   std::string data_path_, record_path_;
+  std::string run_id_, home_;  // home_: where data_path was when the record was written
   bool recorded_ = false;
   bool own_all_ = false;
   // Relative to data_path if below it, so that it can be moved; else absolute.
   std::set<std::string> paths_;
-  std::map<std::string, std::string> stamps_;  // size and time of change, by path
-  std::set<std::string> contested_;            // replaced by others since this start
+  std::set<std::string> contested_;  // written by others since this start
   std::string also_own_, began_from_;
 };
 

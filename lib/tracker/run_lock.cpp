@@ -331,12 +331,18 @@ void RunLock::refresh() {
   }
   if (file->content == content_) {
     ::utimensat(AT_FDCWD, path_.c_str(), nullptr, 0);
-  } else if (!std::exchange(lost_, true)) {
+  } else if (!lost_.exchange(true)) {
     log_error("track",
-              "{} is not this run's any more: another one works in the same folder. Stop one of "
-              "them.",
+              "{} is not this run's any more: another one works in the same folder. This one ends "
+              "and writes nothing there.",
               path_);
   }
+}
+
+bool RunLock::is_held() {
+  const std::lock_guard lock(mutex_);
+  if (!lost_) refresh();
+  return !lost_;
 }
 
 void RunLock::keep_fresh() {

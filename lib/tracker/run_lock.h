@@ -2,6 +2,7 @@
 // data_path/run.lock: one run at a time writes there.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -59,6 +60,11 @@ class RunLock {
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
+  /// Looks at the file. False once another run has taken the lock over, for good.
+  bool is_held();
+  /// Whether it was found to be taken over; it is looked at once in a while. Costs nothing.
+  bool is_lost() const { return lost_; }
+
  private:
   bool acquire(const std::string& data_path);
   bool make();
@@ -68,8 +74,8 @@ class RunLock {
   std::string path_, content_;
   LockTimes times_;
   std::optional<LockFile> waited_for_;  // as it was when the wait began
-  bool lost_ = false;
-  std::mutex mutex_;
+  std::atomic<bool> lost_ = false;
+  std::mutex mutex_;  // of what follows, and of what refresh() does
   std::condition_variable wake_;
   bool ending_ = false;
   std::thread keeper_;

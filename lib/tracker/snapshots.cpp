@@ -77,13 +77,35 @@ void Snapshots::keep(const std::string& checkpoint_path,
   }
 }
 
+void Snapshots::keep_last_good(const std::string& checkpoint_path) {
+  link_file_atomically(checkpoint_path, last_good_path());
+}
+
+void Snapshots::remove_last_good() {
+  std::error_code error;
+  if (fs::exists(last_good_path(), error)) remove_file(last_good_path());
+}
+
+void Snapshots::remove_after(const SnapshotPosition& position,
+                             const std::function<bool(const std::string& path)>& is_later) {
+  for (const SnapshotPosition& other : positions()) {
+    if (other > position) remove_file(path_of(other));
+  }
+  for (const std::string& path : {last_good_path(), best_path()}) {
+    std::error_code error;
+    if (fs::exists(path, error) && is_later(path)) remove_file(path);
+  }
+}
+
 std::vector<std::string> Snapshots::newest_first() const {
   std::vector<SnapshotPosition> all = positions();
   std::sort(all.rbegin(), all.rend());
   std::vector<std::string> paths;
   for (const SnapshotPosition& position : all) paths.push_back(path_of(position));
   std::error_code error;
-  if (fs::exists(best_path(), error)) paths.push_back(best_path());
+  for (const std::string& path : {last_good_path(), best_path()}) {
+    if (fs::exists(path, error)) paths.push_back(path);
+  }
   return paths;
 }
 
@@ -107,6 +129,10 @@ std::string Snapshots::path_of(const SnapshotPosition& position) const {
 
 std::string Snapshots::best_path() const {
   return (fs::path(folder_) / "best.pth").string();
+}
+
+std::string Snapshots::last_good_path() const {
+  return (fs::path(folder_) / "last_good.pth").string();
 }
 
 }  // namespace dalle2

@@ -4,6 +4,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -47,13 +48,25 @@ class Snapshots {
   /// @throws ResourceError, DataError: the file at `checkpoint_path` is untouched
   void keep(const std::string& checkpoint_path, const SnapshotPosition& position, bool is_best);
 
-  /// The snapshots there are, the newest first, the best last.
+  /// Keeps `checkpoint_path` as last_good.pth, whatever the rules: what comes after it is saved amid
+  /// skipped updates. @throws as keep()
+  void keep_last_good(const std::string& checkpoint_path);
+  /// A later checkpoint is good, too.
+  void remove_last_good();
+
+  /// Removes what is of a branch that the run has left: snapshots of positions after `position`, and
+  /// of the files without a position in their names those that `is_later`. @throws as keep()
+  void remove_after(const SnapshotPosition& position,
+                    const std::function<bool(const std::string& path)>& is_later);
+
+  /// The snapshots there are, the newest first, then the last good one and the best.
   std::vector<std::string> newest_first() const;
 
  private:
   std::vector<SnapshotPosition> positions() const;
   std::string path_of(const SnapshotPosition& position) const;
   std::string best_path() const;
+  std::string last_good_path() const;
 
   std::string folder_;
   SnapshotRules rules_;

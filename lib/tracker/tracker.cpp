@@ -82,9 +82,13 @@ void check_against_own_files(const SaveTargets& targets,
 
 }  // namespace
 
-Tracker::Tracker(const TrackerConfig& config, const FormatFields& example_placeholders, bool dummy)
+Tracker::Tracker(const TrackerConfig& config,
+                 const FormatFields& example_placeholders,
+                 bool dummy,
+                 ReadFacts read_facts)
     : config_(config),
       dummy_(dummy),
+      read_facts_(std::move(read_facts)),
       example_(example_placeholders),
       logger_(make_logger(config.log, config.data_path)),
       snapshots_(in_data_path(kSnapshotsFolder),
@@ -105,6 +109,15 @@ Tracker::Tracker(const TrackerConfig& config, const FormatFields& example_placeh
   }
 }
 
+Tracker::Tracker(Tracker&&) noexcept = default;
+
+Tracker::~Tracker() {
+  if (!lock_) return;
+  lock_.reset();
+  std::error_code not_empty;
+  if (made_folder_) fs::remove(config_.data_path, not_empty);
+}
+
 void Tracker::log(const LogRecord& record, int64_t step, const std::optional<ShownRecord>& shown) {
   if (dummy_) return;
   check_started();
@@ -121,10 +134,18 @@ void Tracker::log_images(const std::vector<LogImage>& images,
   check_started();
   const std::lock_guard lock(*log_mutex_);
   std::vector<StoredImage> stored;
-  for (const LogImage& image : images) {
+  for (size_t i = 0; i < images.size(); ++i) {
+    const LogImage& image = images[i];
     const std::string name =
-        fmt::format("{}/{}_{}_{}.png", kImagesFolder, step, file_name_of(section), stored.size());
-    write_file_atomically(in_data_path(name), image.png);
+        fmt::format("{}/{}_{}_{}.png", kImagesFolder, step, file_name_of(section), i);
+    try {
+      write_file_atomically(in_data_path(name), image.png);
+    } catch (const Error& error) {
+      const std::string message = fmt::format("Error storing a picture: {}", error.what());
+      logger_->log_error(message);
+      log_file_->write({{"error", message}}, last_step_);
+      continue;
+    }
     stored.push_back({name, image.caption, image.png});
   }
   logger_->log_images(stored, section, step);
@@ -203,33 +224,82 @@ std::string Tracker::recall_path() const {
 
 std::vector<std::string> Tracker::recall_candidates() const {
   const std::string loaded = recall_path();
-  std::vector<std::string> own;
-  if (auto_resumed_) add_own_files(own);
-  own = existing_once(own);
+  if (!auto_resumed_) return existing_once({loaded});
+  std::vector<std::string> own = existing_once(own_files());
+  const std::optional<bool> is_own = was_saved_by_this_run(loaded);
+  if (is_own.value_or(false)) own.push_back(loaded);
+  own = resume_order(with_facts(existing_once(own)), ResumeFor::kStart);
+  if (is_own.value_or(false)) return own;
   const bool begun_before = own_files_ && own_files_->began_from(loaded) && !own.empty();
-  own.insert(begun_before ? own.end() : own.begin(), loaded);
+  if (begun_before) {  // the base stays a last resort
+    own.push_back(loaded);
+  } else if (!source_->only_auto_resume()) {  // asked for by name: another run begins from it
+    own.insert(own.begin(), loaded);
+  } else if (!is_own) {
+    own.push_back(loaded);
+  }
   return existing_once(own);
 }
 
 std::vector<std::string> Tracker::own_checkpoints() const {
-  std::vector<std::string> candidates;
-  if (goes_on_ || saved_->load()) add_own_files(candidates);
-  return existing_once(candidates);
+  if (!goes_on_ && !saved_->load()) return {};
+  return resume_order(with_facts(existing_once(own_files())), ResumeFor::kRollBack);
 }
 
-void Tracker::add_own_files(std::vector<std::string>& candidates) const {
-  candidates.push_back(in_data_path(kCheckpointFile));
-  for (std::string& path : snapshots_.newest_first()) candidates.push_back(std::move(path));
+/// Where this run keeps its checkpoints; what lies there is its own.
+std::vector<std::string> Tracker::own_files() const {
+  std::vector<std::string> paths = {in_data_path(kCheckpointFile)};
+  for (std::string& path : snapshots_.newest_first()) paths.push_back(std::move(path));
+  return paths;
+}
+
+std::vector<ResumeFile> Tracker::with_facts(const std::vector<std::string>& paths) const {
+  std::vector<ResumeFile> files;
+  for (const std::string& path : paths)
+    files.push_back({path, read_facts_ ? read_facts_(path) : std::nullopt});
+  return files;
+}
+
+/// The id of the run that saved a file; empty if the file names none. What lies in data_path, which
+/// is locked, is this run's.
+std::string Tracker::saved_by(const std::string& path) const {
+  std::error_code error;
+  if (!read_facts_ || !fs::is_regular_file(path, error)) return "";
+  const std::optional<SavedFacts> facts = read_facts_(path);
+  return facts ? facts->run_id : "";
+}
+
+/// None if it cannot be known: the file, or the run, is of an earlier version.
+std::optional<bool> Tracker::was_saved_by_this_run(const std::string& path) const {
+  const std::string by = saved_by(path);
+  const std::string& own = own_files_ ? own_files_->run_id() : run_id_;
+  if (!by.empty() && !own.empty()) return by == own;
+  if (!own_files_) return std::nullopt;
+  const bool counts_all = auto_resumed_ && !own_files_->recorded();
+  return counts_all || own_files_->contains(path) ? std::optional(true) : std::nullopt;
+}
+
+void Tracker::check_lock() const {
+  if (!lock_ || !lock_->is_lost()) return;
+  throw ConfigError(
+      "/tracker/data_path: another run has taken '{}' over while this one did not answer (a machine "
+      "that slept, a file system that was away)\n"
+      "  This run ends without writing there: the files are those of the other run, which resumed "
+      "from the last checkpoint. Let that one go on.",
+      config_.data_path);
 }
 
 void Tracker::save(const SaveRequest& request) {
   if (dummy_ || (!request.is_best && !request.is_latest)) return;
   check_started();
+  lock_->is_held();
+  check_lock();
   for (const char* name : {kCheckpointFile, kModelFile, kLoraFile}) {
     if (name != std::string_view(kLoraFile) || request.write_lora) {
       claim(in_data_path(name), name == std::string_view(kCheckpointFile));
     }
   }
+  if (request.amid_skips) keep_last_good();
   request.write_checkpoint(in_data_path(kCheckpointFile));
   saved_->store(true);
   keep_snapshot(request);
@@ -249,9 +319,28 @@ void Tracker::save(const SaveRequest& request) {
   }
 }
 
+/// The checkpoint so far stays under a second name, unless it was itself saved amid skips: then an
+/// earlier save has kept the one before.
+void Tracker::keep_last_good() {
+  const std::string path = in_data_path(kCheckpointFile);
+  std::error_code error;
+  if (!saved_->load() && !goes_on_) return;
+  if (!fs::exists(path, error) || !read_facts_) return;
+  const std::optional<SavedFacts> facts = read_facts_(path);
+  if (facts && !facts->amid_skips) snapshots_.keep_last_good(path);
+}
+
 void Tracker::keep_snapshot(const SaveRequest& request) {
   try {
+    if (request.went_back) {
+      snapshots_.remove_after(request.position, [&](const std::string& path) {
+        const std::optional<SavedFacts> facts = read_facts_ ? read_facts_(path) : std::nullopt;
+        return facts && facts->samples_seen > request.position.samples_seen;
+      });
+    }
+    if (request.amid_skips) return;
     snapshots_.keep(in_data_path(kCheckpointFile), request.position, request.is_best);
+    snapshots_.remove_last_good();
   } catch (const Error& error) {
     log_error(fmt::format("Error keeping a snapshot: {}", error.what()));
   }
@@ -267,8 +356,6 @@ void Tracker::save_with(Saver& saver,
     std::error_code error;
     if (!fs::equivalent(source, target, error)) claim(target, type == SaveType::checkpoint);
     saver.save_file(source, target, save_type_name(type));
-    if (fs::weakly_canonical(source, error) != fs::weakly_canonical(target, error))
-      own_files_->wrote(target);
   } catch (const std::exception& error) {
     log_error(fmt::format("Error saving checkpoint: {}", error.what()));
   }

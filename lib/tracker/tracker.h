@@ -29,6 +29,7 @@
 #include "tracker/own_files.h"
 #include "tracker/record.h"
 #include "tracker/record_line.h"
+#include "tracker/resume_order.h"
 #include "tracker/run_lock.h"
 #include "tracker/savers.h"
 #include "tracker/snapshots.h"
@@ -39,6 +40,11 @@ namespace dalle2 {
 struct SaveRequest {
   bool is_best = false;
   bool is_latest = false;
+  /// Updates are being skipped: the weights may be at fault. The last file that was saved outside
+  /// such a streak stays as snapshots/last_good.pth, and this one becomes no snapshot.
+  bool amid_skips = false;
+  /// The run went back: snapshots after `position` are of a branch that it has left, and go.
+  bool went_back = false;
   SnapshotPosition position = {};
   FormatFields placeholders =
       {};  ///< the names the tracker was built with, with their values of now
@@ -77,10 +83,18 @@ class Tracker {
   /// Checks all that can be checked without writing (a dry run stops here).
   /// @param example_placeholders every name the templates may use, with a value of its kind
   /// @param dummy a rank other than 0: it may recall; every other call does nothing
+  /// @param read_facts tells which run saved a file, and when; null: no file says
   /// @throws ConfigError data_path exists without overwrite_data_path, no saver, a template with
   /// `..` or
   ///         an unknown placeholder, a checkpoint of /tracker/load that is not there
-  Tracker(const TrackerConfig& config, const FormatFields& example_placeholders, bool dummy);
+  Tracker(const TrackerConfig& config,
+          const FormatFields& example_placeholders,
+          bool dummy,
+          ReadFacts read_facts = nullptr);
+  /// Releases data_path, and removes it if this start made it and left nothing in it.
+  ~Tracker();
+  Tracker(Tracker&&) noexcept;
+  Tracker& operator=(Tracker&&) = delete;
 
   /// Finds out whether data_path and the savers' targets can be written, and leaves nothing behind.
   /// @throws ConfigError naming the place
@@ -101,10 +115,10 @@ class Tracker {
   /// @throws ConfigError something cannot be renamed, or the log cannot be written
   void begin_anew(const std::string& reason = "");
 
-  /// The run goes on from `checkpoint`, one of recall_candidates(). If that is of the run in
-  /// data_path, its log is gone on with and its files are replaced by later saves; else what is in
-  /// data_path and at the targets is another run's and is renamed, as by begin_anew(). `checkpoint`
-  /// itself may be replaced. @throws as begin_anew()
+  /// The run resumes from `checkpoint`, one of recall_candidates(). If that is of the run in
+  /// data_path, its log is continued and later saves replace its files; else what is in data_path
+  /// and at the targets is another run's and is renamed, as by begin_anew(). `checkpoint` itself may
+  /// be replaced. A copy of a run's folder gets an id of its own. @throws as begin_anew()
   void go_on(const std::string& checkpoint);
 
   /// For a dry run, in place of init(): finds out whether this run would go on with an earlier one,
@@ -113,6 +127,8 @@ class Tracker {
 
   /// True if auto_resume.json of an earlier start was found, and auto-resume is on.
   bool auto_resumed() const { return auto_resumed_; }
+  /// The id of the run; empty before go_on() or begin_anew(), and of a dummy.
+  const std::string& run_id() const { return run_id_; }
   const std::string& data_path() const { return config_.data_path; }
   /// The path of a file or folder of the run.
   std::string in_data_path(const std::string& name) const;
@@ -124,7 +140,8 @@ class Tracker {
            const std::optional<ShownRecord>& shown = std::nullopt);
   /// Whether log() prints a line for people.
   bool prints_records() const { return logger_->prints_records(); }
-  /// Stores data_path/images/{step}_{section}_{i}.png and a record {section: [{path, caption}]}.
+  /// Stores data_path/images/{step}_{section}_{i}.png and a record {section: [{path, caption}]}. A
+  /// picture that cannot be stored is an error in the log, and the run goes on.
   void log_images(const std::vector<LogImage>& images, const std::string& section, int64_t step);
   void log_error(const std::string& message);
 
@@ -144,51 +161,68 @@ class Tracker {
   bool can_recall() const;
   /// The checkpoint of /tracker/load. @throws ConfigError if not can_recall()
   std::string recall_path() const;
-  /// Files to try in order: that of /tracker/load, then, in an auto-resumed run,
-  /// data_path/checkpoint.pth (newer if the run died between writing and copying) and the
-  /// snapshots, the newest first. The first comes last if the run began from it and has saved
-  /// since. Only files that exist; empty if an auto-resumed run died before its first save: start
-  /// from the beginning.
+  /// The files to try. An auto-resumed run has data_path/checkpoint.pth, the snapshots and, if this
+  /// run saved it, the file of /tracker/load, in the order of tracker/resume_order.h. A file of
+  /// /tracker/load that the run only began from comes last; one that another run has saved is left
+  /// out if it is for auto-resume only, else it was asked for by name and comes first. Other runs
+  /// have the file of /tracker/load alone. Only files that exist; empty if an auto-resumed run died
+  /// before its first save: start from the beginning.
   /// @throws ConfigError if not can_recall()
   std::vector<std::string> recall_candidates() const;
 
-  /// What this run saved itself, this start or an earlier one that it goes on with: the candidates
-  /// in data_path as above, without that of /tracker/load. Empty before the first save. Safe while
-  /// a save is going on, but then tells of the files before it or after it: wait for the save to
-  /// tell of it for sure.
+  /// What this run saved itself, this start or an earlier one that it resumes: the candidates in
+  /// data_path, those first that were not saved amid skipped updates. Empty before the first save.
+  /// Safe while a save is going on, but then tells of the files before it or after it: wait for the
+  /// save to tell of it for sure.
   std::vector<std::string> own_checkpoints() const;
+
+  /// @throws ConfigError if another run has taken data_path over, as far as is known: this one must
+  /// write no more. Costs nothing; save() looks for itself
+  void check_lock() const;
 
   /// Writes data_path/checkpoint.pth, model.pth and, of a run with adapters, lora.safetensors,
   /// keeps the first as a snapshot, then lets each saver copy the one it wants. A snapshot or saver
   /// that fails is logged and the others still save. Does nothing if neither best nor latest. One
   /// call at a time, but on any thread: the logging of others goes on meanwhile.
-  /// @throws what the writers throw: without these files there is nothing to go on from
+  /// @throws what the writers throw: without these files there is nothing to resume from; and as
+  /// check_lock()
   void save(const SaveRequest& request);
 
  private:
-  void add_own_files(std::vector<std::string>& candidates) const;
+  std::vector<std::string> own_files() const;
+  std::vector<ResumeFile> with_facts(const std::vector<std::string>& paths) const;
+  std::string saved_by(const std::string& path) const;
+  std::optional<bool> was_saved_by_this_run(const std::string& path) const;
   void check_data_path() const;
+  void read_records();
   void prepare_data_path(const std::function<void()>& while_lock_waits);
   std::vector<std::string> looked_for() const;
   bool is_of_this_run(const std::string& checkpoint) const;
   void explain_start(const std::string& reason) const;
+  void explain_left_out() const;
   void start_over(const std::string& began_from);
   void remove_mark();
+  void name_run(const std::string& checkpoint);
   void open_logs();
   void check_undecided() const;
   void check_started() const;
   void claim(const std::string& path, bool checkpoint);
   std::string how_to_go_on(const std::string& checkpoint);
   void write_config(Saver* saver, const std::string& target, const std::string& content);
+  void keep_last_good();
   void keep_snapshot(const SaveRequest& request);
   void save_with(Saver& saver, const std::string& target_template, const SaveRequest& request);
 
   TrackerConfig config_;
   bool dummy_;
+  ReadFacts read_facts_;
   FormatFields example_;
   bool auto_resumed_ = false;
   bool goes_on_ = false;  // with the run that is in data_path
   bool told_how_to_go_on_ = false;
+  std::string run_id_;        // decided by go_on() or begin_anew()
+  bool is_new_name_ = false;  // run_id_ was made by this start
+  bool made_folder_ = false;  // data_path was not there
   std::unique_ptr<RunLock> lock_;
   std::optional<OwnFiles> own_files_;
   std::unique_ptr<std::atomic<bool>> saved_ = std::make_unique<std::atomic<bool>>(false);

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "io/writable.h"
 #include "tracker/auto_resume.h"
+#include "tracker/run_id.h"
 #include "tracker/stale_parts.h"
 #include "tracker/tensorboard_logger.h"
 #include "tracker/tracker.h"
@@ -93,23 +94,28 @@ void Tracker::init(const TrackerStart& start) {
   }
   check_writable();
   prepare_data_path(start.while_lock_waits);
-  auto_resumed_ = read_auto_resume(in_data_path(kAutoResumeFile), *logger_);
-  own_files_.emplace(config_.data_path);
+  read_records();
   for (const std::string& part : sweep_parts_of(own_files_->paths())) {
     log_info("track", "Removed {}, left by an interrupted save", part);
   }
 }
 
+/// What an earlier start has left in data_path says of itself.
+void Tracker::read_records() {
+  const AutoResumeMark mark = read_auto_resume(in_data_path(kAutoResumeFile), *logger_);
+  auto_resumed_ = mark.resumes;
+  own_files_.emplace(config_.data_path, mark.run_id);
+}
+
 void Tracker::look_for_earlier_run() {
   std::error_code error;
   if (dummy_ || !fs::is_directory(config_.data_path, error)) return;
-  auto_resumed_ = read_auto_resume(in_data_path(kAutoResumeFile), *logger_);
-  own_files_.emplace(config_.data_path);
+  read_records();
 }
 
 void Tracker::prepare_data_path(const std::function<void()>& while_lock_waits) {
   std::error_code error;
-  fs::create_directories(config_.data_path, error);
+  made_folder_ = fs::create_directories(config_.data_path, error);
   if (error) {
     throw ConfigError(
         "/tracker/data_path: '{}' cannot be made: {}", config_.data_path, error.message());
@@ -129,6 +135,7 @@ void Tracker::begin_anew(const std::string& reason) {
   if (dummy_) return;
   check_undecided();
   explain_start(reason);
+  explain_left_out();
   const bool has_base = source_ && !source_->only_auto_resume();
   start_over(has_base ? source_->fetch() : "");
   open_logs();
@@ -137,12 +144,14 @@ void Tracker::begin_anew(const std::string& reason) {
 void Tracker::go_on(const std::string& checkpoint) {
   if (dummy_) return;
   check_undecided();
+  explain_left_out();
   goes_on_ = is_of_this_run(checkpoint);
   if (!goes_on_) {
     start_over(checkpoint);
   } else {
     if (!logger_->auto_resume()) remove_mark();
     if (auto_resumed_ && !own_files_->recorded()) own_files_->own_all();
+    name_run(checkpoint);
   }
   if (auto_resumed_) {
     log_warning("track",
@@ -184,12 +193,35 @@ void Tracker::explain_start(const std::string& reason) const {
   }
 }
 
+/// The id of a run that resumes: as recorded or, in folders of older versions, as the checkpoint
+/// says it; a new one for a run without an id and for a copy of a folder.
+void Tracker::name_run(const std::string& checkpoint) {
+  run_id_ = own_files_->run_id();
+  if (run_id_.empty()) run_id_ = saved_by(checkpoint);
+  is_new_name_ = run_id_.empty() || own_files_->is_copy();
+  if (is_new_name_) run_id_ = make_run_id();
+  if (run_id_ != own_files_->run_id()) own_files_->rename(run_id_);
+}
+
+void Tracker::explain_left_out() const {
+  if (!auto_resumed_ || !source_ || !source_->only_auto_resume()) return;
+  const std::string loaded = source_->fetch();
+  if (was_saved_by_this_run(loaded).value_or(true)) return;
+  log_warning(
+      "track",
+      "{} was saved by another run ({}, this one is {}): it is not loaded. Give each run its "
+      "own target (/tracker/save).",
+      loaded,
+      saved_by(loaded),
+      own_files_->run_id());
+}
+
 /// Whether a checkpoint that was taken up is of the run whose log and files are in data_path.
 bool Tracker::is_of_this_run(const std::string& checkpoint) const {
-  std::vector<std::string> own;
-  add_own_files(own);
-  if (is_among(checkpoint, own) || own_files_->contains(checkpoint)) return true;
-  if (own_files_->recorded()) return auto_resumed_ && own_files_->began_from(checkpoint);
+  if (is_among(checkpoint, own_files())) return true;
+  if (auto_resumed_ && own_files_->began_from(checkpoint)) return true;  // killed before a save
+  if (const std::optional<bool> known = was_saved_by_this_run(checkpoint)) return *known;
+  if (own_files_->recorded()) return false;
   return auto_resumed_ || is_among(checkpoint, fixed_targets(savers_));
 }
 
@@ -220,7 +252,9 @@ void Tracker::start_over(const std::string& began_from) {
                 fmt::join(moved, ", "),
                 hint);
   }
-  own_files_->start_over(began_from, own);
+  run_id_ = make_run_id();
+  is_new_name_ = true;
+  own_files_->start_over(run_id_, began_from, own);
   if (!logger_->auto_resume() || !source_) return;
   const std::string loaded = source_->fetch();
   if (source_->only_auto_resume() && !is_loaded(loaded) &&
@@ -249,7 +283,7 @@ std::string Tracker::how_to_go_on(const std::string& checkpoint) {
 
 /// Before a file is written: what another run left there goes out of the way.
 void Tracker::claim(const std::string& path, bool checkpoint) {
-  const std::optional<std::string> now = own_files_->claim(path);
+  const std::optional<std::string> now = own_files_->claim(path, saved_by(path));
   if (!now) return;
   log_warning("track",
               "{} is of an earlier run; it is kept as {}{}",
@@ -260,9 +294,12 @@ void Tracker::claim(const std::string& path, bool checkpoint) {
 
 void Tracker::open_logs() {
   log_file_.emplace(in_data_path(kLogFile));
+  if (is_new_name_) log_file_->write({{"run_id", run_id_}}, last_step_);
   logger_->init();
   for (const auto& saver : savers_) saver->init();
-  if (logger_->auto_resume()) write_auto_resume(in_data_path(kAutoResumeFile), *logger_);
+  if (logger_->auto_resume()) {
+    write_auto_resume(in_data_path(kAutoResumeFile), *logger_, run_id_);
+  }
 }
 
 void Tracker::check_undecided() const {

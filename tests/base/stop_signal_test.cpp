@@ -26,16 +26,27 @@ TEST_CASE("without a signal no stop is requested") {
   CHECK(stop_requested() == 0);
 }
 
-TEST_CASE("each of the four signals asks for a stop and lets the process live") {
-  for (const int number : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2}) {
+TEST_CASE("each of the signals asks for a stop and lets the process live") {
+  for (const int number : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP}) {
     CAPTURE(number);
     const int seen = exit_code_of([number] {
+      ::signal(SIGHUP, SIG_DFL);  // tests may run under nohup
       install_stop_signals();
       ::raise(number);
       return stop_requested();
     });
     CHECK(seen == number);
   }
+}
+
+TEST_CASE("a terminal that closes does not stop a run under nohup") {
+  const int code = exit_code_of([] {
+    ::signal(SIGHUP, SIG_IGN);
+    install_stop_signals();
+    ::raise(SIGHUP);
+    return stop_requested() == 0 ? 7 : 1;
+  });
+  CHECK(code == 7);
 }
 
 TEST_CASE("a second signal ends the process at once") {

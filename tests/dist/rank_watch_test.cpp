@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "dist/rank_watch.h"
 
+#include "base/sign_of_life.h"
+
 #include <catch2/catch.hpp>
 #include <future>
 
@@ -100,6 +102,28 @@ TEST_CASE(
     std::this_thread::sleep_for(10ms);
   }
   CHECK(posted_by(1, *store).seconds < 1);
+}
+
+TEST_CASE("a save that makes progress is not taken for a hang, one that does not is") {
+  const auto store = std::make_shared<StoreContents>();
+  WatchedRank saving(1, store, 60s);
+  const std::string before = saving.watch.set_busy("saving");
+  const auto begin = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - begin < 2500ms) {
+    sign_of_life();  // as each piece does that reaches the disk
+    std::this_thread::sleep_for(10ms);
+  }
+  CHECK(posted_by(1, *store).seconds < 1);
+  std::this_thread::sleep_for(2500ms);
+  CHECK(posted_by(1, *store).seconds >= 1.5);
+  // Of a rank that is not busy they say nothing: a thread of its own may be saving.
+  saving.watch.set_busy(before);
+  const auto waiting = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - waiting < 1000ms) {
+    sign_of_life();
+    std::this_thread::sleep_for(10ms);
+  }
+  CHECK(posted_by(1, *store).seconds >= 2);
 }
 
 TEST_CASE("of collectives that wait in line the time is that since one of them ended") {

@@ -109,8 +109,41 @@ TEST_CASE("a run goes on from its own checkpoint where another run has written t
     if (first_step < 0) first_step = step;
   };
   CHECK(run.run() == ExitCode::kDone);
-  CHECK(log.count("is a checkpoint of the run in '" + other.tracker.data_path + "'") == 1);
+  CHECK(log.count("latest.pth was saved by another run (") == 1);
   CHECK(first_step == 9);  // of out/checkpoint.pth, the state that it was stopped with
+}
+
+TEST_CASE("a copy of a run's folder resumes though the original is there") {
+  const TempDir folder;
+  ToyConfig config = stopped_run(folder.path());
+  fs::copy(folder / "out", folder / "copy", fs::copy_options::recursive);
+  config.tracker.data_path = folder / "copy";
+  ToyRun run(config);
+  int64_t first_step = -1;
+  run.before_step = [&](int64_t step, at::Tensor&) {
+    if (first_step < 0) first_step = step;
+  };
+  CHECK(run.run() == ExitCode::kDone);
+  CHECK(first_step == 9);
+}
+
+TEST_CASE("a checkpoint that is newer than the loader's file is resumed from") {
+  const TempDir folder;
+  const ToyConfig config = stopped_run(folder.path());
+  std::vector<fs::path> snapshots;
+  for (const auto& entry : fs::directory_iterator(folder / "out/snapshots")) {
+    if (entry.path().filename().string().starts_with("epoch")) snapshots.push_back(entry.path());
+  }
+  REQUIRE(snapshots.size() >= 2);
+  fs::remove(folder / "latest.pth");  // as a save of the best, or a saver that fails, leaves it
+  fs::copy(*std::min_element(snapshots.begin(), snapshots.end()), folder / "latest.pth");
+  ToyRun run(config);
+  int64_t first_step = -1;
+  run.before_step = [&](int64_t step, at::Tensor&) {
+    if (first_step < 0) first_step = step;
+  };
+  CHECK(run.run() == ExitCode::kDone);
+  CHECK(first_step == 9);
 }
 
 TEST_CASE("a newest checkpoint without an optimizer is passed over") {

@@ -66,7 +66,7 @@ TEST_CASE("a run goes back to its last checkpoint with a lower rate, and no furt
     CapturedLog log;
     CHECK(run.run() == ExitCode::kDone);
     CHECK(log.count("going back to the last checkpoint, 1 of 2 times") > 0);
-    CHECK(run.checkpoints().roll_backs == 1);
+    CHECK(run.checkpoints().roll_backs() == 1);
     CHECK(run.trainer().learning_rate_factor() == 0.5);
     CHECK(run.trainer().steps() == 15);
     CHECK(run.trainer().skipped_updates() == SkippedUpdates{2, 0});
@@ -76,7 +76,7 @@ TEST_CASE("a run goes back to its last checkpoint with a lower rate, and no furt
     more.train.epochs = 4;
     ToyRun run(more);
     CHECK(run.run() == ExitCode::kDone);
-    CHECK(run.checkpoints().roll_backs == 1);
+    CHECK(run.checkpoints().roll_backs() == 1);
     CHECK(run.trainer().learning_rate_factor() == 0.5);
     CHECK(run.trainer().learning_rate() == Approx(2.5e-2));
   }
@@ -85,7 +85,7 @@ TEST_CASE("a run goes back to its last checkpoint with a lower rate, and no furt
   ToyRun run(last);
   run.before_step = spoil(21, 100);
   CHECK_THROWS_AS(run.run(), NonFiniteError);
-  CHECK(run.checkpoints().roll_backs == 2);
+  CHECK(run.checkpoints().roll_backs() == 2);
 }
 
 TEST_CASE("averages from after the point a run went back to are gone") {
@@ -132,6 +132,34 @@ TEST_CASE("a run in half precision saves and restores its loss scale") {
   CHECK(whole.run() == ExitCode::kDone);
   const Value saved = read_pth(folder / "latest.pth");
   CHECK(Cursor(saved).at("scaler").at("scale").as_double() == *whole.trainer().loss_scale());
+}
+
+TEST_CASE("a run that stopped amid skipped updates resumes there, and goes back to before them") {
+  const TempDir folder;
+  ToyConfig config = toy_config(folder.path());
+  config.train.non_finite.after = 3;
+  config.train.non_finite.action = NonFiniteAction::roll_back;
+  {
+    StopRequest stop;
+    ToyRun run(config);  // saves after step 3, and is stopped after two skipped updates
+    run.before_step = [&](int64_t step, at::Tensor& batch) {
+      if (step >= 3) batch.fill_(NAN);
+      if (step == 4) stop.make();
+    };
+    CHECK(run.run() == ExitCode::kStopped);
+  }
+  ToyRun run(config);
+  CapturedLog log;
+  std::vector<int64_t> steps;
+  run.before_step = [&](int64_t step, at::Tensor& batch) {
+    steps.push_back(step);
+    if (steps.size() == 1) batch.fill_(NAN);  // the third in a row
+  };
+  CHECK(run.run() == ExitCode::kDone);
+  REQUIRE(steps.size() > 2);
+  CHECK(steps[0] == 5);  // where it was stopped
+  CHECK(steps[1] == 3);  // of the last good file, with keep_last 0
+  CHECK(run.checkpoints().roll_backs() == 1);
 }
 
 }  // namespace

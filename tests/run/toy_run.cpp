@@ -139,6 +139,7 @@ int64_t ToyRun::train_step() {
   const int64_t number = position_.epoch * config_.steps_per_epoch + position_.iteration;
   at::Tensor batch =
       at::randn({8, 4}, session_.generator("train", position_.epoch, position_.iteration));
+  if (while_reading) from_outside([&] { while_reading(number); });
   if (before_step) before_step(number, batch);
   trainer_.step(batch);
   update(1);

@@ -86,6 +86,8 @@ class ToyRun : public TrainingRun {
 
   /// Called with the number of the step (over all epochs) before each; may spoil the batch.
   std::function<void(int64_t step, at::Tensor& batch)> before_step;
+  /// Called for each batch, as what reads it from a disk or a network; may throw.
+  std::function<void(int64_t step)> while_reading;
   /// Called between the batches of a validation.
   std::function<void()> in_validation;
 

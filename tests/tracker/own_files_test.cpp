@@ -15,42 +15,71 @@ namespace {
 namespace fs = std::filesystem;
 using test::put;
 
-TEST_CASE("a target that another run has written to is set aside once, then left alone") {
+const std::string kOwnId = "0f8fad5b-d9cb-469f-a165-70867728950e";
+const std::string kOtherId = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
+
+TEST_CASE("a target that another run writes to is set aside, and then left alone") {
   const test::TempDir folder;
   const std::string target = folder / "latest.pth";
   OwnFiles files(folder / "out");
-  files.start_over("", {});
-  const auto write = [&](const std::string& content) {
-    CHECK_FALSE(files.claim(target));
-    put(target, content);
-    files.wrote(target);
-  };
-  write("first");
-  write("second");
+  files.start_over(kOwnId, "", {});
+  CHECK_FALSE(files.claim(target));
+  put(target, "first");
+  CHECK_FALSE(files.claim(target, kOwnId));
   put(target, "of another run");
-  const std::optional<std::string> moved = files.claim(target);
+  const std::optional<std::string> moved = files.claim(target, kOtherId);
   REQUIRE(moved);
   CHECK(read_file(*moved) == "of another run");
-  put(target, "third");
-  files.wrote(target);
+  put(target, "second");
+  CHECK_FALSE(files.claim(target, kOwnId));
   put(target, "of another run again");
-  CHECK_THROWS_WITH(files.claim(target), Catch::Contains("is written by another run too"));
-  CHECK_THROWS_WITH(files.claim(target), Catch::Contains("is written by another run too"));
+  CHECK_THROWS_WITH(files.claim(target, kOtherId),
+                    Catch::Contains("is written by another run too"));
+  CHECK_THROWS_WITH(files.claim(target, kOtherId),
+                    Catch::Contains("is written by another run too"));
   CHECK(read_file(target) == "of another run again");
 }
 
-TEST_CASE("a run that is killed while it writes to a target finds its own file there") {
+TEST_CASE("a file that names this run is its own though no record lists it") {
   const test::TempDir folder;
   const std::string target = folder / "latest.pth";
-  {
-    OwnFiles files(folder / "out");
-    files.start_over("", {target});
-    files.wrote(target);
-    CHECK_FALSE(files.claim(target));
-    put(target, "written, and not yet recorded");
-  }
   OwnFiles files(folder / "out");
-  CHECK_FALSE(files.claim(target));
+  files.start_over(kOwnId, "", {});
+  put(target, "written, and not yet recorded");
+  CHECK_FALSE(files.claim(target, kOwnId));
+  CHECK(read_file(target) == "written, and not yet recorded");
+}
+
+TEST_CASE("a moved folder keeps the id of its run, a copy is known as one") {
+  const test::TempDir folder;
+  const test::WorkingDirectory inside(folder.path());
+  fs::create_directories("a");
+  OwnFiles("a").start_over(kOwnId, "", {});
+  CHECK_FALSE(OwnFiles("a").is_copy());
+  fs::copy("a", "b");
+  CHECK(OwnFiles("b").run_id() == kOwnId);
+  CHECK(OwnFiles("b").is_copy());
+  fs::create_directory_symlink("a", "link");
+  CHECK_FALSE(OwnFiles("link").is_copy());
+  fs::remove_all("a");
+  CHECK_FALSE(OwnFiles("b").is_copy());  // moved
+  fs::create_directories("a");
+  OwnFiles("a").start_over(kOtherId, "", {});
+  CHECK_FALSE(OwnFiles("b").is_copy());  // another run is there now
+  OwnFiles copy("b");
+  copy.rename(kOtherId);
+  CHECK_FALSE(OwnFiles("b").is_copy());
+  CHECK(OwnFiles("b").run_id() == kOtherId);
+}
+
+TEST_CASE("the id of the mark counts where the record has none") {
+  const test::TempDir folder;
+  const test::WorkingDirectory inside(folder.path());
+  CHECK(OwnFiles("out", kOwnId).run_id() == kOwnId);
+  put("out/targets.json", R"({"run_id": "no id", "paths": []})");
+  CHECK(OwnFiles("out", kOwnId).run_id() == kOwnId);
+  OwnFiles("out").start_over(kOtherId, "", {});
+  CHECK(OwnFiles("out", kOwnId).run_id() == kOtherId);
 }
 
 TEST_CASE("what is set aside gets the first free number, before the ending of a file") {
@@ -105,7 +134,7 @@ TEST_CASE("a run knows the files it wrote, also when its folder has moved, and n
   {
     OwnFiles own("out");
     CHECK_FALSE(own.recorded());
-    own.start_over("base.pth", {"out/checkpoint.pth"});
+    own.start_over(kOwnId, "base.pth", {"out/checkpoint.pth"});
     put("latest.pth", "another run's");
     CHECK(own.claim("latest.pth") == "latest.1.pth");
     put("latest.pth", "ours");

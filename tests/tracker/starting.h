@@ -4,6 +4,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "io/atomic_file.h"
@@ -23,6 +25,21 @@ inline const FormatFields& placeholders() {
   return fields;
 }
 
+/// What the files of these tests say of themselves: "run=ID samples=N [amid] [back=N]...".
+inline std::optional<SavedFacts> read_facts(const std::string& path) {
+  std::ifstream file(path);
+  std::optional<SavedFacts> facts;
+  for (std::string word; file >> word;) {
+    const std::string value = word.substr(word.find('=') + 1);
+    if (word.starts_with("run=")) facts = SavedFacts{.run_id = value};
+    if (!facts) continue;
+    if (word.starts_with("samples=")) facts->samples_seen = std::stoll(value);
+    if (word.starts_with("back=")) facts->went_back_to.push_back(std::stoll(value));
+    if (word == "amid") facts->amid_skips = true;
+  }
+  return facts;
+}
+
 /// What a run does with a tracker that was made: the first candidate is taken up if there is one.
 inline void begin(Tracker& tracker) {
   tracker.init();
@@ -34,7 +51,7 @@ inline void begin(Tracker& tracker) {
 }
 
 inline Tracker start(const TrackerConfig& config, bool dummy = false) {
-  Tracker tracker(config, placeholders(), dummy);
+  Tracker tracker(config, placeholders(), dummy, read_facts);
   begin(tracker);
   return tracker;
 }
@@ -65,6 +82,19 @@ struct Run {
   }
   Tracker start(bool dummy = false) const { return test::start(config, dummy); }
 };
+
+/// log.jsonl without the line that names the run.
+inline std::string log_text() {
+  const std::string text = read_file("data/log.jsonl");
+  return text.starts_with("{\"run_id\": ") ? text.substr(text.find('\n') + 1) : text;
+}
+
+/// The mark of auto-resume without the id of the run.
+inline std::string mark_text() {
+  nlohmann::json mark = nlohmann::json::parse(read_file("data/auto_resume.json"));
+  mark.erase("dalle2_train_run_id");
+  return mark.dump();
+}
 
 /// The content of a file.
 inline std::string file(const std::string& path) {

@@ -79,8 +79,7 @@ TEST_CASE("a resumed run logs where its mark says, not where the config says, an
   run.load("latest.pth", /*only_auto_resume=*/true);
   run.start().log({{"loss", 0.5}}, 1);
   test::put("latest.pth", "a checkpoint");
-  CHECK(read_file("data/auto_resume.json") ==
-        R"({"log_dir":"boards/first","logger_type":"TensorboardLogger"})");
+  CHECK(test::mark_text() == R"({"log_dir":"boards/first","logger_type":"TensorboardLogger"})");
   run.tensorboard.log_dir = "boards/second";
   run.log.clear();
   run.start().log({{"loss", 0.25}}, 2);
@@ -90,8 +89,7 @@ TEST_CASE("a resumed run logs where its mark says, not where the config says, an
                       "`False` in the config.") == 1);
   CHECK(event_files("boards/first").size() == 2);
   CHECK_FALSE(fs::exists("boards/second"));
-  CHECK(read_file("data/auto_resume.json") ==
-        R"({"log_dir":"boards/first","logger_type":"TensorboardLogger"})");
+  CHECK(test::mark_text() == R"({"log_dir":"boards/first","logger_type":"TensorboardLogger"})");
 }
 
 TEST_CASE("an attribute in the mark that the logger does not have is told, a wrong one refused") {

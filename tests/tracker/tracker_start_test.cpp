@@ -63,7 +63,7 @@ TEST_CASE("a finished run whose auto_resume.json is gone keeps every file") {
   CHECK(file("data/checkpoint.1.pth") == "old");
   CHECK(file("data/model.1.pth") == "old'");
   CHECK(file("data/snapshots.1/best.pth") == "old");
-  CHECK_THAT(file("data/log.1.jsonl"), Catch::StartsWith("{\"run\": \"old\", \"step\": 1}"));
+  CHECK_THAT(file("data/log.1.jsonl"), Contains("\n{\"run\": \"old\", \"step\": 1}"));
   CHECK(file("data/images.1/1_Samples_0.png") == "old");
   CHECK(file("latest.1.pth") == "old");
   CHECK(file("best.1.pth") == "old");
@@ -117,7 +117,7 @@ TEST_CASE("one start with auto_resume off keeps every file, its mark too") {
   CHECK(file("data/checkpoint.1.pth") == "old");
   CHECK(file("latest.1.pth") == "old");
   CHECK(file("best.1.pth") == "old");
-  CHECK(file("data/auto_resume.1.json") == R"({"logger_type":"ConsoleLogger"})");
+  CHECK_THAT(file("data/auto_resume.1.json"), Contains(R"("logger_type":"ConsoleLogger")"));
   CHECK_FALSE(fs::exists("data/auto_resume.json"));
   run.auto_resume(true);
   run.train("third");
@@ -192,7 +192,7 @@ TEST_CASE("a run that loads a checkpoint of elsewhere sets the folder's own file
   {
     Tracker tracker = run.start();
     tracker.log({{"run", std::string("new")}}, 9);
-    CHECK(file("data/log.jsonl") == "{\"run\": \"new\", \"step\": 9}\n");
+    CHECK(test::log_text() == "{\"run\": \"new\", \"step\": 9}\n");
     ResumingRun::save(tracker, "new");
   }
   CHECK(file("data/checkpoint.1.pth") == "old");
@@ -257,7 +257,7 @@ TEST_CASE("auto-resume without a checkpoint left says so and sets the old log as
   CHECK(run.log.count("AUTO-RESUMED") == 0);
   CHECK(run.log.count("they are kept as auto_resume.1.json, model.1.pth, log.1.jsonl, images.1") ==
         1);
-  CHECK(file("data/log.jsonl") == "{\"run\": \"new\", \"step\": 1}\n");
+  CHECK(test::log_text() == "{\"run\": \"new\", \"step\": 1}\n");
   CHECK_THAT(file("data/log.1.jsonl"), Contains("\"old\""));
   CHECK(fs::exists("data/auto_resume.json"));
 }

@@ -41,6 +41,23 @@ TEST_CASE("a data_path that exists is refused unless it may be overwritten") {
   CHECK(fs::exists("data/log.jsonl"));
 }
 
+TEST_CASE("a start that is refused after the lock leaves no folder behind") {
+  Run run;
+  {
+    Tracker tracker(run.config, test::placeholders(), /*dummy=*/false);
+    tracker.init();
+    CHECK(fs::exists("data/run.lock"));
+  }
+  CHECK_FALSE(fs::exists("data"));
+  fs::create_directory("data");  // somebody else's stays
+  run.config.overwrite_data_path = true;
+  {
+    Tracker tracker(run.config, test::placeholders(), /*dummy=*/false);
+    tracker.init();
+  }
+  CHECK(fs::is_empty("data"));
+}
+
 TEST_CASE("an absent data_path is made with its parents, with overwrite or without") {
   for (const bool overwrite : {false, true}) {
     Run run;
@@ -129,8 +146,10 @@ TEST_CASE("the first run with auto_resume says so and leaves the mark") {
   CHECK(run.log.count(
             "Auto_resume is enabled but no auto_resume.json file exists. Assuming this is the "
             "first run.") == 1);
-  CHECK(nlohmann::json::parse(file("data/auto_resume.json")) ==
-        nlohmann::json{{"logger_type", "ConsoleLogger"}});
+  const auto mark = nlohmann::json::parse(file("data/auto_resume.json"));
+  CHECK(mark == nlohmann::json{{"logger_type", "ConsoleLogger"},
+                               {"dalle2_train_run_id", tracker.run_id()}});
+  CHECK(file("data/log.jsonl") == "{\"run_id\": \"" + tracker.run_id() + "\", \"step\": 0}\n");
 }
 
 TEST_CASE("the second run with auto_resume goes on with the first and warns of it") {
@@ -149,7 +168,7 @@ TEST_CASE("the second run with auto_resume goes on with the first and warns of i
   CHECK(run.log.count("RUN HAS BEEN AUTO-RESUMED WITH THE LOGGER TYPE ConsoleLogger") == 1);
   CHECK(run.log.count("set `auto_resume` to `False`") == 1);
   tracker.log({{"Epoch", int64_t{1}}}, 2);
-  CHECK(file("data/log.jsonl") == "{\"Epoch\": 0, \"step\": 1}\n{\"Epoch\": 1, \"step\": 2}\n");
+  CHECK(test::log_text() == "{\"Epoch\": 0, \"step\": 1}\n{\"Epoch\": 1, \"step\": 2}\n");
   CHECK(fs::exists("data/auto_resume.json"));
 }
 
@@ -164,8 +183,8 @@ TEST_CASE("a run without auto_resume removes the mark and starts a log of its ow
   CHECK_FALSE(fs::exists("data/auto_resume.json"));
   CHECK(run.log.count("Removing auto_resume.json because auto_resume is not enabled in the config: "
                       "it is now data/auto_resume.1.json") == 1);
-  CHECK(file("data/log.jsonl").empty());
-  CHECK(file("data/log.1.jsonl") == "{\"step\": 1}\n");
+  CHECK(test::log_text().empty());
+  CHECK_THAT(file("data/log.1.jsonl"), Catch::EndsWith("\n{\"step\": 1}\n"));
 }
 
 TEST_CASE("a mark of another logger is refused with advice, and stays") {
@@ -252,9 +271,9 @@ TEST_CASE("a resumed run falls back on its own checkpoint, a run from elsewhere 
   CHECK(run.start().recall_candidates() == std::vector<std::string>{"data/checkpoint.pth"});
   put("latest.pth", "copy");
   CHECK(run.start().recall_candidates() ==
-        std::vector<std::string>{"latest.pth", "data/checkpoint.pth"});
+        std::vector<std::string>{"data/checkpoint.pth", "latest.pth"});
   run.load("./data/checkpoint.pth", /*only_auto_resume=*/true);
-  CHECK(run.start().recall_candidates() == std::vector<std::string>{"./data/checkpoint.pth"});
+  CHECK(run.start().recall_candidates() == std::vector<std::string>{"data/checkpoint.pth"});
 
   run.auto_resume(false);
   run.load("latest.pth", /*only_auto_resume=*/false);
@@ -296,7 +315,7 @@ TEST_CASE("a record is a console line and a line of the log") {
   REQUIRE_FALSE(run.log.lines().empty());
   CHECK(run.log.lines().back().tag.empty());
   CHECK(run.log.lines().back().text == "step 10  Epoch 0  Unet 0 Training Loss 0.25");
-  CHECK(file("data/log.jsonl") == "{\"Epoch\": 0, \"Unet 0 Training Loss\": 0.25, \"step\": 10}\n");
+  CHECK(test::log_text() == "{\"Epoch\": 0, \"Unet 0 Training Loss\": 0.25, \"step\": 10}\n");
 }
 
 TEST_CASE("of a record the console shows what was chosen for people, and the log has all of it") {
@@ -310,7 +329,7 @@ TEST_CASE("of a record the console shows what was chosen for people, and the log
   tracker.log({{"Dropped", int64_t{3}}}, 11, ShownRecord{});
   REQUIRE(run.log.lines().size() == 1);
   CHECK(run.log.lines()[0].text == "step 10  loss 0.25");
-  CHECK(file("data/log.jsonl") ==
+  CHECK(test::log_text() ==
         "{\"Epoch\": 0, \"Unet 0 Training Loss\": 0.25, \"step\": 10}\n"
         "{\"Dropped\": 3, \"step\": 11}\n");
 }
@@ -321,7 +340,7 @@ TEST_CASE("an error is a line on the console and in the log, with the step it ca
   tracker.log({}, 7);
   tracker.log_error("shard lost");
   CHECK(run.log.count(LogLevel::kError) == 1);
-  CHECK(file("data/log.jsonl") == "{\"step\": 7}\n{\"error\": \"shard lost\", \"step\": 7}\n");
+  CHECK(test::log_text() == "{\"step\": 7}\n{\"error\": \"shard lost\", \"step\": 7}\n");
 }
 
 TEST_CASE("pictures lie in images, named by step, section and number") {
@@ -330,7 +349,7 @@ TEST_CASE("pictures lie in images, named by step, section and number") {
   tracker.log_images({{"first", "Train: a cat"}, {"second", ""}}, "Train Samples", 30);
   CHECK(file("data/images/30_Train Samples_0.png") == "first");
   CHECK(file("data/images/30_Train Samples_1.png") == "second");
-  const auto record = nlohmann::json::parse(file("data/log.jsonl"));
+  const auto record = nlohmann::json::parse(test::log_text());
   CHECK(record["Train Samples"][0]["caption"] == "Train: a cat");
   CHECK(fs::exists(fs::path("data") / record["Train Samples"][1]["path"].get<std::string>()));
   CHECK(run.log.lines().back().text ==
