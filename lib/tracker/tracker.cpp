@@ -5,6 +5,7 @@
 #include <array>
 #include <filesystem>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -123,6 +124,7 @@ void Tracker::log(const LogRecord& record, int64_t step, const std::optional<Sho
   check_started();
   const std::lock_guard lock(*log_mutex_);
   last_step_ = step;
+  name_run_in_log();
   logger_->log(record, shown ? *shown : shown_in_full(record), step);
   log_file_->write(record, step);
 }
@@ -133,6 +135,7 @@ void Tracker::log_images(const std::vector<LogImage>& images,
   if (dummy_) return;
   check_started();
   const std::lock_guard lock(*log_mutex_);
+  name_run_in_log();
   std::vector<StoredImage> stored;
   for (size_t i = 0; i < images.size(); ++i) {
     const LogImage& image = images[i];
@@ -156,8 +159,14 @@ void Tracker::log_error(const std::string& message) {
   if (dummy_) return;
   check_started();
   const std::lock_guard lock(*log_mutex_);
+  name_run_in_log();
   logger_->log_error(message);
   log_file_->write({{"error", message}}, last_step_);
+}
+
+/// Before the first record under a new id: the steps of a log rise.
+void Tracker::name_run_in_log() {
+  if (std::exchange(is_new_name_, false)) log_file_->write({{"run_id", run_id_}}, last_step_);
 }
 
 void Tracker::save_config(const std::string& name, const std::string& content) {

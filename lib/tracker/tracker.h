@@ -203,6 +203,7 @@ class Tracker {
   void start_over(const std::string& began_from);
   void remove_mark();
   void name_run(const std::string& checkpoint);
+  void name_run_in_log();
   void open_logs();
   void check_undecided() const;
   void check_started() const;

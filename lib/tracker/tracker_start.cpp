@@ -294,7 +294,6 @@ void Tracker::claim(const std::string& path, bool checkpoint) {
 
 void Tracker::open_logs() {
   log_file_.emplace(in_data_path(kLogFile));
-  if (is_new_name_) log_file_->write({{"run_id", run_id_}}, last_step_);
   logger_->init();
   for (const auto& saver : savers_) saver->init();
   if (logger_->auto_resume()) {

@@ -14,9 +14,9 @@ ResumeFile at(const std::string& path,
               int64_t samples,
               const std::vector<int64_t>& went_back_to = {},
               bool amid_skips = false) {
-  return {path,
-          SavedFacts{
-              .samples_seen = samples, .went_back_to = went_back_to, .amid_skips = amid_skips}};
+  return {
+      path,
+      SavedFacts{.samples_seen = samples, .went_back_to = went_back_to, .amid_skips = amid_skips}};
 }
 
 TEST_CASE("the file that has seen the most samples comes first, equal ones keep their order") {
@@ -31,8 +31,12 @@ TEST_CASE("a file that cannot be read is tried first, so that the log names it")
 
 TEST_CASE("files of a branch that a roll-back abandoned do not count, its ancestors do") {
   // 10, 20, 50 and 60 were saved; the run went back to 20 and saved there and at 30.
-  const std::vector<ResumeFile> files = {
-      at("10", 10), at("20", 20), at("50", 50), at("60", 60), at("back", 20, {20}), at("30", 30, {20})};
+  const std::vector<ResumeFile> files = {at("10", 10),
+                                         at("20", 20),
+                                         at("50", 50),
+                                         at("60", 60),
+                                         at("back", 20, {20}),
+                                         at("30", 30, {20})};
   CHECK(resume_order(files, ResumeFor::kStart) == Paths{"30", "back", "20", "10"});
   // Later it went back to 15, which abandons what was saved on the second branch, too.
   std::vector<ResumeFile> twice = files;
@@ -41,7 +45,8 @@ TEST_CASE("files of a branch that a roll-back abandoned do not count, its ancest
 }
 
 TEST_CASE("a roll-back prefers a file that was not saved amid skipped updates, a start does not") {
-  const std::vector<ResumeFile> files = {at("stopped", 60, {}, true), at("good", 40), at("older", 20)};
+  const std::vector<ResumeFile> files = {
+      at("stopped", 60, {}, true), at("good", 40), at("older", 20)};
   CHECK(resume_order(files, ResumeFor::kStart) == Paths{"stopped", "good", "older"});
   CHECK(resume_order(files, ResumeFor::kRollBack) == Paths{"good", "older", "stopped"});
 }

@@ -141,7 +141,7 @@ TEST_CASE("without auto_resume and its file a run is a new one, silently") {
 TEST_CASE("the first run with auto_resume says so and leaves the mark") {
   Run run;
   run.auto_resume(true);
-  const Tracker tracker = run.start();
+  Tracker tracker = run.start();
   CHECK_FALSE(tracker.auto_resumed());
   CHECK(run.log.count(
             "Auto_resume is enabled but no auto_resume.json file exists. Assuming this is the "
@@ -149,7 +149,9 @@ TEST_CASE("the first run with auto_resume says so and leaves the mark") {
   const auto mark = nlohmann::json::parse(file("data/auto_resume.json"));
   CHECK(mark == nlohmann::json{{"logger_type", "ConsoleLogger"},
                                {"dalle2_train_run_id", tracker.run_id()}});
-  CHECK(file("data/log.jsonl") == "{\"run_id\": \"" + tracker.run_id() + "\", \"step\": 0}\n");
+  tracker.log({{"loss", 0.5}}, 3);
+  CHECK(file("data/log.jsonl") ==
+        "{\"run_id\": \"" + tracker.run_id() + "\", \"step\": 3}\n{\"loss\": 0.5, \"step\": 3}\n");
 }
 
 TEST_CASE("the second run with auto_resume goes on with the first and warns of it") {
