@@ -1,23 +1,45 @@
 // SPDX-License-Identifier: MIT
-// The kinds of run, each with a root key of its own.
+// The kinds of run, as far as their configs go. lib/run/kinds.h has what the program does with them.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "config/loaded_config.h"
 #include "config/reader.h"
 
 namespace dalle2 {
 
-/// What to say of a kind that cannot be trained yet, behind its name.
-inline constexpr const char* kLaterKind =
-    "is not available yet: this version trains decoders, priors and VAEs";
+/// A kind of run. Whoever adds one adds a row to config_kinds().
+struct ConfigKind {
+  std::string key;         ///< its root key, which names it in messages, too
+  bool available = false;  ///< false: a config of it is refused, and nothing below is set
+  /// The config in a text with every default filled in. @throws ConfigError
+  std::function<std::string(const std::string& json, const ReadOptions& options)> fill_in = {};
+  std::function<Json()> schema = {};       ///< of the root
+  std::function<std::string()> docs = {};  ///< its part of docs/config.md
+};
+
+/// In the order in which docs name them. Tests may add rows.
+std::vector<ConfigKind>& config_kinds();
+/// The row of a kind. @throws ConfigError for none
+const ConfigKind& config_kind_of(const std::string& key);
+
+/// Keys of all kinds that can be trained: "decoder, prior or vae".
+std::string available_kinds();
 
 /// Root keys that no reader calls unknown: those of all kinds, and "$schema", by which editors find
 /// the schema.
-const std::vector<std::string>& known_root_keys();
+std::vector<std::string> known_root_keys();
 
 /// Adds a fault for each root key of a kind other than `kind`.
 void refuse_other_kinds(const Json& root, const std::string& kind, ReadFindings& findings);
+
+/// JSON Schema 2020-12 of a kind. @throws ConfigError for a kind that is not available yet
+std::string config_schema(const std::string& kind);
+
+/// docs/config.md.
+std::string config_docs();
 
 }  // namespace dalle2

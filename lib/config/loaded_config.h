@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "config/vae_config.h"
-
 namespace dalle2 {
 
 /// Options of reading a file.
@@ -19,9 +17,11 @@ struct ReadOptions {
   /// The config only describes a model or a run, as that in a checkpoint does: it runs no commands,
   /// whatever it says of them.
   bool no_commands = false;
-  /// Gives the `vae` section that a VAE's checkpoint carries: this layer opens no checkpoints. Empty:
-  /// the config has to hold the section. @throws ConfigError
-  std::function<VaeConfig(const std::string& checkpoint)> vae_of_checkpoint = nullptr;
+  /// Gives the config that a checkpoint of a kind carries, from which a section is taken that the
+  /// file leaves out: this layer opens no checkpoints. Empty: the file has to hold the section.
+  /// @throws ConfigError, DataError
+  std::function<std::string(const std::string& kind, const std::string& checkpoint)>
+      config_of_checkpoint = nullptr;
 };
 
 /// A file that was read: the config, its warnings, and what else belongs to it.

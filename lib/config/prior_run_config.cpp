@@ -3,11 +3,30 @@
 
 #include <fmt/format.h>
 
+#include "config/kind_row.h"
 #include "config/parse_config.h"
 #include "config/train_rules.h"
 
 namespace dalle2 {
 namespace {
+
+constexpr const char* kPriorPage = R"(
+## Files that train a prior
+
+A file with the root key `prior` in place of `decoder` trains a diffusion prior, which makes image
+embeddings from text embeddings. It has the keys and defaults of the reference's
+`train_diffusion_prior.py`; what the two kinds of files share means the same. Embeddings are made
+before: `data.image_url`, `data.text_url` and `data.text_encodings_url` are folders of .npy files.
+Rules between sections:
+
+| if | then |
+|---|---|
+| always | `data.text_url` is given; `prior.net.dim` equals `prior.image_embed_dim`; `data.splits` leave something for test |
+| `prior.condition_on_text_encodings` | `data.text_encodings_url` is given, else absent |
+| `prior.net.num_timesteps` | equals `prior.timesteps` |
+| `train.dream` | neither `prior.predict_v` nor `prior.predict_x_start` |
+| `train.eval_timesteps` | each from `prior.sample_timesteps` to `prior.timesteps` |
+)";
 
 void check_sources(const TrainPriorConfig& config, Faults& faults) {
   const PriorDataConfig& data = config.data;
@@ -98,6 +117,11 @@ LoadedPriorConfig parse_prior_config(const std::string& json,
 
 LoadedPriorConfig load_prior_config(const std::string& path, const ReadOptions& options) {
   return parse_prior_config(read_config_file(path), path, options);
+}
+
+ConfigKind prior_kind() {
+  return kind_row<TrainPriorConfig, parse_prior_config>(kPriorPage,
+                                                        "The sections of a prior's file");
 }
 
 }  // namespace dalle2

@@ -10,6 +10,7 @@
 
 #include "config/count_limits.h"
 #include "config/data_config.h"
+#include "config/kinds.h"
 #include "config/loaded_config.h"
 #include "config/prior_config.h"
 #include "config/prior_train_config.h"
@@ -88,5 +89,8 @@ LoadedPriorConfig load_prior_config(const std::string& path, const ReadOptions& 
 LoadedPriorConfig parse_prior_config(const std::string& json,
                                      const std::string& origin,
                                      const ReadOptions& options);
+
+/// Its row in config_kinds().
+ConfigKind prior_kind();
 
 }  // namespace dalle2

@@ -10,14 +10,10 @@
 
 #include "base/error.h"
 #include "config/json_text.h"
-#include "config/prior_run_config.h"
-#include "config/run_config.h"
-#include "config/vae_run_config.h"
+#include "config/kinds.h"
 
 namespace dalle2 {
 namespace {
-
-constexpr std::array kModels = {"decoder", "prior", "vae"};
 
 /// Keys of `decoder`, `prior` and the objects below them that leave the meaning of weights alone.
 const std::set<std::string, std::less<>> kHarmlessModelKeys = {
@@ -127,11 +123,12 @@ Filled filled(const std::string& text) {
     if (!result.root.is_object()) return result;
     unify(result.root);
     const ReadOptions options = {.overrides = {}, .check_available = false, .no_commands = true};
-    const std::string full =
-        result.root.contains("prior") ? parse_prior_config(text, "", options).full_json
-        : result.root.contains("vae") ? parse_vae_config(text, "", options).full_json
-                                      : parse_decoder_config(text, "", options).full_json;
-    result = {Json::parse(full), true};
+    const auto& kinds = config_kinds();
+    const auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const ConfigKind& each) {
+      return each.available && result.root.contains(each.key);
+    });
+    if (kind == kinds.end()) return result;
+    result = {Json::parse(kind->fill_in(text, options)), true};
     unify(result.root);
   } catch (const ConfigError&) {
     // No JSON, or compared as far as both have the same keys.
@@ -159,10 +156,10 @@ class Comparison {
         names_(names) {}
 
   ConfigChanges changes() {
-    for (const char* model : kModels) {
-      if (saved_.contains(model) == current_.contains(model)) continue;
-      const std::string& where = current_.contains(model) ? names_.current : names_.saved;
-      changes_.meaning.push_back(fmt::format("/{}: only {} has this key", model, where));
+    for (const ConfigKind& kind : config_kinds()) {
+      if (saved_.contains(kind.key) == current_.contains(kind.key)) continue;
+      const std::string& where = current_.contains(kind.key) ? names_.current : names_.saved;
+      changes_.meaning.push_back(fmt::format("/{}: only {} has this key", kind.key, where));
     }
     if (changes_.meaning.empty()) compare(saved_, current_, "");
     return std::move(changes_);
@@ -231,8 +228,8 @@ class Comparison {
   }
 
   bool is_meaning(const std::string& pointer) const {
-    for (const char* model : kModels) {
-      if (!is_below(pointer, std::string("/") + model)) continue;
+    for (const ConfigKind& kind : config_kinds()) {
+      if (!is_below(pointer, "/" + kind.key)) continue;
       if (pointer.starts_with("/decoder/unets/") && pointer.ends_with("/channels")) return false;
       // Lists have numbers behind the key.
       std::string_view rest = pointer;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A whole training file of a decoder, and the texts made from the configs of all kinds.
+// A whole training file of a decoder.
 #pragma once
 
 #include <array>
@@ -7,6 +7,7 @@
 
 #include "config/data_config.h"
 #include "config/evaluate_config.h"
+#include "config/kinds.h"
 #include "config/loaded_config.h"
 #include "config/model_config.h"
 #include "config/save_target.h"
@@ -56,10 +57,7 @@ LoadedDecoderConfig parse_decoder_config(const std::string& json,
                                          const std::string& origin,
                                          const ReadOptions& options);
 
-/// JSON Schema 2020-12 of a kind. @throws ConfigError for a kind that is not available yet
-std::string config_schema(const std::string& kind);
-
-/// docs/config.md.
-std::string config_docs();
+/// Its row in config_kinds().
+ConfigKind decoder_kind();
 
 }  // namespace dalle2

@@ -13,29 +13,16 @@ namespace dalle2 {
 
 /// What only a decoder has.
 struct DecoderOnlyTrainConfig {
-  int64_t save_every_n_samples = 100000;
   int64_t n_sample_images = 6;
   OneOrMany<double> cond_scale = 1.0;
-  std::optional<int64_t> epoch_samples;
-  std::optional<int64_t> validation_samples;
-  bool save_immediately = false;
   std::optional<std::vector<bool>> unet_training_mask;
   double noise_offset = 0.0;
 
   void fields(auto& f) {
-    D2_FIELD(save_every_n_samples, "Samples between two snapshots.", within(0, most::kSamples));
     D2_FIELD(n_sample_images,
              "Images drawn for the logs, of the training and of the test shards; 0 for none.",
              within(0, most::kPictures));
     D2_FIELD(cond_scale, "Strength of classifier-free guidance when sampling; 1 is none.");
-    D2_FIELD(epoch_samples,
-             "Samples after which an epoch ends early; null for none.",
-             within(1, most::kSamples));
-    D2_FIELD(validation_samples,
-             "Samples after which a validation ends early; null for none.",
-             within(1, most::kSamples));
-    D2_FIELD(save_immediately,
-             "Save after the first step of each epoch too (to see that saving works).");
     D2_FIELD(unet_training_mask,
              "Which unets are trained; null for all. Untrained ones take no memory, and real "
              "images stand in for their output.",
@@ -50,6 +37,7 @@ struct DecoderOnlyTrainConfig {
 struct DecoderTrainConfig : OptimizerConfig<OneOrMany>,
                             LossConfig<OneOrMany>,
                             SharedTrainConfig,
+                            ShardLoopConfig,
                             DecoderOnlyTrainConfig {
   static constexpr const char* kDoc =
       "The optimisation and the loop. Values that may be lists have one entry for each unet.";
@@ -67,6 +55,7 @@ struct DecoderTrainConfig : OptimizerConfig<OneOrMany>,
     OptimizerConfig::fields(f, above(0).up_to(1e-2));
     SharedTrainConfig::fields(f);
     LossConfig::fields(f);
+    ShardLoopConfig::fields(f);
     DecoderOnlyTrainConfig::fields(f);
   }
 };

@@ -120,6 +120,26 @@ struct AdaptersConfig {
   }
 };
 
+/// What a loop over shards asks.
+struct ShardLoopConfig {
+  int64_t save_every_n_samples = 100000;
+  std::optional<int64_t> epoch_samples;
+  std::optional<int64_t> validation_samples;
+  bool save_immediately = false;
+
+  void fields(auto& f) {
+    D2_FIELD(save_every_n_samples, "Samples between two snapshots.", within(0, most::kSamples));
+    D2_FIELD(epoch_samples,
+             "Samples after which an epoch ends early; null for none.",
+             within(1, most::kSamples));
+    D2_FIELD(validation_samples,
+             "Samples after which a validation ends early; null for none.",
+             within(1, most::kSamples));
+    D2_FIELD(save_immediately,
+             "Save after the first step of each epoch too (to see that saving works).");
+  }
+};
+
 /// What every training loop asks.
 struct LoopConfig {
   int64_t epochs = 1;

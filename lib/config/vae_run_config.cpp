@@ -3,11 +3,27 @@
 
 #include <fmt/format.h>
 
+#include "config/kind_row.h"
 #include "config/parse_config.h"
 #include "config/train_rules.h"
 
 namespace dalle2 {
 namespace {
+
+constexpr const char* kVaePage = R"(
+## Files that train a VAE
+
+A file with the root key `vae` trains a VQGAN-VAE (Esser et al. 2021), which makes small maps of codes from pictures and
+pictures from such maps. Keys and defaults are the arguments of the VQGanVAE and the VQGanVAETrainer of
+muse-maskgit-pytorch; with `vae.kind` `dalle2` the network is that of dalle2-pytorch. Rules between sections:
+
+| if | then |
+|---|---|
+| always | `data.image_size` is divisible by 2 to the power of `vae.layers` (a `vit`: by its patch), and equals `vae.image_size` where that is given |
+| `vae.use_vgg_and_gan` | `train.vgg_path` is given, and `data.image_size` is 4 times 2 to the power of `vae.discr_layers`, or more |
+| `vae.kind` `muse` with `lookup_free_quantization` | `vae.codebook_size` is a power of two |
+
+)";
 
 void check_sides(const TrainVaeConfig& config, Faults& faults) {
   const int64_t side = config.data.image_size;
@@ -66,6 +82,10 @@ LoadedVaeConfig parse_vae_config(const std::string& json,
 
 LoadedVaeConfig load_vae_config(const std::string& path, const ReadOptions& options) {
   return parse_vae_config(read_config_file(path), path, options);
+}
+
+ConfigKind vae_kind() {
+  return kind_row<TrainVaeConfig, parse_vae_config>(kVaePage, "The sections of a VAE's file");
 }
 
 }  // namespace dalle2

@@ -10,6 +10,7 @@
 
 #include "config/count_limits.h"
 #include "config/data_config.h"
+#include "config/kinds.h"
 #include "config/loaded_config.h"
 #include "config/save_target.h"
 #include "config/tracker_config.h"
@@ -80,5 +81,8 @@ LoadedVaeConfig load_vae_config(const std::string& path, const ReadOptions& opti
 LoadedVaeConfig parse_vae_config(const std::string& json,
                                  const std::string& origin,
                                  const ReadOptions& options);
+
+/// Its row in config_kinds().
+ConfigKind vae_kind();
 
 }  // namespace dalle2

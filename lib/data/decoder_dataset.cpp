@@ -37,17 +37,6 @@ DecoderDataset::DecoderDataset(const DecoderDataConfig& config, const LoaderOpti
 }
 
 void DecoderDataset::start_epoch(int64_t epoch, LanePosition position) {
-  const int64_t shards = static_cast<int64_t>(options_.urls.size());
-  if (position.shards > 0 && position.shards != shards) {
-    log_warning("data",
-                "{}: {} there, and were {} when the run stopped within epoch {}: what was seen of "
-                "it cannot be told, and it begins anew",
-                options_.split,
-                counted(shards, "shard is", "shards are"),
-                position.shards,
-                epoch);
-    position = {};
-  }
   epoch_ = epoch;
   // An epoch is finished with the windows it was begun with.
   buffer_ = static_cast<size_t>(std::max<int64_t>(

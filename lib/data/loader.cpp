@@ -2,6 +2,7 @@
 #include "data/loader.h"
 
 #include <algorithm>
+#include <exception>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -37,7 +38,7 @@ void DecoderLoader::make_lanes(int64_t count) {
   if (config.num_workers > 0) config.num_workers = std::max<int64_t>(config.num_workers / own, 1);
   const int64_t shards = static_cast<int64_t>(options_.urls.size());
   for (int64_t lane = options_.rank.rank; lane < count; lane += world) {
-    const int64_t begin = lane * shards / count, end = (lane + 1) * shards / count;
+    const auto [begin, end] = shards_of_lane(lane, count, shards);
     if (begin == end) continue;
     LoaderOptions part = options_;
     part.urls = options_.urls.part(static_cast<size_t>(begin), static_cast<size_t>(end));
@@ -53,6 +54,7 @@ void DecoderLoader::start_epoch(int64_t epoch, const LoaderPosition& position) {
                            : position.lanes.size();
   if (count != lanes_.size()) make_lanes(static_cast<int64_t>(count));
   position_ = position;
+  position_.shard_names = options_.shard_names;
   position_.lanes.resize(count);
   over_.assign(count, false);
   epoch_ = epoch;
@@ -86,16 +88,23 @@ std::vector<int64_t> DecoderLoader::share_sizes(std::optional<Batch>& batch, int
     batch = next_of_step(first_lane);
     return {batch ? batch->size() : 0};
   }
+  // A rank that throws here has told the others first: they would wait for it.
   int64_t own = 0;
+  std::exception_ptr fault;
   try {
     batch = next_of_step(first_lane);
     own = batch ? batch->size() : 0;
-  } catch (const StoppedError&) {  // the others would wait for this rank
+  } catch (const StoppedError&) {
     own = LoaderOptions::kStopAsked;
+  } catch (const Error&) {
+    own = LoaderOptions::kFault;
+    fault = std::current_exception();
   }
   std::vector<int64_t> sizes = options_.share_sizes(own);
+  if (fault) std::rethrow_exception(fault);
   for (const int64_t size : sizes) {
     if (size == LoaderOptions::kStopAsked) throw StoppedError("signal {}", stop_requested());
+    if (size == LoaderOptions::kFault) throw StoppedError("another rank cannot read its batch");
   }
   return sizes;
 }

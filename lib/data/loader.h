@@ -41,11 +41,12 @@ class DecoderLoader {
 
   /// Begins an epoch: its number addresses the shuffling and the augmentation. @param position
   /// where another run, of any number of ranks, stopped in it: what lies before is neither read nor
-  /// decoded
+  /// decoded. It has to be of the same shards, see other_shards()
   void start_epoch(int64_t epoch, const LoaderPosition& position = {});
   /// The next batch in order, or none at the end. The last short batch of a lane is kept.
   /// @throws DataError if the epoch has not one usable sample, or pictures of a batch differ in
-  /// size; StoppedError on all ranks if a signal ended the wait of one
+  /// size, NetworkError, on the rank that finds it; StoppedError on the others then, and on all if a
+  /// signal ended the wait of one
   std::optional<Batch> next();
   /// Tells that a batch was used, an empty one too: only then the sample trace has it
   /// (DALLE2_TRACE_SAMPLES). One that is given up, and comes again when the epoch is taken up, is

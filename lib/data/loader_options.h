@@ -15,6 +15,7 @@ namespace dalle2 {
 struct LoaderOptions {
   std::string split = "train";      ///< named in messages and in the sample trace
   ShardUrls urls;                   ///< of all ranks; each lane takes an even, contiguous part
+  std::string shard_names;          ///< shard_names_hash() of them, for positions; "": not kept
   int64_t most_shards = INT64_MAX;  ///< that an epoch opens: fewer, to have a look
   int64_t shard_width = 6;          ///< digits of {} in an url of embeddings
   int64_t batch_size = 64;
@@ -38,10 +39,10 @@ struct LoaderOptions {
   /// Lanes of an epoch that begins; none: as many as ranks.
   std::optional<int64_t> lanes;
   /// Asked once a step with several ranks: given the samples of this rank's batch, gives those of
-  /// all ranks. kStopAsked in place of a number: a signal ended the wait for the batch. None for a
-  /// single rank.
+  /// all ranks. kStopAsked in place of a number: a signal ended the wait for the batch. kFault: it
+  /// cannot be read. None for a single rank.
   std::function<std::vector<int64_t>(int64_t own)> share_sizes;
-  static constexpr int64_t kStopAsked = -1;
+  static constexpr int64_t kStopAsked = -1, kFault = -2;
 };
 
 }  // namespace dalle2

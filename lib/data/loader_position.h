@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace dalle2 {
@@ -37,10 +39,11 @@ struct LanePosition {
 struct LoaderPosition {
   int64_t next_lane = 0;            ///< the first that has not had its turn in this round
   std::vector<LanePosition> lanes;  ///< empty at the beginning
+  std::string shard_names;          ///< shard_names_hash() of the epoch's shards; "": any
   bool operator==(const LoaderPosition&) const = default;
 
   /// The first `samples` of the epoch passed, in one lane: for those who counted samples only.
-  static LoaderPosition after_samples(int64_t samples) { return {0, {{.passed = samples}}}; }
+  static LoaderPosition after_samples(int64_t samples) { return {0, {{.passed = samples}}, ""}; }
 };
 
 /// The position of an epoch from those of all ranks, each of which knows its own lanes only: lane l
@@ -51,6 +54,11 @@ inline LoaderPosition join_positions(const std::vector<LoaderPosition>& of_ranks
     joined.lanes[lane] = of_ranks[lane % of_ranks.size()].lanes[lane];
   }
   return joined;
+}
+
+/// Shards of lane `lane` out of `lanes`: those from the first number up to the second.
+inline std::pair<int64_t, int64_t> shards_of_lane(int64_t lane, int64_t lanes, int64_t shards) {
+  return {lane * shards / lanes, (lane + 1) * shards / lanes};
 }
 
 }  // namespace dalle2

@@ -7,12 +7,26 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/stop_signal.h"
 
 namespace dalle2 {
 namespace {
 
 /// Ends the step of a rank that waited for one that failed.
 struct OtherRankFailed {};
+
+/// @throws the first of them; what ended a rank by itself comes before what ended others for its sake
+void rethrow_cause(const std::vector<std::exception_ptr>& errors) {
+  std::exception_ptr stopped;
+  for (const std::exception_ptr& error : errors) {
+    try {
+      if (error) std::rethrow_exception(error);
+    } catch (const StoppedError&) {
+      if (!stopped) stopped = error;
+    }
+  }
+  if (stopped) std::rethrow_exception(stopped);
+}
 
 }  // namespace
 
@@ -59,9 +73,7 @@ std::optional<std::vector<Batch>> RankWalk::next() {
       });
     }
   }
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
+  rethrow_cause(errors);
   const bool any = batches.front().has_value();
   for (const auto& batch : batches) {
     D2_CHECK(batch.has_value() == any, "ranks disagree on the end of the epoch");

@@ -12,7 +12,9 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/public_url.h"
 #include "base/text.h"
+#include "io/url_file.h"
 
 namespace dalle2 {
 namespace {
@@ -107,6 +109,40 @@ ShardSplit split_shards(const SplitConfig& splits,
     part.push_back(static_cast<uint32_t>(first + place));
   }
   return split;
+}
+
+std::string shard_names_hash(const ShardUrls& urls) {
+  uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a, 64 bits
+  for (size_t i = 0; i < urls.size(); ++i) {
+    for (const char c : url_file_name(urls[i]) + '\n') {
+      hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+    }
+  }
+  return fmt::format("{:016x}", hash);
+}
+
+std::optional<std::string> other_shards(const LoaderPosition& position,
+                                        const ShardUrls& urls,
+                                        const std::string& shard_names) {
+  const auto lanes = static_cast<int64_t>(position.lanes.size());
+  const auto shards = static_cast<int64_t>(urls.size());
+  for (int64_t lane = 0; lane < lanes; ++lane) {
+    const auto [begin, end] = shards_of_lane(lane, lanes, shards);
+    const int64_t then = position.lanes[static_cast<size_t>(lane)].shards;
+    if (then == 0 || then == end - begin) continue;
+    return fmt::format("lane {} of {} had {}, and would have {} of the {} there are now",
+                       lane,
+                       lanes,
+                       counted(then, "shard"),
+                       end - begin,
+                       shards);
+  }
+  if (position.shard_names.empty() || position.shard_names == shard_names) return std::nullopt;
+  return fmt::format("the names of the {} ({} ...) have the hash {}, those of the position {}",
+                     counted(shards, "shard"),
+                     public_url(urls.front()),
+                     shard_names,
+                     position.shard_names);
 }
 
 }  // namespace dalle2

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "config/data_config.h"
+#include "data/loader_position.h"
 #include "io/url_source.h"
 
 namespace dalle2 {
@@ -103,6 +105,17 @@ ShardSplit split_shards(const SplitConfig& splits,
 ShardUrls shard_urls(const std::shared_ptr<const ShardList>& list,
                      const std::vector<uint32_t>& positions,
                      const std::string& split);
+
+/// A hash of the file names of the shards in their order: the same for a copy of a data set in
+/// another place.
+std::string shard_names_hash(const ShardUrls& urls);
+
+/// Why a position within an epoch is not one of `urls`: another number of shards in a lane, or other
+/// names. None if it is, as far as the position says.
+/// @param shard_names shard_names_hash(urls)
+std::optional<std::string> other_shards(const LoaderPosition& position,
+                                        const ShardUrls& urls,
+                                        const std::string& shard_names);
 
 /// `base` with its placeholder replaced by the shard number, zero-padded to `shard_width` digits.
 /// Placeholders are Python's: {} and {0}, {:05d} (which sets its own width), {{ and }} for braces.

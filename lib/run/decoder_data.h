@@ -1,60 +1,23 @@
 // SPDX-License-Identifier: MIT
-// The loaders of a decoder run (data.md 1.2).
+// What a decoder needs of its shards.
 #pragma once
-
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "config/run_config.h"
 #include "data/batch.h"
-#include "data/loader.h"
 #include "diffusion/decoder.h"
-#include "dist/process_group.h"
+#include "run/shard_data.h"
 
 namespace dalle2 {
 
-/// Train, validation and test shards of a rank, and what each split's loader needs of a sample.
-class DecoderData {
- public:
-  /// @param device that batches go to: for a GPU they are made in page-locked memory
-  DecoderData(const TrainDecoderConfig& config,
-              const DecoderPlan& plan,
-              RankInfo rank,
-              const at::Device& device);
+/// Embeddings, latents and their widths, as the unets take them.
+LoaderOptions decoder_needs(const TrainDecoderConfig& config, const DecoderPlan& plan);
 
-  /// The loaders' ranks keep step through `group`, which has to outlive them.
-  void keep_step_through(ProcessGroup& group);
-
-  /// A loader over "train", "val" or "test" in batches of `batch_size`.
-  /// @param in_order keeps the order of the shards and takes each sample once, whatever the config
-  /// says
-  std::unique_ptr<DecoderLoader> loader(const std::string& split,
-                                        int64_t batch_size,
-                                        bool in_order) const;
-  /// The same in order, and of all samples whatever this rank is: each rank that asks gets the same.
-  std::unique_ptr<DecoderLoader> loader_for_one(const std::string& split, int64_t batch_size) const;
-  /// The options of the first loader.
-  LoaderOptions options(const std::string& split, int64_t batch_size, bool in_order) const;
-
-  /// The first `count` samples of a split (fewer if there are not that many; none if count is 0).
-  std::vector<Batch> examples(const std::string& split, int64_t count) const;
-
-  /// Reads and decodes the first usable sample of a split. @throws DataError, which says what was
-  /// found, if the first few shards have none
-  void check_usable(const std::string& split) const;
-
-  /// Samples a whole epoch of a split holds, counted by walking its shards without decoding
-  /// pictures.
-  int64_t count_samples(const std::string& split) const;
-  int64_t num_shards(const std::string& split) const;
-  int64_t num_shards() const;  ///< of all splits
-
- private:
-  const TrainDecoderConfig& config_;
-  LoaderOptions needs_;
-  ShardUrls train_, val_, test_;
-};
+/// The shards of a decoder, dealt as by a run that begins. @param config has to outlive the result
+/// @throws ConfigError, DataError
+ShardData decoder_data(const TrainDecoderConfig& config,
+                       const DecoderPlan& plan,
+                       RankInfo rank,
+                       const at::Device& device);
 
 /// A batch on `device`, as the decoder takes it. Copies to a GPU run on a stream of their own,
 /// beside the step before; the current stream waits for them.

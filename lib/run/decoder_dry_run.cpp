@@ -67,7 +67,7 @@ DryRunPlan make_plan(const LoadedDecoderConfig& loaded) {
 }
 
 /// Samples of each split. @return those of an epoch; none where it has no end
-std::optional<int64_t> print_samples(const TrainDecoderConfig& config, const DecoderData& data) {
+std::optional<int64_t> print_samples(const TrainDecoderConfig& config, const ShardData& data) {
   int64_t train_samples = 0;
   for (const char* split : {"train", "val", "test"}) {
     const int64_t samples = data.count_samples(split);
@@ -91,13 +91,14 @@ std::optional<int64_t> print_samples(const TrainDecoderConfig& config, const Dec
 
 void dry_run(const LoadedDecoderConfig& loaded) {
   const TrainDecoderConfig& config = loaded.config;
-  const DecoderData data(config, loaded.plan, RankInfo{}, at::kCPU);
+  ShardData data = decoder_data(config, loaded.plan, RankInfo{}, at::kCPU);
   data.check_usable("train");
   const auto metrics = make_metrics(loaded, at::kCPU);
   DryRunPlan plan = make_plan(loaded);
-  plan.data_size = {data.num_shards(), "shard"};
-  DecoderPosition position;
+  plan.data_size = data_size_of(data);
+  ShardPosition position;
   const at::Device device = check_start(plan, config.tracker, config.train, position);
+  if (const int64_t slices = position.slices_of_run(); slices > 0) data.deal_into(slices);
   print_networks(plan, config.train);
   if (const auto epoch_samples = print_samples(config, data)) {
     print_steps(*epoch_samples, config.data.batch_size, config.train);

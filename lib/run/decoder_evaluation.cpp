@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "run/decoder_evaluation.h"
+#include "run/decoder_data.h"
 
 #include <torch/types.h>
 

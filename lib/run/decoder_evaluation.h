@@ -11,7 +11,7 @@
 #include "data/batch.h"
 #include "dist/process_group.h"
 #include "metrics/image_metrics.h"
-#include "run/decoder_data.h"
+#include "run/shard_data.h"
 #include "trainer/tensor_group.h"
 
 namespace dalle2 {
@@ -45,7 +45,7 @@ void keep_real_features(const TrainDecoderConfig& config, ImageMetrics& metrics)
 std::pair<int64_t, int64_t> trained_unets(const LoadedDecoderConfig& loaded);
 
 struct DecoderEvaluation {
-  const DecoderData* data;
+  const ShardData* data;
   std::string split = "val";
   int64_t count = 1;       ///< of samples: the first of the split, fewer if it has not so many
   int64_t batch_size = 1;  ///< of samples drawn at once

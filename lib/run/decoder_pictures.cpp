@@ -65,6 +65,8 @@ void check_stored(const at::Tensor& stored, const at::Tensor& made) {
 
 void DecoderPictures::load() {
   const int64_t count = config_.train.n_sample_images;
+  training_.clear();
+  test_.clear();
   for (Batch& batch : data_.examples("train", count)) {
     training_.push_back({std::move(batch), "Train: ", "Train Samples"});
   }

@@ -7,8 +7,8 @@
 
 #include "config/run_config.h"
 #include "data/batch.h"
-#include "run/decoder_data.h"
 #include "run/run_session.h"
+#include "run/shard_data.h"
 #include "trainer/decoder_trainer.h"
 
 namespace dalle2 {
@@ -18,7 +18,7 @@ class DecoderPictures {
   /// What is passed by reference has to outlive this object.
   DecoderPictures(RunSession& session,
                   DecoderTrainer& trainer,
-                  const DecoderData& data,
+                  const ShardData& data,
                   const TrainDecoderConfig& config)
       : session_(session), trainer_(trainer), data_(data), config_(config) {}
 
@@ -44,7 +44,7 @@ class DecoderPictures {
 
   RunSession& session_;
   DecoderTrainer& trainer_;
-  const DecoderData& data_;
+  const ShardData& data_;
   const TrainDecoderConfig& config_;
   std::vector<Examples> training_, test_;
 };

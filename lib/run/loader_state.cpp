@@ -6,6 +6,9 @@
 namespace dalle2 {
 namespace {
 
+/// More than any run has ranks: a file that says more is damaged.
+constexpr size_t kMostLanes = 4096;
+
 /// The one list of what a lane's position holds: for reading and writing.
 template <class Position, class Visitor>
 void visit_lane(Position& position, Visitor visitor) {
@@ -23,6 +26,13 @@ void visit_lane(Position& position, Visitor visitor) {
   visitor("bad_shards", position.bad_shards);
 }
 
+/// @throws DataError for a number that no count can be
+void read_count(const Cursor& entry, auto& value) {
+  const int64_t number = entry.as_int();
+  if (number < 0) throw DataError("{}: expected 0 or more, got {}", entry.where(), number);
+  value = static_cast<std::decay_t<decltype(value)>>(number);
+}
+
 }  // namespace
 
 Value value_of(const LoaderPosition& position) {
@@ -36,22 +46,33 @@ Value value_of(const LoaderPosition& position) {
   Dict out;
   out.set("next_lane", position.next_lane);
   out.set("lanes", std::move(lanes));
+  out.set("shard_names", position.shard_names);
   return out;
 }
 
 LoaderPosition loader_position_of(const Cursor& saved) {
   LoaderPosition position;
-  position.next_lane = saved.at("next_lane").as_int();
   const Cursor lanes = saved.at("lanes");
+  if (lanes.value().is_dict()) {
+    throw DataError("{}: expected a list, one entry a lane, got a dict", lanes.where());
+  }
+  if (lanes.size() > kMostLanes) {
+    throw DataError(
+        "{}: expected {} lanes or less, got {}", lanes.where(), kMostLanes, lanes.size());
+  }
   for (size_t i = 0; i < lanes.size(); ++i) {
+    const Cursor lane = lanes.at(i);
     visit_lane(position.lanes.emplace_back(), [&](const char* key, auto& value) {
-      const int64_t number = lanes.at(i).at(key).as_int();
-      if (number < 0) {
-        throw DataError("{}: expected 0 or more, got {}", lanes.at(i).at(key).where(), number);
-      }
-      value = static_cast<std::decay_t<decltype(value)>>(number);
+      if (const auto entry = lane.find(key)) read_count(*entry, value);
     });
   }
+  const Cursor next_lane = saved.at("next_lane");
+  read_count(next_lane, position.next_lane);
+  if (position.next_lane > 0 && position.next_lane >= static_cast<int64_t>(lanes.size())) {
+    throw DataError(
+        "{}: expected a lane of {}, got {}", next_lane.where(), lanes.size(), position.next_lane);
+  }
+  if (const auto names = saved.find("shard_names")) position.shard_names = names->as_string();
   return position;
 }
 

@@ -7,9 +7,10 @@
 
 namespace dalle2 {
 
-/// {next_lane: int, lanes: [{...}]}, with the numbers of each LanePosition.
+/// {next_lane: int, lanes: [{...}], shard_names: str}, with the numbers of each LanePosition.
 Value value_of(const LoaderPosition& position);
-/// @throws DataError naming the entry that is missing or of another type
+/// Entries that an earlier version did not write keep their defaults.
+/// @throws DataError naming the entry that is of another type, or no position of any epoch
 LoaderPosition loader_position_of(const Cursor& saved);
 
 }  // namespace dalle2

@@ -10,12 +10,13 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/value_json.h"
+#include "run/kinds.h"
 
 namespace dalle2 {
 namespace {
 
 ReadOptions lenient() {
-  return with_vaes(
+  return with_checkpoints(
       {.overrides = {}, .strict = false, .check_available = false, .no_commands = true});
 }
 
@@ -36,22 +37,23 @@ void check_vae_kind(const StateDict& weights, VaeKind kind, const std::string& p
 }
 
 /// @throws ConfigError for a checkpoint without one
-VaeConfig vae_section(const std::string& path) {
+std::string config_of_checkpoint(const std::string& kind, const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
     throw ConfigError("{}: no such file", printable(path));
   }
   const Value checkpoint = read_checkpoint(path);
   const Cursor root(checkpoint, path);
-  check_kind(root, "vae");
+  check_kind(root, kind);
   const std::optional<Cursor> config = root.value().is_dict() ? root.find("config") : std::nullopt;
   if (!config || config->is_none()) {
     throw ConfigError(
-        "{}: this file carries no config: give the `vae` section that it was trained with as "
+        "{}: this file carries no config: give the `{}` section that it was trained with as "
         "\"model\" beside \"checkpoint\"",
-        printable(path));
+        printable(path),
+        kind);
   }
-  return parse_vae_config(json_of_value(config->value()), config->where(), lenient()).config.vae;
+  return json_of_value(config->value());
 }
 
 /// The config of the source: the file given, else the one that the checkpoint carries.
@@ -112,9 +114,11 @@ std::string checkpoint_kind(const Cursor& checkpoint) {
     for (const std::string& wrapper : {kOnlineModel, kEmaModel}) {
       if (name.starts_with(wrapper)) name.erase(0, wrapper.size());
     }
-    if (name.starts_with("unets.") || name.starts_with("noise_schedulers.")) return "decoder";
-    if (name.starts_with("enc_dec.")) return "vae";
-    if (name.starts_with("net.") || name.starts_with("noise_scheduler.")) return "prior";
+    for (const RunKind& kind : run_kinds()) {
+      for (const std::string& prefix : kind.tensor_prefixes) {
+        if (name.starts_with(prefix)) return kind.key;
+      }
+    }
   }
   return "";
 }
@@ -142,8 +146,8 @@ StateDict model_weights(const Cursor& checkpoint, const std::string& kind, bool 
   return online.empty() ? weights : online;
 }
 
-ReadOptions with_vaes(ReadOptions options) {
-  options.vae_of_checkpoint = vae_section;
+ReadOptions with_checkpoints(ReadOptions options) {
+  options.config_of_checkpoint = config_of_checkpoint;
   return options;
 }
 

@@ -13,6 +13,7 @@
 #include "checkpoint/state_dict.h"
 #include "config/prior_run_config.h"
 #include "config/run_config.h"
+#include "config/vae_run_config.h"
 #include "diffusion/decoder.h"
 #include "diffusion/prior.h"
 #include "model/vqgan_vae.h"
@@ -42,9 +43,9 @@ void check_kind(const Cursor& checkpoint, const std::string& kind);
 /// @throws DataError
 StateDict model_weights(const Cursor& checkpoint, const std::string& kind, bool use_ema);
 
-/// The same options, with which a decoder's config takes the sections of its VAEs from their
-/// checkpoints.
-ReadOptions with_vaes(ReadOptions options);
+/// The same options, with which a config takes the sections that it leaves out (those of a decoder's
+/// VAEs) from their checkpoints.
+ReadOptions with_checkpoints(ReadOptions options);
 
 /// The VAE of a latent stage, with the weights of its file, frozen and without its discriminator.
 /// @param from with its `model` @throws DataError, ConfigError

@@ -48,8 +48,7 @@ class PriorRun : public TrainingRun {
   /// @throws ConfigError, DataError
   PriorRun(const LoadedPriorConfig& loaded, const RunProcess& process);
 
-  /// Logs what is about to be trained; call it before run().
-  void open();
+  void open() override;
 
  private:
   ExitCode run_epochs() override;

@@ -136,6 +136,19 @@ void RunCheckpoints::check_same_weights() {
   }
 }
 
+std::optional<Value> RunCheckpoints::outline_of_earlier() {
+  Tracker& tracker = session_.tracker();
+  tracker.look_for_earlier_run();
+  if (!tracker.can_recall()) return std::nullopt;
+  for (const std::string& path : tracker.recall_candidates()) {
+    try {
+      return read_checkpoint_outline(path);
+    } catch (const DataError&) {  // start() says so
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<RunCheckpoints::Found> RunCheckpoints::find_at_start() {
   const Tracker& tracker = session_.tracker();
   std::optional<Found> found;
@@ -205,7 +218,7 @@ void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool
   if (gives_other_samples(changes)) {
     // A place in the old order of samples means nothing in the new one.
     log_warning("ckpt", "the samples have changed: epoch {} starts over", position_.epoch);
-    position_.restart_epoch();
+    position_.restart_with_other_data();
   }
   session_.group().set_step(trainer_.first_steps());
   tell_position(path);
@@ -234,12 +247,13 @@ void compare_data_size(const Cursor& root, const DataSize& now, ConfigChanges& c
   const std::optional<Cursor> own = root.find(kOwnState);
   if (!own || !own->has("data_size") || now.count == 0) return;
   const int64_t saved = own->at("data_size").as_int();
-  if (saved == now.count) return;
+  const int64_t count = now.count_for ? now.count_for(root) : now.count;
+  if (saved == count) return;
   changes.meaning.push_back(
       fmt::format("/data: the checkpoint has a data set of {}, now there are {}: the splits are "
                   "dealt anew, and what was kept for validation may be trained on",
                   counted(saved, now.unit),
-                  counted(now.count, now.unit)));
+                  counted(count, now.unit)));
 }
 
 ConfigChanges compare_config(const Cursor& root,

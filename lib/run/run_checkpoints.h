@@ -32,6 +32,8 @@ struct ConfigTexts {
 struct DataSize {
   int64_t count = 0;           ///< 0: not known
   const char* unit = "shard";  ///< one of it
+  /// How much of it the run that saved `root` would use today; null: `count`.
+  std::function<int64_t(const Cursor& root)> count_for = nullptr;
 };
 
 /// Compares the config of a checkpoint with that of the run, and logs what has changed.
@@ -87,7 +89,10 @@ class RunCheckpoints {
   /// ranks after a signal while it looked, with nothing changed
   StartedFrom start();
   /// How much data the run has: to be called before start(), which compares it.
-  void set_data_size(const DataSize& size) { data_size_ = size; }
+  void set_data_size(DataSize size) { data_size_ = std::move(size); }
+  /// What start() will probably resume from, tensors without their contents: for what has to be
+  /// known before it. None if it begins from zero. Changes nothing. For rank 0.
+  std::optional<Value> outline_of_earlier();
   /// Goes back to the run's own newest checkpoint that was not saved amid skipped updates. Waits
   /// for a save that is under way. @return false if there is none. @throws DataError if none is good
   bool go_back();

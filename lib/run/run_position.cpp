@@ -8,9 +8,9 @@
 namespace dalle2 {
 namespace {
 
-class Writer : public PositionVisitor {
+class EntryWriter : public PositionVisitor {
  public:
-  Writer(Extras& root, Dict& own) : root_(root), own_(own) {}
+  EntryWriter(Extras& root, Dict& own) : root_(root), own_(own) {}
   void field(const char* key, int64_t& value) override { root_.emplace_back(key, value); }
   void field(const char* key, double& value) override { root_.emplace_back(key, value); }
   void field(const char* key, std::string& value) override { root_.emplace_back(key, value); }
@@ -31,9 +31,9 @@ class Writer : public PositionVisitor {
   Dict& own_;
 };
 
-class Reader : public PositionVisitor {
+class EntryReader : public PositionVisitor {
  public:
-  Reader(const Cursor& root, const std::optional<Cursor>& own) : root_(root), own_(own) {}
+  EntryReader(const Cursor& root, const std::optional<Cursor>& own) : root_(root), own_(own) {}
   void field(const char* key, int64_t& value) override {
     if (const auto entry = root_.find(key)) value = entry->as_int();
   }
@@ -49,18 +49,23 @@ class Reader : public PositionVisitor {
     values.clear();
     for (size_t i = 0; i < entry->size(); ++i) values.push_back(entry->at(i).as_double());
   }
+  // An entry that an earlier version did not write keeps the value of the start.
   void own(const char* key, int64_t& value) override {
-    if (own_) value = own_->at(key).as_int();
+    if (const auto entry = find_own(key)) value = entry->as_int();
   }
   void own(const char* key, LoaderPosition& value) override {
-    if (own_) value = loader_position_of(own_->at(key));
+    if (const auto entry = find_own(key)) value = loader_position_of(*entry);
   }
   void own(const char* key, std::optional<double>& value) override {
-    const auto entry = own_ ? own_->find(key) : std::nullopt;
+    const auto entry = find_own(key);
     value = entry ? std::optional<double>(entry->as_double()) : std::nullopt;
   }
 
  private:
+  std::optional<Cursor> find_own(const char* key) const {
+    return own_ ? own_->find(key) : std::nullopt;
+  }
+
   const Cursor& root_;
   const std::optional<Cursor>& own_;
 };
@@ -84,7 +89,7 @@ class Placeholders : public PositionVisitor {
 
 Extras position_entries(RunPosition& position, Dict& own) {
   Extras root;
-  Writer writer(root, own);
+  EntryWriter writer(root, own);
   position.fields(writer);
   return root;
 }
@@ -92,7 +97,7 @@ Extras position_entries(RunPosition& position, Dict& own) {
 void read_position(RunPosition& position, const Cursor& root) {
   position.reset();
   const std::optional<Cursor> own = root.find(kOwnState);
-  Reader reader(root, own);
+  EntryReader reader(root, own);
   position.fields(reader);
   if (!own) position.guess_own_fields();
 }

@@ -52,6 +52,8 @@ struct RunPosition {
   virtual void guess_own_fields() = 0;
   /// Goes back to the beginning of the epoch.
   virtual void restart_epoch() = 0;
+  /// The same, where the data are others than before: what was known of them is forgotten.
+  virtual void restart_with_other_data() { restart_epoch(); }
   /// For people, e.g. "epoch 3, having seen 1200 samples, ...".
   virtual std::string description() const = 0;
   /// Epochs whose training has been completed.

@@ -52,6 +52,7 @@ class RunSession {
   Progress& progress() { return progress_; }
   StepTimes& times() { return times_; }
   bool quiet() const { return quiet_; }
+  int64_t seed() const { return seed_; }
   ProcessGroup& group() { return *group_; }
   int64_t group_size() const { return group_->size(); }
 

@@ -20,6 +20,7 @@ namespace dalle2 {
 struct PartMetricNames {
   std::string loss, losses_not_finite, ema_decay, learning_rate, grad_norm, skipped_updates,
       loss_scale;
+  std::string validation_loss = "";  ///< of a run over shards
 };
 
 /// What there is to say of a trained part after an update.

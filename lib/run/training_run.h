@@ -79,6 +79,12 @@ class TrainingRun {
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
 
+  /// Opens the data and says what is about to be trained, so that a fault in them leaves no files
+  /// behind. All ranks call it before run(). @throws ConfigError, DataError, NetworkError;
+  /// StoppedError at a stop signal
+  virtual void open() = 0;
+  /// --clear-results, of a kind that has some (RunKind::has_results).
+  virtual void clear_results() {}
   /// Resumes from a checkpoint or starts from zero, and trains to the last epoch.
   /// @return kStopped if a signal asked for a stop; the state is saved then, as it is before an
   /// OutsideFault ends the run: what that holds is thrown
@@ -186,6 +192,11 @@ class TrainingRun {
   template <class KindTrainer>
   KindTrainer& trainer_as() {
     return static_cast<KindTrainer&>(*any_trainer_);
+  }
+  const Trainer& any_trainer() const { return *any_trainer_; }
+  /// What the log calls the numbers of a part.
+  const PartMetricNames& names_of_part(int64_t part) const {
+    return metrics_[static_cast<size_t>(part - 1)];
   }
 
  private:

@@ -62,9 +62,8 @@ class VaeRun : public TrainingRun {
 
   /// Removes the grids and model files that earlier runs left in the results folder, and nothing
   /// else; call it before run(). @throws DataError
-  void clear_results();
-  /// Logs what is about to be trained; call it before run().
-  void open();
+  void clear_results() override;
+  void open() override;
 
  private:
   ExitCode run_epochs() override;

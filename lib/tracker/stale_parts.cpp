@@ -41,7 +41,7 @@ bool is_in_data_path(std::string_view name) {
   constexpr std::array<std::string_view, 6> kFiles = {
       kCheckpointFile, kModelFile, kLoraFile, kGatheredFile, kAutoResumeFile, kRecordFile};
   if (std::find(kFiles.begin(), kFiles.end(), name) != kFiles.end()) return true;
-  const std::vector<std::string>& kinds = known_root_keys();
+  const std::vector<std::string> kinds = known_root_keys();
   const bool is_config = std::any_of(kinds.begin(), kinds.end(), [&](const std::string& kind) {
     return name == kind + "_config.json";
   });

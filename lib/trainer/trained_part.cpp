@@ -46,10 +46,8 @@ at::Tensor TrainedPart::accumulate(const PassSettings& settings,
       const Autocast autocast(settings.device.type(), settings.precision);
       return loss_of(range) * fraction;
     });
-    if (exchange && is_last) exchange->begin();
-    timed(settings.step_times, StepPhase::kBackward, [&] {
-      backward(scaler ? part * scaler->scale() : part);
-    });
+    if (is_last) begin_last_pass();
+    timed(settings.step_times, StepPhase::kBackward, [&] { backward_from(scaled(part), {}); });
     total = total.defined() ? total + part.detach() : part.detach();
   }
   if (completes_update) send_gradients();
@@ -63,14 +61,27 @@ void TrainedPart::send_gradients() {
   exchange->send_rest();
 }
 
-void TrainedPart::backward(const at::Tensor& loss_part) {
-  if (!shares_graph) return loss_part.backward();
-  std::vector<at::Tensor> own;
+at::Tensor TrainedPart::scaled(const at::Tensor& loss_value) const {
+  return scaler ? loss_value * scaler->scale() : loss_value;
+}
+
+void TrainedPart::begin_last_pass() {
+  if (exchange) exchange->begin();
+}
+
+void TrainedPart::backward_from(const at::Tensor& root,
+                                const at::Tensor& gradient,
+                                const std::vector<at::Tensor>& leaves) {
+  if (!shares_graph) return root.backward(gradient);
+  std::vector<at::Tensor> own = leaves;
   for (const FlatEntry& entry : parameters.parameters()) {
     if (entry.tensor.requires_grad()) own.push_back(entry.tensor);
   }
-  torch::autograd::backward(
-      {loss_part}, /*grad_tensors=*/{}, /*retain_graph=*/std::nullopt, /*create_graph=*/false, own);
+  torch::autograd::backward({root},
+                            {gradient},
+                            /*retain_graph=*/std::nullopt,
+                            /*create_graph=*/false,
+                            own);
 }
 
 void TrainedPart::add_loss(const at::Tensor& more) {
@@ -193,6 +204,7 @@ void TrainedPart::make_update(double lr) {
   at::Tensor divisor = clip_divisor(grad_norm, max_grad_norm);
   if (scaler) divisor = divisor * scaler->scale();
   optimizer.step(gradients, lr, divisor, found_inf);
+  if (after_step) after_step();
   if (scaler) scaler->update(found_inf);
   gradients.zero_grad();
   last_loss = loss;

@@ -88,6 +88,8 @@ struct TrainedPart {
   /// The pass that follows is the last before the update.
   bool completes_update = true;
   SkippedUpdates skipped;
+  /// PartPlan::after_step
+  std::function<void()> after_step;
 
   /// Forward and backward of `batch` samples, each chunk weighted by its size and `weight`, so that
   /// loss and gradients are those of the whole batch; they add up until make_update().
@@ -123,8 +125,20 @@ struct TrainedPart {
   /// Where moments and averages are spread over the ranks all have to ask, and get one answer.
   std::optional<std::string> non_finite_kind() const;
 
+  /// What a loss that is made here makes others of: with fp16 multiplied by the loss scale.
+  at::Tensor scaled(const at::Tensor& loss_value) const;
+  /// Gradients of `root`, given the one at it (undefined: 1), at this part's parameters and at
+  /// `leaves`; they add up.
+  void backward_from(const at::Tensor& root,
+                     const at::Tensor& gradient,
+                     const std::vector<at::Tensor>& leaves = {});
+  /// The pass that follows is the last of the update on this rank: its gradients go to the others as
+  /// they come.
+  void begin_last_pass();
+  /// Null: the process is alone.
+  ProcessGroup* group() const { return group_; }
+
  private:
-  void backward(const at::Tensor& loss_part);
   void combine_ranks();
   void check_received();
   at::Tensor norm_of_gradients();

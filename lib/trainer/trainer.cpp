@@ -88,6 +88,7 @@ void Trainer::add_part(const PartPlan& plan,
                                         plan.options);
   added->dropout = std::move(dropout);
   added->shares_graph = plan.shares_graph;
+  added->after_step = plan.after_step;
   if (precision_.precision == MixedPrecision::fp16) added->scaler.emplace(device_);
   if (config.use_ema) {
     added->average = make_average(*plan.network, plan.make_network, added->parameters, config);
@@ -132,6 +133,19 @@ at::Tensor Trainer::evaluate_chunks(int64_t batch,
                                     std::optional<int64_t> max_batch_size,
                                     const ChunkLoss& loss_of) const {
   return evaluate_in_chunks(pass_settings(max_batch_size), batch, loss_of);
+}
+
+at::Tensor Trainer::accumulate_joint(int64_t part_number,
+                                     const std::vector<int64_t>& batches,
+                                     const JointLoss& loss) {
+  return dalle2::accumulate_joint(part(part_number), pass_settings(std::nullopt), batches, loss);
+}
+
+at::Tensor Trainer::evaluate_joint(int64_t part_number,
+                                   const std::vector<int64_t>& batches,
+                                   const JointLoss& loss) const {
+  return dalle2::evaluate_joint(
+      pass_settings(std::nullopt), part(part_number).group(), batches, loss);
 }
 
 void Trainer::settle(size_t index) const {

@@ -20,6 +20,7 @@
 #include "config/train_options.h"
 #include "optim/precision.h"
 #include "trainer/averages_in_place.h"
+#include "trainer/joint_loss.h"
 #include "trainer/step_times.h"
 #include "trainer/train_state.h"
 #include "trainer/trained_part.h"
@@ -40,6 +41,9 @@ struct PartPlan {
   /// prior.
   bool counts_frozen = false;
   bool shares_graph = false;  ///< TrainedPart::shares_graph
+  /// Changes weights in place after each step of the optimizer and before averages take them, e.g.
+  /// clamps a temperature. Must neither wait for the device nor change what it has changed.
+  std::function<void()> after_step = nullptr;
 };
 
 /// What a kind of run says about its model.
@@ -201,6 +205,15 @@ class Trainer {
   at::Tensor evaluate_chunks(int64_t batch,
                              std::optional<int64_t> max_batch_size,
                              const ChunkLoss& loss_of) const;
+  /// Gradients of a whole update of a part from a loss of all its samples together: joint_loss.h.
+  /// @param batches samples of each of the update's batches on this rank
+  at::Tensor accumulate_joint(int64_t part_number,
+                              const std::vector<int64_t>& batches,
+                              const JointLoss& loss);
+  /// The same loss without gradients and without effect; all ranks call it.
+  at::Tensor evaluate_joint(int64_t part_number,
+                            const std::vector<int64_t>& batches,
+                            const JointLoss& loss) const;
   /// Averages in the place of the weights, in eval mode, for as long as `scope` lives.
   void put_averages_in_place(std::optional<AveragesInPlace>& scope) const;
   /// The averaged network of a part, for reading; null without.

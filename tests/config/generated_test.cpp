@@ -7,8 +7,10 @@
 #include <sstream>
 
 #include "config/json_text.h"
+#include "config/kinds.h"
 #include "config/minimal_config.h"
 #include "config/minimal_prior.h"
+#include "config/root_json.h"
 #include "config/vae_run_config.h"
 
 namespace dalle2 {
@@ -115,12 +117,10 @@ TEST_CASE("every example config is read without a warning and fits its schema") 
       const std::string kind = config_kind(path);
       ReadOptions strict = {.overrides = {}, .strict = true};
       // The checkpoint of the example of a VAE holds that example's section.
-      strict.vae_of_checkpoint = [&](const std::string&) {
-        return load_vae_config((configs / "vae.json").string(), {}).config.vae;
+      strict.config_of_checkpoint = [&](const std::string&, const std::string&) {
+        return read_config_file((configs / "vae.json").string());
       };
-      const std::string full = kind == "prior" ? load_prior_config(path, strict).full_json
-                               : kind == "vae" ? load_vae_config(path, strict).full_json
-                                               : load_decoder_config(path, strict).full_json;
+      const std::string full = config_kind_of(kind).fill_in(read_config_file(path), strict);
       CHECK(fits(Json::parse(config_schema(kind)), Json::parse(full)));
       ++read;
     }
@@ -164,9 +164,8 @@ TEST_CASE("the schema refuses what the reader refuses") {
 }
 
 TEST_CASE("the schema of another kind is refused") {
-  CHECK(
-      message_of([] { config_schema("clip"); }) ==
-      "the schema of \"clip\" is not available yet: this version trains decoders, priors and VAEs");
+  CHECK(message_of([] { config_schema("clip"); }) ==
+        "\"clip\" is not available yet: this version trains \"decoder\", \"prior\" and \"vae\"");
   CHECK(message_of([] { config_schema("decodr"); }) ==
         "no kind \"decodr\" of config; known are \"decoder\", \"prior\" and \"vae\"");
 }

@@ -234,11 +234,11 @@ TEST_CASE("targets of a prior's savers may hold the placeholders of a prior") {
 TEST_CASE("the config of a prior has no place for other kinds") {
   expect_prior_problem(
       {"/decoder={}"},
-      "/decoder: has no place here: this needs the config of a prior, and a file trains either a "
-      "decoder, a prior or a VAE");
+      "/decoder: has no place here: this needs the config of a prior, and a file trains one "
+      "kind");
   expect_prior_problem({"/clip={}"},
-                       R"(/clip: "clip" is not available yet: this version trains decoders, )"
-                       "priors and VAEs");
+                       R"(/clip: "clip" is not available yet: this version trains "decoder", )"
+                       R"("prior" and "vae")");
 }
 
 TEST_CASE("the options of the loss reach a prior's plan") {

@@ -243,11 +243,11 @@ TEST_CASE("what has not landed yet is refused by name") {
                    R"(file, got "gs://t")"});
   expect_problems(
       {"/prior={}"},
-      {"/prior: has no place here: this needs the config of a decoder, and a file trains either a "
-       "decoder, a prior or a VAE"});
+      {"/prior: has no place here: this needs the config of a decoder, and a file trains one "
+       "kind"});
   expect_problems({"/clip={}"},
-                  {"/clip: \"clip\" is not available yet: this version trains decoders, priors and "
-                   "VAEs"});
+                  {"/clip: \"clip\" is not available yet: this version trains \"decoder\", "
+                   "\"prior\" and \"vae\""});
 }
 
 TEST_CASE("the rules of adapters are enforced") {

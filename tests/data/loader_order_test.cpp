@@ -260,11 +260,12 @@ TEST_CASE("bad shards of an epoch count on when it is taken up") {
   CHECK_THROWS_WITH(keys_of(rest), Contains("2 of 5 shards cannot be read"));
 }
 
-TEST_CASE("an epoch keeps the windows it was begun with, and begins anew when the shards change") {
+TEST_CASE("an epoch keeps the windows it was begun with, and its position knows its shards") {
   const TempDir folder;
   write_tiny_shards(folder.path(), 4, 10);
   LoaderOptions options = options_over(folder.path(), 3, 5);
   options.shuffle_buffer = 8;
+  options.shard_names = shard_names_hash(options.urls);
   DecoderLoader whole(config_with(0), options);
   whole.start_epoch(0);
   const Epoch epoch = read_epoch(whole);
@@ -273,12 +274,20 @@ TEST_CASE("an epoch keeps the windows it was begun with, and begins anew when th
   rest.start_epoch(0, epoch.positions[2]);
   CHECK(keys_of(rest) == Batches(epoch.batches.begin() + 3, epoch.batches.end()));
 
-  options.urls.push_back(folder / "shards/00003.tar");
-  const CapturedLog log;
-  DecoderLoader more(config_with(0), options);
-  more.start_epoch(0, epoch.positions[2]);
-  CHECK(flat(keys_of(more)).size() == 40);
-  CHECK(log.count("4 shards are there, and were 3 when the run stopped within epoch 0") == 1);
+  const LoaderPosition& position = epoch.positions[2];
+  CHECK(position.shard_names == options.shard_names);
+  CHECK_FALSE(other_shards(position, options.urls, options.shard_names));
+  ShardUrls more = options.urls;
+  more.push_back(folder / "shards/00003.tar");
+  CHECK(other_shards(position, more, shard_names_hash(more)) ==
+        "lane 0 of 1 had 3 shards, and would have 4 of the 4 there are now");
+  const ShardUrls others = {
+      folder / "shards/00000.tar", folder / "shards/00001.tar", folder / "shards/00003.tar"};
+  CHECK_THAT(other_shards(position, others, shard_names_hash(others)).value_or(""),
+             Contains("the names of the 3 shards"));
+  // In another place they are the same.
+  const ShardUrls moved = {"/else/00000.tar", "/else/00001.tar", "/else/00002.tar"};
+  CHECK_FALSE(other_shards(position, moved, shard_names_hash(moved)));
 }
 
 TEST_CASE("ranks take equal numbers of steps, and each sample comes once over all of them") {

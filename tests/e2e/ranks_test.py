@@ -138,6 +138,37 @@ class Ranks(EndToEnd):
                 self.assertEqual(by_epoch[0], by_epoch[1])
                 self.assertEqual(sum(by_epoch.values()), saved_state(self.dir / name / "checkpoint.pth", self.dir)[1]["samples_seen"])
 
+    def test_which_shards_are_for_validation_never_changes_with_the_number_of_ranks(self):
+        for first, second in ((2, 1), (1, 2), (3, 2)):
+            with self.subTest(first=first, second=second):
+                name = f"split{first}to{second}"
+                config = self.write(name, train={"epochs": 3})
+                env = {"DALLE2_TRACE_SAMPLES": str(self.dir / f"trace_{name}")}
+                self.stop(config, first, lambda done: done >= 3, name, env)
+                output = self.run_ranks(config, second, env=env)
+                self.assertNotIn("begins anew", output.stdout + output.stderr)
+                seen = {"train": collections.Counter(), "val": collections.Counter()}
+                for path in self.dir.glob(f"trace_{name}.rank*"):
+                    for line in path.read_text().splitlines():
+                        entry = json.loads(line)
+                        if entry["split"] in seen:
+                            seen[entry["split"]].update((entry["epoch"], key) for key in entry["keys"])
+                shards = {split: {key[:-4] for _, key in found} for split, found in seen.items()}
+                self.assertGreater(len(shards["val"]), 0)
+                self.assertFalse(shards["train"] & shards["val"])
+                self.assertEqual(set(seen["train"].values()), {1})
+                by_epoch = collections.Counter(epoch for epoch, _ in seen["train"])
+                self.assertEqual(len(set(by_epoch.values())), 1, by_epoch)
+                self.assertEqual(sorted(by_epoch), [0, 1, 2])
+
+    def test_more_ranks_than_the_splits_allow_resume_what_one_began(self):
+        # Five shards make no three slices with all splits: a new run refuses them, one that began alone keeps its slice.
+        begun = self.write("alone", train={"epochs": 1}, end_shard=4)
+        self.run_ranks(begun, 1)
+        refused = self.run_ranks(self.write("three", end_shard=4), 3, check=2)
+        self.assertIn("no shard is left for the split", refused.stdout + refused.stderr)
+        self.run_ranks(self.write("alone", train={"epochs": 2}, end_shard=4), 3)
+
     def start(self, config, ranks, env=None, inside=()):
         return subprocess.Popen([*inside, BINARY, "--config", config, *(["--nproc-per-node", str(ranks)] if ranks > 1 else [])],
                                 cwd=self.dir, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

@@ -10,7 +10,7 @@ import subprocess
 import time
 
 import harness
-from harness import BINARY, EndToEnd, run
+from harness import BINARY, EndToEnd, checkpoint_content, run
 
 DATA = {"batch_size": 2, "num_workers": 3, "shuffle_train": True, "shuffle_buffer": 5,
         "splits": {"train": 0.5, "val": 0.25, "test": 0.25}}
@@ -63,8 +63,8 @@ class ShardOrder(EndToEnd):
         keys, begin = [], []
         for world, steps in parts:
             limit = ["--steps", steps] if steps else []
-            keys += self.walk(world, *begin, *limit, "--save", "at.json", **kwargs)
-            begin = ["--from", "at.json"]
+            keys += self.walk(world, *begin, *limit, "--save", "at.pth", **kwargs)
+            begin = ["--from", "at.pth"]
         return keys
 
     def test_an_epoch_has_each_sample_once_for_any_number_of_ranks(self):
@@ -87,8 +87,8 @@ class ShardOrder(EndToEnd):
             self.assertEqual(self.walk_on((world, 3), (world, None)), whole)
             self.assertEqual(self.walk_on(*[(world, 1)] * 4, (world, None)), whole)
         self.assertEqual(self.walk_on((2, None), (4, None)), whole)  # nothing is left of it
-        saved = json.loads((self.dir / "at.json").read_text())
-        self.assertEqual((saved["epoch"], saved["samples"], saved["split"]), (0, len(whole), "train"))
+        _, saved = checkpoint_content(self.dir / "at.pth", self.dir)
+        self.assertEqual((saved["epoch"], saved["sample"], saved["next_task"]), (0, len(whole), "train"))
 
     def test_resampled_shards_and_epochs_of_a_length_keep_their_order(self):
         resampled = self.config("resampled.json", data={**DATA, "shuffle_train": False, "resample_train": True})
@@ -96,8 +96,8 @@ class ShardOrder(EndToEnd):
         self.assertIn("--steps is missing", self.order(config=resampled, check=2).stderr)
         short = ("--set", "/train/epoch_samples=21")
         self.assertEqual(len(self.walk(4, *short)), 24)  # whole steps
-        self.walk(4, "--steps", 2, "--save", "at.json")
-        self.assertEqual(len(self.walk(2, "--from", "at.json", *short)), 8)
+        self.walk(4, "--steps", 2, "--save", "at.pth")
+        self.assertEqual(len(self.walk(2, "--from", "at.pth", *short)), 8)
 
     def test_ranks_whose_samples_are_out_take_empty_steps(self):
         shards = self.dir / "shards"
@@ -198,66 +198,33 @@ class ShardOrder(EndToEnd):
         self.refuse(2, "--world", 0, expect=["--world", "expected a whole number from 1 to 4096, got 0"])
         self.refuse(2, "--epoch", -1, expect=["--epoch"])
         self.refuse(2, "--world", 17, expect=["Not enough shards to split evenly: 16 for 17 ranks", "start fewer ranks"])
-        self.refuse(2, "--from", "absent.json", expect=["absent.json: no such file (--from"])
+        self.refuse(2, "--from", "absent.pth", expect=["absent.pth: no such file (--from"])
         (self.dir / "prior.json").write_text('{"prior": {}}')
         self.refuse(2, config="prior.json", expect=["prior.json", "needs the config of a decoder"])
         (self.dir / "bad.pth").write_bytes(b"no checkpoint")
         self.refuse(3, "--from", "bad.pth", expect=["bad.pth"])
         # Before an epoch is read, and without leaving anything behind.
-        self.refuse(2, "--save", "prior.json/at.json", expect=["--save prior.json/at.json: there is no folder prior.json"])
-        self.refuse(2, "--save", "new/at.json", expect=["--save new/at.json: there is no folder new"])
-        self.refuse(2, "--save", ".", expect=["--save .: is a folder, the name of a file is expected, e.g. ./position.json"])
-        text = self.refuse(3, "--save", "/proc/at.json", expect=["/proc/at.json"])
+        self.refuse(2, "--save", "prior.json/at.pth", expect=["--save prior.json/at.pth: there is no folder prior.json"])
+        self.refuse(2, "--save", "new/at.pth", expect=["--save new/at.pth: there is no folder new"])
+        self.refuse(2, "--save", ".", expect=["--save .: is a folder, the name of a file is expected, e.g. ./position.pth"])
+        text = self.refuse(3, "--save", "/proc/at.pth", expect=["/proc/at.pth"])
         self.assertNotIn("training shards", text)
         self.assertFalse((self.dir / "new").exists())
-        self.refuse(3, "--from", self.file, expect=["no position of `shards order --save`", "it is a training file, which --config takes"])
-        (self.dir / "list.json").write_text("[1]")
-        self.refuse(3, "--from", "list.json", expect=["no position", "expected an entry 'position'"])
-
-    def refuse_position(self, code, change, *expect):
-        position = json.loads((self.dir / "at.json").read_text())
-        change(position)
-        (self.dir / "bad.json").write_text(json.dumps(position))
-        self.refuse(code, "--from", "bad.json", expect=["bad.json", *expect])
+        self.refuse(3, "--from", self.file, expect=["config.json"])
 
     def test_a_position_that_is_damaged_or_of_other_data_is_refused(self):
-        self.walk(4, "--steps", 2, "--save", "at.json")
-        (self.dir / "cut.json").write_bytes((self.dir / "at.json").read_bytes()[:-40])
-        self.refuse(3, "--from", "cut.json", expect=["cut.json: no position of `shards order --save`", "parse error"])
-        lane = lambda position: position["position"]["lanes"][2]
-        self.refuse_position(3, lambda p: p["position"].update(next_lane=4), "/position/next_lane: expected a count from 0 to 3, got 4")
-        self.refuse_position(3, lambda p: lane(p).update(passed="two"), "/position/lanes/2/passed", "got str")
-        self.refuse_position(3, lambda p: lane(p).update(passed=-1), "/position/lanes/2/passed: expected 0 or more, got -1")
-        self.refuse_position(3, lambda p: lane(p).update(passed=0), "/position/lanes/2/passed: expected a count from 1 to 5, got 0")
-        self.refuse_position(3, lambda p: lane(p).update(passed=99), "/position/lanes/2/passed: expected a count from 1 to 5, got 99")
-        self.refuse_position(3, lambda p: lane(p).update(shard=10**15), "/position/lanes/2/shard: expected a count from 0 to 2")
-        self.refuse_position(3, lambda p: lane(p).update(end_shard=10**15), "/position/lanes/2/end_shard: expected a count from 0 to 2")
-        self.refuse_position(3, lambda p: lane(p).update(end_shard=0, end_sample=0), "/position/lanes/2/end_shard", "behind")
-        self.refuse_position(3, lambda p: lane(p).update(bad_shards=3), "/position/lanes/2/bad_shards: expected a count from 0 to 2")
-        self.refuse_position(3, lambda p: lane(p).update(window_samples=10**17), "/position/lanes/2/window_samples: expected a count from 0")
-        self.refuse_position(3, lambda p: lane(p).update(sample=2.5), "/position/lanes/2/sample: expected a whole number")
-        self.refuse_position(3, lambda p: p["position"].update(lanes={}), "/position/lanes: expected a list")
-        self.refuse_position(3, lambda p: p["position"].update(lanes=[]), "/position/lanes: expected a lane at least")
-        self.refuse_position(3, lambda p: p["position"].update(lanes=p["position"]["lanes"] * 1025), "/position/lanes: expected 4096 lanes or less, got 4100")
-        self.refuse_position(3, lambda p: p["position"]["lanes"].append(7), "/position/lanes/4")
-        self.refuse_position(3, lambda p: p.update(position=[]), "/position")
-        for key in ("split", "epoch", "samples", "config", "position", "shard_names"):
-            self.refuse_position(3, lambda p: p.pop(key), f"'{key}'")
-        for key, wrong in (("epoch", -1), ("epoch", 10**17), ("samples", -1), ("samples", 10**17)):
-            self.refuse_position(3, lambda p: p.update({key: wrong}), f"/{key}: expected a count from 0 to")
-        self.refuse_position(3, lambda p: p.update(shard_names=7), "/shard_names: expected")
-        self.refuse_position(3, lambda p: lane(p).pop("offset"), "/position/lanes/2: expected an entry 'offset'")
-        self.refuse_position(3, lambda p: lane(p).update(last_draw=None), "/position/lanes/2/last_draw: expected a whole number")
-        self.refuse_position(3, lambda p: p.update(shard_names=""), "/shard_names: expected 16 hexadecimal digits")
-        self.refuse_position(3, lambda p: p["config"]["data"].update(batch_size=0), "/config/data/batch_size: expected 1 or more, got 0")
-        self.refuse_position(3, lambda p: p["config"].pop("data"), "/config: expected an entry 'data'")
-        self.refuse_position(2, lambda p: lane(p).update(shards=3), "other shards: lane 2 of 4 had 3")
-        self.refuse_position(2, lambda p: p.update(shard_names="0" * 16), "/shard_names", "other shards")
-        self.refuse_position(2, lambda p: p.update(split="val"), "/split: expected \"train\", got \"val\"")
-        self.refuse_position(2, lambda p: p["config"].update(seed=5), "/config/seed: expected 0, the config's /seed, got 5")
-        self.refuse_position(2, lambda p: p["config"]["data"].update(shuffle_train=False), "/config/data/shuffle_train")
-        self.refuse(2, "--from", "at.json", "--epoch", 1, expect=["--epoch 1: at.json stands in epoch 0"])
-        other = self.order("--from", "at.json", "--set", "/data/batch_size=3").stderr
+        self.walk(4, "--steps", 2, "--save", "at.pth")
+        (self.dir / "cut.pth").write_bytes((self.dir / "at.pth").read_bytes()[:-40])
+        self.refuse(3, "--from", "cut.pth", expect=["cut.pth"])
+        self.walk(1, "--steps", 2, "--save", "one.pth")
+        self.refuse(2, "--from", "one.pth", "--set", "/data/end_shard=14",
+                    expect=["one.pth: the position is of other shards", "the names of the 8 shards"])
+        self.refuse(2, "--from", "at.pth", "--set", "/seed=5", expect=["/config/seed: expected 5, the config's /seed, got 0"])
+        self.refuse(2, "--from", "at.pth", "--set", "/data/shuffle_train=false", expect=["/config/data/shuffle_train"])
+        self.refuse(2, "--from", "at.pth", "--set", "/data/splits={\"train\": 0.25, \"val\": 0.5, \"test\": 0.25}",
+                    expect=["/config/data/splits"])
+        self.refuse(2, "--from", "at.pth", "--epoch", 1, expect=["--epoch 1: at.pth stands in epoch 0"])
+        other = self.order("--from", "at.pth", "--set", "/data/batch_size=3").stderr
         self.assertIn("/config/data/batch_size: batches of 2", other)
 
 

@@ -373,7 +373,7 @@ class Vae(EndToEnd):
         done = self.train(other, check=2)
         self.assertIn("/vae/lookup_free_quantization", " ".join(done.stderr.split()))
         done = run("sample", "--checkpoint", "run/checkpoint.pth", "--out", "drawn", cwd=self.dir, check=3)
-        self.assertIn("expected a checkpoint of a decoder, got one of a vae", " ".join(done.stderr.split()))
+        self.assertIn("expected a checkpoint of a decoder or prior, got one of a vae", " ".join(done.stderr.split()))
 
     def test_a_dry_run_tells_sizes_and_writes_nothing(self):
         done = self.train(self.write("dry"), "--dry-run")

@@ -81,7 +81,7 @@ double validation_loss(const json& config, size_t batches) {
   const Value checkpoint = read_checkpoint(out + "/checkpoint.pth");
   load_state_dict(*decoder, Cursor(checkpoint).at("model"));
   decoder->eval();
-  const DecoderData data(loaded.config, loaded.plan, RankInfo{}, at::kCPU);
+  const ShardData data = decoder_data(loaded.config, loaded.plan, RankInfo{}, at::kCPU);
   const auto loader = data.loader("val", loaded.config.data.batch_size, /*in_order=*/true);
   loader->start_epoch(0);
   const torch::NoGradGuard no_grad;
@@ -135,7 +135,7 @@ TEST_CASE("an update weighs each of its batches by its samples, the last short o
   const LoadedDecoderConfig loaded = parse_decoder_config(config.dump(), "test.json", {});
   torch::manual_seed(5);
   Decoder decoder(loaded.plan);
-  const DecoderData data(loaded.config, loaded.plan, RankInfo{}, at::kCPU);
+  const ShardData data = decoder_data(loaded.config, loaded.plan, RankInfo{}, at::kCPU);
   const auto loader = data.loader("train", 4, /*in_order=*/false);
   loader->start_epoch(0);
   const torch::NoGradGuard no_grad;
@@ -155,7 +155,7 @@ TEST_CASE("an update weighs each of its batches by its samples, the last short o
 }
 
 TEST_CASE("the best validation loss is the least") {
-  DecoderPosition position;
+  ShardPosition position;
   CHECK_FALSE(position.is_best());  // there is none
   position.validation_loss = 0.4;
   CHECK(position.is_best());

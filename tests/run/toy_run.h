@@ -84,6 +84,8 @@ class ToyRun : public TrainingRun {
   /// @param config has to outlive the run
   explicit ToyRun(const ToyConfig& config);
 
+  void open() override {}
+
   /// Called with the number of the step (over all epochs) before each; may spoil the batch.
   std::function<void(int64_t step, at::Tensor& batch)> before_step;
   /// Called for each batch, as what reads it from a disk or a network; may throw.

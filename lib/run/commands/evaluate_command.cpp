@@ -14,8 +14,11 @@
 #include "metrics/embedding_similarities.h"
 #include "optim/random.h"
 #include "run/commands.h"
+#include "run/commands/evaluate_kinds.h"
+#include "run/decoder_data.h"
 #include "run/decoder_evaluation.h"
 #include "run/device.h"
+#include "run/kinds.h"
 #include "run/model_weights.h"
 #include "tracker/progress.h"
 
@@ -37,9 +40,9 @@ void check_overrides(const std::string& kind, const std::vector<std::string>& ov
 }
 
 /// The five similarities of /train/eval_timesteps, of the split's first batch, as a run logs them.
-nlohmann::ordered_json evaluate_prior(const EvaluateCommand& command,
-                                      const LoadedPriorConfig& loaded,
-                                      const at::Device& device) {
+nlohmann::ordered_json prior_figures(const EvaluateCommand& command,
+                                     const LoadedPriorConfig& loaded,
+                                     const at::Device& device) {
   const TrainPriorConfig& config = loaded.config;
   DiffusionPrior prior = load_prior({command.checkpoint_path, command.config_path, command.use_ema},
                                     read_checkpoint(command.checkpoint_path));
@@ -66,9 +69,9 @@ nlohmann::ordered_json evaluate_prior(const EvaluateCommand& command,
 }
 
 /// The metrics of /evaluate over samples of the split, as a run logs them.
-nlohmann::ordered_json evaluate_decoder(const EvaluateCommand& command,
-                                        const LoadedDecoderConfig& loaded,
-                                        const at::Device& device) {
+nlohmann::ordered_json decoder_figures(const EvaluateCommand& command,
+                                       const LoadedDecoderConfig& loaded,
+                                       const at::Device& device) {
   const TrainDecoderConfig& config = loaded.config;
   if (config.evaluate.is_off()) {
     throw ConfigError(
@@ -81,7 +84,7 @@ nlohmann::ordered_json evaluate_decoder(const EvaluateCommand& command,
                                  read_checkpoint(command.checkpoint_path));
   decoder->to(device);
   decoder->eval();
-  const DecoderData data(config, loaded.plan, RankInfo{}, device);
+  const ShardData data = decoder_data(config, loaded.plan, RankInfo{}, device);
   const auto [first_unet, last_unet] = trained_unets(loaded);
   Progress progress({.quiet = false, .terminal = log_is_terminal()});
   show_pairs({.data = &data,
@@ -119,9 +122,9 @@ nlohmann::ordered_json evaluate_decoder(const EvaluateCommand& command,
 
 /// The reconstruction of the split's pictures: mean absolute and mean square error, and the peak
 /// signal-to-noise ratio of the latter, in dB.
-nlohmann::ordered_json evaluate_vae(const EvaluateCommand& command,
-                                    const LoadedVaeConfig& loaded,
-                                    const at::Device& device) {
+nlohmann::ordered_json vae_figures(const EvaluateCommand& command,
+                                   const LoadedVaeConfig& loaded,
+                                   const at::Device& device) {
   const TrainVaeConfig& config = loaded.config;
   if (command.split == "test") {
     throw ConfigError("--split test: a VAE's pictures are divided into train and val");
@@ -151,29 +154,37 @@ nlohmann::ordered_json evaluate_vae(const EvaluateCommand& command,
           {"psnr_db", -10 * std::log10(square / count)}};
 }
 
-/// @param load of a kind's config @param evaluate its metrics
-template <class Load, class Evaluate>
-void print_metrics(const EvaluateCommand& command, const Load& load, const Evaluate& evaluate) {
-  const auto loaded = load(command.config_path, with_vaes({.overrides = command.overrides}));
+/// @param load of a kind's config @param figures of a checkpoint of that kind
+template <class Load, class Figures>
+nlohmann::ordered_json figures_of(const EvaluateCommand& command,
+                                  const Load& load,
+                                  const Figures& figures) {
+  const auto loaded = load(command.config_path, with_checkpoints({.overrides = command.overrides}));
   for (const std::string& warning : loaded.warnings) log_warning("config", "{}", warning);
   const at::Device device =
       choose_device(loaded.config.train.device, "/train/device", WithoutGpu::kWarn);
-  std::printf("%s\n", evaluate(command, loaded, device).dump(2).c_str());
+  return figures(command, loaded, device);
 }
 
 }  // namespace
+
+nlohmann::ordered_json evaluate_prior(const EvaluateCommand& command) {
+  return figures_of(command, load_prior_config, prior_figures);
+}
+
+nlohmann::ordered_json evaluate_vae(const EvaluateCommand& command) {
+  return figures_of(command, load_vae_config, vae_figures);
+}
+
+nlohmann::ordered_json evaluate_decoder(const EvaluateCommand& command) {
+  return figures_of(command, load_decoder_config, decoder_figures);
+}
 
 void run_evaluate(const EvaluateCommand& command) {
   const std::string kind = config_kind(command.config_path);
   check_overrides(kind, command.overrides);
   log_to_stderr();
-  if (kind == "prior") {
-    print_metrics(command, load_prior_config, evaluate_prior);
-  } else if (kind == "vae") {
-    print_metrics(command, load_vae_config, evaluate_vae);
-  } else {
-    print_metrics(command, load_decoder_config, evaluate_decoder);
-  }
+  std::printf("%s\n", run_kind_of(kind).evaluate(command).dump(2).c_str());
 }
 
 }  // namespace dalle2

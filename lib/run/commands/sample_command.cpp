@@ -8,7 +8,9 @@
 
 #include "base/log.h"
 #include "checkpoint/convert.h"
+#include "config/run_config.h"
 #include "run/device.h"
+#include "run/kinds.h"
 #include "run/model_weights.h"
 
 namespace dalle2 {
@@ -50,11 +52,15 @@ void run_sample(const SampleCommand& command) {
   }
   const at::Device device = choose_device(command.device, "--device", WithoutGpu::kError);
   const Value checkpoint = read_checkpoint(command.checkpoint_path);
-  if (checkpoint_kind(Cursor(checkpoint, command.checkpoint_path)) == "prior") {
-    sample_prior(command, checkpoint, device);
-  } else {
-    sample_decoder(command, checkpoint, device);
+  const std::string found = checkpoint_kind(Cursor(checkpoint, command.checkpoint_path));
+  // What names do not tell is taken for a decoder: its loading says what does not fit.
+  const RunKind& kind = run_kind_of(found.empty() ? TrainDecoderConfig::kKind : found);
+  if (!kind.sample) {
+    throw DataError("{}: expected a checkpoint of a decoder or prior, got one of a {}",
+                    command.checkpoint_path,
+                    kind.key);
   }
+  kind.sample(command, checkpoint, device);
 }
 
 }  // namespace dalle2

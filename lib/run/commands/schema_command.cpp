@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <cstdio>
 
-#include "config/run_config.h"
+#include "config/kinds.h"
 #include "run/commands.h"
 
 namespace dalle2 {

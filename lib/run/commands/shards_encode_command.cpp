@@ -155,7 +155,7 @@ class LatentShards {
 LoadedDecoderConfig load_latent_config(const ShardsEncodeCommand& command) {
   // Whether the config already asks for latents in its shards does not matter here.
   LoadedDecoderConfig loaded =
-      load_decoder_config(command.config_path, with_vaes({.overrides = command.overrides}));
+      load_decoder_config(command.config_path, with_checkpoints({.overrides = command.overrides}));
   if (!loaded.plan.stages.front().latent) {
     throw ConfigError("{}: /decoder/vae: expected a VAE before the first unet, found none",
                       printable(command.config_path));

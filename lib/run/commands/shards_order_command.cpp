@@ -91,10 +91,14 @@ void print_summary(const Steps& steps) {
   row("all", all, "in " + counted(steps.count, "step"));
 }
 
-OrderPosition starting_position(const ShardsOrderCommand& command,
+ShardPosition starting_position(const ShardsOrderCommand& command,
                                 const TrainDecoderConfig& config) {
-  if (!command.from_path) return {.epoch = command.epoch.value_or(0)};
-  OrderPosition position = read_order_position(*command.from_path, config);
+  ShardPosition position;
+  if (!command.from_path) {
+    position.epoch = command.epoch.value_or(0);
+    return position;
+  }
+  position = read_order_position(*command.from_path, config);
   if (command.epoch && *command.epoch != position.epoch) {
     throw ConfigError("--epoch {}: {} stands in epoch {}.\n  Leave --epoch out, or --from.",
                       *command.epoch,
@@ -106,7 +110,7 @@ OrderPosition starting_position(const ShardsOrderCommand& command,
            "{}: epoch {}, {} passed{}",
            *command.from_path,
            position.epoch,
-           counted(position.samples, "sample"),
+           counted(position.sample, "sample"),
            lanes == 0 ? ""
                       : fmt::format("; begun by {}, whose lanes it keeps",
                                     counted(static_cast<int64_t>(lanes), "rank")));
@@ -138,11 +142,11 @@ LoadedDecoderConfig load_config(const ShardsOrderCommand& command) {
 Steps take_steps(const ShardsOrderCommand& command,
                  int64_t most_samples,
                  RankWalk& walk,
-                 OrderPosition& position) {
+                 ShardPosition& position) {
   Steps steps;
   steps.ranks.resize(static_cast<size_t>(command.world));
   while (steps.count < command.steps.value_or(INT64_MAX)) {
-    const auto step = position.samples < most_samples ? walk.next() : std::nullopt;
+    const auto step = position.sample < most_samples ? walk.next() : std::nullopt;
     steps.epoch_over = !step.has_value();
     if (!step) break;
     if (command.print) {
@@ -150,7 +154,7 @@ Steps take_steps(const ShardsOrderCommand& command,
     } else {
       log_live(counted(steps.count, "step"));
     }
-    for (const Batch& batch : *step) position.samples += batch.size();
+    for (const Batch& batch : *step) position.sample += batch.size();
     add_step(*step, steps.ranks);
     ++steps.count;
   }
@@ -165,7 +169,7 @@ void check_save_path(const std::string& path) {
   if (std::filesystem::is_directory(path, ignored)) {
     throw ConfigError("--save {}: is a folder, the name of a file is expected, e.g. {}",
                       path,
-                      (std::filesystem::path(path) / "position.json").string());
+                      (std::filesystem::path(path) / "position.pth").string());
   }
   check_out_folder("--save", path);
   const AtomicFile can_be_written(path);
@@ -178,16 +182,23 @@ void run_shards_order(const ShardsOrderCommand& command) {
   if (command.save_path) check_save_path(*command.save_path);
   const LoadedDecoderConfig loaded = load_config(command);
   const TrainDecoderConfig& config = loaded.config;
-  OrderPosition position = starting_position(command, config);
-  // Each rank has its slice of the shards dealt into the splits: an epoch keeps the slices of the
-  // ranks that began it, as it keeps their lanes.
-  const size_t lanes = position.loader.lanes.size();
+  ShardPosition position = starting_position(command, config);
   const int world = static_cast<int>(command.world);
-  const DecoderData data(
-      config, loaded.plan, {0, lanes > 0 ? static_cast<int>(lanes) : world}, at::kCPU);
+  ShardData data(
+      config.data, config.seed, decoder_needs(config, loaded.plan), RankInfo{0, world}, at::kCPU);
+  // A run keeps the slices that it began with, see ShardPosition.
+  position.slices = position.slices_of_run();
+  if (position.slices == 0) position.slices = data.slices_at_begin();
+  data.deal_into(position.slices);
+  if (const auto why = data.other_shards(position.loader)) {
+    throw ConfigError(
+        "{}: the position is of other shards: {}\n"
+        "  Give the config that it was saved with (/data/webdataset_base_url, /data/start_shard). A "
+        "run that goes on with other shards begins the epoch anew.",
+        command.from_path.value_or(""),
+        *why);
+  }
   const LoaderOptions options = data.options("train", config.data.batch_size, /*in_order=*/false);
-  if (command.from_path) check_same_shards(*command.from_path, position, options.urls);
-  position.shard_names = shard_names_hash(options.urls);
   log_info("order",
            "epoch {}: {}, {}, batches of {}",
            position.epoch,
@@ -204,7 +215,7 @@ void run_shards_order(const ShardsOrderCommand& command) {
     log_info("order", "left out: {}", describe_drops(dropped));
   }
   if (steps.epoch_over)
-    log_info("order", "the epoch is over: {}", counted(position.samples, "sample"));
+    log_info("order", "the epoch is over: {}", counted(position.sample, "sample"));
   if (command.save_path) {
     write_order_position(*command.save_path, position, config);
     log_info("order", "position behind step {} saved: {}", steps.count, *command.save_path);

@@ -14,7 +14,6 @@
 #include "base/stop_signal.h"
 #include "base/version.h"
 #include "config/resume_changes.h"
-#include "config/run_config.h"
 #include "dist/failure_file.h"
 #include "dist/process_group.h"
 #include "dist/rank_launcher.h"
@@ -23,11 +22,8 @@
 #include "net/library_versions.h"
 #include "run/commands.h"
 #include "run/cuda_library.h"
-#include "run/decoder_run.h"
-#include "run/dry_run.h"
+#include "run/kinds.h"
 #include "run/model_weights.h"
-#include "run/prior_run.h"
-#include "run/vae_run.h"
 
 namespace dalle2 {
 namespace {
@@ -92,19 +88,16 @@ void check_same_config(ProcessGroup& group, const std::string& full_json) {
 }
 
 /// A signal before there is anything to save; afterwards the run answers it itself.
-template <class Run, class Loaded>
-ExitCode train(const TrainCommand& command, const Loaded& loaded, ProcessGroup& group) {
+ExitCode train(const TrainCommand& command, const LoadedRun& loaded, ProcessGroup& group) {
   check_same_config(group, loaded.full_json);
-  std::optional<Run> run;
+  std::unique_ptr<TrainingRun> run;
   // A signal breaks the opening off on the rank that got it: the others hear of it afterwards.
   int64_t stopped_by = group.most(stop_requested(), "stop before the start");
   if (stopped_by == 0) {
     const ProcessGroup::BusyScope busy(group, "opening the data");
     try {
-      run.emplace(loaded, RunProcess{.quiet = command.quiet, .group = &group});
-      if constexpr (requires { run->clear_results(); }) {
-        if (command.clear_results) run->clear_results();
-      }
+      run = loaded.make_run({.quiet = command.quiet, .group = &group});
+      if (command.clear_results) run->clear_results();
       run->open();
     } catch (const StoppedError&) {
       stopped_by = stop_requested();
@@ -136,21 +129,20 @@ void tell(const std::vector<std::string>& config_warnings) {
 }
 
 /// Several processes: what ends one ends all, and each says why.
-template <class Run, class Loaded>
-ExitCode train_together(const TrainCommand& command, const Loaded& loaded) {
+ExitCode train_together(const TrainCommand& command, const LoadedRun& loaded) {
   const World world = world_from_environment();
   if (world.is_main()) {
     tell(loaded.warnings);
   } else {
     set_least_log_level(LogLevel::kWarning);
   }
-  const SharedTrainConfig& config = loaded.config.train;
+  const SharedTrainConfig& config = *loaded.train;
   std::optional<ProcessGroup> group;
   try {
     group.emplace(world,
                   GroupOptions{.device = group_device(config, world),
                                .hang_timeout = std::chrono::seconds(config.hang_timeout_seconds)});
-    return train<Run>(command, loaded, *group);
+    return train(command, loaded, *group);
   } catch (const StoppedError&) {
     if (group) throw;
     return stopped_before_the_start(stop_requested());
@@ -176,8 +168,7 @@ ExitCode launch(const TrainCommand& command) {
 }
 
 /// What the command asks of a config of any kind.
-template <class Run, class Loaded>
-ExitCode answer(const TrainCommand& command, const Loaded& loaded) {
+ExitCode answer(const TrainCommand& command, const LoadedRun& loaded) {
   if (command.dump_config) {
     std::printf("%s\n", loaded.full_json.c_str());
     check_stdout();
@@ -191,10 +182,10 @@ ExitCode answer(const TrainCommand& command, const Loaded& loaded) {
             : "RANK or WORLD_SIZE is set, so that another program starts the processes already");
   }
   if (!command.dry_run) {
-    return command.processes > 1 ? launch(command) : train_together<Run>(command, loaded);
+    return command.processes > 1 ? launch(command) : train_together(command, loaded);
   }
   tell(loaded.warnings);
-  dry_run(loaded);
+  loaded.dry_run();
   check_stdout();
   return ExitCode::kDone;
 }
@@ -208,22 +199,17 @@ ExitCode run_train(const TrainCommand& command) {
                       command.config_path,
                       std::filesystem::current_path().string());
   }
-  const ReadOptions options = with_vaes({.overrides = command.overrides, .strict = command.strict});
-  const std::string kind = config_kind(command.config_path);
-  if (command.clear_results && kind != "vae") {
+  const ReadOptions options =
+      with_checkpoints({.overrides = command.overrides, .strict = command.strict});
+  const RunKind& kind = run_kind_of(config_kind(command.config_path));
+  if (command.clear_results && !kind.has_results) {
     throw ConfigError(
         "--clear-results: has no effect on {}, which is of a {}: only a VAE has a folder of results\n"
         "  Leave it away.",
         command.config_path,
-        kind);
+        kind.key);
   }
-  if (kind == "prior") {
-    return answer<PriorRun>(command, load_prior_config(command.config_path, options));
-  }
-  if (kind == "vae") {
-    return answer<VaeRun>(command, load_vae_config(command.config_path, options));
-  }
-  return answer<DecoderRun>(command, load_decoder_config(command.config_path, options));
+  return answer(command, kind.load(command.config_path, options));
 }
 
 }  // namespace dalle2

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: MIT
 // The visitor that describes the structs as JSON Schema 2020-12.
+#pragma once
+
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "base/error.h"
 #include "config/coerce.h"
-#include "config/kinds.h"
-#include "config/prior_run_config.h"
-#include "config/run_config.h"
-#include "config/vae_run_config.h"
+#include "config/data_config.h"
 #include "config/writer.h"
 
 namespace dalle2 {
-namespace {
+namespace schema_detail {
 
 template <class T>
 Json struct_schema(T value);
 
-void add_limits(Json& schema, const Limits& limits) {
+inline void add_limits(Json& schema, const Limits& limits) {
   const auto number = [](double value) {
     return value == static_cast<double>(static_cast<int64_t>(value))
                ? Json(static_cast<int64_t>(value))
@@ -28,11 +32,11 @@ void add_limits(Json& schema, const Limits& limits) {
   }
 }
 
-Json any_of(std::vector<Json> schemas) {
+inline Json any_of(std::vector<Json> schemas) {
   return Json{{"anyOf", std::move(schemas)}};
 }
 
-Json transforms_schema() {
+inline Json transforms_schema() {
   Json properties = Json::object();
   for (size_t i = 0; i < enum_names<TransformKind>.size(); ++i) {
     TransformConfig transform;
@@ -175,32 +179,8 @@ Json struct_schema(T value) {
   return schema;
 }
 
-}  // namespace
+}  // namespace schema_detail
 
-std::string config_schema(const std::string& kind) {
-  if (kind == "clip") {
-    throw ConfigError("the schema of \"{}\" {}", kind, kLaterKind);
-  }
-  if (kind != "decoder" && kind != "prior" && kind != "vae") {
-    throw ConfigError("no kind \"{}\" of config; known are \"decoder\", \"prior\" and \"vae\"",
-                      kind);
-  }
-  Json schema = {
-      {"$schema", "https://json-schema.org/draft/2020-12/schema"},
-      {"title", fmt::format("dalle2-train {} config", kind)},
-      {"$comment",
-       "Generated from lib/config. The strict form: the program also takes \"3\" and 8.0 for "
-       "integers, \"1e-4\" for numbers, 0, 1, \"yes\" and \"no\" for booleans, and ignores unknown "
-       "keys with a warning."}};
-  if (kind == "prior") {
-    schema.update(struct_schema(TrainPriorConfig{}));
-  } else if (kind == "vae") {
-    schema.update(struct_schema(TrainVaeConfig{}));
-  } else {
-    schema.update(struct_schema(TrainDecoderConfig{}));
-  }
-  schema["properties"]["$schema"] = Json{{"type", "string"}};
-  return schema.dump(2) + "\n";
-}
+using schema_detail::struct_schema;
 
 }  // namespace dalle2

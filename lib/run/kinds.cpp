@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+#include "run/kinds.h"
+
+#include "base/error.h"
+#include "config/kinds.h"
+#include "config/prior_run_config.h"
+#include "config/run_config.h"
+#include "config/vae_run_config.h"
+#include "run/commands/evaluate_kinds.h"
+#include "run/commands/sample_command.h"
+#include "run/decoder_run.h"
+#include "run/dry_run.h"
+#include "run/prior_run.h"
+#include "run/vae_run.h"
+
+namespace dalle2 {
+
+std::vector<RunKind>& run_kinds() {
+  static std::vector<RunKind> kinds = {
+      {.key = TrainDecoderConfig::kKind,
+       .tensor_prefixes = {"unets.", "noise_schedulers."},
+       .load = load_run<DecoderRun, load_decoder_config>,
+       .evaluate = evaluate_decoder,
+       .sample = sample_decoder},
+      {.key = TrainVaeConfig::kKind,
+       .tensor_prefixes = {"enc_dec."},
+       .load = load_run<VaeRun, load_vae_config>,
+       .evaluate = evaluate_vae,
+       .has_results = true},
+      {.key = TrainPriorConfig::kKind,
+       .tensor_prefixes = {"net.", "noise_scheduler."},
+       .load = load_run<PriorRun, load_prior_config>,
+       .evaluate = evaluate_prior,
+       .sample = sample_prior}};
+  return kinds;
+}
+
+const RunKind& run_kind_of(const std::string& key) {
+  for (const RunKind& kind : run_kinds()) {
+    if (kind.key == key) return kind;
+  }
+  throw ConfigError("no kind \"{}\" of run; known are {}", key, available_kinds());
+}
+
+}  // namespace dalle2

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+// What the program does with a run of each kind. lib/config/kinds.h has what it knows of its config.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "checkpoint/state_dict.h"
+#include "config/loaded_config.h"
+#include "run/commands.h"
+#include "run/training_run.h"
+
+namespace dalle2 {
+
+/// A config that was read, and what can be done with it. Has to outlive the runs that it makes.
+struct LoadedRun {
+  std::string full_json;              ///< Loaded::full_json
+  std::vector<std::string> warnings;  ///< of reading it
+  const SharedTrainConfig* train = nullptr;
+  /// @throws ConfigError, DataError
+  std::function<std::unique_ptr<TrainingRun>(const RunProcess& process)> make_run;
+  /// Prints what a run would take. @throws as a run would
+  std::function<void()> dry_run;
+};
+
+/// A kind of run. Whoever adds one adds a row to run_kinds(), and one to config_kinds().
+struct RunKind {
+  std::string key;  ///< ConfigKind::key
+  /// What the names of its model's tensors may begin with, by which a file is known.
+  std::vector<std::string> tensor_prefixes;
+  std::function<LoadedRun(const std::string& config_path, const ReadOptions& options)> load;
+  /// The figures of a checkpoint. @throws ConfigError, DataError
+  std::function<nlohmann::ordered_json(const EvaluateCommand& command)> evaluate;
+  /// Draws with the weights of a checkpoint. Empty: nothing can be drawn.
+  std::function<void(const SampleCommand& command,
+                     const Value& checkpoint,
+                     const at::Device& device)>
+      sample = {};
+  bool has_results = false;  ///< --clear-results has a meaning
+};
+
+/// In the order in which files are compared with them. Tests may add rows.
+std::vector<RunKind>& run_kinds();
+/// The row of a kind that can be trained. @throws ConfigError for none
+const RunKind& run_kind_of(const std::string& key);
+
+/// RunKind::load for a kind of TrainingRun whose constructor takes (loaded config, process), and for
+/// which there is a dry_run(loaded config).
+template <class Run, auto load_config>
+LoadedRun load_run(const std::string& config_path, const ReadOptions& options) {
+  using Config = decltype(load_config(config_path, options));
+  const auto loaded = std::make_shared<const Config>(load_config(config_path, options));
+  return {.full_json = loaded->full_json,
+          .warnings = loaded->warnings,
+          .train = &loaded->config.train,
+          .make_run =
+              [loaded](const RunProcess& process) { return std::make_unique<Run>(*loaded, process); },
+          .dry_run = [loaded] { dry_run(*loaded); }};
+}
+
+}  // namespace dalle2

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: MIT
+#include "run/joint_toy.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "config/kind_row.h"
+#include "config/parse_config.h"
+
+namespace dalle2::test {
+namespace {
+
+std::shared_ptr<JointToyModel> make_model(const TrainJointToyConfig& config) {
+  torch::manual_seed(static_cast<uint64_t>(config.seed));
+  return std::make_shared<JointToyModel>(config.joint_toy.width);
+}
+
+ModelPlan plan_of(const std::shared_ptr<JointToyModel>& model, const TrainJointToyConfig& config) {
+  PartPlan part{.name = "", .prefix = "joint.", .network = model->network};
+  part.make_network = [width = config.joint_toy.width] {
+    return std::make_shared<JointToyNetwork>(width);
+  };
+  part.options = part_options(config.train, 0);
+  part.after_step = [scale = model->network->scale, most = config.joint_toy.most_scale] {
+    scale.clamp_(0, most);
+  };
+  return {.model = model,
+          .model_name = TrainJointToyConfig::kKind,
+          .part_noun = "network",
+          .untrained_reason = "",
+          .parts = {std::move(part)}};
+}
+
+JointToyInputs to_inputs(const Batch& batch) {
+  return {batch.images, batch.image_embeds};
+}
+
+LoaderOptions needs() {
+  LoaderOptions needs;
+  needs.need_image_embeds = true;
+  needs.image_embed_dim = 3;
+  return needs;
+}
+
+}  // namespace
+
+LoadedJointToy parse_joint_toy(const std::string& json,
+                               const std::string& origin,
+                               const ReadOptions& options) {
+  return parse_config<LoadedJointToy>(
+      json, origin, options, [](const Json&, LoadedJointToy&, Faults&) {});
+}
+
+LoadedJointToy load_joint_toy(const std::string& path, const ReadOptions& options) {
+  return parse_joint_toy(read_config_file(path), path, options);
+}
+
+JointToyNetwork::JointToyNetwork(int64_t width)
+    : picture(register_module("picture", make_linear(3, width))),
+      embed(register_module("embed", make_linear(3, width))),
+      scale(register_parameter("scale", at::full({}, 10.0))) {}
+
+at::Tensor JointToyNetwork::features(const JointToyInputs& inputs) {
+  const auto unit = [](const at::Tensor& rows) {
+    return torch::nn::functional::normalize(rows, torch::nn::functional::NormalizeFuncOptions());
+  };
+  return at::stack({unit(picture->forward(inputs.images.mean({2, 3}))),
+                    unit(embed->forward(inputs.embeds))},
+                   1);
+}
+
+at::Tensor JointToyNetwork::loss(const at::Tensor& features) {
+  const at::Tensor logits = scale * features.select(1, 0).matmul(features.select(1, 1).t());
+  const at::Tensor own = at::arange(features.size(0), at::kLong);
+  return (at::cross_entropy_loss(logits, own) + at::cross_entropy_loss(logits.t(), own)) / 2;
+}
+
+JointToyTrainer::JointToyTrainer(std::shared_ptr<JointToyModel> model,
+                                 const TrainJointToyConfig& config)
+    : Trainer(plan_of(model, config), config.train, at::kCPU), model_(std::move(model)) {}
+
+JointLoss JointToyTrainer::loss_of(const std::vector<JointToyInputs>& batches) const {
+  return {.features_of =
+              [this, &batches](size_t batch, const ChunkRange& range) {
+                const JointToyInputs& of = batches[batch];
+                return model_->network->features(
+                    {of.images.narrow(0, range.begin, range.length),
+                     of.embeds.narrow(0, range.begin, range.length)});
+              },
+          .loss_of =
+              [this](const at::Tensor& features) { return model_->network->loss(features); }};
+}
+
+namespace {
+
+std::vector<int64_t> sizes_of(const std::vector<JointToyInputs>& batches) {
+  std::vector<int64_t> sizes;
+  for (const JointToyInputs& each : batches)
+    sizes.push_back(each.images.defined() ? each.images.size(0) : 0);
+  return sizes;
+}
+
+}  // namespace
+
+at::Tensor JointToyTrainer::step(const std::vector<JointToyInputs>& batches) {
+  return accumulate_joint(1, sizes_of(batches), loss_of(batches));
+}
+
+at::Tensor JointToyTrainer::evaluate(const JointToyInputs& batch) const {
+  const std::vector<JointToyInputs> one = {batch};
+  return evaluate_joint(1, sizes_of(one), loss_of(one));
+}
+
+std::shared_ptr<torch::nn::Module> JointToyTrainer::swap_network(
+    size_t /*index*/, std::shared_ptr<torch::nn::Module> network) const {
+  const auto before = model_->network;
+  model_->network =
+      model_->replace_module("joint", std::static_pointer_cast<JointToyNetwork>(network));
+  return before;
+}
+
+void JointToyTrainer::list_state(TrainState& state) const {
+  state.model("model");
+  state.version("version");
+  state.steps("steps");
+  state.extras();
+  state.optimizer("optimizer", 0);
+  state.schedule("scheduler", 0);
+  state.averages({.many_parts = false, .network_prefix = "joint.", .model_key = "ema_model"});
+  state.skipped("skipped_updates", /*flat=*/true);
+}
+
+JointToyRun::JointToyRun(const LoadedJointToy& loaded, const RunProcess& process)
+    : ShardRun({.session = session_options(loaded, process),
+                .texts = {.kind = TrainJointToyConfig::kKind,
+                          .raw_json = loaded.raw_json,
+                          .full_json = loaded.full_json},
+                .metrics = {{.loss = "Training Loss",
+                             .losses_not_finite = "Losses Not Finite",
+                             .ema_decay = "EMA Decay",
+                             .learning_rate = "Learning Rate",
+                             .grad_norm = "Grad Norm",
+                             .skipped_updates = "Skipped Updates",
+                             .loss_scale = "Loss Scale",
+                             .validation_loss = "Validation Loss"}},
+                .suspects = "odd pictures"},
+               [&](const at::Device&) {
+                 return std::make_unique<JointToyTrainer>(make_model(loaded.config), loaded.config);
+               },
+               {.loop = loaded.config.train, .data = loaded.config.data, .needs = needs()}),
+      trainer_(trainer_as<JointToyTrainer>()) {}
+
+std::optional<int64_t> JointToyRun::train_group(const std::vector<Batch>& group) {
+  std::vector<JointToyInputs> batches;
+  int64_t samples = 0;
+  for (const Batch& batch : group) {
+    batches.push_back(to_inputs(batch));
+    samples += batch.samples_of_step;
+  }
+  trainer_.step(batches);
+  update(1);
+  return samples;
+}
+
+void JointToyRun::add_validation_losses(const Batch& batch,
+                                        int64_t /*place*/,
+                                        std::vector<double>& sums) {
+  sums[0] += trainer_.evaluate(to_inputs(batch)).item<double>();
+}
+
+void dry_run(const LoadedJointToy& loaded) {
+  std::printf("a toy of width %ld\n", static_cast<long>(loaded.config.joint_toy.width));
+}
+
+void register_joint_toy() {
+  static const bool once = [] {
+    config_kinds().push_back(kind_row<TrainJointToyConfig, parse_joint_toy>("", "The sections"));
+    run_kinds().push_back({.key = TrainJointToyConfig::kKind,
+                           .tensor_prefixes = {"joint."},
+                           .load = load_run<JointToyRun, load_joint_toy>,
+                           .evaluate = [](const EvaluateCommand& command) {
+                             return nlohmann::ordered_json{{"of", command.checkpoint_path}};
+                           }});
+    return true;
+  }();
+  static_cast<void>(once);
+}
+
+}  // namespace dalle2::test

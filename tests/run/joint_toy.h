@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT
+// The smallest kind with a joint loss: two linear towers, of a picture's mean colour and of its
+// embedding, are told to agree (Radford et al. 2021, figure 3). It reads shards, and all that is not in
+// these two files is what every kind shares.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/loaded_config.h"
+#include "config/run_config.h"
+#include "model/layers.h"
+#include "run/kinds.h"
+#include "run/shard_run.h"
+#include "trainer/trainer.h"
+
+namespace dalle2::test {
+
+struct JointToyConfig {
+  int64_t width = 4;
+  double most_scale = 20;
+  void fields(auto& f) {
+    D2_FIELD(width, "Numbers of a feature.", within(1, 64));
+    D2_FIELD(most_scale, "The scale of the cosines is clamped to it.", above(0));
+  }
+};
+
+struct JointToyTrainConfig : OptimizerConfig<Single>, SharedTrainConfig, ShardLoopConfig {
+  JointToyTrainConfig() {
+    lr = 5e-2;
+    device = "cpu";
+    ema_update_after_step = 0;
+    ema_update_every = 1;
+  }
+  void fields(auto& f) {
+    OptimizerConfig::fields(f);
+    SharedTrainConfig::fields(f);
+    ShardLoopConfig::fields(f);
+  }
+};
+
+struct TrainJointToyConfig {
+  static constexpr const char* kDoc = "A file that trains the joint toy.";
+  static constexpr const char* kKind = "joint_toy";
+  static constexpr std::array kPlaceholders = TrainDecoderConfig::kPlaceholders;
+
+  JointToyConfig joint_toy;
+  DecoderDataConfig data;
+  JointToyTrainConfig train;
+  TrackerConfig tracker;
+  int64_t seed = 0;
+  void fields(auto& f) {
+    D2_REQUIRED(joint_toy, "The model.");
+    D2_REQUIRED(data, "The samples.");
+    D2_FIELD(train, "The optimisation.");
+    D2_REQUIRED(tracker, "Logs and checkpoints.");
+    D2_FIELD(seed, "Seed of everything random.");
+  }
+};
+
+struct NoPlan {};
+using LoadedJointToy = Loaded<TrainJointToyConfig, NoPlan>;
+LoadedJointToy load_joint_toy(const std::string& path, const ReadOptions& options);
+LoadedJointToy parse_joint_toy(const std::string& json,
+                               const std::string& origin,
+                               const ReadOptions& options);
+
+struct JointToyInputs {
+  at::Tensor images;  // [B, 3, H, W]
+  at::Tensor embeds;  // [B, 3]
+};
+
+struct JointToyNetwork : torch::nn::Module {
+  explicit JointToyNetwork(int64_t width);
+  /// [B, 2, width], each row of length 1
+  at::Tensor features(const JointToyInputs& inputs);
+  /// [] of [N, 2, width]
+  at::Tensor loss(const at::Tensor& features);
+
+  std::shared_ptr<LinearLayerImpl> picture, embed;
+  at::Tensor scale;  // []
+};
+
+struct JointToyModel : torch::nn::Module {
+  explicit JointToyModel(int64_t width)
+      : network(register_module("joint", std::make_shared<JointToyNetwork>(width))) {}
+  std::shared_ptr<JointToyNetwork> network;
+};
+
+class JointToyTrainer : public Trainer {
+ public:
+  JointToyTrainer(std::shared_ptr<JointToyModel> model, const TrainJointToyConfig& config);
+  /// Gradients of an update from its batches on this rank, which may be empty. @return [] the loss
+  at::Tensor step(const std::vector<JointToyInputs>& batches);
+  at::Tensor evaluate(const JointToyInputs& batch) const;
+  const JointToyNetwork& network() const { return *model_->network; }
+
+ private:
+  void list_state(TrainState& state) const override;
+  std::shared_ptr<torch::nn::Module> swap_network(
+      size_t index, std::shared_ptr<torch::nn::Module> network) const override;
+  JointLoss loss_of(const std::vector<JointToyInputs>& batches) const;
+
+  std::shared_ptr<JointToyModel> model_;
+};
+
+class JointToyRun : public ShardRun {
+ public:
+  JointToyRun(const LoadedJointToy& loaded, const RunProcess& process);
+  const JointToyTrainer& trainer() const { return trainer_; }
+
+ private:
+  void introduce() const override {}
+  std::optional<int64_t> train_group(const std::vector<Batch>& group) override;
+  void add_validation_losses(const Batch& batch, int64_t place, std::vector<double>& sums) override;
+  bool has_joint_loss() const override { return true; }
+  void end_epoch() override { save_epoch(); }
+
+  JointToyTrainer& trainer_;
+};
+
+void dry_run(const LoadedJointToy& loaded);
+
+/// Its row in the table of kinds, once.
+void register_joint_toy();
+
+}  // namespace dalle2::test
