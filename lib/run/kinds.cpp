@@ -16,22 +16,21 @@
 namespace dalle2 {
 
 std::vector<RunKind>& run_kinds() {
-  static std::vector<RunKind> kinds = {
-      {.key = TrainDecoderConfig::kKind,
-       .tensor_prefixes = {"unets.", "noise_schedulers."},
-       .load = load_run<DecoderRun, load_decoder_config>,
-       .evaluate = evaluate_decoder,
-       .sample = sample_decoder},
-      {.key = TrainVaeConfig::kKind,
-       .tensor_prefixes = {"enc_dec."},
-       .load = load_run<VaeRun, load_vae_config>,
-       .evaluate = evaluate_vae,
-       .has_results = true},
-      {.key = TrainPriorConfig::kKind,
-       .tensor_prefixes = {"net.", "noise_scheduler."},
-       .load = load_run<PriorRun, load_prior_config>,
-       .evaluate = evaluate_prior,
-       .sample = sample_prior}};
+  static std::vector<RunKind> kinds = {{.key = TrainDecoderConfig::kKind,
+                                        .tensor_prefixes = {"unets.", "noise_schedulers."},
+                                        .load = load_run<DecoderRun, load_decoder_config>,
+                                        .evaluate = evaluate_decoder,
+                                        .sample = sample_decoder},
+                                       {.key = TrainVaeConfig::kKind,
+                                        .tensor_prefixes = {"enc_dec."},
+                                        .load = load_run<VaeRun, load_vae_config>,
+                                        .evaluate = evaluate_vae,
+                                        .has_results = true},
+                                       {.key = TrainPriorConfig::kKind,
+                                        .tensor_prefixes = {"net.", "noise_scheduler."},
+                                        .load = load_run<PriorRun, load_prior_config>,
+                                        .evaluate = evaluate_prior,
+                                        .sample = sample_prior}};
   return kinds;
 }
 

@@ -37,9 +37,8 @@ struct RunKind {
   /// The figures of a checkpoint. @throws ConfigError, DataError
   std::function<nlohmann::ordered_json(const EvaluateCommand& command)> evaluate;
   /// Draws with the weights of a checkpoint. Empty: nothing can be drawn.
-  std::function<void(const SampleCommand& command,
-                     const Value& checkpoint,
-                     const at::Device& device)>
+  std::function<void(
+      const SampleCommand& command, const Value& checkpoint, const at::Device& device)>
       sample = {};
   bool has_results = false;  ///< --clear-results has a meaning
 };
@@ -55,12 +54,13 @@ template <class Run, auto load_config>
 LoadedRun load_run(const std::string& config_path, const ReadOptions& options) {
   using Config = decltype(load_config(config_path, options));
   const auto loaded = std::make_shared<const Config>(load_config(config_path, options));
-  return {.full_json = loaded->full_json,
-          .warnings = loaded->warnings,
-          .train = &loaded->config.train,
-          .make_run =
-              [loaded](const RunProcess& process) { return std::make_unique<Run>(*loaded, process); },
-          .dry_run = [loaded] { dry_run(*loaded); }};
+  return {
+      .full_json = loaded->full_json,
+      .warnings = loaded->warnings,
+      .train = &loaded->config.train,
+      .make_run =
+          [loaded](const RunProcess& process) { return std::make_unique<Run>(*loaded, process); },
+      .dry_run = [loaded] { dry_run(*loaded); }};
 }
 
 }  // namespace dalle2

@@ -102,11 +102,12 @@ std::optional<Batch> ShardRun::next_batch(DecoderLoader& loader) {
 bool ShardRun::train_epoch() {
   position_.slices = data_.slices();
   if (const auto why = data_.other_shards(position_.loader)) {
-    log_warning("data",
-                "train: the shards are not those that epoch {} began with ({}): what was seen of it "
-                "cannot be known, and it begins anew",
-                position_.epoch,
-                *why);
+    log_warning(
+        "data",
+        "train: the shards are not those that epoch {} began with ({}): what was seen of it "
+        "cannot be known, and it begins anew",
+        position_.epoch,
+        *why);
     position_.restart_epoch();
   }
   log_info("train", "Starting epoch {}", position_.epoch);

@@ -138,6 +138,7 @@ TEST_CASE("every option that kinds of run share is declared, and each kind takes
   CHECK(declared<EmaConfig>() == count_members<EmaConfig>());
   CHECK(declared<PostHocEmaConfig>() == count_members<PostHocEmaConfig>());
   CHECK(declared<LoraConfig>() == count_members<LoraConfig>());
+  CHECK(declared<ShardLoopConfig>() == count_members<ShardLoopConfig>());
   CHECK(declared<DecoderOnlyTrainConfig>() == count_members<DecoderOnlyTrainConfig>());
   CHECK(declared<PriorOnlyTrainConfig>() == count_members<PriorOnlyTrainConfig>());
   const size_t shared = declared<AveragesConfig>() + declared<PrecisionConfig>() +
@@ -145,7 +146,8 @@ TEST_CASE("every option that kinds of run share is declared, and each kind takes
                         declared<RanksConfig>();
   CHECK(declared<SharedTrainConfig>() == shared);
   const size_t both = shared + declared<OptimizerConfig<Single>>() + declared<LossConfig<Single>>();
-  CHECK(declared<DecoderTrainConfig>() == both + declared<DecoderOnlyTrainConfig>());
+  CHECK(declared<DecoderTrainConfig>() ==
+        both + declared<ShardLoopConfig>() + declared<DecoderOnlyTrainConfig>());
   CHECK(declared<PriorTrainConfig>() == both + declared<PriorOnlyTrainConfig>());
 }
 

@@ -82,9 +82,9 @@ TEST_CASE("a joint loss is that of the whole batch, and no mean of smaller ones"
                                   : at::Tensor();
   CHECK(whole().loss == Approx(expected.item<double>()).epsilon(1e-6));
   const auto halves = batches({4, 8});
-  const double mean = (trainer->evaluate(halves[0]).item<double>() +
-                       trainer->evaluate(halves[1]).item<double>()) /
-                      2;
+  const double mean =
+      (trainer->evaluate(halves[0]).item<double>() + trainer->evaluate(halves[1]).item<double>()) /
+      2;
   CHECK(std::abs(mean - expected.item<double>()) > 0.1);
 }
 
@@ -107,7 +107,8 @@ TEST_CASE("ranks change neither a joint loss nor its gradients, not even one wit
   std::vector<Outcome> found;
   as_ranks(size, [&](ProcessGroup& group) {
     // Of sizes that differ; with one_is_empty the last has none.
-    std::vector<int64_t> ends = size == 2 ? std::vector<int64_t>{3, 8} : std::vector<int64_t>{1, 4, 8};
+    std::vector<int64_t> ends =
+        size == 2 ? std::vector<int64_t>{3, 8} : std::vector<int64_t>{1, 4, 8};
     if (one_is_empty) ends[static_cast<size_t>(size - 2)] = 8;
     std::unique_ptr<JointToyTrainer> trainer;
     JointToyInputs own;
@@ -174,20 +175,28 @@ std::string write_config(const TempDir& folder, const std::string& out, int64_t 
   return path;
 }
 
+TrainCommand train_of(const std::string& path, const std::vector<std::string>& overrides = {}) {
+  TrainCommand command;
+  command.config_path = path;
+  command.overrides = overrides;
+  command.quiet = true;
+  return command;
+}
+
 StateDict model_in(const TempDir& folder, const std::string& out) {
   const Value checkpoint = read_checkpoint(folder / (out + "/checkpoint.pth"));
   return Cursor(checkpoint, out).at("model").as_state_dict();
 }
 
-TEST_CASE("a row in the table of kinds makes a kind that trains on shards, and resumes bit for bit") {
+TEST_CASE(
+    "a row in the table of kinds makes a kind that trains on shards, and resumes bit for bit") {
   register_joint_toy();
   const TempDir folder;
   write_tiny_shards(folder.path(), 10, 3);
   const std::string whole = write_config(folder, "whole", 3);
-  CHECK(run_train({.config_path = whole, .quiet = true}) == ExitCode::kDone);
+  CHECK(run_train(train_of(whole)) == ExitCode::kDone);
   for (const int64_t epochs : {1, 3}) {
-    CHECK(run_train({.config_path = write_config(folder, "parts", epochs), .quiet = true}) ==
-          ExitCode::kDone);
+    CHECK(run_train(train_of(write_config(folder, "parts", epochs))) == ExitCode::kDone);
   }
   const StateDict expected = model_in(folder, "whole"), found = model_in(folder, "parts");
   REQUIRE(expected.size() == 5);
@@ -197,8 +206,9 @@ TEST_CASE("a row in the table of kinds makes a kind that trains on shards, and r
   const std::vector<double> losses = logged(folder / "whole", "Validation Loss");
   REQUIRE(losses.size() == 3);
   CHECK(losses.back() < losses.front());
-  CHECK(run_train({.config_path = whole, .overrides = {"/tracker/data_path=" + (folder / "dry")},
-                   .dry_run = true}) == ExitCode::kDone);
+  TrainCommand dry = train_of(whole, {"/tracker/data_path=" + (folder / "dry")});
+  dry.dry_run = true;
+  CHECK(run_train(dry) == ExitCode::kDone);
 }
 
 TEST_CASE("what the shared places know of a kind comes from its row") {
@@ -208,12 +218,12 @@ TEST_CASE("what the shared places know of a kind comes from its row") {
   const TempDir folder;
   const std::string path = write_config(folder, "out", 1);
   CHECK(config_kind(path) == "joint_toy");
-  CHECK_THROWS_WITH(
-      run_train({.config_path = path, .overrides = {"/joint_toy/widht=3"}, .dry_run = true}),
-      Catch::Matchers::Contains("did you mean"));
+  CHECK_THROWS_WITH(run_train(train_of(path, {"/joint_toy/widht=3"})),
+                    Catch::Matchers::Contains("did you mean"));
   // Only a VAE has a folder of results.
-  CHECK_THROWS_WITH(run_train({.config_path = path, .clear_results = true}),
-                    Catch::Matchers::Contains("--clear-results"));
+  TrainCommand clears = train_of(path);
+  clears.clear_results = true;
+  CHECK_THROWS_WITH(run_train(clears), Catch::Matchers::Contains("--clear-results"));
 }
 
 }  // namespace

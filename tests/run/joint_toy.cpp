@@ -64,9 +64,8 @@ at::Tensor JointToyNetwork::features(const JointToyInputs& inputs) {
   const auto unit = [](const at::Tensor& rows) {
     return torch::nn::functional::normalize(rows, torch::nn::functional::NormalizeFuncOptions());
   };
-  return at::stack({unit(picture->forward(inputs.images.mean({2, 3}))),
-                    unit(embed->forward(inputs.embeds))},
-                   1);
+  return at::stack(
+      {unit(picture->forward(inputs.images.mean({2, 3}))), unit(embed->forward(inputs.embeds))}, 1);
 }
 
 at::Tensor JointToyNetwork::loss(const at::Tensor& features) {
@@ -80,15 +79,14 @@ JointToyTrainer::JointToyTrainer(std::shared_ptr<JointToyModel> model,
     : Trainer(plan_of(model, config), config.train, at::kCPU), model_(std::move(model)) {}
 
 JointLoss JointToyTrainer::loss_of(const std::vector<JointToyInputs>& batches) const {
-  return {.features_of =
-              [this, &batches](size_t batch, const ChunkRange& range) {
-                const JointToyInputs& of = batches[batch];
-                return model_->network->features(
-                    {of.images.narrow(0, range.begin, range.length),
-                     of.embeds.narrow(0, range.begin, range.length)});
-              },
-          .loss_of =
-              [this](const at::Tensor& features) { return model_->network->loss(features); }};
+  return {
+      .features_of =
+          [this, &batches](size_t batch, const ChunkRange& range) {
+            const JointToyInputs& of = batches[batch];
+            return model_->network->features({of.images.narrow(0, range.begin, range.length),
+                                              of.embeds.narrow(0, range.begin, range.length)});
+          },
+      .loss_of = [this](const at::Tensor& features) { return model_->network->loss(features); }};
 }
 
 namespace {
