@@ -25,6 +25,9 @@ class Writer : public PositionVisitor {
   void own(const char* key, std::optional<double>& value) override {
     if (value) own_.set(key, *value);
   }
+  void own(const char* key, at::Tensor& value) override {
+    if (value.defined()) own_.set(key, value);
+  }
 
  private:
   Extras& root_;
@@ -50,7 +53,7 @@ class Reader : public PositionVisitor {
     for (size_t i = 0; i < entry->size(); ++i) values.push_back(entry->at(i).as_double());
   }
   void own(const char* key, int64_t& value) override {
-    if (own_) value = own_->at(key).as_int();
+    if (const auto entry = own_ ? own_->find(key) : std::nullopt) value = entry->as_int();
   }
   void own(const char* key, LoaderPosition& value) override {
     if (own_) value = loader_position_of(own_->at(key));
@@ -58,6 +61,10 @@ class Reader : public PositionVisitor {
   void own(const char* key, std::optional<double>& value) override {
     const auto entry = own_ ? own_->find(key) : std::nullopt;
     value = entry ? std::optional<double>(entry->as_double()) : std::nullopt;
+  }
+  void own(const char* key, at::Tensor& value) override {
+    const auto entry = own_ ? own_->find(key) : std::nullopt;
+    value = entry ? entry->as_tensor() : at::Tensor();
   }
 
  private:
@@ -76,6 +83,7 @@ class Placeholders : public PositionVisitor {
   void own(const char* /*key*/, int64_t& /*value*/) override {}
   void own(const char* /*key*/, LoaderPosition& /*value*/) override {}
   void own(const char* /*key*/, std::optional<double>& /*value*/) override {}
+  void own(const char* /*key*/, at::Tensor& /*value*/) override {}
 
   FormatFields fields;
 };
