@@ -45,8 +45,8 @@ Runner add_train(CLI::App& app) {
   app.add_flag("--quiet", o->quiet, "No progress, and no lines of steps");
   app.add_flag("--clear-results",
                o->clear_results,
-               "Of a VAE: first remove the grids and model files that earlier runs left in its "
-               "results folder");
+               "Of a VAE that starts from zero: first remove the grids and model files that the "
+               "earlier run in its data_path has made");
   return [o] {
     if (o->config_path.empty()) {
       throw ConfigError(

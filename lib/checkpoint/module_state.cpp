@@ -100,6 +100,13 @@ LoadReport load_state_dict(torch::nn::Module& module,
   return report;
 }
 
+void check_finite(const torch::nn::Module& module, const std::string& where) {
+  for (const auto& [name, tensor] : state_dict(module)) {
+    if (!tensor.is_floating_point() || at::isfinite(tensor).all().item<bool>()) continue;
+    throw DataError("{}: {}: the weights are not finite", where, name);
+  }
+}
+
 void warn_of_rest(const LoadReport& report, const std::string& where) {
   if (report.missing.empty() && report.unexpected.empty()) return;
   log_warning(

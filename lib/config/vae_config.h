@@ -45,8 +45,6 @@ struct VaeConfig {
   static constexpr const char* kDoc =
       "The VQGAN-VAE: the constructor arguments of the VQGanVAE of muse-maskgit-pytorch or "
       "dalle2-pytorch.";
-  /// The references' constructors refuse what they do not know.
-  static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
 
   VaeKind kind = VaeKind::muse;
   int64_t dim = 0;  // required

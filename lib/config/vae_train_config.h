@@ -38,9 +38,11 @@ struct VaeOnlyTrainConfig {
     D2_FIELD(save_results_every,
              "Steps between two grids of reconstructions, and losses of the validation pictures.",
              within(1, most::kSteps));
-    D2_FIELD(save_model_every,
-             "Steps between two `vae.N.pt`, `vae.N.ema.pt` and the latest checkpoint.",
-             within(1, most::kSteps));
+    D2_FIELD(
+        save_model_every,
+        "Steps between two `vae.N.pt`, `vae.N.ema.pt` and the latest checkpoint; the last step has "
+        "them, too.",
+        within(1, most::kSteps));
     D2_FIELD(results_folder,
              "Where the grids and these files go. Null: `results` in tracker.data_path.",
              not_empty());

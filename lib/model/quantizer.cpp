@@ -214,8 +214,8 @@ void VectorQuantizerImpl::begin_codes(const at::Tensor& tokens, const at::Genera
   }
   cluster_size_.select(0, 0).copy_(counts);
   embed_avg_.select(0, 0).copy_(means * counts.unsqueeze(1));
-  set_codes();
-  initted_.fill_(true);
+  embed_.select(0, 0).copy_(mean_codes());
+  initted_.copy_(means.isfinite().all());  // else the next batch begins them
 }
 
 void VectorQuantizerImpl::quantize_nothing() {
@@ -234,7 +234,7 @@ void VectorQuantizerImpl::take_notes(const at::Tensor& tokens, const at::Tensor&
   noted_tokens_ = noted_tokens_.defined() ? at::cat({noted_tokens_, tokens}) : tokens;
 }
 
-void VectorQuantizerImpl::learn(const at::Generator& generator) {
+void VectorQuantizerImpl::learn(const at::Generator& generator, const at::Tensor& was_skipped) {
   const torch::NoGradGuard no_grad;
   if (!noted_counts_.defined()) {  // this rank had no samples
     noted_counts_ = at::zeros_like(cluster_size_.select(0, 0));
@@ -242,26 +242,28 @@ void VectorQuantizerImpl::learn(const at::Generator& generator) {
   }
   sum_over_ranks(noted_counts_);
   sum_over_ranks(noted_sums_);
-  // From what is not finite nothing is learned, as no update is made from it.
-  const at::Tensor is_finite = noted_sums_.sum().isfinite();
-  const at::Tensor counts = at::where(is_finite, noted_counts_, cluster_size_.select(0, 0));
-  const at::Tensor sums = at::where(is_finite, noted_sums_, embed_avg_.select(0, 0));
+  // From what is not finite nothing is learned either. The host need not know.
+  at::Tensor learns = noted_sums_.sum().isfinite();
+  if (was_skipped.defined()) learns = learns.logical_and(was_skipped.eq(0));
+  const at::Tensor counts = at::where(learns, noted_counts_, cluster_size_.select(0, 0));
+  const at::Tensor sums = at::where(learns, noted_sums_, embed_avg_.select(0, 0));
   cluster_size_.select(0, 0).lerp_(counts, 1 - config_.vq_decay);
   embed_avg_.select(0, 0).lerp_(sums, 1 - config_.vq_decay);
-  set_codes();
-  if (config_.vq_threshold_ema_dead_code > 0 && is_finite.item<bool>()) replace_dead(generator);
+  embed_.select(0, 0).copy_(at::where(learns, mean_codes(), codebook()));
+  if (config_.vq_threshold_ema_dead_code > 0 && learns.item<bool>()) replace_dead(generator);
   noted_counts_.reset();
   noted_sums_.reset();
   noted_tokens_.reset();
 }
 
-void VectorQuantizerImpl::set_codes() {
+/// [K, d] of the moving averages.
+at::Tensor VectorQuantizerImpl::mean_codes() const {
   const at::Tensor sizes = cluster_size_.select(0, 0);
   const at::Tensor total = sizes.sum();
   const double codes = static_cast<double>(config_.codes());
   const at::Tensor smoothed = (sizes + kSmoothing) / (total + codes * kSmoothing) * total;
   const at::Tensor means = embed_avg_.select(0, 0) / smoothed.unsqueeze(1);
-  embed_.select(0, 0).copy_(config_.vq_use_cosine_sim ? unit_length(means) : means);
+  return config_.vq_use_cosine_sim ? unit_length(means) : means;
 }
 
 void VectorQuantizerImpl::replace_dead(const at::Generator& generator) {

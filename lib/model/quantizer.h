@@ -36,7 +36,9 @@ class QuantizerImpl : public torch::nn::Module {
   virtual void quantize_nothing() {}
   /// Moves the codes by what was quantised since the last call; all ranks have to call it.
   /// @param generator draws vectors in the place of codes that are not used
-  virtual void learn(const at::Generator& /*generator*/) {}
+  /// @param was_skipped [] not 0: the update that the passes were for was skipped, and nothing is
+  /// learned from them; undefined: it was made
+  virtual void learn(const at::Generator& /*generator*/, const at::Tensor& /*was_skipped*/ = {}) {}
   virtual void set_ranks(CodeRanks /*ranks*/) {}
   /// What quantize() makes of a map with these codes. @param indices [B, h, w] @return [B, D, h, w]
   virtual at::Tensor from_indices(const at::Tensor& indices) = 0;
@@ -67,7 +69,7 @@ class VectorQuantizerImpl : public QuantizerImpl {
   Quantized quantize(const at::Tensor& map, const at::Generator& generator) override;
   at::Tensor from_indices(const at::Tensor& indices) override;
   void quantize_nothing() override;
-  void learn(const at::Generator& generator) override;
+  void learn(const at::Generator& generator, const at::Tensor& was_skipped = {}) override;
   void set_ranks(CodeRanks ranks) override { ranks_ = std::move(ranks); }
 
   /// [K, d]
@@ -91,7 +93,7 @@ class VectorQuantizerImpl : public QuantizerImpl {
   void sum_over_ranks(at::Tensor& tensor) const {
     if (ranks_.sum) ranks_.sum(tensor);
   }
-  void set_codes();
+  at::Tensor mean_codes() const;
 
   VaeConfig config_;
   std::shared_ptr<LinearLayerImpl> project_in_, project_out_;  // null: the widths are equal

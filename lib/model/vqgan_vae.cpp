@@ -153,14 +153,6 @@ VaeLosses VqganVaeImpl::autoencoder_losses(const at::Tensor& images,
     if (config_.quantizer_loss_without_gan) losses.total = losses.total + made.quantized.loss;
     return losses;
   }
-  if (!made.images.requires_grad()) {  // an evaluation: nothing to weigh by gradients
-    losses.reconstruction = reconstruction_loss(made.images, images);
-    losses.perceptual =
-        at::mse_loss(features(for_features(made.images)), features(for_features(images)));
-    losses.total = losses.reconstruction + losses.perceptual + losses.quantizer;
-    if (with_gan) losses.generator = adversarial_loss(discr_->forward(made.images));
-    return losses;
-  }
   // The gradient at the pictures is all that the decoder needs of the losses. It is computed loss by
   // loss, for the weight of the adversarial one.
   const at::Tensor pictures = made.images.detach().requires_grad_();

@@ -79,6 +79,9 @@ class VqganVaeImpl : public torch::nn::Module {
                                const at::Generator& generator,
                                bool with_gan = true);
 
+  /// How far `made` is from the pictures, by the error that the config chooses. @return []
+  at::Tensor reconstruction_loss(const at::Tensor& made, const at::Tensor& images) const;
+
   /// What the discriminator is trained by. Gradients reach its parameters alone.
   /// @param with_penalty adds 10 (|gradient of the logits at the real pictures| - 1)^2
   /// @return []
@@ -101,7 +104,6 @@ class VqganVaeImpl : public torch::nn::Module {
  private:
   /// @param any_size pictures of the dalle2 kind need not have its `image_size`
   void check_images(const at::Tensor& images, bool any_size = false) const;
-  at::Tensor reconstruction_loss(const at::Tensor& made, const at::Tensor& images) const;
   at::Tensor adversarial_loss(const at::Tensor& logits) const;
   const char* quantizer_name() const { return config_.is_muse() ? "quantizer" : "vq"; }
 

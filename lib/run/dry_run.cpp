@@ -177,11 +177,12 @@ void print_networks(const DryRunPlan& plan, const SharedTrainConfig& train) {
                 network.note.c_str());
   }
   const ParameterCount all = count_parameters(*plan.model);
-  if (plan.networks.size() > 1) {
-    std::printf(
-        "all %ss: %s parameters\n",
-        plan.networks.front().label.substr(0, plan.networks.front().label.find(' ')).c_str(),
-        with_commas(all.total).c_str());
+  if (plan.networks.size() > 1) {  // "unet 1", "unet 2"; but "autoencoder", "discriminator"
+    const std::string& first = plan.networks.front().label;
+    const size_t noun = first.find(' ');
+    std::printf("all %ss: %s parameters\n",
+                noun == std::string::npos ? "network" : first.substr(0, noun).c_str(),
+                with_commas(all.total).c_str());
   }
   if (train.lora.rank == 0) return;
   std::printf("adapters of rank %ld: %s parameters are trained, the others are frozen\n",

@@ -160,6 +160,7 @@ VqganVae load_latent_vae(const LatentConfig& from) {
   check_vae_kind(weights, from.model->kind, from.checkpoint);
   std::erase_if(weights, [](const auto& item) { return item.first.starts_with("discr."); });
   load_state_dict(*vae, weights, /*prefix=*/"", /*strict=*/true, from.checkpoint);
+  check_finite(*vae, from.checkpoint);
   return vae;
 }
 

@@ -128,9 +128,12 @@ void PriorRun::draw_similarities(const std::string& folder) {
   for (const int64_t steps : config_.train.eval_timesteps) {
     options.timesteps = steps;
     options.generator = session_.generator("similarities", /*epoch=*/0, steps);
-    const auto similarities = embedding_similarities(batch->text_embeds.to(session_.device()),
-                                                     batch->image_embeds.to(session_.device()),
-                                                     trainer_.p_sample_loop(options));
+    const auto similarities =
+        embedding_similarities(batch->text_embeds.to(session_.device()),
+                               batch->image_embeds.to(session_.device()),
+                               trainer_.p_sample_loop(options,
+                                                      /*use_non_ema=*/false,
+                                                      config_.train.max_batch_size));
     LogRecord record;
     ShownRecord shown;
     for (const auto& [name, value] : similarities) {

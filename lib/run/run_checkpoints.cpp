@@ -36,9 +36,20 @@ bool gives_other_samples(const ConfigChanges& changes) {
   return std::any_of(changes.meaning.begin(), changes.meaning.end(), is_of_data);
 }
 
-std::string reason_of_base(const Trainer& trainer, const std::string& path) {
-  return trainer.uses_lora() ? "adapters on the weights of " + path
-                             : path + " gives the stages that this run does not train";
+std::string reason_of_base(const Trainer& trainer, const Cursor& root, const std::string& path) {
+  if (trainer.uses_lora()) return "adapters on the weights of " + path;
+  return trainer.is_begun_by(root) ? "with the weights of " + path
+                                   : path + " gives the stages that this run does not train";
+}
+
+void check_finite(const Trainer& trainer, const std::string& path) {
+  const std::optional<std::string> part = trainer.non_finite_part();
+  if (!part) return;
+  throw DataError(
+      "{}: the {} are not finite, and a run that goes on from them would stop at once\n  Load "
+      "another checkpoint; `dalle2-train fsck` tells which are whole.",
+      path,
+      *part);
 }
 
 }  // namespace
@@ -96,7 +107,7 @@ StartedFrom RunCheckpoints::start() {
   if (found && found->start == StartedFrom::kCheckpoint) {
     tracker.go_on(found->path);
   } else {
-    tracker.begin_anew(found ? reason_of_base(trainer_, found->path) : "");
+    tracker.begin_anew(found ? found->reason : "");
   }
   tracker.save_config(texts_.kind + "_config.json", public_config(texts_.raw_json));
   tracker.add_save_metadata("config", texts_.full_json);
@@ -180,7 +191,7 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(
         continue;
       }
       load(checkpoint, path, compares_config);
-      return Found{path, StartedFrom::kCheckpoint};
+      return Found{.path = path, .start = StartedFrom::kCheckpoint};
     } catch (const DataError& error) {
       last_fault = error.what();
       if (i + 1 < candidates.size()) {
@@ -190,7 +201,9 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(
   }
   if (base && last_fault.empty()) {
     load_base(base->second, base->first);
-    return Found{base->first, StartedFrom::kBase};
+    return Found{.path = base->first,
+                 .start = StartedFrom::kBase,
+                 .reason = reason_of_base(trainer_, Cursor(base->second), base->first)};
   }
   if (last_fault.empty()) return std::nullopt;
   if (candidates.size() == 1) throw DataError("{}", last_fault);
@@ -206,13 +219,7 @@ void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool
   if (compares_config)
     changes = compare_config(root, texts_, data_size_, config_.allow_changed_config);
   trainer_.load_state(checkpoint, /*only_model=*/false, /*strict=*/true, path);
-  if (const std::optional<std::string> part = trainer_.non_finite_part()) {
-    throw DataError(
-        "{}: the {} are not finite, and a run that goes on from them would stop at once\n  Load "
-        "another checkpoint; `dalle2-train fsck` tells which are whole.",
-        path,
-        *part);
-  }
+  check_finite(trainer_, path);
   carry_untrained(root);
   read_own(root);
   if (gives_other_samples(changes)) {
@@ -310,14 +317,16 @@ void RunCheckpoints::load_base(const Value& checkpoint, const std::string& path)
   const Cursor root(checkpoint, path);
   check_kind(root, texts_.kind);
   check_same_model(root, texts_, config_.allow_changed_config);
-  if (trainer_.uses_lora()) {
+  if (trainer_.uses_lora() || trainer_.is_begun_by(root)) {
     trainer_.load_base(model_weights(root, texts_.kind, /*use_ema=*/true), path);
+    check_finite(trainer_, path);
   }
   carry_untrained(root);
 }
 
 bool RunCheckpoints::is_base(const Cursor& root) const {
-  return trainer_.uses_lora() ? !has_lora(root) : held_by(root).only_untrained();
+  if (trainer_.uses_lora()) return !has_lora(root);
+  return trainer_.is_begun_by(root) || held_by(root).only_untrained();
 }
 
 HeldStages RunCheckpoints::held_by(const Cursor& root) const {

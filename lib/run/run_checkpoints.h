@@ -67,7 +67,7 @@ void tell_fall_back(const std::string& fault, const std::string& next);
 /// How a start began.
 enum class StartedFrom {
   kNothing,     ///< from zero
-  kBase,        ///< adapters, or some stages, beside the weights of a checkpoint without these
+  kBase,        ///< from zero, with weights of a file that a run cannot resume from
   kCheckpoint,  ///< where a checkpoint stands
 };
 
@@ -127,6 +127,7 @@ class RunCheckpoints {
   struct Found {
     std::string path;
     StartedFrom start = StartedFrom::kNothing;
+    std::string reason = {};  ///< of kBase, for the log
   };
 
   std::optional<Found> take_up(const std::vector<std::string>& candidates, bool compares_config);

@@ -25,6 +25,9 @@ class EntryWriter : public PositionVisitor {
   void own(const char* key, std::optional<double>& value) override {
     if (value) own_.set(key, *value);
   }
+  void own(const char* key, at::Tensor& value) override {
+    if (value.defined()) own_.set(key, value);
+  }
 
  private:
   Extras& root_;
@@ -60,6 +63,10 @@ class EntryReader : public PositionVisitor {
     const auto entry = find_own(key);
     value = entry ? std::optional<double>(entry->as_double()) : std::nullopt;
   }
+  void own(const char* key, at::Tensor& value) override {
+    const auto entry = find_own(key);
+    value = entry ? entry->as_tensor() : at::Tensor();
+  }
 
  private:
   std::optional<Cursor> find_own(const char* key) const {
@@ -81,6 +88,7 @@ class Placeholders : public PositionVisitor {
   void own(const char* /*key*/, int64_t& /*value*/) override {}
   void own(const char* /*key*/, LoaderPosition& /*value*/) override {}
   void own(const char* /*key*/, std::optional<double>& /*value*/) override {}
+  void own(const char* /*key*/, at::Tensor& /*value*/) override {}
 
   FormatFields fields;
 };

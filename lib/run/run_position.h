@@ -32,6 +32,7 @@ class PositionVisitor {
   virtual void own(const char* key, int64_t& value) = 0;
   virtual void own(const char* key, LoaderPosition& value) = 0;
   virtual void own(const char* key, std::optional<double>& value) = 0;  ///< may be absent
+  virtual void own(const char* key, at::Tensor& value) = 0;             ///< undefined: absent
 };
 
 struct RunPosition {

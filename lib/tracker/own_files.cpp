@@ -106,6 +106,10 @@ std::vector<std::string> OwnFiles::paths() const {
   return full;
 }
 
+bool OwnFiles::is_below(const std::string& path) const {
+  return fs::path(key_of(path)).is_relative();
+}
+
 bool OwnFiles::contains(const std::string& path) const {
   return paths_.contains(key_of(path));
 }
@@ -121,6 +125,10 @@ void OwnFiles::start_over(const std::string& run_id,
   recorded_ = true;
   own_all_ = false;
   write();
+}
+
+void OwnFiles::forget_elsewhere() {
+  std::erase_if(paths_, [](const std::string& path) { return fs::path(path).is_absolute(); });
 }
 
 void OwnFiles::rename(const std::string& run_id) {

@@ -39,6 +39,8 @@ class OwnFiles {
   bool contains(const std::string& path) const;
   /// The paths of the record; absolute.
   std::vector<std::string> paths() const;
+  /// Whether `path` is in data_path or a folder of it.
+  bool is_below(const std::string& path) const;
   /// Whether `path` is the checkpoint of elsewhere that the run started from.
   bool began_from(const std::string& path) const { return began_from_ == key_of(path); }
 
@@ -47,6 +49,8 @@ class OwnFiles {
   void start_over(const std::string& run_id,
                   const std::string& began_from,
                   const std::vector<std::string>& paths);
+  /// Of a copied folder: what the original wrote elsewhere is the original's.
+  void forget_elsewhere();
   /// Gives the run a (new) id: it was begun before there were ids, or its folder is a copy.
   void rename(const std::string& run_id);
   /// Takes everything for the run's own: it was begun before there were records.

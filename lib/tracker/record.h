@@ -19,6 +19,7 @@ using LogRecord = std::vector<std::pair<std::string, LogValue>>;
 struct LogImage {
   std::string png;
   std::string caption;
+  std::string name = {};  ///< of the file; empty: by step, section and place in the list
 };
 
 /// Where a logged picture lies.

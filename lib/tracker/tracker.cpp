@@ -139,8 +139,10 @@ void Tracker::log_images(const std::vector<LogImage>& images,
   std::vector<StoredImage> stored;
   for (size_t i = 0; i < images.size(); ++i) {
     const LogImage& image = images[i];
-    const std::string name =
-        fmt::format("{}/{}_{}_{}.png", kImagesFolder, step, file_name_of(section), i);
+    const std::string file = image.name.empty()
+                                 ? fmt::format("{}_{}_{}.png", step, file_name_of(section), i)
+                                 : image.name;
+    const std::string name = fmt::format("{}/{}", kImagesFolder, file);
     try {
       write_file_atomically(in_data_path(name), image.png);
     } catch (const Error& error) {
@@ -162,6 +164,21 @@ void Tracker::log_error(const std::string& message) {
   name_run_in_log();
   logger_->log_error(message);
   log_file_->write({{"error", message}}, last_step_);
+}
+
+void Tracker::store(const std::string& path,
+                    const std::function<void(const std::string& path)>& write) {
+  if (dummy_) return;
+  check_started();
+  check_lock();
+  try {
+    std::error_code ignored;  // the writing says what is wrong
+    fs::create_directories(fs::path(path).parent_path(), ignored);
+    claim(path, /*checkpoint=*/false);
+    write(path);
+  } catch (const Error& error) {
+    log_error(fmt::format("Error storing {}: {}", path, error.what()));
+  }
 }
 
 /// Before the first record under a new id: the steps of a log rise.

@@ -62,6 +62,7 @@ inline constexpr const char* kLogFile = "log.jsonl";
 inline constexpr const char* kImagesFolder = "images";
 inline constexpr const char* kSnapshotsFolder = "snapshots";
 inline constexpr const char* kAveragesFolder = "averages";  ///< of /train/post_hoc_ema
+inline constexpr const char* kResultsFolder = "results";    ///< of a VAE, unless it has another
 /// Of a state that is spread over ranks, while it is put together.
 inline constexpr const char* kGatheredFile = "gathered";
 
@@ -140,10 +141,23 @@ class Tracker {
            const std::optional<ShownRecord>& shown = std::nullopt);
   /// Whether log() prints a line for people.
   bool prints_records() const { return logger_->prints_records(); }
-  /// Stores data_path/images/{step}_{section}_{i}.png and a record {section: [{path, caption}]}. A
-  /// picture that cannot be stored is an error in the log, and the run goes on.
+  /// Stores data_path/images/{step}_{section}_{i}.png, or under the names given, and a record
+  /// {section: [{path, caption}]}. A picture that cannot be stored is an error in the log, and the
+  /// run goes on.
   void log_images(const std::vector<LogImage>& images, const std::string& section, int64_t step);
   void log_error(const std::string& message);
+
+  /// A file of the run beside its checkpoints: makes its folder, sets aside what another run left at
+  /// `path`, and records it as this run's. One that cannot be written is an error in the log, and the
+  /// run goes on.
+  /// @param write writes the file at the path given, whole or not at all
+  /// @throws as check_lock()
+  void store(const std::string& path, const std::function<void(const std::string& path)>& write);
+  /// If the run starts from zero, the files that the run in data_path has recorded as its own and
+  /// that `is_meant` are removed, not set aside. Call it before init().
+  void clear_at_start(std::function<bool(const std::string& path)> is_meant) {
+    is_cleared_ = std::move(is_meant);
+  }
 
   /// Stores `content` as data_path/name, and as save_meta_to/name with each saver that has one.
   void save_config(const std::string& name, const std::string& content);
@@ -200,6 +214,7 @@ class Tracker {
   bool is_of_this_run(const std::string& checkpoint) const;
   void explain_start(const std::string& reason) const;
   void explain_left_out() const;
+  void clear_recorded() const;
   void start_over(const std::string& began_from);
   void remove_mark();
   void name_run(const std::string& checkpoint);
@@ -226,6 +241,9 @@ class Tracker {
   bool made_folder_ = false;  // data_path was not there
   std::unique_ptr<RunLock> lock_;
   std::optional<OwnFiles> own_files_;
+  /// Of own_files_: a save in the background claims files, too.
+  std::unique_ptr<std::mutex> files_mutex_ = std::make_unique<std::mutex>();
+  std::function<bool(const std::string& path)> is_cleared_;  // null: nothing is
   std::unique_ptr<std::atomic<bool>> saved_ = std::make_unique<std::atomic<bool>>(false);
   int64_t last_step_ = 0;
   std::unique_ptr<Logger> logger_;

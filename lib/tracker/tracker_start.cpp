@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "io/writable.h"
 #include "tracker/auto_resume.h"
 #include "tracker/run_id.h"
@@ -30,6 +31,7 @@ constexpr const char* kFilesOfARun[] = {kAutoResumeFile,
                                         kLoraFile,
                                         kLogFile,
                                         kImagesFolder,
+                                        kResultsFolder,
                                         kTensorboardFolder,
                                         kRecordFile};
 
@@ -136,6 +138,7 @@ void Tracker::begin_anew(const std::string& reason) {
   check_undecided();
   explain_start(reason);
   explain_left_out();
+  if (is_cleared_) clear_recorded();
   const bool has_base = source_ && !source_->only_auto_resume();
   start_over(has_base ? source_->fetch() : "");
   open_logs();
@@ -145,6 +148,10 @@ void Tracker::go_on(const std::string& checkpoint) {
   if (dummy_) return;
   check_undecided();
   explain_left_out();
+  if (is_cleared_) {
+    log_info(
+        "track", "--clear-results: nothing is removed, for the run starts from {}", checkpoint);
+  }
   goes_on_ = is_of_this_run(checkpoint);
   if (!goes_on_) {
     start_over(checkpoint);
@@ -198,8 +205,10 @@ void Tracker::explain_start(const std::string& reason) const {
 void Tracker::name_run(const std::string& checkpoint) {
   run_id_ = own_files_->run_id();
   if (run_id_.empty()) run_id_ = saved_by(checkpoint);
-  is_new_name_ = run_id_.empty() || own_files_->is_copy();
+  const bool is_copy = own_files_->is_copy();
+  is_new_name_ = run_id_.empty() || is_copy;
   if (is_new_name_) run_id_ = make_run_id();
+  if (is_copy) own_files_->forget_elsewhere();
   if (run_id_ != own_files_->run_id()) own_files_->rename(run_id_);
 }
 
@@ -223,6 +232,21 @@ bool Tracker::is_of_this_run(const std::string& checkpoint) const {
   if (const std::optional<bool> known = was_saved_by_this_run(checkpoint)) return *known;
   if (own_files_->recorded()) return false;
   return auto_resumed_ || is_among(checkpoint, fixed_targets(savers_));
+}
+
+/// Of a copied folder the original's files, which lie elsewhere, are not its own.
+void Tracker::clear_recorded() const {
+  int64_t removed = 0;
+  for (const std::string& path : own_files_->paths()) {
+    std::error_code error;
+    if (!is_cleared_(path) || !fs::is_regular_file(fs::symlink_status(path, error))) continue;
+    if (own_files_->is_copy() && !own_files_->is_below(path)) continue;
+    if (!fs::remove(path, error) && error) {
+      throw ConfigError("--clear-results: {}: {}", path, error.message());
+    }
+    ++removed;
+  }
+  log_info("track", "--clear-results: {} of the earlier run removed", counted(removed, "file"));
 }
 
 /// Sets aside what an earlier run left in data_path, all under one number, and what a later
@@ -283,7 +307,9 @@ std::string Tracker::how_to_go_on(const std::string& checkpoint) {
 
 /// Before a file is written: what another run left there goes out of the way.
 void Tracker::claim(const std::string& path, bool checkpoint) {
-  const std::optional<std::string> now = own_files_->claim(path, saved_by(path));
+  const std::string by = saved_by(path);
+  const std::lock_guard lock(*files_mutex_);
+  const std::optional<std::string> now = own_files_->claim(path, by);
   if (!now) return;
   log_warning("track",
               "{} is of an earlier run; it is kept as {}{}",

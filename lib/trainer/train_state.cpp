@@ -102,6 +102,16 @@ void TrainStateWriter::post_hoc_averages(const std::string& key) {
   if (any) out_.set(key, std::move(all));
 }
 
+void TrainStateWriter::averages_due(const std::string& key) {
+  const auto count = static_cast<int64_t>(from_.parts.size());
+  const at::Tensor due = at::zeros({count}, at::kBool);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto& part = from_.parts[static_cast<size_t>(i)];
+    due[i].fill_(part && part->averages_are_due);
+  }
+  if (due.any().item<bool>()) out_.set(key, due);
+}
+
 void TrainStateWriter::scaler(const std::string& key, size_t i) {
   const auto& part = from_.parts[i];
   if (part && part->scaler) out_.set(key, scaler_state(*part->scaler));
@@ -226,6 +236,24 @@ void TrainStateReader::post_hoc_averages(const std::string& key) {
     } else {
       to_.parts[i]->post_hoc->begin_anew();
     }
+  }
+}
+
+void TrainStateReader::averages_due(const std::string& key) {
+  const auto saved = only_model_ ? std::nullopt : root_.find(key);
+  const auto count = static_cast<int64_t>(to_.parts.size());
+  const at::Tensor due =
+      saved ? saved->as_tensor().to(at::kCPU, at::kBool).flatten() : at::zeros({count}, at::kBool);
+  if (due.numel() != count) {
+    throw DataError("{}: expected one flag for each of {} {}s, got {}",
+                    saved->where(),
+                    count,
+                    to_.part_noun,
+                    due.numel());
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const auto& part = to_.parts[static_cast<size_t>(i)];
+    if (part) part->step_is_open = part->averages_are_due = due[i].item<bool>();
   }
 }
 

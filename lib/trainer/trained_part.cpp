@@ -209,6 +209,8 @@ void TrainedPart::make_update(double lr) {
   gradients.zero_grad();
   last_loss = loss;
   loss.reset();
+  was_skipped = found_inf;
+  step_is_open = averages_at_end_of_step;
   outcome.post(found_inf);
 }
 
@@ -221,12 +223,20 @@ bool TrainedPart::settle() {
   }
   skipped.in_a_row = 0;
   optimizer.count_update();
-  if (average) average->update();
-  if (post_hoc) post_hoc->update();
+  averages_are_due = average || post_hoc;
+  make_averages_if_due();
   return true;
 }
 
+void TrainedPart::make_averages_if_due() {
+  if (!averages_are_due || step_is_open) return;
+  averages_are_due = false;
+  if (average) average->update();
+  if (post_hoc) post_hoc->update();
+}
+
 void TrainedPart::begin_averages_anew() {
+  step_is_open = averages_are_due = false;
   if (average) average->begin_anew();
   if (post_hoc) post_hoc->begin_anew();
 }

@@ -87,6 +87,12 @@ struct TrainedPart {
   std::unique_ptr<RankShards> shards;  ///< null: every rank has all moments and averages
   /// The pass that follows is the last before the update.
   bool completes_update = true;
+  /// The averages follow tensors that still move after the update, as a codebook does: they are made
+  /// at the end of the step, Trainer::end_step().
+  bool averages_at_end_of_step = false;
+  bool step_is_open = false;      ///< an update of such a part was made, and its step goes on
+  bool averages_are_due = false;  ///< the last update was made, and no average knows of it
+  at::Tensor was_skipped;         ///< [] of the last update: 1 if it was skipped, else 0
   SkippedUpdates skipped;
   /// PartPlan::after_step
   std::function<void()> after_step;
@@ -113,6 +119,8 @@ struct TrainedPart {
   /// Counts and averages the last update if it was made, counts it as skipped if not; waits for the
   /// device if need be. @return true if it was made and has not been settled before
   bool settle();
+  /// Makes the averages if they are due and the step is not open.
+  void make_averages_if_due();
   /// Of moments and averages that are spread over the ranks: gives every rank the weights that the
   /// others have updated. To be called once an update.
   void share_weights();

@@ -54,7 +54,8 @@ Trainer::Trainer(ModelPlan plan, const SharedTrainConfig& config, const at::Devi
       max_batch_size_(config.max_batch_size),
       precision_(
           choose_precision(config.mixed_precision, config.amp, half_precision_support(device))),
-      settles_at_once_(device.is_cpu() || config.update_model_with_ema_every.has_value()) {
+      settles_at_once_(device.is_cpu() || config.update_model_with_ema_every.has_value()),
+      averages_change_weights_(config.update_model_with_ema_every.has_value()) {
   contents_.model = std::move(plan.model);
   contents_.model_name = std::move(plan.model_name);
   contents_.part_noun = std::move(plan.part_noun);
@@ -89,6 +90,7 @@ void Trainer::add_part(const PartPlan& plan,
   added->dropout = std::move(dropout);
   added->shares_graph = plan.shares_graph;
   added->after_step = plan.after_step;
+  added->averages_at_end_of_step = plan.averages_at_end_of_step;
   if (precision_.precision == MixedPrecision::fp16) added->scaler.emplace(device_);
   if (config.use_ema) {
     added->average = make_average(*plan.network, plan.make_network, added->parameters, config);
@@ -217,6 +219,7 @@ int64_t Trainer::checksum() const {
 
 void Trainer::update(int64_t number) {
   TrainedPart& updated = part(number);
+  D2_CHECK(!updated.step_is_open, "end_step() comes between two updates of a part");
   const auto i = static_cast<size_t>(number - 1);
   timed(step_times_, StepPhase::kOptimizer, [&] {
     settle(i);  // the previous update
@@ -224,6 +227,15 @@ void Trainer::update(int64_t number) {
     if (settles_at_once_) settle(i);
     updated.share_weights();  // last: settling may have put averages into them
   });
+}
+
+void Trainer::end_step() {
+  for (const auto& ended : contents_.parts) {
+    if (!ended || !ended->step_is_open) continue;
+    ended->step_is_open = false;
+    ended->make_averages_if_due();
+    if (averages_change_weights_) ended->share_weights();
+  }
 }
 
 bool Trainer::is_trained(int64_t number) const {

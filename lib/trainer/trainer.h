@@ -44,6 +44,8 @@ struct PartPlan {
   /// Changes weights in place after each step of the optimizer and before averages take them, e.g.
   /// clamps a temperature. Must neither wait for the device nor change what it has changed.
   std::function<void()> after_step = nullptr;
+  /// TrainedPart::averages_at_end_of_step: end_step() has to follow its updates.
+  bool averages_at_end_of_step = false;
 };
 
 /// What a kind of run says about its model.
@@ -70,6 +72,9 @@ class Trainer {
   /// for that depends on it (steps, rate, average, state).
   /// @throws ConfigError for a part that is not there or not trained
   void update(int64_t part = 1);
+  /// The updates of a step are made, and so is what follows them in the networks: averages that have
+  /// waited for that are made, as soon as it is known whether their update was.
+  void end_step();
 
   /// Trains together with the other ranks: TrainedPart::connect() for all parts, and the weights of
   /// those that are not trained. @param group has to outlive the trainer
@@ -158,9 +163,12 @@ class Trainer {
                   bool strict = true,
                   const std::string& file = "");
 
-  /// With adapters: begins from the weights of a model without any. Adapters, optimizers and step
-  /// counts stay as they are, averages become copies. Entries of parts that are not trained here
-  /// are passed over.
+  /// Whether a file, which is no checkpoint to resume from, gives a run of this kind the weights to
+  /// begin with.
+  virtual bool is_begun_by(const Cursor& /*root*/) const { return false; }
+  /// Begins from the weights of a model, with adapters from those of one without any. Adapters,
+  /// optimizers and step counts stay as they are, averages become copies. Entries of parts that are
+  /// not trained here are passed over.
   /// @throws DataError naming every missing and unexpected key
   void load_base(const StateDict& weights, const std::string& file);
 
@@ -243,6 +251,7 @@ class Trainer {
   /// Settles after each update, not before the next one: on the CPU, where there is nothing to wait
   /// for, and where an average changes the weights, which the next forward pass reads.
   bool settles_at_once_ = true;
+  bool averages_change_weights_ = false;
 };
 
 /// Options of a part from the `train` section: entry `index` of what may differ between parts.

@@ -86,7 +86,6 @@ void Trainer::load_state(const Value& checkpoint,
 }
 
 void Trainer::load_base(const StateDict& weights, const std::string& file) {
-  D2_CHECK(contents_.lora.has_value(), "a base is what adapters stand on");
   const torch::NoGradGuard no_grad;
   StateDict all = weights;
   std::erase_if(all, [&](const auto& entry) { return is_of_untrained_part(entry.first); });
@@ -97,6 +96,10 @@ void Trainer::load_base(const StateDict& weights, const std::string& file) {
     if (!part) continue;
     adapters += count_lora_adapters(*part->network);
     part->begin_averages_anew();
+  }
+  if (!uses_lora()) {
+    log_info("ckpt", "{}: weights alone: optimizers, averages and the run begin anew", file);
+    return;
   }
   log_info("ckpt",
            "{}: the weights of the network, without adapters: the {} adapters of /train/lora start "
@@ -116,12 +119,9 @@ std::vector<std::string> Trainer::carry(const StateDict& weights, const std::str
     const std::string where = fmt::format("{}: {}", file, part_names_[i]);
     const auto network = makers_[i]();
     load_state_dict(*network, given, "", /*strict=*/true, where);
-    for (const auto& [name, tensor] : state_dict(*network)) {
-      if (tensor.is_floating_point() && !at::isfinite(tensor).all().item<bool>()) {
-        throw DataError("{}: {}: the weights are not finite", where, name);
-      }
+    check_finite(*network, where);
+    for (const auto& [name, tensor] : state_dict(*network))
       carried.emplace_back(prefix + name, tensor);
-    }
     taken.push_back(part_names_[i]);
   }
   contents_.carried = std::move(carried);

@@ -21,6 +21,7 @@ ModelPlan plan_parts(const VqganVae& vae, const VaeTrainConfig& config) {
     return std::make_shared<VaeAutoencoderImpl>(shape);
   };
   autoencoder.options = part_options(config, 0);
+  autoencoder.averages_at_end_of_step = true;  // its codebook moves in both parts of a step
   plan.parts.push_back(std::move(autoencoder));
   if (!vae->discriminator()) return plan;
   PartPlan discriminator{
@@ -93,20 +94,30 @@ void VaeTrainer::pass_without_samples(const std::vector<int64_t>& parts) {
   Trainer::pass_without_samples(parts);
 }
 
-VaeLosses VaeTrainer::evaluate(const at::Tensor& images, bool averaged) {
-  const torch::NoGradGuard no_grad;
-  const EvalScope eval(*vae_);
-  std::optional<AveragesInPlace> average;
-  if (averaged) put_averages_in_place(average);
-  return vae_->autoencoder_losses(images.to(device()), features_, {});
+void VaeTrainer::learn_codes(int64_t number, const at::Generator& generator) {
+  vae_->quantizer()->learn(generator, part(number).was_skipped);
 }
 
-at::Tensor VaeTrainer::reconstruct(const at::Tensor& images, bool averaged) {
+VaeEvaluation VaeTrainer::evaluate(const at::Tensor& images, bool averaged) {
   const torch::NoGradGuard no_grad;
   const EvalScope eval(*vae_);
   std::optional<AveragesInPlace> average;
   if (averaged) put_averages_in_place(average);
-  return vae_->reconstruct(images.to(device())).images.to(images.device());
+  const at::Tensor local = images.to(device());
+  std::vector<at::Tensor> made;
+  VaeEvaluation evaluation;
+  evaluation.reconstruction_loss =
+      evaluate_chunks(images.size(0), std::nullopt, [&](const ChunkRange& range) {
+        const at::Tensor chunk = local.narrow(0, range.begin, range.length);
+        made.push_back(vae_->reconstruct(chunk).images.to(at::kFloat));
+        return vae_->reconstruction_loss(made.back(), chunk);
+      });
+  evaluation.images = at::cat(made);
+  return evaluation;
+}
+
+bool VaeTrainer::is_begun_by(const Cursor& root) const {
+  return root.value().is_dict() && !root.has("steps");
 }
 
 std::shared_ptr<torch::nn::Module> VaeTrainer::swap_network(
@@ -126,6 +137,7 @@ void VaeTrainer::list_state(TrainState& state) const {
   state.extras();
   state.averages({});
   state.post_hoc_averages("post_hoc_ema");
+  state.averages_due("averages_due");
   state.scaler("scaler", 0);
   if (has_discriminator()) state.scaler("discr_scaler", 1);
   state.skipped("skipped_updates", /*flat=*/false);

@@ -14,12 +14,20 @@
 
 namespace dalle2 {
 
+struct VaeEvaluation {
+  at::Tensor reconstruction_loss;  ///< [] mean over the pictures
+  at::Tensor images;               ///< [B, C, H, W] float32: what the VAE makes of them
+};
+
 /// Its first part is the autoencoder; the second the discriminator, where there is one. Usage:
 ///   VaeTrainer trainer(vae, config.train, features, device);
-///   trainer.step_autoencoder(images, random, {.with_gan = true});
+///   trainer.step_autoencoder(images, random, /*with_gan=*/true);
 ///   trainer.update(VaeTrainer::kAutoencoder);
+///   trainer.learn_codes(VaeTrainer::kAutoencoder, random);
 ///   trainer.step_discriminator(other_images, random, /*with_penalty=*/true);
 ///   trainer.update(VaeTrainer::kDiscriminator);
+///   trainer.learn_codes(VaeTrainer::kDiscriminator, random);
+///   trainer.end_step();  // averages take the codes of the whole step, as ema_pytorch's do
 class VaeTrainer : public Trainer {
  public:
   static constexpr int64_t kAutoencoder = 1, kDiscriminator = 2;
@@ -45,11 +53,17 @@ class VaeTrainer : public Trainer {
 
   void pass_without_samples(const std::vector<int64_t>& parts) override;
 
-  /// The autoencoder's losses without gradients, in eval mode. @param averaged by the averaged
-  /// weights if there are any
-  VaeLosses evaluate(const at::Tensor& images, bool averaged);
-  /// What the VAE makes of pictures, in eval mode, on their device.
-  at::Tensor reconstruct(const at::Tensor& images, bool averaged);
+  /// After update() of a part: moves the codes of a codebook by what the part's passes have
+  /// quantised, unless the update was skipped. All ranks call it.
+  void learn_codes(int64_t part, const at::Generator& generator);
+
+  /// Without gradients, in eval mode, in chunks and with the arithmetic of the config.
+  /// @param averaged by the averaged weights if there are any
+  VaeEvaluation evaluate(const at::Tensor& images, bool averaged);
+
+  /// By `vae.N.pt`, `vae.N.ema.pt`, a model file; and by a checkpoint of muse's own trainer, which
+  /// does not count steps and whose optimizers number their parameters in the order of a Python set.
+  bool is_begun_by(const Cursor& root) const override;
 
   VqganVae vae() const { return vae_; }
   bool has_discriminator() const { return num_parts() == kDiscriminator; }

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import tarfile
 import unittest
@@ -69,6 +70,20 @@ class Latent(EndToEnd):
         done = run("sample", "--checkpoint", "alone.pth", "--image-embeds", embeds, "--inpaint-image", "one/0000.png", "--inpaint-mask",
                    "one/0000.png", "--out", "four", cwd=self.dir, check=2)
         self.assertIn("unet 1 works in the latent space of a VAE", done.stderr)
+
+    def test_a_vae_whose_weights_are_not_finite_is_refused_at_the_start(self):
+        run("convert", self.vae, "vae.safetensors", cwd=self.dir, check=0)
+        content = bytearray((self.dir / "vae.safetensors").read_bytes())
+        length = int.from_bytes(content[:8], "little")
+        begin = json.loads(content[8:8 + length])["model.enc_dec.encoders.0.weight"]["data_offsets"][0] + 8 + length
+        content[begin:begin + 4] = struct.pack("<f", float("nan"))
+        (self.dir / "vae.safetensors").write_bytes(content)
+        run("convert", "vae.safetensors", "nan.pth", cwd=self.dir, check=0)
+        config = self.latent(vae={"checkpoint": str(self.dir / "nan.pth"), "model": VAE, "use_ema": False})
+        for more in ([], ["--dry-run"]):
+            done = self.train(config, *more, check=3)
+            self.assertIn("nan.pth: enc_dec.encoders.0.weight: the weights are not finite", " ".join(done.stderr.split()))
+            self.assertFalse((self.dir / "out").exists())
 
     def test_a_stopped_run_goes_on_bit_for_bit_without_the_vaes_weights(self):
         own = self.dir / "vae.pth"

@@ -7,18 +7,11 @@ import os
 import pathlib
 import random
 import shutil
-import signal
-import struct
-import subprocess
-import tarfile
 import time
-import unittest
-import zlib
 
 import harness
-from harness import BINARY, ROOT, EndToEnd, checkpoint_content, main, needs_reference, records, run, run_reference
-
-FEATURES = ROOT / "tests" / "parity" / "fixtures" / "feature_networks" / "pictures.pt"
+from harness import checkpoint_content, main, needs_reference, records, run, run_reference
+from vae_runs import FEATURES, VaeRuns, write_white
 
 THEIR_STATE = """
 import json, sys, torch
@@ -36,56 +29,19 @@ with torch.no_grad():
 """
 
 
-def write_white(path, side):
-    """A white PNG."""
-    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-    rows = b"".join(b"\0" + b"\xff" * 3 * side for _ in range(side))
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)) +
-                     chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
-
-
-class Vae(EndToEnd):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.pictures = cls.base / "pictures"
-        run("shards", "demo", "--out", cls.base / "demo", "--num", 60, "--image-size", 32, cwd=cls.base, check=0)
-        for number, path in enumerate(sorted((cls.base / "demo").glob("[0-9]*.tar"))):
-            with tarfile.open(path) as tar:
-                folder = cls.pictures / f"part{number}" / "deep"
-                folder.mkdir(parents=True)
-                for member in tar:
-                    if member.name.endswith((".jpg", ".png")):
-                        (folder / member.name).write_bytes(tar.extractfile(member).read())
-        (cls.pictures / "notes.txt").write_text("no picture")
-
-    def write(self, name, vae=None, data=None, train=None, **more):
-        config = {
-            "vae": {"dim": 16, "layers": 2, "codebook_size": 64, "discr_layers": 1, **(vae or {})},
-            "data": {"folder": str(self.pictures), "image_size": 32, "batch_size": 4, "valid_frac": 0.2, **(data or {})},
-            "train": {"num_train_steps": 12, "device": "cpu", "vgg_path": str(FEATURES), "save_results_every": 5, "save_model_every": 5,
-                      "apply_grad_penalty_every": 2, "log_every_n_updates": 2, **(train or {})},
-            "tracker": {"data_path": name, "overwrite_data_path": True, "log": {"log_type": "console", "auto_resume": True},
-                        "load": {"load_from": "local", "file_path": f"{name}/checkpoint.pth", "only_auto_resume": True},
-                        "save": {"save_to": "local", "save_latest_to": f"{name}/latest.pth", "save_best_to": f"{name}/best.pth"}},
-            "seed": 3, **more}
-        return harness.write_config(self.dir / f"{name}.json", config)
-
-    def same(self, one, other):
-        ours, theirs = (checkpoint_content(self.dir / name / "checkpoint.pth", self.dir) for name in (one, other))
-        self.assertEqual(ours[0].keys(), theirs[0].keys())
-        self.assertGreater(len(ours[0]), 100)
-        for key, value in ours[0].items():
-            self.assertEqual(value, theirs[0][key], key)
-
+class Vae(VaeRuns):
     def test_a_run_leaves_what_muses_trainer_leaves(self):
         done = self.train(self.write("run"))
         self.assertIn("pictures: 48 train, 12 val; batches of 4", " ".join(done.stdout.split()))
         self.assertIn("training complete", done.stdout)
         results = sorted(path.name for path in (self.dir / "run" / "results").iterdir())
         names = [f"{n}{kind}" for n in (0, 5, 10) for kind in (".png", ".ema.png")]
-        names += [f"vae.{n}{kind}" for n in (0, 5, 10) for kind in (".pt", ".ema.pt")]
+        pictures = sorted(names)
+        names += [f"vae.{n}{kind}" for n in (0, 5, 10, 11) for kind in (".pt", ".ema.pt")]  # the last model, too
         self.assertEqual(results, sorted(names))
+        # Both folders know a grid by the same name, that of muse's trainer.
+        self.assertEqual(sorted(path.name for path in (self.dir / "run" / "images").iterdir()), pictures)
+        self.assertIn("reconstructions: images/10.png", " ".join(done.stdout.split()))
         steps = [record for record in records(self.dir / "run") if "reconstruction_loss" in record]
         self.assertEqual([record["step"] for record in steps], [1, 3, 5, 7, 9, 11])
         for key in ("loss", "discr_loss", "perceptual_loss", "generator_loss", "gan_weight", "quantizer_loss", "codebook_usage",
@@ -99,23 +55,6 @@ class Vae(EndToEnd):
         alone = json.loads(run("evaluate", "--config", "run.json", "--checkpoint", "run/checkpoint.pth", cwd=self.dir, check=0).stdout)
         self.assertEqual(alone["pictures"], 12)
         self.assertLess(alone["mean_square_error"], alone["mean_absolute_error"])
-
-    def test_a_stopped_run_goes_on_bit_for_bit(self):
-        for accumulated in (1, 2):
-            settings = {"num_train_steps": 30, "grad_accum_every": accumulated, "save_results_every": 1000, "save_model_every": 1000}
-            whole, cut = f"whole{accumulated}", f"cut{accumulated}"
-            self.train(self.write(whole, train=settings))
-            config = self.write(cut, train={**settings, "num_train_steps": 30})
-            process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                       text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-            for line in process.stdout:
-                if line.startswith("step 9 "):
-                    process.send_signal(signal.SIGTERM)
-                    break
-            output = process.communicate(timeout=120)[0]
-            self.assertEqual(process.returncode, 75, output)
-            self.train(config)
-            self.same(whole, cut)
 
     def test_a_classic_codebook_and_the_reconstruction_alone(self):
         alone = {"use_vgg_and_gan": False, "lookup_free_quantization": False, "vq_codebook_dim": 8, "vq_threshold_ema_dead_code": 1}
@@ -134,26 +73,6 @@ class Vae(EndToEnd):
         self.train(self.write("theirs", vae=theirs))
         self.assertEqual(json.loads(run("evaluate", "--config", "theirs.json", "--checkpoint", "theirs/checkpoint.pth", cwd=self.dir,
                                         check=0).stdout)["pictures"], 12)
-
-    def test_results_of_earlier_runs_are_removed_if_that_is_asked_for(self):
-        config = self.write("run")
-        self.train(config)
-        results = self.dir / "run" / "results"
-        for name in ("notes.png", "vae.pt", "vae.5.pt.bak", "7.txt"):
-            (results / name).write_text("mine")
-        before = sorted(path.name for path in results.iterdir())
-        self.train(self.write("run", train={"num_train_steps": 14}))
-        self.assertEqual(sorted(path.name for path in results.iterdir()), before)
-        done = self.train(self.write("run", train={"num_train_steps": 16}), "--clear-results")
-        self.assertIn("--clear-results: 12 files removed from run/results", done.stdout)
-        left = {path.name for path in results.iterdir()}
-        self.assertEqual(left, {"notes.png", "vae.pt", "vae.5.pt.bak", "7.txt", "15.png", "15.ema.png", "vae.15.pt", "vae.15.ema.pt"})
-        done = self.train(self.config("decoder.json"), "--clear-results", check=2)
-        self.assertIn("decoder.json, which is of a decoder: only a VAE has a folder of results", done.stderr)
-
-    def start(self, config):
-        return subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                env={**os.environ, "OMP_NUM_THREADS": "1"})
 
     def test_kills_lose_nothing_whether_saves_are_in_the_background_or_not(self):
         settings = {"num_train_steps": 40, "save_results_every": 7, "save_model_every": 1}
@@ -353,6 +272,7 @@ class Vae(EndToEnd):
                 ({"vae": {"codebook_size": 60}}, 2, "/vae/codebook_size: must be a power of two for lookup-free quantisation, got 60"),
                 ({"vae": {"channels": 2}}, 2, "/vae/channels: expected 3, or 1 for grey pictures, got 2"),
                 ({"vae": {"channels": 4}}, 2, "/vae/channels: must be >= 1 and <= 3, got 4"),
+                ({"vae": {"codebok_size": 64}}, 2, "/vae/codebok_size: no such key, did you mean \"codebook_size\"?"),
                 ({"vae": {"dim": 20}}, 2, "/vae/dim: must be divisible by encdec_resnet_groups (16), got 20"),
                 ({"vae": {"kind": "dalle2", "codebook_size": None}}, 2, "/vae/image_size: is needed by the dalle2 kind"),
                 ({"vae": {"vae_type": "vit"}}, 2, '/vae/vae_type: "vit" is the dalle2 kind\'s'),
@@ -367,8 +287,9 @@ class Vae(EndToEnd):
                 for more in ([], ["--dry-run"]):
                     done = self.train(config, *more, check=code)
                     self.assertIn(text, " ".join(done.stderr.split()))
-                self.assertFalse((self.dir / f"wrong{number}" / "checkpoint.pth").exists())
-        self.train(self.write("run", train={"num_train_steps": 1}))
+                self.assertFalse((self.dir / f"wrong{number}").exists())
+        done = self.train(self.write("run", vae={"frobnicate": 1}, train={"num_train_steps": 1}))
+        self.assertIn("/vae/frobnicate: no such key, it is ignored", " ".join((done.stdout + done.stderr).split()))
         other = self.write("run", vae={"lookup_free_quantization": False, "codebook_size": 32}, train={"num_train_steps": 2})
         done = self.train(other, check=2)
         self.assertIn("/vae/lookup_free_quantization", " ".join(done.stderr.split()))
@@ -377,7 +298,7 @@ class Vae(EndToEnd):
 
     def test_a_dry_run_tells_sizes_and_writes_nothing(self):
         done = self.train(self.write("dry"), "--dry-run")
-        for text in ("train: 48 pictures", "val: 12 pictures", "steps: 12", "autoencoder", "discriminator"):
+        for text in ("train: 48 pictures", "val: 12 pictures", "steps: 12", "autoencoder", "discriminator", "all networks: "):
             self.assertIn(text, done.stdout)
         self.assertFalse((self.dir / "dry").exists())
 

@@ -7,14 +7,9 @@
 #include "base/error.h"
 #include "support/captured_log.h"
 #include "trainer_fixture.h"
+#include "trainer_probe.h"
 
 namespace dalle2 {
-
-struct TrainerProbe {
-  static TrainerContents& contents(Trainer& trainer) { return trainer.contents_; }
-  /// As on a GPU.
-  static void settle_late(Trainer& trainer) { trainer.settles_at_once_ = false; }
-};
 
 namespace {
 

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: MIT
 #include "trainer/vae_trainer.h"
 
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "checkpoint/module_state.h"
 #include "model/vae_support.h"
+#include "state_bits.h"
+#include "trainer_probe.h"
 
 namespace dalle2::test {
 namespace {
@@ -38,12 +44,16 @@ TEST_CASE("steps of a VAE's two parts are the references'") {
       const VaeLosses losses = trainer.step_autoencoder(batch(0), random, /*with_gan=*/true);
       expect_within_noise(losses.total, fixture, "loss." + std::to_string(step), kVaeTolerance);
       trainer.update(VaeTrainer::kAutoencoder);
-      vae->quantizer()->learn(random);
-      if (!trainer.has_discriminator()) continue;
+      trainer.learn_codes(VaeTrainer::kAutoencoder, random);
+      if (!trainer.has_discriminator()) {
+        trainer.end_step();
+        continue;
+      }
       const at::Tensor loss = trainer.step_discriminator(batch(1), random, /*with_penalty=*/true);
       expect_within_noise(loss, fixture, "discr_loss." + std::to_string(step), kVaeTolerance);
       trainer.update(VaeTrainer::kDiscriminator);
-      vae->quantizer()->learn(random);
+      trainer.learn_codes(VaeTrainer::kDiscriminator, random);
+      trainer.end_step();
     }
     int64_t compared = 0;
     for (const auto& item : vae->named_parameters()) {
@@ -70,6 +80,13 @@ VaeConfig small_vae(bool gan = true) {
   return config;
 }
 
+VaeConfig vae_with_codebook() {
+  VaeConfig config = small_vae();
+  config.lookup_free_quantization = false;
+  config.vq_codebook_dim = 8;
+  return config;
+}
+
 ImageFeatures plain_features() {
   return [](const at::Tensor& images) { return images.flatten(1); };
 }
@@ -80,14 +97,31 @@ at::Tensor some_pictures(uint64_t seed, int64_t count = 4) {
 
 struct SmallVae {
   explicit SmallVae(const VaeTrainConfig& config, bool gan = true)
-      : vae((torch::manual_seed(3), VqganVae(small_vae(gan)))),
+      : SmallVae(config, small_vae(gan)) {}
+  SmallVae(const VaeTrainConfig& config, const VaeConfig& shape)
+      : vae((torch::manual_seed(3), VqganVae(shape))),
         trainer(vae, config, plain_features(), at::kCPU) {}
+  void step_autoencoder(uint64_t seed, double weight = 1) {
+    const auto random = at::make_generator<at::CPUGeneratorImpl>(seed);
+    trainer.step_autoencoder(some_pictures(seed), random, true, weight);
+    trainer.update(VaeTrainer::kAutoencoder);
+    trainer.learn_codes(VaeTrainer::kAutoencoder, random);
+  }
+  void step_discriminator(uint64_t seed) {
+    const auto random = at::make_generator<at::CPUGeneratorImpl>(seed);
+    trainer.step_discriminator(some_pictures(seed), random, true);
+    trainer.update(VaeTrainer::kDiscriminator);
+    trainer.learn_codes(VaeTrainer::kDiscriminator, random);
+  }
   void step(uint64_t seed) {
-    trainer.step_autoencoder(some_pictures(seed), {}, true);
-    trainer.update(1);
-    if (!trainer.has_discriminator()) return;
-    trainer.step_discriminator(some_pictures(seed + 1), {}, true);
-    trainer.update(2);
+    step_autoencoder(seed);
+    if (trainer.has_discriminator()) step_discriminator(seed + 1);
+    trainer.end_step();
+  }
+  std::vector<at::Tensor> codes() const {
+    std::vector<at::Tensor> buffers;
+    for (const at::Tensor& buffer : vae->quantizer()->buffers()) buffers.push_back(buffer.clone());
+    return buffers;
   }
   VqganVae vae;
   VaeTrainer trainer;
@@ -112,9 +146,11 @@ TEST_CASE("a VAE's state goes through a file, and both parts go on bit for bit")
     CHECK(at::equal(*find_tensor(state_dict(*other.vae), name), tensor));
   }
   const at::Tensor images = some_pictures(9);
-  CHECK(at::equal(one.trainer.reconstruct(images, true), other.trainer.reconstruct(images, true)));
-  CHECK_FALSE(
-      at::equal(one.trainer.reconstruct(images, true), one.trainer.reconstruct(images, false)));
+  const auto made = [&](SmallVae& by, bool averaged) {
+    return by.trainer.evaluate(images, averaged).images;
+  };
+  CHECK(at::equal(made(one, true), made(other, true)));
+  CHECK_FALSE(at::equal(made(one, true), made(one, false)));
 }
 
 TEST_CASE("a step trains its own part alone") {
@@ -175,6 +211,179 @@ TEST_CASE("a loss of a VAE that is not finite changes nothing") {
     INFO(name);
     CHECK(at::equal(*find_tensor(state_dict(*small.vae), name), tensor));
   }
+}
+
+TEST_CASE("the average takes the codes of the whole step, as ema_pytorch's does") {
+  VaeTrainConfig config = vae_training();
+  config.ema_update_after_step = 100;  // until then it is a copy
+  SmallVae small(config, vae_with_codebook());
+  for (uint64_t seed = 1; seed < 6; seed += 2) {
+    small.step(seed);
+    const Value state = small.trainer.state();
+    const StateDict average = Cursor(state).at("ema").as_state_dict();
+    int64_t compared = 0;
+    for (const auto& [name, tensor] : state_dict(*small.vae)) {
+      if (name.find("_codebook") == std::string::npos) continue;
+      INFO(name);
+      CHECK(at::equal(*find_tensor(average, "0.ema_model." + name), tensor));
+      ++compared;
+    }
+    CHECK(compared == 4);
+  }
+}
+
+TEST_CASE("averages of a VAE do not depend on when somebody asks for an update's outcome") {
+  SmallVae at_once(vae_training(), vae_with_codebook());
+  SmallVae later(vae_training(), vae_with_codebook());
+  SmallVae asked(vae_training(), vae_with_codebook());
+  TrainerProbe::settle_late(later.trainer);
+  TrainerProbe::settle_late(asked.trainer);
+  for (uint64_t seed = 1; seed < 8; seed += 2) {
+    for (SmallVae* small : {&at_once, &later, &asked}) {
+      const bool asks = small == &asked;
+      small->step_autoencoder(seed);
+      if (asks && seed % 4 == 1) small->trainer.ema_decay(1);
+      small->step_discriminator(seed + 1);
+      if (asks && seed % 4 == 3) small->trainer.steps(2);
+      small->trainer.end_step();
+      if (asks) small->trainer.steps(1);
+    }
+  }
+  CHECK(TrainerProbe::contents(later.trainer).parts[0]->outcome.pending());
+  const std::string expected = bits_of(at_once.trainer);
+  CHECK(bits_of(later.trainer) == expected);
+  CHECK(bits_of(asked.trainer) == expected);
+}
+
+TEST_CASE("a VAE's state in the middle of a step goes on bit for bit") {
+  SmallVae whole(vae_training(), vae_with_codebook());
+  SmallVae first(vae_training(), vae_with_codebook());
+  SmallVae second(vae_training(), vae_with_codebook());
+  whole.step(1);
+  whole.step(3);
+  first.step(1);
+  first.step_autoencoder(3);
+  second.step(11);  // whatever it had
+  second.trainer.load_state(first.trainer.state());
+  second.step_discriminator(4);
+  second.trainer.end_step();
+  CHECK(bits_of(second.trainer) == bits_of(whole.trainer));
+  // What waits is forgotten with another state.
+  first.trainer.load_state(whole.trainer.state());
+  first.step(5);
+  whole.step(5);
+  CHECK(bits_of(first.trainer) == bits_of(whole.trainer));
+}
+
+TEST_CASE("codes learn nothing from an update that is skipped for its gradient") {
+  VaeConfig shape = vae_with_codebook();
+  shape.vq_threshold_ema_dead_code = GENERATE(0.0, 2.0);
+  SmallVae small(vae_training(), shape);
+  small.step(1);
+  const std::vector<at::Tensor> before = small.codes();
+  small.step_autoencoder(3, /*weight=*/1e38);  // the loss is finite
+  CHECK(std::isfinite(small.trainer.last_loss(1).item<double>()));
+  CHECK(small.trainer.skipped_updates(1).total == 1);
+  const std::vector<at::Tensor> after = small.codes();
+  for (size_t i = 0; i < before.size(); ++i) CHECK(at::equal(before[i], after[i]));
+  small.step_discriminator(4);
+  small.trainer.end_step();
+  CHECK_FALSE(at::equal(small.codes()[3], before[3]));
+}
+
+TEST_CASE("a first batch that is not finite begins no codes") {
+  SmallVae small(vae_training(), vae_with_codebook());
+  at::Tensor images = some_pictures(1);
+  images[0][0][0][0] = NAN;
+  small.trainer.step_autoencoder(images, at::make_generator<at::CPUGeneratorImpl>(1), true);
+  small.trainer.update(1);
+  small.trainer.learn_codes(1, {});
+  small.trainer.end_step();
+  CHECK(small.trainer.skipped_updates(1).total == 1);
+  small.step(3);
+  CHECK(small.trainer.skipped_updates(1) == SkippedUpdates{1, 0});
+  CHECK_FALSE(small.trainer.non_finite_part());
+}
+
+TEST_CASE("a VAE begins with the weights of muse's own checkpoint, which counts no steps") {
+  SmallVae theirs(vae_training()), ours(vae_training());
+  theirs.step(1);
+  const Value state = theirs.trainer.state();
+  Dict file;  // as VQGanVAETrainer.save() writes it
+  for (const char* key : {"model", "optim", "discr_optim"})
+    file.set(key, *state.as_dict().find(key));
+  const Value checkpoint = file;
+  const Value weights = *state.as_dict().find("model");
+  CHECK_FALSE(ours.trainer.is_begun_by(Cursor(state)));
+  CHECK(ours.trainer.is_begun_by(Cursor(weights)));
+  REQUIRE(ours.trainer.is_begun_by(Cursor(checkpoint)));
+  ours.step(5);
+  const int64_t steps = ours.trainer.steps(1);
+  ours.trainer.load_base(Cursor(checkpoint).at("model").as_state_dict(), "muse.pt");
+  CHECK(ours.trainer.steps(1) == steps);
+  for (const auto& [name, tensor] : state_dict(*theirs.vae)) {
+    INFO(name);
+    CHECK(at::equal(*find_tensor(state_dict(*ours.vae), name), tensor));
+  }
+  const at::Tensor images = some_pictures(9);
+  CHECK(at::equal(ours.trainer.evaluate(images, true).images,
+                  ours.trainer.evaluate(images, false).images));
+}
+
+/// The largest batch that any convolution has seen while it lived.
+class LargestBatch {
+ public:
+  LargestBatch() {
+    largest() = 0;
+    handle_ = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(
+            [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+              if (std::string_view(function.name()) == "aten::convolution") {
+                largest() = std::max(largest(), function.inputs()[0].toTensor().size(0));
+              }
+              return nullptr;
+            })
+            .needsInputs(true)
+            .scopes({at::RecordScope::FUNCTION}));
+  }
+  ~LargestBatch() { at::removeCallback(handle_); }
+  static int64_t& largest() {
+    thread_local int64_t batch = 0;
+    return batch;
+  }
+
+ private:
+  at::CallbackHandle handle_;
+};
+
+TEST_CASE(
+    "a VAE is evaluated in chunks, in the config's arithmetic, by its reconstructions alone") {
+  const at::Tensor images = some_pictures(1, 5);
+  const auto evaluated = [&](std::optional<int64_t> max_batch_size, MixedPrecision precision) {
+    VaeTrainConfig config = vae_training();
+    config.max_batch_size = max_batch_size;
+    config.mixed_precision = precision;
+    torch::manual_seed(3);
+    VqganVae vae(small_vae());
+    VaeTrainer trainer(
+        vae,
+        config,
+        [](const at::Tensor&) -> at::Tensor {
+          throw std::logic_error("the perceptual loss has no part in an evaluation");
+        },
+        at::kCPU);
+    const LargestBatch largest;
+    const VaeEvaluation evaluation = trainer.evaluate(images, /*averaged=*/false);
+    CHECK(LargestBatch::largest() == max_batch_size.value_or(5));
+    CHECK(evaluation.images.sizes() == images.sizes());
+    CHECK(evaluation.images.scalar_type() == at::kFloat);
+    return evaluation.reconstruction_loss.item<double>();
+  };
+  const double whole = evaluated(std::nullopt, MixedPrecision::no);
+  CHECK(evaluated(2, MixedPrecision::no) == Approx(whole).epsilon(1e-5));
+  const double half = evaluated(std::nullopt, MixedPrecision::bf16);
+  CHECK(half != whole);
+  CHECK(half == Approx(whole).epsilon(0.05));
 }
 
 }  // namespace

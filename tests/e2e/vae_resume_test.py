@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: MIT
+"""Runs of a VAE that are stopped and go on, begin anew, or begin from the weights of a file; whose results are whose."""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+
+import harness
+from harness import BINARY, checkpoint_content, main, records, run
+from vae_runs import VaeRuns
+
+CODEBOOK = {"lookup_free_quantization": False, "vq_codebook_dim": 8}
+
+
+class VaeResume(VaeRuns):
+    def test_a_stopped_run_goes_on_bit_for_bit(self):
+        for accumulated in (1, 2):
+            settings = {"num_train_steps": 30, "grad_accum_every": accumulated, "save_results_every": 1000, "save_model_every": 1000}
+            whole, cut = f"whole{accumulated}", f"cut{accumulated}"
+            self.train(self.write(whole, train=settings))
+            self.stop_at(self.write(cut, train=settings), "step 9 ")
+            self.same(whole, cut)
+
+    def test_a_stop_in_a_validation_loses_nothing_and_repeats_nothing(self):
+        # All pictures, one by one: time enough for a signal.
+        data = {"valid_frac": 0, "batch_size": 1}
+        train = {"num_train_steps": 11, "log_every_n_updates": 1, "validation_samples": 60}
+        self.train(self.write("whole", data=data, train=train))
+        config = self.write("cut", data=data, train=train)
+        # The record of a step comes before its validation: that of the first step, of one between, of the last.
+        for number, line in ((0, "step 1 "), (5, "step 6 "), (10, "step 11 ")):
+            process = self.start(config)
+            for printed in process.stdout:
+                if printed.startswith(line):
+                    process.terminate()
+                    break
+            output = process.communicate(timeout=120)[0]
+            self.assertEqual(process.returncode, 75, output)
+            position = checkpoint_content(self.dir / "cut/checkpoint.pth", self.dir)[1]
+            self.assertEqual(position["step"], number + 1)
+            self.assertLess(position["dalle2_train"]["validated_step"], number, "the signal came too late")
+        done = self.train(config)
+        self.assertIn("training complete", done.stdout)
+        self.same("whole", "cut")
+        self.same_log("whole", "cut")
+        self.same_results("whole", "cut")
+        for name in ("best.pth", "latest.pth"):
+            self.assertEqual(checkpoint_content(self.dir / "whole" / name, self.dir), checkpoint_content(self.dir / "cut" / name, self.dir))
+
+    def test_a_resumed_run_logs_what_one_logs_that_was_not_stopped(self):
+        for every in (1, 2, 3, 7):
+            settings = {"num_train_steps": 22, "log_every_n_updates": every, "save_results_every": 1000, "save_model_every": 1000}
+            self.train(self.write(f"whole{every}", vae=CODEBOOK, train=settings))
+            self.stop_at(self.write(f"cut{every}", vae=CODEBOOK, train=settings), f"step {1 + every} ", f"step {1 + 2 * every} ")
+            self.same(f"whole{every}", f"cut{every}")
+            self.same_log(f"whole{every}", f"cut{every}")
+
+    def test_two_processes_log_the_same_after_a_stop(self):
+        settings = {"num_train_steps": 16, "log_every_n_updates": 4, "save_results_every": 1000, "save_model_every": 1000}
+        config = self.write("whole", vae=CODEBOOK, train=settings)
+        run("--config", config, "--nproc-per-node", 2, cwd=self.dir, check=0)
+        config = self.write("cut", vae=CODEBOOK, train=settings)
+        process = subprocess.Popen([BINARY, "--config", config, "--nproc-per-node", "2"], cwd=self.dir, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        for line in process.stdout:
+            if line.startswith("step 5 "):
+                process.terminate()
+                break
+        output = process.communicate(timeout=120)[0]
+        self.assertEqual(process.returncode, 75, output)
+        run("--config", config, "--nproc-per-node", 2, cwd=self.dir, check=0)
+        self.same("whole", "cut")
+        self.same_log("whole", "cut")
+
+    def test_a_stop_is_heard_while_no_picture_can_be_read(self):
+        folder = self.dir / "unreadable"
+        folder.mkdir()
+        (folder / "0.png").write_bytes(b"no picture")
+        for number in range(1, 60000):
+            os.link(folder / "0.png", folder / f"{number}.png")
+        config = self.write("run", data={"folder": str(folder), "batch_size": 1})
+        process = self.start(config)
+        for line in process.stdout:
+            if ".png" in line:
+                process.terminate()
+                break
+        output = process.communicate(timeout=120)[0]
+        self.assertEqual(process.returncode, 75, output)
+        self.assertLess(checkpoint_content(self.dir / "run/checkpoint.pth", self.dir)[1]["dalle2_train"]["row"], 57000)
+
+    def test_a_result_that_cannot_be_written_is_an_error_in_the_log_and_the_run_goes_on(self):
+        results = self.dir / "results"
+        for name in ("5.png.part", "vae.5.pt.part"):  # a folder where the file is to be written first
+            (results / name / "taken").mkdir(parents=True)
+        done = self.train(self.write("run", train={"results_folder": str(results)}))
+        errors = [record["error"] for record in records(self.dir / "run") if "error" in record]
+        self.assertEqual(len(errors), 2, errors)
+        self.assertIn(f"Error storing {results}/vae.5.pt: ", errors[0])
+        self.assertIn(f"Error storing {results}/5.png: ", errors[1])
+        self.assertIn("training complete", done.stdout)
+        self.assertTrue((results / "10.png").exists())
+        self.assertFalse((results / "5.png").exists())
+        self.assertEqual(checkpoint_content(self.dir / "run/checkpoint.pth", self.dir)[1]["step"], 12)
+
+    def without_auto_resume(self, name, **sections):
+        config = json.loads(pathlib.Path(self.write(name, **sections)).read_text())
+        config["tracker"]["log"]["auto_resume"] = False
+        return harness.write_config(self.dir / f"{name}.json", config)
+
+    def test_results_of_another_run_are_set_aside(self):
+        self.train(self.without_auto_resume("run", train={"num_train_steps": 1}))
+        self.train(self.without_auto_resume("run", train={"num_train_steps": 1}, seed=4))
+        names = ["0.ema.png", "0.png", "vae.0.ema.pt", "vae.0.pt"]
+        for folder in ("results", "results.1"):
+            self.assertEqual(sorted(path.name for path in (self.dir / "run" / folder).iterdir()), names)
+        elsewhere = {"num_train_steps": 1, "results_folder": str(self.dir / "mine")}
+        (self.dir / "mine").mkdir()
+        (self.dir / "mine/0.png").write_text("a picture of somebody")
+        self.train(self.without_auto_resume("first", train=elsewhere))
+        self.train(self.without_auto_resume("second", train=elsewhere, seed=4))
+        found = sorted(path.name for path in (self.dir / "mine").iterdir())
+        self.assertEqual(found, ["0.1.png", "0.2.png", "0.ema.1.png", "0.ema.png", "0.png", "vae.0.1.pt", "vae.0.ema.1.pt", "vae.0.ema.pt", "vae.0.pt"])
+        self.assertEqual((self.dir / "mine/0.1.png").read_text(), "a picture of somebody")
+
+    def test_results_are_cleared_only_by_a_run_that_begins_and_only_its_predecessors(self):
+        folder = self.dir / "mine"
+        settings = {"num_train_steps": 6, "results_folder": str(folder)}
+        self.train(self.without_auto_resume("run", train=settings))
+        made = sorted(path.name for path in folder.iterdir())
+        self.assertEqual(len(made), 8)
+        theirs = ("0000.png", "7.png", "vae.7.pt", "notes.png")
+        for name in theirs:
+            (folder / name).write_text("mine")
+        # A resume clears nothing, nor does a start that another run in data_path refuses.
+        resumed = self.train(self.write("run", train={**settings, "num_train_steps": 8}), "--clear-results")
+        self.assertIn("--clear-results: nothing is removed, for the run starts from run/checkpoint.pth", " ".join(resumed.stdout.split()))
+        self.assertLessEqual({*made, *theirs}, {path.name for path in folder.iterdir()})
+        process = self.start(self.write("run", train={**settings, "num_train_steps": 4000}))
+        for line in process.stdout:
+            if line.startswith("step "):
+                break
+        before = {path.name for path in folder.iterdir()}
+        refused = self.train(self.write("run", train=settings), "--clear-results", check=2)
+        self.assertIn("in use", refused.stderr)
+        self.assertLessEqual(before, {path.name for path in folder.iterdir()})
+        process.terminate()
+        process.communicate(timeout=120)
+        # Another run that begins there clears what this one has made, and nothing else.
+        made = {path.name for path in folder.iterdir()} - set(theirs)
+        done = self.train(self.without_auto_resume("run", train={**settings, "num_train_steps": 1}), "--clear-results")
+        self.assertIn(f"--clear-results: {len(made)} files of the earlier run removed", " ".join(done.stdout.split()))
+        self.assertEqual({path.name for path in folder.iterdir()}, {*theirs, "0.png", "0.ema.png", "vae.0.pt", "vae.0.ema.pt"})
+        for name in theirs:
+            self.assertEqual((folder / name).read_text(), "mine")
+        done = self.train(self.config("decoder.json"), "--clear-results", check=2)
+        self.assertIn("decoder.json, which is of a decoder: only a VAE has a folder of results", done.stderr)
+
+    def test_the_copy_of_a_run_leaves_the_originals_results(self):
+        settings = {"num_train_steps": 6, "results_folder": str(self.dir / "mine")}
+        self.train(self.write("run", train=settings))
+        before = {path.name: path.read_bytes() for path in (self.dir / "mine").iterdir()}
+        shutil.copytree(self.dir / "run", self.dir / "copy")
+        self.train(self.write("copy", train={**settings, "num_train_steps": 8, "save_model_every": 1}))
+        self.train(self.without_auto_resume("copy", train={**settings, "num_train_steps": 1}), "--clear-results")
+        kept = {path.read_bytes() for path in (self.dir / "mine").iterdir()}
+        for name, content in before.items():
+            self.assertIn(content, kept, name)
+
+    def test_the_files_of_weights_that_muse_writes_begin_a_run(self):
+        self.train(self.write("run", train={"num_train_steps": 6}))
+        for number, (name, wanted) in enumerate((("vae.5.pt", ""), ("vae.5.ema.pt", "ema_model."))):
+            config = json.loads(pathlib.Path(self.write(f"from{number}", train={"num_train_steps": 1, "lr": 1e-9})).read_text())
+            config["tracker"]["load"] = {"load_from": "local", "file_path": f"run/results/{name}"}
+            config = harness.write_config(self.dir / f"from{number}.json", config)
+            self.assertIn(f"would load: run/results/{name}", self.train(config, "--dry-run").stdout)
+            done = self.train(config)
+            self.assertIn(f"Starting from zero: with the weights of run/results/{name}", " ".join(done.stdout.split()))
+            given = checkpoint_content(self.dir / "run/results" / name, self.dir)[0]
+            got = checkpoint_content(self.dir / f"from{number}/checkpoint.pth", self.dir)
+            self.assertEqual(got[1]["step"], 1)
+            weight = "enc_dec.encoders.0.weight"
+            values = [memoryview(tensor[1]).cast("f") for tensor in (given[wanted + weight], got[0]["model." + weight])]
+            self.assertLess(max(abs(one - other) for one, other in zip(*values)), 1e-7)
+
+    def test_a_refused_start_leaves_nothing_behind(self):
+        def write(**tracker):
+            config = json.loads(pathlib.Path(self.write("run", train={"num_train_steps": 1, "results_folder": str(self.dir / "mine")})).read_text())
+            config["tracker"].update(overwrite_data_path=False, **tracker)
+            return harness.write_config(self.dir / "run.json", config)
+        (self.dir / "damaged.pth").write_bytes(b"no checkpoint")
+        for load, code in (("damaged.pth", 3), ("absent.pth", 2)):
+            done = self.train(write(load={"load_from": "local", "file_path": load}), check=code)
+            self.assertIn(load, done.stderr)
+            self.assertFalse((self.dir / "run").exists(), load)
+            self.assertFalse((self.dir / "mine").exists(), load)
+        self.train(write(load=None))
+        self.assertTrue((self.dir / "mine/vae.0.pt").exists())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: MIT
+"""What the tests of a VAE's runs share: pictures, a config, runs that are stopped."""
+import os
+import struct
+import subprocess
+import tarfile
+import zlib
+
+import harness
+from harness import BINARY, ROOT, EndToEnd, checkpoint_content, records, run
+
+FEATURES = ROOT / "tests" / "parity" / "fixtures" / "feature_networks" / "pictures.pt"
+
+
+def write_white(path, side):
+    """A white PNG."""
+    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    rows = b"".join(b"\0" + b"\xff" * 3 * side for _ in range(side))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)) +
+                     chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+class VaeRuns(EndToEnd):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.pictures = cls.base / "pictures"
+        run("shards", "demo", "--out", cls.base / "demo", "--num", 60, "--image-size", 32, cwd=cls.base, check=0)
+        for number, path in enumerate(sorted((cls.base / "demo").glob("[0-9]*.tar"))):
+            with tarfile.open(path) as tar:
+                folder = cls.pictures / f"part{number}" / "deep"
+                folder.mkdir(parents=True)
+                for member in tar:
+                    if member.name.endswith((".jpg", ".png")):
+                        (folder / member.name).write_bytes(tar.extractfile(member).read())
+        (cls.pictures / "notes.txt").write_text("no picture")
+
+    def write(self, name, vae=None, data=None, train=None, **more):
+        config = {
+            "vae": {"dim": 16, "layers": 2, "codebook_size": 64, "discr_layers": 1, **(vae or {})},
+            "data": {"folder": str(self.pictures), "image_size": 32, "batch_size": 4, "valid_frac": 0.2, **(data or {})},
+            "train": {"num_train_steps": 12, "device": "cpu", "vgg_path": str(FEATURES), "save_results_every": 5, "save_model_every": 5,
+                      "apply_grad_penalty_every": 2, "log_every_n_updates": 2, **(train or {})},
+            "tracker": {"data_path": name, "overwrite_data_path": True, "log": {"log_type": "console", "auto_resume": True},
+                        "load": {"load_from": "local", "file_path": f"{name}/checkpoint.pth", "only_auto_resume": True},
+                        "save": {"save_to": "local", "save_latest_to": f"{name}/latest.pth", "save_best_to": f"{name}/best.pth"}},
+            "seed": 3, **more}
+        return harness.write_config(self.dir / f"{name}.json", config)
+
+    def same(self, one, other):
+        ours, theirs = (checkpoint_content(self.dir / name / "checkpoint.pth", self.dir) for name in (one, other))
+        self.assertEqual(ours[0].keys(), theirs[0].keys())
+        self.assertGreater(len(ours[0]), 100)
+        for key, value in ours[0].items():
+            self.assertEqual(value, theirs[0][key], key)
+
+    def start(self, config):
+        return subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+    def stop_at(self, config, *beginnings):
+        """Runs until a line begins with each of these, and stops there; the last start runs to its end."""
+        for beginning in beginnings:
+            process = self.start(config)
+            for line in process.stdout:
+                if line.startswith(beginning):
+                    process.terminate()
+                    break
+            output = process.communicate(timeout=120)[0]
+            self.assertEqual(process.returncode, 75, output)
+        return self.train(config)
+
+    def same_log(self, one, other):
+        """All that does not depend on the clock, the memory, or the run's id."""
+        def comparable(name):
+            found = [{key: value for key, value in record.items() if not key.startswith(("Seconds", "Memory", "samples_per_second"))}
+                     for record in records(self.dir / name)]
+            return [record for record in found if "run_id" not in record]
+        for expected, found in zip(comparable(one), comparable(other)):
+            self.assertEqual(found, expected)
+        self.assertEqual(len(records(self.dir / one)), len(records(self.dir / other)))
+
+    def same_results(self, one, other):
+        one, other = (self.dir / name / "results" for name in (one, other))
+        self.assertEqual(sorted(path.name for path in one.iterdir()), sorted(path.name for path in other.iterdir()))
+        for path in one.iterdir():
+            if path.suffix == ".png":
+                self.assertEqual(path.read_bytes(), (other / path.name).read_bytes(), path.name)
+            else:
+                self.assertEqual(checkpoint_content(path, self.dir), checkpoint_content(other / path.name, self.dir), path.name)
