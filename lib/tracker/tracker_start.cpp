@@ -234,13 +234,15 @@ bool Tracker::is_of_this_run(const std::string& checkpoint) const {
   return auto_resumed_ || is_among(checkpoint, fixed_targets(savers_));
 }
 
-/// Of a copied folder the original's files, which lie elsewhere, are not its own.
+/// Of a copied folder the original's files, which lie elsewhere, are not its own. What the run begins
+/// with stays.
 void Tracker::clear_recorded() const {
   int64_t removed = 0;
   for (const std::string& path : own_files_->paths()) {
     std::error_code error;
     if (!is_cleared_(path) || !fs::is_regular_file(fs::symlink_status(path, error))) continue;
     if (own_files_->is_copy() && !own_files_->is_below(path)) continue;
+    if (source_ && same_file(path, source_->fetch())) continue;
     if (!fs::remove(path, error) && error) {
       throw ConfigError("--clear-results: {}: {}", path, error.message());
     }
@@ -259,10 +261,15 @@ void Tracker::start_over(const std::string& began_from) {
   const auto is_loaded = [&](const std::string& path) {
     return !began_from.empty() && same_file(path, began_from);
   };
+  // Weights that a run begins with may be among the results: those that are in its way go one by one.
+  const auto has_loaded = [&](const std::string& path) {
+    return path == in_data_path(kResultsFolder) && !began_from.empty() &&
+           same_file(path, fs::absolute(began_from).parent_path().string());
+  };
   std::vector<std::string> moved, own;
   std::string hint;
   for (const std::string& path : paths) {
-    if (is_loaded(path)) continue;
+    if (is_loaded(path) || has_loaded(path)) continue;
     own.push_back(path);
     const std::optional<std::string> now = set_aside(path, number);
     if (!now) continue;

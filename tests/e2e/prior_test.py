@@ -63,6 +63,17 @@ class Prior(unittest.TestCase):
         entries = json.loads(self.tensors("out/latest.pth"))
         self.assertIn("ema_model", json.dumps(entries))
 
+    def test_similarities_are_drawn_in_the_chunks_of_the_config(self):
+        key = "metrics/ema-validation/similarity with text [steps=4]"
+        for out, size in (("whole", None), ("all", 1000), ("chunks", 2)):
+            self.train(self.config(out, train={"epochs": 1, "max_batch_size": size}))
+        # The loss is that of the whole batch. Each chunk draws noise of its own, so a similarity differs.
+        for name in ("metrics/ema-validation/l2-loss", key):
+            self.assertEqual(self.logged("whole", name), self.logged("all", name))
+        one, other = (self.logged(out, "metrics/ema-validation/l2-loss")[0] for out in ("whole", "chunks"))
+        self.assertAlmostEqual(one, other, delta=1e-4 * one)
+        self.assertNotEqual(self.logged("whole", key), self.logged("chunks", key))
+
     def test_a_stopped_run_goes_on_as_one_that_never_stopped(self):
         train = {"epochs": 40}  # hundreds of updates are still to come when the signal is sent
         self.train(self.config("whole", train=train))

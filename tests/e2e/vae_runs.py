@@ -54,21 +54,20 @@ class VaeRuns(EndToEnd):
         for key, value in ours[0].items():
             self.assertEqual(value, theirs[0][key], key)
 
-    def start(self, config):
-        return subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    def start(self, config, *options):
+        return subprocess.Popen([BINARY, "--config", config, *options], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                 env={**os.environ, "OMP_NUM_THREADS": "1"})
 
-    def stop_at(self, config, *beginnings):
-        """Runs until a line begins with each of these, and stops there; the last start runs to its end."""
-        for beginning in beginnings:
-            process = self.start(config)
-            for line in process.stdout:
-                if line.startswith(beginning):
-                    process.terminate()
-                    break
-            output = process.communicate(timeout=120)[0]
-            self.assertEqual(process.returncode, 75, output)
-        return self.train(config)
+    def stop_after(self, config, lines, *options):
+        """Starts a run and stops it after so many records of steps."""
+        process = self.start(config, *options)
+        for line in process.stdout:
+            lines -= line.startswith("step ") and "samples/s" in line
+            if lines == 0:
+                process.terminate()
+                break
+        output = process.communicate(timeout=120)[0]
+        self.assertEqual(process.returncode, 75, output)
 
     def same_log(self, one, other):
         """All that does not depend on the clock, the memory, or the run's id."""

@@ -272,7 +272,7 @@ class Vae(VaeRuns):
                 ({"vae": {"codebook_size": 60}}, 2, "/vae/codebook_size: must be a power of two for lookup-free quantisation, got 60"),
                 ({"vae": {"channels": 2}}, 2, "/vae/channels: expected 3, or 1 for grey pictures, got 2"),
                 ({"vae": {"channels": 4}}, 2, "/vae/channels: must be >= 1 and <= 3, got 4"),
-                ({"vae": {"codebok_size": 64}}, 2, "/vae/codebok_size: no such key, did you mean \"codebook_size\"?"),
+                ({"vae": {"codebok_size": 64}}, 2, "/vae/codebok_size: no such key; did you mean \"codebook_size\"?"),
                 ({"vae": {"dim": 20}}, 2, "/vae/dim: must be divisible by encdec_resnet_groups (16), got 20"),
                 ({"vae": {"kind": "dalle2", "codebook_size": None}}, 2, "/vae/image_size: is needed by the dalle2 kind"),
                 ({"vae": {"vae_type": "vit"}}, 2, '/vae/vae_type: "vit" is the dalle2 kind\'s'),
