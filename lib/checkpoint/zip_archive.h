@@ -21,10 +21,15 @@ inline constexpr uint16_t kZip64Field = 1;
 
 struct ZipMember {
   std::string name;
-  uint64_t offset = 0;  ///< of the first byte of content in the file
-  uint64_t size = 0;
-  uint32_t crc = 0;
+  uint64_t offset = 0;       ///< of the first byte of content in the file
+  uint64_t size = 0;         ///< of the content
+  uint32_t crc = 0;          ///< of the content
+  uint64_t packed_size = 0;  ///< bytes in the file; those of the content where it is not compressed
+  bool is_deflated = false;
 };
+
+/// Whether members may be compressed: torch.jit.save() deflates the code of a network.
+enum class Packing { kStored, kStoredOrDeflated };
 
 /// Where contents are checked: in the mapping, which whoever uses them needs anyway, on all cores;
 /// or on the disk, without taking memory for them, on the calling thread alone.
@@ -32,8 +37,11 @@ enum class Contents { kMapped, kOnDisk };
 
 /// The members of an archive, checked: both headers of a member agree, nothing overlaps, every name
 /// appears once, and the CRC-32 of every member is right.
-/// @throws DataError; compressed and encrypted members are refused too
-std::vector<ZipMember> read_zip(const MappedFile& file, Contents contents = Contents::kMapped);
+/// @throws DataError; encrypted members are refused too, and compressed ones unless `packing` allows
+/// them, in the mapping only
+std::vector<ZipMember> read_zip(const MappedFile& file,
+                                Contents contents = Contents::kMapped,
+                                Packing packing = Packing::kStored);
 
 /// The same without looking at the contents, and then the CRC-32 that each content really has, in
 /// the order of the members: for whoever wants to know everything that is damaged.

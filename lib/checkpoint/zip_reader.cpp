@@ -6,8 +6,12 @@
 #include "io/disk_io.h"
 
 #include <ATen/Parallel.h>
+#include <zlib.h>
 
 #include <algorithm>
+#include <array>
+#include <limits>
+#include <new>
 #include <numeric>
 #include <optional>
 #include <unordered_set>
@@ -23,10 +27,11 @@ constexpr uint32_t kEndSignature = 0x06054b50, kEnd64Signature = 0x06064b50,
 constexpr uint64_t kDirectoryBytes = 46, kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20;
 constexpr uint64_t kMaxComment = 65535;
 constexpr uint16_t kEncrypted = 1, kDataDescriptor = 8;
+constexpr uint64_t kStoredMethod = 0, kDeflateMethod = 8;
 
 class ZipReader {
  public:
-  explicit ZipReader(const MappedFile& file) : file_(file) {}
+  ZipReader(const MappedFile& file, Packing packing) : file_(file), packing_(packing) {}
 
   std::vector<ZipMember> run() {
     find_directory();
@@ -109,12 +114,16 @@ class ZipReader {
     const uint64_t name_bytes = number(at + 28, 2), extra_bytes = number(at + 30, 2);
     ZipMember member;
     member.crc = static_cast<uint32_t>(number(at + 16, 4));
-    uint64_t packed = number(at + 20, 4);
+    member.packed_size = number(at + 20, 4);
     member.size = number(at + 24, 4);
+    member.is_deflated = method == kDeflateMethod && packing_ == Packing::kStoredOrDeflated;
     uint64_t header = number(at + 42, 4);
     member.name = text(at + kDirectoryBytes, name_bytes);
-    read_zip64(at + kDirectoryBytes + name_bytes, extra_bytes, {&member.size, &packed, &header});
-    if (method != 0 || packed != member.size || (flags & kEncrypted) != 0) {
+    read_zip64(at + kDirectoryBytes + name_bytes,
+               extra_bytes,
+               {&member.size, &member.packed_size, &header});
+    const bool is_stored = method == kStoredMethod && member.packed_size == member.size;
+    if (!(is_stored || member.is_deflated) || (flags & kEncrypted) != 0) {
       throw DataError(
           "{}: member '{}' is compressed or encrypted: expected plain members, as torch.save() "
           "writes them. Unpack the file and pack it again with `zip -0`",
@@ -155,20 +164,20 @@ class ZipReader {
 
   void check_local(ZipMember& member, uint64_t header, uint64_t flags) {
     if (number(header, 4) != kLocalSignature || number(header + 6, 2) != flags ||
-        number(header + 8, 2) != 0) {
+        number(header + 8, 2) != (member.is_deflated ? kDeflateMethod : kStoredMethod)) {
       fail("member '" + member.name + "' has no header where the directory states one");
     }
     const uint64_t name_bytes = number(header + 26, 2), extra_bytes = number(header + 28, 2);
     uint64_t size = number(header + 22, 4), packed = number(header + 18, 4);
     read_zip64(header + kZipLocalBytes + name_bytes, extra_bytes, {&size, &packed});
     const bool later = (flags & kDataDescriptor) != 0;  // sizes and CRC follow the content
-    const bool same = later || (size == member.size && packed == member.size &&
+    const bool same = later || (size == member.size && packed == member.packed_size &&
                                 number(header + 14, 4) == member.crc);
     if (!same || text(header + kZipLocalBytes, name_bytes) != member.name) {
       fail("the two headers of member '" + member.name + "' differ");
     }
     member.offset = header + kZipLocalBytes + name_bytes + extra_bytes;
-    if (member.offset > directory_begin_ || member.size > directory_begin_ - member.offset) {
+    if (member.offset > directory_begin_ || member.packed_size > directory_begin_ - member.offset) {
       fail("member '" + member.name + "' reaches into the directory");
     }
   }
@@ -176,7 +185,7 @@ class ZipReader {
   void check_overlaps() const {
     std::vector<std::pair<uint64_t, uint64_t>> ranges;
     for (const ZipMember& member : members_) {
-      ranges.emplace_back(member.offset, member.offset + member.size);
+      ranges.emplace_back(member.offset, member.offset + member.packed_size);
     }
     std::sort(ranges.begin(), ranges.end());
     for (size_t i = 1; i < ranges.size(); ++i) {
@@ -187,6 +196,7 @@ class ZipReader {
   }
 
   const MappedFile& file_;
+  const Packing packing_;
   uint64_t directory_begin_ = 0, directory_end_ = 0, count_ = 0;
   std::vector<ZipMember> members_;
 };
@@ -199,15 +209,53 @@ bool looks_like_zip(const MappedFile& file) {
 }
 
 std::vector<ZipMember> read_zip_directory(const MappedFile& file) {
-  return ZipReader(file).run();
+  return ZipReader(file, Packing::kStored).run();
 }
+
+namespace {
+
+/// The CRC-32 of what a deflated member unpacks to; none if it does not unpack to its stated size.
+/// Takes no memory for the content, whatever the size stated.
+std::optional<uint32_t> crc_of_deflated(const MappedFile& file, const ZipMember& member) {
+  constexpr int kRawDeflate = -MAX_WBITS;
+  z_stream stream{};
+  if (inflateInit2(&stream, kRawDeflate) != Z_OK) throw std::bad_alloc();
+  std::array<uint8_t, 1 << 16> piece{};
+  uint32_t crc = 0;
+  uint64_t unpacked = 0, next = 0;
+  int state = Z_OK;
+  while (state == Z_OK && unpacked <= member.size) {
+    if (stream.avail_in == 0) {
+      const uint64_t given =
+          std::min<uint64_t>(member.packed_size - next, std::numeric_limits<uInt>::max());
+      stream.next_in = const_cast<uint8_t*>(file.data() + member.offset + next);
+      stream.avail_in = static_cast<uInt>(given);
+      next += given;
+    }
+    stream.next_out = piece.data();
+    stream.avail_out = piece.size();
+    state = inflate(&stream, Z_NO_FLUSH);
+    const uint64_t got = piece.size() - stream.avail_out;
+    crc = crc32_of(crc, piece.data(), got);
+    unpacked += got;
+  }
+  const bool is_all = stream.avail_in == 0 && next == member.packed_size;
+  inflateEnd(&stream);
+  if (state != Z_STREAM_END || unpacked != member.size || !is_all) return std::nullopt;
+  return crc;
+}
+
+}  // namespace
 
 std::vector<uint32_t> content_crcs(const MappedFile& file, const std::vector<ZipMember>& members) {
   std::vector<uint32_t> crcs(members.size());
   at::parallel_for(0, static_cast<int64_t>(members.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const ZipMember& member = members[static_cast<size_t>(i)];
-      crcs[static_cast<size_t>(i)] = crc32_of(0, file.data() + member.offset, member.size);
+      crcs[static_cast<size_t>(i)] =
+          member.is_deflated
+              ? crc_of_deflated(file, member).value_or(~member.crc)  // whatever is not right
+              : crc32_of(0, file.data() + member.offset, member.size);
     }
   });
   return crcs;
@@ -240,8 +288,10 @@ std::vector<uint32_t> content_crcs_on_disk(const MappedFile& file,
   return crcs;
 }
 
-std::vector<ZipMember> read_zip(const MappedFile& file, Contents contents) {
-  std::vector<ZipMember> members = read_zip_directory(file);
+std::vector<ZipMember> read_zip(const MappedFile& file, Contents contents, Packing packing) {
+  D2_CHECK(packing == Packing::kStored || contents == Contents::kMapped,
+           "compressed members are unpacked from the mapping");
+  std::vector<ZipMember> members = ZipReader(file, packing).run();
   const std::vector<uint32_t> crcs = contents == Contents::kOnDisk
                                          ? content_crcs_on_disk(file, members)
                                          : content_crcs(file, members);

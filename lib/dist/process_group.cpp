@@ -302,6 +302,16 @@ void ProcessGroup::any(std::vector<bool>& flags, const std::string& what) {
   }
 }
 
+void ProcessGroup::gather_on_main(const at::Tensor& whole,
+                                  const at::Tensor& part,
+                                  const std::string& what) {
+  if (is_alone()) {
+    whole.copy_(part);
+    return;
+  }
+  watched(*watch_, what, [&] { return backend_->gather_on_main(whole, part); }).wait();
+}
+
 std::vector<std::string> ProcessGroup::gather_texts(const std::string& own,
                                                     const std::string& what) {
   if (is_alone()) return {own};

@@ -105,6 +105,9 @@ class ProcessGroup {
   bool any(bool own, const std::string& what);
   /// One flag an entry: true if it is true on any rank.
   void any(std::vector<bool>& flags, const std::string& what);
+  /// @param part [n] on the CPU @param whole [size * n] on the CPU, in the order of the ranks; of
+  /// rank 0, on the others undefined
+  void gather_on_main(const at::Tensor& whole, const at::Tensor& part, const std::string& what);
   /// The texts of all ranks.
   std::vector<std::string> gather_texts(const std::string& own, const std::string& what);
   /// Rank 0's text on all ranks.

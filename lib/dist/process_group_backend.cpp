@@ -171,6 +171,14 @@ class C10dBackend : public GroupBackend {
     return std::make_shared<C10dWork>(std::move(work), std::vector<at::Tensor>{whole, part});
   }
 
+  std::shared_ptr<BackendWork> gather_on_main(at::Tensor whole, at::Tensor part) override {
+    std::vector<std::vector<at::Tensor>> parts;
+    if (whole.defined()) parts.push_back(whole.view({world_.size, part.numel()}).unbind(0));
+    std::vector<at::Tensor> own = {part};
+    auto work = host_->gather(parts, own);  // to rank 0
+    return std::make_shared<C10dWork>(std::move(work), std::vector<at::Tensor>{whole, part});
+  }
+
   std::shared_ptr<BackendWork> reduce(at::Tensor tensor, int root) override {
     std::vector<at::Tensor> tensors = {std::move(tensor)};
     c10d::ReduceOptions options;

@@ -64,6 +64,8 @@ class GroupBackend {
   virtual std::shared_ptr<BackendWork> all_gather(Where where,
                                                   at::Tensor whole,
                                                   at::Tensor part) = 0;
+  /// Of the hosts. @param whole of rank 0, undefined on the others
+  virtual std::shared_ptr<BackendWork> gather_on_main(at::Tensor whole, at::Tensor part) = 0;
   virtual std::shared_ptr<BackendWork> reduce(at::Tensor tensor, int root) = 0;
   /// Sums of three and more values may depend on where in its tensor an element lies.
   virtual bool sums_depend_on_place() const = 0;

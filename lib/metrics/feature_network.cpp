@@ -5,9 +5,11 @@
 #include <torch/script.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/error.h"
+#include "base/stop_signal.h"
 #include "metrics/network_resize.h"
 #include "metrics/script_archive.h"
 
@@ -37,10 +39,6 @@ int64_t width_of(InceptionFeature layer) {
   throw std::logic_error("a layer");
 }
 
-std::string layer_name(InceptionFeature layer) {
-  return enum_names<InceptionFeature>[static_cast<size_t>(layer)];
-}
-
 bool has_argument(const torch::jit::Module& module, const std::string& name) {
   const auto method = module.find_method("forward");
   if (!method) return false;
@@ -52,6 +50,10 @@ bool has_argument(const torch::jit::Module& module, const std::string& name) {
 
 }  // namespace
 
+std::string layer_name(InceptionFeature layer) {
+  return enum_names<InceptionFeature>[static_cast<size_t>(layer)];
+}
+
 struct FeatureNetwork::Impl {
   ScriptArchive archive;
   std::vector<InceptionFeature> layers;  // ascending: from the first to the deepest
@@ -59,8 +61,17 @@ struct FeatureNetwork::Impl {
   at::Device device;
   bool is_stylegan = false;
 
-  Features run(const at::Tensor& bytes) const {
-    return is_stylegan ? run_stylegan(bytes) : run_ours(bytes);
+  Features look_at(const at::Tensor& images) const {
+    std::map<InceptionFeature, std::vector<at::Tensor>> parts;
+    for_parts(images.size(0), kImagesAtOnce, [&](int64_t begin, int64_t count) {
+      const at::Tensor bytes = images.narrow(0, begin, count);
+      for (auto& [layer, rows] : is_stylegan ? run_stylegan(bytes) : run_ours(bytes)) {
+        parts[layer].push_back(std::move(rows));
+      }
+    });
+    Features features;
+    for (const auto& [layer, rows] : parts) features[layer] = at::cat(rows);
+    return features;
   }
 
   Features run_ours(const at::Tensor& bytes) const {
@@ -77,14 +88,17 @@ struct FeatureNetwork::Impl {
     return features;
   }
 
-  /// Its `no_output_bias` gives the classes' probabilities, whose logarithms do as logits.
+  /// Its `no_output_bias` gives the classes' probabilities, whose logarithms do as logits. One that
+  /// is too small for float32 counts as the smallest there is.
   Features run_stylegan(const at::Tensor& bytes) const {
+    constexpr float kLeast = std::numeric_limits<float>::min();
     Features features;
     for (const InceptionFeature layer : layers) {
       const bool deep = layer == InceptionFeature::k2048;
       const auto found = archive.module->forward(
           {bytes.to(device)}, {{deep ? "return_features" : "no_output_bias", true}});
-      features[layer] = deep ? found.toTensor().cpu() : found.toTensor().cpu().log();
+      features[layer] =
+          deep ? found.toTensor().cpu() : found.toTensor().cpu().clamp_min(kLeast).log();
     }
     return features;
   }
@@ -110,7 +124,9 @@ struct FeatureNetwork::Impl {
     }
     Features found;
     try {
-      found = run(at::zeros({2, 3, 32, 32}, at::kByte));
+      found = look_at(trial_pictures(/*count=*/2, /*side=*/32));
+    } catch (const StoppedError&) {
+      throw;
     } catch (const std::exception& error) {
       throw ConfigError("{}: the network in {} cannot be run: {}\n  {}",
                         where,
@@ -120,7 +136,16 @@ struct FeatureNetwork::Impl {
     }
     for (const InceptionFeature layer : layers) {
       const at::Tensor& rows = found.at(layer);
-      if (rows.dim() == 2 && rows.size(0) == 2 && rows.size(1) == width_of(layer)) continue;
+      if (rows.dim() == 2 && rows.size(0) == 2 && rows.size(1) == width_of(layer)) {
+        if (rows.isfinite().all().item<bool>()) continue;
+        throw ConfigError(
+            "{}: layer {} of {}: the features of a picture of noise are not finite (NaN or infinite): "
+            "the network's weights are damaged\n  {}",
+            where,
+            layer_name(layer),
+            archive.path,
+            kInceptionAdvice);
+      }
       throw ConfigError("{}: layer {} of {}: expected features of width {}, got {}\n  {}",
                         where,
                         layer_name(layer),
@@ -166,17 +191,7 @@ const std::string& FeatureNetwork::sha256() const {
 }
 
 Features FeatureNetwork::operator()(const at::Tensor& images) const {
-  const c10::InferenceMode inference;
-  std::map<InceptionFeature, std::vector<at::Tensor>> parts;
-  for (int64_t begin = 0; begin < images.size(0); begin += kImagesAtOnce) {
-    const int64_t count = std::min(kImagesAtOnce, images.size(0) - begin);
-    for (auto& [layer, rows] : impl_->run(images.narrow(0, begin, count))) {
-      parts[layer].push_back(std::move(rows));
-    }
-  }
-  Features features;
-  for (const auto& [layer, rows] : parts) features[layer] = at::cat(rows);
-  return features;
+  return impl_->look_at(images);
 }
 
 }  // namespace dalle2

@@ -18,6 +18,9 @@ namespace dalle2 {
 /// [n, d] float32 on the CPU by their layer.
 using Features = std::map<InceptionFeature, at::Tensor>;
 
+/// "2048", "logits_unbiased".
+std::string layer_name(InceptionFeature layer);
+
 /// Of an archive of scripts/export_inception.py, or of StyleGAN2-ADA's inception-2015-12-05.pt, which
 /// resizes by itself and has the layers 2048 and logits_unbiased alone.
 class FeatureNetwork {

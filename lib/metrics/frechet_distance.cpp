@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "metrics/still_working.h"
 
 namespace dalle2 {
 namespace {
@@ -31,6 +32,7 @@ FeatureSums::FeatureSums(int64_t width)
 
 void FeatureSums::add(const at::Tensor& features) {
   for (int64_t begin = 0; begin < features.size(0); begin += kRowsAtOnce) {
+    still_working();
     const at::Tensor rows =
         features.narrow(0, begin, std::min(kRowsAtOnce, features.size(0) - begin)).to(at::kDouble);
     sum += rows.sum(0);
@@ -58,6 +60,7 @@ double frechet_distance(const at::Tensor& real, const at::Tensor& generated) {
   // S1 = A'A with A the centred rows over (n - 1)^(1/2), S2 = B'B likewise. The eigenvalues of S1 S2
   // that are not 0 are the squared singular values of AB'.
   const at::Tensor a = centred(real), b = centred(generated);
+  still_working();
   const double n = static_cast<double>(real.size(0)), m = static_cast<double>(generated.size(0));
   const double root_trace =
       at::linalg_svdvals(at::matmul(a, b.t())).sum().item<double>() / std::sqrt((n - 1) * (m - 1));
@@ -79,9 +82,12 @@ double frechet_distance(const FeatureSums& real, const FeatureSums& generated) {
            static_cast<double>(sums.count - 1);
   };
   const at::Tensor s1 = covariance_of(real), s2 = covariance_of(generated);
+  still_working();
   // (S1 S2)^(1/2) has the trace of (R S2 R)^(1/2) with R = S1^(1/2), and R S2 R is symmetric.
   const at::Tensor root = square_root(s1);
+  still_working();
   const at::Tensor inner = at::matmul(at::matmul(root, s2), root);
+  still_working();
   const double root_trace =
       at::linalg_eigvalsh((inner + inner.t()) / 2).clamp_min(0).sqrt().sum().item<double>();
   const double distance = (mean_of(real) - mean_of(generated)).square().sum().item<double>() +

@@ -7,6 +7,7 @@
 #include <torch/script.h>
 
 #include "base/error.h"
+#include "base/stop_signal.h"
 #include "metrics/network_resize.h"
 #include "metrics/script_archive.h"
 
@@ -38,6 +39,12 @@ struct ImageEncoder::Impl {
             .div_(std);
     return archive.module->forward({images}).toTensor().to(at::kCPU, at::kFloat);
   }
+
+  at::Tensor look_at(const at::Tensor& images) const {
+    return in_parts(images.size(0), kEncodedAtOnce, [&](int64_t begin, int64_t count) {
+      return run(images.narrow(0, begin, count));
+    });
+  }
 };
 
 ImageEncoder::ImageEncoder(const FrechetDistanceConfig& config,
@@ -54,14 +61,15 @@ ImageEncoder::ImageEncoder(const FrechetDistanceConfig& config,
            .archive = open_script_archive(path, where, kEncoderAdvice, device),
            .mean = by_channel(config.mean, device),
            .std = by_channel(config.std, device)});
-  const c10::InferenceMode inference;
   std::string found;
   try {
-    const at::Tensor features = impl_->run(at::zeros({2, 3, 32, 32}, at::kByte));
+    const at::Tensor features = impl_->look_at(trial_pictures(/*count=*/2, /*side=*/32));
     const bool has_shape = features.dim() == 2 && features.size(0) == 2 && features.size(1) > 0;
     if (has_shape && features.isfinite().all().item<bool>()) return;
     found = has_shape ? "features that are not finite"
                       : fmt::format("[{}]", fmt::join(features.sizes(), ", "));
+  } catch (const StoppedError&) {
+    throw;
   } catch (const std::exception& error) {
     found = "\"" + last_message(error) + "\"";
   }
@@ -78,9 +86,7 @@ ImageEncoder::ImageEncoder(const FrechetDistanceConfig& config,
 ImageEncoder::~ImageEncoder() = default;
 
 at::Tensor ImageEncoder::operator()(const at::Tensor& images) const {
-  return in_parts(images.size(0), kEncodedAtOnce, [&](int64_t begin, int64_t count) {
-    return impl_->run(images.narrow(0, begin, count));
-  });
+  return impl_->look_at(images);
 }
 
 std::string ImageEncoder::description() const {

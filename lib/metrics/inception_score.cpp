@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "metrics/still_working.h"
 
 namespace dalle2 {
 
@@ -22,6 +23,7 @@ MeanAndDeviation inception_score(const at::Tensor& logits,
   const at::Tensor log_p = rows.log_softmax(1);
   std::vector<double> scores;
   for (const at::Tensor& part : log_p.chunk(splits, 0)) {
+    still_working();
     const at::Tensor p = part.exp();
     const at::Tensor log_mean = p.mean(0, /*keepdim=*/true).log();
     // A class that no sample of the part has is 0 * (log 0 - log 0).

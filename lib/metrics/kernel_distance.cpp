@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "metrics/still_working.h"
 
 namespace dalle2 {
 namespace {
@@ -14,6 +15,7 @@ namespace {
 at::Tensor subsets_of(int64_t rows, const KernelOptions& options, at::Generator& generator) {
   std::vector<at::Tensor> drawn;
   for (int64_t subset = 0; subset < options.subsets; ++subset) {
+    still_working();
     drawn.push_back(at::randperm(rows, generator, at::kLong).narrow(0, 0, options.subset_size));
   }
   return at::stack(drawn);
@@ -48,6 +50,7 @@ KernelDistance kernel_distance(const at::Tensor& real,
   };
   std::vector<double> distances;
   for (int64_t subset = 0; subset < of_real.size(0); ++subset) {
+    still_working();
     const at::Tensor a = x.index_select(0, of_real[subset]);
     const at::Tensor b = y.index_select(0, of_generated[subset]);
     const auto m = static_cast<double>(a.size(0));

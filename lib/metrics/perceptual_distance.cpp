@@ -5,6 +5,7 @@
 #include <torch/script.h>
 
 #include "base/error.h"
+#include "base/stop_signal.h"
 #include "metrics/script_archive.h"
 
 namespace dalle2 {
@@ -25,6 +26,12 @@ struct PerceptualDistance::Impl {
       return images.to(device).clamp(0, 1).mul_(2).sub_(1);
     };
     return archive.module->forward({prepared(one), prepared(other)}).toTensor().cpu();
+  }
+
+  at::Tensor look_at(const at::Tensor& one, const at::Tensor& other) const {
+    return in_parts(one.size(0), kPicturePairsAtOnce, [&](int64_t begin, int64_t count) {
+      return run(one.narrow(0, begin, count), other.narrow(0, begin, count));
+    });
   }
 };
 
@@ -48,14 +55,23 @@ PerceptualDistance::PerceptualDistance(const std::string& path,
                       about.value("net", Json()).dump(),
                       net_name);
   }
-  const c10::InferenceMode inference;
-  bool gives_distances = false;
+  at::Tensor distances;
   try {
-    const at::Tensor two = at::zeros({2, 3, image_side, image_side});
-    gives_distances = impl_->run(two, two).sizes() == at::IntArrayRef{2};
+    const at::Tensor four = trial_pictures(/*count=*/4, image_side).to(at::kFloat).div_(255);
+    distances = impl_->look_at(four.narrow(0, 0, 2), four.narrow(0, 2, 2));
+  } catch (const StoppedError&) {
+    throw;
   } catch (const std::exception&) {  // an operation that does not fit
   }
-  if (!gives_distances) {
+  if (distances.defined() && !distances.isfinite().all().item<bool>()) {
+    throw ConfigError(
+        "{}: the network in {} gives a distance of pictures of noise that is not finite (NaN or "
+        "infinite): its weights are damaged\n  {}",
+        where,
+        path,
+        kLpipsAdvice);
+  }
+  if (!distances.defined() || distances.sizes() != at::IntArrayRef{2}) {
     throw ConfigError(
         "{}: the network in {} does not give a distance a pair of pictures of {} pixels\n"
         "  Those of alex and squeeze need 31 pixels or more, that of vgg 16. {}",
@@ -73,9 +89,7 @@ const std::string& PerceptualDistance::sha256() const {
 }
 
 at::Tensor PerceptualDistance::operator()(const at::Tensor& one, const at::Tensor& other) const {
-  return in_parts(one.size(0), kPicturePairsAtOnce, [&](int64_t begin, int64_t count) {
-    return impl_->run(one.narrow(0, begin, count), other.narrow(0, begin, count));
-  });
+  return impl_->look_at(one, other);
 }
 
 }  // namespace dalle2

@@ -7,18 +7,20 @@
 #include <vector>
 
 #include "base/error.h"
+#include "metrics/still_working.h"
 
 namespace dalle2 {
 namespace {
 
 /// Rows of a matrix of distances that are there at once.
-constexpr int64_t kPairsAtOnce = int64_t{1} << 24;
+constexpr int64_t kPairsAtOnce = int64_t{1} << 22;
 
 /// Calls `use(begin, distances [rows, m])` for the rows of a, some at a time.
 template <typename Use>
 void for_distances(const at::Tensor& a, const at::Tensor& b, const Use& use) {
   const int64_t step = std::max<int64_t>(1, kPairsAtOnce / b.size(0));
   for (int64_t begin = 0; begin < a.size(0); begin += step) {
+    still_working();
     use(begin, at::cdist(a.narrow(0, begin, std::min(step, a.size(0) - begin)), b));
   }
 }

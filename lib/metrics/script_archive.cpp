@@ -2,20 +2,23 @@
 #include "metrics/script_archive.h"
 
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/jit/serialization/import.h>
 #include <torch/script.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
+#include "checkpoint/script_file.h"
+#include "checkpoint/zip_archive.h"
+#include "metrics/plain_float32.h"
+#include "metrics/still_working.h"
 #include "net/sha256.h"
 
 namespace dalle2 {
@@ -24,24 +27,23 @@ namespace {
 constexpr const char* kAbout = "dalle2.json";
 
 /// What a file that cannot be loaded is, by its beginning.
-std::string what_it_is(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::array<char, 4> head{};
-  in.read(head.data(), head.size());
-  if (in.gcount() == 0) return "an empty file";
-  if (head[0] == 'P' && head[1] == 'K') {
-    return "a zip archive, but no TorchScript: perhaps the weights alone";
-  }
-  if (static_cast<unsigned char>(head[0]) == 0x80) {
+std::string what_it_is(const MappedFile& file) {
+  constexpr uint8_t kFirstOfPickle = 0x80;
+  if (file.size() == 0) return "an empty file";
+  if (looks_like_zip(file)) return "a zip archive, but no TorchScript: perhaps the weights alone";
+  if (file.data()[0] == kFirstOfPickle) {
     return "a pickle of Python: perhaps a network of StyleGAN3 or EDM, or weights in the old format";
   }
   return "no TorchScript";
 }
 
-std::string sha256_of_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  const std::string content((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  return to_hex(sha256(content));
+/// @return the file's sha256. @throws DataError, its text without what to do
+std::string check_archive(const std::string& path) {
+  const MappedFile file(path);
+  if (!looks_like_zip(file) || !check_script_file(file)) {
+    throw DataError("{} is {}", path, what_it_is(file));
+  }
+  return to_hex(sha256({reinterpret_cast<const char*>(file.data()), file.size()}));
 }
 
 }  // namespace
@@ -53,13 +55,21 @@ ScriptArchive open_script_archive(const std::string& path,
   if (!std::filesystem::is_regular_file(path)) {
     throw ConfigError("{}: there is no file {}\n  {}", where, printable(path), how_to_make_one);
   }
-  ScriptArchive archive{.path = path, .sha256 = sha256_of_file(path), .about = {}, .module = {}};
+  ScriptArchive archive{.path = path, .sha256 = {}, .about = {}, .module = {}};
   torch::jit::ExtraFilesMap extra = {{kAbout, ""}};
+  std::string fault;
   try {
+    archive.sha256 = check_archive(path);
     archive.module = std::make_shared<torch::jit::Module>(torch::jit::load(path, device, extra));
-  } catch (const std::exception&) {  // its text speaks of the inside of LibTorch
-    throw ConfigError(
-        "{}: {} is {}\n  {}", where, printable(path), what_it_is(path), how_to_make_one);
+  } catch (const DataError& error) {
+    fault = error.what();
+  } catch (const std::exception& error) {
+    const std::string text = last_message(error);
+    fault = fmt::format(
+        "{} is TorchScript that LibTorch cannot load: {}", path, text.substr(0, text.find('\n')));
+  }
+  if (!fault.empty()) {
+    throw ConfigError("{}: {}\n  {}", where, printable(fault), how_to_make_one);
   }
   archive.module->eval();
   for (const at::Tensor& parameter : archive.module->parameters())
@@ -76,14 +86,31 @@ std::string last_message(const std::exception& error) {
   return text.substr(mark == std::string::npos ? 0 : mark + std::strlen(kMark), kMostLetters);
 }
 
+at::Tensor trial_pictures(int64_t count, int64_t side) {
+  return at::randint(256,
+                     {count, 3, side, side},
+                     at::make_generator<at::CPUGeneratorImpl>(/*seed=*/1),
+                     at::TensorOptions().dtype(at::kByte));
+}
+
+void for_parts(int64_t rows,
+               int64_t at_once,
+               const std::function<void(int64_t begin, int64_t count)>& part) {
+  const c10::InferenceMode inference;
+  const PlainFloat32 plain;
+  for (int64_t begin = 0; begin < rows; begin += at_once) {
+    still_working();
+    part(begin, std::min(at_once, rows - begin));
+  }
+}
+
 at::Tensor in_parts(int64_t rows,
                     int64_t at_once,
                     const std::function<at::Tensor(int64_t begin, int64_t count)>& of_rows) {
-  const c10::InferenceMode inference;
   std::vector<at::Tensor> parts;
-  for (int64_t begin = 0; begin < rows; begin += at_once) {
-    parts.push_back(of_rows(begin, std::min(at_once, rows - begin)));
-  }
+  for_parts(
+      rows, at_once, [&](int64_t begin, int64_t count) { parts.push_back(of_rows(begin, count)); });
+  const c10::InferenceMode inference;
   return at::cat(parts);
 }
 

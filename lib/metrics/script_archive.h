@@ -28,7 +28,8 @@ struct ScriptArchive {
 
 /// @param where the config key, for messages @param how_to_make_one the advice where it is no archive
 /// @param device where the network is to be: one that is frozen cannot be moved later
-/// @throws ConfigError if the file is not there or no TorchScript: then it says what it is instead
+/// @throws ConfigError if the file is not there, damaged, or no TorchScript: then it says what it is
+/// instead
 ScriptArchive open_script_archive(const std::string& path,
                                   const std::string& where,
                                   const std::string& how_to_make_one,
@@ -37,8 +38,16 @@ ScriptArchive open_script_archive(const std::string& path,
 /// What an operation of a network said last, without the trace of its Python.
 std::string last_message(const std::exception& error);
 
-/// A network sees a bounded number of rows at once. @param of_rows gives the result for `count` rows
-/// from `begin` @return the results joined, in inference mode
+/// Pictures to try a network with before it is used: noise, the same every time. [n, 3, side, side]
+/// uint8
+at::Tensor trial_pictures(int64_t count, int64_t side);
+
+/// Shows a network a bounded number of rows at once, in inference mode and without TF32.
+/// @param part is given `count` rows from `begin` @throws StoppedError after a stop signal
+void for_parts(int64_t rows,
+               int64_t at_once,
+               const std::function<void(int64_t begin, int64_t count)>& part);
+/// The same where a part has one result. @return the results joined
 at::Tensor in_parts(int64_t rows,
                     int64_t at_once,
                     const std::function<at::Tensor(int64_t begin, int64_t count)>& of_rows);

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: MIT
 #include "run/model_weights.h"
 
+#include <fmt/ranges.h>
 #include <torch/types.h>
 
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/untrusted_text.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/value_json.h"
+#include "config/resume_changes.h"
+#include "config/vae_run_config.h"
 #include "run/kinds.h"
 
 namespace dalle2 {
@@ -56,10 +60,40 @@ std::string config_of_checkpoint(const std::string& kind, const std::string& pat
   return json_of_value(config->value());
 }
 
+/// @throws ConfigError unless `is_allowed`
+void check_meaning(const ModelSource& source,
+                   const Cursor& checkpoint,
+                   const std::string& kind,
+                   const std::string& full_json,
+                   bool is_allowed) {
+  const std::vector<std::string> changes = model_changes(checkpoint, kind, full_json);
+  if (changes.empty()) return;
+  const std::string text = fmt::format("{}: the config {} gives its weights another meaning:\n  {}",
+                                       checkpoint.where(),
+                                       *source.config_path,
+                                       fmt::join(changes, "\n  "));
+  if (!is_allowed) {
+    throw ConfigError(
+        "{}\n  Give the values it was trained with, or set /train/allow_changed_config to true if "
+        "that is what you want.",
+        text);
+  }
+  log_warning("ckpt", "{}\n  (/train/allow_changed_config)", text);
+}
+
 /// The config of the source: the file given, else the one that the checkpoint carries.
 template <class Load, class Parse>
-auto config_of(const ModelSource& source, const Cursor& checkpoint, Load load, Parse parse) {
-  if (source.config_path) return load(*source.config_path, lenient());
+auto config_of(
+    const ModelSource& source, const Cursor& checkpoint, const char* kind, Load load, Parse parse) {
+  if (source.config_path) {
+    auto loaded = load(*source.config_path, lenient());
+    check_meaning(source,
+                  checkpoint,
+                  kind,
+                  loaded.full_json,
+                  source.allow_changed_config || loaded.config.train.allow_changed_config);
+    return loaded;
+  }
   const std::optional<Cursor> config = checkpoint.find("config");
   if (!config || config->is_none()) {
     throw ConfigError(
@@ -83,6 +117,18 @@ StateDict plain_weights(const ModelSource& source, const Cursor& checkpoint, con
 }
 
 }  // namespace
+
+std::vector<std::string> model_changes(const Cursor& checkpoint,
+                                       const std::string& kind,
+                                       const std::string& full_json) {
+  const std::optional<Cursor> saved =
+      checkpoint.value().is_dict() ? checkpoint.find("config") : std::nullopt;
+  if (!saved || !saved->value().is_dict()) return {};
+  ConfigChanges changes = compare_for_resume(json_of_value(saved->value()), full_json);
+  std::erase_if(changes.meaning,
+                [&](const std::string& line) { return !line.starts_with("/" + kind); });
+  return std::move(changes.meaning);
+}
 
 ParameterCount count_parameters(const torch::nn::Module& module) {
   ParameterCount count;
@@ -181,7 +227,8 @@ Decoder load_decoder(const ModelSource& source, const Value& checkpoint) {
   const Cursor root(checkpoint, source.checkpoint_path);
   check_kind(root, "decoder");
   const StateDict weights = plain_weights(source, root, "decoder");
-  Decoder decoder(config_of(source, root, load_decoder_config, parse_decoder_config).plan);
+  Decoder decoder(
+      config_of(source, root, "decoder", load_decoder_config, parse_decoder_config).plan);
   // A stage that was not trained has no entries: it is taken out here, too.
   for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) {
     if (strip_prefix(weights, fmt::format("unets.{}.", unet - 1)).empty()) decoder->drop_unet(unet);
@@ -195,7 +242,8 @@ DiffusionPrior load_prior(const ModelSource& source, const Value& checkpoint) {
   const Cursor root(checkpoint, source.checkpoint_path);
   check_kind(root, "prior");
   const StateDict weights = plain_weights(source, root, "prior");
-  DiffusionPrior prior(config_of(source, root, load_prior_config, parse_prior_config).plan);
+  DiffusionPrior prior(
+      config_of(source, root, "prior", load_prior_config, parse_prior_config).plan);
   load_state_dict(*prior, weights, /*prefix=*/"", /*strict=*/true, source.checkpoint_path);
   prior->eval();
   return prior;
@@ -205,7 +253,7 @@ VqganVae load_vae(const ModelSource& source, const Value& checkpoint) {
   const Cursor root(checkpoint, source.checkpoint_path);
   check_kind(root, "vae");
   const StateDict weights = plain_weights(source, root, "vae");
-  VqganVae vae(config_of(source, root, load_vae_config, parse_vae_config).config.vae);
+  VqganVae vae(config_of(source, root, "vae", load_vae_config, parse_vae_config).config.vae);
   check_vae_kind(weights, vae->config().kind, source.checkpoint_path);
   load_state_dict(*vae, weights, /*prefix=*/"", /*strict=*/true, source.checkpoint_path);
   vae->eval();

@@ -60,10 +60,21 @@ struct ModelSource {
   std::optional<std::string> config_path;  ///< a training file, for a checkpoint without config
   bool use_ema = true;                     ///< averaged weights where the file has them
   LoraChoice lora = {};                    ///< adapters beside those that the file holds
+  /// The training file may give the weights another meaning; so may one whose
+  /// /train/allow_changed_config says it.
+  bool allow_changed_config = false;
 };
 
+/// What of the model differs between the config that a checkpoint carries and this one, so that its
+/// weights would mean something else: "/decoder/timesteps: the checkpoint has 1000, this config 500".
+/// Nothing for a checkpoint without config. @param kind root key: "decoder"
+std::vector<std::string> model_changes(const Cursor& checkpoint,
+                                       const std::string& kind,
+                                       const std::string& full_json);
+
 /// Models with the weights of a checkpoint; adapters are merged into their layers.
-/// @throws DataError (unreadable, keys that do not fit), ConfigError (no config anywhere, averages
+/// @throws DataError (unreadable, keys that do not fit), ConfigError (no config anywhere, or one that
+/// gives the weights another meaning than that of the checkpoint, averages
 /// refused where there are none, scales of adapters that are not there)
 Decoder load_decoder(const ModelSource& source, const Value& checkpoint);
 DiffusionPrior load_prior(const ModelSource& source, const Value& checkpoint);

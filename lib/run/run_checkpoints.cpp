@@ -298,19 +298,16 @@ ConfigChanges compare_config(const Cursor& root,
 }
 
 void check_same_model(const Cursor& root, const ConfigTexts& texts, bool allow_changed_config) {
-  const std::optional<Cursor> saved = root.find("config");
-  if (!saved || !saved->value().is_dict() || allow_changed_config) return;
-  ConfigChanges changes = compare_for_resume(json_of_value(saved->value()), texts.full_json);
-  std::erase_if(changes.meaning,
-                [&](const std::string& line) { return !line.starts_with("/" + texts.kind); });
-  if (changes.meaning.empty()) return;
+  if (allow_changed_config) return;
+  const std::vector<std::string> changes = model_changes(root, texts.kind, texts.full_json);
+  if (changes.empty()) return;
   throw ConfigError(
       "{}: this run would stand on its weights, but it is of another {}:\n  {}\n"
       "  Take the values it was made with, or another file in /tracker/load, or set "
       "/train/allow_changed_config to true if that is what you want.",
       root.where(),
       texts.kind,
-      fmt::join(changes.meaning, "\n  "));
+      fmt::join(changes, "\n  "));
 }
 
 void RunCheckpoints::load_base(const Value& checkpoint, const std::string& path) {

@@ -21,11 +21,14 @@ ImageFeatures perceptual_features(const TrainVaeConfig& config, const at::Device
   const int64_t side = config.data.image_size;
   std::string found;
   try {
-    const at::Tensor some =
-        features(at::zeros({2, 3, side, side}, at::TensorOptions(device).dtype(at::kFloat))
-                     .requires_grad_());
-    if (some.dim() == 2 && some.size(0) == 2 && some.requires_grad()) return features;
-    found = some.requires_grad() ? c10::str(some.sizes()) : "features without gradients";
+    const at::Tensor some = features(
+        trial_pictures(/*count=*/2, side).to(device, at::kFloat).div_(255).requires_grad_());
+    const bool has_shape = some.dim() == 2 && some.size(0) == 2;
+    const bool is_finite = some.isfinite().all().item<bool>();
+    if (has_shape && some.requires_grad() && is_finite) return features;
+    found = !some.requires_grad() ? "features without gradients"
+            : has_shape           ? "features that are not finite (NaN or infinite)"
+                                  : c10::str(some.sizes());
   } catch (const std::exception& error) {
     found = "\"" + last_message(error) + "\"";
   }

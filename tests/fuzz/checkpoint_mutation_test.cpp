@@ -68,3 +68,11 @@ TEST_CASE("damaged checkpoints are read or refused", "[damage]") {
   }
   damage("checkpoint_file", files, test::read_checkpoint_file);
 }
+
+TEST_CASE("damaged networks are read or refused", "[damage]") {
+  damage("script_file",
+         {content_of(fixture("feature_networks/encoder.pt")),
+          content_of(fixture("feature_networks/lpips.pt")),
+          content_of(fixture("feature_networks/weights.pth"))},
+         test::read_script_file);
+}

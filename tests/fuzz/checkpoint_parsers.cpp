@@ -8,6 +8,7 @@
 #include "checkpoint/lora_file.h"
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/pickle.h"
+#include "checkpoint/script_file.h"
 #include "checkpoint/value_json.h"
 #include "checkpoint/value_tree.h"
 #include "checkpoint/zip_archive.h"
@@ -96,6 +97,17 @@ void read_checkpoint_file(const std::string& bytes) {
   promise(!inspection_text(inspection).empty() && !inspection_json(inspection).empty(),
           "a checkpoint without a text");
   if (bytes.find("lora") != bytes.npos) read_lora_file(file.path());
+}
+
+void read_script_file(const std::string& bytes) {
+  const MemoryFile file(bytes);
+  const MappedFile mapped(file.path());
+  if (!check_script_file(mapped)) return;
+  for (const ZipMember& member : read_zip(mapped, Contents::kMapped, Packing::kStoredOrDeflated)) {
+    promise(member.offset <= bytes.size() && member.packed_size <= bytes.size() - member.offset,
+            "a member beyond the file");
+    promise(member.is_deflated || member.size == member.packed_size, "a plain member of two sizes");
+  }
 }
 
 }  // namespace dalle2::test

@@ -112,7 +112,7 @@ TEST_CASE("what is wrong with an archive is told with what to do") {
         where + "weights.pth is a zip archive, but no TorchScript: perhaps the weights alone" +
             advice);
   CHECK(fault_of("cut.pt", {k2048}) ==
-        where + "cut.pt is a zip archive, but no TorchScript: perhaps the weights alone" + advice);
+        where + "cut.pt: damaged archive: cut off: no directory at its end" + advice);
   CHECK(fault_of("network.pkl", {k2048}) ==
         where +
             "network.pkl is a pickle of Python: perhaps a network of StyleGAN3 or EDM, or weights "

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT
+#include "metrics/script_archive.h"
+
+#include <torch/script.h>
+
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <stdexcept>
+
+#include "base/error.h"
+#include "metrics/feature_network.h"
+#include "metrics/image_encoder.h"
+#include "metrics/perceptual_distance.h"
+#include "support/fixture.h"
+#include "support/temp_dir.h"
+
+namespace dalle2::test {
+namespace {
+
+/// A network of the fixtures with one weight that is `value`.
+std::string with_weight(const TempDir& folder, const std::string& name, double value) {
+  torch::jit::ExtraFilesMap extra = {{"dalle2.json", ""}};
+  torch::jit::Module module =
+      torch::jit::load(fixture_dir("feature_networks") + "/" + name, at::kCPU, extra);
+  const at::NoGradGuard no_grad;
+  for (at::Tensor parameter : module.parameters()) {
+    parameter.view(-1)[1].fill_(value);
+    break;
+  }
+  const std::string path = folder.path() + "/" + name;
+  module.save(path, extra);
+  return path;
+}
+
+std::string first_line_of(const std::function<void()>& open) {
+  try {
+    open();
+  } catch (const ConfigError& error) {
+    const std::string text = error.what();
+    return text.substr(0, text.find('\n'));
+  }
+  return "";
+}
+
+TEST_CASE("a network with a weight that is not finite is told when it is opened") {
+  const TempDir folder;
+  for (const double value : {std::nan(""), HUGE_VAL}) {
+    const std::string path = with_weight(folder, "ours.pt", value);
+    CHECK(first_line_of([&] {
+            const FeatureNetwork network(
+                path, "/evaluate/FID", {InceptionFeature::k64}, NetworkResize::tf1, at::kCPU);
+          }) == "/evaluate/FID: layer 64 of " + path +
+                    ": the features of a picture of noise are not finite (NaN or infinite): the "
+                    "network's weights are damaged");
+    FrechetDistanceConfig config;
+    config.feature_extractor_weights_path = with_weight(folder, "encoder.pt", value);
+    config.image_size = 40;
+    CHECK(first_line_of([&] { const ImageEncoder encoder(config, "/evaluate/FD", at::kCPU); }) ==
+          "/evaluate/FD: the network in " + *config.feature_extractor_weights_path +
+              " was shown [2, 3, 40, 40]: expected features [2, d], got features that are not "
+              "finite");
+  }
+}
+
+TEST_CASE("a network for LPIPS whose distances are not finite is told when it is opened") {
+  const TempDir folder;
+  const std::string path = folder.path() + "/lpips.pt";
+  torch::jit::Module module("Pairs");
+  module.define(
+      "def forward(self, one, other):\n"
+      "  return (one - other).square().mean([1, 2, 3]).sub(1).log()\n");
+  module.save(path, {{"dalle2.json", R"({"kind": "lpips", "net": "alex"})"}});
+  CHECK(first_line_of([&] {
+          const PerceptualDistance distance(path, "/evaluate/LPIPS", LpipsNet::alex, 8, at::kCPU);
+        }) ==
+        "/evaluate/LPIPS: the network in " + path +
+            " gives a distance of pictures of noise that is not finite (NaN or infinite): its "
+            "weights are damaged");
+}
+
+TEST_CASE("a whole archive that LibTorch cannot load is told with what it says") {
+  const TempDir folder;
+  const std::string path = folder.path() + "/newer.pt";
+  torch::jit::Module module("Nothing");
+  module.save(path);
+  std::string bytes;
+  {
+    std::ifstream in(path, std::ios::binary);
+    bytes.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  // Another name of the same length for its class in both places of the archive's directory.
+  for (size_t at = bytes.find("newer/code"); at != std::string::npos;
+       at = bytes.find("newer/code", at)) {
+    bytes.replace(at, 10, "newer/cody");
+  }
+  std::ofstream(path, std::ios::binary) << bytes;
+  CHECK(first_line_of([&] {
+          open_script_archive(path, "/key", "Make one.", at::kCPU);
+        }).starts_with("/key: " + path + " is TorchScript that LibTorch cannot load: "));
+}
+
+TEST_CASE("products are in float32 while a network looks, and afterwards as they were") {
+  at::Context& context = at::globalContext();
+  const auto convolutions = [&] {
+    return context.float32Precision(at::Float32Backend::CUDA, at::Float32Op::CONV);
+  };
+  REQUIRE(convolutions() == at::Float32Precision::TF32);  // LibTorch's default
+  context.setAllowTF32CuBLAS(true);
+  int parts = 0;
+  const auto look = [&](int64_t, int64_t) {
+    ++parts;
+    CHECK(convolutions() == at::Float32Precision::IEEE);
+    CHECK_FALSE(context.allowTF32CuBLAS());
+    CHECK(context.float32MatmulPrecision() == at::Float32MatmulPrecision::HIGHEST);
+  };
+  for_parts(5, 2, look);
+  CHECK(parts == 3);
+  CHECK_THROWS(for_parts(1, 1, [&](int64_t, int64_t) { throw std::runtime_error("a fault"); }));
+  CHECK(convolutions() == at::Float32Precision::TF32);
+  CHECK(context.allowTF32CuBLAS());
+  context.setAllowTF32CuBLAS(false);
+  for_parts(1, 1, look);
+  CHECK(convolutions() == at::Float32Precision::TF32);
+  CHECK_FALSE(context.allowTF32CuBLAS());
+}
+
+}  // namespace
+}  // namespace dalle2::test
