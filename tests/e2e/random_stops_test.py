@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: MIT
+"""Runs of all kinds, stopped by TERM, KILL and HUP wherever they are (starting, training, validating, saving, drawing,
+rolling back), end as runs that were never stopped.
+
+DALLE2_STOPS=200 is the long form: as many stops. DALLE2_STOPS_SEED draws others.
+"""
+import collections
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+
+import harness
+import prior_data
+from harness import BINARY, checkpoint_content, ranks_of, run
+from resume_test import UNET
+from vae_runs import VaeRuns
+
+STOPS = int(os.environ.get("DALLE2_STOPS", "0"))
+SEED = int(os.environ.get("DALLE2_STOPS_SEED", "1"))
+SIGNALS = [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP]
+HUGE = 3e38  # finite, so the loader passes it, but no product with it is
+MOST_STOPS = 6  # of one run: then it may end
+
+
+class RandomStops(VaeRuns):
+    def decoder(self, name, shards=None, train=None, **data):
+        config = harness.tiny_config(
+            shards or self.shards, name, decoder={"unets": [{**UNET, "image_embed_dim": 32}]},
+            data={"batch_size": 2, "num_workers": 1, "shuffle_train": True, "shuffle_buffer": 5,
+                  "splits": {"train": 0.6, "val": 0.2, "test": 0.2}, **data},
+            train={"epochs": 3, "n_sample_images": 2, "save_every_n_samples": 12, "log_every_n_updates": 2, **(train or {})})
+        config["tracker"].update(keep_last=1)
+        return harness.write_config(self.dir / f"{name}.json", config)
+
+    def prior(self, name):
+        if not (self.dir / "images").exists():
+            prior_data.make_embeddings(self.dir)
+        return harness.write_config(self.dir / f"{name}.json", prior_data.prior_config(
+            self.dir, name, train={"epochs": 12, "log_every_n_updates": 2, "save_every_seconds": 1}))
+
+    def vae(self, name):
+        return self.write(name, train={"num_train_steps": 16, "save_results_every": 4, "save_model_every": 4, "discr_start_step": 4})
+
+    def rolled_back(self, name):
+        """A decoder whose every epoch has batches that overflow: it goes back until it gives up."""
+        shards = self.dir / "poisoned"
+        if not shards.exists():
+            run("shards", "demo", "--out", shards, "--num", 96, "--image-size", 16, cwd=self.dir, check=0)
+            path = sorted((shards / "img_emb").glob("*.npy"))[5]
+            shape, values = harness.read_npy(path)
+            harness.write_npy(path, shape, [HUGE] * len(values))
+        return self.decoder(name, shards, train={"non_finite": {"action": "roll_back", "after": 2, "max_roll_backs": 2}},
+                            shuffle_train=False)
+
+    def launch(self, config, ranks, trace):
+        return subprocess.Popen([BINARY, "--config", config, *(["--nproc-per-node", str(ranks)] if ranks > 1 else [])],
+                                cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                env={**os.environ, "OMP_NUM_THREADS": "1", "DALLE2_TRACE_SAMPLES": str(trace)})
+
+    def whole_files(self, name):
+        """Samples seen by each file of the run that is whole; all of them have to be."""
+        if not (self.dir / name).exists():
+            return {}
+        done = run("fsck", name, "--json", cwd=self.dir)
+        if done.returncode != 0 and "no checkpoint" in done.stdout + done.stderr:
+            return {}
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return {file["file"]: file["samples_seen"] for file in json.loads(done.stdout)["files"]
+                if file["file"].endswith(".pth") and "samples_seen" in file}
+
+    def stop_at_random(self, config, name, draw, ranks, signals, longest):
+        """@return the exit code, or none if the run ended first"""
+        before = max(self.whole_files(name).values(), default=0)
+        process = self.launch(config, ranks, self.dir / f"trace_{name}")
+        try:
+            output = process.communicate(timeout=draw.uniform(0.05, longest))[0]
+            return process.returncode, output
+        except subprocess.TimeoutExpired:
+            pass
+        sent = draw.choice(signals)
+        own = ranks_of(process) if ranks > 1 else {}
+        victim = draw.choice([process.pid, *own.values()])
+        try:
+            os.kill(victim, sent)
+        except ProcessLookupError:
+            pass
+        output = process.communicate(timeout=120)[0]
+        expected = {0, 4, 75} if sent != signal.SIGKILL else {0, 4, 6, -signal.SIGKILL}
+        self.assertIn(process.returncode, expected | {-sent}, output)  # a signal before the handlers are there
+        after = max(self.whole_files(name).values(), default=0)
+        self.assertGreaterEqual(after, before, "the newest whole file is lost\n" + output)
+        return None, output
+
+    def break_often(self, config, name, draw, longest, ranks=lambda: 1, signals=SIGNALS, end=0):
+        """Stops a run again and again, then lets it end. @return stops"""
+        stops = 0
+        while stops < MOST_STOPS:
+            code, output = self.stop_at_random(config, name, draw, ranks(), signals, longest)
+            if code is not None:
+                self.assertEqual(code, end, output)
+                return stops
+            stops += 1
+        done = run("--config", config, *(["--nproc-per-node", str(last)] if (last := ranks()) > 1 else []), cwd=self.dir,
+                   env={"DALLE2_TRACE_SAMPLES": str(self.dir / f"trace_{name}")})
+        self.assertEqual(done.returncode, end, done.stdout + done.stderr)
+        return stops
+
+    def unbroken(self, make, ranks, end=0):
+        """@return seconds that it took"""
+        began = time.monotonic()
+        done = run("--config", make("whole"), *(["--nproc-per-node", str(ranks)] if ranks > 1 else []), cwd=self.dir)
+        self.assertEqual(done.returncode, end, done.stdout + done.stderr)
+        return time.monotonic() - began
+
+    def check_equal(self, make, ranks=1, share=0.25, end=0):
+        """`share` of all stops fall on this kind of run; each of its ends is that of the run that was never stopped."""
+        draw = random.Random(f"{SEED} {make.__name__} {ranks}")
+        longest = self.unbroken(make, ranks, end)
+        expected = checkpoint_content(self.dir / "whole" / "checkpoint.pth", self.dir)
+        wanted, stops, number = max(1, round(STOPS * share)), 0, 0
+        while stops < wanted:
+            name = f"broken{number}"
+            with self.subTest(name=name, seed=SEED):
+                stops += max(1, self.break_often(make(name), name, draw, longest, lambda: ranks, end=end))
+                found = checkpoint_content(self.dir / name / "checkpoint.pth", self.dir)
+                self.assertEqual(sorted(found[0]), sorted(expected[0]))
+                for key, value in expected[0].items():
+                    self.assertEqual(found[0][key], value, key)
+                self.assertEqual(found[1]["samples_seen"], expected[1]["samples_seen"])
+            number += 1
+
+    def test_a_decoder(self):
+        self.check_equal(self.decoder)
+
+    def test_a_decoder_of_two_ranks(self):
+        self.check_equal(self.decoder, ranks=2, share=0.15)
+
+    def test_a_prior(self):
+        self.check_equal(self.prior, share=0.15)
+
+    def test_a_vae_with_a_discriminator(self):
+        self.check_equal(self.vae, share=0.2)
+
+    def test_a_decoder_that_goes_back_and_gives_up(self):
+        self.check_equal(self.rolled_back, share=0.1, end=4)
+
+    def test_each_sample_of_an_epoch_comes_once_whatever_the_number_of_ranks(self):
+        # What a kill undoes is trained, and traced, again: here the signals that save.
+        draw = random.Random(f"{SEED} ranks")
+        wanted, stops, number = max(1, round(STOPS * 0.15)), 0, 0
+        longest = self.unbroken(self.decoder, 1)
+        while stops < wanted:
+            name = f"changing{number}"
+            with self.subTest(name=name, seed=SEED):
+                config = self.decoder(name)
+                stops += max(1, self.break_often(config, name, draw, 2 * longest, lambda: draw.choice([1, 2, 3]),
+                                                 signals=[signal.SIGTERM, signal.SIGHUP]))
+                seen = {"train": collections.Counter(), "val": collections.Counter()}
+                for path in self.dir.glob(f"trace_{name}.rank*"):
+                    for line in path.read_text().splitlines():
+                        entry = json.loads(line)
+                        if entry["split"] in seen:
+                            seen[entry["split"]].update((entry["epoch"], key) for key in entry["keys"])
+                self.assertEqual(set(seen["train"].values()), {1})
+                by_epoch = collections.Counter(epoch for epoch, _ in seen["train"])
+                self.assertEqual(sorted(by_epoch), [0, 1, 2])
+                self.assertEqual(len(set(by_epoch.values())), 1, by_epoch)
+                self.assertFalse({key for _, key in seen["train"]} & {key for _, key in seen["val"]})
+            number += 1
+
+
+if __name__ == "__main__":
+    harness.main()
