@@ -11,6 +11,7 @@
 #include "checkpoint/value_json.h"
 #include "run/decoder_evaluation.h"
 #include "run/decoder_run.h"
+#include "run/drop_record.h"
 #include "run/loader_state.h"
 #include "run/model_weights.h"
 #include "tracker/public_config.h"
@@ -248,12 +249,7 @@ void DecoderRun::log_metrics(const MetricValues& found) {
 }
 
 void DecoderRun::report_drops(const DecoderLoader& loader, const std::string& split) {
-  if (loader.dropped().empty()) return;
-  log_warning("data", "{}: left out in this epoch: {}", split, describe_drops(loader.dropped()));
-  LogRecord record;
-  for (const auto& [reason, count] : loader.dropped())
-    record.emplace_back(fmt::format("Dropped {}: {}", split, reason), count);
-  session_.tracker().log(record, trainer_.first_steps(), ShownRecord{});
+  dalle2::report_drops(session_.tracker(), trainer_.first_steps(), split, loader.dropped());
 }
 
 }  // namespace dalle2

@@ -10,6 +10,7 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/value_json.h"
+#include "config/vae_run_config.h"
 
 namespace dalle2 {
 namespace {
