@@ -377,7 +377,7 @@ class Vae(EndToEnd):
 
     def test_a_dry_run_tells_sizes_and_writes_nothing(self):
         done = self.train(self.write("dry"), "--dry-run")
-        for text in ("train: 48 pictures", "val: 12 pictures", "steps: 12", "autoencoder", "discriminator"):
+        for text in ("train: 48 pictures", "val: 12 pictures", "steps: 12", "autoencoder", "discriminator", "all networks: "):
             self.assertIn(text, done.stdout)
         self.assertFalse((self.dir / "dry").exists())
 

@@ -193,6 +193,7 @@ ExitCode answer(const TrainCommand& command, const Loaded& loaded) {
   if (!command.dry_run) {
     return command.processes > 1 ? launch(command) : train_together<Run>(command, loaded);
   }
+  uninstall_stop_signals();  // there is nothing to save
   tell(loaded.warnings);
   dry_run(loaded);
   check_stdout();
