@@ -31,7 +31,7 @@ constexpr int64_t kMostRollBacks = 1'000'000;
 /// Whether the checkpoint's samples, their order or their splits differ from this config's.
 bool gives_other_samples(const ConfigChanges& changes) {
   const auto is_of_data = [](const std::string& line) {
-    return line.starts_with("/data/") || line.starts_with("/seed");
+    return line.starts_with("/data/") || line.starts_with("/data:") || line.starts_with("/seed");
   };
   return std::any_of(changes.meaning.begin(), changes.meaning.end(), is_of_data);
 }
