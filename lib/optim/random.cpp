@@ -58,6 +58,8 @@ void use_deterministic_algorithms() {
   context.setDeterministicAlgorithms(true, /*warn_only=*/false);
   context.setDeterministicCuDNN(true);
   context.setBenchmarkCuDNN(false);
+  // Memory that is written before it is read needs no NaNs first.
+  context.setDeterministicFillUninitializedMemory(false);
 }
 
 }  // namespace dalle2

@@ -54,6 +54,7 @@ TEST_CASE("deterministic mode refuses operations that have no such algorithm") {
   CHECK(context.deterministicAlgorithms());
   CHECK(context.deterministicCuDNN());
   CHECK_FALSE(context.benchmarkCuDNN());
+  CHECK_FALSE(context.deterministicFillUninitializedMemory());
   CHECK(std::getenv("CUBLAS_WORKSPACE_CONFIG") != nullptr);
   CHECK_THROWS_WITH(put(), Catch::Contains("does not have a deterministic implementation"));
   context.setDeterministicAlgorithms(false, false);
