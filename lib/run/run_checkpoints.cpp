@@ -217,6 +217,7 @@ void RunCheckpoints::read_own(const Cursor& root) {
   averages_saved_at_ = 0;
   went_back_to_ = facts_of(root).went_back_to;
   const std::optional<Cursor> own = root.find(kOwnState);
+  session_.set_draws_by_all_bits(!own || own->has(kDrawsByAllBits));
   if (!own) return;
   losses_.load(own->at("recent_losses"));
   if (!own->has("roll_backs")) return;
