@@ -16,7 +16,7 @@ namespace dalle2 {
 
 /// Its first part is the autoencoder; the second the discriminator, where there is one. Usage:
 ///   VaeTrainer trainer(vae, config.train, features, device);
-///   trainer.step_autoencoder(images, random, {.with_gan = true});
+///   trainer.step_autoencoder(images, random, /*with_gan=*/true);
 ///   trainer.update(VaeTrainer::kAutoencoder);
 ///   trainer.step_discriminator(other_images, random, /*with_penalty=*/true);
 ///   trainer.update(VaeTrainer::kDiscriminator);
