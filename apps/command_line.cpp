@@ -154,6 +154,7 @@ Runner add_sample(CLI::App& app) {
                  "Folder for 0000.png ... and samples.npy, or for a prior's image_embeds.npy")
       ->required()
       ->type_name("DIR");
+  add_overwrite(app, o->overwrite, "Replace files of these names that no sampling wrote");
   return [o] {
     run_sample(*o);
     return ExitCode::kDone;
@@ -388,7 +389,7 @@ int run_command_line(int argc, char** argv) {
   for (const auto& [sub, run] : commands) {
     if (!sub->parsed()) continue;
     check_no_training_options(app, *sub);
-    uninstall_stop_signals();  // only a training has something to save
+    uninstall_stop_signals();  // those with something to save install them again
     const ExitCode code = run();
     check_stdout();
     return static_cast<int>(code);

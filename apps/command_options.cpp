@@ -24,4 +24,8 @@ CLI::Validator non_empty_path() {
       "");
 }
 
+void add_overwrite(CLI::App& app, bool& overwrite, const char* text) {
+  app.add_flag("--overwrite", overwrite, text);
+}
+
 }  // namespace dalle2

@@ -25,7 +25,10 @@ CLI::Validator whole_number(int64_t most = 1'000'000'000);
 /// A path or address, whatever it is.
 CLI::Validator non_empty_path();
 
-/// `shards demo|make|check|order|score`.
+/// --overwrite, of a command that writes into a folder.
+void add_overwrite(CLI::App& app, bool& overwrite, const char* text);
+
+/// `shards demo|make|check|order|score|encode`.
 void add_shards_commands(
     const std::function<void(const char* name, const char* text, Runner (*add)(CLI::App&))>& add);
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/stop_signal.h"
 #include "command_options.h"
 
 namespace dalle2 {
@@ -20,6 +21,7 @@ Runner add_shards_demo(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::Range(16, 1024));
   app.add_option("--seed", o->seed, "Seed of the drawings")->capture_default_str();
+  add_overwrite(app, o->overwrite, "Remove the shards and embeddings that DIR holds");
   return [o] {
     run_shards_demo(*o);
     return ExitCode::kDone;
@@ -44,7 +46,11 @@ Runner add_shards_make(CLI::App& app) {
   app.add_flag("--white-ground", o->white_ground, "Lay transparent pictures on white");
   app.add_flag("--need-captions", o->need_captions, "Leave pictures without a caption out");
   app.add_flag("--first-line", o->first_line_only, "Take only the first line of a caption file");
-  return [o] { return run_shards_make(*o); };
+  add_overwrite(app, o->overwrite, "Replace the set that DIR holds, if it is another one");
+  return [o] {
+    install_stop_signals();  // it ends after a whole shard
+    return run_shards_make(*o);
+  };
 }
 
 Runner add_shards_check(CLI::App& app) {
@@ -145,12 +151,16 @@ Runner add_shards_encode(CLI::App& app) {
   app.add_option("--device", o->device, "cpu, cuda, or cuda:N for the GPU of that number")
       ->capture_default_str()
       ->type_name("DEVICE:{cpu,cuda}");
+  add_overwrite(app, o->overwrite, "Remove the shards that DIR holds, if they are of another set");
   app.footer(
       "Writes each shard that the file names once more, with KEY.latent.npy beside the picture: "
       "what the VAE makes of\nit after data.preprocessing. Shards that are there already are kept, "
       "so the same command goes on where it was\nstopped. Prints the scale that suits the noise "
       "schedules. Train with data.latents_in_tar.");
-  return [o] { return run_shards_encode(*o); };
+  return [o] {
+    install_stop_signals();  // as above
+    return run_shards_encode(*o);
+  };
 }
 
 Runner add_shards_score(CLI::App& app) {

@@ -70,7 +70,7 @@ kill -TERM $run
 code=0
 wait $run || code=$?
 [ $code = 75 ] || fail "after SIGTERM: exit code $code instead of 75"
-grep -q "no usable GPU: running on the CPU" output.txt && say "no GPU was found: it trains on the CPU"
+grep -q "there is no usable GPU" output.txt && say "no GPU was found: it trains on the CPU"
 say "stopped by SIGTERM with code 75"
 
 expect 0 --config tiny.json --set /train/epochs=2

@@ -84,9 +84,10 @@ bool begins_url(std::string_view text) {
 /// Where the first address of a list ends. Behind an url or a command only another one is a new
 /// address: a password, a query or a command may hold "::", too.
 size_t end_of_first(std::string_view list) {
-  const bool is_path = !begins_url(list) && list.find("://") > list.find(kBetween);
-  for (size_t at = list.find(kBetween); at != std::string_view::npos;
-       at = list.find(kBetween, at + 1)) {
+  const size_t first = list.find(kBetween);
+  const bool is_path =
+      !begins_url(list) && list.substr(0, first).find("://") == std::string_view::npos;
+  for (size_t at = first; at != std::string_view::npos; at = list.find(kBetween, at + 1)) {
     if (is_path || begins_url(list.substr(at + kBetween.size()))) return at;
   }
   return list.size();

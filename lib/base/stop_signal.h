@@ -17,8 +17,8 @@ class StoppedError : public Error {
       : Error(ExitCode::kStopped, fmt::format(text, std::forward<Args>(args)...)) {}
 };
 
-/// Installs the handlers, and ignores SIGPIPE (writing to a closed pipe becomes an error). Call
-/// once, from main, before anything else: a signal that comes earlier ends the process.
+/// Installs the handlers, and ignores SIGPIPE (writing to a closed pipe becomes an error). A signal
+/// that comes earlier ends the process.
 void install_stop_signals();
 
 /// Restores what the signals did before install_stop_signals(), for work that they may end at once.

@@ -55,7 +55,7 @@ class StateCheck {
     kind_ = kind();
     attempt([&] { read_position(kind_ == Kind::kPrior ? "step" : "steps"); });
     check_optimizers();
-    if (kind_ != Kind::kPrior && root_.has("ema")) attempt([&] { check_averages(); });
+    if (root_.has("ema")) attempt([&] { check_averages(); });
     decide_resume();
   }
 
@@ -172,11 +172,11 @@ class StateCheck {
     const Tensors averages = to_map(ema.as_state_dict());
     check_all_averaged(averages);
     for (const auto& [name, tensor] : averages) {
-      for (const std::string part : {".ema_model.", ".online_model."}) {
-        const size_t at = name.find(part);
-        if (at == std::string::npos) continue;
-        const auto weight = weights_.find(prefix_of_part(root_, name.substr(0, at)) +
-                                          name.substr(at + part.size()));
+      for (const std::string part : {"ema_model.", "online_model."}) {
+        const size_t at = kind_ == Kind::kPrior ? 0 : name.find('.') + 1;
+        if (name.compare(at, part.size(), part) != 0) continue;
+        const auto weight =
+            weights_.find(prefix_of(name.substr(0, at)) + name.substr(at + part.size()));
         if (weight == weights_.end()) {
           fault(fmt::format("{}/{}: the model has no such weight", ema.where(), name));
         } else if (weight->second.sizes() != tensor.sizes()) {
@@ -188,6 +188,11 @@ class StateCheck {
         }
       }
     }
+  }
+
+  /// In the model. @param part as averages begin with it: "0."; nothing in a prior, which is one
+  std::string prefix_of(const std::string& part) const {
+    return part.empty() ? "" : prefix_of_part(root_, part.substr(0, part.size() - 1));
   }
 
   /// The part that a weight belongs to, and its name there; no part: it has no average.
@@ -205,7 +210,8 @@ class StateCheck {
   /// A part with an average of some of its weights has one of every weight, except frozen ones
   /// beside adapters.
   void check_all_averaged(const Tensors& averages) {
-    if (root_.has("lora")) return;
+    if (root_.has("lora") || averages.empty()) return;
+    if (kind_ == Kind::kPrior) return check_all_of_prior(averages);
     for (const auto& [name, weight] : weights_) {
       const auto [part, rest] = place_in_part(name);
       if (part.empty()) continue;
@@ -215,6 +221,17 @@ class StateCheck {
       if (!averages.contains(prefix + rest)) {
         fault(fmt::format("ema/{}{}: the average of model/{} is not there", prefix, rest, name));
       }
+    }
+  }
+
+  /// Its one part has been trained, so nothing may be missing.
+  void check_all_of_prior(const Tensors& averages) {
+    for (const char* counter : {"initted", "step"}) {
+      if (!averages.contains(counter)) fault(fmt::format("ema/{}: is not there", counter));
+    }
+    for (const auto& [name, weight] : weights_) {
+      if (averages.contains(kEmaModel + name)) continue;
+      fault(fmt::format("ema/{}{}: the average of model/{} is not there", kEmaModel, name, name));
     }
   }
 

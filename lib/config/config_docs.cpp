@@ -40,9 +40,9 @@ A run is described by one JSON file, with the keys and defaults of dalle2-pytorc
   `"1e-4"` is a number, `0`, `1`, `"yes"`, `"off"` and the like are booleans. `8.5` is no integer.
 - **One or many.** "X, or a list" takes one value for all unets (or resolutions), or one for each.
 - **Unknown keys** are ignored with a warning, but an error if they are near a known key ("did you
-  mean"), and always an error in `decoder`, `prior`, the arguments of transforms and those of metrics.
-  With `--strict` every warning is an error. `$schema` is free for editors:
-  `configs/schema/decoder.json` and `configs/schema/prior.json` have the schemas.
+  mean"), and always an error in `decoder`, `prior`, `vae`, the arguments of transforms and those of
+  metrics. With `--strict` every warning is an error. `$schema` is free for editors:
+  `configs/schema/decoder.json`, `prior.json` and `vae.json` have the schemas.
 - **Comments** (`//` and `/* */`) are allowed; a key given twice in an object is an error.
 - **Paths** are relative to the working directory.
 - `--set /train/lr=3e-4` changes one value from the command line; it beats the file. The part after

@@ -179,7 +179,7 @@ struct SaveTargets {
              "File for the latest state. Its name may hold placeholders with Python's format specs "
              "(`{epoch:03d}`): of a decoder `{epoch}` `{sample}` `{next_task}` "
              "`{validation_losses}` `{samples_seen}`, of a prior `{epoch}` `{samples_seen}` "
-             "`{best_validation_loss}`.",
+             "`{best_validation_loss}`, of a VAE `{epoch}` `{step}` `{samples_seen}`.",
              path_or_off().placeholders());
     D2_FIELD(save_best_to,
              "The same for the state with the lowest validation loss.",

@@ -65,13 +65,6 @@ bool DecoderDataset::take_caption(GroupedSample& sample, Candidate& candidate, D
     drops.add(drop::kNoCaption, fmt::format("{}: {}", candidate.where(), fault));
     return false;
   }
-  if (!warned_of_caption_) {
-    log_warning("data",
-                "{}: {} has no caption (no field txt); it and others like it get an empty one",
-                options_.split,
-                candidate.where());
-    warned_of_caption_ = true;
-  }
   return true;
 }
 

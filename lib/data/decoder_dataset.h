@@ -77,7 +77,6 @@ class DecoderDataset {
   const int64_t index_width_;
   SampleEmbeddings image_, text_, latent_;
   ShardWalk walk_;
-  bool warned_of_caption_ = false;
 
   // Of the epoch:
   int64_t epoch_ = -1;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -12,11 +14,11 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/one_line.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "io/atomic_file.h"
+#include "io/folder_names.h"
 #include "io/image.h"
 #include "io/tar.h"
 #include "io/walk_folder.h"
@@ -60,6 +62,28 @@ struct Sample {
   bool whitened = false;
 };
 
+std::map<std::string, std::string> fields_of(const Sample& sample) {
+  std::map<std::string, std::string> fields = {{sample.field, sample.picture},
+                                               {"json", sample.source_json}};
+  if (sample.caption) fields.emplace("txt", *sample.caption);
+  return fields;
+}
+
+/// The part of the text that names the picture.
+std::string source_in(const std::string& source_json) {
+  return source_json.substr(0, source_json.rfind(",\"bytes\":"));
+}
+
+/// Whether an earlier call made `stored` from the picture of `sample`, and nobody added to it.
+bool is_made_from(const GroupedSample& stored, const Sample& sample) {
+  const std::string* source = stored.find({"json"});
+  if (source == nullptr || source_in(*source) != source_in(sample.source_json)) return false;
+  return std::all_of(stored.fields.begin(), stored.fields.end(), [](const auto& field) {
+    const std::string& name = field.first;
+    return name == "jpg" || name == "png" || name == "webp" || name == "txt" || name == "json";
+  });
+}
+
 class Packer {
  public:
   Packer(const std::string& from, const std::string& out, const PackOptions& options)
@@ -88,51 +112,62 @@ class Packer {
 
   PackReport run(const std::function<void(const PackProgress&)>& progress) {
     progress_ = progress;
-    find_older_shards();
-    const size_t step = static_cast<size_t>(per_shard_);
-    for (size_t begin = 0; begin < pictures_.size(); begin += step) {
-      if (stop_requested() != 0) {
-        report_.stopped = true;
-        break;
-      }
-      const Shard shard{fmt::format("{}/{:0{}}.tar", out_, begin / step, options_.shard_width),
-                        begin,
-                        std::min(begin + step, pictures_.size())};
+    plan_shards();
+    std::vector<std::string> spare = spare_shards();
+    if (!look_at_shards()) return std::move(report_);
+    if (!options_.overwrite) refuse_other_set(spare);
+    for (const Shard& shard : shards_) {
+      if (shard.found == Found::kCurrent) continue;
+      if (stops()) return std::move(report_);
       PackReport of_shard;
-      if (is_current(shard, of_shard)) {
-        ++of_shard.shards_kept;
-      } else {
-        of_shard = PackReport{};
-        if (write_shard(shard, of_shard)) ++of_shard.shards_written;
+      const bool is_written = write_shard(shard, of_shard);
+      if (is_written) ++of_shard.shards_written;
+      if (shard.found != Found::kNothing) {
+        (is_written ? of_shard.replaced : of_shard.removed).push_back(shard.name);
       }
-      add(of_shard);
+      add(std::move(of_shard));
     }
+    for (const std::string& name : spare) remove_file((fs::path(out_) / name).string());
+    report_.removed.insert(report_.removed.end(), spare.begin(), spare.end());
+    std::sort(report_.removed.begin(), report_.removed.end());
     return std::move(report_);
   }
 
  private:
   void find_pictures();
   void leave_out_without_captions();
-  void find_older_shards();
+  /// What lies where a shard is to be.
+  enum class Found {
+    kNothing,
+    kCurrent,  ///< what would be written
+    kEarlier,  ///< no sample but of this call: an earlier one wrote it, or it is torn
+    kOther,
+  };
   /// Pictures begin .. end - 1 and their file.
   struct Shard {
-    std::string path;
+    std::string name, path;
     size_t begin = 0, end = 0;
+    Found found = Found::kNothing;
   };
-  bool is_current(const Shard& shard, PackReport& report) const;
+  void plan_shards();
+  bool look_at_shards();
+  std::vector<std::string> spare_shards() const;
+  void refuse_other_set(std::vector<std::string> others) const;
+  bool stops();
+  Found look_at(const Shard& shard, PackReport& report) const;
   bool write_shard(const Shard& shard, PackReport& report) const;
   int64_t places() const { return static_cast<int64_t>(pictures_.size()); }
-  bool holds(const GroupedSample& stored, const Planned& planned, const Sample& sample) const;
   std::optional<std::string> caption_of(const Planned& planned) const;
   std::optional<Sample> make_sample(const Planned& planned, std::string& reason) const;
   std::optional<Sample> next_sample(const Shard& shard, size_t index, PackReport& report) const;
-  void add(const PackReport& of_shard);
+  void add(PackReport of_shard);
 
   fs::path from_;
   std::string out_;
   PackOptions options_;
   int64_t per_shard_ = 0;
   std::vector<Planned> pictures_;
+  std::vector<Shard> shards_;
   PackReport report_;
   std::function<void(const PackProgress&)> progress_;
 };
@@ -236,44 +271,72 @@ std::optional<Sample> Packer::make_sample(const Planned& planned, std::string& r
   }
 }
 
-bool Packer::holds(const GroupedSample& stored,
-                   const Planned& planned,
-                   const Sample& sample) const {
-  const auto equals = [&](const std::string& field, const std::string& content) {
-    const auto found = stored.fields.find(field);
-    return found != stored.fields.end() && found->second == content;
-  };
-  const bool caption =
-      sample.caption ? equals("txt", *sample.caption) : !stored.fields.contains("txt");
-  return stored.key == planned.key && caption && equals(sample.field, sample.picture) &&
-         equals("json", sample.source_json);
-}
-
-/// Shards of the folder with numbers behind those of this run.
-void Packer::find_older_shards() {
-  const int64_t shards = (places() + per_shard_ - 1) / per_shard_;
-  const size_t width = static_cast<size_t>(options_.shard_width);
-  const WalkEnd end = walk_folder(out_, Below::kNothing, [&](const fs::directory_entry& entry) {
-    const std::string number = entry.path().stem().string();
-    if (entry.path().extension() == ".tar" && number.size() >= width && number.size() <= 18 &&
-        number.find_first_not_of("0123456789") == std::string::npos &&
-        std::stoll(number) >= shards) {
-      report_.older_shards.push_back(entry.path().filename().string());
-    }
-  });
-  if (end.error && end.error != std::errc::no_such_file_or_directory) {
-    throw DataError("{}: the folder cannot be read: {}.", out_, end.error.message());
+void Packer::plan_shards() {
+  const size_t step = static_cast<size_t>(per_shard_);
+  for (size_t begin = 0; begin < pictures_.size(); begin += step) {
+    const std::string name = fmt::format("{:0{}}.tar", begin / step, options_.shard_width);
+    shards_.push_back({name, out_ + "/" + name, begin, std::min(begin + step, pictures_.size())});
   }
-  std::sort(report_.older_shards.begin(), report_.older_shards.end());
 }
 
-void Packer::add(const PackReport& of_shard) {
+/// The numbered shards of the folder that are none of this call's.
+std::vector<std::string> Packer::spare_shards() const {
+  std::vector<std::string> names = names_ending(out_, ".tar");
+  std::erase_if(names, [this](const std::string& name) {
+    return name.find_first_not_of("0123456789") != name.size() - 4 ||
+           std::any_of(shards_.begin(), shards_.end(), [&](const Shard& shard) {
+             return shard.name == name;
+           });
+  });
+  return names;
+}
+
+/// @return false if a signal stopped it
+bool Packer::look_at_shards() {
+  for (Shard& shard : shards_) {
+    if (stops()) return false;
+    PackReport of_shard;
+    shard.found = look_at(shard, of_shard);
+    if (shard.found != Found::kCurrent) continue;
+    ++of_shard.shards_kept;
+    add(std::move(of_shard));
+  }
+  return true;
+}
+
+/// @param others names of shards that are none of this call's
+void Packer::refuse_other_set(std::vector<std::string> others) const {
+  for (const Shard& shard : shards_) {
+    if (shard.found == Found::kOther) others.push_back(shard.name);
+  }
+  if (others.empty()) return;
+  std::sort(others.begin(), others.end());
+  throw ConfigError(
+      "--out {}: expected no shards but those that this call makes, found others: {}\n"
+      "  They were made from other pictures or with other options, or cannot be read. Choose another "
+      "folder, or replace them with --overwrite.",
+      out_,
+      short_list(others));
+}
+
+/// Whether a signal asks for a stop, which the report then says.
+bool Packer::stops() {
+  report_.stopped = stop_requested() != 0;
+  return report_.stopped;
+}
+
+void Packer::add(PackReport of_shard) {
+  const auto append = [](auto& to, auto& from) {
+    std::move(from.begin(), from.end(), std::back_inserter(to));
+  };
   report_.packed += of_shard.packed;
   report_.without_caption += of_shard.without_caption;
   report_.whitened += of_shard.whitened;
   report_.shards_written += of_shard.shards_written;
   report_.shards_kept += of_shard.shards_kept;
-  report_.skipped.insert(report_.skipped.end(), of_shard.skipped.begin(), of_shard.skipped.end());
+  append(report_.skipped, of_shard.skipped);
+  append(report_.replaced, of_shard.replaced);
+  append(report_.removed, of_shard.removed);
 }
 
 /// The sample of a picture, counted; none if it is left out.
@@ -293,22 +356,34 @@ std::optional<Sample> Packer::next_sample(const Shard& shard,
   return sample;
 }
 
-/// True if the shard is there, whole, not empty, and holds what write_shard() would write.
-bool Packer::is_current(const Shard& shard, PackReport& report) const {
+/// Compares the file of a shard, if there is one, with what write_shard() would write.
+Packer::Found Packer::look_at(const Shard& shard, PackReport& report) const {
   std::error_code error;
-  if (!fs::exists(shard.path, error)) return false;
+  if (!fs::exists(fs::symlink_status(shard.path, error))) return Found::kNothing;
+  size_t next = shard.begin;
+  bool is_same = true;
+  const auto pass_over = [&](const std::string* until) {
+    for (; next < shard.end && (until == nullptr || pictures_[next].key != *until); ++next) {
+      if (next_sample(shard, next, report)) is_same = false;
+    }
+  };
+  bool has_samples = false;
   try {
     SampleReader reader(shard.path);
-    for (size_t i = shard.begin; i < shard.end; ++i) {
-      const auto sample = next_sample(shard, i, report);
-      if (!sample) continue;
-      const auto stored = reader.next();
-      if (!stored || !holds(*stored, pictures_[i], *sample)) return false;
+    while (const auto stored = reader.next()) {
+      pass_over(&stored->key);
+      if (next == shard.end) return Found::kOther;
+      const auto sample = next_sample(shard, next++, report);
+      if (!sample || !is_made_from(*stored, *sample)) return Found::kOther;
+      is_same = is_same && stored->fields == fields_of(*sample);
+      has_samples = true;
     }
-    return report.packed > 0 && !reader.next();
+    pass_over(nullptr);
   } catch (const DataError&) {
-    return false;  // damaged: it is written anew
+    is_same = false;
   }
+  if (!has_samples) return Found::kOther;
+  return is_same ? Found::kCurrent : Found::kEarlier;
 }
 
 /// @return false if it would be empty: all its pictures are broken, and there is no file of it
@@ -338,51 +413,6 @@ PackReport pack_folder(const std::string& from,
                        const PackOptions& options,
                        const std::function<void(const PackProgress&)>& progress) {
   return Packer(from, out, options).run(progress);
-}
-
-std::vector<std::string> describe_pack(const PackReport& report) {
-  std::vector<std::string> lines;
-  lines.push_back(fmt::format("{} of {} in {} ({} written, {} there already)",
-                              with_commas(report.packed),
-                              counted(report.found, "picture"),
-                              counted(report.shards_written + report.shards_kept, "shard"),
-                              with_commas(report.shards_written),
-                              counted(report.shards_kept, "was", "were")));
-  if (!report.older_shards.empty()) {
-    const size_t count = report.older_shards.size();
-    lines.push_back(fmt::format(
-        "the folder has {} that this run did not write ({}{}): remove {}, or pictures come twice",
-        counted(static_cast<int64_t>(count), "more shard"),
-        report.older_shards.front(),
-        count == 1 ? "" : " to " + report.older_shards.back(),
-        count == 1 ? "it" : "them"));
-  }
-  if (report.stopped) lines.push_back("stopped by a signal; run it again to go on");
-  if (report.whitened > 0) {
-    lines.push_back(counted(report.whitened,
-                            "with a transparent ground is on white",
-                            "with a transparent ground are on white"));
-  }
-  if (report.without_caption > 0) {
-    lines.push_back(counted(report.without_caption, "has no caption", "have no caption"));
-  }
-  for (const auto& [extension, count] : report.other_files) {
-    lines.push_back(fmt::format("{} passed over: {}",
-                                counted(count, "other file was", "other files were"),
-                                one_line(extension)));
-  }
-  constexpr size_t kMostLines = 20;
-  for (size_t i = 0; i < std::min(report.skipped.size(), kMostLines); ++i) {
-    lines.push_back(fmt::format("left out: {} ({})",
-                                one_line(report.skipped[i].path),
-                                printable(report.skipped[i].reason)));
-  }
-  if (report.skipped.size() > kMostLines) {
-    lines.push_back(
-        fmt::format("left out: {} more",
-                    with_commas(static_cast<int64_t>(report.skipped.size() - kMostLines))));
-  }
-  return lines;
 }
 
 }  // namespace dalle2

@@ -18,6 +18,7 @@ struct PackOptions {
   bool white_ground = false;     ///< transparent pictures are laid on white and stored as PNG
   bool need_captions = false;    ///< pictures without a caption are left out, and have no place
   bool first_line_only = false;  ///< of a caption (files that go on with translations)
+  bool overwrite = false;        ///< replace and remove shards of another set
 };
 
 struct PackProgress {
@@ -34,18 +35,21 @@ struct PackReport {
   int64_t shards_written = 0, shards_kept = 0;  ///< kept: they were there, and right
   std::vector<Skipped> skipped;                 ///< pictures that are in no shard
   std::map<std::string, int64_t> other_files;   ///< by extension: no pictures by name
-  std::vector<std::string> older_shards;        ///< names: in the folder, behind the last number
+  std::vector<std::string> replaced, removed;   ///< names of shards that were there
   bool stopped = false;                         ///< by a signal, after a whole shard
 };
 
 /// Packs the jpg, jpeg, png and webp files below `from`, sorted by path, into OUT/000000.tar and so
 /// on. A sample KEY has KEY.jpg (or png, webp, by content), KEY.txt and KEY.json (its source).
 /// Pictures that lack a needed caption have no place; the place of one that is broken stays empty,
-/// and a shard of which all are broken is not written. Shards that are there already are read
-/// through and kept if they hold what would be written, so an interrupted run is finished by
-/// running it again.
-/// @throws ConfigError (options that cannot hold), DataError (no pictures, none with a needed
-/// caption, folder cannot be read), ResourceError (disk full)
+/// and a shard of which all are broken is not written.
+///
+/// Shards that are there already are read first. One that holds what would be written is kept, so an
+/// interrupted run is finished by running it again. One of the same samples (same keys and sources,
+/// as far as it can be read) is replaced: a caption has changed, or the file is torn. Any other
+/// shard may be somebody's only copy: without `overwrite` nothing is written, replaced or removed.
+/// @throws ConfigError (options that cannot hold, shards of another set), DataError (no pictures,
+/// none with a needed caption, folder cannot be read), ResourceError (disk full)
 PackReport pack_folder(const std::string& from,
                        const std::string& out,
                        const PackOptions& options,

@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/log.h"
 
 namespace dalle2 {
 namespace {
@@ -80,15 +79,12 @@ std::optional<PriorBatch> PriorDataset::batch(const std::string& split,
     batch.text_encodings = encodings_->read(first, batch.rows);
     good = good & finite_rows(batch.text_encodings);
   }
-  if (good.all().item<bool>()) return batch;
-  batch.dropped = batch.rows - good.sum().item<int64_t>();
-  const int64_t bad = good.logical_not().nonzero()[0][0].item<int64_t>();
-  log_warning("data",
-              "{} of the rows {} to {} hold NaN or infinity and are left out (the first: {})",
-              batch.dropped,
-              first,
-              first + batch.rows - 1,
-              first + bad);
+  const at::Tensor bad = good.logical_not().nonzero().flatten();  // [B - size()]
+  if (bad.numel() == 0) return batch;
+  for (int64_t i = 0; i < bad.numel(); ++i) {
+    batch.drops.add(drop::kEmbeddingNotFinite,
+                    fmt::format("row {}", first + bad[i].item<int64_t>()));
+  }
   for (at::Tensor* tensor : {&batch.image_embeds, &batch.text_embeds, &batch.text_encodings}) {
     if (tensor->defined()) *tensor = tensor->index({good});
   }

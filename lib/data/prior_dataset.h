@@ -10,6 +10,7 @@
 #include <string>
 
 #include "config/prior_run_config.h"
+#include "data/drop_log.h"
 #include "data/embedding_table.h"
 
 namespace dalle2 {
@@ -21,9 +22,9 @@ struct PriorBatch {
   at::Tensor text_embeds;     ///< [B, D]
   at::Tensor text_encodings;  ///< [B, L, D]; undefined without
   int64_t rows = 0;           ///< taken of the split, the dropped ones too
-  int64_t dropped = 0;        ///< rows with NaN or infinity
+  DropLog drops;              ///< rows with NaN or infinity
 
-  int64_t size() const { return rows - dropped; }
+  int64_t size() const { return rows - drops.total(); }
 };
 
 class PriorDataset {

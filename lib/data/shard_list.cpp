@@ -95,14 +95,14 @@ ShardList::ShardList(const DecoderDataConfig& config)
       add(std::move(section), text);
       continue;
     }
+    const bool braces_may_make_the_scheme = text.find('{') < text.find(':');
     for (BracePattern& pattern : url_patterns(text, kUrlKey)) {
       Section section;
       section.size = static_cast<int64_t>(pattern.size());
       const std::string first = pattern.at(0);
       section.pattern = std::move(pattern);
       add(std::move(section), first);
-      // Braces may make the scheme, too.
-      if (text.find("{") < text.find(':')) sections_.back().local = true;
+      if (braces_may_make_the_scheme) sections_.back().local = true;
     }
   }
 }

@@ -15,8 +15,6 @@
 namespace dalle2 {
 namespace {
 
-/// Transfers in a row that fail through all their attempts before the network counts as lost.
-constexpr int64_t kMostUnreachable = 3;
 /// Between two notes that a search for a usable sample goes on.
 constexpr double kSecondsOfSilence = 10;
 

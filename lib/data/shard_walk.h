@@ -20,6 +20,9 @@
 
 namespace dalle2 {
 
+/// Transfers in a row that fail through all their attempts before the network counts as lost.
+inline constexpr int64_t kMostUnreachable = 3;
+
 /// Draws the order of the shards, opens them, and gives up those that cannot be read. Not for
 /// several threads at once.
 class ShardWalk {

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include "diffusion/stage_space.h"
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/types.h>
 
 namespace dalle2 {
 
 at::Tensor LatentSpace::from_images(const at::Tensor& images) {
   const torch::NoGradGuard no_grad;
+  // Autocast would round what targets are made of to half precision; stored latents are fp32.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   vae_->eval();
   return vae_->encode_unquantized(images) * scale_;
 }

@@ -70,11 +70,13 @@ struct DemoShardOptions {
   int64_t num = 8000;  ///< pictures in the training shards
   int image_side = 64;
   uint64_t seed = 0;
+  bool overwrite = false;  ///< remove the shards and embeddings that the folder holds
 };
 struct DemoShardReport {
   int64_t shards = 0;  ///< of the training set; numbers 0 to shards - 1
   int64_t pictures = 0;
   int64_t held_out = 0;
+  std::vector<std::string> removed;  ///< what the folder held, by its name in it
 };
 /// Pictures written so far, and of how many.
 using DemoProgress = std::function<void(int64_t done, int64_t total)>;
@@ -84,8 +86,8 @@ using DemoProgress = std::function<void(int64_t done, int64_t total)>;
 /// combinations, one picture each, as `out/heldout/` with the same layout and `truth.json`, a list
 /// of {key, caption, shape, colour, size, place, ground} in the order of the rows. There are at
 /// least 16 shards, so that the usual splits have each a shard. Same options, same bytes.
-/// @throws ConfigError (fewer pictures than shards, a side out of 16 to 1024, or shards that are
-/// in the folder already), and as AtomicFile
+/// @throws ConfigError (fewer pictures than shards, a side out of 16 to 1024, or shards or
+/// embeddings that are in the folder already, without `overwrite`), and as AtomicFile
 DemoShardReport write_demo_shards(const DemoShardOptions& options,
                                   const DemoProgress& progress = {});
 

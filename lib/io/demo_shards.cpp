@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: MIT
 // The demo set on disk.
 #include "base/error.h"
-#include "base/untrusted_text.h"
 #include "io/atomic_file.h"
 #include "io/demo_images.h"
+#include "io/folder_names.h"
 #include "io/npy.h"
 #include "io/tar.h"
-#include "io/walk_folder.h"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <filesystem>
 #include <random>
-#include <system_error>
 #include <utility>
 
 namespace dalle2 {
@@ -119,44 +116,38 @@ void check(const DemoShardOptions& options) {
   }
 }
 
-/// What is there may be somebody's only copy, and shards of two calls make no set.
-void check_none(const std::string& out,
-                const std::string& below,
-                const char* ending,
-                const char* what) {
-  const std::filesystem::path folder = std::filesystem::path(out) / below;
-  const WalkEnd end = walk_folder(folder, Below::kNothing, [&](const auto& entry) {
-    if (entry.path().extension() != ending) return;
-    throw ConfigError(
-        "--out {}: expected a folder without {}, found {} in it\n"
-        "  Give another folder, or remove {} first.",
-        out,
-        what,
-        printable(entry.path().lexically_relative(out).string()),
-        below.empty() ? "this one" : printable(folder.string()));
-  });
-  if (end.error && end.error != std::errc::no_such_file_or_directory) {
-    throw DataError(
-        "--out {}: the folder cannot be read: {}", folder.string(), end.error.message());
+/// Shards and embeddings that lie where the set's go, by their names in the folder.
+std::vector<std::string> earlier_files(const std::string& out) {
+  std::vector<std::string> found;
+  for (const auto& [below, ending] : {std::pair{"", ".tar"},
+                                      std::pair{"img_emb/", ".npy"},
+                                      std::pair{"heldout/", ".tar"},
+                                      std::pair{"heldout/img_emb/", ".npy"}}) {
+    for (const std::string& name : names_ending(out + "/" + below, ending)) {
+      found.push_back(below + name);
+    }
   }
-}
-
-void check_no_set(const std::string& out) {
-  check_none(out, "", ".tar", "shards");
-  check_none(out, "img_emb", ".npy", "embeddings");
-  check_none(out, "heldout", ".tar", "shards");
-  check_none(out, "heldout/img_emb", ".npy", "embeddings");
+  return found;
 }
 
 }  // namespace
 
 DemoShardReport write_demo_shards(const DemoShardOptions& options, const DemoProgress& progress) {
   check(options);
-  check_no_set(options.out);
+  DemoShardReport report;
+  report.removed = earlier_files(options.out);
+  if (!options.overwrite && !report.removed.empty()) {
+    // It may be somebody's only copy, and shards of two calls make no set.
+    throw ConfigError(
+        "--out {}: expected a folder without shards and embeddings, found {}\n"
+        "  Give another folder, or remove these with --overwrite.",
+        options.out,
+        short_list(report.removed));
+  }
+  for (const std::string& name : report.removed) remove_file(options.out + "/" + name);
   std::vector<DemoAttributes> train = demo_combinations(), held_out;
   std::copy_if(train.begin(), train.end(), std::back_inserter(held_out), is_held_out);
   std::erase_if(train, is_held_out);
-  DemoShardReport report;
   report.shards = std::max(kFewestShards, (options.num + kMostRows - 1) / kMostRows);
   report.pictures = options.num;
   report.held_out = static_cast<int64_t>(held_out.size());

@@ -14,4 +14,12 @@ std::vector<std::string> names_in_folder(const std::string& folder);
 /// @throws DataError if the folder is not there, or cannot be read to its end
 std::vector<std::string> files_in_folder(const std::string& folder);
 
+/// The names in a folder of this machine that end so (".tar"), sorted; none of a folder that is not
+/// there. @throws DataError if the folder cannot be read to its end
+std::vector<std::string> names_ending(const std::string& folder, const std::string& ending);
+
+/// Names for a message, those that number a series as its first and last: "000000.tar to
+/// 000003.tar, notes.tar", and after the first few how many more. @param names sorted
+std::string short_list(const std::vector<std::string>& names);
+
 }  // namespace dalle2

@@ -9,7 +9,9 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/one_line.h"
 #include "base/public_url.h"
+#include "base/text.h"
 #include "io/folder_names.h"
 #include "io/url_source.h"
 #include "io/walk_folder.h"
@@ -63,6 +65,21 @@ std::string quoted(const std::string& html, size_t at) {
   return end == std::string::npos ? "" : without_entities(html.substr(at + 1, end - at - 1));
 }
 
+/// Whether `name` has the number after that of `before`, and is the same besides.
+bool follows(const std::string& name, const std::string& before) {
+  if (name.size() != before.size()) return false;
+  size_t end = before.find_last_of("0123456789");
+  if (end == std::string::npos) return false;
+  std::string next = before;
+  while (next[end] == '9') {
+    next[end] = '0';
+    if (end == 0 || next[end - 1] < '0' || next[end - 1] > '9') return false;
+    --end;
+  }
+  ++next[end];
+  return name == next;
+}
+
 }  // namespace
 
 std::vector<ListedFile> links_of_page(const std::string& html, const std::string& base) {
@@ -108,6 +125,35 @@ std::vector<std::string> names_in_folder(const std::string& folder) {
     names.push_back(entry.path().filename().string());
   }
   return names;
+}
+
+std::vector<std::string> names_ending(const std::string& folder, const std::string& ending) {
+  std::vector<std::string> names;
+  const WalkEnd end = walk_folder(folder, Below::kNothing, [&](const auto& entry) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(ending)) names.push_back(name);
+  });
+  if (end.error && end.error != std::errc::no_such_file_or_directory) {
+    throw DataError("{}: the folder cannot be read: {}", folder, end.error.message());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string short_list(const std::vector<std::string>& names) {
+  constexpr size_t kMostParts = 8;
+  std::string text;
+  size_t parts = 0;
+  for (size_t begin = 0, end = 0; begin < names.size(); begin = end) {
+    if (++parts > kMostParts) {
+      return text + " and " + with_commas(static_cast<int64_t>(names.size() - begin)) + " more";
+    }
+    for (end = begin + 1; end < names.size() && follows(names[end], names[end - 1]);) ++end;
+    if (!text.empty()) text += ", ";
+    text += one_line(names[begin]);
+    if (end - begin > 1) text += " to " + one_line(names[end - 1]);
+  }
+  return text;
 }
 
 std::vector<std::string> files_in_folder(const std::string& folder) {

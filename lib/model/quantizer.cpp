@@ -98,8 +98,9 @@ Quantized LookupFreeQuantizerImpl::quantize(const at::Tensor& map,
   result.indices = as_indices((is_positive * mask_).sum(-1), map);
   result.loss = at::zeros({}, values.options().requires_grad(false));
   at::Tensor passed = signs;
-  if (is_training()) {
-    passed = values + (signs - values).detach();
+  if (is_training()) passed = values + (signs - values).detach();
+  // A training pass without gradients is the discriminator's, which has no use for the loss.
+  if (is_training() && at::GradMode::is_enabled()) {
     const CodeEntropies entropies = code_entropies(values);
     result.loss = config_.entropy_loss_weight *
                   (entropies.per_token - config_.diversity_gamma * entropies.of_mean);

@@ -11,8 +11,10 @@ namespace dalle2 {
 namespace {
 
 // Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators".
+constexpr uint64_t kGoldenGamma = 0x9e3779b97f4a7c15ULL;
+
 uint64_t splitmix64(uint64_t x) {
-  x += 0x9e3779b97f4a7c15ULL;
+  x += kGoldenGamma;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
   return x ^ (x >> 31);
@@ -27,6 +29,23 @@ uint64_t hash_name(std::string_view name) {
   return hash;
 }
 
+/// at::mt19937 keeps only 32 bits of a seed, of which two addresses soon have the same. So the
+/// numbers that splitmix64 makes of all 64 are mixed into its state.
+at::Generator cpu_generator(uint64_t seed) {
+  at::Generator generator = at::detail::createCPUGenerator(seed);
+  auto* const owner = at::check_generator<at::CPUGeneratorImpl>(generator);
+  at::mt19937 engine = owner->engine();
+  at::mt19937_data_pod data = engine.data();
+  uint64_t counter = seed;
+  for (uint32_t& word : data.state_) {
+    word ^= static_cast<uint32_t>(splitmix64(counter));
+    counter += kGoldenGamma;
+  }
+  engine.set_data(data);
+  owner->set_engine(engine);
+  return generator;
+}
+
 }  // namespace
 
 uint64_t hash_address(const RandomAddress& address) {
@@ -37,10 +56,12 @@ uint64_t hash_address(const RandomAddress& address) {
   return hash;
 }
 
-at::Generator make_generator(const RandomAddress& address, const at::Device& device) {
+at::Generator make_generator(const RandomAddress& address,
+                             const at::Device& device,
+                             bool all_bits) {
   const uint64_t hash = hash_address(address);
   if (device.is_cpu()) {
-    return at::detail::createCPUGenerator(hash);
+    return all_bits ? cpu_generator(hash) : at::detail::createCPUGenerator(hash);
   }
   at::Generator generator = at::globalContext().defaultGenerator(device).clone();
   generator.set_current_seed(hash);
@@ -58,6 +79,8 @@ void use_deterministic_algorithms() {
   context.setDeterministicAlgorithms(true, /*warn_only=*/false);
   context.setDeterministicCuDNN(true);
   context.setBenchmarkCuDNN(false);
+  // Memory that is written before it is read needs no NaNs first.
+  context.setDeterministicFillUninitializedMemory(false);
 }
 
 }  // namespace dalle2

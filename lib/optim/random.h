@@ -23,7 +23,11 @@ struct RandomAddress {
 uint64_t hash_address(const RandomAddress& address);
 
 /// A fresh generator for `device`, seeded by the address.
-at::Generator make_generator(const RandomAddress& address, const at::Device& device);
+/// @param all_bits of its hash; false: of a CPU's generator the low 32, as in version 0.1.0, with
+/// which two of some 100,000 addresses share their numbers
+at::Generator make_generator(const RandomAddress& address,
+                             const at::Device& device,
+                             bool all_bits = true);
 
 /// From now on only algorithms that give the same bits each time are used; an operation that has
 /// none throws. Holds for the whole process; call it before the first work on a GPU.

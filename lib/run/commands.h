@@ -54,6 +54,7 @@ struct SampleCommand {
   std::optional<std::string> inpaint_image_path, inpaint_mask_path;
   std::optional<int64_t> inpaint_resample_times;  ///< none is 5
   std::string out_folder;
+  bool overwrite = false;  ///< files of these names that no sampling wrote
 };
 
 /// dalle2-train evaluate
@@ -100,6 +101,7 @@ struct ShardsDemoCommand {
   int64_t num = 4000;       ///< training images
   int64_t image_side = 64;  ///< pixels
   uint64_t seed = 0;
+  bool overwrite = false;  ///< remove the shards and embeddings that the folder holds
 };
 
 struct ShardsMakeCommand {
@@ -108,6 +110,7 @@ struct ShardsMakeCommand {
   bool white_ground = false;     ///< behind transparent pictures
   bool need_captions = false;    ///< leave pictures without a caption out
   bool first_line_only = false;  ///< of a caption
+  bool overwrite = false;        ///< replace and remove shards of another set
 };
 
 struct ShardsCheckCommand {
@@ -137,6 +140,7 @@ struct ShardsEncodeCommand {
   std::vector<std::string> overrides;
   std::string out_folder;
   std::string device = "cpu";
+  bool overwrite = false;  ///< remove the shards that the folder holds
 };
 
 /// A run as one HTML page that loads nothing.
@@ -166,7 +170,7 @@ void run_shards_demo(const ShardsDemoCommand& command);
 ExitCode run_shards_make(const ShardsMakeCommand& command);
 void run_shards_check(const ShardsCheckCommand& command);
 void run_shards_order(const ShardsOrderCommand& command);
-/// @return kStopped after a signal, behind a whole shard
+/// @return kStopped after a signal and a whole shard
 ExitCode run_shards_encode(const ShardsEncodeCommand& command);
 void run_report(const ReportCommand& command);
 void run_demo_score(const DemoScoreCommand& command);

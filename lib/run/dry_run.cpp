@@ -4,10 +4,14 @@
 
 #include <torch/types.h>
 
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
+#include <filesystem>
 
+#include "base/log.h"
 #include "base/process_memory.h"
 #include "base/text.h"
 #include "checkpoint/convert.h"
@@ -23,29 +27,30 @@ namespace {
 
 constexpr int64_t kBytesPerValue = 4;
 
-/// Peak resident memory while `step` goes through `batch` samples.
-uint64_t peak_of_step(const DryRunPlan::Network& network, int64_t batch) {
-  std::ofstream("/proc/self/clear_refs") << "5";  // resets VmHWM
-  network.step(batch);
-  return process_memory("VmHWM");
-}
-
-/// Memory that the activations of a batch take: two steps, of one and of two samples, show what a
-/// sample takes.
-uint64_t activation_bytes(const DryRunPlan& plan, const SharedTrainConfig& train) {
-  const uint64_t before = process_memory("VmRSS");
-  const int64_t batch = std::min(plan.batch_size, train.max_batch_size.value_or(plan.batch_size));
-  uint64_t most = 0;
-  for (const DryRunPlan::Network& network : plan.networks) {
-    if (!network.module) continue;
-    const uint64_t one = peak_of_step(network, 1);
-    const uint64_t two = peak_of_step(network, 2);
-    const uint64_t per_sample =
-        std::max<uint64_t>(two > one ? two - one : 0, (one > before ? one - before : 0) / 4);
-    most = std::max(most, per_sample * static_cast<uint64_t>(batch));
-    network.module->zero_grad();
+/// Bytes of the tensors that this thread makes while it is looked at.
+class TensorBytes : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void* /*ptr*/,
+                         int64_t bytes,
+                         size_t /*total_allocated*/,
+                         size_t /*total_reserved*/,
+                         c10::Device /*device*/) override {
+    held_ += bytes;
+    peak_ = std::max(peak_, held_);
   }
-  return most;
+  bool memoryProfilingEnabled() const override { return true; }
+  int64_t peak() const { return peak_; }
+
+ private:
+  int64_t held_ = 0, peak_ = 0;
+};
+
+int64_t peak_of_step(const DryRunPlan::Network& network, int64_t batch) {
+  const auto bytes = std::make_shared<TensorBytes>();
+  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, bytes);
+  network.step(batch);
+  network.module->zero_grad();
+  return bytes->peak();
 }
 
 /// Averages of the weights, in copies.
@@ -147,13 +152,35 @@ bool check_candidates(const std::vector<std::string>& candidates,
 
 }  // namespace
 
+uint64_t activation_bytes(const DryRunPlan& plan, const SharedTrainConfig& train) {
+  const int64_t batch = std::min(plan.batch_size, train.max_batch_size.value_or(plan.batch_size));
+  int64_t most = 0;
+  for (const DryRunPlan::Network& network : plan.networks) {
+    if (!network.module) continue;
+    const int64_t one = peak_of_step(network, 1);
+    const int64_t per_sample = std::max<int64_t>(peak_of_step(network, 2) - one, 0);
+    const int64_t gradients = parameter_bytes(*network.module).trained;
+    most = std::max(most, std::max<int64_t>(one - gradients, 0) + (batch - 1) * per_sample);
+  }
+  return static_cast<uint64_t>(most);
+}
+
 at::Device check_start(DryRunPlan& plan,
                        const TrackerConfig& tracker_config,
                        const SharedTrainConfig& train,
                        RunPosition& position) {
   const at::Device device = prepare_device(train);
-  Tracker tracker(
-      tracker_config, position_placeholders(position), /*dummy=*/false, read_saved_facts);
+  // What the run would take can be told whatever lies in its folder.
+  TrackerConfig config = tracker_config;
+  config.overwrite_data_path = true;
+  Tracker tracker(config, position_placeholders(position), /*dummy=*/false, read_saved_facts);
+  std::error_code ignored;
+  if (!tracker_config.overwrite_data_path && std::filesystem::exists(config.data_path, ignored)) {
+    log_warning("track",
+                "the run itself would end with code 2: /tracker/data_path {} exists already, and "
+                "/tracker/overwrite_data_path is not set",
+                config.data_path);
+  }
   tracker.check_writable();
   tracker.look_for_earlier_run();
   const std::vector<std::string> candidates =
@@ -177,12 +204,8 @@ void print_networks(const DryRunPlan& plan, const SharedTrainConfig& train) {
                 network.note.c_str());
   }
   const ParameterCount all = count_parameters(*plan.model);
-  if (plan.networks.size() > 1) {  // "unet 1", "unet 2"; but "autoencoder", "discriminator"
-    const std::string& first = plan.networks.front().label;
-    const size_t noun = first.find(' ');
-    std::printf("all %ss: %s parameters\n",
-                noun == std::string::npos ? "network" : first.substr(0, noun).c_str(),
-                with_commas(all.total).c_str());
+  if (plan.networks.size() > 1) {
+    std::printf("all networks: %s parameters\n", with_commas(all.total).c_str());
   }
   if (train.lora.rank == 0) return;
   std::printf("adapters of rank %ld: %s parameters are trained, the others are frozen\n",

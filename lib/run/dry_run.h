@@ -52,6 +52,10 @@ at::Device check_start(DryRunPlan& plan,
                        const TrackerConfig& tracker,
                        const SharedTrainConfig& train,
                        RunPosition& position);
+/// Memory that tensors of a step take besides weights and gradients, in the network that takes most:
+/// two steps, of one and of two samples, show what a sample takes. What else the process holds has
+/// no part in it.
+uint64_t activation_bytes(const DryRunPlan& plan, const SharedTrainConfig& train);
 /// Parameters of each network, of all, and of adapters.
 void print_networks(const DryRunPlan& plan, const SharedTrainConfig& train);
 /// "steps: 10 per epoch, 30 in 3 epochs"

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "base/timer.h"
 #include "run/device_copy.h"
+#include "run/drop_record.h"
 
 namespace dalle2 {
 namespace {
@@ -27,6 +28,7 @@ ExitCode PriorRun::run_epochs() {
     if (session_.stop_asked()) return ExitCode::kStopped;
     ++position_.epoch;
     position_.restart_epoch();
+    dropped_in_epoch_.clear();
   }
   finish();
   return ExitCode::kDone;
@@ -50,7 +52,10 @@ bool PriorRun::train_epoch() {
   log_info("train", "Starting epoch {}", position_.epoch);
   session_.tracker().log({{"tracking/epoch", position_.epoch}}, trainer_.steps(), ShownRecord{});
   restart_step_clock();
-  auto next = steps_from(position_.row, [this](int64_t row) { return next_batch("train", row); });
+  const bool from_begin = position_.row == 0;
+  const int64_t seen_before = position_.samples_seen;
+  auto next = steps_from(
+      position_.row, [this](int64_t row) { return next_batch("train", row, dropped_in_epoch_); });
   for (auto group = next_group(next); !group.empty(); group = next_group(next)) {
     checkpoints_.check();
     const auto samples = train_group(group);
@@ -61,17 +66,31 @@ bool PriorRun::train_epoch() {
     save_latest_if_due(config_.train.save_every_seconds);
   }
   session_.progress().finish();
+  report_drops(session_.tracker(), trainer_.steps(), "train", dropped_in_epoch_);
+  if (from_begin && position_.samples_seen == seen_before)
+    from_outside([this] { throw_nothing_usable(); });
   return guard_.look(/*settled=*/true);
 }
 
+void PriorRun::throw_nothing_usable() const {
+  throw DataError(
+      "/data: not one of the {} rows to train with can be used: all hold NaN or infinity in "
+      "/data/image_url, /data/text_url or /data/text_encodings_url\n  Make the embeddings again.",
+      with_commas(data_.rows("train")));
+}
+
 /// @param row of the split, the first of the step. @return none behind its end, on all ranks
-std::optional<PriorRankBatch> PriorRun::next_batch(const std::string& split, int64_t row) {
-  return rank_batch<PriorBatch>(
+std::optional<PriorRankBatch> PriorRun::next_batch(const std::string& split,
+                                                   int64_t row,
+                                                   DropCounts& dropped) {
+  auto next = rank_batch<PriorBatch>(
       session_.group(),
       data_.rows(split),
       row,
       config_.data.batch_size,
       [&](int64_t first, int64_t count) { return data_.batch(split, first, count); });
+  if (next) next->batch.drops.report(split, dropped_[split], dropped);
+  return next;
 }
 
 /// One update, from the mean over the samples of all batches.
@@ -92,16 +111,22 @@ std::optional<int64_t> PriorRun::train_group(const std::vector<PriorRankBatch>& 
 }
 
 std::optional<double> PriorRun::mean_loss(const std::string& split, bool averaged) {
-  return mean_loss_of_split(
+  DropCounts dropped;
+  const auto loss = mean_loss_of_split(
       split,
       data_.rows(split),
-      [&](int64_t row) { return next_batch(split, row); },
+      [&](int64_t row) { return next_batch(split, row, dropped); },
       [&](const PriorRankBatch& step) {
         // The same draws every time: two validations then differ by the weights alone.
         const at::Generator random = session_.generator("validate " + split, /*epoch=*/0, step.row);
         return trainer_.evaluate(to_inputs(step.batch, session_.device()), random, averaged)
             .item<double>();
       });
+  // The averaged pass of a validation goes through the rows that the live one has reported.
+  if (split == "test" || !averaged) {
+    report_drops(session_.tracker(), trainer_.steps(), split, dropped);
+  }
+  return loss;
 }
 
 void PriorRun::validate() {

@@ -2,6 +2,7 @@
 // A run of a diffusion prior: train, validate and save by the clock, epoch by epoch.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -54,7 +55,11 @@ class PriorRun : public TrainingRun {
   ExitCode run_epochs() override;
   bool train_epoch();
   std::optional<int64_t> train_group(const std::vector<PriorRankBatch>& group);
-  std::optional<PriorRankBatch> next_batch(const std::string& split, int64_t row);
+  /// @param dropped counts what is left out
+  std::optional<PriorRankBatch> next_batch(const std::string& split,
+                                           int64_t row,
+                                           DropCounts& dropped);
+  void throw_nothing_usable() const;
   LogRecord step_values(double samples_per_second) override;
   int64_t samples_per_epoch() const override { return data_.rows("train"); }
   void finish();
@@ -71,6 +76,8 @@ class PriorRun : public TrainingRun {
   PriorDataset data_;
   PriorPosition& position_;
   PriorTrainer& trainer_;
+  std::map<std::string, DropCounts> dropped_;  // by split, in all epochs
+  DropCounts dropped_in_epoch_;                // of the split train
   double validated_at_ = 0;  // by ProcessGroup::heard_seconds(), or when the run began
 };
 

@@ -31,7 +31,7 @@ constexpr int64_t kMostRollBacks = 1'000'000;
 /// Whether the checkpoint's samples, their order or their splits differ from this config's.
 bool gives_other_samples(const ConfigChanges& changes) {
   const auto is_of_data = [](const std::string& line) {
-    return line.starts_with("/data/") || line.starts_with("/seed");
+    return line.starts_with("/data/") || line.starts_with("/data:") || line.starts_with("/seed");
   };
   return std::any_of(changes.meaning.begin(), changes.meaning.end(), is_of_data);
 }
@@ -237,6 +237,7 @@ void RunCheckpoints::read_own(const Cursor& root) {
   averages_saved_at_ = 0;
   went_back_to_ = facts_of(root).went_back_to;
   const std::optional<Cursor> own = root.find(kOwnState);
+  session_.set_draws_by_all_bits(!own || own->has(kDrawsByAllBits));
   if (!own) return;
   losses_.load(own->at("recent_losses"));
   if (!own->has("roll_backs")) return;

@@ -22,7 +22,7 @@ namespace dalle2 {
 
 /// The config of a run, as checkpoints and the folder of the run have it.
 struct ConfigTexts {
-  std::string kind;      ///< root key: "decoder", "prior"
+  std::string kind;      ///< root key: "decoder", "prior", "vae"
   std::string raw_json;  ///< the file as it stands
   std::string
       full_json;  ///< with every default, without secrets, in the form that a checkpoint takes

@@ -18,6 +18,8 @@ namespace dalle2 {
 
 /// Our own entry of a checkpoint, which the reference skips.
 inline constexpr const char* kOwnState = "dalle2_train";
+/// Below it: there if the run draws so, see RunSession.
+inline constexpr const char* kDrawsByAllBits = "draws_by_all_bits";
 
 /// What a list of fields may name.
 class PositionVisitor {

@@ -65,7 +65,7 @@ RunSession::RunSession(const SessionOptions& options, RunPosition& position)
 }
 
 at::Generator RunSession::generator(std::string_view purpose, int64_t epoch, int64_t step) const {
-  return make_generator({seed_, purpose, epoch, step}, device_);
+  return make_generator({seed_, purpose, epoch, step}, device_, draws_by_all_bits_);
 }
 
 bool RunSession::stop_asked() {

@@ -59,6 +59,10 @@ class RunSession {
   /// Addressed by seed, purpose, epoch and step. What is drawn for samples is addressed by their
   /// place among those of all ranks, so that the number of ranks changes nothing.
   at::Generator generator(std::string_view purpose, int64_t epoch, int64_t step) const;
+  /// How a run draws, it draws to its end, whatever version resumes it. @param all_bits whether a
+  /// generator of the CPU takes all 64 bits of an address; version 0.1.0 took 32
+  void set_draws_by_all_bits(bool all_bits) { draws_by_all_bits_ = all_bits; }
+  bool draws_by_all_bits() const { return draws_by_all_bits_; }
 
   /// Whether a signal asks any rank for a stop, by what the ranks told each other last: the same
   /// answer on all. Says so in the log the first time.
@@ -84,6 +88,7 @@ class RunSession {
  private:
   at::Device device_;
   int64_t seed_;
+  bool draws_by_all_bits_ = true;
   ProcessGroup alone_;
   ProcessGroup* group_;
   bool quiet_;

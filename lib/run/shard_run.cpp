@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/timer.h"
+#include "run/drop_record.h"
 
 namespace dalle2 {
 
@@ -258,12 +259,7 @@ void ShardRun::save_epoch() {
 }
 
 void ShardRun::report_drops(const DecoderLoader& loader, const std::string& split) {
-  if (loader.dropped().empty()) return;
-  log_warning("data", "{}: left out in this epoch: {}", split, describe_drops(loader.dropped()));
-  LogRecord record;
-  for (const auto& [reason, count] : loader.dropped())
-    record.emplace_back(fmt::format("Dropped {}: {}", split, reason), count);
-  session_.tracker().log(record, any_trainer().first_steps(), ShownRecord{});
+  dalle2::report_drops(session_.tracker(), any_trainer().first_steps(), split, loader.dropped());
 }
 
 LogRecord ShardRun::step_values(double samples_per_second) {

@@ -157,6 +157,47 @@ TEST_CASE("fsck: what no run could go on from is a fault: NaN, or an average tha
                                                    "model/unets.0.init_conv.bias is not there"});
 }
 
+TEST_CASE("fsck: a prior's averages are those of all its weights, in their shapes") {
+  const TempFolder folder;
+  Dict prior, model, own, averages;
+  model.set("net.weight", drawn({2, 3}));
+  model.set("noise_scheduler.betas", drawn({4}));
+  own.set("row", 7);
+  averages.set("initted", at::ones({}, at::kBool));
+  averages.set("step", at::full({}, 4, at::kLong));
+  for (const char* copy : {"online_model.", "ema_model."}) {
+    averages.set(std::string(copy) + "net.weight", drawn({2, 3}) * 5);
+    averages.set(std::string(copy) + "noise_scheduler.betas", drawn({4}));
+  }
+  prior.set("model", model);
+  prior.set("optimizer", Value());
+  prior.set("scheduler", Dict{});
+  prior.set("step", at::full({1}, 20, at::kLong));
+  prior.set("dalle2_train", own);
+  const auto faults_with = [&](const Dict& ema) {
+    Dict changed = prior;
+    changed.set("ema", ema);
+    const CheckedFile file = checked(folder, changed);
+    CHECK((file.resume == Resume::kExact) == file.faults.empty());
+    return file.faults;
+  };
+  CHECK(faults_with(averages).empty());
+  CHECK(faults_with(Dict{}).empty());  // they begin anew
+  CHECK(faults_with(without(averages, "ema_model.net.weight")) ==
+        std::vector<std::string>{"ema/ema_model.net.weight: the average of model/net.weight is not "
+                                 "there"});
+  CHECK(faults_with(without(averages, "initted")) ==
+        std::vector<std::string>{"ema/initted: is not there"});
+  Dict other = without(averages, "ema_model.net.weight");
+  other.set("ema_model.net.weight", drawn({3, 3}));
+  REQUIRE(faults_with(other).size() == 1);
+  CHECK_THAT(faults_with(other)[0], Contains("ema/ema_model.net.weight: expected Float [2, 3] as"));
+  other = averages;
+  other.set("ema_model.net.bias", drawn({3}));
+  CHECK(faults_with(other) ==
+        std::vector<std::string>{"a.pth: ema/ema_model.net.bias: the model has no such weight"});
+}
+
 TEST_CASE("fsck: every damaged entry is named with its tensor, its bytes and both checksums") {
   const TempFolder folder;
   const std::string path = folder.file("a.pth");

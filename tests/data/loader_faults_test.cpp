@@ -81,8 +81,7 @@ TEST_CASE("absent and damaged shards are warnings, and whole samples before the 
   CHECK(log.count("00001.tar") == 1);
 }
 
-TEST_CASE(
-    "a missing caption is empty with one warning, or drops the sample if captions are needed") {
+TEST_CASE("a missing caption is empty without a word, or drops the sample if captions are needed") {
   const TempDir folder;
   Members members = tiny_members(0, 4);
   members.erase(members.begin() + 3);
@@ -96,8 +95,7 @@ TEST_CASE(
     const auto batch = loader.next();
     REQUIRE(batch);
     CHECK(batch->captions == Keys{"caption 000000000\n", "", "", "caption 000000003\n"});
-    CHECK(log.count("000000001 has no caption (no field txt)") == 1);
-    CHECK(log.lines().size() == 1);
+    CHECK(log.lines().empty());
     CHECK(loader.dropped().empty());
   }
   options.need_captions = true;

@@ -2,16 +2,20 @@
 #include "data/pack.h"
 
 #include <png.h>
+#include <signal.h>
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <map>
 #include <string>
 
 #include "base/error.h"
+#include "base/stop_signal.h"
 #include "data/loader.h"
 #include "data/loader_support.h"
 #include "data/shard_check.h"
 #include "io/atomic_file.h"
+#include "io/tar.h"
 #include "io/webdataset.h"
 #include "support/broken_listing.h"
 #include "support/captured_log.h"
@@ -58,6 +62,12 @@ void fill_folder(const TempDir& folder) {
   write_file_atomically(folder / "in/h.txt", "\n");
   write_file_atomically(folder / "in/lonely.txt", "x");
   write_file_atomically(folder / "in/x.svg", "x");
+}
+
+std::string text_of(const PackReport& report) {
+  std::string text;
+  for (const std::string& line : describe_pack(report)) text += line + "\n";
+  return text;
 }
 
 }  // namespace
@@ -147,35 +157,124 @@ TEST_CASE("packing again keeps right shards and mends the others") {
   PackReport report = pack_folder(folder / "in", folder / "out", options);
   CHECK(report.shards_kept == 4);
   CHECK(report.shards_written == 0);
+  CHECK(report.replaced.empty());
   CHECK(report.packed == 6);
 
-  fs::remove(folder / "out/000002.tar");
-  write_file_atomically(folder / "out/000000.tar", shard.substr(0, shard.size() / 3));
+  fs::remove(folder / "out/000002.tar");  // as an interrupted call leaves it
+  write_file_atomically(folder / "out/000000.tar", shard.substr(0, 2 * shard.size() / 3));
   write_file_atomically(folder / "in/h.txt", "now with a caption");
   report = pack_folder(folder / "in", folder / "out", options);
   CHECK(report.shards_kept == 1);
   CHECK(report.shards_written == 3);
+  CHECK(report.replaced == std::vector<std::string>{"000000.tar", "000003.tar"});
+  CHECK(report.removed.empty());
   CHECK(read_file(folder / "out/000000.tar") == shard);
   CHECK(report.packed == 6);
   CHECK(samples_of(folder / "out/000003.tar")[0].fields.at("txt") == "now with a caption");
+  CHECK_THAT(text_of(report), Contains("replaced: 000000.tar, 000003.tar\n"));
 }
 
-TEST_CASE("captions that are not UTF-8 are left out, and shards of an earlier run are told") {
+TEST_CASE("shards of another set are neither replaced nor removed, unless that is asked for") {
+  const TempDir folder;
+  fill_folder(folder);
+  PackOptions options;
+  options.samples_per_shard = 2;
+  pack_folder(folder / "in", folder / "out", options);
+  const auto content = [&] {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : fs::directory_iterator(folder / "out")) {
+      files[entry.path().filename().string()] = read_file(entry.path().string());
+    }
+    return files;
+  };
+  const auto before = content();
+  const auto refuses = [&](const std::string& from, const std::string& named) {
+    CHECK_THROWS_WITH(pack_folder(folder / from, folder / "out", options),
+                      Contains("--out " + folder / "out") &&
+                          Contains("found others: " + named + "\n") && Contains("--overwrite"));
+    CHECK(content() == before);
+  };
+
+  SECTION("of another folder, of which most is broken") {
+    for (const char* name : {"a.png", "b.png", "c.png"}) {
+      write_file_atomically(folder / "broken" + "/" + name, "broken");
+    }
+    write_file_atomically(folder / "broken/d.png", encode_png(busy_picture(6, 5)));
+    options.samples_per_shard = 1;
+    refuses("broken", "000000.tar to 000003.tar");
+    options.overwrite = true;
+    const PackReport report = pack_folder(folder / "broken", folder / "out", options);
+    CHECK(report.replaced == std::vector<std::string>{"000003.tar"});
+    CHECK(report.removed == std::vector<std::string>{"000000.tar", "000001.tar", "000002.tar"});
+    CHECK_THAT(text_of(report), Contains("removed: 000000.tar to 000002.tar\n"));
+    CHECK(content().size() == 1);
+  }
+  SECTION("of more samples a shard") {
+    options.samples_per_shard = 4;
+    refuses("in", "000000.tar to 000003.tar");
+    options.overwrite = true;
+    CHECK(pack_folder(folder / "in", folder / "out", options).removed ==
+          std::vector<std::string>{"000002.tar", "000003.tar"});
+  }
+  SECTION("of a picture that can be read no more") {
+    write_file_atomically(folder / "in/a.png", "broken");
+    refuses("in", "000000.tar");
+  }
+  SECTION("of pictures of which the last are gone") {
+    fs::remove(folder / "in/g.png");
+    fs::remove(folder / "in/h.jpeg");
+    refuses("in", "000003.tar");
+  }
+  SECTION("with fields that somebody added") {
+    const auto stored = samples_of(folder / "out/000001.tar");
+    TarWriter tar(folder / "out/000001.tar");
+    for (const GroupedSample& sample : stored) {
+      for (const auto& [field, text] : sample.fields) tar.add(sample.key + "." + field, text);
+      tar.add(sample.key + ".latent.npy", "x");
+    }
+    tar.commit();
+    const auto with_latents = content();
+    CHECK_THROWS_AS(pack_folder(folder / "in", folder / "out", options), ConfigError);
+    CHECK(content() == with_latents);
+  }
+  SECTION("that cannot be read") {
+    write_file_atomically(folder / "out/000002.tar", "no tar");
+    CHECK_THROWS_WITH(pack_folder(folder / "in", folder / "out", options),
+                      Contains("found others: 000002.tar\n"));
+    CHECK(read_file(folder / "out/000002.tar") == "no tar");
+  }
+  SECTION("but a file that is no numbered shard may lie beside them") {
+    write_file_atomically(folder / "out/old.tar", "mine");
+    write_file_atomically(folder / "out/img_emb_000000.npy", "mine");
+    CHECK(pack_folder(folder / "in", folder / "out", options).shards_kept == 4);
+  }
+}
+
+TEST_CASE("captions that are not UTF-8 are left out") {
   const TempDir folder;
   fill_folder(folder);
   write_file_atomically(folder / "in/e.txt", "caf\xe9");
-  const auto lines = [&](int64_t per_shard) {
-    std::string text;
-    for (const std::string& line : describe_pack(
-             pack_folder(folder / "in", folder / "out", {.samples_per_shard = per_shard})))
-      text += line + "\n";
-    return text;
-  };
-  CHECK_THAT(lines(2),
-             Contains("left out: e.jpg (its caption is not UTF-8)") && !Contains("did not write"));
-  CHECK_THAT(lines(4),
-             Contains("2 more shards that this run did not write (000002.tar to 000003.tar): "
-                      "remove them, or pictures come twice"));
+  CHECK_THAT(text_of(pack_folder(folder / "in", folder / "out", {.samples_per_shard = 2})),
+             Contains("left out: e.jpg (its caption is not UTF-8)"));
+}
+
+TEST_CASE("a signal ends the packing after a whole shard, and the same call continues") {
+  const TempDir folder;
+  fill_folder(folder);
+  const PackOptions options{.samples_per_shard = 2};
+  install_stop_signals();
+  PackReport report =
+      pack_folder(folder / "in", folder / "out", options, [](const PackProgress& progress) {
+        if (progress.pictures == 3) raise(SIGTERM);
+      });
+  CHECK(report.stopped);
+  CHECK(report.shards_written == 2);
+  clear_stop_request();
+  uninstall_stop_signals();
+  report = pack_folder(folder / "in", folder / "out", options);
+  CHECK_FALSE(report.stopped);
+  CHECK(report.shards_kept == 2);
+  CHECK(report.shards_written == 2);
 }
 
 TEST_CASE("options choose captions and digits, and the default size gives every split shards") {

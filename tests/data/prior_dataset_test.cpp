@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "support/broken_listing.h"
+#include "support/captured_log.h"
 #include "support/temp_dir.h"
 
 namespace dalle2::test {
@@ -107,7 +108,13 @@ TEST_CASE("rows that are no numbers are left out of all tables") {
   const auto batch = PriorDataset(f.data, f.prior).batch("train", 0, 3);
   REQUIRE(batch);
   CHECK(batch->rows == 3);
-  CHECK(batch->dropped == 1);
+  CHECK(batch->size() == 2);
+  CHECK(batch->drops.total() == 1);
+  const CapturedLog log;
+  DropCounts total, epoch;
+  batch->drops.report("train", total, epoch);
+  CHECK(epoch == DropCounts{{drop::kEmbeddingNotFinite, 1}});
+  CHECK(log.count("row 1 (1 so far)") == 1);
   CHECK(at::equal(batch->text_embeds.select(1, 0), torch::tensor({0.0F, 20.0F})));
   CHECK(batch->image_embeds[1][0].item<float>() == 5);
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/timer.h"
 #include "data/data_fixture.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
@@ -251,6 +252,18 @@ TEST_CASE("braces, lists of texts and joined urls are shards by position") {
   CHECK_THROWS_WITH(split_of(config, 0, {0, 6}),
                     Contains("/data/webdataset_base_url: Not enough shards") &&
                         Contains("http://a/{}.tar and 2 more"));
+}
+
+TEST_CASE("a list costs what its addresses do, however many they are") {
+  std::string list = "shards/000000.tar";
+  for (int i = 1; i < 100'000; ++i) list += fmt::format("::shards/{:06}.tar", i);
+  DecoderDataConfig config;
+  config.webdataset_base_url = list;
+  const Timer timer;
+  const ShardList shards(config);
+  CHECK(shards.size() == 100'000);
+  CHECK(shards.url(99'999) == "shards/099999.tar");
+  CHECK(timer.seconds() < 10);  // each over the whole text: a minute
 }
 
 TEST_CASE("lists within lists are expanded to a depth, and no text ends the program") {

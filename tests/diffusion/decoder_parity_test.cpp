@@ -5,6 +5,7 @@
 
 #include "checkpoint/module_state.h"
 #include "diffusion/decoder_case.h"
+#include "optim/precision.h"
 
 namespace dalle2::test {
 namespace {
@@ -211,6 +212,14 @@ TEST_CASE("Latents train the first unet as the pictures they come from do, and n
     ++first;
     for (size_t i = 1; i < of_latents.size(); ++i, ++later) {
       CHECK(of_latents[i] == of_pictures[i]);
+    }
+    {  // half precision is for the networks: neither way rounds the target
+      const Autocast autocast(at::kCPU, MixedPrecision::bf16);
+      CHECK(at::equal(decoder->encode(inputs.images, 1) / plan.stages.front().latent->scale,
+                      latents));
+      const double of_stored = losses()[0];
+      inputs.latents = at::Tensor();
+      CHECK(losses()[0] == Approx(of_stored).epsilon(1e-4));
     }
     inputs.latents = 2 * latents;
     CHECK(losses()[0] != of_latents[0]);

@@ -2,7 +2,10 @@
 """A dry run finds what the run would find, tells right sizes, and leaves nothing behind."""
 import pathlib
 import re
+import signal
+import subprocess
 import tempfile
+import time
 
 import harness
 from harness import EndToEnd, run, write_config
@@ -83,6 +86,32 @@ class DryRun(EndToEnd):
             done = self.start(config, "--dry-run", check=2)
             self.assertIn("file/latest.pth", done.stderr)
             self.assertIn("/tracker/save", done.stderr)
+
+            # A place that nobody may write, root neither.
+            for dry in (["--dry-run"], []):
+                done = self.start(self.config_of(kind, "/proc/out"), *dry, check=2)
+                self.assertIn("/tracker/data_path: '/proc/out' cannot be written: '/proc' is not writable", done.stderr)
+
+    def test_what_lies_in_data_path_is_said_and_hinders_nothing(self):
+        for kind in self.for_each_kind():
+            (self.dir / "out").mkdir()
+            config = self.config_of(kind)
+            config["tracker"]["overwrite_data_path"] = False
+            done = self.start(config, "--dry-run", check=0)
+            self.assertIn("the run itself would end with code 2: /tracker/data_path out exists already", done.stderr)
+            self.assertIn("nothing was trained or written", done.stdout)
+            self.start(config, check=2)
+
+    def test_a_signal_ends_it_at_once(self):
+        config = self.config_of("decoder")
+        config["decoder"]["unets"][0].update({"dim": 256, "dim_mults": [1, 2, 4]})
+        write_config(self.dir / "config.json", config)
+        process = subprocess.Popen([harness.BINARY, "--config", "config.json", "--dry-run"], cwd=self.dir, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=10)
+        self.assertEqual(process.returncode, -signal.SIGINT, process.stdout.read())
 
     def test_a_file_that_does_not_fit_the_model_is_found(self):
         for kind in self.for_each_kind():

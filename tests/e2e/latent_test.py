@@ -157,9 +157,9 @@ class Latent(EndToEnd):
         self.assertIn("the latents in the shards are not what /decoder/vae/0 makes of their pictures", done.stderr)
         other = self.latent("other.json", "other", vae={"checkpoint": str(self.base / "vae/results/vae.0.pt"), "model": VAE})
         done = run("shards", "encode", "--config", other, "--out", "encoded", cwd=self.dir, check=2)
-        self.assertIn("holds latents of another VAE, image size or preprocessing", done.stderr)
+        self.assertIn("with latents of another VAE, image size, preprocessing or set (latents.json)", " ".join(done.stderr.split()))
         done = run("shards", "encode", "--config", self.latent("other.json", "other"), "--out", self.shards, cwd=self.dir, check=2)
-        self.assertIn("holds 000000.tar already, and no latents.json beside it", " ".join(done.stderr.split()))
+        self.assertIn("found 000000.tar to 000015.tar, and no latents.json beside them", " ".join(done.stderr.split()))
         done = self.train(self.latent("plain.json", "plain", data={"latents_in_tar": True}), check=3)
         self.assertIn("no field latent.npy", done.stderr)
         mirrored = {"RandomHorizontalFlip": True, "ToTensor": True}

@@ -218,9 +218,40 @@ class Prior(unittest.TestCase):
         values[2 * DIM + 1] = math.nan
         write_npy(folder / "images_0.npy", shape, values)
         done = self.train(self.config(data={"image_url": str(folder)}, train={"epochs": 1}))
-        self.assertIn("1 of the rows 0 to 5 hold NaN or infinity and are left out (the first: 2)",
-                      done.stdout + done.stderr)
+        self.assertIn("train: left out (embedding with NaN or infinity): row 2 (1 so far)", done.stderr)
         self.assertIn("done: 1 epoch, 47 samples", done.stdout)
+        self.assertEqual(self.logged("out", "Dropped train: embedding with NaN or infinity"), [1])
+
+    def test_rows_of_which_none_is_good_end_the_run(self):
+        folder = self.dir / "bad"
+        folder.mkdir()
+        good = [1.0, *[0.0] * (DIM - 1)]
+        write_npy(folder / "0.npy", (ROWS, DIM), [math.nan] * DIM * 48 + good * (ROWS - 48))
+        done = self.train(self.config(data={"image_url": str(folder)}, train={"epochs": 5}), check=3)
+        self.assertIn("not one of the 48 rows to train with can be used", done.stderr)
+        self.assertLess(done.stderr.count("left out (embedding with NaN or infinity)"), 12)
+        self.assertEqual(self.logged("out", "Dropped train: embedding with NaN or infinity"), [48])
+        # Bad rows of the other splits have a record, too.
+        write_npy(folder / "0.npy", (ROWS, DIM), good * 48 + [math.nan] * DIM + good * 8 + [math.nan] * DIM * 2 + good)
+        self.train(self.config(out="some", data={"image_url": str(folder)}, train={"epochs": 1}))
+        self.assertEqual(self.logged("some", "Dropped val: embedding with NaN or infinity"), [1])
+        self.assertEqual(self.logged("some", "Dropped test: embedding with NaN or infinity"), [2])
+
+    def test_an_array_that_no_sampling_wrote_is_replaced_only_if_asked(self):
+        self.train(self.config(train={"epochs": 1}))
+        folder = self.dir / "drawn"
+        folder.mkdir()
+        write_npy(folder / "image_embeds.npy", (3, DIM + 1), [0.0] * 3 * (DIM + 1))
+        sample = ["sample", "--checkpoint", "out/latest.pth", "--text-embeds", self.base / "texts" / "texts_0.npy", "--text-encodings",
+                  self.dir / "encodings.npy", "--timesteps", 2, "--out", folder]
+        shape, values = read_npy(self.base / "encodings" / "0.npy")
+        write_npy(self.dir / "encodings.npy", (25, *shape[1:]), values[:25 * shape[1] * shape[2]])
+        done = run(*sample, cwd=self.dir, check=2)
+        self.assertIn("holds image_embeds.npy, which no sampling wrote", done.stderr)
+        self.assertEqual(read_npy(folder / "image_embeds.npy")[0], (3, DIM + 1))
+        run(*sample, "--overwrite", cwd=self.dir, check=0)
+        run(*sample, cwd=self.dir, check=0)
+        self.assertEqual(read_npy(folder / "image_embeds.npy")[0], (25, DIM))
 
     def test_folders_that_do_not_fit_are_refused(self):
         (self.dir / "empty").mkdir()

@@ -89,6 +89,16 @@ class Ranks(EndToEnd):
     def test_two_ranks_train_a_decoder_as_one_does(self):
         self.check_decoder(2, ONE_UNET, ["Unet 0 Training Loss", "Unet 0 Validation Loss", "Unet 0 Grad Norm"])
 
+    def test_ranks_on_the_cpu_do_not_load_the_half_for_gpus(self):
+        config = self.config(train={"n_sample_images": 0, "epoch_samples": 8})
+        searched = {"LD_DEBUG": "libs", "LD_DEBUG_OUTPUT": str(self.dir / "ld")}  # what the loader of libraries is asked for
+        self.train(config, "--nproc-per-node", 2, env=searched)
+        logs = [path.read_text() for path in self.dir.glob("ld.*")]
+        self.assertGreaterEqual(len(logs), 3)
+        self.assertFalse([log for log in logs if "libcuda.so.1" in log])
+        harness.run("--version", cwd=self.dir, check=0, env=searched)  # which has to say whether there is one
+        self.assertTrue([path for path in self.dir.glob("ld.*") if "libcuda.so.1" in path.read_text()])
+
     def test_three_ranks_train_two_unets_as_one_does(self):
         self.check_decoder(3, TWO_UNETS, [f"Unet {unet} {what}" for unet in (0, 1) for what in ("Training Loss", "Validation Loss")],
                            epochs=7)

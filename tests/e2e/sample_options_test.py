@@ -110,10 +110,25 @@ class SampleOptions(EndToEnd):
         done = self.sample("free/model.pth", "--num", 1, "--timesteps", 1)
         self.assertIn("0002.png is of no sampling that samples.npy tells of", done.stdout + done.stderr)
         self.assertEqual(names(folder), ["0000.png", "0002.png", "0003-copy.png", "notes.txt", "samples.npy"])
+
+    def test_files_that_no_sampling_wrote_are_replaced_only_if_asked(self):
+        folder = self.dir / "x"
+        self.sample("free/model.pth", "--num", 1, "--timesteps", 1)
+        (folder / "0001.png").write_text("mine")
+        (folder / "0002.png").write_text("mine")
+        three = ["free/model.pth", "--num", 3, "--timesteps", 1]
+        done = self.sample(*three, check=2)
+        self.assertIn("holds 0001.png to 0002.png, which no sampling wrote", done.stderr)
+        self.assertIn("--overwrite", done.stderr)
+        self.assertEqual((folder / "0001.png").read_text(), "mine")
+        self.sample(*three, "--overwrite")
+        self.assertEqual(read_npy(folder / "samples.npy")[0][0], 3)
+        self.assertTrue((folder / "0002.png").read_bytes().startswith(b"\x89PNG"))
         # Nor does an array of somebody else's say what is.
         write_npy(folder / "samples.npy", (9, 2), [0] * 18)
-        self.sample("free/model.pth", "--num", 1, "--timesteps", 1)
-        self.assertIn("0002.png", names(folder))
+        done = self.sample(*three, check=2)
+        self.assertIn("holds 0000.png to 0002.png, samples.npy, which no sampling wrote", " ".join(done.stderr.split()))
+        self.assertEqual(read_npy(folder / "samples.npy")[0], (9, 2))
 
     def test_timesteps_are_one_number_or_one_for_each_unet(self):
         embeds = ["--image-embeds", "two.npy"]

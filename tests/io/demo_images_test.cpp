@@ -226,26 +226,24 @@ TEST_CASE("a demo set is not written over shards that are there") {
   const std::string shard = read_file(folder / "mine/000003.tar");
   for (int i = 0; i < 15; ++i) fs::remove(folder / fmt::format("mine/{:06}.tar", i));
   CHECK_THROWS_AS(write_demo_shards({folder / "mine", 16, 16, 2}), ConfigError);
-  CHECK_THROWS_WITH(write_demo_shards({folder / "mine", 16, 16, 2}),
-                    Contains("--out " + folder / "mine") && Contains("found 000015.tar") &&
-                        Contains("Give another folder, or remove this one first."));
-  CHECK_FALSE(fs::exists(folder / "mine/000003.tar"));  // refused before anything is written
-  fs::remove(folder / "mine/000015.tar");
   CHECK_THROWS_WITH(
       write_demo_shards({folder / "mine", 16, 16, 2}),
-      Contains("mine: expected a folder without embeddings, found img_emb/img_emb_0000") &&
-          Contains("or remove " + folder / "mine/img_emb first."));
-  fs::remove_all(folder / "mine/img_emb");
-  CHECK_THROWS_WITH(write_demo_shards({folder / "mine", 16, 16, 2}),
-                    Contains("found heldout/000000.tar in it") && Contains("mine/heldout first."));
-  fs::remove_all(folder / "mine/heldout");
+      Contains("--out " + folder / "mine") &&
+          Contains("found 000015.tar, img_emb/img_emb_000000.npy to img_emb/img_emb_000015.npy, "
+                   "heldout/000000.tar, heldout/img_emb/img_emb_000000.npy\n") &&
+          Contains("--overwrite"));
+  CHECK_FALSE(fs::exists(folder / "mine/000003.tar"));  // refused before anything is written
   {
     const test::BrokenListing broken;
     CHECK_THROWS_WITH(write_demo_shards({folder / "mine", 16, 16, 2}),
                       Contains("mine/: the folder cannot be read: Input/output error"));
   }
-  write_demo_shards({folder / "mine", 16, 16, 1});
+  test::put_file(folder / "mine/img_emb/mine.npy", "mine");
+  const auto report = write_demo_shards({folder / "mine", 16, 16, 1, /*overwrite=*/true});
+  CHECK(report.removed.size() == 20);
   CHECK(read_file(folder / "mine/000003.tar") == shard);
+  CHECK_FALSE(fs::exists(folder / "mine/img_emb/mine.npy"));
+  CHECK(read_file(folder / "mine/notes.txt") == "mine");
 }
 
 TEST_CASE("the same options write the same bytes, another seed others") {

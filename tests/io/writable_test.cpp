@@ -66,3 +66,12 @@ TEST_CASE("a folder without the right to write is named with the reason") {
   CHECK(answer_of_nobody(folder / "closed/new/folder") ==
         "'" + (folder / "closed") + "' is not writable: Permission denied");
 }
+
+TEST_CASE("a place that takes nothing, whoever asks, is named with the reason") {
+  CHECK_THAT(why_not_writable("/proc/runs/x").value_or(""),
+             Catch::Matchers::Contains("'/proc' is not writable"));
+  const test::ScratchFolder folder;
+  fs::create_symlink(folder / "gone", folder / "link");
+  CHECK(why_not_writable(folder / "link/x") ==
+        "'" + (folder / "link") + "' is a link to a place that is not there");
+}

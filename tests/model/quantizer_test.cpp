@@ -26,5 +26,19 @@ TEST_CASE("codes begin with the first pass that has vectors") {
   CHECK(std::get<0>(at::unique_dim(codes, 0)).size(0) == 8);
 }
 
+TEST_CASE("a lookup-free quantiser computes its entropies only where gradients are wanted") {
+  VaeConfig config;
+  config.codebook_size = 16;
+  const auto quantizer = make_quantizer(4, config);
+  quantizer->train();
+  const at::Tensor map = at::randn({2, 4, 3, 3}, at::make_generator<at::CPUGeneratorImpl>(1));
+  const Quantized with_gradients = quantizer->quantize(map, {});
+  CHECK(with_gradients.loss.item<double>() != 0);
+  const torch::NoGradGuard no_grad;
+  const Quantized without = quantizer->quantize(map, {});
+  CHECK(without.loss.item<double>() == 0);
+  CHECK(at::equal(without.map, with_gradients.map));
+}
+
 }  // namespace
 }  // namespace dalle2

@@ -4,7 +4,9 @@
 #include <torch/torch.h>
 #include <catch2/catch.hpp>
 
+#include <cmath>
 #include <cstdlib>
+#include <map>
 #include <set>
 
 namespace dalle2 {
@@ -36,13 +38,40 @@ TEST_CASE("every part of an address matters") {
   CHECK_FALSE(at::equal(draw({0, "train", 0, 1, 0}), draw({0, "train", 1, 0, 0})));
 }
 
-TEST_CASE(
-    "the low halves of neighbouring addresses differ, which is all a CPU generator takes in") {
-  std::set<uint32_t> low;
-  for (int64_t step = 0; step < 1000; ++step) {
-    low.insert(static_cast<uint32_t>(hash_address({0, "train", 0, step, 0})));
+TEST_CASE("addresses whose hashes differ only in the high half give other numbers") {
+  // at::mt19937 takes only the low half in. By the birthday bound some pair of 200,000 shares it.
+  std::map<uint32_t, int64_t> steps;
+  int64_t pairs = 0;
+  for (int64_t step = 0; step < 200'000; ++step) {
+    const auto low = static_cast<uint32_t>(hash_address({0, "train", 0, step, 0}));
+    const auto [other, is_new] = steps.emplace(low, step);
+    if (is_new) continue;
+    ++pairs;
+    const RandomAddress a{0, "train", 0, step, 0}, b{0, "train", 0, other->second, 0};
+    CHECK_FALSE(at::equal(draw(a), draw(b)));
+    const auto of_half = [](const RandomAddress& address) {
+      return at::randn({8}, make_generator(address, at::kCPU, /*all_bits=*/false));
+    };
+    CHECK(at::equal(of_half(a), of_half(b)));
   }
-  CHECK(low.size() == 1000);
+  CHECK(pairs > 0);
+}
+
+TEST_CASE("the numbers of an address are evenly spread and do not hang on its neighbours'") {
+  at::Tensor sum = at::zeros({2000}), products = at::zeros({2000});
+  at::Tensor before = at::zeros({2000});
+  constexpr int64_t kSteps = 500;
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const at::Tensor drawn = at::randn({2000}, make_generator({0, "train", 0, step, 0}, at::kCPU));
+    sum += drawn;
+    products += drawn * before;
+    before = drawn;
+  }
+  // Means of 1,000,000 normal numbers: five standard deviations.
+  CHECK(std::abs(sum.mean().item<double>() / kSteps) < 5e-3);
+  CHECK(std::abs(products.mean().item<double>() / kSteps) < 5e-3);
+  // Of 2,000 means over the steps none is far out.
+  CHECK((sum / std::sqrt(kSteps)).abs().max().item<double>() < 5);
 }
 
 TEST_CASE("deterministic mode refuses operations that have no such algorithm") {
@@ -54,6 +83,7 @@ TEST_CASE("deterministic mode refuses operations that have no such algorithm") {
   CHECK(context.deterministicAlgorithms());
   CHECK(context.deterministicCuDNN());
   CHECK_FALSE(context.benchmarkCuDNN());
+  CHECK_FALSE(context.deterministicFillUninitializedMemory());
   CHECK(std::getenv("CUBLAS_WORKSPACE_CONFIG") != nullptr);
   CHECK_THROWS_WITH(put(), Catch::Contains("does not have a deterministic implementation"));
   context.setDeterministicAlgorithms(false, false);

@@ -229,6 +229,31 @@ TEST_CASE("a config that gives the checkpoint another meaning is refused, unless
   CHECK(first_step == 5);  // the epoch starts over: its samples have changed
 }
 
+TEST_CASE("an epoch starts over where the data set has another size, if that is allowed") {
+  const TempDir folder;
+  ToyConfig config = toy_config(folder.path());
+  {
+    StopRequest stop;
+    ToyRun run(config);
+    run.checkpoints().set_data_size({20, "row"});
+    run.before_step = [&](int64_t step, at::Tensor&) {
+      if (step == 8) stop.make();
+    };
+    CHECK(run.run() == ExitCode::kStopped);
+  }
+  config.train.allow_changed_config = true;
+  ToyRun run(config);
+  run.checkpoints().set_data_size({21, "row"});
+  const CapturedLog log;
+  int64_t first_step = -1;
+  run.before_step = [&](int64_t step, at::Tensor&) {
+    if (first_step < 0) first_step = step;
+  };
+  CHECK(run.run() == ExitCode::kDone);
+  CHECK(log.count("/data: the checkpoint has a data set of 20 rows, now there are 21 rows") == 1);
+  CHECK(first_step == 5);
+}
+
 TEST_CASE("adapters without weights to stand on are refused") {
   const TempDir folder;
   ToyConfig config = toy_config(folder.path());

@@ -49,6 +49,8 @@ nlohmann::ordered_json prior_figures(const EvaluateCommand& command,
   prior->to(device);
   const PriorDataset data(config.data, config.prior);
   const auto batch = data.batch(command.split, 0, config.data.batch_size);
+  DropCounts total, dropped;
+  if (batch) batch->drops.report(command.split, total, dropped);
   if (!batch || batch->size() == 0) {
     throw DataError("--split {}: has no usable row (/data/splits)", command.split);
   }

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "checkpoint/convert.h"
 #include "config/run_config.h"
+#include "io/folder_names.h"
 #include "run/device.h"
 #include "run/kinds.h"
 #include "run/model_weights.h"
@@ -29,6 +30,16 @@ void make_out_folder(const SampleCommand& command) {
   throw ConfigError("--out {}: this folder cannot be made: {}",
                     command.out_folder,
                     error ? error.message() : "a file of that name is there");
+}
+
+void refuse_to_replace(const SampleCommand& command, const std::vector<std::string>& others) {
+  if (others.empty() || command.overwrite) return;
+  throw ConfigError(
+      "--out {}: holds {}, which no sampling wrote\n  Choose another folder, or replace {} with "
+      "--overwrite.",
+      command.out_folder,
+      short_list(others),
+      others.size() == 1 ? "it" : "them");
 }
 
 void check_finite(const at::Tensor& samples,

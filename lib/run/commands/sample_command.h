@@ -21,6 +21,10 @@ void sample_prior(const SampleCommand& command, const Value& checkpoint, const a
 ModelSource source_of(const SampleCommand& command);
 /// @throws ConfigError if --out is no folder and cannot be made one
 void make_out_folder(const SampleCommand& command);
+/// Without --overwrite only files of an earlier sampling are replaced.
+/// @param others names in --out that are written, and that no sampling wrote
+/// @throws ConfigError if there are some
+void refuse_to_replace(const SampleCommand& command, const std::vector<std::string>& others);
 /// @param samples from number `begin` on; `what` they are, for the message
 /// @throws NonFiniteError
 void check_finite(const at::Tensor& samples,

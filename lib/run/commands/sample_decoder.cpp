@@ -128,42 +128,65 @@ void set_rows(DecoderSampleOptions& options,
   options.batch_size = count;
 }
 
-std::string picture_path(const std::string& folder, int64_t number) {
-  return (std::filesystem::path(folder) / fmt::format("{:04}.png", number)).string();
+constexpr const char* kArray = "samples.npy";
+
+std::string path_in(const SampleCommand& command, const std::string& name) {
+  return (std::filesystem::path(command.out_folder) / name).string();
 }
 
-/// How many pictures an earlier sampling left, as its array tells; 0 without one.
-int64_t earlier_pictures(const std::string& array_path) {
-  std::error_code error;
-  if (!std::filesystem::exists(array_path, error)) return 0;
+bool is_there(const SampleCommand& command, const std::string& name) {
+  std::error_code ignored;
+  return std::filesystem::exists(path_in(command, name), ignored);
+}
+
+std::string picture_name(int64_t number) {
+  return fmt::format("{:04}.png", number);
+}
+
+/// How many pictures an earlier sampling left, as its array tells; none of an array of another kind.
+std::optional<int64_t> earlier_pictures(const SampleCommand& command) {
+  if (!is_there(command, kArray)) return 0;
   try {
-    const NpyArray array = read_npy(array_path);
-    return array.shape.size() == 4 && array.numel() > 0 ? array.shape[0] : 0;
+    const NpyArray array = read_npy(path_in(command, kArray));
+    if (array.shape.size() == 4 && array.numel() > 0) return array.shape[0];
   } catch (const DataError&) {
-    return 0;  // not ours
+    // not ours
   }
+  return std::nullopt;
+}
+
+/// @throws ConfigError if the folder holds files of the same names that no sampling wrote
+void check_out_files(const SampleCommand& command, int64_t count) {
+  const std::optional<int64_t> earlier = earlier_pictures(command);
+  std::vector<std::string> others;
+  for (int64_t i = earlier.value_or(0); i < count; ++i) {
+    if (is_there(command, picture_name(i))) others.push_back(picture_name(i));
+  }
+  if (!earlier) others.emplace_back(kArray);
+  refuse_to_replace(command, others);
 }
 
 /// The folder holds this sampling afterwards and nothing of an earlier one.
 /// @param samples [N, C, H, W] in the range of the decoder's data; samples.npy keeps it
-void write_samples(const at::Tensor& samples, ImageRange range, const std::string& folder) {
-  const std::string array_path = (std::filesystem::path(folder) / "samples.npy").string();
+void write_samples(const at::Tensor& samples, ImageRange range, const SampleCommand& command) {
   const int64_t count = samples.size(0);
-  const int64_t earlier = earlier_pictures(array_path);
+  const int64_t earlier = earlier_pictures(command).value_or(0);
   std::error_code error;
-  for (int64_t i = count; i < earlier; ++i) std::filesystem::remove(picture_path(folder, i), error);
+  for (int64_t i = count; i < earlier; ++i) {
+    std::filesystem::remove(path_in(command, picture_name(i)), error);
+  }
   // Before the pictures: what is stopped half-way is known to the next sampling, too.
   const at::Tensor values = samples.contiguous();
-  write_npy_float32(array_path, values.sizes().vec(), values.const_data_ptr<float>());
+  write_npy_float32(path_in(command, kArray), values.sizes().vec(), values.const_data_ptr<float>());
   const at::Tensor pictures = range.auto_normalize ? samples : (samples + 1) / 2;
   for (int64_t i = 0; i < count; ++i) {
-    write_png(picture_path(folder, i), to_picture(pictures[i]));
+    write_png(path_in(command, picture_name(i)), to_picture(pictures[i]));
   }
-  const std::string next = picture_path(folder, std::max(count, earlier));
-  if (std::filesystem::exists(next, error)) {
+  const std::string next = picture_name(std::max(count, earlier));
+  if (is_there(command, next)) {
     log_warning("sample",
                 "{} is of no sampling that samples.npy tells of: it stays beside the new pictures",
-                next);
+                path_in(command, next));
   }
 }
 
@@ -319,6 +342,7 @@ void check_command(const SampleCommand& command,
   check_inpainting(command, inputs);
   check_init_noise(command, plan, inputs);
   make_out_folder(command);
+  check_out_files(command, inputs.rows);
 }
 
 }  // namespace
@@ -355,7 +379,7 @@ void sample_decoder(const SampleCommand& command,
     check_finite(parts.back(), command, "images", begin);
   }
   log_live("");
-  write_samples(at::cat(parts), range, command.out_folder);
+  write_samples(at::cat(parts), range, command);
   log_info("sample",
            "{} in {}: {}/0000.png ..., samples.npy",
            counted(inputs.rows, "image"),

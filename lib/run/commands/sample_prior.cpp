@@ -78,6 +78,22 @@ TextEmbedding load_texts(const SampleCommand& command, const PriorConfig& config
   return text;
 }
 
+constexpr const char* kEmbeds = "image_embeds.npy";
+
+/// @throws ConfigError if the folder holds an array of that name, but of another shape
+void check_out_file(const SampleCommand& command, int64_t width) {
+  const std::filesystem::path path = std::filesystem::path(command.out_folder) / kEmbeds;
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return;
+  try {
+    const NpyArray array = read_npy(path.string());
+    if (array.shape.size() == 2 && array.shape[1] == width) return;
+  } catch (const DataError&) {
+    // not ours
+  }
+  refuse_to_replace(command, {kEmbeds});
+}
+
 }  // namespace
 
 void sample_prior(const SampleCommand& command, const Value& checkpoint, const at::Device& device) {
@@ -90,6 +106,7 @@ void sample_prior(const SampleCommand& command, const Value& checkpoint, const a
   DiffusionPrior prior = load_prior(source_of(command), checkpoint);
   const TextEmbedding texts = load_texts(command, prior->plan().config);
   make_out_folder(command);
+  check_out_file(command, prior->plan().config.image_embed_dim);
   prior->to(device);
   PriorSampleOptions options;
   if (!command.cond_scale.empty()) options.cond_scale = command.cond_scale.front();
@@ -115,8 +132,7 @@ void sample_prior(const SampleCommand& command, const Value& checkpoint, const a
   }
   log_live("");
   const at::Tensor embeds = at::cat(parts).contiguous();  // [N, D]
-  const std::string path =
-      (std::filesystem::path(command.out_folder) / "image_embeds.npy").string();
+  const std::string path = (std::filesystem::path(command.out_folder) / kEmbeds).string();
   write_npy_float32(path, embeds.sizes().vec(), embeds.const_data_ptr<float>());
   log_info("sample",
            "{} in {}: {}",

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "io/demo_images.h"
+#include "io/folder_names.h"
 #include "run/commands.h"
 
 namespace dalle2 {
@@ -13,11 +14,13 @@ void run_shards_demo(const ShardsDemoCommand& command) {
       {.out = command.out_folder,
        .num = command.num,
        .image_side = static_cast<int>(command.image_side),
-       .seed = command.seed},
+       .seed = command.seed,
+       .overwrite = command.overwrite},
       [](int64_t done, int64_t total) {
         log_live(fmt::format("{} of {}", with_commas(done), counted(total, "picture")));
       });
   log_live("");
+  if (!report.removed.empty()) std::printf("removed: %s\n", short_list(report.removed).c_str());
   std::printf("%s in %s: %s/{}.tar, embeddings in %s/img_emb\n",
               counted(report.pictures, "picture").c_str(),
               counted(report.shards, "shard").c_str(),

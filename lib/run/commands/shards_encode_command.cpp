@@ -2,6 +2,7 @@
 // `shards encode`: the shards of a decoder's config again, with the latents of its first unet.
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -19,14 +20,18 @@
 #include "data/planes.h"
 #include "data/preprocess.h"
 #include "data/shard_reader.h"
+#include "data/shard_walk.h"
 #include "data/shards.h"
 #include "io/atomic_file.h"
+#include "io/folder_names.h"
 #include "io/npy.h"
 #include "model/resize.h"
+#include "net/http_stream.h"
 #include "net/sha256.h"
 #include "run/commands.h"
 #include "run/device.h"
 #include "run/model_weights.h"
+#include "tracker/public_config.h"
 
 namespace dalle2 {
 namespace {
@@ -45,13 +50,47 @@ struct Spread {
     sum += all.sum().item<double>();
     squares += all.square().sum().item<double>();
   }
+  void add(const Spread& other) {
+    count += other.count;
+    sum += other.sum;
+    squares += other.squares;
+  }
   double mean() const { return sum / count; }
   double deviation() const { return std::sqrt(std::max(0.0, squares / count - mean() * mean())); }
 };
 
 struct Encoded {
-  int64_t samples = 0, left_out = 0, written = 0, kept = 0;
+  int64_t samples = 0, left_out = 0, written = 0, kept = 0, lost = 0;
   Spread spread;
+};
+
+/// The samples of a shard to its end, or to where it cannot be read.
+class WholeShard {
+ public:
+  WholeShard(const std::string& url, bool allow_pipe) : url_(url), allow_pipe_(allow_pipe) {}
+
+  /// @throws StoppedError
+  std::optional<GroupedSample> next() {
+    try {
+      if (!reader_) reader_ = open_shard(url_, {}, {.allow_pipe = allow_pipe_});
+      return reader_->next();
+    } catch (const NetworkError& error) {
+      fault_ = error.what();
+      is_unreachable_ = dynamic_cast<const HttpStatusError*>(&error) == nullptr;
+    } catch (const DataError& error) {
+      fault_ = error.what();
+    }
+    return std::nullopt;
+  }
+  /// Empty if all could be read.
+  const std::string& fault() const { return fault_; }
+  /// Nobody answered.
+  bool is_unreachable() const { return is_unreachable_; }
+
+ private:
+  std::string url_, fault_;
+  bool allow_pipe_, is_unreachable_ = false;
+  std::unique_ptr<SampleReader> reader_;
 };
 
 class LatentShards {
@@ -69,8 +108,8 @@ class LatentShards {
     vae_->eval();
   }
 
-  /// What makes these latents what they are.
-  std::string manifest() const {
+  /// What makes these latents what they are. @param base_url of the shards, as it may be shown
+  std::string manifest(const nlohmann::ordered_json& base_url) const {
     std::string bytes;
     for (const auto& [name, tensor] : state_dict(*vae_)) {
       const at::Tensor plain = tensor.cpu().contiguous();
@@ -81,19 +120,21 @@ class LatentShards {
     made_with["vae_sha256"] = to_hex(sha256(bytes));
     made_with["image_size"] = stage_.image_size;
     made_with["preprocessing"] = transforms_;
+    made_with["webdataset_base_url"] = base_url;
     return made_with.dump(2) + "\n";
   }
 
-  /// Writes the shard again, with latents. What cannot be decoded is left out.
-  void encode(const std::string& url, const std::string& out, Encoded& all) {
-    const auto reader = open_shard(url, {}, {.allow_pipe = data_.allow_pipe});
+  /// Writes the shard again, with latents. What cannot be decoded is left out; of a shard that cannot
+  /// be read to its end nothing is written.
+  void encode(const std::string& url, const std::string& out, WholeShard& shard, Encoded& all) {
     TarWriter tar(out);
+    Encoded of_shard;
     std::vector<GroupedSample> waiting;
     std::vector<at::Tensor> images;
     const auto write = [&] {
       if (waiting.empty()) return;
       const at::Tensor latents = encode(images);
-      all.spread.add(latents);
+      of_shard.spread.add(latents);
       for (size_t i = 0; i < waiting.size(); ++i) {
         const at::Tensor latent = latents[static_cast<int64_t>(i)].contiguous();
         waiting[i].fields["latent.npy"] =
@@ -102,25 +143,30 @@ class LatentShards {
           tar.add(waiting[i].key + "." + field, content);
         }
       }
-      all.samples += std::ssize(waiting);
+      of_shard.samples += std::ssize(waiting);
       waiting.clear();
       images.clear();
     };
-    while (std::optional<GroupedSample> sample = reader->next()) {
+    while (std::optional<GroupedSample> sample = shard.next()) {
       try {
         images.push_back(picture_of(*sample));
       } catch (const DataError& error) {
-        ++all.left_out;
+        ++of_shard.left_out;
         log_warning("data", "{}: left out: {}", public_url(url), error.what());
         continue;
       }
       waiting.push_back(*std::move(sample));
       if (std::ssize(waiting) == data_.batch_size) write();
-      log_live(fmt::format("{}: {}", public_url(url), counted(all.samples, "latent")));
+      log_live(fmt::format(
+          "{}: {}", public_url(url), counted(all.samples + of_shard.samples, "latent")));
     }
+    if (!shard.fault().empty()) return;
     write();
     tar.commit();
     ++all.written;
+    all.samples += of_shard.samples;
+    all.left_out += of_shard.left_out;
+    all.spread.add(of_shard.spread);
   }
 
  private:
@@ -194,33 +240,81 @@ std::map<std::string, std::string> shards_by_name(const DecoderDataConfig& data)
   return shards;
 }
 
-/// @throws ConfigError for a folder of latents that were made with something else, or of shards
-/// without any
-void claim_folder(const std::string& folder,
-                  const std::string& manifest,
-                  const std::map<std::string, std::string>& shards) {
+/// Writes the manifest into the folder, unless it is there. @throws ConfigError for a folder that
+/// holds shards which no call with this manifest wrote
+void claim_folder(const ShardsEncodeCommand& command, const std::string& manifest) {
+  const std::string& folder = command.out_folder;
   fs::create_directories(folder);
-  const fs::path path = fs::path(folder) / kManifest;
+  const std::string path = (fs::path(folder) / kManifest).string();
   std::ifstream in(path, std::ios::binary);
-  if (!in) {
-    for (const auto& [name, url] : shards) {
-      if (!fs::exists(fs::path(folder) / name)) continue;
-      throw ConfigError(
-          "--out {}: holds {} already, and no {} beside it\n  Choose an empty folder: the shards "
-          "are written once more, with their latents.",
-          printable(folder),
-          name,
-          kManifest);
-    }
-    return write_file_atomically(path.string(), manifest);
-  }
   const std::string there{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   if (there == manifest) return;
-  throw ConfigError(
-      "--out {}: holds latents of another VAE, image size or preprocessing ({})\n  Choose another "
-      "folder, or remove that one.",
-      folder,
-      kManifest);
+  const std::vector<std::string> others = names_ending(folder, ".tar");
+  if (!command.overwrite && !others.empty()) {
+    throw ConfigError(
+        "--out {}: expected no shards but those that this call makes, found {}, {}\n  Choose another "
+        "folder, or remove them with --overwrite.",
+        printable(folder),
+        short_list(others),
+        in ? fmt::format("with latents of another VAE, image size, preprocessing or set ({})",
+                         kManifest)
+           : fmt::format("and no {} beside {}", kManifest, others.size() == 1 ? "it" : "them"));
+  }
+  for (const std::string& name : others) remove_file((fs::path(folder) / name).string());
+  if (!others.empty()) std::printf("removed: %s\n", short_list(others).c_str());
+  write_file_atomically(path, manifest);
+}
+
+/// Encodes what is not in the folder yet. A shard that cannot be read is passed over, as in a
+/// training. @return whether a signal stopped it
+/// @throws NetworkError (shard after shard is out of reach), DataError (not one can be read)
+bool encode_all(LatentShards& encoder,
+                const std::map<std::string, std::string>& shards,
+                const ShardsEncodeCommand& command,
+                bool allow_pipe,
+                Encoded& all) {
+  const int64_t most_unreachable = std::min(kMostUnreachable, std::ssize(shards));
+  int64_t unreachable_in_a_row = 0;
+  for (const auto& [name, url] : shards) {
+    if (stop_requested() != 0) return true;
+    const std::string out = (fs::path(command.out_folder) / name).string();
+    if (fs::exists(out)) {
+      ++all.kept;
+      continue;
+    }
+    WholeShard shard(url, allow_pipe);
+    try {
+      encoder.encode(url, out, shard, all);
+    } catch (const StoppedError&) {  // it waited for the network
+      return true;
+    }
+    if (shard.fault().empty()) {
+      unreachable_in_a_row = 0;
+      continue;
+    }
+    ++all.lost;
+    unreachable_in_a_row = shard.is_unreachable() ? unreachable_in_a_row + 1 : 0;
+    if (unreachable_in_a_row == most_unreachable) throw NetworkError("{}", shard.fault());
+    if (all.lost == std::ssize(shards)) throw DataError("{}", shard.fault());
+    log_warning(
+        "data", "{}\n  The shard is passed over: no latents of it are written.", shard.fault());
+  }
+  return false;
+}
+
+void print_result(const Encoded& all) {
+  std::printf(
+      "%s in %s", counted(all.samples, "latent").c_str(), counted(all.written, "shard").c_str());
+  if (all.kept > 0)
+    std::printf(", %s there already", counted(all.kept, "shard is", "shards are").c_str());
+  if (all.left_out > 0) std::printf(", %s left out", counted(all.left_out, "sample").c_str());
+  if (all.lost > 0) std::printf(", %s passed over", counted(all.lost, "shard").c_str());
+  std::printf("\n");
+  if (all.samples == 0) return;
+  std::printf("mean %s, standard deviation %s: /decoder/vae/0/scale %s brings them to 1\n",
+              short_number(all.spread.mean()).c_str(),
+              short_number(all.spread.deviation()).c_str(),
+              short_number(1 / all.spread.deviation()).c_str());
 }
 
 }  // namespace
@@ -229,36 +323,14 @@ ExitCode run_shards_encode(const ShardsEncodeCommand& command) {
   const LoadedDecoderConfig loaded = load_latent_config(command);
   const auto shards = shards_by_name(loaded.config.data);
   LatentShards encoder(loaded, command);
-  claim_folder(command.out_folder, encoder.manifest(), shards);
+  const auto shown = nlohmann::ordered_json::parse(public_config(loaded.full_json));
+  claim_folder(command, encoder.manifest(shown["data"]["webdataset_base_url"]));
   Encoded all;
-  bool stopped = false;
-  for (const auto& [name, url] : shards) {
-    if (stop_requested() != 0) {
-      stopped = true;
-      break;
-    }
-    const std::string out = (fs::path(command.out_folder) / name).string();
-    if (fs::exists(out)) {
-      ++all.kept;
-      continue;
-    }
-    encoder.encode(url, out, all);
-  }
+  const bool stopped = encode_all(encoder, shards, command, loaded.config.data.allow_pipe, all);
   log_live("");
-  std::printf(
-      "%s in %s", counted(all.samples, "latent").c_str(), counted(all.written, "shard").c_str());
-  if (all.kept > 0)
-    std::printf(", %s there already", counted(all.kept, "shard is", "shards are").c_str());
-  if (all.left_out > 0) std::printf(", %s left out", counted(all.left_out, "sample").c_str());
-  std::printf("\n");
-  if (all.samples > 0) {
-    std::printf("mean %s, standard deviation %s: /decoder/vae/0/scale %s brings them to 1\n",
-                short_number(all.spread.mean()).c_str(),
-                short_number(all.spread.deviation()).c_str(),
-                short_number(1 / all.spread.deviation()).c_str());
-  }
+  print_result(all);
   if (stopped) {
-    std::printf("stopped behind a whole shard: the same command goes on from there\n");
+    std::printf("stopped by a signal; the same command continues with the next shard\n");
     return ExitCode::kStopped;
   }
   std::printf("train with \"webdataset_base_url\": \"%s\" and \"latents_in_tar\": true\n",

@@ -14,7 +14,8 @@ ExitCode run_shards_make(const ShardsMakeCommand& command) {
                                         {.samples_per_shard = command.per_shard,
                                          .white_ground = command.white_ground,
                                          .need_captions = command.need_captions,
-                                         .first_line_only = command.first_line_only},
+                                         .first_line_only = command.first_line_only,
+                                         .overwrite = command.overwrite},
                                         [](const PackProgress& progress) {
                                           log_live(fmt::format("{} of {}, {}",
                                                                with_commas(progress.pictures),

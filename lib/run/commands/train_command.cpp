@@ -34,17 +34,22 @@ constexpr const char* kCompiler = __VERSION__;  // "Clang 14.0.6"
 constexpr const char* kCompiler = "g++ " __VERSION__;
 #endif
 
-}  // namespace
-
-std::string program_version_text() {
+/// @param cuda_line what is said of LibTorch's CUDA half
+std::string version_text(const std::string& cuda_line) {
   return fmt::format("dalle2-train {} (LibTorch {})\n  {}\n  {}, {}\n  {}\n  compiled by {}",
                      program_version(),
                      TORCH_VERSION,
-                     cuda_library_text(cuda_library()),
+                     cuda_line,
                      base_library_versions(),
                      net_library_versions(),
                      io_library_versions(),
                      kCompiler);
+}
+
+}  // namespace
+
+std::string program_version_text() {
+  return version_text(cuda_library_text(cuda_library()));
 }
 
 namespace {
@@ -58,13 +63,17 @@ ExitCode stopped_before_the_start(int64_t signal) {
 }
 
 /// Ranks of different configs would train what nobody asked for, or wait for each other in vain.
+/// @param device of the config: only a GPU's name asks for LibTorch's CUDA half, which it loads
 /// @throws ConfigError on all ranks, naming what differs
-void check_same_config(ProcessGroup& group, const std::string& full_json) {
-  const auto digest =
-      static_cast<int64_t>(std::hash<std::string>{}(program_version_text() + full_json));
+void check_same_config(ProcessGroup& group,
+                       const std::string& full_json,
+                       const std::string& device) {
+  if (group.is_alone()) return;
+  const std::string version = device == "cpu" ? version_text("CPU") : program_version_text();
+  const auto digest = static_cast<int64_t>(std::hash<std::string>{}(version + full_json));
   const auto digests = group.exchange({digest}, "digest of the config");
   if (std::count(digests.begin(), digests.end(), digests.front()) == group.size()) return;
-  const std::vector<std::string> versions = group.gather_texts(program_version_text(), "versions");
+  const std::vector<std::string> versions = group.gather_texts(version, "versions");
   const std::vector<std::string> configs = group.gather_texts(full_json, "configs");
   for (size_t rank = 1; rank < configs.size(); ++rank) {
     if (versions[rank] != versions.front()) {
@@ -89,7 +98,7 @@ void check_same_config(ProcessGroup& group, const std::string& full_json) {
 
 /// A signal before there is anything to save; afterwards the run answers it itself.
 ExitCode train(const TrainCommand& command, const LoadedRun& loaded, ProcessGroup& group) {
-  check_same_config(group, loaded.full_json);
+  check_same_config(group, loaded.full_json, loaded.train->device);
   std::unique_ptr<TrainingRun> run;
   // A signal breaks the opening off on the rank that got it: the others hear of it afterwards.
   int64_t stopped_by = group.most(stop_requested(), "stop before the start");
@@ -184,6 +193,7 @@ ExitCode answer(const TrainCommand& command, const LoadedRun& loaded) {
   if (!command.dry_run) {
     return command.processes > 1 ? launch(command) : train_together(command, loaded);
   }
+  uninstall_stop_signals();  // there is nothing to save
   tell(loaded.warnings);
   loaded.dry_run();
   check_stdout();

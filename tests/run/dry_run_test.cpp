@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+#include "run/dry_run.h"
+
+#include <torch/torch.h>
+
+#include <catch2/catch.hpp>
+#include <vector>
+
+namespace dalle2 {
+namespace {
+
+constexpr int64_t kMebi = 1 << 20;
+
+TEST_CASE("the memory of a batch counts what its samples take, not what else the process holds") {
+  const torch::nn::Linear network(512, 512, false);  // 1 MiB of weights
+  std::vector<char> of_process;
+  DryRunPlan plan{.model = network.ptr(), .batch_size = 6};
+  plan.networks.push_back(
+      {.label = "network", .note = "", .module = network.ptr(), .step = [&](int64_t batch) {
+         of_process.assign(static_cast<size_t>(64 * kMebi), 1);
+         const at::Tensor fixed = at::empty({kMebi}, at::kByte);
+         const at::Tensor samples = at::empty({batch, 3 * kMebi}, at::kByte);
+         network->weight.mutable_grad() = at::zeros_like(network->weight);
+       }});
+  SharedTrainConfig train;
+  CHECK(activation_bytes(plan, train) == static_cast<uint64_t>((1 + 6 * 3) * kMebi));
+  train.max_batch_size = 2;
+  CHECK(activation_bytes(plan, train) == static_cast<uint64_t>((1 + 2 * 3) * kMebi));
+}
+
+}  // namespace
+}  // namespace dalle2
