@@ -16,19 +16,39 @@ constexpr int64_t kMostDims = 6;
 /// Of all ranks together in a piece: what rank 0 takes beside the rows.
 constexpr int64_t kBytesAtOnce = int64_t{32} << 20;
 
-/// A tensor like that of each rank. @return on rank 0, a tensor a rank
+/// What the ranks have.
+struct Rows {
+  at::ScalarType type = at::kFloat;
+  std::vector<int64_t> sizes;  // empty: nothing
+};
+
+/// @param own may be undefined @return a rank's each
+std::vector<Rows> rows_of_ranks(ProcessGroup& group,
+                                const at::Tensor& own,
+                                const std::string& what) {
+  std::vector<int64_t> shape(2 + kMostDims, 0);
+  if (own.defined()) {
+    D2_CHECK(
+        own.dim() >= 1 && own.dim() <= kMostDims, "{}: rows of {} dimensions", what, own.dim());
+    shape[0] = static_cast<int64_t>(own.scalar_type());
+    shape[1] = own.dim();
+    std::copy(own.sizes().begin(), own.sizes().end(), shape.begin() + 2);
+  }
+  std::vector<Rows> rows;
+  for (const std::vector<int64_t>& theirs : group.exchange(shape, what + " (shape)")) {
+    rows.push_back({static_cast<at::ScalarType>(theirs[0]),
+                    {theirs.begin() + 2, theirs.begin() + 2 + theirs[1]}});
+  }
+  return rows;
+}
+
+/// A tensor like that of each rank.
 std::vector<at::Tensor> room_for_rows(ProcessGroup& group,
                                       const at::Tensor& own,
                                       const std::string& what) {
-  D2_CHECK(own.dim() >= 1 && own.dim() <= kMostDims, "{}: rows of {} dimensions", what, own.dim());
-  std::vector<int64_t> shape = {static_cast<int64_t>(own.scalar_type()), own.dim()};
-  shape.insert(shape.end(), own.sizes().begin(), own.sizes().end());
-  shape.resize(2 + kMostDims, 0);
   std::vector<at::Tensor> room;
-  for (const std::vector<int64_t>& theirs : group.exchange(shape, what + " (shape)")) {
-    const std::vector<int64_t> sizes(theirs.begin() + 2, theirs.begin() + 2 + theirs[1]);
-    room.push_back(
-        at::empty(sizes, at::TensorOptions().dtype(static_cast<at::ScalarType>(theirs[0]))));
+  for (const Rows& theirs : rows_of_ranks(group, own, what)) {
+    room.push_back(at::empty(theirs.sizes, at::TensorOptions().dtype(theirs.type)));
   }
   return room;
 }
@@ -71,6 +91,31 @@ std::vector<at::Tensor> gather_rows(ProcessGroup& group,
   }
   if (!group.is_main()) room.clear();
   return room;
+}
+
+GatheredRows all_gather_rows(ProcessGroup& group, const at::Tensor& own, const std::string& what) {
+  if (group.is_alone()) return {own, 0};
+  const std::vector<Rows> rows = rows_of_ranks(group, own, what);
+  std::vector<int64_t> sizes;  // of the largest part: a collective takes as much of every rank
+  for (const Rows& each : rows) {
+    if (!each.sizes.empty() && (sizes.empty() || each.sizes[0] > sizes[0])) sizes = each.sizes;
+  }
+  if (sizes.empty() || sizes[0] == 0) return {};
+  const int64_t most = sizes[0];
+  const at::TensorOptions options = at::TensorOptions(group.device()).dtype(at::kFloat);
+  const at::Tensor part = at::zeros(sizes, options);
+  if (own.defined()) part.narrow(0, 0, own.size(0)).copy_(own);
+  sizes[0] = most * group.size();
+  const at::Tensor whole = at::zeros(sizes, options);
+  group.all_gather(whole.view({-1}), part.view({-1}), what);
+  std::vector<at::Tensor> pieces;
+  int64_t begin = 0;
+  for (size_t rank = 0; rank < rows.size(); ++rank) {
+    const int64_t count = rows[rank].sizes.empty() ? 0 : rows[rank].sizes[0];
+    if (static_cast<int>(rank) < group.rank()) begin += count;
+    pieces.push_back(whole.narrow(0, static_cast<int64_t>(rank) * most, count));
+  }
+  return {at::cat(pieces), begin};
 }
 
 }  // namespace dalle2

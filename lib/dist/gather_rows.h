@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
+// Rows of tensors of which each rank has some.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,5 +19,15 @@ namespace dalle2 {
 std::vector<at::Tensor> gather_rows(ProcessGroup& group,
                                     const at::Tensor& own,
                                     const std::string& what);
+
+/// The rows of all ranks, in the order of the ranks.
+struct GatheredRows {
+  at::Tensor rows;    ///< [N, ...]; undefined if no rank has any
+  int64_t begin = 0;  ///< the first of this rank's
+};
+
+/// All ranks call it. @param own [n, ...] float32 on the group's device, of one shape but for n;
+/// undefined where a rank has none
+GatheredRows all_gather_rows(ProcessGroup& group, const at::Tensor& own, const std::string& what);
 
 }  // namespace dalle2

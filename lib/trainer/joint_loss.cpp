@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "dist/all_gather_rows.h"
+#include "dist/gather_rows.h"
 
 namespace dalle2 {
 namespace {

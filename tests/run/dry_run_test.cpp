@@ -12,7 +12,8 @@ namespace {
 constexpr int64_t kMebi = 1 << 20;
 
 TEST_CASE("the memory of a batch counts what its samples take, not what else the process holds") {
-  const torch::nn::Linear network(512, 512, false);  // 1 MiB of weights
+  const torch::nn::Linear network(
+      torch::nn::LinearOptions(512, 512).bias(false));  // 1 MiB of weights
   std::vector<char> of_process;
   DryRunPlan plan{.model = network.ptr(), .batch_size = 6};
   plan.networks.push_back(
