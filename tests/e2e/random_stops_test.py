@@ -31,7 +31,7 @@ class RandomStops(VaeRuns):
             shards or self.shards, name, decoder={"unets": [{**UNET, "image_embed_dim": 32}]},
             data={"batch_size": 2, "num_workers": 1, "shuffle_train": True, "shuffle_buffer": 5,
                   "splits": {"train": 0.6, "val": 0.2, "test": 0.2}, **data},
-            train={"epochs": 3, "n_sample_images": 2, "save_every_n_samples": 12, "log_every_n_updates": 2, **(train or {})})
+            train={"epochs": 3, "n_sample_images": 2, "save_every_n_samples": 12, "log_every_n_updates": 2, "hang_timeout_seconds": 5, **(train or {})})
         config["tracker"].update(keep_last=1)
         return harness.write_config(self.dir / f"{name}.json", config)
 
