@@ -137,7 +137,7 @@ void VaeTrainer::list_state(TrainState& state) const {
   state.extras();
   state.averages({});
   state.post_hoc_averages("post_hoc_ema");
-  state.averages_due("averages_due");
+  state.open_step("open_step");
   state.scaler("scaler", 0);
   if (has_discriminator()) state.scaler("discr_scaler", 1);
   state.skipped("skipped_updates", /*flat=*/false);

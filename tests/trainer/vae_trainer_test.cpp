@@ -265,9 +265,15 @@ TEST_CASE("a VAE's state in the middle of a step goes on bit for bit") {
   first.step_autoencoder(3);
   second.step(11);  // whatever it had
   second.trainer.load_state(first.trainer.state());
+  // The log of the step has yet to say it.
+  CHECK(at::equal(second.trainer.last_grad_norm(1), first.trainer.last_grad_norm(1)));
   second.step_discriminator(4);
   second.trainer.end_step();
   CHECK(bits_of(second.trainer) == bits_of(whole.trainer));
+  Dict damaged = first.trainer.state();
+  damaged.set("open_step", at::zeros({2}));
+  CHECK_THROWS_WITH(second.trainer.load_state(damaged, false, true, "a.pth"),
+                    "a.pth: /open_step: expected the open steps of 2 parts, [2, 3], got [2]");
   // What waits is forgotten with another state.
   first.trainer.load_state(whole.trainer.state());
   first.step(5);
