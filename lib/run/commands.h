@@ -62,6 +62,7 @@ struct EvaluateCommand {
   std::vector<std::string> overrides;
   std::string split = "val";  ///< train, val or test
   bool use_ema = true;
+  int64_t processes = 1;  ///< to start on this machine
 };
 
 struct InspectCommand {
@@ -155,7 +156,7 @@ struct DemoScoreCommand {
 /// Trains. @return kDone, or kStopped after a signal, as run_shards_make does
 ExitCode run_train(const TrainCommand& command);
 void run_sample(const SampleCommand& command);
-void run_evaluate(const EvaluateCommand& command);
+ExitCode run_evaluate(const EvaluateCommand& command);
 void run_inspect(const InspectCommand& command);
 /// @return kDone if all is whole, kData if a file is damaged
 ExitCode run_fsck(const FsckCommand& command);

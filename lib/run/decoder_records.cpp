@@ -196,6 +196,9 @@ void DecoderRun::open() {
            config_.data.batch_size,
            of_each_rank(session_.group()));
   checkpoints_.set_data_size({data_.num_shards(), "shard"});
+}
+
+void DecoderRun::read_examples() {
   pictures_.load();
   pictures_.tell_latents();
 }
@@ -243,6 +246,7 @@ void DecoderRun::log_metrics(const MetricValues& found) {
   if (found.values.empty()) return;
   LogRecord record(found.values.begin(), found.values.end());
   record.emplace_back("Evaluation Samples", found.images);
+  if (found.left_out > 0) record.emplace_back("Evaluation Samples Left Out", found.left_out);
   record.emplace_back("Evaluation", metrics_->description());
   session_.tracker().log(record, trainer_.first_steps(), shown_metrics(found));
 }

@@ -54,10 +54,12 @@ class DecoderRun : public TrainingRun {
   /// @throws ConfigError, DataError
   DecoderRun(const LoadedDecoderConfig& loaded, const RunProcess& process);
 
-  /// Opens the shards and embeddings, and reads the samples for pictures, so that a fault in them
-  /// leaves no files behind. Call it before run(). @throws DataError, NetworkError; StoppedError at
-  /// a stop signal
+  /// Says what is to be trained on what. Call it before run().
   void open();
+  /// Opens the shards and embeddings, and reads the samples for pictures, so that a fault in them
+  /// leaves no files behind. All ranks have to call it, after open(). @throws DataError,
+  /// NetworkError; StoppedError on all ranks at a stop signal
+  void read_examples();
 
  private:
   ExitCode run_epochs() override;
