@@ -19,6 +19,15 @@
 namespace dalle2 {
 namespace {
 
+void add_processes(CLI::App& app, int64_t& processes, const std::string& what_they_do) {
+  app.add_option("--nproc-per-node",
+                 processes,
+                 "Start so many processes on this machine, which " + what_they_do +
+                     " together; each takes a GPU, or a share of the cores")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
+}
+
 Runner add_train(CLI::App& app) {
   auto o = options_of<TrainCommand>();
   app.add_option("--config,--config_file",
@@ -36,12 +45,7 @@ Runner add_train(CLI::App& app) {
                "Validate, find the shards, build the model, print sizes; train and write nothing");
   app.add_flag(
       "--dump-config", o->dump_config, "Print the effective config with every default, and stop");
-  app.add_option("--nproc-per-node",
-                 o->processes,
-                 "Start so many processes on this machine, which train together; each takes a GPU, "
-                 "or a share of the cores")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1024));
+  add_processes(app, o->processes, "train");
   app.add_flag("--quiet", o->quiet, "No progress, and no lines of steps");
   app.add_flag("--clear-results",
                o->clear_results,
@@ -177,10 +181,8 @@ Runner add_evaluate(CLI::App& app) {
       ->capture_default_str()
       ->check(CLI::IsMember({"train", "val", "test"}));
   app.add_flag("!--no-ema", o->use_ema, "Use the live weights, not the averaged ones");
-  return [o] {
-    run_evaluate(*o);
-    return ExitCode::kDone;
-  };
+  add_processes(app, o->processes, "evaluate");
+  return [o] { return run_evaluate(*o); };
 }
 
 Runner add_inspect(CLI::App& app) {

@@ -21,6 +21,7 @@ struct Batch {
   at::Tensor latents;  ///< [B, D, h, w] float32, undefined without
   std::vector<std::string> captions;  ///< B texts as stored
   std::vector<std::string> keys;      ///< B sample keys
+  std::vector<ShardPlace> places;     ///< B, in the shards of the lane
   /// Where the epoch goes on after this batch: start_epoch(epoch, position) begins there.
   LoaderPosition position;
 

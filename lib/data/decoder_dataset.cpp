@@ -38,6 +38,7 @@ DecoderDataset::DecoderDataset(const DecoderDataConfig& config, const LoaderOpti
 
 void DecoderDataset::start_epoch(int64_t epoch, LanePosition position) {
   epoch_ = epoch;
+  found_ = 0;
   // An epoch is finished with the windows it was begun with.
   buffer_ = static_cast<size_t>(std::max<int64_t>(
       position.shuffle_buffer > 0 ? position.shuffle_buffer : options_.shuffle_buffer, 1));
@@ -92,16 +93,25 @@ bool DecoderDataset::take(GroupedSample& sample, Candidate& candidate, DropLog& 
 
 /// The next usable sample as the shards hold them.
 bool DecoderDataset::read(Candidate& candidate, DropLog& drops) {
-  while (std::optional<GroupedSample> sample = walk_.next(drops)) {
+  while (found_ < options_.most_samples) {
+    std::optional<GroupedSample> sample = walk_.next(drops);
+    if (!sample) return false;
     candidate = Candidate{};
-    if (take(*sample, candidate, drops)) {
-      candidate.place = walk_.sample_place();
-      if (buffer_ > 1) candidate.draw = draw_of(candidate.place);
-      walk_.found_usable();
-      return true;
-    }
+    if (!take(*sample, candidate, drops)) continue;
+    candidate.place = walk_.sample_place();
+    walk_.found_usable();
+    ++found_;
+    if (!is_of_share(candidate.place)) continue;
+    if (buffer_ > 1) candidate.draw = draw_of(candidate.place);
+    return true;
   }
   return false;
+}
+
+/// By the place alone: what cannot be read on one rank moves no other sample to another share. Even
+/// within each shard, and what is left over goes to another share in the next.
+bool DecoderDataset::is_of_share(const ShardPlace& place) const {
+  return (place.shard + place.sample) % options_.share.world == options_.share.rank;
 }
 
 /// 0 or more; the same for the same place of the epoch, whatever else could be read.

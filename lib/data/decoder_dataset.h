@@ -64,6 +64,7 @@ class DecoderDataset {
   };
 
   bool read(Candidate& candidate, DropLog& drops);
+  bool is_of_share(const ShardPlace& place) const;
   void begin_window();
   bool read_ahead();
   void read_begun_window(const LanePosition& begun);
@@ -80,6 +81,7 @@ class DecoderDataset {
 
   // Of the epoch:
   int64_t epoch_ = -1;
+  int64_t found_ = 0;  // usable samples of all shares
   size_t buffer_ = 1;  // samples of a whole window
   Window current_, coming_;
   size_t passed_ = 0;                  // samples of the current window

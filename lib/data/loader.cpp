@@ -148,7 +148,7 @@ void DecoderLoader::finish() const {
     placed += lane->placed();
     for (const auto& [reason, count] : lane->dropped_in_epoch()) dropped[reason] += count;
   }
-  if (placed > 0 || !from_beginning_ || empty_steps_ > 0) return;
+  if (placed > 0 || !from_beginning_ || empty_steps_ > 0 || options_.share.rank > 0) return;
   const int64_t shards = static_cast<int64_t>(options_.urls.size());
   const std::string all = counted(shards, "shard");
   const std::string message = fmt::format(

@@ -54,6 +54,7 @@ int64_t OpenBatch::add(const Image& picture, Candidate& candidate, const std::st
         picture.height);
   }
   batch.keys.push_back(candidate.key);
+  batch.places.push_back(candidate.place);
   batch.captions.push_back(std::move(candidate.caption));
   return added++;
 }

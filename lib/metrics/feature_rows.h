@@ -8,15 +8,16 @@
 #include <string>
 #include <vector>
 
+#include "dist/process_group.h"
+
 namespace dalle2 {
 
 /// Features by the number of their image, so that neither the batches nor the ranks that they came
 /// by change what is computed from them.
 class FeatureRows {
  public:
-  /// @param index [n] int64, of the images in the evaluation @param features [n, d] float32
-  /// @throws DataError naming the image if a feature is not finite
-  void add(const at::Tensor& index, const at::Tensor& features, const std::string& of_what);
+  /// @param index [n] int64, of the images in the evaluation @param features [n, d] float32, finite
+  void add(const at::Tensor& index, const at::Tensor& features);
 
   int64_t count() const;
   /// [n, d] float32 on the CPU, in the order of the images; each image once, as it came first.
@@ -24,14 +25,15 @@ class FeatureRows {
   /// [n] int64, of the images in rows().
   at::Tensor index() const;
 
-  /// {index, rows}: what merge() takes.
-  std::vector<at::Tensor> state() const;
-  void merge(const std::vector<at::Tensor>& other);
+  /// Rank 0 takes over what the other ranks have, and these have nothing any more. All have to call
+  /// it. @param what for reports: "features"
+  void gather(ProcessGroup& group, const std::string& what);
 
  private:
   void settle() const;
 
   mutable std::vector<at::Tensor> indices_, parts_;  // one each after settle()
+  mutable bool settled_ = true;
 };
 
 }  // namespace dalle2

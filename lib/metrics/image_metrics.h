@@ -29,10 +29,17 @@ struct MetricValues {
   std::vector<std::string> faults;  ///< why one is left out, "FID: needs at least 2 images, got 1"
   std::vector<std::string> notes;   ///< what to know of those that were computed
   int64_t images = 0;               ///< pairs that they are computed from
+  int64_t left_out = 0;             ///< pairs that are not finite
 };
 
-/// One pass of the network over an image serves all metrics. The state is tensors by the numbers of
-/// the images: neither batches nor ranks change a figure.
+/// A pair that no figure is computed from.
+struct LeftOutPair {
+  int64_t row = 0;   ///< of those that were shown together
+  std::string what;  ///< is not finite: "the generated picture"
+};
+
+/// One pass of the network over an image serves all metrics. What is kept has the numbers of the
+/// images: neither batches nor ranks change a figure.
 class ImageMetrics {
  public:
   /// Opens and tries the networks. @param image_side of the pictures, pixels @param seed of KID's
@@ -43,14 +50,20 @@ class ImageMetrics {
                const at::Device& device,
                int64_t seed);
 
-  /// Pairs of a real image and the one drawn for it.
+  /// Pairs of a real image and the one drawn for it. One of which a picture or a feature is not
+  /// finite is left out of all metrics, and counted.
   /// @param index [n] int64, numbers of the pairs @param real, generated [n, 3 or 1, h, w] float32 in
-  /// [0, 1] @throws DataError if a picture or a feature is not finite
-  void update(const at::Tensor& index, const at::Tensor& real, const at::Tensor& generated);
+  /// [0, 1], clamped to it
+  /// @return those left out @throws StoppedError after a stop signal, soon
+  std::vector<LeftOutPair> update(const at::Tensor& index,
+                                  const at::Tensor& real,
+                                  const at::Tensor& generated);
 
-  /// Takes over what the other ranks have; all have to call it. Then all compute the same.
+  /// Rank 0 takes over what the other ranks have, so that it can compute; these have nothing any
+  /// more. All have to call it.
   void gather(ProcessGroup& group);
 
+  /// @throws StoppedError after a stop signal, soon
   MetricValues compute() const;
   /// Begins anew: the next update is the first.
   void reset();
@@ -59,32 +72,41 @@ class ImageMetrics {
   /// compared with.
   std::string description() const;
 
-  /// Tensors of a fixed number: what was updated so far.
-  std::vector<at::Tensor> state() const;
-  void merge(const std::vector<at::Tensor>& other);
-
   /// The real images' features, which are computed once: see KnownFeatures.
   KnownFeatures& known() { return known_; }
 
  private:
   using RowsByName = std::map<std::string, FeatureRows>;
+  /// The name of the features of evaluate.FD, beside those of Inception's layers.
+  static constexpr const char* kOwnNetwork = "FD";
+  /// What was made of pairs of finite pictures; tensors with a row for each.
+  struct Shown {
+    at::Tensor index, hashes;
+    NamedFeatures of_real, of_generated;
+    at::Tensor distances;
+  };
 
   bool compares_features() const { return network_ || encoder_; }
   NamedFeatures features_of(const at::Tensor& bytes) const;
   NamedFeatures features_of_real(const at::Tensor& bytes, const at::Tensor& hashes) const;
+  void keep(const Shown& shown, const at::Tensor& good);
+  std::vector<LeftOutPair> leave_out(const at::Tensor& index, const at::Tensor& fault);
   std::string identity() const;
   double distance_of(const std::string& name) const;
   void compute_network_metrics(MetricValues& found) const;
+  void tell_left_out(MetricValues& found) const;
 
   DecoderEvaluateConfig config_;
   int64_t seed_;
+  at::DeviceType device_type_;
   std::vector<InceptionFeature> layers_;
   std::unique_ptr<FeatureNetwork> network_;         // null: no metric asks for it
   std::unique_ptr<ImageEncoder> encoder_;           // null: FD is not asked for
   std::unique_ptr<PerceptualDistance> perceptual_;  // null: not asked for
   RowsByName real_, generated_;
-  FeatureRows distances_;  // [n, 1] of LPIPS; without it [n, 0]: the numbers of the pairs
+  FeatureRows distances_;  // [n, 1] of LPIPS, without it zeros: the numbers of the pairs
   FeatureRows hashes_;     // [n, 32] of the real images
+  FeatureRows left_out_;   // [n, 1] what of the pairs left out is not finite
   KnownFeatures known_;
 };
 

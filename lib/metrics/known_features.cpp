@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include "base/error.h"
@@ -32,6 +33,14 @@ std::string hash_text(const at::Tensor& row) {
   return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(kHashBytes)};
 }
 
+/// At least `rows` rows, the first `used` of which stay.
+void make_room(at::Tensor& matrix, int64_t used, int64_t rows, int64_t width) {
+  if (matrix.defined() && matrix.size(0) >= rows) return;
+  at::Tensor larger = at::empty({std::max(rows, 2 * used), width}, at::kFloat);
+  if (used > 0) larger.narrow(0, 0, used).copy_(matrix.narrow(0, 0, used));
+  matrix = std::move(larger);
+}
+
 at::Tensor as_row(const std::string& hash) {
   at::Tensor bytes = at::empty({kHashBytes}, at::kByte);
   std::copy(hash.begin(), hash.end(), static_cast<char*>(bytes.mutable_data_ptr()));
@@ -55,27 +64,34 @@ KnownFeatures::KnownFeatures(std::vector<std::string> names, std::string identit
     : names_(std::move(names)), identity_(std::move(identity)) {}
 
 bool KnownFeatures::contains(const at::Tensor& hash) const {
-  return rows_.contains(hash_text(hash));
+  return places_.contains(hash_text(hash));
 }
 
 NamedFeatures KnownFeatures::at(const at::Tensor& hashes) const {
+  std::vector<int64_t> places;
+  for (int64_t i = 0; i < hashes.size(0); ++i) places.push_back(places_.at(hash_text(hashes[i])));
   NamedFeatures found;
-  for (size_t place = 0; place < names_.size(); ++place) {
-    std::vector<at::Tensor> rows;
-    for (int64_t i = 0; i < hashes.size(0); ++i) {
-      rows.push_back(rows_.at(hash_text(hashes[i]))[place]);
-    }
-    found[names_[place]] = at::stack(rows);
+  for (const auto& [name, matrix] : matrices_) {
+    found[name] = matrix.index_select(0, at::tensor(places, at::kLong));
   }
   return found;
 }
 
 void KnownFeatures::add(const at::Tensor& hashes, const NamedFeatures& features) {
+  const int64_t before = count();
+  std::vector<int64_t> fresh;
   for (int64_t i = 0; i < hashes.size(0); ++i) {
-    std::vector<at::Tensor> row;
-    for (const std::string& name : names_) row.push_back(features.at(name)[i].clone());
-    has_news_ |= rows_.emplace(hash_text(hashes[i]), std::move(row)).second;
+    if (places_.try_emplace(hash_text(hashes[i]), count()).second) fresh.push_back(i);
   }
+  if (fresh.empty()) return;
+  for (const std::string& name : names_) {
+    const at::Tensor& rows = features.at(name);
+    at::Tensor& matrix = matrices_[name];
+    make_room(matrix, before, count(), rows.size(1));
+    matrix.narrow(0, before, std::ssize(fresh))
+        .copy_(rows.index_select(0, at::tensor(fresh, at::kLong)));
+  }
+  has_news_ = true;
 }
 
 std::string KnownFeatures::path_in(const std::string& folder) const {
@@ -129,12 +145,15 @@ void KnownFeatures::save(const std::string& folder) {
   std::filesystem::create_directories(folder);
   StateDict tensors;
   std::vector<at::Tensor> hashes;
-  for (const auto& [hash, row] : rows_) hashes.push_back(as_row(hash).to(at::kByte));
+  std::vector<int64_t>
+      places;  // in the order of the hashes: the order of the pictures is no matter
+  for (const auto& [hash, place] : places_) {
+    hashes.push_back(as_row(hash).to(at::kByte));
+    places.push_back(place);
+  }
   tensors.emplace_back(kHashes, at::stack(hashes));
-  for (size_t place = 0; place < names_.size(); ++place) {
-    std::vector<at::Tensor> rows;
-    for (const auto& [hash, row] : rows_) rows.push_back(row[place]);
-    tensors.emplace_back(names_[place], at::stack(rows));
+  for (const std::string& name : names_) {
+    tensors.emplace_back(name, matrices_.at(name).index_select(0, at::tensor(places, at::kLong)));
   }
   std::map<std::string, std::string> metadata = {{kIdentity, identity_}};
   for (const auto& [name, tensor] : tensors) metadata[kSumOf + name] = sum_of(tensor);

@@ -31,7 +31,7 @@ class KnownFeatures {
   /// @param hashes [n, 32] float32 @param features a row for each
   void add(const at::Tensor& hashes, const NamedFeatures& features);
 
-  int64_t count() const { return static_cast<int64_t>(rows_.size()); }
+  int64_t count() const { return static_cast<int64_t>(places_.size()); }
   /// Added since the last load() or save().
   bool has_news() const { return has_news_; }
 
@@ -47,7 +47,8 @@ class KnownFeatures {
   std::vector<std::string> names_;
   std::string identity_;
   bool has_news_ = false;
-  std::map<std::string, std::vector<at::Tensor>> rows_;  // by hash: a [d] for each name
+  std::map<std::string, int64_t> places_;  // by hash, of the row in each matrix
+  NamedFeatures matrices_;                 // [room, d]: count() rows are used
 };
 
 }  // namespace dalle2

@@ -63,6 +63,7 @@ struct EvaluateCommand {
   std::vector<std::string> overrides;
   std::string split = "val";  ///< train, val or test
   bool use_ema = true;
+  int64_t processes = 1;  ///< to start on this machine
 };
 
 struct InspectCommand {
@@ -159,7 +160,7 @@ struct DemoScoreCommand {
 /// Trains. @return kDone, or kStopped after a signal, as run_shards_make does
 ExitCode run_train(const TrainCommand& command);
 void run_sample(const SampleCommand& command);
-void run_evaluate(const EvaluateCommand& command);
+ExitCode run_evaluate(const EvaluateCommand& command);
 void run_inspect(const InspectCommand& command);
 /// @return kDone if all is whole, kData if a file is damaged
 ExitCode run_fsck(const FsckCommand& command);
@@ -175,7 +176,9 @@ ExitCode run_shards_encode(const ShardsEncodeCommand& command);
 void run_report(const ReportCommand& command);
 void run_demo_score(const DemoScoreCommand& command);
 
-/// "0.1.0 (LibTorch 2.11.0)"
-std::string program_version_text();
+/// "0.1.0 (LibTorch 2.11.0)" and what it is made of.
+/// @param device the name of the one that is asked for: for "cpu" LibTorch's CUDA half is not looked
+/// for, which loads it
+std::string program_version_text(const std::string& device = "");
 
 }  // namespace dalle2

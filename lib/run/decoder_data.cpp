@@ -2,6 +2,7 @@
 #include "run/decoder_data.h"
 
 #include "run/device_copy.h"
+#include "run/shard_position.h"
 
 namespace dalle2 {
 
@@ -26,6 +27,15 @@ ShardData decoder_data(const TrainDecoderConfig& config,
                        const at::Device& device) {
   ShardData data(config.data, config.seed, decoder_needs(config, plan), rank, device);
   data.deal_into(data.slices_at_begin());
+  return data;
+}
+
+ShardData decoder_data(const TrainDecoderConfig& config,
+                       const DecoderPlan& plan,
+                       const at::Device& device,
+                       const Cursor& checkpoint) {
+  ShardData data(config.data, config.seed, decoder_needs(config, plan), RankInfo{}, device);
+  data.deal_into(slices_of(checkpoint).value_or(data.slices_at_begin()));
   return data;
 }
 

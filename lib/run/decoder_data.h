@@ -2,6 +2,7 @@
 // What a decoder needs of its shards.
 #pragma once
 
+#include "checkpoint/state_dict.h"
 #include "config/run_config.h"
 #include "data/batch.h"
 #include "diffusion/decoder.h"
@@ -18,6 +19,12 @@ ShardData decoder_data(const TrainDecoderConfig& config,
                        const DecoderPlan& plan,
                        RankInfo rank,
                        const at::Device& device);
+
+/// The same, dealt as by the run that saved `checkpoint`; its ranks read shares of a split.
+ShardData decoder_data(const TrainDecoderConfig& config,
+                       const DecoderPlan& plan,
+                       const at::Device& device,
+                       const Cursor& checkpoint);
 
 /// A batch on `device`, as the decoder takes it. Copies to a GPU run on a stream of their own,
 /// beside the step before; the current stream waits for them.

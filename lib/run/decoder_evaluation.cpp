@@ -8,6 +8,8 @@
 #include <filesystem>
 
 #include "base/log.h"
+#include "base/stop_signal.h"
+#include "metrics/script_archive.h"
 #include "model/resize.h"
 #include "optim/random.h"
 #include "run/row_noise.h"
@@ -18,7 +20,7 @@ DecoderSampleOptions draw_options(const Batch& batch,
                                   const ChunkRange& range,
                                   const DrawSettings& settings,
                                   uint64_t noise_seed,
-                                  int64_t first_row) {
+                                  const std::vector<int64_t>& rows) {
   const DecoderInputs inputs = to_inputs(batch, settings.device);
   DecoderSampleOptions options;
   options.image_embeds = inputs.image_embeds;
@@ -29,10 +31,7 @@ DecoderSampleOptions draw_options(const Batch& batch,
   options.stop_at_unet = settings.last_unet;
   if (options.start_at_unet > 1) options.image = inputs.images;
   options = chunk_of(options, range);
-  options.noise = noise_by_row(static_cast<int64_t>(noise_seed >> 1),
-                               first_row + range.begin,
-                               range.length,
-                               settings.device);
+  options.noise = noise_by_row(static_cast<int64_t>(noise_seed >> 1), rows, settings.device);
   return options;
 }
 
@@ -82,33 +81,64 @@ void keep_real_features(const TrainDecoderConfig& config, ImageMetrics& metrics)
   }
 }
 
-void show_pairs(const DecoderEvaluation& evaluation, int rank, int ranks, ImageMetrics& metrics) {
+namespace {
+
+/// A number that no other sample of the split has.
+int64_t number_of(const ShardPlace& place) {
+  constexpr int kSampleBits = 32;
+  return place.shard << kSampleBits | place.sample;
+}
+
+/// Says it once an evaluation and rank: there may be as many as there are samples.
+void tell_left_out(const std::vector<LeftOutPair>& left_out, const Batch& batch, bool& told) {
+  if (left_out.empty() || told) return;
+  told = true;
+  log_warning("eval",
+              "sample {}: {} is not finite (NaN or infinite): the pair is left out of the metrics, "
+              "and so is each other like it",
+              batch.keys.at(static_cast<size_t>(left_out.front().row)),
+              left_out.front().what);
+}
+
+}  // namespace
+
+void show_pairs(const DecoderEvaluation& evaluation, const RankInfo& rank, ImageMetrics& metrics) {
   const uint64_t noise_seed = hash_address({.seed = evaluation.seed, .purpose = "evaluate"});
-  const auto loader = evaluation.data->loader_for_one(evaluation.split, evaluation.batch_size);
+  const auto loader = evaluation.data->loader_of_share(
+      evaluation.split, evaluation.count, evaluation.batch_size, rank);
   loader->start_epoch(0);
-  int64_t first = 0;
-  for (int64_t number = 0; first < evaluation.count; ++number) {
-    const std::optional<Batch> batch = loader->next();
-    if (!batch) return;
+  const int64_t share = (evaluation.count + rank.world - 1) / rank.world;
+  int64_t drawn_before = 0;
+  bool told = false;
+  while (const std::optional<Batch> batch = loader->next()) {
     loader->consumed(*batch);
-    const ChunkRange range = {0, std::min(batch->size(), evaluation.count - first)};
-    if (number % ranks == rank && range.length > 0) {
-      DecoderSampleOptions options =
-          draw_options(*batch, range, evaluation.draw, noise_seed, first);
-      options.on_step = [&](int64_t unet, size_t step, size_t steps) {
-        evaluation.on_step(fmt::format("drawing {} of {} for the metrics: unet {}, step {}/{}",
-                                       first + range.length,
-                                       evaluation.count,
-                                       unet - 1,
-                                       step + 1,
-                                       steps));
-      };
-      const at::Tensor drawn = evaluation.sample(options).cpu().clamp(0, 1);
-      const at::Tensor real = resize_image_to(
-          batch->images.narrow(0, 0, range.length), drawn.size(-1), std::make_pair(0.0, 1.0));
-      metrics.update(at::arange(first, first + range.length, at::kLong), real, drawn);
-    }
-    first += batch->size();
+    std::vector<int64_t> numbers;
+    for (const ShardPlace& place : batch->places) numbers.push_back(number_of(place));
+    DecoderSampleOptions options =
+        draw_options(*batch, {0, batch->size()}, evaluation.draw, noise_seed, numbers);
+    options.on_step = [&](int64_t unet, size_t step, size_t steps) {
+      evaluation.on_step(fmt::format("drawing {} of {} for the metrics: unet {}, step {}/{}",
+                                     drawn_before + batch->size(),
+                                     share,
+                                     unet - 1,
+                                     step + 1,
+                                     steps));
+    };
+    const at::Tensor drawn = evaluation.sample(options).cpu();
+    const at::Tensor real =
+        resize_image_to(batch->images, drawn.size(-1), std::make_pair(0.0, 1.0));
+    tell_left_out(metrics.update(at::tensor(numbers, at::kLong), real, drawn), *batch, told);
+    drawn_before += batch->size();
+  }
+}
+
+MetricValues compute_figures(const ImageMetrics& metrics) {
+  try {
+    return metrics.compute();
+  } catch (const StoppedError&) {
+    throw;
+  } catch (const std::exception& error) {
+    return {.values = {}, .faults = {last_message(error)}, .notes = {}};
   }
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "config/run_config.h"
 #include "data/batch.h"
@@ -25,12 +26,12 @@ struct DrawSettings {
 
 /// To draw the rows `range` of a batch. The noise belongs to the row: whatever is drawn beside it
 /// changes nothing.
-/// @param noise_seed of all that is drawn together @param first_row number of the batch's first row
+/// @param noise_seed of all that is drawn together @param rows their numbers, to address the noise by
 DecoderSampleOptions draw_options(const Batch& batch,
                                   const ChunkRange& range,
                                   const DrawSettings& settings,
                                   uint64_t noise_seed,
-                                  int64_t first_row = 0);
+                                  const std::vector<int64_t>& rows);
 
 /// The metrics that a config asks for, their networks open and tried, with the real images' features
 /// that earlier runs left on the disk; null if it asks for none. @throws ConfigError
@@ -47,7 +48,9 @@ std::pair<int64_t, int64_t> trained_unets(const LoadedDecoderConfig& loaded);
 struct DecoderEvaluation {
   const ShardData* data;
   std::string split = "val";
-  int64_t count = 1;       ///< of samples: the first of the split, fewer if it has not so many
+  /// Of samples: the first of the split, fewer if it has not so many, or some of their pictures cannot
+  /// be decoded.
+  int64_t count = 1;
   int64_t batch_size = 1;  ///< of samples drawn at once
   int64_t seed = 0;
   DrawSettings draw;
@@ -56,9 +59,12 @@ struct DecoderEvaluation {
   std::function<void(const std::string& where)> on_step;
 };
 
-/// Draws this rank's share and shows the pairs to the metrics; says nothing to other ranks. Every
-/// rank reads all samples and draws every so-many-th batch, so that their number changes nothing.
-/// @throws DataError, NetworkError, what on_step throws
-void show_pairs(const DecoderEvaluation& evaluation, int rank, int ranks, ImageMetrics& metrics);
+/// Draws this rank's share of the samples and shows the pairs to the metrics; says nothing to other
+/// ranks. A sample is known by its place in the shards: neither the number of ranks nor what one of
+/// them cannot read changes another's. @throws DataError, NetworkError, what on_step throws
+void show_pairs(const DecoderEvaluation& evaluation, const RankInfo& rank, ImageMetrics& metrics);
+
+/// What goes wrong with the figures is told in their `faults`. @throws StoppedError
+MetricValues compute_figures(const ImageMetrics& metrics);
 
 }  // namespace dalle2

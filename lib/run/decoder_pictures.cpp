@@ -3,46 +3,22 @@
 
 #include <torch/types.h>
 
-#include <algorithm>
-#include <cstring>
+#include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "dist/gather_rows.h"
 #include "io/image.h"
 #include "model/resize.h"
 #include "optim/random.h"
+#include "run/batch_of_main.h"
 #include "run/decoder_evaluation.h"
 #include "run/pictures.h"
 
 namespace dalle2 {
 namespace {
-
-/// The rows of all ranks, in their order. @param own [n, ...] pieces on the CPU @param count rows in all
-at::Tensor gather_rows(ProcessGroup& group, const std::vector<at::Tensor>& own, int64_t count) {
-  if (group.is_alone()) return at::cat(own);
-  std::string bytes;
-  std::vector<int64_t> shape(8, 0);
-  if (!own.empty()) {
-    const at::Tensor rows = at::cat(own).to(at::kFloat).contiguous();
-    bytes.assign(static_cast<const char*>(rows.const_data_ptr()), rows.nbytes());
-    shape[0] = rows.dim();
-    std::copy(rows.sizes().begin(), rows.sizes().end(), shape.begin() + 1);
-  }
-  for (const auto& theirs : group.exchange(shape, "shape of the pictures")) {
-    if (theirs[0] > 0) shape = theirs;
-  }
-  std::vector<int64_t> sizes(shape.begin() + 1, shape.begin() + 1 + shape[0]);
-  sizes[0] = count;
-  at::Tensor all = at::empty(sizes, at::kFloat);
-  size_t place = 0;
-  for (const std::string& part : group.gather_texts(bytes, "pictures")) {
-    std::memcpy(static_cast<char*>(all.mutable_data_ptr()) + place, part.data(), part.size());
-    place += part.size();
-  }
-  D2_CHECK(place == all.nbytes(), "{} bytes of pictures, expected {}", place, all.nbytes());
-  return all;
-}
 
 /// @throws DataError if latents from the shards are not what the VAE makes of their pictures
 void check_stored(const at::Tensor& stored, const at::Tensor& made) {
@@ -64,15 +40,22 @@ void check_stored(const at::Tensor& stored, const at::Tensor& made) {
 }  // namespace
 
 void DecoderPictures::load() {
-  const int64_t count = config_.train.n_sample_images;
-  training_.clear();
-  test_.clear();
-  for (Batch& batch : data_.examples("train", count)) {
-    training_.push_back({std::move(batch), "Train: ", "Train Samples"});
-  }
-  for (Batch& batch : data_.examples("test", count)) {
-    test_.push_back({std::move(batch), "Test: ", "Test Samples"});
-  }
+  training_ = examples("train", "Train: ", "Train Samples");
+  test_ = examples("test", "Test: ", "Test Samples");
+}
+
+/// Rank 0 reads them and gives them to the others, so that all draw for the same.
+std::vector<DecoderPictures::Examples> DecoderPictures::examples(const std::string& split,
+                                                                 const std::string& caption_prefix,
+                                                                 const std::string& section) {
+  ProcessGroup& group = session_.group();
+  std::optional<Batch> own;
+  session_.together("reading the samples for pictures", [&] {
+    if (group.is_main()) own = data_.examples(split, config_.train.n_sample_images);
+  });
+  std::optional<Batch> batch = batch_of_main(group, std::move(own));
+  if (!batch) return {};
+  return {{*std::move(batch), caption_prefix, section}};
 }
 
 void DecoderPictures::tell_latents() const {
@@ -123,19 +106,25 @@ void DecoderPictures::draw(const Examples& examples) {
       drawn.push_back(draw_part(examples, {begin + range.begin, range.length}));
     }
   });
-  const at::Tensor all = gather_rows(group, drawn, count);
-  if (group.is_main()) log(examples, all);
+  const at::Tensor own =
+      drawn.empty() ? at::empty({0}) : at::cat(drawn).to(at::kFloat).contiguous();
+  std::vector<at::Tensor> all = gather_rows(group, own, "pictures");
+  std::erase_if(all, [](const at::Tensor& rows) { return rows.numel() == 0; });
+  if (group.is_main()) log(examples, at::cat(all));
 }
 
 /// @return [range.length, C, H, W] on the CPU
 at::Tensor DecoderPictures::draw_part(const Examples& examples, const ChunkRange& range) {
   const std::vector<int64_t> unets = trainer_.trained_parts();
+  std::vector<int64_t> rows(static_cast<size_t>(range.length));
+  std::iota(rows.begin(), rows.end(), range.begin);
   // The same noise every time, so that the pictures of two epochs show what training changed.
   DecoderSampleOptions options =
       draw_options(examples.batch,
                    range,
                    {config_.train.cond_scale, unets.front(), unets.back(), session_.device()},
-                   hash_address({.seed = config_.seed, .purpose = "sample " + examples.section}));
+                   hash_address({.seed = config_.seed, .purpose = "sample " + examples.section}),
+                   rows);
   options.on_step = [&](int64_t unet, size_t step, size_t steps) {
     session_.throw_if_signalled();
     session_.progress().stage(fmt::format(

@@ -22,7 +22,8 @@ class DecoderPictures {
                   const TrainDecoderConfig& config)
       : session_(session), trainer_(trainer), data_(data), config_(config) {}
 
-  /// Reads /train/n_sample_images samples of the training and of the test shards.
+  /// Reads /train/n_sample_images samples of the training and of the test shards; all ranks have to
+  /// call it.
   /// @throws DataError, NetworkError, StoppedError
   void load();
   /// Logs how the latents of the first of these are spread, for each stage with a VAE.
@@ -38,6 +39,9 @@ class DecoderPictures {
     std::string caption_prefix, section;
   };
 
+  std::vector<Examples> examples(const std::string& split,
+                                 const std::string& caption_prefix,
+                                 const std::string& section);
   void draw(const Examples& examples);
   at::Tensor draw_part(const Examples& examples, const ChunkRange& range);
   void log(const Examples& examples, const at::Tensor& drawn);

@@ -139,6 +139,7 @@ void DecoderRun::log_metrics(const MetricValues& found) {
   if (found.values.empty()) return;
   LogRecord record(found.values.begin(), found.values.end());
   record.emplace_back("Evaluation Samples", found.images);
+  if (found.left_out > 0) record.emplace_back("Evaluation Samples Left Out", found.left_out);
   record.emplace_back("Evaluation", metrics_->description());
   session_.tracker().log(record, trainer_.first_steps(), shown_metrics(found));
 }

@@ -47,6 +47,7 @@ void DecoderRun::evaluate_epoch() {
 }
 
 /// What goes wrong with the pictures is no reason to lose a run: it is told, and the run goes on.
+/// @return on rank 0; nothing on the others
 MetricValues DecoderRun::compute_metrics() {
   ProcessGroup& group = session_.group();
   const HeldAverages averages = trainer_.hold_averages();
@@ -68,12 +69,9 @@ MetricValues DecoderRun::compute_metrics() {
                         session_.throw_if_signalled();
                         session_.progress().stage(where);
                       }},
-                 group.rank(),
-                 group.size(),
+                 {group.rank(), group.size()},
                  *metrics_);
     } catch (const StoppedError&) {
-      throw;
-    } catch (const NetworkError&) {
       throw;
     } catch (const std::exception& error) {
       fault = last_message(error);
@@ -81,17 +79,17 @@ MetricValues DecoderRun::compute_metrics() {
   });
   session_.progress().pause();
   for (const std::string& each : group.gather_texts(fault, "faults of the evaluation")) {
-    if (!each.empty()) return {.values = {}, .faults = {each}, .notes = {}, .images = 0};
+    if (each.empty()) continue;
+    metrics_->reset();
+    return {.values = {}, .faults = {each}, .notes = {}};
   }
   metrics_->gather(group);
-  const ProcessGroup::BusyScope busy(group, "computing the metrics");
   MetricValues found;
-  try {
-    found = metrics_->compute();
-  } catch (const std::exception& error) {  // on all ranks alike
-    found.faults = {last_message(error)};
-  }
-  if (group.rank() == 0) keep_real_features(config_, *metrics_);
+  session_.together("computing the metrics", [&] {
+    if (!group.is_main()) return;
+    found = compute_figures(*metrics_);
+    keep_real_features(config_, *metrics_);
+  });
   metrics_->reset();  // all features of all ranks: no memory for the next epoch
   return found;
 }

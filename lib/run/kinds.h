@@ -6,7 +6,6 @@
 
 #include <functional>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -34,8 +33,8 @@ struct RunKind {
   /// What the names of its model's tensors may begin with, by which a file is known.
   std::vector<std::string> tensor_prefixes;
   std::function<LoadedRun(const std::string& config_path, const ReadOptions& options)> load;
-  /// The figures of a checkpoint. @throws ConfigError, DataError
-  std::function<nlohmann::ordered_json(const EvaluateCommand& command)> evaluate;
+  /// Prints the figures of a checkpoint, as one process or several. @throws ConfigError, DataError
+  std::function<ExitCode(const EvaluateCommand& command)> evaluate;
   /// Draws with the weights of a checkpoint. Empty: nothing can be drawn.
   std::function<void(
       const SampleCommand& command, const Value& checkpoint, const at::Device& device)>

@@ -4,6 +4,7 @@
 #include <torch/types.h>
 
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "base/error.h"
@@ -13,8 +14,17 @@ namespace dalle2 {
 
 NoiseSource noise_by_row(
     int64_t seed, int64_t first, int64_t count, const at::Device& device, int64_t candidates) {
+  std::vector<int64_t> rows(static_cast<size_t>(count));
+  std::iota(rows.begin(), rows.end(), first);
+  return noise_by_row(seed, rows, device, candidates);
+}
+
+NoiseSource noise_by_row(int64_t seed,
+                         const std::vector<int64_t>& rows,
+                         const at::Device& device,
+                         int64_t candidates) {
   auto generators = std::make_shared<std::vector<at::Generator>>();
-  for (int64_t row = first; row < first + count; ++row) {
+  for (const int64_t row : rows) {
     for (int64_t candidate = 0; candidate < candidates; ++candidate) {
       generators->push_back(make_generator(
           {.seed = seed, .purpose = "sample", .epoch = candidate, .step = row}, at::kCPU));
@@ -25,11 +35,11 @@ NoiseSource noise_by_row(
              "noise of {} rows was asked for, there are {}",
              sizes.at(0),
              generators->size());
-    std::vector<at::Tensor> rows;
+    std::vector<at::Tensor> drawn;
     for (at::Generator& generator : *generators) {
-      rows.push_back(at::randn(sizes.slice(1), generator, at::TensorOptions(at::kFloat)));
+      drawn.push_back(at::randn(sizes.slice(1), generator, at::TensorOptions(at::kFloat)));
     }
-    return at::stack(rows).to(device);
+    return at::stack(drawn).to(device);
   };
 }
 

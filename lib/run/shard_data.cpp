@@ -117,32 +117,33 @@ std::unique_ptr<DecoderLoader> ShardData::loader(const std::string& split,
   return std::make_unique<DecoderLoader>(config_, options(split, batch_size, in_order));
 }
 
-std::unique_ptr<DecoderLoader> ShardData::loader_for_one(const std::string& split,
-                                                         int64_t batch_size) const {
+std::unique_ptr<DecoderLoader> ShardData::loader_of_share(const std::string& split,
+                                                          int64_t count,
+                                                          int64_t batch_size,
+                                                          const RankInfo& share) const {
   LoaderOptions needs = options(split, batch_size, /*in_order=*/true);
   needs.split = "evaluated samples of " + split;  // not trained on, in messages and in the trace
   needs.may_be_empty = true;
   as_if_alone(needs);
+  needs.most_samples = count;
+  needs.share = share;
   needs.lanes.reset();  // shard after shard, so that the batch size does not change the order
   return std::make_unique<DecoderLoader>(config_, needs);
 }
 
-std::vector<Batch> ShardData::examples(const std::string& split, int64_t count) const {
-  std::vector<Batch> batches;
+std::optional<Batch> ShardData::examples(const std::string& split, int64_t count) const {
   DecoderDataConfig data = config_;
   data.num_workers = 0;  // a handful of samples: nothing may be decoded ahead
   LoaderOptions needs = options(split, std::max<int64_t>(count, 1), /*in_order=*/true);
   needs.split = "pictures of " + split;   // not samples trained on, in messages and in the trace
   needs.may_be_empty = split != "train";  // pictures for the logs are no reason to stop
-  as_if_alone(needs);                     // the same pictures on all ranks
+  as_if_alone(needs);                     // of all samples
   DecoderLoader loader(data, needs);      // checks the embeddings even for no examples
-  if (count == 0) return batches;
+  if (count == 0) return std::nullopt;
   loader.start_epoch(0);
-  if (std::optional<Batch> batch = loader.next()) {
-    loader.consumed(*batch);
-    batches.push_back(std::move(*batch));
-  }
-  return batches;
+  std::optional<Batch> batch = loader.next();
+  if (batch) loader.consumed(*batch);
+  return batch;
 }
 
 void ShardData::check_usable(const std::string& split) const {

@@ -44,13 +44,17 @@ class ShardData {
   std::unique_ptr<DecoderLoader> loader(const std::string& split,
                                         int64_t batch_size,
                                         bool in_order) const;
-  /// The same in order, and of all samples whatever this rank is: each rank that asks gets the same.
-  std::unique_ptr<DecoderLoader> loader_for_one(const std::string& split, int64_t batch_size) const;
+  /// Over a share of the first `count` samples of a split, in order, whatever this rank is: what one
+  /// share has no other has, and each reads the shards by itself.
+  std::unique_ptr<DecoderLoader> loader_of_share(const std::string& split,
+                                                 int64_t count,
+                                                 int64_t batch_size,
+                                                 const RankInfo& share) const;
   /// The options of the first loader.
   LoaderOptions options(const std::string& split, int64_t batch_size, bool in_order) const;
 
-  /// The first `count` samples of a split (fewer if there are not that many; none if count is 0).
-  std::vector<Batch> examples(const std::string& split, int64_t count) const;
+  /// The first `count` samples of a split, fewer if there are not that many; none if count is 0.
+  std::optional<Batch> examples(const std::string& split, int64_t count) const;
 
   /// Reads and decodes the first usable sample of a split. @throws DataError, which says what was
   /// found, if the first few shards have none

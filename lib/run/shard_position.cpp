@@ -78,4 +78,12 @@ void ShardPosition::gather(ProcessGroup& group) {
   loader = join_positions(of_ranks);
 }
 
+std::optional<int64_t> slices_of(const Cursor& checkpoint) {
+  if (!checkpoint.value().is_dict()) return std::nullopt;
+  ShardPosition saved;
+  read_position(saved, checkpoint);
+  const int64_t slices = saved.slices_of_run();
+  return slices > 0 ? std::optional(slices) : std::nullopt;
+}
+
 }  // namespace dalle2

@@ -44,4 +44,7 @@ struct ShardPosition : RunPosition {
   int64_t slices_of_run() const;
 };
 
+/// ShardPosition::slices_of_run() of a checkpoint; none if it does not say.
+std::optional<int64_t> slices_of(const Cursor& checkpoint);
+
 }  // namespace dalle2

@@ -14,10 +14,7 @@ namespace dalle2 {
 
 DataSize data_size_of(const ShardData& data) {
   return {data.num_shards(), "shard", [&data](const Cursor& root) {
-            ShardPosition saved;
-            read_position(saved, root);
-            const int64_t slices = saved.slices_of_run();
-            return data.num_shards(slices > 0 ? slices : data.slices());
+            return data.num_shards(slices_of(root).value_or(data.slices()));
           }};
 }
 
@@ -44,18 +41,14 @@ void ShardRun::open() {
            data_.num_shards("test"),
            data_config_.batch_size,
            of_each_rank(session_.group()));
-  read_examples();
 }
 
 /// Slices of the run that this start will resume, or of one that begins; by what rank 0 sees.
 int64_t ShardRun::slices_of_earlier_run() {
   int64_t slices = data_.slices_at_begin();
   if (session_.group().is_main()) {
-    if (const std::optional<Value> earlier = checkpoints_.outline_of_earlier()) {
-      ShardPosition saved;
-      read_position(saved, Cursor(*earlier));
-      if (saved.slices_of_run() > 0) slices = saved.slices_of_run();
-    }
+    const std::optional<Value> earlier = checkpoints_.outline_of_earlier();
+    if (earlier) slices = slices_of(Cursor(*earlier)).value_or(slices);
   }
   return std::stoll(session_.group().text_of_main(std::to_string(slices), "slices of the shards"));
 }

@@ -29,8 +29,7 @@ DataSize data_size_of(const ShardData& data);
 
 class ShardRun : public TrainingRun {
  public:
-  /// Deals the shards into the splits as the run did that this start resumes, and reads the samples
-  /// that are shown.
+  /// Deals the shards into the splits, as the run did that this start resumes.
   void open() override;
 
  protected:
@@ -39,8 +38,6 @@ class ShardRun : public TrainingRun {
   // What a kind adds:
   /// Says what is about to be trained.
   virtual void introduce() const = 0;
-  /// Reads the samples that are shown in the log; again if the shards are dealt anew.
-  virtual void read_examples() {}
   /// One update of each trained part from all batches of the group: pass_batches(), or what a kind
   /// does in its place whose loss is no mean over the samples.
   /// @return samples of all ranks; none if a stop was asked for before the update

@@ -83,6 +83,9 @@ class TrainingRun {
   /// behind. All ranks call it before run(). @throws ConfigError, DataError, NetworkError;
   /// StoppedError at a stop signal
   virtual void open() = 0;
+  /// Reads the samples that are shown in the log, after open(); all ranks call it together. Again if
+  /// the data turn out to be dealt otherwise. @throws as open(), but StoppedError on all ranks
+  virtual void read_examples() {}
   /// --clear-results, of a kind that has some (RunKind::has_results).
   virtual void clear_results() {}
   /// Resumes from a checkpoint or starts from zero, and trains to the last epoch.

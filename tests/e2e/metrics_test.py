@@ -38,6 +38,12 @@ class Metrics(EndToEnd):
             data={"batch_size": 4, "num_workers": 1, "splits": {"train": 0.6, "val": 0.2, "test": 0.2}, **data},
             train={"epochs": 1, "n_sample_images": 0, "epoch_samples": 16, **(train or {})}, evaluate=evaluate))
 
+    def torn(self):
+        """A network whose weights are zeros from the middle on, as a lost page leaves them."""
+        content = (NETWORKS / "ours.pt").read_bytes()
+        (self.dir / "torn.pt").write_bytes(content[:90000] + bytes(4096) + content[94096:])
+        return self.dir / "torn.pt"
+
     def logged(self, name):
         return [record for record in records(self.dir / name) if any(metric in record for metric in NAMES)]
 
@@ -76,6 +82,43 @@ class Metrics(EndToEnd):
         for other in (2, 3, "batches"):
             for name in NAMES:
                 self.assertLessEqual(abs(found[other][name] - found[1][name]), 1e-6 * abs(found[1][name]), f"{name}, {other}")
+
+    def test_evaluate_runs_as_several_processes_with_the_same_figures(self):
+        self.train(self.write("run", lanes=3))
+        found = {1: json.loads(self.evaluate("run").stdout)}
+        for ranks in (2, 3):
+            found[ranks] = json.loads(self.evaluate("run", "--nproc-per-node", ranks).stdout)
+            self.assertEqual(list(found[ranks]), list(found[1]))
+            self.assertEqual(found[ranks]["images"], 20)
+            for name in NAMES:
+                self.assertLessEqual(abs(found[ranks][name] - found[1][name]), 1e-6 * abs(found[1][name]), f"{name}, {ranks}")
+        done = run("evaluate", "--config", "run.json", "--checkpoint", "absent.pth", "--nproc-per-node", 2, cwd=self.dir, check=3)
+        self.assertIn("absent.pth", done.stderr)
+
+    def test_a_config_that_gives_the_weights_another_meaning_is_an_error_that_names_the_keys(self):
+        config = self.write("run")
+        self.train(config)
+        other = json.loads(pathlib.Path(config).read_text())
+        other["decoder"].update(beta_schedule=["linear"], predict_x_start=[True], sample_timesteps=[2])
+        harness.write_config(self.dir / "other.json", other)
+        checkpoint = ["--checkpoint", "run/checkpoint.pth"]
+        harness.write_npy(self.dir / "embeds.npy", (1, 32), [0.1] * 32)
+        sample = ["sample", *checkpoint, "--config", "other.json", "--out", "drawn", "--image-embeds", "embeds.npy"]
+        evaluate = ["evaluate", *checkpoint, "--config", "other.json"]
+        for command in (sample, evaluate):
+            done = run(*command, cwd=self.dir, check=2)
+            told = " ".join(done.stderr.split())
+            self.assertIn("run/checkpoint.pth: the config other.json gives its weights another meaning:", told)
+            self.assertIn('/decoder/beta_schedule: the checkpoint has null, this config ["linear"]', told)
+            self.assertIn("/decoder/predict_x_start: the checkpoint has false, this config [true]", told)
+            self.assertNotIn("sample_timesteps", told)
+            self.assertIn("/train/allow_changed_config", told)
+        allowed = run(*evaluate, "--set", "/train/allow_changed_config=true", cwd=self.dir, check=0)
+        self.assertIn("gives its weights another meaning", allowed.stderr)
+        self.assertEqual(json.loads(allowed.stdout)["images"], 20)
+        other["train"]["allow_changed_config"] = True
+        harness.write_config(self.dir / "other.json", other)
+        run(*sample, cwd=self.dir, check=0)
 
     def test_how_pictures_are_resized_changes_the_figure_and_is_told(self):
         self.train(self.write("run"))
@@ -125,6 +168,7 @@ class Metrics(EndToEnd):
                  "/evaluate/FID/feature_extractor_weights_path: there is no file absent.pt"),
                 ({"KID": {"subset_size": 5, "feature_extractor_weights_path": str(NETWORKS / "network.pkl")}},
                  "network.pkl is a pickle of Python: perhaps a network of StyleGAN3 or EDM"),
+                ({"FID": {"feature_extractor_weights_path": str(self.torn())}}, "torn.pt: damaged archive: the content of member"),
                 ({"FID": {"feature_extractor_weights_path": str(NETWORKS / "narrow.pt")}}, "expected features of width 2048, got 100"),
                 ({"FID": INCEPTION, "IS": {"feature_extractor_weights_path": "other.pt"}},
                  "differs from that of another metric: one network serves all"),
@@ -196,6 +240,21 @@ class Metrics(EndToEnd):
         self.assertIn("KID: is not finite: look at gamma, coef and degree", told)
         (record,) = self.logged("run")
         self.assertEqual([key for key in record if key in NAMES], ["FID"])
+
+    def test_a_stop_while_figures_are_computed_is_answered_within_seconds(self):
+        config = self.write("run", evaluate={**ALL, "KID": {"subset_size": 10, "subsets": 1000000}})
+        process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   env={**os.environ, "OMP_NUM_THREADS": "1"})
+        for line in process.stdout:
+            if "Evaluating epoch 0" in line:
+                time.sleep(4)
+                process.send_signal(signal.SIGTERM)
+                break
+        started = time.monotonic()
+        output = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 75, output)
+        self.assertLess(time.monotonic() - started, 10)
+        self.assertEqual(saved_state(self.dir / "run" / "checkpoint.pth", self.dir)[1]["next_task"], "eval")
 
     def test_a_stop_in_an_evaluation_saves_and_the_run_evaluates_anew(self):
         many = {**ALL, "n_evaluation_samples": 48}

@@ -171,7 +171,10 @@ class Prior(unittest.TestCase):
         done = run("sample", "--checkpoint", "out/latest.pth", "--out", folder, cwd=self.dir, check=2)
         self.assertIn("--text-embeds is missing: a prior draws from text embeddings (.npy, [N, 8])", done.stderr)
 
-        done = run("evaluate", "--config", config, "--checkpoint", "out/latest.pth", cwd=self.dir, check=0)
+        evaluate = ("evaluate", "--config", config, "--checkpoint", "out/latest.pth")
+        done = run(*evaluate, cwd=self.dir, check=0)
+        for processes in (2, 3):
+            self.assertEqual(run(*evaluate, "--nproc-per-node", processes, cwd=self.dir, check=0).stdout, done.stdout)
         metrics = json.loads(done.stdout)
         self.assertEqual(metrics["rows"], 6)
         for steps in (4, 20):

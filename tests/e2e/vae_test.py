@@ -52,7 +52,10 @@ class Vae(VaeRuns):
         self.assertLessEqual(steps[-1]["codebook_perplexity"], 64)
         validated = [record for record in records(self.dir / "run") if "validation_reconstruction_loss" in record]
         self.assertEqual(len(validated), 3)
-        alone = json.loads(run("evaluate", "--config", "run.json", "--checkpoint", "run/checkpoint.pth", cwd=self.dir, check=0).stdout)
+        evaluate = ("evaluate", "--config", "run.json", "--checkpoint", "run/checkpoint.pth")
+        alone = json.loads(run(*evaluate, cwd=self.dir, check=0).stdout)
+        for processes in (2, 3):
+            self.assertEqual(json.loads(run(*evaluate, "--nproc-per-node", processes, cwd=self.dir, check=0).stdout), alone)
         self.assertEqual(alone["pictures"], 12)
         self.assertLess(alone["mean_square_error"], alone["mean_absolute_error"])
 

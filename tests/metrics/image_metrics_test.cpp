@@ -2,14 +2,35 @@
 #include "metrics/image_metrics.h"
 
 #include <torch/utils.h>
+#include <torch/version.h>
 
 #include <algorithm>
+#include <csignal>
+#include <filesystem>
 
+#include "base/stop_signal.h"
+#include "checkpoint/safetensors.h"
 #include "dist/ranks_in_threads.h"
 #include "support/fixture.h"
+#include "support/temp_dir.h"
 
 namespace dalle2::test {
 namespace {
+
+/// A stop signal that came, as long as it lives.
+class RequestedStop {
+ public:
+  RequestedStop() {
+    install_stop_signals();
+    std::raise(SIGTERM);
+  }
+  ~RequestedStop() {
+    clear_stop_request();
+    uninstall_stop_signals();
+  }
+  RequestedStop(const RequestedStop&) = delete;
+  RequestedStop& operator=(const RequestedStop&) = delete;
+};
 
 DecoderEvaluateConfig all_metrics() {
   DecoderEvaluateConfig config;
@@ -54,10 +75,9 @@ void check_same(const MetricValues& found, const MetricValues& expected) {
   }
 }
 
-TEST_CASE("neither the order, nor the batches, nor a merge change a figure") {
+TEST_CASE("neither the order nor the batches change a figure") {
   const Pairs pairs = make_pairs(10);
-  ImageMetrics whole(all_metrics(), 12, at::kCPU, 3), parts(all_metrics(), 12, at::kCPU, 3),
-      others(all_metrics(), 12, at::kCPU, 3);
+  ImageMetrics whole(all_metrics(), 12, at::kCPU, 3), parts(all_metrics(), 12, at::kCPU, 3);
   show(whole, pairs);
   const MetricValues expected = whole.compute();
   CHECK(expected.images == 10);
@@ -65,13 +85,13 @@ TEST_CASE("neither the order, nor the batches, nor a merge change a figure") {
   CHECK(expected.faults.empty());
   show(parts, pairs.rows({7, 2, 9}));
   show(parts, pairs.rows({0}));
-  show(others, pairs.rows({1, 3, 4, 5, 6, 8}));
-  parts.merge(others.state());
+  show(parts, pairs.rows({1, 3, 4, 5, 6, 8}));
   check_same(parts.compute(), expected);
 }
 
-TEST_CASE("ranks that share the pairs compute what one computes, one of them with none") {
-  const Pairs pairs = make_pairs(8);
+TEST_CASE("rank 0 computes of the pairs of all what one computes, one of them with none") {
+  Pairs pairs = make_pairs(8);
+  pairs.generated[5].fill_(NAN);
   ImageMetrics alone(all_metrics(), 12, at::kCPU, 3);
   show(alone, pairs);
   const MetricValues expected = alone.compute();
@@ -82,12 +102,17 @@ TEST_CASE("ranks that share the pairs compute what one computes, one of them wit
     if (group.rank() == 2) show(metrics, pairs.rows({7, 5, 2}));
     metrics.gather(group);
     const MetricValues found = metrics.compute();
-    bool same = found.values.size() == expected.values.size() && found.images == 8;
+    if (!group.is_main()) {
+      if (found.images == 0 && found.values.empty()) ++right;
+      return;
+    }
+    bool same =
+        found.values.size() == expected.values.size() && found.images == 7 && found.left_out == 1;
     for (size_t i = 0; same && i < found.values.size(); ++i) {
       same = std::abs(found.values[i].second - expected.values[i].second) <=
              1e-6 * std::abs(expected.values[i].second);
     }
-    if (same && metrics.known().count() == 8) ++right;
+    if (same && metrics.known().count() == 7) ++right;
   });
   CHECK(right == 3);
 }
@@ -146,16 +171,108 @@ TEST_CASE("what cannot be computed from the images is told, and the rest is comp
   CHECK(one.values[1].first == "LPIPS");
 }
 
-TEST_CASE("a picture that is not finite is an error that names it") {
-  for (const bool in_real : {true, false}) {
-    Pairs pairs = make_pairs(4);
-    (in_real ? pairs.real : pairs.generated)[2][1][3][4] = NAN;
-    ImageMetrics metrics(all_metrics(), 12, at::kCPU, 3);
-    CHECK_THROWS_WITH(show(metrics, pairs),
-                      std::string("the ") + (in_real ? "real" : "generated") +
-                          " image 2 is not finite (NaN or infinite)");
-    CHECK(metrics.compute().images == 0);
+TEST_CASE(
+    "a pair that is not finite is left out and counted, and the figures are those of the rest") {
+  const Pairs all = make_pairs(10);
+  ImageMetrics rest(all_metrics(), 12, at::kCPU, 3);
+  show(rest, all.rows({0, 1, 3, 4, 5, 6, 7, 9}));
+  const MetricValues expected = rest.compute();
+  CHECK(expected.left_out == 0);
+  Pairs pairs = make_pairs(10);
+  pairs.real[2][1][3][4] = NAN;
+  pairs.generated[2][0][0][0] = INFINITY;
+  pairs.generated[8][2][11][11] = -INFINITY;
+  ImageMetrics metrics(all_metrics(), 12, at::kCPU, 3);
+  const std::vector<LeftOutPair> left_out =
+      metrics.update(pairs.index, pairs.real, pairs.generated);
+  REQUIRE(left_out.size() == 2);
+  CHECK(left_out[0].row == 2);
+  CHECK(left_out[0].what == "the real picture");
+  CHECK(left_out[1].row == 8);
+  CHECK(left_out[1].what == "the generated picture");
+  const MetricValues found = metrics.compute();
+  check_same(found, expected);
+  CHECK(found.images == 8);
+  CHECK(found.left_out == 2);
+  CHECK(std::find(found.notes.begin(),
+                  found.notes.end(),
+                  "2 of 10 pairs are left out, as they are not finite (NaN or infinite): the real "
+                  "picture: 1, the generated picture: 1") != found.notes.end());
+  metrics.reset();
+  CHECK(metrics.update(all.index, all.real, all.generated).empty());
+  CHECK(metrics.compute().left_out == 0);
+}
+
+TEST_CASE("a pair whose features are not finite is left out, and they are not kept") {
+  Pairs pairs = make_pairs(6);
+  pairs.generated[1].fill_(0.9999F);  // white as bytes
+  pairs.real[4].fill_(1);
+  DecoderEvaluateConfig config;
+  config.FD.emplace().feature_extractor_weights_path =
+      fixture_dir("feature_networks") + "/white.pt";
+  config.FD->image_size = 16;
+  config.FD->mean = {0, 0, 0};
+  config.FD->std = {1, 1, 1};
+  ImageMetrics metrics(config, 12, at::kCPU, 3);
+  const std::vector<LeftOutPair> left_out =
+      metrics.update(pairs.index, pairs.real, pairs.generated);
+  REQUIRE(left_out.size() == 2);
+  CHECK(left_out[0].what == "the features of the generated picture");
+  CHECK(left_out[1].what == "the features of the real picture");
+  CHECK(metrics.known().count() == 4);
+  CHECK(metrics.compute().images == 4);
+}
+
+TEST_CASE("where no pair is finite, that is the fault") {
+  Pairs pairs = make_pairs(3);
+  pairs.generated.fill_(NAN);
+  ImageMetrics metrics(all_metrics(), 12, at::kCPU, 3);
+  CHECK(metrics.update(pairs.index, pairs.real, pairs.generated).size() == 3);
+  const MetricValues found = metrics.compute();
+  CHECK(found.values.empty());
+  CHECK(found.faults == std::vector<std::string>{"not one pair is finite"});
+}
+
+TEST_CASE("a stop signal ends a look at pictures, and each figure, with what was shown as it was") {
+  const Pairs pairs = make_pairs(8);
+  const DecoderEvaluateConfig all = all_metrics();
+  std::vector<DecoderEvaluateConfig> configs(5);
+  configs[0].FID = all.FID;
+  configs[1].IS = all.IS;
+  configs[1].IS->feature_extractor_weights_path = all.FID->feature_extractor_weights_path;
+  configs[2].KID = all.KID;
+  configs[2].KID->feature_extractor_weights_path = all.FID->feature_extractor_weights_path;
+  configs[3].PR = all.PR;
+  configs[3].PR->feature_extractor_weights_path = all.FID->feature_extractor_weights_path;
+  configs[4].FD = all.FD;
+  for (size_t i = 0; i < configs.size(); ++i) {
+    INFO(i);
+    ImageMetrics metrics(configs[i], 12, at::kCPU, 3);
+    show(metrics, pairs);
+    {
+      const RequestedStop stop;
+      CHECK_THROWS_AS(show(metrics, make_pairs(9)), StoppedError);
+      CHECK_THROWS_AS(metrics.compute(), StoppedError);
+    }
+    CHECK(metrics.compute().images == 8);
   }
+  ImageMetrics distances(all, 12, at::kCPU, 3);
+  const RequestedStop stop;
+  CHECK_THROWS_AS(show(distances, pairs), StoppedError);
+  for (const DecoderEvaluateConfig& config : configs) {
+    CHECK_THROWS_AS(ImageMetrics(config, 12, at::kCPU, 3), StoppedError);
+  }
+}
+
+TEST_CASE("features are kept apart by device, arithmetic and version of LibTorch") {
+  const TempDir folder;
+  ImageMetrics metrics(all_metrics(), 12, at::kCPU, 3);
+  show(metrics, make_pairs(2));
+  metrics.known().save(folder.path());
+  const auto file = std::filesystem::directory_iterator(folder.path())->path().string();
+  const std::string identity = read_safetensors(file).metadata.at("features of");
+  CHECK(identity.starts_with(
+      fmt::format("format 2; float32 on cpu, LibTorch {}; Inception ", TORCH_VERSION)));
 }
 
 TEST_CASE("LPIPS is the mean of the pairs, or their sum") {

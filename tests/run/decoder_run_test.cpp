@@ -69,6 +69,7 @@ void train(const json& config) {
   const LoadedDecoderConfig loaded = parse_decoder_config(config.dump(), "test.json", {});
   DecoderRun run(loaded, {.quiet = true});
   run.open();
+  run.read_examples();
   CHECK(run.run() == ExitCode::kDone);
 }
 

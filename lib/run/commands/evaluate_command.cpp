@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "base/log.h"
 #include "checkpoint/convert.h"
@@ -15,11 +16,12 @@
 #include "optim/random.h"
 #include "run/commands.h"
 #include "run/commands/evaluate_kinds.h"
+#include "run/commands/several_processes.h"
 #include "run/decoder_data.h"
 #include "run/decoder_evaluation.h"
-#include "run/device.h"
 #include "run/kinds.h"
 #include "run/model_weights.h"
+#include "run/run_session.h"
 #include "tracker/progress.h"
 
 namespace dalle2 {
@@ -39,41 +41,62 @@ void check_overrides(const std::string& kind, const std::vector<std::string>& ov
   }
 }
 
+ModelSource source_of(const EvaluateCommand& command, const SharedTrainConfig& config) {
+  return {.checkpoint_path = command.checkpoint_path,
+          .config_path = command.config_path,
+          .use_ema = command.use_ema,
+          .allow_changed_config = config.allow_changed_config};
+}
+
 /// The five similarities of /train/eval_timesteps, of the split's first batch, as a run logs them.
+/// The ranks share the numbers of steps.
 nlohmann::ordered_json prior_figures(const EvaluateCommand& command,
                                      const LoadedPriorConfig& loaded,
-                                     const at::Device& device) {
+                                     const at::Device& device,
+                                     ProcessGroup& group) {
+  constexpr size_t kSimilarities = 5;
   const TrainPriorConfig& config = loaded.config;
-  DiffusionPrior prior = load_prior({command.checkpoint_path, command.config_path, command.use_ema},
-                                    read_checkpoint(command.checkpoint_path));
+  DiffusionPrior prior =
+      load_prior(source_of(command, config.train), read_checkpoint(command.checkpoint_path));
   prior->to(device);
   const PriorDataset data(config.data, config.prior);
   const auto batch = data.batch(command.split, 0, config.data.batch_size);
-  DropCounts total, dropped;
-  if (batch) batch->drops.report(command.split, total, dropped);
   if (!batch || batch->size() == 0) {
     throw DataError("--split {}: has no usable row (/data/splits)", command.split);
   }
-  nlohmann::ordered_json metrics;
-  metrics["rows"] = batch->size();
+  const std::vector<int64_t>& steps = config.train.eval_timesteps;
+  std::vector<std::string> names(kSimilarities);
+  std::vector<double> values(kSimilarities * steps.size(), 0.0);  // of other ranks: 0
   PriorSampleOptions options;
   options.text = {batch->text_embeds, batch->text_encodings};
-  for (const int64_t steps : config.train.eval_timesteps) {
-    options.timesteps = steps;
-    options.generator = make_generator({config.seed, "similarities", /*epoch=*/0, steps}, device);
+  for (size_t i = static_cast<size_t>(group.rank()); i < steps.size();
+       i += static_cast<size_t>(group.size())) {
+    options.timesteps = steps[i];
+    options.generator =
+        make_generator({config.seed, "similarities", /*epoch=*/0, steps[i]}, device);
     const auto similarities = embedding_similarities(batch->text_embeds.to(device),
                                                      batch->image_embeds.to(device),
                                                      prior->p_sample_loop(options));
-    for (const auto& [name, value] : similarities)
-      metrics[fmt::format("{} [steps={}]", name, steps)] = value;
+    for (size_t j = 0; j < kSimilarities; ++j)
+      std::tie(names[j], values[i * kSimilarities + j]) = similarities.at(j);
+    group.still_busy();
+  }
+  values = group.sum(values, "similarities");
+  nlohmann::ordered_json metrics;
+  metrics["rows"] = batch->size();
+  for (size_t i = 0; i < values.size(); ++i) {  // rank 0, which prints, has the names
+    metrics[fmt::format("{} [steps={}]", names[i % kSimilarities], steps[i / kSimilarities])] =
+        values[i];
   }
   return metrics;
 }
 
-/// The metrics of /evaluate over samples of the split, as a run logs them.
+/// The metrics of /evaluate over samples of the split, as a run logs them. The ranks share the
+/// samples. @return on rank 0; null on the others
 nlohmann::ordered_json decoder_figures(const EvaluateCommand& command,
                                        const LoadedDecoderConfig& loaded,
-                                       const at::Device& device) {
+                                       const at::Device& device,
+                                       ProcessGroup& group) {
   const TrainDecoderConfig& config = loaded.config;
   if (config.evaluate.is_off()) {
     throw ConfigError(
@@ -82,13 +105,14 @@ nlohmann::ordered_json decoder_figures(const EvaluateCommand& command,
         command.config_path);
   }
   const std::unique_ptr<ImageMetrics> metrics = make_metrics(loaded, device);
-  Decoder decoder = load_decoder({command.checkpoint_path, command.config_path, command.use_ema},
-                                 read_checkpoint(command.checkpoint_path));
+  const Value checkpoint = read_checkpoint(command.checkpoint_path);
+  Decoder decoder = load_decoder(source_of(command, config.train), checkpoint);
   decoder->to(device);
   decoder->eval();
-  const ShardData data = decoder_data(config, loaded.plan, RankInfo{}, device);
+  const ShardData data =
+      decoder_data(config, loaded.plan, device, Cursor(checkpoint, command.checkpoint_path));
   const auto [first_unet, last_unet] = trained_unets(loaded);
-  Progress progress({.quiet = false, .terminal = log_is_terminal()});
+  Progress progress({.quiet = !group.is_main(), .terminal = log_is_terminal()});
   show_pairs({.data = &data,
               .split = command.split,
               .count = config.evaluate.n_evaluation_samples,
@@ -100,11 +124,16 @@ nlohmann::ordered_json decoder_figures(const EvaluateCommand& command,
                     const torch::NoGradGuard no_grad;
                     return decoder->sample(options);
                   },
-              .on_step = [&](const std::string& where) { progress.stage(where); }},
-             /*rank=*/0,
-             /*ranks=*/1,
+              .on_step =
+                  [&](const std::string& where) {
+                    group.still_busy();
+                    progress.stage(where);
+                  }},
+             {group.rank(), group.size()},
              *metrics);
   progress.finish();
+  metrics->gather(group);
+  if (!group.is_main()) return {};
   const MetricValues found = metrics->compute();
   // Of a run that is not here, none is begun.
   if (config.evaluate.cache_path || std::filesystem::is_directory(config.tracker.data_path)) {
@@ -117,36 +146,51 @@ nlohmann::ordered_json decoder_figures(const EvaluateCommand& command,
   }
   nlohmann::ordered_json json;
   json["images"] = found.images;
+  if (found.left_out > 0) json["images_left_out"] = found.left_out;
   for (const auto& [name, value] : found.values) json[name] = value;
   json["evaluation"] = metrics->description();
   return json;
 }
 
 /// The reconstruction of the split's pictures: mean absolute and mean square error, and the peak
-/// signal-to-noise ratio of the latter, in dB.
+/// signal-to-noise ratio of the latter, in dB. The ranks share the batches.
 nlohmann::ordered_json vae_figures(const EvaluateCommand& command,
                                    const LoadedVaeConfig& loaded,
-                                   const at::Device& device) {
+                                   const at::Device& device,
+                                   ProcessGroup& group) {
   const TrainVaeConfig& config = loaded.config;
   if (command.split == "test") {
     throw ConfigError("--split test: a VAE's pictures are divided into train and val");
   }
-  VqganVae vae = load_vae({command.checkpoint_path, command.config_path, command.use_ema},
-                          read_checkpoint(command.checkpoint_path));
+  VqganVae vae =
+      load_vae(source_of(command, config.train), read_checkpoint(command.checkpoint_path));
   vae->to(device);
   ImageFolder data(config.data, config.vae.channels, config.seed);
   const torch::NoGradGuard no_grad;
-  double absolute = 0, square = 0;
-  int64_t pictures = 0;
-  for (int64_t row = 0; row < data.rows(command.split); row += config.data.batch_size) {
-    const auto batch = data.batch(command.split, /*epoch=*/0, row, config.data.batch_size);
+  // Of each batch: absolute and square errors, and pictures. Those of other ranks: 0.
+  constexpr size_t kSums = 3;
+  const int64_t size = config.data.batch_size;
+  const int64_t batches = (data.rows(command.split) + size - 1) / size;
+  std::vector<double> sums(kSums * static_cast<size_t>(batches), 0.0);
+  for (int64_t number = group.rank(); number < batches; number += group.size()) {
+    const auto batch = data.batch(command.split, /*epoch=*/0, number * size, size);
     if (!batch || batch->size() == 0) continue;
     const at::Tensor images = batch->images.to(device);
     const at::Tensor apart = vae->reconstruct(images).images - images;
     const double values = static_cast<double>(images[0].numel());
-    absolute += apart.abs().sum(at::kDouble).item<double>() / values;
-    square += apart.square().sum(at::kDouble).item<double>() / values;
-    pictures += batch->size();
+    double* own = &sums[kSums * static_cast<size_t>(number)];
+    own[0] = apart.abs().sum(at::kDouble).item<double>() / values;
+    own[1] = apart.square().sum(at::kDouble).item<double>() / values;
+    own[2] = static_cast<double>(batch->size());
+    group.still_busy();
+  }
+  sums = group.sum(sums, "errors of the batches");
+  double absolute = 0, square = 0;
+  int64_t pictures = 0;
+  for (size_t place = 0; place < sums.size(); place += kSums) {
+    absolute += sums[place];
+    square += sums[place + 1];
+    pictures += static_cast<int64_t>(sums[place + 2]);
   }
   if (pictures == 0) throw DataError("--split {}: has no usable picture", command.split);
   const double count = static_cast<double>(pictures);
@@ -158,35 +202,42 @@ nlohmann::ordered_json vae_figures(const EvaluateCommand& command,
 
 /// @param load of a kind's config @param figures of a checkpoint of that kind
 template <class Load, class Figures>
-nlohmann::ordered_json figures_of(const EvaluateCommand& command,
-                                  const Load& load,
-                                  const Figures& figures) {
+ExitCode print_figures(const EvaluateCommand& command, const Load& load, const Figures& figures) {
   const auto loaded = load(command.config_path, with_checkpoints({.overrides = command.overrides}));
-  for (const std::string& warning : loaded.warnings) log_warning("config", "{}", warning);
-  const at::Device device =
-      choose_device(loaded.config.train.device, "/train/device", WithoutGpu::kWarn);
-  return figures(command, loaded, device);
+  if (command.processes > 1) return launch(command.processes);
+  const SharedTrainConfig& train = loaded.config.train;
+  return as_one_of_several(train, loaded.warnings, [&](ProcessGroup& group) {
+    check_same_config(group, loaded.full_json, train.device);
+    {
+      const ProcessGroup::BusyScope busy(group, "evaluating");
+      const at::Device device = group.is_alone() ? prepare_device(train) : group.device();
+      const nlohmann::ordered_json found = figures(command, loaded, device, group);
+      if (group.is_main()) std::printf("%s\n", found.dump(2).c_str());
+    }
+    group.barrier("the end of the evaluation");
+    return ExitCode::kDone;
+  });
 }
 
 }  // namespace
 
-nlohmann::ordered_json evaluate_prior(const EvaluateCommand& command) {
-  return figures_of(command, load_prior_config, prior_figures);
+ExitCode evaluate_prior(const EvaluateCommand& command) {
+  return print_figures(command, load_prior_config, prior_figures);
 }
 
-nlohmann::ordered_json evaluate_vae(const EvaluateCommand& command) {
-  return figures_of(command, load_vae_config, vae_figures);
+ExitCode evaluate_vae(const EvaluateCommand& command) {
+  return print_figures(command, load_vae_config, vae_figures);
 }
 
-nlohmann::ordered_json evaluate_decoder(const EvaluateCommand& command) {
-  return figures_of(command, load_decoder_config, decoder_figures);
+ExitCode evaluate_decoder(const EvaluateCommand& command) {
+  return print_figures(command, load_decoder_config, decoder_figures);
 }
 
-void run_evaluate(const EvaluateCommand& command) {
+ExitCode run_evaluate(const EvaluateCommand& command) {
   const std::string kind = config_kind(command.config_path);
   check_overrides(kind, command.overrides);
   log_to_stderr();
-  std::printf("%s\n", run_kind_of(kind).evaluate(command).dump(2).c_str());
+  return run_kind_of(kind).evaluate(command);
 }
 
 }  // namespace dalle2

@@ -1,26 +1,19 @@
 // SPDX-License-Identifier: MIT
-#include <fmt/ranges.h>
 #include <torch/version.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <functional>
 #include <optional>
 
 #include "base/library_versions.h"
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "base/version.h"
-#include "config/resume_changes.h"
-#include "dist/failure_file.h"
 #include "dist/process_group.h"
-#include "dist/rank_launcher.h"
-#include "dist/world.h"
 #include "io/library_versions.h"
 #include "net/library_versions.h"
 #include "run/commands.h"
+#include "run/commands/several_processes.h"
 #include "run/cuda_library.h"
 #include "run/kinds.h"
 #include "run/model_weights.h"
@@ -48,53 +41,11 @@ std::string version_text(const std::string& cuda_line) {
 
 }  // namespace
 
-std::string program_version_text() {
-  return version_text(cuda_library_text(cuda_library()));
+std::string program_version_text(const std::string& device) {
+  return version_text(device == "cpu" ? "CPU" : cuda_library_text(cuda_library()));
 }
 
 namespace {
-
-ExitCode stopped_before_the_start(int64_t signal) {
-  log_info("train",
-           "signal {}: stopped before the first step: nothing was trained, so nothing was saved (a "
-           "checkpoint of an earlier run is as it was); run the same command again",
-           signal);
-  return ExitCode::kStopped;
-}
-
-/// Ranks of different configs would train what nobody asked for, or wait for each other in vain.
-/// @param device of the config: only a GPU's name asks for LibTorch's CUDA half, which it loads
-/// @throws ConfigError on all ranks, naming what differs
-void check_same_config(ProcessGroup& group,
-                       const std::string& full_json,
-                       const std::string& device) {
-  if (group.is_alone()) return;
-  const std::string version = device == "cpu" ? version_text("CPU") : program_version_text();
-  const auto digest = static_cast<int64_t>(std::hash<std::string>{}(version + full_json));
-  const auto digests = group.exchange({digest}, "digest of the config");
-  if (std::count(digests.begin(), digests.end(), digests.front()) == group.size()) return;
-  const std::vector<std::string> versions = group.gather_texts(version, "versions");
-  const std::vector<std::string> configs = group.gather_texts(full_json, "configs");
-  for (size_t rank = 1; rank < configs.size(); ++rank) {
-    if (versions[rank] != versions.front()) {
-      throw ConfigError(
-          "rank {} is another program than rank 0:\n  {}\n  rank 0: {}\n  Install the same on all "
-          "machines.",
-          rank,
-          versions[rank],
-          versions.front());
-    }
-    const ConfigNames names = {.saved = "rank 0", .current = fmt::format("rank {}", rank)};
-    ConfigChanges changes = compare_for_resume(configs.front(), configs[rank], names);
-    changes.meaning.insert(changes.meaning.end(), changes.other.begin(), changes.other.end());
-    if (changes.meaning.empty()) continue;  // the places of the run's own files
-    throw ConfigError(
-        "rank {} was started with another config than rank 0:\n  {}\n  Start all ranks with the "
-        "same file and the same options.",
-        rank,
-        fmt::join(changes.meaning, "\n  "));
-  }
-}
 
 /// A signal before there is anything to save; afterwards the run answers it itself.
 ExitCode train(const TrainCommand& command, const LoadedRun& loaded, ProcessGroup& group) {
@@ -116,6 +67,7 @@ ExitCode train(const TrainCommand& command, const LoadedRun& loaded, ProcessGrou
   if (stopped_by != 0) return stopped_before_the_start(stopped_by);
   ExitCode code = ExitCode::kDone;
   try {
+    run->read_examples();
     code = run->run();
   } catch (const StoppedError&) {
     return stopped_before_the_start(group.heard_stop());
@@ -128,54 +80,6 @@ ExitCode train(const TrainCommand& command, const LoadedRun& loaded, ProcessGrou
   return code;
 }
 
-/// Where the tensors of a group are. A device that is not there is told by the run itself.
-at::Device group_device(const SharedTrainConfig& train, const World& world) {
-  return world.is_alone() ? at::Device(at::kCPU) : prepare_device(train, world);
-}
-
-void tell(const std::vector<std::string>& config_warnings) {
-  for (const std::string& warning : config_warnings) log_warning("config", "{}", warning);
-}
-
-/// Several processes: what ends one ends all, and each says why.
-ExitCode train_together(const TrainCommand& command, const LoadedRun& loaded) {
-  const World world = world_from_environment();
-  if (world.is_main()) {
-    tell(loaded.warnings);
-  } else {
-    set_least_log_level(LogLevel::kWarning);
-  }
-  const SharedTrainConfig& config = *loaded.train;
-  std::optional<ProcessGroup> group;
-  try {
-    group.emplace(world,
-                  GroupOptions{.device = group_device(config, world),
-                               .hang_timeout = std::chrono::seconds(config.hang_timeout_seconds)});
-    return train(command, loaded, *group);
-  } catch (const StoppedError&) {
-    if (group) throw;
-    return stopped_before_the_start(stop_requested());
-  } catch (const std::exception& error) {
-    if (group) group->tell_failure(error.what());
-    write_failure_file(world, error.what());
-    throw;
-  }
-}
-
-/// The same command without --nproc-per-node, as each of the processes.
-ExitCode launch(const TrainCommand& command) {
-  std::vector<std::string> arguments;
-  std::ifstream own("/proc/self/cmdline", std::ios::binary);
-  for (std::string each; std::getline(own, each, '\0');) {
-    if (each == "--nproc-per-node") {
-      std::getline(own, each, '\0');
-    } else if (!each.starts_with("--nproc-per-node=")) {
-      arguments.push_back(each);
-    }
-  }
-  return launch_ranks({.processes = command.processes, .command = std::move(arguments)});
-}
-
 /// What the command asks of a config of any kind.
 ExitCode answer(const TrainCommand& command, const LoadedRun& loaded) {
   if (command.dump_config) {
@@ -183,18 +87,17 @@ ExitCode answer(const TrainCommand& command, const LoadedRun& loaded) {
     check_stdout();
     return ExitCode::kDone;
   }
-  if (command.processes > 1 && (command.dry_run || has_given_place())) {
-    throw ConfigError(
-        "--nproc-per-node: {}\n  Leave it away.",
-        command.dry_run
-            ? "a dry run is that of one process"
-            : "RANK or WORLD_SIZE is set, so that another program starts the processes already");
+  if (command.processes > 1 && command.dry_run) {
+    throw ConfigError("--nproc-per-node: a dry run is that of one process\n  Leave it out.");
   }
   if (!command.dry_run) {
-    return command.processes > 1 ? launch(command) : train_together(command, loaded);
+    if (command.processes > 1) return launch(command.processes);
+    return as_one_of_several(*loaded.train, loaded.warnings, [&](ProcessGroup& group) {
+      return train(command, loaded, group);
+    });
   }
   uninstall_stop_signals();  // there is nothing to save
-  tell(loaded.warnings);
+  for (const std::string& warning : loaded.warnings) log_warning("config", "{}", warning);
   loaded.dry_run();
   check_stdout();
   return ExitCode::kDone;

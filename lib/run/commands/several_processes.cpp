@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+#include "run/commands/several_processes.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <optional>
+
+#include "base/log.h"
+#include "base/stop_signal.h"
+#include "config/resume_changes.h"
+#include "dist/failure_file.h"
+#include "dist/rank_launcher.h"
+#include "dist/world.h"
+#include "run/commands.h"
+#include "run/run_session.h"
+
+namespace dalle2 {
+
+ExitCode stopped_before_the_start(int64_t signal) {
+  log_info("train",
+           "signal {}: stopped before the first step: nothing was trained, so nothing was saved (a "
+           "checkpoint of an earlier run is as it was); run the same command again",
+           signal);
+  return ExitCode::kStopped;
+}
+
+void check_same_config(ProcessGroup& group,
+                       const std::string& full_json,
+                       const std::string& device) {
+  if (group.is_alone()) return;
+  const std::string version = program_version_text(device);
+  const auto digest = static_cast<int64_t>(std::hash<std::string>{}(version + full_json));
+  const auto digests = group.exchange({digest}, "digest of the config");
+  if (std::count(digests.begin(), digests.end(), digests.front()) == group.size()) return;
+  const std::vector<std::string> versions = group.gather_texts(version, "versions");
+  const std::vector<std::string> configs = group.gather_texts(full_json, "configs");
+  for (size_t rank = 1; rank < configs.size(); ++rank) {
+    if (versions[rank] != versions.front()) {
+      throw ConfigError(
+          "rank {} is another program than rank 0:\n  {}\n  rank 0: {}\n  Install the same on all "
+          "machines.",
+          rank,
+          versions[rank],
+          versions.front());
+    }
+    const ConfigNames names = {.saved = "rank 0", .current = fmt::format("rank {}", rank)};
+    ConfigChanges changes = compare_for_resume(configs.front(), configs[rank], names);
+    changes.meaning.insert(changes.meaning.end(), changes.other.begin(), changes.other.end());
+    if (changes.meaning.empty()) continue;  // the places of the run's own files
+    throw ConfigError(
+        "rank {} was started with another config than rank 0:\n  {}\n  Start all ranks with the "
+        "same file and the same options.",
+        rank,
+        fmt::join(changes.meaning, "\n  "));
+  }
+}
+
+namespace {
+
+/// Where the tensors of a group are. A device that is not there is told by the run itself.
+at::Device group_device(const SharedTrainConfig& train, const World& world) {
+  return world.is_alone() ? at::Device(at::kCPU) : prepare_device(train, world);
+}
+
+}  // namespace
+
+ExitCode as_one_of_several(const SharedTrainConfig& config,
+                           const std::vector<std::string>& config_warnings,
+                           const std::function<ExitCode(ProcessGroup&)>& part) {
+  const World world = world_from_environment();
+  if (world.is_main()) {
+    for (const std::string& warning : config_warnings) log_warning("config", "{}", warning);
+  } else {
+    set_least_log_level(LogLevel::kWarning);
+  }
+  std::optional<ProcessGroup> group;
+  try {
+    group.emplace(world,
+                  GroupOptions{.device = group_device(config, world),
+                               .hang_timeout = std::chrono::seconds(config.hang_timeout_seconds)});
+    return part(*group);
+  } catch (const StoppedError&) {
+    if (group) throw;
+    return stopped_before_the_start(stop_requested());
+  } catch (const std::exception& error) {
+    if (group) group->tell_failure(error.what());
+    write_failure_file(world, error.what());
+    throw;
+  }
+}
+
+ExitCode launch(int64_t processes) {
+  if (has_given_place()) {
+    throw ConfigError(
+        "--nproc-per-node: RANK or WORLD_SIZE is set, so that another program starts the processes "
+        "already\n  Leave it out.");
+  }
+  std::vector<std::string> arguments;
+  std::ifstream own("/proc/self/cmdline", std::ios::binary);
+  for (std::string each; std::getline(own, each, '\0');) {
+    if (each == "--nproc-per-node") {
+      std::getline(own, each, '\0');
+    } else if (!each.starts_with("--nproc-per-node=")) {
+      arguments.push_back(each);
+    }
+  }
+  return launch_ranks({.processes = processes, .command = std::move(arguments)});
+}
+
+}  // namespace dalle2

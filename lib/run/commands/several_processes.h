@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+// What a command does that runs as several processes: it starts them, or finds that another program
+// has; they meet, and what ends one ends all.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "config/train_options.h"
+#include "dist/process_group.h"
+
+namespace dalle2 {
+
+/// Starts the command of this process again, as `processes` processes without --nproc-per-node.
+/// @throws ConfigError where another program starts the processes already
+ExitCode launch(int64_t processes);
+
+/// Runs `part` as the process that the environment says this is. Logs the warnings of the config on
+/// rank 0. @return what `part` returns, or kStopped for a signal before the processes had met
+ExitCode as_one_of_several(const SharedTrainConfig& config,
+                           const std::vector<std::string>& config_warnings,
+                           const std::function<ExitCode(ProcessGroup&)>& part);
+
+/// Ranks of different configs would compute what nobody asked for, or wait for each other in vain.
+/// @param device of the config: only a GPU's name asks for LibTorch's CUDA half, which it loads
+/// @throws ConfigError on all ranks, naming what differs
+void check_same_config(ProcessGroup& group,
+                       const std::string& full_json,
+                       const std::string& device);
+
+/// Says that nothing was trained.
+ExitCode stopped_before_the_start(int64_t signal);
+
+}  // namespace dalle2
