@@ -5,7 +5,7 @@
 #include "base/text.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/pth.h"
-#include "io/walk_folder.h"
+#include "io/files/walk_folder.h"
 
 #include <ATen/Functions.h>
 

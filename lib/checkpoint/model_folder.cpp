@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/value_json.h"
-#include "io/atomic_file.h"
+#include "io/files/atomic_file.h"
 
 namespace dalle2 {
 namespace {

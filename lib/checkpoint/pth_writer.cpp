@@ -4,7 +4,7 @@
 #include "checkpoint/mapped_file.h"
 #include "checkpoint/pickle.h"
 #include "checkpoint/zip_archive.h"
-#include "io/atomic_file.h"
+#include "io/files/atomic_file.h"
 
 #include <torch/types.h>
 

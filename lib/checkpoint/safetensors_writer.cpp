@@ -3,7 +3,7 @@
 #include "base/untrusted_text.h"
 #include "checkpoint/dtypes.h"
 #include "checkpoint/safetensors.h"
-#include "io/atomic_file.h"
+#include "io/files/atomic_file.h"
 
 #include <torch/types.h>
 

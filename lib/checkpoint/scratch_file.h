@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "io/atomic_file.h"
+#include "io/files/atomic_file.h"
 
 namespace dalle2 {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "checkpoint/mapped_file.h"
-#include "io/atomic_file.h"
+#include "io/files/atomic_file.h"
 
 #include <cstdint>
 #include <memory>

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 
-#include "io/disk_io.h"
+#include "io/files/disk_io.h"
 
 #include <ATen/Parallel.h>
 #include <zlib.h>

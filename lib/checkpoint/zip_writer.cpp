@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "checkpoint/zip_archive.h"
 
-#include "io/disk_io.h"
+#include "io/files/disk_io.h"
 
 namespace dalle2 {
 namespace {

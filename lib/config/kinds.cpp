@@ -4,10 +4,10 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
-#include "config/prior_run_config.h"
-#include "config/root_json.h"
-#include "config/run_config.h"
-#include "config/vae_run_config.h"
+#include "config/decoder/decoder_run_config.h"
+#include "config/prior/prior_run_config.h"
+#include "config/reading/root_json.h"
+#include "config/vae/vae_run_config.h"
 
 namespace dalle2 {
 namespace {

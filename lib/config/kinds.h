@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "config/loaded_config.h"
-#include "config/reader.h"
+#include "config/reading/loaded_config.h"
+#include "config/reading/reader.h"
 
 namespace dalle2 {
 

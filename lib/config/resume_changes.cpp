@@ -9,8 +9,8 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "config/json_text.h"
 #include "config/kinds.h"
+#include "config/reading/json_text.h"
 
 namespace dalle2 {
 namespace {

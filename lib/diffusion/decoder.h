@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The cascade of diffusion stages (model.md, sections 4 to 7).
+// The cascade of diffusion stages.
 #pragma once
 
 #include <torch/nn.h>
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "config/model_config.h"
+#include "config/decoder/decoder_config.h"
 #include "diffusion/image_range.h"
 #include "diffusion/sampler.h"
 #include "diffusion/step_noise.h"

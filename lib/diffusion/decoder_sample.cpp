@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The sampling half of DecoderImpl (model.md, section 7).
+// The sampling half of DecoderImpl.
 #include <torch/torch.h>
 
 #include <algorithm>

@@ -4,7 +4,7 @@
 #include <torch/torch.h>
 
 #include "base/error.h"
-#include "config/plan_rules.h"
+#include "config/decoder/plan_rules.h"
 #include "diffusion/noise_schedule.h"
 #include "diffusion/pass_scopes.h"
 

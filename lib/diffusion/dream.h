@@ -7,7 +7,7 @@
 #include <functional>
 #include <memory>
 
-#include "config/loss_config.h"
+#include "config/shared/loss_config.h"
 #include "diffusion/noise_schedule.h"
 
 namespace dalle2 {

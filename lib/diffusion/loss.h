@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "config/types.h"
+#include "config/reading/types.h"
 
 namespace dalle2 {
 

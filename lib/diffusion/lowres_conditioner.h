@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Makes the low-resolution image that an upper stage of the cascade is shown (model.md, section 6).
+// Makes the low-resolution image that an upper stage of the cascade is shown.
 #pragma once
 
 #include <torch/nn.h>
 
-#include "config/model_config.h"
+#include "config/decoder/decoder_config.h"
 #include "diffusion/image_range.h"
 #include "diffusion/noise_schedule.h"
 

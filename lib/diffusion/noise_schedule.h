@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Noise schedules and the closed forms of the diffusion process (model.md, section 3).
+// Noise schedules and the closed forms of the diffusion process.
 // Legend: T training steps, t [B] int64 in [0, T), acp = cumulative product of the alphas.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "config/types.h"
+#include "config/reading/types.h"
 
 namespace dalle2 {
 

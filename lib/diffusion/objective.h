@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "config/types.h"
+#include "config/reading/types.h"
 #include "diffusion/noise_schedule.h"
 
 namespace dalle2 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The diffusion prior: image embeddings from text embeddings (model.md, section 8; Ramesh et al.
+// The diffusion prior: image embeddings from text embeddings (Ramesh et al.
 // 2022, section 2.2).
 #pragma once
 
@@ -9,7 +9,7 @@
 #include <memory>
 #include <optional>
 
-#include "config/prior_config.h"
+#include "config/prior/prior_config.h"
 #include "diffusion/dream.h"
 #include "diffusion/loss.h"
 #include "diffusion/loss_weight.h"

@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "config/model_config.h"
+#include "config/decoder/decoder_config.h"
 #include "diffusion/decoder.h"
 #include "diffusion/dream.h"
 #include "diffusion/learned_variance.h"

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "config/model_config.h"
+#include "config/decoder/decoder_config.h"
 #include "diffusion/lowres_conditioner.h"
 #include "diffusion/noise_augmentation.h"
 #include "diffusion/timestep_density.h"

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "config/loss_config.h"
+#include "config/shared/loss_config.h"
 
 namespace dalle2 {
 

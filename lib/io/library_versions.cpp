@@ -11,7 +11,7 @@
 #include <opencv2/core/utility.hpp>
 #include <protozero/version.hpp>
 
-#include "io/jpeg_errors.h"
+#include "io/pictures/jpeg_errors.h"
 
 namespace dalle2 {
 namespace {

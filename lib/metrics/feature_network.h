@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "config/evaluate_config.h"
+#include "config/decoder/decoder_evaluate_config.h"
 
 namespace dalle2 {
 

@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "config/evaluate_config.h"
+#include "config/decoder/decoder_evaluate_config.h"
 
 namespace dalle2 {
 

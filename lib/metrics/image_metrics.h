@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "config/evaluate_config.h"
+#include "config/decoder/decoder_evaluate_config.h"
 #include "dist/process_group.h"
 #include "metrics/feature_network.h"
 #include "metrics/feature_rows.h"

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "config/evaluate_config.h"
+#include "config/decoder/decoder_evaluate_config.h"
 
 namespace dalle2 {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Attention of the Unet (model.md, sections 1.1 to 1.3). Tokens are [B, N, D].
+// Attention of the Unet. Tokens are [B, N, D].
 #pragma once
 
 #include <torch/nn.h>
@@ -10,7 +10,7 @@
 
 namespace dalle2 {
 
-/// Logits of cosine similarities are multiplied by it (model.md, section 1.1).
+/// Logits of cosine similarities are multiplied by it.
 inline constexpr double kCosineSimScale = 16.0;
 
 /// The last stage of an attention: linear without bias, then a GainNorm (keys `0.weight`, `1.g`).

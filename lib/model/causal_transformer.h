@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The transformer of the diffusion prior (model.md, sections 1.1 and 8). Tokens are [B, N, D].
+// The transformer of the diffusion prior. Tokens are [B, N, D].
 #pragma once
 
 #include <torch/nn.h>
@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "config/prior_config.h"
+#include "config/prior/prior_config.h"
 #include "model/attention.h"
 #include "model/dropout_mask.h"
 #include "model/layers.h"

@@ -12,7 +12,7 @@ namespace dalle2 {
 at::Tensor sign_codes(int64_t bits, const at::TensorOptions& options);
 
 /// Entropies, in nats, of the distributions that tokens have over all codes: softmax of 200 times
-/// the products with the codes (Yu et al. 2023, section 3.1; model.md 11.2). Logarithms are of 1e-5
+/// the products with the codes (Yu et al. 2023, section 3.1). Logarithms are of 1e-5
 /// at least.
 struct CodeEntropies {
   at::Tensor per_token;  ///< [], the mean over the tokens

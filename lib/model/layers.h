@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Norms, convolutions and resamplers the networks are made of. Names of parameters are the file
-// format (model.md, section 1). Legend: B batch, C channels, H W pixels, N tokens, D width.
+// format. Legend: B batch, C channels, H W pixels, N tokens, D width.
 #pragma once
 
 #include <torch/nn.h>

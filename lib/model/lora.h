@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "config/types.h"
+#include "config/reading/types.h"
 
 namespace dalle2 {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The network of the diffusion prior (model.md, section 8). Names of parameters are the file
+// The network of the diffusion prior. Names of parameters are the file
 // format.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 #include <memory>
 
-#include "config/prior_config.h"
+#include "config/prior/prior_config.h"
 #include "model/causal_transformer.h"
 #include "model/dropout_mask.h"
 

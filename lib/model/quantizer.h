@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Quantisers of a VQGAN-VAE (model.md, section 11). Legend: B batch, D width of the encoded map, h w
+// Quantisers of a VQGAN-VAE. Legend: B batch, D width of the encoded map, h w
 // its places, N = B h w, K codes, d width of a code.
 #pragma once
 
@@ -9,7 +9,7 @@
 #include <functional>
 #include <memory>
 
-#include "config/vae_config.h"
+#include "config/vae/vae_config.h"
 #include "model/layers.h"
 
 namespace dalle2 {

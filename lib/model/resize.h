@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Resampling of image tensors (model.md, section 9).
+// Resampling of image tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>

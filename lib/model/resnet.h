@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The residual block of the Unet (model.md, section 1.4).
+// The residual block of the Unet.
 #pragma once
 
 #include <torch/nn.h>

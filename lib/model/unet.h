@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The denoising network of one stage of the cascade (model.md, section 2).
+// The denoising network of one stage of the cascade.
 #pragma once
 
 #include <torch/nn.h>
@@ -7,7 +7,7 @@
 #include <memory>
 #include <optional>
 
-#include "config/model_config.h"
+#include "config/decoder/decoder_config.h"
 #include "model/resize.h"
 
 namespace dalle2 {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What conditions a Unet: time, image embedding, text, low-res image (model.md, section 2, steps
-// 1-7).
+// What conditions a Unet: time, image embedding, text, low-res image.
 #include <algorithm>
 #include <string>
 #include <vector>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "model/unet_shape.h"
 
-#include "config/faults.h"
-#include "config/plan_rules.h"
+#include "config/decoder/plan_rules.h"
+#include "config/reading/faults.h"
 
 namespace dalle2 {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "config/model_config.h"
+#include "config/decoder/decoder_config.h"
 
 namespace dalle2 {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Encoder and decoder of a VQGAN-VAE (model.md, section 11). Names of parameters are the file
+// Encoder and decoder of a VQGAN-VAE. Names of parameters are the file
 // format.
 #pragma once
 
@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "config/vae_config.h"
+#include "config/vae/vae_config.h"
 #include "model/vae_layers.h"
 
 namespace dalle2 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Blocks of a VQGAN-VAE's encoder and decoder (model.md, section 11). Names of parameters are the
+// Blocks of a VQGAN-VAE's encoder and decoder. Names of parameters are the
 // file format. Legend: B batch, C channels, H W pixels, N tokens, D width.
 #pragma once
 

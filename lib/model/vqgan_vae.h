@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The VQGAN-VAE (Esser et al. 2021, arXiv 2012.09841) as muse-maskgit-pytorch and dalle2-pytorch
-// have it (model.md, section 11), and its losses. Names of parameters are the file format. Legend: B
+// have it, and its losses. Names of parameters are the file format. Legend: B
 // batch, C channels, H W pixels, h w places of the encoded map, D its width.
 #pragma once
 
@@ -10,7 +10,7 @@
 #include <functional>
 #include <memory>
 
-#include "config/vae_config.h"
+#include "config/vae/vae_config.h"
 #include "model/discriminator.h"
 #include "model/quantizer.h"
 #include "model/vae_enc_dec.h"

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "config/types.h"
+#include "config/reading/types.h"
 
 namespace dalle2 {
 

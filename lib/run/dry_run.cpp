@@ -18,9 +18,9 @@
 #include "checkpoint/lora_file.h"
 #include "checkpoint/module_state.h"
 #include "model/lora.h"
-#include "run/model_weights.h"
-#include "run/run_session.h"
-#include "run/saved_facts.h"
+#include "run/checkpoints/model_weights.h"
+#include "run/checkpoints/saved_facts.h"
+#include "run/loop/run_session.h"
 
 namespace dalle2 {
 namespace {

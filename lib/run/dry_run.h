@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "config/prior_run_config.h"
-#include "config/run_config.h"
-#include "config/train_options.h"
-#include "config/vae_run_config.h"
-#include "run/run_checkpoints.h"
-#include "run/run_position.h"
+#include "config/decoder/decoder_run_config.h"
+#include "config/prior/prior_run_config.h"
+#include "config/shared/train_options.h"
+#include "config/vae/vae_run_config.h"
+#include "run/checkpoints/run_checkpoints.h"
+#include "run/loop/run_position.h"
 
 namespace dalle2 {
 

@@ -2,16 +2,16 @@
 #include "run/kinds.h"
 
 #include "base/error.h"
+#include "config/decoder/decoder_run_config.h"
 #include "config/kinds.h"
-#include "config/prior_run_config.h"
-#include "config/run_config.h"
-#include "config/vae_run_config.h"
+#include "config/prior/prior_run_config.h"
+#include "config/vae/vae_run_config.h"
 #include "run/commands/evaluate_kinds.h"
 #include "run/commands/sample_command.h"
-#include "run/decoder_run.h"
+#include "run/decoder/decoder_run.h"
 #include "run/dry_run.h"
-#include "run/prior_run.h"
-#include "run/vae_run.h"
+#include "run/prior/prior_run.h"
+#include "run/vae/vae_run.h"
 
 namespace dalle2 {
 

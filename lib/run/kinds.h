@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "checkpoint/state_dict.h"
-#include "config/loaded_config.h"
+#include "config/reading/loaded_config.h"
 #include "run/commands.h"
-#include "run/training_run.h"
+#include "run/loop/training_run.h"
 
 namespace dalle2 {
 

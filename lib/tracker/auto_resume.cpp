@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/untrusted_json.h"
-#include "io/atomic_file.h"
+#include "io/files/atomic_file.h"
 #include "tracker/run_id.h"
 
 namespace dalle2 {

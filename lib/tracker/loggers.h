@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "config/tracker_config.h"
+#include "config/shared/tracker_config.h"
 #include "tracker/record.h"
 #include "tracker/record_line.h"
 

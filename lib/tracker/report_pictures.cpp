@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "io/atomic_file.h"
-#include "io/image.h"
+#include "io/files/atomic_file.h"
+#include "io/pictures/image.h"
 #include "tracker/html_text.h"
 
 namespace dalle2 {

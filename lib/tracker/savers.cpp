@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "io/atomic_file.h"
-#include "io/writable.h"
+#include "io/files/atomic_file.h"
+#include "io/files/writable.h"
 
 namespace dalle2 {
 namespace {

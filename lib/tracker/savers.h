@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/python_format.h"
-#include "config/tracker_config.h"
+#include "config/shared/tracker_config.h"
 
 namespace dalle2 {
 

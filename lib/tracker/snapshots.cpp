@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "io/atomic_file.h"
-#include "io/walk_folder.h"
+#include "io/files/atomic_file.h"
+#include "io/files/walk_folder.h"
 
 namespace dalle2 {
 namespace {

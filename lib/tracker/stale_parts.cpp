@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "config/kinds.h"
-#include "io/walk_folder.h"
+#include "io/files/walk_folder.h"
 #include "tracker/auto_resume.h"
 #include "tracker/snapshots.h"
 #include "tracker/tracker.h"

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "io/event_file.h"
+#include "io/formats/event_file.h"
 
 namespace dalle2 {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "config/tracker_config.h"
+#include "config/shared/tracker_config.h"
 #include "tracker/loggers.h"
 
 namespace dalle2 {

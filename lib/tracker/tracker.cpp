@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/version.h"
-#include "io/atomic_file.h"
+#include "io/files/atomic_file.h"
 
 namespace dalle2 {
 namespace {

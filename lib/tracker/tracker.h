@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "base/python_format.h"
-#include "config/tracker_config.h"
+#include "config/shared/tracker_config.h"
 #include "tracker/checkpoint_source.h"
 #include "tracker/log_file.h"
 #include "tracker/loggers.h"

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "io/writable.h"
+#include "io/files/writable.h"
 #include "tracker/auto_resume.h"
 #include "tracker/run_id.h"
 #include "tracker/stale_parts.h"

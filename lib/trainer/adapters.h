@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "checkpoint/lora_file.h"
-#include "config/train_options.h"
+#include "config/shared/train_options.h"
 #include "model/lora.h"
 
 namespace dalle2 {

@@ -12,7 +12,7 @@
 
 #include "checkpoint/lora_file.h"
 #include "checkpoint/state_dict.h"
-#include "config/types.h"
+#include "config/reading/types.h"
 #include "trainer/trained_part.h"
 #include "trainer/weight_average.h"
 

@@ -17,7 +17,7 @@
 
 #include "checkpoint/lora_file.h"
 #include "checkpoint/state_dict.h"
-#include "config/train_options.h"
+#include "config/shared/train_options.h"
 #include "optim/precision.h"
 #include "trainer/averages_in_place.h"
 #include "trainer/joint_loss.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "checkpoint/state_dict.h"
-#include "config/train_options.h"
+#include "config/shared/train_options.h"
 #include "optim/ema.h"
 #include "optim/ema_model.h"
 #include "optim/finite.h"

@@ -17,11 +17,11 @@
 #include <utility>
 #include <vector>
 
-#include "data/loader.h"
-#include "data/preprocess.h"
-#include "io/image.h"
-#include "io/npy.h"
-#include "io/webdataset.h"
+#include "data/loader/loader.h"
+#include "data/pictures/preprocess.h"
+#include "io/formats/npy.h"
+#include "io/formats/webdataset.h"
+#include "io/pictures/image.h"
 
 using namespace dalle2;
 

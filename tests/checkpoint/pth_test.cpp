@@ -4,7 +4,7 @@
 #include "checkpoint/pickle.h"
 #include "checkpoint/scratch_file.h"
 #include "checkpoint_test_tools.h"
-#include "io/disk_io.h"
+#include "io/files/disk_io.h"
 #include "support/fixture.h"
 #include "support/mapped_files.h"
 

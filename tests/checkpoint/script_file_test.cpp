@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "checkpoint/zip_archive.h"
 #include "checkpoint_test_tools.h"
-#include "io/disk_io.h"
+#include "io/files/disk_io.h"
 #include "support/fixture.h"
 
 namespace dalle2::test {

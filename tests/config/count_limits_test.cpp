@@ -2,10 +2,10 @@
 // No count in a config is without an upper limit.
 #include <cmath>
 
-#include "config/describe.h"
 #include "config/minimal_config.h"
 #include "config/minimal_prior.h"
-#include "config/vae_run_config.h"
+#include "config/reading/describe.h"
+#include "config/vae/vae_run_config.h"
 
 namespace dalle2 {
 namespace {

@@ -2,9 +2,9 @@
 // Every member of every config struct has to be declared in its `fields`.
 #include <catch2/catch.hpp>
 
-#include "config/prior_run_config.h"
-#include "config/run_config.h"
-#include "config/vae_run_config.h"
+#include "config/decoder/decoder_run_config.h"
+#include "config/prior/prior_run_config.h"
+#include "config/vae/vae_run_config.h"
 
 namespace dalle2 {
 namespace {

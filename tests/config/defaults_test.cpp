@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "config/beta_schedule.h"
+#include "config/decoder/beta_schedule.h"
 #include "config/minimal_config.h"
-#include "config/reader.h"
-#include "config/writer.h"
+#include "config/reading/reader.h"
+#include "config/reading/writer.h"
 
 namespace dalle2 {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-#include "config/device_name.h"
+#include "config/reading/device_name.h"
 
 #include <catch2/catch.hpp>
 
-#include "config/json_text.h"
 #include "config/minimal_prior.h"
+#include "config/reading/json_text.h"
 
 namespace dalle2 {
 

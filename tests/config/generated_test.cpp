@@ -6,12 +6,12 @@
 #include <fstream>
 #include <sstream>
 
-#include "config/json_text.h"
 #include "config/kinds.h"
 #include "config/minimal_config.h"
 #include "config/minimal_prior.h"
-#include "config/root_json.h"
-#include "config/vae_run_config.h"
+#include "config/reading/json_text.h"
+#include "config/reading/root_json.h"
+#include "config/vae/vae_run_config.h"
 
 namespace dalle2 {
 namespace {

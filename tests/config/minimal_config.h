@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "config/run_config.h"
+#include "config/decoder/decoder_run_config.h"
 
 namespace dalle2 {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "config/minimal_config.h"
-#include "config/prior_run_config.h"
+#include "config/prior/prior_run_config.h"
 
 namespace dalle2 {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "config/prior_run_config.h"
+#include "config/prior/prior_run_config.h"
 
 #include <catch2/catch.hpp>
 
@@ -7,8 +7,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "config/json_text.h"
 #include "config/minimal_prior.h"
+#include "config/reading/json_text.h"
 
 namespace dalle2 {
 namespace {

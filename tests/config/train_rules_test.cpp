@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-#include "config/train_rules.h"
+#include "config/shared/train_rules.h"
 
 #include <catch2/catch.hpp>
 
-#include "config/train_config.h"
+#include "config/decoder/decoder_train_config.h"
 
 namespace dalle2 {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "config/vae_run_config.h"
+#include "config/vae/vae_run_config.h"
 
 #include <catch2/catch.hpp>
 

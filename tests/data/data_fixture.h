@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "io/atomic_file.h"
-#include "io/npy.h"
+#include "io/files/atomic_file.h"
+#include "io/formats/npy.h"
 
 namespace dalle2::test {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "data/embeddings.h"
-#include "io/atomic_file.h"
+#include "data/embeddings/embeddings.h"
+#include "io/files/atomic_file.h"
 #include "support/captured_log.h"
 #include "support/loopback_server.h"
 #include "support/temp_dir.h"

@@ -7,10 +7,10 @@
 #include <string>
 
 #include "base/error.h"
-#include "data/embeddings.h"
+#include "data/embeddings/embeddings.h"
 #include "data/loader_support.h"
-#include "data/shard_check.h"
-#include "io/atomic_file.h"
+#include "data/shards/shard_check.h"
+#include "io/files/atomic_file.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
 #include "support/tiny_shards.h"

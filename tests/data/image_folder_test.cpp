@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "data/image_folder.h"
+#include "data/pictures/image_folder.h"
 
 #include <torch/torch.h>
 
@@ -13,7 +13,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "io/tar.h"
+#include "io/formats/tar.h"
 #include "support/broken_listing.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"

@@ -13,10 +13,10 @@
 #include <string>
 
 #include "base/error.h"
-#include "data/loader.h"
+#include "data/loader/loader.h"
+#include "data/loader/rank_walk.h"
 #include "data/loader_support.h"
-#include "data/rank_walk.h"
-#include "io/atomic_file.h"
+#include "io/files/atomic_file.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
 #include "support/tiny_shards.h"

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "data/data_fixture.h"
-#include "data/loader.h"
-#include "data/planes.h"
-#include "data/preprocess.h"
+#include "data/loader/loader.h"
+#include "data/pictures/planes.h"
+#include "data/pictures/preprocess.h"
 #include "support/captured_log.h"
 
 using namespace dalle2;

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "data/loader.h"
+#include "data/loader/loader.h"
 #include "data/loader_support.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"

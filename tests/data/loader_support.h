@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "data/loader.h"
+#include "data/loader/loader.h"
 
 namespace dalle2::test {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "data/loader.h"
+#include "data/loader/loader.h"
 
 #include <torch/torch.h>
 
@@ -10,9 +10,9 @@
 #include <string>
 
 #include "base/error.h"
-#include "data/lane_loader.h"
+#include "data/loader/lane_loader.h"
 #include "data/loader_support.h"
-#include "io/atomic_file.h"
+#include "io/files/atomic_file.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
 #include "support/tiny_shards.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "data/pack.h"
+#include "data/shards/pack.h"
 
 #include <png.h>
 #include <signal.h>
@@ -11,12 +11,12 @@
 
 #include "base/error.h"
 #include "base/stop_signal.h"
-#include "data/loader.h"
+#include "data/loader/loader.h"
 #include "data/loader_support.h"
-#include "data/shard_check.h"
-#include "io/atomic_file.h"
-#include "io/tar.h"
-#include "io/webdataset.h"
+#include "data/shards/shard_check.h"
+#include "io/files/atomic_file.h"
+#include "io/formats/tar.h"
+#include "io/formats/webdataset.h"
 #include "support/broken_listing.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"

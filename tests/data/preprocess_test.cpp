@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-#include "data/preprocess.h"
-#include "data/planes.h"
+#include "data/pictures/preprocess.h"
+#include "data/pictures/planes.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "data/prior_dataset.h"
+#include "data/embeddings/prior_dataset.h"
 
 #include <torch/torch.h>
 

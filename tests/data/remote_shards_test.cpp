@@ -7,9 +7,9 @@
 #include <string>
 
 #include "base/error.h"
-#include "data/loader.h"
+#include "data/loader/loader.h"
 #include "data/loader_support.h"
-#include "io/atomic_file.h"
+#include "io/files/atomic_file.h"
 #include "support/captured_log.h"
 #include "support/loopback_server.h"
 #include "support/temp_dir.h"

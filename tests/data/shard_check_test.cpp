@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "data/shard_check.h"
+#include "data/shards/shard_check.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "io/atomic_file.h"
+#include "io/files/atomic_file.h"
 #include "support/broken_listing.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "data/shards.h"
+#include "data/shards/shards.h"
 
 #include <catch2/catch.hpp>
 #include <cstdlib>

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "config/run_config.h"
+#include "config/decoder/decoder_run_config.h"
 #include "diffusion/decoder.h"
 #include "support/fixture.h"
 

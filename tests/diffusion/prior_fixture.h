@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "config/reader.h"
+#include "config/reading/reader.h"
 #include "diffusion/prior.h"
 #include "support/fixture.h"
 

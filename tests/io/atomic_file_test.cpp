@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "io/atomic_file.h"
+#include "io/files/atomic_file.h"
 
 #include "base/error.h"
 #include "io/test_folder.h"

@@ -2,11 +2,11 @@
 // Thousands of damaged files: each is read, or refused by a DataError, within seconds; nothing else
 // may happen. scripts/fuzz.sh runs many more of them under the sanitizers.
 #include "base/error.h"
-#include "io/atomic_file.h"
-#include "io/image.h"
-#include "io/npy.h"
+#include "io/files/atomic_file.h"
+#include "io/formats/npy.h"
+#include "io/formats/webdataset.h"
+#include "io/pictures/image.h"
 #include "io/test_folder.h"
-#include "io/webdataset.h"
 #include "support/survive.h"
 
 #include <catch2/catch.hpp>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-#include "io/demo_images.h"
+#include "io/demo/demo_images.h"
 
 #include "base/error.h"
-#include "io/atomic_file.h"
-#include "io/npy.h"
+#include "io/files/atomic_file.h"
+#include "io/formats/npy.h"
+#include "io/formats/webdataset.h"
 #include "io/test_folder.h"
-#include "io/webdataset.h"
 #include "support/broken_listing.h"
 
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "io/event_file.h"
+#include "io/formats/event_file.h"
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "io/atomic_file.h"
-#include "io/image.h"
+#include "io/files/atomic_file.h"
+#include "io/pictures/image.h"
 #include "support/temp_dir.h"
 
 namespace dalle2 {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-#include "io/image.h"
+#include "io/pictures/image.h"
 
 #include "base/error.h"
-#include "io/atomic_file.h"
-#include "io/npy.h"
-#include "io/resample.h"
+#include "io/files/atomic_file.h"
+#include "io/formats/npy.h"
+#include "io/pictures/resample.h"
 #include "io/test_folder.h"
 
 #include <catch2/catch.hpp>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-#include "io/npy.h"
+#include "io/formats/npy.h"
 
 #include "base/error.h"
-#include "io/atomic_file.h"
+#include "io/files/atomic_file.h"
 #include "io/test_folder.h"
 
 #include <catch2/catch.hpp>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // A crop of a JPEG is decoded without the rest of it; here is the proof that nothing of it shows.
 #include "base/error.h"
-#include "io/image.h"
-#include "io/image_codecs.h"
-#include "io/resample_kernels.h"
+#include "io/pictures/image.h"
+#include "io/pictures/image_codecs.h"
+#include "io/pictures/resample_kernels.h"
 
 #include <fmt/format.h>
 #include <catch2/catch.hpp>

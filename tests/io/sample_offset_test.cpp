@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-#include "io/atomic_file.h"
+#include "io/files/atomic_file.h"
+#include "io/formats/webdataset.h"
 #include "io/test_folder.h"
-#include "io/webdataset.h"
 
 #include <catch2/catch.hpp>
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "io/url_source.h"
+#include "io/streams/url_source.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "base/error.h"
-#include "io/atomic_file.h"
-#include "io/folder_names.h"
-#include "io/listing.h"
-#include "io/stream.h"
-#include "io/tar.h"
+#include "io/files/atomic_file.h"
+#include "io/files/folder_names.h"
+#include "io/files/listing.h"
+#include "io/formats/tar.h"
+#include "io/streams/stream.h"
 #include "net/listing_limits.h"
 #include "support/captured_log.h"
 #include "support/loopback_server.h"

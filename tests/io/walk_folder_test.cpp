@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "io/walk_folder.h"
+#include "io/files/walk_folder.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-#include "io/webdataset.h"
+#include "io/formats/webdataset.h"
 
 #include "base/error.h"
-#include "io/atomic_file.h"
+#include "io/files/atomic_file.h"
 #include "io/test_folder.h"
 
 #include <zlib.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "io/writable.h"
+#include "io/files/writable.h"
 
 #include <sys/stat.h>
 #include <sys/wait.h>

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "config/model_config.h"
+#include "config/decoder/decoder_config.h"
 #include "model/unet.h"
 
 namespace dalle2::test {

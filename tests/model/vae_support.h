@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "config/vae_run_config.h"
+#include "config/vae/vae_run_config.h"
 #include "model/vqgan_vae.h"
 #include "support/fixture.h"
 

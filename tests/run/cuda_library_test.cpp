@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "run/cuda_library.h"
+#include "run/device/cuda_library.h"
 
 #include <c10/core/Device.h>
 #include <dlfcn.h>

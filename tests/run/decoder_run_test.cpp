@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What a decoder run logs, against values worked out beside it.
-#include "run/decoder_run.h"
+#include "run/decoder/decoder_run.h"
 
 #include <torch/torch.h>
 #include <catch2/catch.hpp>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-#include "run/device.h"
+#include "run/device/device.h"
 
 #include <torch/cuda.h>
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
-#include "run/cuda_library.h"
+#include "run/device/cuda_library.h"
 #include "support/captured_log.h"
 
 namespace dalle2 {

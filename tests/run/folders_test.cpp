@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "run/commands.h"
 #include "run/commands/out_folder.h"
-#include "run/pictures.h"
+#include "run/pictures/pictures.h"
 #include "support/broken_listing.h"
 #include "support/temp_dir.h"
 

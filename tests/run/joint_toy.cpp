@@ -3,8 +3,8 @@
 
 #include <cstdio>
 
-#include "config/kind_row.h"
-#include "config/parse_config.h"
+#include "config/reading/kind_row.h"
+#include "config/reading/parse_config.h"
 
 namespace dalle2::test {
 namespace {

@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "config/loaded_config.h"
-#include "config/run_config.h"
+#include "config/decoder/decoder_run_config.h"
+#include "config/reading/loaded_config.h"
 #include "model/layers.h"
 #include "run/kinds.h"
-#include "run/shard_run.h"
+#include "run/shards/shard_run.h"
 #include "trainer/trainer.h"
 
 namespace dalle2::test {

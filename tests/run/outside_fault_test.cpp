@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "dist/ranks_in_threads.h"
-#include "run/rank_batch.h"
+#include "run/loop/rank_batch.h"
 #include "run/toy_support.h"
 #include "support/captured_log.h"
 

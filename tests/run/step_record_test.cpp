@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "run/step_record.h"
+#include "run/loop/step_record.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -10,9 +10,9 @@
 #include <optional>
 #include <string>
 
-#include "config/train_options.h"
+#include "config/shared/train_options.h"
 #include "model/layers.h"
-#include "run/training_run.h"
+#include "run/loop/training_run.h"
 #include "trainer/trainer.h"
 
 namespace dalle2::test {

@@ -11,7 +11,7 @@
 
 #include "base/stop_signal.h"
 #include "checkpoint/pth.h"
-#include "io/atomic_file.h"
+#include "io/files/atomic_file.h"
 #include "run/toy_run.h"
 #include "support/temp_dir.h"
 #include "trainer/state_bits.h"

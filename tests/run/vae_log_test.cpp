@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "run/vae_log.h"
+#include "run/vae/vae_log.h"
 
 #include <torch/torch.h>
 #include <catch2/catch.hpp>
@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "run/vae_position.h"
+#include "run/vae/vae_position.h"
 
 namespace dalle2 {
 namespace {

@@ -2,9 +2,9 @@
 // Shards of a few small pictures, with captions and embeddings that tell the sample.
 #pragma once
 
-#include "io/image.h"
-#include "io/npy.h"
-#include "io/tar.h"
+#include "io/formats/npy.h"
+#include "io/formats/tar.h"
+#include "io/pictures/image.h"
 
 #include <fmt/format.h>
 

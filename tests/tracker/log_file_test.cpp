@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "io/atomic_file.h"
+#include "io/files/atomic_file.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
 

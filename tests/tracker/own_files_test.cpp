@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "io/atomic_file.h"
+#include "io/files/atomic_file.h"
 #include "support/temp_dir.h"
 #include "tracker/starting.h"
 

@@ -10,8 +10,8 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "io/atomic_file.h"
-#include "io/image.h"
+#include "io/files/atomic_file.h"
+#include "io/pictures/image.h"
 #include "support/broken_listing.h"
 #include "support/temp_dir.h"
 #include "tracker/html_text.h"

@@ -16,7 +16,7 @@
 
 #include "base/error.h"
 #include "base/stop_signal.h"
-#include "io/atomic_file.h"
+#include "io/files/atomic_file.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
 

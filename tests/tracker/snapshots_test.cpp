@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "io/atomic_file.h"
+#include "io/files/atomic_file.h"
 #include "support/broken_listing.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "io/atomic_file.h"
+#include "io/files/atomic_file.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
 #include "tracker/tracker.h"

@@ -4,9 +4,9 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "io/atomic_file.h"
-#include "io/event_file.h"
-#include "io/image.h"
+#include "io/files/atomic_file.h"
+#include "io/formats/event_file.h"
+#include "io/pictures/image.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
 #include "tracker/starting.h"

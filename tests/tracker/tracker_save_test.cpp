@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "io/atomic_file.h"
+#include "io/files/atomic_file.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
 #include "tracker/starting.h"

@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "config/run_config.h"
+#include "config/decoder/decoder_run_config.h"
 #include "optim/random.h"
 #include "support/fixture.h"
 #include "trainer/decoder_trainer.h"

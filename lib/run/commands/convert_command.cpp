@@ -7,9 +7,9 @@
 
 #include "base/log.h"
 #include "checkpoint/convert.h"
+#include "run/checkpoints/join_stages.h"
 #include "run/commands.h"
 #include "run/commands/out_folder.h"
-#include "run/join_stages.h"
 
 namespace dalle2 {
 namespace {

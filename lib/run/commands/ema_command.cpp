@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/pth.h"
-#include "io/folder_names.h"
+#include "io/files/folder_names.h"
 #include "run/commands.h"
 #include "trainer/post_hoc_averages.h"
 

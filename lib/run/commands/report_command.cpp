@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "base/text.h"
-#include "io/atomic_file.h"
+#include "io/files/atomic_file.h"
 #include "run/commands.h"
 #include "run/commands/out_folder.h"
 #include "tracker/report.h"

@@ -8,11 +8,11 @@
 
 #include "base/log.h"
 #include "checkpoint/convert.h"
-#include "config/run_config.h"
-#include "io/folder_names.h"
-#include "run/device.h"
+#include "config/decoder/decoder_run_config.h"
+#include "io/files/folder_names.h"
+#include "run/checkpoints/model_weights.h"
+#include "run/device/device.h"
 #include "run/kinds.h"
-#include "run/model_weights.h"
 
 namespace dalle2 {
 

@@ -5,8 +5,8 @@
 #include <ATen/core/Tensor.h>
 
 #include "checkpoint/state_dict.h"
+#include "run/checkpoints/model_weights.h"
 #include "run/commands.h"
-#include "run/model_weights.h"
 
 namespace dalle2 {
 

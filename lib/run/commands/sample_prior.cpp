@@ -7,11 +7,11 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/timer.h"
-#include "io/npy.h"
+#include "io/formats/npy.h"
+#include "run/checkpoints/model_weights.h"
 #include "run/commands/sample_command.h"
-#include "run/model_weights.h"
-#include "run/pictures.h"
-#include "run/row_noise.h"
+#include "run/pictures/pictures.h"
+#include "run/pictures/row_noise.h"
 #include "trainer/tensor_group.h"
 
 namespace dalle2 {

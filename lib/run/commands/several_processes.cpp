@@ -16,7 +16,7 @@
 #include "dist/rank_launcher.h"
 #include "dist/world.h"
 #include "run/commands.h"
-#include "run/run_session.h"
+#include "run/loop/run_session.h"
 
 namespace dalle2 {
 

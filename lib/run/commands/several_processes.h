@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "config/train_options.h"
+#include "config/shared/train_options.h"
 #include "dist/process_group.h"
 
 namespace dalle2 {

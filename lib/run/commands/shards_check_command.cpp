@@ -6,9 +6,9 @@
 #include "base/log.h"
 #include "base/public_url.h"
 #include "base/text.h"
-#include "data/shard_check.h"
-#include "data/shards.h"
-#include "data/url_template.h"
+#include "data/shards/shard_check.h"
+#include "data/shards/shards.h"
+#include "data/shards/url_template.h"
 #include "run/commands.h"
 
 namespace dalle2 {

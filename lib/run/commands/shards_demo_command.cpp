@@ -3,8 +3,8 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "io/demo_images.h"
-#include "io/folder_names.h"
+#include "io/demo/demo_images.h"
+#include "io/files/folder_names.h"
 #include "run/commands.h"
 
 namespace dalle2 {

@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "data/pack.h"
+#include "data/shards/pack.h"
 #include "run/commands.h"
 
 namespace dalle2 {

@@ -11,12 +11,12 @@
 #include "base/one_line.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
-#include "data/rank_walk.h"
-#include "io/atomic_file.h"
+#include "data/loader/rank_walk.h"
+#include "io/files/atomic_file.h"
 #include "run/commands.h"
 #include "run/commands/out_folder.h"
-#include "run/decoder_data.h"
-#include "run/order_position.h"
+#include "run/decoder/decoder_data.h"
+#include "run/shards/order_position.h"
 
 namespace dalle2 {
 namespace {

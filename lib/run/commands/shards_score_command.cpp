@@ -5,11 +5,11 @@
 #include <filesystem>
 
 #include "base/untrusted_json.h"
-#include "io/atomic_file.h"
-#include "io/demo_images.h"
-#include "io/folder_names.h"
+#include "io/demo/demo_images.h"
+#include "io/files/atomic_file.h"
+#include "io/files/folder_names.h"
 #include "run/commands.h"
-#include "run/pictures.h"
+#include "run/pictures/pictures.h"
 
 namespace dalle2 {
 namespace {

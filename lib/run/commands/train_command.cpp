@@ -12,11 +12,11 @@
 #include "dist/process_group.h"
 #include "io/library_versions.h"
 #include "net/library_versions.h"
+#include "run/checkpoints/model_weights.h"
 #include "run/commands.h"
 #include "run/commands/several_processes.h"
-#include "run/cuda_library.h"
+#include "run/device/cuda_library.h"
 #include "run/kinds.h"
-#include "run/model_weights.h"
 
 namespace dalle2 {
 namespace {

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: MIT
+// `decoder` and `decoder.unets[i]` of a decoder config.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/decoder/latent_config.h"
+#include "config/reading/count_limits.h"
+#include "config/reading/reflect.h"
+#include "config/reading/types.h"
+#include "config/shared/loss_config.h"
+
+namespace dalle2 {
+
+struct UnetConfig {
+  static constexpr const char* kDoc =
+      "One denoising network, the constructor arguments of the reference's Unet. Arrays over the "
+      "resolutions have one entry for each entry of `dim_mults`.";
+
+  int64_t dim = 0;                 // required
+  std::vector<int64_t> dim_mults;  // required
+  std::optional<int64_t> image_embed_dim;
+  std::optional<int64_t> text_embed_dim;
+  std::optional<bool> cond_on_text_encodings;
+  std::optional<int64_t> cond_dim;
+  int64_t channels = 3;
+  OneOrMany<bool> self_attn = false;
+  int64_t attn_dim_head = 32;
+  int64_t attn_heads = 16;
+  bool init_cross_embed = true;
+  int64_t num_image_tokens = 4;
+  int64_t num_time_tokens = 2;
+  std::optional<int64_t> out_dim;
+  std::optional<int64_t> channels_out;
+  bool lowres_cond = false;
+  bool lowres_noise_cond = false;
+  bool cond_on_image_embeds = false;
+  bool self_cond = false;
+  bool sparse_attn = false;
+  bool cosine_sim_cross_attn = false;
+  bool cosine_sim_self_attn = false;
+  bool attend_at_middle = true;
+  int64_t max_text_len = 256;
+  bool add_image_embeds_to_time = true;
+  std::optional<int64_t> init_dim;
+  int64_t init_conv_kernel_size = 7;
+  std::vector<int64_t> init_cross_embed_kernel_sizes = {3, 7, 15};
+  OneOrMany<int64_t> resnet_groups = int64_t{8};
+  bool resnet_weight_standardization = false;
+  OneOrMany<int64_t> num_resnet_blocks = int64_t{2};
+  bool cross_embed_downsample = false;
+  std::vector<int64_t> cross_embed_downsample_kernel_sizes = {2, 4};
+  bool memory_efficient = false;
+  bool scale_skip_connection = false;
+  bool pixel_shuffle_upsample = true;
+  int64_t final_conv_kernel_size = 1;
+  bool combine_upsample_fmaps = false;
+  bool checkpoint_during_training = false;
+
+  void fields(auto& f) {
+    D2_REQUIRED(dim, "Base width of the network, in channels; even.", within(4, most::kDim));
+    D2_REQUIRED(dim_mults,
+                "Width of each resolution as a multiple of `dim`, high to low resolution; the "
+                "image is halved between two entries. Starts with 1 unless `memory_efficient`.",
+                within(1, most::kDimMult).not_empty());
+    D2_FIELD(image_embed_dim,
+             "Width of the image embeddings. Needed by the first unet, unless "
+             "`decoder.unconditional`.",
+             within(1, most::kWidth));
+    D2_FIELD(text_embed_dim,
+             "Width of the text encodings. Needed with `cond_on_text_encodings`.",
+             within(1, most::kWidth));
+    D2_FIELD(cond_on_text_encodings, "Condition this unet on text encodings; null is false.");
+    D2_FIELD(
+        cond_dim, "Width of the conditioning tokens; null for `dim`.", within(1, most::kWidth));
+    D2_FIELD(channels,
+             "No effect here: `decoder.channels` holds for every unet.",
+             within(1, most::kWidth));
+    D2_FIELD(self_attn, "Full self attention, for all resolutions or for each.");
+    D2_FIELD(attn_dim_head,
+             "Width of a head of the self attention. (Cross attention always has 8 heads of 64.)",
+             within(1, most::kHeadWidth));
+    D2_FIELD(attn_heads, "Heads of the self attention.", within(1, most::kHeads));
+    D2_FIELD(init_cross_embed,
+             "Start with parallel convolutions of several kernel sizes; false for one of "
+             "`init_conv_kernel_size`.");
+    D2_FIELD(num_image_tokens,
+             "Conditioning tokens made from the image embedding.",
+             within(1, most::kTokens));
+    D2_FIELD(
+        num_time_tokens, "Conditioning tokens made from the timestep.", within(1, most::kTokens));
+    D2_FIELD(out_dim, "No effect, as in the reference.", within(1, most::kWidth));
+    D2_FIELD(channels_out,
+             "No effect here: the decoder decides it (twice the channels with a learned variance).",
+             within(1, most::kWidth));
+    D2_FIELD(lowres_cond, "No effect here: the decoder sets it for every unet but the first.");
+    D2_FIELD(lowres_noise_cond, "No effect here: see `decoder.use_noise_for_lowres_cond`.");
+    D2_FIELD(cond_on_image_embeds,
+             "No effect here: the decoder sets it for the first unet, unless "
+             "`decoder.unconditional`.");
+    D2_FIELD(self_cond,
+             "Self conditioning (Chen et al. 2022): feed the previous estimate back in.");
+    D2_FIELD(sparse_attn, "Linear attention at every resolution without full self attention.");
+    D2_FIELD(cosine_sim_cross_attn, "Cosine similarity in the cross attention.");
+    D2_FIELD(cosine_sim_self_attn, "Cosine similarity in the self attention.");
+    D2_FIELD(attend_at_middle, "No effect, as in the reference: the middle always attends.");
+    D2_FIELD(max_text_len,
+             "Text tokens; longer texts are cut, shorter ones padded.",
+             within(1, most::kTokens));
+    D2_FIELD(add_image_embeds_to_time, "Add the image embedding to the time vector as well.");
+    D2_FIELD(init_dim,
+             "Width after the first convolution; null or equal to `dim`.",
+             within(1, most::kWidth));
+    D2_FIELD(init_conv_kernel_size,
+             "Kernel of the first convolution without `init_cross_embed`; odd.",
+             within(1, most::kKernel));
+    D2_FIELD(init_cross_embed_kernel_sizes,
+             "Kernels of the first convolutions; all odd.",
+             within(1, most::kKernel).not_empty());
+    D2_FIELD(resnet_groups,
+             "Groups of the group norms, for all resolutions or for each; must divide the widths.",
+             within(1, most::kWidth));
+    D2_FIELD(resnet_weight_standardization,
+             "Standardise the convolutions' weights (Qiao et al. 2019).");
+    D2_FIELD(num_resnet_blocks,
+             "Residual blocks beside the first one, for all resolutions or for each.",
+             within(0, most::kLayers));
+    D2_FIELD(cross_embed_downsample, "Halve the image with convolutions of several kernel sizes.");
+    D2_FIELD(cross_embed_downsample_kernel_sizes,
+             "Kernels of `cross_embed_downsample`; all even.",
+             within(2, most::kKernel).not_empty());
+    D2_FIELD(memory_efficient,
+             "Halve the image before the blocks of a resolution, not after (one more halving in "
+             "all).");
+    D2_FIELD(scale_skip_connection, "Multiply the skip connections by 2^-0.5.");
+    D2_FIELD(pixel_shuffle_upsample,
+             "Double the image by pixel shuffle; false for nearest neighbour and a convolution.");
+    D2_FIELD(
+        final_conv_kernel_size, "Kernel of the last convolution; odd.", within(1, most::kKernel));
+    D2_FIELD(combine_upsample_fmaps,
+             "Feed the outputs of all resolutions into the last block (U-squared net); `dim` must "
+             "be divisible by 8.");
+    D2_FIELD(checkpoint_during_training,
+             "Compute activations again in the backward pass instead of keeping them: less memory, "
+             "same gradients.");
+    f.note(!attend_at_middle,
+           "attend_at_middle",
+           "has no effect, as in the reference: the middle always attends");
+    f.note(out_dim.has_value(), "out_dim", "has no effect, as in the reference");
+  }
+};
+
+struct ClipConfig {
+  static constexpr const char* kDoc =
+      "A CLIP model that makes the embeddings while training, where none were computed before.";
+
+  std::string make = "openai";
+  std::string model = "ViT-L/14";
+  std::optional<RawJson> base_model_kwargs;
+
+  void fields(auto& f) {
+    D2_FIELD(
+        make, "Where the model comes from.", one_of({"openai", "open_clip", "x-clip", "coca"}));
+    D2_FIELD(model, "Name of the model, or a checkpoint file.", not_empty());
+    D2_FIELD(base_model_kwargs, "Arguments of a model that is built here (x-clip, coca).");
+  }
+};
+
+struct DecoderConfig {
+  static constexpr const char* kDoc =
+      "The cascade of diffusion models, the constructor arguments of the reference's Decoder. "
+      "Arrays over the unets have one entry for each unet.";
+  /// The reference's constructor refuses what it does not know.
+  static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
+
+  std::vector<UnetConfig> unets;  // required
+  std::optional<int64_t> image_size;
+  std::optional<std::vector<int64_t>> image_sizes;
+  std::optional<ClipConfig> clip;
+  std::optional<std::vector<std::optional<LatentConfig>>> vae;
+  int64_t channels = 3;
+  int64_t timesteps = 1000;
+  OneOrMany<std::optional<int64_t>> sample_timesteps = std::nullopt;
+  LossType loss_type = LossType::l2;
+  std::optional<std::vector<BetaSchedule>> beta_schedule;
+  OneOrMany<bool> learned_variance = true;
+  double image_cond_drop_prob = 0.1;
+  double text_cond_drop_prob = 0.5;
+  OneOrMany<bool> predict_x_start = false;
+  OneOrMany<bool> predict_v = false;
+  bool predict_x_start_for_latent_diffusion = false;
+  std::optional<std::vector<std::optional<int64_t>>> random_crop_sizes;
+  OneOrMany<bool> use_noise_for_lowres_cond = false;
+  OneOrMany<bool> use_blur_for_lowres_cond = true;
+  bool lowres_downsample_first = true;
+  double blur_prob = 0.5;
+  OneOrMany<double> blur_sigma = 0.6;  // [low, high]: drawn from the range for each batch
+  OneOrMany<int64_t> blur_kernel_size = int64_t{3};
+  double lowres_noise_sample_level = 0.2;
+  bool clip_denoised = true;
+  bool clip_x_start = true;
+  std::optional<RawJson> clip_adapter_overrides;
+  bool learned_variance_constrain_frac = false;
+  double vb_loss_weight = 0.001;
+  bool unconditional = false;
+  bool auto_normalize_img = true;
+  bool use_dynamic_thres = false;
+  double dynamic_thres_percentile = 0.95;
+  OneOrMany<double> p2_loss_weight_gamma = 0.0;
+  double p2_loss_weight_k = 1.0;
+  double ddim_sampling_eta = 0.0;
+  bool zero_terminal_snr = false;  // extension: Lin et al. 2023
+
+  void fields(auto& f) {
+    D2_REQUIRED(unets, "The networks of the cascade, low to high resolution.", not_empty());
+    D2_FIELD(image_size,
+             "Side of the images in pixels, for a single unet.",
+             within(1, most::kImageSide));
+    D2_FIELD(image_sizes,
+             "Side of each unet's images in pixels; sorted and stripped of doubles, as many as "
+             "unets. Give this or `image_size`.",
+             within(1, most::kImageSide).not_empty());
+    D2_FIELD(clip,
+             "CLIP model for embeddings made while training.",
+             not_yet("CLIP models are a later part; compute the embeddings before, and give "
+                     "data.img_embeddings_url or data.embeddings_in_tar"));
+    D2_FIELD(vae,
+             "VQGAN-VAEs of the first unets, in whose latent space these work; null for a unet "
+             "that works on pixels. Needs `auto_normalize_img`.",
+             Limits{}.one_is_list());
+    D2_FIELD(channels, "Channels of the images.", within(1, most::kWidth));
+    D2_FIELD(timesteps,
+             "Steps of the noising chain in training, the same for every unet.",
+             within(1, most::kTimesteps));
+    D2_FIELD(sample_timesteps,
+             "Steps when sampling, for all unets or for each: fewer than `timesteps` samples with "
+             "DDIM; null or equal walks the whole chain (DDPM).",
+             within(1, most::kTimesteps));
+    D2_FIELD(loss_type, "Distance between prediction and target: absolute, squared, or Huber.");
+    D2_FIELD(beta_schedule,
+             "Noise schedule of each unet; null is cosine for all but the last of several unets, "
+             "which is linear.");
+    D2_FIELD(learned_variance,
+             "Learn the variance too (Nichol & Dhariwal 2021). A single value is for the **first "
+             "unet only**, the others have none.");
+    D2_FIELD(image_cond_drop_prob,
+             "Probability of dropping the image embedding, for classifier-free guidance.",
+             within(0, 1));
+    D2_FIELD(text_cond_drop_prob, "Probability of dropping the text encodings.", within(0, 1));
+    D2_FIELD(predict_x_start,
+             "Predict the clean image instead of the noise, for all unets or for each.");
+    D2_FIELD(predict_v,
+             "Predict v (Salimans & Ho 2022), for all unets or for each; wins over "
+             "`predict_x_start`.");
+    D2_FIELD(
+        predict_x_start_for_latent_diffusion,
+        "Predict the clean image in the stages behind a VAE, the noise in the others; wins over "
+        "`predict_x_start`.");
+    D2_FIELD(random_crop_sizes,
+             "Side of the random crop each unet is trained on; null for whole images, as the first "
+             "unet must be.",
+             within(1, most::kImageSide));
+    D2_FIELD(use_noise_for_lowres_cond,
+             "Noise the low resolution image (Imagen), for all upper unets or for each.");
+    D2_FIELD(use_blur_for_lowres_cond,
+             "Blur the low resolution image, for all upper unets or for each. Each upper unet "
+             "needs noise or blur.");
+    D2_FIELD(lowres_downsample_first,
+             "Shrink the image to the previous unet's size before it is blurred and enlarged.");
+    D2_FIELD(blur_prob, "Probability of blurring a batch.", within(0, 1));
+    D2_FIELD(blur_sigma,
+             "Standard deviation of the blur in pixels, or a range [low, high] from which it is "
+             "drawn for each batch.",
+             above(0));
+    D2_FIELD(blur_kernel_size,
+             "Side of the blur's kernel in pixels, odd; or a range [low, high] from which an odd "
+             "one is drawn for each batch.",
+             within(1, most::kKernel));
+    D2_FIELD(lowres_noise_sample_level,
+             "Noise level of the low resolution image when sampling; 1 is pure noise.",
+             at_least(0).below(1));
+    D2_FIELD(clip_denoised, "No effect, as in the reference: sampling always clips.");
+    D2_FIELD(clip_x_start, "No effect, as in the reference: sampling always clips.");
+    D2_FIELD(clip_adapter_overrides,
+             "Arguments of the adapter around an x-clip or coca model.",
+             not_yet("CLIP models are a later part"));
+    D2_FIELD(learned_variance_constrain_frac,
+             "Keep the learned variance between its bounds with a sigmoid.");
+    D2_FIELD(vb_loss_weight,
+             "Weight of the variational bound that trains the learned variance.",
+             at_least(0));
+    D2_FIELD(unconditional, "No image or text conditioning at all; no embeddings are read.");
+    D2_FIELD(auto_normalize_img,
+             "Map images from [0, 1] to [-1, 1] inside; false if they come in [-1, 1].");
+    D2_FIELD(use_dynamic_thres, "Dynamic thresholding when sampling (Imagen).");
+    D2_FIELD(dynamic_thres_percentile,
+             "Quantile of the pixels' magnitudes that dynamic thresholding scales to 1.",
+             within(0, 1));
+    D2_FIELD(p2_loss_weight_gamma,
+             "Exponent of the p2 loss weight (Choi et al. 2022), for all unets or for each; 0 is "
+             "off, 1 is recommended.",
+             at_least(0));
+    D2_FIELD(p2_loss_weight_k, "Offset of the p2 loss weight.", above(0));
+    D2_FIELD(ddim_sampling_eta,
+             "Noise of DDIM sampling; 0 is deterministic, 1 is as noisy as DDPM.",
+             within(0, 1));
+    D2_FIELD(zero_terminal_snr,
+             "Extension: rescale the schedule so that its last step is pure noise (Lin et al. "
+             "2023); needs `predict_v` or `predict_x_start`.");
+    f.note(!clip_denoised, "clip_denoised", "has no effect, as in the reference");
+    f.note(!clip_x_start, "clip_x_start", "has no effect, as in the reference");
+  }
+};
+
+/// One stage of the cascade with every per-unet rule of the reference applied.
+struct UnetPlan {
+  UnetConfig unet;  ///< channels, channels_out, lowres_cond, lowres_noise_cond, cond_on_* are final
+  int64_t image_size = 0;  ///< side of the stage's images, pixels
+  int64_t timesteps = 0;   ///< T of the training schedule
+  BetaSchedule beta_schedule = BetaSchedule::cosine;
+  Objective objective = Objective::eps;
+  bool learned_variance = false;
+  std::optional<int64_t> sample_timesteps;  ///< DDIM steps; none for DDPM over all T
+  double p2_loss_weight_gamma = 0.0;
+  std::optional<int64_t> random_crop_size;  ///< side, pixels
+  bool lowres_blur = false;
+  bool lowres_noise = false;
+  std::optional<LatentConfig> latent;  ///< with its `model`; none: the stage works on pixels
+  LossPlan loss;                       ///< of plan_losses
+
+  /// Side of the maps that the unet denoises, of pictures with a side of `pixels`.
+  int64_t map_side(int64_t pixels) const {
+    return latent ? pixels / latent->model->reduction() : pixels;
+  }
+};
+
+/// The whole cascade, low to high resolution.
+struct DecoderPlan {
+  DecoderConfig config;
+  std::vector<UnetPlan> stages;
+  bool text_conditioned() const {
+    for (const UnetPlan& stage : stages) {
+      if (stage.unet.cond_on_text_encodings.value_or(false)) return true;
+    }
+    return false;
+  }
+};
+
+/// Applies the reference's casts: scalar learned_variance holds for the first unet only, the
+/// default beta_schedule ends linear, sizes are sorted and de-duplicated, unets learn their wiring.
+/// @throws ConfigError listing every fault with its JSON pointer (below "/decoder")
+DecoderPlan plan_decoder(const DecoderConfig& config);
+
+}  // namespace dalle2

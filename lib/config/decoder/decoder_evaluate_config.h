@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: MIT
+// `evaluate` of a decoder config: the arguments of torchmetrics' classes.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/reading/count_limits.h"
+#include "config/reading/reflect.h"
+#include "config/reading/types.h"
+
+namespace dalle2 {
+
+/// The layer of the Inception network whose features are compared.
+enum class InceptionFeature { k64, k192, k768, k2048, logits_unbiased };
+template <>
+inline constexpr std::array enum_names<InceptionFeature> = {
+    "64", "192", "768", "2048", "logits_unbiased"};
+enum class LpipsNet { vgg, alex, squeeze };
+template <>
+inline constexpr std::array enum_names<LpipsNet> = {"vgg", "alex", "squeeze"};
+
+enum class LpipsReduction { mean, sum, none };
+template <>
+inline constexpr std::array enum_names<LpipsReduction> = {"mean", "sum", "none"};
+
+/// How a picture is brought to the side that the network takes.
+enum class NetworkResize {
+  tf1,        ///< as TensorFlow 1, pytorch-fid and torch-fidelity: bilinear, no half pixels
+  antialias,  ///< as torchmetrics since 1.8: bilinear, smoothed
+  clean,      ///< as clean-fid: Pillow's bicubic
+};
+template <>
+inline constexpr std::array enum_names<NetworkResize> = {"tf1", "antialias", "clean"};
+
+namespace detail {
+inline constexpr const char* kNetworkDoc =
+    "TorchScript of the network, one for all metrics: `scripts/export_inception.py` makes it from the "
+    "published weights. It is enough to name it once.";
+inline constexpr const char* kNormalizeDoc = "Images are floats in [0, 1]; only false fits here.";
+inline constexpr const char* kNormalizeRule =
+    "must be false, got true: the images are bytes, whose range is known";
+inline constexpr const char* kResetDoc =
+    "No effect: features of real images are kept by the content of the images, so that they are never "
+    "those of others.";
+}  // namespace detail
+
+struct FidConfig {
+  static constexpr const char* kDoc = "Fréchet inception distance.";
+  static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
+
+  InceptionFeature feature = InceptionFeature::k2048;
+  bool reset_real_features = true;
+  bool normalize = false;
+  std::vector<int64_t> input_img_size = {3, 299, 299};
+  std::optional<std::string> feature_extractor_weights_path;
+  std::optional<bool> antialias;
+
+  void fields(auto& f) {
+    D2_FIELD(feature, "Layer of the Inception network.");
+    D2_FIELD(reset_real_features, detail::kResetDoc);
+    D2_FIELD(normalize, detail::kNormalizeDoc);
+    D2_FIELD(input_img_size,
+             "Channels, height and width the network expects; only 3, 299, 299 fits here.",
+             within(1, most::kImageSide).entries(3));
+    D2_FIELD(feature_extractor_weights_path, detail::kNetworkDoc, not_empty());
+    D2_FIELD(antialias,
+             "torchmetrics' name for `evaluate.resize`: true is `antialias`, false `tf1`.");
+    f.check(input_img_size == std::vector<int64_t>{3, 299, 299},
+            "input_img_size",
+            "must be [3, 299, 299], which is what the network takes");
+    f.check(!normalize, "normalize", detail::kNormalizeRule);
+    f.check(feature != InceptionFeature::logits_unbiased,
+            "feature",
+            "must be one of 64 192 768 2048, got \"logits_unbiased\"");
+  }
+};
+
+struct InceptionScoreConfig {
+  static constexpr const char* kDoc = "Inception score.";
+  static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
+
+  InceptionFeature feature = InceptionFeature::logits_unbiased;
+  int64_t splits = 10;
+  bool normalize = false;
+  std::optional<std::string> feature_extractor_weights_path;
+
+  void fields(auto& f) {
+    D2_FIELD(feature, "Layer of the Inception network.");
+    D2_FIELD(splits,
+             "Parts the samples are divided into for mean and deviation.",
+             within(1, most::kBatch));
+    D2_FIELD(normalize, detail::kNormalizeDoc);
+    D2_FIELD(feature_extractor_weights_path, detail::kNetworkDoc, not_empty());
+    f.check(!normalize, "normalize", detail::kNormalizeRule);
+  }
+};
+
+struct KidConfig {
+  static constexpr const char* kDoc = "Kernel inception distance.";
+  static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
+
+  InceptionFeature feature = InceptionFeature::k2048;
+  int64_t subsets = 100;
+  int64_t subset_size = 1000;
+  int64_t degree = 3;
+  std::optional<double> gamma;
+  double coef = 1.0;
+  bool reset_real_features = true;
+  bool normalize = false;
+  std::optional<std::string> feature_extractor_weights_path;
+
+  void fields(auto& f) {
+    D2_FIELD(feature, "Layer of the Inception network.");
+    D2_FIELD(subsets, "Subsets that are drawn.", within(1, most::kBatch));
+    D2_FIELD(subset_size,
+             "Samples of a subset; at most `evaluate.n_evaluation_samples`.",
+             within(2, most::kBatch));
+    D2_FIELD(degree, "Degree of the polynomial kernel.", within(1, most::kLayers));
+    D2_FIELD(gamma, "Scale of the kernel's product; null for 1 / features.", above(0));
+    D2_FIELD(coef, "Constant of the kernel.", above(0));
+    D2_FIELD(reset_real_features, detail::kResetDoc);
+    D2_FIELD(normalize, detail::kNormalizeDoc);
+    D2_FIELD(feature_extractor_weights_path, detail::kNetworkDoc, not_empty());
+    f.check(!normalize, "normalize", detail::kNormalizeRule);
+  }
+};
+
+struct PrecisionRecallConfig {
+  static constexpr const char* kDoc =
+      "Improved precision and recall (Kynkäänniemi et al. 2019), an extension.";
+  static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
+
+  InceptionFeature feature = InceptionFeature::k2048;
+  int64_t neighborhood = 3;
+  std::optional<std::string> feature_extractor_weights_path;
+
+  void fields(auto& f) {
+    D2_FIELD(feature, "Layer of the Inception network.");
+    D2_FIELD(neighborhood,
+             "k: the ball about an image reaches as far as its k-th nearest other image.",
+             within(1, most::kBatch));
+    D2_FIELD(feature_extractor_weights_path, detail::kNetworkDoc, not_empty());
+  }
+};
+
+struct FrechetDistanceConfig {
+  static constexpr const char* kDoc =
+      "Fréchet distance of the features of a network of your own, such as DINOv2 (Stein et al. 2023), an "
+      "extension.";
+  static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
+
+  std::optional<std::string> feature_extractor_weights_path;
+  int64_t image_size = 224;
+  NetworkResize resize = NetworkResize::clean;
+  std::vector<double> mean = {0.485, 0.456, 0.406};
+  std::vector<double> std = {0.229, 0.224, 0.225};
+
+  void fields(auto& f) {
+    D2_FIELD(
+        feature_extractor_weights_path,
+        "TorchScript of the network: pictures [n, 3, image_size, image_size] in, features [n, d] "
+        "out.",
+        not_empty());
+    D2_FIELD(
+        image_size, "Side of the pictures that it takes, pixels.", within(1, most::kImageSide));
+    D2_FIELD(resize, "How images are brought to `image_size`.");
+    D2_FIELD(
+        mean, "Subtracted from each channel of a picture in [0, 1].", within(-1e3, 1e3).entries(3));
+    D2_FIELD(std, "What each channel is divided by then.", above(0).entries(3));
+  }
+};
+
+struct LpipsConfig {
+  static constexpr const char* kDoc = "Learned perceptual similarity of pairs of images.";
+  static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
+
+  LpipsNet net_type = LpipsNet::alex;
+  LpipsReduction reduction = LpipsReduction::mean;
+  bool normalize = false;
+  std::optional<std::string> weights_path;
+
+  void fields(auto& f) {
+    D2_FIELD(net_type, "Network whose features are compared.");
+    D2_FIELD(reduction, "How the pairs' distances become one figure: `mean` or `sum`.");
+    D2_FIELD(normalize, "Images come in [0, 1] instead of [-1, 1]; no effect: it is known here.");
+    D2_FIELD(
+        weights_path,
+        "TorchScript of the backbone and its linear layers: `scripts/export_lpips.py` makes it.",
+        not_empty());
+    f.check(reduction != LpipsReduction::none,
+            "reduction",
+            "must be one of \"mean\" \"sum\", got \"none\": the log takes one figure");
+  }
+};
+
+struct DecoderEvaluateConfig {
+  static constexpr const char* kDoc = "Metrics over samples; `{}` computes none.";
+
+  int64_t n_evaluation_samples = 1000;
+  // Keys as torchmetrics and the reference spell them.
+  std::optional<FidConfig> FID;
+  std::optional<InceptionScoreConfig> IS;
+  std::optional<KidConfig> KID;
+  std::optional<LpipsConfig> LPIPS;
+  std::optional<PrecisionRecallConfig> PR;
+  std::optional<FrechetDistanceConfig> FD;
+  std::optional<NetworkResize> resize;
+  std::optional<std::string> cache_path;
+
+  void fields(auto& f) {
+    D2_FIELD(n_evaluation_samples, "Images drawn for the metrics.", within(1, most::kEpochs));
+    D2_FIELD(FID, "Arguments of the Fréchet inception distance; null switches it off.");
+    D2_FIELD(IS, "Arguments of the inception score; null switches it off.");
+    D2_FIELD(KID, "Arguments of the kernel inception distance; null switches it off.");
+    D2_FIELD(LPIPS, "Arguments of LPIPS; null switches it off.");
+    D2_FIELD(PR, "Arguments of precision and recall; null switches them off.");
+    D2_FIELD(FD, "Fréchet distance through a network of your own; null switches it off.");
+    D2_FIELD(resize,
+             "How images are resized for the Inception network: `tf1` as pytorch-fid and "
+             "torch-fidelity do, `antialias` as torchmetrics does since 1.8, `clean` as clean-fid "
+             "does. Figures of different ways do not compare. Null: as `FID.antialias` says, else "
+             "`tf1`.");
+    D2_FIELD(cache_path,
+             "Folder that keeps the features of real images, by their content and the network, for "
+             "later runs. Null: `metrics` in tracker.data_path.",
+             not_empty());
+    f.check(!KID || KID->subset_size <= n_evaluation_samples,
+            "KID/subset_size",
+            "must not exceed n_evaluation_samples (" + std::to_string(n_evaluation_samples) +
+                "), got " + std::to_string(KID.value_or(KidConfig{}).subset_size));
+    const std::optional<bool> antialias = FID.value_or(FidConfig{}).antialias;
+    f.check(!antialias || !resize || *antialias == (resize == NetworkResize::antialias),
+            "resize",
+            "contradicts FID/antialias: give one of them");
+    f.check(network_paths().size() < 2,
+            FID && FID->feature_extractor_weights_path ? "FID/feature_extractor_weights_path"
+                                                       : "KID/feature_extractor_weights_path",
+            "differs from that of another metric: one network serves all");
+  }
+
+  bool is_off() const { return !FID && !IS && !KID && !LPIPS && !PR && !FD; }
+  bool needs_network() const { return FID || IS || KID || PR; }
+
+  NetworkResize network_resize() const {
+    if (resize) return *resize;
+    const bool antialias = FID.value_or(FidConfig{}).antialias.value_or(false);
+    return antialias ? NetworkResize::antialias : NetworkResize::tf1;
+  }
+
+  /// The different files that the metrics name.
+  std::vector<std::string> network_paths() const {
+    std::vector<std::string> paths;
+    const auto add = [&](const auto& metric) {
+      if (!metric || !metric->feature_extractor_weights_path) return;
+      const std::string& path = *metric->feature_extractor_weights_path;
+      if (std::find(paths.begin(), paths.end(), path) == paths.end()) paths.push_back(path);
+    };
+    add(FID);
+    add(IS);
+    add(KID);
+    add(PR);
+    return paths;
+  }
+};
+
+}  // namespace dalle2

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT
+#include "config/prior/prior_run_config.h"
+
+#include <fmt/format.h>
+
+#include "config/reading/kind_row.h"
+#include "config/reading/parse_config.h"
+#include "config/shared/train_rules.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr const char* kPriorPage = R"(
+## Files that train a prior
+
+A file with the root key `prior` in place of `decoder` trains a diffusion prior, which makes image
+embeddings from text embeddings. It has the keys and defaults of the reference's
+`train_diffusion_prior.py`; what the two kinds of files share means the same. Embeddings are made
+before: `data.image_url`, `data.text_url` and `data.text_encodings_url` are folders of .npy files.
+Rules between sections:
+
+| if | then |
+|---|---|
+| always | `data.text_url` is given; `prior.net.dim` equals `prior.image_embed_dim`; `data.splits` leave something for test |
+| `prior.condition_on_text_encodings` | `data.text_encodings_url` is given, else absent |
+| `prior.net.num_timesteps` | equals `prior.timesteps` |
+| `train.dream` | neither `prior.predict_v` nor `prior.predict_x_start` |
+| `train.eval_timesteps` | each from `prior.sample_timesteps` to `prior.timesteps` |
+)";
+
+void check_sources(const TrainPriorConfig& config, Faults& faults) {
+  const PriorDataConfig& data = config.data;
+  if (!data.text_url) {
+    faults.error("/data/text_url",
+                 "must be given: the folder of the text embeddings that belong to image_url, row "
+                 "by row (captions alone need a CLIP model, which is not available yet)");
+  }
+  const bool wanted = config.prior.condition_on_text_encodings;
+  if (wanted && !data.text_encodings_url) {
+    faults.error("/data/text_encodings_url",
+                 "must be given: the prior is conditioned on text encodings; set "
+                 "prior.condition_on_text_encodings to false to train without");
+  }
+  if (!wanted && data.text_encodings_url) {
+    faults.error("/data/text_encodings_url",
+                 "text encodings are being loaded, but not conditioned on: remove it, or set "
+                 "prior.condition_on_text_encodings to true");
+  }
+  if (data.meta_url) {
+    faults.warn("/data/meta_url", "has no effect: the embeddings of the texts are read");
+  }
+  if (data.splits.train + data.splits.val >= 1) {
+    faults.error("/data/splits",
+                 fmt::format("train and val must leave something for test: {} + {} is not below 1",
+                             data.splits.train,
+                             data.splits.val));
+  }
+  if (data.splits.train == 0) {
+    faults.error("/data/splits/train", "must be above 0: there is nothing to train on");
+  }
+}
+
+void check_eval_timesteps(const TrainPriorConfig& config, Faults& faults) {
+  const int64_t least = std::max<int64_t>(2, config.prior.sample_timesteps.value_or(2));
+  for (size_t i = 0; i < config.train.eval_timesteps.size(); ++i) {
+    const int64_t steps = config.train.eval_timesteps[i];
+    if (steps >= least && steps <= config.prior.timesteps) continue;
+    faults.error(
+        fmt::format("/train/eval_timesteps/{}", i),
+        fmt::format("must be between prior.sample_timesteps ({}) and prior.timesteps ({}), got {}",
+                    least,
+                    config.prior.timesteps,
+                    steps));
+  }
+}
+
+// The root's `seed` and the reference's `train.random_seed` are one value.
+void unite_seeds(const Json& root, TrainPriorConfig& config, Faults& faults) {
+  int64_t& seed = config.seed;
+  int64_t& random_seed = config.train.random_seed;
+  const auto train = root.find("train");
+  const bool seed_given = root.contains("seed");
+  const bool random_given = train != root.end() && train->contains("random_seed");
+  if (seed_given && random_given && seed != random_seed) {
+    faults.error("/seed",
+                 fmt::format("{} differs from train.random_seed, {}: both are the seed of "
+                             "everything random; leave one of them out, or give both one value",
+                             seed,
+                             random_seed));
+  }
+  if (seed_given) {
+    random_seed = seed;
+  } else {
+    seed = random_seed;
+  }
+}
+
+void check_prior(const Json& root, LoadedPriorConfig& loaded, Faults& faults) {
+  TrainPriorConfig& config = loaded.config;
+  const bool train = !faults.has_error_under("/train");
+  if (train && !faults.has_error_under("/seed")) unite_seeds(root, config, faults);
+  if (train && !faults.has_error_under("/prior")) {
+    loaded.plan = plan_prior(config.prior, config.train.loss_plan(), faults);
+    check_eval_timesteps(config, faults);
+  }
+  if (train) check_train_rules(config, faults);
+  if (!faults.has_error_under("/data")) check_sources(config, faults);
+}
+
+}  // namespace
+
+LoadedPriorConfig parse_prior_config(const std::string& json,
+                                     const std::string& origin,
+                                     const ReadOptions& options) {
+  return parse_config<LoadedPriorConfig>(json, origin, options, check_prior);
+}
+
+LoadedPriorConfig load_prior_config(const std::string& path, const ReadOptions& options) {
+  return parse_prior_config(read_config_file(path), path, options);
+}
+
+ConfigKind prior_kind() {
+  return kind_row<TrainPriorConfig, parse_prior_config>(kPriorPage,
+                                                        "The sections of a prior's file");
+}
+
+}  // namespace dalle2

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+#include "config/reading/faults.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace dalle2 {
+namespace {
+
+// An error has to fit in 60 lines of a terminal.
+constexpr size_t kMostLines = 50;
+
+}  // namespace
+
+bool Faults::has_error_under(const std::string& pointer) const {
+  return std::any_of(errors_.begin(), errors_.end(), [&](const Fault& fault) {
+    return fault.pointer == pointer || fault.pointer.starts_with(pointer + "/");
+  });
+}
+
+void Faults::promote_warnings() {
+  errors_.insert(errors_.end(), warnings_.begin(), warnings_.end());
+  warnings_.clear();
+}
+
+void Faults::throw_if_any(const std::string& origin) const {
+  if (errors_.empty()) return;
+  std::string text =
+      fmt::format("{}: {} problem{}", origin, errors_.size(), errors_.size() == 1 ? "" : "s");
+  for (size_t i = 0; i < std::min(errors_.size(), kMostLines); ++i) {
+    text += "\n  " + fault_line(errors_[i]);
+  }
+  if (errors_.size() > kMostLines) {
+    text += fmt::format("\n  and {} more", errors_.size() - kMostLines);
+  }
+  throw ConfigError("{}", text);
+}
+
+std::string fault_line(const Fault& fault) {
+  return fmt::format("{}: {}", fault.pointer.empty() ? "/" : fault.pointer, fault.text);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+// How a config of any kind is read. A kind adds its config, with
+//   static constexpr const char* kKind;          its root key
+//   static constexpr std::array kPlaceholders;   what the names of its checkpoints may hold
+// and a function that checks what was read and plans the run.
+#pragma once
+
+#include "config/kinds.h"
+#include "config/reading/command_rules.h"
+#include "config/reading/loaded_config.h"
+#include "config/reading/reader.h"
+#include "config/reading/root_json.h"
+#include "config/reading/writer.h"
+
+namespace dalle2 {
+
+/// Reads `json`; `origin` names it in messages. `check(root, loaded, faults)` gets the root with
+/// its overrides and `loaded.config`, whose faults so far are known; it may change both config and
+/// plan. @throws ConfigError listing every fault
+template <class LoadedConfig, class Check>
+LoadedConfig parse_config(const std::string& json,
+                          const std::string& origin,
+                          const ReadOptions& options,
+                          Check check) {
+  using Config = decltype(LoadedConfig::config);
+  ReadFindings findings;
+  Faults& faults = findings.faults;
+  findings.placeholders = Config::kPlaceholders;
+  Json root = parse_root(json, origin, faults);
+  const bool file_allows_pipe = allows_pipe(root);
+  for (const std::string& assignment : options.overrides) apply_override(root, assignment);
+  LoadedConfig loaded;
+  refuse_other_kinds(root, Config::kKind, findings);
+  Reader(findings).read_struct(root, "", loaded.config, known_root_keys());
+  if constexpr (requires { loaded.config.data.allow_pipe; }) {
+    if (options.no_commands) {
+      loaded.config.data.allow_pipe = false;
+    } else {
+      check_commands(loaded.config.data, file_allows_pipe, faults);
+    }
+  }
+  check(std::as_const(root), loaded, faults);
+  if (options.strict) faults.promote_warnings();
+  if (options.check_available) {
+    for (const Fault& fault : findings.unavailable) faults.error(fault.pointer, fault.text);
+  }
+  faults.throw_if_any(origin);
+  loaded.raw_json = json;
+  loaded.full_json = to_json(loaded.config).dump(2) + "\n";
+  for (const Fault& warning : faults.warnings()) loaded.warnings.push_back(fault_line(warning));
+  return loaded;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT
+#include "config/reading/reader.h"
+
+#include <cmath>
+
+namespace dalle2 {
+namespace {
+
+std::string guess(const std::string& word, const std::vector<std::string>& words) {
+  const std::optional<std::string> near = nearest_word(word, words);
+  return near ? fmt::format("; did you mean \"{}\"?", *near) : "";
+}
+
+}  // namespace
+
+void Reader::wrong_type(const Json& json, const std::string& pointer, const std::string& expected) {
+  faults_.error(pointer,
+                json.is_null() ? fmt::format("must not be null; expected {}", expected)
+                               : fmt::format("expected {}, got {}", expected, shown(json)));
+}
+
+void Reader::wrong_word(const Json& json,
+                        const std::string& pointer,
+                        const std::string& expected,
+                        const std::vector<std::string>& words) {
+  if (!json.is_string()) return wrong_type(json, pointer, expected);
+  faults_.error(
+      pointer,
+      fmt::format(
+          "expected {}, got {}{}", expected, shown(json), guess(json.get<std::string>(), words)));
+}
+
+void Reader::check_count(size_t count, const std::string& pointer, const Limits& limits) {
+  if (limits.not_empty_ && count == 0) {
+    faults_.error(pointer,
+                  limits.empty_text == nullptr ? "must have at least one entry, got none"
+                                               : limits.empty_text);
+  }
+  if (count < limits.least || (limits.most > 0 && count > limits.most)) {
+    const std::string expected = limits.least == limits.most
+                                     ? std::to_string(limits.least)
+                                     : fmt::format("{} to {}", limits.least, limits.most);
+    faults_.error(pointer, fmt::format("must have {} entries, got {}", expected, count));
+  }
+}
+
+void Reader::unknown_key(const std::string& key,
+                         const std::string& pointer,
+                         const std::vector<std::string>& known,
+                         UnknownKeys policy,
+                         std::span<const MovedKey> moved) {
+  const std::string at = pointer + "/" + pointer_part(key);
+  const std::string near = guess(key, known);
+  const auto place =
+      std::find_if(moved.begin(), moved.end(), [&](const MovedKey& m) { return m.key == key; });
+  if (place != moved.end()) {
+    faults_.warn(at, fmt::format("no such key, it is ignored; did you mean {}?", place->pointer));
+  } else if (!near.empty()) {
+    faults_.error(at, "no such key" + near);
+  } else if (policy == UnknownKeys::fatal) {
+    std::string keys;
+    for (const std::string& name : known) keys += (keys.empty() ? "" : " ") + name;
+    faults_.error(at, "no such key; known are: " + keys);
+  } else {
+    faults_.warn(at, "no such key, it is ignored");
+  }
+}
+
+void Reader::unknown_tag(const Json& tag,
+                         const std::string& pointer,
+                         const std::string& noun,
+                         const std::vector<std::string>& tags) {
+  if (tag == "custom") {
+    faults_.error(
+        pointer,
+        fmt::format(
+            "Custom {}s are not supported yet. Please use a different {} type.", noun, noun));
+    return;
+  }
+  std::string list;
+  for (const std::string& name : tags)
+    list += fmt::format("{}'{}'", list.empty() ? "" : ", ", name);
+  std::string got = shown(tag);
+  if (tag.is_string()) got = got.substr(1, got.size() - (got.ends_with('"') ? 2 : 1));
+  faults_.error(pointer,
+                fmt::format("Unknown {} type: {}. Must be one of [{}]{}",
+                            noun,
+                            got,
+                            list,
+                            guess(tag.is_string() ? tag.get<std::string>() : got, tags)));
+}
+
+void Reader::read_scalar(const Json& json, const std::string& pointer, const Limits&, bool& out) {
+  const std::optional<bool> value = as_boolean(json);
+  if (!value) return wrong_type(json, pointer, "true or false");
+  out = *value;
+}
+
+void Reader::read_scalar(const Json& json,
+                         const std::string& pointer,
+                         const Limits& limits,
+                         int64_t& out) {
+  const std::optional<int64_t> value = as_integer(json);
+  if (!value && json.is_number_float()) {
+    const bool whole = std::floor(json.get<double>()) == json.get<double>();
+    faults_.error(pointer,
+                  fmt::format("expected an integer, got {} ({})",
+                              shown(json),
+                              whole ? "too large" : "a number with a fractional part"));
+    return;
+  }
+  if (!value) return wrong_type(json, pointer, "an integer");
+  out = *value;
+  if (auto fault = limit_fault(limits, static_cast<double>(*value), std::to_string(*value))) {
+    faults_.error(pointer, *fault);
+  }
+}
+
+void Reader::read_scalar(const Json& json,
+                         const std::string& pointer,
+                         const Limits& limits,
+                         double& out) {
+  const std::optional<double> value = as_number(json);
+  if (!value) return wrong_type(json, pointer, "a number");
+  out = *value;
+  if (auto fault = limit_fault(limits, *value, fmt::format("{}", *value))) {
+    faults_.error(pointer, *fault);
+  }
+}
+
+void Reader::read_scalar(const Json& json,
+                         const std::string& pointer,
+                         const Limits& limits,
+                         std::string& out) {
+  const std::optional<int64_t> index = as_integer(json);
+  if (json.is_number() && index && *index >= 0 &&
+      *index < static_cast<int64_t>(limits.numbered_words)) {
+    out = limits.words[static_cast<size_t>(*index)];
+    return;
+  }
+  if (!json.is_string()) return wrong_type(json, pointer, expectation<std::string>(limits));
+  out = json.get<std::string>();
+  if (!limits.words.empty() &&
+      std::find(limits.words.begin(), limits.words.end(), out) == limits.words.end()) {
+    if (limits.unknown_word == nullptr) {
+      return wrong_word(json, pointer, expectation<std::string>(limits), limits.words);
+    }
+    faults_.error(pointer,
+                  fmt::format(fmt::runtime(limits.unknown_word), out) + guess(out, limits.words));
+    return;
+  }
+  if (limits.not_empty_ && out.empty()) return faults_.error(pointer, "must not be empty");
+  if (limits.text_fault_ != nullptr) {
+    if (const auto fault = limits.text_fault_(out)) faults_.error(pointer, *fault);
+  }
+  if (limits.placeholders_) {
+    if (const auto fault = template_fault(out, findings_.placeholders)) {
+      faults_.error(pointer, *fault);
+    }
+  }
+  if (limits.fetched_ && is_remote(out) && !is_fetched(out)) {
+    findings_.unavailable.push_back(
+        {pointer,
+         fmt::format("data comes from files, http://, https://, s3:// and pipe:COMMAND; for other "
+                     "places use \"pipe:\" and a command that writes the file, got {}",
+                     shown(json))});
+  }
+}
+
+void Reader::read_scalar(const Json& json,
+                         const std::string& pointer,
+                         const Limits&,
+                         RawJson& out) {
+  if (!json.is_object()) return wrong_type(json, pointer, "an object");
+  out.text = json.dump();
+}
+
+void Reader::read_transforms(const Json& json,
+                             const std::string& pointer,
+                             std::vector<TransformConfig>& out) {
+  out.clear();
+  if (!json.is_object()) return wrong_type(json, pointer, "an object, name -> arguments");
+  for (const auto& [name, arguments] : json.items()) {
+    read_transform(name, arguments, pointer + "/" + pointer_part(name), out);
+  }
+  if (faults_.has_error_under(pointer)) return;
+  for (const TransformConfig& transform : out) {
+    if (transform.kind == TransformKind::ToTensor) return;
+  }
+  faults_.error(pointer,
+                "ToTensor is missing: pictures cannot be made into a batch without it; add "
+                "\"ToTensor\": true as the last transform");
+}
+
+void Reader::read_transform(const std::string& name,
+                            const Json& json,
+                            const std::string& pointer,
+                            std::vector<TransformConfig>& out) {
+  const auto& names = enum_names<TransformKind>;
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) {
+    faults_.error(pointer,
+                  fmt::format("no such transform; known are {}{}",
+                              enum_list<TransformKind>(),
+                              guess(name, {names.begin(), names.end()})));
+    return;
+  }
+  if (json.is_boolean() && !json.get<bool>()) {
+    faults_.warn(pointer,
+                 "false switches the transform off (the reference applies it all the same)");
+    // A disabled ToTensor is reported as missing by the caller.
+    return;
+  }
+  TransformConfig transform;
+  transform.kind = static_cast<TransformKind>(found - names.begin());
+  // torchvision has it, but for pictures (not tensors) it changes nothing there either.
+  if (json.is_object() && json.contains("antialias")) {
+    faults_.warn(pointer + "/antialias", "has no effect: pictures are always smoothed when shrunk");
+  }
+  // Like the reference, anything but an object means: no arguments.
+  read_struct(json.is_object() ? json : Json::object(), pointer, transform, {"antialias"});
+  out.push_back(std::move(transform));
+}
+
+}  // namespace dalle2

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+#include "config/reading/root_json.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <system_error>
+
+#include "base/error.h"
+
+namespace dalle2 {
+
+std::string read_config_file(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    throw ConfigError("{}: expected a JSON file, got a folder", path);
+  }
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (file && file.peek() == std::ifstream::traits_type::eof() && file.eof() && errno == 0) {
+    throw ConfigError("{}: the file is empty; configs/ has examples", path);
+  }
+  if (file) text << file.rdbuf();
+  if (!file || text.fail()) {
+    throw ConfigError("{}: cannot read the config: {}", path, errno_text(errno == 0 ? EIO : errno));
+  }
+  return text.str();
+}
+
+Json parse_root(const std::string& text, const std::string& origin, Faults& faults) {
+  Json root = parse_json(text, origin, faults);
+  if (!root.is_object()) {
+    throw ConfigError(
+        "{}: expected an object with the sections of a config, got {}", origin, shown(root));
+  }
+  return root;
+}
+
+}  // namespace dalle2

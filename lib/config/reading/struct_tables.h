@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MIT
+// The visitor that writes the tables of docs/config.md.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "config/reading/coerce.h"
+#include "config/reading/writer.h"
+#include "config/shared/shard_data_config.h"
+
+namespace dalle2 {
+namespace docs_detail {
+
+inline std::string escaped(const std::string& text) {
+  std::string cell;
+  for (const char c : text) cell += c == '|' ? "\\|" : std::string(1, c);
+  return cell;
+}
+
+inline std::string words_text(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "`" : ", `") + word + "`";
+  return text;
+}
+
+inline std::string with_limits(const std::string& type, const Limits& limits) {
+  const std::string text = limits_text(limits);
+  return text.empty() ? type : type + " " + text;
+}
+
+template <class T>
+std::string type_text(const Limits& limits) {
+  if constexpr (OptionalTraits<T>::is_optional) {
+    using Value = typename OptionalTraits<T>::Value;
+    const char* off = limits.false_is_null_    ? ", false or null"
+                      : IsVector<Value>::value ? ", or null"
+                                               : " or null";
+    return type_text<Value>(limits) + off;
+  } else if constexpr (std::is_same_v<T, std::vector<TransformConfig>>) {
+    return "object";
+  } else if constexpr (IsVector<T>::value) {
+    const std::string item = type_text<typename ValueOf<T>::Type>(limits);
+    if (limits.one_is_list_) return item + ", or a list";
+    if (item == "object") return "list of objects";
+    const std::string count = limits.least > 0 && limits.least == limits.most
+                                  ? fmt::format("list of {}: ", limits.most)
+                                  : "list of: ";
+    return count + item;
+  } else if constexpr (IsOneOrMany<T>::value) {
+    // Null may stand for the whole and for each entry.
+    return type_text<typename T::Value>(limits) +
+           (T::is_optional ? ", null, or a list of these" : ", or a list");
+  } else if constexpr (std::is_enum_v<T>) {
+    std::vector<std::string> names(enum_names<T>.begin(), enum_names<T>.end());
+    return words_text(names);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return "boolean";
+  } else if constexpr (std::is_same_v<T, int64_t>) {
+    return with_limits("integer", limits);
+  } else if constexpr (std::is_same_v<T, double>) {
+    return with_limits("number", limits);
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return limits.words.empty() ? "text" : words_text(limits.words);
+  } else {
+    return "object";
+  }
+}
+
+/// A table of one struct, and the sections of the structs below it.
+class Tables {
+ public:
+  explicit Tables(std::string path) : path_(std::move(path)) {}
+
+  template <class Member>
+  void field(const char* key, Member& member, const char* doc, const Limits& limits = {}) {
+    row<Member>(key, "`" + to_json(member).dump() + "`", doc, limits);
+    section<Member>(path_.empty() ? key : path_ + "." + key);
+  }
+  template <class Member>
+  void required(const char* key, Member&, const char* doc, const Limits& limits = {}) {
+    row<Member>(key, "**required**", doc, limits);
+    section<Member>(path_.empty() ? key : path_ + "." + key);
+  }
+  void check(bool, const std::string&, const std::string&) {}
+  void rule(const std::string&, const std::optional<std::string>&) {}
+  void note(bool, const std::string&, const std::string&) {}
+
+  template <class T>
+  static std::string section_of(T value,
+                                const std::string& path,
+                                const std::string& title,
+                                const std::string& first_row = "") {
+    Tables tables(path);
+    tables.rows_ = first_row;
+    value.fields(tables);
+    std::string text = fmt::format("\n## {}\n", title);
+    if constexpr (requires { T::kDoc; }) text += fmt::format("\n{}\n", T::kDoc);
+    if constexpr (requires { T::kUnavailable; }) {
+      text += fmt::format("\n*Not available yet:* {}.\n", T::kUnavailable);
+    }
+    if (!tables.rows_.empty()) {
+      text += "\n| key | type | default | meaning |\n|---|---|---|---|\n" + tables.rows_;
+    }
+    return text + tables.below_;
+  }
+
+ private:
+  template <class Member>
+  void row(const char* key, const std::string& initial, const char* doc, const Limits& limits) {
+    rows_ += fmt::format("| `{}` | {} | {} | {}{} |\n",
+                         key,
+                         escaped(type_text<Member>(limits)),
+                         escaped(initial),
+                         escaped(doc),
+                         limits.unavailable == nullptr ? "" : " *Not available yet.*");
+  }
+
+  template <class Member>
+  void section(const std::string& path) {
+    if constexpr (OptionalTraits<Member>::is_optional) {
+      section<typename OptionalTraits<Member>::Value>(path);
+    } else if constexpr (std::is_same_v<Member, std::vector<TransformConfig>>) {
+      below_ += transforms(path);
+    } else if constexpr (IsVector<Member>::value) {
+      section<typename ValueOf<Member>::Type>(path + "[i]");
+    } else if constexpr (IsVariant<Member>::value) {
+      alternatives(static_cast<Member*>(nullptr), path);
+    } else if constexpr (Reflected<Member>) {
+      below_ += section_of(Member{}, path, "`" + path + "`");
+    }
+  }
+
+  template <class... Alternatives>
+  void alternatives(std::variant<Alternatives...>*, const std::string& path) {
+    using Traits = TagTraits<std::variant<Alternatives...>>;
+    const bool none_is_default = Traits::key == std::string("load_from");
+    std::string initial = none_is_default ? "`null`" : "";
+    const auto add = [&](auto alternative) {
+      const std::string tag = fmt::format("`\"{}\"`", alternative.kTag);
+      if (initial.empty()) initial = tag;
+      below_ += section_of(
+          alternative,
+          path,
+          fmt::format("`{}` with `\"{}\": \"{}\"`", path, Traits::key, alternative.kTag),
+          fmt::format("| `{}` | {} | {} | {} |\n", Traits::key, tag, initial, Traits::doc));
+    };
+    (add(Alternatives{}), ...);
+  }
+
+  static std::string transforms(const std::string& path) {
+    std::string text = fmt::format(
+        "\n"
+        "## `{}`\n"
+        "\n"
+        "An object: the name of a transform -> an object with its arguments, or `true` for none, "
+        "or `false` to leave it out. They are applied in the order of their keys; `ToTensor` is "
+        "needed.\n"
+        "\n"
+        "| transform | argument | type | default | meaning |\n"
+        "|---|---|---|---|---|\n",
+        path);
+    for (size_t i = 0; i < enum_names<TransformKind>.size(); ++i) {
+      TransformConfig transform;
+      transform.kind = static_cast<TransformKind>(i);
+      Tables arguments("");
+      transform.fields(arguments);
+      const std::string name = fmt::format("| `{}` ", enum_names<TransformKind>[i]);
+      if (arguments.rows_.empty()) text += name + "| | | | no arguments |\n";
+      for (size_t at = 0; at < arguments.rows_.size();) {
+        const size_t end = arguments.rows_.find('\n', at) + 1;
+        text += name + arguments.rows_.substr(at, end - at);
+        at = end;
+      }
+    }
+    return text;
+  }
+
+  std::string path_;
+  std::string rows_;
+  std::string below_;
+};
+
+}  // namespace docs_detail
+
+using docs_detail::Tables;
+
+}  // namespace dalle2

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: MIT
+// `data` of a decoder config.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/public_url.h"
+#include "config/reading/count_limits.h"
+#include "config/reading/reflect.h"
+#include "config/reading/types.h"
+
+namespace dalle2 {
+
+struct SplitConfig {
+  static constexpr const char* kDoc =
+      "How the shards of each process are divided. The shares must sum to 1 (within 1e-6).";
+
+  double train = 0.75;
+  double val = 0.15;
+  double test = 0.1;
+
+  void fields(auto& f) {
+    D2_FIELD(train, "Share of the shards to train on.", within(0, 1));
+    D2_FIELD(val, "Share of the shards to validate on.", within(0, 1));
+    D2_FIELD(test, "Share of the shards kept for test samples and metrics.", within(0, 1));
+    f.check(std::abs(train + val + test - 1) <= 1e-6,
+            "",
+            "train, val and test must sum to 1.0, found: " + std::to_string(train + val + test));
+  }
+};
+
+/// Names as in torchvision; JSON key order is the order of application.
+enum class TransformKind {
+  RandomResizedCrop,
+  RandomHorizontalFlip,
+  Resize,
+  CenterCrop,
+  ColorJitter,
+  RandomRotation,
+  ToTensor,
+};
+template <>
+inline constexpr std::array enum_names<TransformKind> = {"RandomResizedCrop",
+                                                         "RandomHorizontalFlip",
+                                                         "Resize",
+                                                         "CenterCrop",
+                                                         "ColorJitter",
+                                                         "RandomRotation",
+                                                         "ToTensor"};
+
+struct TransformConfig {
+  static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
+
+  TransformKind kind = TransformKind::ToTensor;
+  /// Whether it makes something else of a picture each time.
+  bool is_random() const {
+    return kind == TransformKind::RandomResizedCrop ||
+           kind == TransformKind::RandomHorizontalFlip || kind == TransformKind::ColorJitter ||
+           kind == TransformKind::RandomRotation;
+  }
+  std::vector<int64_t> size;                ///< [side] or [height, width], pixels
+  std::vector<double> scale = {0.08, 1.0};  ///< RandomResizedCrop: share of the area
+  std::vector<double> ratio = {3.0 / 4.0, 4.0 / 3.0};
+  std::string interpolation = "bilinear";
+  double p = 0.5;  ///< RandomHorizontalFlip
+  // ColorJitter: [reach], or [low, high]
+  std::vector<double> brightness = {0}, contrast = {0}, saturation = {0}, hue = {0};
+  std::vector<double> degrees;  ///< RandomRotation: [reach], or [low, high]
+  std::vector<double> fill = {0};
+
+  /// Only the arguments of its own kind.
+  void fields(auto& f) {
+    const bool crops = kind == TransformKind::RandomResizedCrop;
+    if (crops) {
+      D2_REQUIRED(size,
+                  "Side of the result in pixels, or [height, width].",
+                  within(1, 65'535).entries(1, 2).one_is_list());
+      D2_FIELD(scale,
+               "Range [low, high] of the cut-out's share of the image's area.",
+               above(0).entries(2));
+      D2_FIELD(ratio,
+               "Range [low, high] of the cut-out's width divided by its height.",
+               above(0).entries(2));
+      check_range(f, scale, "scale");
+      check_range(f, ratio, "ratio");
+    } else if (kind == TransformKind::Resize) {
+      D2_REQUIRED(size,
+                  "Length of the shorter side in pixels, or [height, width].",
+                  within(1, 65'535).entries(1, 2).one_is_list());
+    } else if (kind == TransformKind::CenterCrop) {
+      D2_REQUIRED(size,
+                  "Side of the centre that is kept, in pixels, or [height, width].",
+                  within(1, 65'535).entries(1, 2).one_is_list());
+    }
+    if (crops || kind == TransformKind::Resize) {
+      D2_FIELD(
+          interpolation,
+          "Resampling filter, by name or by Pillow's number.",
+          one_of({"nearest", "lanczos", "bilinear", "bicubic", "box", "hamming", "nearest_exact"})
+              .index_is_word(6)
+              .unknown("The given interpolation mode {} is not supported. Currently supported "
+                       "interpolation modes are bilinear, bicubic, box, nearest, nearest_exact, "
+                       "hamming and lanczos"));
+    }
+    if (kind == TransformKind::RandomHorizontalFlip) {
+      D2_FIELD(p,
+               "Probability of mirroring an image. (The reference drops it: always 0.5.)",
+               within(0, 1));
+    }
+    if (kind == TransformKind::ColorJitter) color_jitter_fields(f);
+    if (kind == TransformKind::RandomRotation) {
+      D2_REQUIRED(degrees,
+                  "Turns by a random angle in [-degrees, degrees], or in the range [low, high]; "
+                  "counter-clockwise.",
+                  within(-360, 360).entries(1, 2).one_is_list());
+      D2_FIELD(
+          interpolation, "How pixels between pixels are made up.", one_of({"nearest", "bilinear"}));
+      D2_FIELD(fill,
+               "Value, or red, green and blue, of what turns into the picture from outside.",
+               within(0, 255).entries(1, 3).one_is_list());
+      check_reach(f, degrees, "degrees");
+      f.check(fill.size() != 2, "fill", "must be one value or three, got 2");
+    }
+  }
+
+ private:
+  void color_jitter_fields(auto& f) {
+    const auto factor = [] { return within(0, 100).entries(1, 2).one_is_list(); };
+    D2_FIELD(brightness,
+             "Multiplies the values by a random factor in [1 - brightness, 1 + brightness], or in "
+             "the range [low, high].",
+             factor());
+    D2_FIELD(contrast,
+             "The same for the distance of the values from the picture's mean lightness.",
+             factor());
+    D2_FIELD(saturation, "The same for their distance from grey.", factor());
+    D2_FIELD(hue,
+             "Turns the hue by a random part of the circle in [-hue, hue], or in the range [low, "
+             "high].",
+             within(-0.5, 0.5).entries(1, 2).one_is_list());
+    check_reach(f, brightness, "brightness");
+    check_reach(f, contrast, "contrast");
+    check_reach(f, saturation, "saturation");
+    check_reach(f, hue, "hue");
+  }
+
+  static void check_reach(auto& f, const std::vector<double>& reach, const char* key) {
+    if (reach.size() == 1) f.check(reach[0] >= 0, key, "must not be negative if it is one number");
+    if (reach.size() == 2) check_range(f, reach, key);
+  }
+
+  static void check_range(auto& f, const std::vector<double>& range, const char* key) {
+    f.check(range[0] <= range[1], key, "must be a range [low, high] with low <= high");
+  }
+};
+
+/// How many times `{}` stands in `text`.
+inline int count_braces(const std::string& text) {
+  int count = 0;
+  for (size_t at = 0; (at = text.find("{}", at)) != std::string::npos; at += 2) ++count;
+  return count;
+}
+
+/// What is wrong with the urls of the shards, as far as their text tells.
+inline std::optional<std::string> shard_url_fault(const OneOrMany<std::string>& urls) {
+  for (const std::string& url : urls.values()) {
+    const int places = count_braces(url);
+    const bool names = url.find('{') != std::string::npos || url.find("::") != std::string::npos;
+    const bool good = places == 0 ? names || !urls.is_one() : places == 1;
+    if (!good) {
+      return "must contain {} exactly once, where the shard number goes, got \"" + public_url(url) +
+             "\"";
+    }
+    if (url.empty()) return "must not hold an empty text";
+  }
+  return std::nullopt;
+}
+
+/// What is wrong with a size that the transforms ask for, if no picture can be made of it.
+inline std::optional<std::string> transform_size_fault(const std::vector<TransformConfig>& steps,
+                                                       int64_t most_pixels) {
+  for (const TransformConfig& step : steps) {
+    if (step.size.empty() || step.size.front() * step.size.back() <= most_pixels) continue;
+    return std::string(enum_names<TransformKind>[static_cast<size_t>(step.kind)]) +
+           " makes pictures of " + std::to_string(step.size.front()) + " x " +
+           std::to_string(step.size.back()) + " pixels at least, and max_transform_pixels is " +
+           std::to_string(most_pixels) + ": lower the size, or raise the limit";
+  }
+  return std::nullopt;
+}
+
+struct DecoderDataConfig {
+  static constexpr const char* kDoc =
+      "Where the samples come from: tar shards of pictures and captions, read in order by several "
+      "threads.";
+
+  OneOrMany<std::string> webdataset_base_url = std::string();  // required
+  std::optional<std::string> img_embeddings_url;
+  std::optional<std::string> text_embeddings_url;
+  int64_t num_workers = 4;
+  std::optional<int64_t> lanes;
+  int64_t batch_size = 64;
+  int64_t start_shard = 0;
+  int64_t end_shard = 9999999;
+  int64_t shard_width = 6;
+  int64_t index_width = 4;
+  SplitConfig splits;  // required
+  bool shuffle_train = true;
+  bool resample_train = false;
+  std::optional<int64_t> shuffle_buffer;  // extension
+  std::vector<TransformConfig> preprocessing = {TransformConfig{}};
+  // Extensions
+  bool latents_in_tar = false;     ///< take <key>.latent.npy from the shards
+  bool embeddings_in_tar = false;  ///< take <key>.img_emb.npy / <key>.text_emb.npy from the shards
+  bool fast_jpeg = false;          ///< decode JPEG at a smaller scale where the crop allows it
+  bool apply_exif = false;         ///< turn pictures as their EXIF orientation says
+  double max_bad_fraction = 1;     ///< of a split's shards, more that cannot be read end the run
+  bool allow_pipe = false;         ///< urls may be commands
+  int64_t max_transform_pixels = 16'777'216;  ///< of a picture that a transform makes
+
+  bool names_pipe() const {
+    const auto is_pipe = [](const std::string& url) { return url.starts_with("pipe:"); };
+    for (const std::string& url : webdataset_base_url.values()) {
+      if (is_pipe(url) || url.find("::pipe:") != std::string::npos) return true;
+    }
+    return is_pipe(img_embeddings_url.value_or("")) || is_pipe(text_embeddings_url.value_or(""));
+  }
+
+  /// Samples that are mixed with each other in training.
+  int64_t training_shuffle_buffer() const {
+    return shuffle_buffer.value_or(shuffle_train || resample_train ? 1000 : 1);
+  }
+
+  void fields(auto& f) {
+    D2_REQUIRED(webdataset_base_url,
+                "Path of the shards with one `{}` for the zero-padded shard number, e.g. "
+                "`shards/{}.tar`, relative to the working directory; or the same as `file:`, "
+                "`http:`, `https:` or `s3:` url, or (with `allow_pipe`) as `pipe:` and a shell "
+                "command that writes the tar. Or all shards by name: braces like "
+                "`shards/{000..123}.tar` or `{a,b}/{0..9}.tar`, several of them joined by `::`, or "
+                "a list of such texts.",
+                not_empty().fetched());
+    D2_FIELD(img_embeddings_url,
+             "Folder of `.npy` files with the image embeddings, one file a shard, named "
+             "`<anything>_<shard number>.npy`; row = the last digits of a sample's key. A path, "
+             "`s3://bucket/folder`, the url of a web page that links the files; or with one `{}` "
+             "for the shard number, like `https://host/img_emb_{}.npy`.",
+             not_empty().fetched());
+    D2_FIELD(text_embeddings_url,
+             "The same for text encodings; allowed only if a unet has `cond_on_text_encodings`. An "
+             "empty text is none.",
+             any_value().fetched());
+    D2_FIELD(num_workers,
+             "Threads that read and decode, per process; 0 reads in the main thread. The order of "
+             "the samples does not depend on it.",
+             within(0, most::kThreads));
+    D2_FIELD(
+        lanes,
+        "Parts that the shards of an epoch are read in, side by side, a batch of each in turn; "
+        "null: as many as processes train together. With a number given, any number of "
+        "processes up to it sees the same samples in the same order.",
+        within(1, most::kRanks));
+    D2_FIELD(batch_size, "Samples per step and process.", within(1, most::kBatch));
+    D2_FIELD(start_shard, "Number of the first shard.", within(0, most::kSamples));
+    D2_FIELD(end_shard, "Number of the last shard, included.", within(0, most::kSamples));
+    D2_FIELD(shard_width, "Digits of the shard number in the file name.", within(1, 18));
+    D2_FIELD(index_width,
+             "Trailing digits of a sample's key that name its embedding's row.",
+             within(1, 18));
+    D2_REQUIRED(splits,
+                "Shares of the shards for training, validation and test; `{}` for the defaults.");
+    D2_FIELD(shuffle_train, "Read the training shards in a new order each epoch (seeded).");
+    D2_FIELD(resample_train,
+             "Draw training shards with replacement, without end; bound the epoch with "
+             "`train.epoch_samples`. Excludes `shuffle_train`.");
+    D2_FIELD(shuffle_buffer,
+             "Extension: training samples held in memory, still packed, to be mixed with each "
+             "other; 1 leaves them as the shards hold them. Without it 1000 with `shuffle_train` "
+             "or `resample_train`, else 1.",
+             within(1, most::kBuffer));
+    D2_FIELD(preprocessing,
+             "Transforms of each picture, applied in the order of their keys (see below).");
+    D2_FIELD(embeddings_in_tar,
+             "Extension: take the embeddings from the shards themselves, as `<key>.img_emb.npy` "
+             "and, for text conditioned unets, `<key>.text_emb.npy`.");
+    D2_FIELD(
+        latents_in_tar,
+        "Extension: take the latents of the first unet from the shards, as `<key>.latent.npy`, "
+        "in place of encoding the pictures at each step. `dalle2-train shards encode` writes "
+        "such shards; their pictures stay, for grids, metrics and upper unets. No transform may "
+        "be random.");
+    D2_FIELD(fast_jpeg,
+             "Extension: decode JPEG at 1/2, 1/4 or 1/8 scale where that still has the pixels that "
+             "RandomResizedCrop or Resize asks for. Faster, most of all for large pictures, but no "
+             "longer bit-equal to the reference: values differ by 0.5 to 2 of 255 on average.");
+    D2_FIELD(apply_exif,
+             "Extension: turn and mirror pictures as their EXIF orientation says, as cameras and "
+             "phones note it. The reference ignores it.");
+    D2_FIELD(max_bad_fraction,
+             "Extension: share of a split's shards that may turn out absent, damaged or "
+             "unreachable in an epoch; they are left out with a warning, and more of them end the "
+             "run. With 1, only training shards without one usable sample do.",
+             within(0, 1));
+    D2_FIELD(allow_pipe,
+             "Extension: run the commands of `pipe:` urls, with your rights, on this machine. Only "
+             "the config file itself can say so, `--set` cannot; a config that is found in a "
+             "checkpoint runs none.");
+    D2_FIELD(max_transform_pixels,
+             "Extension: width times height that a transform may make of a picture. Resize keeps "
+             "the proportions, so a strip of a few pixels by many thousands becomes a giant: such "
+             "pictures are left out and counted, as broken ones are.",
+             within(1, most::kImagePixels));
+    f.rule("webdataset_base_url", shard_url_fault(webdataset_base_url));
+    f.rule("preprocessing", transform_size_fault(preprocessing, max_transform_pixels));
+    f.check(start_shard <= end_shard,
+            "end_shard",
+            "must not be less than start_shard (" + std::to_string(start_shard) + "), got " +
+                std::to_string(end_shard));
+    f.check(!(shuffle_train && resample_train),
+            "resample_train",
+            "Cannot both resample and shuffle: set shuffle_train (default true) or resample_train "
+            "to false");
+    f.check(shuffle_buffer.value_or(1) == 1 || shuffle_train || resample_train,
+            "shuffle_buffer",
+            "mixes samples only with shuffle_train or resample_train, and both are false");
+  }
+};
+
+}  // namespace dalle2

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: MIT
+// `tracker` of a config.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "config/decoder/decoder_evaluate_config.h"
+#include "config/reading/count_limits.h"
+#include "config/reading/reflect.h"
+#include "config/reading/types.h"
+#include "config/shared/save_target.h"
+
+namespace dalle2 {
+
+/// Hints of what is not there yet.
+inline constexpr const char* kWandbHint =
+    "Weights & Biases is a later part; use \"console\", which writes log.jsonl and images as well";
+
+/// The keys that every logger has.
+void log_fields(auto& f, auto& log) {
+  f.field("resume", log.resume, "Go on with an earlier run of the logging service.");
+  f.field("auto_resume",
+          log.auto_resume,
+          "After a crash or a stop, the same command goes on where the run ended. Needs "
+          "`overwrite_data_path` and a loader.");
+  f.field("verbose",
+          log.verbose,
+          "Print every record to the console too. No effect on the console logger, which always "
+          "does.");
+}
+
+struct ConsoleLogConfig {
+  static constexpr const char* kTag = "console";
+  static constexpr const char* kDoc = "Prints one line a record.";
+
+  bool resume = false;
+  bool auto_resume = false;
+  bool verbose = false;
+
+  void fields(auto& f) { log_fields(f, *this); }
+};
+
+struct WandbLogConfig {
+  static constexpr const char* kTag = "wandb";
+  static constexpr const char* kDoc = "Logs to Weights & Biases.";
+  static constexpr const char* kUnavailable = kWandbHint;
+
+  bool resume = false;
+  bool auto_resume = false;
+  bool verbose = false;
+  std::optional<std::string> wandb_entity, wandb_project, wandb_run_id, wandb_run_name;
+
+  void fields(auto& f) {
+    log_fields(f, *this);
+    D2_REQUIRED(wandb_entity, "User or team that owns the project.", not_empty());
+    D2_REQUIRED(wandb_project, "Project to log to.", not_empty());
+    D2_FIELD(wandb_run_id, "Run to go on with; needed with `resume`.", not_empty());
+    D2_FIELD(wandb_run_name, "Name of the run.", not_empty());
+    f.check(wandb_entity.has_value(),
+            "wandb_entity",
+            "wandb_entity must be specified for wandb logger, got null");
+    f.check(wandb_project.has_value(),
+            "wandb_project",
+            "wandb_project must be specified for wandb logger, got null");
+    f.check(!resume || wandb_run_id.has_value(),
+            "wandb_run_id",
+            "must be given with resume: the run to go on with");
+  }
+};
+
+/// Our addition: the reference knows the console and Weights & Biases.
+struct TensorboardLogConfig {
+  static constexpr const char* kTag = "tensorboard";
+  static constexpr const char* kDoc =
+      "Writes TensorBoard event files: numbers, pictures, captions. An extension of ours.";
+
+  bool resume = false;
+  bool auto_resume = false;
+  bool verbose = false;
+  std::optional<std::string> log_dir;
+
+  void fields(auto& f) {
+    log_fields(f, *this);
+    D2_FIELD(log_dir,
+             "Folder of the event files; null for `data_path`/tensorboard. Each start adds a file.",
+             not_empty());
+    f.note(resume,
+           "resume",
+           "has no effect: each start adds a file, and TensorBoard shows them as one run");
+  }
+};
+using LogConfig =
+    std::variant<ConsoleLogConfig, WandbLogConfig, TensorboardLogConfig>;  // tag key log_type
+template <>
+struct TagTraits<LogConfig> {
+  static constexpr const char* key = "log_type";
+  static constexpr const char* noun = "logger";
+  static constexpr const char* doc = "Kind of logger.";
+};
+
+/// The key that every loader has.
+void load_fields(auto& f, auto& load) {
+  f.field("only_auto_resume",
+          load.only_auto_resume,
+          "Load only when a run goes on by `log.auto_resume`; the first run starts afresh and need "
+          "not find a file.");
+}
+
+struct LocalLoadConfig {
+  static constexpr const char* kTag = "local";
+  static constexpr const char* kDoc = "Loads a checkpoint from a file.";
+
+  std::string file_path;  // required
+  bool only_auto_resume = false;
+
+  void fields(auto& f) {
+    D2_REQUIRED(file_path, "The checkpoint, relative to the working directory.", not_empty());
+    load_fields(f, *this);
+  }
+};
+
+struct UrlLoadConfig {
+  static constexpr const char* kTag = "url";
+  static constexpr const char* kDoc = "Downloads a checkpoint.";
+  static constexpr const char* kUnavailable =
+      "download the file and use \"local\" with its file_path";
+
+  std::string url;  // required
+  bool only_auto_resume = false;
+
+  void fields(auto& f) {
+    D2_REQUIRED(url, "Address of the checkpoint.", not_empty());
+    load_fields(f, *this);
+  }
+};
+
+struct WandbLoadConfig {
+  static constexpr const char* kTag = "wandb";
+  static constexpr const char* kDoc = "Loads a checkpoint from a Weights & Biases run.";
+  static constexpr const char* kUnavailable =
+      "download the file and use \"local\" with its file_path";
+
+  std::string wandb_file_path;  // required
+  std::optional<std::string> wandb_run_path;
+  bool only_auto_resume = false;
+
+  void fields(auto& f) {
+    D2_REQUIRED(wandb_file_path, "File of the run.", not_empty());
+    D2_FIELD(wandb_run_path, "`entity/project/run`; null for the logger's own run.", not_empty());
+    load_fields(f, *this);
+  }
+};
+using LoadConfig =
+    std::variant<LocalLoadConfig, UrlLoadConfig, WandbLoadConfig>;  // tag key load_from
+template <>
+struct TagTraits<LoadConfig> {
+  static constexpr const char* key = "load_from";
+  static constexpr const char* noun = "loader";
+  static constexpr const char* doc = "Kind of loader; null or absent loads nothing.";
+};
+
+enum class SaveType { checkpoint, model, lora };
+template <>
+inline constexpr std::array enum_names<SaveType> = {"checkpoint", "model", "lora"};
+
+struct SaveTargets {
+  std::optional<std::string> save_latest_to, save_best_to, save_meta_to;  // false and null: off
+  SaveType save_type = SaveType::checkpoint;
+  bool save_all = false;
+  bool save_latest = true;
+  bool save_best = true;
+
+  void fields(auto& f) {
+    D2_FIELD(save_latest_to,
+             "File for the latest state. Its name may hold placeholders with Python's format specs "
+             "(`{epoch:03d}`): of a decoder `{epoch}` `{sample}` `{next_task}` "
+             "`{validation_losses}` `{samples_seen}`, of a prior `{epoch}` `{samples_seen}` "
+             "`{best_validation_loss}`, of a VAE `{epoch}` `{step}` `{samples_seen}`.",
+             path_or_off().placeholders());
+    D2_FIELD(save_best_to,
+             "The same for the state with the lowest validation loss.",
+             path_or_off().placeholders());
+    D2_FIELD(save_meta_to, "Folder for a copy of the config.", path_or_off(folder_fault));
+    D2_FIELD(save_type,
+             "`checkpoint` holds all that resuming needs, `model` the averaged weights alone, "
+             "`lora` the averaged adapters of a run with `train.lora`.");
+    D2_FIELD(save_all, "No effect, as in the reference.");
+    D2_FIELD(save_latest, "No effect, as in the reference: leave out `save_latest_to` instead.");
+    D2_FIELD(save_best, "No effect, as in the reference: leave out `save_best_to` instead.");
+    f.check(save_latest_to || save_best_to || save_meta_to,
+            "",
+            "At least one saving option must be specified: save_latest_to, save_best_to or "
+            "save_meta_to");
+    f.note(save_all, "save_all", "has no effect, as in the reference");
+    f.note(!save_latest && save_latest_to,
+           "save_latest",
+           "has no effect, as in the reference: set save_latest_to to null instead");
+    f.note(!save_best && save_best_to,
+           "save_best",
+           "has no effect, as in the reference: set save_best_to to null instead");
+  }
+};
+
+struct LocalSaveConfig : SaveTargets {
+  static constexpr const char* kTag = "local";
+  static constexpr const char* kDoc =
+      "Saves to files; targets are relative to the working directory, folders are made.";
+};
+
+struct WandbSaveConfig : SaveTargets {
+  static constexpr const char* kTag = "wandb";
+  static constexpr const char* kDoc = "Saves to a Weights & Biases run.";
+  static constexpr const char* kUnavailable = "Weights & Biases is a later part; use \"local\"";
+
+  std::optional<std::string> wandb_run_path;
+
+  void fields(auto& f) {
+    SaveTargets::fields(f);
+    D2_FIELD(wandb_run_path, "`entity/project/run`; null for the logger's own run.", not_empty());
+  }
+};
+
+struct HuggingfaceSaveConfig : SaveTargets {
+  static constexpr const char* kTag = "huggingface";
+  static constexpr const char* kDoc = "Saves to a repository of the Hugging Face hub.";
+  static constexpr const char* kUnavailable = "the Hugging Face hub is a later part; use \"local\"";
+
+  std::string huggingface_repo;  // required
+  std::optional<std::string> token_path;
+
+  void fields(auto& f) {
+    SaveTargets::fields(f);
+    D2_REQUIRED(huggingface_repo, "Repository to save to, `owner/name`.", not_empty());
+    D2_FIELD(token_path, "File with an access token; null if logged in.", not_empty());
+  }
+};
+using SaveConfig =
+    std::variant<LocalSaveConfig, WandbSaveConfig, HuggingfaceSaveConfig>;  // tag key save_to
+template <>
+struct TagTraits<SaveConfig> {
+  static constexpr const char* key = "save_to";
+  static constexpr const char* noun = "saver";
+  static constexpr const char* doc = "Kind of saver.";
+};
+
+struct TrackerConfig {
+  static constexpr const char* kDoc =
+      "Where a run keeps its files, logs to, loads from and saves to.";
+
+  std::string data_path = ".tracker_data";
+  bool overwrite_data_path = false;
+  LogConfig log = ConsoleLogConfig{};  // required
+  std::optional<LoadConfig> load;      // load_from null: none
+  std::vector<SaveConfig> save;        // required, one or many
+  int64_t keep_last = 0;
+  std::optional<int64_t> keep_every;
+
+  void fields(auto& f) {
+    D2_FIELD(data_path,
+             "Folder of the run's own files: log.jsonl, images, checkpoint.pth, model.pth, "
+             "auto_resume.json.",
+             not_empty());
+    D2_FIELD(overwrite_data_path,
+             "Use `data_path` though it exists (nothing in it is deleted); without it an existing "
+             "folder is refused.");
+    D2_REQUIRED(log, "Where records and images go; `{}` for the console.");
+    D2_FIELD(load, "Which checkpoint to start from; null for none.");
+    D2_REQUIRED(save,
+                "Where checkpoints go: one saver or a list of them.",
+                any_value()
+                    .not_empty("`savers` must be set: give at least one saver, got none")
+                    .one_is_list());
+    D2_FIELD(keep_last,
+             "Older checkpoints that are kept in `data_path`/snapshots besides checkpoint.pth, for "
+             "a resume to fall back on; the one of the least validation loss is kept there too. An "
+             "older file goes only when the new one was read back and is whole.",
+             within(0, most::kEpochs));
+    D2_FIELD(keep_every,
+             "Samples seen after which a snapshot is kept for good; null for none.",
+             within(1, most::kSamples));
+  }
+};
+
+}  // namespace dalle2

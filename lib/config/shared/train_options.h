@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: MIT
+// Options of `train` that several kinds of run share, declared once. A kind derives its own `train`
+// from those it has, and its `fields` calls theirs. `Per` says how many values a run has of what
+// may differ between its networks: Single one, OneOrMany one or one for each.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/reading/count_limits.h"
+#include "config/reading/device_name.h"
+#include "config/reading/reflect.h"
+#include "config/reading/types.h"
+#include "config/shared/ema_config.h"
+#include "config/shared/lora_config.h"
+#include "config/shared/loss_config.h"
+#include "config/shared/non_finite_config.h"
+#include "config/shared/post_hoc_ema_config.h"
+
+namespace dalle2 {
+
+/// Adam, its learning rate, and the clipping of its gradients.
+template <template <class> class Per>
+struct OptimizerConfig {
+  Per<double> lr = 1e-4;
+  Per<double> wd = 0.01;
+  Per<double> eps = 1e-8;
+  std::vector<double> betas = {0.9, 0.99};
+  bool group_wd_params = true;
+  Per<std::optional<double>> max_grad_norm = 0.5;
+  Per<std::optional<int64_t>> warmup_steps = std::nullopt;
+  Per<std::optional<int64_t>> cosine_decay_max_steps = std::nullopt;
+
+  void fields(auto& f, const Limits& lr_limits = above(0)) {
+    D2_FIELD(lr, "Peak learning rate.", lr_limits);
+    D2_FIELD(wd, "Weight decay; 0 trains with Adam, else with AdamW.", at_least(0));
+    D2_FIELD(eps, "Adam's epsilon.", above(0));
+    D2_FIELD(betas, "Adam's two decay rates.", at_least(0).below(1).entries(2));
+    D2_FIELD(group_wd_params,
+             "Apply weight decay only to weights of two or more dimensions, not to biases and "
+             "gains.");
+    D2_FIELD(max_grad_norm,
+             "Gradients with a larger norm are scaled down to this one; null for never.",
+             above(0));
+    D2_FIELD(warmup_steps,
+             "Steps in which the learning rate rises to its peak; null for none.",
+             within(1, most::kSteps));
+    D2_FIELD(cosine_decay_max_steps,
+             "Steps after which the learning rate has fallen to zero along a cosine; null for "
+             "none.",
+             within(1, most::kSteps));
+  }
+};
+
+/// Averages of the weights.
+struct AveragesConfig {
+  bool use_ema = true;
+  double ema_beta = 0.999;
+  int64_t ema_update_after_step = 100;
+  int64_t ema_update_every = 10;
+  double ema_inv_gamma = 1.0;
+  double ema_power = 2.0 / 3.0;
+  double ema_min_value = 0.0;
+  std::optional<int64_t> update_model_with_ema_every;
+  EmaConfig ema;
+  PostHocEmaConfig post_hoc_ema;
+
+  void fields(auto& f) {
+    D2_FIELD(use_ema, "Keep an exponential average of the weights; samples are drawn with it.");
+    D2_FIELD(ema_beta, "Decay of the averaged weights, per update.", within(0, 1));
+    D2_FIELD(ema_update_after_step,
+             "Steps before averaging begins; until then the average is a copy.",
+             within(0, most::kSteps));
+    D2_FIELD(
+        ema_update_every, "Steps between two updates of the average.", within(1, most::kSteps));
+    D2_FIELD(ema_inv_gamma, "Warm-up of the decay: 1 - (1 + step / inv_gamma) ^ -power.", above(0));
+    D2_FIELD(ema_power, "Exponent of that warm-up.", above(0));
+    D2_FIELD(ema_min_value, "Lowest decay.", within(0, 1));
+    D2_FIELD(update_model_with_ema_every,
+             "Steps after which the weights are set to their average (arXiv 2406.02596); null for "
+             "never. Only with ema.kind `ema_pytorch`.",
+             within(1, most::kSteps));
+    D2_FIELD(ema, "Kind of the averaged weights.");
+    D2_FIELD(post_hoc_ema, "Averages whose length is chosen after training.");
+  }
+};
+
+/// Arithmetic of a step.
+struct PrecisionConfig {
+  bool amp = false;
+  std::optional<MixedPrecision> mixed_precision;
+
+  void fields(auto& f) {
+    D2_FIELD(amp,
+             "Mixed precision of the kind that the device does well, where `mixed_precision` is "
+             "null: `bf16` on GPUs since Ampere and CPUs with bfloat16 instructions, `fp16` on "
+             "older GPUs, else none. A line in the log says which was chosen.");
+    D2_FIELD(mixed_precision,
+             "Arithmetic of matrix products and convolutions in training and validation: `no` "
+             "(float32), `bf16`, or `fp16` with a loss scale for each network. Weights, gradients, "
+             "moments, averages and losses are float32 in any case. Null is `no`, or what `amp` "
+             "chooses.");
+  }
+};
+
+/// Low-rank adapters, and the types that frozen and trained weights are held in.
+struct AdaptersConfig {
+  LoraConfig lora;
+  FrozenDtype frozen_dtype = FrozenDtype::fp32;
+  TrainableDtype trainable_dtype = TrainableDtype::fp32;
+
+  void fields(auto& f) {
+    D2_FIELD(lora, "Low-rank adapters.");
+    D2_FIELD(frozen_dtype,
+             "With `lora`: type in which the weights of the frozen layers are held. `bf16` and "
+             "`fp16` take half the memory; they are cast for each product, which costs time.");
+    D2_FIELD(trainable_dtype, "Type of the parameters that are trained.");
+  }
+};
+
+/// What a loop over shards asks.
+struct ShardLoopConfig {
+  int64_t save_every_n_samples = 100000;
+  std::optional<int64_t> epoch_samples;
+  std::optional<int64_t> validation_samples;
+  bool save_immediately = false;
+
+  void fields(auto& f) {
+    D2_FIELD(save_every_n_samples, "Samples between two snapshots.", within(0, most::kSamples));
+    D2_FIELD(epoch_samples,
+             "Samples after which an epoch ends early; null for none.",
+             within(1, most::kSamples));
+    D2_FIELD(validation_samples,
+             "Samples after which a validation ends early; null for none.",
+             within(1, most::kSamples));
+    D2_FIELD(save_immediately,
+             "Save after the first step of each epoch too (to see that saving works).");
+  }
+};
+
+/// What every training loop asks.
+struct LoopConfig {
+  int64_t epochs = 1;
+  std::string device = "cuda:0";
+  bool deterministic = false;
+  int64_t grad_accum_every = 1;           ///< batches of one update
+  std::optional<int64_t> max_batch_size;  ///< samples that go through the network at once
+  int64_t log_every_n_updates = 10;
+  bool async_save = true;
+  bool allow_changed_config = false;
+  NonFiniteConfig non_finite;
+
+  void fields(auto& f) {
+    D2_FIELD(epochs, "Passes over the training data.", within(1, most::kEpochs));
+    D2_FIELD(device,
+             "Device to train on: `cpu`, `cuda` or `cuda:N`, N the number of a GPU.",
+             text_without(device_fault));
+    D2_FIELD(deterministic,
+             "Use only algorithms that give the same bits each time; where there is none, the run "
+             "ends with an error. On the CPU this is so in any case; on a GPU it costs speed.");
+    D2_FIELD(grad_accum_every,
+             "Batches whose gradients make one update, weighted by their samples.",
+             within(1, most::kGroup));
+    D2_FIELD(max_batch_size,
+             "Samples that go through the network at once; larger batches are split and their "
+             "gradients added. Null for the whole batch.",
+             within(1, most::kBatch));
+    D2_FIELD(log_every_n_updates,
+             "Updates between two records of the log. The loss in it is the mean of that many.",
+             within(1, 10'000));
+    D2_FIELD(async_save,
+             "Write checkpoints while training goes on: a save holds up the steps only while the "
+             "state is copied to host memory. A save waits for the one before it.");
+    D2_FIELD(allow_changed_config,
+             "Go on from a checkpoint though the config gives its weights or its data another "
+             "meaning.");
+    D2_FIELD(non_finite, "What to do about losses and gradients that are not finite.");
+  }
+};
+
+/// Several processes that train together.
+struct RanksConfig {
+  bool find_unused_parameters = true;
+  bool static_graph = true;
+  ReduceDtype reduce_dtype = ReduceDtype::fp32;
+  bool shard_optimizer = false;
+  int64_t bucket_mebibytes = 25;
+  int64_t hang_timeout_seconds = 60;
+
+  void fields(auto& f) {
+    D2_FIELD(find_unused_parameters,
+             "Several processes: parameters that no loss reaches are allowed, and named once; "
+             "otherwise they are an error.");
+    D2_FIELD(static_graph,
+             "Several processes: which parameters get a gradient is agreed on in the first update "
+             "and not asked again.");
+    D2_FIELD(reduce_dtype,
+             "Several processes: type in which gradients are added up. `bf16` halves what is sent "
+             "and keeps eight bits of each number.");
+    D2_FIELD(shard_optimizer,
+             "Several processes: each keeps the moments and the averages of a part of the weights "
+             "and updates that part (ZeRO stage 1). Saves memory; losses, weights and checkpoints "
+             "are those of a run without it.");
+    D2_FIELD(bucket_mebibytes,
+             "Several processes: gradients go on their way in parts of about this size, in MiB, "
+             "while the backward pass goes on.",
+             within(1, 4096));
+    D2_FIELD(hang_timeout_seconds,
+             "Several processes: one that makes the others wait for so long is taken for stuck: "
+             "they name it and end. Saves and waits for data may take ten times as long.",
+             within(2, 86'400));
+  }
+};
+
+/// What the trainers and loops of all kinds share.
+struct SharedTrainConfig : AveragesConfig,
+                           PrecisionConfig,
+                           AdaptersConfig,
+                           LoopConfig,
+                           RanksConfig {
+  void fields(auto& f) {
+    LoopConfig::fields(f);
+    RanksConfig::fields(f);
+    AveragesConfig::fields(f);
+    PrecisionConfig::fields(f);
+    AdaptersConfig::fields(f);
+  }
+};
+
+}  // namespace dalle2

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT
+// A whole training file of a VQGAN-VAE.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/kinds.h"
+#include "config/reading/count_limits.h"
+#include "config/reading/loaded_config.h"
+#include "config/shared/save_target.h"
+#include "config/shared/shard_data_config.h"
+#include "config/shared/tracker_config.h"
+#include "config/vae/vae_config.h"
+#include "config/vae/vae_train_config.h"
+
+namespace dalle2 {
+
+struct VaeDataConfig {
+  static constexpr const char* kDoc =
+      "Where the pictures come from: a folder, the folders below it, and the tar shards in them. Files "
+      "and members of tars ending in jpg, jpeg, png or webp, in the order of their paths; those that "
+      "cannot be read are left out and counted.";
+
+  std::string folder;      // required
+  int64_t image_size = 0;  // required
+  int64_t batch_size = 0;  // required
+  double valid_frac = 0.05;
+  int64_t random_split_seed = 42;
+  std::optional<std::vector<TransformConfig>> preprocessing;
+
+  void fields(auto& f) {
+    D2_REQUIRED(folder, "Folder of the pictures and tar shards.", not_empty());
+    D2_REQUIRED(image_size, "Side of the pictures, pixels.", within(1, most::kImageSide));
+    D2_REQUIRED(batch_size, "Pictures per step and process.", within(1, most::kBatch));
+    D2_FIELD(valid_frac,
+             "Share of the pictures for validation; 0 validates with those of the training.",
+             at_least(0).below(1));
+    D2_FIELD(random_split_seed, "Of the draw that divides the pictures.", at_least(0));
+    D2_FIELD(preprocessing,
+             "Transforms by torchvision's names. Null: Resize and CenterCrop to `image_size`, and "
+             "RandomHorizontalFlip between them.");
+  }
+};
+
+struct TrainVaeConfig {
+  static constexpr const char* kDoc = "A file that trains a VQGAN-VAE.";
+  static constexpr const char* kKind = "vae";
+  static constexpr std::array kPlaceholders = {
+      Placeholder{"epoch", PlaceholderType::integer},
+      Placeholder{"step", PlaceholderType::integer},
+      Placeholder{"samples_seen", PlaceholderType::integer}};
+
+  VaeConfig vae;
+  VaeDataConfig data;
+  VaeTrainConfig train;
+  TrackerConfig tracker;
+  int64_t seed = 0;
+
+  void fields(auto& f) {
+    D2_REQUIRED(vae, "The model.");
+    D2_REQUIRED(data, "The pictures.");
+    D2_REQUIRED(train, "The optimisation.");
+    D2_REQUIRED(tracker, "Logs and checkpoints.");
+    D2_FIELD(seed, "Seed of everything random.", at_least(0));
+  }
+};
+
+struct VaePlan {};
+using LoadedVaeConfig = Loaded<TrainVaeConfig, VaePlan>;
+
+/// Reads a VAE's config. Every fault is reported at once, each with JSON pointer, expectation and
+/// find.
+/// @throws ConfigError "FILE: N problems\n  /pointer: ..."
+LoadedVaeConfig load_vae_config(const std::string& path, const ReadOptions& options);
+
+/// The same from text; `origin` names it in messages.
+LoadedVaeConfig parse_vae_config(const std::string& json,
+                                 const std::string& origin,
+                                 const ReadOptions& options);
+
+/// Its row in config_kinds().
+ConfigKind vae_kind();
+
+}  // namespace dalle2

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: MIT
+#include "data/embeddings/embeddings.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/public_url.h"
+#include "base/text.h"
+#include "io/files/atomic_file.h"
+#include "io/files/listing.h"
+#include "io/streams/url_source.h"
+
+namespace dalle2 {
+namespace {
+
+/// Files that are looked into for rows of the width asked for.
+constexpr int kMostReadForWidth = 8;
+/// Files that a server refuses before the folder counts as refused.
+constexpr int kMostRefused = 3;
+
+/// Prefix up to and with the last '_', and the digits behind it; none for another name.
+struct EmbeddingName {
+  std::string prefix;
+  int64_t shard = 0;
+};
+std::optional<EmbeddingName> parse_name(const std::string& stem) {
+  const size_t underscore = stem.rfind('_');
+  if (underscore == std::string::npos) return std::nullopt;
+  const std::string digits = stem.substr(underscore + 1);
+  if (digits.empty() || digits.size() > 18 ||
+      digits.find_first_not_of("0123456789") != std::string::npos) {
+    return std::nullopt;
+  }
+  return EmbeddingName{stem.substr(0, underscore + 1), std::stoll(digits)};
+}
+
+size_t axes_of(const std::string& kind) {
+  return kind == "image" ? 1 : kind == "text" ? 2 : 3;
+}
+
+/// @param leading the axes before those of a row, for the message: "rows, " or ""
+void check_axes(const std::string& kind,
+                const std::vector<int64_t>& row_shape,
+                const char* leading,
+                const std::string& origin) {
+  if (row_shape.size() == axes_of(kind)) return;
+  if (kind == "image") {
+    throw DataError(
+        "{}: expected image embeddings of shape [{}width], got rows of shape {}.\n"
+        "  Rows of two axes are text encodings, one vector a token.",
+        origin,
+        leading,
+        shape_text(row_shape));
+  }
+  if (kind == "latent") {
+    throw DataError(
+        "{}: expected a latent of shape [channels, height, width], got {}.\n"
+        "  `dalle2-train shards encode` writes such.",
+        origin,
+        shape_text(row_shape));
+  }
+  throw DataError(
+      "{}: expected text encodings of shape [{}length, width], one vector a token, got rows of "
+      "shape {}.\n  One vector a caption is CLIP's text embedding, which a decoder does not take: "
+      "give the text encoder's last hidden states.",
+      origin,
+      leading,
+      shape_text(row_shape));
+}
+
+}  // namespace
+
+EmbeddingRows::EmbeddingRows(NpyArray array, const std::string& origin) : array_(std::move(array)) {
+  if (array_.shape.size() < 2 || array_.shape.size() > 4) {
+    throw DataError(
+        "{}: expected embeddings of shape [rows, width] or [rows, length, width], or latents of "
+        "shape [rows, channels, height, width], got {}.",
+        origin,
+        shape_text(array_.shape));
+  }
+  if (array_.type != NpyType::kFloat16 && array_.type != NpyType::kFloat32 &&
+      array_.type != NpyType::kFloat64) {
+    throw DataError(
+        "{}: expected embeddings of float16, float32 or float64, got whole numbers.\n"
+        "  Store the encoder's output as it is.",
+        origin);
+  }
+  item_size_ = npy_item_size(array_.type);
+  row_shape_.assign(array_.shape.begin() + 1, array_.shape.end());
+  row_numel_ = 1;
+  for (const int64_t side : row_shape_) row_numel_ *= side;
+  if (row_numel_ <= 0) {
+    throw DataError("{}: embeddings without width, shape {}.", origin, shape_text(array_.shape));
+  }
+}
+
+bool EmbeddingRows::is_zero(int64_t row) const {
+  D2_CHECK(row >= 0 && row < rows(), "row {} of {}", row, rows());
+  const size_t size = static_cast<size_t>(row_numel_) * item_size_;
+  const char* byte = array_.bytes.data() + static_cast<size_t>(row) * size;
+  for (size_t i = 0; i < size; ++i) {
+    // The sign is in the last byte of a little-endian float: -0 is zero, too.
+    const unsigned mask = i % item_size_ == item_size_ - 1 ? 0x7fU : 0xffU;
+    if ((static_cast<unsigned char>(byte[i]) & mask) != 0) return false;
+  }
+  return true;
+}
+
+bool EmbeddingRows::is_finite(int64_t row) const {
+  thread_local std::vector<float> values;
+  values.resize(static_cast<size_t>(row_numel()));
+  array_.copy_row_float32(row, values.data());
+  return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
+}
+
+void EmbeddingRows::copy_row(int64_t row, float* out) const {
+  array_.copy_row_float32(row, out);
+}
+
+EmbeddingFolder::EmbeddingFolder(const std::string& folder,
+                                 std::string kind,
+                                 int64_t shard_width,
+                                 const SourceOptions& source,
+                                 const std::string& key,
+                                 std::optional<int64_t> width)
+    : folder_(folder),
+      kind_(std::move(kind)),
+      key_(!key.empty()       ? key
+           : kind_ == "image" ? "/data/img_embeddings_url"
+                              : "/data/text_embeddings_url") {
+  if (folder.find('{') != std::string::npos) {
+    numbered_ = parse_url_template(folder, shard_width, key_);
+    if (const auto numbers = existing_numbers(*numbered_)) {
+      for (const int64_t number : *numbers) urls_.emplace(number, numbered_->with(number));
+      numbered_.reset();
+    }
+  } else {
+    add_files(source.http);
+  }
+  if (numbered_) return;  // which files there are shows when they are read
+  if (urls_.empty()) {
+    const std::string below = local_path(folder) + (kind_ == "image" ? "/img_emb" : "/text_emb");
+    std::error_code ignored;
+    throw DataError(
+        "{}: the folder \"{}\" has no embedding files named <prefix>_<shard>.npy.\n  {}",
+        key_,
+        public_url(folder),
+        is_local_url(folder) && std::filesystem::is_directory(below, ignored)
+            ? fmt::format("clip-retrieval puts them one folder below: give {}.", below)
+            : "Name them like img_emb_00012.npy for shard 12, one row a sample.");
+  }
+  find_row_shape(width, source);
+}
+
+/// A broken file costs its shard, not the run: the shape is that of the first one that is whole.
+void EmbeddingFolder::find_row_shape(std::optional<int64_t> width, const SourceOptions& source) {
+  std::string first_fault;
+  int read = 0, refused = 0;
+  for (const auto& [shard, url] : urls_) {
+    try {
+      const std::vector<int64_t> shape = load(shard, source)->row_shape();
+      const bool fits = !width || shape.back() == *width;
+      if (row_shape_.empty() || fits) {
+        row_shape_ = shape;
+        shape_file_ = url;
+      }
+      if (fits || ++read == kMostReadForWidth) return;
+    } catch (const HttpStatusError&) {
+      if (++refused == kMostRefused && row_shape_.empty()) throw;
+    } catch (const DataError& error) {
+      if (first_fault.empty()) first_fault = error.what();
+    }
+  }
+  if (!row_shape_.empty()) return;
+  throw DataError(
+      "{}: none of the {} in \"{}\" can be read; the first: {}\n"
+      "  Make the embeddings again, or name another folder.",
+      key_,
+      counted(file_count(), "embedding file"),
+      public_url(folder_),
+      first_fault);
+}
+
+/// Lists the folder.
+void EmbeddingFolder::add_files(const HttpOptions& http) {
+  std::vector<ListedFile> files;
+  try {
+    files = list_folder(folder_, http);
+  } catch (const DataError& error) {
+    throw DataError("{}: {}.", key_, error.what());
+  }
+  std::string prefix;
+  for (const ListedFile& file : files) {
+    if (!file.name.ends_with(".npy")) continue;
+    const auto name = parse_name(file.name.substr(0, file.name.size() - 4));
+    if (!name) {
+      log_warning("data",
+                  "{} has no shard number after its last '_' and is not used",
+                  public_url(file.url));
+      continue;
+    }
+    if (!urls_.empty() && name->prefix != prefix) {
+      throw DataError(
+          "{}: the folder \"{}\" has embeddings of two kinds, \"{}...npy\" and \"{}...npy\".\n"
+          "  Keep each kind in a folder of its own.",
+          key_,
+          public_url(folder_),
+          std::min(prefix, name->prefix),
+          std::max(prefix, name->prefix));
+    }
+    prefix = name->prefix;
+    const auto [other, added] = urls_.emplace(name->shard, file.url);
+    if (!added) {
+      throw DataError("{}: two embedding files for shard {}: {} and {}.\n  Keep one of them.",
+                      key_,
+                      name->shard,
+                      public_url(std::min(other->second, file.url)),
+                      public_url(std::max(other->second, file.url)));
+    }
+  }
+}
+
+std::string EmbeddingFolder::url(int64_t shard) const {
+  return numbered_ ? numbered_->with(shard) : urls_.at(shard);
+}
+
+std::string EmbeddingFolder::describe() const {
+  if (numbered_) return public_url(folder_);
+  return fmt::format("{} for shards {} to {}",
+                     counted(file_count(), "file"),
+                     urls_.begin()->first,
+                     urls_.rbegin()->first);
+}
+
+std::shared_ptr<const EmbeddingRows> EmbeddingFolder::load(int64_t shard,
+                                                           const SourceOptions& source) const {
+  const std::string address = url(shard), shown = public_url(address);
+  std::string content;
+  try {
+    content = is_local_url(address) ? read_file(local_path(address))
+                                    : read_source(open_source(address, source), shown);
+  } catch (const HttpStatusError& error) {
+    if (!error.says_absent()) throw;
+    throw DataError("{}", error.what());
+  }
+  auto rows = std::make_shared<const EmbeddingRows>(parse_npy(std::move(content), shown), shown);
+  check_axes(kind_, rows->row_shape(), "rows, ", shown);
+  return rows;
+}
+
+std::optional<int64_t> row_of_key(const std::string& key, int64_t index_width) {
+  const size_t width = static_cast<size_t>(std::max<int64_t>(index_width, 0));
+  const std::string digits = key.substr(key.size() - std::min(key.size(), width));
+  if (digits.empty() || digits.size() > 18 ||
+      digits.find_first_not_of("0123456789") != std::string::npos) {
+    return std::nullopt;
+  }
+  return std::stoll(digits);
+}
+
+EmbeddingRow parse_embedding(const std::string& content,
+                             const std::string& kind,
+                             const std::string& origin) {
+  NpyArray array = parse_npy(content, origin);
+  if (array.shape.size() != axes_of(kind) + 1 || array.shape[0] != 1) {
+    array.shape.insert(array.shape.begin(), 1);
+  }
+  auto rows = std::make_shared<const EmbeddingRows>(std::move(array), origin);
+  check_axes(kind, rows->row_shape(), "", origin);
+  return {std::move(rows), 0};
+}
+
+}  // namespace dalle2

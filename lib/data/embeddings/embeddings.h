@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT
+// Embeddings that belong to the samples: .npy files beside the shards, one a shard and one row a
+// sample, or .npy fields inside the shards.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/shards/url_template.h"
+#include "io/formats/npy.h"
+#include "io/streams/url_source.h"
+
+namespace dalle2 {
+
+/// The rows of one file. Rows stay as stored until they are copied.
+class EmbeddingRows {
+ public:
+  /// @param array [rows, d], [rows, length, d] or [rows, c, h, w] of float16, float32 or float64
+  /// @throws DataError for another shape or type; `origin` names it
+  EmbeddingRows(NpyArray array, const std::string& origin);
+
+  int64_t rows() const { return array_.shape[0]; }
+  /// [d], [length, d] or [c, h, w].
+  const std::vector<int64_t>& row_shape() const { return row_shape_; }
+  int64_t row_numel() const { return row_numel_; }
+  /// True if every value of the row is zero, which marks a sample without an embedding.
+  bool is_zero(int64_t row) const;
+  /// False if a value of the row is NaN or infinite.
+  bool is_finite(int64_t row) const;
+  /// @param out room for row_numel() floats
+  void copy_row(int64_t row, float* out) const;
+
+ private:
+  NpyArray array_;
+  std::vector<int64_t> row_shape_;
+  int64_t row_numel_ = 0;
+  size_t item_size_ = 0;
+};
+
+/// One row, and what keeps it alive.
+struct EmbeddingRow {
+  std::shared_ptr<const EmbeddingRows> rows;
+  int64_t row = 0;
+};
+
+/// A folder of `<prefix>_<digits>.npy`, the digits being the number of the shard; here, in S3 or
+/// behind a web page that links them. Or a url with `{}` for that number.
+class EmbeddingFolder {
+ public:
+  /// Lists the folder and reads the shape of its first file that can be read; of a url with `{}`
+  /// only if its place can be listed.
+  /// @param kind "image" or "text", for messages and for the axes of a row: 1 or 2
+  /// @param shard_width digits of `{}`
+  /// @param key where the folder is named, for messages; empty: the config's key of the kind
+  /// @param width that rows should have: of the first files one of that width is preferred
+  /// @throws DataError if no such files are there, none can be read, or they are of two prefixes;
+  /// NetworkError
+  EmbeddingFolder(const std::string& folder,
+                  std::string kind,
+                  int64_t shard_width = 6,
+                  const SourceOptions& source = {},
+                  const std::string& key = "",
+                  std::optional<int64_t> width = {});
+
+  const std::string& folder() const { return folder_; }
+  /// How many files are known.
+  int64_t file_count() const { return static_cast<int64_t>(urls_.size()); }
+  /// True if there is a file for the shard, or may be one.
+  bool has(int64_t shard) const { return numbered_ ? shard >= 0 : urls_.contains(shard); }
+  std::string url(int64_t shard) const;
+  /// The file that row_shape() is from.
+  const std::string& shape_file() const { return shape_file_; }
+  /// "12 files for shards 0 to 11", or the url with `{}`.
+  std::string describe() const;
+  /// Shape of a row: [d] or [length, d]; empty if no file was read.
+  const std::vector<int64_t>& row_shape() const { return row_shape_; }
+  /// @throws DataError (absent, unreadable, damaged, another shape than [rows, ...]), NetworkError
+  std::shared_ptr<const EmbeddingRows> load(int64_t shard, const SourceOptions& source = {}) const;
+
+ private:
+  void add_files(const HttpOptions& http);
+  void find_row_shape(std::optional<int64_t> width, const SourceOptions& source);
+
+  std::string folder_, kind_, key_, shape_file_;
+  std::map<int64_t, std::string> urls_;
+  std::optional<UrlTemplate> numbered_;  // of a place that cannot be listed
+  std::vector<int64_t> row_shape_;
+};
+
+/// Row of a sample: the last `index_width` characters of its key. @return none if they are no
+/// number
+std::optional<int64_t> row_of_key(const std::string& key, int64_t index_width);
+
+/// An embedding stored with its sample. A leading axis of length 1 is dropped.
+/// @param content a .npy file; @param kind "image" or "text": rows of 1 or 2 axes
+/// @throws DataError
+EmbeddingRow parse_embedding(const std::string& content,
+                             const std::string& kind,
+                             const std::string& origin);
+
+}  // namespace dalle2

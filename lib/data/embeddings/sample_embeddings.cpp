@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT
+#include "data/embeddings/sample_embeddings.h"
+
+#include "base/error.h"
+#include "base/public_url.h"
+#include "base/text.h"
+
+namespace dalle2 {
+
+std::string* find_field(GroupedSample& sample, const std::string& name) {
+  const auto found = sample.fields.find(name);
+  return found == sample.fields.end() ? nullptr : &found->second;
+}
+
+namespace {
+
+struct KindTexts {
+  const char *name, *key, *field, *none, *zero;
+};
+
+constexpr KindTexts kTexts[] = {
+    {"image",
+     "img_embeddings_url",
+     "img_emb.npy",
+     drop::kNoImageEmbedding,
+     drop::kZeroImageEmbedding},
+    {"text",
+     "text_embeddings_url",
+     "text_emb.npy",
+     drop::kNoTextEmbedding,
+     drop::kZeroTextEmbedding},
+    {"latent", "latents_in_tar", "latent.npy", drop::kNoLatent, drop::kZeroLatent}};
+
+const KindTexts& texts_of(SampleEmbeddings::Kind kind) {
+  return kTexts[static_cast<size_t>(kind)];
+}
+
+}  // namespace
+
+SampleEmbeddings::SampleEmbeddings(Kind kind, bool needed, std::optional<int64_t> width)
+    : kind_(kind),
+      needed_(needed),
+      width_(width),
+      name_(texts_of(kind).name),
+      key_(texts_of(kind).key),
+      field_(texts_of(kind).field),
+      none_(texts_of(kind).none),
+      zero_(texts_of(kind).zero) {}
+
+void SampleEmbeddings::open(const DecoderDataConfig& config, const LoaderOptions& options) {
+  if (!needed_ || kind_ == Kind::kLatent) return;  // those are in the shards
+  const std::optional<std::string>& url =
+      kind_ == Kind::kImage ? config.img_embeddings_url : config.text_embeddings_url;
+  if (!url || url->empty()) {
+    if (config.embeddings_in_tar) return;
+    throw ConfigError(
+        "/data/{}: No {} embeddings source specified.\n"
+        "  Give the folder of the .npy files, or set /data/embeddings_in_tar for shards that hold "
+        "<key>.{}.",
+        key_,
+        name_,
+        field_);
+  }
+  folder_.emplace(
+      *url, name_, options.shard_width, SourceOptions{.allow_pipe = config.allow_pipe}, "", width_);
+  row_shape_ = folder_->row_shape();
+  if (width_ && !row_shape_.empty() && row_shape_.back() != *width_) {
+    throw DataError(
+        "{}: {} embeddings are {} wide, the model takes {}.\n"
+        "  Give embeddings of the encoder that the model is made for, or change the model's width.",
+        public_url(folder_->shape_file()),
+        name_,
+        row_shape_.back(),
+        *width_);
+  }
+  check_coverage(options);
+}
+
+void SampleEmbeddings::check_coverage(const LoaderOptions& options) const {
+  for (size_t i = 0; i < options.urls.size(); ++i) {
+    if (folder_->has(options.urls.number(i))) return;
+  }
+  throw DataError(
+      "/data/{}: none of the {} of the split \"{}\" has an embedding file: {}, first shard {}.\n"
+      "  The digits after the last '_' of a file must be the number of its shard.",
+      key_,
+      counted(static_cast<int64_t>(options.urls.size()), "shard"),
+      options.split,
+      folder_->describe(),
+      public_url(options.urls.front()));
+}
+
+std::string SampleEmbeddings::open_shard(const std::string& url,
+                                         const SourceOptions& source,
+                                         DropLog& drops) {
+  rows_.reset();
+  if (!folder_) return "";
+  const int64_t shard = shard_number(url);
+  std::string fault = fmt::format("no file for it in {}", public_url(folder_->folder()));
+  try {
+    if (folder_->has(shard)) {
+      rows_ = folder_->load(shard, source);
+      fault.clear();
+    }
+  } catch (const DataError& error) {
+    fault = error.what();
+  }
+  if (!fault.empty()) {
+    fault = fmt::format("{}: {}", public_url(url), fault);
+    drops.add(drop::kShardWithoutEmbeddings, fault);
+    return fault;
+  }
+  return check_shape(rows_->row_shape(), public_url(folder_->url(shard)), drops);
+}
+
+/// The first embedding seen sets the shape; a batch cannot hold another.
+/// @return what is wrong with it; empty if nothing is
+std::string SampleEmbeddings::check_shape(const std::vector<int64_t>& shape,
+                                          const std::string& where,
+                                          DropLog& drops) {
+  if (row_shape_.empty() && (!width_ || shape.back() == *width_)) row_shape_ = shape;
+  if (shape == row_shape_) return "";
+  const std::string expected =
+      row_shape_.empty() ? fmt::format("width {}", *width_) : shape_text(row_shape_);
+  std::string fault = fmt::format(
+      "{}: {} embedding of shape {}, expected {}", where, name_, shape_text(shape), expected);
+  drops.add(drop::kWrongEmbeddingShape, fault);
+  return fault;
+}
+
+bool SampleEmbeddings::take_from_folder(const std::string& key,
+                                        int64_t index_width,
+                                        const std::string& where,
+                                        EmbeddingRow& row,
+                                        DropLog& drops) const {
+  const auto index = row_of_key(key, index_width);
+  if (!index || *index >= rows_->rows()) {
+    drops.add(none_,
+              index ? fmt::format("{}: no row {} among its shard's {} of {} embeddings",
+                                  where,
+                                  *index,
+                                  counted(rows_->rows(), "row"),
+                                  name_)
+                    : fmt::format("{}: the key does not end in {} digits", where, index_width));
+    return false;
+  }
+  row = {rows_, *index};
+  return true;
+}
+
+bool SampleEmbeddings::take_from_sample(GroupedSample& sample,
+                                        const std::string& where,
+                                        EmbeddingRow& row,
+                                        DropLog& drops) {
+  const std::string* content = find_field(sample, field_);
+  // A plain .npy field is the image embedding.
+  if (content == nullptr && kind_ == Kind::kImage) content = find_field(sample, "npy");
+  if (content == nullptr) {
+    drops.add(none_, fmt::format("{}: no field {}", where, field_));
+    return false;
+  }
+  try {
+    row = parse_embedding(*content, name_, fmt::format("{}.{}", where, field_));
+  } catch (const DataError& error) {
+    drops.add(none_, error.what());
+    return false;
+  }
+  return check_shape(row.rows->row_shape(), where, drops).empty();
+}
+
+bool SampleEmbeddings::take(GroupedSample& sample,
+                            int64_t index_width,
+                            const std::string& where,
+                            EmbeddingRow& row,
+                            DropLog& drops) {
+  if (!needed_) return true;
+  const bool found = folder_ ? take_from_folder(sample.key, index_width, where, row, drops)
+                             : take_from_sample(sample, where, row, drops);
+  if (!found) return false;
+  if (row.rows->is_zero(row.row)) {
+    drops.add(zero_, fmt::format("{}: row {} is all zero", where, row.row));
+    return false;
+  }
+  if (!row.rows->is_finite(row.row)) {
+    drops.add(drop::kEmbeddingNotFinite,
+              fmt::format("{}: row {} of its {} embedding", where, row.row, name_));
+    return false;
+  }
+  return true;
+}
+
+}  // namespace dalle2

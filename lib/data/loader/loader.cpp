@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT
+#include "data/loader/loader.h"
+
+#include <algorithm>
+#include <exception>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/public_url.h"
+#include "base/stop_signal.h"
+#include "base/text.h"
+#include "data/loader/lane_loader.h"
+#include "data/loader/sample_trace.h"
+
+namespace dalle2 {
+
+DecoderLoader::DecoderLoader(const DecoderDataConfig& config, LoaderOptions options)
+    : config_(config), options_(std::move(options)) {
+  if (options_.urls.empty()) {
+    throw DataError("the split \"{}\" has no shards.\n  Make more shards, or change /data/splits.",
+                    options_.split);
+  }
+  make_lanes(options_.lanes.value_or(options_.rank.world));
+}
+
+DecoderLoader::~DecoderLoader() = default;
+
+/// The loaders of this rank's lanes, of `count` in all.
+void DecoderLoader::make_lanes(int64_t count) {
+  lanes_.clear();
+  lanes_.resize(static_cast<size_t>(count));
+  const int64_t world = options_.rank.world;
+  const int64_t own = std::max<int64_t>((count - options_.rank.rank + world - 1) / world, 1);
+  DecoderDataConfig config = config_;
+  if (config.num_workers > 0) config.num_workers = std::max<int64_t>(config.num_workers / own, 1);
+  const int64_t shards = static_cast<int64_t>(options_.urls.size());
+  for (int64_t lane = options_.rank.rank; lane < count; lane += world) {
+    const auto [begin, end] = shards_of_lane(lane, count, shards);
+    if (begin == end) continue;
+    LoaderOptions part = options_;
+    part.urls = options_.urls.part(static_cast<size_t>(begin), static_cast<size_t>(end));
+    part.lane = {static_cast<int>(lane), static_cast<int>(count)};
+    lanes_[static_cast<size_t>(lane)] = std::make_unique<LaneLoader>(config, std::move(part));
+  }
+}
+
+void DecoderLoader::start_epoch(int64_t epoch, const LoaderPosition& position) {
+  from_beginning_ = position.lanes.empty();
+  const size_t count = from_beginning_
+                           ? static_cast<size_t>(options_.lanes.value_or(options_.rank.world))
+                           : position.lanes.size();
+  if (count != lanes_.size()) make_lanes(static_cast<int64_t>(count));
+  position_ = position;
+  position_.shard_names = options_.shard_names;
+  position_.lanes.resize(count);
+  over_.assign(count, false);
+  epoch_ = epoch;
+  empty_steps_ = 0;
+  for (size_t lane = 0; lane < count; ++lane) {
+    if (lanes_[lane]) lanes_[lane]->start_epoch(epoch, position_.lanes[lane]);
+  }
+  started_ = true;
+}
+
+/// This rank's share of the step that begins with `first_lane`: none if it has no lane in it, or
+/// one that is out.
+std::optional<Batch> DecoderLoader::next_of_step(int64_t first_lane) {
+  const size_t lane = static_cast<size_t>(first_lane + options_.rank.rank);
+  // Lanes that had their turn in this round have it again in the next.
+  if (lane >= lanes_.size() || static_cast<int64_t>(lane) < position_.next_lane)
+    return std::nullopt;
+  if (!lanes_[lane] || over_[lane]) return std::nullopt;
+  std::optional<Batch> batch = lanes_[lane]->next();
+  if (batch) {
+    position_.lanes[lane] = batch->position.lanes.front();
+  } else {
+    over_[lane] = true;
+  }
+  return batch;
+}
+
+/// Takes this rank's batch of a step, if it has one. @return the samples of all ranks' batches
+std::vector<int64_t> DecoderLoader::share_sizes(std::optional<Batch>& batch, int64_t first_lane) {
+  if (!options_.share_sizes) {
+    batch = next_of_step(first_lane);
+    return {batch ? batch->size() : 0};
+  }
+  // A rank that throws here has told the others first: they would wait for it.
+  int64_t own = 0;
+  std::exception_ptr fault;
+  try {
+    batch = next_of_step(first_lane);
+    own = batch ? batch->size() : 0;
+  } catch (const StoppedError&) {
+    own = LoaderOptions::kStopAsked;
+  } catch (const Error&) {
+    own = LoaderOptions::kFault;
+    fault = std::current_exception();
+  }
+  std::vector<int64_t> sizes = options_.share_sizes(own);
+  if (fault) std::rethrow_exception(fault);
+  for (const int64_t size : sizes) {
+    if (size == LoaderOptions::kStopAsked) throw StoppedError("signal {}", stop_requested());
+    if (size == LoaderOptions::kFault) throw StoppedError("another rank cannot read its batch");
+  }
+  return sizes;
+}
+
+std::optional<Batch> DecoderLoader::next() {
+  D2_CHECK(started_, "start_epoch() comes before next()");
+  const int64_t lanes = static_cast<int64_t>(lanes_.size());
+  const int64_t world = options_.rank.world;
+  // A whole round, and what was left of the one before, without a batch for anyone is the end.
+  for (int64_t quiet = 0; quiet < 2 * ((lanes + world - 1) / world); ++quiet) {
+    const int64_t first_lane = position_.next_lane / world * world;
+    std::optional<Batch> batch;
+    const std::vector<int64_t> sizes = share_sizes(batch, first_lane);
+    const int64_t all = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+    position_.next_lane = first_lane + world < lanes ? first_lane + world : 0;
+    if (all == 0) continue;
+    if (!batch) {
+      batch.emplace();
+      ++empty_steps_;
+    }
+    batch->position = position_;
+    batch->samples_of_step = all;
+    batch->samples_before =
+        std::accumulate(sizes.begin(), sizes.begin() + options_.rank.rank, int64_t{0});
+    return batch;
+  }
+  finish();
+  return std::nullopt;
+}
+
+void DecoderLoader::consumed(const Batch& batch) const {
+  trace_samples(options_.rank.rank, options_.split, epoch_, batch);
+}
+
+/// What an epoch without one usable sample in it means.
+void DecoderLoader::finish() const {
+  int64_t placed = 0;
+  DropCounts dropped;
+  for (const auto& lane : lanes_) {
+    if (!lane) continue;
+    placed += lane->placed();
+    for (const auto& [reason, count] : lane->dropped_in_epoch()) dropped[reason] += count;
+  }
+  if (placed > 0 || !from_beginning_ || empty_steps_ > 0 || options_.share.rank > 0) return;
+  const int64_t shards = static_cast<int64_t>(options_.urls.size());
+  const std::string all = counted(shards, "shard");
+  const std::string message = fmt::format(
+      "the split \"{}\" has no usable sample in {} ({} ...): {}.\n"
+      "  `dalle2-train shards check` tells what is wrong with the shards and their embeddings.",
+      options_.split,
+      shards > options_.most_shards ? fmt::format("the first {} of {}", options_.most_shards, all)
+                                    : all,
+      public_url(options_.urls[0]),
+      describe_drops(dropped));
+  if (!options_.may_be_empty) throw DataError("{}", message);
+  log_warning("data", "{}", message);
+}
+
+DropCounts DecoderLoader::dropped() const {
+  DropCounts all;
+  for (const auto& lane : lanes_) {
+    if (!lane) continue;
+    for (const auto& [reason, count] : lane->dropped()) all[reason] += count;
+  }
+  return all;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT
+// Shards to batches, each sample once an epoch for any number of threads and ranks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "config/shared/shard_data_config.h"
+#include "data/loader/batch.h"
+#include "data/loader/drop_log.h"
+#include "data/loader/loader_options.h"
+#include "data/loader/loader_position.h"
+
+namespace dalle2 {
+
+class LaneLoader;
+
+/// Passes over the shards of a split.
+///
+/// An epoch runs in as many lanes as there are ranks when it begins, or as the options say. Each
+/// lane has a contiguous part of the shards, and they have their turn one after the other, a batch at a time: the order
+/// of the samples over all ranks. Rank r of W serves the lanes r, r + W, ... If the epoch is taken
+/// up by another number of ranks, its lanes stay, so that this order stays the same.
+///
+/// Ranks take equal numbers of steps: one whose lanes are out gets batches without samples until
+/// all are. So no sample is left out and none comes twice.
+///
+///   DecoderLoader loader(config.data, options);
+///   loader.start_epoch(epoch);
+///   while (auto batch = loader.next()) trainer.step(*batch);
+class DecoderLoader {
+ public:
+  /// Checks what can be checked before reading: urls, preprocessing, embedding folders and widths.
+  /// @throws ConfigError, DataError
+  DecoderLoader(const DecoderDataConfig& config, LoaderOptions options);
+  ~DecoderLoader();
+  DecoderLoader(const DecoderLoader&) = delete;
+  DecoderLoader& operator=(const DecoderLoader&) = delete;
+
+  /// Begins an epoch: its number addresses the shuffling and the augmentation. @param position
+  /// where another run, of any number of ranks, stopped in it: what lies before is neither read nor
+  /// decoded. It has to be of the same shards, see other_shards()
+  void start_epoch(int64_t epoch, const LoaderPosition& position = {});
+  /// The next batch in order, or none at the end. The last short batch of a lane is kept.
+  /// @throws DataError if the epoch has not one usable sample, or pictures of a batch differ in
+  /// size, NetworkError, on the rank that finds it; StoppedError on the others then, and on all if a
+  /// signal ended the wait of one
+  std::optional<Batch> next();
+  /// Tells that a batch was used, an empty one too: only then the sample trace has it
+  /// (DALLE2_TRACE_SAMPLES). One that is given up, and comes again when the epoch is taken up, is
+  /// in it once. @throws DataError if the trace cannot be written
+  void consumed(const Batch& batch) const;
+  /// Samples left out since construction, as far as batches were handed out.
+  DropCounts dropped() const;
+  /// Steps of the epoch that this rank took without samples.
+  int64_t empty_steps() const { return empty_steps_; }
+
+ private:
+  void make_lanes(int64_t count);
+  std::optional<Batch> next_of_step(int64_t first_lane);
+  std::vector<int64_t> share_sizes(std::optional<Batch>& batch, int64_t first_lane);
+  void finish() const;
+
+  const DecoderDataConfig config_;
+  const LoaderOptions options_;
+  std::vector<std::unique_ptr<LaneLoader>> lanes_;  // null: of another rank, or without shards
+  LoaderPosition position_;
+  std::vector<bool> over_;  // lanes of this rank that are out
+  bool started_ = false, from_beginning_ = true;
+  int64_t epoch_ = 0;
+  int64_t empty_steps_ = 0;
+};
+
+}  // namespace dalle2

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: MIT
+#include "data/pictures/image_folder.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "base/untrusted_text.h"
+#include "data/pictures/planes.h"
+#include "io/files/walk_folder.h"
+#include "io/formats/tar.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// In small letters.
+std::string ending_of(const fs::path& path) {
+  std::string ending = path.extension().string();
+  std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char letter) {
+    return static_cast<char>(std::tolower(letter));
+  });
+  return ending;
+}
+
+bool is_picture(const fs::path& path) {
+  constexpr std::array kEndings = {".jpg", ".jpeg", ".png", ".webp"};
+  return std::find(kEndings.begin(), kEndings.end(), ending_of(path)) != kEndings.end();
+}
+
+std::vector<TransformConfig> transforms_of(const VaeDataConfig& config) {
+  if (config.preprocessing) return *config.preprocessing;
+  std::vector<TransformConfig> steps(4);
+  steps[0].kind = TransformKind::Resize;
+  steps[0].size = {config.image_size};
+  steps[1].kind = TransformKind::RandomHorizontalFlip;
+  steps[2].kind = TransformKind::CenterCrop;
+  steps[2].size = {config.image_size};
+  steps[3].kind = TransformKind::ToTensor;
+  return steps;
+}
+
+/// Pillow's grey of red, green and blue, ITU-R 601. @param planes [3, H, W] in [0, 1]
+at::Tensor as_grey(const at::Tensor& planes) {
+  const at::Tensor bytes = (planes * 255).round().to(at::kLong);
+  const at::Tensor sum = bytes[0] * 19595 + bytes[1] * 38470 + bytes[2] * 7471 + 0x8000;
+  return sum.bitwise_right_shift(16).to(at::kFloat).div_(255).unsqueeze(0);
+}
+
+}  // namespace
+
+std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& folder) {
+  if (!fs::is_directory(folder)) {
+    throw DataError("/data/folder: {}: there is no such folder", printable(folder));
+  }
+  std::vector<Picture> pictures;
+  const auto add_members = [&](const fs::path& tar) {
+    const TarList list = list_tar((fs::path(folder) / tar).string());
+    const size_t before = pictures.size();
+    for (const TarPlace& place : list.places) {
+      if (!is_picture(place.name)) continue;
+      pictures.push_back(
+          {.path = (tar / place.name).string(), .tar = tar.string(), .offset = place.offset});
+    }
+    if (list.fault.empty()) return;
+    log_warning("data",
+                "{}: {}: {} before that are used",
+                printable(tar.string()),
+                printable(list.fault),
+                counted(static_cast<int64_t>(pictures.size() - before), "picture"));
+  };
+  std::error_code unknown;  // whether an entry is a file
+  const WalkEnd end = walk_folder(folder, Below::kReadable, [&](const fs::directory_entry& entry) {
+    std::error_code ignored;
+    if (!entry.is_regular_file(ignored)) return;
+    const fs::path path = entry.path().lexically_relative(folder);
+    if (is_picture(path)) pictures.push_back({.path = path.string()});
+    if (ending_of(path) == ".tar") add_members(path);
+  });
+  // All ranks, and a run that goes on, must see the same pictures.
+  if (const std::error_code error = end.error ? end.error : unknown) {
+    throw DataError("/data/folder: {}: {}", printable(folder), error.message());
+  }
+  std::sort(pictures.begin(), pictures.end(), [](const Picture& a, const Picture& b) {
+    return std::tie(a.path, a.offset) < std::tie(b.path, b.offset);
+  });
+  if (pictures.empty()) {
+    throw DataError(
+        "/data/folder: {}: expected pictures ending in jpg, jpeg, png or webp, or tars of such, here "
+        "or in folders below, found none",
+        printable(folder));
+  }
+  return pictures;
+}
+
+std::string ImageFolder::content_of(const Picture& picture) const {
+  if (!picture.tar.empty()) {
+    return read_tar_member((fs::path(folder_) / picture.tar).string(), picture.offset).content;
+  }
+  std::ifstream in(fs::path(folder_) / picture.path, std::ios::binary);
+  if (!in) throw DataError("{}: cannot be opened", printable(picture.path));
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+ImageFolder::ImageFolder(const VaeDataConfig& config, int64_t channels, int64_t seed)
+    : folder_(config.folder),
+      channels_(channels),
+      seed_(seed),
+      side_(config.image_size),
+      preprocess_(transforms_of(config)),
+      pictures_(list_pictures(config.folder)) {
+  const int64_t all = files();
+  std::vector<int64_t> numbers(pictures_.size());
+  std::iota(numbers.begin(), numbers.end(), int64_t{0});
+  if (config.valid_frac == 0) {
+    train_ = val_ = std::move(numbers);
+    return;
+  }
+  const auto train = static_cast<int64_t>((1 - config.valid_frac) * static_cast<double>(all));
+  if (train == 0 || train == all) {
+    throw DataError(
+        "/data/valid_frac: {} of {} pictures leaves none for {}: give another share, or 0 to validate "
+        "with the pictures of the training",
+        config.valid_frac,
+        all,
+        train == 0 ? "training" : "validation");
+  }
+  const at::Tensor drawn = at::randperm(
+      all,
+      at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(config.random_split_seed)));
+  const auto* number = drawn.const_data_ptr<int64_t>();
+  train_.assign(number, number + train);
+  val_.assign(number + train, number + all);
+}
+
+int64_t ImageFolder::rows(const std::string& split) const {
+  return static_cast<int64_t>((split == "val" ? val_ : train_).size());
+}
+
+const std::vector<int64_t>& ImageFolder::order_of(const Address& address) {
+  const Address whole{.split = address.split, .epoch = address.split == "val" ? 0 : address.epoch};
+  if (!order_.empty() && whole == ordered_) return order_;
+  order_ = whole.split == "val" ? val_ : train_;
+  SampleRandom random(seed_, whole.epoch, whole.split, "order", 0);
+  for (size_t left = order_.size(); left > 1; --left) {
+    std::swap(order_[left - 1], order_[random() % left]);
+  }
+  ordered_ = whole;
+  return order_;
+}
+
+std::optional<std::vector<int64_t>> ImageFolder::chosen_rows(const Address& address) {
+  const int64_t all = rows(address.split);
+  if (address.begin >= all) return std::nullopt;
+  const auto& order = order_of(address);
+  const auto first = order.begin() + address.begin;
+  return std::vector<int64_t>(first, first + std::min(address.count, all - address.begin));
+}
+
+ImageBatch ImageFolder::read(const Address& address, const std::vector<int64_t>& chosen) const {
+  ImageBatch batch;
+  batch.rows = std::ssize(chosen);
+  std::vector<at::Tensor> images;
+  for (const int64_t number : chosen) {
+    const Picture& picture = pictures_[static_cast<size_t>(number)];
+    try {
+      SampleRandom random(
+          seed_, address.split == "val" ? 0 : address.epoch, address.split, picture.path, 0);
+      const Image image =
+          preprocess_.apply(content_of(picture), picture.path, [&] { return random(); });
+      if (image.width != side_ || image.height != side_) {
+        throw ConfigError(
+            "/data/preprocessing: makes pictures of {} x {} pixels; expected {} x {}, /data/image_size",
+            image.width,
+            image.height,
+            side_,
+            side_);
+      }
+      at::Tensor planes = at::empty({3, image.height, image.width}, at::kFloat);
+      write_planes(image, planes.mutable_data_ptr<float>());
+      images.push_back(channels_ == 1 ? as_grey(planes) : planes);
+    } catch (const DataError& error) {
+      batch.drops.add(drop::kBrokenPicture, error.what());
+    }
+  }
+  if (!images.empty()) batch.images = at::stack(images);
+  return batch;
+}
+
+std::optional<ImageBatch> ImageFolder::batch(const std::string& split,
+                                             int64_t epoch,
+                                             int64_t begin,
+                                             int64_t count) {
+  const Address address{split, epoch, begin, count};
+  if (reading_.valid()) {
+    ImageBatch ahead = reading_.get();
+    if (ahead_ == address) return ahead;
+  }
+  const auto chosen = chosen_rows(address);
+  if (!chosen) return std::nullopt;
+  return read(address, *chosen);
+}
+
+void ImageFolder::read_ahead(const std::string& split,
+                             int64_t epoch,
+                             int64_t begin,
+                             int64_t count) {
+  const Address address{split, epoch, begin, count};
+  auto chosen = chosen_rows(address);
+  if (!chosen || reading_.valid()) return;
+  ahead_ = address;
+  reading_ = std::async(std::launch::async,
+                        [this, address, rows = *std::move(chosen)] { return read(address, rows); });
+}
+
+}  // namespace dalle2

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT
+// Pictures of a folder, of the folders below it and of the tar shards in them, shuffled anew each
+// epoch.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <future>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/vae/vae_run_config.h"
+#include "data/loader/drop_log.h"
+#include "data/pictures/preprocess.h"
+
+namespace dalle2 {
+
+/// Pictures in [0, 1]; the first dimension is 0 if none of the files was usable.
+struct ImageBatch {
+  at::Tensor images;  ///< [B, C, H, W] float32
+  int64_t rows = 0;   ///< taken of the epoch, the dropped ones too
+  DropLog drops;      ///< files that cannot be read
+
+  int64_t size() const { return images.defined() ? images.size(0) : 0; }
+};
+
+class ImageFolder {
+ public:
+  /// Lists the files ending in .jpg, .jpeg, .png or .webp, and the members of plain tars with such
+  /// names, in the order of their paths below the folder ("shard.tar/0001.jpg"). A tar that ends
+  /// early gives the pictures before its end, and a warning.
+  /// @param channels of the pictures: 3, or 1 for grey @param seed of the orders and transforms
+  /// @throws DataError for a folder that is not there or has no picture, or too few to divide
+  ImageFolder(const VaeDataConfig& config, int64_t channels, int64_t seed);
+
+  /// Pictures of "train" or "val": int((1 - valid_frac) n) and the rest of a random division, or all
+  /// for both where valid_frac is 0.
+  int64_t rows(const std::string& split) const;
+  int64_t files() const { return static_cast<int64_t>(pictures_.size()); }
+
+  /// Up to `count` pictures from place `begin` of the epoch's order on; those of "val" come in one
+  /// order for all epochs. What it reads does not hang on what was read before.
+  /// @return none behind the end
+  std::optional<ImageBatch> batch(const std::string& split,
+                                  int64_t epoch,
+                                  int64_t begin,
+                                  int64_t count);
+  /// Reads that batch in the background, for the next call of batch().
+  void read_ahead(const std::string& split, int64_t epoch, int64_t begin, int64_t count);
+
+ private:
+  struct Picture {
+    std::string path;      ///< below the folder; of a member, behind that of its tar
+    std::string tar = {};  ///< its path below the folder; empty: a file of its own
+    uint64_t offset = 0;   ///< in the tar
+  };
+  struct Address {
+    std::string split;
+    int64_t epoch = 0, begin = 0, count = 0;
+    bool operator==(const Address&) const = default;
+  };
+  static std::vector<Picture> list_pictures(const std::string& folder);
+  std::string content_of(const Picture& picture) const;
+  const std::vector<int64_t>& order_of(const Address& address);
+  ImageBatch read(const Address& address, const std::vector<int64_t>& chosen) const;
+  std::optional<std::vector<int64_t>> chosen_rows(const Address& address);
+
+  std::string folder_;
+  int64_t channels_, seed_, side_;
+  Preprocess preprocess_;
+  std::vector<Picture> pictures_;
+  std::vector<int64_t> train_, val_;  // numbers of the pictures
+  Address ordered_;                   // whose order is in order_
+  std::vector<int64_t> order_;
+  Address ahead_;
+  std::future<ImageBatch> reading_;
+};
+
+}  // namespace dalle2

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT
+// data.preprocessing: torchvision's transforms on 8-bit pictures, and the picture as a tensor's
+// values.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "config/shared/shard_data_config.h"
+#include "io/pictures/image.h"
+
+namespace dalle2 {
+
+/// Uniform 32-bit draws. With a std::mt19937 seeded as torch.manual_seed was, every transform draws
+/// what torchvision draws.
+using RandomBits = std::function<uint32_t()>;
+
+/// Draws addressed by what they are for (SplitMix64, Steele et al. 2014): one stream a sample, so
+/// that neither the order of the samples nor the number of threads changes a picture.
+class SampleRandom {
+ public:
+  /// @param ordinal tells apart repeated draws of one sample (resampling)
+  SampleRandom(int64_t seed,
+               int64_t epoch,
+               const std::string& shard,
+               const std::string& key,
+               int64_t ordinal);
+  uint32_t operator()();
+
+ private:
+  uint64_t state_;
+};
+
+/// torchvision's RandomResizedCrop.get_params: up to ten tries of a box with a share of the area in
+/// `scale` and an aspect in `ratio`, else the largest centred box whose aspect is within `ratio`.
+CropBox random_resized_crop_box(int width,
+                                int height,
+                                const std::vector<double>& scale,
+                                const std::vector<double>& ratio,
+                                const RandomBits& random);
+
+/// torchvision's Resize: [short side] or [height, width].
+/// @return width and height in a box at the origin; a side beyond int is its largest value
+CropBox resized_size(int width, int height, const std::vector<int64_t>& size);
+
+/// torchvision's CenterCrop, black where the picture is smaller. May reach outside the picture.
+CropBox center_crop_box(int width, int height, const std::vector<int64_t>& size);
+
+class Canvas;
+
+/// The steps of data.preprocessing, in their order.
+class Preprocess {
+ public:
+  /// @param most_pixels width times height that a step may make of a picture
+  /// @throws ConfigError naming the step: no ToTensor, a size or range that is none
+  explicit Preprocess(const std::vector<TransformConfig>& steps,
+                      DecodeOptions options = {},
+                      int64_t most_pixels = DecoderDataConfig{}.max_transform_pixels);
+
+  /// Decodes a file and takes all steps but ToTensor. Of a JPEG no more is decoded than the first
+  /// step needs; the result is the same.
+  /// @param origin names the picture in errors
+  /// @throws DataError as decode_image does, and for a step that would make more than the pixels
+  /// allowed
+  Image apply(const std::string& content,
+              const std::string& origin,
+              const RandomBits& random) const;
+  /// All steps but ToTensor. Steps that stand after ToTensor work on the 8-bit picture, too.
+  /// @throws DataError for a step that would make more than the pixels allowed
+  Image apply(Image image, const RandomBits& random) const;
+
+ private:
+  struct Step {
+    TransformConfig config;
+    Interpolation interpolation = Interpolation::kBilinear;
+  };
+  Image take_steps(Canvas canvas, const std::string& origin, const RandomBits& random) const;
+  /// @throws DataError if the step would make more than the pixels allowed
+  void check_result(const TransformConfig& step,
+                    const CropBox& result,
+                    const Canvas& canvas,
+                    const std::string& origin) const;
+
+  std::vector<Step> steps_;
+  DecodeOptions options_;
+  int64_t most_pixels_;
+};
+
+}  // namespace dalle2

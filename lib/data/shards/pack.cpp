@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: MIT
+#include "data/shards/pack.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+#include "base/stop_signal.h"
+#include "base/text.h"
+#include "base/untrusted_text.h"
+#include "io/files/atomic_file.h"
+#include "io/files/folder_names.h"
+#include "io/files/walk_folder.h"
+#include "io/formats/tar.h"
+#include "io/formats/webdataset.h"
+#include "io/pictures/image.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+std::string lower_extension(const fs::path& path) {
+  std::string extension = path.extension().string();
+  for (char& c : extension) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return extension;
+}
+
+/// The field that a picture's first bytes ask for; none if they are of no kind we read.
+std::optional<std::string> field_of(const std::string& content) {
+  if (content.starts_with("\xff\xd8")) return "jpg";
+  if (content.starts_with("\x89PNG")) return "png";
+  if (content.starts_with("RIFF") && content.size() > 12 && content.compare(8, 4, "WEBP") == 0) {
+    return "webp";
+  }
+  return std::nullopt;
+}
+
+/// A picture of the folder and its place in the shards.
+struct Planned {
+  fs::path path;
+  std::string source;  // path below the folder
+  std::string key;
+};
+
+/// What a sample is stored as.
+struct Sample {
+  std::string field, picture, source_json;
+  std::optional<std::string> caption;
+  bool whitened = false;
+};
+
+std::map<std::string, std::string> fields_of(const Sample& sample) {
+  std::map<std::string, std::string> fields = {{sample.field, sample.picture},
+                                               {"json", sample.source_json}};
+  if (sample.caption) fields.emplace("txt", *sample.caption);
+  return fields;
+}
+
+/// The part of the text that names the picture.
+std::string source_in(const std::string& source_json) {
+  return source_json.substr(0, source_json.rfind(",\"bytes\":"));
+}
+
+/// Whether an earlier call made `stored` from the picture of `sample`, and nobody added to it.
+bool is_made_from(const GroupedSample& stored, const Sample& sample) {
+  const std::string* source = stored.find({"json"});
+  if (source == nullptr || source_in(*source) != source_in(sample.source_json)) return false;
+  return std::all_of(stored.fields.begin(), stored.fields.end(), [](const auto& field) {
+    const std::string& name = field.first;
+    return name == "jpg" || name == "png" || name == "webp" || name == "txt" || name == "json";
+  });
+}
+
+class Packer {
+ public:
+  Packer(const std::string& from, const std::string& out, const PackOptions& options)
+      : from_(from), out_(out), options_(options) {
+    find_pictures();
+    if (options.need_captions) leave_out_without_captions();
+    per_shard_ = options.samples_per_shard;
+    if (per_shard_ == 0) per_shard_ = std::clamp<int64_t>((places() + 9) / 10, 1, 1000);
+    int64_t most = 1;
+    for (int64_t i = 0; i < options.index_width && most < 1000000000; ++i) most *= 10;
+    if (per_shard_ < 1 || per_shard_ > most || options.shard_width < 1) {
+      throw ConfigError("{} samples a shard: expected 1 to {}, which {} digits of index can count.",
+                        per_shard_,
+                        most,
+                        options.index_width);
+    }
+    for (size_t i = 0; i < pictures_.size(); ++i) {
+      const int64_t place = static_cast<int64_t>(i);
+      pictures_[i].key = fmt::format("{:0{}}{:0{}}",
+                                     place / per_shard_,
+                                     options.shard_width,
+                                     place % per_shard_,
+                                     options.index_width);
+    }
+  }
+
+  PackReport run(const std::function<void(const PackProgress&)>& progress) {
+    progress_ = progress;
+    plan_shards();
+    std::vector<std::string> spare = spare_shards();
+    if (!look_at_shards()) return std::move(report_);
+    if (!options_.overwrite) refuse_other_set(spare);
+    for (const Shard& shard : shards_) {
+      if (shard.found == Found::kCurrent) continue;
+      if (stops()) return std::move(report_);
+      PackReport of_shard;
+      const bool is_written = write_shard(shard, of_shard);
+      if (is_written) ++of_shard.shards_written;
+      if (shard.found != Found::kNothing) {
+        (is_written ? of_shard.replaced : of_shard.removed).push_back(shard.name);
+      }
+      add(std::move(of_shard));
+    }
+    for (const std::string& name : spare) remove_file((fs::path(out_) / name).string());
+    report_.removed.insert(report_.removed.end(), spare.begin(), spare.end());
+    std::sort(report_.removed.begin(), report_.removed.end());
+    return std::move(report_);
+  }
+
+ private:
+  void find_pictures();
+  void leave_out_without_captions();
+  /// What lies where a shard is to be.
+  enum class Found {
+    kNothing,
+    kCurrent,  ///< what would be written
+    kEarlier,  ///< no sample but of this call: an earlier one wrote it, or it is torn
+    kOther,
+  };
+  /// Pictures begin .. end - 1 and their file.
+  struct Shard {
+    std::string name, path;
+    size_t begin = 0, end = 0;
+    Found found = Found::kNothing;
+  };
+  void plan_shards();
+  bool look_at_shards();
+  std::vector<std::string> spare_shards() const;
+  void refuse_other_set(std::vector<std::string> others) const;
+  bool stops();
+  Found look_at(const Shard& shard, PackReport& report) const;
+  bool write_shard(const Shard& shard, PackReport& report) const;
+  int64_t places() const { return static_cast<int64_t>(pictures_.size()); }
+  std::optional<std::string> caption_of(const Planned& planned) const;
+  std::optional<Sample> make_sample(const Planned& planned, std::string& reason) const;
+  std::optional<Sample> next_sample(const Shard& shard, size_t index, PackReport& report) const;
+  void add(PackReport of_shard);
+
+  fs::path from_;
+  std::string out_;
+  PackOptions options_;
+  int64_t per_shard_ = 0;
+  std::vector<Planned> pictures_;
+  std::vector<Shard> shards_;
+  PackReport report_;
+  std::function<void(const PackProgress&)> progress_;
+};
+
+/// @throws DataError if the folder cannot be read to its end
+void each_entry_of(const fs::path& folder,
+                   Below below,
+                   const std::function<void(const fs::directory_entry&)>& take) {
+  const WalkEnd end = walk_folder(folder, below, take);
+  if (end.error) {
+    throw DataError("{}: the folder cannot be read: {}.", folder.string(), end.error.message());
+  }
+}
+
+void Packer::find_pictures() {
+  each_entry_of(from_, Below::kReadable, [&](const fs::directory_entry& entry) {
+    std::error_code ignored;
+    if (!entry.is_regular_file(ignored)) return;
+    const std::string extension = lower_extension(entry.path());
+    if (extension == ".jpg" || extension == ".jpeg" || extension == ".png" ||
+        extension == ".webp") {
+      pictures_.push_back({entry.path(), entry.path().lexically_relative(from_).string(), ""});
+    } else if (extension != ".txt") {
+      ++report_.other_files[extension.empty() ? "without extension" : extension];
+    }
+  });
+  if (pictures_.empty()) {
+    throw DataError("{}: no jpg, jpeg, png or webp file is in the folder or below it.",
+                    from_.string());
+  }
+  std::sort(pictures_.begin(), pictures_.end(), [](const Planned& a, const Planned& b) {
+    return a.source < b.source;
+  });
+  report_.found = static_cast<int64_t>(pictures_.size());
+}
+
+/// They have no place in a shard: its size is that of the samples it can hold.
+void Packer::leave_out_without_captions() {
+  std::erase_if(pictures_, [&](const Planned& picture) {
+    try {
+      if (caption_of(picture)) return false;
+    } catch (const DataError&) {
+      return false;  // one that cannot be read is told with its picture
+    }
+    report_.skipped.push_back({picture.source, "no caption"});
+    return true;
+  });
+  if (pictures_.empty()) {
+    throw DataError(
+        "{}: none of {} has a caption, a .txt file of the same name with a text in it.\n"
+        "  Write them, or pack the pictures without (leave --need-captions out).",
+        from_.string(),
+        counted(report_.found, "picture"));
+  }
+}
+
+std::optional<std::string> Packer::caption_of(const Planned& planned) const {
+  const fs::path path = fs::path(planned.path).replace_extension(".txt");
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return std::nullopt;
+  std::string caption = read_file(path.string());
+  if (options_.first_line_only) caption.resize(std::min(caption.find('\n'), caption.size()));
+  while (!caption.empty() && (caption.back() == '\n' || caption.back() == '\r')) caption.pop_back();
+  return caption.empty() ? std::nullopt : std::optional(caption);
+}
+
+/// @param reason set if there is no sample
+std::optional<Sample> Packer::make_sample(const Planned& planned, std::string& reason) const {
+  try {
+    Sample sample;
+    sample.picture = read_file(planned.path.string());
+    const size_t bytes = sample.picture.size();
+    const auto field = field_of(sample.picture);
+    if (!field) {
+      reason = "neither JPEG, PNG nor WebP by content";
+      return std::nullopt;
+    }
+    sample.field = *field;
+    sample.caption = caption_of(planned);
+    if (sample.caption && !is_utf8(*sample.caption)) {
+      reason = "its caption is not UTF-8";
+      return std::nullopt;
+    }
+    decode_image(sample.picture, planned.source);
+    if (options_.white_ground && sample.field != "jpg") {
+      if (const auto white = decode_onto_white(sample.picture, planned.source)) {
+        sample.picture = encode_png(*white);
+        sample.field = "png";
+        sample.whitened = true;
+      }
+    }
+    Json source;
+    source["source"] = planned.source;
+    source["bytes"] = bytes;
+    source["white_ground"] = sample.whitened;
+    sample.source_json = source.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return sample;
+  } catch (const DataError& error) {
+    reason = error.what();
+    return std::nullopt;
+  }
+}
+
+void Packer::plan_shards() {
+  const size_t step = static_cast<size_t>(per_shard_);
+  for (size_t begin = 0; begin < pictures_.size(); begin += step) {
+    const std::string name = fmt::format("{:0{}}.tar", begin / step, options_.shard_width);
+    shards_.push_back({name, out_ + "/" + name, begin, std::min(begin + step, pictures_.size())});
+  }
+}
+
+/// The numbered shards of the folder that are none of this call's.
+std::vector<std::string> Packer::spare_shards() const {
+  std::vector<std::string> names = names_ending(out_, ".tar");
+  std::erase_if(names, [this](const std::string& name) {
+    return name.find_first_not_of("0123456789") != name.size() - 4 ||
+           std::any_of(shards_.begin(), shards_.end(), [&](const Shard& shard) {
+             return shard.name == name;
+           });
+  });
+  return names;
+}
+
+/// @return false if a signal stopped it
+bool Packer::look_at_shards() {
+  for (Shard& shard : shards_) {
+    if (stops()) return false;
+    PackReport of_shard;
+    shard.found = look_at(shard, of_shard);
+    if (shard.found != Found::kCurrent) continue;
+    ++of_shard.shards_kept;
+    add(std::move(of_shard));
+  }
+  return true;
+}
+
+/// @param others names of shards that are none of this call's
+void Packer::refuse_other_set(std::vector<std::string> others) const {
+  for (const Shard& shard : shards_) {
+    if (shard.found == Found::kOther) others.push_back(shard.name);
+  }
+  if (others.empty()) return;
+  std::sort(others.begin(), others.end());
+  throw ConfigError(
+      "--out {}: expected no shards but those that this call makes, found others: {}\n"
+      "  They were made from other pictures or with other options, or cannot be read. Choose another "
+      "folder, or replace them with --overwrite.",
+      out_,
+      short_list(others));
+}
+
+/// Whether a signal asks for a stop, which the report then says.
+bool Packer::stops() {
+  report_.stopped = stop_requested() != 0;
+  return report_.stopped;
+}
+
+void Packer::add(PackReport of_shard) {
+  const auto append = [](auto& to, auto& from) {
+    std::move(from.begin(), from.end(), std::back_inserter(to));
+  };
+  report_.packed += of_shard.packed;
+  report_.without_caption += of_shard.without_caption;
+  report_.whitened += of_shard.whitened;
+  report_.shards_written += of_shard.shards_written;
+  report_.shards_kept += of_shard.shards_kept;
+  append(report_.skipped, of_shard.skipped);
+  append(report_.replaced, of_shard.replaced);
+  append(report_.removed, of_shard.removed);
+}
+
+/// The sample of a picture, counted; none if it is left out.
+std::optional<Sample> Packer::next_sample(const Shard& shard,
+                                          size_t index,
+                                          PackReport& report) const {
+  std::string reason;
+  auto sample = make_sample(pictures_[index], reason);
+  if (progress_) progress_({static_cast<int64_t>(index) + 1, places(), shard.path});
+  if (!sample) {
+    report.skipped.push_back({pictures_[index].source, reason});
+    return std::nullopt;
+  }
+  ++report.packed;
+  if (!sample->caption) ++report.without_caption;
+  if (sample->whitened) ++report.whitened;
+  return sample;
+}
+
+/// Compares the file of a shard, if there is one, with what write_shard() would write.
+Packer::Found Packer::look_at(const Shard& shard, PackReport& report) const {
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(shard.path, error))) return Found::kNothing;
+  size_t next = shard.begin;
+  bool is_same = true;
+  const auto pass_over = [&](const std::string* until) {
+    for (; next < shard.end && (until == nullptr || pictures_[next].key != *until); ++next) {
+      if (next_sample(shard, next, report)) is_same = false;
+    }
+  };
+  bool has_samples = false;
+  try {
+    SampleReader reader(shard.path);
+    while (const auto stored = reader.next()) {
+      pass_over(&stored->key);
+      if (next == shard.end) return Found::kOther;
+      const auto sample = next_sample(shard, next++, report);
+      if (!sample || !is_made_from(*stored, *sample)) return Found::kOther;
+      is_same = is_same && stored->fields == fields_of(*sample);
+      has_samples = true;
+    }
+    pass_over(nullptr);
+  } catch (const DataError&) {
+    is_same = false;
+  }
+  if (!has_samples) return Found::kOther;
+  return is_same ? Found::kCurrent : Found::kEarlier;
+}
+
+/// @return false if it would be empty: all its pictures are broken, and there is no file of it
+bool Packer::write_shard(const Shard& shard, PackReport& report) const {
+  std::optional<TarWriter> tar;
+  for (size_t i = shard.begin; i < shard.end; ++i) {
+    const auto sample = next_sample(shard, i, report);
+    if (!sample) continue;
+    const std::string& key = pictures_[i].key;
+    if (!tar) tar.emplace(shard.path);
+    tar->add(key + "." + sample->field, sample->picture);
+    if (sample->caption) tar->add(key + ".txt", *sample->caption);
+    tar->add(key + ".json", sample->source_json);
+  }
+  if (!tar) {
+    remove_file(shard.path);
+    return false;
+  }
+  tar->commit();
+  return true;
+}
+
+}  // namespace
+
+PackReport pack_folder(const std::string& from,
+                       const std::string& out,
+                       const PackOptions& options,
+                       const std::function<void(const PackProgress&)>& progress) {
+  return Packer(from, out, options).run(progress);
+}
+
+}  // namespace dalle2

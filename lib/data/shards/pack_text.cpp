@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+#include <algorithm>
+
+#include "base/one_line.h"
+#include "base/text.h"
+#include "base/untrusted_text.h"
+#include "data/shards/pack.h"
+#include "io/files/folder_names.h"
+
+namespace dalle2 {
+
+std::vector<std::string> describe_pack(const PackReport& report) {
+  std::vector<std::string> lines;
+  lines.push_back(fmt::format("{} of {} in {} ({} written, {} there already)",
+                              with_commas(report.packed),
+                              counted(report.found, "picture"),
+                              counted(report.shards_written + report.shards_kept, "shard"),
+                              with_commas(report.shards_written),
+                              counted(report.shards_kept, "was", "were")));
+  if (!report.replaced.empty()) lines.push_back("replaced: " + short_list(report.replaced));
+  if (!report.removed.empty()) lines.push_back("removed: " + short_list(report.removed));
+  if (report.stopped) lines.push_back("stopped by a signal; run it again to go on");
+  if (report.whitened > 0) {
+    lines.push_back(counted(report.whitened,
+                            "with a transparent ground is on white",
+                            "with a transparent ground are on white"));
+  }
+  if (report.without_caption > 0) {
+    lines.push_back(counted(report.without_caption, "has no caption", "have no caption"));
+  }
+  for (const auto& [extension, count] : report.other_files) {
+    lines.push_back(fmt::format("{} passed over: {}",
+                                counted(count, "other file was", "other files were"),
+                                one_line(extension)));
+  }
+  constexpr size_t kMostLines = 20;
+  for (size_t i = 0; i < std::min(report.skipped.size(), kMostLines); ++i) {
+    lines.push_back(fmt::format("left out: {} ({})",
+                                one_line(report.skipped[i].path),
+                                printable(report.skipped[i].reason)));
+  }
+  if (report.skipped.size() > kMostLines) {
+    lines.push_back(
+        fmt::format("left out: {} more",
+                    with_commas(static_cast<int64_t>(report.skipped.size() - kMostLines))));
+  }
+  return lines;
+}
+
+}  // namespace dalle2

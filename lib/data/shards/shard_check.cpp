@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: MIT
+#include "data/shards/shard_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <filesystem>
+#include <mutex>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <unordered_set>
+#include <utility>
+
+#include "base/error.h"
+#include "base/public_url.h"
+#include "base/text.h"
+#include "base/untrusted_text.h"
+#include "data/embeddings/embedding_check.h"
+#include "data/shards/shard_reader.h"
+#include "data/shards/shards.h"
+#include "io/files/walk_folder.h"
+#include "io/pictures/image.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr size_t kMostExamples = 5;
+
+/// A shard's findings and what is needed to judge them against the others.
+struct Findings {
+  ShardCheck check;
+  std::vector<std::string> keys;
+  ShapeCounts image_shapes, text_shapes;
+};
+
+/// True for a key of digits that begins with the number of another shard.
+bool is_foreign(const std::string& key, int64_t shard, int64_t index_width) {
+  const size_t slash = key.rfind('/');
+  const std::string base = slash == std::string::npos ? key : key.substr(slash + 1);
+  const size_t width = static_cast<size_t>(index_width);
+  if (shard < 0 || base.size() <= width || base.size() > width + 18 ||
+      base.find_first_not_of("0123456789") != std::string::npos) {
+    return false;
+  }
+  return std::stoll(base.substr(0, base.size() - width)) != shard;
+}
+
+/// @return true if the sample has a picture that can be decoded
+bool check_picture(const GroupedSample& sample, ShardCheck& check) {
+  const std::string* picture = sample.find({"jpg", "jpeg", "png", "webp"});
+  if (picture == nullptr) {
+    ++check.no_picture;
+    check.add_example(fmt::format("{}: no field jpg, jpeg, png or webp", sample.key));
+    return false;
+  }
+  try {
+    const Image image = decode_image(*picture, sample.key);
+    const int64_t side = std::min(image.width, image.height);
+    check.narrowest = check.narrowest == 0 ? side : std::min(check.narrowest, side);
+    return true;
+  } catch (const DataError& error) {
+    ++check.broken_pictures;
+    check.add_example(error.what());
+    return false;
+  }
+}
+
+/// @return false for a caption that the loader refuses; one that is absent is none to it
+bool check_caption(const GroupedSample& sample, ShardCheck& check) {
+  const std::string* caption = sample.find({"txt"});
+  if (caption == nullptr) ++check.no_caption;
+  if (caption == nullptr || is_utf8(*caption)) return true;
+  ++check.broken_captions;
+  check.add_example(fmt::format("{}: its field txt is not UTF-8", sample.key));
+  return false;
+}
+
+/// What is wrong with the shard as a whole shows behind its last sample.
+void check_end(const SampleReader& reader, ShardCheck& check) {
+  check.without_end = !reader.has_end_marker();
+  if (check.samples == 0) check.fault = "the tar holds none";
+}
+
+Findings check_shard(const std::string& url,
+                     const EmbeddingSource& image,
+                     const EmbeddingSource& text,
+                     const CheckOptions& options) {
+  Findings findings;
+  ShardCheck& check = findings.check;
+  check.url = public_url(url);
+  const int64_t index_width = options.index_width;
+  EmbeddingChecker images(image, index_width, check, check.image, findings.image_shapes);
+  EmbeddingChecker texts(text, index_width, check, check.text, findings.text_shapes);
+  const bool embeddings_by_row = image.folder || text.folder;
+  const int64_t shard = shard_number(url);
+  try {
+    const auto warn = [&](const std::string& warning) {
+      ++check.repeated_members;
+      check.add_example(warning);
+    };
+    const auto reader = open_shard(url, warn, {.allow_pipe = options.allow_pipe});
+    while (const auto sample = reader->next()) {
+      ++check.samples;
+      findings.keys.push_back(sample->key);
+      if (embeddings_by_row && is_foreign(sample->key, shard, index_width)) {
+        ++check.foreign_keys;
+        check.add_example(fmt::format("{}: the key has another shard's number", sample->key));
+      }
+      const bool caption = check_caption(*sample, check);
+      const bool picture = check_picture(*sample, check);
+      const bool image_embedding = images.check(*sample);
+      const bool text_embedding = texts.check(*sample);
+      if (caption && picture && image_embedding && text_embedding) ++check.usable;
+    }
+    images.finish();
+    texts.finish();
+    check_end(*reader, check);
+  } catch (const DataError& error) {
+    check.fault = error.what();
+  } catch (const HttpStatusError& error) {
+    check.fault = error.what();
+    check.unreachable = !error.says_absent();
+  } catch (const NetworkError& error) {
+    check.fault = error.what();
+    check.unreachable = true;
+  }
+  return findings;
+}
+
+/// The shape that most rows have; rows of others cannot be in a batch with them.
+std::vector<int64_t> judge_shapes(std::vector<Findings>& all,
+                                  ShapeCounts Findings::*shapes,
+                                  EmbeddingCheck ShardCheck::*result) {
+  ShapeCounts sums;
+  for (const Findings& findings : all) {
+    for (const auto& [shape, count] : findings.*shapes) sums[shape] += count;
+  }
+  if (sums.empty()) return {};
+  const auto most = std::max_element(
+      sums.begin(), sums.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  for (Findings& findings : all) {
+    ShardCheck& check = findings.check;
+    for (const auto& [shape, count] : findings.*shapes) {
+      if (shape == most->first) continue;
+      (check.*result).wrong_shape += count;
+      check.usable = std::max<int64_t>(check.usable - count, 0);
+      check.add_example(fmt::format("{} embeddings of shape {}, most have {}",
+                                    count,
+                                    shape_text(shape),
+                                    shape_text(most->first)));
+    }
+  }
+  return most->first;
+}
+
+void count_repeated_keys(std::vector<Findings>& all) {
+  std::unordered_set<std::string> seen;
+  for (Findings& findings : all) {
+    for (std::string& key : findings.keys) {
+      if (seen.contains(key)) {
+        ++findings.check.repeated_keys;
+        findings.check.add_example(fmt::format("{}: the key was there before", key));
+      } else {
+        seen.insert(std::move(key));
+      }
+    }
+  }
+}
+
+/// Runs `work(i)` for i < count on some threads and rethrows the first of their errors.
+void in_parallel(size_t count, int64_t threads, const std::function<void(size_t)>& work) {
+  std::atomic<size_t> next = 0;
+  std::mutex mutex;
+  std::exception_ptr error;
+  const auto run = [&] {
+    for (size_t i = next++; i < count; i = next++) {
+      try {
+        work(i);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!error) error = std::current_exception();
+        next = count;
+      }
+    }
+  };
+  std::vector<std::thread> pool;
+  for (int64_t i = 1; i < threads; ++i) pool.emplace_back(run);
+  run();
+  for (std::thread& thread : pool) thread.join();
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace
+
+void ShardCheck::add_example(const std::string& fault_text) {
+  if (examples.size() < kMostExamples) {
+    examples.push_back(printable(fault_text));
+  } else {
+    ++untold;
+  }
+}
+
+int64_t CheckReport::samples() const {
+  int64_t sum = 0;
+  for (const ShardCheck& shard : shards) sum += shard.samples;
+  return sum;
+}
+
+bool CheckReport::unreachable() const {
+  return std::any_of(
+      shards.begin(), shards.end(), [](const ShardCheck& shard) { return shard.unreachable; });
+}
+
+int64_t CheckReport::usable() const {
+  int64_t sum = 0;
+  for (const ShardCheck& shard : shards) sum += shard.usable;
+  return sum;
+}
+
+int64_t CheckReport::misaligned() const {
+  int64_t sum = 0;
+  for (const ShardCheck& shard : shards) {
+    sum += std::max({shard.foreign_keys,
+                     shard.image.shared,
+                     shard.text.shared,
+                     shard.image.surplus > 0 ? shard.image.found : 0,
+                     shard.text.surplus > 0 ? shard.text.found : 0});
+  }
+  return sum;
+}
+
+std::vector<std::string> shards_in_folder(const std::string& folder) {
+  std::vector<std::string> urls;
+  const WalkEnd end = walk_folder(folder, Below::kNothing, [&](const auto& entry) {
+    if (entry.path().extension() == ".tar") urls.push_back(entry.path().string());
+  });
+  if (end.error) throw DataError("{}: the folder cannot be read: {}.", folder, end.error.message());
+  if (urls.empty()) throw DataError("{}: no .tar file is in the folder.", folder);
+  std::sort(urls.begin(), urls.end());
+  return urls;
+}
+
+CheckReport check_shards(const CheckOptions& options,
+                         const std::function<void(int64_t done, int64_t total)>& progress) {
+  const SourceOptions access{.allow_pipe = options.allow_pipe};
+  const EmbeddingSource image = open_embedding_source(
+      "image", options.img_embeddings_url, options.embeddings_in_tar, options.shard_width, access);
+  const EmbeddingSource text = open_embedding_source("text",
+                                                     options.text_embeddings_url,
+                                                     options.text_embeddings_in_tar,
+                                                     options.shard_width,
+                                                     access);
+  std::vector<Findings> all(options.urls.size());
+  std::mutex mutex;
+  int64_t done = 0;
+  in_parallel(all.size(), options.threads, [&](size_t i) {
+    all[i] = check_shard(options.urls[i], image, text, options);
+    const std::lock_guard lock(mutex);
+    ++done;
+    if (progress) progress(done, static_cast<int64_t>(all.size()));
+  });
+
+  CheckReport report;
+  count_repeated_keys(all);
+  report.image_row_shape = judge_shapes(all, &Findings::image_shapes, &ShardCheck::image);
+  report.text_row_shape = judge_shapes(all, &Findings::text_shapes, &ShardCheck::text);
+  for (const EmbeddingSource* source : {&image, &text}) {
+    if (!source->folder) continue;
+    report.embedding_files += source->folder->file_count();
+    int64_t used = 0;
+    for (const std::string& url : options.urls)
+      used += source->folder->has(shard_number(url)) ? 1 : 0;
+    report.unused_files += std::max<int64_t>(source->folder->file_count() - used, 0);
+  }
+  for (Findings& findings : all) report.shards.push_back(std::move(findings.check));
+  return report;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT
+// `shards check`: are the shards whole, and do the embeddings belong to them?
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/shared/shard_data_config.h"
+
+namespace dalle2 {
+
+struct CheckOptions {
+  std::vector<std::string> urls = {};
+  std::optional<std::string> img_embeddings_url = {};   ///< folder, as in the config
+  std::optional<std::string> text_embeddings_url = {};  ///< likewise
+  bool allow_pipe = false;                              ///< urls may be commands
+  bool embeddings_in_tar = false;       ///< image embeddings, if there is no folder of them
+  bool text_embeddings_in_tar = false;  ///< text embeddings, likewise
+  int64_t shard_width = 6;              ///< digits of {} in an url of embeddings
+  int64_t index_width = 4;
+  int64_t threads = 4;
+};
+
+/// Embeddings of one kind against one shard. Counts are samples.
+struct EmbeddingCheck {
+  std::string fault;        ///< of the whole file: missing, damaged, of another width; else empty
+  int64_t missing = 0;      ///< no such row, or no field in the shard
+  int64_t zero = 0;         ///< rows that mark an absent embedding
+  int64_t not_finite = 0;   ///< rows with NaN or infinity
+  int64_t wrong_shape = 0;  ///< inside the shard: not the shape of most
+  int64_t found = 0;        ///< samples with an embedding, whatever is in it
+  int64_t rows = 0;         ///< of the shard's file
+  // What tells that rows and keys were counted in different ways:
+  int64_t beyond = 0;   ///< of the missing: samples whose row is behind the file's last
+  int64_t shared = 0;   ///< samples whose row another sample of the shard has, too
+  int64_t idle = 0;     ///< rows of the file that are not zero and of no sample
+  int64_t surplus = 0;  ///< of them, if many of them follow samples without a gap
+  std::vector<int64_t> row_shape;
+
+  int64_t faulty() const { return missing + zero + not_finite + wrong_shape; }
+};
+
+struct ShardCheck {
+  std::string url;
+  std::string fault;         ///< absent, damaged, out of reach, without samples; else empty
+  bool unreachable = false;  ///< the fault is one of the network
+  bool without_end = false;  ///< no end marker: it may have been cut, and is used all the same
+  int64_t samples = 0, usable = 0;
+  int64_t no_picture = 0, broken_pictures = 0, no_caption = 0, broken_captions = 0,
+          repeated_keys = 0, repeated_members = 0;
+  int64_t foreign_keys = 0;  ///< keys that begin with the number of another shard
+  int64_t narrowest = 0;     ///< the shortest side of a picture, pixels
+  EmbeddingCheck image, text;
+  std::vector<std::string> examples;  ///< the first few faults, with their keys
+  int64_t untold = 0;                 ///< faults behind them
+
+  void add_example(const std::string& fault_text);
+};
+
+struct CheckReport {
+  std::vector<ShardCheck> shards;
+  std::vector<int64_t> image_row_shape, text_row_shape;  ///< of most embeddings; empty without
+  int64_t embedding_files = 0;                           ///< in the folders
+  int64_t unused_files = 0;  ///< of them, for shards that are not among the urls
+
+  int64_t samples() const;
+  bool unreachable() const;  ///< a shard or a file of embeddings could not be reached
+  int64_t usable() const;    ///< what a loader with these embeddings would yield
+  /// Samples whose key says that their embeddings may be another picture's.
+  int64_t misaligned() const;
+};
+
+/// The .tar files of a folder, sorted. @throws DataError if there are none
+std::vector<std::string> shards_in_folder(const std::string& folder);
+
+/// Reads every shard through and decodes every picture.
+/// @param progress told the shards done, one call at a time
+/// @throws DataError for embedding folders that cannot be right
+CheckReport check_shards(const CheckOptions& options,
+                         const std::function<void(int64_t done, int64_t total)>& progress = {});
+
+/// The report as lines: one a shard, with examples of its faults, then the sums.
+std::vector<std::string> describe_check(const CheckReport& report);
+
+}  // namespace dalle2

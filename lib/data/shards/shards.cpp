@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT
+#include "data/shards/shards.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/randperm.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "base/error.h"
+#include "base/public_url.h"
+#include "base/text.h"
+#include "io/streams/url_file.h"
+
+namespace dalle2 {
+namespace {
+
+struct SplitSizes {
+  int64_t train = 0, val = 0, test = 0;
+};
+
+/// nearbyint in the default rounding mode is Python's round: halves go to the even neighbour.
+SplitSizes split_sizes(const SplitConfig& splits, int64_t shards) {
+  const double n = static_cast<double>(shards);
+  SplitSizes sizes;
+  sizes.train = static_cast<int64_t>(std::nearbyint(splits.train * n));
+  sizes.test = static_cast<int64_t>(std::nearbyint(splits.test * n));
+  sizes.val = shards - sizes.train - sizes.test;
+  return sizes;
+}
+
+std::optional<std::string> empty_split(const SplitSizes& sizes) {
+  if (sizes.train <= 0) return "train";
+  if (sizes.val <= 0) return "val";
+  if (sizes.test <= 0) return "test";
+  return std::nullopt;
+}
+
+/// The next larger number of shards of one rank that fills every split, as advice: a larger number
+/// may fail where a smaller one does not, since halves are rounded to the even neighbour.
+std::string enough_shards_advice(const SplitConfig& splits, int64_t per_rank, int world) {
+  for (int64_t n = per_rank + 1; n <= per_rank + 10000; ++n) {
+    if (!empty_split(split_sizes(splits, n))) {
+      return fmt::format("{} enough with these splits",
+                         counted(n * world, "shard is", "shards are"));
+    }
+  }
+  return "No number of shards fills all three splits with these shares";
+}
+
+}  // namespace
+
+ShardSplit split_shards(const SplitConfig& splits,
+                        const ShardList& list,
+                        int64_t seed,
+                        RankInfo rank) {
+  D2_CHECK(rank.world > 0 && rank.rank >= 0 && rank.rank < rank.world,
+           "rank {} of {}",
+           rank.rank,
+           rank.world);
+  const int64_t all = list.size();
+  const int64_t per_rank = all / rank.world;
+  if (per_rank == 0) {
+    throw ConfigError(
+        "{}: Not enough shards to split evenly: {} for {} ({}).\n"
+        "  Give each rank at least one shard, or start fewer ranks.",
+        list.key(),
+        all,
+        counted(rank.world, "rank"),
+        list.origin());
+  }
+  const SplitSizes sizes = split_sizes(splits, per_rank);
+  if (const auto name = empty_split(sizes)) {
+    throw ConfigError(
+        "/data/splits/{}: no shard is left for the split \"{}\": {}{} of {} make {} train, {} val, "
+        "{} test.\n"
+        "  {}; make more and smaller shards, or change the shares.",
+        *name,
+        *name,
+        counted(per_rank, "shard"),
+        rank.world > 1 ? " a rank" : "",
+        list.origin(),
+        sizes.train,
+        sizes.val,
+        sizes.test,
+        enough_shards_advice(splits, per_rank, rank.world));
+  }
+
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(seed));
+  const bool fits = per_rank <= std::numeric_limits<int32_t>::max();  // same draws, half the memory
+  const at::Tensor order =
+      at::randperm(per_rank, generator, at::TensorOptions().dtype(fits ? at::kInt : at::kLong));
+  const int64_t first = rank.rank * per_rank;
+  ShardSplit split;
+  split.train.reserve(static_cast<size_t>(sizes.train));
+  split.val.reserve(static_cast<size_t>(sizes.val));
+  split.test.reserve(static_cast<size_t>(sizes.test));
+  for (int64_t i = 0; i < per_rank; ++i) {
+    // Differs from what the names suggest, and is the reference's: test comes before val.
+    std::vector<uint32_t>& part = i < sizes.train                ? split.train
+                                  : i < sizes.train + sizes.test ? split.test
+                                                                 : split.val;
+    const int64_t place =
+        fits ? order.const_data_ptr<int32_t>()[i] : order.const_data_ptr<int64_t>()[i];
+    part.push_back(static_cast<uint32_t>(first + place));
+  }
+  return split;
+}
+
+std::string shard_names_hash(const ShardUrls& urls) {
+  uint64_t hash = 0xcbf29ce484222325ULL;  // FNV-1a, 64 bits
+  for (size_t i = 0; i < urls.size(); ++i) {
+    for (const char c : url_file_name(urls[i]) + '\n') {
+      hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+    }
+  }
+  return fmt::format("{:016x}", hash);
+}
+
+std::optional<std::string> other_shards(const LoaderPosition& position,
+                                        const ShardUrls& urls,
+                                        const std::string& shard_names) {
+  const auto lanes = static_cast<int64_t>(position.lanes.size());
+  const auto shards = static_cast<int64_t>(urls.size());
+  for (int64_t lane = 0; lane < lanes; ++lane) {
+    const auto [begin, end] = shards_of_lane(lane, lanes, shards);
+    const int64_t then = position.lanes[static_cast<size_t>(lane)].shards;
+    if (then == 0 || then == end - begin) continue;
+    return fmt::format("lane {} of {} had {}, and would have {} of the {} there are now",
+                       lane,
+                       lanes,
+                       counted(then, "shard"),
+                       end - begin,
+                       shards);
+  }
+  if (position.shard_names.empty() || position.shard_names == shard_names) return std::nullopt;
+  return fmt::format("the names of the {} ({} ...) have the hash {}, those of the position {}",
+                     counted(shards, "shard"),
+                     public_url(urls.front()),
+                     shard_names,
+                     position.shard_names);
+}
+
+}  // namespace dalle2

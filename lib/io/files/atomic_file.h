@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+// Files that are whole or absent.
+// Each of their calls can be made to fail for tests: io/fail_point.h.
+#pragma once
+
+#include "io/files/disk_io.h"
+
+#include <cstdint>
+#include <string>
+
+namespace dalle2 {
+
+/// Writes `path` aside as `path.part`, then fsync, rename, fsync of the folder. An object that is
+/// destroyed before commit() removes the part and leaves an older `path` as it was. What is larger
+/// than the buffer goes past the page cache where the file system can do that.
+class AtomicFile {
+ public:
+  /// Creates missing parent folders. @throws ConfigError (the path is a device, a pipe or a
+  /// socket), ResourceError (disk full, failing or over quota), DataError (cannot be written:
+  /// permission, a folder in the way, read-only)
+  explicit AtomicFile(std::string path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  /// Appends through a buffer. @throws as the constructor
+  void write(const void* data, size_t size);
+  /// Bytes written so far.
+  uint64_t position() const { return position_; }
+  /// The name of the part, for readers that verify it before commit().
+  const std::string& part_path() const { return part_path_; }
+  /// Flushes to the disk without renaming (so that the part can be read back).
+  void sync();
+  /// Flushes, renames onto `path` and flushes the folder; nothing can be written afterwards.
+  void commit();
+
+ private:
+  void flush_buffer();
+  void write_through(const char* data, size_t size);
+
+  std::string path_, part_path_;
+  DiskBuffer buffer_;
+  size_t buffered_ = 0;
+  bool direct_ = true;  ///< as long as nothing speaks against it
+  int descriptor_ = -1;
+  bool part_exists_ = false;
+  uint64_t position_ = 0;
+};
+
+/// The whole file as an AtomicFile.
+void write_file_atomically(const std::string& path, const std::string& content);
+/// Copies a file onto `to`, whole or not at all: the copy is read back before it takes the place of
+/// an older file. Parent folders are created. @throws as AtomicFile
+void copy_file_atomically(const std::string& from, const std::string& to);
+/// Makes `to` a second name of the file `from`, in place of what `to` was, at no cost of time and
+/// space; a copy where there can be no link (another file system). Parent folders are created.
+/// @throws as AtomicFile
+void link_file_atomically(const std::string& from, const std::string& to);
+/// Removes a file; one that is gone already is no error. @throws as AtomicFile
+void remove_file(const std::string& path);
+/// The whole file. @throws DataError naming the path and the reason
+std::string read_file(const std::string& path);
+
+}  // namespace dalle2

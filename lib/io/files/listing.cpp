@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: MIT
+#include "io/files/listing.h"
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <system_error>
+
+#include "base/error.h"
+#include "base/one_line.h"
+#include "base/public_url.h"
+#include "base/text.h"
+#include "io/files/folder_names.h"
+#include "io/files/walk_folder.h"
+#include "io/streams/url_source.h"
+#include "net/listing_limits.h"
+#include "net/s3.h"
+#include "net/url.h"
+
+namespace dalle2 {
+namespace {
+
+using Entries = std::vector<std::filesystem::directory_entry>;
+
+/// @param error set if the folder cannot be opened. @throws DataError if the listing breaks off
+Entries entries_of(const std::string& folder, std::error_code& error) {
+  Entries entries;
+  const WalkEnd end = walk_folder(folder.empty() ? "." : folder,
+                                  Below::kNothing,
+                                  [&](const auto& entry) { entries.push_back(entry); });
+  if (!end.opened) {
+    error = end.error;
+  } else if (end.error) {
+    throw DataError("the folder \"{}\" cannot be read: {}", folder, end.error.message());
+  }
+  return entries;
+}
+
+std::vector<ListedFile> list_local(const std::string& folder) {
+  std::vector<ListedFile> files;
+  for (const std::string& path : files_in_folder(folder)) {
+    files.push_back({std::filesystem::path(path).filename().string(), path});
+  }
+  return files;
+}
+
+std::string with_slash(const std::string& folder) {
+  return folder.ends_with('/') ? folder : folder + "/";
+}
+
+std::vector<ListedFile> list_s3(const std::string& folder, const HttpOptions& http) {
+  const std::string base = with_slash(folder);
+  std::vector<ListedFile> files;
+  for (const std::string& name : s3_list(base, http)) files.push_back({name, base + name});
+  return files;
+}
+
+/// The value of the href that begins at `at`; empty without quotes.
+std::string quoted(const std::string& html, size_t at) {
+  at = html.find_first_not_of(" \t\r\n", at);
+  if (at == std::string::npos || (html[at] != '"' && html[at] != '\'')) return "";
+  const size_t end = html.find(html[at], at + 1);
+  return end == std::string::npos ? "" : without_entities(html.substr(at + 1, end - at - 1));
+}
+
+/// Whether `name` has the number after that of `before`, and is the same besides.
+bool follows(const std::string& name, const std::string& before) {
+  if (name.size() != before.size()) return false;
+  size_t end = before.find_last_of("0123456789");
+  if (end == std::string::npos) return false;
+  std::string next = before;
+  while (next[end] == '9') {
+    next[end] = '0';
+    if (end == 0 || next[end - 1] < '0' || next[end - 1] > '9') return false;
+    --end;
+  }
+  ++next[end];
+  return name == next;
+}
+
+}  // namespace
+
+std::vector<ListedFile> links_of_page(const std::string& html, const std::string& base) {
+  const size_t query = std::min(base.find('?'), base.size());
+  const std::string folder = base.substr(0, base.rfind('/', query) + 1), tail = base.substr(query);
+  const size_t host = folder.find("://") + 3;
+  const std::string path = folder.substr(std::min(folder.find('/', host), folder.size()));
+  std::vector<ListedFile> files;
+  std::set<std::string> seen;
+  std::string lower = html;
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) {
+    return static_cast<char>(std::tolower(c));
+  });
+  for (size_t at = 0; (at = lower.find("href=", at)) != std::string::npos; at += 5) {
+    std::string link = quoted(html, at + 5);
+    link = link.substr(0, link.find_first_of("?#"));
+    for (const std::string& prefix : {folder, path, std::string("./")}) {
+      if (link.starts_with(prefix)) {
+        link.erase(0, prefix.size());
+        break;
+      }
+    }
+    const bool here = !link.empty() && link.find_first_of("/:") == std::string::npos;
+    if (!here || !seen.insert(link).second) continue;
+    if (link.size() > kMostNameBytes || files.size() >= kMostListedFiles) {
+      throw NetworkError(
+          "{}: the page has {}; at most {} are taken.\n  Give one file's url with {{}} for the "
+          "shard number.",
+          public_url(base),
+          link.size() > kMostNameBytes ? fmt::format("a name of {} bytes", link.size())
+                                       : "more names of files",
+          link.size() > kMostNameBytes ? kMostNameBytes : kMostListedFiles);
+    }
+    files.push_back({uri_decode(link), folder + link + tail});
+  }
+  return files;
+}
+
+std::vector<std::string> names_in_folder(const std::string& folder) {
+  std::error_code absent;
+  std::vector<std::string> names;
+  for (const auto& entry : entries_of(folder, absent)) {
+    names.push_back(entry.path().filename().string());
+  }
+  return names;
+}
+
+std::vector<std::string> names_ending(const std::string& folder, const std::string& ending) {
+  std::vector<std::string> names;
+  const WalkEnd end = walk_folder(folder, Below::kNothing, [&](const auto& entry) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(ending)) names.push_back(name);
+  });
+  if (end.error && end.error != std::errc::no_such_file_or_directory) {
+    throw DataError("{}: the folder cannot be read: {}", folder, end.error.message());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string short_list(const std::vector<std::string>& names) {
+  constexpr size_t kMostParts = 8;
+  std::string text;
+  size_t parts = 0;
+  for (size_t begin = 0, end = 0; begin < names.size(); begin = end) {
+    if (++parts > kMostParts) {
+      return text + " and " + with_commas(static_cast<int64_t>(names.size() - begin)) + " more";
+    }
+    for (end = begin + 1; end < names.size() && follows(names[end], names[end - 1]);) ++end;
+    if (!text.empty()) text += ", ";
+    text += one_line(names[begin]);
+    if (end - begin > 1) text += " to " + one_line(names[end - 1]);
+  }
+  return text;
+}
+
+std::vector<std::string> files_in_folder(const std::string& folder) {
+  std::error_code error;
+  const Entries entries = entries_of(folder, error);
+  if (error) throw DataError("the folder \"{}\" cannot be read: {}", folder, error.message());
+  std::vector<std::string> files;
+  for (const auto& entry : entries) {
+    std::error_code ignored;
+    if (!entry.is_directory(ignored)) files.push_back(entry.path().string());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::vector<ListedFile> list_folder(const std::string& folder, const HttpOptions& http) {
+  if (is_local_url(folder)) return list_local(local_path(folder));
+  if (folder.starts_with("s3://")) return list_s3(folder, http);
+  if (!folder.starts_with("http://") && !folder.starts_with("https://")) {
+    throw ConfigError(
+        "{}: a folder is a path, s3://BUCKET/FOLDER or the url of a web page.\n"
+        "  Of others give one file's url with {{}} for the shard number.",
+        public_url(folder));
+  }
+  const size_t query = std::min(folder.find('?'), folder.size());
+  const bool is_page = folder.substr(0, query).ends_with(".html");
+  const std::string page =
+      is_page ? folder : with_slash(folder.substr(0, query)) + folder.substr(query);
+  return links_of_page(
+      read_source(open_source(page, {.http = http}), public_url(page), kMostPageBytes), page);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+#include "io/files/writable.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+
+#include "base/error.h"
+
+namespace dalle2 {
+namespace {
+
+/// The error of making something in a folder, 0 for none: to root access() allows all, and some file
+/// systems (/proc) take nothing.
+int fault_of_making(const std::filesystem::path& folder) {
+  const int nameless = ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+  if (nameless >= 0) {
+    ::close(nameless);
+    return 0;
+  }
+  if (errno == EACCES || errno == EPERM || errno == EROFS) return errno;
+  // A file system without such files: a folder that is removed again.
+  std::string probe = (folder / ".dalle2-XXXXXX").string();
+  if (::mkdtemp(probe.data()) != nullptr) return ::rmdir(probe.c_str()) == 0 ? 0 : errno;
+  return errno == ENOSPC || errno == EDQUOT ? 0 : errno;  // room may come
+}
+
+}  // namespace
+
+std::optional<std::string> why_not_writable(const std::string& folder) {
+  std::filesystem::path place = folder.empty() ? "." : folder;
+  struct stat status = {};
+  // Up to the nearest place that is there: below it folders would be made.
+  while (::stat(place.c_str(), &status) != 0) {
+    if (struct stat link = {}; errno == ENOENT && ::lstat(place.c_str(), &link) == 0) {
+      return fmt::format("'{}' is a link to a place that is not there", place.string());
+    }
+    if (errno != ENOENT && errno != ENOTDIR) {
+      return fmt::format("'{}' cannot be looked at: {}", place.string(), errno_text(errno));
+    }
+    std::filesystem::path parent = place.parent_path();
+    if (parent == place) break;  // the root itself
+    place = parent.empty() ? std::filesystem::path(".") : parent;
+  }
+  if (!S_ISDIR(status.st_mode)) {
+    return fmt::format("'{}' is a file, a folder is expected", place.string());
+  }
+  const int fault = ::access(place.c_str(), W_OK | X_OK) == 0 ? fault_of_making(place) : errno;
+  if (fault == 0) return std::nullopt;
+  return fmt::format("'{}' is not writable: {}", place.string(), errno_text(fault));
+}
+
+std::optional<std::string> why_file_not_writable(const std::string& path) {
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
+    return fmt::format("'{}' is a folder, a file is expected", path);
+  }
+  return why_not_writable(std::filesystem::path(path).parent_path().string());
+}
+
+}  // namespace dalle2

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: MIT
+#include "io/formats/event_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <protozero/pbf_builder.hpp>
+
+#include "base/error.h"
+#include "base/host_name.h"
+#include "base/log.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+// protozero (headers only) writes the messages: Google's library would want a code generator in the
+// build and a shared library for these few.
+// Field numbers of tensorflow/core/util/event.proto and framework/{summary,tensor,types}.proto.
+enum class EventField : protozero::pbf_tag_type {
+  kWallTime = 1,
+  kStep = 2,
+  kFileVersion = 3,
+  kSummary = 5,
+  kSessionLog = 7
+};
+enum class SessionLogField : protozero::pbf_tag_type { kStatus = 1 };
+enum class SummaryField : protozero::pbf_tag_type { kValue = 1 };
+enum class ValueField : protozero::pbf_tag_type {
+  kTag = 1,
+  kSimpleValue = 2,
+  kImage = 4,
+  kTensor = 8,
+  kMetadata = 9
+};
+enum class ImageField : protozero::pbf_tag_type {
+  kHeight = 1,
+  kWidth = 2,
+  kColorspace = 3,
+  kEncoded = 4
+};
+enum class TensorField : protozero::pbf_tag_type { kDtype = 1, kShape = 2, kStringVal = 8 };
+enum class ShapeField : protozero::pbf_tag_type { kDim = 2 };
+enum class DimField : protozero::pbf_tag_type { kSize = 1 };
+enum class MetadataField : protozero::pbf_tag_type { kPluginData = 1 };
+enum class PluginField : protozero::pbf_tag_type { kName = 1 };
+
+template <class Field>
+using Message = protozero::pbf_builder<Field>;
+
+constexpr const char* kFileVersion = "brain.Event:2";
+constexpr int32_t kSessionStart = 1;  // SessionLog.START
+constexpr int32_t kString = 7;        // DT_STRING
+
+constexpr std::array<uint32_t, 256> make_crc_table() {
+  std::array<uint32_t, 256> table{};
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    uint32_t value = byte;
+    for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ ((value & 1) ? 0x82F63B78U : 0U);
+    table[byte] = value;
+  }
+  return table;
+}
+
+/// A checksum that stands beside what it covers is rotated and shifted, so that a checksum of both
+/// does not degenerate.
+uint32_t masked_crc32c(std::string_view bytes) {
+  const uint32_t crc = crc32c(bytes);
+  return ((crc >> 15) | (crc << 17)) + 0xA282EAD8U;
+}
+
+std::string little_endian(uint64_t value, int size) {
+  std::string bytes;
+  for (int i = 0; i < size; ++i) bytes += static_cast<char>(value >> (8 * i));
+  return bytes;
+}
+
+/// Four bytes at `offset`, the most significant first.
+int64_t big_endian(std::string_view bytes, size_t offset) {
+  int64_t value = 0;
+  for (size_t i = 0; i < 4; ++i)
+    value = value * 256 + static_cast<unsigned char>(bytes[offset + i]);
+  return value;
+}
+
+std::string version_event() {
+  std::string bytes;
+  Message<EventField> event(bytes);
+  event.add_double(EventField::kWallTime, wall_time_seconds());
+  event.add_string(EventField::kFileVersion, kFileVersion);
+  return bytes;
+}
+
+std::string start_event(int64_t step, double wall_time) {
+  std::string bytes;
+  Message<EventField> event(bytes);
+  event.add_double(EventField::kWallTime, wall_time);
+  event.add_int64(EventField::kStep, step);
+  Message<SessionLogField>(event, EventField::kSessionLog)
+      .add_enum(SessionLogField::kStatus, kSessionStart);
+  return bytes;
+}
+
+}  // namespace
+
+uint32_t crc32c(std::string_view bytes) {
+  static constexpr std::array<uint32_t, 256> kTable = make_crc_table();
+  uint32_t crc = 0xFFFFFFFFU;
+  for (const char c : bytes)
+    crc = (crc >> 8) ^ kTable[(crc ^ static_cast<unsigned char>(c)) & 0xFF];
+  return ~crc;
+}
+
+std::string tfrecord(std::string_view bytes) {
+  const std::string length = little_endian(bytes.size(), 8);
+  std::string record = length + little_endian(masked_crc32c(length), 4);
+  record += bytes;
+  return record + little_endian(masked_crc32c(bytes), 4);
+}
+
+void EventSummary::add_scalar(const std::string& tag, double value) {
+  Message<SummaryField> summary(bytes_);
+  Message<ValueField> entry(summary, SummaryField::kValue);
+  entry.add_string(ValueField::kTag, tag);
+  entry.add_float(ValueField::kSimpleValue, static_cast<float>(value));
+}
+
+void EventSummary::add_image(const std::string& tag, std::string_view png) {
+  // The header chunk comes first: width, height, bit depth, colour type (PNG, 11.2.2).
+  constexpr size_t kHeaderEnd = 26;
+  if (png.size() < kHeaderEnd || png.substr(0, 8) != "\x89PNG\r\n\x1a\n" ||
+      png.substr(12, 4) != "IHDR") {
+    throw DataError(
+        "picture '{}': expected a PNG file, got {} bytes of something else", tag, png.size());
+  }
+  // Bits of a PNG colour type: 2 colour, 4 alpha; TensorBoard wants the number of channels.
+  const auto type = static_cast<unsigned char>(png[25]);
+  const int32_t channels = ((type & 2) ? 3 : 1) + ((type & 4) ? 1 : 0);
+  Message<SummaryField> summary(bytes_);
+  Message<ValueField> entry(summary, SummaryField::kValue);
+  entry.add_string(ValueField::kTag, tag);
+  Message<ImageField> image(entry, ValueField::kImage);
+  image.add_int32(ImageField::kHeight, static_cast<int32_t>(big_endian(png, 20)));
+  image.add_int32(ImageField::kWidth, static_cast<int32_t>(big_endian(png, 16)));
+  image.add_int32(ImageField::kColorspace, channels);
+  image.add_bytes(ImageField::kEncoded, png.data(), png.size());
+}
+
+void EventSummary::add_text(const std::string& tag, const std::string& markdown) {
+  Message<SummaryField> summary(bytes_);
+  Message<ValueField> entry(summary, SummaryField::kValue);
+  entry.add_string(ValueField::kTag, tag);
+  {
+    Message<TensorField> tensor(entry, ValueField::kTensor);
+    tensor.add_enum(TensorField::kDtype, kString);
+    {
+      Message<ShapeField> shape(tensor, TensorField::kShape);
+      Message<DimField>(shape, ShapeField::kDim).add_int64(DimField::kSize, 1);
+    }
+    tensor.add_bytes(TensorField::kStringVal, markdown);
+  }
+  Message<MetadataField> metadata(entry, ValueField::kMetadata);
+  Message<PluginField>(metadata, MetadataField::kPluginData).add_string(PluginField::kName, "text");
+}
+
+EventFile::EventFile(const std::string& folder) {
+  static std::atomic<int> files_of_process{0};
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw ConfigError("{}: the folder cannot be made: {}", folder, error.message());
+  path_ = (fs::path(folder) / fmt::format("events.out.tfevents.{:010}.{}.{}.{}",
+                                          static_cast<int64_t>(wall_time_seconds()),
+                                          host_name(),
+                                          ::getpid(),
+                                          files_of_process++))
+              .string();
+  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) throw ConfigError("{}: cannot be written: {}", path_, errno_text(errno));
+  append(version_event());
+}
+
+EventFile::~EventFile() {
+  ::close(descriptor_);
+}
+
+void EventFile::write(const EventSummary& summary, int64_t step, double wall_time) {
+  if (!started_) append(start_event(step, wall_time));
+  started_ = true;
+  std::string bytes;
+  Message<EventField> event(bytes);
+  event.add_double(EventField::kWallTime, wall_time);
+  event.add_int64(EventField::kStep, step);
+  event.add_message(EventField::kSummary, summary.bytes());
+  append(bytes);
+}
+
+void EventFile::append(const std::string& event) {
+  const std::string record = tfrecord(event);
+  struct stat before = {};
+  const bool known = ::fstat(descriptor_, &before) == 0;
+  size_t written = 0;
+  while (written < record.size()) {
+    const ssize_t count = ::write(descriptor_, record.data() + written, record.size() - written);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      const int reason = errno;
+      // A reader stops at a torn record: cut it off, or what comes later is never seen.
+      const bool whole = written == 0 || (known && ::ftruncate(descriptor_, before.st_size) == 0);
+      if (!warned_) {
+        log_warning("track",
+                    "{}: events are being lost: {}{}",
+                    path_,
+                    errno_text(reason),
+                    whole ? "" : "; what follows in this file will not be shown");
+      }
+      warned_ = true;
+      return;
+    }
+    written += static_cast<size_t>(count);
+  }
+  warned_ = false;
+}
+
+double wall_time_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace dalle2

@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: MIT
+#include "io/formats/npy.h"
+
+#include "base/error.h"
+#include "io/files/atomic_file.h"
+#include "io/formats/npy_layout.h"
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <string_view>
+
+namespace dalle2 {
+namespace {
+
+constexpr std::string_view kMagic("\x93NUMPY", 6);
+constexpr size_t kLargestHeader = size_t{1} << 20;  // NumPy itself stops at 10,000 bytes
+constexpr size_t kMostDimensions = 64;              // as NumPy
+
+struct Header {
+  std::optional<std::string> descr;
+  std::optional<bool> fortran_order;
+  std::optional<std::vector<int64_t>> shape;
+};
+
+/// The header's grammar, a part of Python's: a dict of text keys whose values are a text, True or
+/// False, or a tuple of integers.
+class HeaderParser {
+ public:
+  HeaderParser(std::string_view text, const std::string& origin) : text_(text), origin_(origin) {}
+
+  Header parse() {
+    Header header;
+    expect('{');
+    while (!take('}')) {
+      const std::string key = quoted_text();
+      expect(':');
+      if (key == "descr") {
+        if (peek() == '[') {
+          throw DataError("{}: a structured NumPy array (records); expected plain numbers",
+                          origin_);
+        }
+        header.descr = quoted_text();
+      } else if (key == "fortran_order") {
+        header.fortran_order = boolean();
+      } else if (key == "shape") {
+        header.shape = tuple();
+      } else {
+        fail("the key descr, fortran_order or shape");
+      }
+      if (!take(',') && peek() != '}') {
+        fail("',' or '}'");
+      }
+    }
+    if (peek() != '\0') {
+      fail("nothing after '}'");
+    }
+    return header;
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& expected) const {
+    throw DataError(
+        "{}: damaged NumPy header at its byte {}: expected {}", origin_, position_, expected);
+  }
+  /// The next character that is no space; NUL at the end.
+  char peek() {
+    while (position_ < text_.size() && std::strchr(" \t\r\n", text_[position_]) != nullptr &&
+           text_[position_] != '\0') {
+      ++position_;
+    }
+    return position_ < text_.size() ? text_[position_] : '\0';
+  }
+  bool take(char wanted) {
+    if (peek() != wanted) {
+      return false;
+    }
+    ++position_;
+    return true;
+  }
+  void expect(char wanted) {
+    if (!take(wanted)) {
+      fail(fmt::format("'{}'", wanted));
+    }
+  }
+  std::string quoted_text() {
+    const char quote = peek();
+    if (quote != '\'' && quote != '"') {
+      fail("a quoted text");
+    }
+    const size_t end = text_.find(quote, ++position_);
+    if (end == std::string_view::npos) {
+      fail("a closing quote");
+    }
+    const std::string value(text_.substr(position_, end - position_));
+    position_ = end + 1;
+    return value;
+  }
+  bool boolean() {
+    peek();
+    for (const bool value : {true, false}) {
+      const std::string_view word = value ? "True" : "False";
+      if (text_.substr(position_).starts_with(word)) {
+        position_ += word.size();
+        return value;
+      }
+    }
+    fail("True or False");
+  }
+  std::vector<int64_t> tuple() {
+    std::vector<int64_t> values;
+    expect('(');
+    while (!take(')')) {
+      int64_t value = 0;
+      peek();
+      const char* begin = text_.data() + position_;
+      const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), value);
+      if (error != std::errc()) {
+        fail("an integer of the shape");
+      }
+      if (value < 0) {
+        throw DataError("{}: NumPy header with the negative dimension {}", origin_, value);
+      }
+      position_ += static_cast<size_t>(end - begin);
+      values.push_back(value);
+      if (values.size() > kMostDimensions) {
+        throw DataError("{}: NumPy header with more than {} dimensions", origin_, kMostDimensions);
+      }
+      if (!take(',') && peek() != ')') {
+        fail("',' or ')'");
+      }
+    }
+    return values;
+  }
+
+  std::string_view text_;
+  const std::string& origin_;
+  size_t position_ = 0;
+};
+
+NpyType type_from_descr(const std::string& descr, const std::string& origin) {
+  struct Row {
+    const char* descr;
+    NpyType type;
+  };
+  constexpr Row kRows[] = {
+      {"<f2", NpyType::kFloat16},
+      {"<f4", NpyType::kFloat32},
+      {"<f8", NpyType::kFloat64},
+      {"<i8", NpyType::kInt64},
+      {"|u1", NpyType::kUint8},
+      {"|b1", NpyType::kBool},
+  };
+  for (const Row& row : kRows) {
+    if (descr == row.descr) {
+      return row.type;
+    }
+  }
+  if (descr.starts_with('>')) {
+    throw DataError(
+        "{}: big-endian NumPy values '{}'; expected little-endian.\n  Convert with "
+        "array.astype('<{}') and save again.",
+        origin,
+        descr,
+        descr.substr(1));
+  }
+  throw DataError(
+      "{}: NumPy type '{}'; expected float16, float32, float64, int64, uint8 or bool (<f2 <f4 <f8 "
+      "<i8 |u1 |b1).\n"
+      "  Convert with array.astype('<f4') and save again.",
+      origin,
+      descr);
+}
+
+uint64_t little_endian(std::string_view bytes) {
+  uint64_t value = 0;
+  for (size_t i = bytes.size(); i-- > 0;) {
+    value = value << 8 | static_cast<unsigned char>(bytes[i]);
+  }
+  return value;
+}
+
+/// The header's text, and where the values begin.
+struct Preamble {
+  std::string_view header;
+  size_t data_begin;
+};
+
+Preamble read_preamble(std::string_view content, const std::string& origin) {
+  if (!content.starts_with(kMagic)) {
+    throw DataError("{}: not a NumPy .npy file ({})",
+                    origin,
+                    content.empty() ? "it is empty" : "it does not begin with \\x93NUMPY");
+  }
+  if (content.size() < 10) {
+    throw DataError("{}: truncated NumPy file ({} bytes)", origin, content.size());
+  }
+  const int version = static_cast<unsigned char>(content[6]);
+  if (version < 1 || version > 3) {
+    throw DataError("{}: NumPy format version {}; expected 1, 2 or 3", origin, version);
+  }
+  const size_t length_bytes = version == 1 ? 2 : 4;
+  if (content.size() < 8 + length_bytes) {
+    throw DataError("{}: truncated NumPy file ({} bytes)", origin, content.size());
+  }
+  const uint64_t length = little_endian(content.substr(8, length_bytes));
+  const size_t begin = 8 + length_bytes;
+  if (length > kLargestHeader) {
+    throw DataError(
+        "{}: NumPy header of {} bytes; expected at most {}", origin, length, kLargestHeader);
+  }
+  if (length > content.size() - begin) {
+    throw DataError("{}: truncated NumPy header: {} bytes announced, {} there",
+                    origin,
+                    length,
+                    content.size() - begin);
+  }
+  return {content.substr(begin, length), begin + length};
+}
+
+template <class T>
+T load(const char* bytes) {
+  T value;
+  std::memcpy(&value, bytes, sizeof(T));
+  return value;
+}
+
+template <class T>
+void convert_each(const char* bytes, size_t count, float* values) {
+  for (size_t i = 0; i < count; ++i) {
+    values[i] = static_cast<float>(load<T>(bytes + sizeof(T) * i));
+  }
+}
+
+void convert(NpyType type, const char* bytes, size_t count, float* values) {
+  switch (type) {
+    case NpyType::kFloat16:
+      for (size_t i = 0; i < count; ++i) {
+        values[i] = float16_to_float32(load<uint16_t>(bytes + 2 * i));
+      }
+      break;
+    case NpyType::kFloat32:
+      if (count > 0) {
+        std::memcpy(values, bytes, 4 * count);
+      }
+      break;
+    case NpyType::kFloat64:
+      convert_each<double>(bytes, count, values);
+      break;
+    case NpyType::kInt64:
+      convert_each<int64_t>(bytes, count, values);
+      break;
+    case NpyType::kUint8:
+      convert_each<uint8_t>(bytes, count, values);
+      break;
+    case NpyType::kBool:
+      for (size_t i = 0; i < count; ++i) {
+        values[i] = bytes[i] != 0 ? 1.0F : 0.0F;
+      }
+      break;
+  }
+}
+
+}  // namespace
+
+size_t npy_item_size(NpyType type) {
+  switch (type) {
+    case NpyType::kFloat16:
+      return 2;
+    case NpyType::kFloat32:
+      return 4;
+    case NpyType::kFloat64:
+    case NpyType::kInt64:
+      return 8;
+    case NpyType::kUint8:
+    case NpyType::kBool:
+      return 1;
+  }
+  return 0;
+}
+
+float float16_to_float32(uint16_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
+  const uint32_t magnitude = bits & 0x7fffU;
+  if (magnitude < 0x0400) {
+    // Zero and subnormals: integer arithmetic, so that no flush-to-zero mode of the CPU can matter.
+    const float value = static_cast<float>(magnitude) * 0x1p-24F;
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | sign);
+  }
+  // The exponent moves from bias 15 to bias 127; infinity and NaN to its largest value.
+  const uint32_t exponent_shift = magnitude >= 0x7c00 ? (255U - 31U) << 23 : (127U - 15U) << 23;
+  return std::bit_cast<float>(sign | ((magnitude << 13) + exponent_shift));
+}
+
+int64_t NpyArray::numel() const {
+  int64_t count = 1;
+  for (const int64_t size : shape) {
+    count *= size;
+  }
+  return count;
+}
+
+std::vector<float> NpyArray::to_float32() const {
+  std::vector<float> values(static_cast<size_t>(numel()));
+  convert(type, bytes.data(), values.size(), values.data());
+  return values;
+}
+
+std::vector<float> NpyArray::row_float32(int64_t row) const {
+  D2_CHECK(!shape.empty() && row >= 0 && row < shape[0], "row {} of a NumPy array", row);
+  std::vector<float> values(static_cast<size_t>(numel() / shape[0]));
+  copy_row_float32(row, values.data());
+  return values;
+}
+
+void NpyArray::copy_row_float32(int64_t row, float* out) const {
+  D2_CHECK(!shape.empty() && row >= 0 && row < shape[0], "row {} of a NumPy array", row);
+  const size_t values = static_cast<size_t>(numel() / shape[0]);
+  const size_t begin = static_cast<size_t>(row) * values * npy_item_size(type);
+  convert(type, bytes.data() + begin, values, out);
+}
+
+namespace {
+
+/// Fortran order counts up the first axis first, C order the last one.
+std::string in_c_order(const std::string& fortran, const std::vector<int64_t>& shape, size_t item) {
+  std::string c_order;
+  c_order.reserve(fortran.size());
+  std::vector<size_t> strides(shape.size(), item);
+  for (size_t axis = 1; axis < shape.size(); ++axis) {
+    strides[axis] = strides[axis - 1] * static_cast<size_t>(shape[axis - 1]);
+  }
+  std::vector<int64_t> index(shape.size(), 0);
+  size_t from = 0;
+  while (c_order.size() < fortran.size()) {
+    c_order.append(fortran, from, item);
+    for (size_t axis = shape.size(); axis-- > 0;) {
+      from += strides[axis];
+      if (++index[axis] < shape[axis]) break;
+      from -= strides[axis] * static_cast<size_t>(shape[axis]);
+      index[axis] = 0;
+    }
+  }
+  return c_order;
+}
+
+}  // namespace
+
+NpyLayout parse_npy_layout(std::string_view begin, uint64_t file_size, const std::string& origin) {
+  const Preamble preamble = read_preamble(begin, origin);
+  Header header = HeaderParser(preamble.header, origin).parse();
+  if (!header.descr || !header.fortran_order || !header.shape) {
+    throw DataError("{}: NumPy header without {}",
+                    origin,
+                    !header.descr           ? "descr"
+                    : !header.fortran_order ? "fortran_order"
+                                            : "shape");
+  }
+  NpyLayout layout;
+  layout.type = type_from_descr(*header.descr, origin);
+  layout.shape = std::move(*header.shape);
+  layout.fortran_order = *header.fortran_order;
+  layout.data_begin = preamble.data_begin;
+  // As in NumPy a shape that has a 0 is bounded, too, by its other sizes: rows are counted without it.
+  auto bounded = static_cast<int64_t>(npy_item_size(layout.type));
+  bool too_large = false;
+  for (const int64_t size : layout.shape) {
+    too_large = too_large || __builtin_mul_overflow(bounded, std::max<int64_t>(size, 1), &bounded);
+  }
+  const bool is_empty = std::count(layout.shape.begin(), layout.shape.end(), 0) > 0;
+  const uint64_t expected = is_empty ? 0 : static_cast<uint64_t>(bounded);
+  const uint64_t found = file_size - layout.data_begin;
+  if (too_large || found != expected) {
+    throw DataError("{}: {} NumPy file: shape [{}] of '{}' takes {} bytes, {} are there",
+                    origin,
+                    too_large || found < expected ? "truncated" : "oversize",
+                    fmt::join(layout.shape, ", "),
+                    *header.descr,
+                    too_large ? std::string("more than 2^63") : std::to_string(expected),
+                    found);
+  }
+  return layout;
+}
+
+NpyArray parse_npy(std::string content, const std::string& origin) {
+  NpyLayout layout = parse_npy_layout(content, content.size(), origin);
+  NpyArray array;
+  array.type = layout.type;
+  array.shape = std::move(layout.shape);
+  content.erase(0, layout.data_begin);
+  array.bytes = std::move(content);
+  if (layout.fortran_order && array.shape.size() > 1) {
+    array.bytes = in_c_order(array.bytes, array.shape, npy_item_size(array.type));
+  }
+  return array;
+}
+
+NpyArray read_npy(const std::string& path) {
+  return parse_npy(read_file(path), path);
+}
+
+std::string format_npy_float32(const std::vector<int64_t>& shape, const float* values) {
+  size_t count = 1;
+  for (const int64_t size : shape) {
+    count *= static_cast<size_t>(size);
+  }
+  std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}{}), }}",
+                                   fmt::join(shape, ", "),
+                                   shape.size() == 1 ? "," : "");
+  // Values begin at a multiple of 64 bytes, and the header ends in a newline, as NumPy writes it.
+  header.append(63 - (kMagic.size() + 4 + header.size()) % 64, ' ');
+  header += '\n';
+  std::string file(kMagic);
+  file += '\x01';
+  file += '\0';
+  file += static_cast<char>(header.size() & 0xff);
+  file += static_cast<char>(header.size() >> 8);
+  file += header;
+  file.append(reinterpret_cast<const char*>(values), 4 * count);
+  return file;
+}
+
+void write_npy_float32(const std::string& path,
+                       const std::vector<int64_t>& shape,
+                       const float* values) {
+  write_file_atomically(path, format_npy_float32(shape, values));
+}
+
+}  // namespace dalle2

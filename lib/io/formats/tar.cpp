@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: MIT
+#include "io/formats/tar.h"
+
+#include "base/error.h"
+#include "io/files/atomic_file.h"
+#include "io/locale_scope.h"
+#include "io/streams/unpack.h"
+
+#include <archive.h>
+#include <archive_entry.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <exception>
+#include <utility>
+
+namespace dalle2 {
+namespace {
+
+constexpr size_t kReadBytes = size_t{1} << 18;
+
+std::string last_error(archive* handle) {
+  const char* text = archive_error_string(handle);
+  return text != nullptr ? text : "unknown error";
+}
+
+bool is_packed_data(const std::string& magic) {
+  return magic.starts_with("\x1f\x8b") || !packing_of(magic).empty();
+}
+
+}  // namespace
+
+// libarchive takes names through the thread's locale. Under UTF-8 it composes accents, as no other
+// reader does; what ASCII does not have it leaves as it is, with a warning.
+
+struct TarReader::State {
+  archive* handle = nullptr;
+  ByteSource source;
+  uint64_t packed_bytes = 0;  // that came from the file
+  uint64_t first_byte = 0;    // where in the tar the stream begins
+  std::string magic;          // the first bytes of the file, kPackingMagicBytes if it has them
+  std::string origin;
+  TarLimits limits;
+  std::string block = std::string(kReadBytes, '\0');
+  std::string last_name;       // of the last whole member
+  std::exception_ptr failure;  // of the source, carried through libarchive
+  bool done = false;
+  bool has_end_marker = true;
+
+  ~State() {
+    if (handle != nullptr) {
+      archive_read_free(handle);
+    }
+  }
+
+  bool is_packed() const { return is_packed_data(magic); }
+
+  static la_ssize_t read_block(archive* handle, void* self, const void** block) {
+    State& state = *static_cast<State*>(self);
+    *block = state.block.data();
+    try {
+      return static_cast<la_ssize_t>(state.source(state.block.data(), state.block.size()));
+    } catch (...) {
+      state.failure = std::current_exception();
+      archive_set_error(handle, EIO, "the stream failed");
+      return ARCHIVE_FATAL;
+    }
+  }
+
+  [[noreturn]] void fail(std::string reason) {
+    done = true;
+    if (failure) {
+      try {
+        std::rethrow_exception(failure);
+      } catch (const DataError& error) {
+        reason = error.what();
+        if (reason.starts_with(origin + ": ")) {
+          reason.erase(0, origin.size() + 2);
+        }
+      }
+    }
+    if (packed_bytes == 0 && !failure) {
+      throw DataError("{}: not a tar: it is empty", origin);
+    }
+    // Without a whole header there is no position of it.
+    const int64_t header = archive_read_header_position(handle);
+    const int64_t at = header > 0 ? header : std::max<int64_t>(archive_filter_bytes(handle, 0), 0);
+    throw DataError("{}: damaged or truncated tar: {} (at byte {} of the unpacked tar, {})",
+                    origin,
+                    reason,
+                    first_byte + static_cast<uint64_t>(at),
+                    last_name.empty() ? std::string("before the first whole member")
+                                      : "after the member " + last_name);
+  }
+
+  void open_stream() {
+    const LocaleScope names_as_they_are(ascii_locale());
+    handle = archive_read_new();
+    if (handle == nullptr) {
+      throw ResourceError("{}: out of memory", origin);
+    }
+    archive_read_support_format_tar(handle);
+    if (archive_read_open(handle, this, nullptr, &read_block, nullptr) != ARCHIVE_OK) {
+      fail(last_error(handle));
+    }
+  }
+
+  void check_bomb(const std::string& name) {
+    const double packed = static_cast<double>(packed_bytes);
+    const double unpacked = static_cast<double>(archive_filter_bytes(handle, 0));
+    if (unpacked > static_cast<double>(limits.suspicious_bytes) &&
+        unpacked > packed * limits.inflate_ratio) {
+      done = true;
+      throw DataError(
+          "{}: {:.0f} bytes have unpacked to {:.0f} at the member {}; refused as a decompression "
+          "bomb (more than {:.0f} times)",
+          origin,
+          packed,
+          unpacked,
+          name,
+          limits.inflate_ratio);
+    }
+  }
+
+  /// A command says behind the end of its output how it ended, and packed data has its checksums
+  /// there. What goes on and on is left.
+  void read_rest() {
+    if (!origin.starts_with("pipe:") && !is_packed()) return;
+    for (size_t rest = 0, got = 1; got > 0 && rest < (size_t{1} << 20); rest += got) {
+      got = source(block.data(), block.size());
+    }
+  }
+
+  void read_content(archive_entry* entry, TarMember& member) {
+    const int64_t announced = archive_entry_size(entry);
+    if (announced < 0 || static_cast<uint64_t>(announced) > limits.member_bytes) {
+      done = true;
+      throw DataError("{}: the member {} announces {} bytes; at most {} are read",
+                      origin,
+                      member.name,
+                      announced,
+                      limits.member_bytes);
+    }
+    const size_t size = static_cast<size_t>(announced);
+    size_t filled = 0;
+    // Grown as the bytes come, so that a lying header cannot allocate what the file does not hold.
+    while (filled < size) {
+      const size_t wanted = std::min(size - filled, size_t{1} << 24);
+      member.content.resize(filled + wanted);
+      const la_ssize_t got = archive_read_data(handle, member.content.data() + filled, wanted);
+      if (got <= 0) {
+        fail(got == 0 ? "the member " + member.name + " ends early"
+                      : last_error(handle) + " in the member " + member.name);
+      }
+      filled += static_cast<size_t>(got);
+      check_bomb(member.name);
+    }
+    member.content.resize(size);
+  }
+};
+
+TarReader::TarReader(const std::string& path, TarLimits limits)
+    : TarReader(file_source(path), path, limits) {}
+
+TarReader::TarReader(ByteSource source,
+                     const std::string& origin,
+                     TarLimits limits,
+                     uint64_t first_byte)
+    : state_(std::make_unique<State>()) {
+  State* const state = state_.get();
+  const auto counted = [state, inner = std::move(source)](char* buffer, size_t capacity) {
+    const size_t got = inner(buffer, capacity);
+    state->packed_bytes += got;
+    const size_t missing = kPackingMagicBytes - state->magic.size();
+    state->magic.append(buffer, std::min(got, missing));
+    return got;
+  };
+  // libarchive's own gzip filter loses up to 64 KiB of whole members before a cut, and behind the
+  // end of a tar it leaves the checksums of the others unread.
+  state_->source = unpacked_source(gunzip_source(counted, origin), origin);
+  state_->origin = origin;
+  state_->limits = limits;
+  state_->first_byte = first_byte;
+  state_->open_stream();
+}
+
+std::optional<uint64_t> TarReader::member_offset() const {
+  const int64_t header = archive_read_header_position(state_->handle);
+  if (state_->is_packed() || header < 0) return std::nullopt;
+  return state_->first_byte + static_cast<uint64_t>(header);
+}
+
+void TarReader::check_rest() {
+  D2_CHECK(state_->done, "{}: the tar goes on", state_->origin);
+  state_->read_rest();
+}
+
+bool TarReader::has_end_marker() const {
+  return state_->has_end_marker;
+}
+
+TarReader::~TarReader() = default;
+
+bool TarReader::next(TarMember& member) {
+  State& state = *state_;
+  const LocaleScope names_as_they_are(ascii_locale());
+  while (!state.done) {
+    archive_entry* entry = nullptr;
+    const int result = archive_read_next_header(state.handle, &entry);
+    if (result == ARCHIVE_EOF) {
+      state.done = true;
+      // What is behind the last member was taken as its end, if anything was.
+      state.has_end_marker =
+          archive_filter_bytes(state.handle, 0) > archive_read_header_position(state.handle);
+      break;
+    }
+    // A warning is about an attribute (a time, an owner, a name of another charset), not the
+    // content.
+    if (result != ARCHIVE_OK && result != ARCHIVE_WARN) {
+      state.fail(last_error(state.handle));
+    }
+    state.check_bomb(state.last_name);
+    const char* name = archive_entry_pathname(entry);
+    if (name == nullptr || archive_entry_filetype(entry) != AE_IFREG ||
+        archive_entry_hardlink(entry) != nullptr) {
+      continue;
+    }
+    member.name = name;
+    member.content.clear();
+    state.read_content(entry, member);
+    state.last_name = member.name;
+    return true;
+  }
+  return false;
+}
+
+TarList list_tar(const std::string& path) {
+  std::string magic(kPackingMagicBytes, '\0');
+  magic.resize(file_source(path)(magic.data(), magic.size()));
+  if (is_packed_data(magic)) return {.places = {}, .fault = "it is packed: unpack it first"};
+  const LocaleScope names_as_they_are(ascii_locale());
+  const std::unique_ptr<archive, int (*)(archive*)> reader(archive_read_new(), &archive_read_free);
+  if (!reader) throw ResourceError("{}: out of memory", path);
+  archive_read_support_format_tar(reader.get());
+  TarList list;
+  if (archive_read_open_filename(reader.get(), path.c_str(), kReadBytes) != ARCHIVE_OK) {
+    list.fault = last_error(reader.get());
+    return list;
+  }
+  for (archive_entry* entry = nullptr;;) {
+    const int result = archive_read_next_header(reader.get(), &entry);
+    if (result == ARCHIVE_EOF) return list;
+    if (result != ARCHIVE_OK && result != ARCHIVE_WARN) {
+      list.fault = last_error(reader.get());
+      return list;
+    }
+    const char* name = archive_entry_pathname(entry);
+    if (name == nullptr || archive_entry_filetype(entry) != AE_IFREG ||
+        archive_entry_hardlink(entry) != nullptr) {
+      continue;
+    }
+    list.places.push_back(
+        {name, static_cast<uint64_t>(archive_read_header_position(reader.get()))});
+  }
+}
+
+TarMember read_tar_member(const std::string& path, uint64_t offset, TarLimits limits) {
+  TarReader reader(file_source(path, offset), path, limits, offset);
+  TarMember member;
+  if (!reader.next(member)) throw DataError("{}: no member at byte {}", path, offset);
+  return member;
+}
+
+struct TarWriter::State {
+  AtomicFile file;
+  archive* handle = nullptr;
+  std::exception_ptr failure;  // of the file, carried past libarchive
+  bool given_up = false;
+
+  explicit State(const std::string& path) : file(path) {}
+  ~State() {
+    given_up = true;
+    if (handle != nullptr) {
+      archive_write_free(handle);  // writes the end of the tar, to nowhere
+    }
+  }
+
+  /// Never fails towards libarchive, which leaks its buffers after a failure; check() tells
+  /// instead.
+  static la_ssize_t write_block(archive*, void* self, const void* data, size_t size) {
+    State& state = *static_cast<State*>(self);
+    try {
+      if (!state.given_up && !state.failure) {
+        state.file.write(data, size);
+      }
+    } catch (...) {
+      state.failure = std::current_exception();
+    }
+    return static_cast<la_ssize_t>(size);
+  }
+
+  void check(int result, const std::string& what) {
+    if (failure) {
+      std::rethrow_exception(failure);
+    }
+    if (result != ARCHIVE_OK && result != ARCHIVE_WARN) {
+      throw DataError("{}: cannot write {}: {}", file.part_path(), what, last_error(handle));
+    }
+  }
+};
+
+TarWriter::TarWriter(const std::string& path, bool gzip) : state_(std::make_unique<State>(path)) {
+  const LocaleScope utf8(utf8_locale());
+  state_->handle = archive_write_new();
+  if (state_->handle == nullptr) {
+    throw ResourceError("{}: out of memory", path);
+  }
+  if (gzip) {
+    archive_write_add_filter_gzip(state_->handle);
+    archive_write_set_filter_option(state_->handle, "gzip", "timestamp", nullptr);
+  }
+  archive_write_set_format_pax_restricted(state_->handle);
+  archive_write_set_bytes_in_last_block(state_->handle, 1);  // no padding to 10 KiB
+  state_->check(
+      archive_write_open(state_->handle, state_.get(), nullptr, &State::write_block, nullptr),
+      "the tar");
+}
+
+TarWriter::~TarWriter() = default;
+
+void TarWriter::add(const std::string& name, const std::string& content) {
+  D2_CHECK(state_->handle != nullptr, "add to a committed tar");
+  const LocaleScope utf8(utf8_locale());
+  const std::unique_ptr<archive_entry, void (*)(archive_entry*)> entry(archive_entry_new(),
+                                                                       &archive_entry_free);
+  archive_entry_set_pathname(entry.get(), name.c_str());
+  archive_entry_set_size(entry.get(), static_cast<la_int64_t>(content.size()));
+  archive_entry_set_filetype(entry.get(), AE_IFREG);
+  archive_entry_set_perm(entry.get(), 0644);
+  archive_entry_set_mtime(entry.get(), 0, 0);
+  state_->check(archive_write_header(state_->handle, entry.get()), name);
+  size_t written = 0;
+  while (written < content.size()) {
+    const la_ssize_t result =
+        archive_write_data(state_->handle, content.data() + written, content.size() - written);
+    state_->check(result > 0 ? ARCHIVE_OK : ARCHIVE_FATAL, name);
+    written += static_cast<size_t>(result);
+  }
+}
+
+void TarWriter::commit() {
+  D2_CHECK(state_->handle != nullptr, "a tar is committed once");
+  const LocaleScope utf8(utf8_locale());
+  state_->check(archive_write_close(state_->handle), "the end of the tar");
+  archive_write_free(std::exchange(state_->handle, nullptr));
+  state_->file.commit();
+}
+
+}  // namespace dalle2

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT
+#include "io/formats/webdataset.h"
+
+#include "io/locale_scope.h"
+
+#include <fmt/format.h>
+
+#include <climits>
+#include <cwchar>
+#include <cwctype>
+#include <string_view>
+
+namespace dalle2 {
+namespace {
+
+/// Python's str.lower(), but for a capital sigma at the end of a word. Bytes that are no UTF-8
+/// stay.
+std::string lower_case(const std::string& text) {
+  const LocaleScope utf8(utf8_locale());
+  std::string lower;
+  std::mbstate_t state{};
+  for (size_t at = 0; at < text.size();) {
+    wchar_t letter = 0;
+    const size_t length = std::mbrtowc(&letter, text.data() + at, text.size() - at, &state);
+    if (length == 0 || length > MB_LEN_MAX) {  // a NUL, or no character
+      lower += text[at++];
+      state = {};
+      continue;
+    }
+    at += length;
+    char bytes[MB_LEN_MAX];
+    constexpr wchar_t kCapitalIWithDot = 0x130;  // the one letter that becomes two
+    const bool two = letter == kCapitalIWithDot;
+    const wint_t folded = two ? L'i' : std::towlower(static_cast<wint_t>(letter));
+    const size_t size = std::wcrtomb(bytes, static_cast<wchar_t>(folded), &state);
+    lower.append(bytes, size <= MB_LEN_MAX ? size : 0);
+    if (two) lower += "\u0307";
+  }
+  return lower;
+}
+
+}  // namespace
+
+// The regular expression of webdataset, ^((?:.*/|)[^.]+)[.]([^/]*)$ : a folder part that is as long
+// as possible (or none), a part without dots, a dot, the field. A folder part has no newline.
+std::optional<std::pair<std::string, std::string>> split_member_name(const std::string& name) {
+  const size_t last_slash = name.rfind('/');
+  const size_t base = last_slash == std::string::npos ? 0 : last_slash + 1;
+  const size_t dot = name.find('.', base);
+  if (dot == std::string::npos) {
+    return std::nullopt;
+  }
+  const size_t newline = name.find('\n');
+  // Where the part without dots may begin: behind a slash or at 0, the rightmost place first. It
+  // grows leftward until a dot gets into it.
+  for (size_t begin = base;;) {
+    if (begin < dot && (begin <= newline || begin == 0)) {
+      return std::make_pair(name.substr(0, dot), name.substr(dot + 1));
+    }
+    if (begin == 0) {
+      return std::nullopt;
+    }
+    const size_t slash = begin >= 2 ? name.rfind('/', begin - 2) : std::string::npos;
+    const size_t next = slash == std::string::npos ? 0 : slash + 1;
+    if (std::string_view(name).substr(next, begin - next).find('.') != std::string_view::npos) {
+      return std::nullopt;
+    }
+    begin = next;
+  }
+}
+
+bool is_meta_member(const std::string& name) {
+  const std::string_view view(name);
+  const size_t slash = view.find('/');
+  if (slash == std::string_view::npos && view.starts_with("__") && view.ends_with("__")) {
+    return true;
+  }
+  std::string_view top = view.substr(0, slash);
+  if (slash == std::string_view::npos && top.ends_with('\n')) {
+    top.remove_suffix(1);  // `$` of Python also matches before a last newline
+  }
+  return top.size() >= 4 && top.starts_with("__") && top.ends_with("__");
+}
+
+const std::string* GroupedSample::find(std::initializer_list<const char*> names) const {
+  for (const char* name : names) {
+    const auto found = fields.find(name);
+    if (found != fields.end()) {
+      return &found->second;
+    }
+  }
+  return nullptr;
+}
+
+SampleGrouper::SampleGrouper(MemberWarning warn) : warn_(std::move(warn)) {}
+
+std::optional<GroupedSample> SampleGrouper::add(TarMember member) {
+  if (is_meta_member(member.name)) {
+    return std::nullopt;
+  }
+  auto split = split_member_name(member.name);
+  if (!split) {
+    return std::nullopt;
+  }
+  std::string& key = split->first;
+  const std::string field = lower_case(split->second);
+  std::optional<GroupedSample> closed;
+  if (!current_ || current_->key != key) {
+    closed = close();
+    if (closed_keys_.contains(key) && !warned_of_return_) {
+      warned_of_return_ = true;
+      warn(fmt::format(
+          "the key {} comes back after other keys, so its fields are in two samples; the members "
+          "of a sample have to follow each other (tar --sort=name)",
+          key));
+    }
+    current_ = GroupedSample{std::move(key), {}};
+  }
+  // __key__ and __url__ are fields that webdataset itself sets.
+  if (field == "__key__" || field == "__url__" || current_->fields.contains(field)) {
+    warn(fmt::format("the member {} has the field \"{}\" of its sample a second time; left out",
+                     member.name,
+                     field));
+    return closed;
+  }
+  current_->fields.emplace(field, std::move(member.content));
+  return closed;
+}
+
+std::optional<GroupedSample> SampleGrouper::close() {
+  if (!current_) {
+    return std::nullopt;
+  }
+  std::optional<GroupedSample> sample = std::exchange(current_, std::nullopt);
+  closed_keys_.insert(sample->key);
+  const auto bad = sample->fields.find("__bad__");  // a mark that webdataset knows
+  return bad != sample->fields.end() && !bad->second.empty() ? std::nullopt : sample;
+}
+
+std::optional<GroupedSample> SampleGrouper::finish() {
+  std::optional<GroupedSample> sample = close();
+  closed_keys_.clear();
+  warned_of_return_ = false;
+  return sample;
+}
+
+std::optional<std::string> SampleGrouper::abandon() {
+  std::optional<std::string> key;
+  if (current_) {
+    key = std::move(current_->key);
+  }
+  current_.reset();
+  finish();
+  return key;
+}
+
+void SampleGrouper::warn(const std::string& text) const {
+  if (warn_) {
+    warn_(text);
+  }
+}
+
+SampleReader::SampleReader(const std::string& path, MemberWarning warn)
+    : tar_(path), grouper_(std::move(warn)) {}
+
+SampleReader::SampleReader(ByteSource source,
+                           const std::string& origin,
+                           MemberWarning warn,
+                           uint64_t first_byte)
+    : tar_(std::move(source), origin, {}, first_byte), grouper_(std::move(warn)) {}
+
+std::optional<GroupedSample> SampleReader::next() {
+  while (!done_) {
+    TarMember member;
+    bool found = false;
+    try {
+      found = tar_.next(member);
+    } catch (...) {
+      done_ = true;
+      next_offset_.reset();
+      grouper_.abandon();
+      throw;
+    }
+    if (!found) {
+      done_ = true;
+      next_offset_.reset();
+      rest_is_checked_ = false;
+      if (auto last = grouper_.finish()) return last;
+    }
+    // A member that closes a sample is the first of the next one.
+    if (std::optional<GroupedSample> sample = grouper_.add(std::move(member))) {
+      next_offset_ = tar_.member_offset();
+      return sample;
+    }
+  }
+  if (!std::exchange(rest_is_checked_, true)) tar_.check_rest();
+  return std::nullopt;
+}
+
+}  // namespace dalle2

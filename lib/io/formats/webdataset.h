@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT
+// Members of a tar to samples, by the naming rules of webdataset 1.0.2.
+#pragma once
+
+#include "io/formats/tar.h"
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+namespace dalle2 {
+
+/// `dir/000012.seg.png` -> ("dir/000012", "seg.png"): split at the first dot of the base name. The
+/// key is opaque and never a path; the field is as stored, not yet lower-cased.
+/// @return none for a name without a dot, with a slash after it, or that only has a dot in front
+std::optional<std::pair<std::string, std::string>> split_member_name(const std::string& name);
+
+/// True for `__x__` at top level and all that lies below a top folder of such a name.
+bool is_meta_member(const std::string& name);
+
+/// Members with the same key that follow each other.
+struct GroupedSample {
+  std::string key;
+  std::map<std::string, std::string>
+      fields;  ///< lower-cased field ("jpg", "img_emb.npy") -> content
+
+  /// The content of the first of `names` that is there, or null.
+  const std::string* find(std::initializer_list<const char*> names) const;
+};
+
+/// What a shard has to tell that is no reason to give it up: a repair note without the shard's
+/// name.
+using MemberWarning = std::function<void(const std::string& text)>;
+
+/// Groups members. A second member of the same key and field is left out with a warning
+/// (webdataset's warn_and_continue); so is, once a shard, the note that a key came back after
+/// another one.
+class SampleGrouper {
+ public:
+  explicit SampleGrouper(MemberWarning warn = {});
+  /// Takes the next member. @return the sample that it closed, if any
+  std::optional<GroupedSample> add(TarMember member);
+  /// The end of a shard. @return the sample in progress, if any; the next shard begins afresh
+  std::optional<GroupedSample> finish();
+  /// A shard that broke off: the sample in progress is dropped, for fields of it may be missing.
+  /// @return its key, if there was one
+  std::optional<std::string> abandon();
+
+ private:
+  std::optional<GroupedSample> close();
+  void warn(const std::string& text) const;
+
+  MemberWarning warn_;
+  std::optional<GroupedSample> current_;
+  std::unordered_set<std::string> closed_keys_;
+  bool warned_of_return_ = false;
+};
+
+/// The samples of one shard in order.
+class SampleReader {
+ public:
+  /// @throws DataError (cannot be opened)
+  explicit SampleReader(const std::string& path, MemberWarning warn = {});
+  /// @param first_byte where in the shard the stream begins: 0 or a next_offset()
+  SampleReader(ByteSource source,
+               const std::string& origin,
+               MemberWarning warn = {},
+               uint64_t first_byte = 0);
+  /// @return the next sample, none at the end. @throws DataError where the shard is damaged:
+  /// samples before the damage have been returned, the one cut by it is dropped, and the reader is
+  /// done. Damage that only shows behind the tar (a checksum of gzip, a command's exit status) is
+  /// thrown after the last sample
+  std::optional<GroupedSample> next();
+  /// The byte of the shard at which the sample after the last returned one begins.
+  /// @return none before the first sample, at the end, and if the tar is packed
+  std::optional<uint64_t> next_offset() const { return next_offset_; }
+  /// The last sample has been returned.
+  bool at_end() const { return done_; }
+  /// False at the end of a shard that may have been cut between two members.
+  bool has_end_marker() const { return tar_.has_end_marker(); }
+
+ private:
+  TarReader tar_;
+  SampleGrouper grouper_;
+  std::optional<uint64_t> next_offset_;
+  bool done_ = false;
+  bool rest_is_checked_ = true;  // of what follows the tar, once it has ended
+};
+
+}  // namespace dalle2

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+#include "io/pictures/image.h"
+
+#include "base/error.h"
+#include "io/files/atomic_file.h"
+#include "io/pictures/image_codecs.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+namespace dalle2 {
+
+void check_image_size(int64_t width, int64_t height, const std::string& origin) {
+  constexpr int64_t kLargestSide = 1'000'000;  // a libpng limit, held for all formats
+  if (width <= 0 || height <= 0) {
+    throw DataError("{}: a picture of {}x{} pixels", origin, width, height);
+  }
+  if (width > kLargestSide || height > kLargestSide || width * height > kMostImagePixels) {
+    throw DataError(
+        "{}: a picture of {}x{} pixels; at most {} pixels are read (decompression bomb?)",
+        origin,
+        width,
+        height,
+        kMostImagePixels);
+  }
+}
+
+Image flip_horizontally(const Image& image) {
+  Image flipped{image.width, image.height, std::vector<uint8_t>(image.pixels.size())};
+  const size_t width = static_cast<size_t>(image.width);
+  for (size_t y = 0; y < static_cast<size_t>(image.height); ++y) {
+    const uint8_t* from = image.pixels.data() + 3 * width * y;
+    uint8_t* to = flipped.pixels.data() + 3 * width * (y + 1);
+    for (size_t x = 0; x < width; ++x) {
+      to -= 3;
+      std::memcpy(to, from + 3 * x, 3);
+    }
+  }
+  return flipped;
+}
+
+Image crop(const Image& image, int left, int top, int width, int height) {
+  Image result{width, height, {}};
+  const size_t stride = 3 * static_cast<size_t>(width);
+  result.pixels.resize(stride * static_cast<size_t>(height));
+  const int first_x = std::max(left, 0), last_x = std::min(left + width, image.width);
+  const int first_y = std::max(top, 0), last_y = std::min(top + height, image.height);
+  for (int y = first_y; y < last_y && first_x < last_x; ++y) {
+    std::memcpy(
+        result.pixels.data() + static_cast<size_t>(y - top) * stride +
+            3 * static_cast<size_t>(first_x - left),
+        image.pixels.data() + 3 * (static_cast<size_t>(y) * static_cast<size_t>(image.width) +
+                                   static_cast<size_t>(first_x)),
+        3 * static_cast<size_t>(last_x - first_x));
+  }
+  return result;
+}
+
+void write_png(const std::string& path, const Image& image) {
+  write_file_atomically(path, encode_png(image));
+}
+
+}  // namespace dalle2

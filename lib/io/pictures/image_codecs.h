@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+// The decoders behind decode_image, one a format. Internal to lib/io.
+#pragma once
+
+#include "io/pictures/image.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace dalle2 {
+
+/// @throws DataError if a header's size is zero or beyond Pillow's limit; asked before any
+/// allocation.
+void check_image_size(int64_t width, int64_t height, const std::string& origin);
+
+/// RGB rows on their way from a decoder: `stride` bytes apart, kReadAhead readable bytes behind
+/// each.
+using RowSink = std::function<void(const uint8_t* rows, size_t stride, int count)>;
+
+/// A JPEG whose header is read and whose pixels may be.
+class JpegReader {
+ public:
+  /// @param content outlives the reader
+  JpegReader(const std::string& content, const std::string& origin);
+  ~JpegReader();
+
+  int width() const;   ///< pixels, as stored
+  int height() const;  ///< pixels, as stored
+
+  /// Hands the rows of the box to the sink. Once. The pixels are those of a whole decoding.
+  /// @param box of the picture at 1/denominator scale, whose sides are rounded up
+  /// @param denominator 1, 2, 4 or 8
+  void read(const CropBox& box, int denominator, const RowSink& sink);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// The EXIF orientation, 1 to 8, of a JPEG, PNG or WebP; 1 if there is none.
+int exif_orientation(const std::string& content);
+
+/// The picture turned as its orientation says.
+Image turned(const Image& image, int orientation);
+
+Image decode_png(const std::string& content, const std::string& origin);
+Image decode_webp(const std::string& content, const std::string& origin);
+
+/// Four bytes a pixel, colour not multiplied by alpha.
+struct RgbaImage {
+  int width = 0, height = 0;
+  std::vector<uint8_t> pixels;
+};
+RgbaImage decode_webp_rgba(const std::string& content, const std::string& origin);
+
+}  // namespace dalle2

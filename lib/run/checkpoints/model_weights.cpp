@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: MIT
+#include "run/checkpoints/model_weights.h"
+
+#include <fmt/ranges.h>
+#include <torch/types.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/untrusted_text.h"
+#include "checkpoint/convert.h"
+#include "checkpoint/module_state.h"
+#include "checkpoint/value_json.h"
+#include "config/resume_changes.h"
+#include "config/vae/vae_run_config.h"
+#include "run/kinds.h"
+
+namespace dalle2 {
+namespace {
+
+ReadOptions lenient() {
+  return with_checkpoints(
+      {.overrides = {}, .strict = false, .check_available = false, .no_commands = true});
+}
+
+/// @throws DataError for weights of the other reference's VAE
+void check_vae_kind(const StateDict& weights, VaeKind kind, const std::string& path) {
+  const auto is_of = [&](const char* quantizer) {
+    return !strip_prefix(weights, quantizer).empty();
+  };
+  const bool wrong = kind == VaeKind::muse ? is_of("vq.") : is_of("quantizer.");
+  if (!wrong) return;
+  const bool is_muse = kind == VaeKind::muse;
+  throw DataError(
+      "{}: expected the weights of a VAE of the kind {}, got those of the kind {}\n  Set the "
+      "VAE's \"kind\" to that of the file, or name another file.",
+      printable(path),
+      is_muse ? "muse" : "dalle2",
+      is_muse ? "dalle2" : "muse");
+}
+
+/// @throws ConfigError for a checkpoint without one
+std::string config_of_checkpoint(const std::string& kind, const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) {
+    throw ConfigError("{}: no such file", printable(path));
+  }
+  const Value checkpoint = read_checkpoint(path);
+  const Cursor root(checkpoint, path);
+  check_kind(root, kind);
+  const std::optional<Cursor> config = root.value().is_dict() ? root.find("config") : std::nullopt;
+  if (!config || config->is_none()) {
+    throw ConfigError(
+        "{}: this file carries no config: give the `{}` section that it was trained with as "
+        "\"model\" beside \"checkpoint\"",
+        printable(path),
+        kind);
+  }
+  return json_of_value(config->value());
+}
+
+/// @throws ConfigError unless `is_allowed`
+void check_meaning(const ModelSource& source,
+                   const Cursor& checkpoint,
+                   const std::string& kind,
+                   const std::string& full_json,
+                   bool is_allowed) {
+  const std::vector<std::string> changes = model_changes(checkpoint, kind, full_json);
+  if (changes.empty()) return;
+  const std::string text = fmt::format("{}: the config {} gives its weights another meaning:\n  {}",
+                                       checkpoint.where(),
+                                       *source.config_path,
+                                       fmt::join(changes, "\n  "));
+  if (!is_allowed) {
+    throw ConfigError(
+        "{}\n  Give the values it was trained with, or set /train/allow_changed_config to true if "
+        "that is what you want.",
+        text);
+  }
+  log_warning("ckpt", "{}\n  (/train/allow_changed_config)", text);
+}
+
+/// The config of the source: the file given, else the one that the checkpoint carries.
+template <class Load, class Parse>
+auto config_of(
+    const ModelSource& source, const Cursor& checkpoint, const char* kind, Load load, Parse parse) {
+  if (source.config_path) {
+    auto loaded = load(*source.config_path, lenient());
+    check_meaning(source,
+                  checkpoint,
+                  kind,
+                  loaded.full_json,
+                  source.allow_changed_config || loaded.config.train.allow_changed_config);
+    return loaded;
+  }
+  const std::optional<Cursor> config = checkpoint.find("config");
+  if (!config || config->is_none()) {
+    throw ConfigError(
+        "{}: this checkpoint carries no config\n  Give the training file it was made with: "
+        "--config F.json",
+        checkpoint.where());
+  }
+  return parse(json_of_value(config->value()), config->where(), lenient());
+}
+
+/// The source's weights, with adapters merged into their layers.
+StateDict plain_weights(const ModelSource& source, const Cursor& checkpoint, const char* kind) {
+  if (!source.use_ema && !has_averages(checkpoint)) {
+    throw ConfigError(
+        "--no-ema: has no effect on {}, which holds no averages beside its weights (those of a "
+        "model file are the averages already)\n  Leave the option away, or name the checkpoint of "
+        "the run (checkpoint.pth) for the live weights.",
+        checkpoint.where());
+  }
+  return with_adapters(model_weights(checkpoint, kind, source.use_ema), checkpoint, source.lora);
+}
+
+}  // namespace
+
+std::vector<std::string> model_changes(const Cursor& checkpoint,
+                                       const std::string& kind,
+                                       const std::string& full_json) {
+  const std::optional<Cursor> saved =
+      checkpoint.value().is_dict() ? checkpoint.find("config") : std::nullopt;
+  if (!saved || !saved->value().is_dict()) return {};
+  ConfigChanges changes = compare_for_resume(json_of_value(saved->value()), full_json);
+  std::erase_if(changes.meaning,
+                [&](const std::string& line) { return !line.starts_with("/" + kind); });
+  return std::move(changes.meaning);
+}
+
+ParameterCount count_parameters(const torch::nn::Module& module) {
+  ParameterCount count;
+  for (const at::Tensor& parameter : module.parameters()) {
+    count.total += parameter.numel();
+    if (parameter.requires_grad()) count.training += parameter.numel();
+  }
+  return count;
+}
+
+ParameterBytes parameter_bytes(const torch::nn::Module& module) {
+  ParameterBytes bytes;
+  for (const at::Tensor& parameter : module.parameters()) {
+    const auto size = static_cast<int64_t>(parameter.nbytes());
+    bytes.all += size;
+    bytes.trained += parameter.requires_grad() ? size : 0;
+  }
+  return bytes;
+}
+
+std::string checkpoint_kind(const Cursor& checkpoint) {
+  const std::optional<Cursor> model =
+      checkpoint.value().is_dict() ? checkpoint.find("model") : std::nullopt;
+  const Value& names = model ? model->value() : checkpoint.value();
+  if (!names.is_dict()) return "";
+  for (const auto& [key, value] : names.as_dict().items) {
+    if (!key.is_string()) continue;
+    std::string name = key.as_string();
+    for (const std::string& wrapper : {kOnlineModel, kEmaModel}) {
+      if (name.starts_with(wrapper)) name.erase(0, wrapper.size());
+    }
+    for (const RunKind& kind : run_kinds()) {
+      for (const std::string& prefix : kind.tensor_prefixes) {
+        if (name.starts_with(prefix)) return kind.key;
+      }
+    }
+  }
+  return "";
+}
+
+void check_kind(const Cursor& checkpoint, const std::string& kind) {
+  const std::string found = checkpoint_kind(checkpoint);
+  if (found.empty() || found == kind) return;
+  throw DataError(
+      "{}: expected a checkpoint of a {}, got one of a {}", checkpoint.where(), kind, found);
+}
+
+StateDict model_weights(const Cursor& checkpoint, const std::string& kind, bool use_ema) {
+  if (use_ema && has_averages(checkpoint)) return averaged_weights(checkpoint);
+  if (checkpoint.has("model")) return checkpoint.at("model").as_state_dict();
+  if (checkpoint_kind(checkpoint) != kind) {
+    throw DataError(
+        "{}: no entry \"model\": expected a checkpoint or model file of a {} run\n"
+        "  `dalle2-train inspect {}` lists what it holds.",
+        checkpoint.where(),
+        kind,
+        checkpoint.where());
+  }
+  const StateDict weights = checkpoint.as_state_dict();
+  const StateDict online = strip_prefix(weights, kOnlineModel);
+  return online.empty() ? weights : online;
+}
+
+ReadOptions with_checkpoints(ReadOptions options) {
+  options.config_of_checkpoint = config_of_checkpoint;
+  return options;
+}
+
+VqganVae load_latent_vae(const LatentConfig& from) {
+  VqganVae vae = frozen_vae(*from.model);
+  const Value checkpoint = read_checkpoint(from.checkpoint);
+  const Cursor root(checkpoint, from.checkpoint);
+  check_kind(root, "vae");
+  StateDict weights = model_weights(root, "vae", from.use_ema);
+  check_vae_kind(weights, from.model->kind, from.checkpoint);
+  std::erase_if(weights, [](const auto& item) { return item.first.starts_with("discr."); });
+  load_state_dict(*vae, weights, /*prefix=*/"", /*strict=*/true, from.checkpoint);
+  check_finite(*vae, from.checkpoint);
+  return vae;
+}
+
+void load_latent_vaes(const Decoder& decoder) {
+  for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) {
+    VqganVae vae = decoder->vae(unet);
+    if (vae.is_empty()) continue;
+    const UnetPlan& stage = decoder->plan().stages[static_cast<size_t>(unet - 1)];
+    load_state_dict(*vae,
+                    state_dict(*load_latent_vae(*stage.latent)),
+                    /*prefix=*/"",
+                    /*strict=*/true,
+                    stage.latent->checkpoint);
+  }
+}
+
+Decoder load_decoder(const ModelSource& source, const Value& checkpoint) {
+  const Cursor root(checkpoint, source.checkpoint_path);
+  check_kind(root, "decoder");
+  const StateDict weights = plain_weights(source, root, "decoder");
+  Decoder decoder(
+      config_of(source, root, "decoder", load_decoder_config, parse_decoder_config).plan);
+  // A stage that was not trained has no entries: it is taken out here, too.
+  for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) {
+    if (strip_prefix(weights, fmt::format("unets.{}.", unet - 1)).empty()) decoder->drop_unet(unet);
+  }
+  load_state_dict(*decoder, weights, /*prefix=*/"", /*strict=*/true, source.checkpoint_path);
+  decoder->eval();
+  return decoder;
+}
+
+DiffusionPrior load_prior(const ModelSource& source, const Value& checkpoint) {
+  const Cursor root(checkpoint, source.checkpoint_path);
+  check_kind(root, "prior");
+  const StateDict weights = plain_weights(source, root, "prior");
+  DiffusionPrior prior(
+      config_of(source, root, "prior", load_prior_config, parse_prior_config).plan);
+  load_state_dict(*prior, weights, /*prefix=*/"", /*strict=*/true, source.checkpoint_path);
+  prior->eval();
+  return prior;
+}
+
+VqganVae load_vae(const ModelSource& source, const Value& checkpoint) {
+  const Cursor root(checkpoint, source.checkpoint_path);
+  check_kind(root, "vae");
+  const StateDict weights = plain_weights(source, root, "vae");
+  VqganVae vae(config_of(source, root, "vae", load_vae_config, parse_vae_config).config.vae);
+  check_vae_kind(weights, vae->config().kind, source.checkpoint_path);
+  load_state_dict(*vae, weights, /*prefix=*/"", /*strict=*/true, source.checkpoint_path);
+  vae->eval();
+  return vae;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT
+// From files to models with weights, and the sizes of models.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/lora_file.h"
+#include "checkpoint/state_dict.h"
+#include "config/decoder/decoder_run_config.h"
+#include "config/prior/prior_run_config.h"
+#include "config/vae/vae_run_config.h"
+#include "diffusion/decoder.h"
+#include "diffusion/prior.h"
+#include "model/vqgan_vae.h"
+
+namespace dalle2 {
+
+/// Parameters of a module: all, and those that are trained.
+struct ParameterCount {
+  int64_t total = 0, training = 0;
+};
+ParameterCount count_parameters(const torch::nn::Module& module);
+
+/// Bytes of a module's parameters as they are held: all of them, and those that are trained.
+struct ParameterBytes {
+  int64_t all = 0, trained = 0;
+};
+ParameterBytes parameter_bytes(const torch::nn::Module& module);
+
+/// The kind of run that a checkpoint, a model file or a bare state dict is of, by the names of its
+/// tensors: "decoder", "prior", "vae", or "" where the names do not tell.
+std::string checkpoint_kind(const Cursor& checkpoint);
+/// @throws DataError for a checkpoint of another kind than `kind`
+void check_kind(const Cursor& checkpoint, const std::string& kind);
+
+/// The model's tensors in a checkpoint, in a model file, or in a bare state dict.
+/// @param kind in messages @param use_ema averaged weights where the file has them
+/// @throws DataError
+StateDict model_weights(const Cursor& checkpoint, const std::string& kind, bool use_ema);
+
+/// The same options, with which a config takes the sections that it leaves out (those of a decoder's
+/// VAEs) from their checkpoints.
+ReadOptions with_checkpoints(ReadOptions options);
+
+/// The VAE of a latent stage, with the weights of its file, frozen and without its discriminator.
+/// @param from with its `model` @throws DataError, ConfigError
+VqganVae load_latent_vae(const LatentConfig& from);
+/// Gives the latent stages the weights of the files that /decoder/vae names.
+/// @throws DataError, ConfigError
+void load_latent_vaes(const Decoder& decoder);
+
+/// Where a model comes from.
+struct ModelSource {
+  std::string checkpoint_path;             ///< `save_type` checkpoint or model, ours or foreign
+  std::optional<std::string> config_path;  ///< a training file, for a checkpoint without config
+  bool use_ema = true;                     ///< averaged weights where the file has them
+  LoraChoice lora = {};                    ///< adapters beside those that the file holds
+  /// The training file may give the weights another meaning; so may one whose
+  /// /train/allow_changed_config says it.
+  bool allow_changed_config = false;
+};
+
+/// What of the model differs between the config that a checkpoint carries and this one, so that its
+/// weights would mean something else: "/decoder/timesteps: the checkpoint has 1000, this config 500".
+/// Nothing for a checkpoint without config. @param kind root key: "decoder"
+std::vector<std::string> model_changes(const Cursor& checkpoint,
+                                       const std::string& kind,
+                                       const std::string& full_json);
+
+/// Models with the weights of a checkpoint; adapters are merged into their layers.
+/// @throws DataError (unreadable, keys that do not fit), ConfigError (no config anywhere, or one that
+/// gives the weights another meaning than that of the checkpoint, averages
+/// refused where there are none, scales of adapters that are not there)
+Decoder load_decoder(const ModelSource& source, const Value& checkpoint);
+DiffusionPrior load_prior(const ModelSource& source, const Value& checkpoint);
+VqganVae load_vae(const ModelSource& source, const Value& checkpoint);
+
+}  // namespace dalle2

@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: MIT
+// Finding a checkpoint and resuming from it; what is saved is in run_saving.cpp.
+#include "run/checkpoints/run_checkpoints.h"
+
+#include <fmt/ranges.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "checkpoint/convert.h"
+#include "checkpoint/lora_file.h"
+#include "checkpoint/value_json.h"
+#include "config/resume_changes.h"
+#include "run/checkpoints/model_weights.h"
+#include "run/checkpoints/saved_facts.h"
+#include "tracker/public_config.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// More than any run makes: /train/non_finite/max_roll_backs is far below.
+constexpr int64_t kMostRollBacks = 1'000'000;
+
+/// Whether the checkpoint's samples, their order or their splits differ from this config's.
+bool gives_other_samples(const ConfigChanges& changes) {
+  const auto is_of_data = [](const std::string& line) {
+    return line.starts_with("/data/") || line.starts_with("/data:") || line.starts_with("/seed");
+  };
+  return std::any_of(changes.meaning.begin(), changes.meaning.end(), is_of_data);
+}
+
+std::string reason_of_base(const Trainer& trainer, const Cursor& root, const std::string& path) {
+  if (trainer.uses_lora()) return "adapters on the weights of " + path;
+  return trainer.is_begun_by(root) ? "with the weights of " + path
+                                   : path + " gives the stages that this run does not train";
+}
+
+void check_finite(const Trainer& trainer, const std::string& path) {
+  const std::optional<std::string> part = trainer.non_finite_part();
+  if (!part) return;
+  throw DataError(
+      "{}: the {} are not finite, and a run that goes on from them would stop at once\n  Load "
+      "another checkpoint; `dalle2-train fsck` tells which are whole.",
+      path,
+      *part);
+}
+
+}  // namespace
+
+HeldStages held_stages(const Cursor& root,
+                       const std::function<bool(const std::string&)>& is_trained,
+                       const std::function<bool(const std::string&)>& is_untrained) {
+  HeldStages held;
+  const Cursor model = root.value().is_dict() && root.has("model") ? root.at("model") : root;
+  if (!model.value().is_dict()) return held;
+  for (const auto& [key, value] : model.as_dict().items) {
+    if (!key.is_string()) continue;
+    held.trained = held.trained || is_trained(key.as_string());
+    held.untrained = held.untrained || is_untrained(key.as_string());
+  }
+  return held;
+}
+
+void tell_fall_back(const std::string& fault, const std::string& next) {
+  log_warning("ckpt", "{}\n  Falling back to {}", fault.substr(0, fault.find('\n')), next);
+}
+
+RunCheckpoints::RunCheckpoints(RunSession& session,
+                               Trainer& trainer,
+                               RunPosition& position,
+                               LossWindow& losses,
+                               const SharedTrainConfig& config,
+                               ConfigTexts texts)
+    : session_(session),
+      trainer_(trainer),
+      position_(position),
+      losses_(losses),
+      config_(config),
+      texts_(std::move(texts)) {}
+
+StartedFrom RunCheckpoints::start() {
+  ProcessGroup& group = session_.group();
+  Tracker& tracker = session_.tracker();
+  // A lost machine may have left its lock, and the run is started again on another at once.
+  const Launcher launcher = group.world().launcher;
+  std::function<void()> while_lock_waits;
+  if (launcher == Launcher::kSlurm || launcher == Launcher::kTorchrun) {
+    while_lock_waits = [this] { session_.throw_if_signalled(); };
+  }
+  // Rank 0 moves files: the others look when it has looked, and it begins when they have.
+  session_.together("looking at what an earlier run left", [&] {
+    if (group.is_main()) tracker.init({.while_lock_waits = while_lock_waits});
+  });
+  const ProcessGroup::BusyScope busy(group, "taking up what an earlier run left");
+  const bool resumes = group.text_of_main(tracker.auto_resumed() ? "yes" : "no", "start") == "yes";
+  if (!group.is_main()) tracker.init({.auto_resumed_on_main = resumes});
+  std::optional<Found> found;
+  session_.together("loading a checkpoint", [&] { found = find_at_start(); });
+  check_same_start(found);
+  if (found && found->start == StartedFrom::kCheckpoint) {
+    tracker.go_on(found->path);
+  } else {
+    tracker.begin_anew(found ? found->reason : "");
+  }
+  tracker.save_config(texts_.kind + "_config.json", public_config(texts_.raw_json));
+  tracker.add_save_metadata("config", texts_.full_json);
+  return found ? found->start : StartedFrom::kNothing;
+}
+
+/// All ranks read the files by themselves: they have to find the same.
+void RunCheckpoints::check_same_start(const std::optional<Found>& found) {
+  ProcessGroup& group = session_.group();
+  const std::string own = found ? found->path : "no checkpoint";
+  const std::vector<std::string> paths = group.gather_texts(own, "checkpoint to start from");
+  for (size_t rank = 0; rank < paths.size(); ++rank) {
+    if (paths[rank] == paths.front()) continue;
+    throw DataError(
+        "rank 0 starts from {}, rank {} from {}\n  All ranks read the same files: /tracker/data_path "
+        "and /tracker/load have to be on a file system that all machines share.",
+        paths.front(),
+        rank,
+        paths[rank]);
+  }
+  check_same_weights();
+}
+
+void RunCheckpoints::check_same_weights() {
+  ProcessGroup& group = session_.group();
+  if (group.is_alone()) return;
+  const auto sums = group.exchange({trainer_.checksum()}, "checksum of the weights");
+  for (size_t rank = 0; rank < sums.size(); ++rank) {
+    if (sums[rank] == sums.front()) continue;
+    throw DataError(
+        "the weights of rank {} differ from those of rank 0 (epoch {}, sample {})\n  Nothing of this "
+        "state was saved. Memory or a network card may be faulty, or the machines compute "
+        "differently: look at the machine of that rank, and go on from the last checkpoint.",
+        rank,
+        position_.epoch,
+        position_.sample_of_epoch());
+  }
+}
+
+std::optional<Value> RunCheckpoints::outline_of_earlier() {
+  Tracker& tracker = session_.tracker();
+  tracker.look_for_earlier_run();
+  if (!tracker.can_recall()) return std::nullopt;
+  for (const std::string& path : tracker.recall_candidates()) {
+    try {
+      return read_checkpoint_outline(path);
+    } catch (const DataError&) {  // start() says so
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<RunCheckpoints::Found> RunCheckpoints::find_at_start() {
+  const Tracker& tracker = session_.tracker();
+  std::optional<Found> found;
+  if (tracker.can_recall()) found = take_up(tracker.recall_candidates(), /*compares_config=*/true);
+  if (!found && trainer_.uses_lora()) throw_no_base(trainer_.model_name());
+  return found;
+}
+
+void throw_no_base(const std::string& model_name) {
+  throw ConfigError(
+      "/train/lora: adapters need the weights of a trained {0} to stand on, and no checkpoint was "
+      "loaded: without one they would be trained on random weights that stay as they are\n"
+      "  Name the {0}'s checkpoint in /tracker/load (load_from \"local\", file_path), or set "
+      "/train/lora/rank to 0 to train the whole network.",
+      model_name);
+}
+
+/// Loads the first of `candidates` that is good. What a run only stands on is its last choice.
+std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(
+    const std::vector<std::string>& candidates, bool compares_config) {
+  std::optional<std::pair<std::string, Value>> base;
+  std::string last_fault;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    const std::string& path = candidates[i];
+    try {
+      Value checkpoint = read_checkpoint(path);
+      if (is_base(Cursor(checkpoint, path))) {
+        if (!base) base.emplace(path, std::move(checkpoint));
+        continue;
+      }
+      load(checkpoint, path, compares_config);
+      return Found{.path = path, .start = StartedFrom::kCheckpoint};
+    } catch (const DataError& error) {
+      last_fault = error.what();
+      if (i + 1 < candidates.size()) {
+        tell_fall_back(last_fault, candidates[i + 1]);
+      }
+    }
+  }
+  if (base && last_fault.empty()) {
+    load_base(base->second, base->first);
+    return Found{.path = base->first,
+                 .start = StartedFrom::kBase,
+                 .reason = reason_of_base(trainer_, Cursor(base->second), base->first)};
+  }
+  if (last_fault.empty()) return std::nullopt;
+  if (candidates.size() == 1) throw DataError("{}", last_fault);
+  throw DataError("{}\n  No older file is whole: `dalle2-train fsck {}` says more.",
+                  last_fault,
+                  session_.tracker().data_path());
+}
+
+void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool compares_config) {
+  const Cursor root(checkpoint, path);
+  check_kind(root, texts_.kind);
+  ConfigChanges changes;
+  if (compares_config)
+    changes = compare_config(root, texts_, data_size_, config_.allow_changed_config);
+  trainer_.load_state(checkpoint, /*only_model=*/false, /*strict=*/true, path);
+  check_finite(trainer_, path);
+  carry_untrained(root);
+  read_own(root);
+  if (gives_other_samples(changes)) {
+    // A place in the old order of samples means nothing in the new one.
+    log_warning("ckpt", "the samples have changed: epoch {} starts over", position_.epoch);
+    position_.restart_with_other_data();
+  }
+  session_.group().set_step(trainer_.first_steps());
+  tell_position(path);
+}
+
+void RunCheckpoints::read_own(const Cursor& root) {
+  read_position(position_, root);
+  losses_.clear();
+  averages_saved_at_ = 0;
+  went_back_to_ = facts_of(root).went_back_to;
+  const std::optional<Cursor> own = root.find(kOwnState);
+  session_.set_draws_by_all_bits(!own || own->has(kDrawsByAllBits));
+  if (!own) return;
+  losses_.load(own->at("recent_losses"));
+  if (!own->has("roll_backs")) return;
+  const int64_t count = own->at("roll_backs").as_int();
+  if (count < 0 || count > kMostRollBacks) {
+    throw DataError(
+        "{}: expected from 0 to {}, got {}", own->at("roll_backs").where(), kMostRollBacks, count);
+  }
+  // Files of version 0.1.0 count the roll-backs alone.
+  went_back_to_.resize(static_cast<size_t>(count), position_.samples_seen);
+  trainer_.set_learning_rate_factor(own->at("learning_rate_factor").as_double());
+}
+
+void compare_data_size(const Cursor& root, const DataSize& now, ConfigChanges& changes) {
+  const std::optional<Cursor> own = root.find(kOwnState);
+  if (!own || !own->has("data_size") || now.count == 0) return;
+  const int64_t saved = own->at("data_size").as_int();
+  const int64_t count = now.count_for ? now.count_for(root) : now.count;
+  if (saved == count) return;
+  changes.meaning.push_back(
+      fmt::format("/data: the checkpoint has a data set of {}, now there are {}: the splits are "
+                  "dealt anew, and what was kept for validation may be trained on",
+                  counted(saved, now.unit),
+                  counted(count, now.unit)));
+}
+
+ConfigChanges compare_config(const Cursor& root,
+                             const ConfigTexts& texts,
+                             const DataSize& data_size,
+                             bool allow_changed_config) {
+  const std::optional<Cursor> saved = root.find("config");
+  if (!saved || !saved->value().is_dict()) return {};
+  // What an older version stored may hold secrets.
+  const std::string saved_json = public_config(json_of_value(saved->value()));
+  ConfigChanges changes = compare_for_resume(saved_json, texts.full_json);
+  compare_data_size(root, data_size, changes);
+  if (!changes.other.empty()) {
+    log_info("ckpt",
+             "{}: the config has changed since: {}",
+             root.where(),
+             fmt::join(changes.other, "; "));
+  }
+  if (changes.meaning.empty()) return changes;
+  const std::string list = fmt::format("{}", fmt::join(changes.meaning, "\n  "));
+  if (!allow_changed_config) {
+    throw ConfigError(
+        "{}: the config gives this checkpoint's weights or data another meaning:\n  {}\n"
+        "  Go on with the values it was made with, begin a new run in another /tracker/data_path, "
+        "or set /train/allow_changed_config to true if that is what you want.",
+        root.where(),
+        list);
+  }
+  log_warning("ckpt",
+              "{}: going on though the config gives it another meaning "
+              "(/train/allow_changed_config):\n  {}",
+              root.where(),
+              list);
+  return changes;
+}
+
+void check_same_model(const Cursor& root, const ConfigTexts& texts, bool allow_changed_config) {
+  if (allow_changed_config) return;
+  const std::vector<std::string> changes = model_changes(root, texts.kind, texts.full_json);
+  if (changes.empty()) return;
+  throw ConfigError(
+      "{}: this run would stand on its weights, but it is of another {}:\n  {}\n"
+      "  Take the values it was made with, or another file in /tracker/load, or set "
+      "/train/allow_changed_config to true if that is what you want.",
+      root.where(),
+      texts.kind,
+      fmt::join(changes, "\n  "));
+}
+
+void RunCheckpoints::load_base(const Value& checkpoint, const std::string& path) {
+  const Cursor root(checkpoint, path);
+  check_kind(root, texts_.kind);
+  check_same_model(root, texts_, config_.allow_changed_config);
+  if (trainer_.uses_lora() || trainer_.is_begun_by(root)) {
+    trainer_.load_base(model_weights(root, texts_.kind, /*use_ema=*/true), path);
+    check_finite(trainer_, path);
+  }
+  carry_untrained(root);
+}
+
+bool RunCheckpoints::is_base(const Cursor& root) const {
+  if (trainer_.uses_lora()) return !has_lora(root);
+  return trainer_.is_begun_by(root) || held_by(root).only_untrained();
+}
+
+HeldStages RunCheckpoints::held_by(const Cursor& root) const {
+  return held_stages(
+      root,
+      [&](const std::string& name) { return trainer_.is_of_trained_part(name); },
+      [&](const std::string& name) { return trainer_.is_of_untrained_part(name); });
+}
+
+/// The weights of stages that this run does not train, averaged where the file has averages.
+void RunCheckpoints::carry_untrained(const Cursor& root) {
+  if (!held_by(root).untrained) return;
+  StateDict weights = model_weights(root, texts_.kind, /*use_ema=*/true);
+  std::erase_if(weights,
+                [&](const auto& entry) { return !trainer_.is_of_untrained_part(entry.first); });
+  const std::vector<std::string> taken =
+      trainer_.carry(with_adapters(weights, root, {}), root.where());
+  log_info("ckpt",
+           "{}: the weights of {}, which this run does not train, go into its files as they are",
+           root.where(),
+           fmt::join(taken, ", "));
+}
+
+void RunCheckpoints::tell_position(const std::string& path) const {
+  log_info("ckpt", "Loaded model from {} on {}", path, position_.description());
+  warn_if_nothing_is_left(position_, config_.epochs, path);
+}
+
+void warn_if_nothing_is_left(const RunPosition& position, int64_t epochs, const std::string& path) {
+  if (position.epochs_trained() <= epochs) return;
+  log_warning("ckpt",
+              "{} has been trained for {} and /train/epochs is {}: nothing is left to train. Give "
+              "more epochs to train on.",
+              path,
+              counted(position.epochs_trained(), "epoch"),
+              epochs);
+}
+
+ExitCode RunCheckpoints::finish(ExitCode code) {
+  session_.together("the last save", [this] { saving_.wait(); });
+  if (code == ExitCode::kDone) {
+    log_info("train",
+             "done: {}, {}",
+             counted(position_.epoch, "epoch"),
+             counted(position_.samples_seen, "sample"));
+  }
+  return code;
+}
+
+/// Those that rank 0 sees.
+std::vector<std::string> RunCheckpoints::own_checkpoints() {
+  saving_.wait();
+  const nlohmann::json own = session_.tracker().own_checkpoints();
+  return nlohmann::json::parse(session_.group().text_of_main(own.dump(), "own checkpoints"));
+}
+
+bool RunCheckpoints::has_own() {
+  return !own_checkpoints().empty();
+}
+
+bool RunCheckpoints::go_back() {
+  const ProcessGroup::BusyScope busy(session_.group(), "going back to a checkpoint");
+  const std::vector<std::string> own = own_checkpoints();
+  if (own.empty()) return false;
+  std::vector<int64_t> went_back_to = went_back_to_;
+  const double factor = trainer_.learning_rate_factor();
+  check_same_start(take_up(own, /*compares_config=*/false));
+  if (session_.group().is_main()) forget_later_averages();
+  // What the checkpoint says of these is older than what has happened since.
+  went_back_to.push_back(position_.samples_seen);
+  went_back_to_ = std::move(went_back_to);
+  went_back_ = true;
+  trainer_.set_learning_rate_factor(factor);
+  return true;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT
+// Checkpoints of a run of any kind: finding the one to go on from, falling back, resuming from it;
+// saving the latest and the best, the averages of /train/post_hoc_ema, in the background if asked.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "config/resume_changes.h"
+#include "config/shared/train_options.h"
+#include "run/checkpoints/pth_saving.h"
+#include "run/loop/loss_window.h"
+#include "run/loop/run_position.h"
+#include "run/loop/run_session.h"
+#include "trainer/trainer.h"
+
+namespace dalle2 {
+
+/// The config of a run, as checkpoints and the folder of the run have it.
+struct ConfigTexts {
+  std::string kind;      ///< root key: "decoder", "prior", "vae"
+  std::string raw_json;  ///< the file as it stands
+  std::string
+      full_json;  ///< with every default, without secrets, in the form that a checkpoint takes
+};
+
+/// How much data a run has, over all splits.
+struct DataSize {
+  int64_t count = 0;           ///< 0: not known
+  const char* unit = "shard";  ///< one of it
+  /// How much of it the run that saved `root` would use today; null: `count`.
+  std::function<int64_t(const Cursor& root)> count_for = nullptr;
+};
+
+/// Compares the config of a checkpoint with that of the run, and logs what has changed.
+/// @throws ConfigError for what gives the weights or the data another meaning, unless allowed
+ConfigChanges compare_config(const Cursor& root,
+                             const ConfigTexts& texts,
+                             const DataSize& data_size,
+                             bool allow_changed_config);
+/// The same for a file that only gives weights to stand on or to carry: the model alone counts.
+/// @throws ConfigError
+void check_same_model(const Cursor& root, const ConfigTexts& texts, bool allow_changed_config);
+/// Whether a checkpoint, or a bare state dict, holds tensors of stages that a run trains, and of
+/// others.
+struct HeldStages {
+  bool trained = false, untrained = false;
+  /// It can only give what the run does not train.
+  bool only_untrained() const { return untrained && !trained; }
+};
+/// @param is_trained, is_untrained by the name of a tensor
+HeldStages held_stages(const Cursor& root,
+                       const std::function<bool(const std::string&)>& is_trained,
+                       const std::function<bool(const std::string&)>& is_untrained);
+/// Warns where the checkpoint at `path` has been trained for more epochs than are asked for.
+void warn_if_nothing_is_left(const RunPosition& position, int64_t epochs, const std::string& path);
+/// Warns that a checkpoint is passed over for `next`. What to do about its fault, behind its first
+/// line, is for those who have no other.
+void tell_fall_back(const std::string& fault, const std::string& next);
+/// For adapters that found no weights to stand on. @throws ConfigError
+[[noreturn]] void throw_no_base(const std::string& model_name);
+
+/// How a start began.
+enum class StartedFrom {
+  kNothing,     ///< from zero
+  kBase,        ///< from zero, with weights of a file that a run cannot resume from
+  kCheckpoint,  ///< where a checkpoint stands
+};
+
+class RunCheckpoints {
+ public:
+  /// What is passed by reference has to outlive this object.
+  RunCheckpoints(RunSession& session,
+                 Trainer& trainer,
+                 RunPosition& position,
+                 LossWindow& losses,
+                 const SharedTrainConfig& config,
+                 ConfigTexts texts);
+
+  /// Resumes from the newest checkpoint that is whole, fits, and holds finite weights, or starts
+  /// from zero; then the run may write. For a run with adapters a checkpoint that has them comes
+  /// before the weights it started from, whatever the order.
+  /// @throws DataError if there are checkpoints and none is good; ConfigError if the config gives
+  /// the checkpoint another meaning, or adapters find no weights to stand on; StoppedError on all
+  /// ranks after a signal while it looked, with nothing changed
+  StartedFrom start();
+  /// How much data the run has: to be called before start(), which compares it.
+  void set_data_size(DataSize size) { data_size_ = std::move(size); }
+  /// What start() will probably resume from, tensors without their contents: for what has to be
+  /// known before it. None if it begins from zero. Changes nothing. For rank 0.
+  std::optional<Value> outline_of_earlier();
+  /// Goes back to the run's own newest checkpoint that was not saved amid skipped updates. Waits
+  /// for a save that is under way. @return false if there is none. @throws DataError if none is good
+  bool go_back();
+
+  /// Saves where the run stands: checkpoint.pth and model.pth in the data_path, then the savers'
+  /// targets. @throws NonFiniteError, and saves nothing, if weights or averages are not finite
+  void save(bool is_best, bool is_latest = true);
+  /// Whether the last update of any part was skipped: its weights may be at fault. Waits for the
+  /// device.
+  bool is_amid_skips() const;
+
+  /// Saves the averages of /train/post_hoc_ema if this step is one of theirs.
+  void save_averages_if_due();
+  /// Saves them, unless they were saved at this step already or there are none.
+  void save_averages();
+
+  /// The end of a run: waits for the last save, and logs what was trained if it is done.
+  /// @return `code`. @throws as wait()
+  ExitCode finish(ExitCode code);
+  /// @throws what a save in the background threw, once. check() does not wait for one under way,
+  /// and throws ConfigError once another run has taken data_path over.
+  void wait() { saving_.wait(); }
+  void check();
+
+  /// Whether there is a checkpoint of this run to go back to. Waits for a save that is under way.
+  bool has_own();
+
+  /// Roll-backs of the whole run; checkpoints tell of them.
+  int64_t roll_backs() const { return static_cast<int64_t>(went_back_to_.size()); }
+
+ private:
+  struct Found {
+    std::string path;
+    StartedFrom start = StartedFrom::kNothing;
+    std::string reason = {};  ///< of kBase, for the log
+  };
+
+  std::optional<Found> take_up(const std::vector<std::string>& candidates, bool compares_config);
+  void load(const Value& checkpoint, const std::string& path, bool compares_config);
+  void read_own(const Cursor& root);
+  void load_base(const Value& checkpoint, const std::string& path);
+  bool is_base(const Cursor& root) const;
+  HeldStages held_by(const Cursor& root) const;
+  void carry_untrained(const Cursor& root);
+  std::optional<Found> find_at_start();
+  void check_same_start(const std::optional<Found>& found);
+  void check_same_weights();
+  std::vector<std::string> own_checkpoints();
+  void tell_position(const std::string& path) const;
+  void check_state() const;
+  void forget_later_averages() const;
+  void start_saving(SaveRequest request, Value checkpoint, Value model);
+  bool saves_in_background() const;
+  std::string averages_folder() const;
+
+  RunSession& session_;
+  Trainer& trainer_;
+  RunPosition& position_;
+  LossWindow& losses_;
+  const SharedTrainConfig& config_;
+  ConfigTexts texts_;
+  DataSize data_size_;
+  std::vector<int64_t> went_back_to_;  // samples seen after each roll-back of the run
+  bool went_back_ = false;             // since the last save
+  int64_t averages_saved_at_ = 0;      // steps of the first trained part
+  PthSaving saving_;                   // the last member: it uses the others until it has finished
+};
+
+}  // namespace dalle2

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: MIT
+// What RunCheckpoints saves.
+#include <torch/types.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "base/error.h"
+#include "base/version.h"
+#include "checkpoint/lora_file.h"
+#include "checkpoint/value_json.h"
+#include "io/files/atomic_file.h"
+#include "io/files/folder_names.h"
+#include "run/checkpoints/run_checkpoints.h"
+#include "run/checkpoints/saved_facts.h"
+
+namespace dalle2 {
+namespace {
+
+Extras with_metadata(Extras extras, const SaveMetadata& metadata) {
+  for (const auto& [key, json] : metadata) extras.emplace_back(key, value_of_json(json));
+  return extras;
+}
+
+std::string averages_name(int64_t step) {
+  return fmt::format("step{:08}.pth", step);
+}
+
+}  // namespace
+
+bool RunCheckpoints::is_amid_skips() const {
+  const std::vector<int64_t> parts = trainer_.trained_parts();
+  return std::any_of(parts.begin(), parts.end(), [this](int64_t part) {
+    return trainer_.skipped_updates(part).in_a_row > 0;
+  });
+}
+
+void RunCheckpoints::check() {
+  session_.tracker().check_lock();
+  saving_.check();
+}
+
+void RunCheckpoints::check_state() const {
+  const std::optional<std::string> part = trainer_.non_finite_part();
+  if (!part) return;
+  throw NonFiniteError(
+      "the {} are not finite (epoch {}, sample {})\n"
+      "  Nothing of this state was saved: the last checkpoint is from before, unless the run began "
+      "with such weights. Lower /train/lr, or start from another checkpoint; `dalle2-train fsck` "
+      "tells which are whole.",
+      *part,
+      position_.epoch,
+      position_.sample_of_epoch());
+}
+
+void RunCheckpoints::save(bool is_best, bool is_latest) {
+  check_state();
+  position_.gather(session_.group());
+  check_same_weights();
+  // Of a state that is spread over the ranks each gives its part; rank 0 writes.
+  if (!session_.group().is_main() && !trainer_.is_sharded()) return;
+  const ProcessGroup::BusyScope busy(session_.group(), "saving");
+  session_.times().begin(StepPhase::kSave);
+  const HeldAverages averages = trainer_.hold_averages();
+  Dict own;
+  own.set("version", program_version());
+  const SavedFacts facts = {.run_id = session_.tracker().run_id(),
+                            .samples_seen = position_.samples_seen,
+                            .went_back_to = went_back_to_,
+                            .amid_skips = is_amid_skips()};
+  add_facts(facts, own);
+  Extras extras = position_entries(position_, own);
+  own.set("recent_losses", losses_.state());
+  if (roll_backs() > 0) {
+    own.set("roll_backs", roll_backs());
+    own.set("learning_rate_factor", trainer_.learning_rate_factor());
+  }
+  if (data_size_.count > 0) own.set("data_size", data_size_.count);
+  if (session_.draws_by_all_bits()) own.set(kDrawsByAllBits, true);
+  extras.emplace_back(kOwnState, std::move(own));
+  const Tracker& tracker = session_.tracker();
+  Value checkpoint =
+      trainer_.state(with_metadata(std::move(extras), tracker.checkpoint_metadata()));
+  Dict own_of_model;
+  own_of_model.set("run_id", facts.run_id);
+  Extras of_model = {{kOwnState, std::move(own_of_model)}};
+  Value model = trainer_.model_state(with_metadata(std::move(of_model), tracker.model_metadata()));
+  if (session_.group().is_main()) {
+    start_saving({.is_best = is_best,
+                  .is_latest = is_latest,
+                  .amid_skips = facts.amid_skips,
+                  .went_back = std::exchange(went_back_, false),
+                  .position = {.samples_seen = position_.samples_seen,
+                               .step = trainer_.first_steps(),
+                               .epoch = position_.epoch},
+                  .placeholders = position_placeholders(position_)},
+                 std::move(checkpoint),
+                 std::move(model));
+  }
+  session_.times().end(StepPhase::kSave);
+}
+
+/// A run that is stopping has nothing to do meanwhile, and needs no copy.
+bool RunCheckpoints::saves_in_background() const {
+  return config_.async_save && !session_.stopped();
+}
+
+/// @param checkpoint, model with the live tensors
+void RunCheckpoints::start_saving(SaveRequest request, Value checkpoint, Value model) {
+  if (std::optional<LoraFile> lora = trainer_.lora_state()) {
+    // Adapters are small: a copy is made in any case.
+    for (auto& [name, tensor] : lora->tensors)
+      tensor = tensor.to(at::kCPU, at::kFloat, false, true);
+    request.write_lora = [file = std::move(*lora)](const std::string& path) {
+      write_lora_file(path, file);
+    };
+  }
+  saving_.start(saves_in_background(),
+                {std::move(checkpoint), std::move(model)},
+                [this, request = std::move(request)](const auto& writers) {
+                  SaveRequest with_writers = request;
+                  with_writers.write_checkpoint = writers[0];
+                  with_writers.write_model = writers[1];
+                  session_.tracker().save(with_writers);
+                });
+}
+
+std::string RunCheckpoints::averages_folder() const {
+  return session_.tracker().in_data_path(kAveragesFolder);
+}
+
+void RunCheckpoints::save_averages_if_due() {
+  const std::optional<int64_t> every = config_.post_hoc_ema.save_every_n_steps;
+  const auto is_due = [&](bool settled) { return trainer_.first_steps(settled) % *every == 0; };
+  // The device is waited for only where the last update, if it was made, makes them due.
+  if (every && is_due(/*settled=*/false) && is_due(/*settled=*/true)) save_averages();
+}
+
+void RunCheckpoints::save_averages() {
+  const int64_t step = trainer_.first_steps();
+  if (!config_.post_hoc_ema.save_every_n_steps || step == averages_saved_at_) return;
+  check_state();
+  averages_saved_at_ = step;
+  if (!session_.group().is_main() && !trainer_.is_sharded()) return;
+  const ProcessGroup::BusyScope busy(session_.group(), "saving averages");
+  session_.times().begin(StepPhase::kSave);
+  Value averages = trainer_.post_hoc_state(with_metadata({}, session_.tracker().model_metadata()));
+  if (session_.group().is_main()) {
+    const std::string path = averages_folder() + "/" + averages_name(step);
+    saving_.start(saves_in_background(), {std::move(averages)}, [path](const auto& writers) {
+      writers.front()(path);
+    });
+  }
+  session_.times().end(StepPhase::kSave);
+}
+
+/// Averages from after the point that the run went back to are no longer part of its past.
+void RunCheckpoints::forget_later_averages() const {
+  const std::filesystem::path folder = averages_folder();
+  std::error_code ignored;
+  if (!config_.post_hoc_ema.save_every_n_steps || !std::filesystem::exists(folder, ignored)) return;
+  const std::string last = averages_name(trainer_.first_steps());
+  for (const std::string& file : files_in_folder(folder.string())) {
+    if (std::filesystem::path(file).filename().string() > last) remove_file(file);
+  }
+}
+
+}  // namespace dalle2

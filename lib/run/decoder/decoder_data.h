@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT
+// What a decoder needs of its shards.
+#pragma once
+
+#include "checkpoint/state_dict.h"
+#include "config/decoder/decoder_run_config.h"
+#include "data/loader/batch.h"
+#include "diffusion/decoder.h"
+#include "run/shards/shard_data.h"
+
+namespace dalle2 {
+
+/// Embeddings, latents and their widths, as the unets take them.
+LoaderOptions decoder_needs(const TrainDecoderConfig& config, const DecoderPlan& plan);
+
+/// The shards of a decoder, dealt as by a run that begins. @param config has to outlive the result
+/// @throws ConfigError, DataError
+ShardData decoder_data(const TrainDecoderConfig& config,
+                       const DecoderPlan& plan,
+                       RankInfo rank,
+                       const at::Device& device);
+
+/// The same, dealt as by the run that saved `checkpoint`; its ranks read shares of a split.
+ShardData decoder_data(const TrainDecoderConfig& config,
+                       const DecoderPlan& plan,
+                       const at::Device& device,
+                       const Cursor& checkpoint);
+
+/// A batch on `device`, as the decoder takes it. Copies to a GPU run on a stream of their own,
+/// beside the step before; the current stream waits for them.
+DecoderInputs to_inputs(const Batch& batch, const at::Device& device);
+
+}  // namespace dalle2

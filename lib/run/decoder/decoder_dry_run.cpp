@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+#include <torch/types.h>
+
+#include <cstdio>
+#include <string>
+
+#include "base/text.h"
+#include "optim/random.h"
+#include "run/checkpoints/model_weights.h"
+#include "run/decoder/decoder_data.h"
+#include "run/decoder/decoder_evaluation.h"
+#include "run/decoder/decoder_run.h"
+#include "run/dry_run.h"
+#include "tracker/public_config.h"
+#include "trainer/adapters.h"
+
+namespace dalle2 {
+namespace {
+
+/// Loss and gradients of made-up images.
+void step(Decoder decoder, int64_t unet, int64_t batch) {
+  const DecoderPlan& plan = decoder->plan();
+  const int64_t side = plan.stages.back().image_size;
+  const UnetConfig& first = plan.stages.front().unet;
+  DecoderInputs inputs;
+  inputs.images = at::full({batch, plan.config.channels, side, side}, 0.5);
+  if (!plan.config.unconditional)
+    inputs.image_embeds = at::ones({batch, first.image_embed_dim.value_or(1)});
+  for (const UnetPlan& stage : plan.stages) {
+    if (stage.unet.cond_on_text_encodings.value_or(false)) {
+      inputs.text_encodings =
+          at::ones({batch, stage.unet.max_text_len, stage.unet.text_embed_dim.value_or(1)});
+    }
+  }
+  decoder->forward(inputs, unet, make_generator({.purpose = "dry run"}, at::kCPU)).backward();
+}
+
+DryRunPlan make_plan(const LoadedDecoderConfig& loaded) {
+  const DecoderTrainConfig& train = loaded.config.train;
+  Decoder decoder(loaded.plan);
+  load_latent_vaes(decoder);
+  std::vector<std::shared_ptr<torch::nn::Module>> networks;
+  std::vector<NetworkMaker> makers;
+  for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) {
+    const auto i = static_cast<size_t>(unet - 1);
+    makers.push_back(
+        [shape = decoder->unet(unet)->config()] { return std::make_shared<UnetImpl>(shape); });
+    if (train.unet_training_mask && !train.unet_training_mask->at(i)) decoder->drop_unet(unet);
+    networks.push_back(decoder->unet(unet));
+  }
+  add_adapters(networks, train);
+  DryRunPlan plan{.model = decoder.ptr(), .batch_size = loaded.config.data.batch_size};
+  for (size_t i = 0; i < networks.size(); ++i) {
+    const auto unet = static_cast<int64_t>(i) + 1;
+    plan.networks.push_back(
+        {.label = fmt::format("unet {}", i),
+         .note = fmt::format("{} px", loaded.plan.stages[i].image_size),
+         .prefix = fmt::format("unets.{}.", i),
+         .module = networks[i],
+         .make = makers[i],
+         .step = [decoder, unet](int64_t batch) { step(decoder, unet, batch); }});
+  }
+  plan.texts = {.kind = "decoder",
+                .raw_json = loaded.raw_json,
+                .full_json = decoder_config_for_checkpoint(public_config(loaded.full_json))};
+  return plan;
+}
+
+/// Samples of each split. @return those of an epoch; none where it has no end
+std::optional<int64_t> print_samples(const TrainDecoderConfig& config, const ShardData& data) {
+  int64_t train_samples = 0;
+  for (const char* split : {"train", "val", "test"}) {
+    const int64_t samples = data.count_samples(split);
+    if (std::string(split) == "train") train_samples = samples;
+    std::printf("%s: %s in %s\n",
+                split,
+                counted(samples, "sample").c_str(),
+                counted(data.num_shards(split), "shard").c_str());
+  }
+  const bool draws_without_end = config.data.resample_train && train_samples > 0;
+  if (!draws_without_end) {
+    return std::min(train_samples, config.train.epoch_samples.value_or(train_samples));
+  }
+  if (!config.train.epoch_samples) {
+    std::printf("samples per epoch: without end (resample_train without /train/epoch_samples)\n");
+  }
+  return config.train.epoch_samples;
+}
+
+}  // namespace
+
+void dry_run(const LoadedDecoderConfig& loaded) {
+  const TrainDecoderConfig& config = loaded.config;
+  ShardData data = decoder_data(config, loaded.plan, RankInfo{}, at::kCPU);
+  data.check_usable("train");
+  const auto metrics = make_metrics(loaded, at::kCPU);
+  DryRunPlan plan = make_plan(loaded);
+  plan.data_size = data_size_of(data);
+  ShardPosition position;
+  const at::Device device = check_start(plan, config.tracker, config.train, position);
+  if (const int64_t slices = position.slices_of_run(); slices > 0) data.deal_into(slices);
+  print_networks(plan, config.train);
+  if (const auto epoch_samples = print_samples(config, data)) {
+    print_steps(*epoch_samples, config.data.batch_size, config.train);
+  }
+  if (metrics) {
+    std::printf("metrics of at most %s after each epoch: %s\n",
+                counted(config.evaluate.n_evaluation_samples, "image").c_str(),
+                metrics->description().c_str());
+  }
+  print_sizes(plan, config.train, device);
+}
+
+}  // namespace dalle2

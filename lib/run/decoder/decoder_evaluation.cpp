@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT
+#include "run/decoder/decoder_evaluation.h"
+#include "run/decoder/decoder_data.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/log.h"
+#include "base/stop_signal.h"
+#include "metrics/script_archive.h"
+#include "model/resize.h"
+#include "optim/random.h"
+#include "run/pictures/row_noise.h"
+
+namespace dalle2 {
+
+DecoderSampleOptions draw_options(const Batch& batch,
+                                  const ChunkRange& range,
+                                  const DrawSettings& settings,
+                                  uint64_t noise_seed,
+                                  const std::vector<int64_t>& rows) {
+  const DecoderInputs inputs = to_inputs(batch, settings.device);
+  DecoderSampleOptions options;
+  options.image_embeds = inputs.image_embeds;
+  options.text_encodings = inputs.text_encodings;
+  options.batch_size = batch.size();
+  options.cond_scale = settings.cond_scale;
+  options.start_at_unet = settings.first_unet;
+  options.stop_at_unet = settings.last_unet;
+  if (options.start_at_unet > 1) options.image = inputs.images;
+  options = chunk_of(options, range);
+  options.noise = noise_by_row(static_cast<int64_t>(noise_seed >> 1), rows, settings.device);
+  return options;
+}
+
+std::pair<int64_t, int64_t> trained_unets(const LoadedDecoderConfig& loaded) {
+  int64_t first = 0, last = 0;
+  for (int64_t unet = 1; unet <= std::ssize(loaded.plan.stages); ++unet) {
+    const auto& mask = loaded.config.train.unet_training_mask;
+    if (mask && !mask->at(static_cast<size_t>(unet - 1))) continue;
+    if (first == 0) first = unet;
+    last = unet;
+  }
+  return {first, last};
+}
+
+namespace {
+
+std::string cache_folder(const TrainDecoderConfig& config) {
+  if (config.evaluate.cache_path) return *config.evaluate.cache_path;
+  return (std::filesystem::path(config.tracker.data_path) / "metrics").string();
+}
+
+}  // namespace
+
+std::unique_ptr<ImageMetrics> make_metrics(const LoadedDecoderConfig& loaded,
+                                           const at::Device& device) {
+  const DecoderEvaluateConfig& config = loaded.config.evaluate;
+  if (config.is_off()) return nullptr;
+  const auto last = static_cast<size_t>(trained_unets(loaded).second - 1);
+  auto metrics = std::make_unique<ImageMetrics>(
+      config, loaded.plan.stages.at(last).image_size, device, loaded.config.seed);
+  const std::string fault = metrics->known().load(cache_folder(loaded.config));
+  if (!fault.empty()) {
+    log_warning("eval", "the features of real images are computed anew: {}", fault);
+  }
+  return metrics;
+}
+
+void keep_real_features(const TrainDecoderConfig& config, ImageMetrics& metrics) {
+  if (!metrics.known().has_news()) return;
+  try {
+    metrics.known().save(cache_folder(config));
+  } catch (const std::exception& error) {
+    log_warning(
+        "eval",
+        "the features of real images are not kept for later runs (/evaluate/cache_path): {}",
+        error.what());
+  }
+}
+
+namespace {
+
+/// A number that no other sample of the split has.
+int64_t number_of(const ShardPlace& place) {
+  constexpr int kSampleBits = 32;
+  return place.shard << kSampleBits | place.sample;
+}
+
+/// Says it once an evaluation and rank: there may be as many as there are samples.
+void tell_left_out(const std::vector<LeftOutPair>& left_out, const Batch& batch, bool& told) {
+  if (left_out.empty() || told) return;
+  told = true;
+  log_warning("eval",
+              "sample {}: {} is not finite (NaN or infinite): the pair is left out of the metrics, "
+              "and so is each other like it",
+              batch.keys.at(static_cast<size_t>(left_out.front().row)),
+              left_out.front().what);
+}
+
+}  // namespace
+
+void show_pairs(const DecoderEvaluation& evaluation, const RankInfo& rank, ImageMetrics& metrics) {
+  const uint64_t noise_seed = hash_address({.seed = evaluation.seed, .purpose = "evaluate"});
+  const auto loader = evaluation.data->loader_of_share(
+      evaluation.split, evaluation.count, evaluation.batch_size, rank);
+  loader->start_epoch(0);
+  const int64_t share = (evaluation.count + rank.world - 1) / rank.world;
+  int64_t drawn_before = 0;
+  bool told = false;
+  while (const std::optional<Batch> batch = loader->next()) {
+    loader->consumed(*batch);
+    std::vector<int64_t> numbers;
+    for (const ShardPlace& place : batch->places) numbers.push_back(number_of(place));
+    DecoderSampleOptions options =
+        draw_options(*batch, {0, batch->size()}, evaluation.draw, noise_seed, numbers);
+    options.on_step = [&](int64_t unet, size_t step, size_t steps) {
+      evaluation.on_step(fmt::format("drawing {} of {} for the metrics: unet {}, step {}/{}",
+                                     drawn_before + batch->size(),
+                                     share,
+                                     unet - 1,
+                                     step + 1,
+                                     steps));
+    };
+    const at::Tensor drawn = evaluation.sample(options).cpu();
+    const at::Tensor real =
+        resize_image_to(batch->images, drawn.size(-1), std::make_pair(0.0, 1.0));
+    tell_left_out(metrics.update(at::tensor(numbers, at::kLong), real, drawn), *batch, told);
+    drawn_before += batch->size();
+  }
+}
+
+MetricValues compute_figures(const ImageMetrics& metrics) {
+  try {
+    return metrics.compute();
+  } catch (const StoppedError&) {
+    throw;
+  } catch (const std::exception& error) {
+    return {.values = {}, .faults = {last_message(error)}, .notes = {}};
+  }
+}
+
+}  // namespace dalle2

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT
+#include "run/decoder/decoder_run.h"
+
+#include <torch/types.h>
+
+#include "base/log.h"
+#include "base/stop_signal.h"
+#include "base/text.h"
+#include "metrics/script_archive.h"
+#include "run/decoder/decoder_evaluation.h"
+
+namespace dalle2 {
+
+std::optional<int64_t> DecoderRun::train_group(const std::vector<Batch>& group) {
+  return pass_batches(group, [&](const Batch& batch, int64_t place, double share) {
+    const DecoderInputs inputs = timed(
+        &session_.times(), StepPhase::kCopy, [&] { return to_inputs(batch, session_.device()); });
+    for (const int64_t unet : trained_unets_) {
+      const at::Generator random =
+          session_.generator(fmt::format("train unet {}", unet), position_.epoch, place);
+      trainer_.step(inputs, unet, random, std::nullopt, share);
+    }
+  });
+}
+
+void DecoderRun::add_validation_losses(const Batch& batch,
+                                       int64_t place,
+                                       std::vector<double>& sums) {
+  const DecoderInputs inputs = to_inputs(batch, session_.device());
+  for (const int64_t unet : trained_unets_) {
+    // The same draws in every epoch: the losses of two epochs then differ by the weights alone.
+    const at::Generator random =
+        session_.generator(fmt::format("validate unet {}", unet), /*epoch=*/0, place);
+    sums[static_cast<size_t>(unet - 1)] +=
+        trainer_.evaluate(inputs, unet, random).loss.item<double>();
+  }
+}
+
+/// Ends by StoppedError at a stop signal; a resumed run then begins the evaluation anew.
+void DecoderRun::evaluate_epoch() {
+  if (metrics_) {
+    log_info("eval", "Evaluating epoch {}: {}", position_.epoch, metrics_->description());
+    log_metrics(compute_metrics());
+    restart_step_clock();
+  }
+  position_.next_task = "sample";
+}
+
+/// What goes wrong with the pictures is no reason to lose a run: it is told, and the run goes on.
+/// @return on rank 0; nothing on the others
+MetricValues DecoderRun::compute_metrics() {
+  ProcessGroup& group = session_.group();
+  const HeldAverages averages = trainer_.hold_averages();
+  metrics_->reset();
+  std::string fault;
+  session_.together("drawing for the metrics", [&] {
+    try {
+      show_pairs({.data = &data_,
+                  .count = config_.evaluate.n_evaluation_samples,
+                  .batch_size = config_.data.batch_size,
+                  .seed = config_.seed,
+                  .draw = {config_.train.cond_scale,
+                           trained_unets_.front(),
+                           trained_unets_.back(),
+                           session_.device()},
+                  .sample = [this](const auto& options) { return trainer_.sample(options); },
+                  .on_step =
+                      [this](const std::string& where) {
+                        session_.throw_if_signalled();
+                        session_.progress().stage(where);
+                      }},
+                 {group.rank(), group.size()},
+                 *metrics_);
+    } catch (const StoppedError&) {
+      throw;
+    } catch (const std::exception& error) {
+      fault = last_message(error);
+    }
+  });
+  session_.progress().pause();
+  for (const std::string& each : group.gather_texts(fault, "faults of the evaluation")) {
+    if (each.empty()) continue;
+    metrics_->reset();
+    return {.values = {}, .faults = {each}, .notes = {}};
+  }
+  metrics_->gather(group);
+  MetricValues found;
+  session_.together("computing the metrics", [&] {
+    if (!group.is_main()) return;
+    found = compute_figures(*metrics_);
+    keep_real_features(config_, *metrics_);
+  });
+  metrics_->reset();  // all features of all ranks: no memory for the next epoch
+  return found;
+}
+
+/// The state is saved before pictures are drawn, which may take long and are for people to look at.
+void DecoderRun::end_epoch() {
+  if (position_.next_task == "eval") evaluate_epoch();
+  log_info("sample", "Sampling and saving after epoch {}", position_.epoch);
+  save_epoch();
+  pictures_.draw_all();
+}
+
+}  // namespace dalle2

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+// A decoder run: train, validate, evaluate, sample and save, epoch by epoch. The loop is that of
+// shard_run.h.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "config/decoder/decoder_run_config.h"
+#include "metrics/image_metrics.h"
+#include "run/decoder/decoder_data.h"
+#include "run/decoder/decoder_pictures.h"
+#include "run/shards/shard_run.h"
+#include "trainer/decoder_trainer.h"
+
+namespace dalle2 {
+
+/// The config as it goes into a checkpoint: with all defaults, but in /decoder without nulls and
+/// without extensions of ours that are off. The reference builds its Decoder from all it finds
+/// there, and refuses both.
+std::string decoder_config_for_checkpoint(const std::string& full_json);
+
+class DecoderRun : public ShardRun {
+ public:
+  /// Builds data, model, trainer and tracker; nothing is trained or written yet.
+  /// @throws ConfigError, DataError
+  DecoderRun(const LoadedDecoderConfig& loaded, const RunProcess& process);
+
+  void read_examples() override;
+
+ private:
+  void introduce() const override;
+  std::optional<int64_t> train_group(const std::vector<Batch>& group) override;
+  void add_validation_losses(const Batch& batch, int64_t place, std::vector<double>& sums) override;
+  void show_snapshot() override { pictures_.draw_training_samples(); }
+  void end_epoch() override;
+  void evaluate_epoch();
+  MetricValues compute_metrics();
+  void log_metrics(const MetricValues& found);
+
+  const LoadedDecoderConfig& loaded_;
+  const TrainDecoderConfig& config_;
+  DecoderTrainer& trainer_;
+  std::vector<int64_t> trained_unets_;  // numbers from 1
+  DecoderPictures pictures_;
+  std::unique_ptr<ImageMetrics> metrics_;  // null: none is asked for
+};
+
+}  // namespace dalle2

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT
+// What a decoder run is made of.
+#include <torch/torch.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "run/checkpoints/model_weights.h"
+#include "run/decoder/decoder_data.h"
+#include "run/decoder/decoder_evaluation.h"
+#include "run/decoder/decoder_run.h"
+#include "tracker/public_config.h"
+
+namespace dalle2 {
+namespace {
+
+/// What the images are conditioned on, in the reference's words where it has some.
+std::string describe_conditioning(const TrainDecoderConfig& config, bool text_conditioned) {
+  std::string source;
+  if (config.decoder.unconditional) {
+    source = "no conditioning";
+  } else if (config.data.img_embeddings_url) {
+    source = "precomputed image embeddings";
+  } else {
+    source = "image embeddings from the shards";
+  }
+  if (text_conditioned) {
+    source += config.data.text_embeddings_url ? " and precomputed text embeddings"
+                                              : " and text encodings from the shards";
+  }
+  return fmt::format("Training using {}. {}",
+                     source,
+                     text_conditioned ? "conditioned on text" : "not conditioned on text");
+}
+
+void log_parameters(const std::vector<std::shared_ptr<UnetImpl>>& unets) {
+  ParameterCount all;
+  std::vector<ParameterCount> counts;
+  for (const auto& unet : unets) {
+    counts.push_back(count_parameters(*unet));
+    all.total += counts.back().total;
+    all.training += counts.back().training;
+  }
+  log_info("model", "Number of parameters: {} total; {} training", all.total, all.training);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    log_info("model", "Unet {} has {} total; {} training", i, counts[i].total, counts[i].training);
+  }
+}
+
+std::unique_ptr<DecoderTrainer> make_trainer(const LoadedDecoderConfig& loaded,
+                                             const at::Device& device) {
+  torch::manual_seed(static_cast<uint64_t>(loaded.config.seed));
+  Decoder decoder(loaded.plan);
+  load_latent_vaes(decoder);
+  std::vector<std::shared_ptr<UnetImpl>> unets;  // also those that are not trained
+  for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) unets.push_back(decoder->unet(unet));
+  auto trainer = std::make_unique<DecoderTrainer>(decoder, loaded.config.train, device);
+  log_parameters(unets);
+  return trainer;
+}
+
+std::vector<PartMetricNames> metric_names(size_t unets) {
+  std::vector<PartMetricNames> names;
+  for (size_t i = 0; i < unets; ++i) {
+    const auto name = [&](const char* what) { return fmt::format("Unet {} {}", i, what); };
+    names.push_back({.loss = name("Training Loss"),
+                     .losses_not_finite = name("Losses Not Finite"),
+                     .ema_decay = name("EMA Decay"),
+                     .learning_rate = name("Learning Rate"),
+                     .grad_norm = name("Grad Norm"),
+                     .skipped_updates = name("Skipped Updates"),
+                     .loss_scale = name("Loss Scale"),
+                     .validation_loss = name("Validation Loss")});
+  }
+  return names;
+}
+
+}  // namespace
+
+std::string decoder_config_for_checkpoint(const std::string& full_json) {
+  auto config = nlohmann::ordered_json::parse(full_json);
+  nlohmann::ordered_json kept = nlohmann::ordered_json::object();
+  for (const auto& [key, value] : config["decoder"].items()) {
+    const bool unused_extension = key == "zero_terminal_snr" && value == false;
+    if (!value.is_null() && !unused_extension) kept[key] = value;
+  }
+  config["decoder"] = std::move(kept);
+  return config.dump();
+}
+
+DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, const RunProcess& process)
+    : ShardRun(
+          {.session = session_options(loaded, process),
+           .texts = {.kind = "decoder",
+                     .raw_json = loaded.raw_json,
+                     .full_json = decoder_config_for_checkpoint(public_config(loaded.full_json))},
+           .metrics = metric_names(loaded.plan.stages.size()),
+           .suspects = "damaged images and embeddings with `dalle2-train shards check`"},
+          [&](const at::Device& device) { return make_trainer(loaded, device); },
+          {.loop = loaded.config.train,
+           .data = loaded.config.data,
+           .needs = decoder_needs(loaded.config, loaded.plan)}),
+      loaded_(loaded),
+      config_(loaded.config),
+      trainer_(trainer_as<DecoderTrainer>()),
+      trained_unets_(trainer_.trained_parts()),
+      pictures_(session_, trainer_, data_, config_),
+      metrics_(make_metrics(loaded, session_.device())) {}
+
+void DecoderRun::introduce() const {
+  session_.print_precision(trainer_.precision());
+  log_info("train", "{}", describe_conditioning(config_, loaded_.plan.text_conditioned()));
+}
+
+void DecoderRun::read_examples() {
+  pictures_.load();
+  pictures_.tell_latents();
+}
+
+}  // namespace dalle2

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+#include "run/device/device.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/cuda.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "config/reading/device_name.h"
+#include "run/device/cuda_library.h"
+
+namespace dalle2 {
+
+at::Device choose_device(const std::string& name,
+                         const std::string& pointer,
+                         WithoutGpu without_gpu) {
+  if (name == "cpu") return at::kCPU;
+  if (const auto fault = device_fault(name)) throw ConfigError("{}: {}", pointer, *fault);
+  const int64_t number = name == "cuda" ? -1 : std::stoll(name.substr(name.find(':') + 1));
+  const CudaLibrary& library = cuda_library();  // before torch is asked
+  if (torch::cuda::is_available()) {
+    const auto count = static_cast<int64_t>(torch::cuda::device_count());
+    if (number >= count) {
+      throw ConfigError("{}: \"{}\" was asked for, but this machine has {}: cuda:0{}",
+                        pointer,
+                        name,
+                        count == 1 ? "one GPU" : fmt::format("{} GPUs", count),
+                        count == 1 ? "" : fmt::format(" to cuda:{}", count - 1));
+    }
+    return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(number));
+  }
+  if (without_gpu == WithoutGpu::kError) {
+    throw ConfigError("{}: \"{}\" was asked for, but no usable GPU was found: {}",
+                      pointer,
+                      name,
+                      cuda_library_text(library));
+  }
+  if (without_gpu == WithoutGpu::kWarn) {
+    log_warning("train",
+                "there is no usable GPU: {}. This runs on the CPU, though {} is \"{}\"; set it to "
+                "\"cpu\" where that is meant",
+                cuda_library_text(library),
+                pointer,
+                name);
+  }
+  return at::kCPU;
+}
+
+void make_current(const at::Device& device) {
+  c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT
+// Where a run stands. A kind lists the fields of its position once: checkpoints are written and
+// read by that list, and the names of save targets (`{epoch}`) come from it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/python_format.h"
+#include "checkpoint/state_dict.h"
+#include "data/loader/loader_position.h"
+#include "dist/process_group.h"
+#include "trainer/train_state.h"
+
+namespace dalle2 {
+
+/// Our own entry of a checkpoint, which the reference skips.
+inline constexpr const char* kOwnState = "dalle2_train";
+/// Below it: there if the run draws so, see RunSession.
+inline constexpr const char* kDrawsByAllBits = "draws_by_all_bits";
+
+/// What a list of fields may name.
+class PositionVisitor {
+ public:
+  virtual ~PositionVisitor() = default;
+  // At the root of a checkpoint, under the reference's names; placeholders of save targets too.
+  virtual void field(const char* key, int64_t& value) = 0;
+  virtual void field(const char* key, double& value) = 0;
+  virtual void field(const char* key, std::string& value) = 0;
+  virtual void field(const char* key, std::vector<double>& values) = 0;
+  // Below kOwnState.
+  virtual void own(const char* key, int64_t& value) = 0;
+  virtual void own(const char* key, LoaderPosition& value) = 0;
+  virtual void own(const char* key, std::optional<double>& value) = 0;  ///< may be absent
+  virtual void own(const char* key, at::Tensor& value) = 0;             ///< undefined: absent
+};
+
+struct RunPosition {
+  int64_t epoch = 0;
+  int64_t samples_seen = 0;  ///< of the whole run
+  int64_t iteration = 0;     ///< updates of this epoch
+
+  RunPosition() = default;
+  RunPosition(const RunPosition&) = default;
+  RunPosition& operator=(const RunPosition&) = default;
+  virtual ~RunPosition() = default;
+
+  /// The one list of what a position holds.
+  virtual void fields(PositionVisitor& visitor) = 0;
+  /// Sets everything as at the start of the run.
+  virtual void reset() = 0;
+  /// Fills in what a checkpoint of the reference, which has no entry of ours, does not say.
+  virtual void guess_own_fields() = 0;
+  /// Goes back to the beginning of the epoch.
+  virtual void restart_epoch() = 0;
+  /// The same, where the data are others than before: what was known of them is forgotten.
+  virtual void restart_with_other_data() { restart_epoch(); }
+  /// For people, e.g. "epoch 3, having seen 1200 samples, ...".
+  virtual std::string description() const = 0;
+  /// Epochs whose training has been completed.
+  virtual int64_t epochs_trained() const { return epoch; }
+  /// Takes what only other ranks know of the position; all ranks call it before a save.
+  virtual void gather(ProcessGroup&) {}
+  /// Samples of this epoch, for messages.
+  virtual int64_t sample_of_epoch() const = 0;
+};
+
+/// The entries of the root in the order of the list, and in `own` those below kOwnState.
+Extras position_entries(RunPosition& position, Dict& own);
+/// Resets the position, then reads the fields that are there. @throws DataError for a field of
+/// another type
+void read_position(RunPosition& position, const Cursor& root);
+/// The placeholders of save targets with the position's values.
+FormatFields position_placeholders(RunPosition& position);
+
+}  // namespace dalle2

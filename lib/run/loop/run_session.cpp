@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+#include "run/loop/run_session.h"
+
+#include <ATen/Parallel.h>
+#include <torch/cuda.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/stop_signal.h"
+#include "base/text.h"
+#include "base/version.h"
+#include "optim/random.h"
+#include "run/checkpoints/saved_facts.h"
+#include "run/device/device.h"
+
+namespace dalle2 {
+
+namespace {
+
+/// Of several processes each has chosen its device when it met the others.
+at::Device device_of(const SessionOptions& options) {
+  const bool has_met = options.group && !options.group->is_alone();
+  return has_met ? options.group->device() : prepare_device(options.train);
+}
+
+}  // namespace
+
+at::Device prepare_device(const SharedTrainConfig& train, const World& world) {
+  at::Device device = choose_device(
+      train.device, "/train/device", world.is_main() ? WithoutGpu::kWarn : WithoutGpu::kQuiet);
+  if (device.is_cuda()) {
+    if (!world.is_alone()) {
+      device.set_index(static_cast<c10::DeviceIndex>(
+          world.local_rank % static_cast<int>(torch::cuda::device_count())));
+    }
+    if (device.has_index()) make_current(device);
+  }
+  if (train.deterministic) use_deterministic_algorithms();
+  return device;
+}
+
+std::string of_each_rank(const ProcessGroup& group) {
+  return group.is_alone() ? "" : fmt::format(" on each of {} ranks", group.size());
+}
+
+RunSession::RunSession(const SessionOptions& options, RunPosition& position)
+    : device_(device_of(options)),
+      seed_(options.seed),
+      group_(options.group ? options.group : &alone_),
+      quiet_(options.quiet),
+      tracker_(options.tracker,
+               position_placeholders(position),
+               /*dummy=*/!group_->is_main(),
+               read_saved_facts),
+      progress_({.quiet = options.quiet || !group_->is_main(),
+                 .terminal = log_is_terminal(),
+                 .beside_records = tracker_.prints_records()}),
+      times_(device_) {
+  log_info("train",
+           "dalle2-train {} on {}, {}",
+           program_version(),
+           device_.str(),
+           counted(at::get_num_threads(), "thread"));
+}
+
+at::Generator RunSession::generator(std::string_view purpose, int64_t epoch, int64_t step) const {
+  return make_generator({seed_, purpose, epoch, step}, device_, draws_by_all_bits_);
+}
+
+bool RunSession::stop_asked() {
+  if (stopped_) return true;
+  const int64_t signal = group_->heard_stop();
+  if (signal == 0) return false;
+  stopped_ = true;
+  progress_.finish();
+  log_info("train", "signal {}: saving and stopping; run the same command again to go on", signal);
+  return true;
+}
+
+void RunSession::throw_if_signalled() const {
+  group_->still_busy();
+  if (stop_requested() != 0) throw StoppedError("signal {}", stop_requested());
+}
+
+void RunSession::together(const std::string& what, const std::function<void()>& part) {
+  bool stopped = false;
+  {
+    const ProcessGroup::BusyScope busy(*group_, what);
+    try {
+      part();
+    } catch (const StoppedError&) {
+      stopped = true;
+    }
+  }
+  if (group_->any(stopped, what)) throw StoppedError("{}: stopped by a signal", what);
+}
+
+void RunSession::throw_if_stop_asked() {
+  if (stop_asked()) throw StoppedError("signal {}", stop_requested());
+}
+
+bool RunSession::is_due(double since, int64_t seconds) const {
+  return group_->heard_seconds() - since > static_cast<double>(seconds);
+}
+
+void RunSession::print_precision(const PrecisionChoice& precision) const {
+  if (precision.reason.empty()) return;
+  log_info("train",
+           "mixed precision: {} ({})",
+           enum_names<MixedPrecision>[static_cast<size_t>(precision.precision)],
+           precision.reason);
+}
+
+}  // namespace dalle2

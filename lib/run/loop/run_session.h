@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+// What the loop of every kind of run needs: the device, the tracker, the progress line, the times
+// of a step, the request to stop, and random numbers by address.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "config/shared/tracker_config.h"
+#include "config/shared/train_options.h"
+#include "dist/process_group.h"
+#include "optim/precision.h"
+#include "run/loop/run_position.h"
+#include "tracker/progress.h"
+#include "tracker/tracker.h"
+#include "trainer/step_times.h"
+
+namespace dalle2 {
+
+struct SessionOptions {
+  const TrackerConfig& tracker;
+  const SharedTrainConfig& train;
+  int64_t seed = 0;
+  bool quiet = false;
+  ProcessGroup* group = nullptr;  ///< null: the process is alone
+};
+
+/// The /train/device of a config, and the process made ready for it (current device, deterministic
+/// algorithms). Of several processes on a machine each takes the GPU of its local rank.
+/// @throws ConfigError for a device that is not there
+at::Device prepare_device(const SharedTrainConfig& train, const World& world = {});
+
+/// " on each of 4 ranks", for messages; empty where the process is alone.
+std::string of_each_rank(const ProcessGroup& group);
+
+class RunSession {
+ public:
+  /// Checks what can be checked of the tracker's config, and logs program, device and threads;
+  /// writes nothing.
+  /// @param position gives the placeholders that save targets may name
+  /// @throws ConfigError
+  RunSession(const SessionOptions& options, RunPosition& position);
+
+  const at::Device& device() const { return device_; }
+  Tracker& tracker() { return tracker_; }
+  const Tracker& tracker() const { return tracker_; }
+  Progress& progress() { return progress_; }
+  StepTimes& times() { return times_; }
+  bool quiet() const { return quiet_; }
+  int64_t seed() const { return seed_; }
+  ProcessGroup& group() { return *group_; }
+  int64_t group_size() const { return group_->size(); }
+
+  /// Addressed by seed, purpose, epoch and step. What is drawn for samples is addressed by their
+  /// place among those of all ranks, so that the number of ranks changes nothing.
+  at::Generator generator(std::string_view purpose, int64_t epoch, int64_t step) const;
+  /// How a run draws, it draws to its end, whatever version resumes it. @param all_bits whether a
+  /// generator of the CPU takes all 64 bits of an address; version 0.1.0 took 32
+  void set_draws_by_all_bits(bool all_bits) { draws_by_all_bits_ = all_bits; }
+  bool draws_by_all_bits() const { return draws_by_all_bits_; }
+
+  /// Whether a signal asks any rank for a stop, by what the ranks told each other last: the same
+  /// answer on all. Says so in the log the first time.
+  bool stop_asked();
+  /// Whether stop_asked() has answered yes.
+  bool stopped() const { return stopped_; }
+  /// For use inside a validation or a sampling. @throws StoppedError if stop_asked()
+  void throw_if_stop_asked();
+  /// The same for what each rank does by itself: only a signal to this process counts. The ranks
+  /// agree afterwards, in together(). Tells the others that this one is still busy.
+  void throw_if_signalled() const;
+  /// Does what each rank has to do by itself. @throws StoppedError on all ranks if it was thrown
+  /// on any
+  void together(const std::string& what, const std::function<void()>& part);
+
+  /// Whether more than `seconds` have passed since group().heard_seconds() was `since`: the same
+  /// answer on all ranks.
+  bool is_due(double since, int64_t seconds) const;
+
+  /// Logs the precision if it was chosen or asked for.
+  void print_precision(const PrecisionChoice& precision) const;
+
+ private:
+  at::Device device_;
+  int64_t seed_;
+  bool draws_by_all_bits_ = true;
+  ProcessGroup alone_;
+  ProcessGroup* group_;
+  bool quiet_;
+  Tracker tracker_;
+  Progress progress_;
+  StepTimes times_;
+  bool stopped_ = false;
+};
+
+}  // namespace dalle2

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT
+#include "run/loop/training_run.h"
+
+#include <torch/types.h>
+
+#include "base/log.h"
+#include "base/stop_signal.h"
+
+namespace dalle2 {
+
+TrainingRun::TrainingRun(RunPlan plan,
+                         std::unique_ptr<RunPosition> position,
+                         const MakeTrainer& make_trainer)
+    : train_(plan.session.train),
+      any_position_(std::move(position)),
+      metrics_(std::move(plan.metrics)),
+      session_(plan.session, *any_position_),
+      any_trainer_(make_trainer(session_.device())),
+      losses_(any_trainer_->num_parts(), train_.log_every_n_updates, session_.device()),
+      checkpoints_(session_, *any_trainer_, *any_position_, losses_, train_, std::move(plan.texts)),
+      guard_(session_,
+             *any_trainer_,
+             *any_position_,
+             checkpoints_,
+             train_.non_finite,
+             std::move(plan.suspects)) {
+  any_trainer_->set_step_times(&session_.times());
+  any_trainer_->connect(session_.group(),
+                        {.bucket_bytes = train_.bucket_mebibytes << 20,
+                         .in_bfloat16 = train_.reduce_dtype == ReduceDtype::bf16,
+                         .static_graph = train_.static_graph,
+                         .unused_is_error = !train_.find_unused_parameters},
+                        {.shard_optimizer = train_.shard_optimizer,
+                         .scratch_path = session_.tracker().in_data_path(kGatheredFile)});
+}
+
+ExitCode TrainingRun::run() {
+  if (checkpoints_.start() == StartedFrom::kCheckpoint) guard_.remember();
+  ExitCode code = ExitCode::kStopped;
+  latest_at_ = session_.group().heard_seconds();
+  began_with_seen_ = any_position_->samples_seen;
+  std::exception_ptr fault;
+  try {
+    code = run_epochs();
+  } catch (const StoppedError&) {  // the same command does what was under way again
+  } catch (const OutsideFault& outside) {
+    fault = outside.fault;
+  }
+  if (code == ExitCode::kStopped) {
+    session_
+        .stop_asked();  // whatever heard of the signal first: it is reported, and nothing copied
+    save_before_the_end(fault);
+    end_with_faults(fault);
+  } else {
+    checkpoints_.save_averages();
+  }
+  return checkpoints_.finish(code);
+}
+
+/// The fault counts, whatever becomes of the save.
+void TrainingRun::save_before_the_end(const std::exception_ptr& fault) {
+  // A start that has trained nothing has nothing to save.
+  if (!session_.stopped() && any_position_->samples_seen == began_with_seen_) return;
+  try {
+    checkpoints_.save(/*is_best=*/false);
+    checkpoints_.wait();
+  } catch (const std::exception& error) {
+    if (!fault) throw;
+    log_error("ckpt", "the state could not be saved: {}", error.what());
+  }
+}
+
+/// What ends one rank ends all. @throws what this rank's fault is; else an Error with the first
+/// rank's text and exit code
+void TrainingRun::end_with_faults(const std::exception_ptr& own) {
+  ProcessGroup& group = session_.group();
+  int64_t own_code = 0;
+  std::string own_text;
+  try {
+    if (own) std::rethrow_exception(own);
+  } catch (const Error& error) {
+    own_code = static_cast<int64_t>(error.code());
+    own_text = error.what();
+  }
+  const auto codes = group.exchange({own_code}, "faults");
+  const std::vector<std::string> texts = group.gather_texts(own_text, "faults");
+  if (own) std::rethrow_exception(own);
+  for (size_t rank = 0; rank < codes.size(); ++rank) {
+    if (codes[rank][0] == 0) continue;
+    throw Error(static_cast<ExitCode>(codes[rank][0]),
+                fmt::format("rank {} ended the run: {}", rank, texts[rank]));
+  }
+}
+
+void TrainingRun::update(int64_t part) {
+  any_trainer_->update(part);
+  losses_.push(part, any_trainer_->last_loss(part));
+}
+
+bool TrainingRun::after_update(int64_t samples) {
+  session_.times().count_step();
+  session_.group().set_step(any_trainer_->first_steps(/*settled=*/false));
+  if (!guard_.look(/*settled=*/false)) return false;
+  const double samples_per_second = static_cast<double>(samples) / since_step_.seconds();
+  checkpoints_.save_averages_if_due();
+  since_step_.restart();
+  if (any_position_->iteration % train_.log_every_n_updates == 0) log_step(samples_per_second);
+  show_progress();
+  ++any_position_->iteration;
+  return true;
+}
+
+void TrainingRun::save_latest() {
+  log_info("ckpt",
+           "Saving the latest: epoch {}, sample {}",
+           any_position_->epoch,
+           any_position_->sample_of_epoch());
+  checkpoints_.save(/*is_best=*/false);
+  latest_at_ = session_.group().heard_seconds();
+  restart_step_clock();
+}
+
+void TrainingRun::save_latest_if_due(int64_t seconds) {
+  const bool due = session_.is_due(latest_at_, seconds);
+  // While updates are being skipped the weights may be at fault: they must not replace an older
+  // file.
+  if (due && !guard_.in_a_streak()) save_latest();
+}
+
+void TrainingRun::log_step(double samples_per_second) {
+  const std::vector<LossAverage> losses = losses_.averages(any_trainer_->trained_parts());
+  const std::vector<PartValues> parts = part_values(*any_trainer_, losses);
+  LogRecord record = step_values(samples_per_second);
+  add_part_values(record, parts, metrics_);
+  add_process_values(record, session_.times(), session_.device());
+  const ShownRecord shown =
+      session_.quiet() ? ShownRecord{} : shown_step(parts, samples_per_second);
+  session_.tracker().log(record, any_trainer_->first_steps(), shown);
+  progress_.losses.clear();
+  for (const LossAverage& loss : losses) progress_.losses.push_back(loss.mean);
+  progress_.skipped = guard_.skipped();
+}
+
+void TrainingRun::show_progress() {
+  progress_.epoch = any_position_->epoch;
+  progress_.epochs = epochs();
+  progress_.sample = any_position_->sample_of_epoch();
+  progress_.samples_per_epoch = samples_per_epoch();
+  session_.progress().update(progress_);
+}
+
+}  // namespace dalle2

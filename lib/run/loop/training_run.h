@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: MIT
+// What the run of any kind is made of, and what the loops of all kinds do around an update. A kind
+// derives from it, and adds its data, its losses and the order of its loop.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/stop_signal.h"
+#include "base/text.h"
+#include "base/timer.h"
+#include "config/shared/train_options.h"
+#include "run/checkpoints/run_checkpoints.h"
+#include "run/loop/loss_window.h"
+#include "run/loop/run_position.h"
+#include "run/loop/run_session.h"
+#include "run/loop/step_record.h"
+#include "run/loop/update_guard.h"
+#include "trainer/step_times.h"
+#include "trainer/trainer.h"
+
+namespace dalle2 {
+
+/// What a process of a run is.
+struct RunProcess {
+  bool quiet = false;             ///< no progress line
+  ProcessGroup* group = nullptr;  ///< null: alone; else it has to outlive the run
+};
+
+/// What a kind says about its run.
+struct RunPlan {
+  SessionOptions session;
+  ConfigTexts texts;
+  std::vector<PartMetricNames> metrics;  ///< one a part of the model
+  std::string suspects;  ///< what to look for in the data when losses are not finite
+};
+
+/// What every kind's config says about the session.
+template <class Loaded>
+SessionOptions session_options(const Loaded& loaded, const RunProcess& process) {
+  return {.tracker = loaded.config.tracker,
+          .train = loaded.config.train,
+          .seed = loaded.config.seed,
+          .quiet = process.quiet,
+          .group = process.group};
+}
+
+/// A fault that training has no part in: a lost network, a shard list that cannot be read. The state
+/// is sound, so it is saved before the run ends with the fault.
+struct OutsideFault {
+  std::exception_ptr fault;  ///< an Error
+};
+
+/// What `part` returns. Of several ranks the fault of one has to reach the others as a StoppedError
+/// at the same place. @throws OutsideFault in place of an Error; StoppedError as it is
+template <class Part>
+auto from_outside(Part&& part) -> decltype(part()) {
+  try {
+    return part();
+  } catch (const StoppedError&) {
+    throw;
+  } catch (const Error&) {
+    throw OutsideFault{std::current_exception()};
+  }
+}
+
+class TrainingRun {
+ public:
+  virtual ~TrainingRun() = default;
+  TrainingRun(const TrainingRun&) = delete;
+  TrainingRun& operator=(const TrainingRun&) = delete;
+
+  /// Opens the data and says what is about to be trained, so that a fault in them leaves no files
+  /// behind. All ranks call it before run(). @throws ConfigError, DataError, NetworkError;
+  /// StoppedError at a stop signal
+  virtual void open() = 0;
+  /// Reads the samples that are shown in the log, after open(); all ranks call it together. Again if
+  /// the data turn out to be dealt otherwise. @throws as open(), but StoppedError on all ranks
+  virtual void read_examples() {}
+  /// --clear-results, of a kind that has some (RunKind::has_results).
+  virtual void clear_results() {}
+  /// Resumes from a checkpoint or starts from zero, and trains to the last epoch.
+  /// @return kStopped if a signal asked for a stop; the state is saved then, as it is before an
+  /// OutsideFault ends the run: what that holds is thrown
+  /// @throws NonFiniteError when too many losses or gradients in a row are not finite; what
+  /// RunCheckpoints::start() throws, StoppedError among it: then there is nothing to save
+  ExitCode run();
+
+ protected:
+  using MakeTrainer = std::function<std::unique_ptr<Trainer>(const at::Device&)>;
+
+  /// @throws ConfigError
+  TrainingRun(RunPlan plan, std::unique_ptr<RunPosition> position, const MakeTrainer& make_trainer);
+
+  /// The loop. @return kDone or kStopped. @throws StoppedError in place of kStopped, from anywhere
+  virtual ExitCode run_epochs() = 0;
+  /// What the log says about a step besides what it says for every kind.
+  virtual LogRecord step_values(double samples_per_second) = 0;
+  virtual int64_t samples_per_epoch() const = 0;  ///< 0 while it is not known
+  /// Of the run, for the time that is left.
+  virtual int64_t epochs() const { return train_.epochs; }
+
+  /// The batches of the next update: /train/grad_accum_every of them, fewer at the end of the
+  /// epoch.
+  /// @param next gives an optional batch, none at the end; its time counts as waiting for data
+  template <class Next>
+  auto next_group(Next&& next) {
+    std::vector<typename decltype(next())::value_type> group;
+    while (static_cast<int64_t>(group.size()) < train_.grad_accum_every) {
+      auto batch = timed(&session_.times(), StepPhase::kData, [&] { return from_outside(next); });
+      if (!batch) break;
+      group.push_back(std::move(*batch));
+    }
+    return group;
+  }
+
+  /// Gradients of the batches of an update, each weighted by its share of the samples of them all.
+  /// @param parts that a pass goes through, in its order
+  /// @param pass gives the gradients of this rank's share of one batch: (batch, samples of all ranks
+  /// in the batches before it, share)
+  /// @return samples of all ranks; none if a stop was asked for between two batches
+  template <class Batch, class Pass>
+  std::optional<int64_t> pass_group(const std::vector<Batch>& group,
+                                    const std::vector<int64_t>& parts,
+                                    Pass&& pass) {
+    int64_t total = 0, before = 0;
+    for (const Batch& batch : group) total += batch.samples_of_step;
+    for (const Batch& batch : group) {
+      if (before > 0 && session_.stop_asked()) return std::nullopt;
+      any_trainer_->set_completes_update(&batch == &group.back());
+      const double share = static_cast<double>(batch.size()) / static_cast<double>(total);
+      if (batch.size() > 0) {
+        pass(batch, before, share);
+      } else if (total > 0) {
+        any_trainer_->pass_without_samples(parts);
+      }
+      before += batch.samples_of_step;
+    }
+    return total;
+  }
+
+  /// The mean loss over the samples of all ranks in the first rows of a split.
+  /// @param step_at gives the RankBatch of the step that begins at a row
+  /// @param loss_of gives the mean over this rank's share of a step, never an empty one
+  /// @return none without samples @throws StoppedError
+  template <class StepAt, class LossOf>
+  std::optional<double> mean_loss_of_split(const std::string& split,
+                                           int64_t rows,
+                                           StepAt&& step_at,
+                                           LossOf&& loss_of) {
+    double sum = 0;
+    int64_t samples = 0;
+    for (int64_t row = 0; row < rows;) {
+      session_.throw_if_stop_asked();
+      const auto step = from_outside([&] { return step_at(row); });
+      if (!step) break;
+      if (step->size() > 0) sum += loss_of(*step) * static_cast<double>(step->size());
+      samples += step->samples_of_step;
+      row += step->rows_of_step;
+      session_.progress().stage(
+          fmt::format("loss of the split {}: {}", split, counted(samples, "sample")));
+    }
+    if (samples == 0) return std::nullopt;
+    return session_.group().sum({sum}, "losses of " + split).front() / static_cast<double>(samples);
+  }
+
+  /// Updates a part with the gradients so far, of all ranks.
+  void update(int64_t part);
+  /// After the updates of a group: acts on skipped ones, saves averages that are due, logs every
+  /// /train/log_every_n_updates, counts the iteration.
+  /// @return false if the run went back to a checkpoint: its position is another one
+  bool after_update(int64_t samples);
+  /// Saves where the run stands.
+  void save_latest();
+  /// So many seconds after the last time, or after the beginning of the run.
+  void save_latest_if_due(int64_t seconds);
+  /// Restarts the clock of samples per second: the time since the last update was not spent on
+  /// training.
+  void restart_step_clock() { since_step_.restart(); }
+
+  /// The position and the trainer, as the kind's own types.
+  template <class Position>
+  Position& position_as() {
+    return static_cast<Position&>(*any_position_);
+  }
+  template <class KindTrainer>
+  KindTrainer& trainer_as() {
+    return static_cast<KindTrainer&>(*any_trainer_);
+  }
+  const Trainer& any_trainer() const { return *any_trainer_; }
+  /// What the log calls the numbers of a part.
+  const PartMetricNames& names_of_part(int64_t part) const {
+    return metrics_[static_cast<size_t>(part - 1)];
+  }
+
+ private:
+  void save_before_the_end(const std::exception_ptr& fault);
+  void end_with_faults(const std::exception_ptr& own);
+  void log_step(double samples_per_second);
+  void show_progress();
+
+  const SharedTrainConfig& train_;
+  std::unique_ptr<RunPosition> any_position_;
+  std::vector<PartMetricNames> metrics_;
+  ProgressState progress_;  // losses and skipped updates are those of the last record
+  Timer since_step_;
+  double latest_at_ = 0;         // by ProcessGroup::heard_seconds()
+  int64_t began_with_seen_ = 0;  // samples that the run had seen when this start began
+
+ protected:
+  RunSession session_;
+
+ private:
+  std::unique_ptr<Trainer> any_trainer_;
+
+ protected:
+  LossWindow losses_;
+  RunCheckpoints checkpoints_;
+  UpdateGuard guard_;
+};
+
+}  // namespace dalle2

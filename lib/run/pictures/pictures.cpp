@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT
+#include "run/pictures/pictures.h"
+
+#include <torch/types.h>
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+
+#include "base/error.h"
+#include "io/files/atomic_file.h"
+#include "io/files/folder_names.h"
+#include "io/formats/npy.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_picture_name(const fs::path& path) {
+  std::string ending = path.extension().string();
+  std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) {
+    return std::tolower(c);
+  });
+  return ending == ".png" || ending == ".jpg" || ending == ".jpeg" || ending == ".webp";
+}
+
+std::vector<std::string> picture_files(const std::string& path) {
+  std::error_code ignored;
+  if (fs::status(path, ignored).type() == fs::file_type::not_found)
+    throw DataError("{}: no such file or folder", path);
+  if (!fs::is_directory(path, ignored)) return {path};
+  std::vector<std::string> files;
+  for (const std::string& file : files_in_folder(path)) {
+    if (is_picture_name(file)) files.push_back(file);
+  }
+  if (files.empty()) throw DataError("{}: no .png, .jpg, .jpeg or .webp in this folder", path);
+  return files;
+}
+
+}  // namespace
+
+Image to_picture(const at::Tensor& image) {
+  at::Tensor rgb = image.detach().to(at::kCPU, at::kFloat);
+  rgb = rgb.size(0) >= 3 ? rgb.narrow(0, 0, 3) : rgb.narrow(0, 0, 1).expand({3, -1, -1});
+  rgb = (rgb * 255 + 0.5).clamp(0, 255).to(at::kByte).permute({1, 2, 0}).contiguous();  // [H, W, 3]
+  Image picture;
+  picture.height = static_cast<int>(rgb.size(0));
+  picture.width = static_cast<int>(rgb.size(1));
+  const uint8_t* pixels = rgb.const_data_ptr<uint8_t>();
+  picture.pixels.assign(pixels, pixels + rgb.numel());
+  return picture;
+}
+
+at::Tensor from_picture(const Image& picture) {
+  at::Tensor pixels = at::empty({picture.height, picture.width, 3}, at::kByte);
+  std::memcpy(pixels.mutable_data_ptr(), picture.pixels.data(), picture.pixels.size());
+  return pixels.permute({2, 0, 1}).to(at::kFloat).div_(255).contiguous();
+}
+
+at::Tensor image_grid(const std::vector<at::Tensor>& images, int64_t columns, int64_t padding) {
+  D2_CHECK(!images.empty(), "a grid of no images");
+  const int64_t count = static_cast<int64_t>(images.size());
+  const int64_t channels = images[0].size(0);
+  const int64_t height = images[0].size(1) + padding;
+  const int64_t width = images[0].size(2) + padding;
+  columns = std::min(columns, count);
+  const int64_t rows = (count + columns - 1) / columns;
+  at::Tensor grid =
+      at::zeros({channels, rows * height + padding, columns * width + padding}, at::kFloat);
+  for (int64_t i = 0; i < count; ++i) {
+    grid.narrow(1, i / columns * height + padding, height - padding)
+        .narrow(2, i % columns * width + padding, width - padding)
+        .copy_(images[static_cast<size_t>(i)].detach());
+  }
+  return grid;
+}
+
+at::Tensor load_npy_tensor(const std::string& path, int64_t dimensions) {
+  const NpyArray array = read_npy(path);
+  if (static_cast<int64_t>(array.shape.size()) != dimensions) {
+    throw DataError("{}: expected an array of {} dimensions, got {} (shape [{}])",
+                    path,
+                    dimensions,
+                    array.shape.size(),
+                    fmt::join(array.shape, ", "));
+  }
+  const std::vector<float> values = array.to_float32();
+  if (!std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); })) {
+    throw DataError("{}: holds values that are not finite (NaN or infinite)", path);
+  }
+  return at::tensor(at::ArrayRef<float>(values), at::kFloat).view(array.shape);
+}
+
+at::Tensor load_pictures(const std::string& path) {
+  if (fs::path(path).extension() == ".npy") return load_npy_tensor(path, 4);
+  std::vector<at::Tensor> pictures;
+  const std::vector<std::string> files = picture_files(path);
+  for (const std::string& file : files) {
+    pictures.push_back(from_picture(decode_image(read_file(file), file)));
+    if (!pictures.back().sizes().equals(pictures.front().sizes())) {
+      throw DataError(
+          "{} is {} x {} pixels, but {} is {} x {}: pictures sampled together need one size",
+          file,
+          pictures.back().size(2),
+          pictures.back().size(1),
+          files.front(),
+          pictures.front().size(2),
+          pictures.front().size(1));
+    }
+  }
+  return at::stack(pictures);
+}
+
+}  // namespace dalle2

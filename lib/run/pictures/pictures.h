@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT
+// Between tensors and pictures: grids for people to look at, pictures as inputs.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "io/pictures/image.h"
+
+namespace dalle2 {
+
+/// A picture of [C, H, W] in [0, 1]; values outside are clamped. One channel is drawn grey, of more
+/// than three the first three are drawn.
+Image to_picture(const at::Tensor& image);
+
+/// [3, H, W] in [0, 1].
+at::Tensor from_picture(const Image& picture);
+
+/// Images of one size side by side, `columns` in a row, on black with `padding` pixels between and
+/// around them (torchvision's make_grid). @param images each [C, H, W]
+at::Tensor image_grid(const std::vector<at::Tensor>& images, int64_t columns, int64_t padding = 2);
+
+/// The picture at `path`, all pictures of a folder in the order of their names, or an .npy array.
+/// @return [N, C, H, W] float32 in [0, 1]. @throws DataError for none, or for pictures of several
+/// sizes
+at::Tensor load_pictures(const std::string& path);
+
+/// An .npy file as a float32 tensor. @throws DataError if it has another number of dimensions
+at::Tensor load_npy_tensor(const std::string& path, int64_t dimensions);
+
+}  // namespace dalle2

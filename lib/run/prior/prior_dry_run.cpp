@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+#include <torch/types.h>
+
+#include <cstdio>
+
+#include "base/text.h"
+#include "optim/random.h"
+#include "run/dry_run.h"
+#include "run/prior/prior_run.h"
+#include "tracker/public_config.h"
+#include "trainer/adapters.h"
+
+namespace dalle2 {
+namespace {
+
+/// Loss and gradients of made-up embeddings.
+void step(DiffusionPrior prior, int64_t batch) {
+  const PriorConfig& config = prior->plan().config;
+  PriorInputs inputs{at::ones({batch, config.image_embed_dim}),
+                     {at::ones({batch, config.image_embed_dim}), {}}};
+  if (config.condition_on_text_encodings) {
+    inputs.text.encodings = at::ones({batch, config.net.text_len(), config.image_embed_dim});
+  }
+  prior->forward(inputs, make_generator({.purpose = "dry run"}, at::kCPU)).backward();
+}
+
+DryRunPlan make_plan(const LoadedPriorConfig& loaded) {
+  DiffusionPrior prior(loaded.plan);
+  add_adapters({prior->net()}, loaded.config.train);
+  return {.model = prior.ptr(),
+          .networks = {{.label = "network",
+                        .note = "",
+                        .module = prior->net(),
+                        .step = [prior](int64_t batch) { step(prior, batch); }}},
+          .batch_size = loaded.config.data.batch_size,
+          .texts = {.kind = "prior",
+                    .raw_json = loaded.raw_json,
+                    .full_json = public_config(loaded.full_json)}};
+}
+
+}  // namespace
+
+void dry_run(const LoadedPriorConfig& loaded) {
+  const TrainPriorConfig& config = loaded.config;
+  const PriorDataset data(config.data, config.prior);
+  DryRunPlan plan = make_plan(loaded);
+  plan.data_size = {count_rows(data), "row"};
+  PriorPosition position(config.train);
+  const at::Device device = check_start(plan, config.tracker, config.train, position);
+  print_networks(plan, config.train);
+  for (const char* split : {"train", "val", "test"}) {
+    std::printf("%s: %s\n", split, counted(data.rows(split), "sample").c_str());
+  }
+  print_steps(data.rows("train"), config.data.batch_size, config.train);
+  print_sizes(plan, config.train, device);
+}
+
+}  // namespace dalle2

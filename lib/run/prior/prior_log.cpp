@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT
+// What a prior run logs.
+#include <torch/torch.h>
+
+#include "base/text.h"
+#include "metrics/embedding_similarities.h"
+#include "run/prior/prior_run.h"
+
+namespace dalle2 {
+namespace {
+
+/// What the console calls a similarity; null: it is for log.jsonl alone.
+const char* label_of(const std::string& similarity) {
+  if (similarity == "similarity with original image") return "image";
+  if (similarity == "similarity with text") return "text";
+  if (similarity == "similarity with unrelated caption") return "other text";
+  return nullptr;
+}
+
+}  // namespace
+
+void PriorRun::log_loss(const std::string& folder, const char* label, double loss) {
+  const char* loss_type = enum_names<LossType>[static_cast<size_t>(config_.prior.loss_type)];
+  session_.tracker().log({{fmt::format("metrics/{}/{}-loss", folder, loss_type), loss}},
+                         trainer_.steps(),
+                         ShownRecord{{.label = label, .values = {loss}}});
+}
+
+/// One batch: rank 0 draws, and the others wait for it.
+void PriorRun::log_similarities(const std::string& folder) {
+  session_.together("similarities of the validation rows", [&] {
+    if (session_.group().is_main()) draw_similarities(folder);
+  });
+}
+
+void PriorRun::draw_similarities(const std::string& folder) {
+  const auto batch = data_.batch("val", 0, config_.data.batch_size);
+  if (!batch || batch->size() == 0) return;
+  PriorSampleOptions options;
+  options.text = {batch->text_embeds, batch->text_encodings};
+  options.on_step = [&](size_t step, size_t steps) {
+    session_.throw_if_signalled();
+    session_.progress().stage(fmt::format("drawing embeddings: step {}/{}", step + 1, steps));
+  };
+  for (const int64_t steps : config_.train.eval_timesteps) {
+    options.timesteps = steps;
+    options.generator = session_.generator("similarities", /*epoch=*/0, steps);
+    const auto similarities =
+        embedding_similarities(batch->text_embeds.to(session_.device()),
+                               batch->image_embeds.to(session_.device()),
+                               trainer_.p_sample_loop(options,
+                                                      /*use_non_ema=*/false,
+                                                      config_.train.max_batch_size));
+    LogRecord record;
+    ShownRecord shown;
+    for (const auto& [name, value] : similarities) {
+      record.emplace_back(fmt::format("metrics/{}/{} [steps={}]", folder, name, steps), value);
+      if (const char* label = label_of(name)) shown.push_back({.label = label, .values = {value}});
+    }
+    shown.insert(shown.begin(), {.label = "cosines in", .values = {steps}, .unit = "steps:"});
+    session_.tracker().log(record, trainer_.steps(), shown);
+  }
+}
+
+LogRecord PriorRun::step_values(double samples_per_second) {
+  return {{"tracking/samples-sec", samples_per_second},
+          {"tracking/samples-seen", position_.samples_seen}};
+}
+
+}  // namespace dalle2

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+// Where a prior run stands.
+#include <fmt/format.h>
+
+#include "base/text.h"
+#include "run/prior/prior_run.h"
+
+namespace dalle2 {
+
+void PriorPosition::fields(PositionVisitor& visitor) {
+  visitor.field("epoch", epoch);
+  visitor.field("samples_seen", samples_seen);
+  visitor.field("best_validation_loss", best_validation_loss);
+  visitor.own("row", row);
+  visitor.own("iteration", iteration);
+}
+
+void PriorPosition::reset() {
+  epoch = config_->current_epoch;
+  samples_seen = config_->num_samples_seen;
+  best_validation_loss = config_->best_validation_loss;
+  row = iteration = 0;
+}
+
+std::string PriorPosition::description() const {
+  const bool none_yet = best_validation_loss == config_->best_validation_loss;
+  return fmt::format(
+      "epoch {} having seen {} samples with best validation loss {}\n"
+      "  Going on with epoch {} at sample {}",
+      epoch,
+      samples_seen,
+      none_yet ? "N/A" : short_number(best_validation_loss),
+      epoch,
+      row);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT
+#include "run/prior/prior_run.h"
+
+#include <torch/types.h>
+
+#include <cmath>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "base/timer.h"
+#include "run/device/device_copy.h"
+#include "run/loop/drop_record.h"
+
+namespace dalle2 {
+namespace {
+
+PriorInputs to_inputs(const PriorBatch& batch, const at::Device& device) {
+  return copied_to(device,
+                   PriorInputs{batch.image_embeds, {batch.text_embeds, batch.text_encodings}});
+}
+
+}  // namespace
+
+ExitCode PriorRun::run_epochs() {
+  validated_at_ = session_.group().heard_seconds();
+  while (position_.epoch < config_.train.epochs) {
+    if (!train_epoch()) continue;  // it went back
+    if (session_.stop_asked()) return ExitCode::kStopped;
+    ++position_.epoch;
+    position_.restart_epoch();
+    dropped_in_epoch_.clear();
+  }
+  finish();
+  return ExitCode::kDone;
+}
+
+/// As in the reference, after the last epoch; but here a good loss of the test rows makes no best
+/// checkpoint.
+void PriorRun::finish() {
+  validate();
+  save_latest();
+  const HeldAverages averages = trainer_.hold_averages();
+  const auto loss = mean_loss("test", trainer_.uses_ema());
+  session_.progress().pause();
+  if (loss) {
+    log_loss(trainer_.uses_ema() ? "ema-test" : "online-test", "test loss", *loss);
+  }
+}
+
+/// @return false if the run went back to a checkpoint
+bool PriorRun::train_epoch() {
+  log_info("train", "Starting epoch {}", position_.epoch);
+  session_.tracker().log({{"tracking/epoch", position_.epoch}}, trainer_.steps(), ShownRecord{});
+  restart_step_clock();
+  const bool from_begin = position_.row == 0;
+  const int64_t seen_before = position_.samples_seen;
+  auto next = steps_from(
+      position_.row, [this](int64_t row) { return next_batch("train", row, dropped_in_epoch_); });
+  for (auto group = next_group(next); !group.empty(); group = next_group(next)) {
+    checkpoints_.check();
+    const auto samples = train_group(group);
+    if (!samples) return true;
+    if (!after_update(*samples)) return false;
+    if (session_.stop_asked()) return true;
+    if (session_.is_due(validated_at_, config_.data.eval_every_seconds)) validate();
+    save_latest_if_due(config_.train.save_every_seconds);
+  }
+  session_.progress().finish();
+  report_drops(session_.tracker(), trainer_.steps(), "train", dropped_in_epoch_);
+  if (from_begin && position_.samples_seen == seen_before)
+    from_outside([this] { throw_nothing_usable(); });
+  return guard_.look(/*settled=*/true);
+}
+
+void PriorRun::throw_nothing_usable() const {
+  throw DataError(
+      "/data: not one of the {} rows to train with can be used: all hold NaN or infinity in "
+      "/data/image_url, /data/text_url or /data/text_encodings_url\n  Make the embeddings again.",
+      with_commas(data_.rows("train")));
+}
+
+/// @param row of the split, the first of the step. @return none behind its end, on all ranks
+std::optional<PriorRankBatch> PriorRun::next_batch(const std::string& split,
+                                                   int64_t row,
+                                                   DropCounts& dropped) {
+  auto next = rank_batch<PriorBatch>(
+      session_.group(),
+      data_.rows(split),
+      row,
+      config_.data.batch_size,
+      [&](int64_t first, int64_t count) { return data_.batch(split, first, count); });
+  if (next) next->batch.drops.report(split, dropped_[split], dropped);
+  return next;
+}
+
+/// One update, from the mean over the samples of all batches.
+/// @return these samples; none if a stop was asked for before the update
+std::optional<int64_t> PriorRun::train_group(const std::vector<PriorRankBatch>& group) {
+  const auto samples =
+      pass_group(group, {1}, [&](const PriorRankBatch& each, int64_t, double share) {
+        // Addressed by the rows of the epoch so far, so that a resumed epoch, or one of another number
+        // of ranks, draws the same.
+        const at::Generator random = session_.generator("train", position_.epoch, each.row);
+        trainer_.step(to_inputs(each.batch, session_.device()), random, std::nullopt, share);
+      });
+  if (!samples) return std::nullopt;
+  for (const PriorRankBatch& each : group) position_.row += each.rows_of_step;
+  position_.samples_seen += *samples;
+  if (*samples > 0) update(1);
+  return samples;
+}
+
+std::optional<double> PriorRun::mean_loss(const std::string& split, bool averaged) {
+  DropCounts dropped;
+  const auto loss = mean_loss_of_split(
+      split,
+      data_.rows(split),
+      [&](int64_t row) { return next_batch(split, row, dropped); },
+      [&](const PriorRankBatch& step) {
+        // The same draws every time: two validations then differ by the weights alone.
+        const at::Generator random = session_.generator("validate " + split, /*epoch=*/0, step.row);
+        return trainer_.evaluate(to_inputs(step.batch, session_.device()), random, averaged)
+            .item<double>();
+      });
+  // The averaged pass of a validation goes through the rows that the live one has reported.
+  if (split == "test" || !averaged) {
+    report_drops(session_.tracker(), trainer_.steps(), split, dropped);
+  }
+  return loss;
+}
+
+void PriorRun::validate() {
+  session_.progress().pause();
+  const HeldAverages averages = trainer_.hold_averages();
+  Timer timer;
+  const bool has_average = trainer_.uses_ema();
+  if (const auto online = mean_loss("val", /*averaged=*/false)) {
+    log_loss("online-validation",
+             has_average ? "validation loss without averaging" : "validation loss",
+             *online);
+    const char* folder = has_average ? "ema-validation" : "online-validation";
+    log_similarities(folder);
+    const double loss = has_average ? mean_loss("val", /*averaged=*/true).value() : *online;
+    if (has_average) log_loss(folder, "validation loss", loss);
+    session_.tracker().log({{"tracking/validation length (minutes)", timer.seconds() / 60}},
+                           trainer_.steps(),
+                           ShownRecord{});
+    if (std::isfinite(loss) && loss < position_.best_validation_loss) {
+      position_.best_validation_loss = loss;
+      log_info("ckpt", "Saving the best so far");
+      checkpoints_.save(/*is_best=*/true, /*is_latest=*/false);
+    }
+  }
+  validated_at_ = session_.group().heard_seconds();
+  restart_step_clock();
+}
+
+}  // namespace dalle2

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+// A run of a diffusion prior: train, validate and save by the clock, epoch by epoch.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "config/prior/prior_run_config.h"
+#include "data/embeddings/prior_dataset.h"
+#include "run/loop/rank_batch.h"
+#include "run/loop/training_run.h"
+#include "trainer/prior_trainer.h"
+
+namespace dalle2 {
+
+/// The names are the reference's.
+struct PriorPosition : RunPosition {
+  /// @param config gives the values of the start
+  explicit PriorPosition(const PriorTrainConfig& config) : config_(&config) { reset(); }
+
+  double best_validation_loss = 0;  ///< that of the config before there is one
+  int64_t row = 0;                  ///< rows of this epoch, the dropped ones too
+  int64_t rows_per_epoch = 1;       ///< of the data: no field of a checkpoint
+
+  void fields(PositionVisitor& visitor) override;
+  void reset() override;
+  /// A checkpoint of the reference only says how many samples the whole run has seen.
+  void guess_own_fields() override { row = samples_seen % rows_per_epoch; }
+  void restart_epoch() override { row = iteration = 0; }
+  std::string description() const override;
+  int64_t sample_of_epoch() const override { return row; }
+
+ private:
+  const PriorTrainConfig* config_;
+};
+
+/// Of all splits.
+int64_t count_rows(const PriorDataset& data);
+
+using PriorRankBatch = RankBatch<PriorBatch>;
+
+class PriorRun : public TrainingRun {
+ public:
+  /// Builds data, model, trainer and tracker; nothing is trained or written yet.
+  /// @throws ConfigError, DataError
+  PriorRun(const LoadedPriorConfig& loaded, const RunProcess& process);
+
+  void open() override;
+
+ private:
+  ExitCode run_epochs() override;
+  bool train_epoch();
+  std::optional<int64_t> train_group(const std::vector<PriorRankBatch>& group);
+  /// @param dropped counts what is left out
+  std::optional<PriorRankBatch> next_batch(const std::string& split,
+                                           int64_t row,
+                                           DropCounts& dropped);
+  void throw_nothing_usable() const;
+  LogRecord step_values(double samples_per_second) override;
+  int64_t samples_per_epoch() const override { return data_.rows("train"); }
+  void finish();
+  /// Losses and similarities of the validation rows; saves the best. @throws StoppedError
+  void validate();
+  /// Mean loss over the rows of a split; nothing if it has no rows. @throws StoppedError
+  std::optional<double> mean_loss(const std::string& split, bool averaged);
+  /// @param label for people
+  void log_loss(const std::string& folder, const char* label, double loss);
+  void log_similarities(const std::string& folder);
+  void draw_similarities(const std::string& folder);
+
+  const TrainPriorConfig& config_;
+  PriorDataset data_;
+  PriorPosition& position_;
+  PriorTrainer& trainer_;
+  std::map<std::string, DropCounts> dropped_;  // by split, in all epochs
+  DropCounts dropped_in_epoch_;                // of the split train
+  double validated_at_ = 0;  // by ProcessGroup::heard_seconds(), or when the run began
+};
+
+}  // namespace dalle2

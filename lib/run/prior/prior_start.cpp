@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT
+// What a prior run is made of.
+#include <torch/torch.h>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "metrics/embedding_similarities.h"
+#include "run/checkpoints/model_weights.h"
+#include "run/prior/prior_run.h"
+#include "tracker/public_config.h"
+
+namespace dalle2 {
+namespace {
+
+std::unique_ptr<PriorTrainer> make_trainer(const LoadedPriorConfig& loaded,
+                                           const at::Device& device) {
+  torch::manual_seed(static_cast<uint64_t>(loaded.config.seed));
+  DiffusionPrior prior(loaded.plan);
+  auto trainer = std::make_unique<PriorTrainer>(prior, loaded.config.train, device);
+  const ParameterCount count = count_parameters(*prior->net());
+  log_info("model", "Number of parameters: {} total; {} training", count.total, count.training);
+  return trainer;
+}
+
+PartMetricNames metric_names(const PriorConfig& config) {
+  const char* loss_type = enum_names<LossType>[static_cast<size_t>(config.loss_type)];
+  return {.loss = fmt::format("tracking/training-{}", loss_type),
+          .losses_not_finite = "tracking/losses-not-finite",
+          .ema_decay = "tracking/ema-decay",
+          .learning_rate = "tracking/learning-rate",
+          .grad_norm = "tracking/grad-norm",
+          .skipped_updates = "tracking/skipped-updates",
+          .loss_scale = "tracking/loss-scale"};
+}
+
+}  // namespace
+
+int64_t count_rows(const PriorDataset& data) {
+  return data.rows("train") + data.rows("val") + data.rows("test");
+}
+
+PriorRun::PriorRun(const LoadedPriorConfig& loaded, const RunProcess& process)
+    : TrainingRun({.session = session_options(loaded, process),
+                   .texts = {.kind = "prior",
+                             .raw_json = loaded.raw_json,
+                             .full_json = public_config(loaded.full_json)},
+                   .metrics = {metric_names(loaded.config.prior)},
+                   .suspects = "embeddings that are far larger than the others"},
+                  std::make_unique<PriorPosition>(loaded.config.train),
+                  [&](const at::Device& device) { return make_trainer(loaded, device); }),
+      config_(loaded.config),
+      data_(config_.data, config_.prior),
+      position_(position_as<PriorPosition>()),
+      trainer_(trainer_as<PriorTrainer>()) {
+  position_.rows_per_epoch = data_.rows("train");
+}
+
+void PriorRun::open() {
+  session_.print_precision(trainer_.precision());
+  log_info("data",
+           "rows: {} train, {} val, {} test; batches of {}{}",
+           with_commas(data_.rows("train")),
+           with_commas(data_.rows("val")),
+           with_commas(data_.rows("test")),
+           config_.data.batch_size,
+           of_each_rank(session_.group()));
+  checkpoints_.set_data_size({count_rows(data_), "row"});
+}
+
+}  // namespace dalle2

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT
+#include "run/shards/shard_data.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "data/loader/decoder_dataset.h"
+#include "data/shards/absent_shards.h"
+#include "data/shards/shards.h"
+
+namespace dalle2 {
+
+namespace {
+
+/// Shards in a row without a usable sample after which a dry run gives up on a data set.
+constexpr int64_t kMostShardsTried = 8;
+
+/// @throws DataError if more of the training shards are absent than /data/max_bad_fraction allows
+void check_absent(const DecoderDataConfig& data,
+                  const ShardList& list,
+                  const std::vector<uint32_t>& positions,
+                  int64_t found) {
+  const int64_t named = static_cast<int64_t>(positions.size());
+  const int64_t absent = named - found;
+  if (static_cast<double>(absent) <= data.max_bad_fraction * static_cast<double>(named)) return;
+  throw DataError(
+      "train: {} of {} {} absent, more than /data/max_bad_fraction {:g} allows: {}.\n"
+      "  Bring them back, name only those that are there, or allow more.",
+      with_commas(absent),
+      counted(named, "shard"),
+      absent == 1 ? "is" : "are",
+      data.max_bad_fraction,
+      absent_shards(list, positions, list.existing(positions)));
+}
+
+void as_if_alone(LoaderOptions& options) {
+  options.rank = {};
+  options.share_sizes = nullptr;
+}
+
+}  // namespace
+
+ShardData::ShardData(const DecoderDataConfig& config,
+                     int64_t seed,
+                     LoaderOptions needs,
+                     RankInfo rank,
+                     const at::Device& device)
+    : config_(config), needs_(std::move(needs)), list_(std::make_shared<const ShardList>(config)) {
+  needs_.seed = seed;
+  needs_.shard_width = config.shard_width;
+  needs_.rank = rank;
+  needs_.lanes = config.lanes;
+  needs_.pin_memory = device.is_cuda();
+}
+
+int64_t ShardData::slices_at_begin() const {
+  return config_.lanes.value_or(needs_.rank.world);
+}
+
+void ShardData::deal_into(int64_t slices) {
+  ShardSplit shards;
+  for (int64_t each = 0; each < slices; ++each) {
+    const RankInfo slice = {static_cast<int>(each), static_cast<int>(slices)};
+    const ShardSplit dealt = split_shards(config_.splits, *list_, needs_.seed, slice);
+    shards.train.insert(shards.train.end(), dealt.train.begin(), dealt.train.end());
+    shards.val.insert(shards.val.end(), dealt.val.begin(), dealt.val.end());
+    shards.test.insert(shards.test.end(), dealt.test.begin(), dealt.test.end());
+  }
+  if (const int64_t rest = list_->size() % slices; rest > 0) {
+    log_info("data",
+             "{} left over at the end, so that all ranks have as many",
+             counted(rest, "shard is", "shards are"));
+  }
+  train_ = shard_urls(list_, shards.train, "train");
+  check_absent(config_, *list_, shards.train, static_cast<int64_t>(train_.size()));
+  val_ = shard_urls(list_, shards.val, "val");
+  test_ = shard_urls(list_, shards.test, "test");
+  train_names_ = shard_names_hash(train_);
+  slices_ = slices;
+}
+
+void ShardData::keep_step_through(ProcessGroup& group) {
+  if (group.is_alone()) return;
+  needs_.share_sizes = [&group](int64_t own) {
+    std::vector<int64_t> sizes;
+    for (const auto& row : group.exchange({own}, "samples of the step")) sizes.push_back(row[0]);
+    return sizes;
+  };
+}
+
+LoaderOptions ShardData::options(const std::string& split,
+                                 int64_t batch_size,
+                                 bool in_order) const {
+  LoaderOptions options = needs_;
+  options.split = split;
+  D2_CHECK(slices_ > 0, "deal_into() comes before options()");
+  options.urls = urls(split);
+  if (split == "train") options.shard_names = train_names_;
+  options.batch_size = batch_size;
+  options.may_be_empty =
+      split == "val";  // an epoch of training is not lost for want of a validation
+  options.shuffle = split == "train" && config_.shuffle_train && !in_order;
+  options.resample = split == "train" && config_.resample_train && !in_order;
+  if (split == "train" && !in_order) options.shuffle_buffer = config_.training_shuffle_buffer();
+  return options;
+}
+
+std::unique_ptr<DecoderLoader> ShardData::loader(const std::string& split,
+                                                 int64_t batch_size,
+                                                 bool in_order) const {
+  return std::make_unique<DecoderLoader>(config_, options(split, batch_size, in_order));
+}
+
+std::unique_ptr<DecoderLoader> ShardData::loader_of_share(const std::string& split,
+                                                          int64_t count,
+                                                          int64_t batch_size,
+                                                          const RankInfo& share) const {
+  LoaderOptions needs = options(split, batch_size, /*in_order=*/true);
+  needs.split = "evaluated samples of " + split;  // not trained on, in messages and in the trace
+  needs.may_be_empty = true;
+  as_if_alone(needs);
+  needs.most_samples = count;
+  needs.share = share;
+  needs.lanes.reset();  // shard after shard, so that the batch size does not change the order
+  return std::make_unique<DecoderLoader>(config_, needs);
+}
+
+std::optional<Batch> ShardData::examples(const std::string& split, int64_t count) const {
+  DecoderDataConfig data = config_;
+  data.num_workers = 0;  // a handful of samples: nothing may be decoded ahead
+  LoaderOptions needs = options(split, std::max<int64_t>(count, 1), /*in_order=*/true);
+  needs.split = "pictures of " + split;   // not samples trained on, in messages and in the trace
+  needs.may_be_empty = split != "train";  // pictures for the logs are no reason to stop
+  as_if_alone(needs);                     // of all samples
+  DecoderLoader loader(data, needs);      // checks the embeddings even for no examples
+  if (count == 0) return std::nullopt;
+  loader.start_epoch(0);
+  std::optional<Batch> batch = loader.next();
+  if (batch) loader.consumed(*batch);
+  return batch;
+}
+
+void ShardData::check_usable(const std::string& split) const {
+  DecoderDataConfig data = config_;
+  data.num_workers = 0;       // no more is read than needed
+  data.max_bad_fraction = 1;  // that limit is for the whole split
+  LoaderOptions first = options(split, /*batch_size=*/1, /*in_order=*/true);
+  first.most_shards = kMostShardsTried;
+  as_if_alone(first);
+  DecoderLoader loader(data, first);
+  loader.start_epoch(0);
+  loader.next();
+}
+
+int64_t ShardData::count_samples(const std::string& split) const {
+  DecoderDataset dataset(config_, options(split, config_.batch_size, /*in_order=*/true));
+  dataset.start_epoch(0);
+  int64_t count = 0;
+  for (Candidate candidate; dataset.next(candidate);) ++count;
+  return count;
+}
+
+const ShardUrls& ShardData::urls(const std::string& split) const {
+  return split == "train" ? train_ : split == "val" ? val_ : test_;
+}
+
+int64_t ShardData::num_shards(const std::string& split) const {
+  return static_cast<int64_t>(urls(split).size());
+}
+
+int64_t ShardData::num_shards(int64_t slices) const {
+  std::vector<uint32_t> dealt(static_cast<size_t>(list_->size() / slices * slices));
+  std::iota(dealt.begin(), dealt.end(), 0U);
+  return static_cast<int64_t>(list_->existing(dealt).size());
+}
+
+std::optional<std::string> ShardData::other_shards(const LoaderPosition& position) const {
+  return dalle2::other_shards(position, train_, train_names_);
+}
+
+}  // namespace dalle2

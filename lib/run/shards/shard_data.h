@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+// The loaders of a run over shards.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/shared/shard_data_config.h"
+#include "data/loader/batch.h"
+#include "data/loader/loader.h"
+#include "dist/process_group.h"
+
+namespace dalle2 {
+
+/// Train, validation and test shards, and what each split's loader needs of a sample.
+class ShardData {
+ public:
+  /// @param config has to outlive this object @param needs of a sample: the kind's
+  /// @param device that batches go to: for a GPU they are made in page-locked memory
+  /// @throws ConfigError for urls that cannot be read as such
+  ShardData(const DecoderDataConfig& config,
+            int64_t seed,
+            LoaderOptions needs,
+            RankInfo rank,
+            const at::Device& device);
+
+  /// Slices of a run that begins: /data/lanes, or as many as ranks, as in the reference.
+  int64_t slices_at_begin() const;
+  /// Cuts the shards into `slices` and deals each into the splits; comes before all else. It depends
+  /// on neither rank nor world. @throws ConfigError, DataError
+  void deal_into(int64_t slices);
+  int64_t slices() const { return slices_; }
+
+  /// The loaders' ranks keep step through `group`, which has to outlive them.
+  void keep_step_through(ProcessGroup& group);
+
+  /// A loader over "train", "val" or "test" in batches of `batch_size`.
+  /// @param in_order keeps the order of the shards and takes each sample once, whatever the config
+  /// says
+  std::unique_ptr<DecoderLoader> loader(const std::string& split,
+                                        int64_t batch_size,
+                                        bool in_order) const;
+  /// Over a share of the first `count` samples of a split, in order, whatever this rank is: what one
+  /// share has no other has, and each reads the shards by itself.
+  std::unique_ptr<DecoderLoader> loader_of_share(const std::string& split,
+                                                 int64_t count,
+                                                 int64_t batch_size,
+                                                 const RankInfo& share) const;
+  /// The options of the first loader.
+  LoaderOptions options(const std::string& split, int64_t batch_size, bool in_order) const;
+
+  /// The first `count` samples of a split, fewer if there are not that many; none if count is 0.
+  std::optional<Batch> examples(const std::string& split, int64_t count) const;
+
+  /// Reads and decodes the first usable sample of a split. @throws DataError, which says what was
+  /// found, if the first few shards have none
+  void check_usable(const std::string& split) const;
+
+  /// Why a position within an epoch is not one of these training shards; none if it is.
+  std::optional<std::string> other_shards(const LoaderPosition& position) const;
+
+  /// Samples a whole epoch of a split holds, counted by walking its shards without decoding
+  /// pictures.
+  int64_t count_samples(const std::string& split) const;
+  int64_t num_shards(const std::string& split) const;
+  /// Of all splits, if they were dealt from `slices`.
+  int64_t num_shards(int64_t slices) const;
+  int64_t num_shards() const { return num_shards(slices_); }
+
+ private:
+  const ShardUrls& urls(const std::string& split) const;
+
+  const DecoderDataConfig& config_;
+  LoaderOptions needs_;
+  std::shared_ptr<const ShardList> list_;
+  int64_t slices_ = 0;
+  ShardUrls train_, val_, test_;
+  std::string train_names_;  // shard_names_hash()
+};
+
+}  // namespace dalle2

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+#include "run/shards/shard_position.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "checkpoint/value_json.h"
+#include "run/checkpoints/loader_state.h"
+
+namespace dalle2 {
+
+void ShardPosition::fields(PositionVisitor& visitor) {
+  visitor.field("epoch", epoch);
+  visitor.field("sample", sample);
+  visitor.field("next_task", next_task);
+  visitor.field("validation_losses", validation_losses);
+  visitor.field("samples_seen", samples_seen);
+  visitor.own("loader_position", loader);
+  visitor.own("slices", slices);
+  visitor.own("iteration", iteration);
+  visitor.own("samples_at_last_save", samples_at_last_save);
+  visitor.own("samples_per_epoch", samples_per_epoch);
+  visitor.own("validation_loss", validation_loss);
+}
+
+void ShardPosition::guess_own_fields() {
+  if (next_task != "train") sample = 0;
+  loader = LoaderPosition::after_samples(sample);
+  samples_at_last_save = sample;
+}
+
+void ShardPosition::restart_epoch() {
+  sample = iteration = samples_at_last_save = 0;
+  loader = {};
+}
+
+void ShardPosition::restart_with_other_data() {
+  restart_epoch();
+  slices = samples_per_epoch = 0;
+}
+
+std::string ShardPosition::description() const {
+  const auto best = std::min_element(validation_losses.begin(), validation_losses.end());
+  std::string next = fmt::format("sampling and saving after epoch {}", epoch);
+  if (next_task == "train") next = fmt::format("epoch {} at sample {}", epoch, sample);
+  if (next_task == "val") next = fmt::format("the validation of epoch {}", epoch);
+  return fmt::format(
+      "epoch {} having seen {} samples with minimum validation loss {}\n"
+      "  Going on with {}",
+      epoch,
+      samples_seen,
+      best == validation_losses.end() ? "N/A" : short_number(*best),
+      next);
+}
+
+bool ShardPosition::is_best() const {
+  return validation_loss && std::all_of(validation_losses.begin(),
+                                        validation_losses.end(),
+                                        [&](double earlier) { return *validation_loss < earlier; });
+}
+
+int64_t ShardPosition::slices_of_run() const {
+  if (slices > 0) return slices;
+  const bool is_ours = !loader.lanes.empty() && loader.lanes.front().shards > 0;
+  return is_ours ? static_cast<int64_t>(loader.lanes.size()) : 0;
+}
+
+void ShardPosition::gather(ProcessGroup& group) {
+  if (group.is_alone()) return;
+  std::vector<LoaderPosition> of_ranks;
+  for (const std::string& text :
+       group.gather_texts(json_of_value(value_of(loader)), "places of the lanes")) {
+    const Value saved = value_of_json(text);
+    of_ranks.push_back(loader_position_of(Cursor(saved)));
+  }
+  loader = join_positions(of_ranks);
+}
+
+std::optional<int64_t> slices_of(const Cursor& checkpoint) {
+  if (!checkpoint.value().is_dict()) return std::nullopt;
+  ShardPosition saved;
+  read_position(saved, checkpoint);
+  const int64_t slices = saved.slices_of_run();
+  return slices > 0 ? std::optional(slices) : std::nullopt;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+// Where a run over shards stands.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/loader/loader_position.h"
+#include "run/loop/run_position.h"
+
+namespace dalle2 {
+
+/// The names are those of the reference's decoder.
+struct ShardPosition : RunPosition {
+  int64_t sample = 0;                     ///< samples of this epoch, over all ranks
+  std::string next_task = "train";        ///< train, val, or what a kind does after the validation
+  std::vector<double> validation_losses;  ///< one an epoch, averaged over the trained parts
+  LoaderPosition loader;                  ///< what of the epoch was consumed
+  /// In which the shards were cut before they were dealt into the splits; 0: not known. The run
+  /// keeps it, so that no validation shard is ever trained on.
+  int64_t slices = 0;
+  int64_t samples_at_last_save = 0;  ///< of this epoch
+  int64_t samples_per_epoch = 0;     ///< 0 until an epoch has been through
+  /// Of this epoch, between its validation and its end.
+  std::optional<double> validation_loss;
+
+  void fields(PositionVisitor& visitor) override;
+  void reset() override { *this = {}; }
+  /// A checkpoint of the reference has no place of the loader: the sample count is the next best.
+  void guess_own_fields() override;
+  void restart_epoch() override;
+  void restart_with_other_data() override;
+  std::string description() const override;
+  int64_t epochs_trained() const override { return next_task == "train" ? epoch : epoch + 1; }
+  int64_t sample_of_epoch() const override { return sample; }
+  /// Each rank knows where its own lanes stand.
+  void gather(ProcessGroup& group) override;
+
+  bool is_best() const;  ///< validation_loss is less than all earlier ones
+  /// `slices`; of a file of an earlier version, within an epoch, its lanes, which were as many.
+  /// 0: not known
+  int64_t slices_of_run() const;
+};
+
+/// ShardPosition::slices_of_run() of a checkpoint; none if it does not say.
+std::optional<int64_t> slices_of(const Cursor& checkpoint);
+
+}  // namespace dalle2

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: MIT
+#include "run/shards/shard_run.h"
+
+#include <torch/types.h>
+
+#include <cmath>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "base/timer.h"
+#include "run/loop/drop_record.h"
+
+namespace dalle2 {
+
+DataSize data_size_of(const ShardData& data) {
+  return {data.num_shards(), "shard", [&data](const Cursor& root) {
+            return data.num_shards(slices_of(root).value_or(data.slices()));
+          }};
+}
+
+ShardRun::ShardRun(RunPlan plan, const MakeTrainer& make_trainer, const ShardRunPlan& shards)
+    : TrainingRun(std::move(plan), std::make_unique<ShardPosition>(), make_trainer),
+      loop_(shards.loop),
+      data_config_(shards.data),
+      position_(position_as<ShardPosition>()),
+      data_(shards.data,
+            session_.seed(),
+            shards.needs,
+            RankInfo{session_.group().rank(), session_.group().size()},
+            session_.device()) {
+  data_.keep_step_through(session_.group());
+}
+
+void ShardRun::open() {
+  introduce();
+  deal(slices_of_earlier_run());
+  log_info("data",
+           "shards: {} train, {} val, {} test; batches of {}{}",
+           data_.num_shards("train"),
+           data_.num_shards("val"),
+           data_.num_shards("test"),
+           data_config_.batch_size,
+           of_each_rank(session_.group()));
+}
+
+/// Slices of the run that this start will resume, or of one that begins; by what rank 0 sees.
+int64_t ShardRun::slices_of_earlier_run() {
+  int64_t slices = data_.slices_at_begin();
+  if (session_.group().is_main()) {
+    const std::optional<Value> earlier = checkpoints_.outline_of_earlier();
+    if (earlier) slices = slices_of(Cursor(*earlier)).value_or(slices);
+  }
+  return std::stoll(session_.group().text_of_main(std::to_string(slices), "slices of the shards"));
+}
+
+void ShardRun::deal(int64_t slices) {
+  data_.deal_into(slices);
+  checkpoints_.set_data_size(data_size_of(data_));
+}
+
+/// A run keeps the slices that it began with, whatever the number of ranks: see
+/// ShardPosition::slices.
+void ShardRun::keep_slices() {
+  int64_t slices = position_.slices_of_run();
+  if (slices == 0) slices = data_.slices_at_begin();
+  if (slices != data_.slices()) {
+    deal(slices);
+    read_examples();
+  }
+  position_.slices = slices;
+}
+
+ExitCode ShardRun::run_epochs() {
+  keep_slices();
+  // A run that had reached its last epoch samples and saves once more, as the reference does.
+  while (position_.epoch < epochs() || position_.next_task != "train") {
+    if (position_.next_task == "train" && !train_epoch()) continue;  // it went back
+    if (session_.stopped()) return ExitCode::kStopped;
+    if (position_.next_task == "val") validate_epoch();
+    end_epoch();
+    position_.next_task = "train";
+    ++position_.epoch;
+    if (position_.epoch < epochs() && session_.stop_asked()) return ExitCode::kStopped;
+  }
+  return ExitCode::kDone;
+}
+
+/// None at the end of the data. @throws StoppedError on all ranks if a signal came while it was
+/// waited for
+std::optional<Batch> ShardRun::next_batch(DecoderLoader& loader) {
+  const ProcessGroup::BusyScope busy(session_.group(), "waiting for data");
+  return loader.next();
+}
+
+/// @return false if the run went back to a checkpoint
+bool ShardRun::train_epoch() {
+  position_.slices = data_.slices();
+  if (const auto why = data_.other_shards(position_.loader)) {
+    log_warning(
+        "data",
+        "train: the shards are not those that epoch {} began with ({}): what was seen of it "
+        "cannot be known, and it begins anew",
+        position_.epoch,
+        *why);
+    position_.restart_epoch();
+  }
+  log_info("train", "Starting epoch {}", position_.epoch);
+  const auto loader = data_.loader("train", data_config_.batch_size, /*in_order=*/false);
+  loader->start_epoch(position_.epoch, position_.loader);
+  restart_step_clock();
+  try {
+    if (!train_groups(*loader)) return false;
+  } catch (const StoppedError&) {  // what was left out until then is no secret
+    report_drops(*loader, "train");
+    throw;
+  }
+  session_.progress().finish();
+  report_drops(*loader, "train");
+  if (session_.stop_asked()) return true;
+  if (!guard_.look(/*settled=*/true)) return false;
+  position_.samples_per_epoch = position_.sample;
+  position_.restart_epoch();
+  position_.next_task = "val";
+  return true;
+}
+
+/// The updates of an epoch, to its end or to a stop.
+/// @return false if the run went back to a checkpoint
+bool ShardRun::train_groups(DecoderLoader& loader) {
+  auto next = [&, sample = position_.sample]() mutable -> std::optional<Batch> {
+    if (sample >= loop_.epoch_samples.value_or(INT64_MAX)) return std::nullopt;
+    std::optional<Batch> batch = next_batch(loader);
+    if (batch) sample += batch->samples_of_step;
+    return batch;
+  };
+  for (auto group = next_group(next); !group.empty(); group = next_group(next)) {
+    checkpoints_.check();
+    const auto samples = train_group(group);
+    if (!samples) return true;
+    position_.sample += *samples;
+    position_.samples_seen += *samples;
+    position_.loader = group.back().position;
+    for (const Batch& batch : group) loader.consumed(batch);
+    const bool first = position_.iteration == 0;
+    if (!after_update(*samples)) return false;
+    if (session_.stop_asked()) return true;
+    if (snapshot_is_due(first)) save_snapshot();
+  }
+  return true;
+}
+
+std::optional<int64_t> ShardRun::pass_batches(const std::vector<Batch>& group,
+                                              const PassBatch& pass) {
+  const std::vector<int64_t> parts = any_trainer().trained_parts();
+  const auto samples =
+      pass_group(group, parts, [&](const Batch& batch, int64_t before, double share) {
+        pass(batch, position_.sample + before + batch.samples_before, share);
+      });
+  if (!samples) return std::nullopt;
+  for (const int64_t part : parts) update(part);
+  return samples;
+}
+
+/// While updates are being skipped the weights may be at fault: they must not replace an older
+/// file.
+bool ShardRun::snapshot_is_due(bool first) const {
+  const bool due = position_.sample > position_.samples_at_last_save + loop_.save_every_n_samples;
+  return (due || (loop_.save_immediately && first)) && !guard_.in_a_streak();
+}
+
+void ShardRun::save_snapshot() {
+  session_.progress().pause();
+  log_info("ckpt", "Saving snapshot of epoch {}, sample {}", position_.epoch, position_.sample);
+  position_.samples_at_last_save = position_.sample;
+  checkpoints_.save(/*is_best=*/false);
+  try {
+    show_snapshot();
+  } catch (const StoppedError&) {  // the loop stops: what is shown is for people to look at
+  }
+  restart_step_clock();
+}
+
+/// @throws StoppedError; a resumed run then begins the validation anew
+void ShardRun::validate_epoch() {
+  session_.progress().pause();
+  const auto loader = data_.loader("val", data_config_.batch_size, /*in_order=*/true);
+  loader->start_epoch(position_.epoch);
+  std::vector<double> sums(static_cast<size_t>(any_trainer().num_parts()), 0.0);
+  int64_t steps = 0, batches = 0;
+  int64_t samples = 0;
+  Timer timer;
+  while (std::optional<Batch> batch = from_outside([&] { return next_batch(*loader); })) {
+    loader->consumed(*batch);
+    if (has_joint_loss() || batch->size() > 0) {
+      add_validation_losses(*batch, samples + batch->samples_before, sums);
+      ++batches;
+    }
+    samples += batch->samples_of_step;
+    const double samples_per_second = static_cast<double>(samples) / timer.seconds();
+    const std::string where = fmt::format("Epoch {}/{} Val Step {} - Sample {} - {} samples/sec",
+                                          position_.epoch,
+                                          epochs(),
+                                          steps,
+                                          samples,
+                                          short_number(samples_per_second, /*digits=*/3));
+    if (steps == 0) log_info("val", "{}", where);
+    session_.progress().stage(where);
+    ++steps;
+    if (loop_.validation_samples && samples >= *loop_.validation_samples) break;
+    session_.throw_if_stop_asked();
+  }
+  session_.throw_if_stop_asked();
+  report_drops(*loader, "val");
+  session_.progress().pause();
+  log_info("val", "Rank 0 finished validation after {} steps", steps);
+  sums.push_back(static_cast<double>(batches));
+  sums = session_.group().sum(sums, "validation losses");
+  batches = static_cast<int64_t>(sums.back());
+  if (batches > 0) log_validation(sums, batches, samples);
+  position_.next_task = "eval";
+}
+
+/// @param sums of the losses of each part over the batches
+void ShardRun::log_validation(const std::vector<double>& sums, int64_t batches, int64_t samples) {
+  LogRecord record;
+  ShownValue shown{.label = "validation loss"};
+  double total = 0;
+  const std::vector<int64_t> parts = any_trainer().trained_parts();
+  for (const int64_t part : parts) {
+    const auto index = static_cast<size_t>(part - 1);
+    const double loss = sums[index] / static_cast<double>(batches);
+    total += loss;
+    record.emplace_back(names_of_part(part).validation_loss, loss);
+    shown.values.emplace_back(loss);
+  }
+  const double mean = total / static_cast<double>(parts.size());
+  if (std::isfinite(mean)) {
+    position_.validation_loss = mean;
+  } else {
+    log_warning(
+        "val", "the validation loss of epoch {} is not finite: it does not count", position_.epoch);
+  }
+  const ShownValue of{.label = "of", .values = {samples}, .unit = "samples"};
+  session_.tracker().log(record, any_trainer().first_steps(), ShownRecord{shown, of});
+}
+
+void ShardRun::save_epoch() {
+  const bool is_best = position_.is_best();
+  if (position_.validation_loss) position_.validation_losses.push_back(*position_.validation_loss);
+  position_.validation_loss.reset();
+  checkpoints_.save(is_best);
+}
+
+void ShardRun::report_drops(const DecoderLoader& loader, const std::string& split) {
+  dalle2::report_drops(session_.tracker(), any_trainer().first_steps(), split, loader.dropped());
+}
+
+LogRecord ShardRun::step_values(double samples_per_second) {
+  return {{"Epoch", position_.epoch},
+          {"Sample", position_.sample},
+          {"Step", position_.iteration},
+          {"Samples per second", samples_per_second},
+          {"Samples Seen", position_.samples_seen}};
+}
+
+int64_t ShardRun::samples_per_epoch() const {
+  return position_.samples_per_epoch > 0 ? position_.samples_per_epoch
+                                         : loop_.epoch_samples.value_or(0);
+}
+
+}  // namespace dalle2

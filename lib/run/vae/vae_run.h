@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+// A run of a VQGAN-VAE: steps of the autoencoder and, each with batches of its own, of the
+// discriminator; grids of reconstructions and model files as muse's trainer leaves them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "config/vae/vae_run_config.h"
+#include "data/pictures/image_folder.h"
+#include "run/loop/rank_batch.h"
+#include "run/loop/training_run.h"
+#include "run/vae/vae_position.h"
+#include "trainer/vae_trainer.h"
+
+namespace dalle2 {
+
+/// @throws ConfigError if no grids can be written into train.results_folder
+void check_results_folder(const TrainVaeConfig& config);
+
+using VaeRankBatch = RankBatch<ImageBatch>;
+
+class VaeRun : public TrainingRun {
+ public:
+  /// Builds data, model, trainer and tracker; nothing is trained or written yet.
+  /// @throws ConfigError, DataError
+  VaeRun(const LoadedVaeConfig& loaded, const RunProcess& process);
+
+  /// If the run starts from zero, the grids and model files that an earlier run in data_path has
+  /// left in this one's folder of results are removed, and nothing else; call it before run().
+  void clear_results() override;
+  void open() override;
+
+ private:
+  ExitCode run_epochs() override;
+  bool train_epoch();
+  bool is_done() const { return position_.step >= config_.train.num_train_steps; }
+  std::optional<VaeRankBatch> next_batch(const std::string& split, int64_t row);
+  void pass(const VaeRankBatch& batch, double share);
+  bool update_part(int64_t part, int64_t samples);
+  bool has_gan() const;
+  void finish_step();
+  void validate();
+  double validation_loss(bool averaged);
+  void save_grids();
+  void save_grid(const at::Tensor& images, bool averaged);
+  void save_model();
+  void write_model(const Dict& averaged);
+  LogRecord step_values(double samples_per_second) override;
+  int64_t samples_per_epoch() const override { return data_.rows("train"); }
+  int64_t epochs() const override;
+  std::string result_path(const std::string& name) const;
+
+  const TrainVaeConfig& config_;
+  ImageFolder data_;
+  VaePosition& position_;
+  VaeTrainer& trainer_;
+  DropCounts dropped_, dropped_in_epoch_;
+};
+
+}  // namespace dalle2
