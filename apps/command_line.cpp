@@ -22,7 +22,7 @@ namespace {
 void add_processes(CLI::App& app, int64_t& processes, const std::string& what_they_do) {
   app.add_option("--nproc-per-node",
                  processes,
-                 "Start so many processes on this machine, which " + what_they_do +
+                 "Start N processes on this machine, which " + what_they_do +
                      " together; each takes a GPU, or a share of the cores")
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
