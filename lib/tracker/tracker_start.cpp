@@ -97,6 +97,8 @@ void Tracker::init(const TrackerStart& start) {
   check_writable();
   prepare_data_path(start.while_lock_waits);
   read_records();
+  // What a copied folder lists elsewhere is the original's, which may be at work.
+  if (own_files_->is_copy()) return;
   for (const std::string& part : sweep_parts_of(own_files_->paths())) {
     log_info("track", "Removed {}, left by an interrupted save", part);
   }
@@ -153,6 +155,7 @@ void Tracker::go_on(const std::string& checkpoint) {
         "track", "--clear-results: nothing is removed, for the run starts from {}", checkpoint);
   }
   goes_on_ = is_of_this_run(checkpoint);
+  const bool was_copy = own_files_->is_copy();
   if (!goes_on_) {
     start_over(checkpoint);
   } else {
@@ -167,7 +170,8 @@ void Tracker::go_on(const std::string& checkpoint) {
                 "in the config.",
                 logger_->type_name());
   }
-  own_files_->own(checkpoint);
+  // A copy of a folder resumes from the original's file elsewhere, but never replaces it.
+  if (!was_copy || own_files_->is_below(checkpoint)) own_files_->own(checkpoint);
   open_logs();
 }
 

@@ -79,7 +79,7 @@ class Prior(unittest.TestCase):
         self.train(self.config("whole", train=train))
         config = self.config("parts", train=train)
         stop_when(config, self.dir, lambda line: "Starting epoch 1" in line)
-        self.assertRegex(self.train(config).stdout, r"Loaded model from parts/latest.pth on epoch \d+ having seen \d+ samples")
+        self.assertRegex(self.train(config).stdout, r"Loaded model from parts/checkpoint.pth on epoch \d+ having seen \d+ samples")
         for name in ("latest.pth", "model.pth"):
             whole, parts = (saved_state(self.dir / out / name, self.dir) for out in ("whole", "parts"))
             self.assertGreater(len(whole[0]), 10)

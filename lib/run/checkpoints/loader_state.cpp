@@ -2,12 +2,13 @@
 #include "run/checkpoints/loader_state.h"
 
 #include "base/error.h"
+#include "config/reading/count_limits.h"
 
 namespace dalle2 {
 namespace {
 
-/// More than any run has ranks: a file that says more is damaged.
-constexpr size_t kMostLanes = 4096;
+/// What /data/lanes allows: a file that says more is damaged.
+constexpr auto kMostLanes = static_cast<size_t>(most::kRanks);
 
 /// The one list of what a lane's position holds: for reading and writing.
 template <class Position, class Visitor>

@@ -109,7 +109,7 @@ StateDict plain_weights(const ModelSource& source, const Cursor& checkpoint, con
   if (!source.use_ema && !has_averages(checkpoint)) {
     throw ConfigError(
         "--no-ema: has no effect on {}, which holds no averages beside its weights (those of a "
-        "model file are the averages already)\n  Leave the option away, or name the checkpoint of "
+        "model file are the averages already)\n  Leave the option out, or name the checkpoint of "
         "the run (checkpoint.pth) for the live weights.",
         checkpoint.where());
   }

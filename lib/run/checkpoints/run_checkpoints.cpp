@@ -102,7 +102,8 @@ StartedFrom RunCheckpoints::start() {
   const bool resumes = group.text_of_main(tracker.auto_resumed() ? "yes" : "no", "start") == "yes";
   if (!group.is_main()) tracker.init({.auto_resumed_on_main = resumes});
   std::optional<Found> found;
-  session_.together("loading a checkpoint", [&] { found = find_at_start(); });
+  const std::vector<std::string> candidates = candidates_of_main();
+  session_.together("loading a checkpoint", [&] { found = find_at_start(candidates); });
   check_same_start(found);
   if (found && found->start == StartedFrom::kCheckpoint) {
     tracker.go_on(found->path);
@@ -160,10 +161,17 @@ std::optional<Value> RunCheckpoints::outline_of_earlier() {
   return std::nullopt;
 }
 
-std::optional<RunCheckpoints::Found> RunCheckpoints::find_at_start() {
+/// The files to try, as rank 0 sees them: it alone reads the run's records.
+std::vector<std::string> RunCheckpoints::candidates_of_main() {
+  nlohmann::json own = nlohmann::json::array();
   const Tracker& tracker = session_.tracker();
-  std::optional<Found> found;
-  if (tracker.can_recall()) found = take_up(tracker.recall_candidates(), /*compares_config=*/true);
+  if (session_.group().is_main() && tracker.can_recall()) own = tracker.recall_candidates();
+  return nlohmann::json::parse(session_.group().text_of_main(own.dump(), "files to start from"));
+}
+
+std::optional<RunCheckpoints::Found> RunCheckpoints::find_at_start(
+    const std::vector<std::string>& candidates) {
+  const std::optional<Found> found = take_up(candidates, /*compares_config=*/true);
   if (!found && trainer_.uses_lora()) throw_no_base(trainer_.model_name());
   return found;
 }

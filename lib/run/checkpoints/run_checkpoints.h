@@ -137,7 +137,8 @@ class RunCheckpoints {
   bool is_base(const Cursor& root) const;
   HeldStages held_by(const Cursor& root) const;
   void carry_untrained(const Cursor& root);
-  std::optional<Found> find_at_start();
+  std::vector<std::string> candidates_of_main();
+  std::optional<Found> find_at_start(const std::vector<std::string>& candidates);
   void check_same_start(const std::optional<Found>& found);
   void check_same_weights();
   std::vector<std::string> own_checkpoints();

@@ -37,7 +37,7 @@ void check_convert_options(const ConvertCommand& command) {
         files + 1);
   }
   if (command.config_path && !command.merge) {
-    throw ConfigError("--config: has no effect without --merge\n  Leave the option away.");
+    throw ConfigError("--config: has no effect without --merge\n  Leave the option out.");
   }
   if (!command.lora_scale.empty() && !command.merge_lora && command.lora_paths.empty()) {
     throw ConfigError(

@@ -35,7 +35,7 @@ void check_overrides(const std::string& kind, const std::vector<std::string>& ov
     if (pointer != model && !pointer.starts_with(model + "/")) continue;
     throw ConfigError(
         "--set {}: would make the checkpoint's model another one than its weights were trained for\n"
-        "  Leave it away.{}",
+        "  Leave it out.{}",
         text,
         kind == "prior" ? " /train/eval_timesteps are the sampling steps of an evaluation." : "");
   }

@@ -240,7 +240,7 @@ void refuse_idle_options(const SampleCommand& command) {
   refuse_if(
       command.candidates.has_value(),
       "--candidates",
-      fmt::format("on {}, which is of a decoder\n  Leave the option away; for more pictures of an "
+      fmt::format("on {}, which is of a decoder\n  Leave the option out; for more pictures of an "
                   "embedding repeat its row in --image-embeds.",
                   command.checkpoint_path));
   refuse_if(
@@ -310,7 +310,7 @@ void check_image_embeds(const SampleCommand& command,
 void check_inpainting(const SampleCommand& command, const SampleInputs& inputs) {
   if (inputs.inpaint_image.defined() != inputs.inpaint_mask.defined()) {
     const bool image = inputs.inpaint_image.defined();
-    throw ConfigError("{} is missing: {} {} needs both, or leave it away",
+    throw ConfigError("{} is missing: {} {} needs both, or leave it out",
                       image ? "--inpaint-mask" : "--inpaint-image",
                       image ? "--inpaint-image" : "--inpaint-mask",
                       image ? *command.inpaint_image_path : *command.inpaint_mask_path);

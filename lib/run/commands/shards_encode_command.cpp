@@ -242,7 +242,9 @@ std::map<std::string, std::string> shards_by_name(const DecoderDataConfig& data)
 
 /// Writes the manifest into the folder, unless it is there. @throws ConfigError for a folder that
 /// holds shards which no call with this manifest wrote
-void claim_folder(const ShardsEncodeCommand& command, const std::string& manifest) {
+void claim_folder(const ShardsEncodeCommand& command,
+                  const std::string& manifest,
+                  const std::map<std::string, std::string>& shards) {
   const std::string& folder = command.out_folder;
   fs::create_directories(folder);
   const std::string path = (fs::path(folder) / kManifest).string();
@@ -260,8 +262,19 @@ void claim_folder(const ShardsEncodeCommand& command, const std::string& manifes
                          kManifest)
            : fmt::format("and no {} beside {}", kManifest, others.size() == 1 ? "it" : "them"));
   }
+  for (const std::string& name : others) {
+    const fs::path path_there = fs::path(folder) / name;
+    for (const auto& [of_result, url] : shards) {
+      std::error_code ignored;
+      if (!is_local_url(url) || !fs::equivalent(local_path(url), path_there, ignored)) continue;
+      throw ConfigError(
+          "--out {}: holds {}, which is one of the shards to encode\n  Choose another folder.",
+          printable(folder),
+          printable(name));
+    }
+  }
+  if (!others.empty()) std::printf("removing: %s\n", short_list(others).c_str());
   for (const std::string& name : others) remove_file((fs::path(folder) / name).string());
-  if (!others.empty()) std::printf("removed: %s\n", short_list(others).c_str());
   write_file_atomically(path, manifest);
 }
 
@@ -324,7 +337,7 @@ ExitCode run_shards_encode(const ShardsEncodeCommand& command) {
   const auto shards = shards_by_name(loaded.config.data);
   LatentShards encoder(loaded, command);
   const auto shown = nlohmann::ordered_json::parse(public_config(loaded.full_json));
-  claim_folder(command, encoder.manifest(shown["data"]["webdataset_base_url"]));
+  claim_folder(command, encoder.manifest(shown["data"]["webdataset_base_url"]), shards);
   Encoded all;
   const bool stopped = encode_all(encoder, shards, command, loaded.config.data.allow_pipe, all);
   log_live("");

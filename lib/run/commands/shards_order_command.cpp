@@ -11,6 +11,7 @@
 #include "base/one_line.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
+#include "checkpoint/convert.h"
 #include "data/loader/rank_walk.h"
 #include "io/files/atomic_file.h"
 #include "run/commands.h"
@@ -163,6 +164,22 @@ Steps take_steps(const ShardsOrderCommand& command,
   return steps;
 }
 
+/// @throws ConfigError for a file that is there and is something else: a run's checkpoint, say
+void check_is_position(const std::string& path) {
+  bool is_position = false;
+  try {
+    const Value there = read_checkpoint_outline(path);
+    const Cursor root(there, path);
+    is_position = there.is_dict() && root.has(kOwnState) && !root.has("model");
+  } catch (const DataError&) {  // no file of ours
+  }
+  if (is_position) return;
+  throw ConfigError(
+      "--save {}: this file is there, and is no position of `shards order --save`\n  Choose another "
+      "name; --from is the option that reads a checkpoint.",
+      path);
+}
+
 /// Before an epoch is read, not behind it.
 void check_save_path(const std::string& path) {
   std::error_code ignored;
@@ -172,6 +189,7 @@ void check_save_path(const std::string& path) {
                       (std::filesystem::path(path) / "position.pth").string());
   }
   check_out_folder("--save", path);
+  if (std::filesystem::exists(path, ignored)) check_is_position(path);
   const AtomicFile can_be_written(path);
 }
 

@@ -118,7 +118,7 @@ ExitCode run_train(const TrainCommand& command) {
   if (command.clear_results && !kind.has_results) {
     throw ConfigError(
         "--clear-results: has no effect on {}, which is of a {}: only a VAE has a folder of results\n"
-        "  Leave it away.",
+        "  Leave it out.",
         command.config_path,
         kind.key);
   }

@@ -113,7 +113,7 @@ void DecoderRun::introduce() const {
   log_info("train", "{}", describe_conditioning(config_, loaded_.plan.text_conditioned()));
 }
 
-void DecoderRun::read_examples() {
+void DecoderRun::load_examples() {
   pictures_.load();
   pictures_.tell_latents();
 }

@@ -5,6 +5,7 @@
 #include <torch/cuda.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/log.h"
 #include "base/stop_signal.h"
@@ -13,6 +14,7 @@
 #include "optim/random.h"
 #include "run/checkpoints/saved_facts.h"
 #include "run/device/device.h"
+#include "run/loop/outside_fault.h"
 
 namespace dalle2 {
 
@@ -85,15 +87,20 @@ void RunSession::throw_if_signalled() const {
 
 void RunSession::together(const std::string& what, const std::function<void()>& part) {
   bool stopped = false;
+  std::optional<OutsideFault> fault;
   {
     const ProcessGroup::BusyScope busy(*group_, what);
     try {
       part();
     } catch (const StoppedError&) {
       stopped = true;
+    } catch (const OutsideFault& outside) {
+      fault = outside;
     }
   }
-  if (group_->any(stopped, what)) throw StoppedError("{}: stopped by a signal", what);
+  const bool ends = group_->any(stopped || fault, what);
+  if (fault) throw *fault;
+  if (ends) throw StoppedError("{}: stopped by a signal, or by the fault of a rank", what);
 }
 
 void RunSession::throw_if_stop_asked() {

@@ -75,7 +75,7 @@ class RunSession {
   /// agree afterwards, in together(). Tells the others that this one is still busy.
   void throw_if_signalled() const;
   /// Does what each rank has to do by itself. @throws StoppedError on all ranks if it was thrown
-  /// on any
+  /// on any; an OutsideFault on the rank that has it, and then StoppedError on the others
   void together(const std::string& what, const std::function<void()>& part);
 
   /// Whether more than `seconds` have passed since group().heard_seconds() was `since`: the same

@@ -49,8 +49,10 @@ ExitCode TrainingRun::run() {
   if (code == ExitCode::kStopped) {
     session_
         .stop_asked();  // whatever heard of the signal first: it is reported, and nothing copied
-    save_before_the_end(fault);
-    end_with_faults(fault);
+    const std::optional<Error> of_any_rank = fault_of_ranks(fault);
+    save_before_the_end(/*fault_follows=*/of_any_rank.has_value());
+    if (fault) std::rethrow_exception(fault);
+    if (of_any_rank) throw *of_any_rank;
   } else {
     checkpoints_.save_averages();
   }
@@ -58,21 +60,21 @@ ExitCode TrainingRun::run() {
 }
 
 /// The fault counts, whatever becomes of the save.
-void TrainingRun::save_before_the_end(const std::exception_ptr& fault) {
+void TrainingRun::save_before_the_end(bool fault_follows) {
   // A start that has trained nothing has nothing to save.
   if (!session_.stopped() && any_position_->samples_seen == began_with_seen_) return;
   try {
     checkpoints_.save(/*is_best=*/false);
     checkpoints_.wait();
   } catch (const std::exception& error) {
-    if (!fault) throw;
+    if (!fault_follows) throw;
     log_error("ckpt", "the state could not be saved: {}", error.what());
   }
 }
 
-/// What ends one rank ends all. @throws what this rank's fault is; else an Error with the first
-/// rank's text and exit code
-void TrainingRun::end_with_faults(const std::exception_ptr& own) {
+/// What ends one rank ends all. @param own of this rank, or null @return the text and exit code of
+/// the first rank that has a fault; none if none has
+std::optional<Error> TrainingRun::fault_of_ranks(const std::exception_ptr& own) {
   ProcessGroup& group = session_.group();
   int64_t own_code = 0;
   std::string own_text;
@@ -84,12 +86,12 @@ void TrainingRun::end_with_faults(const std::exception_ptr& own) {
   }
   const auto codes = group.exchange({own_code}, "faults");
   const std::vector<std::string> texts = group.gather_texts(own_text, "faults");
-  if (own) std::rethrow_exception(own);
   for (size_t rank = 0; rank < codes.size(); ++rank) {
     if (codes[rank][0] == 0) continue;
-    throw Error(static_cast<ExitCode>(codes[rank][0]),
-                fmt::format("rank {} ended the run: {}", rank, texts[rank]));
+    return Error(static_cast<ExitCode>(codes[rank][0]),
+                 fmt::format("rank {} ended the run: {}", rank, texts[rank]));
   }
+  return std::nullopt;
 }
 
 void TrainingRun::update(int64_t part) {

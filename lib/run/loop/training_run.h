@@ -21,6 +21,7 @@
 #include "config/shared/train_options.h"
 #include "run/checkpoints/run_checkpoints.h"
 #include "run/loop/loss_window.h"
+#include "run/loop/outside_fault.h"
 #include "run/loop/run_position.h"
 #include "run/loop/run_session.h"
 #include "run/loop/step_record.h"
@@ -52,25 +53,6 @@ SessionOptions session_options(const Loaded& loaded, const RunProcess& process) 
           .seed = loaded.config.seed,
           .quiet = process.quiet,
           .group = process.group};
-}
-
-/// A fault that training has no part in: a lost network, a shard list that cannot be read. The state
-/// is sound, so it is saved before the run ends with the fault.
-struct OutsideFault {
-  std::exception_ptr fault;  ///< an Error
-};
-
-/// What `part` returns. Of several ranks the fault of one has to reach the others as a StoppedError
-/// at the same place. @throws OutsideFault in place of an Error; StoppedError as it is
-template <class Part>
-auto from_outside(Part&& part) -> decltype(part()) {
-  try {
-    return part();
-  } catch (const StoppedError&) {
-    throw;
-  } catch (const Error&) {
-    throw OutsideFault{std::current_exception()};
-  }
 }
 
 class TrainingRun {
@@ -203,8 +185,8 @@ class TrainingRun {
   }
 
  private:
-  void save_before_the_end(const std::exception_ptr& fault);
-  void end_with_faults(const std::exception_ptr& own);
+  void save_before_the_end(bool fault_follows);
+  std::optional<Error> fault_of_ranks(const std::exception_ptr& own);
   void log_step(double samples_per_second);
   void show_progress();
 

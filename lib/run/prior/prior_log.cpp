@@ -34,7 +34,7 @@ void PriorRun::log_similarities(const std::string& folder) {
 }
 
 void PriorRun::draw_similarities(const std::string& folder) {
-  const auto batch = data_.batch("val", 0, config_.data.batch_size);
+  const auto batch = from_outside([&] { return data_.batch("val", 0, config_.data.batch_size); });
   if (!batch || batch->size() == 0) return;
   PriorSampleOptions options;
   options.text = {batch->text_embeds, batch->text_encodings};

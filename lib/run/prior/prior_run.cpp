@@ -50,9 +50,11 @@ void PriorRun::finish() {
 /// @return false if the run went back to a checkpoint
 bool PriorRun::train_epoch() {
   log_info("train", "Starting epoch {}", position_.epoch);
-  session_.tracker().log({{"tracking/epoch", position_.epoch}}, trainer_.steps(), ShownRecord{});
   restart_step_clock();
   const bool from_begin = position_.row == 0;
+  if (from_begin) {
+    session_.tracker().log({{"tracking/epoch", position_.epoch}}, trainer_.steps(), ShownRecord{});
+  }
   const int64_t seen_before = position_.samples_seen;
   auto next = steps_from(
       position_.row, [this](int64_t row) { return next_batch("train", row, dropped_in_epoch_); });

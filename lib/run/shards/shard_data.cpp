@@ -41,6 +41,7 @@ void check_absent(const DecoderDataConfig& data,
 
 void as_if_alone(LoaderOptions& options) {
   options.rank = {};
+  options.lanes.reset();  // shard after shard
   options.share_sizes = nullptr;
 }
 
@@ -82,6 +83,7 @@ void ShardData::deal_into(int64_t slices) {
   val_ = shard_urls(list_, shards.val, "val");
   test_ = shard_urls(list_, shards.test, "test");
   train_names_ = shard_names_hash(train_);
+  names_ = fmt::format("{} {} {}", train_names_, shard_names_hash(val_), shard_names_hash(test_));
   slices_ = slices;
 }
 
@@ -127,7 +129,6 @@ std::unique_ptr<DecoderLoader> ShardData::loader_of_share(const std::string& spl
   as_if_alone(needs);
   needs.most_samples = count;
   needs.share = share;
-  needs.lanes.reset();  // shard after shard, so that the batch size does not change the order
   return std::make_unique<DecoderLoader>(config_, needs);
 }
 

@@ -60,6 +60,8 @@ class ShardData {
   /// found, if the first few shards have none
   void check_usable(const std::string& split) const;
 
+  /// Differs where the shards of a split do.
+  std::string names() const { return names_; }
   /// Why a position within an epoch is not one of these training shards; none if it is.
   std::optional<std::string> other_shards(const LoaderPosition& position) const;
 
@@ -79,7 +81,7 @@ class ShardData {
   std::shared_ptr<const ShardList> list_;
   int64_t slices_ = 0;
   ShardUrls train_, val_, test_;
-  std::string train_names_;  // shard_names_hash()
+  std::string train_names_, names_;  // shard_names_hash(): of the training shards, of all
 };
 
 }  // namespace dalle2

@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "checkpoint/value_json.h"
+#include "config/reading/count_limits.h"
 #include "run/checkpoints/loader_state.h"
 
 namespace dalle2 {
@@ -23,6 +24,7 @@ void ShardPosition::fields(PositionVisitor& visitor) {
   visitor.own("samples_at_last_save", samples_at_last_save);
   visitor.own("samples_per_epoch", samples_per_epoch);
   visitor.own("validation_loss", validation_loss);
+  visitor.own("best_is_due", best_is_due);
 }
 
 void ShardPosition::guess_own_fields() {
@@ -38,7 +40,11 @@ void ShardPosition::restart_epoch() {
 
 void ShardPosition::restart_with_other_data() {
   restart_epoch();
-  slices = samples_per_epoch = 0;
+  if (next_task != "train") ++epoch;
+  next_task = "train";
+  slices = samples_per_epoch = best_is_due = 0;
+  validation_losses.clear();  // of other samples
+  validation_loss.reset();
 }
 
 std::string ShardPosition::description() const {
@@ -62,7 +68,7 @@ bool ShardPosition::is_best() const {
 }
 
 int64_t ShardPosition::slices_of_run() const {
-  if (slices > 0) return slices;
+  if (slices > 0) return std::min(slices, static_cast<int64_t>(most::kRanks));
   const bool is_ours = !loader.lanes.empty() && loader.lanes.front().shards > 0;
   return is_ours ? static_cast<int64_t>(loader.lanes.size()) : 0;
 }

@@ -33,7 +33,42 @@ ShardRun::ShardRun(RunPlan plan, const MakeTrainer& make_trainer, const ShardRun
 
 void ShardRun::open() {
   introduce();
-  deal(slices_of_earlier_run());
+}
+
+void ShardRun::read_examples() {
+  const int64_t slices = slices_of_earlier_run();
+  session_.together("looking for the shards", [&] { deal_first(slices); });
+  check_same_shards();
+  load_examples();
+}
+
+/// Slices of the run that this start will resume, or of one that begins; by what rank 0 sees.
+int64_t ShardRun::slices_of_earlier_run() {
+  int64_t slices = data_.slices_at_begin();
+  if (session_.group().is_main()) {
+    const std::optional<Value> earlier = checkpoints_.outline_of_earlier();
+    try {
+      if (earlier) slices = slices_of(Cursor(*earlier)).value_or(slices);
+    } catch (const DataError&) {  // start() says so, and takes another file
+    }
+  }
+  return std::stoll(session_.group().text_of_main(std::to_string(slices), "slices of the shards"));
+}
+
+/// As many slices as an earlier run had, unless this start's data are others that cannot be cut so:
+/// start() finds out whether it resumes that run.
+void ShardRun::deal_first(int64_t slices) {
+  try {
+    deal(slices);
+  } catch (const ConfigError&) {
+    if (slices == data_.slices_at_begin()) throw;
+    deal(data_.slices_at_begin());
+  }
+}
+
+void ShardRun::deal(int64_t slices) {
+  data_.deal_into(slices);
+  checkpoints_.set_data_size(data_size_of(data_));
   log_info("data",
            "shards: {} train, {} val, {} test; batches of {}{}",
            data_.num_shards("train"),
@@ -43,31 +78,36 @@ void ShardRun::open() {
            of_each_rank(session_.group()));
 }
 
-/// Slices of the run that this start will resume, or of one that begins; by what rank 0 sees.
-int64_t ShardRun::slices_of_earlier_run() {
-  int64_t slices = data_.slices_at_begin();
-  if (session_.group().is_main()) {
-    const std::optional<Value> earlier = checkpoints_.outline_of_earlier();
-    if (earlier) slices = slices_of(Cursor(*earlier)).value_or(slices);
+/// Each rank looks for the files by itself.
+void ShardRun::check_same_shards() {
+  ProcessGroup& group = session_.group();
+  const std::vector<std::string> names = group.gather_texts(data_.names(), "names of the shards");
+  for (size_t rank = 0; rank < names.size(); ++rank) {
+    if (names[rank] == names.front()) continue;
+    throw DataError(
+        "rank {} finds other shards than rank 0\n  All ranks read the same shards: look at the "
+        "file system of that machine (/data/webdataset_base_url).",
+        rank);
   }
-  return std::stoll(session_.group().text_of_main(std::to_string(slices), "slices of the shards"));
-}
-
-void ShardRun::deal(int64_t slices) {
-  data_.deal_into(slices);
-  checkpoints_.set_data_size(data_size_of(data_));
 }
 
 /// A run keeps the slices that it began with, whatever the number of ranks: see
 /// ShardPosition::slices.
 void ShardRun::keep_slices() {
   int64_t slices = position_.slices_of_run();
-  if (slices == 0) slices = data_.slices_at_begin();
-  if (slices != data_.slices()) {
-    deal(slices);
-    read_examples();
+  if (slices == 0) {
+    slices = data_.slices_at_begin();
+    if (position_.samples_seen > 0 && !data_config_.lanes) {
+      log_warning("data",
+                  "the checkpoint does not say into how many slices its run cut the shards: with "
+                  "another number of processes than then, former validation shards are trained on. "
+                  "/data/lanes gives the number");
+    }
   }
   position_.slices = slices;
+  if (slices == data_.slices()) return;
+  deal(slices);
+  load_examples();
 }
 
 ExitCode ShardRun::run_epochs() {
@@ -79,6 +119,7 @@ ExitCode ShardRun::run_epochs() {
     if (position_.next_task == "val") validate_epoch();
     end_epoch();
     position_.next_task = "train";
+    position_.best_is_due = 0;
     ++position_.epoch;
     if (position_.epoch < epochs() && session_.stop_asked()) return ExitCode::kStopped;
   }
@@ -90,6 +131,21 @@ ExitCode ShardRun::run_epochs() {
 std::optional<Batch> ShardRun::next_batch(DecoderLoader& loader) {
   const ProcessGroup::BusyScope busy(session_.group(), "waiting for data");
   return loader.next();
+}
+
+/// A loader at a place of an epoch. What one rank finds at fault ends all, at the same place.
+/// @throws OutsideFault on that rank; StoppedError on the others, and on all after a signal
+std::unique_ptr<DecoderLoader> ShardRun::open_loader(const std::string& split,
+                                                     bool in_order,
+                                                     const LoaderPosition& from) {
+  std::unique_ptr<DecoderLoader> loader;
+  session_.together("opening the loader", [&] {
+    from_outside([&] {
+      loader = data_.loader(split, data_config_.batch_size, in_order);
+      loader->start_epoch(position_.epoch, from);
+    });
+  });
+  return loader;
 }
 
 /// @return false if the run went back to a checkpoint
@@ -105,12 +161,11 @@ bool ShardRun::train_epoch() {
     position_.restart_epoch();
   }
   log_info("train", "Starting epoch {}", position_.epoch);
-  const auto loader = data_.loader("train", data_config_.batch_size, /*in_order=*/false);
-  loader->start_epoch(position_.epoch, position_.loader);
+  const auto loader = open_loader("train", /*in_order=*/false, position_.loader);
   restart_step_clock();
   try {
     if (!train_groups(*loader)) return false;
-  } catch (const StoppedError&) {  // what was left out until then is no secret
+  } catch (...) {  // what was left out until then is no secret
     report_drops(*loader, "train");
     throw;
   }
@@ -183,8 +238,7 @@ void ShardRun::save_snapshot() {
 /// @throws StoppedError; a resumed run then begins the validation anew
 void ShardRun::validate_epoch() {
   session_.progress().pause();
-  const auto loader = data_.loader("val", data_config_.batch_size, /*in_order=*/true);
-  loader->start_epoch(position_.epoch);
+  const auto loader = open_loader("val", /*in_order=*/true, {});
   std::vector<double> sums(static_cast<size_t>(any_trainer().num_parts()), 0.0);
   int64_t steps = 0, batches = 0;
   int64_t samples = 0;
@@ -245,7 +299,8 @@ void ShardRun::log_validation(const std::vector<double>& sums, int64_t batches, 
 }
 
 void ShardRun::save_epoch() {
-  const bool is_best = position_.is_best();
+  const bool is_best = position_.best_is_due != 0 || position_.is_best();
+  position_.best_is_due = is_best ? 1 : 0;
   if (position_.validation_loss) position_.validation_losses.push_back(*position_.validation_loss);
   position_.validation_loss.reset();
   checkpoints_.save(is_best);

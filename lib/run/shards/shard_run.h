@@ -29,8 +29,9 @@ DataSize data_size_of(const ShardData& data);
 
 class ShardRun : public TrainingRun {
  public:
-  /// Deals the shards into the splits, as the run did that this start resumes.
   void open() override;
+  /// Deals the shards into the splits, as the run did that this start resumes, and loads examples.
+  void read_examples() override;
 
  protected:
   ShardRun(RunPlan plan, const MakeTrainer& make_trainer, const ShardRunPlan& shards);
@@ -38,6 +39,9 @@ class ShardRun : public TrainingRun {
   // What a kind adds:
   /// Says what is about to be trained.
   virtual void introduce() const = 0;
+  /// Reads the samples that are shown in the log; again if the shards are dealt anew. All ranks call
+  /// it together.
+  virtual void load_examples() {}
   /// One update of each trained part from all batches of the group: pass_batches(), or what a kind
   /// does in its place whose loss is no mean over the samples.
   /// @return samples of all ranks; none if a stop was asked for before the update
@@ -72,7 +76,12 @@ class ShardRun : public TrainingRun {
 
  private:
   ExitCode run_epochs() override;
+  void deal_first(int64_t slices);
   void deal(int64_t slices);
+  void check_same_shards();
+  std::unique_ptr<DecoderLoader> open_loader(const std::string& split,
+                                             bool in_order,
+                                             const LoaderPosition& from);
   int64_t slices_of_earlier_run();
   void keep_slices();
   bool train_epoch();

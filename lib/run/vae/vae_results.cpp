@@ -97,7 +97,7 @@ void VaeRun::save_grids() {
   session_.together("reconstructions", [&] {
     if (!session_.group().is_main()) return;
     const int64_t count = std::min(kMostGridPictures, config_.data.batch_size);
-    const auto batch = data_.batch("val", 0, 0, count);
+    const auto batch = from_outside([&] { return data_.batch("val", 0, 0, count); });
     if (!batch || batch->size() == 0) return;
     if (trainer_.uses_ema()) save_grid(batch->images, /*averaged=*/true);
     save_grid(batch->images, /*averaged=*/false);

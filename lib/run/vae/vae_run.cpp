@@ -55,11 +55,13 @@ bool VaeRun::train_epoch() {
   }
   session_.progress().finish();
   if (from_begin && position_.samples_seen == seen_before && !is_done()) {
-    throw DataError(
-        "/data/folder: {}: none of the {} pictures to train with can be read; the warnings above "
-        "say what is wrong with them",
-        printable(config_.data.folder),
-        data_.rows("train"));
+    from_outside([&] {
+      throw DataError(
+          "/data/folder: {}: none of the {} pictures to train with can be read; the warnings above "
+          "say what is wrong with them",
+          printable(config_.data.folder),
+          data_.rows("train"));
+    });
   }
   return guard_.look(/*settled=*/true);
 }
