@@ -49,8 +49,8 @@ Runner add_train(CLI::App& app) {
   app.add_flag("--quiet", o->quiet, "No progress, and no lines of steps");
   app.add_flag("--clear-results",
                o->clear_results,
-               "Of a VAE that starts from zero: first remove the grids and model files that the "
-               "earlier run in its data_path has made");
+               "Of a VAE that starts from zero: remove the results that the earlier run in its "
+               "data_path made");
   return [o] {
     if (o->config_path.empty()) {
       throw ConfigError(

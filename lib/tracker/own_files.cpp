@@ -139,7 +139,11 @@ void OwnFiles::rename(const std::string& run_id) {
 
 std::optional<std::string> OwnFiles::claim(const std::string& path, const std::string& written_by) {
   const bool resumed_from = also_own_ == key_of(path);
-  const bool is_another = !resumed_from && !written_by.empty() && written_by != run_id_;
+  // The folder of the run is locked: what it has recorded there is its own, under an older id in a
+  // copy.
+  const bool is_at_home = is_below(path) && contains(path);
+  const bool is_another =
+      !resumed_from && !is_at_home && !written_by.empty() && written_by != run_id_;
   if (is_another && contains(path) && !contested_.insert(key_of(path)).second) {
     throw ConfigError(
         "'{}' is written by another run too: it is left as it is\n"

@@ -195,7 +195,7 @@ TEST_CASE("fsck: a prior's averages are those of all its weights, in their shape
   other = averages;
   other.set("ema_model.net.bias", drawn({3}));
   CHECK(faults_with(other) ==
-        std::vector<std::string>{"a.pth: ema/ema_model.net.bias: the model has no such weight"});
+        std::vector<std::string>{"/ema/ema_model.net.bias: the model has no such weight"});
 }
 
 TEST_CASE("fsck: every damaged entry is named with its tensor, its bytes and both checksums") {

@@ -174,7 +174,7 @@ class Loop(EndToEnd):
         # and a run goes on from a converted checkpoint
         config = json.loads((self.dir / "config.json").read_text())
         config["train"]["epochs"] = 2
-        config["tracker"]["load"]["file_path"] = "a.safetensors"
+        config["tracker"].update(data_path="other", load={"load_from": "local", "file_path": "a.safetensors"})
         resumed = self.train(harness.write_config(self.dir / "config.json", config))
         self.assertIn("Loaded model from a.safetensors", resumed.stdout)
 
