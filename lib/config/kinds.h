@@ -26,7 +26,7 @@ std::vector<ConfigKind>& config_kinds();
 /// The row of a kind. @throws ConfigError for none
 const ConfigKind& config_kind_of(const std::string& key);
 
-/// Keys of all kinds that can be trained: "decoder, prior or vae".
+/// Keys of all kinds that can be trained, for messages: "decoder", "prior" and "vae", in quotes.
 std::string available_kinds();
 
 /// Root keys that no reader calls unknown: those of all kinds, and "$schema", by which editors find

@@ -122,8 +122,8 @@ class Tracker {
   /// be replaced. A copy of a run's folder gets an id of its own. @throws as begin_anew()
   void go_on(const std::string& checkpoint);
 
-  /// For a dry run, in place of init(): finds out whether this run would go on with an earlier one,
-  /// and writes nothing.
+  /// Before init(), or in its place in a dry run: finds out whether this run would go on with an
+  /// earlier one. Writes nothing and locks nothing.
   void look_for_earlier_run();
 
   /// True if auto_resume.json of an earlier start was found, and auto-resume is on.

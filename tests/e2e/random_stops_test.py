@@ -71,6 +71,12 @@ class RandomStops(VaeRuns):
         return {file["file"]: file["samples_seen"] for file in json.loads(done.stdout)["files"]
                 if file.get("samples_seen") is not None}
 
+    def lock_text(self, name):
+        try:
+            return (self.dir / name / "run.lock").read_text()
+        except OSError:
+            return ""
+
     def stop_at_random(self, config, name, draw, ranks, signals, longest):
         """@return the exit code, or none if the run ended first"""
         before = max(self.whole_files(name).values(), default=0)
@@ -82,7 +88,9 @@ class RandomStops(VaeRuns):
             pass
         sent = draw.choice(signals)
         own = ranks_of(process) if ranks > 1 else {}
-        victim = draw.choice([process.pid, *own.values()])
+        # One that is told to stop before it has met the others is waited for by them for minutes.
+        have_met = own and str(own.get(0)) in self.lock_text(name)
+        victim = draw.choice([process.pid, *own.values()] if have_met else [process.pid])
         try:
             os.kill(victim, sent)
         except ProcessLookupError:

@@ -220,7 +220,8 @@ class ShardOrder(EndToEnd):
         self.refuse(2, "--from", "one.pth", "--set", "/data/end_shard=14",
                     expect=["one.pth: the position is of other shards", "the names of the 8 shards"])
         self.refuse(2, "--from", "at.pth", "--set", "/seed=5", expect=["/config/seed: expected 5, the config's /seed, got 0"])
-        self.refuse(2, "--from", "at.pth", "--set", "/data/shuffle_train=false", expect=["/config/data/shuffle_train"])
+        self.refuse(2, "--from", "at.pth", "--set", "/data/shuffle_train=false", "--set", "/data/shuffle_buffer=null",
+                    expect=["/config/data/shuffle_train"])
         self.refuse(2, "--from", "at.pth", "--set", "/data/splits={\"train\": 0.25, \"val\": 0.5, \"test\": 0.25}",
                     expect=["/config/data/splits"])
         self.refuse(2, "--from", "at.pth", "--epoch", 1, expect=["--epoch 1: at.pth stands in epoch 0"])

@@ -113,8 +113,8 @@ ShardPosition starting_position(const ShardsOrderCommand& command,
            position.epoch,
            counted(position.sample, "sample"),
            lanes == 0 ? ""
-                      : fmt::format("; begun by {}, whose lanes it keeps",
-                                    counted(static_cast<int64_t>(lanes), "rank")));
+                      : fmt::format("; begun in {}, which it keeps",
+                                    counted(static_cast<int64_t>(lanes), "lane")));
   return position;
 }
 
