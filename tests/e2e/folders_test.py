@@ -86,7 +86,8 @@ class Folders(EndToEnd):
         self.assertLess(len(first), 384)
         self.assertFalse([name for name in first if not name.endswith(".tar")])
         done = run(*make, cwd=self.dir, check=0)
-        self.assertIn(f"3,840 of 3,840 pictures in 384 shards ({384 - len(first)} written, {len(first)} were there already)", done.stdout)
+        were = "was" if len(first) == 1 else "were"
+        self.assertIn(f"3,840 of 3,840 pictures in 384 shards ({384 - len(first)} written, {len(first)} {were} there already)", done.stdout)
         self.assertLessEqual(first.items(), content(self.dir / "out").items())
 
 
@@ -144,7 +145,7 @@ class Encoding(EndToEnd):
                       " ".join(done.stderr.split()))
         self.assertEqual(content(self.dir / "encoded"), before)
         done = self.encode("--overwrite", shards=shards)
-        self.assertIn("removed: 000000.tar to 000015.tar\n96 latents in 16 shards\n", done.stdout)
+        self.assertIn("removing: 000000.tar to 000015.tar\n96 latents in 16 shards\n", done.stdout)
         self.assertIn("16 shards are there already", self.encode(shards=shards).stdout)
         (self.dir / "plain").mkdir()
         (self.dir / "plain/000077.tar").write_bytes(b"mine")
