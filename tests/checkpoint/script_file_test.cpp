@@ -64,7 +64,7 @@ TEST_CASE("networks that torch.jit.save() wrote are whole, their compressed code
   CHECK(fault_of_bytes(folder, bytes_of_network("weights.pth")) == "no program");
 }
 
-TEST_CASE("a network that is cut off is told, wherever it ends") {
+TEST_CASE("a network that is cut off is refused, wherever it ends") {
   const TempFolder folder;
   const std::string whole = bytes_of_network("encoder.pt");
   for (size_t size = 1; size < whole.size(); size += 13) {
@@ -73,7 +73,7 @@ TEST_CASE("a network that is cut off is told, wherever it ends") {
   }
 }
 
-TEST_CASE("a network with a damaged content is told, in its weights and in its code") {
+TEST_CASE("a network with damaged contents is refused, in its weights and in its code") {
   const TempFolder folder;
   const std::string path = folder.file("whole.pt");
   const std::string whole = bytes_of_network("encoder.pt");
@@ -100,7 +100,8 @@ TEST_CASE("compressed members are refused in a checkpoint") {
   CHECK_THROWS_WITH(read_zip(MappedFile(path)), Catch::Contains("is compressed or encrypted"));
 }
 
-TEST_CASE("a record that is shorter than its tensor is told before anybody reads beyond it") {
+TEST_CASE(
+    "a record that is shorter than its tensor is refused before anything reads past its end") {
   const TempFolder folder;
   const std::string longer =
       with_member(folder, bytes_of_network("ours.pt"), "ours/data.pkl", [](std::string& pickle) {

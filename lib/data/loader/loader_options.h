@@ -18,7 +18,7 @@ struct LoaderOptions {
   std::string shard_names;          ///< shard_names_hash() of them, for positions; "": not kept
   int64_t most_shards = INT64_MAX;  ///< that an epoch opens: fewer, to have a look
   int64_t most_samples =
-      INT64_MAX;   ///< of an epoch: the first so many that are usable by all but the picture
+      INT64_MAX;   ///< of an epoch: its first ones, whose pictures are not looked at yet
   RankInfo share;  ///< which of those are decoded and handed out: a part that no other share has
   int64_t shard_width = 6;  ///< digits of {} in an url of embeddings
   int64_t batch_size = 64;

@@ -61,7 +61,7 @@ void check_same_config(ProcessGroup& group,
 
 namespace {
 
-/// Where the tensors of a group are. A device that is not there is told by the run itself.
+/// Where the tensors of a group are. The run itself reports a device that is not there.
 at::Device group_device(const SharedTrainConfig& train, const World& world) {
   return world.is_alone() ? at::Device(at::kCPU) : prepare_device(train, world);
 }

@@ -64,7 +64,7 @@ struct DecoderEvaluation {
 /// them cannot read changes another's. @throws DataError, NetworkError, what on_step throws
 void show_pairs(const DecoderEvaluation& evaluation, const RankInfo& rank, ImageMetrics& metrics);
 
-/// What goes wrong with the figures is told in their `faults`. @throws StoppedError
+/// Errors while the figures are computed are listed in their `faults`. @throws StoppedError
 MetricValues compute_figures(const ImageMetrics& metrics);
 
 }  // namespace dalle2

@@ -46,7 +46,7 @@ void DecoderRun::evaluate_epoch() {
   position_.next_task = "sample";
 }
 
-/// What goes wrong with the pictures is no reason to lose a run: it is told, and the run goes on.
+/// A fault in the pictures is no reason to lose a run: it is logged, and the run continues.
 /// @return on rank 0; nothing on the others
 MetricValues DecoderRun::compute_metrics() {
   ProcessGroup& group = session_.group();
