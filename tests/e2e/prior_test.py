@@ -5,6 +5,7 @@ import math
 import pathlib
 import shutil
 import tempfile
+import time
 import unittest
 
 import harness
@@ -88,6 +89,21 @@ class Prior(unittest.TestCase):
         self.assertEqual(self.logged("whole", "tracking/training-l2"), self.logged("parts", "tracking/training-l2"))
         self.assertEqual(self.logged("whole", "metrics/ema-test/l2-loss"),
                          self.logged("parts", "metrics/ema-test/l2-loss"))
+
+    def test_a_stop_in_a_validation_loses_nothing_and_repeats_nothing(self):
+        prior = {**prior_config(self.base, "x")["prior"], "timesteps": 6000}  # seconds, enough for a signal
+        sections = {"prior": prior, "train": {"epochs": 1, "lr": 1e-2, "eval_timesteps": [6000]}}
+        self.train(self.config("whole", **sections))
+        config = self.config("cut", **sections)
+        # The validation prints nothing before its end.
+        stop_when(config, self.dir, lambda line: "48/48 samples" in line and time.sleep(0.3) is None)
+        own = saved_state(self.dir / "cut/checkpoint.pth", self.dir)[1]["dalle2_train"]
+        self.assertEqual((own["validation_is_due"], own["validated_step"]), (1, -1), "the signal came too late")
+        self.train(config)
+        whole, cut = ([{key: value for key, value in record.items() if key.startswith("metrics/")}
+                       for record in records(self.dir / out)] for out in ("whole", "cut"))
+        self.assertEqual([record for record in cut if record], [record for record in whole if record])
+        self.assertEqual(saved_state(self.dir / "whole/best_1.pth", self.dir), saved_state(self.dir / "cut/best_1.pth", self.dir))
 
     def test_every_option_of_the_utilities_trains(self):
         for number, options in enumerate((

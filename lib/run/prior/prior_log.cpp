@@ -19,21 +19,26 @@ const char* label_of(const std::string& similarity) {
 
 }  // namespace
 
-void PriorRun::log_loss(const std::string& folder, const char* label, double loss) {
+void PriorRun::log(const std::vector<PriorRecord>& records) {
+  for (const PriorRecord& each : records) {
+    session_.tracker().log(each.values, trainer_.steps(), each.shown);
+  }
+}
+
+PriorRecord PriorRun::loss_record(const std::string& folder, const char* label, double loss) const {
   const char* loss_type = enum_names<LossType>[static_cast<size_t>(config_.prior.loss_type)];
-  session_.tracker().log({{fmt::format("metrics/{}/{}-loss", folder, loss_type), loss}},
-                         trainer_.steps(),
-                         ShownRecord{{.label = label, .values = {loss}}});
+  return {{{fmt::format("metrics/{}/{}-loss", folder, loss_type), loss}},
+          {{.label = label, .values = {loss}}}};
 }
 
 /// One batch: rank 0 draws, and the others wait for it.
-void PriorRun::log_similarities(const std::string& folder) {
+void PriorRun::add_similarities(const std::string& folder, std::vector<PriorRecord>& records) {
   session_.together("similarities of the validation rows", [&] {
-    if (session_.group().is_main()) draw_similarities(folder);
+    if (session_.group().is_main()) draw_similarities(folder, records);
   });
 }
 
-void PriorRun::draw_similarities(const std::string& folder) {
+void PriorRun::draw_similarities(const std::string& folder, std::vector<PriorRecord>& records) {
   const auto batch = from_outside([&] { return data_.batch("val", 0, config_.data.batch_size); });
   if (!batch || batch->size() == 0) return;
   PriorSampleOptions options;
@@ -58,7 +63,7 @@ void PriorRun::draw_similarities(const std::string& folder) {
       if (const char* label = label_of(name)) shown.push_back({.label = label, .values = {value}});
     }
     shown.insert(shown.begin(), {.label = "cosines in", .values = {steps}, .unit = "steps:"});
-    session_.tracker().log(record, trainer_.steps(), shown);
+    records.push_back({std::move(record), std::move(shown)});
   }
 }
 

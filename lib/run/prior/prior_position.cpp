@@ -13,13 +13,16 @@ void PriorPosition::fields(PositionVisitor& visitor) {
   visitor.field("best_validation_loss", best_validation_loss);
   visitor.own("row", row);
   visitor.own("iteration", iteration);
+  visitor.own("validation_is_due", validation_is_due);
+  visitor.own("validated_step", validated_step);
 }
 
 void PriorPosition::reset() {
   epoch = config_->current_epoch;
   samples_seen = config_->num_samples_seen;
   best_validation_loss = config_->best_validation_loss;
-  row = iteration = 0;
+  row = iteration = validation_is_due = 0;
+  validated_step = -1;
 }
 
 std::string PriorPosition::description() const {

@@ -23,6 +23,7 @@ PriorInputs to_inputs(const PriorBatch& batch, const at::Device& device) {
 
 ExitCode PriorRun::run_epochs() {
   validated_at_ = session_.group().heard_seconds();
+  if (position_.validation_is_due != 0) validate();  // a stop cut it off
   while (position_.epoch < config_.train.epochs) {
     if (!train_epoch()) continue;  // it went back
     if (session_.stop_asked()) return ExitCode::kStopped;
@@ -37,14 +38,15 @@ ExitCode PriorRun::run_epochs() {
 /// As in the reference, after the last epoch; but here a good loss of the test rows makes no best
 /// checkpoint.
 void PriorRun::finish() {
-  validate();
+  if (position_.validated_step != trainer_.steps()) validate();
   save_latest();
   const HeldAverages averages = trainer_.hold_averages();
-  const auto loss = mean_loss("test", trainer_.uses_ema());
+  DropCounts dropped;
+  const auto loss = mean_loss("test", trainer_.uses_ema(), dropped);
   session_.progress().pause();
-  if (loss) {
-    log_loss(trainer_.uses_ema() ? "ema-test" : "online-test", "test loss", *loss);
-  }
+  report_drops(session_.tracker(), trainer_.steps(), "test", dropped);
+  if (!loss) return;
+  log({loss_record(trainer_.uses_ema() ? "ema-test" : "online-test", "test loss", *loss)});
 }
 
 /// @return false if the run went back to a checkpoint
@@ -112,9 +114,10 @@ std::optional<int64_t> PriorRun::train_group(const std::vector<PriorRankBatch>& 
   return samples;
 }
 
-std::optional<double> PriorRun::mean_loss(const std::string& split, bool averaged) {
-  DropCounts dropped;
-  const auto loss = mean_loss_of_split(
+std::optional<double> PriorRun::mean_loss(const std::string& split,
+                                          bool averaged,
+                                          DropCounts& dropped) {
+  return mean_loss_of_split(
       split,
       data_.rows(split),
       [&](int64_t row) { return next_batch(split, row, dropped); },
@@ -124,34 +127,38 @@ std::optional<double> PriorRun::mean_loss(const std::string& split, bool average
         return trainer_.evaluate(to_inputs(step.batch, session_.device()), random, averaged)
             .item<double>();
       });
-  // The averaged pass of a validation goes through the rows that the live one has reported.
-  if (split == "test" || !averaged) {
-    report_drops(session_.tracker(), trainer_.steps(), split, dropped);
-  }
-  return loss;
 }
 
+/// A stop cuts it off before anything is logged: the resumed run makes it again, and each record
+/// comes once.
 void PriorRun::validate() {
+  position_.validation_is_due = 1;
   session_.progress().pause();
   const HeldAverages averages = trainer_.hold_averages();
   Timer timer;
   const bool has_average = trainer_.uses_ema();
-  if (const auto online = mean_loss("val", /*averaged=*/false)) {
-    log_loss("online-validation",
-             has_average ? "validation loss without averaging" : "validation loss",
-             *online);
-    const char* folder = has_average ? "ema-validation" : "online-validation";
-    log_similarities(folder);
-    const double loss = has_average ? mean_loss("val", /*averaged=*/true).value() : *online;
-    if (has_average) log_loss(folder, "validation loss", loss);
-    session_.tracker().log({{"tracking/validation length (minutes)", timer.seconds() / 60}},
-                           trainer_.steps(),
-                           ShownRecord{});
-    if (std::isfinite(loss) && loss < position_.best_validation_loss) {
-      position_.best_validation_loss = loss;
-      log_info("ckpt", "Saving the best so far");
-      checkpoints_.save(/*is_best=*/true, /*is_latest=*/false);
-    }
+  const char* folder = has_average ? "ema-validation" : "online-validation";
+  DropCounts dropped, dropped_again;
+  const auto online = mean_loss("val", /*averaged=*/false, dropped);
+  std::vector<PriorRecord> records;
+  double loss = NAN;
+  if (online) {
+    const char* label = has_average ? "validation loss without averaging" : "validation loss";
+    records.push_back(loss_record("online-validation", label, *online));
+    add_similarities(folder, records);
+    loss = has_average ? mean_loss("val", /*averaged=*/true, dropped_again).value() : *online;
+    if (has_average) records.push_back(loss_record(folder, "validation loss", loss));
+    records.push_back({{{"tracking/validation length (minutes)", timer.seconds() / 60}}, {}});
+  }
+  session_.throw_if_stop_asked();
+  report_drops(session_.tracker(), trainer_.steps(), "val", dropped);
+  log(records);
+  position_.validation_is_due = 0;
+  position_.validated_step = trainer_.steps();
+  if (std::isfinite(loss) && loss < position_.best_validation_loss) {
+    position_.best_validation_loss = loss;
+    log_info("ckpt", "Saving the best so far");
+    checkpoints_.save(/*is_best=*/true, /*is_latest=*/false);
   }
   validated_at_ = session_.group().heard_seconds();
   restart_step_clock();

@@ -25,6 +25,8 @@ struct PriorPosition : RunPosition {
   double best_validation_loss = 0;  ///< that of the config before there is one
   int64_t row = 0;                  ///< rows of this epoch, the dropped ones too
   int64_t rows_per_epoch = 1;       ///< of the data: no field of a checkpoint
+  int64_t validation_is_due = 0;    ///< 1: one was begun and is not at its end
+  int64_t validated_step = -1;      ///< updates of the weights validated last; -1: none
 
   void fields(PositionVisitor& visitor) override;
   void reset() override;
@@ -42,6 +44,11 @@ struct PriorPosition : RunPosition {
 int64_t count_rows(const PriorDataset& data);
 
 using PriorRankBatch = RankBatch<PriorBatch>;
+
+struct PriorRecord {
+  LogRecord values;
+  ShownRecord shown;
+};
 
 class PriorRun : public TrainingRun {
  public:
@@ -66,11 +73,12 @@ class PriorRun : public TrainingRun {
   /// Losses and similarities of the validation rows; saves the best. @throws StoppedError
   void validate();
   /// Mean loss over the rows of a split; nothing if it has no rows. @throws StoppedError
-  std::optional<double> mean_loss(const std::string& split, bool averaged);
+  std::optional<double> mean_loss(const std::string& split, bool averaged, DropCounts& dropped);
+  void log(const std::vector<PriorRecord>& records);
   /// @param label for people
-  void log_loss(const std::string& folder, const char* label, double loss);
-  void log_similarities(const std::string& folder);
-  void draw_similarities(const std::string& folder);
+  PriorRecord loss_record(const std::string& folder, const char* label, double loss) const;
+  void add_similarities(const std::string& folder, std::vector<PriorRecord>& records);
+  void draw_similarities(const std::string& folder, std::vector<PriorRecord>& records);
 
   const TrainPriorConfig& config_;
   PriorDataset data_;
