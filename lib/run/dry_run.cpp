@@ -110,7 +110,9 @@ void check_loaded_file(const std::string& path,
   const Cursor root(checkpoint, path);
   check_kind(root, plan.texts.kind);
   StateDict weights = model_weights(root, plan.texts.kind, /*use_ema=*/false);
-  const bool is_base = train.lora.rank > 0 && !has_lora(root);
+  const bool takes_new_adapters = train.lora.rank > 0 && !has_lora(root);
+  const bool is_base =
+      takes_new_adapters || (plan.is_begun_by != nullptr && plan.is_begun_by(root));
   if (train.lora.rank == 0 && held_by(root, plan).only_untrained()) {
     check_same_model(root, plan.texts, train.allow_changed_config);
     check_carried(weights, path, plan);
@@ -124,10 +126,11 @@ void check_loaded_file(const std::string& path,
     }
     check_carried(weights, path, plan);
     std::erase_if(weights, [&](const auto& entry) { return is_of_part(entry.first, plan, false); });
-    if (is_base) {
+    if (takes_new_adapters) {
       for (auto& adapter : lora_state_dict(*plan.model)) weights.push_back(std::move(adapter));
     }
-    load_state_dict(*plan.model, weights, "", /*strict=*/!is_base, path);
+    load_state_dict(*plan.model, weights, "", /*strict=*/!takes_new_adapters, path);
+    check_finite(*plan.model, path);
   }
   std::printf("would load: %s\n", path.c_str());
 }

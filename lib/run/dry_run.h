@@ -43,6 +43,8 @@ struct DryRunPlan {
   int64_t carried_bytes = 0;
   ConfigTexts texts = {};
   DataSize data_size = {};
+  /// As Trainer::is_begun_by(); null: no file is of that sort.
+  bool (*is_begun_by)(const Cursor& root) = nullptr;
 };
 
 /// Checks, in the order of a start, what a run would refuse: the device, the paths of the tracker,

@@ -116,7 +116,7 @@ VaeEvaluation VaeTrainer::evaluate(const at::Tensor& images, bool averaged) {
   return evaluation;
 }
 
-bool VaeTrainer::is_begun_by(const Cursor& root) const {
+bool is_vae_weights_alone(const Cursor& root) {
   return root.value().is_dict() && !root.has("steps");
 }
 

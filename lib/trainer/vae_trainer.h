@@ -14,6 +14,9 @@
 
 namespace dalle2 {
 
+/// Whether a file has a VAE's weights, but no place of a run: muse's `vae.N.pt` and its trainer's file.
+bool is_vae_weights_alone(const Cursor& root);
+
 struct VaeEvaluation {
   at::Tensor reconstruction_loss;  ///< [] mean over the pictures
   at::Tensor images;               ///< [B, C, H, W] float32: what the VAE makes of them
@@ -63,7 +66,7 @@ class VaeTrainer : public Trainer {
 
   /// By `vae.N.pt`, `vae.N.ema.pt`, a model file; and by a checkpoint of muse's own trainer, which
   /// does not count steps and whose optimizers number their parameters in the order of a Python set.
-  bool is_begun_by(const Cursor& root) const override;
+  bool is_begun_by(const Cursor& root) const override { return is_vae_weights_alone(root); }
 
   VqganVae vae() const { return vae_; }
   bool has_discriminator() const { return num_parts() == kDiscriminator; }

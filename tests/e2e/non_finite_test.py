@@ -146,7 +146,10 @@ class NonFinite(EndToEnd):
         run("convert", "all.safetensors", "bad.pth", cwd=self.dir, check=0)
         config = harness.tiny_config(self.shards, "out", train={"epochs": 2, "n_sample_images": 0})
         config["tracker"]["load"] = {"load_from": "local", "file_path": "bad.pth"}
-        done = self.train(harness.write_config(self.dir / "bad.json", config), check=3)
+        path = harness.write_config(self.dir / "bad.json", config)
+        dry = run("--config", path, "--dry-run", cwd=self.dir, check=3)
+        self.assertRegex(dry.stderr, r"bad.pth: \S+to_out.weight: the weights are not finite")
+        done = self.train(path, check=3)
         self.assertIn("bad.pth: the weights of unet 0 are not finite", done.stdout + done.stderr)
         self.assertIn("Load another checkpoint; `dalle2-train fsck` tells which are whole", done.stdout + done.stderr)
         self.assertFalse(list((self.dir / "out").glob("*.pth")))

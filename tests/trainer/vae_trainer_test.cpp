@@ -311,6 +311,15 @@ TEST_CASE("a first batch that is not finite begins no codes") {
   CHECK_FALSE(small.trainer.non_finite_part());
 }
 
+TEST_CASE("a codebook that is not finite is found") {
+  SmallVae small(vae_training(), vae_with_codebook());
+  CHECK_FALSE(small.trainer.non_finite_part());
+  for (at::Tensor& buffer : small.vae->quantizer()->buffers()) {
+    if (buffer.is_floating_point()) buffer.view(-1)[0] = NAN;
+  }
+  CHECK(small.trainer.non_finite_part() == "buffers of autoencoder");
+}
+
 TEST_CASE("a VAE begins with the weights of muse's own checkpoint, which counts no steps") {
   SmallVae theirs(vae_training()), ours(vae_training());
   theirs.step(1);

@@ -54,24 +54,6 @@ void check_finite(const Trainer& trainer, const std::string& path) {
 
 }  // namespace
 
-HeldStages held_stages(const Cursor& root,
-                       const std::function<bool(const std::string&)>& is_trained,
-                       const std::function<bool(const std::string&)>& is_untrained) {
-  HeldStages held;
-  const Cursor model = root.value().is_dict() && root.has("model") ? root.at("model") : root;
-  if (!model.value().is_dict()) return held;
-  for (const auto& [key, value] : model.as_dict().items) {
-    if (!key.is_string()) continue;
-    held.trained = held.trained || is_trained(key.as_string());
-    held.untrained = held.untrained || is_untrained(key.as_string());
-  }
-  return held;
-}
-
-void tell_fall_back(const std::string& fault, const std::string& next) {
-  log_warning("ckpt", "{}\n  Falling back to {}", fault.substr(0, fault.find('\n')), next);
-}
-
 RunCheckpoints::RunCheckpoints(RunSession& session,
                                Trainer& trainer,
                                RunPosition& position,
@@ -176,15 +158,6 @@ std::optional<RunCheckpoints::Found> RunCheckpoints::find_at_start(
   return found;
 }
 
-void throw_no_base(const std::string& model_name) {
-  throw ConfigError(
-      "/train/lora: adapters need the weights of a trained {0} to stand on, and no checkpoint was "
-      "loaded: without one they would be trained on random weights that stay as they are\n"
-      "  Name the {0}'s checkpoint in /tracker/load (load_from \"local\", file_path), or set "
-      "/train/lora/rank to 0 to train the whole network.",
-      model_name);
-}
-
 /// Loads the first of `candidates` that is good. What a run only stands on is its last choice.
 std::optional<RunCheckpoints::Found> RunCheckpoints::take_up(
     const std::vector<std::string>& candidates, bool compares_config) {
@@ -259,66 +232,6 @@ void RunCheckpoints::read_own(const Cursor& root) {
   trainer_.set_learning_rate_factor(own->at("learning_rate_factor").as_double());
 }
 
-void compare_data_size(const Cursor& root, const DataSize& now, ConfigChanges& changes) {
-  const std::optional<Cursor> own = root.find(kOwnState);
-  if (!own || !own->has("data_size") || now.count == 0) return;
-  const int64_t saved = own->at("data_size").as_int();
-  const int64_t count = now.count_for ? now.count_for(root) : now.count;
-  if (saved == count) return;
-  changes.meaning.push_back(
-      fmt::format("/data: the checkpoint has a data set of {}, now there are {}: the splits are "
-                  "dealt anew, and what was kept for validation may be trained on",
-                  counted(saved, now.unit),
-                  counted(count, now.unit)));
-}
-
-ConfigChanges compare_config(const Cursor& root,
-                             const ConfigTexts& texts,
-                             const DataSize& data_size,
-                             bool allow_changed_config) {
-  const std::optional<Cursor> saved = root.find("config");
-  if (!saved || !saved->value().is_dict()) return {};
-  // What an older version stored may hold secrets.
-  const std::string saved_json = public_config(json_of_value(saved->value()));
-  ConfigChanges changes = compare_for_resume(saved_json, texts.full_json);
-  compare_data_size(root, data_size, changes);
-  if (!changes.other.empty()) {
-    log_info("ckpt",
-             "{}: the config has changed since: {}",
-             root.where(),
-             fmt::join(changes.other, "; "));
-  }
-  if (changes.meaning.empty()) return changes;
-  const std::string list = fmt::format("{}", fmt::join(changes.meaning, "\n  "));
-  if (!allow_changed_config) {
-    throw ConfigError(
-        "{}: the config gives this checkpoint's weights or data another meaning:\n  {}\n"
-        "  Go on with the values it was made with, begin a new run in another /tracker/data_path, "
-        "or set /train/allow_changed_config to true if that is what you want.",
-        root.where(),
-        list);
-  }
-  log_warning("ckpt",
-              "{}: going on though the config gives it another meaning "
-              "(/train/allow_changed_config):\n  {}",
-              root.where(),
-              list);
-  return changes;
-}
-
-void check_same_model(const Cursor& root, const ConfigTexts& texts, bool allow_changed_config) {
-  if (allow_changed_config) return;
-  const std::vector<std::string> changes = model_changes(root, texts.kind, texts.full_json);
-  if (changes.empty()) return;
-  throw ConfigError(
-      "{}: this run would stand on its weights, but it is of another {}:\n  {}\n"
-      "  Take the values it was made with, or another file in /tracker/load, or set "
-      "/train/allow_changed_config to true if that is what you want.",
-      root.where(),
-      texts.kind,
-      fmt::join(changes, "\n  "));
-}
-
 void RunCheckpoints::load_base(const Value& checkpoint, const std::string& path) {
   const Cursor root(checkpoint, path);
   check_kind(root, texts_.kind);
@@ -359,16 +272,6 @@ void RunCheckpoints::carry_untrained(const Cursor& root) {
 void RunCheckpoints::tell_position(const std::string& path) const {
   log_info("ckpt", "Loaded model from {} on {}", path, position_.description());
   warn_if_nothing_is_left(position_, config_.epochs, path);
-}
-
-void warn_if_nothing_is_left(const RunPosition& position, int64_t epochs, const std::string& path) {
-  if (position.epochs_trained() <= epochs) return;
-  log_warning("ckpt",
-              "{} has been trained for {} and /train/epochs is {}: nothing is left to train. Give "
-              "more epochs to train on.",
-              path,
-              counted(position.epochs_trained(), "epoch"),
-              epochs);
 }
 
 ExitCode RunCheckpoints::finish(ExitCode code) {

@@ -10,59 +10,15 @@
 #include <vector>
 
 #include "base/error.h"
-#include "config/resume_changes.h"
 #include "config/shared/train_options.h"
 #include "run/checkpoints/pth_saving.h"
+#include "run/checkpoints/resume_checks.h"
 #include "run/loop/loss_window.h"
 #include "run/loop/run_position.h"
 #include "run/loop/run_session.h"
 #include "trainer/trainer.h"
 
 namespace dalle2 {
-
-/// The config of a run, as checkpoints and the folder of the run have it.
-struct ConfigTexts {
-  std::string kind;      ///< root key: "decoder", "prior", "vae"
-  std::string raw_json;  ///< the file as it stands
-  std::string
-      full_json;  ///< with every default, without secrets, in the form that a checkpoint takes
-};
-
-/// How much data a run has, over all splits.
-struct DataSize {
-  int64_t count = 0;           ///< 0: not known
-  const char* unit = "shard";  ///< one of it
-  /// How much of it the run that saved `root` would use today; null: `count`.
-  std::function<int64_t(const Cursor& root)> count_for = nullptr;
-};
-
-/// Compares the config of a checkpoint with that of the run, and logs what has changed.
-/// @throws ConfigError for what gives the weights or the data another meaning, unless allowed
-ConfigChanges compare_config(const Cursor& root,
-                             const ConfigTexts& texts,
-                             const DataSize& data_size,
-                             bool allow_changed_config);
-/// The same for a file that only gives weights to stand on or to carry: the model alone counts.
-/// @throws ConfigError
-void check_same_model(const Cursor& root, const ConfigTexts& texts, bool allow_changed_config);
-/// Whether a checkpoint, or a bare state dict, holds tensors of stages that a run trains, and of
-/// others.
-struct HeldStages {
-  bool trained = false, untrained = false;
-  /// It can only give what the run does not train.
-  bool only_untrained() const { return untrained && !trained; }
-};
-/// @param is_trained, is_untrained by the name of a tensor
-HeldStages held_stages(const Cursor& root,
-                       const std::function<bool(const std::string&)>& is_trained,
-                       const std::function<bool(const std::string&)>& is_untrained);
-/// Warns where the checkpoint at `path` has been trained for more epochs than are asked for.
-void warn_if_nothing_is_left(const RunPosition& position, int64_t epochs, const std::string& path);
-/// Warns that a checkpoint is passed over for `next`. What to do about its fault, behind its first
-/// line, is for those who have no other.
-void tell_fall_back(const std::string& fault, const std::string& next);
-/// For adapters that found no weights to stand on. @throws ConfigError
-[[noreturn]] void throw_no_base(const std::string& model_name);
 
 /// How a start began.
 enum class StartedFrom {

@@ -43,6 +43,7 @@ DryRunPlan make_plan(const LoadedVaeConfig& loaded) {
            vae->discriminator_loss(made_up_images(config, batch), generator()).backward();
          }});
   }
+  plan.is_begun_by = is_vae_weights_alone;
   plan.texts = {
       .kind = "vae", .raw_json = loaded.raw_json, .full_json = public_config(loaded.full_json)};
   return plan;
