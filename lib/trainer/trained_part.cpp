@@ -243,10 +243,6 @@ void TrainedPart::begin_averages_anew() {
 
 std::optional<std::string> TrainedPart::non_finite_kind() const {
   if (!all_finite(parameters.values())) return "weights";
-  // A codebook that learns by averages has no parameters.
-  std::vector<at::Tensor> buffers = network->buffers();
-  std::erase_if(buffers, [](const at::Tensor& buffer) { return !buffer.is_floating_point(); });
-  if (!all_finite(buffers)) return "buffers";
   if (any_rank(!optimizer.is_finite(), "moments that are not finite")) {
     return "moments of the optimizer";
   }
