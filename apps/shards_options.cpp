@@ -5,14 +5,15 @@
 
 #include "base/stop_signal.h"
 #include "command_options.h"
+#include "demo/demo_commands.h"
 
 namespace dalle2 {
 
 namespace {
 
 Runner add_shards_demo(CLI::App& app) {
-  auto o = options_of<ShardsDemoCommand>();
-  app.add_option("--out", o->out_folder, "Folder for the shards, embeddings and the held-out split")
+  auto o = options_of<DemoShardOptions>();
+  app.add_option("--out", o->out, "Folder for the shards, embeddings and the held-out split")
       ->required()
       ->type_name("DIR")
       ->check(non_empty_path());

@@ -57,8 +57,8 @@ def read_layers(text):
 
 
 def layer_of(path):
-    """lib/tracker/x.h -> tracker; apps/x.cpp -> apps."""
-    return path.parts[1] if path.parts[0] == "lib" else "apps"
+    """lib/tracker/x.h -> tracker; apps/x.cpp -> apps; apps/demo/x.cpp -> demo."""
+    return path.parts[1] if path.parts[0] == "lib" or len(path.parts) > 2 else "apps"
 
 
 def without_comments(text):
@@ -113,10 +113,10 @@ def keyword_values(words, keyword):
 
 def check_library(path, line, words, layers, breaches):
     """One dalle2_library call. Returns what it USES."""
-    name = path.parts[1]
+    name = layer_of(path)
     row = layers[name]
     if words[:1] != [name]:
-        breaches.add(path, line, f"the target of lib/{name} is named {name}")
+        breaches.add(path, line, f"the target of {path.parent} is named {name}")
     if "TORCH" in words and not row.torch:
         breaches.add(path, line, f"TORCH: {name} is free of torch")
     uses = keyword_values(words, "USES")
@@ -144,14 +144,15 @@ def reachable(name, uses):
 
 
 def check_layers(root, layers, breaches):
-    uses, includes = {}, {}
+    uses, includes, places = {}, {}, {}
     folders = [folder for folder in sorted((root / "lib").glob("*")) if folder.is_dir()]
     if (root / "apps").is_dir():
-        folders.append(root / "apps")
+        folders += [root / "apps", *(folder for folder in sorted((root / "apps").glob("*")) if folder.is_dir())]
     for folder in folders:
         path = folder.relative_to(root)
         name = folder.name
-        files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
+        below = folder.glob("*") if name == "apps" else folder.rglob("*")
+        files = [file for file in sorted(below) if file.is_file()]
         if not files:
             continue
         if name not in layers:
@@ -159,7 +160,7 @@ def check_layers(root, layers, breaches):
             continue
         if layers[name].later:
             breaches.add(path, 1, 'it exists: take the "later" from its row in docs/contributing.md')
-        includes[name] = {}
+        includes[name], places[name] = {}, path
         for file in files:
             if file.suffix in CODE_SUFFIXES:
                 check_includes(root, file.relative_to(root), layers, includes[name], breaches)
@@ -172,7 +173,7 @@ def check_layers(root, layers, breaches):
             continue
         for target, (path, line) in targets.items():
             if target not in reachable(name, uses):
-                breaches.add(path, line, f"lib/{name}/CMakeLists.txt does not say USES {target}")
+                breaches.add(path, line, f"{places[name]}/CMakeLists.txt does not say USES {target}")
 
 
 def check_form(root, breaches):

@@ -97,14 +97,6 @@ struct EmaCommand {
   std::string out_path;
 };
 
-struct ShardsDemoCommand {
-  std::string out_folder;
-  int64_t num = 4000;       ///< training images
-  int64_t image_side = 64;  ///< pixels
-  uint64_t seed = 0;
-  bool overwrite = false;  ///< remove the shards and embeddings that the folder holds
-};
-
 struct ShardsMakeCommand {
   std::string from_folder, out_folder;
   int64_t per_shard = 0;         ///< 0: a tenth of all, 1000 at most
@@ -150,13 +142,6 @@ struct ReportCommand {
   int64_t most_picture_steps = 12;  ///< columns of the pictures' tables
 };
 
-/// Scores drawings of the held-out demo prompts and writes the grid "asked for / drawn".
-struct DemoScoreCommand {
-  std::string drawn_folder;    ///< what `sample` wrote
-  std::string heldout_folder;  ///< what `shards demo` wrote
-  std::string grid_path;
-};
-
 /// Trains. @return kDone, or kStopped after a signal, as run_shards_make does
 ExitCode run_train(const TrainCommand& command);
 void run_sample(const SampleCommand& command);
@@ -167,14 +152,12 @@ ExitCode run_fsck(const FsckCommand& command);
 void run_convert(const ConvertCommand& command);
 void run_ema(const EmaCommand& command);
 void run_schema(const std::string& kind);
-void run_shards_demo(const ShardsDemoCommand& command);
 ExitCode run_shards_make(const ShardsMakeCommand& command);
 void run_shards_check(const ShardsCheckCommand& command);
 void run_shards_order(const ShardsOrderCommand& command);
 /// @return kStopped after a signal and a whole shard
 ExitCode run_shards_encode(const ShardsEncodeCommand& command);
 void run_report(const ReportCommand& command);
-void run_demo_score(const DemoScoreCommand& command);
 
 /// "0.1.0 (LibTorch 2.11.0)" and what it is made of.
 /// @param device the name of the one that is asked for: for "cpu" LibTorch's CUDA half is not looked

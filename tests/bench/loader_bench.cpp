@@ -75,7 +75,7 @@ std::vector<std::string> sorted_tars(const std::string& folder) {
 
 /// The shards as a run finds them: the training part of `candidates` numbers.
 ShardUrls urls_of_candidates(const Arguments& arguments) {
-  DecoderDataConfig config;
+  ShardDataConfig config;
   config.webdataset_base_url = arguments.shards + "/{}.tar";
   config.shard_width = 5;
   config.end_shard = arguments.candidates - 1;
@@ -96,7 +96,7 @@ double resident_mib() {
 
 /// One epoch over these shards. @return the images
 int64_t run_loader(const Arguments& arguments, const ShardUrls& tars) {
-  DecoderDataConfig config;
+  ShardDataConfig config;
   config.img_embeddings_url = arguments.embeds;
   config.num_workers = arguments.workers;
   config.preprocessing = transforms(arguments.kind);
@@ -105,7 +105,7 @@ int64_t run_loader(const Arguments& arguments, const ShardUrls& tars) {
   options.urls = tars;
   options.need_image_embeds = true;
   options.need_captions = true;
-  DecoderLoader loader(config, options);
+  ShardLoader loader(config, options);
   loader.start_epoch(0);
   int64_t images = 0;
   while (const std::optional<Batch> batch = loader.next()) {
@@ -158,7 +158,7 @@ std::pair<double, double> compare(const Arguments& arguments) {
 
 /// Epoch after epoch, as in training: mixed. Prints the memory once a second.
 void soak(const Arguments& arguments) {
-  DecoderDataConfig config;
+  ShardDataConfig config;
   config.img_embeddings_url = arguments.embeds;
   config.num_workers = arguments.workers;
   config.preprocessing = transforms(arguments.kind);
@@ -168,7 +168,7 @@ void soak(const Arguments& arguments) {
   options.need_image_embeds = true;
   options.shuffle = true;
   options.shuffle_buffer = 1000;
-  DecoderLoader loader(config, options);
+  ShardLoader loader(config, options);
   const double start = wall_seconds();
   double next_print = 0;
   int64_t images = 0;

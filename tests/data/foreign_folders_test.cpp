@@ -68,13 +68,13 @@ TEST_CASE("a folder of img2dataset is read as it comes, with the embeddings of c
   write_img2dataset(folder / "shards", 3, 7);
   write_clip_retrieval(folder / "embeddings", 3, 7);
 
-  DecoderDataConfig config = config_with(1);
+  ShardDataConfig config = config_with(1);
   config.img_embeddings_url = folder / "embeddings/img_emb";
   LoaderOptions options = options_over(folder.path(), 3, 64);
   options.need_image_embeds = true;
   options.image_embed_dim = 3;
   CapturedLog log;
-  DecoderLoader loader(config, options);
+  ShardLoader loader(config, options);
   CHECK(log.count("mean.npy has no shard number") == 1);
   loader.start_epoch(0);
   const auto batch = loader.next();

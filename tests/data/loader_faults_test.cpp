@@ -21,7 +21,7 @@ using Keys = std::vector<std::string>;
 namespace {
 
 /// One epoch; the keys.
-Keys run(DecoderLoader& loader) {
+Keys run(ShardLoader& loader) {
   loader.start_epoch(0);
   return flat(keys_of(loader));
 }
@@ -36,7 +36,7 @@ TEST_CASE("a broken picture is left out, named and counted; the run goes on") {
   write_tar(folder / "shards/00000.tar", members);
   for (const int64_t workers : {0, 3}) {
     CapturedLog log;
-    DecoderLoader loader(config_with(workers), options_over(folder.path(), 1, 8));
+    ShardLoader loader(config_with(workers), options_over(folder.path(), 1, 8));
     CHECK(run(loader) == Keys{tiny_key(0, 0), tiny_key(0, 3)});
     CHECK(loader.dropped() == DropCounts{{"broken picture", 2}});
     CHECK(log.count("train: left out (broken picture): shard 00000.tar, sample 000000001") == 1);
@@ -49,13 +49,13 @@ TEST_CASE("a strip that a resize would make a giant of is a bad sample like any 
   Members members = tiny_members(0, 3);
   members[2].second = encode_png(plain_picture(60'000, 1, 1, 2, 3));
   write_tar(folder / "shards/00000.tar", members);
-  DecoderDataConfig config = config_with(2);
+  ShardDataConfig config = config_with(2);
   TransformConfig resize;
   resize.kind = TransformKind::Resize;
   resize.size = {1024};  // 61,440,000 x 1,024 pixels: 189 GB
   config.preprocessing = {resize, TransformConfig{}};
   CapturedLog log;
-  DecoderLoader loader(config, options_over(folder.path(), 1, 8));
+  ShardLoader loader(config, options_over(folder.path(), 1, 8));
   CHECK(run(loader) == Keys{tiny_key(0, 0), tiny_key(0, 2)});
   CHECK(loader.dropped() == DropCounts{{"broken picture", 1}});
   CHECK(log.count("sample 000000001: Resize would make 61,440,000 x 1,024 pixels") == 1);
@@ -71,7 +71,7 @@ TEST_CASE("absent and damaged shards are warnings, and whole samples before the 
   // Behind the third sample's picture: header and 512 bytes of content for each member.
   write_file_atomically(path, content.substr(0, 512 * 2 * 5 + 300));
   CapturedLog log;
-  DecoderLoader loader(config_with(2), options_over(folder.path(), 3, 8));
+  ShardLoader loader(config_with(2), options_over(folder.path(), 3, 8));
   const Keys keys = run(loader);
   CHECK(keys.size() == 6);
   CHECK(keys[1] == tiny_key(1, 1));
@@ -90,7 +90,7 @@ TEST_CASE("a missing caption is empty without a word, or drops the sample if cap
   LoaderOptions options = options_over(folder.path(), 1, 8);
   {
     CapturedLog log;
-    DecoderLoader loader(config_with(1), options);
+    ShardLoader loader(config_with(1), options);
     loader.start_epoch(0);
     const auto batch = loader.next();
     REQUIRE(batch);
@@ -100,7 +100,7 @@ TEST_CASE("a missing caption is empty without a word, or drops the sample if cap
   }
   options.need_captions = true;
   CapturedLog log;
-  DecoderLoader loader(config_with(1), options);
+  ShardLoader loader(config_with(1), options);
   CHECK(run(loader) == Keys{tiny_key(0, 0), tiny_key(0, 3)});
   CHECK(loader.dropped() == DropCounts{{"no caption", 2}});
 }
@@ -124,7 +124,7 @@ TEST_CASE("a caption that is no UTF-8 counts as missing") {
   LoaderOptions options = options_over(folder.path(), 1, 16);
   options.need_captions = true;
   CapturedLog log;
-  DecoderLoader loader(config_with(1), options);
+  ShardLoader loader(config_with(1), options);
   CHECK(run(loader) == Keys{tiny_key(0, 0), tiny_key(0, 1)});
   CHECK(loader.dropped() == DropCounts{{"no caption", 8}});
   CHECK(log.count("its field txt is not UTF-8") == 8);
@@ -145,7 +145,7 @@ TEST_CASE(
   members.emplace_back("dir.x/k.jpg", red);
   write_tar(folder / "shards/00000.tar", members);
   CapturedLog log;
-  DecoderLoader loader(config_with(1), options_over(folder.path(), 1, 8));
+  ShardLoader loader(config_with(1), options_over(folder.path(), 1, 8));
   loader.start_epoch(0);
   const auto batch = loader.next();
   REQUIRE(batch);
@@ -163,13 +163,13 @@ TEST_CASE("samples and shards without an embedding are left out by reason") {
   write_npy_float32(folder / "img_emb/img_emb_00001.npy", {2, 3}, zero_second.data());
   write_file_atomically(folder / "img_emb/img_emb_00002.npy", "not an array");
   write_file_atomically(folder / "img_emb/README.txt", "the reference would stop here");
-  DecoderDataConfig config = config_with(2);
+  ShardDataConfig config = config_with(2);
   config.img_embeddings_url = folder / "img_emb";
   LoaderOptions options = options_over(folder.path(), 4, 8);
   options.urls.push_back(folder / "shards/named.tar");
   options.need_image_embeds = true;
   CapturedLog log;
-  DecoderLoader loader(config, options);
+  ShardLoader loader(config, options);
   CHECK(run(loader) == Keys{tiny_key(1, 0), tiny_key(3, 0), tiny_key(3, 1), tiny_key(3, 2)});
   CHECK(loader.dropped() == DropCounts{{"no image embedding", 1},
                                        {"shard without embeddings", 3},
@@ -182,21 +182,21 @@ TEST_CASE("a broken file of embeddings costs its shard, the first one too") {
   const TempDir folder;
   write_tiny_shards(folder.path(), 4, 3);
   write_file_atomically(folder / "img_emb/img_emb_00000.npy", "not an array");
-  DecoderDataConfig config = config_with(2);
+  ShardDataConfig config = config_with(2);
   config.img_embeddings_url = folder / "img_emb";
   config.max_bad_fraction = 0.25;
   LoaderOptions options = options_over(folder.path(), 4, 8);
   options.need_image_embeds = true;
   options.image_embed_dim = 3;
   CapturedLog log;
-  DecoderLoader loader(config, options);
+  ShardLoader loader(config, options);
   CHECK(run(loader).size() == 9);
   CHECK(loader.dropped() == DropCounts{{"shard without embeddings", 1}});
   CHECK(log.count("left out (shard without embeddings): ") == 1);
   CHECK(log.count("img_emb_00000.npy: not a NumPy .npy file") == 1);
   // Shards that are lost for their embeddings count with those that cannot be read.
   std::filesystem::remove(folder / "shards/00002.tar");
-  DecoderLoader again(config, options);
+  ShardLoader again(config, options);
   again.start_epoch(0);
   CHECK_THROWS_WITH(
       flat(keys_of(again)),
@@ -209,16 +209,16 @@ TEST_CASE(
   const TempDir folder;
   write_tiny_shards(folder.path(), 3, 2);
   write_tiny_embeddings(folder / "img_emb/img_emb_00001.npy", 1, 2, 5);
-  DecoderDataConfig config = config_with(1);
+  ShardDataConfig config = config_with(1);
   config.img_embeddings_url = folder / "img_emb";
   LoaderOptions options = options_over(folder.path(), 3, 8);
   options.need_image_embeds = true;
   CapturedLog log;
-  DecoderLoader loader(config, options);
+  ShardLoader loader(config, options);
   CHECK(run(loader).size() == 4);
   CHECK(loader.dropped() == DropCounts{{"embedding of another shape", 1}});
   options.image_embed_dim = 768;
-  CHECK_THROWS_WITH(DecoderLoader(config, options), Contains("are 3 wide, the model takes 768"));
+  CHECK_THROWS_WITH(ShardLoader(config, options), Contains("are 3 wide, the model takes 768"));
 }
 
 TEST_CASE("embedding folders that cannot be right are errors at the start") {
@@ -226,24 +226,23 @@ TEST_CASE("embedding folders that cannot be right are errors at the start") {
   write_tiny_shards(folder.path(), 2, 2);
   LoaderOptions options = options_over(folder.path(), 2, 8);
   options.need_image_embeds = true;
-  DecoderDataConfig config = config_with(1);
-  CHECK_THROWS_WITH(DecoderLoader(config, options),
-                    Contains("No image embeddings source specified"));
+  ShardDataConfig config = config_with(1);
+  CHECK_THROWS_WITH(ShardLoader(config, options), Contains("No image embeddings source specified"));
   config.img_embeddings_url = folder / "absent";
-  CHECK_THROWS_WITH(DecoderLoader(config, options), Contains("cannot be read: No such file"));
+  CHECK_THROWS_WITH(ShardLoader(config, options), Contains("cannot be read: No such file"));
   config.img_embeddings_url = folder / "shards";
-  CHECK_THROWS_WITH(DecoderLoader(config, options), Contains("no embedding files"));
+  CHECK_THROWS_WITH(ShardLoader(config, options), Contains("no embedding files"));
   config.img_embeddings_url = "gs://bucket/emb";
-  CHECK_THROWS_AS(DecoderLoader(config, options), ConfigError);
+  CHECK_THROWS_AS(ShardLoader(config, options), ConfigError);
   config.img_embeddings_url = folder / "img_emb";
   write_tiny_embeddings(folder / "img_emb/text_emb_00001.npy", 1, 2);
-  CHECK_THROWS_WITH(DecoderLoader(config, options), Contains("embeddings of two kinds"));
+  CHECK_THROWS_WITH(ShardLoader(config, options), Contains("embeddings of two kinds"));
   std::filesystem::remove(folder / "img_emb/text_emb_00001.npy");
   write_tiny_embeddings(folder / "img_emb/img_emb_1.npy", 1, 2);
-  CHECK_THROWS_WITH(DecoderLoader(config, options), Contains("two embedding files for shard 1"));
+  CHECK_THROWS_WITH(ShardLoader(config, options), Contains("two embedding files for shard 1"));
   std::filesystem::remove_all(folder / "img_emb");
   write_tiny_embeddings(folder / "img_emb/img_emb_00077.npy", 77, 2);
-  CHECK_THROWS_WITH(DecoderLoader(config, options),
+  CHECK_THROWS_WITH(ShardLoader(config, options),
                     Contains("none of the 2 shards of the split \"train\" has an embedding file"));
 }
 
@@ -258,7 +257,7 @@ TEST_CASE("an epoch without one usable sample is an error that counts the reason
     for (const int64_t workers : {0, 2}) {
       CapturedLog log;
       options.resample = resample;
-      DecoderLoader loader(config_with(workers), options);
+      ShardLoader loader(config_with(workers), options);
       loader.start_epoch(0);
       CHECK_THROWS_AS(loader.next(), DataError);
       CHECK_THROWS_WITH(loader.next(),
@@ -272,7 +271,7 @@ TEST_CASE("an epoch without one usable sample is an error that counts the reason
     CapturedLog log;
     LoaderOptions lenient = options;
     lenient.may_be_empty = true;
-    DecoderLoader loader(config_with(1), lenient);
+    ShardLoader loader(config_with(1), lenient);
     loader.start_epoch(0);
     CHECK_FALSE(loader.next());
     CHECK(log.count("no usable sample") == 1);
@@ -280,7 +279,7 @@ TEST_CASE("an epoch without one usable sample is an error that counts the reason
   // Nothing to decode at all.
   options.urls = {folder / "shards/absent.tar"};
   CapturedLog log;
-  DecoderLoader loader(config_with(1), options);
+  ShardLoader loader(config_with(1), options);
   loader.start_epoch(0);
   CHECK_THROWS_WITH(loader.next(),
                     Contains("no usable sample in 1 shard (") && Contains("1 absent shard."));
@@ -292,7 +291,7 @@ TEST_CASE("pictures of different sizes in a batch name both and the remedy") {
   members[6].second = encode_png(plain_picture(5, 4, 1, 1, 1));
   write_tar(folder / "shards/00000.tar", members);
   for (const int64_t workers : {0, 3}) {
-    DecoderLoader loader(config_with(workers), options_over(folder.path(), 1, 2));
+    ShardLoader loader(config_with(workers), options_over(folder.path(), 1, 2));
     loader.start_epoch(0);
     CHECK(loader.next()->keys == Keys{tiny_key(0, 0), tiny_key(0, 1)});
     CHECK_THROWS_WITH(loader.next(),
@@ -308,7 +307,7 @@ TEST_CASE("many drops of one reason are told a few times, and counted all") {
   members.emplace_back(tiny_key(0, 999) + ".png", encode_png(plain_picture(4, 4, 1, 2, 3)));
   write_tar(folder / "shards/00000.tar", members);
   CapturedLog log;
-  DecoderLoader loader(config_with(2), options_over(folder.path(), 1, 2));
+  ShardLoader loader(config_with(2), options_over(folder.path(), 1, 2));
   CHECK(run(loader).size() == 1);
   CHECK(loader.dropped() == DropCounts{{"no picture", 250}});
   CHECK(log.count("left out (sample without picture): ") == 10);
@@ -321,7 +320,7 @@ TEST_CASE("repeated members are left out and named") {
   members.insert(members.begin() + 1, {tiny_key(0, 0) + ".png", "again"});
   write_tar(folder / "shards/00000.tar", members);
   CapturedLog log;
-  DecoderLoader loader(config_with(1), options_over(folder.path(), 1, 2));
+  ShardLoader loader(config_with(1), options_over(folder.path(), 1, 2));
   CHECK(run(loader).size() == 2);
   CHECK(loader.dropped() == DropCounts{{"repeated key or field", 1}});
 }
@@ -335,7 +334,7 @@ TEST_CASE(
   write_file_atomically(folder / "shards/00002.tar", std::string(10240, '\0'));
   for (const int64_t workers : {0, 3}) {
     CapturedLog log;
-    DecoderLoader loader(config_with(workers), options_over(folder.path(), 3, 2));
+    ShardLoader loader(config_with(workers), options_over(folder.path(), 3, 2));
     CHECK(run(loader).size() == 7);
     CHECK(loader.dropped() ==
           DropCounts{{"shard without end marker", 1}, {"shard without samples", 1}});
@@ -347,11 +346,11 @@ TEST_CASE(
   }
   // A run that goes on behind the last sample of the shard has told it before.
   CapturedLog log;
-  DecoderLoader loader(config_with(0), options_over(folder.path(), 3, 7));
+  ShardLoader loader(config_with(0), options_over(folder.path(), 3, 7));
   loader.start_epoch(0);
   const LoaderPosition behind = loader.next()->position;
   CHECK(loader.dropped() == DropCounts{{"shard without end marker", 1}});
-  DecoderLoader again(config_with(0), options_over(folder.path(), 3, 7));
+  ShardLoader again(config_with(0), options_over(folder.path(), 3, 7));
   again.start_epoch(0, behind);
   CHECK_FALSE(again.next());
   CHECK(again.dropped() == DropCounts{{"shard without samples", 1}});
@@ -377,18 +376,18 @@ TEST_CASE("a look at the first shards ends there, and says what was found") {
   LoaderOptions options = options_over(folder.path(), 4, 1);
   options.most_shards = 2;
   const CapturedLog log;
-  DecoderLoader loader(config_with(0), options);
+  ShardLoader loader(config_with(0), options);
   loader.start_epoch(0);
   CHECK_THROWS_WITH(loader.next(),
                     Contains("no usable sample in the first 2 of 4 shards") &&
                         Contains("1 broken picture, 1 damaged shard"));
   options.most_shards = 3;
-  DecoderLoader longer(config_with(0), options);
+  ShardLoader longer(config_with(0), options);
   CHECK(run(longer) == Keys{tiny_key(2, 0), tiny_key(2, 1)});
 }
 
 TEST_CASE("a split without shards is an error that names it") {
   LoaderOptions options;
   options.split = "test";
-  CHECK_THROWS_WITH(DecoderLoader(config_with(1), options), Contains("\"test\" has no shards"));
+  CHECK_THROWS_WITH(ShardLoader(config_with(1), options), Contains("\"test\" has no shards"));
 }

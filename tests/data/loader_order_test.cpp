@@ -60,7 +60,7 @@ struct Epoch {
   std::vector<LoaderPosition> positions;  // behind each
 };
 
-Epoch read_epoch(DecoderLoader& loader) {
+Epoch read_epoch(ShardLoader& loader) {
   Epoch epoch;
   while (auto batch = loader.next()) {
     epoch.batches.push_back(batch->keys);
@@ -106,7 +106,7 @@ TEST_CASE("samples are mixed within windows of the shuffle buffer, anew in each 
   LoaderOptions options = options_over(folder.path(), 4, 10);
   options.shuffle_buffer = 20;
   const auto keys = [&](int64_t epoch, int workers) {
-    DecoderLoader loader(config_with(workers), options);
+    ShardLoader loader(config_with(workers), options);
     loader.start_epoch(epoch);
     return flat(keys_of(loader));
   };
@@ -146,7 +146,7 @@ TEST_CASE(
   options.resample = resample != 0;
   options.shuffle_buffer = buffer;
   const auto read = [&](const LoaderPosition& from, int workers, size_t most) {
-    DecoderLoader loader(config_with(workers), options);
+    ShardLoader loader(config_with(workers), options);
     loader.start_epoch(2, from);
     Epoch epoch;
     while (epoch.batches.size() < most) {
@@ -178,7 +178,7 @@ TEST_CASE("a resumed epoch reads nothing of the shards before its window") {
   const TempDir folder;
   write_tiny_shards(folder.path(), 3, 8);
   LoaderOptions options = options_over(folder.path(), 3, 4);
-  DecoderLoader whole(config_with(0), options);
+  ShardLoader whole(config_with(0), options);
   whole.start_epoch(0);
   whole.next();
   whole.next();
@@ -195,7 +195,7 @@ TEST_CASE("a resumed epoch reads nothing of the shards before its window") {
   std::filesystem::remove(options.urls[1]);
   write_file_atomically(options.urls[1], shard);
   const CapturedLog log;
-  DecoderLoader rest(config_with(1), options);
+  ShardLoader rest(config_with(1), options);
   rest.start_epoch(0, third->position);
   CHECK(flat(keys_of(rest)).size() == 12);
   CHECK(rest.dropped().empty());
@@ -208,8 +208,8 @@ TEST_CASE(
   LoaderOptions options = options_over(folder.path(), 6, 4);
   options.shuffle = true;
   options.shuffle_buffer = 20;
-  DecoderDataConfig config = config_with(1);
-  DecoderLoader whole(config, options);
+  ShardDataConfig config = config_with(1);
+  ShardLoader whole(config, options);
   whole.start_epoch(0);
   const Epoch epoch = read_epoch(whole);
   const size_t cut = GENERATE(range(size_t{0}, size_t{10}));
@@ -224,7 +224,7 @@ TEST_CASE(
     write_tar(path, tiny_members(std::stoll(lost), 8), /*gzip=*/true);
   }
   CapturedLog log;
-  DecoderLoader rest(config, options);
+  ShardLoader rest(config, options);
   rest.start_epoch(0, epoch.positions[cut]);
   Keys expected;
   for (size_t i = cut + 1; i < epoch.batches.size(); ++i) {
@@ -248,14 +248,14 @@ TEST_CASE("bad shards of an epoch count on when it is taken up") {
     std::filesystem::remove(fmt::format("{}/shards/{}.tar", folder.path(), shard));
   }
   LoaderOptions options = options_over(folder.path(), 5, 4);
-  DecoderDataConfig config = config_with(0);
+  ShardDataConfig config = config_with(0);
   config.max_bad_fraction = 0.3;
   const CapturedLog log;
-  DecoderLoader loader(config, options);
+  ShardLoader loader(config, options);
   loader.start_epoch(0);
   const auto first = loader.next();
   REQUIRE(first);
-  DecoderLoader rest(config, options);
+  ShardLoader rest(config, options);
   rest.start_epoch(0, first->position);
   CHECK_THROWS_WITH(keys_of(rest), Contains("2 of 5 shards cannot be read"));
 }
@@ -266,11 +266,11 @@ TEST_CASE("an epoch keeps the windows it was begun with, and its position knows 
   LoaderOptions options = options_over(folder.path(), 3, 5);
   options.shuffle_buffer = 8;
   options.shard_names = shard_names_hash(options.urls);
-  DecoderLoader whole(config_with(0), options);
+  ShardLoader whole(config_with(0), options);
   whole.start_epoch(0);
   const Epoch epoch = read_epoch(whole);
   options.shuffle_buffer = 3;
-  DecoderLoader rest(config_with(0), options);
+  ShardLoader rest(config_with(0), options);
   rest.start_epoch(0, epoch.positions[2]);
   CHECK(keys_of(rest) == Batches(epoch.batches.begin() + 3, epoch.batches.end()));
 
@@ -317,7 +317,7 @@ TEST_CASE("a rank that fails ends the step of all") {
   for (const char* shard : {"00004", "00005"}) {  // all of rank 2
     write_file_atomically(fmt::format("{}/shards/{}.tar", folder.path(), shard), "no tar");
   }
-  DecoderDataConfig config = config_with(GENERATE(0, 4));
+  ShardDataConfig config = config_with(GENERATE(0, 4));
   config.max_bad_fraction = 0.5;
   const CapturedLog log;
   RankWalk walk(config, options_over(folder.path(), 8, 2), 4);

@@ -33,7 +33,7 @@ TransformConfig sized_step(TransformKind kind, int64_t size) {
 }  // namespace
 
 TEST_CASE("keys, captions, pictures and embeddings equal the reference's bit for bit") {
-  DecoderDataConfig config;
+  ShardDataConfig config;
   config.img_embeddings_url = data_fixture("img_emb");
   config.text_embeddings_url = data_fixture("text_emb");
   config.preprocessing = {sized_step(TransformKind::Resize, 22),
@@ -49,7 +49,7 @@ TEST_CASE("keys, captions, pictures and embeddings equal the reference's bit for
   for (const int64_t workers : {0, 3}) {
     config.num_workers = workers;
     CapturedLog log;
-    DecoderLoader loader(config, options);
+    ShardLoader loader(config, options);
     loader.start_epoch(0);
     std::vector<at::Tensor> images, image_embeds, text_encodings;
     for (const auto& expected : stream) {

@@ -23,7 +23,7 @@ std::map<std::pair<int64_t, int64_t>, std::string> share_of(LoaderOptions option
   options.most_samples = count;
   options.share = share;
   options.may_be_empty = true;
-  DecoderLoader loader(config_with(workers), options);
+  ShardLoader loader(config_with(workers), options);
   loader.start_epoch(0);
   std::map<std::pair<int64_t, int64_t>, std::string> found;
   while (const auto batch = loader.next()) {

@@ -21,8 +21,8 @@ inline LoaderOptions options_over(const std::string& folder, int64_t shards, int
   return options;
 }
 
-inline DecoderDataConfig config_with(int64_t workers) {
-  DecoderDataConfig config;
+inline ShardDataConfig config_with(int64_t workers) {
+  ShardDataConfig config;
   config.num_workers = workers;
   return config;
 }

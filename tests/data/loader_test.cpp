@@ -25,7 +25,7 @@ using Keys = std::vector<std::string>;
 TEST_CASE("a batch holds pictures, captions and keys in the order of the shards") {
   const TempDir folder;
   write_tiny_shards(folder.path(), 2, 3);
-  DecoderLoader loader(config_with(2), options_over(folder.path(), 2, 4));
+  ShardLoader loader(config_with(2), options_over(folder.path(), 2, 4));
   loader.start_epoch(0);
   const auto first = loader.next();
   REQUIRE(first);
@@ -70,7 +70,7 @@ TEST_CASE("each sample comes once an epoch, in the same order for any number of 
     options.shuffle = random() % 2 == 0;
     std::vector<std::vector<Keys>> orders;
     for (const int64_t workers : {0, 1, 4}) {
-      DecoderLoader loader(config_with(workers), options);
+      ShardLoader loader(config_with(workers), options);
       loader.start_epoch(round);
       orders.push_back(keys_of(loader));
       const Keys keys = flat(orders.back());
@@ -97,9 +97,9 @@ TEST_CASE("augmented pictures have the same bits for any number of threads, and 
   const CapturedLog log;  // of the missing captions
   std::vector<at::Tensor> images;
   for (const auto& [workers, epoch] : {std::pair{0, 0}, {1, 0}, {4, 0}, {4, 1}}) {
-    DecoderDataConfig config = config_with(workers);
+    ShardDataConfig config = config_with(workers);
     config.preprocessing = {crop, flip, TransformConfig{}};
-    DecoderLoader loader(config, options_over(folder.path(), 1, 13));
+    ShardLoader loader(config, options_over(folder.path(), 1, 13));
     loader.start_epoch(epoch);
     images.push_back(loader.next()->images);
   }
@@ -139,7 +139,7 @@ TEST_CASE("resampling draws shards with replacement without end") {
   write_tiny_shards(folder.path(), 3, 2);
   LoaderOptions options = options_over(folder.path(), 3, 2);
   options.resample = true;
-  DecoderLoader loader(config_with(2), options);
+  ShardLoader loader(config_with(2), options);
   loader.start_epoch(0);
   const auto batches = keys_of(loader, 90);
   REQUIRE(batches.size() == 90);
@@ -154,11 +154,11 @@ TEST_CASE("resampling draws shards with replacement without end") {
   // 30 of 90 expected, standard deviation 4.5: five of them either way.
   for (const auto& [key, count] : counts) CHECK(std::abs(count - 30) < 23);
 
-  DecoderLoader again(config_with(0), options);
+  ShardLoader again(config_with(0), options);
   again.start_epoch(0);
   CHECK(keys_of(again, 90) == batches);
   options.shuffle = true;
-  CHECK_THROWS_WITH(DecoderLoader(config_with(1), options),
+  CHECK_THROWS_WITH(ShardLoader(config_with(1), options),
                     Contains("Cannot both resample and shuffle"));
 }
 
@@ -168,13 +168,13 @@ TEST_CASE("resampling of few samples goes on, from the beginning and from any pl
   LoaderOptions options = options_over(folder.path(), 12, 2);
   options.resample = true;
   options.shuffle_buffer = 1000;  // many more draws of shards than ten rounds
-  DecoderLoader loader(config_with(0), options);
+  ShardLoader loader(config_with(0), options);
   for (int64_t epoch = 0; epoch < 3; ++epoch) {
     loader.start_epoch(epoch);
     for (int step = 0; step < 12; ++step) {
       const auto batch = loader.next();
       REQUIRE(batch);
-      DecoderLoader resumed(config_with(0), options);
+      ShardLoader resumed(config_with(0), options);
       resumed.start_epoch(epoch, batch->position);
       CHECK(resumed.next());
     }
@@ -191,7 +191,7 @@ TEST_CASE("an epoch goes on where another loader stopped") {
   LoaderOptions options = options_over(folder.path(), 4, 3);
   options.shuffle = true;
   const CapturedLog log;
-  DecoderLoader whole(config_with(2), options);
+  ShardLoader whole(config_with(2), options);
   whole.start_epoch(3);
   std::vector<LoaderPosition> positions;
   std::vector<Keys> batches;
@@ -201,7 +201,7 @@ TEST_CASE("an epoch goes on where another loader stopped") {
   }
   CHECK(flat(batches).size() == 19);
   for (size_t cut = 0; cut < batches.size(); ++cut) {
-    DecoderLoader rest(config_with(3), options);
+    ShardLoader rest(config_with(3), options);
     rest.start_epoch(3, positions[cut]);
     CHECK(keys_of(rest) ==
           std::vector<Keys>(batches.begin() + static_cast<long>(cut) + 1, batches.end()));
@@ -213,7 +213,7 @@ TEST_CASE("samples that are passed over are not decoded") {
   Members members = tiny_members(0, 4);
   members[0].second = "no picture";  // would be dropped and counted if it were looked at
   write_tar(folder / "shards/00000.tar", members);
-  DecoderLoader loader(config_with(1), options_over(folder.path(), 1, 2));
+  ShardLoader loader(config_with(1), options_over(folder.path(), 1, 2));
   loader.start_epoch(0, LoaderPosition::after_samples(1));
   CHECK(flat(keys_of(loader)) == Keys{tiny_key(0, 1), tiny_key(0, 2), tiny_key(0, 3)});
   CHECK(loader.dropped().empty());
@@ -227,13 +227,13 @@ TEST_CASE("a loader can be left in the middle of an epoch, and begin another") {
   const TempDir folder;
   write_tiny_shards(folder.path(), 6, 10);
   LoaderOptions options = options_over(folder.path(), 6, 2);
-  DecoderLoader loader(config_with(4), options);
+  ShardLoader loader(config_with(4), options);
   for (int64_t epoch = 0; epoch < 5; ++epoch) {
     loader.start_epoch(epoch);
     CHECK(loader.next()->keys == Keys{tiny_key(0, 0), tiny_key(0, 1)});
   }
-  DecoderLoader unused(config_with(4), options);
-  DecoderLoader unread(config_with(4), options);
+  ShardLoader unused(config_with(4), options);
+  ShardLoader unread(config_with(4), options);
   unread.start_epoch(0);
   CHECK_THROWS_AS(unused.next(), std::logic_error);
 }
@@ -241,12 +241,12 @@ TEST_CASE("a loader can be left in the middle of an epoch, and begin another") {
 TEST_CASE("image embeddings come from the file of the shard and the row of the key") {
   const TempDir folder;
   write_tiny_shards(folder.path(), 2, 3);
-  DecoderDataConfig config = config_with(2);
+  ShardDataConfig config = config_with(2);
   config.img_embeddings_url = folder / "img_emb";
   LoaderOptions options = options_over(folder.path(), 2, 6);
   options.need_image_embeds = true;
   options.image_embed_dim = 3;
-  DecoderLoader loader(config, options);
+  ShardLoader loader(config, options);
   loader.start_epoch(0);
   const auto batch = loader.next();
   REQUIRE(batch);
@@ -270,11 +270,11 @@ TEST_CASE("embeddings are taken from inside the shards") {
     members.insert(after, {key + ".text_emb.npy", format_npy_float32({3, 2}, text.data())});
   }
   write_tar(folder / "shards/00000.tar", members);
-  DecoderDataConfig config = config_with(1);
+  ShardDataConfig config = config_with(1);
   config.embeddings_in_tar = true;
   LoaderOptions options = options_over(folder.path(), 1, 8);
   options.need_image_embeds = options.need_text_encodings = true;
-  DecoderLoader loader(config, options);
+  ShardLoader loader(config, options);
   loader.start_epoch(0);
   const auto batch = loader.next();
   REQUIRE(batch);
@@ -286,7 +286,7 @@ TEST_CASE("embeddings are taken from inside the shards") {
   std::erase_if(members,
                 [](const auto& member) { return member.first == tiny_key(0, 1) + ".img_emb.npy"; });
   write_tar(folder / "shards/00000.tar", members);
-  DecoderLoader again(config, options);
+  ShardLoader again(config, options);
   again.start_epoch(0);
   CHECK(flat(keys_of(again)) == std::vector<std::string>{tiny_key(0, 0), tiny_key(0, 2)});
   CHECK(again.dropped().size() == 1);
@@ -299,7 +299,7 @@ TEST_CASE("consumed samples are traced by rank, a line a batch that was used") {
   setenv("DALLE2_TRACE_SAMPLES", path.c_str(), 1);
   LoaderOptions options = options_over(folder.path(), 2, 4);
   options.split = "val";
-  DecoderLoader loader(config_with(2), options);
+  ShardLoader loader(config_with(2), options);
   loader.start_epoch(5);
   const Batch first = *loader.next(), second = *loader.next();
   CHECK_FALSE(std::filesystem::exists(path + ".rank0"));  // handed out is not consumed
@@ -322,21 +322,21 @@ TEST_CASE("shards come from a command's output") {
   const std::vector<std::string> paths = options.urls.all();
   options.urls = {"pipe:cat " + paths[0], "pipe:exit 7", "pipe:cat " + paths[1]};
   CapturedLog log;
-  DecoderDataConfig config = config_with(2);
-  DecoderLoader refused(config, options);
+  ShardDataConfig config = config_with(2);
+  ShardLoader refused(config, options);
   refused.start_epoch(0);
   CHECK_THROWS_WITH(
       refused.next(),
       Contains("pipe:cat ...: this is a command") && Contains("\"allow_pipe\": true"));
   config.allow_pipe = true;
-  DecoderLoader loader(config, options);
+  ShardLoader loader(config, options);
   loader.start_epoch(0);
   CHECK(flat(keys_of(loader)).size() == 6);
   CHECK(log.count("the command failed with status 7") == 1);
   CHECK(loader.dropped().size() == 1);
 
   options.urls = {"gs://bucket/00000.tar"};
-  DecoderLoader remote(config_with(1), options);
+  ShardLoader remote(config_with(1), options);
   remote.start_epoch(0);
   CHECK_THROWS_WITH(remote.next(),
                     Contains("gs://bucket/00000.tar: only files") && Contains("pipe:gsutil"));

@@ -373,14 +373,14 @@ TEST_CASE("packed shards load, and the check finds nothing wrong with them") {
   const std::vector<std::string> lines = describe_check(check);
   CHECK(std::count(lines.begin(), lines.end(), "in all: 10 shards, 10 of them without fault") == 1);
 
-  DecoderDataConfig config = config_with(2);
+  ShardDataConfig config = config_with(2);
   config.webdataset_base_url = folder / "out/{}.tar";
   config.end_shard = 9;
   LoaderOptions options;
   const auto list = std::make_shared<const ShardList>(config);
   options.urls = shard_urls(list, split_shards(config.splits, *list, 0, {}).train, "train");
   options.need_captions = true;
-  DecoderLoader loader(config, options);
+  ShardLoader loader(config, options);
   loader.start_epoch(0);
   CHECK(flat(keys_of(loader)).size() == 16);
 }

@@ -46,7 +46,7 @@ struct Remote {
   }
   ~Remote() { unsetenv("DALLE2_NET_TIMEOUT"); }
 
-  Keys keys(DecoderLoader& loader) const {
+  Keys keys(ShardLoader& loader) const {
     loader.start_epoch(0);
     return flat(keys_of(loader));
   }
@@ -63,11 +63,11 @@ TEST_CASE("shards over a bad network give the samples of the files, in their ord
   CapturedLog log;
   LoaderOptions local = options_over(remote.folder.path(), kShards, 4);
   local.shuffle = remote.options.shuffle = true;
-  DecoderLoader files(config_with(0), local);
+  ShardLoader files(config_with(0), local);
   const Keys expected = remote.keys(files);
   REQUIRE(expected.size() == kShards * kRows);
   for (const int64_t workers : {0, 3}) {
-    DecoderLoader loader(config_with(workers), remote.options);
+    ShardLoader loader(config_with(workers), remote.options);
     CHECK(remote.keys(loader) == expected);
     CHECK(loader.dropped().empty());
   }
@@ -81,7 +81,7 @@ TEST_CASE("shards that the server refuses are left out, named and counted") {
     return reply;
   });
   CapturedLog log;
-  DecoderLoader loader(config_with(2), remote.options);
+  ShardLoader loader(config_with(2), remote.options);
   CHECK(remote.keys(loader).size() == (kShards - 2) * kRows);
   CHECK(loader.dropped() == DropCounts{{"absent shard", 1}, {"unreachable shard", 1}});
   CHECK(log.count("/shards/00001.tar: the server answers with status 404") == 1);
@@ -95,12 +95,12 @@ TEST_CASE("more bad shards than max_bad_fraction allows end the epoch") {
     return bad ? http_reply(404, "") : reply;
   });
   CapturedLog log;
-  DecoderDataConfig config = config_with(2);
+  ShardDataConfig config = config_with(2);
   config.max_bad_fraction = 2.0 / 6;
-  DecoderLoader enough(config, remote.options);
+  ShardLoader enough(config, remote.options);
   CHECK(remote.keys(enough).size() == (kShards - 2) * kRows);
   config.max_bad_fraction = 0.2;
-  DecoderLoader loader(config, remote.options);
+  ShardLoader loader(config, remote.options);
   loader.start_epoch(0);
   CHECK_THROWS_WITH(keys_of(loader),
                     Contains("2 of 6 shards cannot be read") && Contains("max_bad_fraction 0.2"));
@@ -111,12 +111,12 @@ TEST_CASE("one shard that stalls is left out; a network that is lost ends the ep
   Remote one([](const HttpRequest& request, const HttpReply& reply) {
     return request.path.starts_with("/shards/00001") ? HttpReply{"", false, true} : reply;
   });
-  DecoderLoader loader(config_with(1), one.options);
+  ShardLoader loader(config_with(1), one.options);
   CHECK(one.keys(loader).size() == (kShards - 1) * kRows);
   CHECK(loader.dropped() == DropCounts{{"unreachable shard", 1}});
 
   Remote all([](const HttpRequest&, const HttpReply&) { return HttpReply{"", false, true}; });
-  DecoderLoader lost(config_with(1), all.options);
+  ShardLoader lost(config_with(1), all.options);
   lost.start_epoch(0);
   CHECK_THROWS_AS(lost.next(), NetworkError);
 }
@@ -125,7 +125,7 @@ TEST_CASE("a loader that waits for the network ends at once") {
   Remote remote([](const HttpRequest&, const HttpReply&) { return HttpReply{"", false, true}; });
   setenv("DALLE2_NET_TIMEOUT", "60", 1);
   CapturedLog log;
-  DecoderLoader loader(config_with(2), remote.options);
+  ShardLoader loader(config_with(2), remote.options);
   loader.start_epoch(0);
   while (remote.server.connections() == 0) {
   }

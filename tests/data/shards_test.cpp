@@ -24,19 +24,19 @@ using Positions = std::vector<uint32_t>;
 
 namespace {
 
-DecoderDataConfig range_config(int64_t start, int64_t end) {
-  DecoderDataConfig config;
+ShardDataConfig range_config(int64_t start, int64_t end) {
+  ShardDataConfig config;
   config.start_shard = start;
   config.end_shard = end;
   config.webdataset_base_url = std::string("nowhere/{}.tar");
   return config;
 }
 
-ShardSplit split_of(const DecoderDataConfig& config, int64_t seed, RankInfo rank = {}) {
+ShardSplit split_of(const ShardDataConfig& config, int64_t seed, RankInfo rank = {}) {
   return split_shards(config.splits, ShardList(config), seed, rank);
 }
 
-ShardUrls urls_of(const DecoderDataConfig& config,
+ShardUrls urls_of(const ShardDataConfig& config,
                   const std::vector<uint32_t>& positions,
                   const std::string& split) {
   return shard_urls(std::make_shared<const ShardList>(config), positions, split);
@@ -49,7 +49,7 @@ void touch(const std::string& path) {
 }  // namespace
 
 TEST_CASE("shards are split as in the specification") {
-  const DecoderDataConfig ten = range_config(0, 9);
+  const ShardDataConfig ten = range_config(0, 9);
   const ShardSplit zero = split_of(ten, 0, {});
   CHECK(zero.train == Positions{4, 1, 7, 5, 3, 9, 0, 8});
   CHECK(zero.test == Positions{6});
@@ -69,7 +69,7 @@ TEST_CASE("splits equal the reference's for drawn ranges, ranks and seeds") {
   REQUIRE(splits.size() >= 60);
   for (const auto& entry : splits) {
     const auto& in = entry["in"];
-    DecoderDataConfig config = range_config(in["start"], in["end"]);
+    ShardDataConfig config = range_config(in["start"], in["end"]);
     config.splits = {in["train"], in["val"], in["test"]};
     const ShardSplit split = split_of(config, in["seed"], {in["rank"], in["world"]});
     INFO(in.dump());
@@ -107,7 +107,7 @@ TEST_CASE("too few shards and empty splits are named with what to do") {
   CHECK_THROWS_WITH(split_of(range_config(0, 2), 0, {}),
                     Contains("no shard is left for the split \"test\"") &&
                         Contains("2 train, 1 val, 0 test") && Contains("6 shards are enough"));
-  DecoderDataConfig no_val = range_config(0, 99);
+  ShardDataConfig no_val = range_config(0, 99);
   no_val.splits = {1.0, 0.0, 0.0};
   CHECK_THROWS_WITH(split_of(no_val, 0, {}),
                     Contains("\"val\"") && Contains("No number of shards fills all three"));
@@ -152,7 +152,7 @@ TEST_CASE("of ten million shards only the existing become urls, with one line fo
        {"000003.tar", "000001.tar", "3.tar", "x.tar", "000002.txt", "9999999.tar"}) {
     touch(folder / name);
   }
-  DecoderDataConfig config;  // 0 .. 9999999
+  ShardDataConfig config;  // 0 .. 9999999
   config.webdataset_base_url = folder / "{}.tar";
   CapturedLog log;
   const ShardSplit split = split_of(config, 0, {});
@@ -177,7 +177,7 @@ TEST_CASE("shards in numbered folders and behind file: are found") {
   std::filesystem::create_directories(folder / "part_01");
   std::filesystem::create_directories(folder / "part_02");
   touch(folder / "part_01/x.tar");
-  DecoderDataConfig config;
+  ShardDataConfig config;
   config.webdataset_base_url = "file:" + folder / "part_{}/x.tar";
   config.shard_width = 2;
   CapturedLog log;
@@ -191,7 +191,7 @@ TEST_CASE("a split without one existing shard says which shards there are") {
   const TempDir folder;
   touch(folder / "000004.tar");
   touch(folder / "000005.tar");
-  DecoderDataConfig config;
+  ShardDataConfig config;
   config.webdataset_base_url = folder / "{}.tar";
   CHECK_THROWS_WITH(urls_of(config, {1, 2}, "test"),
                     Contains("none of the 2 shards of the split \"test\" exists") &&
@@ -220,14 +220,14 @@ TEST_CASE("too few shards are told with their range") {
 }
 
 TEST_CASE("shards that cannot be probed all become urls") {
-  DecoderDataConfig config;
+  ShardDataConfig config;
   config.webdataset_base_url = std::string("pipe:cat {}.tar");
   CHECK(urls_of(config, {5, 2}, "train").all() ==
         std::vector<std::string>{"pipe:cat 000005.tar", "pipe:cat 000002.tar"});
 }
 
 TEST_CASE("braces, lists of texts and joined urls are shards by position") {
-  DecoderDataConfig config;
+  ShardDataConfig config;
   config.webdataset_base_url = std::string("s3://b/{000..011}.tar::https://h/{x,y}/{3..4}.tar?s=1");
   const ShardList list(config);
   REQUIRE(list.size() == 16);
@@ -257,7 +257,7 @@ TEST_CASE("braces, lists of texts and joined urls are shards by position") {
 TEST_CASE("a list costs what its addresses do, however many they are") {
   std::string list = "shards/000000.tar";
   for (int i = 1; i < 100'000; ++i) list += fmt::format("::shards/{:06}.tar", i);
-  DecoderDataConfig config;
+  ShardDataConfig config;
   config.webdataset_base_url = list;
   const Timer timer;
   const ShardList shards(config);
@@ -282,7 +282,7 @@ TEST_CASE("lists within lists are expanded to a depth, and no text ends the prog
 }
 
 TEST_CASE("a brace without its other half is refused") {
-  DecoderDataConfig config;
+  ShardDataConfig config;
   config.webdataset_base_url = std::string("data/{000..012.tar");
   CHECK_THROWS_WITH(
       ShardList(config),
@@ -325,7 +325,7 @@ TEST_CASE("of local shards by name those that exist are taken") {
   const TempDir folder;
   touch(folder / "a_3.tar");
   touch(folder / "a_5.tar");
-  DecoderDataConfig config;
+  ShardDataConfig config;
   config.webdataset_base_url = folder / "a_{0..9}.tar";
   CapturedLog log;
   CHECK(urls_of(config, {9, 5, 4, 3}, "train").all() ==
@@ -343,7 +343,7 @@ TEST_CASE("of local shards by name those that exist are taken") {
 TEST_CASE("a pattern of local and remote shards looks for the local ones") {
   const TempDir folder;
   touch(folder / "a_3.tar");
-  DecoderDataConfig config;
+  ShardDataConfig config;
   config.webdataset_base_url = "{" + folder.path() + ",http://h}/a_{3..4}.tar";
   CapturedLog log;
   CHECK(urls_of(config, {0, 1, 2, 3}, "train").all() ==
@@ -351,7 +351,7 @@ TEST_CASE("a pattern of local and remote shards looks for the local ones") {
 }
 
 TEST_CASE("too many shards are refused") {
-  DecoderDataConfig config;
+  ShardDataConfig config;
   config.webdataset_base_url = std::string("http://h/{0..99999}/{0..99999}.tar");
   CHECK_THROWS_WITH(ShardList(config), Contains("100,000,000 shards or more"));
   config.webdataset_base_url = std::string("{x,pi{pe:rm,p}} {1,2}");
@@ -360,7 +360,7 @@ TEST_CASE("too many shards are refused") {
 }
 
 TEST_CASE("ten million urls take four bytes each") {
-  DecoderDataConfig config;
+  ShardDataConfig config;
   config.webdataset_base_url = std::string("https://h/{}.tar");
   const auto list = std::make_shared<const ShardList>(config);
   const ShardSplit split = split_shards(config.splits, *list, 0, {});

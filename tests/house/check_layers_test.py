@@ -19,6 +19,7 @@ Words.
 | layer | may use | torch | state | holds |
 |---|---|---|---|---|
 | `apps` | all below | no | | the program |
+| `shapes` | io | no | | a library of the program's own |
 | `trainer` | base model | yes | | steps |
 | `model` | base | yes | later | networks |
 | `io` | base | no | | files |
@@ -29,7 +30,9 @@ Words.
 GOOD = {
     "docs/contributing.md": TABLE,
     "apps/line.h": SPDX,
-    "apps/main.cpp": SPDX + '#include "line.h"\n#include "trainer/step.h"\n#include "base/log.h"\n',
+    "apps/shapes/circle.h": SPDX + '#include "io/file.h"\n',
+    "apps/shapes/CMakeLists.txt": "# SPDX-License-Identifier: MIT\ndalle2_library(shapes SOURCES a.cpp USES io)\n",
+    "apps/main.cpp": SPDX + '#include "line.h"\n#include "shapes/circle.h"\n#include "trainer/step.h"\n#include "base/log.h"\n',
     "lib/base/log.h": SPDX + "#include <string>\n",
     "lib/base/CMakeLists.txt": "# SPDX-License-Identifier: MIT\ndalle2_library(base\n  SOURCES log.cpp LINKS fmt::fmt)\n",
     "lib/io/file.h": SPDX + '#include "base/log.h"\n#include "io/part.h"\n// #include "trainer/step.h"\n',
@@ -100,6 +103,13 @@ class CheckLayersTest(unittest.TestCase):
 
     def test_a_folder_without_a_row_is_refused(self):
         self.refuse({"lib/utils/x.h": SPDX}, "lib/utils:1: no row in the table")
+        self.refuse({"apps/utils/x.h": SPDX}, "apps/utils:1: no row in the table")
+
+    def test_a_library_beside_the_program_keeps_to_its_own_row(self):
+        self.refuse({"apps/shapes/circle.h": SPDX + '#include "io/file.h"\n#include "trainer/step.h"\n'},
+                    'apps/shapes/circle.h:3: "trainer/step.h": shapes may use io, not trainer')
+        cmake = "# SPDX-License-Identifier: MIT\ndalle2_library(shapes SOURCES a.cpp)\n"
+        self.refuse({"apps/shapes/CMakeLists.txt": cmake}, "apps/shapes/CMakeLists.txt does not say USES io")
 
     def test_a_later_layer_that_exists_is_refused(self):
         self.refuse({"lib/model/unet.h": SPDX}, 'lib/model:1: it exists: take the "later"')

@@ -79,16 +79,5 @@ TEST_CASE("averages in a folder that cannot be read are an error of ours") {
              Contains("the folder \"" + folder.path() + "\" cannot be read: "));
 }
 
-TEST_CASE("drawings in a folder that cannot be read are an error of ours") {
-  const test::TempDir folder;
-  std::ofstream(folder / "truth.json") << "[]";
-  const DemoScoreCommand absent{kLongName, folder.path(), folder / "grid.png"};
-  CHECK(data_error_of([&] { run_demo_score(absent); }) == kLongName + ": no such folder (--drawn)");
-  const DemoScoreCommand command{folder.path(), folder.path(), folder / "grid.png"};
-  const BrokenListing broken;
-  CHECK_THAT(data_error_of([&] { run_demo_score(command); }),
-             Contains("the folder \"" + folder.path() + "\" cannot be read: "));
-}
-
 }  // namespace
 }  // namespace dalle2

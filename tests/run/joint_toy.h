@@ -50,7 +50,7 @@ struct TrainJointToyConfig {
   static constexpr std::array kPlaceholders = TrainDecoderConfig::kPlaceholders;
 
   JointToyConfig joint_toy;
-  DecoderDataConfig data;
+  ShardDataConfig data;
   JointToyTrainConfig train;
   TrackerConfig tracker;
   int64_t seed = 0;

@@ -27,7 +27,7 @@ struct TrainDecoderConfig {
       Placeholder{"samples_seen", PlaceholderType::integer}};
 
   DecoderConfig decoder;
-  DecoderDataConfig data;
+  ShardDataConfig data;
   DecoderTrainConfig train;
   DecoderEvaluateConfig evaluate;
   TrackerConfig tracker;

@@ -15,7 +15,7 @@ bool allows_pipe(const Json& root) {
   return root.contains(pointer) && as_boolean(root.at(pointer)).value_or(false);
 }
 
-void check_commands(const DecoderDataConfig& data, bool file_allows_pipe, Faults& faults) {
+void check_commands(const ShardDataConfig& data, bool file_allows_pipe, Faults& faults) {
   if (faults.has_error_under("/data")) return;
   if (data.allow_pipe && !file_allows_pipe) {
     faults.error(kPointer,

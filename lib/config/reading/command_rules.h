@@ -13,6 +13,6 @@ bool allows_pipe(const Json& root);
 
 /// Adds a fault for `pipe:` urls that are not allowed, and for an override that would allow them.
 /// @param file_allows_pipe allows_pipe() of the file, before what the command line changes
-void check_commands(const DecoderDataConfig& data, bool file_allows_pipe, Faults& faults);
+void check_commands(const ShardDataConfig& data, bool file_allows_pipe, Faults& faults);
 
 }  // namespace dalle2

@@ -193,7 +193,7 @@ inline std::optional<std::string> transform_size_fault(const std::vector<Transfo
   return std::nullopt;
 }
 
-struct DecoderDataConfig {
+struct ShardDataConfig {
   static constexpr const char* kDoc =
       "Where the samples come from: tar shards of pictures and captions, read in order by several "
       "threads.";

@@ -47,7 +47,7 @@ SampleEmbeddings::SampleEmbeddings(Kind kind, bool needed, std::optional<int64_t
       none_(texts_of(kind).none),
       zero_(texts_of(kind).zero) {}
 
-void SampleEmbeddings::open(const DecoderDataConfig& config, const LoaderOptions& options) {
+void SampleEmbeddings::open(const ShardDataConfig& config, const LoaderOptions& options) {
   if (!needed_ || kind_ == Kind::kLatent) return;  // those are in the shards
   const std::optional<std::string>& url =
       kind_ == Kind::kImage ? config.img_embeddings_url : config.text_embeddings_url;

@@ -30,7 +30,7 @@ class SampleEmbeddings {
   /// Proves at the start what would else show as an empty epoch: that there are files, that they
   /// are for these shards, and that they have the model's width.
   /// @throws ConfigError, DataError
-  void open(const DecoderDataConfig& config, const LoaderOptions& options);
+  void open(const ShardDataConfig& config, const LoaderOptions& options);
   /// The embeddings of the next shard. @return why there are none for it; empty if there are
   /// @throws NetworkError
   std::string open_shard(const std::string& url, const SourceOptions& source, DropLog& drops);

@@ -19,8 +19,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "data/loader/decoder_dataset.h"
 #include "data/loader/open_batch.h"
+#include "data/loader/shard_dataset.h"
 #include "data/pictures/preprocess.h"
 #include "io/pictures/image.h"
 
@@ -43,7 +43,7 @@ struct LaneLoader::State {
     Item item;
   };
 
-  State(const DecoderDataConfig& config, LoaderOptions given)
+  State(const ShardDataConfig& config, LoaderOptions given)
       : options(std::move(given)),
         workers(config.num_workers),
         preprocess(config.preprocessing,
@@ -89,7 +89,7 @@ struct LaneLoader::State {
   std::atomic<bool> stopping = false;
 
   std::mutex source_mutex;  // guards the next three
-  DecoderDataset dataset;
+  ShardDataset dataset;
   int64_t next_number = 0;
   bool source_done = false;
 
@@ -310,7 +310,7 @@ std::optional<Batch> LaneLoader::State::finish() {
   return std::nullopt;
 }
 
-LaneLoader::LaneLoader(const DecoderDataConfig& config, LoaderOptions options)
+LaneLoader::LaneLoader(const ShardDataConfig& config, LoaderOptions options)
     : state_(std::make_unique<State>(config, std::move(options))) {}
 
 LaneLoader::~LaneLoader() = default;

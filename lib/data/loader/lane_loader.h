@@ -19,7 +19,7 @@ class LaneLoader {
  public:
   /// Checks what can be checked before reading: urls, preprocessing, embedding folders and widths.
   /// @throws ConfigError, DataError
-  LaneLoader(const DecoderDataConfig& config, LoaderOptions options);
+  LaneLoader(const ShardDataConfig& config, LoaderOptions options);
   ~LaneLoader();
   LaneLoader(const LaneLoader&) = delete;
   LaneLoader& operator=(const LaneLoader&) = delete;

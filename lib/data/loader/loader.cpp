@@ -17,7 +17,7 @@
 
 namespace dalle2 {
 
-DecoderLoader::DecoderLoader(const DecoderDataConfig& config, LoaderOptions options)
+ShardLoader::ShardLoader(const ShardDataConfig& config, LoaderOptions options)
     : config_(config), options_(std::move(options)) {
   if (options_.urls.empty()) {
     throw DataError("the split \"{}\" has no shards.\n  Make more shards, or change /data/splits.",
@@ -26,15 +26,15 @@ DecoderLoader::DecoderLoader(const DecoderDataConfig& config, LoaderOptions opti
   make_lanes(options_.lanes.value_or(options_.rank.world));
 }
 
-DecoderLoader::~DecoderLoader() = default;
+ShardLoader::~ShardLoader() = default;
 
 /// The loaders of this rank's lanes, of `count` in all.
-void DecoderLoader::make_lanes(int64_t count) {
+void ShardLoader::make_lanes(int64_t count) {
   lanes_.clear();
   lanes_.resize(static_cast<size_t>(count));
   const int64_t world = options_.rank.world;
   const int64_t own = std::max<int64_t>((count - options_.rank.rank + world - 1) / world, 1);
-  DecoderDataConfig config = config_;
+  ShardDataConfig config = config_;
   if (config.num_workers > 0) config.num_workers = std::max<int64_t>(config.num_workers / own, 1);
   const int64_t shards = static_cast<int64_t>(options_.urls.size());
   for (int64_t lane = options_.rank.rank; lane < count; lane += world) {
@@ -47,7 +47,7 @@ void DecoderLoader::make_lanes(int64_t count) {
   }
 }
 
-void DecoderLoader::start_epoch(int64_t epoch, const LoaderPosition& position) {
+void ShardLoader::start_epoch(int64_t epoch, const LoaderPosition& position) {
   from_beginning_ = position.lanes.empty();
   const size_t count = from_beginning_
                            ? static_cast<size_t>(options_.lanes.value_or(options_.rank.world))
@@ -67,7 +67,7 @@ void DecoderLoader::start_epoch(int64_t epoch, const LoaderPosition& position) {
 
 /// This rank's share of the step that begins with `first_lane`: none if it has no lane in it, or
 /// one that is out.
-std::optional<Batch> DecoderLoader::next_of_step(int64_t first_lane) {
+std::optional<Batch> ShardLoader::next_of_step(int64_t first_lane) {
   const size_t lane = static_cast<size_t>(first_lane + options_.rank.rank);
   // Lanes that had their turn in this round have it again in the next.
   if (lane >= lanes_.size() || static_cast<int64_t>(lane) < position_.next_lane)
@@ -83,7 +83,7 @@ std::optional<Batch> DecoderLoader::next_of_step(int64_t first_lane) {
 }
 
 /// Takes this rank's batch of a step, if it has one. @return the samples of all ranks' batches
-std::vector<int64_t> DecoderLoader::share_sizes(std::optional<Batch>& batch, int64_t first_lane) {
+std::vector<int64_t> ShardLoader::share_sizes(std::optional<Batch>& batch, int64_t first_lane) {
   if (!options_.share_sizes) {
     batch = next_of_step(first_lane);
     return {batch ? batch->size() : 0};
@@ -109,7 +109,7 @@ std::vector<int64_t> DecoderLoader::share_sizes(std::optional<Batch>& batch, int
   return sizes;
 }
 
-std::optional<Batch> DecoderLoader::next() {
+std::optional<Batch> ShardLoader::next() {
   D2_CHECK(started_, "start_epoch() comes before next()");
   const int64_t lanes = static_cast<int64_t>(lanes_.size());
   const int64_t world = options_.rank.world;
@@ -135,12 +135,12 @@ std::optional<Batch> DecoderLoader::next() {
   return std::nullopt;
 }
 
-void DecoderLoader::consumed(const Batch& batch) const {
+void ShardLoader::consumed(const Batch& batch) const {
   trace_samples(options_.rank.rank, options_.split, epoch_, batch);
 }
 
 /// What an epoch without one usable sample in it means.
-void DecoderLoader::finish() const {
+void ShardLoader::finish() const {
   int64_t placed = 0;
   DropCounts dropped;
   for (const auto& lane : lanes_) {
@@ -163,7 +163,7 @@ void DecoderLoader::finish() const {
   log_warning("data", "{}", message);
 }
 
-DropCounts DecoderLoader::dropped() const {
+DropCounts ShardLoader::dropped() const {
   DropCounts all;
   for (const auto& lane : lanes_) {
     if (!lane) continue;

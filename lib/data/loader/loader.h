@@ -27,17 +27,17 @@ class LaneLoader;
 /// Ranks take equal numbers of steps: one whose lanes are out gets batches without samples until
 /// all are. So no sample is left out and none comes twice.
 ///
-///   DecoderLoader loader(config.data, options);
+///   ShardLoader loader(config.data, options);
 ///   loader.start_epoch(epoch);
 ///   while (auto batch = loader.next()) trainer.step(*batch);
-class DecoderLoader {
+class ShardLoader {
  public:
   /// Checks what can be checked before reading: urls, preprocessing, embedding folders and widths.
   /// @throws ConfigError, DataError
-  DecoderLoader(const DecoderDataConfig& config, LoaderOptions options);
-  ~DecoderLoader();
-  DecoderLoader(const DecoderLoader&) = delete;
-  DecoderLoader& operator=(const DecoderLoader&) = delete;
+  ShardLoader(const ShardDataConfig& config, LoaderOptions options);
+  ~ShardLoader();
+  ShardLoader(const ShardLoader&) = delete;
+  ShardLoader& operator=(const ShardLoader&) = delete;
 
   /// Begins an epoch: its number addresses the shuffling and the augmentation. @param position
   /// where another run, of any number of ranks, stopped in it: what lies before is neither read nor
@@ -63,7 +63,7 @@ class DecoderLoader {
   std::vector<int64_t> share_sizes(std::optional<Batch>& batch, int64_t first_lane);
   void finish() const;
 
-  const DecoderDataConfig config_;
+  const ShardDataConfig config_;
   const LoaderOptions options_;
   std::vector<std::unique_ptr<LaneLoader>> lanes_;  // null: of another rank, or without shards
   LoaderPosition position_;

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "data/loader/batch.h"
-#include "data/loader/decoder_dataset.h"
 #include "data/loader/drop_log.h"
+#include "data/loader/shard_dataset.h"
 #include "io/pictures/image.h"
 
 namespace dalle2 {

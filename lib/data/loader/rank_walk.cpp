@@ -30,9 +30,9 @@ void rethrow_cause(const std::vector<std::exception_ptr>& errors) {
 
 }  // namespace
 
-RankWalk::RankWalk(const DecoderDataConfig& config, const LoaderOptions& options, int world) {
+RankWalk::RankWalk(const ShardDataConfig& config, const LoaderOptions& options, int world) {
   D2_CHECK(world > 0, "{} ranks", world);
-  DecoderDataConfig shared = config;
+  ShardDataConfig shared = config;
   if (shared.num_workers > 0) {
     shared.num_workers = std::max<int64_t>(shared.num_workers / world, 1);
   }
@@ -44,7 +44,7 @@ RankWalk::RankWalk(const DecoderDataConfig& config, const LoaderOptions& options
         return meet(at, size);
       };
     }
-    loaders_.push_back(std::make_unique<DecoderLoader>(shared, std::move(own)));
+    loaders_.push_back(std::make_unique<ShardLoader>(shared, std::move(own)));
   }
 }
 

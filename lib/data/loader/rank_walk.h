@@ -22,12 +22,12 @@ class RankWalk {
   /// one machine here; the order does not depend on them
   /// @param options of any rank: `rank` and `share_sizes` are set here
   /// @throws ConfigError, DataError
-  RankWalk(const DecoderDataConfig& config, const LoaderOptions& options, int world);
+  RankWalk(const ShardDataConfig& config, const LoaderOptions& options, int world);
 
   void start_epoch(int64_t epoch, const LoaderPosition& position = {});
   /// The batches of the next step, one a rank; none at the end of the epoch, which all ranks reach
   /// together.
-  /// @throws what DecoderLoader::next() throws, as soon as no rank reads any more
+  /// @throws what ShardLoader::next() throws, as soon as no rank reads any more
   std::optional<std::vector<Batch>> next();
   /// Where the epoch stands behind the last step: each rank knows it of its own lanes only.
   const LoaderPosition& position() const { return position_; }
@@ -39,7 +39,7 @@ class RankWalk {
   void leave();
   void take_positions(const std::vector<std::optional<Batch>>& batches);
 
-  std::vector<std::unique_ptr<DecoderLoader>> loaders_;
+  std::vector<std::unique_ptr<ShardLoader>> loaders_;
   LoaderPosition position_;
 
   std::mutex mutex_;  // guards all below

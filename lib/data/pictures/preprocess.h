@@ -57,7 +57,7 @@ class Preprocess {
   /// @throws ConfigError naming the step: no ToTensor, a size or range that is none
   explicit Preprocess(const std::vector<TransformConfig>& steps,
                       DecodeOptions options = {},
-                      int64_t most_pixels = DecoderDataConfig{}.max_transform_pixels);
+                      int64_t most_pixels = ShardDataConfig{}.max_transform_pixels);
 
   /// Decodes a file and takes all steps but ToTensor. Of a JPEG no more is decoded than the first
   /// step needs; the result is the same.

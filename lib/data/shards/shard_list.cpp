@@ -69,8 +69,7 @@ struct ShardList::Section {
   }
 };
 
-ShardList::ShardList(const DecoderDataConfig& config)
-    : texts_(config.webdataset_base_url.values()) {
+ShardList::ShardList(const ShardDataConfig& config) : texts_(config.webdataset_base_url.values()) {
   const bool single = config.webdataset_base_url.is_one();
   const auto add = [this](Section section, const std::string& first_url) {
     section.begin = size_;

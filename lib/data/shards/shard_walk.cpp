@@ -27,7 +27,7 @@ std::string base_name(const std::string& address) {
 
 }  // namespace
 
-ShardWalk::ShardWalk(const LoaderOptions& options, const DecoderDataConfig& config, Admit admit)
+ShardWalk::ShardWalk(const LoaderOptions& options, const ShardDataConfig& config, Admit admit)
     : options_(options),
       max_bad_fraction_(config.max_bad_fraction),
       allow_pipe_(config.allow_pipe),

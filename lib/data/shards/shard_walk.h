@@ -32,7 +32,7 @@ class ShardWalk {
       const std::string& url, const SourceOptions& source, DropLog& drops)>;
 
   /// @throws ConfigError (both shuffled and resampled)
-  ShardWalk(const LoaderOptions& options, const DecoderDataConfig& config, Admit admit);
+  ShardWalk(const LoaderOptions& options, const ShardDataConfig& config, Admit admit);
 
   /// @param bad_shards of the epoch before the place
   void start_epoch(int64_t epoch, const ShardPlace& place, int64_t bad_shards);

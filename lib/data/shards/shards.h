@@ -26,7 +26,7 @@ class ShardList {
  public:
   /// Lists the folders of local templates once. @throws ConfigError for urls that cannot be read as
   /// such
-  explicit ShardList(const DecoderDataConfig& config);
+  explicit ShardList(const ShardDataConfig& config);
   ~ShardList();
   ShardList(const ShardList&) = delete;
   ShardList& operator=(const ShardList&) = delete;

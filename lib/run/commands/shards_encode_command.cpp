@@ -190,7 +190,7 @@ class LatentShards {
     return vae_->encode_unquantized(all).cpu();
   }
 
-  const DecoderDataConfig& data_;
+  const ShardDataConfig& data_;
   const UnetPlan& stage_;
   at::Device device_;
   VqganVae vae_;
@@ -218,7 +218,7 @@ LoadedDecoderConfig load_latent_config(const ShardsEncodeCommand& command) {
 }
 
 /// The shards that are there, each with the name that it gets. @throws ConfigError for two of one name
-std::map<std::string, std::string> shards_by_name(const DecoderDataConfig& data) {
+std::map<std::string, std::string> shards_by_name(const ShardDataConfig& data) {
   const ShardList list(data);
   std::vector<uint32_t> positions(static_cast<size_t>(list.size()));
   for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<uint32_t>(i);

@@ -16,7 +16,7 @@ namespace {
 
 /// The keys of a config that decide what a position means, beside /seed.
 std::vector<std::pair<const char*, Value>> deciding_data_keys(const TrainDecoderConfig& config) {
-  const DecoderDataConfig& data = config.data;
+  const ShardDataConfig& data = config.data;
   Dict splits;
   splits.set("train", data.splits.train);
   splits.set("val", data.splits.val);

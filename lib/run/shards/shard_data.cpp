@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "data/loader/decoder_dataset.h"
+#include "data/loader/shard_dataset.h"
 #include "data/shards/absent_shards.h"
 #include "data/shards/shards.h"
 
@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kMostShardsTried = 8;
 
 /// @throws DataError if more of the training shards are absent than /data/max_bad_fraction allows
-void check_absent(const DecoderDataConfig& data,
+void check_absent(const ShardDataConfig& data,
                   const ShardList& list,
                   const std::vector<uint32_t>& positions,
                   int64_t found) {
@@ -47,7 +47,7 @@ void as_if_alone(LoaderOptions& options) {
 
 }  // namespace
 
-ShardData::ShardData(const DecoderDataConfig& config,
+ShardData::ShardData(const ShardDataConfig& config,
                      int64_t seed,
                      LoaderOptions needs,
                      RankInfo rank,
@@ -113,33 +113,33 @@ LoaderOptions ShardData::options(const std::string& split,
   return options;
 }
 
-std::unique_ptr<DecoderLoader> ShardData::loader(const std::string& split,
-                                                 int64_t batch_size,
-                                                 bool in_order) const {
-  return std::make_unique<DecoderLoader>(config_, options(split, batch_size, in_order));
+std::unique_ptr<ShardLoader> ShardData::loader(const std::string& split,
+                                               int64_t batch_size,
+                                               bool in_order) const {
+  return std::make_unique<ShardLoader>(config_, options(split, batch_size, in_order));
 }
 
-std::unique_ptr<DecoderLoader> ShardData::loader_of_share(const std::string& split,
-                                                          int64_t count,
-                                                          int64_t batch_size,
-                                                          const RankInfo& share) const {
+std::unique_ptr<ShardLoader> ShardData::loader_of_share(const std::string& split,
+                                                        int64_t count,
+                                                        int64_t batch_size,
+                                                        const RankInfo& share) const {
   LoaderOptions needs = options(split, batch_size, /*in_order=*/true);
   needs.split = "evaluated samples of " + split;  // not trained on, in messages and in the trace
   needs.may_be_empty = true;
   as_if_alone(needs);
   needs.most_samples = count;
   needs.share = share;
-  return std::make_unique<DecoderLoader>(config_, needs);
+  return std::make_unique<ShardLoader>(config_, needs);
 }
 
 std::optional<Batch> ShardData::examples(const std::string& split, int64_t count) const {
-  DecoderDataConfig data = config_;
+  ShardDataConfig data = config_;
   data.num_workers = 0;  // a handful of samples: nothing may be decoded ahead
   LoaderOptions needs = options(split, std::max<int64_t>(count, 1), /*in_order=*/true);
   needs.split = "pictures of " + split;   // not samples trained on, in messages and in the trace
   needs.may_be_empty = split != "train";  // pictures for the logs are no reason to stop
   as_if_alone(needs);                     // of all samples
-  DecoderLoader loader(data, needs);      // checks the embeddings even for no examples
+  ShardLoader loader(data, needs);        // checks the embeddings even for no examples
   if (count == 0) return std::nullopt;
   loader.start_epoch(0);
   std::optional<Batch> batch = loader.next();
@@ -148,19 +148,19 @@ std::optional<Batch> ShardData::examples(const std::string& split, int64_t count
 }
 
 void ShardData::check_usable(const std::string& split) const {
-  DecoderDataConfig data = config_;
+  ShardDataConfig data = config_;
   data.num_workers = 0;       // no more is read than needed
   data.max_bad_fraction = 1;  // that limit is for the whole split
   LoaderOptions first = options(split, /*batch_size=*/1, /*in_order=*/true);
   first.most_shards = kMostShardsTried;
   as_if_alone(first);
-  DecoderLoader loader(data, first);
+  ShardLoader loader(data, first);
   loader.start_epoch(0);
   loader.next();
 }
 
 int64_t ShardData::count_samples(const std::string& split) const {
-  DecoderDataset dataset(config_, options(split, config_.batch_size, /*in_order=*/true));
+  ShardDataset dataset(config_, options(split, config_.batch_size, /*in_order=*/true));
   dataset.start_epoch(0);
   int64_t count = 0;
   for (Candidate candidate; dataset.next(candidate);) ++count;

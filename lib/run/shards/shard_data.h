@@ -22,7 +22,7 @@ class ShardData {
   /// @param config has to outlive this object @param needs of a sample: the kind's
   /// @param device that batches go to: for a GPU they are made in page-locked memory
   /// @throws ConfigError for urls that cannot be read as such
-  ShardData(const DecoderDataConfig& config,
+  ShardData(const ShardDataConfig& config,
             int64_t seed,
             LoaderOptions needs,
             RankInfo rank,
@@ -41,15 +41,15 @@ class ShardData {
   /// A loader over "train", "val" or "test" in batches of `batch_size`.
   /// @param in_order keeps the order of the shards and takes each sample once, whatever the config
   /// says
-  std::unique_ptr<DecoderLoader> loader(const std::string& split,
-                                        int64_t batch_size,
-                                        bool in_order) const;
+  std::unique_ptr<ShardLoader> loader(const std::string& split,
+                                      int64_t batch_size,
+                                      bool in_order) const;
   /// Over a share of the first `count` samples of a split, in order, whatever this rank is: what one
   /// share has no other has, and each reads the shards by itself.
-  std::unique_ptr<DecoderLoader> loader_of_share(const std::string& split,
-                                                 int64_t count,
-                                                 int64_t batch_size,
-                                                 const RankInfo& share) const;
+  std::unique_ptr<ShardLoader> loader_of_share(const std::string& split,
+                                               int64_t count,
+                                               int64_t batch_size,
+                                               const RankInfo& share) const;
   /// The options of the first loader.
   LoaderOptions options(const std::string& split, int64_t batch_size, bool in_order) const;
 
@@ -76,7 +76,7 @@ class ShardData {
  private:
   const ShardUrls& urls(const std::string& split) const;
 
-  const DecoderDataConfig& config_;
+  const ShardDataConfig& config_;
   LoaderOptions needs_;
   std::shared_ptr<const ShardList> list_;
   int64_t slices_ = 0;

@@ -30,17 +30,17 @@ ExitCode ShardRun::run_epochs() {
 
 /// None at the end of the data. @throws StoppedError on all ranks if a signal came while it was
 /// waited for
-std::optional<Batch> ShardRun::next_batch(DecoderLoader& loader) {
+std::optional<Batch> ShardRun::next_batch(ShardLoader& loader) {
   const ProcessGroup::BusyScope busy(session_.group(), "waiting for data");
   return loader.next();
 }
 
 /// A loader at a place of an epoch. What one rank finds at fault ends all, at the same place.
 /// @throws OutsideFault on that rank; StoppedError on the others, and on all after a signal
-std::unique_ptr<DecoderLoader> ShardRun::open_loader(const std::string& split,
-                                                     bool in_order,
-                                                     const LoaderPosition& from) {
-  std::unique_ptr<DecoderLoader> loader;
+std::unique_ptr<ShardLoader> ShardRun::open_loader(const std::string& split,
+                                                   bool in_order,
+                                                   const LoaderPosition& from) {
+  std::unique_ptr<ShardLoader> loader;
   session_.together("opening the loader", [&] {
     from_outside([&] {
       loader = data_.loader(split, data_config_.batch_size, in_order);
@@ -83,7 +83,7 @@ bool ShardRun::train_epoch() {
 
 /// The updates of an epoch, to its end or to a stop.
 /// @return false if the run went back to a checkpoint
-bool ShardRun::train_groups(DecoderLoader& loader) {
+bool ShardRun::train_groups(ShardLoader& loader) {
   auto next = [&, sample = position_.sample]() mutable -> std::optional<Batch> {
     if (sample >= loop_.epoch_samples.value_or(INT64_MAX)) return std::nullopt;
     std::optional<Batch> batch = next_batch(loader);
@@ -208,7 +208,7 @@ void ShardRun::save_epoch() {
   checkpoints_.save(is_best);
 }
 
-void ShardRun::report_drops(const DecoderLoader& loader, const std::string& split) {
+void ShardRun::report_drops(const ShardLoader& loader, const std::string& split) {
   dalle2::report_drops(session_.tracker(), any_trainer().first_steps(), split, loader.dropped());
 }
 

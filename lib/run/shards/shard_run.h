@@ -20,7 +20,7 @@ namespace dalle2 {
 /// How a kind reads its shards. What is passed by reference has to outlive the run.
 struct ShardRunPlan {
   const ShardLoopConfig& loop;
-  const DecoderDataConfig& data;
+  const ShardDataConfig& data;
   LoaderOptions needs;  ///< of a sample
 };
 
@@ -70,7 +70,7 @@ class ShardRun : public TrainingRun {
   void save_epoch();
 
   const ShardLoopConfig& loop_;
-  const DecoderDataConfig& data_config_;
+  const ShardDataConfig& data_config_;
   ShardPosition& position_;
   ShardData data_;
 
@@ -79,19 +79,19 @@ class ShardRun : public TrainingRun {
   void deal_first(int64_t slices);
   void deal(int64_t slices);
   void check_same_shards();
-  std::unique_ptr<DecoderLoader> open_loader(const std::string& split,
-                                             bool in_order,
-                                             const LoaderPosition& from);
+  std::unique_ptr<ShardLoader> open_loader(const std::string& split,
+                                           bool in_order,
+                                           const LoaderPosition& from);
   int64_t slices_of_earlier_run();
   void keep_slices();
   bool train_epoch();
-  bool train_groups(DecoderLoader& loader);
+  bool train_groups(ShardLoader& loader);
   bool snapshot_is_due(bool first) const;
   void save_snapshot();
   void validate_epoch();
   void log_validation(const std::vector<double>& sums, int64_t batches, int64_t samples);
-  std::optional<Batch> next_batch(DecoderLoader& loader);
-  void report_drops(const DecoderLoader& loader, const std::string& split);
+  std::optional<Batch> next_batch(ShardLoader& loader);
+  void report_drops(const ShardLoader& loader, const std::string& split);
   LogRecord step_values(double samples_per_second) override;
   int64_t samples_per_epoch() const override;
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// What drawing and reading the demo set share. Internal to lib/io.
+// What drawing and reading the demo set share. Internal to apps/demo.
 #pragma once
 
-#include "io/demo/demo_images.h"
+#include "demo/demo_images.h"
 
 #include <opencv2/core.hpp>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-#include "io/demo/demo_images.h"
+#include "demo/demo_commands.h"
+#include "demo/demo_images.h"
 
 #include "base/error.h"
 #include "io/files/atomic_file.h"

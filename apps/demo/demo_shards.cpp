@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT
 // The demo set on disk.
 #include "base/error.h"
-#include "io/demo/demo_images.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "demo/demo_commands.h"
+#include "demo/demo_images.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
 #include "io/formats/npy.h"
@@ -10,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cstdio>
 #include <random>
 #include <utility>
 
@@ -70,14 +74,11 @@ void write_shard(const std::string& folder,
 void write_truth(const std::string& path, const std::vector<Picture>& pictures) {
   nlohmann::ordered_json truth = nlohmann::ordered_json::array();
   for (const Picture& picture : pictures) {
-    const DemoAttributes& a = picture.attributes;
-    truth.push_back({{"key", picture.key},
-                     {"caption", demo_caption(a)},
-                     {"shape", kDemoShapes[static_cast<size_t>(a.shape)]},
-                     {"colour", kDemoColours[static_cast<size_t>(a.colour)]},
-                     {"size", kDemoSizes[static_cast<size_t>(a.size)]},
-                     {"place", kDemoPlaces[static_cast<size_t>(a.place)]},
-                     {"ground", kDemoGrounds[static_cast<size_t>(a.ground)]}});
+    truth.push_back({{"key", picture.key}, {"caption", demo_caption(picture.attributes)}});
+    for (const DemoAttribute& attribute : kDemoAttributes) {
+      const int value = picture.attributes.*attribute.member;
+      truth.back()[attribute.name] = attribute.values[static_cast<size_t>(value)];
+    }
   }
   write_file_atomically(path, truth.dump(1) + "\n");
 }
@@ -159,25 +160,38 @@ DemoShardReport write_demo_shards(const DemoShardOptions& options, const DemoPro
     }
   };
   Draws draws(options.seed);
+  const auto write = [&](Deck& deck, const std::string& folder, int64_t shard, int64_t rows) {
+    std::vector<Picture> pictures;
+    for (int64_t row = 0; row < rows; ++row) pictures.push_back(deck.deal(shard, row));
+    write_shard(folder, shard, pictures, options.image_side, one_done);
+    return pictures;
+  };
   Deck deck(std::move(train), draws);
   for (int64_t shard = 0; shard < report.shards; ++shard) {
     const int64_t begin = options.num * shard / report.shards,
                   end = options.num * (shard + 1) / report.shards;
-    std::vector<Picture> pictures;
-    for (int64_t row = 0; row < end - begin; ++row) {
-      pictures.push_back(deck.deal(shard, row));
-    }
-    write_shard(options.out, shard, pictures, options.image_side, one_done);
+    write(deck, options.out, shard, end - begin);
   }
   Deck held_out_deck(std::move(held_out), draws);
-  std::vector<Picture> pictures;
-  for (int64_t row = 0; row < report.held_out; ++row) {
-    pictures.push_back(held_out_deck.deal(0, row));
-  }
   const std::string folder = options.out + "/heldout";
-  write_shard(folder, 0, pictures, options.image_side, one_done);
-  write_truth(folder + "/truth.json", pictures);
+  write_truth(folder + "/truth.json", write(held_out_deck, folder, 0, report.held_out));
   return report;
+}
+
+void run_shards_demo(const DemoShardOptions& options) {
+  const DemoShardReport report = write_demo_shards(options, [](int64_t done, int64_t total) {
+    log_live(fmt::format("{} of {}", with_commas(done), counted(total, "picture")));
+  });
+  log_live("");
+  if (!report.removed.empty()) std::printf("removed: %s\n", short_list(report.removed).c_str());
+  std::printf("%s in %s: %s/{}.tar, embeddings in %s/img_emb\n",
+              counted(report.pictures, "picture").c_str(),
+              counted(report.shards, "shard").c_str(),
+              options.out.c_str(),
+              options.out.c_str());
+  std::printf("%ld combinations that no shard holds: %s/heldout, their truth in truth.json\n",
+              static_cast<long>(report.held_out),
+              options.out.c_str());
 }
 
 }  // namespace dalle2

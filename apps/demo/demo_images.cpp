@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-#include "io/demo/demo_images.h"
+#include "demo/demo_images.h"
 
 #include "base/error.h"
-#include "io/demo/demo_drawing.h"
+#include "demo/demo_drawing.h"
 
 #include <opencv2/imgproc.hpp>
 
@@ -12,21 +12,12 @@
 namespace dalle2 {
 namespace {
 
-/// The attributes' members and their numbers of values, in the order of the embedding's blocks.
-struct Block {
-  int DemoAttributes::*member;
-  int values;
-};
-constexpr std::array<Block, 5> kBlocks = {{
-    {&DemoAttributes::shape, static_cast<int>(kDemoShapes.size())},
-    {&DemoAttributes::colour, static_cast<int>(kDemoColours.size())},
-    {&DemoAttributes::size, static_cast<int>(kDemoSizes.size())},
-    {&DemoAttributes::place, static_cast<int>(kDemoPlaces.size())},
-    {&DemoAttributes::ground, static_cast<int>(kDemoGrounds.size())},
-}};
-
 constexpr double kTriangleBase = 0.85;  // below the centre, in half diameters; its top is 1 above
 constexpr int kFixedBits = 8;           // of OpenCV's fixed-point coordinates
+
+int count_of(const DemoAttribute& attribute) {
+  return static_cast<int>(attribute.values.size());
+}
 
 /// Points given as parts of the side to the canvas, whose pixel i has its centre at i.
 cv::Point on_canvas(double x, double y, int canvas_side) {
@@ -63,12 +54,12 @@ uint8_t to_byte(double value) {
 
 std::vector<DemoAttributes> demo_combinations() {
   std::vector<DemoAttributes> all = {{}};
-  for (const Block& block : kBlocks) {
+  for (const DemoAttribute& attribute : kDemoAttributes) {
     std::vector<DemoAttributes> longer;
     for (const DemoAttributes& attributes : all) {
-      for (int value = 0; value < block.values; ++value) {
+      for (int value = 0; value < count_of(attribute); ++value) {
         longer.push_back(attributes);
-        longer.back().*block.member = value;
+        longer.back().*attribute.member = value;
       }
     }
     all = std::move(longer);
@@ -78,7 +69,9 @@ std::vector<DemoAttributes> demo_combinations() {
 
 bool is_held_out(const DemoAttributes& a) {
   int index = 0;  // in demo_combinations
-  for (const Block& block : kBlocks) index = index * block.values + a.*block.member;
+  for (const DemoAttribute& attribute : kDemoAttributes) {
+    index = index * count_of(attribute) + a.*attribute.member;
+  }
   // 851 is prime to 900, so this is true exactly 64 times; of all such factors it spreads the values
   // and their pairs most evenly.
   return index * 851 % 900 < 64;
@@ -98,9 +91,10 @@ std::string demo_caption(const DemoAttributes& a) {
 std::vector<float> demo_embedding(const DemoAttributes& attributes) {
   std::vector<float> embedding(kDemoEmbeddingSize, 0.0F);
   int begin = 0;
-  for (const Block& block : kBlocks) {
-    embedding.at(static_cast<size_t>(begin + attributes.*block.member)) = kDemoEmbeddingStrength;
-    begin += block.values;
+  for (const DemoAttribute& attribute : kDemoAttributes) {
+    embedding.at(static_cast<size_t>(begin + attributes.*attribute.member)) =
+        kDemoEmbeddingStrength;
+    begin += count_of(attribute);
   }
   return embedding;
 }
@@ -110,10 +104,10 @@ DemoAttributes attributes_of_embedding(const std::vector<float>& embedding) {
       embedding.size() == kDemoEmbeddingSize, "a demo embedding of {} values", embedding.size());
   DemoAttributes attributes;
   auto begin = embedding.begin();
-  for (const Block& block : kBlocks) {
-    attributes.*block.member =
-        static_cast<int>(std::max_element(begin, begin + block.values) - begin);
-    begin += block.values;
+  for (const DemoAttribute& attribute : kDemoAttributes) {
+    const auto end = begin + count_of(attribute);
+    attributes.*attribute.member = static_cast<int>(std::max_element(begin, end) - begin);
+    begin = end;
   }
   return attributes;
 }

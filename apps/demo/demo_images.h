@@ -6,8 +6,7 @@
 #include "io/pictures/image.h"
 
 #include <array>
-#include <cstdint>
-#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +26,21 @@ struct DemoAttributes {
   int shape = 0, colour = 0, size = 0, place = 0, ground = 0;
   bool operator==(const DemoAttributes&) const = default;
 };
+
+/// One of the five attributes.
+struct DemoAttribute {
+  const char* name;
+  int DemoAttributes::*member;
+  std::span<const char* const> values;
+};
+/// In the order of the embedding's blocks.
+inline constexpr std::array<DemoAttribute, 5> kDemoAttributes = {{
+    {"shape", &DemoAttributes::shape, kDemoShapes},
+    {"colour", &DemoAttributes::colour, kDemoColours},
+    {"size", &DemoAttributes::size, kDemoSizes},
+    {"place", &DemoAttributes::place, kDemoPlaces},
+    {"ground", &DemoAttributes::ground, kDemoGrounds},
+}};
 
 /// All 900 combinations, in a fixed order.
 std::vector<DemoAttributes> demo_combinations();
@@ -64,31 +78,5 @@ struct DemoReading {
 };
 /// Reads a square picture of at least 8 pixels a side, a slightly blurred or noisy one too.
 DemoReading analyse_demo_image(const Image& image);
-
-struct DemoShardOptions {
-  std::string out;     ///< folder, created
-  int64_t num = 8000;  ///< pictures in the training shards
-  int image_side = 64;
-  uint64_t seed = 0;
-  bool overwrite = false;  ///< remove the shards and embeddings that the folder holds
-};
-struct DemoShardReport {
-  int64_t shards = 0;  ///< of the training set; numbers 0 to shards - 1
-  int64_t pictures = 0;
-  int64_t held_out = 0;
-  std::vector<std::string> removed;  ///< what the folder held, by its name in it
-};
-/// Pictures written so far, and of how many.
-using DemoProgress = std::function<void(int64_t done, int64_t total)>;
-
-/// Writes `out/000000.tar ...` (jpg and txt; keys of 6 digits for the shard and 4 for the row),
-/// `out/img_emb/img_emb_000000.npy ...` (row = the last 4 digits of the key), and the held-out
-/// combinations, one picture each, as `out/heldout/` with the same layout and `truth.json`, a list
-/// of {key, caption, shape, colour, size, place, ground} in the order of the rows. There are at
-/// least 16 shards, so that the usual splits have each a shard. Same options, same bytes.
-/// @throws ConfigError (fewer pictures than shards, a side out of 16 to 1024, or shards or
-/// embeddings that are in the folder already, without `overwrite`), and as AtomicFile
-DemoShardReport write_demo_shards(const DemoShardOptions& options,
-                                  const DemoProgress& progress = {});
 
 }  // namespace dalle2

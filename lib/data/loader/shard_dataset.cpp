@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "data/loader/decoder_dataset.h"
+#include "data/loader/shard_dataset.h"
 
 #include <algorithm>
 #include <string>
@@ -16,7 +16,7 @@ std::string Candidate::where() const {
   return fmt::format("shard {}, sample {}", shard, key);
 }
 
-DecoderDataset::DecoderDataset(const DecoderDataConfig& config, const LoaderOptions& options)
+ShardDataset::ShardDataset(const ShardDataConfig& config, const LoaderOptions& options)
     : options_(options),
       index_width_(config.index_width),
       image_(SampleEmbeddings::Kind::kImage, options.need_image_embeds, options.image_embed_dim),
@@ -36,7 +36,7 @@ DecoderDataset::DecoderDataset(const DecoderDataConfig& config, const LoaderOpti
   text_.open(config, options_);
 }
 
-void DecoderDataset::start_epoch(int64_t epoch, LanePosition position) {
+void ShardDataset::start_epoch(int64_t epoch, LanePosition position) {
   epoch_ = epoch;
   found_ = 0;
   // An epoch is finished with the windows it was begun with.
@@ -54,7 +54,7 @@ void DecoderDataset::start_epoch(int64_t epoch, LanePosition position) {
   walk_.start_epoch(epoch, position.window_start, position.bad_shards);
 }
 
-bool DecoderDataset::take_caption(GroupedSample& sample, Candidate& candidate, DropLog& drops) {
+bool ShardDataset::take_caption(GroupedSample& sample, Candidate& candidate, DropLog& drops) {
   candidate.caption.clear();
   std::string* text = find_field(sample, "txt");
   if (text != nullptr && is_utf8(*text)) {
@@ -69,7 +69,7 @@ bool DecoderDataset::take_caption(GroupedSample& sample, Candidate& candidate, D
   return true;
 }
 
-bool DecoderDataset::take(GroupedSample& sample, Candidate& candidate, DropLog& drops) {
+bool ShardDataset::take(GroupedSample& sample, Candidate& candidate, DropLog& drops) {
   candidate.shard = walk_.shard_name();
   candidate.key = sample.key;
   candidate.ordinal = options_.resample ? walk_.shards_opened() : 0;
@@ -92,7 +92,7 @@ bool DecoderDataset::take(GroupedSample& sample, Candidate& candidate, DropLog& 
 }
 
 /// The next usable sample as the shards hold them.
-bool DecoderDataset::read(Candidate& candidate, DropLog& drops) {
+bool ShardDataset::read(Candidate& candidate, DropLog& drops) {
   while (found_ < options_.most_samples) {
     std::optional<GroupedSample> sample = walk_.next(drops);
     if (!sample) return false;
@@ -110,12 +110,12 @@ bool DecoderDataset::read(Candidate& candidate, DropLog& drops) {
 
 /// By the place alone: what cannot be read on one rank moves no other sample to another share. Even
 /// within each shard, and what is left over goes to another share in the next.
-bool DecoderDataset::is_of_share(const ShardPlace& place) const {
+bool ShardDataset::is_of_share(const ShardPlace& place) const {
   return (place.shard + place.sample) % options_.share.world == options_.share.rank;
 }
 
 /// 0 or more; the same for the same place of the epoch, whatever else could be read.
-int64_t DecoderDataset::draw_of(const ShardPlace& place) const {
+int64_t ShardDataset::draw_of(const ShardPlace& place) const {
   SampleRandom bits(options_.seed,
                     epoch_,
                     options_.split,
@@ -125,14 +125,14 @@ int64_t DecoderDataset::draw_of(const ShardPlace& place) const {
   return static_cast<int64_t>((high << 32 | low) >> 1);
 }
 
-void DecoderDataset::begin_window() {
+void ShardDataset::begin_window() {
   if (coming_.start) return;
   coming_.start = walk_.place();
   coming_.bad_shards = walk_.bad_shards();
 }
 
 /// One more sample of the coming window. @return false at the end of the shards
-bool DecoderDataset::read_ahead() {
+bool ShardDataset::read_ahead() {
   begin_window();
   Candidate candidate;
   if (!read(candidate, coming_.drops)) return false;
@@ -142,7 +142,7 @@ bool DecoderDataset::read_ahead() {
 
 /// The window that an earlier run began: what lies between its two places, even if some of it
 /// cannot be read any more.
-void DecoderDataset::read_begun_window(const LanePosition& begun) {
+void ShardDataset::read_begun_window(const LanePosition& begun) {
   begin_window();
   coming_.end = begun.window_end;
   std::optional<Candidate> behind;
@@ -163,7 +163,7 @@ void DecoderDataset::read_begun_window(const LanePosition& begun) {
 
 /// The coming window becomes the current one, in the order of its draws. @return false if it is
 /// empty: the end of the epoch
-bool DecoderDataset::turn_window() {
+bool ShardDataset::turn_window() {
   const std::optional<LanePosition> begun = std::exchange(begun_, std::nullopt);
   if (begun) {
     read_begun_window(*begun);
@@ -194,7 +194,7 @@ bool DecoderDataset::turn_window() {
   return true;
 }
 
-LanePosition DecoderDataset::position() const {
+LanePosition ShardDataset::position() const {
   LanePosition position;
   position.shuffle_buffer = static_cast<int64_t>(buffer_);
   position.shards = static_cast<int64_t>(options_.urls.size());
@@ -212,7 +212,7 @@ LanePosition DecoderDataset::position() const {
   return position;
 }
 
-bool DecoderDataset::next(Candidate& candidate) {
+bool ShardDataset::next(Candidate& candidate) {
   D2_CHECK(epoch_ >= 0, "start_epoch() comes before next()");
   while (passed_ == current_.samples.size()) {
     if (turn_window()) continue;

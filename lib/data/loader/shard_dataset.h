@@ -37,11 +37,11 @@ struct Candidate {
 /// `shuffle_buffer` usable ones that follow each other. While one window is handed out, the next is
 /// read, a sample for a sample, so that as many as the buffer holds are in memory, packed. Not for
 /// several threads at once.
-class DecoderDataset {
+class ShardDataset {
  public:
   /// Lists the embedding folders and checks that they fit the shards and the widths asked for.
   /// @throws ConfigError, DataError
-  DecoderDataset(const DecoderDataConfig& config, const LoaderOptions& options);
+  ShardDataset(const ShardDataConfig& config, const LoaderOptions& options);
 
   /// @param position where to go on: a Candidate::behind. What lies before it is not read again but
   /// for the begun window
