@@ -91,4 +91,73 @@ std::string config_kind(const std::string& path) {
   return found->key;
 }
 
+namespace {
+
+constexpr const char* kIntroduction = R"(# The config of a training run
+
+<!-- Generated from lib/config; `DALLE2_UPDATE_GENERATED=1 ctest -R config` writes it anew. -->
+
+A run is described by one JSON file, with the keys and defaults of dalle2-pytorch's
+`train_decoder.py`, so its files work as they are. The smallest one that trains:
+
+```json
+{
+  "decoder": {
+    "unets": [{"dim": 32, "dim_mults": [1, 2, 4], "image_embed_dim": 512}],
+    "image_sizes": [64]
+  },
+  "data": {
+    "webdataset_base_url": "shards/{}.tar",
+    "img_embeddings_url": "embeddings",
+    "end_shard": 99,
+    "splits": {}
+  },
+  "train": {},
+  "evaluate": {},
+  "tracker": {"log": {}, "save": {"save_latest_to": "latest.pth"}}
+}
+```
+
+## How a file is read
+
+- **All faults at once.** A fault names its place as a JSON pointer (`/decoder/unets/0/dim`), what
+  was expected, what was found, and the key you may have meant. The program then ends with exit
+  code 2, before data or model are touched.
+- **Lenient where nothing can be misunderstood.** `"3"`, `8.0`, `1e6` and `true` are integers,
+  `"1e-4"` is a number, `0`, `1`, `"yes"`, `"off"` and the like are booleans. `8.5` is no integer.
+- **One or many.** "X, or a list" takes one value for all unets (or resolutions), or one for each.
+- **Unknown keys** are ignored with a warning, but an error if they are near a known key ("did you
+  mean"), and always an error in `decoder`, `prior`, `vae`, the arguments of transforms and those of
+  metrics. With `--strict` every warning is an error. `$schema` is free for editors:
+  `configs/schema/decoder.json`, `prior.json` and `vae.json` have the schemas.
+- **Comments** (`//` and `/* */`) are allowed; a key given twice in an object is an error.
+- **Paths** are relative to the working directory.
+- `--set /train/lr=3e-4` changes one value from the command line; it beats the file. The part after
+  `=` is JSON, or else text. `--dump-config` prints the config as it is used, with every default.
+- What is marked *not available yet* is refused unless it has its default.
+)";
+
+}  // namespace
+
+std::string config_docs() {
+  std::string text = kIntroduction;
+  for (const ConfigKind& kind : config_kinds()) {
+    if (kind.available) text += kind.docs();
+  }
+  return text;
+}
+
+std::string config_schema(const std::string& kind) {
+  Json schema = {
+      {"$schema", "https://json-schema.org/draft/2020-12/schema"},
+      {"title", fmt::format("dalle2-train {} config", kind)},
+      {"$comment",
+       "Generated from lib/config. The strict form: the program also takes \"3\" and 8.0 for "
+       "integers, \"1e-4\" for numbers, 0, 1, \"yes\" and \"no\" for booleans, and ignores unknown "
+       "keys with a warning."}};
+  schema.update(config_kind_of(kind).schema());
+  schema["properties"]["$schema"] = Json{{"type", "string"}};
+  return schema.dump(2) + "\n";
+}
+
 }  // namespace dalle2

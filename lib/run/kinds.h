@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "checkpoint/state_dict.h"
-#include "config/reading/loaded_config.h"
+#include "config/kinds.h"
 #include "run/commands.h"
 #include "run/loop/training_run.h"
 

@@ -8,7 +8,7 @@
 #include <memory>
 #include <optional>
 
-#include "config/decoder/decoder_train_config.h"
+#include "config/decoder/decoder_run_config.h"
 #include "diffusion/decoder.h"
 #include "trainer/trainer.h"
 

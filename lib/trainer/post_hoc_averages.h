@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "checkpoint/state_dict.h"
-#include "config/shared/post_hoc_ema_config.h"
+#include "config/shared/train_options.h"
 #include "optim/flat_parameters.h"
 #include "optim/power_ema.h"
 #include "trainer/rank_shards.h"

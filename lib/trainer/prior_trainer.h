@@ -8,7 +8,7 @@
 #include <memory>
 #include <optional>
 
-#include "config/prior/prior_train_config.h"
+#include "config/prior/prior_run_config.h"
 #include "diffusion/prior.h"
 #include "diffusion/text_encoder.h"
 #include "trainer/trainer.h"

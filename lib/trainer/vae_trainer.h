@@ -8,7 +8,7 @@
 #include <memory>
 #include <optional>
 
-#include "config/vae/vae_train_config.h"
+#include "config/vae/vae_run_config.h"
 #include "model/vqgan_vae.h"
 #include "trainer/trainer.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "config/reading/device_name.h"
+#include "config/shared/text_rules.h"
 
 #include <catch2/catch.hpp>
 

@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "config/decoder/decoder_train_config.h"
+#include "config/decoder/decoder_run_config.h"
 
 namespace dalle2 {
 namespace {

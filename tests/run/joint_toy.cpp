@@ -3,7 +3,6 @@
 
 #include <cstdio>
 
-#include "config/reading/kind_row.h"
 #include "config/reading/parse_config.h"
 
 namespace dalle2::test {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "config/decoder/decoder_run_config.h"
-#include "config/reading/loaded_config.h"
+#include "config/kinds.h"
 #include "model/layers.h"
 #include "run/kinds.h"
 #include "run/shards/shard_run.h"

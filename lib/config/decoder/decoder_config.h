@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "config/decoder/latent_config.h"
 #include "config/reading/count_limits.h"
 #include "config/reading/reflect.h"
 #include "config/reading/types.h"
 #include "config/shared/loss_config.h"
+#include "config/vae/vae_config.h"
 
 namespace dalle2 {
 
@@ -166,6 +166,33 @@ struct ClipConfig {
         make, "Where the model comes from.", one_of({"openai", "open_clip", "x-clip", "coca"}));
     D2_FIELD(model, "Name of the model, or a checkpoint file.", not_empty());
     D2_FIELD(base_model_kwargs, "Arguments of a model that is built here (x-clip, coca).");
+  }
+};
+
+struct LatentConfig {
+  static constexpr const char* kDoc =
+      "The VQGAN-VAE behind which a stage works (latent diffusion, Rombach et al. 2022). It is "
+      "frozen; a checkpoint of the decoder holds its weights, and a resumed run takes them from "
+      "there.";
+  static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
+
+  std::string checkpoint;  // required
+  std::optional<VaeConfig> model;
+  bool use_ema = true;
+  double scale = 1.0;
+
+  void fields(auto& f) {
+    D2_REQUIRED(checkpoint,
+                "A checkpoint or model file of a VAE: `checkpoint.pth` of a run, `vae.N.pt`, "
+                "`vae.N.ema.pt`, or safetensors.",
+                not_empty());
+    D2_FIELD(model, "Its `vae` section. Null: the one that the checkpoint carries.");
+    D2_FIELD(use_ema, "Averaged weights where the file has them.");
+    D2_FIELD(scale,
+             "Extension: latents are multiplied by it before they are noised. 1 over their "
+             "standard deviation, which a run prints, suits the noise schedules; 1 is the "
+             "reference's.",
+             above(0));
   }
 };
 

@@ -1,20 +1,70 @@
 // SPDX-License-Identifier: MIT
-// A whole training file of a decoder.
+// `train` of a decoder config, and a whole training file.
 #pragma once
 
 #include <array>
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "config/decoder/decoder_config.h"
 #include "config/decoder/decoder_evaluate_config.h"
-#include "config/decoder/decoder_train_config.h"
 #include "config/kinds.h"
-#include "config/reading/loaded_config.h"
-#include "config/shared/save_target.h"
 #include "config/shared/shard_data_config.h"
 #include "config/shared/tracker_config.h"
+#include "config/shared/train_options.h"
 
 namespace dalle2 {
+
+/// What only a decoder has.
+struct DecoderOnlyTrainConfig {
+  int64_t n_sample_images = 6;
+  OneOrMany<double> cond_scale = 1.0;
+  std::optional<std::vector<bool>> unet_training_mask;
+  double noise_offset = 0.0;
+
+  void fields(auto& f) {
+    D2_FIELD(n_sample_images,
+             "Images drawn for the logs, of the training and of the test shards; 0 for none.",
+             within(0, most::kPictures));
+    D2_FIELD(cond_scale, "Strength of classifier-free guidance when sampling; 1 is none.");
+    D2_FIELD(unet_training_mask,
+             "Which unets are trained; null for all. Untrained ones take no memory, and real "
+             "images stand in for their output.",
+             not_empty());
+    D2_FIELD(noise_offset,
+             "Adds noise of this strength that is the same in all pixels of a channel, so that "
+             "pictures may be brighter or darker as a whole; 0.05 to 0.1 is usual.",
+             at_least(0));
+  }
+};
+
+struct DecoderTrainConfig : OptimizerConfig<OneOrMany>,
+                            LossConfig<OneOrMany>,
+                            SharedTrainConfig,
+                            ShardLoopConfig,
+                            DecoderOnlyTrainConfig {
+  static constexpr const char* kDoc =
+      "The optimisation and the loop. Values that may be lists have one entry for each unet.";
+
+  DecoderTrainConfig() { epochs = 20; }
+
+  /// What the options of the loss ask of unet `index`, from 0.
+  LossPlan loss_plan(size_t index) const {
+    LossPlan plan = LossConfig<OneOrMany>::loss_plan(index);
+    plan.noise_offset = noise_offset;
+    return plan;
+  }
+
+  void fields(auto& f) {
+    OptimizerConfig::fields(f, above(0).up_to(1e-2));
+    SharedTrainConfig::fields(f);
+    LossConfig::fields(f);
+    ShardLoopConfig::fields(f);
+    DecoderOnlyTrainConfig::fields(f);
+  }
+};
 
 struct TrainDecoderConfig {
   static constexpr const char* kDoc = "A file that trains a decoder.";

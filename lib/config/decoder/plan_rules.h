@@ -7,7 +7,7 @@
 #include <string>
 
 #include "config/decoder/decoder_config.h"
-#include "config/decoder/decoder_train_config.h"
+#include "config/decoder/decoder_run_config.h"
 #include "config/reading/faults.h"
 #include "config/shared/train_rules.h"
 

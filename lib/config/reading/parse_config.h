@@ -5,11 +5,13 @@
 // and a function that checks what was read and plans the run.
 #pragma once
 
+#include <string>
+
 #include "config/kinds.h"
-#include "config/reading/command_rules.h"
-#include "config/reading/loaded_config.h"
 #include "config/reading/reader.h"
 #include "config/reading/root_json.h"
+#include "config/reading/struct_schema.h"
+#include "config/reading/struct_tables.h"
 #include "config/reading/writer.h"
 
 namespace dalle2 {
@@ -49,6 +51,22 @@ LoadedConfig parse_config(const std::string& json,
   loaded.full_json = to_json(loaded.config).dump(2) + "\n";
   for (const Fault& warning : faults.warnings()) loaded.warnings.push_back(fault_line(warning));
   return loaded;
+}
+
+/// The row of a kind. @tparam Config with its kKind @tparam parse reads a text: (json, origin, options)
+/// @param before what stands before the tables of the kind @param title of its sections
+/// @param after what stands after them
+template <class Config, auto parse>
+ConfigKind kind_row(std::string before, std::string title, std::string after = "") {
+  return {.key = Config::kKind,
+          .available = true,
+          .fill_in = [](const std::string& json,
+                        const ReadOptions& options) { return parse(json, "", options).full_json; },
+          .schema = [] { return struct_schema(Config{}); },
+          .docs =
+              [before = std::move(before), title = std::move(title), after = std::move(after)] {
+                return before + Tables::section_of(Config{}, "", title) + after;
+              }};
 }
 
 }  // namespace dalle2

@@ -8,8 +8,8 @@
 #include "base/text.h"
 #include "config/reading/coerce.h"
 #include "config/reading/describe.h"
-#include "config/shared/save_target.h"
 #include "config/shared/shard_data_config.h"
+#include "config/shared/text_rules.h"
 
 namespace dalle2 {
 

@@ -10,8 +10,14 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "config/reading/coerce.h"
 
 namespace dalle2 {
+namespace {
+
+constexpr const char* kAllowPipe = "/data/allow_pipe";
+
+}  // namespace
 
 std::string read_config_file(const std::string& path) {
   std::error_code ignored;
@@ -38,6 +44,25 @@ Json parse_root(const std::string& text, const std::string& origin, Faults& faul
         "{}: expected an object with the sections of a config, got {}", origin, shown(root));
   }
   return root;
+}
+
+bool allows_pipe(const Json& root) {
+  const Json::json_pointer pointer(kAllowPipe);
+  return root.contains(pointer) && as_boolean(root.at(pointer)).value_or(false);
+}
+
+void check_commands(const ShardDataConfig& data, bool file_allows_pipe, Faults& faults) {
+  if (faults.has_error_under("/data")) return;
+  if (data.allow_pipe && !file_allows_pipe) {
+    faults.error(kAllowPipe,
+                 "only the config file itself can allow commands, --set cannot: write "
+                 "\"allow_pipe\": true into its \"data\" if you trust them");
+  } else if (!data.allow_pipe && data.names_pipe()) {
+    faults.error(kAllowPipe,
+                 "is false, and an url is a command (\"pipe:...\"), which would run on this "
+                 "machine with your rights: write \"allow_pipe\": true into the \"data\" of the "
+                 "config file if you trust it");
+  }
 }
 
 }  // namespace dalle2

@@ -12,7 +12,7 @@
 #include "config/reading/count_limits.h"
 #include "config/reading/reflect.h"
 #include "config/reading/types.h"
-#include "config/shared/save_target.h"
+#include "config/shared/text_rules.h"
 
 namespace dalle2 {
 

@@ -4,20 +4,18 @@
 // may differ between its networks: Single one, OneOrMany one or one for each.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "config/reading/count_limits.h"
-#include "config/reading/device_name.h"
 #include "config/reading/reflect.h"
 #include "config/reading/types.h"
-#include "config/shared/ema_config.h"
-#include "config/shared/lora_config.h"
 #include "config/shared/loss_config.h"
-#include "config/shared/non_finite_config.h"
-#include "config/shared/post_hoc_ema_config.h"
+#include "config/shared/text_rules.h"
 
 namespace dalle2 {
 
@@ -52,6 +50,72 @@ struct OptimizerConfig {
              "none.",
              within(1, most::kSteps));
   }
+};
+
+struct EmaConfig {
+  static constexpr const char* kDoc =
+      "Kind of the averaged weights. `ema_pytorch` is the reference's, shaped by the keys `ema_*` "
+      "beside this object; `diffusers` is EMAModel of diffusers, shaped by the keys in it, which "
+      "averages at every step and saves `ema_diffusers` in place of `ema`.";
+
+  EmaKind kind = EmaKind::ema_pytorch;
+  double decay = 0.9999;
+  double min_decay = 0.0;
+  int64_t update_after_step = 0;
+  bool use_ema_warmup = false;
+  double inv_gamma = 1.0;
+  double power = 2.0 / 3.0;
+  bool foreach = false;
+  bool offload = false;
+
+  void fields(auto& f) {
+    D2_FIELD(kind, "`ema_pytorch` or `diffusers`; the other keys are those of `diffusers`.");
+    D2_FIELD(decay, "Largest decay, per step.", within(0, 1));
+    D2_FIELD(min_decay, "Lowest decay, once averaging has begun.", within(0, 1));
+    D2_FIELD(update_after_step,
+             "Steps before averaging begins; until one step later the average is a copy.",
+             within(0, most::kSteps));
+    D2_FIELD(use_ema_warmup,
+             "The decay rises as 1 - (1 + step / inv_gamma) ^ -power; else as (1 + step) / (10 + "
+             "step).");
+    D2_FIELD(inv_gamma, "Slows that warm-up down.", above(0));
+    D2_FIELD(power,
+             "Exponent of that warm-up: 2/3 for runs of a million steps and more, 3/4 for shorter "
+             "ones.",
+             above(0));
+    D2_FIELD(foreach,
+             "All tensors in one call, which is faster on a GPU; the same average up to rounding.");
+    D2_FIELD(offload,
+             "Keeps the average in host memory between steps (page-locked beside a GPU): less "
+             "memory on the device, two more transfers a step.");
+    f.check(decay >= min_decay,
+            "decay",
+            fmt::format("must not be below min_decay ({}), got {}", min_decay, decay));
+  }
+
+  bool operator==(const EmaConfig&) const = default;
+};
+
+struct PostHocEmaConfig {
+  static constexpr const char* kDoc =
+      "Two more averages of the weights, saved now and then, of which `dalle2-train ema --sigma S` "
+      "makes the average of any length afterwards (Karras et al. 2024, arXiv 2312.02696).";
+
+  std::optional<int64_t> save_every_n_steps;
+  std::vector<double> sigmas = {0.05, 0.1};
+
+  void fields(auto& f) {
+    D2_FIELD(save_every_n_steps,
+             "Steps between two savings in `data_path/averages`; null is off. The last step is "
+             "saved, too. Each file has two copies of the weights.",
+             within(1, most::kSteps));
+    D2_FIELD(sigmas,
+             "Widths of the two averages, as standard deviations in parts of the training so far. "
+             "Averages between and near them can be made.",
+             above(0).up_to(0.288).entries(2));
+  }
+
+  bool operator==(const PostHocEmaConfig&) const = default;
 };
 
 /// Averages of the weights.
@@ -105,6 +169,42 @@ struct PrecisionConfig {
   }
 };
 
+struct LoraConfig {
+  static constexpr const char* kDoc =
+      "Low-rank adapters (Hu et al. 2021): the network is frozen, and each layer that `targets` "
+      "names learns a correction, alpha / rank * up(down(x)), which is zero at the start. With "
+      "`tracker.load` it begins from the weights of a checkpoint without adapters.";
+
+  int64_t rank = 0;
+  std::optional<double> alpha;
+  std::vector<std::string> targets = {"to_q", "to_kv", "to_out.0"};
+  LoraInit init = LoraInit::gaussian;
+  double dropout = 0.0;
+  bool train_bias = false;
+
+  void fields(auto& f) {
+    D2_FIELD(rank,
+             "Width of the adapters; 0 is off and trains the whole network.",
+             within(0, most::kWidth));
+    D2_FIELD(alpha, "Strength of the adapters, divided by `rank`; null for `rank`.", above(0));
+    D2_FIELD(targets,
+             "Layers that get an adapter: all whose names end in one of these. `to_q`, `to_kv` and "
+             "`to_out.0` are the projections of the attentions, `to_qkv` that of the linear "
+             "attention (`sparse_attn`); other linear layers may be named too.",
+             not_empty());
+    D2_FIELD(init,
+             "How `down` is initialised: `gaussian` with the standard deviation 1 / rank, or "
+             "`kaiming` (uniform). `up` starts at zero.");
+    D2_FIELD(dropout,
+             "Share of the adapters' inputs that is dropped while training.",
+             at_least(0).below(1));
+    D2_FIELD(train_bias, "Train all biases of the network, too.");
+  }
+
+  /// alpha, or its default; the adapters' product is scaled by strength() / rank.
+  double strength() const { return alpha.value_or(static_cast<double>(rank)); }
+};
+
 /// Low-rank adapters, and the types that frozen and trained weights are held in.
 struct AdaptersConfig {
   LoraConfig lora;
@@ -138,6 +238,37 @@ struct ShardLoopConfig {
     D2_FIELD(save_immediately,
              "Save after the first step of each epoch too (to see that saving works).");
   }
+};
+
+struct NonFiniteConfig {
+  static constexpr const char* kDoc =
+      "What a run does about losses and gradients that are NaN or infinite. An update with one is "
+      "always skipped and counted: weights, averages, optimizer and schedule stay as they are. "
+      "These keys say what comes after too many of them.";
+
+  NonFiniteAction action = NonFiniteAction::stop;
+  int64_t after = 20;
+  double lr_factor = 0.5;
+  int64_t max_roll_backs = 3;
+
+  void fields(auto& f) {
+    D2_FIELD(action,
+             "`stop` ends the run with exit code 4; `roll_back` goes back to the run's last "
+             "checkpoint and trains on with a lower learning rate.");
+    D2_FIELD(after,
+             "How many updates of a network skipped in a row are too many.",
+             within(1, most::kEpochs));
+    D2_FIELD(
+        lr_factor,
+        "With `roll_back`: the learning rates of all networks are multiplied by it each time the "
+        "run goes back; the checkpoints keep the product.",
+        above(0).up_to(1));
+    D2_FIELD(max_roll_backs,
+             "With `roll_back`: how often a run goes back; the next time it stops.",
+             within(1, most::kEpochs));
+  }
+
+  bool operator==(const NonFiniteConfig&) const = default;
 };
 
 /// What every training loop asks.

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include "config/reading/kind_row.h"
 #include "config/reading/parse_config.h"
 #include "config/shared/train_rules.h"
 

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "config/reading/device_name.h"
+#include "config/shared/text_rules.h"
 #include "run/device/cuda_library.h"
 
 namespace dalle2 {

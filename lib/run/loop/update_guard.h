@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "config/shared/non_finite_config.h"
+#include "config/shared/train_options.h"
 #include "run/checkpoints/run_checkpoints.h"
 
 namespace dalle2 {

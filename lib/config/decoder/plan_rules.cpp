@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
+#include "config/decoder/plan_rules.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
-
-#include "config/decoder/plan_rules.h"
 
 namespace dalle2 {
 namespace {
@@ -159,6 +159,98 @@ int64_t halvings(const UnetConfig& unet) {
 
 void check_unet_shape(const UnetConfig& unet, const std::string& pointer, Faults& faults) {
   UnetRules(unet, pointer, faults).check();
+}
+
+namespace {
+
+// A chain whose last alphas_cumprod is 0 (jsd, zero terminal SNR) keeps nothing of the image at t =
+// T-1. Adding noise and predicting x_start or v are fine there; what divides by it is not. With
+// zero_terminal_snr, noise prediction has been refused already.
+void check_last_step(const UnetPlan& stage,
+                     size_t index,
+                     bool zero_terminal_snr,
+                     const std::string& pointer,
+                     const std::string& what,
+                     Faults& faults) {
+  const std::string head = fmt::format("{} leaves nothing of the image at the last step", what);
+  if (stage.learned_variance) {
+    faults.error(pointer,
+                 fmt::format("{}, where the loss of a learned variance is NaN: set "
+                             "learned_variance to false for unet {}",
+                             head,
+                             index + 1));
+  }
+  if (!stage.sample_timesteps && stage.objective == Objective::eps && !zero_terminal_snr) {
+    faults.error(pointer,
+                 fmt::format("{}, so noise prediction cannot be undone there: set predict_v or "
+                             "predict_x_start to true for unet {}, or its sample_timesteps below "
+                             "{}",
+                             head,
+                             index + 1,
+                             stage.timesteps - 1));
+  }
+  if (stage.sample_timesteps == stage.timesteps - 1) {
+    faults.error(pointer,
+                 fmt::format("{}, where {} DDIM steps would start: use {} steps (DDPM) or fewer "
+                             "than {} for unet {}",
+                             head,
+                             *stage.sample_timesteps,
+                             stage.timesteps,
+                             stage.timesteps - 1,
+                             index + 1));
+  }
+}
+
+}  // namespace
+
+void check_noise_schedule(const UnetPlan& stage,
+                          size_t index,
+                          bool zero_terminal_snr,
+                          Faults& faults) {
+  if (stage.timesteps < 1) return;  // reported by the caller
+  if (zero_terminal_snr && stage.objective == Objective::eps) {
+    faults.error(
+        "/decoder/zero_terminal_snr",
+        fmt::format("needs predict_v or predict_x_start: at the last step the input is nothing but "
+                    "noise, so predicting the noise teaches unet {} nothing about images; "
+                    "set one of them to true for it, or zero_terminal_snr to false",
+                    index + 1));
+  }
+  if (stage.beta_schedule == BetaSchedule::jsd) {
+    return check_last_step(
+        stage, index, zero_terminal_snr, "/decoder/beta_schedule", "the jsd schedule", faults);
+  }
+  if (!check_betas(stage.beta_schedule, stage.timesteps, network_name(index), faults)) return;
+  if (zero_terminal_snr) {
+    check_last_step(
+        stage, index, zero_terminal_snr, "/decoder/zero_terminal_snr", "zero_terminal_snr", faults);
+  }
+}
+
+namespace {
+
+void check_loss(const UnetPlan& stage, size_t i, Faults& faults) {
+  if (stage.loss.min_snr_gamma && stage.p2_loss_weight_gamma > 0) {
+    faults.error(
+        "/train/min_snr_gamma",
+        fmt::format("excludes decoder.p2_loss_weight_gamma: both weigh the loss of unet {} by its "
+                    "signal-to-noise ratio, and p2_loss_weight_gamma is {}; set one of them to "
+                    "null or 0",
+                    i + 1,
+                    stage.p2_loss_weight_gamma));
+  }
+  check_dream(stage.loss.dream, stage.objective, network_name(i), faults);
+}
+
+}  // namespace
+
+void plan_losses(const DecoderTrainConfig& train, DecoderPlan& plan, Faults& faults) {
+  for (size_t i = 0; i < plan.stages.size(); ++i) {
+    if (train.unet_training_mask && !train.unet_training_mask->at(i)) continue;
+    UnetPlan& stage = plan.stages[i];
+    stage.loss = train.loss_plan(i);
+    check_loss(stage, i, faults);
+  }
 }
 
 }  // namespace dalle2

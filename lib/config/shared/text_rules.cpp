@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "config/shared/save_target.h"
+#include "config/shared/text_rules.h"
 
 #include <fmt/format.h>
 
@@ -8,6 +8,7 @@
 
 #include "base/public_url.h"
 #include "base/python_format.h"
+#include "config/reading/json_text.h"
 
 namespace dalle2 {
 namespace {
@@ -52,6 +53,26 @@ std::optional<std::string> template_fault(const std::string& text,
 
 std::optional<std::string> folder_fault(const std::string& target) {
   return parent_fault(target);
+}
+
+namespace {
+
+constexpr const char* kNumbered = "cuda:";
+constexpr size_t kMostDigits = 4;
+
+bool is_gpu_number(const std::string& text) {
+  return !text.empty() && text.size() <= kMostDigits &&
+         text.find_first_not_of("0123456789") == std::string::npos;
+}
+
+}  // namespace
+
+std::optional<std::string> device_fault(const std::string& name) {
+  if (name == "cpu" || name == "cuda") return std::nullopt;
+  if (name.starts_with(kNumbered) && is_gpu_number(name.substr(5))) return std::nullopt;
+  return "expected \"cpu\", \"cuda\" or \"cuda:N\", N the number of a GPU with at most 4 digits, "
+         "got " +
+         shown(name);
 }
 
 }  // namespace dalle2

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What may stand in `save_latest_to` and its siblings.
+// What certain texts of a config may say: the targets of savers, the names of devices.
 #pragma once
 
 #include <optional>
@@ -24,5 +24,9 @@ std::optional<std::string> template_fault(const std::string& target,
 
 /// What is wrong with a folder without placeholders (`save_meta_to`); nothing if it is right.
 std::optional<std::string> folder_fault(const std::string& target);
+
+/// What is wrong with the name of a device: right are `cpu`, `cuda`, and `cuda:N` with a number N
+/// of at most four digits. Whether there is such a device is not asked.
+std::optional<std::string> device_fault(const std::string& name);
 
 }  // namespace dalle2
