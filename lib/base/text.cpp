@@ -60,6 +60,15 @@ std::optional<std::string> nearest_word(const std::string& word,
   return best;
 }
 
+std::optional<int64_t> number_of_digits(const std::string& text) {
+  constexpr size_t kMostDigits = 18;  // fit into 63 bits
+  if (text.empty() || text.size() > kMostDigits ||
+      text.find_first_not_of("0123456789") != std::string::npos) {
+    return std::nullopt;
+  }
+  return std::stoll(text);
+}
+
 std::string with_commas(int64_t number) {
   std::string digits = std::to_string(number);
   const int64_t first = number < 0 ? 1 : 0;

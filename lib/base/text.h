@@ -24,6 +24,9 @@ std::string with_commas(int64_t number);
 /// "1 shard", "2,000 shards". @param many the plural, if it is not formed with an s
 std::string counted(int64_t count, const std::string& one, const std::string& many = "");
 
+/// The number that 1 to 18 digits stand for; none for another text.
+std::optional<int64_t> number_of_digits(const std::string& text);
+
 /// A value for people, with at most `digits` significant digits: 0.3065, 1.98e-3, 108.2, "12,346".
 std::string short_number(double value, int digits = 4);
 

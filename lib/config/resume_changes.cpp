@@ -69,6 +69,10 @@ const std::set<std::string, std::less<>> kMeaningPointers = {"/seed",
                                                              "/data/random_split_seed",
                                                              "/data/index_width"};
 
+/// Keys that decide the order of the samples of an epoch.
+const std::set<std::string, std::less<>> kOrderPointers = {"/data/shuffle_train",
+                                                           "/data/resample_train"};
+
 /// Places of the run's own files: no change that anybody would want to be told of.
 constexpr std::array kBookkeeping = {
     "/tracker/data_path", "/tracker/overwrite_data_path", "/tracker/load", "/tracker/save"};
@@ -262,6 +266,7 @@ class Comparison {
                                text_of(saved),
                                names_.current,
                                text_of(current)));
+    if (kOrderPointers.contains(pointer)) changes_.order.push_back(list.back());
   }
   static std::string text_of(const Json& value) {
     if (!is_list_of_objects(value)) return shown(value);

@@ -19,6 +19,9 @@ struct ConfigChanges {
   /// The rest: learning rate, batch size, epochs, device, places of shards, logging, ... Not the
   /// places of the run's own files.
   std::vector<std::string> other;
+  /// Of these, what decides the order of an epoch's samples: within an epoch its place would mean
+  /// another one.
+  std::vector<std::string> order;
 };
 
 /// What the texts call the two configs.

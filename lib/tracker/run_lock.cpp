@@ -102,25 +102,29 @@ std::optional<LockFile> read_lock(const std::string& path) {
                   int64_t{status.st_mtim.tv_sec} * 1000 + status.st_mtim.tv_nsec / 1'000'000};
 }
 
-[[noreturn]] void throw_cannot_make(const std::string& path, int error_number) {
+/// @param key that names the folder
+[[noreturn]] void throw_cannot_make(const std::string& key,
+                                    const std::string& path,
+                                    int error_number) {
   throw ConfigError(
-      "/tracker/data_path: the lock '{}' cannot be made: {}\n"
-      "  Make the folder writable for this user, or choose another /tracker/data_path.",
+      "{0}: the lock '{1}' cannot be made: {2}\n"
+      "  Make the folder writable for this user, or choose another {0}.",
+      key,
       path,
       errno_text(error_number));
 }
 
 /// A new file with `content`. @return its descriptor is closed; false if there is a file already
-bool create(const std::string& path, const std::string& content) {
+bool create(const std::string& key, const std::string& path, const std::string& content) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (file < 0 && errno == EEXIST) return false;
-  if (file < 0) throw_cannot_make(path, errno);
+  if (file < 0) throw_cannot_make(key, path, errno);
   const ssize_t written = ::write(file, content.data(), content.size());
   const int error_number = written < 0 ? errno : ENOSPC;
   ::close(file);
   if (written == static_cast<ssize_t>(content.size())) return true;
   ::unlink(path.c_str());
-  throw_cannot_make(path, error_number);
+  throw_cannot_make(key, path, error_number);
 }
 
 /// A name that no other starter uses. The ending makes an interrupted start's file be swept.
@@ -130,9 +134,9 @@ std::string aside_of(const std::string& lock) {
 }
 
 /// Now, by the clock of the file system that `lock` is on.
-int64_t file_system_now_ms(const std::string& lock) {
+int64_t file_system_now_ms(const std::string& key, const std::string& lock) {
   const std::string probe = aside_of(lock);
-  create(probe, "now");
+  create(key, probe, "now");
   const std::optional<LockFile> file = read_lock(probe);
   ::unlink(probe.c_str());
   return file ? file->touched_ms : int64_t{std::time(nullptr)} * 1000;
@@ -158,21 +162,21 @@ class FolderLock {
 };
 
 /// Takes away the lock that was judged dead, and no other.
-void remove_dead(const std::string& path, const LockFile& dead) {
+void remove_dead(const std::string& key, const std::string& path, const LockFile& dead) {
   const std::string aside = aside_of(path);
   if (::rename(path.c_str(), aside.c_str()) != 0) {
     if (errno == ENOENT) return;  // another starter was faster
-    throw_cannot_make(path, errno);
+    throw_cannot_make(key, path, errno);
   }
   const std::optional<LockFile> moved = read_lock(aside);
   // Another starter took the dead lock over in the meantime: what was moved is its lock.
   if (moved && moved->content != dead.content && ::link(aside.c_str(), path.c_str()) != 0) {
-    if (errno != EEXIST) create(path, moved->content);
+    if (errno != EEXIST) create(key, path, moved->content);
   }
   ::unlink(aside.c_str());
 }
 
-[[noreturn]] void throw_held(const std::string& data_path,
+[[noreturn]] void throw_held(const LockPlace& place,
                              const std::string& lock,
                              const std::optional<LockOwner>& owner,
                              Owner state,
@@ -180,28 +184,31 @@ void remove_dead(const std::string& path, const LockFile& dead) {
                              int64_t age_ms) {
   // Of a process that cannot be seen from here; one that is known to be alive keeps its lock.
   const std::string unless_dead = fmt::format(
-      ", or choose another /tracker/data_path.\n"
+      ", or choose another {}.\n"
       "  If you are sure that no such process runs, delete {}: it is taken over by itself {} "
       "seconds after its last sign of life, which was {} seconds ago.",
+      place.key,
       lock,
       times.stale.count() / 1000,
       std::max<int64_t>(age_ms, 0) / 1000);
   if (!owner) {
     throw ConfigError(
-        "/tracker/data_path: '{}' may be in use: its lock says nothing of the process that holds "
-        "it\n  Wait{}",
-        data_path,
+        "{}: '{}' may be in use: its lock says nothing of the process that holds it\n  Wait{}",
+        place.key,
+        place.folder,
         unless_dead);
   }
   throw ConfigError(
-      "/tracker/data_path: '{}' is in use by process {} on host {} since {}\n"
-      "  Two runs would overwrite each other's files. Wait until it ends, stop it{}",
-      data_path,
+      "{}: '{}' is in use by process {} on host {} since {}\n"
+      "  {} Wait until it ends, stop it{}",
+      place.key,
+      place.folder,
       owner->pid,
       owner->host,
       owner->since,
+      place.clash,
       state == Owner::kAlive
-          ? fmt::format(" (kill -INT {}), or choose another /tracker/data_path.", owner->pid)
+          ? fmt::format(" (kill -INT {}), or choose another {}.", owner->pid, place.key)
           : unless_dead);
 }
 
@@ -229,11 +236,12 @@ std::string lock_text(const LockOwner& owner) {
   return json.dump() + "\n";
 }
 
-RunLock::RunLock(const std::string& data_path, const LockTimes& times)
-    : path_((fs::path(data_path) / "run.lock").string()),
+RunLock::RunLock(const LockPlace& place, const LockTimes& times)
+    : place_(place),
+      path_((fs::path(place.folder) / place.file).string()),
       content_(lock_text(this_process())),
       times_(times) {
-  while (!acquire(data_path)) {
+  while (!acquire()) {
     times_.while_waiting();
     std::this_thread::sleep_for(std::min<std::chrono::milliseconds>(kLockPause, times_.stale / 10));
   }
@@ -257,16 +265,16 @@ RunLock::~RunLock() {
 }
 
 /// @return false if it is worth waiting for
-bool RunLock::acquire(const std::string& data_path) {
+bool RunLock::acquire() {
   constexpr int kAttempts = 20;  // others may be starting, ending and taking over at the same time
-  const FolderLock one_at_a_time(data_path);
+  const FolderLock one_at_a_time(place_.folder);
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     if (make()) return true;
     const std::optional<LockFile> file = read_lock(path_);
     if (!file) continue;  // released just now
     const std::optional<LockOwner> owner = parse_owner(file->content);
     const Owner state = owner ? judge(*owner) : Owner::kUnknown;
-    const int64_t age_ms = file_system_now_ms(path_) - file->touched_ms;
+    const int64_t age_ms = file_system_now_ms(place_.key, path_) - file->touched_ms;
     const bool stale = age_ms > times_.stale.count();
     const bool was_touched = waited_for_ && (waited_for_->content != file->content ||
                                              waited_for_->touched_ms != file->touched_ms);
@@ -286,7 +294,7 @@ bool RunLock::acquire(const std::string& data_path) {
       return false;
     }
     if (state == Owner::kAlive || (state == Owner::kUnknown && !stale)) {
-      throw_held(data_path, path_, owner, state, times_, age_ms);
+      throw_held(place_, path_, owner, state, times_, age_ms);
     }
     log_warning("track",
                 "{} is taken over: {}",
@@ -296,19 +304,20 @@ bool RunLock::acquire(const std::string& data_path) {
                                     owner->host,
                                     owner->since)
                       : "it is broken and old");
-    remove_dead(path_, *file);
+    remove_dead(place_.key, path_, *file);
   }
   throw ConfigError(
-      "/tracker/data_path: '{}' cannot be locked: other processes keep making and removing {}\n"
-      "  Start one run at a time there, or choose another /tracker/data_path.",
-      data_path,
+      "{0}: '{1}' cannot be locked: other processes keep making and removing {2}\n"
+      "  Start one run at a time there, or choose another {0}.",
+      place_.key,
+      place_.folder,
       path_);
 }
 
 /// @return false if there is a lock already
 bool RunLock::make() {
   const std::string aside = aside_of(path_);
-  create(aside, content_);
+  create(place_.key, aside, content_);
   const bool linked = ::link(aside.c_str(), path_.c_str()) == 0;
   const int error_number = errno;
   struct stat status = {};
@@ -317,15 +326,15 @@ bool RunLock::make() {
   ::unlink(aside.c_str());
   if (linked || two_names) return true;
   if (error_number == EEXIST || error_number == ENOENT) return false;
-  return create(path_, content_);  // no links there
+  return create(place_.key, path_, content_);  // no links there
 }
 
 void RunLock::refresh() {
   const std::optional<LockFile> file = read_lock(path_);
   if (!file) {
     try {
-      create(path_, content_);      // somebody removed it
-    } catch (const ConfigError&) {  // the disk fails: the run will tell of it
+      create(place_.key, path_, content_);  // somebody removed it
+    } catch (const ConfigError&) {          // the disk fails: the run will tell of it
     }
     return;
   }
@@ -333,9 +342,9 @@ void RunLock::refresh() {
     ::utimensat(AT_FDCWD, path_.c_str(), nullptr, 0);
   } else if (!lost_.exchange(true)) {
     log_error("track",
-              "{} is not this run's any more: another one works in the same folder. This one ends "
-              "and writes nothing there.",
-              path_);
+              "{} is not this run's any more: another one works in the same folder. {}",
+              path_,
+              place_.when_lost);
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// data_path/run.lock: one run at a time writes there.
+// One process at a time writes into a folder: data_path/run.lock, and shards.lock beside shards.
 #pragma once
 
 #include <atomic>
@@ -44,17 +44,29 @@ struct LockFile {
   int64_t touched_ms = 0;  ///< by the clock of the file system
 };
 
-/// Holds data_path/run.lock as long as it lives. The file is made atomically on network file
+/// A folder that a process has to itself, and what is said of it.
+struct LockPlace {
+  std::string folder;  ///< that exists
+  std::string file = "run.lock";
+  std::string key = "/tracker/data_path";  ///< where the folder is named
+  std::string clash = "Two runs would overwrite each other's files.";
+  /// What this process does about a lock that another one has taken over.
+  std::string when_lost = "This one ends and writes nothing there.";
+};
+
+/// Holds the lock of a folder as long as it lives. The file is made atomically on network file
 /// systems too. A lock whose process is dead is taken over, with a line in the log: on this machine
 /// that is known, also for one of an earlier boot; a lock of another machine is dead if its file
 /// was not touched for LockTimes::stale by the clock of the file system. Whoever touches it while it
 /// is waited for is alive.
 class RunLock {
  public:
-  /// @param data_path a folder that exists
   /// @throws ConfigError another process holds the lock, or the file cannot be made; what
   /// LockTimes::while_waiting throws
-  explicit RunLock(const std::string& data_path, const LockTimes& times = {});
+  explicit RunLock(const LockPlace& place, const LockTimes& times = {});
+  /// Of a run. @param data_path a folder that exists
+  explicit RunLock(const std::string& data_path, const LockTimes& times = {})
+      : RunLock(LockPlace{data_path}, times) {}
   /// Removes the file if it is still this lock's.
   ~RunLock();
   RunLock(const RunLock&) = delete;
@@ -66,11 +78,12 @@ class RunLock {
   bool is_lost() const { return lost_; }
 
  private:
-  bool acquire(const std::string& data_path);
+  bool acquire();
   bool make();
   void refresh();
   void keep_fresh();
 
+  LockPlace place_;
   std::string path_, content_;
   LockTimes times_;
   std::optional<LockFile> waited_for_;  // as it was when the wait began

@@ -7,6 +7,15 @@
 namespace dalle2 {
 namespace {
 
+TEST_CASE("a number is 1 to 18 digits and nothing else") {
+  CHECK(number_of_digits("000042") == 42);
+  CHECK(number_of_digits("999999999999999999") == 999'999'999'999'999'999);
+  for (const char* text : {"", "1000000000000000000", "-1", "+1", "1 ", "1a", "0x1"}) {
+    INFO(text);
+    CHECK_FALSE(number_of_digits(text));
+  }
+}
+
 TEST_CASE("edits are counted, a swap of neighbours as one") {
   CHECK(edit_distance("", "") == 0);
   CHECK(edit_distance("", "abc") == 3);

@@ -79,6 +79,15 @@ TEST_CASE("what gives the data another meaning is told") {
                  {"/data/num_data_points: the checkpoint has 250000000, this config 1000"});
 }
 
+TEST_CASE("what decides the order of an epoch's samples is told apart") {
+  const ConfigChanges changes =
+      changed({}, {"/data/shuffle_train=false", "/data/resample_train=true", "/train/lr=1e-3"});
+  CHECK(changes.meaning.empty());
+  CHECK(changes.order == Lines{"/data/shuffle_train: the checkpoint has true, this config false",
+                               "/data/resample_train: the checkpoint has false, this config true"});
+  CHECK(changes.other.size() == 3);
+}
+
 TEST_CASE("what may change is told apart") {
   expect_other(changed({}, {"/train/lr=1e-3", "/train/epochs=30", "/data/batch_size=8"}),
                {"/data/batch_size: the checkpoint has 64, this config 8",

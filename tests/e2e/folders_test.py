@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Commands that write into a folder: what others put there stays, and a signal ends them after a whole shard."""
 import hashlib
+import json
 import os
 import pathlib
 import signal
@@ -90,6 +91,28 @@ class Folders(EndToEnd):
         self.assertIn(f"3,840 of 3,840 pictures in 384 shards ({384 - len(first)} written, {len(first)} {were} there already)", done.stdout)
         self.assertLessEqual(first.items(), content(self.dir / "out").items())
 
+    def test_two_at_once_do_not_mix_their_shards(self):
+        many = self.dir / "many"
+        many.mkdir()
+        for number in range(40):
+            for picture in self.pictures.iterdir():
+                os.link(picture, many / f"{number}-{picture.name}")
+        make = ["shards", "make", "--from", "many", "--out", "out"]
+        first = subprocess.Popen([BINARY, *make, "--per-shard", "10"], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                 env={**os.environ, "OMP_NUM_THREADS": "1"})
+        while not list((self.dir / "out").glob("*.tar")) and first.poll() is None:
+            time.sleep(0.002)
+        first.send_signal(signal.SIGSTOP)
+        done = run(*make, "--per-shard", 7, cwd=self.dir, check=2)
+        self.assertRegex(" ".join(done.stderr.split()), rf"--out: 'out' is in use by process {first.pid} on host .* Two commands would mix their shards\.")
+        first.kill()
+        first.communicate(timeout=60)
+        # A dead one's lock is taken over, and what it packed is kept.
+        done = run(*make, "--per-shard", 10, cwd=self.dir, check=0)
+        self.assertIn("shards.lock is taken over", " ".join(done.stderr.split()))
+        self.assertEqual(len(list((self.dir / "out").glob("*.tar"))), 384)
+        self.assertFalse(list((self.dir / "out").glob("*.lock*")))
+
 
 class Encoding(EndToEnd):
     @classmethod
@@ -151,6 +174,22 @@ class Encoding(EndToEnd):
         (self.dir / "plain/000077.tar").write_bytes(b"mine")
         done = self.encode(out="plain", check=2)
         self.assertIn("found 000077.tar, and no latents.json beside it", " ".join(done.stderr.split()))
+
+    def test_the_shards_of_an_older_version_are_kept_if_they_are_of_this_set(self):
+        self.encode()
+        path = self.dir / "encoded/latents.json"
+        manifest = json.loads(path.read_text())
+        set_of = manifest.pop("webdataset_base_url")
+        path.write_text(json.dumps(manifest, indent=2) + "\n")
+        self.assertIn("16 shards are there already", self.encode().stdout)
+        self.assertEqual(json.loads(path.read_text())["webdataset_base_url"], set_of)
+        # One of another VAE, or of pictures that this set does not have under the name, is another's.
+        for change in (lambda: path.write_text(json.dumps({**manifest, "vae_sha256": "0"})),
+                       lambda: (path.write_text(json.dumps(manifest)),
+                                (self.dir / "encoded/000003.tar").write_bytes((self.dir / "encoded/000004.tar").read_bytes()))):
+            change()
+            done = self.encode(check=2)
+            self.assertIn("with latents of another VAE, image size, preprocessing or set (latents.json)", " ".join(done.stderr.split()))
 
     def test_a_signal_ends_it_after_a_whole_shard(self):
         config = self.config("encode.json", decoder={"vae": [{"checkpoint": str(self.base / "vae/checkpoint.pth")}]}, data={"batch_size": 1})

@@ -156,6 +156,15 @@ class Resume(EndToEnd):
                 self.train(config)
                 self.check_equal(precision, f"whole_{precision}")
 
+    def test_another_order_of_the_samples_is_refused_amid_an_epoch(self):
+        config = self.write("order", ONE_UNET, PLAIN)
+        self.stop_at(config, 1, 11)
+        other = ["--set", "/data/shuffle_train=false"]
+        done = self.train(config, *other, check=2)
+        self.assertIn("/data/shuffle_train: the checkpoint has true, this config false: it stands amid an epoch", " ".join(done.stderr.split()))
+        done = self.train(config, *other, "--set", "/train/allow_changed_config=true")
+        self.assertIn("the order of the samples has changed: epoch 1 starts over", " ".join((done.stdout + done.stderr).split()))
+
     def test_a_run_that_was_killed_goes_on_from_its_snapshot_to_the_same_state(self):
         self.train(self.write("whole", ONE_UNET, {"save_every_n_samples": 10}))
         config = self.write("killed", ONE_UNET, {"save_every_n_samples": 10})

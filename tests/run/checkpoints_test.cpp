@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
+#include "checkpoint/value_json.h"
 #include "run/toy_support.h"
 #include "support/captured_log.h"
 
@@ -252,6 +253,31 @@ TEST_CASE("an epoch starts over where the data set has another size, if that is 
   CHECK(run.run() == ExitCode::kDone);
   CHECK(log.count("/data: the checkpoint has a data set of 20 rows, now there are 21 rows") == 1);
   CHECK(first_step == 5);
+}
+
+TEST_CASE("another order of the samples is refused amid an epoch, and told between two") {
+  const auto texts = [](const char* shuffles) {
+    return fmt::format(R"({{"decoder": {{}}, "data": {{"shuffle_train": {}}}}})", shuffles);
+  };
+  const auto checkpoint = [&](int64_t sample, const char* next_task) {
+    Dict root;
+    root.set("config", value_of_json(texts("true")));
+    root.set("sample", sample);
+    root.set("next_task", next_task);
+    return Value(root);
+  };
+  const ConfigTexts now{.kind = "decoder", .raw_json = "", .full_json = texts("false")};
+  const Value amid = checkpoint(40, "train");
+  CHECK_THROWS_WITH(compare_config(Cursor(amid), now, {}, /*allow_changed_config=*/false),
+                    Contains("/data/shuffle_train: the checkpoint has true, this config false: it "
+                             "stands amid an epoch") &&
+                        Contains("/train/allow_changed_config"));
+  CHECK(compare_config(Cursor(amid), now, {}, /*allow_changed_config=*/true).order.size() == 1);
+  for (const Value& between : {checkpoint(0, "train"), checkpoint(40, "val")}) {
+    const CapturedLog log;
+    CHECK(compare_config(Cursor(between), now, {}, /*allow_changed_config=*/false).order.empty());
+    CHECK(log.count("the config has changed since: /data/shuffle_train") == 1);
+  }
 }
 
 TEST_CASE("adapters without weights to stand on are refused") {

@@ -131,14 +131,7 @@ JointToyRun::JointToyRun(const LoadedJointToy& loaded, const RunProcess& process
                 .texts = {.kind = TrainJointToyConfig::kKind,
                           .raw_json = loaded.raw_json,
                           .full_json = loaded.full_json},
-                .metrics = {{.loss = "Training Loss",
-                             .losses_not_finite = "Losses Not Finite",
-                             .ema_decay = "EMA Decay",
-                             .learning_rate = "Learning Rate",
-                             .grad_norm = "Grad Norm",
-                             .skipped_updates = "Skipped Updates",
-                             .loss_scale = "Loss Scale",
-                             .validation_loss = "Validation Loss"}},
+                .metrics = {{}},
                 .suspects = "odd pictures"},
                [&](const at::Device&) {
                  return std::make_unique<JointToyTrainer>(make_model(loaded.config), loaded.config);

@@ -45,11 +45,19 @@ TEST_CASE("before the first update there is no gradient, and the log has what th
   values.loss.left_out = 3;
   CHECK(record_line(shown_step({values}, 5), 0) == "step 0  loss nan  lr 1e-4  5 samples/s");
   PartMetricNames names;
-  names.losses_not_finite = "N";
-  names.learning_rate = "R";
+  names.prefix = "Part 0 ";
   LogRecord record;
   add_part_values(record, {values}, {names});
-  CHECK(format_record(record, 0) == R"({"N": 3, "R": 0.0001, "step": 0})");
+  CHECK(format_record(record, 0) ==
+        R"({"Part 0 Losses Not Finite": 3, "Part 0 Learning Rate": 0.0001, "step": 0})");
+}
+
+TEST_CASE("the names of a part are a prefix and words in a style") {
+  CHECK(PartMetricNames{"Unet 0 "}.of("EMA decay") == "Unet 0 EMA Decay");
+  CHECK(PartMetricNames{"Unet 1 "}.of("validation loss") == "Unet 1 Validation Loss");
+  CHECK(PartMetricNames{"tracking/", NameStyle::kHyphen}.of("EMA decay") == "tracking/ema-decay");
+  CHECK(PartMetricNames{"discr_", NameStyle::kUnderscore}.of("losses not finite") ==
+        "discr_losses_not_finite");
 }
 
 TEST_CASE("a run prints a line a record of its steps, and with --quiet none of them") {

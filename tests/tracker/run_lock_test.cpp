@@ -301,5 +301,23 @@ TEST_CASE("a folder that cannot hold a lock is told with what to do") {
                         Contains("choose another /tracker/data_path"));
 }
 
+TEST_CASE("the lock of another folder has its own name and its own words") {
+  Place place;
+  const LockPlace shards{.folder = "data",
+                         .file = "shards.lock",
+                         .key = "--out",
+                         .clash = "Two commands would mix their shards."};
+  const RunLock of_run("data");
+  const RunLock first(shards);  // beside the run's
+  CHECK(fs::exists("data/shards.lock"));
+  CHECK_THROWS_WITH(
+      RunLock(shards),
+      Catch::StartsWith(
+          fmt::format("--out: 'data' is in use by process {} on host ", ::getpid())) &&
+          Contains(
+              "\n  Two commands would mix their shards. Wait until it ends, stop it (kill -INT ") &&
+          Contains("or choose another --out."));
+}
+
 }  // namespace
 }  // namespace dalle2

@@ -34,12 +34,9 @@ struct EmbeddingName {
 std::optional<EmbeddingName> parse_name(const std::string& stem) {
   const size_t underscore = stem.rfind('_');
   if (underscore == std::string::npos) return std::nullopt;
-  const std::string digits = stem.substr(underscore + 1);
-  if (digits.empty() || digits.size() > 18 ||
-      digits.find_first_not_of("0123456789") != std::string::npos) {
-    return std::nullopt;
-  }
-  return EmbeddingName{stem.substr(0, underscore + 1), std::stoll(digits)};
+  const auto shard = number_of_digits(stem.substr(underscore + 1));
+  if (!shard) return std::nullopt;
+  return EmbeddingName{stem.substr(0, underscore + 1), *shard};
 }
 
 size_t axes_of(const std::string& kind) {
@@ -258,12 +255,7 @@ std::shared_ptr<const EmbeddingRows> EmbeddingFolder::load(int64_t shard,
 
 std::optional<int64_t> row_of_key(const std::string& key, int64_t index_width) {
   const size_t width = static_cast<size_t>(std::max<int64_t>(index_width, 0));
-  const std::string digits = key.substr(key.size() - std::min(key.size(), width));
-  if (digits.empty() || digits.size() > 18 ||
-      digits.find_first_not_of("0123456789") != std::string::npos) {
-    return std::nullopt;
-  }
-  return std::stoll(digits);
+  return number_of_digits(key.substr(key.size() - std::min(key.size(), width)));
 }
 
 EmbeddingRow parse_embedding(const std::string& content,

@@ -5,8 +5,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -19,6 +17,7 @@
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "data/pictures/planes.h"
+#include "io/files/folder_names.h"
 #include "io/files/walk_folder.h"
 #include "io/formats/tar.h"
 
@@ -26,20 +25,6 @@ namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// In small letters.
-std::string ending_of(const fs::path& path) {
-  std::string ending = path.extension().string();
-  std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char letter) {
-    return static_cast<char>(std::tolower(letter));
-  });
-  return ending;
-}
-
-bool is_picture(const fs::path& path) {
-  constexpr std::array kEndings = {".jpg", ".jpeg", ".png", ".webp"};
-  return std::find(kEndings.begin(), kEndings.end(), ending_of(path)) != kEndings.end();
-}
 
 std::vector<TransformConfig> transforms_of(const VaeDataConfig& config) {
   if (config.preprocessing) return *config.preprocessing;
@@ -71,7 +56,7 @@ std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& 
     const TarList list = list_tar((fs::path(folder) / tar).string());
     const size_t before = pictures.size();
     for (const TarPlace& place : list.places) {
-      if (!is_picture(place.name)) continue;
+      if (!is_picture_name(place.name)) continue;
       pictures.push_back(
           {.path = (tar / place.name).string(), .tar = tar.string(), .offset = place.offset});
     }
@@ -87,8 +72,8 @@ std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& 
     std::error_code ignored;
     if (!entry.is_regular_file(ignored)) return;
     const fs::path path = entry.path().lexically_relative(folder);
-    if (is_picture(path)) pictures.push_back({.path = path.string()});
-    if (ending_of(path) == ".tar") add_members(path);
+    if (is_picture_name(path)) pictures.push_back({.path = path.string()});
+    if (lower_extension(path) == ".tar") add_members(path);
   });
   // All ranks, and a run that goes on, must see the same pictures.
   if (const std::error_code error = end.error ? end.error : unknown) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace dalle2 {
 namespace {
@@ -23,8 +24,7 @@ size_t closing_brace(const std::string& text, size_t open) {
 }
 
 bool is_number(const std::string& text) {
-  return !text.empty() && text.size() <= 18 &&
-         text.find_first_not_of("0123456789") == std::string::npos;
+  return number_of_digits(text).has_value();
 }
 
 /// Cuts at the commas that stand in no inner brace.

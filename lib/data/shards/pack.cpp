@@ -30,14 +30,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-std::string lower_extension(const fs::path& path) {
-  std::string extension = path.extension().string();
-  for (char& c : extension) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return extension;
-}
-
 /// The field that a picture's first bytes ask for; none if they are of no kind we read.
 std::optional<std::string> field_of(const std::string& content) {
   if (content.starts_with("\xff\xd8")) return "jpg";
@@ -113,6 +105,7 @@ class Packer {
 
   PackReport run(const std::function<void(const PackProgress&)>& progress) {
     progress_ = progress;
+    const std::shared_ptr<void> held = options_.hold_out ? options_.hold_out() : nullptr;
     plan_shards();
     std::vector<std::string> spare = spare_shards();
     if (!look_at_shards()) return std::move(report_);
@@ -173,23 +166,12 @@ class Packer {
   std::function<void(const PackProgress&)> progress_;
 };
 
-/// @throws DataError if the folder cannot be read to its end
-void each_entry_of(const fs::path& folder,
-                   Below below,
-                   const std::function<void(const fs::directory_entry&)>& take) {
-  const WalkEnd end = walk_folder(folder, below, take);
-  if (end.error) {
-    throw DataError("{}: the folder cannot be read: {}.", folder.string(), end.error.message());
-  }
-}
-
 void Packer::find_pictures() {
-  each_entry_of(from_, Below::kReadable, [&](const fs::directory_entry& entry) {
+  walk_whole_folder(from_, Below::kReadable, [&](const fs::directory_entry& entry) {
     std::error_code ignored;
     if (!entry.is_regular_file(ignored)) return;
     const std::string extension = lower_extension(entry.path());
-    if (extension == ".jpg" || extension == ".jpeg" || extension == ".png" ||
-        extension == ".webp") {
+    if (is_picture_name(entry.path())) {
       pictures_.push_back({entry.path(), entry.path().lexically_relative(from_).string(), ""});
     } else if (extension != ".txt") {
       ++report_.other_files[extension.empty() ? "without extension" : extension];

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@ struct PackOptions {
   bool need_captions = false;    ///< pictures without a caption are left out, and have no place
   bool first_line_only = false;  ///< of a caption (files that go on with translations)
   bool overwrite = false;        ///< replace and remove shards of another set
+  /// Asked once OUT is going to be looked at; what it gives is kept to the end: a lock of OUT.
+  std::function<std::shared_ptr<void>()> hold_out = nullptr;
 };
 
 struct PackProgress {

@@ -234,10 +234,9 @@ int64_t CheckReport::misaligned() const {
 
 std::vector<std::string> shards_in_folder(const std::string& folder) {
   std::vector<std::string> urls;
-  const WalkEnd end = walk_folder(folder, Below::kNothing, [&](const auto& entry) {
+  walk_whole_folder(folder, Below::kNothing, [&](const auto& entry) {
     if (entry.path().extension() == ".tar") urls.push_back(entry.path().string());
   });
-  if (end.error) throw DataError("{}: the folder cannot be read: {}.", folder, end.error.message());
   if (urls.empty()) throw DataError("{}: no .tar file is in the folder.", folder);
   std::sort(urls.begin(), urls.end());
   return urls;

@@ -65,37 +65,36 @@ std::string faults_of(const ShardCheck& shard) {
   return text;
 }
 
-void add(EmbeddingCheck& sum, const EmbeddingCheck& check) {
-  sum.missing += check.missing;
-  sum.zero += check.zero;
-  sum.not_finite += check.not_finite;
-  sum.wrong_shape += check.wrong_shape;
-  sum.found += check.found;
-  sum.rows += check.rows;
-  sum.beyond += check.beyond;
-  sum.shared += check.shared;
-  sum.idle += check.idle;
-}
+constexpr int64_t EmbeddingCheck::*kEmbeddingCounts[] = {&EmbeddingCheck::missing,
+                                                         &EmbeddingCheck::zero,
+                                                         &EmbeddingCheck::not_finite,
+                                                         &EmbeddingCheck::wrong_shape,
+                                                         &EmbeddingCheck::found,
+                                                         &EmbeddingCheck::rows,
+                                                         &EmbeddingCheck::beyond,
+                                                         &EmbeddingCheck::shared,
+                                                         &EmbeddingCheck::idle};
+constexpr int64_t ShardCheck::*kShardCounts[] = {&ShardCheck::samples,
+                                                 &ShardCheck::usable,
+                                                 &ShardCheck::no_picture,
+                                                 &ShardCheck::broken_pictures,
+                                                 &ShardCheck::no_caption,
+                                                 &ShardCheck::broken_captions,
+                                                 &ShardCheck::repeated_keys,
+                                                 &ShardCheck::repeated_members,
+                                                 &ShardCheck::foreign_keys};
 
 /// All shards as one, without the faults that are of a whole shard.
 ShardCheck sum_of(const std::vector<ShardCheck>& shards) {
   ShardCheck sum;
   for (const ShardCheck& shard : shards) {
-    sum.samples += shard.samples;
-    sum.usable += shard.usable;
-    sum.no_picture += shard.no_picture;
-    sum.broken_pictures += shard.broken_pictures;
-    sum.no_caption += shard.no_caption;
-    sum.broken_captions += shard.broken_captions;
-    sum.repeated_keys += shard.repeated_keys;
-    sum.repeated_members += shard.repeated_members;
-    sum.foreign_keys += shard.foreign_keys;
-    if (shard.narrowest > 0) {
-      sum.narrowest =
-          sum.narrowest == 0 ? shard.narrowest : std::min(sum.narrowest, shard.narrowest);
+    for (const auto count : kShardCounts) sum.*count += shard.*count;
+    for (const auto count : kEmbeddingCounts) {
+      sum.image.*count += shard.image.*count;
+      sum.text.*count += shard.text.*count;
     }
-    add(sum.image, shard.image);
-    add(sum.text, shard.text);
+    if (shard.narrowest == 0) continue;
+    sum.narrowest = sum.narrowest == 0 ? shard.narrowest : std::min(sum.narrowest, shard.narrowest);
   }
   return sum;
 }

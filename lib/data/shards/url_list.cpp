@@ -124,11 +124,7 @@ std::vector<std::string> expand_urls(const std::string& text, const std::string&
 int64_t shard_number(const std::string& address) {
   const std::string name = url_file_name(address);
   const std::string digits = name.substr(0, name.find('.'));
-  if (digits.empty() || digits.size() > 18 ||
-      digits.find_first_not_of("0123456789") != std::string::npos) {
-    return -1;
-  }
-  return std::stoll(digits);
+  return number_of_digits(digits).value_or(-1);
 }
 
 }  // namespace dalle2

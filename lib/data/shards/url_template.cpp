@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/public_url.h"
+#include "base/text.h"
 #include "io/files/folder_names.h"
 #include "io/files/listing.h"
 #include "io/streams/url_source.h"
@@ -122,14 +123,13 @@ std::optional<std::vector<int64_t>> existing_numbers(const UrlTemplate& url) {
         !name.ends_with(suffix)) {
       continue;
     }
-    const std::string digits =
-        name.substr(prefix.size(), name.size() - prefix.size() - suffix.size());
-    if (digits.size() > 18 || digits.find_first_not_of("0123456789") != std::string::npos) continue;
-    const int64_t number = std::stoll(digits);
-    const std::string file = local ? local_path(url.with(number)) : url.with(number);
+    const auto number =
+        number_of_digits(name.substr(prefix.size(), name.size() - prefix.size() - suffix.size()));
+    if (!number) continue;
+    const std::string file = local ? local_path(url.with(*number)) : url.with(*number);
     std::error_code ignored;
     const bool there = tail == url.after.size() || std::filesystem::exists(file, ignored);
-    if (there && file == folder + name + url.after.substr(tail)) numbers.push_back(number);
+    if (there && file == folder + name + url.after.substr(tail)) numbers.push_back(*number);
   }
   std::sort(numbers.begin(), numbers.end());
   return numbers;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,12 @@ std::vector<std::string> files_in_folder(const std::string& folder);
 /// The names in a folder of this machine that end so (".tar"), sorted; none of a folder that is not
 /// there. @throws DataError if the folder cannot be read to its end
 std::vector<std::string> names_ending(const std::string& folder, const std::string& ending);
+
+/// ".jpg" of "a.JPG": the extension in small letters.
+std::string lower_extension(const std::filesystem::path& path);
+
+/// Whether a file is a picture by its name: .jpg, .jpeg, .png, .webp, in small or large letters.
+bool is_picture_name(const std::filesystem::path& path);
 
 /// Names for a message, those that number a series as its first and last: "000000.tar to
 /// 000003.tar, notes.tar", and after the first few how many more. @param names sorted

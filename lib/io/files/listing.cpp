@@ -118,6 +118,19 @@ std::vector<ListedFile> links_of_page(const std::string& html, const std::string
   return files;
 }
 
+std::string lower_extension(const std::filesystem::path& path) {
+  std::string extension = path.extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(), [](unsigned char letter) {
+    return static_cast<char>(std::tolower(letter));
+  });
+  return extension;
+}
+
+bool is_picture_name(const std::filesystem::path& path) {
+  const std::string extension = lower_extension(path);
+  return extension == ".jpg" || extension == ".jpeg" || extension == ".png" || extension == ".webp";
+}
+
 std::vector<std::string> names_in_folder(const std::string& folder) {
   std::error_code absent;
   std::vector<std::string> names;

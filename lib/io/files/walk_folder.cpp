@@ -3,6 +3,7 @@
 
 #include <cerrno>
 
+#include "base/error.h"
 #include "io/files/fail_point.h"
 
 namespace dalle2 {
@@ -48,6 +49,14 @@ WalkEnd walk_folder(const fs::path& folder,
       break;
   }
   return result;
+}
+
+void walk_whole_folder(const fs::path& folder,
+                       Below below,
+                       const std::function<void(const fs::directory_entry&)>& take) {
+  const WalkEnd end = walk_folder(folder, below, take);
+  if (!end.error) return;
+  throw DataError("{}: the folder cannot be read: {}.", folder.string(), end.error.message());
 }
 
 }  // namespace dalle2

@@ -25,4 +25,9 @@ WalkEnd walk_folder(const std::filesystem::path& folder,
                     Below below,
                     const std::function<void(const std::filesystem::directory_entry&)>& take);
 
+/// The same, to the end. @throws DataError if the folder cannot be read to its end
+void walk_whole_folder(const std::filesystem::path& folder,
+                       Below below,
+                       const std::function<void(const std::filesystem::directory_entry&)>& take);
+
 }  // namespace dalle2

@@ -12,9 +12,8 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/value_json.h"
-#include "config/resume_changes.h"
-#include "config/vae/vae_run_config.h"
 #include "run/kinds.h"
+#include "tracker/public_config.h"
 
 namespace dalle2 {
 namespace {
@@ -118,13 +117,18 @@ StateDict plain_weights(const ModelSource& source, const Cursor& checkpoint, con
 
 }  // namespace
 
-std::vector<std::string> model_changes(const Cursor& checkpoint,
-                                       const std::string& kind,
-                                       const std::string& full_json) {
+ConfigChanges changes_since(const Cursor& checkpoint, const std::string& full_json) {
   const std::optional<Cursor> saved =
       checkpoint.value().is_dict() ? checkpoint.find("config") : std::nullopt;
   if (!saved || !saved->value().is_dict()) return {};
-  ConfigChanges changes = compare_for_resume(json_of_value(saved->value()), full_json);
+  // What an older version stored may hold secrets.
+  return compare_for_resume(public_config(json_of_value(saved->value())), full_json);
+}
+
+std::vector<std::string> model_changes(const Cursor& checkpoint,
+                                       const std::string& kind,
+                                       const std::string& full_json) {
+  ConfigChanges changes = changes_since(checkpoint, full_json);
   std::erase_if(changes.meaning,
                 [&](const std::string& line) { return !line.starts_with("/" + kind); });
   return std::move(changes.meaning);

@@ -13,6 +13,7 @@
 #include "checkpoint/state_dict.h"
 #include "config/decoder/decoder_run_config.h"
 #include "config/prior/prior_run_config.h"
+#include "config/resume_changes.h"
 #include "config/vae/vae_run_config.h"
 #include "diffusion/decoder.h"
 #include "diffusion/prior.h"
@@ -65,6 +66,9 @@ struct ModelSource {
   bool allow_changed_config = false;
 };
 
+/// What differs between the config that a checkpoint carries and this one; nothing for a checkpoint
+/// without config.
+ConfigChanges changes_since(const Cursor& checkpoint, const std::string& full_json);
 /// What of the model differs between the config that a checkpoint carries and this one, so that its
 /// weights would mean something else: "/decoder/timesteps: the checkpoint has 1000, this config 500".
 /// Nothing for a checkpoint without config. @param kind root key: "decoder"

@@ -44,15 +44,17 @@ static void compare_data_size(const Cursor& root, const DataSize& now, ConfigCha
                   counted(count, now.unit)));
 }
 
+/// Whether a checkpoint of a run over shards was made while its epoch was trained on.
+static bool is_amid_epoch(const Cursor& root) {
+  const std::optional<Cursor> sample = root.find("sample"), task = root.find("next_task");
+  return sample && sample->as_int() > 0 && (!task || task->as_string() == "train");
+}
+
 ConfigChanges compare_config(const Cursor& root,
                              const ConfigTexts& texts,
                              const DataSize& data_size,
                              bool allow_changed_config) {
-  const std::optional<Cursor> saved = root.find("config");
-  if (!saved || !saved->value().is_dict()) return {};
-  // What an older version stored may hold secrets.
-  const std::string saved_json = public_config(json_of_value(saved->value()));
-  ConfigChanges changes = compare_for_resume(saved_json, texts.full_json);
+  ConfigChanges changes = changes_since(root, texts.full_json);
   compare_data_size(root, data_size, changes);
   if (!changes.other.empty()) {
     log_info("ckpt",
@@ -60,8 +62,13 @@ ConfigChanges compare_config(const Cursor& root,
              root.where(),
              fmt::join(changes.other, "; "));
   }
-  if (changes.meaning.empty()) return changes;
-  const std::string list = fmt::format("{}", fmt::join(changes.meaning, "\n  "));
+  if (!is_amid_epoch(root)) changes.order.clear();
+  std::vector<std::string> told = changes.meaning;
+  for (const std::string& line : changes.order) {
+    told.push_back(line + ": it stands amid an epoch, and this would change the order of its samples");
+  }
+  if (told.empty()) return changes;
+  const std::string list = fmt::format("{}", fmt::join(told, "\n  "));
   if (!allow_changed_config) {
     throw ConfigError(
         "{}: the config gives this checkpoint's weights or data another meaning:\n  {}\n"

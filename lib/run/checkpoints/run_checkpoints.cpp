@@ -15,7 +15,6 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/lora_file.h"
 #include "checkpoint/value_json.h"
-#include "config/resume_changes.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/checkpoints/saved_facts.h"
 #include "tracker/public_config.h"
@@ -207,6 +206,10 @@ void RunCheckpoints::load(const Value& checkpoint, const std::string& path, bool
     // A place in the old order of samples means nothing in the new one.
     log_warning("ckpt", "the samples have changed: epoch {} starts over", position_.epoch);
     position_.restart_with_other_data();
+  } else if (!changes.order.empty()) {
+    log_warning(
+        "ckpt", "the order of the samples has changed: epoch {} starts over", position_.epoch);
+    position_.restart_epoch();
   }
   session_.group().set_step(trainer_.first_steps());
   tell_position(path);

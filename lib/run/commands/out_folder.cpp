@@ -18,4 +18,16 @@ void check_out_folder(const std::string& option, const std::string& path) {
                     std::filesystem::current_path().string());
 }
 
+std::shared_ptr<RunLock> hold_shards_folder(const std::string& out) {
+  std::error_code error;
+  std::filesystem::create_directories(out, error);
+  if (error) throw ConfigError("--out {}: the folder cannot be made: {}", out, error.message());
+  return std::make_shared<RunLock>(
+      LockPlace{.folder = out,
+                .file = "shards.lock",
+                .key = "--out",
+                .clash = "Two commands would mix their shards.",
+                .when_lost = "Stop one of the two, and make the shards again."});
+}
+
 }  // namespace dalle2

@@ -5,23 +5,26 @@
 #include "base/text.h"
 #include "data/shards/pack.h"
 #include "run/commands.h"
+#include "run/commands/out_folder.h"
 
 namespace dalle2 {
 
 ExitCode run_shards_make(const ShardsMakeCommand& command) {
-  const PackReport report = pack_folder(command.from_folder,
-                                        command.out_folder,
-                                        {.samples_per_shard = command.per_shard,
-                                         .white_ground = command.white_ground,
-                                         .need_captions = command.need_captions,
-                                         .first_line_only = command.first_line_only,
-                                         .overwrite = command.overwrite},
-                                        [](const PackProgress& progress) {
-                                          log_live(fmt::format("{} of {}, {}",
-                                                               with_commas(progress.pictures),
-                                                               counted(progress.total, "picture"),
-                                                               progress.shard));
-                                        });
+  const PackReport report =
+      pack_folder(command.from_folder,
+                  command.out_folder,
+                  {.samples_per_shard = command.per_shard,
+                   .white_ground = command.white_ground,
+                   .need_captions = command.need_captions,
+                   .first_line_only = command.first_line_only,
+                   .overwrite = command.overwrite,
+                   .hold_out = [&] { return hold_shards_folder(command.out_folder); }},
+                  [](const PackProgress& progress) {
+                    log_live(fmt::format("{} of {}, {}",
+                                         with_commas(progress.pictures),
+                                         counted(progress.total, "picture"),
+                                         progress.shard));
+                  });
   log_live("");
   for (const std::string& line : describe_pack(report)) std::printf("%s\n", line.c_str());
   return report.stopped ? ExitCode::kStopped : ExitCode::kDone;

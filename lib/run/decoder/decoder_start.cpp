@@ -62,17 +62,7 @@ std::unique_ptr<DecoderTrainer> make_trainer(const LoadedDecoderConfig& loaded,
 
 std::vector<PartMetricNames> metric_names(size_t unets) {
   std::vector<PartMetricNames> names;
-  for (size_t i = 0; i < unets; ++i) {
-    const auto name = [&](const char* what) { return fmt::format("Unet {} {}", i, what); };
-    names.push_back({.loss = name("Training Loss"),
-                     .losses_not_finite = name("Losses Not Finite"),
-                     .ema_decay = name("EMA Decay"),
-                     .learning_rate = name("Learning Rate"),
-                     .grad_norm = name("Grad Norm"),
-                     .skipped_updates = name("Skipped Updates"),
-                     .loss_scale = name("Loss Scale"),
-                     .validation_loss = name("Validation Loss")});
-  }
+  for (size_t i = 0; i < unets; ++i) names.push_back({.prefix = fmt::format("Unet {} ", i)});
   return names;
 }
 

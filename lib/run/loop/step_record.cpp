@@ -7,6 +7,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 
 #include "base/process_memory.h"
@@ -19,6 +20,22 @@ double mebibytes(double bytes) {
 }
 
 }  // namespace
+
+std::string PartMetricNames::of(const std::string& words) const {
+  std::string name = prefix;
+  bool begins_word = true;
+  for (const char c : words) {
+    const auto letter = static_cast<unsigned char>(c);
+    if (style == NameStyle::kTitle) {
+      name += begins_word ? static_cast<char>(std::toupper(letter)) : c;
+    } else {
+      const char joint = style == NameStyle::kHyphen ? '-' : '_';
+      name += c == ' ' ? joint : static_cast<char>(std::tolower(letter));
+    }
+    begins_word = c == ' ';
+  }
+  return name;
+}
 
 std::vector<PartValues> part_values(const Trainer& trainer,
                                     const std::vector<LossAverage>& losses) {
@@ -43,14 +60,15 @@ void add_part_values(LogRecord& record,
                      const std::vector<PartMetricNames>& names) {
   for (const PartValues& part : parts) {
     const PartMetricNames& name = names.at(static_cast<size_t>(part.part - 1));
-    if (std::isfinite(part.loss.mean)) record.emplace_back(name.loss, part.loss.mean);
-    if (part.loss.left_out > 0) record.emplace_back(name.losses_not_finite, part.loss.left_out);
-    if (part.ema_decay) record.emplace_back(name.ema_decay, *part.ema_decay);
-    record.emplace_back(name.learning_rate, part.learning_rate);
-    if (part.grad_norm) record.emplace_back(name.grad_norm, *part.grad_norm);
+    if (std::isfinite(part.loss.mean)) record.emplace_back(name.of(name.loss), part.loss.mean);
+    if (part.loss.left_out > 0)
+      record.emplace_back(name.of("losses not finite"), part.loss.left_out);
+    if (part.ema_decay) record.emplace_back(name.of("EMA decay"), *part.ema_decay);
+    record.emplace_back(name.of("learning rate"), part.learning_rate);
+    if (part.grad_norm) record.emplace_back(name.of("grad norm"), *part.grad_norm);
     if (part.skipped_updates > 0 || part.loss_scale)
-      record.emplace_back(name.skipped_updates, part.skipped_updates);
-    if (part.loss_scale) record.emplace_back(name.loss_scale, *part.loss_scale);
+      record.emplace_back(name.of("skipped updates"), part.skipped_updates);
+    if (part.loss_scale) record.emplace_back(name.of("loss scale"), *part.loss_scale);
   }
 }
 

@@ -16,11 +16,20 @@
 
 namespace dalle2 {
 
-/// Names in the log for the values of a part of the model.
+/// How the log writes the words "grad norm".
+enum class NameStyle {
+  kTitle,       ///< "Grad Norm"
+  kUnderscore,  ///< "grad_norm"
+  kHyphen,      ///< "grad-norm"
+};
+
+/// Names in the log for the values of a part of the model: a prefix, and words in a style.
 struct PartMetricNames {
-  std::string loss, losses_not_finite, ema_decay, learning_rate, grad_norm, skipped_updates,
-      loss_scale;
-  std::string validation_loss = "";  ///< of a run over shards
+  std::string prefix = "";
+  NameStyle style = NameStyle::kTitle;
+  std::string loss = "training loss";  ///< the words of the loss
+
+  std::string of(const std::string& words) const;
 };
 
 /// What there is to say of a trained part after an update.

@@ -20,14 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_picture_name(const fs::path& path) {
-  std::string ending = path.extension().string();
-  std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) {
-    return std::tolower(c);
-  });
-  return ending == ".png" || ending == ".jpg" || ending == ".jpeg" || ending == ".webp";
-}
-
 std::vector<std::string> picture_files(const std::string& path) {
   std::error_code ignored;
   if (fs::status(path, ignored).type() == fs::file_type::not_found)

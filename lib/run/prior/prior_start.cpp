@@ -24,13 +24,7 @@ std::unique_ptr<PriorTrainer> make_trainer(const LoadedPriorConfig& loaded,
 
 PartMetricNames metric_names(const PriorConfig& config) {
   const char* loss_type = enum_names<LossType>[static_cast<size_t>(config.loss_type)];
-  return {.loss = fmt::format("tracking/training-{}", loss_type),
-          .losses_not_finite = "tracking/losses-not-finite",
-          .ema_decay = "tracking/ema-decay",
-          .learning_rate = "tracking/learning-rate",
-          .grad_norm = "tracking/grad-norm",
-          .skipped_updates = "tracking/skipped-updates",
-          .loss_scale = "tracking/loss-scale"};
+  return {"tracking/", NameStyle::kHyphen, fmt::format("training {}", loss_type)};
 }
 
 }  // namespace

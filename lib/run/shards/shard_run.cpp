@@ -186,7 +186,7 @@ void ShardRun::log_validation(const std::vector<double>& sums, int64_t batches, 
     const auto index = static_cast<size_t>(part - 1);
     const double loss = sums[index] / static_cast<double>(batches);
     total += loss;
-    record.emplace_back(names_of_part(part).validation_loss, loss);
+    record.emplace_back(names_of_part(part).of("validation loss"), loss);
     shown.values.emplace_back(loss);
   }
   const double mean = total / static_cast<double>(parts.size());

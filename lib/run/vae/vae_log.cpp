@@ -57,18 +57,8 @@ void check_form(const char* key, const at::Tensor& found, bool fits, const char*
 }  // namespace
 
 std::vector<PartMetricNames> vae_metric_names(const VaeConfig& config) {
-  std::vector<PartMetricNames> names;
-  for (const char* prefix : {"", "discr_"}) {
-    const auto name = [&](const char* what) { return std::string(prefix) + what; };
-    names.push_back({.loss = name("loss"),
-                     .losses_not_finite = name("losses_not_finite"),
-                     .ema_decay = name("ema_decay"),
-                     .learning_rate = name("learning_rate"),
-                     .grad_norm = name("grad_norm"),
-                     .skipped_updates = name("skipped_updates"),
-                     .loss_scale = name("loss_scale")});
-    if (!config.use_vgg_and_gan) break;
-  }
+  std::vector<PartMetricNames> names = {{"", NameStyle::kUnderscore, "loss"}};
+  if (config.use_vgg_and_gan) names.push_back({"discr_", NameStyle::kUnderscore, "loss"});
   return names;
 }
 
