@@ -8,7 +8,7 @@
 #include <sstream>
 #include <vector>
 
-#include "base/version.h"
+#include "base/this_process.h"
 
 namespace dalle2 {
 namespace {
@@ -351,10 +351,6 @@ std::string fish_completion(const std::vector<CommandPage>& pages) {
 }
 
 }  // namespace
-
-const char* exit_code_rows() {
-  return kExitCodes;
-}
 
 std::string exit_code_lines() {
   std::string out = "Exit codes:";

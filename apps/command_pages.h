@@ -7,9 +7,7 @@
 
 namespace dalle2 {
 
-/// The exit codes, one a row: number, tab, meaning. `--help` and the manual page show them.
-const char* exit_code_rows();
-/// The same as the two lines below `--help`.
+/// The exit codes as the two lines below `--help`.
 std::string exit_code_lines();
 
 /// dalle2-train(1) as roff for man.

@@ -33,45 +33,27 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
+/// An error of one kind, from a fmt message.
+template <ExitCode kCode>
+class ErrorOfKind : public Error {
+ public:
+  template <class... Args>
+  explicit ErrorOfKind(fmt::format_string<Args...> text, Args&&... args)
+      : Error(kCode, fmt::format(text, std::forward<Args>(args)...)) {}
+};
+
 /// Wrong command line or configuration (exit 2).
-class ConfigError : public Error {
- public:
-  template <class... Args>
-  explicit ConfigError(fmt::format_string<Args...> text, Args&&... args)
-      : Error(ExitCode::kConfig, fmt::format(text, std::forward<Args>(args)...)) {}
-};
-
+using ConfigError = ErrorOfKind<ExitCode::kConfig>;
 /// Data that cannot be used: a damaged checkpoint, a shard without samples (exit 3).
-class DataError : public Error {
- public:
-  template <class... Args>
-  explicit DataError(fmt::format_string<Args...> text, Args&&... args)
-      : Error(ExitCode::kData, fmt::format(text, std::forward<Args>(args)...)) {}
-};
-
+using DataError = ErrorOfKind<ExitCode::kData>;
 /// A loss, gradient or weight that is NaN or infinite (exit 4).
-class NonFiniteError : public Error {
- public:
-  template <class... Args>
-  explicit NonFiniteError(fmt::format_string<Args...> text, Args&&... args)
-      : Error(ExitCode::kNonFinite, fmt::format(text, std::forward<Args>(args)...)) {}
-};
-
+using NonFiniteError = ErrorOfKind<ExitCode::kNonFinite>;
 /// Out of memory or disk (exit 5).
-class ResourceError : public Error {
- public:
-  template <class... Args>
-  explicit ResourceError(fmt::format_string<Args...> text, Args&&... args)
-      : Error(ExitCode::kResource, fmt::format(text, std::forward<Args>(args)...)) {}
-};
-
+using ResourceError = ErrorOfKind<ExitCode::kResource>;
 /// A service or peer that cannot be reached or refuses (exit 6).
-class NetworkError : public Error {
- public:
-  template <class... Args>
-  explicit NetworkError(fmt::format_string<Args...> text, Args&&... args)
-      : Error(ExitCode::kNetwork, fmt::format(text, std::forward<Args>(args)...)) {}
-};
+using NetworkError = ErrorOfKind<ExitCode::kNetwork>;
+/// A wait was ended by a stop signal (exit 75).
+using StoppedError = ErrorOfKind<ExitCode::kStopped>;
 
 /// Throws std::logic_error for a broken promise between our own units (never for a user's input).
 [[noreturn]] void broken_invariant(const char* file, int line, const std::string& message);

@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/format_spec.h"
 #include "base/public_url.h"
 #include "base/text.h"
 
@@ -123,22 +122,6 @@ FormatValue look_up(const std::string& path, const FormatFields& fields, Indices
   return (*list)[index];
 }
 
-std::string list_text(const std::vector<double>& values) {
-  std::string text = "[";
-  for (const double value : values) text += (text.size() > 1 ? ", " : "") + python_repr(value);
-  return text + "]";
-}
-
-/// Python's str of a value.
-std::string plain_text(const FormatValue& value) {
-  if (const auto* number = std::get_if<int64_t>(&value)) return std::to_string(*number);
-  if (const auto* real = std::get_if<double>(&value)) return python_repr(*real);
-  if (const auto* text = std::get_if<std::string>(&value)) return *text;
-  if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "True" : "False";
-  if (std::holds_alternative<std::monostate>(value)) return "None";
-  return list_text(std::get<std::vector<double>>(value));
-}
-
 /// Python's repr of text without control characters.
 std::string quoted(const std::string& text) {
   const bool double_quotes =
@@ -154,12 +137,12 @@ std::string quoted(const std::string& text) {
 
 FormatValue convert(const FormatValue& value, const std::string& conversion) {
   if (conversion.empty()) return value;
-  if (conversion == "s") return plain_text(value);
+  if (conversion == "s") return python_text(value);
   if (conversion != "r" && conversion != "a") {
     throw ConfigError("unknown conversion !{}: one of !s, !r, !a is expected", conversion);
   }
   const auto* text = std::get_if<std::string>(&value);
-  return text ? quoted(*text) : plain_text(value);
+  return text ? quoted(*text) : python_text(value);
 }
 
 std::string format_at_depth(const std::string& text,
@@ -203,29 +186,6 @@ std::optional<std::string> python_format_fault(const std::string& text,
   } catch (const ConfigError& error) {
     return error.what();
   }
-}
-
-std::string python_format_value(const FormatValue& value, const std::string& spec) {
-  if (const auto* number = std::get_if<int64_t>(&value)) {
-    return format_integer(*number, parse_format_spec(spec, /*numeric=*/true));
-  }
-  if (const auto* real = std::get_if<double>(&value)) {
-    return format_real(*real, parse_format_spec(spec, /*numeric=*/true));
-  }
-  if (const auto* text = std::get_if<std::string>(&value)) {
-    return format_text(*text, parse_format_spec(spec, /*numeric=*/false));
-  }
-  // Python counts with its truth values as soon as there is a spec.
-  if (const auto* flag = std::get_if<bool>(&value); flag != nullptr && !spec.empty()) {
-    return format_integer(*flag ? 1 : 0, parse_format_spec(spec, /*numeric=*/true));
-  }
-  if (std::holds_alternative<std::monostate>(value) && !spec.empty()) {
-    throw ConfigError(
-        "there is no value yet (None), which takes no format spec, got ':{}': leave the spec out",
-        spec);
-  }
-  if (!spec.empty()) throw ConfigError("a list takes no format spec, got ':{}'", spec);
-  return plain_text(value);
 }
 
 std::vector<std::string> python_format_literals(const std::string& text) {

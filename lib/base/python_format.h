@@ -35,6 +35,11 @@ std::optional<std::string> python_format_fault(const std::string& text,
 /// One value under one spec, as Python's format(value, spec). @throws ConfigError
 std::string python_format_value(const FormatValue& value, const std::string& spec);
 
+/// Python's str(value).
+std::string python_text(const FormatValue& value);
+/// Python's repr of a float: "0.1", "1e+16", "3.0", "inf".
+std::string python_repr(double value);
+
 /// The pieces of `text` between its replacement fields, one more than there are fields: "a{x}b{y}"
 /// gives "a", "b", "". @throws ConfigError for unbalanced braces
 std::vector<std::string> python_format_literals(const std::string& text);

@@ -3,19 +3,7 @@
 // second later, ends it at once. SIGHUP does so only where it was not ignored (nohup).
 #pragma once
 
-#include <utility>
-
-#include "base/error.h"
-
 namespace dalle2 {
-
-/// A wait was ended by the signal (exit 75).
-class StoppedError : public Error {
- public:
-  template <class... Args>
-  explicit StoppedError(fmt::format_string<Args...> text, Args&&... args)
-      : Error(ExitCode::kStopped, fmt::format(text, std::forward<Args>(args)...)) {}
-};
 
 /// Installs the handlers, and ignores SIGPIPE (writing to a closed pipe becomes an error). A signal
 /// that comes earlier ends the process.

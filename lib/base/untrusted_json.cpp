@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/public_url.h"
 #include "base/untrusted_text.h"
 
 namespace dalle2 {
@@ -195,6 +196,22 @@ std::string pointer_part(const std::string& key) {
   std::string part;
   for (const char c : key) part += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
   return part;
+}
+
+bool take_out_secrets(Json& value) {
+  bool changed = false;
+  if (value.is_structured()) {
+    for (auto& part : value) changed = take_out_secrets(part) || changed;
+  } else if (value.is_string()) {
+    const std::string text = value.get<std::string>();
+    std::string shown = public_url(text);
+    const char* place = "{}";
+    if (text.find(place) != std::string::npos && shown.find(place) == std::string::npos)
+      shown += place;
+    changed = shown != text;
+    if (changed) value = shown;
+  }
+  return changed;
 }
 
 }  // namespace dalle2

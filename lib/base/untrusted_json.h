@@ -45,4 +45,9 @@ std::string json_error_text(const Json::exception& error);
 /// `key` as a part of a JSON pointer: "~" and "/" escaped.
 std::string pointer_part(const std::string& key);
 
+/// Every text in `value` as public_url() shows it, but for the place of a shard's number ("{}"),
+/// which is no secret, and without which a config could not be read again.
+/// @return true if something was taken out
+bool take_out_secrets(Json& value);
+
 }  // namespace dalle2

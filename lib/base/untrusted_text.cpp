@@ -5,8 +5,6 @@
 
 #include <cstddef>
 
-#include "base/one_line.h"
-
 namespace dalle2 {
 namespace {
 

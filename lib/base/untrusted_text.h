@@ -27,4 +27,12 @@ std::string printable(const std::string& text);
 /// The text with each byte that is not part of a UTF-8 character replaced by U+FFFD.
 std::string as_utf8(std::string_view text);
 
+/// A name from somebody's file, for use within a line: printable(), with its line breaks as `\x0a`
+/// too.
+std::string one_line(const std::string& text);
+
+/// JSON text as a terminal may show it: DEL and the control characters U+0080 to U+009F, which JSON
+/// leaves as they are, as `\u009b`. It means the same.
+std::string escaped_json(const std::string& json);
+
 }  // namespace dalle2

@@ -2,6 +2,7 @@
 #include "checkpoint/convert.h"
 
 #include "base/error.h"
+#include "base/little_endian.h"
 #include "checkpoint/lora_naming.h"
 #include "checkpoint/lora_weights.h"
 #include "checkpoint/mapped_file.h"
@@ -9,7 +10,6 @@
 #include "checkpoint/pth.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/value_json.h"
-#include "checkpoint/value_tree.h"
 
 #include <algorithm>
 #include <unordered_map>
@@ -22,13 +22,8 @@ const std::string kTreeKey = "dalle2.checkpoint";
 /// A header length that fits the file, then JSON.
 bool looks_like_safetensors(const std::string& path) {
   const MappedFile file(path);
-  if (file.size() < 10) {
-    return false;
-  }
-  uint64_t length = 0;
-  for (size_t i = 0; i < 8; ++i) {
-    length |= static_cast<uint64_t>(file.data()[i]) << (8 * i);
-  }
+  if (file.size() < 10) return false;
+  const uint64_t length = from_little_endian(file.bytes(0, 8));
   const uint8_t first = file.data()[8];
   return length <= file.size() - 8 && (first == '{' || first == ' ' || first == '\n');
 }
@@ -134,20 +129,19 @@ StateDict model_with_averages(const Cursor& checkpoint,
   return weights;
 }
 
-Value averaged_checkpoint(const Value& root, const std::string& path) {
-  const Cursor checkpoint(root, path);
+/// {model} and those entries of the checkpoint that are there.
+Dict with_entries(const StateDict& model,
+                  const Cursor& checkpoint,
+                  std::initializer_list<const char*> keys) {
   Dict result;
-  result.set("model", to_dict(averaged_weights(checkpoint)));
-  for (const char* key : {"version", "lora", "config"}) {
-    if (const auto entry = checkpoint.find(key)) {
-      result.set(key, entry->value());
-    }
+  result.set("model", to_dict(model));
+  for (const char* key : keys) {
+    if (const auto entry = checkpoint.find(key)) result.set(key, entry->value());
   }
   return result;
 }
 
-Value merged_checkpoint(const Value& root, const std::string& path, const LoraChoice& lora) {
-  const Cursor checkpoint(root, path);
+Value merged_checkpoint(const Cursor& checkpoint, const LoraChoice& lora) {
   const bool bare = !checkpoint.has("model");
   const Cursor place = bare ? checkpoint : checkpoint.at("model");
   const StateDict weights = place.as_state_dict();
@@ -159,21 +153,14 @@ Value merged_checkpoint(const Value& root, const std::string& path, const LoraCh
   }
   const StateDict plain = with_adapters(weights, checkpoint, lora);
   if (bare) return to_dict(plain);
-  Dict result;
-  result.set("model", to_dict(plain));
-  for (const char* key : {"version", "config"}) {
-    if (const auto entry = checkpoint.find(key)) result.set(key, entry->value());
-  }
-  return result;
+  return with_entries(plain, checkpoint, {"version", "config"});
 }
 
 /// Objects that are not plain data become text, versions their number.
 void replace_stubs(Value& value, const std::string& path, std::vector<std::string>& replaced) {
   if (value.is_stub()) {
     const auto version = version_text(value);
-    if (!version) {
-      replaced.push_back(path + ": " + value.type_name());
-    }
+    if (!version) replaced.push_back(path + ": " + value.type_name());
     value = version ? *version : describe(value);
   } else if (value.is_dict()) {
     for (auto& [key, child] : value.as_dict().items) {
@@ -230,9 +217,7 @@ bool has_averages(const Cursor& checkpoint) {
 }
 
 Value read_checkpoint(const std::string& path) {
-  if (!looks_like_safetensors(path)) {
-    return read_pth(path);
-  }
+  if (!looks_like_safetensors(path)) return read_pth(path);
   SafetensorsFile file = read_safetensors(path);
   if (const auto tree = file.metadata.find(kTreeKey); tree != file.metadata.end()) {
     return put_together({tree->second, std::move(file.tensors)}, path);
@@ -256,9 +241,7 @@ StateDict averaged_weights(const Cursor& checkpoint) {
   }
   if (is_state_dict(checkpoint.value())) {
     StateDict weights = strip_prefix(checkpoint.as_state_dict(), kEmaModel);
-    if (!weights.empty()) {
-      return weights;
-    }
+    if (!weights.empty()) return weights;
   }
   throw DataError(
       "{}: no averaged weights: expected an entry 'ema', 'ema_diffusers' or 'ema_model'. The run "
@@ -267,25 +250,18 @@ StateDict averaged_weights(const Cursor& checkpoint) {
       checkpoint.where());
 }
 
-ConvertReport convert_checkpoint(const std::string& in, const std::string& out, Weights weights) {
+ConvertReport convert_checkpoint(const std::string& in,
+                                 const std::string& out,
+                                 Weights weights,
+                                 const std::optional<LoraChoice>& merge) {
   is_safetensors_name(out);
   Value root = read_checkpoint(in);
   if (weights == Weights::kAveraged) {
-    root = averaged_checkpoint(root, in);
+    const Cursor checkpoint(root, in);
+    root = with_entries(averaged_weights(checkpoint), checkpoint, {"version", "lora", "config"});
   }
+  if (merge) root = merged_checkpoint(Cursor(root, in), *merge);
   return write_checkpoint(out, std::move(root));
-}
-
-ConvertReport convert_merged(const std::string& in,
-                             const std::string& out,
-                             Weights weights,
-                             const LoraChoice& lora) {
-  is_safetensors_name(out);
-  Value root = read_checkpoint(in);
-  if (weights == Weights::kAveraged) {
-    root = averaged_checkpoint(root, in);
-  }
-  return write_checkpoint(out, merged_checkpoint(root, in, lora));
 }
 
 ConvertReport convert_lora_names(const std::string& in,

@@ -47,23 +47,20 @@ struct ConvertReport {
 /// Writes `in` as `out`, whose extension (.pth, .pt, .safetensors) gives the format. Safetensors
 /// keeps what is not a tensor as JSON in its metadata, so that converting back gives an equal
 /// checkpoint.
-/// @throws DataError, ConfigError for another extension
-ConvertReport convert_checkpoint(const std::string& in, const std::string& out, Weights weights);
+/// @param merge adapters to merge into the weights, of which {model, version, config} is written, or
+/// a bare state dict if `in` is one: those of its files, or, without any, those that `in` holds
+/// @throws DataError (also if there are no adapters, or if they belong to another network),
+/// ConfigError for another extension
+ConvertReport convert_checkpoint(const std::string& in,
+                                 const std::string& out,
+                                 Weights weights,
+                                 const std::optional<LoraChoice>& merge = {});
 
 /// Writes a checkpoint, or a bare state dict, as `out`, whose ending says the format.
 /// @throws ConfigError for another ending
 ConvertReport write_checkpoint(const std::string& out, Value root);
 /// Whether `out` is to be safetensors, and not .pth or .pt. @throws ConfigError for other endings
 bool is_safetensors_name(const std::string& out);
-
-/// Writes the weights of `in` with adapters merged into them: {model, version, config}, or a bare
-/// state dict if `in` is one. The adapters are those of the files that `lora` names, or, without
-/// any, those that `in` holds itself.
-/// @throws DataError if there are none, or if they belong to another network; ConfigError
-ConvertReport convert_merged(const std::string& in,
-                             const std::string& out,
-                             Weights weights,
-                             const LoraChoice& lora);
 
 /// Writes a state dict of adapters with other names (lora_naming.h). Metadata of safetensors are
 /// kept. @throws DataError, ConfigError

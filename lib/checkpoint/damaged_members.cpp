@@ -13,35 +13,7 @@ namespace dalle2 {
 namespace {
 
 /// The first entry that lies in each storage, by the storage's address.
-class StorageNames {
- public:
-  void visit(const std::string& name, const Value& value) {
-    if (value.is_tensor()) {
-      names_.try_emplace(value.as_tensor().storage().data(), name);
-    } else if (value.is_dict()) {
-      for (const auto& [key, child] : value.as_dict().items) {
-        visit(below(name, describe(key)), child);
-      }
-    } else if (value.is_list() || value.is_tuple()) {
-      size_t index = 0;
-      for (const Value& child : value.as_sequence()) {
-        visit(below(name, std::to_string(index++)), child);
-      }
-    }
-  }
-
-  std::string at(const void* address) const {
-    const auto found = names_.find(address);
-    return found == names_.end() ? "" : found->second;
-  }
-
- private:
-  static std::string below(const std::string& name, const std::string& child) {
-    return name.empty() ? child : name + "/" + child;
-  }
-
-  std::unordered_map<const void*, std::string> names_;
-};
+using StorageNames = std::unordered_map<const void*, std::string>;
 
 /// Which tensors lie where, from a pickle that is whole.
 StorageNames storage_names(const std::shared_ptr<MappedFile>& file,
@@ -62,10 +34,12 @@ StorageNames storage_names(const std::shared_ptr<MappedFile>& file,
     }
     return found->second;
   };
-  const char* bytes = reinterpret_cast<const char*>(file->data()) + pickle.offset;
+  const Value value = value_of_pickle(
+      run_pickle(file->bytes(pickle.offset, pickle.size), file->path()), load, file->path());
   StorageNames names;
-  names.visit("",
-              value_of_pickle(run_pickle({bytes, pickle.size}, file->path()), load, file->path()));
+  visit_tensors(value, [&](const std::string& name, const at::Tensor& tensor) {
+    names.try_emplace(tensor.storage().data(), name);
+  });
   return names;
 }
 
@@ -89,8 +63,9 @@ std::vector<DamagedMember> damaged_members(const std::string& path) {
   for (size_t i = 0; i < members.size(); ++i) {
     const ZipMember& member = members[i];
     if (crcs[i] == member.crc) continue;
+    const auto name = names.find(file->data() + member.offset);
     damaged.push_back({member.name,
-                       names.at(file->data() + member.offset),
+                       name == names.end() ? "" : name->second,
                        member.offset,
                        member.size,
                        member.crc,

@@ -40,22 +40,16 @@ constexpr std::array kDtypes = {
 
 std::optional<at::ScalarType> find_dtype(std::string_view DtypeNames::*column,
                                          std::string_view name) {
-  if (name.empty()) {
-    return std::nullopt;
-  }
+  if (name.empty()) return std::nullopt;
   for (const DtypeNames& row : kDtypes) {
-    if (row.*column == name) {
-      return row.dtype;
-    }
+    if (row.*column == name) return row.dtype;
   }
   return std::nullopt;
 }
 
 std::optional<std::string> find_name(std::string_view DtypeNames::*column, at::ScalarType dtype) {
   for (const DtypeNames& row : kDtypes) {
-    if (row.dtype == dtype && !(row.*column).empty()) {
-      return std::string(row.*column);
-    }
+    if (row.dtype == dtype && !(row.*column).empty()) return std::string(row.*column);
   }
   return std::nullopt;
 }

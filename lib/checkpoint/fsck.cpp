@@ -5,12 +5,13 @@
 #include "base/text.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/pth.h"
+#include "checkpoint/value_json.h"
+#include "io/files/disk_io.h"
 #include "io/files/walk_folder.h"
 
 #include <ATen/Functions.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <string_view>
@@ -26,23 +27,14 @@ std::string type_and_shape(const at::Tensor& tensor) {
   return fmt::format("{} {}", c10::toString(tensor.scalar_type()), shape_text(tensor.sizes()));
 }
 
-size_t count_tensors(const Value& value) {
-  size_t count = value.is_tensor() ? 1 : 0;
-  if (value.is_dict()) {
-    for (const auto& [key, child] : value.as_dict().items) count += count_tensors(child);
-  } else if (value.is_list() || value.is_tuple()) {
-    for (const Value& child : value.as_sequence()) count += count_tensors(child);
-  }
-  return count;
-}
-
 /// Looks at a checkpoint that could be read: what is it, and does it fit together?
 class StateCheck {
  public:
   StateCheck(const Value& root, CheckedFile& out) : root_(root), out_(out) {}
 
   void run() {
-    out_.tensor_count = count_tensors(root_.value());
+    visit_tensors(root_.value(),
+                  [&](const std::string&, const at::Tensor&) { ++out_.tensor_count; });
     if (!root_.value().is_dict() || !root_.has("model")) {
       out_.kind = "tensors";
       out_.missing = {"model", "steps"};
@@ -52,8 +44,8 @@ class StateCheck {
     out_.kind = trains ? "checkpoint" : "model";
     attempt([&] { weights_ = to_map(root_.at("model").as_state_dict()); });
     check_finite();
-    kind_ = kind();
-    attempt([&] { read_position(kind_ == Kind::kPrior ? "step" : "steps"); });
+    find_layout();
+    attempt([&] { read_position(is_one_part_ ? "step" : "steps"); });
     check_optimizers();
     if (root_.has("ema")) attempt([&] { check_averages(); });
     decide_resume();
@@ -61,11 +53,22 @@ class StateCheck {
 
  private:
   using Tensors = std::map<std::string, at::Tensor>;
-  enum class Kind { kDecoder, kPrior, kVae };
 
-  Kind kind() const {
-    if (has_weights("enc_dec.")) return Kind::kVae;
-    return root_.has("step") && !root_.has("steps") ? Kind::kPrior : Kind::kDecoder;
+  /// Which names a kind of run gives its parts is told by what is in the file.
+  void find_layout() {
+    is_one_part_ = root_.has("step") && !root_.has("steps");
+    is_numbered_ = !is_one_part_ && !has_weights("enc_dec.");
+    if (is_one_part_) {
+      parts_[""] = "";
+    } else if (!is_numbered_) {
+      parts_ = {{"0.", prefix_of_part(root_, "0")}, {"1.", prefix_of_part(root_, "1")}};
+    }
+    for (const auto& [name, weight] : weights_) {
+      const size_t dot = name.starts_with("unets.") ? name.find('.', 6) : std::string::npos;
+      if (is_numbered_ && dot != std::string::npos) {
+        parts_[name.substr(6, dot - 5)] = name.substr(0, dot + 1);
+      }
+    }
   }
 
   bool has_weights(const std::string& prefix) const {
@@ -73,20 +76,19 @@ class StateCheck {
     return first != weights_.end() && first->first.starts_with(prefix);
   }
 
-  /// What each kind calls the state of its optimizers, and of their schedules where it has some.
+  /// The state of the optimizers, and of their schedules where there are some.
   void check_optimizers() {
     const auto check = [&](const std::string& key) { attempt([&] { check_optimizer(key); }); };
-    if (kind_ == Kind::kPrior) {
+    if (is_one_part_) {
       check("optimizer");
       need("scheduler");
-    } else if (kind_ == Kind::kVae) {
+    } else if (!is_numbered_) {
       check("optim");
       if (has_weights("discr.")) check("discr_optim");
-    } else {
-      for (size_t unet = 0; unet < out_.steps.size(); ++unet) {
-        check("optim" + std::to_string(unet));
-        need("sched" + std::to_string(unet));
-      }
+    }
+    for (size_t part = 0; is_numbered_ && part < out_.steps.size(); ++part) {
+      check("optim" + std::to_string(part));
+      need("sched" + std::to_string(part));
     }
   }
 
@@ -133,9 +135,7 @@ class StateCheck {
                       type_and_shape(steps));
     }
     const at::Tensor numbers = steps.to(at::kLong).flatten();
-    for (int64_t i = 0; i < numbers.numel(); ++i) {
-      out_.steps.push_back(numbers[i].item<int64_t>());
-    }
+    for (int64_t i = 0; i < numbers.numel(); ++i) out_.steps.push_back(numbers[i].item<int64_t>());
   }
 
   /// Both moments of a parameter have its shape, and no state is without a parameter.
@@ -172,11 +172,13 @@ class StateCheck {
     const Tensors averages = to_map(ema.as_state_dict());
     check_all_averaged(averages);
     for (const auto& [name, tensor] : averages) {
-      for (const std::string part : {"ema_model.", "online_model."}) {
-        const size_t at = kind_ == Kind::kPrior ? 0 : name.find('.') + 1;
-        if (name.compare(at, part.size(), part) != 0) continue;
-        const auto weight =
-            weights_.find(prefix_of(name.substr(0, at)) + name.substr(at + part.size()));
+      for (const std::string& kind : {kEmaModel, kOnlineModel}) {
+        const size_t at = is_one_part_ ? 0 : name.find('.') + 1;
+        if (name.compare(at, kind.size(), kind) != 0) continue;
+        const auto part = parts_.find(name.substr(0, at));
+        const auto weight = part == parts_.end()
+                                ? weights_.end()
+                                : weights_.find(part->second + name.substr(at + kind.size()));
         if (weight == weights_.end()) {
           fault(fmt::format("{}/{}: the model has no such weight", ema.where(), name));
         } else if (weight->second.sizes() != tensor.sizes()) {
@@ -190,71 +192,56 @@ class StateCheck {
     }
   }
 
-  /// In the model. @param part as averages begin with it: "0."; nothing in a prior, which is one
-  std::string prefix_of(const std::string& part) const {
-    return part.empty() ? "" : prefix_of_part(root_, part.substr(0, part.size() - 1));
-  }
-
-  /// The part that a weight belongs to, and its name there; no part: it has no average.
-  std::pair<std::string, std::string> place_in_part(const std::string& name) const {
-    if (kind_ == Kind::kVae) {
-      const std::string of_second = prefix_of_part(root_, "1");
-      if (name.starts_with(of_second)) return {"1", name.substr(of_second.size())};
-      return {"0", name};
-    }
-    const size_t dot = name.starts_with("unets.") ? name.find('.', 6) : std::string::npos;
-    if (dot == std::string::npos) return {};
-    return {name.substr(6, dot - 6), name.substr(dot + 1)};
-  }
-
   /// A part with an average of some of its weights has one of every weight, except frozen ones
-  /// beside adapters.
+  /// beside adapters. A file's only part has been trained, so nothing of it may be missing.
   void check_all_averaged(const Tensors& averages) {
     if (root_.has("lora") || averages.empty()) return;
-    if (kind_ == Kind::kPrior) return check_all_of_prior(averages);
+    for (const char* counter : {"initted", "step"}) {
+      if (is_one_part_ && !averages.contains(counter)) {
+        fault(fmt::format("ema/{}: is not there", counter));
+      }
+    }
     for (const auto& [name, weight] : weights_) {
-      const auto [part, rest] = place_in_part(name);
-      if (part.empty()) continue;
-      const std::string prefix = part + "." + kEmaModel;
+      const auto part = part_of(name);
+      if (part == parts_.end()) continue;
+      const std::string prefix = part->first + kEmaModel;
       const auto first = averages.lower_bound(prefix);
-      if (first == averages.end() || !first->first.starts_with(prefix)) continue;
-      if (!averages.contains(prefix + rest)) {
-        fault(fmt::format("ema/{}{}: the average of model/{} is not there", prefix, rest, name));
+      const bool has_some = first != averages.end() && first->first.starts_with(prefix);
+      const std::string average = prefix + name.substr(part->second.size());
+      if ((has_some || is_one_part_) && !averages.contains(average)) {
+        fault(fmt::format("ema/{}: the average of model/{} is not there", average, name));
       }
     }
   }
 
-  /// Its one part has been trained, so nothing may be missing.
-  void check_all_of_prior(const Tensors& averages) {
-    for (const char* counter : {"initted", "step"}) {
-      if (!averages.contains(counter)) fault(fmt::format("ema/{}: is not there", counter));
+  /// The part that a weight belongs to: that of the longest prefix. None: it has no average.
+  std::map<std::string, std::string>::const_iterator part_of(const std::string& name) const {
+    auto found = parts_.end();
+    for (auto part = parts_.begin(); part != parts_.end(); ++part) {
+      const bool is_longer = found == parts_.end() || part->second.size() > found->second.size();
+      if (name.starts_with(part->second) && is_longer) found = part;
     }
-    for (const auto& [name, weight] : weights_) {
-      if (averages.contains(kEmaModel + name)) continue;
-      fault(fmt::format("ema/{}{}: the average of model/{} is not there", kEmaModel, name, name));
-    }
+    return found;
   }
 
-  /// Of a prior and of a VAE a number gives the place in the epoch's order.
+  /// A number gives the place in the epoch's order, or, of what reads shards, that of each loader.
   void decide_resume() {
     if (!out_.missing.empty() || out_.state == FileState::kDamaged) return;
-    out_.resume = Resume::kBySamples;
     const auto own = root_.find("dalle2_train");
-    const bool exact = kind_ != Kind::kDecoder ? own && own->has("row")
-                                               : own && own->has("loader_position") &&
-                                                     own->at("loader_position").has("lanes");
-    if (exact) {
-      out_.resume = Resume::kExact;
-    } else {
-      out_.missing.push_back(kind_ != Kind::kDecoder ? "dalle2_train/row"
-                                                     : "dalle2_train/loader_position");
-    }
+    const bool exact = !is_numbered_ ? own && own->has("row")
+                                     : own && own->has("loader_position") &&
+                                           own->at("loader_position").has("lanes");
+    out_.resume = exact ? Resume::kExact : Resume::kBySamples;
+    if (exact) return;
+    out_.missing.push_back(is_numbered_ ? "dalle2_train/loader_position" : "dalle2_train/row");
   }
 
   Cursor root_;
   CheckedFile& out_;
   Tensors weights_;
-  Kind kind_ = Kind::kDecoder;
+  std::map<std::string, std::string> parts_;  ///< what names begin with, in "ema" and in "model"
+  bool is_one_part_ = false;  ///< neither the averages nor the optimizer have a number
+  bool is_numbered_ = false;  ///< optim0, optim1, ... of unets.0, unets.1, ...
 };
 
 /// "a.pth: text" -> "text"
@@ -298,12 +285,13 @@ bool is_checked(const fs::path& path) {
 
 /// The first bytes of a zip archive: every entry of it has a CRC-32.
 bool is_archive(const std::string& path) {
-  std::FILE* file = std::fopen(path.c_str(), "rb");
-  if (file == nullptr) return false;
   char start[4] = {};
-  const bool complete = std::fread(start, 1, sizeof start, file) == sizeof start;
-  std::fclose(file);
-  return complete && std::string_view(start, sizeof start) == "PK\x03\x04";
+  try {
+    return OpenFile(path).read(start, sizeof start) == sizeof start &&
+           std::string_view(start, sizeof start) == "PK\x03\x04";
+  } catch (const DataError&) {
+    return false;  // whoever reads all of it says why
+  }
 }
 
 }  // namespace

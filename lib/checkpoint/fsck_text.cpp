@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 // What fsck found, for people and for programs.
-#include "base/one_line.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "checkpoint/fsck.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "checkpoint/inspect.h"
 
-#include "base/one_line.h"
 #include "base/text.h"
+#include "base/untrusted_text.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/dtypes.h"
 #include "checkpoint/value_json.h"

@@ -107,7 +107,7 @@ LoraAdapters read_lora_file(const std::string& path) {
     tensors = Cursor(root, path).as_state_dict();
   }
   for (auto& [name, tensor] : tensors) name = numbered_unet(name);
-  tensors = unet_naming_of_lora(tensors);
+  tensors = with_lora_naming(tensors, "unet");
   if (!has_lora(tensors)) {
     throw DataError(
         "{}: no adapters: expected names like unets.0.mid_attn.fn.fn.to_q.lora.down.weight\n"

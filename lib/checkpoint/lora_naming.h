@@ -14,34 +14,19 @@
 #include "checkpoint/state_dict.h"
 
 #include <string>
-#include <vector>
 
 namespace dalle2 {
 
-/// convert_state_dict_to_diffusers: old or PEFT names to those of diffusers; names that are
-/// diffusers' already stay.
-/// @throws DataError "Could not automatically infer state dict type" for others
-StateDict diffusers_naming_of_lora(const StateDict& tensors);
-
-/// convert_state_dict_to_peft: names of a text encoder, old or of diffusers. @throws DataError
-StateDict peft_naming_of_lora(const StateDict& tensors);
-
-/// convert_unet_state_dict_to_peft: names of a unet. Others stay.
-StateDict unet_peft_naming_of_lora(const StateDict& tensors);
-
-/// The way back: names of a unet, of PEFT or old, to `{layer}.lora.down.weight`. Others stay.
-StateDict unet_naming_of_lora(const StateDict& tensors);
-
-/// Names of diffusers, PEFT or a unet to the old ones, where there are old ones; others stay.
-StateDict old_naming_of_lora(const StateDict& tensors);
-
-/// What _set_state_dict_into_text_encoder gives PEFT: the entries whose names begin with `prefix`,
-/// without any occurrence of it, in PEFT's naming. @throws DataError as above
-StateDict text_encoder_lora(const StateDict& tensors, const std::string& prefix);
-
-/// The conversions by the word that `convert --lora-naming` takes.
-const std::vector<std::string>& lora_namings();
-/// @throws ConfigError for a word that is not one of lora_namings(); DataError
+/// The same tensors under other names.
+/// @param naming the word that `convert --lora-naming` takes:
+///   diffusers  convert_state_dict_to_diffusers: old or PEFT names to those of diffusers; names that
+///              are diffusers' already stay
+///   peft       convert_state_dict_to_peft: names of a text encoder, old or of diffusers
+///   old        names of diffusers, PEFT or a unet to the old ones, where there are old ones
+///   unet       names of a unet, of PEFT or old, to `{layer}.lora.down.weight`; others stay
+///   unet-peft  convert_unet_state_dict_to_peft: names of a unet; others stay
+/// @throws ConfigError for another word; DataError "Could not automatically infer state dict type"
+/// for names that `diffusers` and `peft` do not know
 StateDict with_lora_naming(const StateDict& tensors, const std::string& naming);
 
 }  // namespace dalle2

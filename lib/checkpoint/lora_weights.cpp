@@ -2,7 +2,6 @@
 #include "checkpoint/lora_weights.h"
 
 #include "base/error.h"
-#include "checkpoint/module_state.h"
 
 #include <torch/torch.h>
 
@@ -183,10 +182,6 @@ StateDict merged_lora(const StateDict& weights,
     (is_half ? halves : base).push_back(entry);
   }
   return merged_lora(base, lora_adapters(halves, alpha, where), where, scale);
-}
-
-void apply_lora(torch::nn::Module& module, const LoraAdapters& adapters, const std::string& where) {
-  load_state_dict(module, merged_lora(state_dict(module), adapters, where), "", true, where);
 }
 
 }  // namespace dalle2

@@ -4,8 +4,6 @@
 
 #include "checkpoint/state_dict.h"
 
-#include <torch/nn/module.h>
-
 #include <optional>
 #include <string>
 #include <utility>
@@ -55,9 +53,5 @@ StateDict merged_lora(const StateDict& weights,
                       double alpha,
                       const std::string& where,
                       double scale = 1.0);
-
-/// Adds the adapters to the weights of a module's layers, in place.
-/// @throws DataError for a layer that the module does not have; the module is then unchanged
-void apply_lora(torch::nn::Module& module, const LoraAdapters& adapters, const std::string& where);
 
 }  // namespace dalle2

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A file as memory, read when touched.
+// A file as memory, read when touched; and one that values are written to first.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,6 +7,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
+
+#include "io/files/atomic_file.h"
 
 namespace dalle2 {
 
@@ -22,6 +25,10 @@ class MappedFile {
   const std::string& path() const { return path_; }
   uint64_t size() const { return size_; }
   const uint8_t* data() const { return data_; }
+  /// The caller has checked the range.
+  std::string_view bytes(uint64_t offset, uint64_t size) const {
+    return {reinterpret_cast<const char*>(data_) + offset, size};
+  }
   /// Only a few scattered places of it will be touched: nothing is read ahead.
   void expect_scattered_reads() const;
 
@@ -39,5 +46,23 @@ at::Tensor tensor_in_file(const std::shared_ptr<MappedFile>& file,
                           at::ScalarType dtype);
 /// Whether the tensor's memory is a file's, by tensor_in_file().
 bool lies_in_file(const at::Tensor& tensor);
+
+/// A file for values that are too many to be held in memory.
+///
+/// Usage: ScratchFile file(path); file.append(piece); ...; at::Tensor whole = file.tensor(...);
+class ScratchFile {
+ public:
+  /// @param path is in use, as `path.part`, until the object is destroyed @throws as AtomicFile
+  explicit ScratchFile(const std::string& path) : file_(path) {}
+  /// @param piece on any device @throws as AtomicFile
+  void append(const at::Tensor& piece);
+  /// Everything that was appended, as a tensor in the file (lies_in_file()). The file has no name
+  /// any more once this object is destroyed; its space is given back with the last tensor in it.
+  /// @throws as AtomicFile
+  at::Tensor tensor(at::IntArrayRef shape, at::ScalarType dtype);
+
+ private:
+  AtomicFile file_;
+};
 
 }  // namespace dalle2

@@ -29,13 +29,9 @@ void collect(const torch::nn::Module& module, const std::string& prefix, StateDi
 
 /// "\n  missing (2 of 256): a, b"
 std::string list_of(const std::string& title, const std::vector<std::string>& names) {
-  if (names.empty()) {
-    return "";
-  }
+  if (names.empty()) return "";
   std::string text = fmt::format("\n  {} ({}):", title, names.size());
-  for (size_t i = 0; i < names.size() && i < kMaxNamesShown; ++i) {
-    text += "\n    " + names[i];
-  }
+  for (size_t i = 0; i < names.size() && i < kMaxNamesShown; ++i) text += "\n    " + names[i];
   if (names.size() > kMaxNamesShown) {
     text += fmt::format("\n    ... and {} more", names.size() - kMaxNamesShown);
   }
@@ -57,9 +53,7 @@ LoadReport load_state_dict(torch::nn::Module& module,
                            const std::string& where) {
   std::unordered_map<std::string, at::Tensor> given;
   for (const auto& [name, tensor] : source) {
-    if (name.starts_with(prefix)) {
-      given[name.substr(prefix.size())] = tensor;
-    }
+    if (name.starts_with(prefix)) given[name.substr(prefix.size())] = tensor;
   }
   LoadReport report;
   std::vector<std::string> shapes;

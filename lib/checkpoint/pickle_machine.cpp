@@ -2,8 +2,10 @@
 #include "checkpoint/pickle_machine.h"
 
 #include "base/error.h"
+#include "base/little_endian.h"
 
 #include <bit>
+#include <tuple>
 #include <unordered_map>
 
 namespace dalle2 {
@@ -32,6 +34,24 @@ enum Opcode : uint8_t {
 
 using Kind = PickleNode::Kind;
 
+/// What pushes an object without content.
+constexpr std::pair<Opcode, Kind> kEmpty[] = {{kNoneOp, Kind::kNone},
+                                              {kNewFalse, Kind::kBool},
+                                              {kEmptyList, Kind::kList},
+                                              {kEmptyTuple, Kind::kTuple},
+                                              {kEmptyDict, Kind::kDict},
+                                              {kEmptySet, Kind::kSet}};
+/// What pushes bytes behind their number, and the width of that number.
+constexpr std::tuple<Opcode, Kind, size_t> kCounted[] = {{kShortBinUnicode, Kind::kText, 1},
+                                                         {kBinUnicode, Kind::kText, 4},
+                                                         {kBinUnicode8, Kind::kText, 8},
+                                                         {kShortBinString, Kind::kText, 1},
+                                                         {kBinString, Kind::kText, 4},
+                                                         {kShortBinBytes, Kind::kBytes, 1},
+                                                         {kBinBytes, Kind::kBytes, 4},
+                                                         {kBinBytes8, Kind::kBytes, 8},
+                                                         {kByteArray8, Kind::kBytes, 8}};
+
 class Machine {
  public:
   Machine(std::string_view bytes, const std::string& where) : bytes_(bytes), where_(where) {}
@@ -43,16 +63,12 @@ class Machine {
     while (true) {
       opcode_at_ = at_;
       const auto opcode = static_cast<uint8_t>(take(1)[0]);
-      if (opcode == kStop) {
-        break;
-      }
+      if (opcode == kStop) break;
       if (!push_plain(opcode) && !push_text(opcode) && !use_stack(opcode) && !use_memo(opcode)) {
         fail("unknown opcode");
       }
     }
-    if (stack_.size() != 1 || !marks_.empty()) {
-      fail("expected one object at the end");
-    }
+    if (stack_.size() != 1 || !marks_.empty()) fail("expected one object at the end");
     graph_.root = stack_[0];
     graph_.end = at_;
     return std::move(graph_);
@@ -64,37 +80,24 @@ class Machine {
   }
 
   std::string_view take(uint64_t count) {
-    if (count > bytes_.size() - at_) {
-      fail("cut off");
-    }
+    if (count > bytes_.size() - at_) fail("cut off");
     const std::string_view part = bytes_.substr(at_, count);
     at_ += count;
     return part;
   }
 
-  uint64_t take_unsigned(size_t width) {
-    uint64_t value = 0;
-    const std::string_view part = take(width);
-    for (size_t i = 0; i < width; ++i) {
-      value |= static_cast<uint64_t>(static_cast<uint8_t>(part[i])) << (8 * i);
-    }
-    return value;
-  }
+  uint64_t take_unsigned(size_t width) { return from_little_endian(take(width)); }
 
   std::string_view take_line() {
     const size_t end = bytes_.find('\n', at_);
-    if (end == std::string_view::npos) {
-      fail("cut off");
-    }
+    if (end == std::string_view::npos) fail("cut off");
     const std::string_view line = take(end - at_);
     take(1);
     return line;
   }
 
   PickleNode& push(Kind kind) {
-    if (graph_.nodes.size() >= kMaxNodes) {
-      fail("more than 20,000,000 objects");
-    }
+    if (graph_.nodes.size() >= kMaxNodes) fail("more than 20,000,000 objects");
     stack_.push_back(static_cast<uint32_t>(graph_.nodes.size()));
     PickleNode& node = graph_.nodes.emplace_back();
     node.kind = kind;
@@ -109,35 +112,28 @@ class Machine {
       push(Kind::kBigInt).text = digits;
       return;
     }
-    uint64_t value = !digits.empty() && (digits.back() & 0x80) != 0 ? UINT64_MAX : 0;
-    for (size_t i = digits.size(); i-- > 0;) {
-      value = (value << 8) | static_cast<uint8_t>(digits[i]);
-    }
+    uint64_t value = from_little_endian(digits);
+    const bool negative = !digits.empty() && (digits.back() & 0x80) != 0;
+    if (negative && digits.size() < 8) value |= UINT64_MAX << (8 * digits.size());
     push_int(static_cast<int64_t>(value));
   }
 
   size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
 
   uint32_t pop() {
-    if (stack_.size() <= floor()) {
-      fail("empty stack");
-    }
+    if (stack_.size() <= floor()) fail("empty stack");
     const uint32_t id = stack_.back();
     stack_.pop_back();
     return id;
   }
 
   uint32_t top() {
-    if (stack_.size() <= floor()) {
-      fail("empty stack");
-    }
+    if (stack_.size() <= floor()) fail("empty stack");
     return stack_.back();
   }
 
   std::vector<uint32_t> pop_to_mark() {
-    if (marks_.empty()) {
-      fail("no mark");
-    }
+    if (marks_.empty()) fail("no mark");
     std::vector<uint32_t> items(stack_.begin() + static_cast<ptrdiff_t>(marks_.back()),
                                 stack_.end());
     stack_.resize(marks_.back());
@@ -147,9 +143,7 @@ class Machine {
 
   void push_tuple(size_t count) {
     std::vector<uint32_t> items(count);
-    for (size_t i = count; i-- > 0;) {
-      items[i] = pop();
-    }
+    for (size_t i = count; i-- > 0;) items[i] = pop();
     push(Kind::kTuple).items = std::move(items);
   }
 
@@ -196,23 +190,13 @@ class Machine {
   bool push_plain(uint8_t opcode) {
     switch (opcode) {
       case kProto:
-        if (take_unsigned(1) > 5) {
-          fail("protocol beyond 5");
-        }
+        if (take_unsigned(1) > 5) fail("protocol beyond 5");
         return true;
       case kFrame:
-        if (take_unsigned(8) > bytes_.size() - at_) {
-          fail("cut off");
-        }
-        return true;
-      case kNoneOp:
-        push(Kind::kNone);
+        if (take_unsigned(8) > bytes_.size() - at_) fail("cut off");
         return true;
       case kNewTrue:
         push(Kind::kBool).integer = 1;
-        return true;
-      case kNewFalse:
-        push(Kind::kBool);
         return true;
       case kBinInt:
         push_int(static_cast<int32_t>(take_unsigned(4)));
@@ -237,63 +221,30 @@ class Machine {
         push(Kind::kFloat).real = std::bit_cast<double>(bits);
         return true;
       }
-      case kEmptyList:
-        push(Kind::kList);
-        return true;
-      case kEmptyTuple:
-        push(Kind::kTuple);
-        return true;
-      case kEmptyDict:
-        push(Kind::kDict);
-        return true;
-      case kEmptySet:
-        push(Kind::kSet);
-        return true;
       default:
-        return false;
+        break;
     }
+    for (const auto& [known, kind] : kEmpty) {
+      if (opcode != known) continue;
+      push(kind);
+      return true;
+    }
+    return false;
   }
 
   bool push_text(uint8_t opcode) {
-    switch (opcode) {
-      case kShortBinUnicode:
-        push_bytes(Kind::kText, 1);
-        return true;
-      case kBinUnicode:
-        push_bytes(Kind::kText, 4);
-        return true;
-      case kBinUnicode8:
-        push_bytes(Kind::kText, 8);
-        return true;
-      case kShortBinString:
-        push_bytes(Kind::kText, 1);
-        return true;  // Python 2's str
-      case kBinString:
-        push_bytes(Kind::kText, 4);
-        return true;
-      case kShortBinBytes:
-        push_bytes(Kind::kBytes, 1);
-        return true;
-      case kBinBytes:
-        push_bytes(Kind::kBytes, 4);
-        return true;
-      case kBinBytes8:
-      case kByteArray8:
-        push_bytes(Kind::kBytes, 8);
-        return true;
-      case kGlobalOp: {
-        std::string module(take_line());
-        push_global(std::move(module), std::string(take_line()));
-        return true;
-      }
-      default:
-        return false;
+    if (opcode == kGlobalOp) {
+      std::string module(take_line());
+      push_global(std::move(module), std::string(take_line()));
+      return true;
     }
-  }
-
-  void push_bytes(Kind kind, size_t width) {
-    const std::string_view bytes = take(take_unsigned(width));
-    push(kind).text = bytes;
+    for (const auto& [known, kind, width] : kCounted) {
+      if (opcode != known) continue;
+      const std::string_view bytes = take(take_unsigned(width));
+      push(kind).text = bytes;
+      return true;
+    }
+    return false;
   }
 
   bool use_stack(uint8_t opcode) {
@@ -378,18 +329,14 @@ class Machine {
       }
       case kBinPersId: {
         const uint32_t id = pop();
-        if (graph_.nodes[id].kind != Kind::kTuple) {
-          fail("a persistent id that is not a tuple");
-        }
+        if (graph_.nodes[id].kind != Kind::kTuple) fail("a persistent id that is not a tuple");
         push(Kind::kPersistent).args = id;
         return true;
       }
       case kStackGlobal: {
         const PickleNode& name = graph_.nodes[pop()];
         const PickleNode& module = graph_.nodes[pop()];
-        if (name.kind != Kind::kText || module.kind != Kind::kText) {
-          fail("a global without a name");
-        }
+        if (name.kind != Kind::kText || module.kind != Kind::kText) fail("a global without a name");
         push_global(module.text, name.text);
         return true;
       }
@@ -422,9 +369,7 @@ class Machine {
 
   void push_memo(uint64_t index) {
     const auto found = memo_.find(index);
-    if (found == memo_.end()) {
-      fail("an object that was never stored");
-    }
+    if (found == memo_.end()) fail("an object that was never stored");
     stack_.push_back(found->second);
   }
 

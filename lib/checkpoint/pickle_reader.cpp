@@ -98,12 +98,8 @@ class Reader {
       default:
         break;
     }
-    if (open_[id]) {
-      return cycle_stub(node);
-    }
-    if (depth_ >= kMaxValueDepth) {
-      fail("is nested deeper than 200 levels");
-    }
+    if (open_[id]) return cycle_stub(node);
+    if (depth_ >= kMaxValueDepth) fail("is nested deeper than 200 levels");
     open_[id] = true;
     deepest_ = std::max(deepest_, ++depth_);
     Value value = read_container(id, node);
@@ -115,9 +111,7 @@ class Reader {
  private:
   [[noreturn]] void fail(const std::string& text) const {
     std::string path;
-    for (const std::string& part : path_) {
-      path += "/" + part;
-    }
+    for (const std::string& part : path_) path += "/" + part;
     throw DataError("{}: {}: {}", where_, path.empty() ? "/" : path, text);
   }
 
@@ -225,18 +219,14 @@ class Reader {
   }
 
   const PickleNode& arg(const PickleNode& object, size_t i) const {
-    if (i >= args_of(object).size()) {
-      fail("a known function is called with too few arguments");
-    }
+    if (i >= args_of(object).size()) fail("a known function is called with too few arguments");
     return graph_.nodes[args_of(object)[i]];
   }
 
   Value read_object(uint32_t id, const PickleNode& node) {
     const PickleNode& callee = graph_.nodes[node.callee];
     if (callee.kind == Kind::kGlobal) {
-      if (auto known = read_known(id, node, callee.text, callee.name)) {
-        return std::move(*known);
-      }
+      if (auto known = read_known(id, node, callee.text, callee.name)) return std::move(*known);
     }
     return read_stub(id, node);
   }
@@ -263,18 +253,14 @@ class Reader {
         (builtin && name == "dict")) {
       return read_dict_object(node, name == "OrderedDict");
     }
-    if (module == "torch" && name == "Size") {
-      return Tuple{read_items(arg(node, 0).items)};
-    }
+    if (module == "torch" && name == "Size") return Tuple{read_items(arg(node, 0).items)};
     if (module == "_codecs" && name == "encode" && arg(node, 0).kind == Kind::kText) {
       return Bytes{latin1_bytes(arg(node, 0).text)};
     }
     if (builtin && (name == "bytearray" || name == "bytes") && args_of(node).size() <= 1) {
       return args_of(node).empty() ? Value(Bytes{}) : read(args_of(node)[0]);
     }
-    if (module.starts_with("numpy") && name == "scalar") {
-      return read_numpy_scalar(node);
-    }
+    if (module.starts_with("numpy") && name == "scalar") return read_numpy_scalar(node);
     return std::nullopt;
   }
 
@@ -290,9 +276,7 @@ class Reader {
       }
       for (const uint32_t pair :
            pairs.kind == Kind::kList ? pairs.items : std::vector<uint32_t>{}) {
-        if (graph_.nodes[pair].items.size() != 2) {
-          fail("expected pairs of key and value");
-        }
+        if (graph_.nodes[pair].items.size() != 2) fail("expected pairs of key and value");
         entries.insert(
             entries.end(), graph_.nodes[pair].items.begin(), graph_.nodes[pair].items.end());
       }
@@ -304,9 +288,7 @@ class Reader {
 
   /// Protocol 2 has no bytes: Python writes text whose code points are the bytes.
   std::string latin1_bytes(const std::string& text) const {
-    if (const auto fault = utf8_fault(text)) {
-      fail(*fault);
-    }
+    if (const auto fault = utf8_fault(text)) fail(*fault);
     std::string bytes;
     for (size_t i = 0; i < text.size(); ++i) {
       const auto lead = static_cast<uint8_t>(text[i]);
@@ -314,9 +296,7 @@ class Reader {
         bytes += text[i];
         continue;
       }
-      if (lead != 0xC2 && lead != 0xC3) {
-        fail("text that is not latin-1");
-      }
+      if (lead != 0xC2 && lead != 0xC3) fail("text that is not latin-1");
       const auto next = static_cast<uint8_t>(text[++i]);
       bytes += static_cast<char>(((lead & 3) << 6) | (next & 0x3F));
     }
@@ -385,9 +365,7 @@ class Reader {
   Value read_stub(uint32_t id, const PickleNode& node) {
     if (const auto found = stubs_.find(id); found != stubs_.end()) {
       deepest_ = std::max(deepest_, depth_ + found->second.height);
-      if (deepest_ > kMaxValueDepth) {
-        fail("is nested deeper than 200 levels");
-      }
+      if (deepest_ > kMaxValueDepth) fail("is nested deeper than 200 levels");
       return found->second.stub;
     }
     const int deepest_before = std::exchange(deepest_, depth_);
@@ -433,9 +411,7 @@ class Reader {
 
   /// (storage, offset, size, stride, requires_grad, hooks), v3 with the element type after these.
   Value read_tensor(uint32_t id, const PickleNode& node, bool with_dtype) {
-    if (const auto found = tensors_.find(id); found != tensors_.end()) {
-      return found->second;
-    }
+    if (const auto found = tensors_.find(id); found != tensors_.end()) return found->second;
     const PickleNode& persistent = arg(node, 0);
     if (persistent.kind != Kind::kPersistent || arg(node, 1).kind != Kind::kInt) {
       fail("a tensor without a storage");
@@ -448,9 +424,7 @@ class Reader {
                   ? dtype_of_python(element.name)
                   : std::nullopt;
     }
-    if (!dtype) {
-      fail("a tensor of an unknown element type");
-    }
+    if (!dtype) fail("a tensor of an unknown element type");
     const std::vector<int64_t> shape = read_extents(arg(node, 2));
     const std::vector<int64_t> strides = read_extents(arg(node, 3));
     const at::Tensor bytes = loader_(ref);
@@ -513,22 +487,16 @@ std::optional<std::string> version_of_state(const Value& state) {
     parts = &state.as_sequence();
   } else if (state.is_dict() && state.as_dict().find("_version") != nullptr) {
     const Value& inner = *state.as_dict().find("_version");
-    if (inner.is_stub()) {
-      parts = &std::get<std::shared_ptr<StubObject>>(inner.data)->args;
-    }
+    if (inner.is_stub()) parts = &std::get<std::shared_ptr<StubObject>>(inner.data)->args;
   }
   for (size_t i = 0; parts != nullptr && i < parts->size(); ++i) {
     if (!(*parts)[i].is_tuple()) {
-      if ((*parts)[i].is_dict()) {
-        return version_of_state((*parts)[i]);
-      }
+      if ((*parts)[i].is_dict()) return version_of_state((*parts)[i]);
       continue;
     }
     std::string text;
     for (const Value& number : (*parts)[i].as_sequence()) {
-      if (!number.is_int()) {
-        return version_of_state((*parts)[i]);
-      }
+      if (!number.is_int()) return version_of_state((*parts)[i]);
       text += fmt::format("{}{}", text.empty() ? "" : ".", number.as_int());
     }
     return text;
@@ -545,24 +513,16 @@ uint64_t StorageRef::item_bytes() const {
 std::vector<StorageRef> storages_of(const PickleGraph& graph, const std::string& where) {
   std::vector<StorageRef> refs;
   for (const PickleNode& node : graph.nodes) {
-    if (node.kind == Kind::kPersistent) {
-      refs.push_back(storage_ref(graph, node, where));
-    }
+    if (node.kind == Kind::kPersistent) refs.push_back(storage_ref(graph, node, where));
   }
   return refs;
 }
 
 std::optional<std::string> version_text(const Value& value) {
-  if (value.is_string()) {
-    return value.as_string();
-  }
-  if (!value.is_stub()) {
-    return std::nullopt;
-  }
+  if (value.is_string()) return value.as_string();
+  if (!value.is_stub()) return std::nullopt;
   const StubObject& stub = *std::get<std::shared_ptr<StubObject>>(value.data);
-  if (stub.name != "Version" || !stub.module.starts_with("packaging")) {
-    return std::nullopt;
-  }
+  if (stub.name != "Version" || !stub.module.starts_with("packaging")) return std::nullopt;
   return version_of_state(stub.state);
 }
 

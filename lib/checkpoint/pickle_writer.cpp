@@ -4,6 +4,7 @@
 #include "checkpoint/pickle.h"
 
 #include "base/error.h"
+#include "base/little_endian.h"
 #include "base/untrusted_text.h"
 
 #include <torch/types.h>
@@ -27,9 +28,7 @@ using SpanOwner = std::pair<const void*, at::ScalarType>;
 
 int64_t last_element(const at::Tensor& tensor) {
   int64_t last = 0;
-  for (int64_t d = 0; d < tensor.dim(); ++d) {
-    last += (tensor.size(d) - 1) * tensor.stride(d);
-  }
+  for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
   return last;
 }
 
@@ -37,9 +36,7 @@ class Writer {
  public:
   PickleToWrite run(const Value& value) {
     collect(value);
-    for (auto& [owner, spans] : spans_) {
-      merge(spans);
-    }
+    for (auto& [owner, spans] : spans_) merge(spans);
     out_ += "\x80\x02";
     write(value);
     out_ += '.';
@@ -49,9 +46,7 @@ class Writer {
  private:
   [[noreturn]] void fail(const std::string& text) const {
     std::string path;
-    for (const std::string& part : path_) {
-      path += "/" + part;
-    }
+    for (const std::string& part : path_) path += "/" + part;
     throw DataError("{}: cannot be saved: {}", path.empty() ? "/" : path, text);
   }
 
@@ -64,9 +59,7 @@ class Writer {
   /// Calls visit(child) for every child, with the path set.
   template <class Visit>
   void for_children(const Value& value, Visit visit) {
-    if (path_.size() >= kMaxValueDepth) {
-      fail("nested deeper than 200 levels");
-    }
+    if (path_.size() >= kMaxValueDepth) fail("nested deeper than 200 levels");
     if (value.is_dict()) {
       for (const auto& [key, child] : value.as_dict().items) {
         path_.push_back(key_text(key));
@@ -86,19 +79,13 @@ class Writer {
   /// The tensor as it can be pickled; conjugate and negative views become plain ones, kept by their
   /// place in the order of the walk so that both walks see the same memory.
   at::Tensor plain(const at::Tensor& tensor) {
-    if (!tensor.defined()) {
-      fail("an undefined tensor");
-    }
+    if (!tensor.defined()) fail("an undefined tensor");
     if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_meta()) {
       fail("a tensor that is not dense");
     }
-    if (!tensor.is_conj() && !tensor.is_neg()) {
-      return tensor.detach();
-    }
+    if (!tensor.is_conj() && !tensor.is_neg()) return tensor.detach();
     const auto [place, fresh] = resolved_.try_emplace(tensor.unsafeGetTensorImpl());
-    if (fresh) {
-      place->second = tensor.detach().resolve_conj().resolve_neg();
-    }
+    if (fresh) place->second = tensor.detach().resolve_conj().resolve_neg();
     return place->second;
   }
 
@@ -163,34 +150,26 @@ class Writer {
     std::visit(Visitor{*this}, value.data);
   }
 
-  void put_unsigned(uint64_t value, size_t width) {
-    for (size_t i = 0; i < width; ++i) {
-      out_ += static_cast<char>(value >> (8 * i));
-    }
-  }
-
   void write_int(int64_t number) {
     if (number >= 0 && number < 256) {
       out_ += 'K';
-      put_unsigned(static_cast<uint64_t>(number), 1);
+      append_little_endian(out_, static_cast<uint64_t>(number), 1);
     } else if (number >= 0 && number < 65536) {
       out_ += 'M';
-      put_unsigned(static_cast<uint64_t>(number), 2);
+      append_little_endian(out_, static_cast<uint64_t>(number), 2);
     } else if (number >= INT32_MIN && number <= INT32_MAX) {
       out_ += 'J';
-      put_unsigned(static_cast<uint64_t>(number), 4);
+      append_little_endian(out_, static_cast<uint64_t>(number), 4);
     } else {
       out_ += "\x8a\x08";
-      put_unsigned(static_cast<uint64_t>(number), 8);
+      append_little_endian(out_, static_cast<uint64_t>(number), 8);
     }
   }
 
   void write_double(double number) {
     out_ += 'G';
     const auto bits = std::bit_cast<uint64_t>(number);
-    for (int shift = 56; shift >= 0; shift -= 8) {
-      out_ += static_cast<char>(bits >> shift);
-    }
+    for (int shift = 56; shift >= 0; shift -= 8) out_ += static_cast<char>(bits >> shift);
   }
 
   /// Writes `code` once; later mentions of the same `name` fetch it from the memo.
@@ -199,25 +178,21 @@ class Writer {
     const auto [place, fresh] = memo_.try_emplace(name, memo_.size());
     if (!fresh) {
       out_ += 'j';
-      put_unsigned(place->second, 4);
+      append_little_endian(out_, place->second, 4);
       return;
     }
     const size_t index = place->second;
     write_code();
     out_ += 'r';
-    put_unsigned(index, 4);
+    append_little_endian(out_, index, 4);
   }
 
   void write_text(const std::string& text) {
-    if (const auto fault = utf8_fault(text)) {
-      fail(*fault);
-    }
-    if (text.size() > UINT32_MAX) {
-      fail("a text of more than 4 GiB");
-    }
+    if (const auto fault = utf8_fault(text)) fail(*fault);
+    if (text.size() > UINT32_MAX) fail("a text of more than 4 GiB");
     memoized("s" + text, [&] {
       out_ += 'X';
-      put_unsigned(text.size(), 4);
+      append_little_endian(out_, text.size(), 4);
       out_ += text;
     });
   }
@@ -321,17 +296,13 @@ class Writer {
     write_extents(tensor.strides());
     out_ += '\x89';  // requires_grad
     write_ordered_dict();
-    if (!typed) {
-      write_global("torch", python_dtype(tensor.scalar_type()).c_str());
-    }
+    if (!typed) write_global("torch", python_dtype(tensor.scalar_type()).c_str());
     out_ += "tR";
   }
 
   void write_extents(at::IntArrayRef extents) {
     out_ += '(';
-    for (const int64_t extent : extents) {
-      write_int(extent);
-    }
+    for (const int64_t extent : extents) write_int(extent);
     out_ += 't';
   }
 

@@ -87,10 +87,6 @@ class Storages {
   std::unordered_map<std::string, Place> places_;
 };
 
-std::string_view bytes_of(const MappedFile& file, uint64_t offset, uint64_t size) {
-  return {reinterpret_cast<const char*>(file.data()) + offset, size};
-}
-
 const ZipMember& find_pickle(const MappedFile& file, const std::vector<ZipMember>& members) {
   for (const ZipMember& member : members) {
     if (member.name.ends_with("/data.pkl") && member.name.find('/') + 9 == member.name.size()) {
@@ -124,11 +120,11 @@ Value read_archive(const std::shared_ptr<MappedFile>& file, std::optional<Conten
     } else if (member.name == folder + "constants.pkl") {
       throw DataError("{}: expected a checkpoint, got a TorchScript program", file->path());
     } else if (member.name == folder + "byteorder" &&
-               bytes_of(*file, member.offset, member.size) != "little") {
+               file->bytes(member.offset, member.size) != "little") {
       throw DataError("{}: written on a big-endian machine, which we cannot read", file->path());
     }
   }
-  const PickleGraph graph = run_pickle(bytes_of(*file, pickle.offset, pickle.size), file->path());
+  const PickleGraph graph = run_pickle(file->bytes(pickle.offset, pickle.size), file->path());
   if (graph.end != pickle.size) {
     throw DataError("{}: damaged pickle: bytes after its end", file->path());
   }
@@ -161,7 +157,7 @@ class LegacyReader {
 
  private:
   PickleGraph next_pickle() {
-    PickleGraph graph = run_pickle(bytes_of(*file_, at_, file_->size() - at_), file_->path());
+    PickleGraph graph = run_pickle(file_->bytes(at_, file_->size() - at_), file_->path());
     at_ += graph.end;
     return graph;
   }
@@ -205,11 +201,8 @@ namespace {
 
 Value read_torch_file(const std::string& path, std::optional<Contents> contents) {
   const auto file = std::make_shared<MappedFile>(path);
-  if (looks_like_zip(*file)) {
-    return read_archive(file, contents);
-  }
-  if (file->size() >= kLegacyMagic.size() &&
-      bytes_of(*file, 0, kLegacyMagic.size()) == kLegacyMagic) {
+  if (looks_like_zip(*file)) return read_archive(file, contents);
+  if (file->size() >= kLegacyMagic.size() && file->bytes(0, kLegacyMagic.size()) == kLegacyMagic) {
     return LegacyReader(file).run();
   }
   throw DataError(

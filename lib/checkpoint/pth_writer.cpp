@@ -18,9 +18,7 @@ std::string serialization_id(const std::vector<ZipMember>& members) {
   uint64_t names = 14695981039346656037ULL, contents = names;  // FNV-1a
   const auto mix = [](uint64_t& hash, uint64_t value) { hash = (hash ^ value) * 1099511628211ULL; };
   for (const ZipMember& member : members) {
-    for (const char letter : member.name) {
-      mix(names, static_cast<uint8_t>(letter));
-    }
+    for (const char letter : member.name) mix(names, static_cast<uint8_t>(letter));
     mix(contents, member.crc);
   }
   return fmt::format("{:020}{:020}", names, contents);

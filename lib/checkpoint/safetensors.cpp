@@ -2,15 +2,18 @@
 #include "checkpoint/safetensors.h"
 
 #include "base/error.h"
+#include "base/little_endian.h"
+#include "base/untrusted_text.h"
 #include "checkpoint/dtypes.h"
 #include "checkpoint/mapped_file.h"
+#include "io/files/atomic_file.h"
 
 #include <torch/types.h>
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cstring>
+#include <numeric>
 #include <unordered_set>
 
 namespace dalle2 {
@@ -73,9 +76,7 @@ class HeaderHandler : public nlohmann::json::json_sax_t {
       level_ = kRoot;
       return true;
     }
-    if (level_ != kRoot) {
-      return unexpected("an object");
-    }
+    if (level_ != kRoot) return unexpected("an object");
     level_ = field_ == "__metadata__" ? kMetadata : kTensor;
     if (level_ == kTensor) {
       entries.push_back({});
@@ -109,9 +110,7 @@ class HeaderHandler : public nlohmann::json::json_sax_t {
   }
 
   bool start_array(size_t) override {
-    if (level_ != kTensor || field_ == "dtype") {
-      return unexpected("an array");
-    }
+    if (level_ != kTensor || field_ == "dtype") return unexpected("an array");
     level_ = kArray;
     return true;
   }
@@ -136,9 +135,7 @@ class HeaderHandler : public nlohmann::json::json_sax_t {
                  : name == "shape"        ? &entry.has_shape
                  : name == "data_offsets" ? &entry.has_offsets
                                           : nullptr;
-    if (seen == nullptr) {
-      return failed(entry.name + ": unknown field '" + name + "'");
-    }
+    if (seen == nullptr) return failed(entry.name + ": unknown field '" + name + "'");
     return !std::exchange(*seen, true) ||
            failed(entry.name + ": '" + name + "' stands there twice");
   }
@@ -163,10 +160,7 @@ uint64_t header_length(const MappedFile& file) {
     throw DataError(
         "{}: no safetensors file: expected a header, got {} bytes", file.path(), file.size());
   }
-  uint64_t length = 0;
-  for (uint64_t i = 0; i < kLengthBytes; ++i) {
-    length |= static_cast<uint64_t>(file.data()[i]) << (8 * i);
-  }
+  const uint64_t length = from_little_endian(file.bytes(0, kLengthBytes));
   if (length > kMaxHeaderBytes || length > file.size() - kLengthBytes) {
     throw DataError(
         "{}: no safetensors file, or cut off: its header should have {} bytes, the file has {}",
@@ -178,13 +172,13 @@ uint64_t header_length(const MappedFile& file) {
 }
 
 HeaderHandler parse_header(const MappedFile& file, uint64_t length) {
-  const char* begin = reinterpret_cast<const char*>(file.data()) + kLengthBytes;
+  const std::string_view text = file.bytes(kLengthBytes, length);
   HeaderHandler handler;
   // The parser takes NUL for the end of the text, so it must never meet one.
-  if (std::memchr(begin, 0, length) != nullptr) {
+  if (text.find('\0') != std::string_view::npos) {
     throw DataError("{}: safetensors header: NUL byte inside", file.path());
   }
-  if (!nlohmann::json::sax_parse(begin, begin + length, &handler)) {
+  if (!nlohmann::json::sax_parse(text, &handler)) {
     throw DataError("{}: safetensors header: {}", file.path(), handler.fault);
   }
   return handler;
@@ -226,9 +220,7 @@ void check_coverage(const std::string& path,
                     uint64_t data_bytes) {
   std::vector<const TensorEntry*> order;
   order.reserve(entries.size());
-  for (const TensorEntry& entry : entries) {
-    order.push_back(&entry);
-  }
+  for (const TensorEntry& entry : entries) order.push_back(&entry);
   std::sort(order.begin(), order.end(), [](const TensorEntry* a, const TensorEntry* b) {
     return a->offsets < b->offsets;
   });
@@ -261,9 +253,7 @@ SafetensorsFile read_safetensors(const std::string& path) {
   HeaderHandler header = parse_header(*file, length);
   std::vector<at::ScalarType> dtypes;
   dtypes.reserve(header.entries.size());
-  for (const TensorEntry& entry : header.entries) {
-    dtypes.push_back(checked_dtype(path, entry));
-  }
+  for (const TensorEntry& entry : header.entries) dtypes.push_back(checked_dtype(path, entry));
   const uint64_t data_begin = kLengthBytes + length;
   check_coverage(path, header.entries, file->size() - data_begin);
 
@@ -276,6 +266,99 @@ SafetensorsFile read_safetensors(const std::string& path) {
     result.tensors.emplace_back(std::move(entry.name), std::move(tensor));
   }
   return result;
+}
+
+namespace {
+
+/// Places of the tensors in the file: the largest elements first, so that every one is aligned.
+std::vector<size_t> order_in_file(const StateDict& tensors) {
+  std::vector<size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return tensors[a].second.element_size() > tensors[b].second.element_size();
+  });
+  return order;
+}
+
+void check_text(const std::string& path, const std::string& what, const std::string& text) {
+  if (const auto fault = utf8_fault(text)) {
+    throw DataError("{}: {} '{}' cannot be saved: {}", path, what, as_utf8(text), *fault);
+  }
+}
+
+void check_metadata(const std::string& path, const std::map<std::string, std::string>& metadata) {
+  for (const auto& [key, text] : metadata) {
+    check_text(path, "the metadata's key", key);
+    check_text(path, "the metadata", text);
+  }
+}
+
+void check_tensors(const std::string& path, const StateDict& tensors) {
+  std::unordered_set<std::string> names;
+  for (const auto& [name, tensor] : tensors) {
+    if (!tensor.defined() || tensor.layout() != at::kStrided ||
+        !safetensors_dtype(tensor.scalar_type())) {
+      throw DataError(
+          "{}: tensor '{}' cannot be saved: the format has no {}",
+          path,
+          name,
+          tensor.defined() ? python_dtype(tensor.scalar_type()) + " of that kind" : "undefined");
+    }
+    check_text(path, "the name", name);
+    if (name == "__metadata__" || !names.insert(name).second) {
+      throw DataError("{}: the name '{}' is given twice or reserved", path, name);
+    }
+  }
+}
+
+std::string header_of(const StateDict& tensors,
+                      const std::vector<uint64_t>& begins,
+                      const std::map<std::string, std::string>& metadata) {
+  // Written by hand: an ordered JSON object would look every name up among all others.
+  std::string header = "{";
+  if (!metadata.empty()) header += "\"__metadata__\":" + nlohmann::json(metadata).dump();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto& [name, tensor] = tensors[i];
+    header += header.size() > 1 ? "," : "";
+    header += nlohmann::json(name).dump();
+    header += fmt::format(R"(:{{"dtype":"{}","shape":{},"data_offsets":[{},{}]}})",
+                          *safetensors_dtype(tensor.scalar_type()),
+                          nlohmann::json(tensor.sizes().vec()).dump(),
+                          begins[i],
+                          begins[i] + tensor.nbytes());
+  }
+  header += "}";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  return header;
+}
+
+}  // namespace
+
+void write_safetensors(const std::string& path,
+                       const StateDict& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  check_tensors(path, tensors);
+  check_metadata(path, metadata);
+  const std::vector<size_t> order = order_in_file(tensors);
+  std::vector<uint64_t> begins(tensors.size());
+  uint64_t end = 0;
+  for (const size_t i : order) {
+    begins[i] = end;
+    end += tensors[i].second.nbytes();
+  }
+  const std::string header = header_of(tensors, begins, metadata);
+
+  AtomicFile file(path);
+  std::string length_bytes;
+  append_little_endian(length_bytes, header.size(), kLengthBytes);
+  file.write(length_bytes.data(), length_bytes.size());
+  file.write(header.data(), header.size());
+  for (const size_t i : order) {
+    const at::Tensor plain =
+        tensors[i].second.detach().cpu().resolve_conj().resolve_neg().contiguous();
+    file.write(plain.const_data_ptr(), plain.nbytes());
+  }
+  file.commit();
 }
 
 }  // namespace dalle2

@@ -20,8 +20,7 @@ void check_pickle(const MappedFile& file,
                   const std::string& storages,
                   const MembersByName& members) {
   const std::string where = file.path() + ": " + pickle.name;
-  const std::string_view bytes(reinterpret_cast<const char*>(file.data()) + pickle.offset,
-                               pickle.size);
+  const std::string_view bytes = file.bytes(pickle.offset, pickle.size);
   for (const StorageRef& ref : storages_of(run_pickle(bytes, where), where)) {
     const auto record = members.find(storages + ref.key);
     if (record == members.end()) {

@@ -47,9 +47,7 @@ std::string names_of(const Dict& dict) {
 const Value* Dict::find(const std::string& key) const {
   for (const auto& [name, value] : items) {
     const auto* text = std::get_if<std::string>(&name.data);
-    if (text != nullptr && *text == key) {
-      return &value;
-    }
+    if (text != nullptr && *text == key) return &value;
   }
   return nullptr;
 }
@@ -85,9 +83,7 @@ std::string Value::type_name() const {
 }
 
 bool Value::as_bool(const std::string& path) const {
-  if (const auto* value = std::get_if<bool>(&data)) {
-    return *value;
-  }
+  if (const auto* value = std::get_if<bool>(&data)) return *value;
   const auto* tensor = std::get_if<at::Tensor>(&data);
   if (tensor != nullptr && tensor->defined() && tensor->scalar_type() == at::kBool &&
       tensor->numel() == 1) {
@@ -97,9 +93,7 @@ bool Value::as_bool(const std::string& path) const {
 }
 
 int64_t Value::as_int(const std::string& path) const {
-  if (const auto* value = std::get_if<int64_t>(&data)) {
-    return *value;
-  }
+  if (const auto* value = std::get_if<int64_t>(&data)) return *value;
   const auto* tensor = std::get_if<at::Tensor>(&data);
   if (tensor != nullptr && tensor->defined() && tensor->scalar_type() == at::kLong &&
       tensor->numel() == 1) {
@@ -114,48 +108,32 @@ int64_t Value::as_int(const std::string& path) const {
 }
 
 double Value::as_double(const std::string& path) const {
-  if (const auto* value = std::get_if<double>(&data)) {
-    return *value;
-  }
-  if (const auto* value = std::get_if<int64_t>(&data)) {
-    return static_cast<double>(*value);
-  }
+  if (const auto* value = std::get_if<double>(&data)) return *value;
+  if (const auto* value = std::get_if<int64_t>(&data)) return static_cast<double>(*value);
   const auto number = number_in_tensor(*this);
-  if (!number) {
-    throw_type_error(path, "a number", *this);
-  }
+  if (!number) throw_type_error(path, "a number", *this);
   return *number;
 }
 
 const std::string& Value::as_string(const std::string& path) const {
-  if (const auto* value = std::get_if<std::string>(&data)) {
-    return *value;
-  }
+  if (const auto* value = std::get_if<std::string>(&data)) return *value;
   throw_type_error(path, "a str", *this);
 }
 
 const at::Tensor& Value::as_tensor(const std::string& path) const {
   const auto* value = std::get_if<at::Tensor>(&data);
-  if (value != nullptr && value->defined()) {
-    return *value;
-  }
+  if (value != nullptr && value->defined()) return *value;
   throw_type_error(path, "a Tensor", *this);
 }
 
 const std::vector<Value>& Value::as_sequence(const std::string& path) const {
-  if (const auto* list = std::get_if<List>(&data)) {
-    return list->items;
-  }
-  if (const auto* tuple = std::get_if<Tuple>(&data)) {
-    return tuple->items;
-  }
+  if (const auto* list = std::get_if<List>(&data)) return list->items;
+  if (const auto* tuple = std::get_if<Tuple>(&data)) return tuple->items;
   throw_type_error(path, "a list or tuple", *this);
 }
 
 const Dict& Value::as_dict(const std::string& path) const {
-  if (const auto* dict = std::get_if<Dict>(&data)) {
-    return *dict;
-  }
+  if (const auto* dict = std::get_if<Dict>(&data)) return *dict;
   throw_type_error(path, "a dict", *this);
 }
 
@@ -194,9 +172,7 @@ Cursor Cursor::at(size_t index) const {
 }
 
 std::optional<Cursor> Cursor::find(const std::string& key) const {
-  if (!has(key)) {
-    return std::nullopt;
-  }
+  if (!has(key)) return std::nullopt;
   return at(key);
 }
 
@@ -217,17 +193,13 @@ Dict to_dict(const StateDict& tensors) {
   Dict dict;
   dict.ordered = true;
   dict.items.reserve(tensors.size());
-  for (const auto& [name, tensor] : tensors) {
-    dict.items.emplace_back(name, tensor);
-  }
+  for (const auto& [name, tensor] : tensors) dict.items.emplace_back(name, tensor);
   return dict;
 }
 
 const at::Tensor* find_tensor(const StateDict& tensors, const std::string& name) {
   for (const auto& [key, tensor] : tensors) {
-    if (key == name) {
-      return &tensor;
-    }
+    if (key == name) return &tensor;
   }
   return nullptr;
 }
@@ -235,9 +207,7 @@ const at::Tensor* find_tensor(const StateDict& tensors, const std::string& name)
 StateDict strip_prefix(const StateDict& tensors, const std::string& prefix) {
   StateDict result;
   for (const auto& [name, tensor] : tensors) {
-    if (name.starts_with(prefix)) {
-      result.emplace_back(name.substr(prefix.size()), tensor);
-    }
+    if (name.starts_with(prefix)) result.emplace_back(name.substr(prefix.size()), tensor);
   }
   return result;
 }

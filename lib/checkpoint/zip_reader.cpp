@@ -2,6 +2,7 @@
 #include "checkpoint/zip_archive.h"
 
 #include "base/error.h"
+#include "base/little_endian.h"
 
 #include "io/files/disk_io.h"
 
@@ -43,9 +44,7 @@ class ZipReader {
         fail("member '" + members_.back().name + "' stands there twice");
       }
     }
-    if (at != directory_end_) {
-      fail("its directory has another length than stated");
-    }
+    if (at != directory_end_) fail("its directory has another length than stated");
     check_overlaps();
     return std::move(members_);
   }
@@ -55,22 +54,16 @@ class ZipReader {
     throw DataError("{}: damaged archive: {}", file_.path(), reason);
   }
 
-  uint64_t number(uint64_t at, size_t width) const {
-    if (at > file_.size() || width > file_.size() - at) {
-      fail("cut off");
-    }
-    uint64_t value = 0;
-    for (size_t i = 0; i < width; ++i) {
-      value |= static_cast<uint64_t>(file_.data()[at + i]) << (8 * i);
-    }
-    return value;
+  std::string_view part(uint64_t at, uint64_t size) const {
+    if (at > file_.size() || size > file_.size() - at) fail("cut off");
+    return file_.bytes(at, size);
   }
+
+  uint64_t number(uint64_t at, size_t width) const { return from_little_endian(part(at, width)); }
 
   /// The end record stands at the very end, before a comment of the stated length.
   uint64_t find_end() const {
-    if (file_.size() < kEndBytes) {
-      fail("cut off");
-    }
+    if (file_.size() < kEndBytes) fail("cut off");
     const uint64_t lowest = file_.size() - std::min(file_.size(), kEndBytes + kMaxComment);
     for (uint64_t at = file_.size() - kEndBytes + 1; at-- > lowest;) {
       if (number(at, 4) == kEndSignature && at + kEndBytes + number(at + 20, 2) == file_.size()) {
@@ -86,14 +79,10 @@ class ZipReader {
     uint64_t size = number(end + 12, 4);
     directory_begin_ = number(end + 16, 4);
     directory_end_ = end;
-    if (number(end + 4, 4) != 0 || number(end + 8, 2) != count_) {
-      fail("it is one part of several");
-    }
+    if (number(end + 4, 4) != 0 || number(end + 8, 2) != count_) fail("it is one part of several");
     if (end >= kLocatorBytes && number(end - kLocatorBytes, 4) == kLocator64Signature) {
       const uint64_t end64 = number(end - kLocatorBytes + 8, 8);
-      if (number(end64, 4) != kEnd64Signature) {
-        fail("no zip64 record where one is stated");
-      }
+      if (number(end64, 4) != kEnd64Signature) fail("no zip64 record where one is stated");
       count_ = number(end64 + 32, 8);
       size = number(end64 + 40, 8);
       directory_begin_ = number(end64 + 48, 8);
@@ -107,9 +96,7 @@ class ZipReader {
 
   /// A directory entry and its local header. @return where the next entry begins
   uint64_t read_entry(uint64_t at) {
-    if (number(at, 4) != kDirectorySignature) {
-      fail("a directory entry expected");
-    }
+    if (number(at, 4) != kDirectorySignature) fail("a directory entry expected");
     const uint64_t flags = number(at + 8, 2), method = number(at + 10, 2);
     const uint64_t name_bytes = number(at + 28, 2), extra_bytes = number(at + 30, 2);
     ZipMember member;
@@ -118,7 +105,7 @@ class ZipReader {
     member.size = number(at + 24, 4);
     member.is_deflated = method == kDeflateMethod && packing_ == Packing::kStoredOrDeflated;
     uint64_t header = number(at + 42, 4);
-    member.name = text(at + kDirectoryBytes, name_bytes);
+    member.name = part(at + kDirectoryBytes, name_bytes);
     read_zip64(at + kDirectoryBytes + name_bytes,
                extra_bytes,
                {&member.size, &member.packed_size, &header});
@@ -133,13 +120,6 @@ class ZipReader {
     check_local(member, header, flags);
     members_.push_back(std::move(member));
     return at + kDirectoryBytes + name_bytes + extra_bytes + number(at + 32, 2);
-  }
-
-  std::string text(uint64_t at, uint64_t size) const {
-    if (at > file_.size() || size > file_.size() - at) {
-      fail("cut off");
-    }
-    return {reinterpret_cast<const char*>(file_.data()) + at, size};
   }
 
   /// The fields that are all ones in the header follow in the zip64 field, in this order.
@@ -173,7 +153,7 @@ class ZipReader {
     const bool later = (flags & kDataDescriptor) != 0;  // sizes and CRC follow the content
     const bool same = later || (size == member.size && packed == member.packed_size &&
                                 number(header + 14, 4) == member.crc);
-    if (!same || text(header + kZipLocalBytes, name_bytes) != member.name) {
+    if (!same || part(header + kZipLocalBytes, name_bytes) != member.name) {
       fail("the two headers of member '" + member.name + "' differ");
     }
     member.offset = header + kZipLocalBytes + name_bytes + extra_bytes;
@@ -189,9 +169,7 @@ class ZipReader {
     }
     std::sort(ranges.begin(), ranges.end());
     for (size_t i = 1; i < ranges.size(); ++i) {
-      if (ranges[i].first < ranges[i - 1].second) {
-        fail("members overlap");
-      }
+      if (ranges[i].first < ranges[i - 1].second) fail("members overlap");
     }
   }
 
@@ -204,8 +182,7 @@ class ZipReader {
 }  // namespace
 
 bool looks_like_zip(const MappedFile& file) {
-  return file.size() >= 4 && file.data()[0] == 'P' && file.data()[1] == 'K' &&
-         file.data()[2] == 3 && file.data()[3] == 4;
+  return file.bytes(0, file.size()).starts_with("PK\x03\x04");
 }
 
 std::vector<ZipMember> read_zip_directory(const MappedFile& file) {

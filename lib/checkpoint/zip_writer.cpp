@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "checkpoint/zip_archive.h"
 
+#include "base/little_endian.h"
 #include "io/files/disk_io.h"
 
 namespace dalle2 {
@@ -12,27 +13,21 @@ constexpr uint16_t kPaddingField = 0x4246;  // "FB", the padding of torch's own 
 constexpr uint16_t kPlainVersion = 20, kZip64Version = 45;
 constexpr uint16_t kFirstDate = 0x21;  // 1980-01-01: equal checkpoints are equal files
 
-void put(std::string& out, uint64_t value, size_t width) {
-  for (size_t i = 0; i < width; ++i) {
-    out += static_cast<char>(value >> (8 * i));
-  }
-}
-
 uint64_t or_all_ones(uint64_t value) {
   return value >= UINT32_MAX ? UINT32_MAX : value;
 }
 
 /// The fields that both headers share, from "version needed" to the length of the name.
 void put_common(std::string& out, const ZipMember& member, bool zip64) {
-  put(out, zip64 ? kZip64Version : kPlainVersion, 2);
-  put(out, kUtf8Names, 2);
-  put(out, 0, 2);  // stored
-  put(out, 0, 2);
-  put(out, kFirstDate, 2);
-  put(out, member.crc, 4);
-  put(out, or_all_ones(member.size), 4);
-  put(out, or_all_ones(member.size), 4);
-  put(out, member.name.size(), 2);
+  append_little_endian(out, zip64 ? kZip64Version : kPlainVersion, 2);
+  append_little_endian(out, kUtf8Names, 2);
+  append_little_endian(out, 0, 2);  // stored
+  append_little_endian(out, 0, 2);
+  append_little_endian(out, kFirstDate, 2);
+  append_little_endian(out, member.crc, 4);
+  append_little_endian(out, or_all_ones(member.size), 4);
+  append_little_endian(out, or_all_ones(member.size), 4);
+  append_little_endian(out, member.name.size(), 2);
 }
 
 }  // namespace
@@ -44,21 +39,21 @@ void ZipWriter::add(const std::string& name, const void* data, uint64_t size) {
   member.crc = crc32_of(0, data, size);
   std::string extra;
   if (size >= UINT32_MAX) {
-    put(extra, kZip64Field, 2);
-    put(extra, 16, 2);
-    put(extra, size, 8);
-    put(extra, size, 8);
+    append_little_endian(extra, kZip64Field, 2);
+    append_little_endian(extra, 16, 2);
+    append_little_endian(extra, size, 8);
+    append_little_endian(extra, size, 8);
   }
   const uint64_t header = file_.position();
   const uint64_t unpadded = header + kZipLocalBytes + name.size() + extra.size() + 4;
   const uint64_t padding = (kAlignment - unpadded % kAlignment) % kAlignment;
-  put(extra, kPaddingField, 2);
-  put(extra, padding, 2);
+  append_little_endian(extra, kPaddingField, 2);
+  append_little_endian(extra, padding, 2);
   extra.append(padding, 'Z');
 
   std::string out = "PK\x03\x04";
   put_common(out, member, size >= UINT32_MAX);
-  put(out, extra.size(), 2);
+  append_little_endian(out, extra.size(), 2);
   out += name + extra;
   file_.write(out.data(), out.size());
   member.offset = file_.position();
@@ -74,48 +69,46 @@ void ZipWriter::finish() {
     const ZipMember& member = members_[i];
     std::string zip64;
     if (member.size >= UINT32_MAX) {
-      put(zip64, member.size, 8);
-      put(zip64, member.size, 8);
+      append_little_endian(zip64, member.size, 8);
+      append_little_endian(zip64, member.size, 8);
     }
-    if (header_offsets_[i] >= UINT32_MAX) {
-      put(zip64, header_offsets_[i], 8);
-    }
+    if (header_offsets_[i] >= UINT32_MAX) append_little_endian(zip64, header_offsets_[i], 8);
     out += "PK\x01\x02";
-    put(out, zip64.empty() ? kPlainVersion : kZip64Version, 2);
+    append_little_endian(out, zip64.empty() ? kPlainVersion : kZip64Version, 2);
     put_common(out, member, !zip64.empty());
-    put(out, zip64.empty() ? 0 : zip64.size() + 4, 2);
-    put(out, 0, 10);  // comment, disk, attributes
-    put(out, or_all_ones(header_offsets_[i]), 4);
+    append_little_endian(out, zip64.empty() ? 0 : zip64.size() + 4, 2);
+    out.append(10, '\0');  // comment, disk, attributes
+    append_little_endian(out, or_all_ones(header_offsets_[i]), 4);
     out += member.name;
     if (!zip64.empty()) {
-      put(out, kZip64Field, 2);
-      put(out, zip64.size(), 2);
+      append_little_endian(out, kZip64Field, 2);
+      append_little_endian(out, zip64.size(), 2);
       out += zip64;
     }
   }
   const uint64_t size = out.size(), count = members_.size(), end = begin + size;
   if (count >= UINT16_MAX || end >= UINT32_MAX) {
     out += "PK\x06\x06";
-    put(out, 44, 8);
-    put(out, kZip64Version, 2);
-    put(out, kZip64Version, 2);
-    put(out, 0, 8);  // disks
-    put(out, count, 8);
-    put(out, count, 8);
-    put(out, size, 8);
-    put(out, begin, 8);
+    append_little_endian(out, 44, 8);
+    append_little_endian(out, kZip64Version, 2);
+    append_little_endian(out, kZip64Version, 2);
+    append_little_endian(out, 0, 8);  // disks
+    append_little_endian(out, count, 8);
+    append_little_endian(out, count, 8);
+    append_little_endian(out, size, 8);
+    append_little_endian(out, begin, 8);
     out += "PK\x06\x07";
-    put(out, 0, 4);
-    put(out, end, 8);
-    put(out, 1, 4);
+    append_little_endian(out, 0, 4);
+    append_little_endian(out, end, 8);
+    append_little_endian(out, 1, 4);
   }
   out += "PK\x05\x06";
-  put(out, 0, 4);
-  put(out, count >= UINT16_MAX ? UINT16_MAX : count, 2);
-  put(out, count >= UINT16_MAX ? UINT16_MAX : count, 2);
-  put(out, or_all_ones(size), 4);
-  put(out, or_all_ones(begin), 4);
-  put(out, 0, 2);
+  append_little_endian(out, 0, 4);
+  append_little_endian(out, count >= UINT16_MAX ? UINT16_MAX : count, 2);
+  append_little_endian(out, count >= UINT16_MAX ? UINT16_MAX : count, 2);
+  append_little_endian(out, or_all_ones(size), 4);
+  append_little_endian(out, or_all_ones(begin), 4);
+  append_little_endian(out, 0, 2);
   file_.write(out.data(), out.size());
 }
 

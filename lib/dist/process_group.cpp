@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/host_name.h"
 #include "base/log.h"
 #include "base/stop_signal.h"
+#include "base/this_process.h"
 #include "dist/failure_file.h"
 #include "dist/meeting.h"
 #include "dist/process_group_backend.h"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "net/http_stream.h"
 
+#include <openssl/crypto.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -378,6 +380,11 @@ HttpStream::~HttpStream() = default;
 
 size_t HttpStream::read(char* buffer, size_t capacity) {
   return state_->read(buffer, capacity);
+}
+
+std::string net_library_versions() {
+  return std::string("libcurl ") + curl_version_info(CURLVERSION_NOW)->version + ", OpenSSL " +
+         OpenSSL_version(OPENSSL_VERSION_STRING);
 }
 
 }  // namespace dalle2

@@ -19,6 +19,9 @@ namespace dalle2 {
 /// @throws ConfigError if the variable is no positive number
 double net_timeout_seconds();
 
+/// The libraries that this layer runs with: "libcurl 7.88.1, OpenSSL 3.0.17".
+std::string net_library_versions();
+
 /// The server's answer was a refusal that no retry changes, or retries did not change it.
 class HttpStatusError : public NetworkError {
  public:

@@ -2,13 +2,23 @@
 // Objects of S3 and of stores that speak like it.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "net/aws_config.h"
 #include "net/http_stream.h"
 
 namespace dalle2 {
+
+// What is taken of a folder's listing that a server sends.
+inline constexpr uint64_t kMostPageBytes = uint64_t{1} << 26;
+inline constexpr size_t kMostListedFiles = 1'000'000;
+inline constexpr size_t kMostNameBytes = 4096;
+inline constexpr size_t kMostPages = 20'000;  ///< of a listing in S3, 1000 names or fewer each
 
 struct S3Url {
   std::string bucket, key;
@@ -29,5 +39,17 @@ HttpGet s3_request(const std::string& url);
 /// @return keys behind the last slash of the url
 /// @throws ConfigError, NetworkError, HttpStatusError
 std::vector<std::string> s3_list(const std::string& url, const HttpOptions& options = {});
+
+/// The text of the first <name> element, unescaped; none without, or without its end.
+std::optional<std::string> xml_element(std::string_view xml, const std::string& name);
+
+/// One page of ListObjectsV2.
+struct S3Page {
+  std::vector<std::string> keys;
+  bool is_last = true;
+  std::string next_token;  ///< for the next page
+};
+
+S3Page parse_s3_page(std::string_view xml);
 
 }  // namespace dalle2

@@ -12,8 +12,8 @@
 #include <filesystem>
 
 #include "base/log.h"
-#include "base/process_memory.h"
 #include "base/text.h"
+#include "base/this_process.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/lora_file.h"
 #include "checkpoint/module_state.h"

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/format_spec.h"
 #include "base/log.h"
+#include "base/python_format.h"
 #include "base/untrusted_json.h"
 
 namespace dalle2 {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "tracker/public_config.h"
 
-#include "base/public_json.h"
 #include "base/untrusted_json.h"
 
 namespace dalle2 {

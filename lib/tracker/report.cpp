@@ -16,8 +16,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/this_process.h"
 #include "base/untrusted_json.h"
-#include "base/version.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
 #include "tracker/html_text.h"

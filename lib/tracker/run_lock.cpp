@@ -18,8 +18,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/host_name.h"
 #include "base/log.h"
+#include "base/this_process.h"
 #include "base/untrusted_json.h"
 
 namespace dalle2 {

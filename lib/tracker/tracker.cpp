@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/version.h"
+#include "base/this_process.h"
 #include "io/files/atomic_file.h"
 
 namespace dalle2 {

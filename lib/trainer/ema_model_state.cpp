@@ -7,8 +7,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "checkpoint/model_folder.h"
-#include "checkpoint/module_state.h"
 #include "checkpoint/value_json.h"
 
 namespace dalle2 {
@@ -122,51 +120,6 @@ void load_ema_model_state(const Cursor& saved, EmaModel& average) {
     shadows = shadows_of(*list, average.shadow_params());
   }
   average.set_state(options, step, shadows);
-}
-
-void save_pretrained(const EmaModel& average,
-                     const std::string& folder,
-                     const torch::nn::Module* model,
-                     const Value& model_config) {
-  if (model == nullptr) {
-    throw ConfigError("`save_pretrained` can only be used if `model_cls` was defined at __init__.");
-  }
-  if (!model_config.is_dict()) {
-    throw ConfigError(
-        "`save_pretrained` can only be used if `model_config` was defined at __init__.");
-  }
-  ModelFolder out{model_config.as_dict(), state_dict(*model)};
-  for (const auto& [key, value] : ema_model_state(average).items) {
-    if (key.as_string() != kShadows) {
-      out.config.set(key.as_string(), value);
-    }
-  }
-  const auto parameters = model->named_parameters();
-  D2_CHECK(parameters.size() == average.shadow_params().size(),
-           "the average is of {} parameters, the model has {}",
-           average.shadow_params().size(),
-           parameters.size());
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    for (auto& [name, tensor] : out.weights) {
-      if (name == parameters[i].key()) {
-        tensor = average.shadow_params()[i];
-      }
-    }
-  }
-  write_model_folder(folder, out);
-}
-
-EmaModel ema_model_from_pretrained(const std::string& folder,
-                                   torch::nn::Module& model,
-                                   bool foreach) {
-  const ModelFolder saved = read_model_folder(folder);
-  load_state_dict(model, saved.weights, "", /*strict=*/true, folder);
-  EmaModelOptions options;
-  options.foreach = foreach;
-  EmaModel average(model.parameters(), options);
-  const Value config = saved.config;
-  load_ema_model_state(Cursor(config, folder + "/config.json"), average);
-  return average;
 }
 
 }  // namespace dalle2

@@ -2,9 +2,7 @@
 // Saving and loading of an EmaModel.
 #pragma once
 
-#include <torch/nn/module.h>
-
-#include <string>
+#include <vector>
 
 #include "checkpoint/state_dict.h"
 #include "optim/ema_model.h"
@@ -21,20 +19,5 @@ Dict ema_model_state(const EmaModel& average, const std::vector<at::Tensor>& sha
 /// averages whose number or shapes are not those of the parameters; the average is then as it was
 /// (differs from upstream, which keeps what it had read before the fault)
 void load_ema_model_state(const Cursor& saved, EmaModel& average);
-
-/// EMAModel.save_pretrained(): a folder with the model's weights, parameters averaged, and a
-/// config.json of `model_config` and the scalars of the average.
-/// @param model whose parameters, in order, are averaged
-/// @throws ConfigError with upstream's text for a null model or a config that is None
-void save_pretrained(const EmaModel& average,
-                     const std::string& folder,
-                     const torch::nn::Module* model,
-                     const Value& model_config);
-
-/// EMAModel.from_pretrained(): loads the weights into `model` and makes the average of them.
-/// @throws DataError for a folder that does not fit
-EmaModel ema_model_from_pretrained(const std::string& folder,
-                                   torch::nn::Module& model,
-                                   bool foreach = false);
 
 }  // namespace dalle2

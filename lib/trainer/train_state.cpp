@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/version.h"
+#include "base/this_process.h"
 #include "checkpoint/module_state.h"
 #include "trainer/averaged_network.h"
 #include "trainer/optimizer_state.h"

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/version.h"
+#include "base/this_process.h"
 #include "checkpoint/lora_weights.h"
 #include "checkpoint/module_state.h"
 #include "model/lora.h"

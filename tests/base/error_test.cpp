@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <stdexcept>
 
-#include "base/version.h"
+#include "base/this_process.h"
 
 namespace dalle2 {
 namespace {

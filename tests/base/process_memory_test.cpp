@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "base/process_memory.h"
+#include "base/this_process.h"
 
 #include <catch2/catch.hpp>
 #include <vector>

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/public_json.h"
 #include "base/timer.h"
+#include "base/untrusted_json.h"
 
 using namespace dalle2;
 

@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/format_spec.h"
 
 namespace dalle2 {
 namespace {

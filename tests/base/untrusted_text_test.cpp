@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "base/untrusted_text.h"
 
-#include "base/one_line.h"
-
 #include <catch2/catch.hpp>
 #include <string>
 

@@ -5,7 +5,6 @@
 #include "checkpoint/inspect.h"
 #include "checkpoint/pth.h"
 #include "checkpoint/value_json.h"
-#include "checkpoint/value_tree.h"
 #include "checkpoint_test_tools.h"
 #include "support/fixture.h"
 

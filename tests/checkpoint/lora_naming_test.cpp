@@ -46,11 +46,11 @@ TEST_CASE("names of adapters are converted as diffusers converts them") {
   for (const auto& one : cases) {
     INFO(one.at("keys").dump());
     const StateDict tensors = numbered(one.at("keys"));
-    expect_as_upstream(one.at("diffusers"), [&] { return diffusers_naming_of_lora(tensors); });
-    expect_as_upstream(one.at("peft"), [&] { return peft_naming_of_lora(tensors); });
-    expect_as_upstream(one.at("unet-peft"), [&] { return unet_peft_naming_of_lora(tensors); });
+    expect_as_upstream(one.at("diffusers"), [&] { return with_lora_naming(tensors, "diffusers"); });
+    expect_as_upstream(one.at("peft"), [&] { return with_lora_naming(tensors, "peft"); });
+    expect_as_upstream(one.at("unet-peft"), [&] { return with_lora_naming(tensors, "unet-peft"); });
     expect_as_upstream(one.at("text_encoder"), [&] {
-      return text_encoder_lora(tensors, one.at("prefix").get<std::string>());
+      return test::text_encoder_lora(tensors, one.at("prefix").get<std::string>());
     });
   }
 }

@@ -83,13 +83,13 @@ std::string message_of(const std::function<void()>& action) {
 TEST_CASE("adapters of a text encoder become a part of its weights") {
   TextAttention module;
   const at::Tensor before = module.weight("k_proj").detach().clone();
-  const StateDict peft = text_encoder_lora(text_lora(), "text_encoder.");
+  const StateDict peft = test::text_encoder_lora(text_lora(), "text_encoder.");
   CHECK(peft.size() == 8);
   const LoraAdapters adapters = lora_adapters(peft, std::nullopt, "lora");
   REQUIRE(adapters.layers.size() == 4);
   CHECK(adapters.layers[0].first == "q_proj");
   CHECK(adapters.layers[0].second.alpha == 2);
-  apply_lora(module, adapters, "lora");
+  load_state_dict(module, merged_lora(state_dict(module), adapters, "lora"));
   const at::Tensor expected = before + at::matmul(wave({6, 2}, 0.7, 'k'), wave({2, 6}, 0.3, 'k'));
   test::expect_close(module.weight("k_proj"), expected, 1e-6, "k_proj");
 }
@@ -153,8 +153,10 @@ TEST_CASE("a file of adapters is merged into a checkpoint, in any naming of a un
   write_pth(folder.file("base.pth"), checkpoint_of(base_weights()));
   write_lora_file(folder.file("lora.safetensors"), adapter_file());
   const auto check = [&](const std::string& lora) {
-    convert_merged(
-        folder.file("base.pth"), folder.file("out.pth"), Weights::kAll, {.files = {lora}});
+    convert_checkpoint(folder.file("base.pth"),
+                       folder.file("out.pth"),
+                       Weights::kAll,
+                       LoraChoice{.files = {lora}});
     const Value merged = read_pth(folder.file("out.pth"));
     const StateDict weights = Cursor(merged).at("model").as_state_dict();
     CHECK(weights.size() == base_weights().size());
@@ -181,12 +183,13 @@ TEST_CASE("a checkpoint that holds adapters becomes plain weights") {
   checkpoint.as_dict().set("lora", to_dict(adapter_file().info));
   write_pth(folder.file("run.pth"), checkpoint);
   write_lora_file(folder.file("lora.safetensors"), adapter_file());
-  CHECK_THROWS_WITH(convert_merged(folder.file("run.pth"),
-                                   folder.file("x.pth"),
-                                   Weights::kAll,
-                                   {.files = {folder.file("lora.safetensors")}}),
+  CHECK_THROWS_WITH(convert_checkpoint(folder.file("run.pth"),
+                                       folder.file("x.pth"),
+                                       Weights::kAll,
+                                       LoraChoice{.files = {folder.file("lora.safetensors")}}),
                     Catch::Contains("has adapters of its own"));
-  convert_merged(folder.file("run.pth"), folder.file("out.safetensors"), Weights::kAll, {});
+  convert_checkpoint(
+      folder.file("run.pth"), folder.file("out.safetensors"), Weights::kAll, LoraChoice{});
   const Value merged = read_checkpoint(folder.file("out.safetensors"));
   CHECK_FALSE(has_lora(Cursor(merged)));
   CHECK_FALSE(Cursor(merged).has("lora"));
@@ -195,7 +198,8 @@ TEST_CASE("a checkpoint that holds adapters becomes plain weights") {
   test::expect_close(plain[0].second, expected_to_q(), 1e-6, "to_q");
   CHECK(plain[1].second.scalar_type() == at::kFloat);
   CHECK_THROWS_WITH(
-      convert_merged(folder.file("out.safetensors"), folder.file("x.pth"), Weights::kAll, {}),
+      convert_checkpoint(
+          folder.file("out.safetensors"), folder.file("x.pth"), Weights::kAll, LoraChoice{}),
       Catch::EndsWith("/model: no adapters: expected a checkpoint of a run with /train/lora"));
 }
 

@@ -3,10 +3,9 @@
 #include "checkpoint/safetensors.h"
 
 #include "base/error.h"
-#include "base/process_memory.h"
+#include "base/this_process.h"
 #include "checkpoint/pickle.h"
 #include "checkpoint/value_json.h"
-#include "checkpoint/value_tree.h"
 #include "checkpoint_test_tools.h"
 
 #include <catch2/catch.hpp>

@@ -10,7 +10,6 @@
 #include "checkpoint/pickle.h"
 #include "checkpoint/script_file.h"
 #include "checkpoint/value_json.h"
-#include "checkpoint/value_tree.h"
 #include "checkpoint/zip_archive.h"
 #include "fuzz/promise.h"
 

@@ -22,7 +22,6 @@
 #include "net/aws_config.h"
 #include "net/http_response.h"
 #include "net/s3.h"
-#include "net/s3_page.h"
 #include "tracker/public_config.h"
 #include "tracker/run_log.h"
 

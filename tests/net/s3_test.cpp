@@ -8,8 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "net/listing_limits.h"
-#include "net/s3_page.h"
 #include "net/sha256.h"
 #include "net/sigv4.h"
 #include "support/captured_log.h"

@@ -8,6 +8,7 @@
 #include "checkpoint/pth.h"
 #include "checkpoint/value_json.h"
 #include "support/captured_log.h"
+#include "support/pretrained_folder.h"
 #include "support/temp_dir.h"
 #include "trainer/ema_model_state.h"
 #include "trainer_fixture.h"
@@ -93,7 +94,7 @@ TEST_CASE("a folder of save_pretrained is read, and written so that it reads the
   const test::Fixture expected = test::load_fixture("ema_model/pretrained_state");
   Tiny model;
   const EmaModel average =
-      ema_model_from_pretrained(test::fixture_dir("ema_model") + "/pretrained", model);
+      test::ema_model_from_pretrained(test::fixture_dir("ema_model") + "/pretrained", model);
   const auto check = [&](const EmaModel& read) {
     for (size_t i = 0; i < expected.tensors.size(); ++i) {
       CHECK(at::equal(read.shadow_params()[i], expected.tensor(std::to_string(i))));
@@ -106,9 +107,9 @@ TEST_CASE("a folder of save_pretrained is read, and written so that it reads the
   // What is written are the averages, whatever the model holds meanwhile.
   for (const at::Tensor& parameter : model.parameters()) parameter.detach().zero_();
   const test::TempDir folder;
-  save_pretrained(average, folder / "out", &model, value_of_json(R"({"width": 4})"));
+  test::save_pretrained(average, folder / "out", &model, value_of_json(R"({"width": 4})"));
   Tiny other;
-  check(ema_model_from_pretrained(folder / "out", other));
+  check(test::ema_model_from_pretrained(folder / "out", other));
   CHECK(at::equal(other.parameters()[0], average.shadow_params()[0]));
 }
 
@@ -117,12 +118,12 @@ TEST_CASE("saving as a folder needs a model and its config") {
   const test::TempDir folder;
   const Tiny model;
   const EmaModel average(model.parameters(), {});
-  CHECK_THROWS_WITH(save_pretrained(average, folder / "out", nullptr, Dict{}),
+  CHECK_THROWS_WITH(test::save_pretrained(average, folder / "out", nullptr, Dict{}),
                     texts.at("model_cls").get<std::string>());
-  CHECK_THROWS_WITH(save_pretrained(average, folder / "out", &model, Value()),
+  CHECK_THROWS_WITH(test::save_pretrained(average, folder / "out", &model, Value()),
                     texts.at("model_config").get<std::string>());
   Tiny other;
-  CHECK_THROWS_AS(ema_model_from_pretrained(folder / "absent", other), DataError);
+  CHECK_THROWS_AS(test::ema_model_from_pretrained(folder / "absent", other), DataError);
 }
 
 TEST_CASE("a decoder is trained with diffusers' average: it follows each update") {

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/public_json.h"
 #include "base/public_url.h"
+#include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 
 namespace dalle2 {

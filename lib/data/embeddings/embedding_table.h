@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "io/formats/npy_layout.h"
+#include "io/formats/npy.h"
 
 namespace dalle2 {
 

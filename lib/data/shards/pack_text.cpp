@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include <algorithm>
 
-#include "base/one_line.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "data/shards/pack.h"

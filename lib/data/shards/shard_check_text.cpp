@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "base/one_line.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "data/embeddings/embeddings.h"

@@ -26,33 +26,27 @@ namespace fs = std::filesystem;
 [[noreturn]] void throw_write_error(const std::string& path,
                                     const std::string& doing,
                                     int error_number) {
+  const std::string text = fmt::format("{}: cannot {}: {}", path, doing, errno_text(error_number));
   switch (error_number) {
     case ENOSPC:
     case EDQUOT:
     case EFBIG:
       throw ResourceError(
-          "{}: cannot {}: {}.\n  Free some space (an older file of this name is untouched), or "
-          "choose another folder, and run again.",
-          path,
-          doing,
-          errno_text(error_number));
+          "{}.\n  Free some space (an older file of this name is untouched), or choose another "
+          "folder, and run again.",
+          text);
     case EIO:
       throw ResourceError(
-          "{}: cannot {}: {}.\n  The disk or the network file system fails; an older file of this "
-          "name is untouched.",
-          path,
-          doing,
-          errno_text(error_number));
+          "{}.\n  The disk or the network file system fails; an older file of this name is "
+          "untouched.",
+          text);
     case EACCES:
     case EPERM:
     case EROFS:
-      throw DataError(
-          "{}: cannot {}: {}.\n  Make the folder writable for this user, or choose another one.",
-          path,
-          doing,
-          errno_text(error_number));
+      throw DataError("{}.\n  Make the folder writable for this user, or choose another one.",
+                      text);
     default:
-      throw DataError("{}: cannot {}: {}", path, doing, errno_text(error_number));
+      throw DataError("{}", text);
   }
 }
 
@@ -78,58 +72,23 @@ std::string parent_folder(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
+void flush_folder_of(const std::string& path) {
+  const int error_number = fails_here("dirsync") ? errno : sync_folder(parent_folder(path));
+  if (error_number != 0) throw_write_error(path, "flush its folder", error_number);
+}
+
 /// mkdir -p, with each new entry flushed.
 void create_folders(const std::string& folder, const std::string& for_path) {
   std::error_code ignored;
-  if (fs::exists(folder, ignored)) {
-    return;
-  }
+  if (fs::exists(folder, ignored)) return;
   const std::string parent = parent_folder(folder);
-  if (parent != folder) {
-    create_folders(parent, for_path);
-  }
+  if (parent != folder) create_folders(parent, for_path);
   if (mkdir(folder.c_str(), 0777) != 0) {
-    if (errno != EEXIST) {
-      throw_write_error(for_path, "create its folder", errno);
-    }
+    if (errno != EEXIST) throw_write_error(for_path, "create its folder", errno);
     return;
   }
   if (const int error_number = sync_folder(parent)) {
     throw_write_error(for_path, "flush the folder above it", error_number);
-  }
-}
-
-/// An open file that is closed with its scope.
-struct Descriptor {
-  int value;
-  explicit Descriptor(int descriptor) : value(descriptor) {}
-  ~Descriptor() {
-    if (value >= 0) {
-      close(value);
-    }
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-};
-
-int open_to_read(const std::string& path) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) {
-    throw DataError("{}: cannot be opened: {}", path, errno_text(errno));
-  }
-  return descriptor;
-}
-
-/// @return the bytes read, 0 at the end
-size_t read_some(const Descriptor& file, const std::string& path, char* to, size_t capacity) {
-  while (true) {
-    const ssize_t got = read(file.value, to, capacity);
-    if (got >= 0) {
-      return static_cast<size_t>(got);
-    }
-    if (errno != EINTR) {
-      throw DataError("{}: cannot be read: {}", path, errno_text(errno));
-    }
   }
 }
 
@@ -138,9 +97,7 @@ size_t read_some(const Descriptor& file, const std::string& path, char* to, size
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), part_path_(path_ + ".part") {
   create_folders(parent_folder(path_), path_);
   std::error_code ignored;
-  if (fs::is_directory(path_, ignored)) {
-    throw_write_error(path_, "write", EISDIR);
-  }
+  if (fs::is_directory(path_, ignored)) throw_write_error(path_, "write", EISDIR);
   if (fs::exists(path_, ignored) && !fs::is_regular_file(path_, ignored)) {
     throw ConfigError(
         "{}: is a device or a pipe, which a file must not replace\n"
@@ -154,19 +111,13 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), part_path_(pa
       descriptor_ = open(part_path_.c_str(), kFlags, 0666);
     } while (descriptor_ < 0 && errno == EINTR);
   }
-  if (descriptor_ < 0) {
-    throw_write_error(part_path_, "create the file", errno);
-  }
+  if (descriptor_ < 0) throw_write_error(part_path_, "create the file", errno);
   part_exists_ = true;
 }
 
 AtomicFile::~AtomicFile() {
-  if (descriptor_ >= 0) {
-    close(descriptor_);
-  }
-  if (part_exists_) {
-    unlink(part_path_.c_str());
-  }
+  if (descriptor_ >= 0) close(descriptor_);
+  if (part_exists_) unlink(part_path_.c_str());
 }
 
 void AtomicFile::write(const void* data, size_t size) {
@@ -198,18 +149,14 @@ void AtomicFile::write_through(const char* data, size_t size) {
       // A torn write: half of it reaches the file before the failure strikes.
       const off_t before = lseek(descriptor_, 0, SEEK_CUR);
       const ssize_t torn = ::write(descriptor_, data, size / 2);
-      if (fails_here("write")) {
-        throw_write_error(part_path_, "write", errno);
-      }
+      if (fails_here("write")) throw_write_error(part_path_, "write", errno);
       if (torn > 0 && lseek(descriptor_, before, SEEK_SET) < 0) {
         throw_write_error(part_path_, "write", errno);
       }
     }
     const ssize_t written = ::write(descriptor_, data, size);
     if (written < 0) {
-      if (errno == EINTR) {
-        continue;
-      }
+      if (errno == EINTR) continue;
       if (errno == EINVAL && direct_) {  // direct calls were promised, and then refused
         direct_ = false;
         set_direct(descriptor_, false);
@@ -228,13 +175,9 @@ void AtomicFile::write_through(const char* data, size_t size) {
 void AtomicFile::sync() {
   D2_CHECK(descriptor_ >= 0, "{}: sync after commit", path_);
   flush_buffer();
-  if (fails_here("fsync")) {
-    throw_write_error(part_path_, "flush to the disk", errno);
-  }
+  if (fails_here("fsync")) throw_write_error(part_path_, "flush to the disk", errno);
   while (fsync(descriptor_) != 0) {
-    if (errno == EINTR) {
-      continue;
-    }
+    if (errno == EINTR) continue;
     if (errno == EINVAL || errno == ENOTSUP) {
       return;  // not a file of a disk (a pipe, /dev/full's like): nothing to flush
     }
@@ -245,17 +188,12 @@ void AtomicFile::sync() {
 void AtomicFile::commit() {
   sync();
   const int closed = close(std::exchange(descriptor_, -1));
-  if (closed != 0 && errno != EINTR) {
-    throw_write_error(part_path_, "close", errno);
-  }
+  if (closed != 0 && errno != EINTR) throw_write_error(part_path_, "close", errno);
   if (fails_here("rename") || rename(part_path_.c_str(), path_.c_str()) != 0) {
     throw_write_error(path_, "rename the finished part onto it", errno);
   }
   part_exists_ = false;
-  const int error_number = fails_here("dirsync") ? errno : sync_folder(parent_folder(path_));
-  if (error_number != 0) {
-    throw_write_error(path_, "flush its folder", error_number);
-  }
+  flush_folder_of(path_);
 }
 
 void write_file_atomically(const std::string& path, const std::string& content) {
@@ -293,12 +231,8 @@ void link_file_atomically(const std::string& from, const std::string& to) {
   const bool failed = fails_here("rename") || rename(part.c_str(), to.c_str()) != 0;
   const int error_number = errno;
   unlink(part.c_str());  // rename leaves it where both are names of one file already
-  if (failed) {
-    throw_write_error(to, "rename the finished part onto it", error_number);
-  }
-  if (const int sync_error = fails_here("dirsync") ? errno : sync_folder(parent_folder(to))) {
-    throw_write_error(to, "flush its folder", sync_error);
-  }
+  if (failed) throw_write_error(to, "rename the finished part onto it", error_number);
+  flush_folder_of(to);
 }
 
 void remove_file(const std::string& path) {
@@ -308,22 +242,18 @@ void remove_file(const std::string& path) {
 }
 
 std::string read_file(const std::string& path) {
-  const Descriptor file(open_to_read(path));
+  const OpenFile file(path);
   std::string content;
   struct stat status {};
-  if (fstat(file.value, &status) == 0 && S_ISREG(status.st_mode)) {
+  if (fstat(file.descriptor(), &status) == 0 && S_ISREG(status.st_mode)) {
     content.resize(static_cast<size_t>(status.st_size) + 1);  // one more, to see the end
   }
   constexpr size_t kReadBytes = size_t{1} << 18;
   size_t filled = 0;
   while (true) {
-    if (filled == content.size()) {
-      content.resize(filled + std::max(filled / 2, kReadBytes));
-    }
-    const size_t got = read_some(file, path, content.data() + filled, content.size() - filled);
-    if (got == 0) {
-      break;
-    }
+    if (filled == content.size()) content.resize(filled + std::max(filled / 2, kReadBytes));
+    const size_t got = file.read(content.data() + filled, content.size() - filled);
+    if (got == 0) break;
     filled += got;
   }
   content.resize(filled);

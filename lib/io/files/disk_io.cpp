@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 namespace dalle2 {
 
@@ -24,25 +25,44 @@ bool set_direct(int descriptor, bool on) {
   return flags >= 0 && fcntl(descriptor, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
 }
 
+OpenFile::OpenFile(std::string path)
+    : path_(std::move(path)), descriptor_(open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
+  if (descriptor_ < 0) throw DataError("{}: cannot be opened: {}", path_, errno_text(errno));
+}
+
+OpenFile::~OpenFile() {
+  close(descriptor_);
+}
+
+void OpenFile::fail_to_read(int error_number) const {
+  throw DataError("{}: cannot be read: {}", path_, errno_text(error_number));
+}
+
+size_t OpenFile::read(char* to, size_t capacity) const {
+  while (true) {
+    const ssize_t got = ::read(descriptor_, to, capacity);
+    if (got >= 0) return static_cast<size_t>(got);
+    if (errno != EINTR) fail_to_read(errno);
+  }
+}
+
 void read_from_disk(const std::string& path, const std::function<void(const char*, size_t)>& sink) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) throw DataError("{}: cannot be opened: {}", path, errno_text(errno));
-  const std::shared_ptr<void> closer(nullptr, [descriptor](void*) { close(descriptor); });
-  bool direct = set_direct(descriptor, true);
+  const OpenFile file(path);
+  bool direct = set_direct(file.descriptor(), true);
   DiskBuffer buffer;
   while (true) {
-    const ssize_t got = read(descriptor, buffer.data(), kDiskPieceBytes);
+    const ssize_t got = read(file.descriptor(), buffer.data(), kDiskPieceBytes);
     if (got == 0) return;
     if (got > 0) {
       sign_of_life();
       sink(buffer.data(), static_cast<size_t>(got));
       // Behind a piece of another length the position is no multiple: only the end of the file.
       if (direct && static_cast<size_t>(got) % kDiskAlignment != 0)
-        direct = !set_direct(descriptor, false);
+        direct = !set_direct(file.descriptor(), false);
     } else if (errno == EINVAL && direct) {
-      direct = !set_direct(descriptor, false);  // promised, and then refused
+      direct = !set_direct(file.descriptor(), false);  // promised, and then refused
     } else if (errno != EINTR) {
-      throw DataError("{}: cannot be read: {}", path, errno_text(errno));
+      file.fail_to_read(errno);
     }
   }
 }

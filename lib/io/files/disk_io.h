@@ -31,6 +31,26 @@ class DiskBuffer {
 /// Switches direct calls of an open file on or off. @return false where the file system has none
 bool set_direct(int descriptor, bool on);
 
+/// A file that is open for reading until its end of scope.
+class OpenFile {
+ public:
+  /// @throws DataError naming the path and the reason, here and when read
+  explicit OpenFile(std::string path);
+  ~OpenFile();
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+
+  int descriptor() const { return descriptor_; }
+  const std::string& path() const { return path_; }
+  /// The next bytes. @return how many, 0 at the end
+  size_t read(char* to, size_t capacity) const;
+  [[noreturn]] void fail_to_read(int error_number) const;
+
+ private:
+  std::string path_;
+  int descriptor_;
+};
+
 /// Hands the file to `sink` piece by piece, in order, from the disk itself where the file system
 /// can do that.
 /// @throws DataError naming the path and the reason

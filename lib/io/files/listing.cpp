@@ -9,13 +9,12 @@
 #include <system_error>
 
 #include "base/error.h"
-#include "base/one_line.h"
 #include "base/public_url.h"
 #include "base/text.h"
+#include "base/untrusted_text.h"
 #include "io/files/folder_names.h"
 #include "io/files/walk_folder.h"
 #include "io/streams/url_source.h"
-#include "net/listing_limits.h"
 #include "net/s3.h"
 #include "net/url.h"
 

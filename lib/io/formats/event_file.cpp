@@ -14,8 +14,9 @@
 #include <protozero/pbf_builder.hpp>
 
 #include "base/error.h"
-#include "base/host_name.h"
+#include "base/little_endian.h"
 #include "base/log.h"
+#include "base/this_process.h"
 
 namespace dalle2 {
 namespace {
@@ -77,12 +78,6 @@ uint32_t masked_crc32c(std::string_view bytes) {
   return ((crc >> 15) | (crc << 17)) + 0xA282EAD8U;
 }
 
-std::string little_endian(uint64_t value, int size) {
-  std::string bytes;
-  for (int i = 0; i < size; ++i) bytes += static_cast<char>(value >> (8 * i));
-  return bytes;
-}
-
 /// Four bytes at `offset`, the most significant first.
 int64_t big_endian(std::string_view bytes, size_t offset) {
   int64_t value = 0;
@@ -120,10 +115,12 @@ uint32_t crc32c(std::string_view bytes) {
 }
 
 std::string tfrecord(std::string_view bytes) {
-  const std::string length = little_endian(bytes.size(), 8);
-  std::string record = length + little_endian(masked_crc32c(length), 4);
+  std::string record;
+  append_little_endian(record, bytes.size(), 8);
+  append_little_endian(record, masked_crc32c(record), 4);
   record += bytes;
-  return record + little_endian(masked_crc32c(bytes), 4);
+  append_little_endian(record, masked_crc32c(bytes), 4);
+  return record;
 }
 
 void EventSummary::add_scalar(const std::string& tag, double value) {

@@ -2,8 +2,8 @@
 #include "io/formats/npy.h"
 
 #include "base/error.h"
+#include "base/little_endian.h"
 #include "io/files/atomic_file.h"
-#include "io/formats/npy_layout.h"
 
 #include <algorithm>
 #include <bit>
@@ -75,26 +75,18 @@ class HeaderParser {
     return position_ < text_.size() ? text_[position_] : '\0';
   }
   bool take(char wanted) {
-    if (peek() != wanted) {
-      return false;
-    }
+    if (peek() != wanted) return false;
     ++position_;
     return true;
   }
   void expect(char wanted) {
-    if (!take(wanted)) {
-      fail(fmt::format("'{}'", wanted));
-    }
+    if (!take(wanted)) fail(fmt::format("'{}'", wanted));
   }
   std::string quoted_text() {
     const char quote = peek();
-    if (quote != '\'' && quote != '"') {
-      fail("a quoted text");
-    }
+    if (quote != '\'' && quote != '"') fail("a quoted text");
     const size_t end = text_.find(quote, ++position_);
-    if (end == std::string_view::npos) {
-      fail("a closing quote");
-    }
+    if (end == std::string_view::npos) fail("a closing quote");
     const std::string value(text_.substr(position_, end - position_));
     position_ = end + 1;
     return value;
@@ -118,9 +110,7 @@ class HeaderParser {
       peek();
       const char* begin = text_.data() + position_;
       const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), value);
-      if (error != std::errc()) {
-        fail("an integer of the shape");
-      }
+      if (error != std::errc()) fail("an integer of the shape");
       if (value < 0) {
         throw DataError("{}: NumPy header with the negative dimension {}", origin_, value);
       }
@@ -141,23 +131,24 @@ class HeaderParser {
   size_t position_ = 0;
 };
 
+/// In the order of NpyType.
+struct TypeRow {
+  NpyType type;
+  const char* descr;
+  size_t bytes;
+};
+constexpr TypeRow kTypes[] = {
+    {NpyType::kFloat16, "<f2", 2},
+    {NpyType::kFloat32, "<f4", 4},
+    {NpyType::kFloat64, "<f8", 8},
+    {NpyType::kInt64, "<i8", 8},
+    {NpyType::kUint8, "|u1", 1},
+    {NpyType::kBool, "|b1", 1},
+};
+
 NpyType type_from_descr(const std::string& descr, const std::string& origin) {
-  struct Row {
-    const char* descr;
-    NpyType type;
-  };
-  constexpr Row kRows[] = {
-      {"<f2", NpyType::kFloat16},
-      {"<f4", NpyType::kFloat32},
-      {"<f8", NpyType::kFloat64},
-      {"<i8", NpyType::kInt64},
-      {"|u1", NpyType::kUint8},
-      {"|b1", NpyType::kBool},
-  };
-  for (const Row& row : kRows) {
-    if (descr == row.descr) {
-      return row.type;
-    }
+  for (const TypeRow& row : kTypes) {
+    if (descr == row.descr) return row.type;
   }
   if (descr.starts_with('>')) {
     throw DataError(
@@ -173,14 +164,6 @@ NpyType type_from_descr(const std::string& descr, const std::string& origin) {
       "  Convert with array.astype('<f4') and save again.",
       origin,
       descr);
-}
-
-uint64_t little_endian(std::string_view bytes) {
-  uint64_t value = 0;
-  for (size_t i = bytes.size(); i-- > 0;) {
-    value = value << 8 | static_cast<unsigned char>(bytes[i]);
-  }
-  return value;
 }
 
 /// The header's text, and where the values begin.
@@ -206,7 +189,7 @@ Preamble read_preamble(std::string_view content, const std::string& origin) {
   if (content.size() < 8 + length_bytes) {
     throw DataError("{}: truncated NumPy file ({} bytes)", origin, content.size());
   }
-  const uint64_t length = little_endian(content.substr(8, length_bytes));
+  const uint64_t length = from_little_endian(content.substr(8, length_bytes));
   const size_t begin = 8 + length_bytes;
   if (length > kLargestHeader) {
     throw DataError(
@@ -230,9 +213,7 @@ T load(const char* bytes) {
 
 template <class T>
 void convert_each(const char* bytes, size_t count, float* values) {
-  for (size_t i = 0; i < count; ++i) {
-    values[i] = static_cast<float>(load<T>(bytes + sizeof(T) * i));
-  }
+  for (size_t i = 0; i < count; ++i) values[i] = static_cast<float>(load<T>(bytes + sizeof(T) * i));
 }
 
 void convert(NpyType type, const char* bytes, size_t count, float* values) {
@@ -243,9 +224,7 @@ void convert(NpyType type, const char* bytes, size_t count, float* values) {
       }
       break;
     case NpyType::kFloat32:
-      if (count > 0) {
-        std::memcpy(values, bytes, 4 * count);
-      }
+      if (count > 0) std::memcpy(values, bytes, 4 * count);
       break;
     case NpyType::kFloat64:
       convert_each<double>(bytes, count, values);
@@ -257,9 +236,7 @@ void convert(NpyType type, const char* bytes, size_t count, float* values) {
       convert_each<uint8_t>(bytes, count, values);
       break;
     case NpyType::kBool:
-      for (size_t i = 0; i < count; ++i) {
-        values[i] = bytes[i] != 0 ? 1.0F : 0.0F;
-      }
+      for (size_t i = 0; i < count; ++i) values[i] = bytes[i] != 0 ? 1.0F : 0.0F;
       break;
   }
 }
@@ -267,19 +244,7 @@ void convert(NpyType type, const char* bytes, size_t count, float* values) {
 }  // namespace
 
 size_t npy_item_size(NpyType type) {
-  switch (type) {
-    case NpyType::kFloat16:
-      return 2;
-    case NpyType::kFloat32:
-      return 4;
-    case NpyType::kFloat64:
-    case NpyType::kInt64:
-      return 8;
-    case NpyType::kUint8:
-    case NpyType::kBool:
-      return 1;
-  }
-  return 0;
+  return kTypes[static_cast<size_t>(type)].bytes;
 }
 
 float float16_to_float32(uint16_t bits) {
@@ -297,22 +262,13 @@ float float16_to_float32(uint16_t bits) {
 
 int64_t NpyArray::numel() const {
   int64_t count = 1;
-  for (const int64_t size : shape) {
-    count *= size;
-  }
+  for (const int64_t size : shape) count *= size;
   return count;
 }
 
 std::vector<float> NpyArray::to_float32() const {
   std::vector<float> values(static_cast<size_t>(numel()));
   convert(type, bytes.data(), values.size(), values.data());
-  return values;
-}
-
-std::vector<float> NpyArray::row_float32(int64_t row) const {
-  D2_CHECK(!shape.empty() && row >= 0 && row < shape[0], "row {} of a NumPy array", row);
-  std::vector<float> values(static_cast<size_t>(numel() / shape[0]));
-  copy_row_float32(row, values.data());
   return values;
 }
 
@@ -404,9 +360,7 @@ NpyArray read_npy(const std::string& path) {
 
 std::string format_npy_float32(const std::vector<int64_t>& shape, const float* values) {
   size_t count = 1;
-  for (const int64_t size : shape) {
-    count *= static_cast<size_t>(size);
-  }
+  for (const int64_t size : shape) count *= static_cast<size_t>(size);
   std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}{}), }}",
                                    fmt::join(shape, ", "),
                                    shape.size() == 1 ? "," : "");
@@ -416,8 +370,7 @@ std::string format_npy_float32(const std::vector<int64_t>& shape, const float* v
   std::string file(kMagic);
   file += '\x01';
   file += '\0';
-  file += static_cast<char>(header.size() & 0xff);
-  file += static_cast<char>(header.size() >> 8);
+  append_little_endian(file, header.size(), 2);
   file += header;
   file.append(reinterpret_cast<const char*>(values), 4 * count);
   return file;

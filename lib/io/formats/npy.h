@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace dalle2 {
@@ -24,11 +25,25 @@ struct NpyArray {
   int64_t numel() const;
   /// Values converted to float32.
   std::vector<float> to_float32() const;
-  /// Row `row` of the first dimension as float32: numel() / shape[0] values.
-  std::vector<float> row_float32(int64_t row) const;
-  /// The same into memory of the caller's.
+  /// Row `row` of the first dimension as float32, numel() / shape[0] values, into `out`.
   void copy_row_float32(int64_t row, float* out) const;
 };
+
+/// Where the values of a file lie, to read some of its rows alone.
+struct NpyLayout {
+  NpyType type = NpyType::kFloat32;
+  std::vector<int64_t> shape;  ///< empty for a scalar
+  bool fortran_order = false;
+  uint64_t data_begin = 0;  ///< bytes in front of the first value
+};
+
+/// More than any header takes.
+inline constexpr size_t kMostNpyHeader = size_t{1} << 16;
+
+/// @param begin the file, or as much of it as its header takes (kMostNpyHeader bytes will do)
+/// @param file_size bytes of the whole file @param origin names it in errors
+/// @throws DataError (magic, version, header, dtype, size)
+NpyLayout parse_npy_layout(std::string_view begin, uint64_t file_size, const std::string& origin);
 
 /// Arrays in Fortran order are turned into C order.
 /// @param origin names the file in errors.

@@ -48,9 +48,7 @@ struct TarReader::State {
   bool has_end_marker = true;
 
   ~State() {
-    if (handle != nullptr) {
-      archive_read_free(handle);
-    }
+    if (handle != nullptr) archive_read_free(handle);
   }
 
   bool is_packed() const { return is_packed_data(magic); }
@@ -74,14 +72,10 @@ struct TarReader::State {
         std::rethrow_exception(failure);
       } catch (const DataError& error) {
         reason = error.what();
-        if (reason.starts_with(origin + ": ")) {
-          reason.erase(0, origin.size() + 2);
-        }
+        if (reason.starts_with(origin + ": ")) reason.erase(0, origin.size() + 2);
       }
     }
-    if (packed_bytes == 0 && !failure) {
-      throw DataError("{}: not a tar: it is empty", origin);
-    }
+    if (packed_bytes == 0 && !failure) throw DataError("{}: not a tar: it is empty", origin);
     // Without a whole header there is no position of it.
     const int64_t header = archive_read_header_position(handle);
     const int64_t at = header > 0 ? header : std::max<int64_t>(archive_filter_bytes(handle, 0), 0);
@@ -96,9 +90,7 @@ struct TarReader::State {
   void open_stream() {
     const LocaleScope names_as_they_are(ascii_locale());
     handle = archive_read_new();
-    if (handle == nullptr) {
-      throw ResourceError("{}: out of memory", origin);
-    }
+    if (handle == nullptr) throw ResourceError("{}: out of memory", origin);
     archive_read_support_format_tar(handle);
     if (archive_read_open(handle, this, nullptr, &read_block, nullptr) != ARCHIVE_OK) {
       fail(last_error(handle));
@@ -216,9 +208,7 @@ bool TarReader::next(TarMember& member) {
     }
     // A warning is about an attribute (a time, an owner, a name of another charset), not the
     // content.
-    if (result != ARCHIVE_OK && result != ARCHIVE_WARN) {
-      state.fail(last_error(state.handle));
-    }
+    if (result != ARCHIVE_OK && result != ARCHIVE_WARN) state.fail(last_error(state.handle));
     state.check_bomb(state.last_name);
     const char* name = archive_entry_pathname(entry);
     if (name == nullptr || archive_entry_filetype(entry) != AE_IFREG ||
@@ -290,9 +280,7 @@ struct TarWriter::State {
   static la_ssize_t write_block(archive*, void* self, const void* data, size_t size) {
     State& state = *static_cast<State*>(self);
     try {
-      if (!state.given_up && !state.failure) {
-        state.file.write(data, size);
-      }
+      if (!state.given_up && !state.failure) state.file.write(data, size);
     } catch (...) {
       state.failure = std::current_exception();
     }
@@ -300,9 +288,7 @@ struct TarWriter::State {
   }
 
   void check(int result, const std::string& what) {
-    if (failure) {
-      std::rethrow_exception(failure);
-    }
+    if (failure) std::rethrow_exception(failure);
     if (result != ARCHIVE_OK && result != ARCHIVE_WARN) {
       throw DataError("{}: cannot write {}: {}", file.part_path(), what, last_error(handle));
     }
@@ -312,9 +298,7 @@ struct TarWriter::State {
 TarWriter::TarWriter(const std::string& path, bool gzip) : state_(std::make_unique<State>(path)) {
   const LocaleScope utf8(utf8_locale());
   state_->handle = archive_write_new();
-  if (state_->handle == nullptr) {
-    throw ResourceError("{}: out of memory", path);
-  }
+  if (state_->handle == nullptr) throw ResourceError("{}: out of memory", path);
   if (gzip) {
     archive_write_add_filter_gzip(state_->handle);
     archive_write_set_filter_option(state_->handle, "gzip", "timestamp", nullptr);

@@ -47,9 +47,7 @@ std::optional<std::pair<std::string, std::string>> split_member_name(const std::
   const size_t last_slash = name.rfind('/');
   const size_t base = last_slash == std::string::npos ? 0 : last_slash + 1;
   const size_t dot = name.find('.', base);
-  if (dot == std::string::npos) {
-    return std::nullopt;
-  }
+  if (dot == std::string::npos) return std::nullopt;
   const size_t newline = name.find('\n');
   // Where the part without dots may begin: behind a slash or at 0, the rightmost place first. It
   // grows leftward until a dot gets into it.
@@ -57,9 +55,7 @@ std::optional<std::pair<std::string, std::string>> split_member_name(const std::
     if (begin < dot && (begin <= newline || begin == 0)) {
       return std::make_pair(name.substr(0, dot), name.substr(dot + 1));
     }
-    if (begin == 0) {
-      return std::nullopt;
-    }
+    if (begin == 0) return std::nullopt;
     const size_t slash = begin >= 2 ? name.rfind('/', begin - 2) : std::string::npos;
     const size_t next = slash == std::string::npos ? 0 : slash + 1;
     if (std::string_view(name).substr(next, begin - next).find('.') != std::string_view::npos) {
@@ -85,9 +81,7 @@ bool is_meta_member(const std::string& name) {
 const std::string* GroupedSample::find(std::initializer_list<const char*> names) const {
   for (const char* name : names) {
     const auto found = fields.find(name);
-    if (found != fields.end()) {
-      return &found->second;
-    }
+    if (found != fields.end()) return &found->second;
   }
   return nullptr;
 }
@@ -95,13 +89,9 @@ const std::string* GroupedSample::find(std::initializer_list<const char*> names)
 SampleGrouper::SampleGrouper(MemberWarning warn) : warn_(std::move(warn)) {}
 
 std::optional<GroupedSample> SampleGrouper::add(TarMember member) {
-  if (is_meta_member(member.name)) {
-    return std::nullopt;
-  }
+  if (is_meta_member(member.name)) return std::nullopt;
   auto split = split_member_name(member.name);
-  if (!split) {
-    return std::nullopt;
-  }
+  if (!split) return std::nullopt;
   std::string& key = split->first;
   const std::string field = lower_case(split->second);
   std::optional<GroupedSample> closed;
@@ -128,9 +118,7 @@ std::optional<GroupedSample> SampleGrouper::add(TarMember member) {
 }
 
 std::optional<GroupedSample> SampleGrouper::close() {
-  if (!current_) {
-    return std::nullopt;
-  }
+  if (!current_) return std::nullopt;
   std::optional<GroupedSample> sample = std::exchange(current_, std::nullopt);
   closed_keys_.insert(sample->key);
   const auto bad = sample->fields.find("__bad__");  // a mark that webdataset knows
@@ -146,18 +134,14 @@ std::optional<GroupedSample> SampleGrouper::finish() {
 
 std::optional<std::string> SampleGrouper::abandon() {
   std::optional<std::string> key;
-  if (current_) {
-    key = std::move(current_->key);
-  }
+  if (current_) key = std::move(current_->key);
   current_.reset();
   finish();
   return key;
 }
 
 void SampleGrouper::warn(const std::string& text) const {
-  if (warn_) {
-    warn_(text);
-  }
+  if (warn_) warn_(text);
 }
 
 SampleReader::SampleReader(const std::string& path, MemberWarning warn)

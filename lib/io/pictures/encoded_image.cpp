@@ -17,9 +17,7 @@ namespace {
 /// @param width, height of the picture that the result lies in
 RealBox stored_box(const RealBox& box, int orientation, double width, double height) {
   RealBox to = box;
-  if (orientation >= 5) {
-    to = {box.top, box.left, box.height, box.width};
-  }
+  if (orientation >= 5) to = {box.top, box.left, box.height, box.width};
   if (orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8) {
     to.left = width - to.left - to.width;
   }
@@ -56,9 +54,7 @@ Image read_box(JpegReader& jpeg, const CropBox& box, int denominator) {
   image.pixels.resize(stride * static_cast<size_t>(box.height));
   uint8_t* to = image.pixels.data();
   jpeg.read(box, denominator, [&](const uint8_t* rows, size_t row_stride, int count) {
-    for (int y = 0; y < count; ++y, rows += row_stride, to += stride) {
-      std::memcpy(to, rows, stride);
-    }
+    for (int y = 0; y < count; ++y, rows += row_stride, to += stride) std::memcpy(to, rows, stride);
   });
   return image;
 }
@@ -94,14 +90,10 @@ EncodedImage::EncodedImage(const std::string& content, std::string origin, Decod
   const int orientation = options.apply_exif ? exif_orientation(content) : 1;
   if (jpeg_) {
     orientation_ = orientation;
-    if (orientation >= 5) {
-      std::swap(width_, height_);
-    }
+    if (orientation >= 5) std::swap(width_, height_);
     return;
   }
-  if (orientation != 1) {
-    decoded_ = turned(decoded_, orientation);
-  }
+  if (orientation != 1) decoded_ = turned(decoded_, orientation);
   width_ = decoded_.width;
   height_ = decoded_.height;
 }
@@ -145,9 +137,7 @@ Image EncodedImage::crop_resize(const CropBox& box,
   const bool scales = options_.fast_jpeg && mode != Interpolation::kNearest;
   const int denominator = scales ? largest_denominator(box, out_width, out_height) : 1;
   RealBox part = stored_box(real(box), orientation_, jpeg_->width(), jpeg_->height());
-  for (double* edge : {&part.left, &part.top, &part.width, &part.height}) {
-    *edge /= denominator;
-  }
+  for (double* edge : {&part.left, &part.top, &part.width, &part.height}) *edge /= denominator;
   const CropBox pixels = touched(part);
   part.left -= pixels.left;
   part.top -= pixels.top;

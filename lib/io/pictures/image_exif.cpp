@@ -22,9 +22,7 @@ uint64_t read_number(std::string_view bytes, size_t at, size_t size, bool big_en
 
 /// The text behind the next marker or chunk; none if the file ends within it.
 std::optional<std::string_view> part(std::string_view bytes, size_t at, uint64_t size) {
-  if (at > bytes.size() || size > bytes.size() - at) {
-    return std::nullopt;
-  }
+  if (at > bytes.size() || size > bytes.size() - at) return std::nullopt;
   return bytes.substr(at, static_cast<size_t>(size));
 }
 
@@ -48,9 +46,7 @@ Metadata jpeg_metadata(std::string_view bytes) {
     }
     const uint64_t size = read_number(bytes, at + 2, 2, true);
     const auto body = part(bytes, at + 4, size < 2 ? 0 : size - 2);
-    if (marker == kStartOfScan || size < 2 || !body) {
-      break;
-    }
+    if (marker == kStartOfScan || size < 2 || !body) break;
     if (marker == kApp1 && body->starts_with(kExifStart)) {
       metadata.exif += body->substr(kExifStart.size());
     } else if (marker == kApp1 && body->starts_with(kXmpStart)) {
@@ -67,9 +63,7 @@ void visit_chunks(std::string_view bytes, size_t begin, bool png, const Visit& v
   for (size_t at = begin; at + 8 <= bytes.size();) {
     const uint64_t size = read_number(bytes, png ? at : at + 4, 4, png);
     const auto body = part(bytes, at + 8, size);
-    if (!body) {
-      break;
-    }
+    if (!body) break;
     visit(bytes.substr(png ? at + 4 : at, 4), *body);
     at += 8 + static_cast<size_t>(size) + (png ? 4 : size % 2);  // a checksum, or an even size
   }
@@ -91,19 +85,13 @@ Metadata chunk_metadata(std::string_view bytes, size_t begin, bool png) {
 std::optional<uint64_t> tiff_orientation(std::string_view tiff) {
   constexpr uint64_t kOrientation = 0x0112, kShort = 3, kLong = 4;
   const bool big_endian = tiff.starts_with("MM"sv);
-  if (tiff.size() < 8 || (!big_endian && !tiff.starts_with("II"sv))) {
-    return std::nullopt;
-  }
+  if (tiff.size() < 8 || (!big_endian && !tiff.starts_with("II"sv))) return std::nullopt;
   const size_t directory = static_cast<size_t>(read_number(tiff, 4, 4, big_endian));
-  if (!part(tiff, directory, 2)) {
-    return std::nullopt;
-  }
+  if (!part(tiff, directory, 2)) return std::nullopt;
   const uint64_t entries = read_number(tiff, directory, 2, big_endian);
   for (uint64_t i = 0; i < entries; ++i) {
     const auto entry = part(tiff, directory + 2 + 12 * static_cast<size_t>(i), 12);
-    if (!entry) {
-      break;
-    }
+    if (!entry) break;
     const uint64_t type = read_number(*entry, 2, 2, big_endian);
     if (read_number(*entry, 0, 2, big_endian) == kOrientation &&
         (type == kShort || type == kLong) && read_number(*entry, 4, 4, big_endian) == 1) {
@@ -139,9 +127,7 @@ int exif_orientation(const std::string& content) {
     metadata = chunk_metadata(bytes, 12, /*png=*/false);
   }
   std::optional<uint64_t> orientation = tiff_orientation(metadata.exif);
-  if (!orientation) {
-    orientation = xmp_orientation(metadata.xmp);
-  }
+  if (!orientation) orientation = xmp_orientation(metadata.xmp);
   return orientation && *orientation >= 1 && *orientation <= 8 ? static_cast<int>(*orientation) : 1;
 }
 

@@ -23,9 +23,7 @@ RgbaImage decode_png_rgba(const std::string& content, const std::string& origin)
   }
   const std::string message = PNG_IMAGE_FAILED(reader) ? reader.message : "";
   png_image_free(&reader);
-  if (!message.empty()) {
-    throw DataError("{}: a PNG that cannot be read: {}.", origin, message);
-  }
+  if (!message.empty()) throw DataError("{}: a PNG that cannot be read: {}.", origin, message);
   return image;
 }
 
@@ -51,9 +49,7 @@ std::optional<Image> decode_onto_white(const std::string& content, const std::st
       image.pixels.push_back(static_cast<uint8_t>(value));
     }
   }
-  if (!transparent) {
-    return std::nullopt;
-  }
+  if (!transparent) return std::nullopt;
   return image;
 }
 

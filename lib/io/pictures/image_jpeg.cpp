@@ -37,12 +37,8 @@ boolean source_exhausted(j_decompress_ptr info) {
 }
 
 void source_skip(j_decompress_ptr info, long count) {
-  if (count <= 0) {
-    return;
-  }
-  if (static_cast<size_t>(count) > info->src->bytes_in_buffer) {
-    source_exhausted(info);
-  }
+  if (count <= 0) return;
+  if (static_cast<size_t>(count) > info->src->bytes_in_buffer) source_exhausted(info);
   info->src->next_input_byte += count;
   info->src->bytes_in_buffer -= static_cast<size_t>(count);
 }
@@ -122,9 +118,7 @@ struct JpegReader::State {
 };
 
 bool JpegReader::State::read_header() {
-  if (setjmp(errors.jump) != 0) {
-    return false;
-  }
+  if (setjmp(errors.jump) != 0) return false;
   jpeg_read_header(&info, TRUE);
   return true;
 }
@@ -132,9 +126,7 @@ bool JpegReader::State::read_header() {
 /// Smoothing of a progressive file with missing scans looks beyond the part; other samplings and
 /// codings than the usual ones are rare and not worth a proof.
 bool JpegReader::State::may_read_a_part() const {
-  if (info.arith_code || info.max_h_samp_factor > 2 || info.max_v_samp_factor > 2) {
-    return false;
-  }
+  if (info.arith_code || info.max_h_samp_factor > 2 || info.max_v_samp_factor > 2) return false;
   for (int i = 0; i < info.num_components; ++i) {
     const jpeg_component_info& component = info.comp_info[i];
     if (info.max_h_samp_factor % component.h_samp_factor != 0 ||
@@ -142,9 +134,7 @@ bool JpegReader::State::may_read_a_part() const {
       return false;
     }
     for (int k = 0; info.progressive_mode && k < DCTSIZE2; ++k) {
-      if (info.coef_bits[i][k] != 0) {
-        return false;
-      }
+      if (info.coef_bits[i][k] != 0) return false;
     }
   }
   return true;
@@ -153,20 +143,14 @@ bool JpegReader::State::may_read_a_part() const {
 /// Moves the coded pixels to where end markers follow them.
 void JpegReader::State::pad() {
   const size_t left = source.bytes_in_buffer;
-  if (jpeg_has_multiple_scans(&info) != 0 || left > kMostToPad) {
-    return;
-  }
+  if (jpeg_has_multiple_scans(&info) != 0 || left > kMostToPad) return;
   static const std::vector<JOCTET> tail = [] {
     std::vector<JOCTET> markers(kFastTail, 0xff);
-    for (size_t i = 1; i < kFastTail; i += 2) {
-      markers[i] = JPEG_EOI;
-    }
+    for (size_t i = 1; i < kFastTail; i += 2) markers[i] = JPEG_EOI;
     return markers;
   }();
   thread_local std::vector<JOCTET> padded;
-  if (padded.size() < left + kFastTail) {
-    padded.resize(left + kFastTail);
-  }
+  if (padded.size() < left + kFastTail) padded.resize(left + kFastTail);
   std::memcpy(padded.data(), source.next_input_byte, left);
   std::memcpy(padded.data() + left, tail.data(), kFastTail);
   source.next_input_byte = padded.data();
@@ -176,34 +160,26 @@ void JpegReader::State::pad() {
 
 /// The end marker has to be the file's own.
 void JpegReader::State::check_inside() {
-  if (source.next_input_byte > end) {
-    source_exhausted(&info);
-  }
+  if (source.next_input_byte > end) source_exhausted(&info);
 }
 
 /// Up to the first row of the box.
 bool JpegReader::State::start(const CropBox& box, int denominator, Window& window) {
-  if (setjmp(errors.jump) != 0) {
-    return false;
-  }
+  if (setjmp(errors.jump) != 0) return false;
   info.out_color_space = info.num_components == 4 ? JCS_CMYK : JCS_RGB;  // grey becomes R = G = B
   info.scale_num = 1;
   info.scale_denom = static_cast<unsigned>(denominator);
   jpeg_start_decompress(&info);
   pad();
   window = {0, info.output_width, info.output_height};
-  if (!may_read_a_part()) {
-    return true;
-  }
+  if (!may_read_a_part()) return true;
   // Interpolated colour looks one of its pixels, two of the picture's, to each side.
   constexpr JDIMENSION kMargin = 2;
   const JDIMENSION box_left = static_cast<JDIMENSION>(box.left);
   const JDIMENSION right = static_cast<JDIMENSION>(box.left + box.width);
   window.left = box_left - std::min(box_left, kMargin);
   window.width = std::min(right + kMargin, info.output_width) - window.left;
-  if (window.width < info.output_width) {
-    jpeg_crop_scanline(&info, &window.left, &window.width);
-  }
+  if (window.width < info.output_width) jpeg_crop_scanline(&info, &window.left, &window.width);
   const JDIMENSION box_top = static_cast<JDIMENSION>(box.top);
   if (box_top > kMargin) {
     jpeg_skip_scanlines(&info, box_top - kMargin);
@@ -214,22 +190,16 @@ bool JpegReader::State::start(const CropBox& box, int denominator, Window& windo
 }
 
 bool JpegReader::State::read_rows(JSAMPARRAY rows, JDIMENSION most) {
-  if (setjmp(errors.jump) != 0) {
-    return false;
-  }
+  if (setjmp(errors.jump) != 0) return false;
   JDIMENSION got = 0;
-  while (got < most) {
-    got += jpeg_read_scanlines(&info, rows + got, most - got);
-  }
+  while (got < most) got += jpeg_read_scanlines(&info, rows + got, most - got);
   check_inside();
   return true;
 }
 
 /// Asks for the end marker: without it Pillow calls a file truncated.
 bool JpegReader::State::finish() {
-  if (setjmp(errors.jump) != 0) {
-    return false;
-  }
+  if (setjmp(errors.jump) != 0) return false;
   jpeg_finish_decompress(&info);
   check_inside();
   return true;
@@ -245,12 +215,8 @@ bool JpegReader::State::ends_well() {
   const JOCTET* next = source.next_input_byte;
   while (marker == 0 || (marker >= JPEG_RST0 && marker <= JPEG_RST0 + 7)) {
     next = static_cast<const JOCTET*>(std::memchr(next, 0xff, static_cast<size_t>(end - next)));
-    while (next != nullptr && next < end && *next == 0xff) {
-      ++next;
-    }
-    if (next == nullptr || next == end) {
-      return false;
-    }
+    while (next != nullptr && next < end && *next == 0xff) ++next;
+    if (next == nullptr || next == end) return false;
     marker = *next++;  // 0 is a coded 0xff
   }
   return marker == JPEG_EOI;
@@ -286,30 +252,22 @@ void JpegReader::read(const CropBox& box, int denominator, const RowSink& sink) 
   State& state = *state_;
   jpeg_decompress_struct& info = state.info;
   Window window;
-  if (!state.start(box, denominator, window)) {
-    state.refuse();
-  }
+  if (!state.start(box, denominator, window)) state.refuse();
   const bool cmyk = info.num_components == 4;
   const size_t channels = cmyk ? 4 : 3;
   const size_t stride = channels * info.output_width + kReadAhead;
   thread_local std::vector<uint8_t> strip, rgb;
   strip.resize(stride * kStripRows + kReadAhead);
   JSAMPROW rows[kStripRows];
-  for (size_t y = 0; y < kStripRows; ++y) {
-    rows[y] = strip.data() + y * stride;
-  }
+  for (size_t y = 0; y < kStripRows; ++y) rows[y] = strip.data() + y * stride;
   const size_t inside = static_cast<size_t>(box.left) - window.left;
   const int bottom = static_cast<int>(window.bottom);
   while (static_cast<int>(info.output_scanline) < bottom) {
     const int first = static_cast<int>(info.output_scanline);
     const int count = std::min(kStripRows, bottom - first);
-    if (!state.read_rows(rows, static_cast<JDIMENSION>(count))) {
-      state.refuse();
-    }
+    if (!state.read_rows(rows, static_cast<JDIMENSION>(count))) state.refuse();
     const int begin = std::max(first, box.top), end = std::min(first + count, box.top + box.height);
-    if (begin >= end) {
-      continue;
-    }
+    if (begin >= end) continue;
     const uint8_t* from = rows[begin - first] + channels * inside;
     if (!cmyk) {
       sink(from, stride, end - begin);
@@ -324,19 +282,13 @@ void JpegReader::read(const CropBox& box, int denominator, const RowSink& sink) 
     sink(rgb.data(), rgb_stride, end - begin);
   }
   if (info.output_scanline < info.output_height) {
-    if (state.ends_well()) {
-      return;
-    }
+    if (state.ends_well()) return;
     // Something is odd behind the box: libjpeg says whether it is an error.
     while (info.output_scanline < info.output_height) {
-      if (!state.read_rows(rows, 1)) {
-        state.refuse();
-      }
+      if (!state.read_rows(rows, 1)) state.refuse();
     }
   }
-  if (!state.finish()) {
-    state.refuse();
-  }
+  if (!state.finish()) state.refuse();
 }
 
 }  // namespace dalle2

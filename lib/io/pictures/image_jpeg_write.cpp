@@ -27,9 +27,7 @@ struct Compressor {
 };
 
 bool compress(Compressor& compressor, const Image& image, int quality) {
-  if (setjmp(compressor.errors.jump) != 0) {
-    return false;
-  }
+  if (setjmp(compressor.errors.jump) != 0) return false;
   jpeg_compress_struct& info = compressor.info;
   jpeg_mem_dest(&info, &compressor.buffer, &compressor.size);
   info.image_width = static_cast<JDIMENSION>(image.width);

@@ -50,18 +50,14 @@ struct Reader {
 
 void read_bytes(png_structp handle, png_bytep data, size_t size) {
   Reader* reader = static_cast<Reader*>(png_get_io_ptr(handle));
-  if (size > reader->left) {
-    png_error(handle, "truncated");
-  }
+  if (size > reader->left) png_error(handle, "truncated");
   std::memcpy(data, reader->next, size);
   reader->next += size;
   reader->left -= size;
 }
 
 bool read_header(Reader& reader) {
-  if (setjmp(reader.error.jump) != 0) {
-    return false;
-  }
+  if (setjmp(reader.error.jump) != 0) return false;
   png_set_read_fn(reader.handle, &reader, read_bytes);
   png_read_info(reader.handle, reader.info);
   png_get_IHDR(reader.handle,
@@ -78,15 +74,9 @@ bool read_header(Reader& reader) {
 
 /// The stored channels, one byte each (palette: the index; 16 bits: the high byte, or both).
 bool read_rows(Reader& reader, png_bytep* rows, bool high_byte) {
-  if (setjmp(reader.error.jump) != 0) {
-    return false;
-  }
-  if (reader.colour_type == PNG_COLOR_TYPE_GRAY) {
-    png_set_expand_gray_1_2_4_to_8(reader.handle);
-  }
-  if (reader.depth == 16 && high_byte) {
-    png_set_strip_16(reader.handle);
-  }
+  if (setjmp(reader.error.jump) != 0) return false;
+  if (reader.colour_type == PNG_COLOR_TYPE_GRAY) png_set_expand_gray_1_2_4_to_8(reader.handle);
+  if (reader.depth == 16 && high_byte) png_set_strip_16(reader.handle);
   png_set_packing(reader.handle);
   png_set_interlace_handling(reader.handle);
   png_read_update_info(reader.handle, reader.info);
@@ -135,9 +125,7 @@ void flush_nothing(png_structp) {}
 
 bool write_rows(
     png_structp handle, png_infop info, ErrorState& error, const Image& image, std::string& file) {
-  if (setjmp(error.jump) != 0) {
-    return false;
-  }
+  if (setjmp(error.jump) != 0) return false;
   png_set_write_fn(handle, &file, append_bytes, flush_nothing);
   png_set_IHDR(handle,
                info,
@@ -161,9 +149,7 @@ bool write_rows(
 
 Image decode_png(const std::string& content, const std::string& origin) {
   Reader reader(content);
-  if (!read_header(reader)) {
-    throw DataError("{}: damaged PNG: {}", origin, reader.error.message);
-  }
+  if (!read_header(reader)) throw DataError("{}: damaged PNG: {}", origin, reader.error.message);
   check_image_size(reader.width, reader.height, origin);
   const size_t width = reader.width, height = reader.height;
   const size_t channels = static_cast<size_t>(stored_channels(reader.colour_type));
@@ -171,9 +157,7 @@ Image decode_png(const std::string& content, const std::string& origin) {
   const size_t stride = width * channels * (deep_grey ? 2 : 1);
   std::vector<uint8_t> stored(stride * height);
   std::vector<png_bytep> rows(height);
-  for (size_t y = 0; y < height; ++y) {
-    rows[y] = stored.data() + y * stride;
-  }
+  for (size_t y = 0; y < height; ++y) rows[y] = stored.data() + y * stride;
   if (!read_rows(reader, rows.data(), /*high_byte=*/!deep_grey)) {
     throw DataError("{}: damaged PNG of {}x{}: {}", origin, width, height, reader.error.message);
   }

@@ -50,14 +50,10 @@ std::shared_ptr<const SplitTaps> taps_of(const TapsKey& key) {
   constexpr size_t kMostWeights = 1 << 13;  // with their digits 88 KiB: at most 22 MiB a thread
   thread_local std::vector<Kept> kept(kKept);
   Kept& place = kept[key.hash() % kKept];
-  if (place.taps && place.key == key) {
-    return place.taps;
-  }
+  if (place.taps && place.key == key) return place.taps;
   auto taps = std::make_shared<const SplitTaps>(
       make_taps(key.in_size, key.begin, key.end, key.out_size, key.mode));
-  if (taps->taps.weights.size() <= kMostWeights) {
-    place = {key, taps};
-  }
+  if (taps->taps.weights.size() <= kMostWeights) place = {key, taps};
   return taps;
 }
 
@@ -67,9 +63,7 @@ void copy_rows(const uint8_t* from,
                size_t to_stride,
                size_t bytes,
                int rows) {
-  for (int y = 0; y < rows; ++y, from += from_stride, to += to_stride) {
-    std::memcpy(to, from, bytes);
-  }
+  for (int y = 0; y < rows; ++y, from += from_stride, to += to_stride) std::memcpy(to, from, bytes);
 }
 
 }  // namespace
@@ -101,9 +95,7 @@ Resampler::Resampler(
   // One row more: what the vertical pass writes if it comes first.
   const size_t bytes = middle_stride_ * (static_cast<size_t>(height) + 1) + kReadAhead;
   std::vector<uint8_t>& room = bytes > kMostKept ? own_room_ : kept_room;
-  if (room.size() < bytes) {
-    room.resize(bytes);
-  }
+  if (room.size() < bytes) room.resize(bytes);
   middle_ = room.data();
 }
 
@@ -125,9 +117,7 @@ void Resampler::push(const uint8_t* rows, size_t stride, int count) {
 void Resampler::push_nearest(const uint8_t* rows, size_t stride, int count) {
   for (size_t y = 0; y < nearest_rows_.size(); ++y) {
     const int row = nearest_rows_[y] - pushed_;
-    if (row < 0 || row >= count) {
-      continue;
-    }
+    if (row < 0 || row >= count) continue;
     const uint8_t* from = rows + static_cast<size_t>(row) * stride;
     uint8_t* to = nearest_.pixels.data() + 3 * nearest_columns_.size() * y;
     for (const int x : nearest_columns_) {
@@ -139,9 +129,7 @@ void Resampler::push_nearest(const uint8_t* rows, size_t stride, int count) {
 
 Image Resampler::finish() {
   D2_CHECK(pushed_ == height_, "{} of {} rows were pushed", pushed_, height_);
-  if (!nearest_rows_.empty()) {
-    return std::move(nearest_);
-  }
+  if (!nearest_rows_.empty()) return std::move(nearest_);
   const size_t stride = 3 * static_cast<size_t>(out_width_);
   Image image{out_width_, out_height_, {}};
   image.pixels.resize(stride * static_cast<size_t>(out_height_));
@@ -243,9 +231,7 @@ Interpolation interpolation_from_name(const std::string& name) {
   }};
   std::string names;
   for (const Row& row : kRows) {
-    if (name == row.name) {
-      return row.mode;
-    }
+    if (name == row.name) return row.mode;
     names += names.empty() ? "" : ", ";
     names += row.name;
   }

@@ -74,9 +74,7 @@ void vertical_rest(const uint8_t* in,
                    size_t bytes) {
   for (size_t i = begin; i < bytes; ++i) {
     int32_t sum = kHalf;
-    for (int k = 0; k < count; ++k) {
-      sum += weights[k] * in[i + static_cast<size_t>(k) * stride];
-    }
+    for (int k = 0; k < count; ++k) sum += weights[k] * in[i + static_cast<size_t>(k) * stride];
     out[i] = static_cast<uint8_t>(std::clamp(sum >> kFractionBits, 0, 255));
   }
 }

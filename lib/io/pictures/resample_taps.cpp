@@ -20,12 +20,8 @@ double triangle_filter(double x) {
 
 double hamming_filter(double x) {
   x = std::abs(x);
-  if (x == 0.0) {
-    return 1.0;
-  }
-  if (x >= 1.0) {
-    return 0.0;
-  }
+  if (x == 0.0) return 1.0;
+  if (x >= 1.0) return 0.0;
   x *= kPi;
   return std::sin(x) / x * (0.54 + 0.46 * std::cos(x));
 }
@@ -33,19 +29,13 @@ double hamming_filter(double x) {
 double cubic_filter(double x) {
   constexpr double kA = -0.5;
   x = std::abs(x);
-  if (x < 1.0) {
-    return ((kA + 2.0) * x - (kA + 3.0)) * x * x + 1;
-  }
-  if (x < 2.0) {
-    return (((x - 5) * x + 8) * x - 4) * kA;
-  }
+  if (x < 1.0) return ((kA + 2.0) * x - (kA + 3.0)) * x * x + 1;
+  if (x < 2.0) return (((x - 5) * x + 8) * x - 4) * kA;
   return 0.0;
 }
 
 double sinc(double x) {
-  if (x == 0.0) {
-    return 1.0;
-  }
+  if (x == 0.0) return 1.0;
   x *= kPi;
   return std::sin(x) / x;
 }

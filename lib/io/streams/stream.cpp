@@ -3,8 +3,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "io/files/disk_io.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -28,21 +28,15 @@ class Gunzip {
   Gunzip(ByteSource packed, std::string origin)
       : packed_(std::move(packed)), origin_(std::move(origin)) {}
   ~Gunzip() {
-    if (mode_ == Mode::kInflate) {
-      inflateEnd(&stream_);
-    }
+    if (mode_ == Mode::kInflate) inflateEnd(&stream_);
   }
   Gunzip(const Gunzip&) = delete;
   Gunzip& operator=(const Gunzip&) = delete;
 
   size_t read(char* buffer, size_t capacity) {
-    if (mode_ == Mode::kUnknown) {
-      look();
-    }
+    if (mode_ == Mode::kUnknown) look();
     if (mode_ == Mode::kPlain) {
-      if (available() == 0) {
-        return packed_(buffer, capacity);
-      }
+      if (available() == 0) return packed_(buffer, capacity);
       const size_t size = std::min(capacity, available());
       std::memcpy(buffer, block_.data() + begin_, size);
       begin_ += size;
@@ -67,9 +61,7 @@ class Gunzip {
     }
     while (available() < wanted) {
       const size_t got = packed_(block_.data() + end_, block_.size() - end_);
-      if (got == 0) {
-        return;
-      }
+      if (got == 0) return;
       end_ += got;
     }
   }
@@ -96,9 +88,7 @@ class Gunzip {
     stream_.avail_out = room;
     while (stream_.avail_out == room) {
       fill(1);
-      if (available() == 0) {
-        throw DataError("{}: truncated gzip data", origin_);
-      }
+      if (available() == 0) throw DataError("{}: truncated gzip data", origin_);
       stream_.next_in = reinterpret_cast<Bytef*>(block_.data() + begin_);
       stream_.avail_in = static_cast<uInt>(available());
       const int result = inflate(&stream_, Z_NO_FLUSH);
@@ -142,27 +132,13 @@ void seek(int descriptor, const std::string& path, uint64_t offset) {
 }  // namespace
 
 ByteSource file_source(const std::string& path, uint64_t offset) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) {
-    throw DataError("{}: cannot be opened: {}", path, errno_text(errno));
-  }
-  const std::shared_ptr<void> closer(nullptr, [descriptor](void*) { close(descriptor); });
+  const auto file = std::make_shared<OpenFile>(path);
   struct stat status {};
-  if (fstat(descriptor, &status) == 0 && S_ISDIR(status.st_mode)) {
+  if (fstat(file->descriptor(), &status) == 0 && S_ISDIR(status.st_mode)) {
     throw DataError("{}: is a folder, a file is expected", path);
   }
-  if (offset > 0) seek(descriptor, path, offset);
-  return [descriptor, closer, path](char* buffer, size_t capacity) {
-    while (true) {
-      const ssize_t got = read(descriptor, buffer, capacity);
-      if (got >= 0) {
-        return static_cast<size_t>(got);
-      }
-      if (errno != EINTR) {
-        throw DataError("{}: cannot be read: {}", path, errno_text(errno));
-      }
-    }
-  };
+  if (offset > 0) seek(file->descriptor(), path, offset);
+  return [file](char* buffer, size_t capacity) { return file->read(buffer, capacity); };
 }
 
 std::string read_source(const ByteSource& source, const std::string& origin, uint64_t most) {

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/version.h"
+#include "base/this_process.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/value_json.h"
 #include "config/decoder/decoder_run_config.h"

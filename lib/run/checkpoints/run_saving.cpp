@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/version.h"
+#include "base/this_process.h"
 #include "checkpoint/lora_file.h"
 #include "checkpoint/value_json.h"
 #include "io/files/atomic_file.h"

@@ -66,7 +66,8 @@ ConvertReport convert(const ConvertCommand& command) {
     return convert_lora_names(in, command.out_path, *command.lora_naming);
   }
   if (command.merge_lora || !command.lora_paths.empty()) {
-    return convert_merged(in, command.out_path, weights, {command.lora_paths, command.lora_scale});
+    return convert_checkpoint(
+        in, command.out_path, weights, LoraChoice{command.lora_paths, command.lora_scale});
   }
   return convert_checkpoint(in, command.out_path, weights);
 }

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "base/log.h"
-#include "base/one_line.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "checkpoint/convert.h"

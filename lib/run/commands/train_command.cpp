@@ -5,13 +5,12 @@
 #include <filesystem>
 #include <optional>
 
-#include "base/library_versions.h"
 #include "base/log.h"
 #include "base/stop_signal.h"
-#include "base/version.h"
+#include "base/this_process.h"
 #include "dist/process_group.h"
 #include "io/library_versions.h"
-#include "net/library_versions.h"
+#include "net/http_stream.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/commands.h"
 #include "run/commands/several_processes.h"

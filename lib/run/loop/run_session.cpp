@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
-#include "base/version.h"
+#include "base/this_process.h"
 #include "optim/random.h"
 #include "run/checkpoints/saved_facts.h"
 #include "run/device/device.h"

@@ -10,7 +10,7 @@
 #include <cctype>
 #include <cmath>
 
-#include "base/process_memory.h"
+#include "base/this_process.h"
 
 namespace dalle2 {
 namespace {

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT
+// This program and its process: version, libraries, machine, memory.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace dalle2 {
+
+/// Version of this program, e.g. "0.1.0".
+std::string program_version();
+
+/// Version of dalle2-pytorch whose checkpoint layout we write; our files hold it under `version`.
+inline constexpr const char* kCheckpointLayoutVersion = "1.15.6";
+
+/// The libraries that this layer is linked with, or whose headers it is compiled with: "fmt 9.1.0, ...".
+std::string base_library_versions();
+
+/// Of this machine; "localhost" if it has none.
+std::string host_name();
+
+/// Memory of this process in bytes, by a name of /proc/self/status: "VmRSS" resident now, "VmHWM"
+/// the peak so far. 0 where there is no such file or name.
+uint64_t process_memory(const std::string& field);
+
+}  // namespace dalle2
