@@ -38,10 +38,6 @@ int64_t place(const std::vector<FlatEntry*>& entries, int64_t cursor) {
   return cursor;
 }
 
-at::Tensor view_of(const at::Tensor& flat, const FlatEntry& entry) {
-  return flat.narrow(0, entry.offset, entry.numel).view(entry.tensor.sizes());
-}
-
 }  // namespace
 
 FlatParameters::FlatParameters(const torch::nn::Module& module)
@@ -88,19 +84,17 @@ FlatParameters::FlatParameters(const torch::nn::Module& module, const IsMember& 
   values_ = at::zeros({total}, at::device(device.value_or(at::kCPU)).dtype(at::kFloat));
   for (std::vector<FlatEntry>* entries : {&parameters_, &buffers_}) {
     for (FlatEntry& entry : *entries) {
-      const at::Tensor view = view_of(values_, entry);
+      const at::Tensor view = entry.of(values_);
       view.copy_(entry.tensor);
       entry.tensor.set_data(view);
     }
   }
 }
 
-int64_t FlatParameters::parameter_count() const {
-  int64_t count = 0;
-  for (const FlatEntry& entry : parameters_) {
-    count += entry.numel;
-  }
-  return count;
+std::vector<FlatEntry> FlatParameters::entries() const {
+  std::vector<FlatEntry> all = parameters_;
+  all.insert(all.end(), buffers_.begin(), buffers_.end());
+  return all;
 }
 
 std::vector<std::string> FlatParameters::names() const {
@@ -141,7 +135,7 @@ FlatGradients::FlatGradients(const FlatParameters& parameters) : state_(std::mak
   for (size_t i = 0; i < count; ++i) {
     const FlatEntry& entry = parameters.parameters()[i];
     parameters_.push_back(entry.tensor);
-    state_->views.push_back(view_of(state_->flat, entry));
+    state_->views.push_back(entry.of(state_->flat));
     if (!entry.tensor.requires_grad()) {
       continue;
     }

@@ -19,6 +19,11 @@ struct FlatEntry {
   at::Tensor tensor;   ///< the module's own tensor: a view of the buffer
   int64_t offset = 0;  ///< first element; a multiple of kFlatAlignment
   int64_t numel = 0;   ///< elements of its own, without the padding after it
+
+  /// Its place in any buffer of this layout, in its shape: a view.
+  at::Tensor of(const at::Tensor& flat) const {
+    return flat.narrow(0, offset, numel).view(tensor.sizes());
+  }
 };
 
 /// Entries begin at multiples of this many floats (64 bytes), so that kernels see aligned rows.
@@ -50,8 +55,8 @@ class FlatParameters {
   const std::vector<FlatEntry>& parameters() const { return parameters_; }
   /// Floating buffers in the order of registration.
   const std::vector<FlatEntry>& buffers() const { return buffers_; }
-  /// Elements of all parameters, padding not counted.
-  int64_t parameter_count() const;
+  /// Both, one after the other.
+  std::vector<FlatEntry> entries() const;
   /// Names of the parameters.
   std::vector<std::string> names() const;
 

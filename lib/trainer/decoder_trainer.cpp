@@ -155,10 +155,6 @@ at::Tensor DecoderTrainer::sample(const DecoderSampleOptions& options,
   return at::cat(images);
 }
 
-std::shared_ptr<UnetImpl> DecoderTrainer::ema_unet(int64_t unet_number) const {
-  return std::static_pointer_cast<UnetImpl>(averaged_network(unet_number));
-}
-
 std::shared_ptr<torch::nn::Module> DecoderTrainer::swap_network(
     size_t index, std::shared_ptr<torch::nn::Module> network) const {
   return decoder_->swap_unet(static_cast<int64_t>(index) + 1,

@@ -68,8 +68,6 @@ class DecoderTrainer : public Trainer {
 
   int64_t num_unets() const { return num_parts(); }
   Decoder decoder() const { return decoder_; }
-  /// The averaged network, for reading; null without averages or for a stage that is not trained.
-  std::shared_ptr<UnetImpl> ema_unet(int64_t unet_number) const;
 
  private:
   void list_state(TrainState& state) const override;

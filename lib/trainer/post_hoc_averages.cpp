@@ -163,21 +163,30 @@ Dict model_file_of(const std::string& newest, const Sums& sums) {
 }  // namespace
 
 PostHocAverages::PostHocAverages(const FlatParameters& online, const PostHocEmaConfig& config)
-    : online_(online) {
-  for (const double sigma : config.sigmas) averages_.emplace_back(online, sigma);
+    : online_(online), kept_{0, online.values().numel()} {
+  for (const double sigma : config.sigmas) {
+    averages_.push_back({PowerRule(sigma), online.values().detach().clone()});
+  }
 }
 
 void PostHocAverages::update() {
-  for (PowerEma& average : averages_) average.update();
+  for (Average& average : averages_) {
+    average.rule.update(average.values, kept_.of(online_.values()));
+  }
 }
 
 void PostHocAverages::begin_anew() {
-  for (PowerEma& average : averages_) average.begin_anew();
+  const torch::NoGradGuard no_grad;
+  for (Average& average : averages_) {
+    average.values.copy_(kept_.of(online_.values()));
+    average.rule.set_counters(/*initted=*/false, /*step=*/0);
+  }
 }
 
 void PostHocAverages::shard(const RankShards& shards) {
   shards_ = &shards;
-  for (PowerEma& average : averages_) average.keep_slice(shards.own());
+  kept_ = shards.own();
+  for (Average& average : averages_) average.values = kept_.of(average.values).clone();
   begin_anew();
 }
 
@@ -185,43 +194,38 @@ void PostHocAverages::shard(const RankShards& shards) {
 StateDict PostHocAverages::named(const at::Tensor& values) const {
   StateDict weights;
   if (!values.defined()) return weights;
-  for (const auto* entries : {&online_.parameters(), &online_.buffers()}) {
-    for (const FlatEntry& entry : *entries) {
-      weights.emplace_back(entry.name,
-                           values.narrow(0, entry.offset, entry.numel).view(entry.tensor.sizes()));
-    }
+  for (const FlatEntry& entry : online_.entries()) {
+    weights.emplace_back(entry.name, entry.of(values));
   }
   return weights;
 }
 
 bool PostHocAverages::is_finite() const {
-  return std::all_of(averages_.begin(), averages_.end(), [](const PowerEma& average) {
-    return all_finite(average.values());
+  return std::all_of(averages_.begin(), averages_.end(), [](const Average& average) {
+    return all_finite(average.values);
   });
 }
 
 bool PostHocAverages::has(const std::string& name) const {
-  for (const auto* entries : {&online_.parameters(), &online_.buffers()}) {
-    const auto is_it = [&](const FlatEntry& entry) { return entry.name == name; };
-    if (std::any_of(entries->begin(), entries->end(), is_it)) return true;
-  }
-  return false;
+  const std::vector<FlatEntry> all = online_.entries();
+  return std::any_of(
+      all.begin(), all.end(), [&](const FlatEntry& entry) { return entry.name == name; });
 }
 
 Dict PostHocAverages::state(const std::string& prefix) const {
   List averages;
-  for (const PowerEma& average : averages_) {
+  for (const Average& average : averages_) {
     Dict one;
-    one.set("sigma", average.sigma());
+    one.set("sigma", average.rule.sigma());
     const at::Tensor whole =
         shards_ == nullptr
-            ? average.values()
-            : shards_->gather_to_file(average.values(), online_.values().numel(), "averages");
+            ? average.values
+            : shards_->gather_to_file(average.values, online_.values().numel(), "averages");
     one.set("weights", to_dict(named(whole)));
     averages.items.emplace_back(std::move(one));
   }
   Dict out;
-  out.set("step", averages_.front().step());
+  out.set("step", averages_.front().rule.step());
   out.set("averages", std::move(averages));
   out.set("prefix", prefix);
   return out;
@@ -232,7 +236,7 @@ void PostHocAverages::load_state(const Cursor& saved) {
   const Cursor averages = saved.at("averages");
   bool same = averages.size() == averages_.size();
   for (size_t a = 0; same && a < averages_.size(); ++a) {
-    same = averages.at(a).at("sigma").as_double() == averages_[a].sigma();
+    same = averages.at(a).at("sigma").as_double() == averages_[a].rule.sigma();
   }
   if (!same) {
     throw DataError(
@@ -240,23 +244,19 @@ void PostHocAverages::load_state(const Cursor& saved) {
         "that the run began with.",
         averages.where());
   }
-  const FlatSlice kept =
-      shards_ == nullptr ? FlatSlice{0, online_.values().numel()} : shards_->own();
   for (size_t a = 0; a < averages_.size(); ++a) {
     const Cursor weights = averages.at(a).at("weights");
-    for (const auto* entries : {&online_.parameters(), &online_.buffers()}) {
-      for (const FlatEntry& entry : *entries) {
-        const Cursor theirs = weights.at(entry.name);
-        if (theirs.as_tensor().sizes() != entry.tensor.sizes()) {
-          throw DataError("{}: expected {}, got {}",
-                          theirs.where(),
-                          c10::str(entry.tensor.sizes()),
-                          c10::str(theirs.as_tensor().sizes()));
-        }
-        copy_into_slice(averages_[a].values(), kept, entry.offset, theirs.as_tensor());
+    for (const FlatEntry& entry : online_.entries()) {
+      const Cursor theirs = weights.at(entry.name);
+      if (theirs.as_tensor().sizes() != entry.tensor.sizes()) {
+        throw DataError("{}: expected {}, got {}",
+                        theirs.where(),
+                        c10::str(entry.tensor.sizes()),
+                        c10::str(theirs.as_tensor().sizes()));
       }
+      copy_into_slice(averages_[a].values, kept_, entry.offset, theirs.as_tensor());
     }
-    averages_[a].set_step(saved.at("step").as_int());
+    averages_[a].rule.set_counters(/*initted=*/false, saved.at("step").as_int());
   }
 }
 

@@ -11,12 +11,13 @@
 #include "checkpoint/state_dict.h"
 #include "config/shared/train_options.h"
 #include "optim/flat_parameters.h"
-#include "optim/power_ema.h"
+#include "optim/flat_slice.h"
+#include "optim/power_rule.h"
 #include "trainer/rank_shards.h"
 
 namespace dalle2 {
 
-/// The averages of one network.
+/// The averages of one network. All of its flat buffer is averaged, or the slice of this rank.
 class PostHocAverages {
  public:
   /// @param online has to outlive it
@@ -41,11 +42,16 @@ class PostHocAverages {
   void load_state(const Cursor& saved);
 
  private:
+  struct Average {
+    PowerRule rule;
+    at::Tensor values;  // [kept_.length()]
+  };
   StateDict named(const at::Tensor& values) const;
 
   const FlatParameters& online_;
   const RankShards* shards_ = nullptr;
-  std::vector<PowerEma> averages_;
+  FlatSlice kept_;  // of the flat buffer
+  std::vector<Average> averages_;
 };
 
 /// What to make of the snapshots of a run.

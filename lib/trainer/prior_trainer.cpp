@@ -138,10 +138,6 @@ TextEmbedding PriorTrainer::embed_text(TextEncoder& encoder,
   return {at::cat(embeds), encodings.empty() ? at::Tensor() : at::cat(encodings)};
 }
 
-std::shared_ptr<PriorNetworkImpl> PriorTrainer::ema_net() const {
-  return std::static_pointer_cast<PriorNetworkImpl>(averaged_network(1));
-}
-
 std::shared_ptr<torch::nn::Module> PriorTrainer::swap_network(
     size_t /*index*/, std::shared_ptr<torch::nn::Module> network) const {
   return prior_->swap_net(std::static_pointer_cast<PriorNetworkImpl>(std::move(network)));

@@ -63,8 +63,6 @@ class PriorTrainer : public Trainer {
                            std::optional<int64_t> max_batch_size = std::nullopt);
 
   DiffusionPrior prior() const { return prior_; }
-  /// The averaged network, for reading; null without an average.
-  std::shared_ptr<PriorNetworkImpl> ema_net() const;
 
  private:
   void list_state(TrainState& state) const override;

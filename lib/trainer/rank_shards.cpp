@@ -34,13 +34,6 @@ void RankShards::share(const at::Tensor& whole, const std::string& what) const {
   }
 }
 
-at::Tensor RankShards::gather(const at::Tensor& own, const std::string& what) const {
-  at::Tensor whole = at::empty({numel_}, own.options());
-  this->own().of(whole).copy_(own);
-  share(whole, what);
-  return whole;
-}
-
 at::Tensor RankShards::gather_to_file(const at::Tensor& own,
                                       int64_t numel,
                                       const std::string& what) const {

@@ -32,11 +32,9 @@ class RankShards {
   const FlatSlice& own() const;
   /// Gives each rank's slice of `whole` to all ranks, in place. @param whole [n]
   void share(const at::Tensor& whole, const std::string& what) const;
-  /// @param own [length of this rank's slice] @return [n] on the device, on all ranks
-  at::Tensor gather(const at::Tensor& own, const std::string& what) const;
   /// For checkpoints: passes through memory in pieces of 64 MiB and goes to a file, which has no
   /// name any more when this returns and is gone with the tensor.
-  /// @param own as for gather(), or the start of it @param numel of the whole that is wanted, at
+  /// @param own [length of this rank's slice], or the start of it @param numel of the whole that is wanted, at
   /// most n @return [numel] in that file on rank 0, only to be read; undefined on the others
   /// @throws on rank 0 as AtomicFile, when all have given what they have
   at::Tensor gather_to_file(const at::Tensor& own, int64_t numel, const std::string& what) const;

@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "base/this_process.h"
 #include "checkpoint/module_state.h"
-#include "trainer/averaged_network.h"
 #include "trainer/optimizer_state.h"
 #include "trainer/scaler_state.h"
 
@@ -76,18 +75,17 @@ void TrainStateWriter::note(const std::string& key, Value value) {
 
 void TrainStateWriter::averages(const AverageLayout& layout) {
   if (!from_.averages) return;
-  Value all = empty_averages(*from_.averages, layout);
+  Value all = WeightAverage::empty_state(*from_.averages, layout);
   for (size_t i = 0; i < from_.parts.size(); ++i) {
     if (const auto& part = from_.parts[i]) {
-      part->average->write(all, i, *part->network, layout);
+      part->average->write(all, i, layout);
     } else {
-      write_untrained_average(*from_.averages, all, i, layout);
+      WeightAverage::write_untrained(*from_.averages, all, i, layout);
     }
   }
-  out_.set(average_key(*from_.averages, layout), std::move(all));
+  out_.set(layout.key(*from_.averages), std::move(all));
   if (layout.model_key != nullptr && *from_.averages == EmaKind::ema_pytorch) {
-    const TrainedPart& part = *from_.parts.front();
-    out_.set(layout.model_key, to_dict(averaged_model(*part.average, part.parameters, layout)));
+    out_.set(layout.model_key, to_dict(from_.parts.front()->average->averaged_model(layout)));
   }
 }
 
@@ -208,8 +206,15 @@ void TrainStateReader::read_optimizer(const std::string& key, TrainedPart& part)
 
 void TrainStateReader::averages(const AverageLayout& layout) {
   if (!to_.averages) return;
-  auto saved =
-      only_model_ ? std::nullopt : find_averages(root_, average_key(*to_.averages, layout));
+  const std::string key = layout.key(*to_.averages);
+  auto saved = only_model_ ? std::nullopt : root_.find(key);
+  if (!saved && !only_model_) {
+    log_warning("ckpt",
+                "{}: no averaged weights '{}' (it was made with use_ema false or another "
+                "ema.kind): they begin as copies of the weights",
+                root_.where(),
+                key);
+  }
   if (saved && saved->size() == 0) saved.reset();
   if (saved && layout.many_parts && *to_.averages == EmaKind::diffusers &&
       saved->size() != to_.parts.size()) {

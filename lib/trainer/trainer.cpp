@@ -93,7 +93,8 @@ void Trainer::add_part(const PartPlan& plan,
   added->averages_at_end_of_step = plan.averages_at_end_of_step;
   if (precision_.precision == MixedPrecision::fp16) added->scaler.emplace(device_);
   if (config.use_ema) {
-    added->average = make_average(*plan.network, plan.make_network, added->parameters, config);
+    added->average = std::make_unique<WeightAverage>(
+        *plan.network, plan.make_network, added->parameters, config);
   }
   if (config.post_hoc_ema.save_every_n_steps) {
     added->post_hoc = std::make_unique<PostHocAverages>(added->parameters, config.post_hoc_ema);
@@ -270,7 +271,7 @@ double Trainer::learning_rate(int64_t number) const {
 std::optional<double> Trainer::ema_decay(int64_t number) const {
   const TrainedPart& averaged = part(number);
   settle_all();
-  return averaged.average ? std::optional<double>(averaged.average->decay()) : std::nullopt;
+  return averaged.average ? std::optional<double>(averaged.average->rule().decay()) : std::nullopt;
 }
 
 at::Tensor Trainer::last_grad_norm(int64_t number) const {

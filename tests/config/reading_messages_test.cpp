@@ -104,6 +104,31 @@ TEST_CASE("no message about a config shows the secrets of its urls and commands"
   }
 }
 
+TEST_CASE("options of averages that no rule can work with are refused, and their limits taken") {
+  const auto refused = [](const std::string& key, const std::string& value, std::string limits) {
+    CHECK_THAT(message_of([&] { read_with({"/train/" + key + "=" + value}); }),
+               Catch::Contains("/train/" + key + ": must be " + limits + ", got " + value));
+  };
+  for (const char* key : {"ema_beta", "ema_min_value", "ema/decay", "ema/min_decay"}) {
+    refused(key, "1.5", ">= 0 and <= 1");
+    refused(key, "-0.1", ">= 0 and <= 1");
+  }
+  for (const char* key : {"ema_update_every", "update_model_with_ema_every"}) {
+    refused(key, "0", ">= 1 and <= 1000000000000");
+  }
+  for (const char* key : {"ema_update_after_step", "ema/update_after_step"}) {
+    refused(key, "-1", ">= 0 and <= 1000000000000");
+  }
+  for (const char* key : {"ema_inv_gamma", "ema_power", "ema/inv_gamma", "ema/power"}) {
+    refused(key, "0", "> 0");
+  }
+  for (const std::string edge : {"0", "1"}) {
+    CHECK_NOTHROW(read_with({"/train/ema_beta=" + edge, "/train/ema_min_value=" + edge}));
+  }
+  CHECK_NOTHROW(read_with({"/train/ema_update_every=1", "/train/ema_update_after_step=0"}));
+  CHECK_NOTHROW(read_with({"/train/update_model_with_ema_every=1"}));
+}
+
 TEST_CASE("a value beyond its limits is named with the limits") {
   expect_problems({"/train/lr=-1"}, {"/train/lr: must be > 0 and <= 0.01, got -1"});
   expect_problems({"/train/lr=[1e-4, 0.02]"}, {"/train/lr/1: must be > 0 and <= 0.01, got 0.02"});

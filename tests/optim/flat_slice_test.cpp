@@ -2,11 +2,12 @@
 #include "optim/flat_slice.h"
 
 #include <catch2/catch.hpp>
+#include <functional>
+#include <memory>
 
 #include "flat_module.h"
-#include "optim/ema.h"
 #include "optim/optimizer.h"
-#include "optim/power_ema.h"
+#include "optim/power_rule.h"
 
 namespace dalle2 {
 namespace {
@@ -120,34 +121,37 @@ TEST_CASE("optimizers of slices together make the bits that one makes, and keep 
 }
 
 TEST_CASE("averages of slices together make the bits that one makes") {
-  test::FlatModule one(some_parameters()), other(some_parameters()), third(some_parameters());
-  const FlatParameters online(one), average(other), cut(third);
-  EmaOptions options;
-  options.update_after_step = options.update_every = 1;
-  Ema ema(online, average, options);
-  PowerEma power(online, 0.1);
-  std::vector<Ema> slices;
-  std::vector<PowerEma> powers;
-  for (const FlatSlice& slice : cut_in_three(online)) {
-    slices.emplace_back(online, cut, options).keep_slice(slice);
-    powers.emplace_back(online, 0.1).keep_slice(slice);
-  }
-  for (int step = 0; step < 6; ++step) {
-    {
-      const torch::NoGradGuard no_grad;
-      online.values().mul_(1.25);
+  test::FlatModule module(some_parameters());
+  const FlatParameters online(module);
+  AveragesConfig config;
+  config.ema_update_after_step = config.ema_update_every = 1;
+  EmaConfig one_call;
+  one_call.foreach = true;
+  const std::vector<std::function<std::unique_ptr<AverageRule>()>> makers = {
+      [&] { return std::make_unique<EmaPytorchRule>(config); },
+      [] { return std::make_unique<DiffusersRule>(EmaConfig{}); },
+      [&] { return std::make_unique<DiffusersRule>(one_call); },
+      [] { return std::make_unique<PowerRule>(0.1); }};
+  for (const auto& make : makers) {
+    const at::Tensor weights = online.values().clone(), average = weights.clone();
+    const std::vector<FlatSlice> slices = cut_in_three(online);
+    const auto rule = make();
+    std::vector<std::unique_ptr<AverageRule>> rules;
+    std::vector<at::Tensor> averages;
+    for (const FlatSlice& slice : slices) {
+      rules.push_back(make());
+      averages.push_back(slice.of(weights).clone());
     }
-    ema.update();
-    power.update();
-    for (Ema& slice : slices) slice.update();
-    for (PowerEma& slice : powers) slice.update();
+    for (int step = 0; step < 6; ++step) {
+      weights.mul_(1.25);
+      rule->update(average, weights);
+      for (size_t s = 0; s < slices.size(); ++s) {
+        rules[s]->update(averages[s], slices[s].of(weights));
+      }
+    }
+    CHECK(at::equal(at::cat(averages), average));
+    CHECK_FALSE(at::equal(average, weights));
   }
-  std::vector<at::Tensor> values, power_values;
-  for (const Ema& slice : slices) values.push_back(slice.values());
-  for (const PowerEma& slice : powers) power_values.push_back(slice.values());
-  CHECK(at::equal(at::cat(values), average.values()));
-  CHECK(at::equal(at::cat(power_values), power.values()));
-  CHECK_FALSE(at::equal(average.values(), online.values()));
 }
 
 }  // namespace

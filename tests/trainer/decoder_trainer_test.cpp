@@ -180,7 +180,7 @@ TEST_CASE("a stage that is masked out is not trained and cannot be asked for a s
   CHECK_FALSE(trainer->is_trained(1));
   CHECK(trainer->is_trained(2));
   CHECK(trainer->decoder()->unet(1) == nullptr);
-  CHECK(trainer->ema_unet(1) == nullptr);
+  CHECK(trainer->averaged_network(1) == nullptr);
   CHECK_THROWS_WITH(
       trainer->step(test::drawn_inputs(2, 1), 1, generator(0)),
       Catch::Contains("unet 1 is not trained") && Catch::Contains("unet_training_mask"));

@@ -2,15 +2,13 @@
 // Averages of diffusers' kind: their saved state, and a decoder that is trained with them.
 #include <catch2/catch.hpp>
 
-#include "base/error.h"
 #include "checkpoint/convert.h"
-#include "checkpoint/module_state.h"
 #include "checkpoint/pth.h"
-#include "checkpoint/value_json.h"
+#include "optim/flat_module.h"
 #include "support/captured_log.h"
-#include "support/pretrained_folder.h"
+#include "support/diffusers_ema.h"
 #include "support/temp_dir.h"
-#include "trainer/ema_model_state.h"
+#include "trainer/weight_average.h"
 #include "trainer_fixture.h"
 
 namespace dalle2 {
@@ -31,6 +29,56 @@ struct Tiny : torch::nn::Module {
   }
 };
 
+/// A network of any class with diffusers' average, without a trainer.
+template <class Network>
+struct Averaged {
+  template <class... Args>
+  explicit Averaged(const EmaConfig& ema, const Args&... args)
+      : network(args...),
+        average(
+            network,
+            [args...] { return std::make_shared<Network>(args...); },
+            online,
+            [&] {
+              AveragesConfig config;
+              config.ema = ema;
+              config.ema.kind = EmaKind::diffusers;
+              return config;
+            }()) {}
+
+  Value state() const {
+    Value all;
+    average.write(all, 0, kLayout);
+    return all;
+  }
+  void load(const Value& state) { average.read(Cursor(state, "a.pth"), 0, kLayout, true); }
+  at::Tensor averaged(const std::string& name) const {
+    return average.network()->named_parameters()[name];
+  }
+
+  static inline const AverageLayout kLayout{.many_parts = false};
+  Network network;
+  FlatParameters online{network, names_of(network)};
+  WeightAverage average;
+
+ private:
+  static std::vector<std::string> names_of(const torch::nn::Module& module) {
+    std::vector<std::string> names;
+    for (const auto& item : module.named_parameters()) names.push_back(item.key());
+    return names;
+  }
+};
+
+StateDict one_parameter(int64_t size = 2) {
+  return {{"weight", at::ones({size})}};
+}
+
+std::vector<std::string> keys_of(const Value& state) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : state.as_dict().items) keys.push_back(key.as_string());
+  return keys;
+}
+
 DecoderTrainConfig diffusers_config(const test::TrainerFixture& fixture) {
   DecoderTrainConfig config = fixture.train_config();
   config.ema.kind = EmaKind::diffusers;
@@ -38,92 +86,150 @@ DecoderTrainConfig diffusers_config(const test::TrainerFixture& fixture) {
   return config;
 }
 
-TEST_CASE("the state of an EMAModel has upstream's keys in upstream's order") {
-  const auto json = test::load_fixture("ema_model/defaults").json;
-  const EmaModel average({at::ones({2})}, {});
-  std::vector<std::string> keys;
-  for (const auto& [key, value] : ema_model_state(average).items) keys.push_back(key.as_string());
-  CHECK(keys == json.at("keys").get<std::vector<std::string>>());
+TEST_CASE("an average follows EMAModel of diffusers: what needs no gradient is copied") {
+  for (const std::string name : {"defaults", "warmup", "shape", "clamped", "crossed"}) {
+    const test::Fixture fixture = test::load_fixture("ema_model/" + name);
+    const auto list = [&](const std::string& prefix) {
+      StateDict values;
+      for (const auto& key : fixture.json.at("names")) {
+        values.emplace_back(key, fixture.tensor(prefix + key.get<std::string>()));
+      }
+      return values;
+    };
+    const auto json = fixture.json.at("options");
+    EmaConfig config;
+    config.decay = json.value("decay", config.decay);
+    config.min_decay = json.value("min_decay", config.min_decay);
+    config.update_after_step = json.value("update_after_step", config.update_after_step);
+    config.use_ema_warmup = json.value("use_ema_warmup", config.use_ema_warmup);
+    config.inv_gamma = json.value("inv_gamma", config.inv_gamma);
+    config.power = json.value("power", config.power);
+    struct Network : test::FlatModule {
+      explicit Network(const StateDict& values) : FlatModule(values) {
+        parameter("frozen").set_requires_grad(false);
+      }
+    };
+    Averaged<Network> made(config, list("initial."));
+    for (int64_t step = 0; step < fixture.json.at("steps").get<int64_t>(); ++step) {
+      for (const auto& [key, value] : list(fmt::format("online.{}.", step))) {
+        made.network.parameter(key).detach().copy_(value);
+      }
+      made.average.update();
+      CHECK(at::equal(made.averaged("frozen"), made.network.parameter("frozen")));
+      for (const auto& [key, value] : list(fmt::format("average.{}.", step))) {
+        INFO(name << " step " << step << " " << key);
+        // Of numbers around 1.
+        CHECK(at::allclose(made.averaged(key), value, 0, 2e-6));
+      }
+    }
+  }
+}
+
+TEST_CASE("the state of an average has EMAModel's keys in its order, and the names") {
+  auto expected =
+      test::load_fixture("ema_model/defaults").json.at("keys").get<std::vector<std::string>>();
+  expected.emplace_back("parameter_names");
+  CHECK(keys_of(Averaged<test::FlatModule>({}, one_parameter()).state()) == expected);
 }
 
 TEST_CASE("a state that EMAModel refuses is refused with its text, and changes nothing") {
   const auto cases = test::load_fixture("ema_model/refusals").json.at("load_state_dict");
   REQUIRE(cases.size() == 11);
   for (const auto& refusal : cases) {
-    EmaModel average({at::ones({2})}, {});
+    Averaged<test::FlatModule> made({}, one_parameter());
     nlohmann::json json = {{"optimization_step", 5}};
     json[refusal.at("key").get<std::string>()] = refusal.at("value");
     const Value state = value_of_json(json.dump());
     INFO(refusal.dump());
-    CHECK_THROWS_WITH(load_ema_model_state(Cursor(state, "a.pth"), average),
+    CHECK_THROWS_WITH(made.load(state),
                       Catch::Contains(refusal.at("message").get<std::string>()) &&
                           Catch::Contains("a.pth: /" + refusal.at("key").get<std::string>()));
-    CHECK(average.optimization_step() == 0);
-    CHECK(average.options() == EmaModelOptions{});
+    CHECK(Cursor(made.state()).at("optimization_step").as_int() == 0);
+    CHECK(at::equal(made.averaged("weight"), at::ones({2})));
   }
 }
 
 TEST_CASE("a decay of 0 and one of 1 are taken") {
   for (const double decay : {0.0, 1.0}) {
-    EmaModel average({at::ones({2})}, {});
-    Dict state = ema_model_state(average);
-    state.set("decay", decay);
-    const Value value = state;
-    load_ema_model_state(Cursor(value), average);
-    CHECK(average.options().decay == decay);
+    Averaged<test::FlatModule> made({}, one_parameter());
+    Value state = made.state();
+    state.as_dict().set("decay", decay);
+    CHECK_NOTHROW(made.load(state));
   }
 }
 
 TEST_CASE("averages of other parameters are refused, and missing keys keep their values") {
-  EmaModel average({at::ones({2})}, {});
-  Dict state = ema_model_state(EmaModel({at::ones({2}), at::ones({2})}, {}));
-  Value value = state;
-  CHECK_THROWS_WITH(load_ema_model_state(Cursor(value, "a.pth"), average),
+  Averaged<test::FlatModule> made({}, one_parameter());
+  StateDict two = one_parameter();
+  two.emplace_back("bias", at::ones({2}));
+  CHECK_THROWS_WITH(made.load(Averaged<test::FlatModule>({}, two).state()),
                     "a.pth: /shadow_params: expected the averages of 1 parameters, got 2");
-  value = ema_model_state(EmaModel({at::ones({3})}, {}));
-  CHECK_THROWS_WITH(load_ema_model_state(Cursor(value, "a.pth"), average),
+  CHECK_THROWS_WITH(made.load(Averaged<test::FlatModule>({}, one_parameter(3)).state()),
                     "a.pth: /shadow_params/0: expected shape [2], got [3]");
-  value = value_of_json(R"({"power": 1})");
-  load_ema_model_state(Cursor(value), average);
-  CHECK(average.options().power == 1.0);
-  CHECK(average.options().decay == 0.9999);
-  CHECK(at::equal(average.shadow_params()[0], at::ones({2})));
+  made.average.update();
+  made.load(value_of_json(R"({"power": 1})"));
+  CHECK(Cursor(made.state()).at("optimization_step").as_int() == 1);
+  CHECK(at::equal(made.averaged("weight"), at::ones({2})));
+  made.load(value_of_json(R"({"optimization_step": 7})"));
+  CHECK(made.average.rule().decay() == Approx(8.0 / 17.0));  // of the eighth step
 }
 
 TEST_CASE("a folder of save_pretrained is read, and written so that it reads the same") {
   const test::Fixture expected = test::load_fixture("ema_model/pretrained_state");
-  Tiny model;
-  const EmaModel average =
-      test::ema_model_from_pretrained(test::fixture_dir("ema_model") + "/pretrained", model);
-  const auto check = [&](const EmaModel& read) {
+  const auto check = [&](const std::string& folder) {
+    const test::PretrainedFolder saved = test::read_pretrained(folder);
+    EmaConfig config;
+    config.decay = Cursor(Value(saved.config)).at("decay").as_double();
+    auto made = std::make_unique<Averaged<Tiny>>(config);
+    load_state_dict(made->network, saved.weights, "", /*strict=*/true, folder);
+    made->average.begin_anew();
+    made->load(saved.config);
+    const Value state = made->state();
     for (size_t i = 0; i < expected.tensors.size(); ++i) {
-      CHECK(at::equal(read.shadow_params()[i], expected.tensor(std::to_string(i))));
+      CHECK(at::equal(Cursor(state).at("shadow_params").at(i).as_tensor(),
+                      expected.tensor(std::to_string(i))));
     }
-    Dict scalars = ema_model_state(read);
-    scalars.items.pop_back();
-    CHECK(nlohmann::json::parse(json_of_value(scalars)) == expected.json);
+    CHECK(Cursor(state).at("optimization_step").as_int() ==
+          expected.json.at("optimization_step").get<int64_t>());
+    for (const auto& [key, value] : expected.json.items()) {
+      INFO(key);
+      CHECK(nlohmann::json::parse(json_of_value(*saved.config.find(key))) == value);
+    }
+    return made;
   };
-  check(average);
+  const auto read = check(test::fixture_dir("ema_model") + "/pretrained");
   // What is written are the averages, whatever the model holds meanwhile.
-  for (const at::Tensor& parameter : model.parameters()) parameter.detach().zero_();
+  for (const at::Tensor& parameter : read->network.parameters()) parameter.detach().zero_();
   const test::TempDir folder;
-  test::save_pretrained(average, folder / "out", &model, value_of_json(R"({"width": 4})"));
-  Tiny other;
-  check(test::ema_model_from_pretrained(folder / "out", other));
-  CHECK(at::equal(other.parameters()[0], average.shadow_params()[0]));
+  Dict state = test::read_pretrained(test::fixture_dir("ema_model") + "/pretrained").config;
+  test::save_pretrained(
+      folder / "out", read->average.network().get(), value_of_json(R"({"width": 4})"), state);
+  check(folder / "out");
 }
 
 TEST_CASE("saving as a folder needs a model and its config") {
   const auto texts = test::load_fixture("ema_model/refusals").json;
   const test::TempDir folder;
   const Tiny model;
-  const EmaModel average(model.parameters(), {});
-  CHECK_THROWS_WITH(test::save_pretrained(average, folder / "out", nullptr, Dict{}),
+  CHECK_THROWS_WITH(test::save_pretrained(folder / "out", nullptr, Dict{}, {}),
                     texts.at("model_cls").get<std::string>());
-  CHECK_THROWS_WITH(test::save_pretrained(average, folder / "out", &model, Value()),
+  CHECK_THROWS_WITH(test::save_pretrained(folder / "out", &model, Value(), {}),
                     texts.at("model_config").get<std::string>());
-  Tiny other;
-  CHECK_THROWS_AS(test::ema_model_from_pretrained(folder / "absent", other), DataError);
+}
+
+TEST_CASE("the average is lent to the parameters and the weights come back bit for bit") {
+  const std::vector<at::Tensor> parameters = {test::wave({3, 2}).set_requires_grad(true),
+                                              test::wave({4}, 0.9)};
+  const std::vector<at::Tensor> before = {parameters[0].detach().clone(), parameters[1].clone()};
+  test::EmaModel average({at::ones({3, 2}), at::ones({4})}, {});
+  average.store(parameters);
+  average.copy_to(parameters);
+  CHECK(at::equal(parameters[0], at::ones({3, 2})));
+  average.restore(parameters);
+  CHECK(at::equal(parameters[0], before[0]));
+  CHECK(at::equal(parameters[1], before[1]));
+  const auto texts = test::load_fixture("ema_model/refusals").json;
+  CHECK_THROWS_WITH(average.restore(parameters), texts.at("restore").get<std::string>());
 }
 
 TEST_CASE("a decoder is trained with diffusers' average: it follows each update") {
@@ -131,14 +237,12 @@ TEST_CASE("a decoder is trained with diffusers' average: it follows each update"
   DecoderTrainConfig config = diffusers_config(fixture);
   config.ema.offload = GENERATE(false, true);
   const auto trainer = fixture.trainer(config);
-  EmaModelOptions options;
-  options.decay = 0.7;
-  EmaModel by_hand(trainer->decoder()->unet(1)->parameters(), options);
+  test::EmaModel by_hand(trainer->decoder()->unet(1)->parameters(), config.ema);
   for (int64_t step = 0; step < 8; ++step) {
     test::train(*trainer, step, step + 1);
     if (step % 2 == 0) by_hand.step(trainer->decoder()->unet(1)->parameters());
   }
-  const auto averaged = trainer->ema_unet(1)->parameters();
+  const auto averaged = trainer->averaged_network(1)->parameters();
   for (size_t i = 0; i < averaged.size(); ++i) {
     CHECK(at::equal(averaged[i], by_hand.shadow_params()[i]));
   }
@@ -148,7 +252,7 @@ TEST_CASE("a decoder is trained with diffusers' average: it follows each update"
   const Dict model = trainer->model_state();
   CHECK(at::equal(
       model.find("model")->as_dict().find("unets.0.init_conv.convs.0.weight")->as_tensor(),
-      trainer->ema_unet(1)->named_parameters()["init_conv.convs.0.weight"]));
+      trainer->averaged_network(1)->named_parameters()["init_conv.convs.0.weight"]));
   CHECK(test::bits_of(*trainer) == before);
 }
 
@@ -197,8 +301,8 @@ TEST_CASE("a change of the kind or of the options of the average is mentioned") 
   test::CapturedLog log;
   other->load_state(trainer->state(), false, true, "a.pth");
   CHECK(log.count("no averaged weights 'ema_diffusers'") == 1);
-  CHECK(
-      at::equal(other->ema_unet(1)->parameters()[0], trainer->decoder()->unet(1)->parameters()[0]));
+  CHECK(at::equal(other->averaged_network(1)->parameters()[0],
+                  trainer->decoder()->unet(1)->parameters()[0]));
   config.ema.decay = 0.5;
   const auto third = fixture.trainer(config);
   third->load_state(other->state(), false, true, "b.pth");
@@ -217,7 +321,7 @@ TEST_CASE("the weights become their average where update_model_with_ema_every sa
   std::vector<bool> equal;
   for (int64_t step = 0; step < 14; step += 2) {
     test::train(*trainer, step, step + 1);
-    equal.push_back(at::equal(trainer->ema_unet(1)->parameters()[0],
+    equal.push_back(at::equal(trainer->averaged_network(1)->parameters()[0],
                               trainer->decoder()->unet(1)->parameters()[0]));
   }
   // The first call copies; of the others the third, sixth, ... copy back.

@@ -191,7 +191,7 @@ TEST_CASE("adapters begin on the weights of a decoder without any") {
       const auto random = [] { return make_generator({0, "validate"}, at::kCPU); };
       CHECK(trainer->evaluate(inputs, unet, random()).loss.item<double>() ==
             base->evaluate(inputs, unet, random()).loss.item<double>());
-      for (const auto& item : trainer->ema_unet(unet)->named_parameters()) {
+      for (const auto& item : trainer->averaged_network(unet)->named_parameters()) {
         const at::Tensor* theirs =
             find_tensor(weights, fmt::format("unets.{}.{}", unet - 1, item.key()));
         if (!is_adapter(item.key())) CHECK(at::equal(item.value(), *theirs));

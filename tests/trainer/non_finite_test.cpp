@@ -127,7 +127,7 @@ TEST_CASE("a late update is not counted or averaged before something asks") {
   const auto trainer = trainer_with(MixedPrecision::no);
   TrainerContents& state = TrainerProbe::contents(*trainer);
   TrainerProbe::settle_late(*trainer);
-  const auto& ema = static_cast<EmaPytorchAverage&>(*state.parts[0]->average).ema;
+  const AverageRule& ema = state.parts[0]->average->rule();
   train_step(*trainer, 1, 0);
   CHECK(state.steps[0] == 0);
   CHECK(ema.step() == 0);
@@ -152,7 +152,7 @@ TEST_CASE("a late update is not counted or averaged before something asks") {
     trainer->model_state();
   }
   SECTION("the average") {
-    trainer->ema_unet(1);
+    trainer->averaged_network(1);
   }
   SECTION("the next update") {
     train_step(*trainer, 1, 1);
@@ -292,7 +292,7 @@ TEST_CASE("weights and averages that are not finite are found") {
   const torch::NoGradGuard no_grad;
   const auto trainer = trainer_with(MixedPrecision::no);
   CHECK_FALSE(trainer->non_finite_part());
-  at::Tensor average = trainer->ema_unet(2)->parameters()[3];
+  at::Tensor average = trainer->averaged_network(2)->parameters()[3];
   average.view(-1)[0] = INFINITY;
   CHECK(trainer->non_finite_part() == "averaged weights of unet 1");
   at::Tensor weight = trainer->decoder()->unet(1)->parameters()[5];
@@ -301,9 +301,7 @@ TEST_CASE("weights and averages that are not finite are found") {
 
   const auto diffusers = trainer_with(MixedPrecision::no, EmaKind::diffusers);
   CHECK_FALSE(diffusers->non_finite_part());
-  static_cast<DiffusersAverage&>(*TrainerProbe::contents(*diffusers).parts[0]->average)
-      .ema.shadow_params()[0]
-      .fill_(NAN);
+  TrainerProbe::contents(*diffusers).parts[0]->average->values()[0] = NAN;
   CHECK(diffusers->non_finite_part() == "averaged weights of unet 0");
 }
 

@@ -37,7 +37,7 @@ void check_end(const test::TrainerFixture& fixture, const DecoderTrainer& traine
     CHECK(trainer.steps(number) == fixture.data().json.at("steps")[u].get<int64_t>());
     if (trainer.is_trained(number)) {
       check_compact(fixture.data(), fmt::format("final.{}.", u), *trainer.decoder()->unet(number));
-      check_compact(fixture.data(), fmt::format("ema.{}.", u), *trainer.ema_unet(number));
+      check_compact(fixture.data(), fmt::format("ema.{}.", u), *trainer.averaged_network(number));
     }
   }
 }

@@ -70,7 +70,7 @@ void play_from(const test::PriorTrainerFixture& fixture, PriorTrainer& trainer, 
 void check_end(const test::PriorTrainerFixture& fixture, PriorTrainer& trainer) {
   CHECK(trainer.steps() == fixture.data().json.at("step").get<int64_t>());
   check_compact(fixture.data(), "final.", *trainer.prior()->net());
-  check_compact(fixture.data(), "ema.", *trainer.ema_net());
+  check_compact(fixture.data(), "ema.", *trainer.averaged_network());
   check_samples(fixture, trainer);
 }
 

@@ -139,8 +139,8 @@ TEST_CASE("a prior's averages follow the options of the config") {
   for (size_t i = 0; i < expected.size(); ++i) {
     CHECK(decays[i] == Approx(expected[i]).margin(1e-4));
   }
-  CHECK_FALSE(
-      at::equal(trainer->ema_net()->parameters()[0], trainer->prior()->net()->parameters()[0]));
+  CHECK_FALSE(at::equal(trainer->averaged_network()->parameters()[0],
+                        trainer->prior()->net()->parameters()[0]));
   const auto floor = trainer_with({{"ema_min_value", 0.5}, {"ema_update_after_step", 0}});
   train(*floor, 0, 2);
   CHECK(*floor->ema_decay() == Approx(0.5));

@@ -48,7 +48,8 @@ TEST_CASE("sampling uses the averages and puts the weights and the mode back bit
   CHECK_FALSE(at::equal(averaged, live));
   // The same by hand: the averaged weights in the live network.
   for (const int64_t unet : {1, 2}) {
-    trainer->decoder()->swap_unet(unet, trainer->ema_unet(unet));
+    trainer->decoder()->swap_unet(
+        unet, std::static_pointer_cast<UnetImpl>(trainer->averaged_network(unet)));
   }
   CHECK(at::equal(trainer->decoder()->sample(sample_options(2)), averaged));
 }
@@ -77,7 +78,7 @@ TEST_CASE("without averages sampling uses the weights") {
   const auto with = trained(fixture), without = trained(fixture, /*use_ema=*/false);
   CHECK_FALSE(without->uses_ema());
   CHECK_FALSE(without->ema_decay(1).has_value());
-  CHECK(without->ema_unet(1) == nullptr);
+  CHECK(without->averaged_network(1) == nullptr);
   CHECK(at::equal(without->sample(sample_options(1)),
                   with->sample(sample_options(1), /*use_non_ema=*/true)));
 }

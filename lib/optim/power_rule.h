@@ -2,13 +2,10 @@
 // Averages whose length is chosen after training (Karras et al. 2024, arXiv 2312.02696, section 3).
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <vector>
 
-#include "optim/flat_parameters.h"
-#include "optim/flat_slice.h"
+#include "optim/average_rule.h"
 
 namespace dalle2 {
 
@@ -20,31 +17,20 @@ inline constexpr double kWidestSigma = 0.288;
 /// @throws ConfigError outside 0 < sigma <= kWidestSigma
 double gamma_of_sigma(double sigma);
 
-/// The mean of a module's weights over the steps tau = 1 ... t, weighted by tau^gamma: after step t
-/// the average keeps (1 - 1/t)^(gamma + 1) of itself (eq. 4).
-class PowerEma {
+/// The mean of the weights over the steps tau = 1 ... t, weighted by tau^gamma: after step t the
+/// average keeps (1 - 1/t)^(gamma + 1) of itself (eq. 4).
+class PowerRule : public AverageRule {
  public:
   /// @throws ConfigError as gamma_of_sigma() does
-  PowerEma(const FlatParameters& online, double sigma);
-
-  /// Call after every optimizer step.
-  void update();
-  /// Forgets all steps.
-  void begin_anew();
-  /// From now on averages this stretch of the buffer alone: the rest is others' work.
-  void keep_slice(const FlatSlice& slice);
+  explicit PowerRule(double sigma) : sigma_(sigma), gamma_(gamma_of_sigma(sigma)) {}
+  void update(const at::Tensor& average, const at::Tensor& weights) override;
+  double decay() const override;
 
   double sigma() const { return sigma_; }
   double gamma() const { return gamma_; }
-  int64_t step() const { return step_; }         ///< calls of update()
-  void set_step(int64_t step) { step_ = step; }  ///< of a checkpoint
-  /// [n] laid out as the online weights, or [length] of the slice.
-  const at::Tensor& values() const { return average_; }
 
  private:
   double sigma_, gamma_;
-  at::Tensor online_, average_;  // [n], or [length of the slice]
-  int64_t step_ = 0;
 };
 
 /// The weights over the steps 1 ... `step` of an average.

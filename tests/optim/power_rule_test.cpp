@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "optim/power_ema.h"
+#include "optim/power_rule.h"
 
 #include <torch/torch.h>
 
@@ -12,11 +12,11 @@
 namespace dalle2 {
 namespace {
 
-struct OneTensor : torch::nn::Module {
-  explicit OneTensor(const at::Tensor& value) {
-    weight = register_parameter("weight", value.clone());
-  }
-  at::Tensor weight;
+/// A rule and what it makes.
+struct PowerAverage {
+  PowerAverage(double sigma, const at::Tensor& weights) : rule(sigma), values(weights.clone()) {}
+  PowerRule rule;
+  at::Tensor values;
 };
 
 PowerProfile profile(int64_t step, double sigma) {
@@ -39,17 +39,13 @@ TEST_CASE("exponents of widths are ema_pytorch's") {
 TEST_CASE("an average follows the weights as ema_pytorch's does") {
   const test::Fixture fixture = test::load_fixture("power_ema/power_ema");
   const at::Tensor weights = fixture.tensor("weights"), averages = fixture.tensor("averages");
-  OneTensor module(at::zeros({weights.size(1)}));
-  const FlatParameters online(module);
-  PowerEma average(online, fixture.json.at("sigma").get<double>());
+  PowerRule rule(fixture.json.at("sigma").get<double>());
+  const at::Tensor average = at::zeros({weights.size(1)});
   for (int64_t step = 0; step < weights.size(0); ++step) {
-    const torch::NoGradGuard no_grad;
-    module.weight.copy_(weights[step]);
-    average.update();
-    CHECK(average.step() == step + 1);
-    const at::Tensor got = average.values().narrow(0, 0, weights.size(1));
+    rule.update(average, weights[step]);
+    CHECK(rule.step() == step + 1);
     // One rounding a step of numbers around 1.
-    CHECK(at::allclose(got, averages[step], 0, 2e-6));
+    CHECK(at::allclose(average, averages[step], 0, 2e-6));
   }
 }
 
@@ -86,41 +82,28 @@ TEST_CASE("a saved average is itself, and one between two is made of both") {
 
   // A walk of one number, averaged directly and by combination.
   at::Generator generator = at::detail::createCPUGenerator(7);
-  OneTensor module(at::zeros({1}));
-  const FlatParameters online(module);
-  PowerEma narrow(online, 0.05), wide(online, 0.1), direct(online, 0.08);
+  const at::Tensor weight = at::zeros({1});
+  PowerAverage narrow(0.05, weight), wide(0.1, weight), direct(0.08, weight);
   std::vector<PowerProfile> saved;
   std::vector<double> values;
   for (int64_t step = 1; step <= 4000; ++step) {
-    const torch::NoGradGuard no_grad;
-    module.weight.add_(at::randn({1}, generator));
-    for (PowerEma* average : {&narrow, &wide, &direct}) average->update();
+    weight.add_(at::randn({1}, generator));
+    for (PowerAverage* average : {&narrow, &wide, &direct}) {
+      average->rule.update(average->values, weight);
+    }
     if (step % 500 != 0) continue;
-    for (const PowerEma* average : {&narrow, &wide}) {
-      saved.push_back({step, average->gamma()});
-      values.push_back(average->values()[0].item<double>());
+    for (const PowerAverage* average : {&narrow, &wide}) {
+      saved.push_back({step, average->rule.gamma()});
+      values.push_back(average->values[0].item<double>());
     }
   }
-  const PostHocWeights made = post_hoc_weights(saved, {4000, direct.gamma()});
+  const PostHocWeights made = post_hoc_weights(saved, {4000, direct.rule.gamma()});
   double combined = 0.0;
   for (size_t i = 0; i < values.size(); ++i) combined += made.weights[i] * values[i];
-  const double expected = direct.values()[0].item<double>();
+  const double expected = direct.values[0].item<double>();
   // On this walk the narrow and the wide average are much further apart.
   CHECK(std::abs(combined - expected) < 0.1 * std::abs(values[14] - values[15]));
   CHECK(made.missed < 0.02);
-}
-
-TEST_CASE("an average that starts over is a copy of the weights") {
-  OneTensor module(at::ones({2}));
-  const FlatParameters online(module);
-  PowerEma average(online, 0.1);
-  {
-    const torch::NoGradGuard no_grad;
-    module.weight.fill_(5.0);
-  }
-  average.begin_anew();
-  CHECK(average.step() == 0);
-  CHECK(average.values()[0].item<double>() == 5.0);
 }
 
 }  // namespace

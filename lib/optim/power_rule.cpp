@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "optim/power_ema.h"
+#include "optim/power_rule.h"
 
 #include <torch/torch.h>
 
@@ -41,29 +41,14 @@ double gamma_of_sigma(double sigma) {
   }
 }
 
-PowerEma::PowerEma(const FlatParameters& online, double sigma)
-    : sigma_(sigma),
-      gamma_(gamma_of_sigma(sigma)),
-      online_(online.values()),
-      average_(online.values().detach().clone()) {}
+double PowerRule::decay() const {
+  return std::pow(1.0 - 1.0 / static_cast<double>(step_ + 1), gamma_ + 1.0);
+}
 
-void PowerEma::update() {
+void PowerRule::update(const at::Tensor& average, const at::Tensor& weights) {
   const torch::NoGradGuard no_grad;
+  average.lerp_(weights, 1.0 - decay());
   ++step_;
-  const double kept = std::pow(1.0 - 1.0 / static_cast<double>(step_), gamma_ + 1.0);
-  average_.lerp_(online_, 1.0 - kept);
-}
-
-void PowerEma::keep_slice(const FlatSlice& slice) {
-  const torch::NoGradGuard no_grad;
-  online_ = slice.of(online_);
-  average_ = slice.of(average_).clone();
-}
-
-void PowerEma::begin_anew() {
-  const torch::NoGradGuard no_grad;
-  step_ = 0;
-  average_.copy_(online_);
 }
 
 PostHocWeights post_hoc_weights(const std::vector<PowerProfile>& snapshots,

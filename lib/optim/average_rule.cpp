@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+#include "optim/average_rule.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace dalle2 {
+
+double EmaPytorchRule::decay() const {
+  const int64_t epoch = step_ - config_.ema_update_after_step - 1;
+  if (epoch <= 0) return 0.0;
+  const double value =
+      1.0 - std::pow(1.0 + static_cast<double>(epoch) / config_.ema_inv_gamma, -config_.ema_power);
+  // As torch's clamp: the upper bound wins where the two cross.
+  return std::min(std::max(value, config_.ema_min_value), config_.ema_beta);
+}
+
+void EmaPytorchRule::update(const at::Tensor& average, const at::Tensor& weights) {
+  const torch::NoGradGuard no_grad;
+  const int64_t step = step_++;
+  const bool due = step % config_.ema_update_every == 0;
+  if (!initted_ || (due && step <= config_.ema_update_after_step)) {
+    average.copy_(weights);
+    initted_ = true;
+    return;
+  }
+  if (due && config_.ema_beta != 1.0) average.lerp_(weights, 1.0 - decay());
+  const auto& every = config_.update_model_with_ema_every;
+  if (every && step % *every == 0) weights.copy_(average);
+}
+
+double DiffusersRule::decay_of(int64_t step) const {
+  const int64_t s = std::max<int64_t>(0, step - config_.update_after_step - 1);
+  if (s <= 0) return 0.0;
+  const auto steps = static_cast<double>(s);
+  const double value = config_.use_ema_warmup
+                           ? 1.0 - std::pow(1.0 + steps / config_.inv_gamma, -config_.power)
+                           : (1.0 + steps) / (10.0 + steps);
+  // In this order: the lower bound wins where the two cross.
+  return std::max(std::min(value, config_.decay), config_.min_decay);
+}
+
+void DiffusersRule::update(const at::Tensor& average, const at::Tensor& weights) {
+  const torch::NoGradGuard no_grad;
+  const double taken = 1.0 - decay_of(++step_);
+  if (config_.foreach) {
+    average.lerp_(weights, taken);
+    return;
+  }
+  constexpr int64_t kPiece = int64_t{1} << 24;  // the differences of all would be two more copies
+  for (int64_t begin = 0; begin < average.numel(); begin += kPiece) {
+    const int64_t size = std::min(kPiece, average.numel() - begin);
+    const at::Tensor piece = average.narrow(0, begin, size);
+    piece.sub_((piece - weights.narrow(0, begin, size)) * taken);
+  }
+}
+
+std::unique_ptr<AverageRule> make_average_rule(const AveragesConfig& config) {
+  if (config.ema.kind == EmaKind::diffusers) return std::make_unique<DiffusersRule>(config.ema);
+  return std::make_unique<EmaPytorchRule>(config);
+}
+
+}  // namespace dalle2
