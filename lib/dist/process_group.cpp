@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <future>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
@@ -24,6 +26,10 @@ namespace {
 
 /// Of a call of c10d: it is the watch that says when one has taken too long.
 constexpr std::chrono::hours kNoLimit{24 * 30};
+/// Of the first collective of the GPUs.
+constexpr std::chrono::minutes kGpuConnectLimit{5};
+/// Of the end of what carries collectives, which has nothing more to lose.
+constexpr std::chrono::seconds kEndLimit{10};
 /// Of a call to the store, which answers at once as long as its process lives.
 constexpr std::chrono::seconds kStoreLimit{300};
 
@@ -31,13 +37,21 @@ constexpr const char* kAdvice =
     "\n  The run ends. What it has saved is whole: once the cause is gone, start it again to go on.";
 
 /// Told by the watch from its own thread: the others are asleep in a collective that will not end.
-[[noreturn]] void end_process(const World& world, const std::string& report) {
+[[noreturn]] void end_process(const World& world, const std::string& report, ExitCode code) {
   const std::string message = report + kAdvice;
   log_error("dist", "{}", message);
   write_failure_file(world, message);
   print_thread_stacks();
   std::fflush(nullptr);
-  std::_Exit(static_cast<int>(ExitCode::kNetwork));
+  std::_Exit(static_cast<int>(code));
+}
+
+/// Whether `part` came to its end in time. If not, its thread is left behind.
+bool ends_within(std::chrono::seconds limit, std::function<void()> part) {
+  std::packaged_task<void()> task(std::move(part));
+  const std::future<void> end = task.get_future();
+  std::thread(std::move(task)).detach();
+  return end.wait_for(limit) == std::future_status::ready;
 }
 
 int64_t clock_us() {
@@ -74,8 +88,35 @@ void PendingCollective::wait() {
         "{}{}", state->watch->explain(error.what(), state->number, state->what), kAdvice);
   }
   // On a GPU the work is only enqueued: the watch sees itself when it is done.
-  if (state->work->is_done()) state->watch->end(state->number);
+  if (state->work->status().state == WorkState::kDone) state->watch->end(state->number);
 }
+
+namespace {
+
+/// Launches a collective under watch: NCCL's first one waits for the other ranks there.
+/// @param limit see RankWatch::begin()
+template <class Launch>
+PendingCollective watched(RankWatch& watch,
+                          const std::string& what,
+                          const Launch& launch,
+                          std::chrono::seconds limit = {}) {
+  const int64_t number = watch.begin(what, limit);
+  std::shared_ptr<BackendWork> work;
+  try {
+    work = launch();
+  } catch (const Error&) {
+    throw;
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw NetworkError("{}{}", watch.explain(error.what(), number, what), kAdvice);
+  }
+  watch.launched(number, work);
+  return PendingCollective(std::make_unique<PendingCollective::State>(
+      PendingCollective::State{std::move(work), &watch, number, what}));
+}
+
+}  // namespace
 
 ProcessGroup::ProcessGroup() = default;
 
@@ -86,17 +127,19 @@ ProcessGroup::ProcessGroup(const World& world, const GroupOptions& options)
     if (!world_.hosts_store) wait_for_store(world_);
     store_ = open_store(world_, kStoreLimit);
     world_.store_prefix += meet(world_, *store_) + "/";
-    watch_ =
-        std::make_unique<RankWatch>(world_,
-                                    connect_store(world_, kStoreLimit),
-                                    options.hang_timeout,
-                                    [this](const auto& report) { end_process(world_, report); });
+    watch_ = std::make_unique<RankWatch>(
+        world_,
+        connect_store(world_, kStoreLimit),
+        options.hang_timeout,
+        [this](const std::string& report, ExitCode code) { end_process(world_, report, code); });
     const int64_t number = watch_->begin("connecting the ranks");
     backend_ = make_backend(world_, kNoLimit);
     watch_->end(number);
     watch_->meet_all();
     check_devices();
+    watch_->set_device(device_);
     backend_->open_device(device_);
+    connect_device();
     barrier("start");
   } catch (const Error& error) {
     tell_failure(error.what());
@@ -111,8 +154,22 @@ ProcessGroup::ProcessGroup(const World& world, const GroupOptions& options)
         world.name(),
         world.store_host,
         world.store_port,
-        text.substr(0, text.find('\n')));
+        reason_of(text));
   }
+}
+
+/// NCCL connects all GPUs at the first collective, which takes its time on many machines.
+void ProcessGroup::connect_device() {
+  if (device_.is_cpu()) return;
+  at::Tensor nothing = at::zeros({1}, device_);
+  watched(
+      *watch_,
+      "connecting the GPUs",
+      [&] {
+        return backend_->all_reduce(GroupBackend::Where::kDevice, nothing, /*maximum=*/false);
+      },
+      kGpuConnectLimit)
+      .wait();
 }
 
 /// A machine whose GPU is not found would meet the others by other means than they use.
@@ -137,35 +194,14 @@ ProcessGroup::~ProcessGroup() {
   if (is_alone()) return;
   const bool is_waiting = watch_->is_waiting();
   watch_.reset();  // tells the others that this rank is done
-  if (std::uncaught_exceptions() == 0) return;
-  backend_->abort();
+  const bool fails = std::uncaught_exceptions() > 0;
+  const bool ended = ends_within(kEndLimit, [fails, backend = backend_.get()] {
+    fails ? backend->abort() : backend->shut_down();
+  });
   // Gloo's destructor waits for what is under way, which others may be long in coming to: this
   // process ends with its error instead.
-  if (is_waiting) (void)backend_.release();
+  if (!ended || (fails && is_waiting)) (void)backend_.release();
 }
-
-namespace {
-
-/// Launches a collective under watch: NCCL's first one waits for the other ranks there.
-template <class Launch>
-PendingCollective watched(RankWatch& watch, const std::string& what, const Launch& launch) {
-  const int64_t number = watch.begin(what);
-  std::shared_ptr<BackendWork> work;
-  try {
-    work = launch();
-  } catch (const Error&) {
-    throw;
-  } catch (const c10::OutOfMemoryError&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw NetworkError("{}{}", watch.explain(error.what(), number, what), kAdvice);
-  }
-  watch.launched(number, work);
-  return PendingCollective(std::make_unique<PendingCollective::State>(
-      PendingCollective::State{std::move(work), &watch, number, what}));
-}
-
-}  // namespace
 
 PendingCollective ProcessGroup::start_all_reduce(const at::Tensor& tensor,
                                                  const std::string& what) {

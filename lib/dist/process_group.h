@@ -136,6 +136,7 @@ class ProcessGroup {
 
  private:
   void check_devices();
+  void connect_device();
   at::Tensor exchange_rows(const at::Tensor& own, const std::string& what);
 
   World world_;

@@ -75,7 +75,15 @@ class C10dWork : public BackendWork {
   C10dWork(c10::intrusive_ptr<c10d::Work> work, std::vector<at::Tensor> tensors)
       : work_(std::move(work)), tensors_(std::move(tensors)) {}
   void wait() override { work_->wait(); }
-  bool is_done() override { return work_->isCompleted(); }
+  WorkStatus status() noexcept override {
+    try {
+      if (!work_->isCompleted()) return {};  // which asks the GPU, too
+      if (const std::exception_ptr fault = work_->exception()) std::rethrow_exception(fault);
+      return {.state = WorkState::kDone};
+    } catch (const std::exception& error) {
+      return {.state = WorkState::kFailed, .fault = error.what()};
+    }
+  }
 
  private:
   c10::intrusive_ptr<c10d::Work> work_;
@@ -115,8 +123,10 @@ Group make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
     throw ConfigError("DALLE2_GROUP: NCCL carries what is on GPUs, and this run is on the CPU");
   }
 #ifdef DALLE2_WITH_NCCL
-  // Its own watchdog would abort the process before ours has said which rank is gone.
+  // Its own watchdog would abort the process before ours has said which rank is gone, or what the
+  // GPU's fault is.
   ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", /*overwrite=*/1);
+  ::setenv("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0", /*overwrite=*/1);
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = timeout;
   return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, world.rank, world.size, options);
@@ -196,6 +206,14 @@ class C10dBackend : public GroupBackend {
         if (each) each->abort();
       }
     } catch (const std::exception&) {  // the process ends in any case
+    }
+  }
+
+  void shut_down() noexcept override {
+    if (device_carrier_ != Carrier::kNccl) return;
+    try {
+      device_->shutdown();
+    } catch (const std::exception&) {  // nothing is left to lose
     }
   }
 

@@ -43,13 +43,21 @@ class StoreServer {
   std::unique_ptr<Impl> impl_;
 };
 
+enum class WorkState { kPending, kDone, kFailed };
+
+struct WorkStatus {
+  WorkState state = WorkState::kPending;
+  std::string fault = {};  ///< why it failed, whole
+};
+
 /// A collective of c10d.
 class BackendWork {
  public:
   virtual ~BackendWork() = default;
   /// @throws std::exception if a peer is gone
   virtual void wait() = 0;
-  virtual bool is_done() = 0;
+  /// On a GPU this asks the driver, which may wait. A fault of the GPU itself is one of the work.
+  virtual WorkStatus status() noexcept = 0;
 };
 
 /// Collectives of one kind of device.
@@ -71,6 +79,8 @@ class GroupBackend {
   virtual bool sums_depend_on_place() const = 0;
   /// Breaks off what is under way, so that a failing process can end.
   virtual void abort() noexcept = 0;
+  /// Ends what needs an end; all ranks call it when the last collective is through. It may hang.
+  virtual void shut_down() noexcept = 0;
 };
 
 /// Connects the hosts of all ranks; before collectives of the device GroupBackend::open_device()

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <sstream>
+#include <string_view>
 
 namespace dalle2 {
 namespace {
@@ -63,6 +65,19 @@ std::string place_text(const RankPlace& place) {
                                    place.seconds);
 }
 
+std::string reason_of(const std::string& error) {
+  constexpr std::string_view kLast = "Last error:";
+  std::string reason = error.substr(0, error.find('\n'));
+  const size_t last = error.find(kLast);
+  if (last == std::string::npos) return reason;
+  std::istringstream lines(error.substr(last + kLast.size()));
+  for (std::string line; std::getline(lines, line);) {
+    const size_t begin = line.find_first_not_of(" \t\r");
+    if (begin != std::string::npos) reason += "; " + line.substr(begin);
+  }
+  return reason;
+}
+
 std::optional<std::string> loss_of(const std::optional<RankPlace>& other,
                                    double silent_seconds,
                                    double most_silent_seconds) {
@@ -81,6 +96,7 @@ std::string RankPlace::to_json() const {
                         {"what", what},
                         {"waits", waits},
                         {"seconds", seconds},
+                        {"limit", limit},
                         {"busy", busy},
                         {"failure", failure},
                         {"ended", ended}}
@@ -96,6 +112,7 @@ RankPlace RankPlace::from_json(const std::string& text) {
   place.what = json.at("what");
   place.waits = json.at("waits");
   place.seconds = json.at("seconds");
+  place.limit = json.at("limit");
   place.busy = json.at("busy");
   place.failure = json.at("failure");
   place.ended = json.at("ended");
@@ -120,7 +137,8 @@ std::optional<std::string> find_hang(int own,
     const bool are_in_it = std::all_of(places.begin(), places.end(), [&](const auto& place) {
       return place && place->sequence >= mine.sequence;
     });
-    if (!are_in_it || mine.seconds < std::max(hang_seconds, kLeastTransfer)) return std::nullopt;
+    const double most = std::max({hang_seconds, kLeastTransfer, mine.limit});
+    if (!are_in_it || mine.seconds < most) return std::nullopt;
     found = "\n  all ranks are in it: look at the network between them";
   }
   return fmt::format("rank {} waits {}:{}", own, place_text(mine), found);

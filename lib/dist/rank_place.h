@@ -18,6 +18,7 @@ struct RankPlace {
   std::string what = {};     ///< the collective it waits in, or waited in last
   bool waits = false;        ///< in it still
   double seconds = 0;        ///< since it began to wait or a collective ended, the later of both
+  double limit = 0;          ///< seconds that this collective may take if all ranks are in it
   std::string busy = {};     ///< what the others may wait for; empty: nothing
   std::string failure = {};  ///< why it has ended; empty: it has not
   bool ended = false;        ///< it is done and needs nobody any more
@@ -40,6 +41,9 @@ bool is_another_operation(const RankPlace& one, const RankPlace& other);
 
 /// "in "loss" (number 3, step 5) for 61 s", as reports have it.
 std::string place_text(const RankPlace& place);
+
+/// The reason in an error of c10d, in one line: its first, and what NCCL says under "Last error:".
+std::string reason_of(const std::string& error);
 
 /// Why a rank is gone; none if it is there, or done.
 std::optional<std::string> loss_of(const std::optional<RankPlace>& other,

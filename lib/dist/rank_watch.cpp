@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "dist/rank_watch.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,8 +32,9 @@ double seconds_of(std::chrono::duration<double> time) {
   return time.count();
 }
 
-double seconds_since(Clock::time_point begin) {
-  return seconds_of(Clock::now() - begin);
+/// A fault of this rank's GPU: no other rank is the cause, and none can know.
+bool is_of_own_device(const std::string& reason) {
+  return reason.find("CUDA error:") != std::string::npos;
 }
 
 }  // namespace
@@ -40,16 +42,15 @@ double seconds_since(Clock::time_point begin) {
 RankWatch::RankWatch(const World& world,
                      std::unique_ptr<RankStore> store,
                      std::chrono::seconds hang_timeout,
-                     std::function<void(const std::string&)> on_hang)
+                     OnHang on_hang)
     : world_(world),
       beat_(beat_of(world.size)),
       // A rank whose last beats are on their way is not gone.
       hang_seconds_(std::max(seconds_of(hang_timeout), seconds_of(4 * beat_))),
       on_hang_(std::move(on_hang)),
-      board_(world.rank, world.size, std::move(store)) {
-  own_.what = "start";
-  thread_ = std::thread([this] { run(); });
-}
+      board_(world.rank, world.size, std::move(store)),
+      beating_([this] { beat(); }),
+      polling_([this] { poll(); }) {}
 
 RankWatch::~RankWatch() {
   {
@@ -58,7 +59,8 @@ RankWatch::~RankWatch() {
     own_.ended = true;
   }
   wake_.notify_all();
-  thread_.join();
+  beating_.join();
+  polling_.join();
   post_own_place();  // the board sends it before it ends
 }
 
@@ -76,25 +78,21 @@ void RankWatch::meet_all() {
   }
 }
 
-int64_t RankWatch::begin(const std::string& what) {
+void RankWatch::set_device(const at::Device& device) {
   const std::lock_guard lock(mutex_);
-  drop_done();
-  own_.what = what;
-  pending_.push_back({++own_.sequence, what, nullptr, Clock::now()});
-  return own_.sequence;
+  device_ = device;
+}
+
+int64_t RankWatch::begin(const std::string& what, std::chrono::seconds limit) {
+  return works_.begin(what, limit);
 }
 
 void RankWatch::launched(int64_t number, std::shared_ptr<BackendWork> work) {
-  const std::lock_guard lock(mutex_);
-  for (Pending& each : pending_) {
-    if (each.number == number) each.work = std::move(work);
-  }
+  works_.launched(number, std::move(work));
 }
 
 void RankWatch::end(int64_t number) {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(pending_, [&](const Pending& each) { return each.number == number; });
-  last_end_ = Clock::now();
+  works_.end(number);
 }
 
 void RankWatch::set_step(int64_t step) {
@@ -108,8 +106,7 @@ std::string RankWatch::set_busy(const std::string& what) {
 }
 
 void RankWatch::still_busy() {
-  const std::lock_guard lock(mutex_);
-  last_end_ = Clock::now();
+  works_.restart_clock();
 }
 
 void RankWatch::tell_failure(const std::string& message) noexcept {
@@ -125,29 +122,17 @@ void RankWatch::tell_failure(const std::string& message) noexcept {
   }
 }
 
-/// With the lock. What is done lets its tensors go here, where nobody waited on the host.
-void RankWatch::drop_done() {
-  while (!pending_.empty() && pending_.front().work && pending_.front().work->is_done()) {
-    last_end_ = Clock::now();
-    pending_.pop_front();
-  }
-}
-
 /// With the lock.
 RankPlace RankWatch::own_place() {
-  drop_done();
   const uint64_t before = std::exchange(signs_, signs_of_life());
-  if (!own_.busy.empty() && signs_ != before) last_end_ = Clock::now();
+  if (!own_.busy.empty() && signs_ != before) works_.restart_clock();
+  const PendingWorks::Place at = works_.place();
   RankPlace place = own_;
-  place.waits = !pending_.empty();
-  if (place.waits) {
-    place.sequence = pending_.front().number;
-    place.what = pending_.front().what;
-    // Collectives that were begun together end one after the other.
-    place.seconds = seconds_since(std::max(pending_.front().since, last_end_));
-  } else {
-    place.seconds = seconds_since(last_end_);
-  }
+  place.waits = at.waits;
+  place.sequence = at.sequence;
+  place.what = at.what;
+  place.limit = at.limit;
+  place.seconds = at.seconds;
   return place;
 }
 
@@ -157,10 +142,15 @@ void RankWatch::post_own_place() {
   board_.post(own_place());
 }
 
-std::string RankWatch::report() {
+/// Empty while there is nothing to report.
+std::string RankWatch::hang_report() {
   RankBoard::Contents board = board_.read();
-  const std::lock_guard lock(mutex_);
-  board.places[static_cast<size_t>(world_.rank)] = own_place();
+  RankPlace own;
+  {
+    const std::lock_guard lock(mutex_);
+    own = own_place();
+  }
+  board.places[static_cast<size_t>(world_.rank)] = own;
   if (auto hang = find_hang(world_.rank, board.places, board.silent_seconds, hang_seconds_)) {
     if (board.seconds_in_call <= kStoreSilence) return *hang;
     return fmt::format("{}\n  what the ranks meet through ({}:{}) does not answer either",
@@ -168,29 +158,52 @@ std::string RankWatch::report() {
                        world_.store_host,
                        world_.store_port);
   }
-  if (board.store_error.empty() || pending_.empty() ||
-      seconds_since(pending_.front().since) <= kStoreSilence) {
-    return "";
-  }
+  if (board.store_error.empty() || !own.waits || own.seconds <= kStoreSilence) return "";
   return fmt::format(
       "rank {} waits in \"{}\", and what the ranks meet through does not answer ({}:{}): {}",
       world_.rank,
-      pending_.front().what,
+      own.what,
       world_.store_host,
       world_.store_port,
       world_.hosts_store ? "the network is down"
                          : "the process that keeps it, that of rank 0 or its launcher, is gone");
 }
 
-void RankWatch::run() {
+/// Of a collective that failed while nobody waited in it on the host, as happens on a GPU. None as
+/// long as one who does may say it, or the ranks at fault may yet be heard of.
+std::optional<std::string> RankWatch::report_of(const Failed& failed) {
+  const auto since = Clock::now() - failed.since;
+  if (since < beat_) return std::nullopt;
+  const bool is_own = is_of_own_device(failed.reason);
+  std::string causes;
+  if (!is_own) {
+    RankPlace place;
+    place.sequence = failed.number;
+    place.what = failed.what;
+    causes = culprits_of(place, board_.read());
+    if (causes.empty() && since < kExplanationBeats * beat_) return std::nullopt;
+  }
+  if (causes.empty()) causes = "\n  " + reason_of(failed.reason);
+  return failure_text(failed.what, causes);
+}
+
+void RankWatch::beat() {
   for (bool told = false;;) {
     post_own_place();
-    const std::string found = told ? "" : report();
+    std::optional<std::string> found;
+    ExitCode code = ExitCode::kNetwork;
+    if (const std::optional<Failed> failed = works_.failed()) {
+      found = report_of(*failed);
+      if (is_of_own_device(failed->reason)) code = ExitCode::kFailed;
+    } else if (std::string hang = hang_report(); !hang.empty()) {
+      found = std::move(hang);
+    }
     std::unique_lock lock(mutex_);
-    if (!found.empty() && !explaining_ && !closing_) {
+    if (found && !told && !explaining_ && !closing_) {
       told = true;
       lock.unlock();
-      on_hang_(found);
+      if (code == ExitCode::kFailed) tell_failure(*found);  // the others cannot know
+      on_hang_(*found, code);
       lock.lock();
     }
     wake_.wait_for(lock, beat_, [this] { return closing_; });
@@ -198,35 +211,64 @@ void RankWatch::run() {
   }
 }
 
+void RankWatch::poll() {
+  std::optional<at::Device> current;
+  while (true) {
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait_for(lock, beat_, [this] { return closing_; });
+      if (closing_) return;
+      if (device_ != current && device_->has_index()) {
+        current = device_;
+        c10::impl::VirtualGuardImpl(current->type()).setDevice(*current);
+      }
+    }
+    works_.poll();
+  }
+}
+
 bool RankWatch::is_waiting() {
+  works_.poll();
+  return works_.place().waits;
+}
+
+/// What the other ranks have to do with a collective that failed; empty: nothing that is known yet.
+std::string RankWatch::culprits_of(const RankPlace& failed,
+                                   const RankBoard::Contents& board) const {
+  std::string culprits;
+  for (int rank = 0; rank < world_.size; ++rank) {
+    if (rank == world_.rank) continue;
+    const auto& place = board.places[static_cast<size_t>(rank)];
+    const double silent = board.silent_seconds[static_cast<size_t>(rank)];
+    if (const auto loss = loss_of(place, silent, seconds_of(kMissedBeats * beat_))) {
+      culprits += fmt::format("\n  rank {} {}", rank, *loss);
+    } else if (place && place->ended) {
+      culprits += fmt::format("\n  rank {} had left already, {}", rank, place_text(*place));
+    } else if (place && is_another_operation(failed, *place)) {
+      culprits +=
+          fmt::format("\n  rank {} meets it in another operation: {}", rank, place_text(*place));
+    }
+  }
+  return culprits;
+}
+
+std::string RankWatch::failure_text(const std::string& what, const std::string& causes) {
   const std::lock_guard lock(mutex_);
-  drop_done();
-  return !pending_.empty();
+  return fmt::format("rank {}: \"{}\" failed (step {}):{}", world_.rank, what, own_.step, causes);
 }
 
 std::string RankWatch::explain(const std::string& error, int64_t number, const std::string& what) {
-  std::unique_lock lock(mutex_);
-  explaining_ = true;  // the one who asks ends the process
-  RankPlace failed = own_;
+  RankPlace failed;
   failed.sequence = number;
   failed.what = what;
-  const auto begin = Clock::now();
   std::string culprits;
-  while (culprits.empty() && Clock::now() - begin < kExplanationBeats * beat_) {
-    wake_.wait_for(lock, beat_);
-    const RankBoard::Contents board = board_.read();
-    for (int rank = 0; rank < world_.size; ++rank) {
-      if (rank == world_.rank) continue;
-      const auto& place = board.places[static_cast<size_t>(rank)];
-      const double silent = board.silent_seconds[static_cast<size_t>(rank)];
-      if (const auto loss = loss_of(place, silent, seconds_of(kMissedBeats * beat_))) {
-        culprits += fmt::format("\n  rank {} {}", rank, *loss);
-      } else if (place && place->ended) {
-        culprits += fmt::format("\n  rank {} had left already, {}", rank, place_text(*place));
-      } else if (place && is_another_operation(failed, *place)) {
-        culprits +=
-            fmt::format("\n  rank {} meets it in another operation: {}", rank, place_text(*place));
-      }
+  {
+    std::unique_lock lock(mutex_);
+    explaining_ = true;  // the one who asks ends the process
+    const auto begin = Clock::now();
+    while (culprits.empty() && Clock::now() - begin < kExplanationBeats * beat_) {
+      wake_.wait_for(lock, beat_);
+      culprits = culprits_of(failed, board_.read());
     }
   }
   if (culprits.empty() && !board_.read().store_error.empty() && !world_.hosts_store) {
@@ -235,8 +277,8 @@ std::string RankWatch::explain(const std::string& error, int64_t number, const s
         world_.store_host,
         world_.store_port);
   }
-  if (culprits.empty()) culprits = "\n  " + error.substr(0, error.find('\n'));
-  return fmt::format("rank {}: \"{}\" failed (step {}):{}", world_.rank, what, own_.step, culprits);
+  if (culprits.empty()) culprits = "\n  " + reason_of(error);
+  return failure_text(what, culprits);
 }
 
 }  // namespace dalle2

@@ -6,13 +6,15 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
+#include "base/error.h"
+#include "dist/pending_works.h"
 #include "dist/process_group_backend.h"
 #include "dist/rank_board.h"
 #include "dist/rank_place.h"
@@ -22,19 +24,25 @@ namespace dalle2 {
 
 class RankWatch {
  public:
-  /// @param on_hang given the report; called from the watch's own thread. It ends the process.
+  /// Given the report and the exit code; called from the watch's own thread. It ends the process.
+  using OnHang = std::function<void(const std::string& report, ExitCode code)>;
+
   RankWatch(const World& world,
             std::unique_ptr<RankStore> store,
             std::chrono::seconds hang_timeout,
-            std::function<void(const std::string& report)> on_hang);
+            OnHang on_hang);
   ~RankWatch();
 
   /// Waits, some seconds at most, until all ranks have been heard of: a loss in the next moment is
   /// then told with the place where the rank was.
   void meet_all();
+  /// Makes a GPU the current one of the thread that asks it whether collectives are done: that would
+  /// open the first GPU besides.
+  void set_device(const at::Device& device);
   /// A collective begins. @return its number. It lasts until the work of launched() is done, or
   /// until end().
-  int64_t begin(const std::string& what);
+  /// @param limit what it may take where all ranks are in it and nothing moves, if it is more than usual
+  int64_t begin(const std::string& what, std::chrono::seconds limit = {});
   void launched(int64_t number, std::shared_ptr<BackendWork> work);
   void end(int64_t number);
   void set_step(int64_t step);
@@ -52,34 +60,33 @@ class RankWatch {
   std::string explain(const std::string& error, int64_t number, const std::string& what);
 
  private:
-  struct Pending {
-    int64_t number;
-    std::string what;
-    std::shared_ptr<BackendWork> work;
-    std::chrono::steady_clock::time_point since;
-  };
+  using Failed = PendingWorks::Failed;
 
-  void run();
-  void drop_done();
+  void beat();
+  void poll();
   RankPlace own_place();
   void post_own_place();
-  std::string report();
+  std::string hang_report();
+  std::optional<std::string> report_of(const Failed& failed);
+  std::string culprits_of(const RankPlace& failed, const RankBoard::Contents& board) const;
+  std::string failure_text(const std::string& what, const std::string& causes);
 
   World world_;
   std::chrono::milliseconds beat_;  // between two posts
   double hang_seconds_;
-  std::function<void(const std::string&)> on_hang_;
+  OnHang on_hang_;
   RankBoard board_;
+  PendingWorks works_;
 
   std::mutex mutex_;  // all below
   std::condition_variable wake_;
-  std::deque<Pending> pending_;
-  RankPlace own_;
-  std::chrono::steady_clock::time_point last_end_ = std::chrono::steady_clock::now();
+  RankPlace own_;  // but for what works_ knows
+  std::optional<at::Device> device_;
   uint64_t signs_ = 0;  // signs of life that were seen
   bool explaining_ = false, closing_ = false;
 
-  std::thread thread_;  // the last: it uses the others
+  // The last, since they use the others. A question to the GPU may wait for its driver: no beat does.
+  std::thread beating_, polling_;
 };
 
 }  // namespace dalle2

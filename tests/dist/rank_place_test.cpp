@@ -96,6 +96,15 @@ TEST_CASE("where all ranks are in one operation for long, the network is named")
   CHECK(find_hang(0, both, {0, 0}, /*hang_seconds=*/2) == std::nullopt);
 }
 
+TEST_CASE("of an error the reason is its first line, and what NCCL says last") {
+  CHECK(reason_of("Connection reset by peer\nException raised from x") ==
+        "Connection reset by peer");
+  CHECK(reason_of(
+            "invalid usage\nncclInvalidUsage: about\nLast error:\n\nDuplicate GPU detected : rank "
+            "0 and rank 1 both on CUDA device 1000\n") ==
+        "invalid usage; Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000");
+}
+
 TEST_CASE("a place survives its way through the store") {
   RankPlace place = waiting(7, "gradients of \"unet 0\"", 2.5);
   place.busy = "saving";

@@ -3,7 +3,9 @@
 
 #include "base/sign_of_life.h"
 
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <condition_variable>
 #include <future>
 
 #include "store_double.h"
@@ -14,11 +16,43 @@ namespace {
 using namespace std::chrono_literals;
 using State = StoreContents::State;
 
-class FinishedWork : public BackendWork {
+/// A work in any state. On a GPU nobody waits in it on the host.
+class WorkDouble : public BackendWork {
  public:
+  explicit WorkDouble(WorkStatus status = {.state = WorkState::kDone})
+      : status_(std::move(status)) {}
   void wait() override {}
-  bool is_done() override { return true; }
+  WorkStatus status() noexcept override {
+    ++asked;
+    std::unique_lock lock(mutex_);
+    answers_.wait(lock, [this] { return !is_stuck_; });
+    return status_;
+  }
+  void become(WorkStatus status) {
+    const std::lock_guard lock(mutex_);
+    status_ = std::move(status);
+  }
+  /// As where another thread holds the lock of the driver.
+  void stick(bool is_stuck) {
+    {
+      const std::lock_guard lock(mutex_);
+      is_stuck_ = is_stuck;
+    }
+    answers_.notify_all();
+  }
+
+  std::atomic<int> asked = 0;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable answers_;
+  WorkStatus status_;
+  bool is_stuck_ = false;
 };
+
+WorkStatus failed_with(const std::string& fault) {
+  return {.state = WorkState::kFailed, .fault = fault};
+}
 
 World world_of(int rank) {
   World world;
@@ -35,12 +69,16 @@ struct WatchedRank {
       : watch(world_of(rank),
               std::make_unique<StoreDouble>(store),
               timeout,
-              [this](const std::string& text) { told.set_value(text); }) {}
+              [this](const std::string& text, ExitCode of_end) {
+                code = of_end;
+                told.set_value(text);
+              }) {}
 
   std::string report_within(std::chrono::seconds limit) {
     return report.wait_for(limit) == std::future_status::ready ? report.get() : "(none)";
   }
 
+  ExitCode code = ExitCode::kDone;
   std::promise<std::string> told;  // outlives the watch
   std::future<std::string> report = told.get_future();
   RankWatch watch;
@@ -154,8 +192,8 @@ TEST_CASE("ranks that start together hear of each other before the first beat") 
 
 TEST_CASE("what a finished collective holds is let go when the next begins") {
   WatchedRank rank(0, std::make_shared<StoreContents>(), 60s);
-  auto work = std::make_shared<FinishedWork>();
-  const std::weak_ptr<FinishedWork> held = work;
+  auto work = std::make_shared<WorkDouble>();
+  const std::weak_ptr<WorkDouble> held = work;
   rank.watch.launched(rank.watch.begin("gradients"), std::move(work));
   rank.watch.begin("loss");
   CHECK(held.expired());
@@ -165,13 +203,84 @@ TEST_CASE("a failure is put down to a rank that is in another operation") {
   const auto store = std::make_shared<StoreContents>();
   WatchedRank first(0, store, 60s), second(1, store, 60s);
   const int64_t number = first.watch.begin("gradients");
-  first.watch.launched(number, std::make_shared<FinishedWork>());  // as c10d says of a failed one
-  first.watch.begin("gradients");                                  // was on its way, too
+  first.watch.launched(number, std::make_shared<WorkDouble>());  // as c10d says of a failed one
+  first.watch.begin("gradients");                                // was on its way, too
   second.watch.begin("codes");
   CHECK_THAT(
       first.watch.explain("wrong length", number, "gradients"),
       Catch::StartsWith("rank 0: \"gradients\" failed (step 0):\n  rank 1 meets it in another "
                         "operation: in \"codes\" (number 1, step 0)"));
+}
+
+TEST_CASE("a collective that fails on a GPU is told, though nobody waits in it on the host") {
+  const auto store = std::make_shared<StoreContents>();
+  WatchedRank first(0, store, 60s), second(1, store, 60s);
+  const auto work = std::make_shared<WorkDouble>(WorkStatus{});
+  first.watch.set_step(7);
+  first.watch.launched(first.watch.begin("gradients"), work);
+  std::this_thread::sleep_for(1s);
+  work->become(
+      failed_with("NCCL error in: x.cpp:1, remote process exited, NCCL version 2.28\nabout\n"
+                  "Last error:\n  socketProgress: Connection closed by remote peer\n"));
+  CHECK(first.report_within(20s) ==
+        "rank 0: \"gradients\" failed (step 7):\n  NCCL error in: x.cpp:1, remote process exited, "
+        "NCCL version 2.28; socketProgress: Connection closed by remote peer");
+  CHECK(first.code == ExitCode::kNetwork);
+}
+
+TEST_CASE("a collective that fails for a rank that is gone names the rank") {
+  const auto store = std::make_shared<StoreContents>();
+  WatchedRank first(0, store, 60s), second(1, store, 60s);
+  second.watch.tell_failure("shards/3.tar: damaged");
+  first.watch.launched(first.watch.begin("gradients"),
+                       std::make_shared<WorkDouble>(failed_with("NCCL error")));
+  CHECK(first.report_within(20s) ==
+        "rank 0: \"gradients\" failed (step 0):\n  rank 1 ended with an error: shards/3.tar: "
+        "damaged");
+  CHECK(first.code == ExitCode::kNetwork);
+}
+
+TEST_CASE("a fault of the own GPU is told to the others, and is no fault of the network") {
+  const auto store = std::make_shared<StoreContents>();
+  WatchedRank first(0, store, 60s), second(1, store, 60s);
+  const std::string fault = "CUDA error: uncorrectable ECC error encountered";
+  first.watch.launched(first.watch.begin("gradients"),
+                       std::make_shared<WorkDouble>(failed_with(fault + "\nSearch for `x' in y")));
+  second.watch.launched(second.watch.begin("gradients"),
+                        std::make_shared<WorkDouble>(WorkStatus{}));
+  const std::string said = first.report_within(20s);
+  CHECK(said == "rank 0: \"gradients\" failed (step 0):\n  " + fault);
+  CHECK(first.code == ExitCode::kFailed);
+  CHECK_THAT(second.report_within(20s), Catch::Contains("\n  rank 0 ended with an error: " + said));
+  CHECK(second.code == ExitCode::kNetwork);
+}
+
+TEST_CASE("a driver that does not answer stops neither beats nor the main thread") {
+  const auto store = std::make_shared<StoreContents>();
+  WatchedRank first(0, store, 60s), second(1, store, 4s);
+  const auto work = std::make_shared<WorkDouble>(WorkStatus{});
+  work->stick(true);
+  first.watch.launched(first.watch.begin("gradients"), work);
+  while (work->asked == 0) std::this_thread::sleep_for(10ms);
+  const auto begin = std::chrono::steady_clock::now();
+  first.watch.set_step(1);
+  first.watch.begin("loss");
+  first.watch.end(2);
+  CHECK(first.watch.is_waiting());
+  CHECK(std::chrono::steady_clock::now() - begin < 1s);
+  second.watch.launched(second.watch.begin("gradients"), work);
+  CHECK(second.report_within(3s) == "(none)");  // half its limit would do for a rank that is silent
+  work->stick(false);
+}
+
+TEST_CASE("connecting may take its own time where all ranks are in it") {
+  const auto store = std::make_shared<StoreContents>();
+  WatchedRank first(0, store, 2s), second(1, store, 2s);
+  for (WatchedRank* rank : {&first, &second}) {
+    rank->watch.launched(rank->watch.begin("connecting the GPUs", 300s),
+                         std::make_shared<WorkDouble>(WorkStatus{}));
+  }
+  CHECK(first.report_within(13s) == "(none)");
 }
 
 TEST_CASE("a rank that is done says so") {

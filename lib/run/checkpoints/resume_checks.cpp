@@ -65,7 +65,8 @@ ConfigChanges compare_config(const Cursor& root,
   if (!is_amid_epoch(root)) changes.order.clear();
   std::vector<std::string> told = changes.meaning;
   for (const std::string& line : changes.order) {
-    told.push_back(line + ": it stands amid an epoch, and this would change the order of its samples");
+    told.push_back(line +
+                   ": it stands amid an epoch, and this would change the order of its samples");
   }
   if (told.empty()) return changes;
   const std::string list = fmt::format("{}", fmt::join(told, "\n  "));
