@@ -279,6 +279,8 @@ Runner add_report(CLI::App& app) {
   app.add_option("data_path", o->data_path, "Folder of the run (tracker.data_path of its config)")
       ->required();
   app.add_option("--out", o->out_path, "Page to write")->required()->type_name("HTML");
+  app.add_option("--compare", o->compare, "Folders of other runs, whose curves are drawn beside")
+      ->type_name("DATA_PATH");
   app.add_option("--picture-steps",
                  o->most_picture_steps,
                  "Steps of which pictures are shown: the first, the last, some between")

@@ -5,6 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <iterator>
@@ -66,6 +67,11 @@ void uninstall_stop_signals() {
   sigaction(SIGPIPE, old, nullptr);
   requested_at_ms = kNever;
   if (const int number = requested.exchange(0)) raise(number);
+}
+
+bool is_stop_signal(int number) {
+  return std::find(std::begin(kStopSignals), std::end(kStopSignals), number) !=
+         std::end(kStopSignals);
 }
 
 int stop_requested() {

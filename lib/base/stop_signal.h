@@ -13,6 +13,9 @@ void install_stop_signals();
 /// A signal that came in the meantime is sent again.
 void uninstall_stop_signals();
 
+/// Whether `number` is one of the signals that ask for a stop.
+bool is_stop_signal(int number);
+
 /// The signal that asked for a stop, or 0.
 int stop_requested();
 

@@ -124,6 +124,13 @@ std::string fault_of_address(const std::string& host, uint16_t port) {
   return fault;
 }
 
+/// Only of ranks that one launcher has started: the store of another start may be an older one's.
+void throw_if_another_was_stopped(const World& world, RankStore& store) {
+  if (world.launcher == Launcher::kOurs && store.get({kStoppedKey}).front()) {
+    throw StoppedError("another process of the run was stopped before all had met");
+  }
+}
+
 /// Of rank 0.
 std::string gather_the_others(const World& world, RankStore& store, const MeetingTimes& times) {
   const std::string start = number_of_one();
@@ -131,6 +138,7 @@ std::string gather_the_others(const World& world, RankStore& store, const Meetin
   for (int rank = 1; rank < world.size; ++rank) missing.push_back(rank);
   std::vector<std::string> answered(static_cast<size_t>(world.size));
   const auto all_came = [&] {
+    throw_if_another_was_stopped(world, store);
     std::vector<std::string> keys;
     for (const int rank : missing) keys.push_back(fmt::format("number/{}", rank));
     for (const int rank : missing) keys.push_back(fmt::format("came/{}/{}", start, rank));
@@ -185,6 +193,7 @@ std::string meet(const World& world, RankStore& store, const MeetingTimes& times
   wait_until(
       times,
       [&] {
+        throw_if_another_was_stopped(world, store);
         start = store.get({answer_key(own)}).front().value_or("");
         return !start.empty();
       },
@@ -192,7 +201,11 @@ std::string meet(const World& world, RankStore& store, const MeetingTimes& times
   store.set(fmt::format("came/{}/{}", start, world.rank), "1");
   wait_until(
       {.tell = times.limit, .limit = times.limit},  // rank 0 tells who is missing
-      [&] { return store.get({complete_key(start)}).front().has_value(); },
+      [&] {
+        if (store.get({complete_key(start)}).front()) return true;
+        throw_if_another_was_stopped(world, store);
+        return false;
+      },
       [&] { return fmt::format("rank {} met rank 0, but not all have come", world.rank); });
   return start;
 }

@@ -17,6 +17,7 @@
 #include "base/this_process.h"
 #include "dist/failure_file.h"
 #include "dist/meeting.h"
+#include "dist/peer_error.h"
 #include "dist/process_group_backend.h"
 #include "dist/rank_watch.h"
 #include "dist/thread_stacks.h"
@@ -84,7 +85,7 @@ void PendingCollective::wait() {
   try {
     state->work->wait();
   } catch (const std::exception& error) {
-    throw NetworkError(
+    throw PeerError(
         "{}{}", state->watch->explain(error.what(), state->number, state->what), kAdvice);
   }
   // On a GPU the work is only enqueued: the watch sees itself when it is done.
@@ -109,7 +110,7 @@ PendingCollective watched(RankWatch& watch,
   } catch (const c10::OutOfMemoryError&) {
     throw;
   } catch (const std::exception& error) {
-    throw NetworkError("{}{}", watch.explain(error.what(), number, what), kAdvice);
+    throw PeerError("{}{}", watch.explain(error.what(), number, what), kAdvice);
   }
   watch.launched(number, work);
   return PendingCollective(std::make_unique<PendingCollective::State>(
@@ -282,7 +283,7 @@ std::vector<std::vector<int64_t>> ProcessGroup::exchange(const std::vector<int64
   for (int rank = 0; rank < size(); ++rank) {
     const int64_t* row = rows.const_data_ptr<int64_t>() + rank * rows.size(1);
     if (row[0] != message[0] || row[1] != message[1]) {
-      throw NetworkError(
+      throw PeerError(
           "rank {} is in \"{}\" while rank {} is in another operation: the ranks do not run the "
           "same program, config or data",
           this->rank(),

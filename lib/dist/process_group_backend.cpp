@@ -257,6 +257,10 @@ uint16_t StoreServer::port() const {
   return impl_->store->getPort();
 }
 
+std::unique_ptr<RankStore> StoreServer::open() const {
+  return std::make_unique<C10dStore>(impl_->store, World{}.store_prefix);
+}
+
 std::unique_ptr<GroupBackend> make_backend(const World& world, std::chrono::seconds timeout) {
   return std::make_unique<C10dBackend>(world, timeout);
 }

@@ -37,6 +37,8 @@ class StoreServer {
   StoreServer();
   ~StoreServer();
   uint16_t port() const;
+  /// As the ranks of this launcher see it before they have met.
+  std::unique_ptr<RankStore> open() const;
 
  private:
   struct Impl;

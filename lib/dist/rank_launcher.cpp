@@ -15,9 +15,11 @@
 #include <cstring>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "base/log.h"
 #include "base/stop_signal.h"
+#include "dist/meeting.h"
 #include "dist/process_group_backend.h"
 
 extern char** environ;
@@ -184,7 +186,7 @@ class Launch {
       if (!each.running || waitpid(each.pid, &status, WNOHANG) != each.pid) continue;
       each.running = false;
       RankEnd end{.rank = each.rank};
-      if (WIFSIGNALED(status) && WTERMSIG(status) == forwarded_) {
+      if (WIFSIGNALED(status) && is_stop_signal(WTERMSIG(status)) && !failed_at_) {
         end.code = static_cast<int>(ExitCode::kStopped);  // it had only begun to start
       } else if (WIFSIGNALED(status)) {
         end.signal = WTERMSIG(status);
@@ -197,9 +199,15 @@ class Launch {
         end.code = WEXITSTATUS(status);
       }
       ends_.push_back(end);
+      if (end.code == static_cast<int>(ExitCode::kStopped)) tell_of_stop();
       const bool failed = end.signal != 0 || (end.code != 0 && end.code != 75);
       if (failed && !failed_at_) failed_at_ = Clock::now();
     }
+  }
+
+  /// Those that have not met the stopped one yet would wait for it. After that they agree on a stop.
+  void tell_of_stop() {
+    if (!std::exchange(told_of_stop_, true)) store_.open()->set(kStoppedKey, "1");
   }
 
   /// A second signal ends this process at once, and by that the ranks.
@@ -230,6 +238,7 @@ class Launch {
   std::vector<RankEnd> ends_;
   std::optional<Clock::time_point> failed_at_;
   int forwarded_ = 0, sent_ = 0;  // signals
+  bool told_of_stop_ = false;
 };
 
 }  // namespace

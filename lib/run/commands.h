@@ -139,7 +139,8 @@ struct ShardsEncodeCommand {
 /// A run as one HTML page that loads nothing.
 struct ReportCommand {
   std::string data_path, out_path;
-  int64_t most_picture_steps = 12;  ///< columns of the pictures' tables
+  std::vector<std::string> compare;  ///< other runs, of which the curves are shown
+  int64_t most_picture_steps = 12;   ///< columns of the pictures' tables
 };
 
 /// Trains. @return kDone, or kStopped after a signal, as run_shards_make does

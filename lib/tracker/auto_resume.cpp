@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "base/untrusted_json.h"
 #include "io/files/atomic_file.h"
-#include "tracker/run_id.h"
+#include "tracker/own_files.h"
 
 namespace dalle2 {
 namespace {

@@ -9,8 +9,6 @@
 #include "base/untrusted_text.h"
 
 namespace dalle2 {
-namespace {}  // namespace
-
 std::string html_escape(std::string_view text) {
   std::string escaped;
   for (const char c : as_utf8(text)) {
@@ -59,15 +57,6 @@ std::string number_text(double value) {
   if (!std::isfinite(value)) return "not finite";
   if (std::abs(value) >= 1000 && std::abs(value) < 1e15)
     return (value < 0 ? "-" : "") + with_commas(std::llround(std::abs(value)));
-  return fmt::format("{:.4g}", value);
-}
-
-std::string axis_text(double value) {
-  const double size = std::abs(value);
-  if (size == 0) return "0";
-  if (size >= 1e9) return fmt::format("{:.4g}G", value / 1e9);
-  if (size >= 1e6) return fmt::format("{:.4g}M", value / 1e6);
-  if (size >= 1e4) return fmt::format("{:.4g}k", value / 1e3);
   return fmt::format("{:.4g}", value);
 }
 

@@ -17,7 +17,4 @@ std::string base64(std::string_view bytes);
 /// A value for people: 0.01234, 1.5e-05, 1,234; "not finite" for NaN and infinity.
 std::string number_text(double value);
 
-/// The label of an axis: 0.02, 500, 12k, 1.5M, 1e-5.
-std::string axis_text(double value);
-
 }  // namespace dalle2

@@ -10,9 +10,11 @@
 
 #include "config/shared/tracker_config.h"
 #include "tracker/record.h"
-#include "tracker/record_line.h"
 
 namespace dalle2 {
+
+/// The folder of data_path with the event files of TensorBoard, unless the config names another.
+inline constexpr const char* kTensorboardFolder = "tensorboard";
 
 class Logger {
  public:

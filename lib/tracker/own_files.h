@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Which files are a run's own: what another run left is renamed, never overwritten.
+// Which files are a run's own: what another run left is renamed, never overwritten. By its id a run
+// knows its files again wherever they are moved or copied.
 #pragma once
 
 #include <optional>
@@ -8,6 +9,12 @@
 #include <vector>
 
 namespace dalle2 {
+
+/// A random UUID (RFC 9562, version 4): "0f8fad5b-d9cb-469f-a165-70867728950e".
+/// @throws ResourceError if the system gives no random bytes
+std::string make_run_id();
+/// Whether `text` has the form of such an id.
+bool is_run_id(const std::string& text);
 
 /// The file in data_path that tells which files are the run's own.
 inline constexpr const char* kRecordFile = "targets.json";

@@ -9,10 +9,9 @@
 #include <cmath>
 #include <ctime>
 #include <filesystem>
-#include <map>
-#include <optional>
-#include <set>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -21,141 +20,18 @@
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
 #include "tracker/html_text.h"
+#include "tracker/log_file.h"
 #include "tracker/public_config.h"
-#include "tracker/report_chart.h"
+#include "tracker/report_charts.h"
+#include "tracker/report_page.h"
 #include "tracker/report_pictures.h"
-#include "tracker/report_style.h"
-#include "tracker/run_log.h"
 
 namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kSeconds = "Seconds ";
-constexpr const char* kDropped = "Dropped ";
 constexpr size_t kMostErrors = 20;
-
-/// Names that say where a record stands: tiles, no curves.
-const std::set<std::string> kPositions = {"Epoch", "Sample", "Step", "Samples Seen"};
-
-bool has_prefix(const std::string& text, const std::string& prefix) {
-  return text.rfind(prefix, 0) == 0;
-}
-
-/// What the logs of priors and VAEs call otherwise than a decoder's, as the references do.
-const std::map<std::string, std::string> kNamesOfOthers = {
-    {"tracking/epoch", "Epoch"},
-    {"tracking/samples-seen", "Samples Seen"},
-    {"tracking/samples-sec", "Samples per second"},
-    {"tracking/learning-rate", "Learning Rate"},
-    {"tracking/grad-norm", "Grad Norm"},
-    {"tracking/ema-decay", "EMA Decay"},
-    {"tracking/losses-not-finite", "Losses Not Finite"},
-    {"tracking/skipped-updates", "Skipped Updates"},
-    {"tracking/loss-scale", "Loss Scale"},
-    {"loss", "Autoencoder Training Loss"},
-    {"discr_loss", "Discriminator Training Loss"},
-    {"validation_reconstruction_loss", "Live Validation Loss"},
-    {"ema_validation_reconstruction_loss", "Averaged Validation Loss"},
-    {"samples_seen", "Samples Seen"},
-    {"samples_per_second", "Samples per second"},
-    {"learning_rate", "Autoencoder Learning Rate"},
-    {"discr_learning_rate", "Discriminator Learning Rate"},
-    {"grad_norm", "Autoencoder Grad Norm"},
-    {"discr_grad_norm", "Discriminator Grad Norm"},
-    {"ema_decay", "Autoencoder EMA Decay"},
-    {"discr_ema_decay", "Discriminator EMA Decay"},
-    {"losses_not_finite", "Autoencoder Losses Not Finite"},
-    {"discr_losses_not_finite", "Discriminator Losses Not Finite"},
-    {"skipped_updates", "Autoencoder Skipped Updates"},
-    {"discr_skipped_updates", "Discriminator Skipped Updates"},
-    {"loss_scale", "Autoencoder Loss Scale"},
-    {"discr_loss_scale", "Discriminator Loss Scale"}};
-
-/// What a VAE has several values of a group for.
-constexpr const char* kParts[] = {"Autoencoder", "Discriminator", "Live", "Averaged"};
-
-/// "tracking/training-l2" -> {"Training Loss", "l2"}, "metrics/ema-validation/l2-loss" ->
-/// {"Validation Loss", "ema"}; none for other names.
-std::optional<std::pair<std::string, std::string>> loss_of_prior(const std::string& name) {
-  constexpr std::string_view kTraining = "tracking/training-", kMetrics = "metrics/";
-  if (has_prefix(name, std::string(kTraining))) {
-    return std::pair("Training Loss", name.substr(kTraining.size()));
-  }
-  if (!has_prefix(name, std::string(kMetrics)) || !name.ends_with("-loss")) return std::nullopt;
-  for (const auto& [split, group] :
-       {std::pair("-validation/", "Validation Loss"), std::pair("-test/", "Test Loss")}) {
-    const size_t at = name.find(split, kMetrics.size());
-    if (at == std::string::npos) continue;
-    return std::pair(group, name.substr(kMetrics.size(), at - kMetrics.size()));
-  }
-  return std::nullopt;
-}
-
-/// "Unet 0 Training Loss" -> {"Training Loss", "Unet 0"}; other names are groups of their own.
-std::pair<std::string, std::string> group_of(const std::string& name) {
-  if (const auto loss = loss_of_prior(name)) return *loss;
-  if (has_prefix(name, kSeconds))
-    return {"Time of a step", name.substr(std::string(kSeconds).size())};
-  if (has_prefix(name, "Unet ")) {
-    const size_t end = name.find_first_not_of("0123456789", 5);
-    if (end != std::string::npos && end > 5 && name[end] == ' ')
-      return {name.substr(end + 1), name.substr(0, end)};
-  }
-  for (const std::string part : kParts) {
-    if (has_prefix(name, part + " ")) return {name.substr(part.size() + 1), part};
-  }
-  if (name.ends_with("emory peak MiB"))
-    return {"Memory", has_prefix(name, "CUDA") ? "CUDA" : "host"};
-  return {name, ""};
-}
-
-/// Losses first, then metrics, then how the training goes; within a place as they came.
-int place_of(const std::string& group) {
-  static const std::vector<std::string> last = {
-      "Learning Rate", "Grad Norm", "EMA Decay", "Samples per second", "Time of a step", "Memory"};
-  if (group == "Training Loss") return 0;
-  if (group.find("Validation") != std::string::npos) return 1;
-  if (group.find("Loss") != std::string::npos) return 2;
-  const auto found = std::find(last.begin(), last.end(), group);
-  return found == last.end() ? 3 : 4 + static_cast<int>(found - last.begin());
-}
-
-std::string draw_charts(const RunLog& log) {
-  std::vector<std::pair<std::string, std::vector<LogSeries>>> groups;
-  for (const LogSeries& series : log.series) {
-    if (kPositions.contains(series.name) || has_prefix(series.name, kDropped)) continue;
-    const auto [group, name] = group_of(series.name);
-    // clang 14 captures no structured binding by its name.
-    auto found = std::find_if(groups.begin(), groups.end(), [&wanted = group](const auto& known) {
-      return known.first == wanted;
-    });
-    if (found == groups.end()) found = groups.insert(groups.end(), {group, {}});
-    found->second.push_back({name, series.steps, series.values});
-  }
-  std::stable_sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) {
-    return place_of(a.first) < place_of(b.first);
-  });
-  std::string charts;
-  for (const auto& [group, series] : groups) {
-    const bool times = group == "Time of a step";
-    const bool aligned =
-        std::all_of(series.begin(), series.end(), [&first = series.front()](const LogSeries& one) {
-          return one.steps == first.steps;
-        });
-    charts += draw_chart(series,
-                         {.title = group,
-                          .note = times               ? "seconds, parts on top of each other"
-                                  : group == "Memory" ? "MiB, the most so far"
-                                                      : "",
-                          .linear = group == "Learning Rate" || group == "EMA Decay",
-                          .stacked = times && aligned,
-                          .smoothed = group == "Training Loss" || group == "Grad Norm" ||
-                                      group == "Samples per second"});
-  }
-  return charts.empty() ? "" : "<h2>Curves</h2>\n<div class=\"charts\">\n" + charts + "</div>\n";
-}
 
 std::string tile(const std::string& name, const std::string& value) {
   return fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", html_escape(name), html_escape(value));
@@ -185,7 +61,7 @@ std::string draw_tiles(const RunLog& log) {
     if (!value.empty()) tiles += tile(name, value);
   }
   for (const LogSeries& series : log.series) {
-    const auto [group, name] = group_of(series.name);
+    const auto [group, name] = chart_of(series.name);
     if (group == "Training Loss")
       tiles += tile("Training loss, " + name, number_text(series.values.back()));
     if (group != "Validation Loss") continue;
@@ -209,13 +85,13 @@ std::string draw_tiles(const RunLog& log) {
 std::string draw_drops(const RunLog& log) {
   std::string rows;
   for (const LogSeries& series : log.series) {
-    if (!has_prefix(series.name, kDropped)) continue;
+    if (!series.name.starts_with(kDropped)) continue;
     double sum = 0;
     for (const double count : series.values) sum += std::isfinite(count) ? count : 0;
     rows += fmt::format(
         "<tr><td>{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td "
         "class=\"number\">{}</td></tr>\n",
-        html_escape(series.name.substr(std::string(kDropped).size())),
+        html_escape(series.name.substr(std::string_view(kDropped).size())),
         number_text(series.values.back()),
         number_text(sum),
         series.values.size());
@@ -311,27 +187,33 @@ std::string draw_head(const std::string& data_path,
       log.records == 0 ? "<p>Nothing has been logged yet: make the report again later.</p>\n" : "");
 }
 
-}  // namespace
-
-std::string make_report(const std::string& data_path, const ReportOptions& options) {
+/// The log of a run, and its path.
+std::pair<RunLog, std::string> log_of(const std::string& data_path) {
   std::error_code ignored;
   if (!fs::is_directory(data_path, ignored)) {
     throw DataError("{}: {}; give the folder of a run, /tracker/data_path of its config",
                     data_path,
                     fs::exists(data_path, ignored) ? "is no folder" : "no such folder");
   }
-  const std::string log_path = (fs::path(data_path) / "log.jsonl").string();
-  if (fs::status(log_path, ignored).type() == fs::file_type::not_found) {
+  const std::string path = (fs::path(data_path) / "log.jsonl").string();
+  if (fs::status(path, ignored).type() == fs::file_type::not_found) {
     throw DataError(
         "{}: holds no log.jsonl, which every run writes from its start; give the folder that is "
         "/tracker/data_path of the run's config",
         data_path);
   }
-  RunLog log = read_run_log(log_path);
-  for (LogSeries& series : log.series) {
-    const auto known = kNamesOfOthers.find(series.name);
-    if (known != kNamesOfOthers.end()) series.name = known->second;
-  }
+  RunLog log = read_run_log(path);
+  use_common_names(log);
+  return {std::move(log), path};
+}
+
+}  // namespace
+
+std::string make_report(const std::string& data_path, const ReportOptions& options) {
+  const auto [log, log_path] = log_of(data_path);
+  std::vector<ComparedRun> runs = {{data_path, log}};
+  for (const std::string& other : options.compare) runs.push_back({other, log_of(other).first});
+  const std::string charts = draw_charts(runs);
   const std::string pictures = picture_tables(log, data_path, options.most_picture_steps);
   return fmt::format(
       "<!DOCTYPE html>\n"
@@ -353,7 +235,7 @@ std::string make_report(const std::string& data_path, const ReportOptions& optio
       kReportStyle,
       draw_head(data_path, log, log_path),
       log.series.empty() ? "" : draw_tiles(log),
-      draw_charts(log),
+      charts.empty() ? "" : "<h2>Curves</h2>\n<div class=\"charts\">\n" + charts + "</div>\n",
       pictures.empty() ? "" : "<h2>Pictures</h2>\n" + pictures,
       draw_drops(log),
       draw_errors(log),

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "tracker/run_log.h"
+#include "tracker/log_file.h"
 
 namespace dalle2 {
 

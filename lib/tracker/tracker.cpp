@@ -241,15 +241,11 @@ bool Tracker::can_recall() const {
   return source_ != nullptr && (!source_->only_auto_resume() || auto_resumed_);
 }
 
-std::string Tracker::recall_path() const {
+std::vector<std::string> Tracker::recall_candidates() const {
   if (!can_recall()) {
     throw ConfigError("Tried to recall, but no loader was set or auto-resume was not performed.");
   }
-  return source_->fetch();
-}
-
-std::vector<std::string> Tracker::recall_candidates() const {
-  const std::string loaded = recall_path();
+  const std::string loaded = source_->fetch();
   if (!auto_resumed_) return existing_once({loaded});
   std::vector<std::string> own = existing_once(own_files());
   const std::optional<bool> is_own = was_saved_by_this_run(loaded);

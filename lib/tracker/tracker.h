@@ -23,15 +23,13 @@
 
 #include "base/python_format.h"
 #include "config/shared/tracker_config.h"
-#include "tracker/checkpoint_source.h"
+#include "tracker/checkpoint_places.h"
 #include "tracker/log_file.h"
 #include "tracker/loggers.h"
 #include "tracker/own_files.h"
 #include "tracker/record.h"
-#include "tracker/record_line.h"
 #include "tracker/resume_order.h"
 #include "tracker/run_lock.h"
-#include "tracker/savers.h"
 #include "tracker/snapshots.h"
 
 namespace dalle2 {
@@ -173,8 +171,6 @@ class Tracker {
 
   /// True if /tracker/load names a checkpoint, and it is not kept for auto-resumed runs only.
   bool can_recall() const;
-  /// The checkpoint of /tracker/load. @throws ConfigError if not can_recall()
-  std::string recall_path() const;
   /// The files to try. An auto-resumed run has data_path/checkpoint.pth, the snapshots and, if this
   /// run saved it, the file of /tracker/load, in the order of tracker/resume_order.h. A file of
   /// /tracker/load that the run only began from comes last; one that another run has saved is left
@@ -210,7 +206,6 @@ class Tracker {
   void check_data_path() const;
   void read_records();
   void prepare_data_path(const std::function<void()>& while_lock_waits);
-  std::vector<std::string> looked_for() const;
   bool is_of_this_run(const std::string& checkpoint) const;
   void explain_start(const std::string& reason) const;
   void explain_left_out() const;

@@ -11,9 +11,7 @@
 #include "base/text.h"
 #include "io/files/writable.h"
 #include "tracker/auto_resume.h"
-#include "tracker/run_id.h"
 #include "tracker/stale_parts.h"
-#include "tracker/tensorboard_logger.h"
 #include "tracker/tracker.h"
 
 namespace dalle2 {
@@ -175,11 +173,6 @@ void Tracker::go_on(const std::string& checkpoint) {
   open_logs();
 }
 
-/// Where a checkpoint of an auto-resumed run could have been.
-std::vector<std::string> Tracker::looked_for() const {
-  return {source_->fetch(), in_data_path(kCheckpointFile), in_data_path(kSnapshotsFolder)};
-}
-
 /// Says what a user may not expect.
 void Tracker::explain_start(const std::string& reason) const {
   std::error_code error;
@@ -190,9 +183,12 @@ void Tracker::explain_start(const std::string& reason) const {
                 "Starting from zero: auto_resume.json marks an earlier run, but without "
                 "/tracker/load no checkpoint of it is loaded");
   } else if (auto_resumed_) {
-    log_warning("track",
-                "Starting from zero: no checkpoint of the earlier run is left (looked for {})",
-                fmt::join(looked_for(), ", "));
+    log_warning(
+        "track",
+        "Starting from zero: no checkpoint of the earlier run is left (looked for {}, {}, {})",
+        source_->fetch(),
+        in_data_path(kCheckpointFile),
+        in_data_path(kSnapshotsFolder));
   } else if (source_ && source_->only_auto_resume() && fs::exists(source_->fetch(), error)) {
     log_warning("track",
                 "Starting from zero: {} is there, but is loaded only when a run goes on by "

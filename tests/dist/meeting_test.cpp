@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/stop_signal.h"
 #include "store_double.h"
 
 namespace dalle2 {
@@ -62,6 +63,19 @@ TEST_CASE("what a start left that did not come about does not disturb the next")
   CHECK(message_of(rank_of(0, 3), store) != "");  // answered it
   CHECK(names_of_start(store, 3).size() == 1);
   CHECK(names_of_start(store, 2).size() == 1);  // fewer, after a machine was lost
+}
+
+TEST_CASE(
+    "a rank that is stopped before all have met stops the others, if one launcher started them") {
+  const auto store = std::make_shared<StoreContents>();
+  StoreDouble own(store);
+  own.set(kStoppedKey, "1");
+  for (const int rank : {0, 1}) {
+    World world = rank_of(rank, 2);
+    world.launcher = Launcher::kOurs;
+    CHECK_THROWS_AS(meet(world, own, {.tell = 10s, .limit = 10s}), StoppedError);
+  }
+  CHECK_THAT(message_of(rank_of(0, 2), store), Catch::StartsWith("rank 1 of 2 has not come"));
 }
 
 TEST_CASE("ranks that do not come are named") {

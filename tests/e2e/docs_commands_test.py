@@ -178,7 +178,7 @@ class DocsCommands(unittest.TestCase):
         return sandbox
 
     def prepare_training(self, sandbox):
-        """What a reader of docs/training.md has: shards of his own, a run in runs/x, embeddings."""
+        """What a reader of docs/training.md has: shards of his own, runs in runs/x and runs/y, embeddings."""
         config = json.loads((sandbox / "my.json").read_text())
         run("shards", "make", "--from", "my_pictures", "--out", "mine", "--per-shard", 1, cwd=sandbox, check=0)
         config["data"].update({"webdataset_base_url": "mine/{}.tar", "end_shard": PICTURES - 1})  # enough for four ranks
@@ -193,6 +193,7 @@ class DocsCommands(unittest.TestCase):
         runs.mkdir()
         x = tiny_config(demo, "runs/x", train={"epoch_samples": 32, "post_hoc_ema": {"save_every_n_steps": 2}})
         run("--config", write_config(sandbox / "x.json", x), cwd=sandbox, check=0)
+        shutil.copytree(runs / "x", runs / "y")
         write_npy(sandbox / "embeddings.npy", (2, 32), [0.1 * (i % 7 - 3) for i in range(64)])
         for name in ("stamps", "emoji"):  # in place of what only the network has
             shutil.copytree(sandbox / "mine", runs / name / "shards")

@@ -71,12 +71,6 @@ class RandomStops(VaeRuns):
         return {file["file"]: file["samples_seen"] for file in json.loads(done.stdout)["files"]
                 if file.get("samples_seen") is not None}
 
-    def lock_text(self, name):
-        try:
-            return (self.dir / name / "run.lock").read_text()
-        except OSError:
-            return ""
-
     def stop_at_random(self, config, name, draw, ranks, signals, longest):
         """@return the exit code, or none if the run ended first"""
         before = max(self.whole_files(name).values(), default=0)
@@ -88,9 +82,7 @@ class RandomStops(VaeRuns):
             pass
         sent = draw.choice(signals)
         own = ranks_of(process) if ranks > 1 else {}
-        # One that is told to stop before it has met the others is waited for by them for minutes.
-        have_met = own and str(own.get(0)) in self.lock_text(name)
-        victim = draw.choice([process.pid, *own.values()] if have_met else [process.pid])
+        victim = draw.choice([process.pid, *own.values()])
         try:
             os.kill(victim, sent)
         except ProcessLookupError:
@@ -153,6 +145,30 @@ class RandomStops(VaeRuns):
 
     def test_a_decoder_that_goes_back_and_gives_up(self):
         self.check_equal(self.rolled_back, share=0.1, end=4)
+
+    def stopped_early(self, config, ranks):
+        process = self.launch(config, ranks, self.dir / "trace_early")
+        while len(own := ranks_of(process)) < ranks:
+            time.sleep(0.001)
+        return process, own
+
+    def test_a_rank_that_is_stopped_before_all_have_met_stops_all(self):
+        config = self.decoder("early")
+        process, own = self.stopped_early(config, 2)
+        os.kill(own[1], signal.SIGTERM)  # most likely before it can answer the signal
+        output = process.communicate(timeout=30)[0]
+        self.assertEqual(process.returncode, 75, output)
+        for late, told in ((0, 1), (1, 0)):
+            process, own = self.stopped_early(config, 3)
+            os.kill(own[late], signal.SIGSTOP)
+            time.sleep(2)  # the others wait for the late one by now
+            os.kill(own[told], signal.SIGTERM)
+            time.sleep(3)
+            os.kill(own[late], signal.SIGCONT)
+            output = process.communicate(timeout=30)[0]
+            self.assertEqual(process.returncode, 75, output)
+            self.assertIn("stopped before", output)
+        self.assertFalse((self.dir / "early").exists())
 
     def test_each_sample_of_an_epoch_comes_once_whatever_the_number_of_ranks(self):
         # What a kill undoes is trained, and traced, again: here the signals that save.

@@ -13,16 +13,17 @@ import unittest
 import harness
 from harness import EndToEnd, records, run
 
-VOID = {"meta", "link", "img", "br", "line", "circle", "path"}
+VOID = {"meta", "link", "img", "br"}
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 STAGES = ["data", "copy", "forward", "backward", "optimizer", "save"]
 
 
 class Page(html.parser.HTMLParser):
-    """Titles of charts, pictures, rows of tables; fails on tags that are not closed and on addresses."""
+    """Titles and curves of charts, pictures, rows of tables; fails on tags that are not closed and on addresses."""
     def __init__(self, text):
         super().__init__()
-        self.open, self.titles, self.pictures, self.captions, self.paths, self.text = [], [], [], [], 0, []
+        self.open, self.titles, self.pictures, self.captions, self.curves, self.text = [], [], [], [], [], []
+        self.holds_data = False
         self.feed(text)
         self.close()
         assert not self.open, self.open
@@ -34,12 +35,7 @@ class Page(html.parser.HTMLParser):
             assert value.startswith("data:"), value
         if tag == "img" and "src" in attributes:
             self.pictures.append(base64.b64decode(attributes["src"].split(",", 1)[1]))
-        if tag == "path":
-            assert re.fullmatch(r"[ML][-0-9. MLZ]+", attributes["d"]), attributes["d"]
-            self.paths += 1
-        if tag == "svg":
-            for series in json.loads(attributes["data-points"]):
-                assert all(len(point) == 4 for point in series["points"])
+        self.holds_data = attributes.get("type") == "application/json"
         if tag not in VOID:
             self.open.append(tag)
 
@@ -53,6 +49,10 @@ class Page(html.parser.HTMLParser):
 
     def handle_data(self, data):
         self.text.append(data)
+        if self.open[-1:] == ["script"] and self.holds_data:
+            for series in json.loads(data)["series"]:
+                assert len(series["steps"]) == len(series["values"]) == len(series.get("means", series["steps"]))
+                self.curves.append(series)
         if self.open[-2:] == ["figcaption", "b"]:
             self.titles.append(data)
         if self.open[-2:] == ["tr", "th"] and (data.startswith("Train: ") or data.startswith("Test: ")):
@@ -78,7 +78,10 @@ class Report(EndToEnd):
         page = Page((self.dir / "pages/report.html").read_text())
         self.assertEqual(page.titles, ["Training Loss", "Validation Loss", "Learning Rate", "Grad Norm", "EMA Decay",
                                        "Samples per second", "Time of a step", "Memory"])
-        self.assertGreaterEqual(page.paths, 8)
+        self.assertGreaterEqual(len(page.curves), 8)
+        losses = [record["Unet 0 Training Loss"] for record in records(self.dir / "out") if "Unet 0 Training Loss" in record]
+        for shown, logged in zip(page.curves[0]["values"], losses, strict=True):
+            self.assertAlmostEqual(shown, logged, delta=1e-5 * logged)
         # two epochs, two pictures of each split and the real ones
         self.assertEqual(len(page.pictures), 2 * 2 * 3)
         self.assertTrue(all(picture.startswith(b"\x89PNG") for picture in page.pictures))
@@ -145,26 +148,60 @@ class Report(EndToEnd):
         self.assertFalse((self.dir / "x.html").exists())
         self.assertIn("Nothing has been logged yet", "".join(self.page("empty").text))
 
+    def in_chromium(self, name, script, *flags):
+        """Runs a script at the end of the page. @return the title that it gave the page"""
+        page = self.dir / name
+        page.write_text(page.read_text().replace("</body>", f"<script>{script}</script></body>"))
+        done = subprocess.run(
+            [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--window-size=1300,2000",
+             f"--user-data-dir={self.dir}/profile", *flags, "--dump-dom", page.as_uri()],
+            capture_output=True, text=True, timeout=120)
+        self.assertNotIn("CONSOLE", done.stderr)
+        return re.search(r"<title>(.*?)</title>", done.stdout, re.S).group(1)
+
     @unittest.skipUnless(CHROMIUM, "Chromium is not installed")
     def test_chromium_shows_the_page_without_an_error(self):
         self.train(self.config(train={"epochs": 2, "n_sample_images": 1}))
         self.report("out", "--out", "report.html")
-        page = self.dir / "report.html"
         # The pointer over the first chart, then what it shows as the title; a click opens a picture.
-        page.write_text(page.read_text().replace("</body>", """<script>
+        title = self.in_chromium("report.html", """
             const chart = document.querySelector("svg"), box = chart.getBoundingClientRect();
             chart.dispatchEvent(new PointerEvent("pointermove", {clientX: box.left + box.width / 2, clientY: box.top + 9}));
             const tip = document.querySelector(".tip"), told = tip.hidden ? "nothing" : tip.innerText;
             chart.dispatchEvent(new PointerEvent("pointerleave"));
             document.querySelector(".pictures img").click();
-            document.title = [told, tip.hidden, document.querySelector("dialog").open, box.width > 300].join("|");
-            </script></body>"""))
-        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--window-size=1300,2000",
-                 f"--user-data-dir={self.dir}/profile"]
-        done = subprocess.run([CHROMIUM, *flags, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120)
-        self.assertNotIn("CONSOLE", done.stderr)
-        title = re.search(r"<title>(.*?)</title>", done.stdout, re.S).group(1)
+            document.title = [told, tip.hidden, document.querySelector("dialog").open, box.width > 300].join("|");""")
         self.assertRegex(title, r"^step\s+\d+\s+Unet 0\s+[\d.]+\|true\|true\|true$")
+
+    @unittest.skipUnless(CHROMIUM, "Chromium is not installed")
+    def test_charts_zoom_compare_and_stack(self):
+        for name, factor in (("one", 1), ("<b>other</b></script>", 2)):
+            (self.dir / name).mkdir(parents=True)
+            with open(self.dir / name / "log.jsonl", "w") as log:
+                for step in range(1, 101):
+                    print(json.dumps({"loss\u2028": factor * step, "Seconds data": 1, "Seconds save": 3, "step": step}), file=log)
+        self.report("one", "--compare", "<b>other</b></script>", "--out", "compared.html")
+        title = self.in_chromium("compared.html", """
+            const figure = document.querySelector("figure"), chart = figure.querySelector("svg"), box = chart.getBoundingClientRect();
+            const at = (name, part) => chart.dispatchEvent(
+                new PointerEvent(name, {clientX: box.left + part * box.width, clientY: box.top + 9, bubbles: true}));
+            const labels = () => [...chart.querySelectorAll("text.x")].map(text => text.textContent).join(" ");
+            const told = [labels()];
+            at("pointerdown", 0.5), at("pointermove", 0.7), told.push(chart.querySelectorAll(".chosen").length), at("pointerup", 0.7);
+            at("pointermove", 0.6);
+            told.push(labels(), figure.querySelector(".tip").innerText.replaceAll("\\n", " "));
+            figure.querySelectorAll(".key")[1].click();
+            told.push(chart.querySelectorAll(".line").length, figure.querySelector(".reset").hidden);
+            figure.querySelector(".reset").click();
+            told.push(labels() === told[0], document.querySelectorAll("b b").length);
+            document.title = told.join("|");""")
+        self.assertEqual(title, "20 40 60 80 100|1|50 55 60 65|step 57 one 57 &lt;b&gt;other&lt;/b&gt;&lt;/script&gt; 114|1|false|true|0")
+        self.report("one", "--out", "alone.html")
+        title = self.in_chromium("alone.html", """
+            const figure = document.querySelectorAll("figure")[1], top = path => path.getBBox().y;
+            const [save, data] = figure.querySelectorAll(".area");
+            document.title = [figure.querySelectorAll("text.y")[1].textContent, top(save) < top(data), figure.innerText.includes("3")];""")
+        self.assertEqual(title, "1,true,true")
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@
 #include "net/aws_config.h"
 #include "net/http_response.h"
 #include "net/s3.h"
+#include "tracker/log_file.h"
 #include "tracker/public_config.h"
-#include "tracker/run_log.h"
 
 namespace dalle2::test {
 namespace {

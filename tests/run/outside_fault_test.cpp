@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
+#include "dist/peer_error.h"
 #include "dist/ranks_in_threads.h"
 #include "run/loop/rank_batch.h"
 #include "run/toy_support.h"
@@ -71,6 +72,17 @@ TEST_CASE("a fault of training itself saves nothing") {
     if (step == 2) throw ResourceError("out of memory");
   };
   CHECK_THROWS_AS(run.run(), ResourceError);
+  CHECK_FALSE(std::filesystem::exists(folder / "out/checkpoint.pth"));
+}
+
+TEST_CASE("a rank that is lost is no fault from outside: without it the others cannot save") {
+  const TempDir folder;
+  const ToyConfig config = toy_config(folder.path());
+  ToyRun run(config);
+  run.while_reading = [](int64_t step) {
+    if (step == 2) throw PeerError("rank 1 is gone");
+  };
+  CHECK_THROWS_AS(run.run(), PeerError);
   CHECK_FALSE(std::filesystem::exists(folder / "out/checkpoint.pth"));
 }
 

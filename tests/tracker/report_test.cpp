@@ -15,8 +15,8 @@
 #include "support/broken_listing.h"
 #include "support/temp_dir.h"
 #include "tracker/html_text.h"
-#include "tracker/report_chart.h"
-#include "tracker/run_log.h"
+#include "tracker/log_file.h"
+#include "tracker/report_charts.h"
 
 namespace dalle2 {
 namespace {
@@ -170,7 +170,9 @@ TEST_CASE("a report shows losses of each unet, validation, rates, times and what
     CHECK(count(page, "<figcaption><b>" + std::string(title) + "</b>") == 1);
   }
   CHECK(count(page, "<figure") == 7);
-  CHECK_THAT(page, Contains("Unet 1 <b>0.7</b>"));
+  CHECK_THAT(page,
+             Contains("<tr><td>Unet 1</td><td class=\"number\">0.7</td><td class=\"number\">step "
+                      "301</td></tr>"));
   CHECK_THAT(page, Contains("train: broken picture"));
   CHECK_THAT(page, Contains("<td>betas</td><td><code>[0.9,0.99]</code></td>"));
   CHECK_THAT(page, Contains("<code>&lt;b&gt;</code>"));
@@ -289,7 +291,8 @@ TEST_CASE("a chart takes a logarithmic scale for values of several sizes, and le
   CHECK_THAT(draw_chart({wide}, {.title = "t"}), !Contains("nan"));
   CHECK_THAT(draw_chart({wide}, {.title = "t", .linear = true}), !Contains("log scale"));
   CHECK(draw_chart({{"", {1}, {nan}}}, {.title = "t"}).empty());
-  CHECK(count(draw_chart({{"", {1}, {0.0}}}, {.title = "t"}), "<circle") == 1);
+  CHECK_THAT(draw_chart({{"", {1}, {0.0}}}, {.title = "t"}),
+             Contains(R"("steps":[1],"values":[0]})"));
 }
 
 TEST_CASE("a chart of very many values stays small and keeps their extremes") {
@@ -300,16 +303,59 @@ TEST_CASE("a chart of very many values stays small and keeps their extremes") {
   }
   const std::string chart = draw_chart({series}, {.title = "t"});
   CHECK(chart.size() < 60'000);
-  CHECK_THAT(chart, Contains("L260.4 19.3L"));  // step 77,777: the greatest but for the margin
+  CHECK_THAT(chart, Contains(",77777,") && Contains(",5,"));  // the greatest
+  CHECK_THAT(chart, Contains("step 199,999"));
 }
 
-TEST_CASE("stacked parts end at their sum, and the pointer shows each by itself") {
-  const std::vector<LogSeries> parts = {{"data", {1, 2}, {1, 1}}, {"save", {1, 2}, {3, 3}}};
-  const std::string chart = draw_chart(parts, {.title = "t", .stacked = true});
-  CHECK(count(chart, "class=\"area") == 2);
-  CHECK_THAT(
-      chart,
-      Contains("2,&quot;1&quot;]") && Contains("2,&quot;3&quot;]") && !Contains("&quot;4&quot;"));
+TEST_CASE("parts of a stack are thinned at the same steps, and have their own values") {
+  LogSeries data{"data", {}, {}}, save{"save", {}, {}};
+  for (int i = 0; i < 5000; ++i) {
+    data.steps.push_back(i);
+    save.steps.push_back(i);
+    data.values.push_back(i % 7);
+    save.values.push_back(i % 11);
+  }
+  const std::string chart = draw_chart({data, save}, {.title = "t", .stacked = true});
+  CHECK_THAT(chart, Contains("\"stacked\":true"));
+  CHECK(count(chart, "\"steps\":[0,3,6,9,") == 2);
+  CHECK_THAT(chart, Contains("\"values\":[0,3,6,2,5,") && Contains("\"values\":[0,3,6,9,1,"));
+}
+
+TEST_CASE("a mean is over all values around, and does not lag") {
+  LogSeries line{"", {}, {}};
+  for (int i = 0; i < 20; ++i) {
+    line.steps.push_back(i);
+    line.values.push_back(i);
+  }
+  const std::string chart = draw_chart({line}, {.title = "t", .smoothed = true});
+  CHECK_THAT(chart, Contains("\"means\":[0,1,2,3,4,"));
+  line.values[10] = 15;
+  CHECK_THAT(draw_chart({line}, {.title = "t", .smoothed = true}),
+             Contains(",7,9,10,11,12,13,13,"));
+}
+
+TEST_CASE("names of strangers end no script and are no markup of the page") {
+  const LoggedRun run(
+      R"({"</script><script>alert(1)</script>": 1, "<!--<b>\"\\\u2028": 2, "step": 1})"
+      "\n");
+  const std::string page = run.page();
+  CHECK(count(page, "</script>") == 3);  // of two charts, and the page's own
+  CHECK(page.find("alert(1)</script") == std::string::npos);
+  CHECK_THAT(page, !Contains("<!--") && !Contains("<b>\""));
+  CHECK_THAT(page, Contains("&lt;/script&gt;&lt;script&gt;alert(1)"));
+}
+
+TEST_CASE("curves of one name of several runs share a chart") {
+  const LoggedRun one("{\"Unet 0 Training Loss\": 0.5, \"FID\": 3, \"step\": 1}\n"),
+      other("{\"Unet 0 Training Loss\": 0.25, \"step\": 1}\n");
+  std::ofstream(other.folder / "decoder_config.json") << R"({"train": {"lr": 0.125}})";
+  const std::string name = other.folder.path();
+  const std::string page = one.page({.compare = {name}});
+  CHECK(count(page, "<figure") == 2);
+  CHECK_THAT(page, Contains("<td>" + name + ": Unet 0</td><td class=\"number\">0.25</td>"));
+  CHECK_THAT(page, Contains("<td>" + one.folder.path() + ": Unet 0</td>"));
+  CHECK_THAT(page, !Contains("0.125"));  // all but the curves is of the first
+  CHECK_THROWS_WITH(one.page({.compare = {"absent"}}), Catch::StartsWith("absent: no such folder"));
 }
 
 TEST_CASE("text is escaped and numbers are for people") {
@@ -323,9 +369,6 @@ TEST_CASE("text is escaped and numbers are for people") {
   CHECK(number_text(0.012345) == "0.01235");
   CHECK(number_text(-12345.6) == "-12,346");
   CHECK(number_text(std::nan("")) == "not finite");
-  CHECK(axis_text(12000) == "12k");
-  CHECK(axis_text(0.5) == "0.5");
-  CHECK(axis_text(-0.0) == "0");
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "tracker/run_id.h"
+#include "tracker/own_files.h"
 
 namespace dalle2 {
 namespace {

@@ -245,14 +245,13 @@ TEST_CASE("only_auto_resume ignores the missing file first, and loads it in the 
   {
     Tracker first = run.start();
     CHECK_FALSE(first.can_recall());
-    CHECK_THROWS_WITH(first.recall_path(),
+    CHECK_THROWS_WITH(first.recall_candidates(),
                       "Tried to recall, but no loader was set or auto-resume was not performed.");
     save_latest(first);
   }
   fs::remove("data/checkpoint.pth");
   const Tracker second = run.start();
   CHECK(second.can_recall());
-  CHECK(second.recall_path() == "latest.pth");
   CHECK(second.recall_candidates() == std::vector<std::string>{"latest.pth"});
 }
 
@@ -403,7 +402,10 @@ TEST_CASE("unfinished files of an interrupted run are swept, those of others sta
                                          "data/prior_config.json.part",
                                          "data/run.lock.a-host.example.123.4.part",
                                          "data/images/3_Validation Samples_0.png.part",
+                                         "data/images/3.png.part",
+                                         "data/images/3.ema.png.part",
                                          "data/snapshots/best.pth.part",
+                                         "data/snapshots/last_good.pth.part",
                                          "data/snapshots/epoch0003_sample0000009872_step00001234"
                                          ".pth.part",
                                          "data/averages/step00000036.pth.part"};
@@ -421,7 +423,7 @@ TEST_CASE("unfinished files of an interrupted run are swept, those of others sta
                                               "data/best.pth.part",
                                               "data/3_a_0.png.part",
                                               "data/images/film.part",
-                                              "data/images/3.png.part",
+                                              "data/images/3.other.png.part",
                                               "data/images/checkpoint.pth.part",
                                               "data/images/more/3_a_0.png.part",
                                               "data/snapshots/epoch3_sample9_step1.pth.part",
@@ -459,7 +461,7 @@ TEST_CASE("unfinished files of an interrupted run are swept, those of others sta
   tracker.begin_anew();
   CHECK(fs::exists("out/film.part"));
   CHECK(fs::exists("out/[a]_008_{x}.pth.part"));
-  CHECK(run.log.count("Removed 12 unfinished files of an interrupted run from data") == 1);
+  CHECK(run.log.count("Removed 15 unfinished files of an interrupted run from data") == 1);
 }
 
 }  // namespace

@@ -29,7 +29,8 @@ void run_report(const ReportCommand& command) {
   }
   check_out_folder("--out", command.out_path);
   const std::string page =
-      make_report(command.data_path, {.most_picture_steps = command.most_picture_steps});
+      make_report(command.data_path,
+                  {.most_picture_steps = command.most_picture_steps, .compare = command.compare});
   write_file_atomically(command.out_path, page);
   fmt::print("{}: {}\n", command.out_path, human_bytes(page.size()));
 }

@@ -22,9 +22,9 @@ namespace dalle2 {
 
 ExitCode stopped_before_the_start(int64_t signal) {
   log_info("train",
-           "signal {}: stopped before the first step: nothing was trained, so nothing was saved (a "
+           "{}: stopped before the first step: nothing was trained, so nothing was saved (a "
            "checkpoint of an earlier run is as it was); run the same command again",
-           signal);
+           signal != 0 ? fmt::format("signal {}", signal) : "a stop signal to another process");
   return ExitCode::kStopped;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/stop_signal.h"
+#include "dist/peer_error.h"
 
 namespace dalle2 {
 
@@ -15,12 +16,15 @@ struct OutsideFault {
 };
 
 /// What `part` returns. Of several ranks the fault of one has to reach the others as a StoppedError
-/// at the same place. @throws OutsideFault in place of an Error; StoppedError as it is
+/// at the same place. @throws OutsideFault in place of an Error; StoppedError and PeerError as they
+/// are
 template <class Part>
 auto from_outside(Part&& part) -> decltype(part()) {
   try {
     return part();
   } catch (const StoppedError&) {
+    throw;
+  } catch (const PeerError&) {
     throw;
   } catch (const Error&) {
     throw OutsideFault{std::current_exception()};

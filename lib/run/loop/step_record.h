@@ -10,7 +10,6 @@
 
 #include "run/loop/loss_window.h"
 #include "tracker/record.h"
-#include "tracker/record_line.h"
 #include "trainer/step_times.h"
 #include "trainer/trainer.h"
 

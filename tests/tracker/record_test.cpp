@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/record_line.h"
+#include "tracker/record.h"
 
 #include <catch2/catch.hpp>
 #include <limits>
