@@ -3,13 +3,13 @@
 
 #include "base/error.h"
 #include "base/little_endian.h"
-#include "checkpoint/lora_naming.h"
-#include "checkpoint/lora_weights.h"
-#include "checkpoint/mapped_file.h"
-#include "checkpoint/pickle.h"
-#include "checkpoint/pth.h"
-#include "checkpoint/safetensors.h"
-#include "checkpoint/value_json.h"
+#include "checkpoint/archive/mapped_file.h"
+#include "checkpoint/archive/safetensors.h"
+#include "checkpoint/lora/lora_naming.h"
+#include "checkpoint/lora/lora_weights.h"
+#include "checkpoint/pickle/pickle.h"
+#include "checkpoint/pickle/pth.h"
+#include "checkpoint/pickle/value_json.h"
 
 #include <algorithm>
 #include <unordered_map>

@@ -2,7 +2,7 @@
 // From one file format to the other, and the averaged weights of a checkpoint.
 #pragma once
 
-#include "checkpoint/lora_file.h"
+#include "checkpoint/lora/lora_file.h"
 #include "checkpoint/state_dict.h"
 
 #include <optional>

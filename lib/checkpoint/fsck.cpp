@@ -4,8 +4,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/convert.h"
-#include "checkpoint/pth.h"
-#include "checkpoint/value_json.h"
+#include "checkpoint/pickle/pth.h"
+#include "checkpoint/pickle/value_json.h"
 #include "io/files/disk_io.h"
 #include "io/files/walk_folder.h"
 

@@ -4,8 +4,8 @@
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "checkpoint/convert.h"
-#include "checkpoint/dtypes.h"
-#include "checkpoint/value_json.h"
+#include "checkpoint/pickle/dtypes.h"
+#include "checkpoint/pickle/value_json.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

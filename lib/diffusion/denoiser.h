@@ -10,7 +10,7 @@
 #include "diffusion/noise_schedule.h"
 #include "diffusion/objective.h"
 #include "diffusion/sampler.h"
-#include "model/unet.h"
+#include "model/unet/unet.h"
 
 namespace dalle2 {
 

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "diffusion/learned_variance.h"
+#include "diffusion/decoder/learned_variance.h"
 #include "diffusion/noise_schedule.h"
 
 namespace dalle2 {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/archive/safetensors.h"
 #include "net/sha256.h"
 
 namespace dalle2 {

@@ -10,8 +10,8 @@
 #include <unordered_set>
 
 #include "base/error.h"
-#include "model/dropout_mask.h"
 #include "model/layers.h"
+#include "model/unet/dropout_mask.h"
 
 namespace dalle2 {
 namespace {

@@ -15,7 +15,7 @@
 #include "base/text.h"
 #include "base/this_process.h"
 #include "checkpoint/convert.h"
-#include "checkpoint/lora_file.h"
+#include "checkpoint/lora/lora_file.h"
 #include "checkpoint/module_state.h"
 #include "model/lora.h"
 #include "run/checkpoints/model_weights.h"

@@ -23,14 +23,14 @@
 
 #include "base/python_format.h"
 #include "config/shared/tracker_config.h"
-#include "tracker/checkpoint_places.h"
-#include "tracker/log_file.h"
-#include "tracker/loggers.h"
-#include "tracker/own_files.h"
-#include "tracker/record.h"
-#include "tracker/resume_order.h"
-#include "tracker/run_lock.h"
-#include "tracker/snapshots.h"
+#include "tracker/log/log_file.h"
+#include "tracker/log/loggers.h"
+#include "tracker/log/record.h"
+#include "tracker/run_folder/checkpoint_places.h"
+#include "tracker/run_folder/own_files.h"
+#include "tracker/run_folder/resume_order.h"
+#include "tracker/run_folder/run_lock.h"
+#include "tracker/run_folder/snapshots.h"
 
 namespace dalle2 {
 
@@ -172,7 +172,7 @@ class Tracker {
   /// True if /tracker/load names a checkpoint, and it is not kept for auto-resumed runs only.
   bool can_recall() const;
   /// The files to try. An auto-resumed run has data_path/checkpoint.pth, the snapshots and, if this
-  /// run saved it, the file of /tracker/load, in the order of tracker/resume_order.h. A file of
+  /// run saved it, the file of /tracker/load, in the order of tracker/run_folder/resume_order.h. A file of
   /// /tracker/load that the run only began from comes last; one that another run has saved is left
   /// out if it is for auto-resume only, else it was asked for by name and comes first. Other runs
   /// have the file of /tracker/load alone. Only files that exist; empty if an auto-resumed run died

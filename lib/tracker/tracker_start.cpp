@@ -10,8 +10,8 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "io/files/writable.h"
-#include "tracker/auto_resume.h"
-#include "tracker/stale_parts.h"
+#include "tracker/run_folder/auto_resume.h"
+#include "tracker/run_folder/stale_parts.h"
 #include "tracker/tracker.h"
 
 namespace dalle2 {

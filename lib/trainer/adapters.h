@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "checkpoint/lora_file.h"
+#include "checkpoint/lora/lora_file.h"
 #include "config/shared/train_options.h"
 #include "model/lora.h"
 

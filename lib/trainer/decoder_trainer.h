@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "config/decoder/decoder_run_config.h"
-#include "diffusion/decoder.h"
+#include "diffusion/decoder/decoder.h"
 #include "trainer/trainer.h"
 
 namespace dalle2 {

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "checkpoint/module_state.h"
-#include "diffusion/pass_scopes.h"
+#include "diffusion/decoder/pass_scopes.h"
 
 namespace dalle2 {
 namespace {

@@ -9,8 +9,8 @@
 #include <optional>
 
 #include "config/prior/prior_run_config.h"
-#include "diffusion/prior.h"
-#include "diffusion/text_encoder.h"
+#include "diffusion/prior/prior.h"
+#include "diffusion/prior/text_encoder.h"
 #include "trainer/trainer.h"
 
 namespace dalle2 {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "checkpoint/mapped_file.h"
+#include "checkpoint/archive/mapped_file.h"
 
 namespace dalle2 {
 

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "diffusion/decoder.h"
+#include "diffusion/decoder/decoder.h"
 
 namespace dalle2 {
 

@@ -19,12 +19,12 @@
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 #include "optim/precision.h"
-#include "trainer/post_hoc_averages.h"
+#include "trainer/averages/post_hoc_averages.h"
+#include "trainer/averages/weight_average.h"
 #include "trainer/rank_shards.h"
 #include "trainer/step_times.h"
 #include "trainer/tensor_group.h"
 #include "trainer/update_outcome.h"
-#include "trainer/weight_average.h"
 
 namespace dalle2 {
 

@@ -15,14 +15,14 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/lora_file.h"
+#include "checkpoint/lora/lora_file.h"
 #include "checkpoint/state_dict.h"
 #include "config/shared/train_options.h"
 #include "optim/precision.h"
-#include "trainer/averages_in_place.h"
+#include "trainer/averages/averages_in_place.h"
 #include "trainer/joint_loss.h"
+#include "trainer/state/train_state.h"
 #include "trainer/step_times.h"
-#include "trainer/train_state.h"
 #include "trainer/trained_part.h"
 #include "trainer/update_outcome.h"
 

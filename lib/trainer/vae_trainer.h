@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "config/vae/vae_run_config.h"
-#include "model/vqgan_vae.h"
+#include "model/vae/vqgan_vae.h"
 #include "trainer/trainer.h"
 
 namespace dalle2 {

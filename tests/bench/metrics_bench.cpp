@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/safetensors.h"
+#include "checkpoint/archive/safetensors.h"
 #include "checkpoint/state_dict.h"
 #include "metrics/frechet_distance.h"
 #include "metrics/image_metrics.h"

@@ -2,7 +2,7 @@
 // What the tests of this layer share.
 #pragma once
 
-#include "checkpoint/lora_naming.h"
+#include "checkpoint/lora/lora_naming.h"
 #include "checkpoint/state_dict.h"
 
 #include <unistd.h>

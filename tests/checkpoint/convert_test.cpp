@@ -3,8 +3,8 @@
 
 #include "checkpoint/fsck.h"
 #include "checkpoint/inspect.h"
-#include "checkpoint/pth.h"
-#include "checkpoint/value_json.h"
+#include "checkpoint/pickle/pth.h"
+#include "checkpoint/pickle/value_json.h"
 #include "checkpoint_test_tools.h"
 #include "support/fixture.h"
 

@@ -2,8 +2,8 @@
 #include "checkpoint/fsck.h"
 
 #include "base/error.h"
-#include "checkpoint/pth.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/archive/safetensors.h"
+#include "checkpoint/pickle/pth.h"
 #include "checkpoint_test_tools.h"
 #include "support/broken_listing.h"
 

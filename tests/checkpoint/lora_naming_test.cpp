@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "checkpoint/lora_naming.h"
+#include "checkpoint/lora/lora_naming.h"
 
 #include <torch/types.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "checkpoint/lora_weights.h"
+#include "checkpoint/lora/lora_weights.h"
 
 #include <torch/torch.h>
 
@@ -8,12 +8,12 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "checkpoint/archive/safetensors.h"
 #include "checkpoint/convert.h"
-#include "checkpoint/lora_file.h"
-#include "checkpoint/lora_naming.h"
+#include "checkpoint/lora/lora_file.h"
+#include "checkpoint/lora/lora_naming.h"
 #include "checkpoint/module_state.h"
-#include "checkpoint/pth.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/pickle/pth.h"
 #include "checkpoint_test_tools.h"
 #include "support/fixture.h"
 

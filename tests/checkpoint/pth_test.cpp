@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-#include "checkpoint/pth.h"
+#include "checkpoint/pickle/pth.h"
 
-#include "checkpoint/mapped_file.h"
-#include "checkpoint/pickle.h"
+#include "checkpoint/archive/mapped_file.h"
+#include "checkpoint/pickle/pickle.h"
 #include "checkpoint_test_tools.h"
 #include "io/files/disk_io.h"
 #include "support/fixture.h"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-#include "checkpoint/pth.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/archive/safetensors.h"
+#include "checkpoint/pickle/pth.h"
 
 #include "base/error.h"
 #include "base/this_process.h"
-#include "checkpoint/pickle.h"
-#include "checkpoint/value_json.h"
+#include "checkpoint/pickle/pickle.h"
+#include "checkpoint/pickle/value_json.h"
 #include "checkpoint_test_tools.h"
 
 #include <catch2/catch.hpp>

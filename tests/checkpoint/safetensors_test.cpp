@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "checkpoint/safetensors.h"
+#include "checkpoint/archive/safetensors.h"
 
 #include "support/fixture.h"
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-#include "checkpoint/script_file.h"
+#include "checkpoint/archive/script_file.h"
 
 #include <catch2/catch.hpp>
 #include <functional>
 
 #include "base/error.h"
-#include "checkpoint/zip_archive.h"
+#include "checkpoint/archive/zip_archive.h"
 #include "checkpoint_test_tools.h"
 #include "io/files/disk_io.h"
 #include "support/fixture.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "checkpoint/zip_archive.h"
+#include "checkpoint/archive/zip_archive.h"
 
 #include "checkpoint_test_tools.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "config/decoder/decoder_run_config.h"
-#include "diffusion/decoder.h"
+#include "diffusion/decoder/decoder.h"
 #include "support/fixture.h"
 
 namespace dalle2::test {

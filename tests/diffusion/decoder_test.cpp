@@ -2,7 +2,7 @@
 #include <set>
 #include <utility>
 
-#include "diffusion/decoder.h"
+#include "diffusion/decoder/decoder.h"
 
 #include "base/error.h"
 #include "diffusion/decoder_fixture.h"

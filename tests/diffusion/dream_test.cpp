@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-#include "diffusion/dream.h"
+#include "diffusion/decoder/dream.h"
 
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
 #include "base/error.h"
+#include "diffusion/decoder/noise_augmentation.h"
+#include "diffusion/decoder/pass_scopes.h"
 #include "diffusion/decoder_fixture.h"
-#include "diffusion/noise_augmentation.h"
-#include "diffusion/pass_scopes.h"
 
 namespace dalle2::test {
 namespace {

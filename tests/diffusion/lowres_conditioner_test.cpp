@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "diffusion/lowres_conditioner.h"
+#include "diffusion/decoder/lowres_conditioner.h"
 
 #include <torch/torch.h>
 

@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
-#include "diffusion/learned_variance.h"
+#include "diffusion/decoder/learned_variance.h"
 #include "diffusion/loss.h"
 #include "diffusion/loss_weight.h"
 #include "diffusion/objective.h"

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "config/reading/reader.h"
-#include "diffusion/prior.h"
+#include "diffusion/prior/prior.h"
 #include "support/fixture.h"
 
 namespace dalle2::test {

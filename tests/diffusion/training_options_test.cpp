@@ -6,8 +6,8 @@
 
 #include <cstring>
 
+#include "diffusion/decoder/learned_variance.h"
 #include "diffusion/decoder_fixture.h"
-#include "diffusion/learned_variance.h"
 #include "diffusion/loss_weight.h"
 
 namespace dalle2::test {

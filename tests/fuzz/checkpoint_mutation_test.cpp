@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/mapped_file.h"
-#include "checkpoint/zip_archive.h"
+#include "checkpoint/archive/mapped_file.h"
+#include "checkpoint/archive/zip_archive.h"
 #include "fuzz/checkpoint_parsers.h"
 #include "fuzz/corpus.h"
 

@@ -2,15 +2,15 @@
 #include "fuzz/checkpoint_parsers.h"
 
 #include "base/error.h"
+#include "checkpoint/archive/mapped_file.h"
+#include "checkpoint/archive/script_file.h"
+#include "checkpoint/archive/zip_archive.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/fsck.h"
 #include "checkpoint/inspect.h"
-#include "checkpoint/lora_file.h"
-#include "checkpoint/mapped_file.h"
-#include "checkpoint/pickle.h"
-#include "checkpoint/script_file.h"
-#include "checkpoint/value_json.h"
-#include "checkpoint/zip_archive.h"
+#include "checkpoint/lora/lora_file.h"
+#include "checkpoint/pickle/pickle.h"
+#include "checkpoint/pickle/value_json.h"
 #include "fuzz/promise.h"
 
 #include <torch/types.h>

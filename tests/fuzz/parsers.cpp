@@ -9,7 +9,7 @@
 #include "base/python_format.h"
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
-#include "checkpoint/pickle_machine.h"
+#include "checkpoint/pickle/pickle_machine.h"
 #include "config/decoder/decoder_run_config.h"
 #include "config/prior/prior_run_config.h"
 #include "config/vae/vae_run_config.h"
@@ -22,7 +22,7 @@
 #include "net/aws_config.h"
 #include "net/http_response.h"
 #include "net/s3.h"
-#include "tracker/log_file.h"
+#include "tracker/log/log_file.h"
 #include "tracker/public_config.h"
 
 namespace dalle2::test {

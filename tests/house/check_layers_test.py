@@ -112,7 +112,7 @@ class CheckLayersTest(unittest.TestCase):
         self.refuse({"apps/shapes/CMakeLists.txt": cmake}, "apps/shapes/CMakeLists.txt does not say USES io")
 
     def test_a_later_layer_that_exists_is_refused(self):
-        self.refuse({"lib/model/unet.h": SPDX}, 'lib/model:1: it exists: take the "later"')
+        self.refuse({"lib/model/unet/unet.h": SPDX}, 'lib/model:1: it exists: take the "later"')
 
     def test_a_source_without_its_licence_line_is_refused(self):
         self.refuse({"lib/io/part.h": "#pragma once\n"}, "lib/io/part.h:1: the first line")

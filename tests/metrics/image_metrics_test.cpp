@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "base/stop_signal.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/archive/safetensors.h"
 #include "dist/ranks_in_threads.h"
 #include "support/fixture.h"
 #include "support/temp_dir.h"

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/archive/safetensors.h"
 #include "net/sha256.h"
 #include "support/fixture.h"
 #include "support/temp_dir.h"

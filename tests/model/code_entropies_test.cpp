@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "model/code_entropies.h"
+#include "model/vae/code_entropies.h"
 
 #include <torch/torch.h>
 

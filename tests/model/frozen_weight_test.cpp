@@ -6,7 +6,7 @@
 #include <catch2/catch.hpp>
 
 #include "model/lora.h"
-#include "model/unet.h"
+#include "model/unet/unet.h"
 #include "support/fixture.h"
 #include "unet_support.h"
 

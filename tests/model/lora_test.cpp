@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "model/attention.h"
-#include "model/unet.h"
+#include "model/unet/unet.h"
 #include "support/fixture.h"
 #include "unet_support.h"
 

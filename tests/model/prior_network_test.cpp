@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "model/prior_network.h"
+#include "model/prior/prior_network.h"
 
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <memory>
 
-#include "model/recompute.h"
+#include "model/unet/recompute.h"
 #include "model/unet_support.h"
 #include "support/fixture.h"
 

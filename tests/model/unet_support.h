@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "config/decoder/decoder_config.h"
-#include "model/unet.h"
+#include "model/unet/unet.h"
 
 namespace dalle2::test {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "config/vae/vae_run_config.h"
-#include "model/vqgan_vae.h"
+#include "model/vae/vqgan_vae.h"
 #include "support/fixture.h"
 
 namespace dalle2::test {

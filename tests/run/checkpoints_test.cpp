@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
-#include "checkpoint/value_json.h"
+#include "checkpoint/pickle/value_json.h"
 #include "run/toy_support.h"
 #include "support/captured_log.h"
 

@@ -6,7 +6,7 @@
 
 #include <future>
 
-#include "checkpoint/mapped_file.h"
+#include "checkpoint/archive/mapped_file.h"
 #include "support/mapped_files.h"
 #include "support/temp_dir.h"
 

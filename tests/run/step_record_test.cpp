@@ -8,7 +8,7 @@
 #include "run/toy_run.h"
 #include "run/toy_support.h"
 #include "support/captured_log.h"
-#include "tracker/log_file.h"
+#include "tracker/log/log_file.h"
 
 namespace dalle2 {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/stop_signal.h"
-#include "checkpoint/pth.h"
+#include "checkpoint/pickle/pth.h"
 #include "io/files/atomic_file.h"
 #include "run/toy_run.h"
 #include "support/temp_dir.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // EMAModel of diffusers as its Python users have it: averages of a list of tensors, which are lent
 // to the parameters, and folders of save_pretrained(). The program has averages of flat buffers
-// (trainer/weight_average.h); here they are made one tensor at a time.
+// (trainer/averages/weight_average.h); here they are made one tensor at a time.
 #pragma once
 
 #include <torch/torch.h>
@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "checkpoint/archive/safetensors.h"
 #include "checkpoint/module_state.h"
-#include "checkpoint/safetensors.h"
-#include "checkpoint/value_json.h"
+#include "checkpoint/pickle/value_json.h"
 #include "io/files/atomic_file.h"
 #include "optim/average_rule.h"
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/error.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/archive/safetensors.h"
 #include "checkpoint/state_dict.h"
 
 #include <torch/nn/module.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/log_file.h"
+#include "tracker/log/log_file.h"
 
 #include <sys/resource.h>
 

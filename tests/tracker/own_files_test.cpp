@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/own_files.h"
+#include "tracker/run_folder/own_files.h"
 
 #include <catch2/catch.hpp>
 #include <filesystem>

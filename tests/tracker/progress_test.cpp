@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/progress.h"
+#include "tracker/log/progress.h"
 
 #include <catch2/catch.hpp>
 #include <limits>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/record.h"
+#include "tracker/log/record.h"
 
 #include <catch2/catch.hpp>
 #include <limits>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/report.h"
+#include "tracker/report/report.h"
 
 #include <fmt/format.h>
 
@@ -14,9 +14,9 @@
 #include "io/pictures/image.h"
 #include "support/broken_listing.h"
 #include "support/temp_dir.h"
-#include "tracker/html_text.h"
-#include "tracker/log_file.h"
-#include "tracker/report_charts.h"
+#include "tracker/log/log_file.h"
+#include "tracker/report/html_text.h"
+#include "tracker/report/report_charts.h"
 
 namespace dalle2 {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/resume_order.h"
+#include "tracker/run_folder/resume_order.h"
 
 #include <catch2/catch.hpp>
 
-#include "tracker/own_files.h"
+#include "tracker/run_folder/own_files.h"
 
 namespace dalle2 {
 namespace {

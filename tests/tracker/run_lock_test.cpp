@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "tracker/run_lock.h"
+#include "tracker/run_folder/run_lock.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
-#include "checkpoint/pth.h"
+#include "checkpoint/pickle/pth.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
 #include "trainer_fixture.h"

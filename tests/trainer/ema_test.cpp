@@ -3,12 +3,12 @@
 #include <catch2/catch.hpp>
 
 #include "checkpoint/convert.h"
-#include "checkpoint/pth.h"
+#include "checkpoint/pickle/pth.h"
 #include "optim/flat_module.h"
 #include "support/captured_log.h"
 #include "support/diffusers_ema.h"
 #include "support/temp_dir.h"
-#include "trainer/weight_average.h"
+#include "trainer/averages/weight_average.h"
 #include "trainer_fixture.h"
 
 namespace dalle2 {

@@ -8,7 +8,7 @@
 
 #include "model/attention.h"
 #include "model/lora.h"
-#include "model/unet.h"
+#include "model/unet/unet.h"
 #include "optim/flat_parameters.h"
 #include "optim/optimizer.h"
 #include "optim/trained_parameters.h"

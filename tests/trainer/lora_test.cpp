@@ -4,13 +4,13 @@
 
 #include "base/error.h"
 #include "checkpoint/convert.h"
-#include "checkpoint/lora_file.h"
-#include "checkpoint/lora_weights.h"
+#include "checkpoint/lora/lora_file.h"
+#include "checkpoint/lora/lora_weights.h"
 #include "checkpoint/module_state.h"
-#include "checkpoint/pth.h"
+#include "checkpoint/pickle/pth.h"
 #include "support/captured_log.h"
 #include "support/temp_dir.h"
-#include "trainer/post_hoc_averages.h"
+#include "trainer/averages/post_hoc_averages.h"
 #include "trainer_fixture.h"
 
 namespace dalle2 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <catch2/catch.hpp>
 
-#include "checkpoint/pth.h"
+#include "checkpoint/pickle/pth.h"
 #include "parity_checks.h"
 #include "runs_for_reference.h"
 #include "trainer_fixture.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "checkpoint/pth.h"
+#include "checkpoint/pickle/pth.h"
 #include "parity_checks.h"
 #include "prior_trainer_fixture.h"
 #include "runs_for_reference.h"

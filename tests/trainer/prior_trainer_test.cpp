@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <limits>
 
-#include "checkpoint/pth.h"
+#include "checkpoint/pickle/pth.h"
 #include "prior_trainer_fixture.h"
 #include "support/temp_dir.h"
 

@@ -10,7 +10,7 @@
 #include <mutex>
 
 #include "base/error.h"
-#include "checkpoint/mapped_file.h"
+#include "checkpoint/archive/mapped_file.h"
 #include "dist/ranks_in_threads.h"
 #include "optim/trained_parameters.h"
 #include "support/temp_dir.h"

@@ -9,8 +9,8 @@
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/pth.h"
-#include "trainer/train_state.h"
+#include "checkpoint/pickle/pth.h"
+#include "trainer/state/train_state.h"
 
 namespace dalle2::test {
 

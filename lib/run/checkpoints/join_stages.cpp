@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/this_process.h"
 #include "checkpoint/convert.h"
-#include "checkpoint/value_json.h"
+#include "checkpoint/pickle/value_json.h"
 #include "config/decoder/decoder_run_config.h"
 #include "config/resume_changes.h"
 #include "run/checkpoints/model_weights.h"

@@ -11,7 +11,7 @@
 #include "base/untrusted_text.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/module_state.h"
-#include "checkpoint/value_json.h"
+#include "checkpoint/pickle/value_json.h"
 #include "run/kinds.h"
 #include "tracker/public_config.h"
 

@@ -9,15 +9,15 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/lora_file.h"
+#include "checkpoint/lora/lora_file.h"
 #include "checkpoint/state_dict.h"
 #include "config/decoder/decoder_run_config.h"
 #include "config/prior/prior_run_config.h"
 #include "config/resume_changes.h"
 #include "config/vae/vae_run_config.h"
-#include "diffusion/decoder.h"
-#include "diffusion/prior.h"
-#include "model/vqgan_vae.h"
+#include "diffusion/decoder/decoder.h"
+#include "diffusion/prior/prior.h"
+#include "model/vae/vqgan_vae.h"
 
 namespace dalle2 {
 

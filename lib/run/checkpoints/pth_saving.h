@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/background_job.h"
-#include "checkpoint/pth.h"
+#include "checkpoint/pickle/pth.h"
 
 namespace dalle2 {
 

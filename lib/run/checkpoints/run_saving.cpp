@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "base/this_process.h"
-#include "checkpoint/lora_file.h"
-#include "checkpoint/value_json.h"
+#include "checkpoint/lora/lora_file.h"
+#include "checkpoint/pickle/value_json.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
 #include "run/checkpoints/run_checkpoints.h"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "checkpoint/state_dict.h"
-#include "tracker/resume_order.h"
+#include "tracker/run_folder/resume_order.h"
 
 namespace dalle2 {
 

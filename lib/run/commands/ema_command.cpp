@@ -9,10 +9,10 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "checkpoint/pth.h"
+#include "checkpoint/pickle/pth.h"
 #include "io/files/folder_names.h"
 #include "run/commands.h"
-#include "trainer/post_hoc_averages.h"
+#include "trainer/averages/post_hoc_averages.h"
 
 namespace dalle2 {
 namespace {

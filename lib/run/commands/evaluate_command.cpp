@@ -22,7 +22,7 @@
 #include "run/decoder/decoder_evaluation.h"
 #include "run/kinds.h"
 #include "run/loop/run_session.h"
-#include "tracker/progress.h"
+#include "tracker/log/progress.h"
 
 namespace dalle2 {
 namespace {

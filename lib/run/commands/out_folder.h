@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "tracker/run_lock.h"
+#include "tracker/run_folder/run_lock.h"
 
 namespace dalle2 {
 

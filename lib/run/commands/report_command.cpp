@@ -9,7 +9,7 @@
 #include "io/files/atomic_file.h"
 #include "run/commands.h"
 #include "run/commands/out_folder.h"
-#include "tracker/report.h"
+#include "tracker/report/report.h"
 
 namespace dalle2 {
 

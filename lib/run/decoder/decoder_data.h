@@ -5,7 +5,7 @@
 #include "checkpoint/state_dict.h"
 #include "config/decoder/decoder_run_config.h"
 #include "data/loader/batch.h"
-#include "diffusion/decoder.h"
+#include "diffusion/decoder/decoder.h"
 #include "run/shards/shard_data.h"
 
 namespace dalle2 {

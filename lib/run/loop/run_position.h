@@ -12,7 +12,7 @@
 #include "checkpoint/state_dict.h"
 #include "data/loader/loader_position.h"
 #include "dist/process_group.h"
-#include "trainer/train_state.h"
+#include "trainer/state/train_state.h"
 
 namespace dalle2 {
 

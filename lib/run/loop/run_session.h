@@ -16,7 +16,7 @@
 #include "dist/process_group.h"
 #include "optim/precision.h"
 #include "run/loop/run_position.h"
-#include "tracker/progress.h"
+#include "tracker/log/progress.h"
 #include "tracker/tracker.h"
 #include "trainer/step_times.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "run/loop/loss_window.h"
-#include "tracker/record.h"
+#include "tracker/log/record.h"
 #include "trainer/step_times.h"
 #include "trainer/trainer.h"
 

@@ -8,8 +8,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/convert.h"
-#include "checkpoint/pth.h"
-#include "checkpoint/value_json.h"
+#include "checkpoint/pickle/pth.h"
+#include "checkpoint/pickle/value_json.h"
 
 namespace dalle2 {
 namespace {

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "checkpoint/value_json.h"
+#include "checkpoint/pickle/value_json.h"
 #include "config/reading/count_limits.h"
 #include "run/checkpoints/loader_state.h"
 

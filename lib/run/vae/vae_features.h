@@ -5,7 +5,7 @@
 #include <c10/core/Device.h>
 
 #include "config/vae/vae_run_config.h"
-#include "model/vqgan_vae.h"
+#include "model/vae/vqgan_vae.h"
 
 namespace dalle2 {
 

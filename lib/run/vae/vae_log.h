@@ -10,10 +10,10 @@
 
 #include "config/vae/vae_config.h"
 #include "dist/process_group.h"
-#include "model/vqgan_vae.h"
+#include "model/vae/vqgan_vae.h"
 #include "run/loop/run_position.h"
 #include "run/loop/step_record.h"
-#include "tracker/record.h"
+#include "tracker/log/record.h"
 
 namespace dalle2 {
 

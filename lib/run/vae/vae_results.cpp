@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "checkpoint/module_state.h"
-#include "checkpoint/pth.h"
+#include "checkpoint/pickle/pth.h"
 #include "io/files/atomic_file.h"
 #include "io/pictures/image.h"
 #include "run/pictures/pictures.h"

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: MIT
+#include "checkpoint/archive/safetensors.h"
+
+#include "base/error.h"
+#include "base/little_endian.h"
+#include "base/untrusted_text.h"
+#include "checkpoint/archive/mapped_file.h"
+#include "checkpoint/pickle/dtypes.h"
+#include "io/files/atomic_file.h"
+
+#include <torch/types.h>
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <numeric>
+#include <unordered_set>
+
+namespace dalle2 {
+namespace {
+
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the Python package's limit
+constexpr uint64_t kLengthBytes = 8;
+constexpr size_t kMostDimensions = 64;
+
+struct TensorEntry {
+  std::string name, dtype;
+  std::vector<int64_t> shape;
+  std::vector<uint64_t> offsets;
+  bool has_dtype = false, has_shape = false, has_offsets = false;
+};
+
+/// Takes the header apart as it is parsed: {name: {dtype, shape, data_offsets}, __metadata__:
+/// {..}}. Anything of another form ends the parse with `fault` set.
+class HeaderHandler : public nlohmann::json::json_sax_t {
+ public:
+  std::vector<TensorEntry> entries;
+  std::map<std::string, std::string> metadata;
+  std::string fault;
+
+  bool null() override { return unexpected("null"); }
+  bool boolean(bool) override { return unexpected("a bool"); }
+  bool number_integer(int64_t value) override { return unexpected(std::to_string(value)); }
+  bool number_float(double, const std::string& text) override { return unexpected(text); }
+  bool binary(binary_t&) override { return unexpected("binary"); }
+
+  bool number_unsigned(uint64_t value) override {
+    if (level_ != kArray || value > static_cast<uint64_t>(INT64_MAX)) {
+      return unexpected(std::to_string(value));
+    }
+    if (field_ == "shape") {
+      if (entries.back().shape.size() >= kMostDimensions) {
+        return failed(entries.back().name + ": more than 64 dimensions");
+      }
+      entries.back().shape.push_back(static_cast<int64_t>(value));
+    } else {
+      entries.back().offsets.push_back(value);
+    }
+    return true;
+  }
+
+  bool string(std::string& value) override {
+    if (level_ == kMetadata) {
+      metadata[field_] = value;
+      return true;
+    }
+    if (level_ == kTensor && field_ == "dtype") {
+      entries.back().dtype = value;
+      return true;
+    }
+    return unexpected("the string '" + value + "'");
+  }
+
+  bool start_object(size_t) override {
+    if (level_ == kStart) {
+      level_ = kRoot;
+      return true;
+    }
+    if (level_ != kRoot) return unexpected("an object");
+    level_ = field_ == "__metadata__" ? kMetadata : kTensor;
+    if (level_ == kTensor) {
+      entries.push_back({});
+      entries.back().name = field_;
+    }
+    return true;
+  }
+
+  bool key(std::string& name) override {
+    field_ = name;
+    switch (level_) {
+      case kRoot:
+        return names_.insert(name).second || failed("'" + name + "' stands there twice");
+      case kMetadata:
+        return metadata.find(name) == metadata.end() ||
+               failed("__metadata__: '" + name + "' stands there twice");
+      default:
+        return tensor_field(name);
+    }
+  }
+
+  bool end_object() override {
+    if (level_ == kTensor) {
+      const TensorEntry& entry = entries.back();
+      if (!entry.has_dtype || !entry.has_shape || !entry.has_offsets) {
+        return failed(entry.name + ": expected dtype, shape and data_offsets");
+      }
+    }
+    level_ = level_ == kRoot ? kEnd : kRoot;
+    return true;
+  }
+
+  bool start_array(size_t) override {
+    if (level_ != kTensor || field_ == "dtype") return unexpected("an array");
+    level_ = kArray;
+    return true;
+  }
+
+  bool end_array() override {
+    level_ = kTensor;
+    return true;
+  }
+
+  bool parse_error(size_t position,
+                   const std::string&,
+                   const nlohmann::detail::exception&) override {
+    return failed("no valid JSON at byte " + std::to_string(position));
+  }
+
+ private:
+  enum Level { kStart, kRoot, kMetadata, kTensor, kArray, kEnd };
+
+  bool tensor_field(const std::string& name) {
+    TensorEntry& entry = entries.back();
+    bool* seen = name == "dtype"          ? &entry.has_dtype
+                 : name == "shape"        ? &entry.has_shape
+                 : name == "data_offsets" ? &entry.has_offsets
+                                          : nullptr;
+    if (seen == nullptr) return failed(entry.name + ": unknown field '" + name + "'");
+    return !std::exchange(*seen, true) ||
+           failed(entry.name + ": '" + name + "' stands there twice");
+  }
+
+  bool unexpected(const std::string& what) {
+    const std::string where = entries.empty() || level_ < kTensor ? field_ : entries.back().name;
+    return failed(where + ": " + what + " where none belongs");
+  }
+
+  bool failed(const std::string& text) {
+    fault = text;
+    return false;
+  }
+
+  Level level_ = kStart;
+  std::string field_;
+  std::unordered_set<std::string> names_;
+};
+
+uint64_t header_length(const MappedFile& file) {
+  if (file.size() < kLengthBytes) {
+    throw DataError(
+        "{}: no safetensors file: expected a header, got {} bytes", file.path(), file.size());
+  }
+  const uint64_t length = from_little_endian(file.bytes(0, kLengthBytes));
+  if (length > kMaxHeaderBytes || length > file.size() - kLengthBytes) {
+    throw DataError(
+        "{}: no safetensors file, or cut off: its header should have {} bytes, the file has {}",
+        file.path(),
+        length,
+        file.size());
+  }
+  return length;
+}
+
+HeaderHandler parse_header(const MappedFile& file, uint64_t length) {
+  const std::string_view text = file.bytes(kLengthBytes, length);
+  HeaderHandler handler;
+  // The parser takes NUL for the end of the text, so it must never meet one.
+  if (text.find('\0') != std::string_view::npos) {
+    throw DataError("{}: safetensors header: NUL byte inside", file.path());
+  }
+  if (!nlohmann::json::sax_parse(text, &handler)) {
+    throw DataError("{}: safetensors header: {}", file.path(), handler.fault);
+  }
+  return handler;
+}
+
+/// Bytes of the tensor. @throws DataError if that overflows
+uint64_t tensor_bytes(const std::string& path, const TensorEntry& entry, at::ScalarType dtype) {
+  uint64_t bytes = c10::elementSize(dtype);
+  for (const int64_t extent : entry.shape) {
+    if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(extent), &bytes)) {
+      throw DataError("{}: tensor '{}': its shape overflows", path, entry.name);
+    }
+  }
+  return bytes;
+}
+
+at::ScalarType checked_dtype(const std::string& path, const TensorEntry& entry) {
+  const auto dtype = dtype_of_safetensors(entry.dtype);
+  if (!dtype) {
+    throw DataError("{}: tensor '{}': unknown element type '{}'", path, entry.name, entry.dtype);
+  }
+  if (entry.offsets.size() != 2 || entry.offsets[0] > entry.offsets[1]) {
+    throw DataError("{}: tensor '{}': expected data_offsets [begin, end]", path, entry.name);
+  }
+  const uint64_t bytes = tensor_bytes(path, entry, *dtype);
+  if (entry.offsets[1] - entry.offsets[0] != bytes) {
+    throw DataError("{}: tensor '{}': its shape needs {} bytes, its place has {}",
+                    path,
+                    entry.name,
+                    bytes,
+                    entry.offsets[1] - entry.offsets[0]);
+  }
+  return *dtype;
+}
+
+/// The places in the order of the file have to cover the data without a hole or an overlap.
+void check_coverage(const std::string& path,
+                    const std::vector<TensorEntry>& entries,
+                    uint64_t data_bytes) {
+  std::vector<const TensorEntry*> order;
+  order.reserve(entries.size());
+  for (const TensorEntry& entry : entries) order.push_back(&entry);
+  std::sort(order.begin(), order.end(), [](const TensorEntry* a, const TensorEntry* b) {
+    return a->offsets < b->offsets;
+  });
+  uint64_t end = 0;
+  for (const TensorEntry* entry : order) {
+    if (entry->offsets[0] != end) {
+      throw DataError("{}: tensor '{}': {} before it: expected its data at byte {}, got {}",
+                      path,
+                      entry->name,
+                      entry->offsets[0] < end ? "an overlap" : "a hole",
+                      end,
+                      entry->offsets[0]);
+    }
+    end = entry->offsets[1];
+  }
+  if (end != data_bytes) {
+    throw DataError("{}: {}: the header describes {} bytes of data, the file has {}",
+                    path,
+                    end > data_bytes ? "cut off" : "trailing bytes",
+                    end,
+                    data_bytes);
+  }
+}
+
+}  // namespace
+
+SafetensorsFile read_safetensors(const std::string& path) {
+  const auto file = std::make_shared<MappedFile>(path);
+  const uint64_t length = header_length(*file);
+  HeaderHandler header = parse_header(*file, length);
+  std::vector<at::ScalarType> dtypes;
+  dtypes.reserve(header.entries.size());
+  for (const TensorEntry& entry : header.entries) dtypes.push_back(checked_dtype(path, entry));
+  const uint64_t data_begin = kLengthBytes + length;
+  check_coverage(path, header.entries, file->size() - data_begin);
+
+  SafetensorsFile result;
+  result.metadata = std::move(header.metadata);
+  result.tensors.reserve(header.entries.size());
+  for (size_t i = 0; i < header.entries.size(); ++i) {
+    TensorEntry& entry = header.entries[i];
+    at::Tensor tensor = tensor_in_file(file, data_begin + entry.offsets[0], entry.shape, dtypes[i]);
+    result.tensors.emplace_back(std::move(entry.name), std::move(tensor));
+  }
+  return result;
+}
+
+namespace {
+
+/// Places of the tensors in the file: the largest elements first, so that every one is aligned.
+std::vector<size_t> order_in_file(const StateDict& tensors) {
+  std::vector<size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return tensors[a].second.element_size() > tensors[b].second.element_size();
+  });
+  return order;
+}
+
+void check_text(const std::string& path, const std::string& what, const std::string& text) {
+  if (const auto fault = utf8_fault(text)) {
+    throw DataError("{}: {} '{}' cannot be saved: {}", path, what, as_utf8(text), *fault);
+  }
+}
+
+void check_metadata(const std::string& path, const std::map<std::string, std::string>& metadata) {
+  for (const auto& [key, text] : metadata) {
+    check_text(path, "the metadata's key", key);
+    check_text(path, "the metadata", text);
+  }
+}
+
+void check_tensors(const std::string& path, const StateDict& tensors) {
+  std::unordered_set<std::string> names;
+  for (const auto& [name, tensor] : tensors) {
+    if (!tensor.defined() || tensor.layout() != at::kStrided ||
+        !safetensors_dtype(tensor.scalar_type())) {
+      throw DataError(
+          "{}: tensor '{}' cannot be saved: the format has no {}",
+          path,
+          name,
+          tensor.defined() ? python_dtype(tensor.scalar_type()) + " of that kind" : "undefined");
+    }
+    check_text(path, "the name", name);
+    if (name == "__metadata__" || !names.insert(name).second) {
+      throw DataError("{}: the name '{}' is given twice or reserved", path, name);
+    }
+  }
+}
+
+std::string header_of(const StateDict& tensors,
+                      const std::vector<uint64_t>& begins,
+                      const std::map<std::string, std::string>& metadata) {
+  // Written by hand: an ordered JSON object would look every name up among all others.
+  std::string header = "{";
+  if (!metadata.empty()) header += "\"__metadata__\":" + nlohmann::json(metadata).dump();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto& [name, tensor] = tensors[i];
+    header += header.size() > 1 ? "," : "";
+    header += nlohmann::json(name).dump();
+    header += fmt::format(R"(:{{"dtype":"{}","shape":{},"data_offsets":[{},{}]}})",
+                          *safetensors_dtype(tensor.scalar_type()),
+                          nlohmann::json(tensor.sizes().vec()).dump(),
+                          begins[i],
+                          begins[i] + tensor.nbytes());
+  }
+  header += "}";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  return header;
+}
+
+}  // namespace
+
+void write_safetensors(const std::string& path,
+                       const StateDict& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  check_tensors(path, tensors);
+  check_metadata(path, metadata);
+  const std::vector<size_t> order = order_in_file(tensors);
+  std::vector<uint64_t> begins(tensors.size());
+  uint64_t end = 0;
+  for (const size_t i : order) {
+    begins[i] = end;
+    end += tensors[i].second.nbytes();
+  }
+  const std::string header = header_of(tensors, begins, metadata);
+
+  AtomicFile file(path);
+  std::string length_bytes;
+  append_little_endian(length_bytes, header.size(), kLengthBytes);
+  file.write(length_bytes.data(), length_bytes.size());
+  file.write(header.data(), header.size());
+  for (const size_t i : order) {
+    const at::Tensor plain =
+        tensors[i].second.detach().cpu().resolve_conj().resolve_neg().contiguous();
+    file.write(plain.const_data_ptr(), plain.nbytes());
+  }
+  file.commit();
+}
+
+}  // namespace dalle2

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: MIT
+#include "checkpoint/archive/zip_archive.h"
+
+#include "base/error.h"
+#include "base/little_endian.h"
+
+#include "io/files/disk_io.h"
+
+#include <ATen/Parallel.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <new>
+#include <numeric>
+#include <optional>
+#include <unordered_set>
+
+namespace dalle2 {
+namespace {
+
+// Field offsets from PKWARE's APPNOTE 6.3, sections 4.3.7 (local header), 4.3.12 (directory),
+// 4.3.14 to 4.3.16 (its end).
+constexpr uint32_t kLocalSignature = 0x04034b50, kDirectorySignature = 0x02014b50;
+constexpr uint32_t kEndSignature = 0x06054b50, kEnd64Signature = 0x06064b50,
+                   kLocator64Signature = 0x07064b50;
+constexpr uint64_t kDirectoryBytes = 46, kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20;
+constexpr uint64_t kMaxComment = 65535;
+constexpr uint16_t kEncrypted = 1, kDataDescriptor = 8;
+constexpr uint64_t kStoredMethod = 0, kDeflateMethod = 8;
+
+class ZipReader {
+ public:
+  ZipReader(const MappedFile& file, Packing packing) : file_(file), packing_(packing) {}
+
+  std::vector<ZipMember> run() {
+    find_directory();
+    std::unordered_set<std::string> names;
+    uint64_t at = directory_begin_;
+    for (uint64_t i = 0; i < count_; ++i) {
+      at = read_entry(at);
+      if (!names.insert(members_.back().name).second) {
+        fail("member '" + members_.back().name + "' stands there twice");
+      }
+    }
+    if (at != directory_end_) fail("its directory has another length than stated");
+    check_overlaps();
+    return std::move(members_);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& reason) const {
+    throw DataError("{}: damaged archive: {}", file_.path(), reason);
+  }
+
+  std::string_view part(uint64_t at, uint64_t size) const {
+    if (at > file_.size() || size > file_.size() - at) fail("cut off");
+    return file_.bytes(at, size);
+  }
+
+  uint64_t number(uint64_t at, size_t width) const { return from_little_endian(part(at, width)); }
+
+  /// The end record stands at the very end, before a comment of the stated length.
+  uint64_t find_end() const {
+    if (file_.size() < kEndBytes) fail("cut off");
+    const uint64_t lowest = file_.size() - std::min(file_.size(), kEndBytes + kMaxComment);
+    for (uint64_t at = file_.size() - kEndBytes + 1; at-- > lowest;) {
+      if (number(at, 4) == kEndSignature && at + kEndBytes + number(at + 20, 2) == file_.size()) {
+        return at;
+      }
+    }
+    fail("cut off: no directory at its end");
+  }
+
+  void find_directory() {
+    const uint64_t end = find_end();
+    count_ = number(end + 10, 2);
+    uint64_t size = number(end + 12, 4);
+    directory_begin_ = number(end + 16, 4);
+    directory_end_ = end;
+    if (number(end + 4, 4) != 0 || number(end + 8, 2) != count_) fail("it is one part of several");
+    if (end >= kLocatorBytes && number(end - kLocatorBytes, 4) == kLocator64Signature) {
+      const uint64_t end64 = number(end - kLocatorBytes + 8, 8);
+      if (number(end64, 4) != kEnd64Signature) fail("no zip64 record where one is stated");
+      count_ = number(end64 + 32, 8);
+      size = number(end64 + 40, 8);
+      directory_begin_ = number(end64 + 48, 8);
+      directory_end_ = end64;
+    }
+    if (directory_begin_ > directory_end_ || directory_end_ - directory_begin_ != size ||
+        count_ > size / kDirectoryBytes) {
+      fail("its directory is not where it should be");
+    }
+  }
+
+  /// A directory entry and its local header. @return where the next entry begins
+  uint64_t read_entry(uint64_t at) {
+    if (number(at, 4) != kDirectorySignature) fail("a directory entry expected");
+    const uint64_t flags = number(at + 8, 2), method = number(at + 10, 2);
+    const uint64_t name_bytes = number(at + 28, 2), extra_bytes = number(at + 30, 2);
+    ZipMember member;
+    member.crc = static_cast<uint32_t>(number(at + 16, 4));
+    member.packed_size = number(at + 20, 4);
+    member.size = number(at + 24, 4);
+    member.is_deflated = method == kDeflateMethod && packing_ == Packing::kStoredOrDeflated;
+    uint64_t header = number(at + 42, 4);
+    member.name = part(at + kDirectoryBytes, name_bytes);
+    read_zip64(at + kDirectoryBytes + name_bytes,
+               extra_bytes,
+               {&member.size, &member.packed_size, &header});
+    const bool is_stored = method == kStoredMethod && member.packed_size == member.size;
+    if (!(is_stored || member.is_deflated) || (flags & kEncrypted) != 0) {
+      throw DataError(
+          "{}: member '{}' is compressed or encrypted: expected plain members, as torch.save() "
+          "writes them. Unpack the file and pack it again with `zip -0`",
+          file_.path(),
+          member.name);
+    }
+    check_local(member, header, flags);
+    members_.push_back(std::move(member));
+    return at + kDirectoryBytes + name_bytes + extra_bytes + number(at + 32, 2);
+  }
+
+  /// The fields that are all ones in the header follow in the zip64 field, in this order.
+  void read_zip64(uint64_t at, uint64_t size, const std::vector<uint64_t*>& fields) const {
+    const uint64_t end = at + size;
+    while (at + 4 <= end) {
+      const uint64_t id = number(at, 2), field_bytes = number(at + 2, 2);
+      at += 4;
+      if (id == kZip64Field) {
+        uint64_t value_at = at;
+        for (uint64_t* field : fields) {
+          if (*field == UINT32_MAX) {
+            *field = number(value_at, 8);
+            value_at += 8;
+          }
+        }
+        return;
+      }
+      at += field_bytes;
+    }
+  }
+
+  void check_local(ZipMember& member, uint64_t header, uint64_t flags) {
+    if (number(header, 4) != kLocalSignature || number(header + 6, 2) != flags ||
+        number(header + 8, 2) != (member.is_deflated ? kDeflateMethod : kStoredMethod)) {
+      fail("member '" + member.name + "' has no header where the directory states one");
+    }
+    const uint64_t name_bytes = number(header + 26, 2), extra_bytes = number(header + 28, 2);
+    uint64_t size = number(header + 22, 4), packed = number(header + 18, 4);
+    read_zip64(header + kZipLocalBytes + name_bytes, extra_bytes, {&size, &packed});
+    const bool later = (flags & kDataDescriptor) != 0;  // sizes and CRC follow the content
+    const bool same = later || (size == member.size && packed == member.packed_size &&
+                                number(header + 14, 4) == member.crc);
+    if (!same || part(header + kZipLocalBytes, name_bytes) != member.name) {
+      fail("the two headers of member '" + member.name + "' differ");
+    }
+    member.offset = header + kZipLocalBytes + name_bytes + extra_bytes;
+    if (member.offset > directory_begin_ || member.packed_size > directory_begin_ - member.offset) {
+      fail("member '" + member.name + "' reaches into the directory");
+    }
+  }
+
+  void check_overlaps() const {
+    std::vector<std::pair<uint64_t, uint64_t>> ranges;
+    for (const ZipMember& member : members_) {
+      ranges.emplace_back(member.offset, member.offset + member.packed_size);
+    }
+    std::sort(ranges.begin(), ranges.end());
+    for (size_t i = 1; i < ranges.size(); ++i) {
+      if (ranges[i].first < ranges[i - 1].second) fail("members overlap");
+    }
+  }
+
+  const MappedFile& file_;
+  const Packing packing_;
+  uint64_t directory_begin_ = 0, directory_end_ = 0, count_ = 0;
+  std::vector<ZipMember> members_;
+};
+
+}  // namespace
+
+bool looks_like_zip(const MappedFile& file) {
+  return file.bytes(0, file.size()).starts_with("PK\x03\x04");
+}
+
+std::vector<ZipMember> read_zip_directory(const MappedFile& file) {
+  return ZipReader(file, Packing::kStored).run();
+}
+
+namespace {
+
+/// The CRC-32 of what a deflated member unpacks to; none if it does not unpack to its stated size.
+/// Takes no memory for the content, whatever the size stated.
+std::optional<uint32_t> crc_of_deflated(const MappedFile& file, const ZipMember& member) {
+  constexpr int kRawDeflate = -MAX_WBITS;
+  z_stream stream{};
+  if (inflateInit2(&stream, kRawDeflate) != Z_OK) throw std::bad_alloc();
+  std::array<uint8_t, 1 << 16> piece{};
+  uint32_t crc = 0;
+  uint64_t unpacked = 0, next = 0;
+  int state = Z_OK;
+  while (state == Z_OK && unpacked <= member.size) {
+    if (stream.avail_in == 0) {
+      const uint64_t given =
+          std::min<uint64_t>(member.packed_size - next, std::numeric_limits<uInt>::max());
+      stream.next_in = const_cast<uint8_t*>(file.data() + member.offset + next);
+      stream.avail_in = static_cast<uInt>(given);
+      next += given;
+    }
+    stream.next_out = piece.data();
+    stream.avail_out = piece.size();
+    state = inflate(&stream, Z_NO_FLUSH);
+    const uint64_t got = piece.size() - stream.avail_out;
+    crc = crc32_of(crc, piece.data(), got);
+    unpacked += got;
+  }
+  const bool is_all = stream.avail_in == 0 && next == member.packed_size;
+  inflateEnd(&stream);
+  if (state != Z_STREAM_END || unpacked != member.size || !is_all) return std::nullopt;
+  return crc;
+}
+
+}  // namespace
+
+std::vector<uint32_t> content_crcs(const MappedFile& file, const std::vector<ZipMember>& members) {
+  std::vector<uint32_t> crcs(members.size());
+  at::parallel_for(0, static_cast<int64_t>(members.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const ZipMember& member = members[static_cast<size_t>(i)];
+      crcs[static_cast<size_t>(i)] =
+          member.is_deflated
+              ? crc_of_deflated(file, member).value_or(~member.crc)  // whatever is not right
+              : crc32_of(0, file.data() + member.offset, member.size);
+    }
+  });
+  return crcs;
+}
+
+std::vector<uint32_t> content_crcs_on_disk(const MappedFile& file,
+                                           const std::vector<ZipMember>& members) {
+  std::vector<size_t> order(members.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return members[a].offset < members[b].offset;
+  });
+  std::vector<uint32_t> crcs(members.size());
+  size_t next = 0;     // of order: the first member that is not finished
+  uint64_t begin = 0;  // of the piece
+  read_from_disk(file.path(), [&](const char* piece, size_t size) {
+    const uint64_t end = begin + size;
+    for (; next < order.size(); ++next) {
+      const ZipMember& member = members[order[next]];
+      const uint64_t from = std::max(member.offset, begin);
+      const uint64_t to = std::min(member.offset + member.size, end);
+      if (from < to) {
+        uint32_t& crc = crcs[order[next]];
+        crc = crc32_of(crc, piece + (from - begin), to - from);
+      }
+      if (member.offset + member.size > end) break;
+    }
+    begin = end;
+  });
+  return crcs;
+}
+
+std::vector<ZipMember> read_zip(const MappedFile& file, Contents contents, Packing packing) {
+  D2_CHECK(packing == Packing::kStored || contents == Contents::kMapped,
+           "compressed members are unpacked from the mapping");
+  std::vector<ZipMember> members = ZipReader(file, packing).run();
+  const std::vector<uint32_t> crcs = contents == Contents::kOnDisk
+                                         ? content_crcs_on_disk(file, members)
+                                         : content_crcs(file, members);
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (crcs[i] != members[i].crc) {
+      throw DataError(
+          "{}: damaged archive: the content of member '{}' does not fit its CRC-32: expected "
+          "{:08x}, got {:08x}",
+          file.path(),
+          members[i].name,
+          members[i].crc,
+          crcs[i]);
+    }
+  }
+  return members;
+}
+
+}  // namespace dalle2

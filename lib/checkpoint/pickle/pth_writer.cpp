@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+#include "checkpoint/pickle/pth.h"
+
+#include "checkpoint/archive/mapped_file.h"
+#include "checkpoint/archive/zip_archive.h"
+#include "checkpoint/pickle/pickle.h"
+#include "io/files/atomic_file.h"
+
+#include <torch/types.h>
+
+namespace dalle2 {
+namespace {
+
+const std::string kFolder = "archive/";
+
+/// 40 digits that depend on every member's name and content, as torch's own writer has them.
+std::string serialization_id(const std::vector<ZipMember>& members) {
+  uint64_t names = 14695981039346656037ULL, contents = names;  // FNV-1a
+  const auto mix = [](uint64_t& hash, uint64_t value) { hash = (hash ^ value) * 1099511628211ULL; };
+  for (const ZipMember& member : members) {
+    for (const char letter : member.name) mix(names, static_cast<uint8_t>(letter));
+    mix(contents, member.crc);
+  }
+  return fmt::format("{:020}{:020}", names, contents);
+}
+
+/// @param storages of the pickle, on any device
+void write_archive(const std::string& path,
+                   const std::string& pickle,
+                   const std::vector<at::Tensor>& storages,
+                   ReadBack read_back) {
+  AtomicFile file(path);
+  ZipWriter zip(file);
+  zip.add(kFolder + "data.pkl", pickle);
+  zip.add(kFolder + "byteorder", "little");
+  for (size_t key = 0; key < storages.size(); ++key) {
+    const at::Tensor elements = storages[key].cpu();
+    zip.add(kFolder + "data/" + std::to_string(key), elements.const_data_ptr(), elements.nbytes());
+  }
+  zip.add(kFolder + "version", "3\n");
+  zip.add(kFolder + ".data/serialization_id", serialization_id(zip.members()));
+  zip.finish();
+  if (read_back == ReadBack::kYes) {
+    file.sync();
+    verify_pth(file.part_path());
+  }
+  file.commit();
+}
+
+std::vector<at::Tensor> elements_of(const PickleToWrite& pickle) {
+  std::vector<at::Tensor> elements;
+  elements.reserve(pickle.storages.size());
+  for (const StorageToWrite& storage : pickle.storages) elements.push_back(storage.elements);
+  return elements;
+}
+
+int64_t aligned(int64_t bytes) {
+  constexpr int64_t kAlignment = 64;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+}  // namespace
+
+void write_pth(const std::string& path, const Value& value, ReadBack read_back) {
+  const PickleToWrite pickle = pickle_of_value(value);
+  write_archive(path, pickle.bytes, elements_of(pickle), read_back);
+}
+
+void PthSnapshot::take(const Value& value) {
+  PickleToWrite pickle = pickle_of_value(value);
+  pickle_ = std::move(pickle.bytes);
+  storages_ = elements_of(pickle);
+  int64_t bytes = 0;
+  bool pinned = false;
+  for (const at::Tensor& live : storages_) {
+    if (lies_in_file(live)) continue;
+    bytes += aligned(static_cast<int64_t>(live.nbytes()));
+    pinned = pinned || live.is_cuda();
+  }
+  if (!memory_.defined() || memory_.numel() < bytes) {
+    memory_.reset();  // given back before more is taken
+    memory_ = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(pinned));
+  }
+  int64_t offset = 0;
+  for (at::Tensor& storage : storages_) {
+    const at::Tensor live = storage;
+    if (lies_in_file(live)) continue;
+    const auto size = static_cast<int64_t>(live.nbytes());
+    storage = memory_.narrow(0, offset, size).view(live.scalar_type());
+    storage.copy_(live);
+    offset += aligned(size);
+  }
+}
+
+void PthSnapshot::clear() {
+  pickle_.clear();
+  storages_.clear();
+}
+
+void PthSnapshot::write(const std::string& path, ReadBack read_back) const {
+  write_archive(path, pickle_, storages_, read_back);
+}
+
+}  // namespace dalle2

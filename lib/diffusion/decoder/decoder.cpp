@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: MIT
+#include "diffusion/decoder/decoder.h"
+
+#include <torch/torch.h>
+
+#include "base/error.h"
+#include "diffusion/decoder/pass_scopes.h"
+#include "diffusion/decoder/stage.h"
+#include "model/resize.h"
+
+namespace dalle2 {
+namespace {
+
+// The same window of each sample for the image and its low-resolution companion.
+at::Tensor crop(const at::Tensor& images, const std::vector<CropOffset>& offsets, int64_t side) {
+  D2_CHECK(static_cast<int64_t>(offsets.size()) == images.size(0),
+           "{} crops for {} images",
+           offsets.size(),
+           images.size(0));
+  std::vector<at::Tensor> crops;
+  for (size_t i = 0; i < offsets.size(); ++i) {
+    crops.push_back(images[static_cast<int64_t>(i)]
+                        .narrow(1, offsets[i].y, side)
+                        .narrow(2, offsets[i].x, side));
+  }
+  return at::stack(crops);
+}
+
+// The two halves of the network's output; the second is undefined without learned variance.
+std::pair<at::Tensor, at::Tensor> split_output(const at::Tensor& output, bool learned_variance) {
+  if (!learned_variance) return {output, {}};
+  const int64_t channels = output.size(1) / 2;
+  return {output.narrow(1, 0, channels), output.narrow(1, channels, channels)};
+}
+
+LowresOptions lowres_options(const DecoderConfig& config, const UnetPlan& plan, ImageRange range) {
+  LowresOptions options;
+  options.use_blur = plan.lowres_blur;
+  options.use_noise = plan.lowres_noise;
+  options.downsample_first = config.lowres_downsample_first;
+  options.blur_prob = config.blur_prob;
+  options.blur_sigma = config.blur_sigma;
+  options.blur_kernel_size = config.blur_kernel_size;
+  options.range = range;
+  return options;
+}
+
+}  // namespace
+
+DecoderImpl::DecoderImpl(const DecoderPlan& plan)
+    : plan_(plan), range_{plan.config.auto_normalize_img} {
+  // Registered in the order of the reference's state dict.
+  unets_ = register_module("unets", std::make_shared<torch::nn::Module>("ModuleList"));
+  vaes_ = register_module("vaes", std::make_shared<torch::nn::Module>("ModuleList"));
+  noise_schedulers_ =
+      register_module("noise_schedulers", std::make_shared<torch::nn::Module>("ModuleList"));
+  lowres_conds_ =
+      register_module("lowres_conds", std::make_shared<torch::nn::Module>("ModuleList"));
+  for (const UnetPlan& stage_plan : plan_.stages) {
+    stages_.push_back(make_stage(stage_plan, num_unets() + 1));
+  }
+}
+
+DecoderImpl::~DecoderImpl() = default;
+
+std::unique_ptr<DecoderImpl::Stage> DecoderImpl::make_stage(const UnetPlan& plan,
+                                                            int64_t unet_number) {
+  const DecoderConfig& config = plan_.config;
+  const std::string key = std::to_string(unet_number - 1);
+  auto stage = std::make_unique<Stage>();
+  stage->plan = plan;
+  stage->unet = unets_->register_module(key, std::make_shared<UnetImpl>(plan.unet));
+
+  if (plan.latent) {
+    stage->vae = vaes_->register_module(key, frozen_vae(*plan.latent->model));
+    stage->space = std::make_unique<LatentSpace>(stage->vae, plan.latent->scale);
+  } else {
+    stage->space = std::make_unique<PixelSpace>(range_);
+  }
+
+  NoiseScheduleOptions schedule;
+  schedule.kind = plan.beta_schedule;
+  schedule.timesteps = plan.timesteps;
+  schedule.p2_loss_weight_gamma = plan.p2_loss_weight_gamma;
+  schedule.p2_loss_weight_k = config.p2_loss_weight_k;
+  schedule.zero_terminal_snr = config.zero_terminal_snr;
+  stage->schedule = noise_schedulers_->register_module(key, NoiseSchedule(schedule));
+  if (unet_number > 1) {
+    stage->lowres = lowres_conds_->register_module(
+        key, LowresConditioner(lowres_options(config, plan, range_)));
+  }
+
+  stage->target = make_prediction_target(plan.objective);
+  // As in the reference, whatever the objective: the bound reads the output as noise, and self
+  // conditioning is shown it as it is (docs/parity.md, M6 and M7).
+  stage->bound_target = make_prediction_target(Objective::eps);
+  stage->self_cond_target = make_prediction_target(Objective::x_start);
+  stage->pixel_loss = pixel_loss(config.loss_type);
+  stage->weight =
+      make_loss_weight(plan.loss, plan.p2_loss_weight_gamma, plan.objective, stage->schedule);
+  stage->density = make_timestep_density(plan.loss.timestep_sampling);
+  stage->dream = make_dream(plan.loss.dream, plan.objective);
+  stage->augmentation = {plan.loss.noise_offset, plan.loss.input_perturbation};
+  if (plan.learned_variance) {
+    stage->variance = LearnedVariance{config.learned_variance_constrain_frac};
+  }
+  return stage;
+}
+
+int64_t DecoderImpl::num_unets() const {
+  return static_cast<int64_t>(stages_.size());
+}
+
+at::Device DecoderImpl::device() const {
+  return stages_.front()->schedule->betas.device();
+}
+
+DecoderImpl::Stage& DecoderImpl::stage(int64_t unet_number) const {
+  if (unet_number < 1 || unet_number > num_unets()) {
+    throw ConfigError(
+        "unet number {}: expected 1 to {}, the unets of /decoder/unets", unet_number, num_unets());
+  }
+  return *stages_[static_cast<size_t>(unet_number - 1)];
+}
+
+std::shared_ptr<UnetImpl> DecoderImpl::unet(int64_t unet_number) {
+  return stage(unet_number).unet;
+}
+
+VqganVae DecoderImpl::vae(int64_t unet_number) const {
+  return stage(unet_number).vae;
+}
+
+std::shared_ptr<UnetImpl> DecoderImpl::swap_unet(int64_t unet_number,
+                                                 std::shared_ptr<UnetImpl> unet) {
+  Stage& s = stage(unet_number);
+  D2_CHECK(s.unet && unet, "unet {} cannot be swapped: one of the two is missing", unet_number);
+  unets_->replace_module(std::to_string(unet_number - 1), unet);
+  return std::exchange(s.unet, std::move(unet));
+}
+
+void DecoderImpl::drop_unet(int64_t unet_number) {
+  Stage& s = stage(unet_number);
+  if (!s.unet) return;
+  unets_->unregister_module(std::to_string(unet_number - 1));
+  s.unet.reset();
+}
+
+DecoderStepNoise DecoderImpl::draw(int64_t batch,
+                                   int64_t unet_number,
+                                   at::Generator generator) const {
+  const Stage& s = stage(unet_number);
+  const StepNoiseSources sources{
+      s.plan, plan_.config, *s.density, s.augmentation, s.lowres ? s.lowres.get() : nullptr};
+  return draw_step_noise(sources, batch, std::move(generator), device());
+}
+
+at::Tensor DecoderImpl::forward(const DecoderInputs& inputs,
+                                int64_t unet_number,
+                                at::Generator generator,
+                                at::Tensor* lowres_cond_image) {
+  check_training_inputs(inputs, stage(unet_number));
+  return loss(inputs,
+              unet_number,
+              draw(inputs.images.size(0), unet_number, std::move(generator)),
+              lowres_cond_image);
+}
+
+at::Tensor DecoderImpl::loss(const DecoderInputs& inputs,
+                             int64_t unet_number,
+                             const DecoderStepNoise& draws,
+                             at::Tensor* lowres_cond_image) {
+  Stage& s = stage(unet_number);
+  check_training_inputs(inputs, s);
+  UnetConditions conditions;
+  conditions.image_embed = inputs.image_embeds;
+  conditions.text_encodings = inputs.text_encodings;
+  conditions.image_keep_mask = draws.image_keep_mask;
+  conditions.text_keep_mask = draws.text_keep_mask;
+
+  if (unet_number == 1 && inputs.latents.defined()) {
+    const at::Tensor x_start = inputs.latents * s.plan.latent->scale;
+    return denoising_loss(s, x_start, std::move(conditions), draws);
+  }
+  LowresImage lowres;
+  if (s.lowres) {
+    lowres = s.lowres->forward(
+        inputs.images, s.plan.image_size, stage(unet_number - 1).plan.image_size, draws.lowres);
+  }
+  at::Tensor images =
+      resize_image_to(inputs.images, s.plan.image_size, std::nullopt, /*nearest=*/true);
+  if (s.plan.random_crop_size) {
+    images = crop(images, draws.crop_offsets, *s.plan.random_crop_size);
+    lowres.image = crop(lowres.image, draws.crop_offsets, *s.plan.random_crop_size);
+  }
+  if (lowres_cond_image != nullptr) *lowres_cond_image = lowres.image;
+  if (s.lowres) {
+    conditions.lowres_cond_img = s.space->from_images(lowres.image);
+    conditions.lowres_noise_level = lowres.noise_level;
+  }
+  return denoising_loss(s, s.space->from_images(images), std::move(conditions), draws);
+}
+
+at::Tensor DecoderImpl::encode(const at::Tensor& images, int64_t unet_number) const {
+  const Stage& s = stage(unet_number);
+  return s.space->from_images(
+      resize_image_to(images, s.plan.image_size, std::nullopt, /*nearest=*/true));
+}
+
+at::Tensor DecoderImpl::denoising_loss(Stage& s,
+                                       const at::Tensor& x_start,
+                                       UnetConditions conditions,
+                                       const DecoderStepNoise& draws) {
+  const at::Tensor& t = draws.times;
+  const NoiseScheduleImpl& schedule = *s.schedule;
+  const at::Tensor noise = s.augmentation.target_noise(draws.noise, draws.augmentation);
+  const at::Tensor noised =
+      schedule.q_sample(x_start, t, s.augmentation.input_noise(noise, draws.augmentation));
+
+  if (s.plan.unet.self_cond && draws.self_condition) {
+    const NoGradPass no_grad;
+    UnetConditions everything = conditions;  // nothing is dropped in this pass
+    everything.image_keep_mask = at::Tensor();
+    everything.text_keep_mask = at::Tensor();
+    const auto [first, unused] =
+        split_output(s.unet->forward(noised, t, everything), s.plan.learned_variance);
+    conditions.self_cond = s.self_cond_target->x_start(schedule, noised, t, first);
+  }
+  // Under autocast the network answers in half precision; the losses are computed in fp32.
+  const auto answer = [&](const at::Tensor& x) {
+    return split_output(s.unet->forward(x, t, conditions).to(x_start.scalar_type()),
+                        s.plan.learned_variance);
+  };
+  const auto [x_t, target] =
+      s.dream->rectify(schedule,
+                       {noised, s.target->target(schedule, x_start, t, noise)},
+                       t,
+                       noise,
+                       [&](const at::Tensor& x) { return answer(x).first; });
+  const auto [prediction, raw_fraction] = answer(x_t);
+
+  const at::Tensor simple = s.weight->weigh(s.pixel_loss(prediction, target), t).mean();
+  if (!s.variance) return simple;
+
+  const at::Tensor model_x_start = s.bound_target->x_start(schedule, x_t, t, prediction.detach());
+  const at::Tensor bits = s.variance->bound(schedule, x_start, x_t, t, model_x_start, raw_fraction);
+  return simple + bits.mean() * plan_.config.vb_loss_weight;
+}
+
+void DecoderImpl::check_training_inputs(const DecoderInputs& inputs, const Stage& s) const {
+  const at::Tensor& images = inputs.images;
+  if (!s.unet) {
+    throw ConfigError(
+        "/train/unet_training_mask: a unet that is not trained was asked for its loss");
+  }
+  if (images.dim() != 4 || images.size(1) != plan_.config.channels) {
+    throw DataError(
+        "images: expected [batch, {}, height, width], got {}\n  Set /decoder/channels to what the "
+        "shards hold, or convert the images.",
+        plan_.config.channels,
+        c10::str(images.sizes()));
+  }
+  if (images.size(2) < s.plan.image_size || images.size(3) < s.plan.image_size) {
+    throw DataError(
+        "images: expected at least {} x {} pixels, the unet's size, got {} x {}\n  Let "
+        "/data/preprocessing make them as large as the largest of /decoder/image_sizes.",
+        s.plan.image_size,
+        s.plan.image_size,
+        images.size(2),
+        images.size(3));
+  }
+  if (&s == stages_.front().get() && inputs.latents.defined()) {
+    const int64_t side = s.plan.map_side(s.plan.image_size);
+    const std::vector<int64_t> expected = {images.size(0), s.plan.unet.channels, side, side};
+    if (!s.plan.latent || inputs.latents.sizes() != at::IntArrayRef(expected)) {
+      throw DataError(
+          "latents: expected {}, got {}\n  They are of another VAE or image size: make them anew "
+          "with `dalle2-train shards encode`.",
+          c10::str(at::IntArrayRef(expected)),
+          c10::str(inputs.latents.sizes()));
+    }
+  }
+  check_conditions(s.plan.unet.cond_on_image_embeds, inputs.image_embeds, inputs.text_encodings);
+  for (const at::Tensor& other : {inputs.image_embeds, inputs.text_encodings}) {
+    if (other.defined() && other.size(0) != images.size(0)) {
+      throw DataError("conditioning: expected one row for each of the {} images, got {}",
+                      images.size(0),
+                      other.size(0));
+    }
+  }
+}
+
+void DecoderImpl::check_conditions(bool needs_image_embeds,
+                                   const at::Tensor& image_embeds,
+                                   const at::Tensor& text_encodings) const {
+  if (needs_image_embeds && !image_embeds.defined()) {
+    throw DataError(
+        "image embeddings: expected [batch, {}], got none\n  Give the decoder image embeddings, or "
+        "train it with /decoder/unconditional.",
+        plan_.stages[0].unet.image_embed_dim.value_or(0));
+  }
+  if (plan_.text_conditioned() && !text_encodings.defined()) {
+    throw DataError(
+        "text encodings: expected [batch, length, width], got none\n  A unet has "
+        "cond_on_text_encodings: give the decoder text encodings.");
+  }
+  if (!plan_.text_conditioned() && text_encodings.defined()) {
+    throw DataError(
+        "text encodings: expected none, got {}\n  No unet has cond_on_text_encodings: leave the "
+        "text out, or set it in /decoder/unets.",
+        c10::str(text_encodings.sizes()));
+  }
+}
+
+}  // namespace dalle2

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT
+// The cascade of diffusion stages.
+#pragma once
+
+#include <torch/nn.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/decoder/decoder_config.h"
+#include "diffusion/decoder/image_range.h"
+#include "diffusion/decoder/step_noise.h"
+#include "diffusion/sampler.h"
+#include "model/unet/unet.h"
+#include "model/vae/vqgan_vae.h"
+
+namespace dalle2 {
+
+/// A batch of training examples for a stage.
+struct DecoderInputs {
+  at::Tensor images;          ///< [B, C, H, W] in [0, 1], at least as large as the stage
+  at::Tensor image_embeds;    ///< [B, D] or undefined
+  at::Tensor text_encodings;  ///< [B, L, D] or undefined
+  /// [B, D, h, w] or undefined: what the VAE of the first stage makes of the images, if it was asked
+  /// before; not scaled.
+  at::Tensor latents = {};
+
+  /// Every tensor with the samples in its first dimension (trainer/tensor_group.h).
+  void tensors(const auto& f) {
+    f(images);
+    f(image_embeds);
+    f(text_encodings);
+    f(latents);
+  }
+};
+
+struct DecoderSampleOptions {
+  at::Tensor image_embeds;             ///< [B, D]; undefined if unconditional
+  at::Tensor text_encodings;           ///< [B, L, D]
+  int64_t batch_size = 1;              ///< used if no conditioning implies it
+  OneOrMany<double> cond_scale = 1.0;  ///< one, or one a stage
+  int64_t start_at_unet = 1;           ///< 1-based, as everywhere users see it
+  std::optional<int64_t> stop_at_unet;
+  at::Tensor image;          ///< [B, C, h, w] in [0, 1], needed when start_at_unet > 1
+  at::Tensor inpaint_image;  ///< [B, C, H, W] in the range of the data
+  at::Tensor inpaint_mask;   ///< [B, H, W] bool: true keeps the given image
+  int64_t inpaint_resample_times = 5;
+  /// Steps of every stage, or one entry a stage of the decoder; none: those of its plan.
+  OneOrMany<std::optional<int64_t>> sample_timesteps = std::nullopt;
+  /// auto | ddpm | ddim | dpmpp; auto is ddim for fewer than T steps, else ddpm.
+  std::string sampler = "auto";
+  double cfg_rescale = 0.0;            ///< Lin et al. 2023, eq. 15-16; 0 is off
+  std::vector<at::Tensor> init_noise;  ///< one for each sampled stage, in order; empty draws it
+  std::optional<at::Generator> generator;
+  NoiseSource noise;  ///< if set, gives all noise instead of `generator` (tests)
+  /// On CUDA only the unet at work is on the device, the others wait in host memory. Moving them
+  /// replaces the parameters' storage, so nothing else may hold views of it (a trainer's flat
+  /// buffers do).
+  bool one_unet_in_gpu = false;
+  /// Called before each step with the stage (from 1), the step (from 0) and their number.
+  std::function<void(int64_t unet_number, size_t step, size_t steps)> on_step;
+
+  void tensors(const auto& f) {
+    f(image_embeds);
+    f(text_encodings);
+    f(image);
+    f(inpaint_image);
+    f(inpaint_mask);
+    for (at::Tensor& start : init_noise) f(start);
+  }
+  /// What is cut along with the tensors but is not one.
+  void cut_rest(int64_t /*begin*/, int64_t length) { batch_size = length; }
+};
+
+/// Usage, a training step and a sample:
+///   Decoder decoder(plan_decoder(config));
+///   decoder->forward({images, embeds, {}}, /*unet_number=*/1, generator).backward();
+///   at::Tensor images = decoder->sample(options);
+class DecoderImpl : public torch::nn::Module {
+ public:
+  /// @param plan made by plan_decoder() @throws ConfigError
+  explicit DecoderImpl(const DecoderPlan& plan);
+  ~DecoderImpl() override;
+
+  /// Mean loss of stage `unet_number` (from 1); drawing everything random from `generator`.
+  /// @param lowres_cond_image if given, receives the low-resolution image of an upper stage
+  /// @throws DataError for inputs that do not fit the stage
+  at::Tensor forward(const DecoderInputs& inputs,
+                     int64_t unet_number,
+                     at::Generator generator,
+                     at::Tensor* lowres_cond_image = nullptr);
+
+  /// The same with everything random given.
+  at::Tensor loss(const DecoderInputs& inputs,
+                  int64_t unet_number,
+                  const DecoderStepNoise& draws,
+                  at::Tensor* lowres_cond_image = nullptr);
+
+  /// What `forward` draws for a batch, on the decoder's device.
+  DecoderStepNoise draw(int64_t batch, int64_t unet_number, at::Generator generator) const;
+
+  /// Runs the stages start_at_unet .. stop_at_unet in eval mode, without gradients.
+  /// @return [B, C, H, W] in the range of the data (about [0, 1], not clamped)
+  /// @throws ConfigError, DataError for options that do not fit the decoder or each other
+  at::Tensor sample(const DecoderSampleOptions& options);
+
+  /// What stage `unet_number` is trained to denoise: pictures resized to its side, in its space.
+  /// @param images [B, C, H, W] in the range of the data @return [B, D, h, w]
+  at::Tensor encode(const at::Tensor& images, int64_t unet_number) const;
+
+  int64_t num_unets() const;
+  const DecoderPlan& plan() const { return plan_; }
+  /// The unet of a stage, counted from 1; null after drop_unet.
+  std::shared_ptr<UnetImpl> unet(int64_t unet_number);
+  /// The VAE of a latent stage, frozen, without its discriminator; null of the others.
+  VqganVae vae(int64_t unet_number) const;
+  /// Puts another network in a stage (the EMA copy while sampling). @return the one that was there
+  std::shared_ptr<UnetImpl> swap_unet(int64_t unet_number, std::shared_ptr<UnetImpl> unet);
+  /// Takes the unet of an untrained stage out: no parameters, no keys, as the reference's Identity.
+  void drop_unet(int64_t unet_number);
+  /// Where the buffers of the noise schedules are.
+  at::Device device() const;
+
+ private:
+  struct Stage;
+
+  Stage& stage(int64_t unet_number) const;
+  std::unique_ptr<Stage> make_stage(const UnetPlan& plan, int64_t unet_number);
+  void check_training_inputs(const DecoderInputs& inputs, const Stage& stage) const;
+  void check_conditions(bool needs_image_embeds,
+                        const at::Tensor& image_embeds,
+                        const at::Tensor& text_encodings) const;
+  at::Tensor denoising_loss(Stage& stage,
+                            const at::Tensor& x_start,
+                            UnetConditions conditions,
+                            const DecoderStepNoise& draws);
+
+  /// @return the batch size
+  int64_t check_sample_options(const DecoderSampleOptions& options) const;
+  void check_guidance(const DecoderSampleOptions& options) const;
+  void check_stage_options(const DecoderSampleOptions& options, size_t order, int64_t batch) const;
+  std::unique_ptr<Sampler> make_sampler(int64_t unet_number,
+                                        const DecoderSampleOptions& options) const;
+  at::Tensor sample_stage(int64_t unet_number,
+                          const at::Tensor& previous,
+                          int64_t batch,
+                          const DecoderSampleOptions& options,
+                          const NoiseSource& noise);
+
+  DecoderPlan plan_;
+  ImageRange range_;
+  std::shared_ptr<torch::nn::Module> unets_, vaes_, noise_schedulers_, lowres_conds_;
+  std::vector<std::unique_ptr<Stage>> stages_;
+};
+TORCH_MODULE(Decoder);
+
+}  // namespace dalle2

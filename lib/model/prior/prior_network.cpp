@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT
+#include "model/prior/prior_network.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace dalle2 {
+namespace {
+
+void check_vectors(const char* what, const at::Tensor& t, int64_t batch, int64_t dim) {
+  if (!t.defined()) return;
+  check_batch(what, t, batch);
+  if (t.dim() == 2 && t.size(1) == dim) return;
+  throw DataError(
+      "{} of shape {}, but image_embed_dim is {}: use embeddings of that width, or set it and "
+      "net.dim to theirs",
+      what,
+      shape_text(t.sizes()),
+      dim);
+}
+
+/// [B, D] -> [B, tokens, D]
+at::Tensor to_tokens(const std::shared_ptr<LinearLayerImpl>& layer,
+                     const at::Tensor& embed,
+                     int64_t tokens) {
+  return layer ? layer->forward(embed).unflatten(-1, {tokens, -1}) : embed.unsqueeze(1);
+}
+
+/// `tokens` [B, n, D] where the sample is kept, else `null`.
+at::Tensor kept(const at::Tensor& keep_mask, const at::Tensor& tokens, const at::Tensor& null) {
+  if (!keep_mask.defined()) return tokens;
+  return at::where(keep_mask.view({-1, 1, 1}), tokens, null.to(tokens.scalar_type()));
+}
+
+}  // namespace
+
+PriorNetworkImpl::PriorNetworkImpl(const PriorNetworkConfig& config) : config_(config) {
+  const int64_t dim = config.dim;
+  const auto embed_layer = [&](const char* name, int64_t tokens) {
+    return tokens > 1 ? add_group(*this, name)->register_module("0", make_linear(dim, dim * tokens))
+                      : nullptr;
+  };
+  learned_query_ = register_parameter("learned_query", torch::randn({dim}));
+  null_text_encodings_ =
+      register_parameter("null_text_encodings", torch::randn({1, config.text_len(), dim}));
+  null_text_embeds_ =
+      register_parameter("null_text_embeds", torch::randn({1, config.num_text_embeds, dim}));
+  null_image_embed_ = register_parameter("null_image_embed", torch::randn({1, dim}));
+  to_text_embeds_ = embed_layer("to_text_embeds", config.num_text_embeds);
+  build_time_embedding();
+  to_image_embeds_ = embed_layer("to_image_embeds", config.num_image_embeds);
+  transformer_ =
+      register_module("causal_transformer", std::make_shared<CausalTransformerImpl>(config));
+}
+
+void PriorNetworkImpl::build_time_embedding() {
+  const int64_t out = config_.dim * config_.num_time_embeds;
+  const auto group = add_group(*this, "to_time_embeds");
+  if (config_.num_timesteps) {
+    time_table_ = group->register_module("0", torch::nn::Embedding(*config_.num_timesteps, out));
+    return;
+  }
+  const auto net = add_group(*add_group(*add_group(*group, "0"), "1"), "net");
+  time_in_ = add_group(*net, "0")->register_module("0", make_linear(config_.dim, 2 * out));
+  time_hidden_ = add_group(*net, "1")->register_module("0", make_linear(2 * out, 2 * out));
+  time_out_ = net->register_module("2", make_linear(2 * out, out));
+}
+
+void PriorNetworkImpl::check_inputs(const at::Tensor& image_embed,
+                                    const at::Tensor& time,
+                                    const PriorConditions& given) const {
+  const int64_t batch = image_embed.size(0);
+  check_vectors("image embeddings", image_embed, batch, config_.dim);
+  if (!given.text_embed.defined()) {
+    throw DataError("the prior is conditioned on text embeddings, but none was given");
+  }
+  check_vectors("text embeddings", given.text_embed, batch, config_.dim);
+  check_vectors("the self conditioning", given.self_cond, batch, config_.dim);
+  check_batch("time", time, batch);
+  check_batch("text_keep_mask", given.text_keep_mask, batch);
+  check_batch("image_keep_mask", given.image_keep_mask, batch);
+  const at::Tensor& text = given.text_encodings;
+  if (!text.defined()) return;
+  check_batch("text encodings", text, batch);
+  if (text.dim() != 3 || text.size(2) != config_.dim) {
+    throw DataError(
+        "text encodings of shape {}, but net.dim is {}: use encodings [batch, length, {}]",
+        shape_text(text.sizes()),
+        config_.dim,
+        config_.dim);
+  }
+}
+
+// [B, max_text_len, D]; null encodings of their position where the text is dropped or has ended.
+at::Tensor PriorNetworkImpl::text_encodings(const PriorConditions& given,
+                                            const at::Tensor& image_embed) const {
+  const int64_t length = config_.text_len();
+  const at::Tensor null = null_text_encodings_.to(image_embed.scalar_type());
+  if (!given.text_encodings.defined()) return null.expand({image_embed.size(0), -1, -1});
+  at::Tensor text =
+      given.text_encodings.narrow(1, 0, std::min(length, given.text_encodings.size(1)));
+  at::Tensor keep = text.ne(0).any(-1);  // [B, L]
+  const int64_t missing = length - text.size(1);
+  if (missing > 0) {
+    text = at::constant_pad_nd(text, {0, 0, 0, missing});
+    keep = at::constant_pad_nd(keep, {0, missing}, false);
+  }
+  if (given.text_keep_mask.defined()) keep = keep & given.text_keep_mask.unsqueeze(1);
+  return at::where(keep.unsqueeze(-1), text, null);
+}
+
+// [B, num_time_embeds, D]
+at::Tensor PriorNetworkImpl::time_tokens(const at::Tensor& time, at::ScalarType dtype) {
+  at::Tensor tokens;
+  if (!time_table_.is_empty()) {
+    tokens = time_table_->forward(time);
+  } else {
+    const at::Tensor waves = sinusoidal_embedding(time.to(dtype), config_.dim).to(at::kFloat);
+    tokens =
+        time_out_->forward(at::silu(time_hidden_->forward(at::silu(time_in_->forward(waves)))));
+  }
+  return tokens.unflatten(-1, {config_.num_time_embeds, config_.dim});
+}
+
+at::Tensor PriorNetworkImpl::forward(const at::Tensor& image_embed,
+                                     const at::Tensor& time,
+                                     const PriorConditions& conditions,
+                                     const DropoutSeed& seed) {
+  check_inputs(image_embed, time, conditions);
+  const int64_t batch = image_embed.size(0);
+  std::vector<at::Tensor> tokens = {
+      text_encodings(conditions, image_embed),
+      kept(conditions.text_keep_mask,
+           to_tokens(to_text_embeds_, conditions.text_embed, config_.num_text_embeds),
+           null_text_embeds_),
+      time_tokens(time, image_embed.scalar_type()),
+      kept(conditions.image_keep_mask,
+           to_tokens(to_image_embeds_, image_embed, config_.num_image_embeds),
+           null_image_embed_)};
+  if (config_.self_cond) {
+    const at::Tensor& earlier = conditions.self_cond;
+    tokens.push_back((earlier.defined() ? earlier : at::zeros_like(image_embed)).unsqueeze(1));
+  }
+  tokens.push_back(learned_query_.expand({batch, 1, -1}));
+  return transformer_->forward(at::cat(tokens, 1), seed).select(1, -1);
+}
+
+at::Tensor PriorNetworkImpl::forward_with_cond_scale(const at::Tensor& image_embed,
+                                                     const at::Tensor& time,
+                                                     const PriorConditions& conditions,
+                                                     double cond_scale) {
+  const at::Tensor logits = forward(image_embed, time, conditions);
+  if (cond_scale == 1.0) return logits;
+  PriorConditions null = conditions;
+  null.text_keep_mask = null.image_keep_mask =
+      at::zeros({image_embed.size(0)}, image_embed.options().dtype(at::kBool));
+  const at::Tensor null_logits = forward(image_embed, time, null);
+  return null_logits + (logits - null_logits) * cond_scale;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT
+#include "model/unet/unet.h"
+
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "model/unet/recompute.h"
+#include "model/unet/unet_layers.h"
+
+namespace dalle2 {
+
+using torch::nn::AnyModule;
+
+namespace {
+
+at::Tensor apply(AnyModule& module, const at::Tensor& x) {
+  return module.is_empty() ? x : module.forward(x);
+}
+
+}  // namespace
+
+at::Tensor UnetLayers::run(const std::shared_ptr<ResnetBlockImpl>& block,
+                           const at::Tensor& x,
+                           const UnetEmbedded& e,
+                           const at::Tensor& context) const {
+  if (!recomputes) return block->forward(x, e.silu_time, context);
+  return recompute_in_backward(
+      [block](const std::vector<at::Tensor>& in) { return block->forward(in[0], in[1], in[2]); },
+      {x, e.silu_time, context},
+      block->parameters());
+}
+
+at::Tensor UnetLayers::run_attention(AnyModule& attention, const at::Tensor& x) const {
+  if (attention.is_empty() || !recomputes) return apply(attention, x);
+  return recompute_in_backward(
+      [copy = attention](const std::vector<at::Tensor>& in) mutable { return apply(copy, in[0]); },
+      {x},
+      attention.ptr()->parameters());
+}
+
+at::Tensor UnetLayers::trunk(at::Tensor x, const UnetEmbedded& e) {
+  const at::Tensor input = x;
+  if (init_resnet_block) x = run(init_resnet_block, x, e, e.context);
+
+  std::vector<at::Tensor> skips;  // num_blocks + 1 a level
+  for (UnetStage& level : downs) {
+    x = apply(level.pre, x);
+    x = run(level.first, x, e, e.context);
+    for (const auto& block : level.blocks) {
+      x = run(block, x, e, e.context);
+      skips.push_back(x);
+    }
+    x = run_attention(level.attention, x);
+    skips.push_back(x);
+    x = apply(level.post, x);
+  }
+
+  AnyModule middle(mid_attn);
+  x = run(mid_block1, x, e, e.mid_context);
+  x = run_attention(middle, x);
+  x = run(mid_block2, x, e, e.mid_context);
+
+  const auto join_skip = [&](const at::Tensor& map) {
+    at::Tensor skip = skips.back();
+    skips.pop_back();
+    if (config.scale_skip_connection) skip = skip * M_SQRT1_2;
+    return at::cat({map, skip}, 1);
+  };
+  std::vector<at::Tensor> maps;
+  for (UnetStage& level : ups) {
+    x = run(level.first, join_skip(x), e, e.context);
+    for (const auto& block : level.blocks) x = run(block, join_skip(x), e, e.context);
+    x = run_attention(level.attention, x);
+    maps.push_back(x);
+    x = apply(level.post, x);
+  }
+  x = at::cat({combine(x, maps), input}, 1);
+  return run(final_resnet_block, x, e, e.context);
+}
+
+// The outputs of all levels at the full size, beside `x`.
+at::Tensor UnetLayers::combine(const at::Tensor& x, const std::vector<at::Tensor>& maps) const {
+  if (combiner.empty()) return x;
+  std::vector<at::Tensor> joined = {x};
+  for (size_t i = 0; i < maps.size(); ++i) {
+    joined.push_back(combiner[i]->forward(resize_image_to(maps[i], x.size(3))));
+  }
+  return at::cat(joined, 1);
+}
+
+UnetImpl::UnetImpl(const UnetConfig& config)
+    : layers_(std::make_unique<UnetLayers>(*this, config)) {}
+UnetImpl::~UnetImpl() = default;
+
+at::Tensor UnetImpl::forward(const at::Tensor& x,
+                             const at::Tensor& time,
+                             const UnetConditions& conditions) {
+  UnetLayers& layers = *layers_;
+  layers.check_inputs(x, time, conditions);
+  layers.recomputes =
+      layers.config.checkpoint_during_training && is_training() && at::GradMode::is_enabled();
+  const UnetEmbedded embedded = layers.embed(time.to(x.scalar_type()), conditions);
+  at::Tensor h = layers.init_conv.forward(layers.join_inputs(x, conditions));
+  h = layers.trunk(std::move(h), embedded);
+  if (layers.config.lowres_cond) h = at::cat({h, conditions.lowres_cond_img}, 1);
+  return layers.to_out->forward(h);
+}
+
+at::Tensor UnetImpl::forward_with_cond_scale(const at::Tensor& x,
+                                             const at::Tensor& time,
+                                             const UnetConditions& conditions,
+                                             double cond_scale) {
+  const at::Tensor logits = forward(x, time, conditions);
+  if (cond_scale == 1.0) return logits;
+  UnetConditions null = conditions;
+  null.image_keep_mask = prob_mask(x.size(0), 0.0, x.device(), std::nullopt);
+  null.text_keep_mask = null.image_keep_mask;
+  const at::Tensor null_logits = forward(x, time, null);
+  return null_logits + (logits - null_logits) * cond_scale;
+}
+
+const UnetConfig& UnetImpl::config() const {
+  return layers_->config;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT
+// Construction of a Unet. The order of registration is the order in files.
+#include "model/unet/unet_layers.h"
+
+#include <string>
+
+namespace dalle2 {
+
+using torch::nn::AnyModule;
+
+UnetLayers::UnetLayers(UnetImpl& unet, const UnetConfig& unet_config)
+    : config(unet_config), shape(unet_shape(unet_config)) {
+  add_parameters(unet);
+  add_embeddings(unet);
+  add_levels(unet);
+  add_end(unet);
+}
+
+void UnetLayers::add_parameters(UnetImpl& unet) {
+  null_image_embed = unet.register_parameter(
+      "null_image_embed", torch::randn({1, config.num_image_tokens, shape.cond_dim}));
+  null_image_hiddens =
+      unet.register_parameter("null_image_hiddens", torch::randn({1, shape.time_dim}));
+  null_text_embed = unet.register_parameter("null_text_embed",
+                                            torch::randn({1, config.max_text_len, shape.cond_dim}));
+}
+
+void UnetLayers::add_embeddings(UnetImpl& unet) {
+  const auto linear_in = [&](const char* group, const char* key, int64_t in, int64_t out) {
+    return add_group(unet, group)->register_module(key, make_linear(in, out));
+  };
+  if (config.init_cross_embed) {
+    init_conv = AnyModule(unet.register_module(
+        "init_conv",
+        std::make_shared<CrossEmbedImpl>(
+            shape.channels_in, config.dim, config.init_cross_embed_kernel_sizes, 1)));
+  } else {
+    const int64_t kernel = config.init_conv_kernel_size;
+    init_conv = AnyModule(unet.register_module(
+        "init_conv", make_conv(shape.channels_in, config.dim, kernel, 1, kernel / 2)));
+  }
+  const int64_t time_dim = shape.time_dim;
+  to_time_hiddens = linear_in("to_time_hiddens", "1", config.dim, time_dim);
+  to_time_tokens =
+      linear_in("to_time_tokens", "0", time_dim, shape.cond_dim * config.num_time_tokens);
+  to_time_cond = linear_in("to_time_cond", "0", time_dim, time_dim);
+  if (config.cond_on_image_embeds) {
+    const int64_t image_dim = *config.image_embed_dim;
+    // As wide as a token already: the embedding itself is every token.
+    if (image_dim != shape.cond_dim) {
+      image_to_tokens =
+          linear_in("image_to_tokens", "0", image_dim, shape.cond_dim * config.num_image_tokens);
+    }
+    if (config.add_image_embeds_to_time) {
+      to_image_hiddens = linear_in("to_image_hiddens", "0", image_dim, time_dim);
+    }
+  }
+  const int64_t width = shape.cond_dim;
+  const auto layer_norm = [width] {
+    return std::make_shared<torch::nn::LayerNormImpl>(
+        torch::nn::LayerNormOptions(std::vector<int64_t>{width}));
+  };
+  norm_cond = unet.register_module("norm_cond", layer_norm());
+  norm_mid_cond = unet.register_module("norm_mid_cond", layer_norm());
+  if (config.cond_on_text_encodings.value_or(false)) {
+    text_to_cond =
+        unet.register_module("text_to_cond", make_linear(*config.text_embed_dim, shape.cond_dim));
+  }
+  if (config.lowres_noise_cond) {
+    const auto group = add_group(unet, "to_lowres_noise_cond");
+    lowres_noise_in = group->register_module("1", make_linear(config.dim, time_dim));
+    lowres_noise_out = group->register_module("3", make_linear(time_dim, time_dim));
+  }
+}
+
+std::shared_ptr<ResnetBlockImpl> UnetLayers::block(int64_t in,
+                                                   int64_t out,
+                                                   int64_t groups,
+                                                   bool cond) const {
+  ResnetBlockOptions options;
+  options.in = in;
+  options.out = out;
+  options.time_dim = shape.time_dim;
+  options.groups = groups;
+  if (cond) options.cond_dim = shape.cond_dim;
+  options.weight_standardization = config.resnet_weight_standardization;
+  options.cosine_sim_cross_attn = config.cosine_sim_cross_attn;
+  return std::make_shared<ResnetBlockImpl>(options);
+}
+
+AnyModule UnetLayers::attention(torch::nn::Module& group,
+                                const UnetLevel& level,
+                                int64_t width,
+                                const char* name) const {
+  if (level.self_attn) {
+    return AnyModule(group.register_module(
+        name,
+        std::make_shared<MapAttentionImpl>(
+            width, config.attn_heads, config.attn_dim_head, config.cosine_sim_self_attn)));
+  }
+  if (config.sparse_attn) {
+    return AnyModule(group.register_module(
+        name,
+        std::make_shared<LinearAttentionImpl>(width, config.attn_heads, config.attn_dim_head)));
+  }
+  return AnyModule();
+}
+
+AnyModule UnetLayers::downsample(torch::nn::Module& group,
+                                 const char* name,
+                                 int64_t in,
+                                 int64_t out) const {
+  if (config.cross_embed_downsample) {
+    return AnyModule(group.register_module(
+        name,
+        std::make_shared<CrossEmbedImpl>(in, out, config.cross_embed_downsample_kernel_sizes, 2)));
+  }
+  return AnyModule(group.register_module(name, std::make_shared<DownsampleImpl>(in, out)));
+}
+
+// Keys 0 before, 1 first block, 2 blocks, 3 attention, 4 after; absent ones leave gaps.
+UnetStage UnetLayers::down(torch::nn::Module& group, const UnetLevel& level) const {
+  UnetStage made;
+  if (config.memory_efficient) made.pre = downsample(group, "0", level.in, level.out);
+  made.first = group.register_module("1", block(level.width, level.width, level.groups, false));
+  const auto blocks = add_group(group, "2");
+  for (int64_t i = 0; i < level.num_blocks; ++i) {
+    made.blocks.push_back(blocks->register_module(
+        std::to_string(i), block(level.width, level.width, level.groups, !level.first)));
+  }
+  made.attention = attention(group, level, level.width, "3");
+  if (level.last || config.memory_efficient) {
+    made.post = AnyModule(group.register_module("4", make_conv(level.width, level.out, 1)));
+  } else {
+    made.post = downsample(group, "4", level.width, level.out);
+  }
+  return made;
+}
+
+// Keys 0 first block, 1 blocks, 2 attention, 3 after.
+UnetStage UnetLayers::up(torch::nn::Module& group, const UnetLevel& level) const {
+  UnetStage made;
+  const auto joined = [&] {
+    return block(level.out + level.width, level.out, level.groups, !level.first);
+  };
+  made.first = group.register_module("0", joined());
+  const auto blocks = add_group(group, "1");
+  for (int64_t i = 0; i < level.num_blocks; ++i) {
+    made.blocks.push_back(blocks->register_module(std::to_string(i), joined()));
+  }
+  made.attention = attention(group, level, level.out, "2");
+  if (level.first && !config.memory_efficient) return made;
+  if (config.pixel_shuffle_upsample) {
+    made.post = AnyModule(group.register_module(
+        "3", std::make_shared<PixelShuffleUpsampleImpl>(level.out, level.in)));
+  } else {
+    made.post = AnyModule(
+        group.register_module("3", std::make_shared<NearestUpsampleImpl>(level.out, level.in)));
+  }
+  return made;
+}
+
+void UnetLayers::add_levels(UnetImpl& unet) {
+  const UnetLevel& top = shape.levels.front();
+  const UnetLevel& bottom = shape.levels.back();
+  if (config.memory_efficient) {
+    init_resnet_block =
+        unet.register_module("init_resnet_block", block(config.dim, config.dim, top.groups, false));
+  }
+  const auto down_group = add_group(unet, "downs");
+  const auto up_group = add_group(unet, "ups");
+  for (size_t i = 0; i < shape.levels.size(); ++i) {
+    downs.push_back(down(*add_group(*down_group, std::to_string(i)), shape.levels[i]));
+  }
+  const int64_t mid = shape.mid_dim;
+  mid_block1 = unet.register_module("mid_block1", block(mid, mid, bottom.groups, true));
+  mid_attn = unet.register_module(
+      "mid_attn",
+      std::make_shared<MapAttentionImpl>(
+          mid, config.attn_heads, config.attn_dim_head, config.cosine_sim_self_attn));
+  mid_block2 = unet.register_module("mid_block2", block(mid, mid, bottom.groups, true));
+  for (size_t i = 0; i < shape.levels.size(); ++i) {
+    const UnetLevel& level = shape.levels[shape.levels.size() - 1 - i];
+    ups.push_back(up(*add_group(*up_group, std::to_string(i)), level));
+  }
+}
+
+void UnetLayers::add_end(UnetImpl& unet) {
+  const int64_t dim = config.dim;
+  int64_t joined = dim;
+  const auto combiner_group = add_group(unet, "upsample_combiner");
+  if (config.combine_upsample_fmaps) {
+    const auto convs = add_group(*combiner_group, "fmap_convs");
+    for (size_t i = 0; i < shape.levels.size(); ++i) {
+      const UnetLevel& level = shape.levels[shape.levels.size() - 1 - i];
+      combiner.push_back(convs->register_module(
+          std::to_string(i), std::make_shared<BlockImpl>(level.out, dim, /*groups=*/8)));
+      joined += dim;
+    }
+  }
+  final_resnet_block = unet.register_module(
+      "final_resnet_block", block(joined + dim, dim, shape.levels.front().groups, false));
+  const int64_t kernel = config.final_conv_kernel_size;
+  const int64_t in = dim + (config.lowres_cond ? config.channels : 0);
+  to_out = unet.register_module("to_out", make_conv(in, shape.channels_out, kernel, 1, kernel / 2));
+  torch::NoGradGuard no_grad;
+  to_out->weight.zero_();
+  to_out->bias.zero_();
+}
+
+}  // namespace dalle2

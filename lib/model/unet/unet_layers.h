@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT
+// The parts of a Unet and the stages of its forward pass; private to unet*.cpp.
+#pragma once
+
+#include <torch/nn.h>
+
+#include <memory>
+#include <vector>
+
+#include "model/unet/resnet.h"
+#include "model/unet/unet.h"
+#include "model/unet/unet_shape.h"
+
+namespace dalle2 {
+
+/// One resolution on one way. Empty modules do nothing.
+struct UnetStage {
+  torch::nn::AnyModule pre;  ///< on the way down of a memory-efficient unet
+  std::shared_ptr<ResnetBlockImpl> first;
+  std::vector<std::shared_ptr<ResnetBlockImpl>> blocks;
+  torch::nn::AnyModule attention;
+  torch::nn::AnyModule post;
+};
+
+/// The condition vectors of one forward pass.
+struct UnetEmbedded {
+  at::Tensor silu_time;    ///< [B, 4 dim]
+  at::Tensor context;      ///< [B, time and image tokens, cond_dim]
+  at::Tensor mid_context;  ///< [B, the same and the text tokens, cond_dim]
+};
+
+struct UnetLayers {
+  UnetConfig config;
+  UnetShape shape;
+
+  at::Tensor null_image_embed;    // [1, num_image_tokens, cond_dim]
+  at::Tensor null_image_hiddens;  // [1, 4 dim]
+  at::Tensor null_text_embed;     // [1, max_text_len, cond_dim]
+  torch::nn::AnyModule init_conv;
+  std::shared_ptr<LinearLayerImpl> to_time_hiddens, to_time_tokens, to_time_cond;
+  std::shared_ptr<LinearLayerImpl> image_to_tokens, to_image_hiddens, text_to_cond;
+  std::shared_ptr<LinearLayerImpl> lowres_noise_in, lowres_noise_out;
+  std::shared_ptr<torch::nn::LayerNormImpl> norm_cond, norm_mid_cond;
+  std::shared_ptr<ResnetBlockImpl> init_resnet_block, mid_block1, mid_block2, final_resnet_block;
+  std::shared_ptr<MapAttentionImpl> mid_attn;
+  std::vector<UnetStage> downs, ups;
+  std::vector<std::shared_ptr<BlockImpl>> combiner;  // empty unless combine_upsample_fmaps
+  std::shared_ptr<ConvLayerImpl> to_out;
+
+  UnetLayers(UnetImpl& unet, const UnetConfig& unet_config);
+
+  // Construction; the order of registration is the order in files.
+  void add_parameters(UnetImpl& unet);
+  void add_embeddings(UnetImpl& unet);
+  void add_levels(UnetImpl& unet);
+  void add_end(UnetImpl& unet);
+  std::shared_ptr<ResnetBlockImpl> block(int64_t in, int64_t out, int64_t groups, bool cond) const;
+  UnetStage down(torch::nn::Module& group, const UnetLevel& level) const;
+  UnetStage up(torch::nn::Module& group, const UnetLevel& level) const;
+  torch::nn::AnyModule attention(torch::nn::Module& group,
+                                 const UnetLevel& level,
+                                 int64_t width,
+                                 const char* name) const;
+  torch::nn::AnyModule downsample(torch::nn::Module& group,
+                                  const char* name,
+                                  int64_t in,
+                                  int64_t out) const;
+
+  // One forward pass.
+  void check_inputs(const at::Tensor& x, const at::Tensor& time, const UnetConditions& given) const;
+  void check_embeddings(int64_t batch, const UnetConditions& given) const;
+  at::Tensor join_inputs(const at::Tensor& x, const UnetConditions& given) const;
+  UnetEmbedded embed(const at::Tensor& time, const UnetConditions& given) const;
+  at::Tensor image_tokens(const UnetConditions& given) const;
+  at::Tensor text_tokens(const UnetConditions& given) const;
+  at::Tensor run(const std::shared_ptr<ResnetBlockImpl>& block,
+                 const at::Tensor& x,
+                 const UnetEmbedded& e,
+                 const at::Tensor& context) const;
+  at::Tensor run_attention(torch::nn::AnyModule& attention, const at::Tensor& x) const;
+  at::Tensor trunk(at::Tensor x, const UnetEmbedded& e);
+  at::Tensor combine(const at::Tensor& x, const std::vector<at::Tensor>& maps) const;
+  bool recomputes = false;  // of the pass under way
+};
+
+}  // namespace dalle2

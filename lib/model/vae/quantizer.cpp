@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: MIT
+#include "model/vae/quantizer.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "model/vae/code_entropies.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr double kUnitEps = 1e-6;    // of vectors brought to length 1
+constexpr double kSmoothing = 1e-5;  // Laplace's, of counts of codes
+constexpr double kSquaredDistanceEps = 1e-8;
+
+/// [B, D, h, w] -> [N, D]
+at::Tensor as_tokens(const at::Tensor& map) {
+  return map.permute({0, 2, 3, 1}).flatten(0, 2);
+}
+
+/// [N, D] -> [B, D, h, w] as `like`
+at::Tensor as_map(const at::Tensor& tokens, const at::Tensor& like) {
+  return tokens.view({like.size(0), like.size(2), like.size(3), -1}).permute({0, 3, 1, 2});
+}
+
+at::Tensor as_indices(const at::Tensor& tokens, const at::Tensor& like) {
+  return tokens.view({like.size(0), like.size(2), like.size(3)});
+}
+
+at::Tensor unit_length(const at::Tensor& x) {
+  return x / x.norm(2, -1, /*keepdim=*/true).clamp_min(kUnitEps);
+}
+
+/// Gives `code` the gradients that turn and stretch `x` with it (Fifty et al. 2024, arXiv
+/// 2410.06424, section 4.2): the value is that of `code`.
+at::Tensor rotated_to(const at::Tensor& x, const at::Tensor& code) {
+  const at::Tensor x_norm = x.norm(2, -1, true), code_norm = code.norm(2, -1, true);
+  const at::Tensor from = (x / x_norm.clamp_min(kUnitEps)).detach();
+  const at::Tensor to = (code / code_norm.clamp_min(kUnitEps)).detach();
+  const at::Tensor between = unit_length(from + to);
+  const at::Tensor turned =
+      x - 2 * (x * between).sum(-1, true) * between + 2 * (x * from).sum(-1, true) * to;
+  return turned * (code_norm / x_norm.clamp_min(kUnitEps)).detach();
+}
+
+/// `count` rows of `tokens`: different ones if there are enough.
+at::Tensor drawn_rows(const at::Tensor& tokens, int64_t count, const at::Generator& generator) {
+  const auto options = at::TensorOptions(at::kLong).device(generator.device());
+  const at::Tensor rows = tokens.size(0) >= count
+                              ? at::randperm(tokens.size(0), generator, options).narrow(0, 0, count)
+                              : at::randint(tokens.size(0), {count}, generator, options);
+  return tokens.index_select(0, rows.to(tokens.device()));
+}
+
+/// [N, K] larger for a nearer code; of unit vectors the cosine, else minus the distance.
+at::Tensor nearness(const at::Tensor& tokens, const at::Tensor& codes, bool cosine) {
+  const at::Tensor products = at::matmul(tokens, codes.t());
+  if (cosine) return products;
+  const at::Tensor squares = tokens.square().sum(-1, true) + codes.square().sum(-1) - 2 * products;
+  return squares.clamp_min(kSquaredDistanceEps).sqrt().neg();
+}
+
+}  // namespace
+
+std::shared_ptr<QuantizerImpl> make_quantizer(int64_t dim, const VaeConfig& config) {
+  if (config.is_lookup_free()) {
+    return std::make_shared<LookupFreeQuantizerImpl>(dim, config.codes(), config.lfq_kwargs);
+  }
+  return std::make_shared<VectorQuantizerImpl>(dim, config);
+}
+
+LookupFreeQuantizerImpl::LookupFreeQuantizerImpl(int64_t dim,
+                                                 int64_t codes,
+                                                 const LookupFreeConfig& config)
+    : config_(config) {
+  const int64_t bits = std::countr_zero(static_cast<uint64_t>(codes));
+  mask_ = register_buffer("mask", at::pow(2, at::arange(bits - 1, -1, -1, at::kLong)));
+  if (bits == dim) return;
+  project_in_ = register_module("project_in", make_linear(dim, bits));
+  project_out_ = register_module("project_out", make_linear(bits, dim));
+}
+
+at::Tensor LookupFreeQuantizerImpl::projected_out(const at::Tensor& signs) const {
+  return project_out_ ? project_out_->forward(signs) : signs;
+}
+
+Quantized LookupFreeQuantizerImpl::quantize(const at::Tensor& map,
+                                            const at::Generator& /*generator*/) {
+  const at::Tensor tokens = as_tokens(map);
+  const at::Tensor x = project_in_ ? project_in_->forward(tokens) : tokens;
+  const at::Tensor values = x.to(at::kFloat);
+  const at::Tensor is_positive = values > 0;
+  const at::Tensor signs = is_positive.to(at::kFloat) * 2 - 1;
+  Quantized result;
+  result.indices = as_indices((is_positive * mask_).sum(-1), map);
+  result.loss = at::zeros({}, values.options().requires_grad(false));
+  at::Tensor passed = signs;
+  if (is_training()) passed = values + (signs - values).detach();
+  // A training pass without gradients is the discriminator's, which has no use for the loss.
+  if (is_training() && at::GradMode::is_enabled()) {
+    const CodeEntropies entropies = code_entropies(values);
+    result.loss = config_.entropy_loss_weight *
+                  (entropies.per_token - config_.diversity_gamma * entropies.of_mean);
+    if (config_.commitment_loss_weight > 0) {
+      result.loss = result.loss + config_.commitment_loss_weight * at::mse_loss(values, signs);
+    }
+  }
+  result.map = as_map(projected_out(passed.to(x.scalar_type())), map);
+  return result;
+}
+
+at::Tensor LookupFreeQuantizerImpl::from_indices(const at::Tensor& indices) {
+  const at::Tensor signs = indices.unsqueeze(-1).bitwise_and(mask_).ne(0).to(at::kFloat) * 2 - 1;
+  return projected_out(signs).permute({0, 3, 1, 2});
+}
+
+VectorQuantizerImpl::VectorQuantizerImpl(int64_t dim, const VaeConfig& config) : config_(config) {
+  const int64_t codes = config.codes(), width = config.vq_codebook_dim;
+  if (width != dim) {
+    project_in_ = register_module("project_in", make_linear(dim, width));
+    project_out_ = register_module("project_out", make_linear(width, dim));
+  }
+  const auto book = add_group(*this, "_codebook");
+  at::Tensor embed = at::zeros({1, codes, width});
+  if (!config.vq_kmeans_init) {
+    torch::nn::init::kaiming_uniform_(embed);
+    if (config.vq_use_cosine_sim) embed = unit_length(embed);
+  }
+  initted_ = book->register_buffer("initted", at::scalar_tensor(!config.vq_kmeans_init, at::kBool));
+  cluster_size_ = book->register_buffer("cluster_size", at::ones({1, codes}));
+  embed_avg_ = book->register_buffer("embed_avg", embed.clone());
+  embed_ = book->register_buffer("embed", embed);
+}
+
+at::Tensor VectorQuantizerImpl::nearest(const at::Tensor& tokens) const {
+  return nearness(tokens, codebook(), config_.vq_use_cosine_sim).argmax(-1);
+}
+
+Quantized VectorQuantizerImpl::quantize(const at::Tensor& map, const at::Generator& generator) {
+  const at::Tensor tokens = as_tokens(map);
+  at::Tensor x = (project_in_ ? project_in_->forward(tokens) : tokens).to(at::kFloat);
+  if (config_.vq_use_cosine_sim) x = unit_length(x);
+  Quantized result;
+  result.loss = at::zeros({}, x.options().requires_grad(false));
+  at::Tensor code, indices;
+  {
+    const torch::NoGradGuard no_grad;
+    begin_codes(x.detach(), generator);
+    indices = nearest(x.detach());
+    code = codebook().index_select(0, indices);
+    if (is_training()) take_notes(x.detach(), indices);
+  }
+  at::Tensor passed = code;
+  if (is_training()) {
+    if (x.requires_grad()) {
+      passed = config_.vq_rotation_trick && map.size(1) > 1 ? rotated_to(x, code)
+                                                            : x + (code - x).detach();
+    }
+    result.loss = config_.vq_commitment_weight * at::mse_loss(x, code);
+  }
+  passed = passed.to(tokens.scalar_type());
+  result.map = as_map(project_out_ ? project_out_->forward(passed) : passed, map);
+  result.indices = as_indices(indices, map);
+  return result;
+}
+
+at::Tensor VectorQuantizerImpl::from_indices(const at::Tensor& indices) {
+  const at::Tensor codes = codebook().index_select(0, indices.flatten());
+  const at::Tensor map = (project_out_ ? project_out_->forward(codes) : codes)
+                             .view({indices.size(0), indices.size(1), indices.size(2), -1});
+  return map.permute({0, 3, 1, 2});
+}
+
+VectorQuantizerImpl::Drawer VectorQuantizerImpl::drawer(int64_t own_tokens) const {
+  at::Tensor held = at::zeros({ranks_.size}, embed_.options().dtype(at::kLong));
+  held[ranks_.rank] = own_tokens;
+  sum_over_ranks(held);
+  held = held.cpu();
+  for (int rank = 0; rank < ranks_.size; ++rank) {
+    const int64_t tokens = held[rank].item<int64_t>();
+    if (tokens > 0) return {rank == ranks_.rank, tokens};
+  }
+  return {false, 0};
+}
+
+at::Tensor VectorQuantizerImpl::drawn_by(const Drawer& drawer,
+                                         const at::Tensor& tokens,
+                                         int64_t count,
+                                         const at::Generator& generator) const {
+  at::Tensor rows = drawer.is_own ? drawn_rows(tokens, count, generator)
+                                  : at::zeros({count, tokens.size(1)}, tokens.options());
+  sum_over_ranks(rows);
+  return rows;
+}
+
+void VectorQuantizerImpl::begin_codes(const at::Tensor& tokens, const at::Generator& generator) {
+  if (initted_.item<bool>()) return;
+  const int64_t codes = config_.codes();
+  const Drawer first = drawer(tokens.size(0));
+  if (first.tokens == 0) return;  // no rank has any yet
+  at::Tensor means = drawn_by(first, tokens, codes, generator);
+  at::Tensor counts;
+  for (int64_t round = 0; round < config_.vq_kmeans_iters; ++round) {
+    const at::Tensor places = nearness(tokens, means, config_.vq_use_cosine_sim).argmax(-1);
+    counts = at::bincount(places, /*weights=*/{}, codes);
+    at::Tensor sums = at::zeros_like(means).index_add_(0, places, tokens);
+    sum_over_ranks(counts);
+    sum_over_ranks(sums);
+    at::Tensor next = sums / counts.clamp_min(1).unsqueeze(1);
+    if (config_.vq_use_cosine_sim) next = unit_length(next);
+    means = at::where(counts.eq(0).unsqueeze(1), means, next);
+  }
+  cluster_size_.select(0, 0).copy_(counts);
+  embed_avg_.select(0, 0).copy_(means * counts.unsqueeze(1));
+  embed_.select(0, 0).copy_(mean_codes());
+  initted_.copy_(means.isfinite().all());  // else the next batch begins them
+}
+
+void VectorQuantizerImpl::quantize_nothing() {
+  const torch::NoGradGuard no_grad;
+  begin_codes(at::zeros({0, codebook().size(1)}, codebook().options()), /*generator=*/{});
+}
+
+void VectorQuantizerImpl::take_notes(const at::Tensor& tokens, const at::Tensor& indices) {
+  const int64_t codes = config_.codes();
+  const at::Tensor counts = at::bincount(indices, {}, codes).to(at::kFloat);
+  const at::Tensor sums =
+      at::zeros({codes, tokens.size(1)}, tokens.options()).index_add_(0, indices, tokens);
+  noted_counts_ = noted_counts_.defined() ? noted_counts_ + counts : counts;
+  noted_sums_ = noted_sums_.defined() ? noted_sums_ + sums : sums;
+  if (config_.vq_threshold_ema_dead_code == 0) return;
+  noted_tokens_ = noted_tokens_.defined() ? at::cat({noted_tokens_, tokens}) : tokens;
+}
+
+void VectorQuantizerImpl::learn(const at::Generator& generator, const at::Tensor& was_skipped) {
+  const torch::NoGradGuard no_grad;
+  if (!noted_counts_.defined()) {  // this rank had no samples
+    noted_counts_ = at::zeros_like(cluster_size_.select(0, 0));
+    noted_sums_ = at::zeros_like(codebook());
+  }
+  sum_over_ranks(noted_counts_);
+  sum_over_ranks(noted_sums_);
+  // From what is not finite nothing is learned either. The host need not know.
+  at::Tensor learns = noted_sums_.sum().isfinite();
+  if (was_skipped.defined()) learns = learns.logical_and(was_skipped.eq(0));
+  const at::Tensor counts = at::where(learns, noted_counts_, cluster_size_.select(0, 0));
+  const at::Tensor sums = at::where(learns, noted_sums_, embed_avg_.select(0, 0));
+  cluster_size_.select(0, 0).lerp_(counts, 1 - config_.vq_decay);
+  embed_avg_.select(0, 0).lerp_(sums, 1 - config_.vq_decay);
+  embed_.select(0, 0).copy_(at::where(learns, mean_codes(), codebook()));
+  if (config_.vq_threshold_ema_dead_code > 0 && learns.item<bool>()) replace_dead(generator);
+  noted_counts_.reset();
+  noted_sums_.reset();
+  noted_tokens_.reset();
+}
+
+/// [K, d] of the moving averages.
+at::Tensor VectorQuantizerImpl::mean_codes() const {
+  const at::Tensor sizes = cluster_size_.select(0, 0);
+  const at::Tensor total = sizes.sum();
+  const double codes = static_cast<double>(config_.codes());
+  const at::Tensor smoothed = (sizes + kSmoothing) / (total + codes * kSmoothing) * total;
+  const at::Tensor means = embed_avg_.select(0, 0) / smoothed.unsqueeze(1);
+  return config_.vq_use_cosine_sim ? unit_length(means) : means;
+}
+
+void VectorQuantizerImpl::replace_dead(const at::Generator& generator) {
+  const double least = config_.vq_threshold_ema_dead_code;
+  at::Tensor dead = cluster_size_.select(0, 0).lt(least).nonzero().squeeze(1);
+  if (dead.numel() == 0) return;
+  at::Tensor tokens = noted_tokens_.defined()
+                          ? noted_tokens_
+                          : at::zeros({0, codebook().size(1)}, embed_.options());
+  if (config_.vq_use_cosine_sim) tokens = unit_length(tokens);
+  const Drawer drawer = this->drawer(tokens.size(0));
+  const int64_t most = drawer.tokens;
+  if (dead.numel() > most) {  // the rest follows with later batches
+    at::Tensor order = at::zeros({dead.numel()}, dead.options());
+    if (drawer.is_own) {
+      order = at::randperm(
+                  dead.numel(), generator, at::TensorOptions(at::kLong).device(generator.device()))
+                  .to(dead.device());
+    }
+    sum_over_ranks(order);
+    dead = std::get<0>(dead.index_select(0, order.narrow(0, 0, most)).sort());
+  }
+  const at::Tensor samples = drawn_by(drawer, tokens, dead.numel(), generator);
+  embed_.select(0, 0).index_copy_(0, dead, samples);
+  embed_avg_.select(0, 0).index_copy_(0, dead, samples * least);
+  cluster_size_.select(0, 0).index_fill_(0, dead, least);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT
+#include "model/vae/vae_layers.h"
+
+#include <torch/torch.h>
+
+#include <string>
+
+#include "model/attention.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr double kLeakySlope = 0.1;
+constexpr double kChannelNormEps = 1e-5;
+
+std::shared_ptr<ConvLayerImpl> conv_without_bias(int64_t in, int64_t out) {
+  return std::make_shared<ConvLayerImpl>(torch::nn::Conv2dOptions(in, out, 1).bias(false));
+}
+
+std::shared_ptr<torch::nn::LayerNormImpl> add_layer_norm(torch::nn::Module& parent,
+                                                         const char* name,
+                                                         int64_t dim) {
+  return parent.register_module(
+      name, std::make_shared<torch::nn::LayerNormImpl>(torch::nn::LayerNormOptions({dim})));
+}
+
+}  // namespace
+
+at::Tensor leaky(const at::Tensor& x) {
+  return at::leaky_relu(x, kLeakySlope);
+}
+
+VaeBlockImpl::VaeBlockImpl(int64_t channels, int64_t groups) {
+  const auto net = add_group(*this, "net");
+  for (const char* place : {"0", "3"}) {
+    convs_.push_back(net->register_module(place, make_conv(channels, channels, 3, 1, 1)));
+    norms_.push_back(
+        net->register_module(place == std::string("0") ? "1" : "4",
+                             std::make_shared<torch::nn::GroupNormImpl>(groups, channels)));
+  }
+  convs_.push_back(net->register_module("6", make_conv(channels, channels, 1)));
+}
+
+at::Tensor VaeBlockImpl::forward(const at::Tensor& x) {
+  at::Tensor h = leaky(norms_[0]->forward(convs_[0]->forward(x)));
+  h = leaky(norms_[1]->forward(convs_[1]->forward(h)));
+  return convs_[2]->forward(h) + x;
+}
+
+VaeGatedBlockImpl::VaeGatedBlockImpl(int64_t channels, int64_t groups) {
+  const auto net = add_group(*this, "net");
+  for (const char* place : {"0", "3"}) {
+    convs_.push_back(net->register_module(place, make_conv(channels, 2 * channels, 3, 1, 1)));
+    norms_.push_back(
+        net->register_module(place == std::string("0") ? "2" : "5",
+                             std::make_shared<torch::nn::GroupNormImpl>(groups, channels)));
+  }
+  convs_.push_back(net->register_module("6", make_conv(channels, channels, 1)));
+}
+
+at::Tensor VaeGatedBlockImpl::forward(const at::Tensor& x) {
+  at::Tensor h = norms_[0]->forward(at::glu(convs_[0]->forward(x), 1));
+  h = norms_[1]->forward(at::glu(convs_[1]->forward(h), 1));
+  return convs_[2]->forward(h) + x;
+}
+
+ContinuousPositionBiasImpl::ContinuousPositionBiasImpl(int64_t dim, int64_t heads) {
+  const auto net = add_group(*this, "net");
+  linears_.push_back(add_group(*net, "0")->register_module("0", make_linear(2, dim)));
+  linears_.push_back(add_group(*net, "1")->register_module("0", make_linear(dim, dim)));
+  linears_.push_back(net->register_module("2", make_linear(dim, heads)));
+}
+
+at::Tensor ContinuousPositionBiasImpl::forward(int64_t height, int64_t width) {
+  const auto options = linears_[0]->weight.options().requires_grad(false).dtype(at::kFloat);
+  const at::Tensor rows = at::arange(height, options), columns = at::arange(width, options);
+  const at::Tensor places = at::stack(at::meshgrid({rows, columns}, "ij"), -1).view({-1, 2});
+  const at::Tensor apart = places.unsqueeze(1) - places.unsqueeze(0);  // [N, N, 2]
+  at::Tensor h = apart.sign() * apart.abs().add(1).log();
+  h = leaky(linears_[0]->forward(h));
+  h = leaky(linears_[1]->forward(h));
+  return linears_[2]->forward(h).permute({2, 0, 1});
+}
+
+VaeAttentionImpl::VaeAttentionImpl(int64_t dim, int64_t dim_head, int64_t heads)
+    : dim_head_(dim_head), heads_(heads) {
+  gamma_ = add_group(*this, "pre_norm")->register_parameter("gamma", at::ones({1, dim, 1, 1}));
+  position_bias_ =
+      register_module("cpb", std::make_shared<ContinuousPositionBiasImpl>(dim / 4, heads));
+  to_qkv_ = register_module("to_qkv", conv_without_bias(dim, 3 * heads * dim_head));
+  to_out_ = register_module("to_out", conv_without_bias(heads * dim_head, dim));
+}
+
+at::Tensor VaeAttentionImpl::forward(const at::Tensor& x) {
+  const auto [variance, mean] = at::var_mean(x, at::IntArrayRef{1}, /*unbiased=*/false, true);
+  const at::Tensor normed = (x - mean) * (variance + kChannelNormEps).rsqrt() * gamma_;
+  // [B, heads, dim_head, H W] each
+  const auto qkv =
+      to_qkv_->forward(normed).flatten(2).unflatten(1, {3, heads_, dim_head_}).unbind(1);
+  const at::Tensor bias = position_bias_->forward(x.size(2), x.size(3)).to(x.scalar_type());
+  const at::Tensor logits =
+      at::matmul(qkv[0].transpose(-1, -2), qkv[1]) / std::sqrt(static_cast<double>(dim_head_)) +
+      bias;
+  const at::Tensor mixed = at::matmul(qkv[2], logits.softmax(-1).transpose(-1, -2));
+  return to_out_->forward(mixed.flatten(1, 2).unflatten(-1, {x.size(2), x.size(3)})) + x;
+}
+
+VaeTransformerImpl::VaeTransformerImpl(
+    int64_t dim, int64_t layers, int64_t dim_head, int64_t heads, int64_t ff_mult)
+    : dim_head_(dim_head), heads_(heads) {
+  const auto all = add_group(*this, "layers");
+  for (int64_t number = 0; number < layers; ++number) {
+    const auto group = add_group(*all, std::to_string(number));
+    const auto attention = add_group(*group, "0"), feed_forward = add_group(*group, "1");
+    Layer layer;
+    layer.attention_norm = add_layer_norm(*attention, "norm", dim);
+    layer.to_qkv =
+        attention->register_module("to_qkv", make_linear(dim, 3 * heads * dim_head, false));
+    layer.to_out = attention->register_module("to_out", make_linear(heads * dim_head, dim));
+    layer.forward_norm = add_layer_norm(*feed_forward, "0", dim);
+    layer.widen = feed_forward->register_module("1", make_linear(dim, ff_mult * dim, false));
+    layer.narrow = feed_forward->register_module("3", make_linear(ff_mult * dim, dim, false));
+    layers_.push_back(std::move(layer));
+  }
+  norm_ = add_layer_norm(*this, "norm", dim);
+}
+
+at::Tensor VaeTransformerImpl::attend(const Layer& layer, const at::Tensor& x) const {
+  // [B, heads, N, dim_head] each
+  const auto qkv = layer.to_qkv->forward(layer.attention_norm->forward(x))
+                       .unflatten(-1, {3, heads_, dim_head_})
+                       .permute({2, 0, 3, 1, 4})
+                       .unbind(0);
+  const at::Tensor mixed = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2]);
+  return layer.to_out->forward(mixed.transpose(1, 2).flatten(2));
+}
+
+at::Tensor VaeTransformerImpl::forward(at::Tensor x) {
+  for (const Layer& layer : layers_) {
+    x = attend(layer, x) + x;
+    const at::Tensor wide = at::gelu(layer.widen->forward(layer.forward_norm->forward(x)));
+    x = layer.narrow->forward(wide) + x;
+  }
+  return norm_->forward(x);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/log/log_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <unordered_map>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/python_format.h"
+#include "base/untrusted_json.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Bytes that are no UTF-8 (a caption's) become replacement characters.
+std::string json_text(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string value_text(const LogValue& value) {
+  if (const auto* number = std::get_if<int64_t>(&value)) return std::to_string(*number);
+  if (const auto* text = std::get_if<std::string>(&value)) return json_text(*text);
+  const double real = std::get<double>(value);
+  return std::isfinite(real) ? python_repr(real) : "null";
+}
+
+/// Where the last whole line of a file ends. A line that lacks only its end is whole.
+struct LastLine {
+  int64_t end = 0;
+  bool needs_newline = false;
+};
+
+LastLine find_last_line(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  file.seekg(0, std::ios::end);
+  const int64_t size = static_cast<int64_t>(file.tellg());
+  std::string tail;
+  int64_t begin = size;
+  constexpr int64_t kBlock = 64 * 1024;
+  while (begin > 0 && tail.find('\n') == std::string::npos) {
+    const int64_t block = std::min(kBlock, begin);
+    begin -= block;
+    std::string bytes(static_cast<size_t>(block), '\0');
+    file.seekg(begin);
+    file.read(bytes.data(), block);
+    tail.insert(0, bytes);
+  }
+  const size_t newline = tail.rfind('\n');
+  const size_t last = newline == std::string::npos ? 0 : newline + 1;
+  const int64_t end = begin + static_cast<int64_t>(last);
+  if (last == tail.size()) return {end, false};
+  const bool whole = !parse_untrusted_object(tail.substr(last)).is_null();
+  return whole ? LastLine{size, true} : LastLine{end, false};
+}
+
+/// Makes `path` end after a whole line.
+void repair(const std::string& path) {
+  const int64_t size = static_cast<int64_t>(fs::file_size(path));
+  const LastLine last = find_last_line(path);
+  if (last.end != size) {
+    fs::resize_file(path, static_cast<uintmax_t>(last.end));
+    log_info("track", "{}: dropped {} bytes of a half-written record", path, size - last.end);
+  }
+  if (last.needs_newline) std::ofstream(path, std::ios::binary | std::ios::app) << '\n';
+}
+
+class LogReader {
+ public:
+  void add(const std::string& line) {
+    const Json record = parse_untrusted_object(line);
+    if (!record.contains("step") || !record["step"].is_number_integer()) {
+      ++log_.unreadable_lines;
+      return;
+    }
+    ++log_.records;
+    const int64_t step = record["step"].get<int64_t>();
+    for (const auto& [name, value] : record.items()) {
+      if (name == "step") continue;
+      if (value.is_number() || value.is_null()) {
+        const double nan = std::numeric_limits<double>::quiet_NaN();
+        add_value(name, step, value.is_null() ? nan : value.get<double>());
+      } else if (value.is_array()) {
+        add_pictures(name, step, value);
+      } else if (name == "error" && value.is_string()) {
+        log_.errors.emplace_back(step, value.get<std::string>());
+      }
+    }
+  }
+
+  RunLog take() { return std::move(log_); }
+
+ private:
+  void add_value(const std::string& name, int64_t step, double value) {
+    const auto [place, is_new] = index_.emplace(name, log_.series.size());
+    if (is_new) log_.series.push_back({name, {}, {}});
+    LogSeries& series = log_.series[place->second];
+    while (!series.steps.empty() && series.steps.back() >= step) {
+      series.steps.pop_back();
+      series.values.pop_back();
+    }
+    series.steps.push_back(step);
+    series.values.push_back(value);
+  }
+
+  void add_pictures(const std::string& section, int64_t step, const Json& list) {
+    LoggedPictures logged{section, step, {}};
+    for (const Json& entry : list) {
+      if (!entry.is_object() || !entry.contains("path") || !entry["path"].is_string()) continue;
+      const bool has_caption = entry.contains("caption") && entry["caption"].is_string();
+      logged.pictures.push_back({entry["path"].get<std::string>(),
+                                 has_caption ? entry["caption"].get<std::string>() : ""});
+    }
+    const auto [last, is_new] = last_pictures_.emplace(section, step);
+    if (!is_new && last->second >= step) {
+      std::erase_if(log_.pictures, [&](const LoggedPictures& earlier) {
+        return earlier.section == section && earlier.step >= step;
+      });
+    }
+    last->second = step;
+    log_.pictures.push_back(std::move(logged));
+  }
+
+  RunLog log_;
+  std::unordered_map<std::string, size_t> index_;           // of a series by its name
+  std::unordered_map<std::string, int64_t> last_pictures_;  // step by section
+};
+
+}  // namespace
+
+std::string format_record(const LogRecord& record, int64_t step) {
+  std::string line = "{";
+  for (const auto& [name, value] : record) {
+    line += json_text(name) + ": " + value_text(value) + ", ";
+  }
+  return line + "\"step\": " + std::to_string(step) + "}";
+}
+
+LogFile::LogFile(std::string path) : path_(std::move(path)) {
+  try {
+    if (fs::exists(path_) && fs::file_size(path_) > 0) repair(path_);
+  } catch (const fs::filesystem_error& error) {
+    throw ConfigError("{}: the log cannot be gone on with: {}", path_, error.code().message());
+  }
+  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) throw ConfigError("{}: cannot be written: {}", path_, errno_text(errno));
+}
+
+LogFile::~LogFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+LogFile::LogFile(LogFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      warned_(other.warned_) {}
+
+void LogFile::write(const LogRecord& record, int64_t step) {
+  append_line(format_record(record, step));
+}
+
+void LogFile::write_images(const std::vector<StoredImage>& images,
+                           const std::string& section,
+                           int64_t step) {
+  Json record;
+  Json& list = record[section] = Json::array();
+  for (const StoredImage& image : images) {
+    Json entry;
+    entry["path"] = image.path;
+    if (image.caption.empty()) {
+      entry["caption"] = nullptr;
+    } else {
+      entry["caption"] = image.caption;
+    }
+    list.push_back(std::move(entry));
+  }
+  record["step"] = step;
+  append_line(record.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+void LogFile::append_line(const std::string& line) {
+  const std::string bytes = line + "\n";
+  struct stat before = {};
+  const bool known = ::fstat(descriptor_, &before) == 0;
+  size_t written = 0;
+  while (written < bytes.size()) {
+    const ssize_t count = ::write(descriptor_, bytes.data() + written, bytes.size() - written);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      const int reason = errno;
+      // A run is worth more than its log: leave no half line, say so once, and go on.
+      if (known && written > 0 && ::ftruncate(descriptor_, before.st_size) != 0) written = 0;
+      if (!warned_)
+        log_warning("track", "{}: records are being lost: {}", path_, errno_text(reason));
+      warned_ = true;
+      return;
+    }
+    written += static_cast<size_t>(count);
+  }
+  warned_ = false;
+}
+
+RunLog read_run_log(const std::string& path) {
+  errno = 0;
+  std::ifstream lines(path, std::ios::binary);
+  if (!lines) throw DataError("{}: cannot be read: {}", path, errno_text(errno));
+  LogReader reader;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.empty()) reader.add(line);
+  }
+  return reader.take();
+}
+
+const LogSeries* find_series(const RunLog& log, const std::string& name) {
+  const auto found = std::find_if(log.series.begin(),
+                                  log.series.end(),
+                                  [&](const LogSeries& series) { return series.name == name; });
+  return found == log.series.end() ? nullptr : &*found;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+// log.jsonl: one JSON object a record; written by a run, and read back for people to look at.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tracker/log/record.h"
+
+namespace dalle2 {
+
+/// {"Epoch": 3, "loss": 0.5, "step": 40} on one line. NaN and infinity, which JSON has not, are null.
+std::string format_record(const LogRecord& record, int64_t step);
+
+/// Appends whole lines; what a killed run left half-written is dropped when the file is opened.
+class LogFile {
+ public:
+  /// Goes on with the file, if there is one. @throws ConfigError if it cannot be written
+  explicit LogFile(std::string path);
+  ~LogFile();
+  LogFile(LogFile&& other) noexcept;
+  LogFile& operator=(LogFile&&) = delete;
+
+  void write(const LogRecord& record, int64_t step);
+  /// {section: [{"path": ..., "caption": text or null}, ...], "step": n}
+  void write_images(const std::vector<StoredImage>& images,
+                    const std::string& section,
+                    int64_t step);
+
+ private:
+  void append_line(const std::string& line);
+
+  std::string path_;
+  int descriptor_ = -1;
+  bool warned_ = false;
+};
+
+/// Values of one name over steps that grow. A NaN stands for what was logged as null.
+struct LogSeries {
+  std::string name;
+  std::vector<int64_t> steps;
+  std::vector<double> values;
+};
+
+/// A stored picture: where it lies below data_path, and its caption (empty: none).
+struct LoggedPicture {
+  std::string path, caption;
+};
+
+/// The pictures of a section at a step.
+struct LoggedPictures {
+  std::string section;
+  int64_t step = 0;
+  std::vector<LoggedPicture> pictures;
+};
+
+struct RunLog {
+  std::vector<LogSeries> series;         ///< in the order in which the names first came
+  std::vector<LoggedPictures> pictures;  ///< in the order of the file
+  std::vector<std::pair<int64_t, std::string>> errors;  ///< step and message
+  int64_t records = 0;
+  int64_t unreadable_lines = 0;  ///< the last one of a run that was killed, or damage
+};
+
+/// Reads what can be read. Steps that were done twice (a run that was killed and went on from its
+/// last save) keep what was logged last. @throws DataError if the file cannot be read at all
+RunLog read_run_log(const std::string& path);
+
+/// The series of that name; null if there is none.
+const LogSeries* find_series(const RunLog& log, const std::string& name);
+
+}  // namespace dalle2

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/run_folder/own_files.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <filesystem>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/untrusted_json.h"
+#include "io/files/atomic_file.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr std::string_view kForm = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+
+bool is_hex(char digit) {
+  return (digit >= '0' && digit <= '9') || (digit >= 'a' && digit <= 'f');
+}
+
+namespace fs = std::filesystem;
+
+std::string full_path(const std::string& path) {
+  fs::path full = fs::absolute(path).lexically_normal();
+  if (!full.has_filename()) full = full.parent_path();  // "out/"
+  return full.string();
+}
+
+/// latest.1.pth of a file, snapshots.1 of a folder.
+fs::path numbered(const fs::path& path, int number) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) return fmt::format("{}.{}", path.string(), number);
+  return path.parent_path() /
+         fmt::format("{}.{}{}", path.stem().string(), number, path.extension().string());
+}
+
+/// Whether there is nothing at `path`, or a file or folder without content.
+bool is_nothing(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(path, error);
+  if (!fs::exists(status)) return true;
+  return !fs::is_symlink(status) && fs::is_empty(path, error) && !error;
+}
+
+std::string text_of(const Json& record, const char* key) {
+  const auto entry = record.find(key);
+  return entry != record.end() && entry->is_string() ? entry->get<std::string>() : "";
+}
+
+}  // namespace
+
+std::string make_run_id() {
+  std::array<uint8_t, 16> bytes = {};
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    throw ResourceError("the system gives no random bytes for the id of the run: {}",
+                        errno_text(errno));
+  }
+  bytes[6] = static_cast<uint8_t>((bytes[6] & 0x0f) | 0x40);  // version 4
+  bytes[8] = static_cast<uint8_t>((bytes[8] & 0x3f) | 0x80);  // variant of RFC 9562
+  std::string id;
+  size_t nibble = 0;
+  for (const char place : kForm) {
+    if (place == '-') {
+      id += place;
+      continue;
+    }
+    const int shift = nibble % 2 == 0 ? 4 : 0;
+    id += "0123456789abcdef"[(bytes[nibble / 2] >> shift) & 0xf];
+    ++nibble;
+  }
+  return id;
+}
+
+bool is_run_id(const std::string& text) {
+  return text.size() == kForm.size() &&
+         std::equal(text.begin(), text.end(), kForm.begin(), [](char have, char form) {
+           return form == '-' ? have == '-' : is_hex(have);
+         });
+}
+
+int free_number(const std::vector<std::string>& paths, int first) {
+  const auto taken = [&](int number) {
+    return std::any_of(paths.begin(), paths.end(), [&](const std::string& path) {
+      std::error_code error;
+      return fs::exists(fs::symlink_status(numbered(path, number), error));
+    });
+  };
+  while (taken(first)) ++first;
+  return first;
+}
+
+std::optional<std::string> set_aside(const std::string& path, int number) {
+  if (is_nothing(path)) return std::nullopt;
+  std::error_code error;
+  const fs::path other = numbered(path, free_number({path}, number));
+  fs::rename(path, other, error);
+  if (!error) return other.string();
+  throw ConfigError(
+      "'{}' is of another run and cannot be renamed: {}\n"
+      "  Move it away, or choose another place (/tracker/data_path, /tracker/save).",
+      path,
+      error.message());
+}
+
+OwnFiles::OwnFiles(const std::string& data_path, const std::string& marked_id)
+    : data_path_(full_path(data_path)),
+      record_path_((fs::path(data_path) / kRecordFile).string()),
+      run_id_(marked_id) {
+  std::error_code ignored;
+  if (!fs::exists(record_path_, ignored)) return;
+  recorded_ = true;  // a damaged one knows of no file: at worst something is set aside
+  const Json record = parse_untrusted_object(read_file(record_path_));
+  if (record.is_null()) return;
+  if (const std::string id = text_of(record, "run_id"); is_run_id(id)) run_id_ = id;
+  home_ = text_of(record, "data_path");
+  began_from_ = text_of(record, "began_from");
+  const auto paths = record.find("paths");
+  if (paths == record.end() || !paths->is_array()) return;
+  for (const Json& path : *paths) {
+    if (path.is_string()) paths_.insert(path.get<std::string>());
+  }
+}
+
+bool OwnFiles::is_copy() const {
+  std::error_code error;
+  if (run_id_.empty() || home_.empty() || home_ == data_path_) return false;
+  if (!fs::is_directory(home_, error) || fs::equivalent(home_, data_path_, error)) return false;
+  return OwnFiles(home_).run_id() == run_id_;  // else it was moved, and another run is there now
+}
+
+std::string OwnFiles::key_of(const std::string& path) const {
+  const fs::path full = full_path(path);
+  const fs::path relative = full.lexically_relative(data_path_);
+  const bool below = !relative.empty() && *relative.begin() != "..";
+  return (below ? relative : full).string();
+}
+
+std::vector<std::string> OwnFiles::paths() const {
+  std::vector<std::string> full;
+  for (const std::string& path : paths_) full.push_back((fs::path(data_path_) / path).string());
+  return full;
+}
+
+bool OwnFiles::is_below(const std::string& path) const {
+  return fs::path(key_of(path)).is_relative();
+}
+
+bool OwnFiles::contains(const std::string& path) const {
+  return paths_.contains(key_of(path));
+}
+
+void OwnFiles::start_over(const std::string& run_id,
+                          const std::string& began_from,
+                          const std::vector<std::string>& paths) {
+  run_id_ = run_id;
+  paths_.clear();
+  for (const std::string& path : paths) paths_.insert(key_of(path));
+  also_own_.clear();
+  began_from_ = began_from.empty() ? "" : key_of(began_from);
+  recorded_ = true;
+  own_all_ = false;
+  write();
+}
+
+void OwnFiles::forget_elsewhere() {
+  std::erase_if(paths_, [](const std::string& path) { return fs::path(path).is_absolute(); });
+}
+
+void OwnFiles::rename(const std::string& run_id) {
+  run_id_ = run_id;
+  recorded_ = true;
+  write();
+}
+
+std::optional<std::string> OwnFiles::claim(const std::string& path, const std::string& written_by) {
+  const bool resumed_from = also_own_ == key_of(path);
+  // The folder of the run is locked: what it has recorded there is its own, under an older id in a
+  // copy.
+  const bool is_at_home = is_below(path) && contains(path);
+  const bool is_another =
+      !resumed_from && !is_at_home && !written_by.empty() && written_by != run_id_;
+  if (is_another && contains(path) && !contested_.insert(key_of(path)).second) {
+    throw ConfigError(
+        "'{}' is written by another run too: it is left as it is\n"
+        "  Give each run its own target (/tracker/save).",
+        path);
+  }
+  if (resumed_from) also_own_.clear();
+  if (contains(path) && !is_another) return std::nullopt;
+  const bool is_ours = own_all_ || resumed_from || (!written_by.empty() && !is_another);
+  std::optional<std::string> moved;
+  if (is_another || !is_ours) moved = set_aside(path);
+  paths_.insert(key_of(path));
+  write();
+  return moved;
+}
+
+void OwnFiles::write() const {
+  Json record;
+  record["run_id"] = run_id_;
+  record["data_path"] = data_path_;
+  if (!began_from_.empty()) record["began_from"] = began_from_;
+  record["paths"] = paths_;
+  // A name that is no UTF-8 is not found again: what is there is set aside once more.
+  write_file_atomically(record_path_,
+                        record.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace dalle2

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/run_folder/stale_parts.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <regex>
+#include <string_view>
+#include <vector>
+
+#include "config/kinds.h"
+#include "io/files/walk_folder.h"
+#include "tracker/tracker.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Names that a run gives in data_path; those of run.lock are HOST.PID.NUMBER.
+std::regex names_in_data_path() {
+  return std::regex(fmt::format(R"((checkpoint\.pth|model\.pth|lora\.safetensors|gathered)"
+                                R"(|auto_resume\.json|targets\.json|({})_config\.json)"
+                                R"(|run\.lock\..+\.[0-9]+\.[0-9]+)\.part)",
+                                fmt::join(known_root_keys(), "|")));
+}
+
+/// STEP_SECTION_NUMBER.png, and STEP.png of a VAE's grids.
+const std::regex kImages(R"([0-9]+(_.*_[0-9]+|(\.ema)?)\.png\.part)");
+const std::regex kSnapshots(
+    R"((best|last_good|epoch[0-9]{4,}_sample[0-9]{10,}_step[0-9]{8,})\.pth\.part)");
+const std::regex kAverages(R"(step[0-9]+\.pth\.part)");
+
+bool remove_regular_file(const fs::path& path) {
+  std::error_code ignored;
+  return fs::symlink_status(path, ignored).type() == fs::file_type::regular &&
+         fs::remove(path, ignored);
+}
+
+int sweep_folder(const fs::path& folder, const std::regex& names) {
+  std::vector<fs::path> stale;
+  // What a listing that breaks off did not show is swept at the next start.
+  walk_folder(folder, Below::kNothing, [&](const fs::directory_entry& entry) {
+    if (std::regex_match(entry.path().filename().string(), names)) stale.push_back(entry.path());
+  });
+  return static_cast<int>(std::count_if(stale.begin(), stale.end(), remove_regular_file));
+}
+
+}  // namespace
+
+int sweep_stale_parts(const std::string& data_path) {
+  const fs::path folder(data_path);
+  return sweep_folder(folder, names_in_data_path()) +
+         sweep_folder(folder / kImagesFolder, kImages) +
+         sweep_folder(folder / kSnapshotsFolder, kSnapshots) +
+         sweep_folder(folder / kAveragesFolder, kAverages);
+}
+
+std::vector<std::string> sweep_parts_of(const std::vector<std::string>& paths) {
+  std::vector<std::string> removed;
+  for (const std::string& path : paths) {
+    if (remove_regular_file(path + ".part")) removed.push_back(path + ".part");
+  }
+  return removed;
+}
+
+}  // namespace dalle2

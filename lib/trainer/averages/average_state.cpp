@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: MIT
+// A WeightAverage in a checkpoint: ema-pytorch's layout and diffusers'.
+#include <torch/torch.h>
+
+#include <type_traits>
+#include <unordered_set>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "checkpoint/module_state.h"
+#include "checkpoint/pickle/value_json.h"
+#include "trainer/averages/weight_average.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr const char* kShadows = "shadow_params";
+
+std::string part_prefix(size_t index, const AverageLayout& layout) {
+  return layout.many_parts ? std::to_string(index) + "." : "";
+}
+
+/// Names of the parameters of `network` that are not averaged: the frozen ones. Of a tensor with
+/// several names the average knows the first, and all are kept.
+std::unordered_set<std::string> frozen_names(const torch::nn::Module& network,
+                                             const FlatParameters& averaged) {
+  const std::vector<std::string> names = averaged.names();
+  const std::unordered_set<std::string> own(names.begin(), names.end());
+  std::unordered_set<const void*> kept;
+  std::unordered_set<std::string> frozen;
+  for (const auto& item : network.named_parameters()) {
+    const void* const tensor = item.value().unsafeGetTensorImpl();
+    if (own.contains(item.key())) kept.insert(tensor);
+    if (!kept.contains(tensor)) frozen.insert(item.key());
+  }
+  return frozen;
+}
+
+/// The entries of the model with `network` in it, below `prefix`: the averaged ones of `network`
+/// (what is frozen stands in the model already), and the rest of the model.
+StateDict model_with(const torch::nn::Module& network,
+                     const FlatParameters& averaged,
+                     const AverageLayout& layout,
+                     const std::string& prefix) {
+  StateDict all;
+  if (layout.rest) {
+    for (auto& [name, tensor] : layout.rest()) all.emplace_back(prefix + name, tensor);
+  }
+  const auto frozen = frozen_names(network, averaged);
+  for (auto& [name, tensor] : state_dict(network)) {
+    if (!frozen.contains(name)) all.emplace_back(prefix + layout.network_prefix + name, tensor);
+  }
+  return all;
+}
+
+void add_counters(Dict& all, const std::string& prefix, bool initted, int64_t step) {
+  all.set(prefix + "initted", at::full({}, initted, at::kBool));
+  all.set(prefix + "step", at::full({}, step, at::kLong));
+}
+
+void append(Dict& all, const StateDict& part) {
+  for (const auto& [name, tensor] : part) all.items.emplace_back(Value(name), Value(tensor));
+}
+
+/// ema_pytorch keeps a bool; a file of other hands may have a number.
+bool truth_of(const Cursor& entry) {
+  const Value& value = entry.value();
+  const bool is_bool =
+      value.is_bool() || (value.is_tensor() && entry.as_tensor().scalar_type() == at::kBool);
+  return is_bool ? entry.as_bool() : entry.as_double() != 0.0;
+}
+
+/// @throws DataError unless `good`
+void check(bool good, const Cursor& place, const char* upstream_text) {
+  if (!good) {
+    throw DataError("{}: {}: got {}", place.where(), upstream_text, describe(place.value()));
+  }
+}
+
+bool is_int(const Value& value) {
+  return value.is_int();
+}
+bool is_double(const Value& value) {
+  return value.is_double();
+}
+bool is_bool(const Value& value) {
+  return value.is_bool();
+}
+bool is_number(const Value& value) {
+  return value.is_double() || value.is_int();
+}
+bool is_share(const Value& value) {
+  return is_number(value) && value.as_double() >= 0.0 && value.as_double() <= 1.0;
+}
+
+/// Reads `key` into `member`, where it is there.
+template <class T>
+void take(const Cursor& saved,
+          const char* key,
+          bool (*is)(const Value&),
+          const char* upstream_text,
+          T& member) {
+  const auto entry = saved.find(key);
+  if (!entry) return;
+  check(is(entry->value()), *entry, upstream_text);
+  if constexpr (std::is_same_v<T, bool>) {
+    member = entry->as_bool();
+  } else if constexpr (std::is_same_v<T, int64_t>) {
+    member = entry->as_int();
+  } else {
+    member = entry->as_double();
+  }
+}
+
+/// The saved averages, one a parameter; none if the state has none.
+std::vector<at::Tensor> shadows_of(const Cursor& state, const std::vector<FlatEntry>& parameters) {
+  const auto saved = state.find(kShadows);
+  if (!saved || saved->is_none()) return {};
+  check(saved->value().is_list(), *saved, "shadow_params must be a list");
+  std::vector<at::Tensor> shadows;
+  for (size_t i = 0; i < saved->size(); ++i) {
+    check(saved->at(i).value().is_tensor(), saved->at(i), "shadow_params must all be Tensors");
+    shadows.push_back(saved->at(i).as_tensor());
+  }
+  if (shadows.size() != parameters.size()) {
+    throw DataError("{}: expected the averages of {} parameters, got {}",
+                    saved->where(),
+                    parameters.size(),
+                    shadows.size());
+  }
+  for (size_t i = 0; i < shadows.size(); ++i) {
+    if (shadows[i].sizes() == parameters[i].tensor.sizes()) continue;
+    throw DataError("{}: expected shape {}, got {}",
+                    saved->at(i).where(),
+                    c10::str(parameters[i].tensor.sizes()),
+                    c10::str(shadows[i].sizes()));
+  }
+  return shadows;
+}
+
+}  // namespace
+
+Value WeightAverage::empty_state(EmaKind kind, const AverageLayout& layout) {
+  if (kind == EmaKind::diffusers && layout.many_parts) return List{};
+  return to_dict(StateDict{});
+}
+
+void WeightAverage::write_untrained(EmaKind kind,
+                                    Value& all,
+                                    size_t index,
+                                    const AverageLayout& layout) {
+  if (kind == EmaKind::diffusers) {
+    std::get<List>(all.data).items.emplace_back();
+  } else {
+    add_counters(all.as_dict(), part_prefix(index, layout), /*initted=*/false, /*step=*/0);
+  }
+}
+
+void WeightAverage::write(Value& all, size_t index, const AverageLayout& layout) const {
+  if (!is_diffusers()) {
+    write_ema_pytorch(all.as_dict(), part_prefix(index, layout), layout);
+  } else if (layout.many_parts) {
+    std::get<List>(all.data).items.emplace_back(diffusers_state());
+  } else {
+    all = diffusers_state();
+  }
+}
+
+StateDict WeightAverage::averaged_model(const AverageLayout& layout) const {
+  return model_with(*network(), online_, layout, "");
+}
+
+void WeightAverage::read(const Cursor& all,
+                         size_t index,
+                         const AverageLayout& layout,
+                         bool strict) {
+  const torch::NoGradGuard no_grad;
+  if (!is_diffusers()) return read_ema_pytorch(all, part_prefix(index, layout), layout, strict);
+  const Cursor saved = layout.many_parts ? all.at(index) : all;
+  return saved.is_none() ? begin_anew() : read_diffusers(saved);
+}
+
+void WeightAverage::write_ema_pytorch(Dict& all,
+                                      const std::string& prefix,
+                                      const AverageLayout& layout) const {
+  add_counters(all, prefix, rule_->initted(), rule_->step());
+  append(all, model_with(original_, online_, layout, prefix + "online_model."));
+  append(all, model_with(*whole().network, online_, layout, prefix + "ema_model."));
+}
+
+void WeightAverage::read_ema_pytorch(const Cursor& all,
+                                     const std::string& prefix,
+                                     const AverageLayout& layout,
+                                     bool strict) {
+  const std::string network_prefix = prefix + "ema_model." + layout.network_prefix;
+  if (!is_resident()) whole_ = make_whole();
+  torch::nn::Module& network = *whole_->network;
+  StateDict tensors = all.as_state_dict();
+  const auto frozen = frozen_names(network, online_);
+  for (auto& [name, tensor] : state_dict(network)) {
+    if (frozen.contains(name)) tensors.emplace_back(network_prefix + name, tensor);
+  }
+  warn_of_rest(load_state_dict(network, tensors, network_prefix, strict, all.where()), all.where());
+  if (!is_resident()) {
+    average_.copy_(kept_.of(whole_->parameters.values()));
+    whole_.reset();
+  }
+  rule_->set_counters(truth_of(all.at(prefix + "initted")), all.at(prefix + "step").as_int());
+}
+
+Dict WeightAverage::diffusers_state() const {
+  const EmaConfig& options = config_.ema;
+  Dict out;
+  out.set("decay", options.decay);
+  out.set("min_decay", options.min_decay);
+  out.set("optimization_step", rule_->step());
+  out.set("update_after_step", options.update_after_step);
+  out.set("use_ema_warmup", options.use_ema_warmup);
+  out.set("inv_gamma", options.inv_gamma);
+  out.set("power", options.power);
+  const at::Tensor& values = shards_ == nullptr ? average_ : whole().parameters.values();
+  List shadows, names;
+  for (const FlatEntry& entry : online_.parameters()) {
+    shadows.items.emplace_back(entry.of(values));
+    names.items.emplace_back(entry.name);
+  }
+  out.set(kShadows, std::move(shadows));
+  out.set("parameter_names", std::move(names));
+  return out;
+}
+
+void WeightAverage::read_diffusers(const Cursor& saved) {
+  EmaConfig theirs = config_.ema;
+  int64_t step = rule_->step();
+  take(saved, "decay", is_share, "Decay must be between 0 and 1", theirs.decay);
+  take(saved, "min_decay", is_double, "Invalid min_decay", theirs.min_decay);
+  take(saved, "optimization_step", is_int, "Invalid optimization_step", step);
+  take(saved, "update_after_step", is_int, "Invalid update_after_step", theirs.update_after_step);
+  take(saved, "use_ema_warmup", is_bool, "Invalid use_ema_warmup", theirs.use_ema_warmup);
+  take(saved, "inv_gamma", is_number, "Invalid inv_gamma", theirs.inv_gamma);
+  take(saved, "power", is_number, "Invalid power", theirs.power);
+  const std::vector<at::Tensor> shadows = shadows_of(saved, online_.parameters());
+  for (size_t i = 0; i < shadows.size(); ++i) {
+    copy_into_slice(average_, kept_, online_.parameters()[i].offset, shadows[i]);
+  }
+  rule_->set_counters(/*initted=*/false, step);
+  if (theirs == config_.ema) return;
+  log_info("ckpt",
+           "{}: averaged with other options (decay {}); goes on with /train/ema (decay {})",
+           saved.where(),
+           theirs.decay,
+           config_.ema.decay);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT
+#include "trainer/state/optimizer_state.h"
+
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace dalle2 {
+namespace {
+
+/// Indices of all groups, one group after another: torch's numbering.
+std::vector<size_t> torch_order(const Optimizer& optimizer) {
+  std::vector<size_t> order;
+  for (const ParameterGroup& group : optimizer.groups()) {
+    order.insert(order.end(), group.members.begin(), group.members.end());
+  }
+  return order;
+}
+
+// The reference has a plain 0 where there is no decay.
+Value decay_value(double weight_decay) {
+  return weight_decay == 0.0 ? Value(int64_t{0}) : Value(weight_decay);
+}
+
+Dict group_state(const Optimizer& optimizer,
+                 const LrSchedule& schedule,
+                 size_t group,
+                 int64_t first,
+                 int64_t steps) {
+  const OptimizerOptions& options = optimizer.options();
+  const ParameterGroup& members = optimizer.groups()[group];
+  Dict state;
+  // A group that sets its own decay has it before the defaults, as torch.optim adds them.
+  if (group > 0) state.set("weight_decay", decay_value(members.weight_decay));
+  state.set("lr", schedule.at(steps));
+  state.set("betas", Tuple{{options.beta1, options.beta2}});
+  state.set("eps", options.eps);
+  if (group == 0) state.set("weight_decay", decay_value(members.weight_decay));
+  state.set("amsgrad", false);
+  state.set("maximize", false);
+  state.set("foreach", Value());
+  state.set("capturable", false);
+  state.set("differentiable", false);
+  state.set("fused", Value());
+  state.set("decoupled_weight_decay", optimizer.is_adamw());
+  state.set("initial_lr", schedule.base_lr());
+  List indices;
+  for (size_t i = 0; i < members.members.size(); ++i) {
+    indices.items.emplace_back(first + static_cast<int64_t>(i));
+  }
+  state.set("params", std::move(indices));
+  return state;
+}
+
+/// Logs a number of the checkpoint that differs from this run's.
+void mention_difference(const Cursor& group, const char* key, const char* config_key, double ours) {
+  if (!group.has(key)) {
+    return;
+  }
+  const double theirs = group.at(key).as_double();
+  if (std::abs(theirs - ours) > 1e-6 * std::abs(ours)) {
+    log_info("ckpt",
+             "{}: saved with {} = {}; this run goes on with its own /train/{} = {}",
+             group.where(),
+             key,
+             theirs,
+             config_key,
+             ours);
+  }
+}
+
+void check_groups(const Cursor& groups, const Optimizer& optimizer) {
+  const size_t expected = optimizer.groups().size();
+  if (groups.size() != expected) {
+    throw DataError(
+        "{}: expected {} groups of parameters, got {}. Groups follow from /train/wd and "
+        "/train/group_wd_params: train on with those the checkpoint was made with",
+        groups.where(),
+        expected,
+        groups.size());
+  }
+  for (size_t g = 0; g < expected; ++g) {
+    const size_t members = groups.at(g).at("params").size();
+    if (members != optimizer.groups()[g].members.size()) {
+      throw DataError(
+          "{}: expected {} parameters, got {}: the optimizer belongs to another network",
+          groups.at(g).where(),
+          optimizer.groups()[g].members.size(),
+          members);
+    }
+  }
+}
+
+at::Tensor moment(const Cursor& entry, const char* key, const FlatEntry& parameter) {
+  const Cursor cursor = entry.at(key);
+  if (cursor.as_tensor().sizes() != parameter.tensor.sizes()) {
+    throw DataError("{}: expected the shape of '{}', {}, got {}",
+                    cursor.where(),
+                    parameter.name,
+                    c10::str(parameter.tensor.sizes()),
+                    c10::str(cursor.as_tensor().sizes()));
+  }
+  return cursor.as_tensor();
+}
+
+}  // namespace
+
+Dict optimizer_state(const Optimizer& optimizer,
+                     const FlatMoments& moments,
+                     const LrSchedule& schedule,
+                     int64_t steps) {
+  Dict states;
+  int64_t index = 0;
+  for (const size_t i : torch_order(optimizer)) {
+    if (const std::optional<ParameterState> state = optimizer.state(i, moments)) {
+      Dict entry;
+      entry.set("step", at::full({}, static_cast<double>(state->step), at::kFloat));
+      entry.set("exp_avg", state->exp_avg);
+      entry.set("exp_avg_sq", state->exp_avg_sq);
+      states.items.emplace_back(Value(index), Value(std::move(entry)));
+    }
+    ++index;
+  }
+  List groups;
+  int64_t first = 0;
+  for (size_t g = 0; g < optimizer.groups().size(); ++g) {
+    groups.items.emplace_back(group_state(optimizer, schedule, g, first, steps));
+    first += static_cast<int64_t>(optimizer.groups()[g].members.size());
+  }
+  Dict state;
+  state.set("state", std::move(states));
+  state.set("param_groups", std::move(groups));
+  return state;
+}
+
+Dict schedule_state(const LrSchedule& schedule, size_t num_groups, int64_t steps) {
+  const auto for_each_group = [&](const Value& value) {
+    return List{std::vector<Value>(num_groups, value)};
+  };
+  Dict state;
+  if (schedule.cosine_decay_max_steps()) {
+    state.set("T_max", *schedule.cosine_decay_max_steps());
+    state.set("eta_min", 0.0);
+  }
+  state.set("base_lrs", for_each_group(schedule.base_lr()));
+  state.set("last_epoch", steps);
+  state.set("_step_count", steps + 1);
+  state.set("_is_initial", false);
+  state.set("_get_lr_called_within_step", false);
+  state.set("_last_lr", for_each_group(schedule.undampened(steps)));
+  if (!schedule.cosine_decay_max_steps()) {
+    state.set("lr_lambdas", for_each_group(Value()));
+  }
+  return state;
+}
+
+void load_optimizer_state(const Cursor& checkpoint,
+                          const FlatParameters& parameters,
+                          const LrSchedule& schedule,
+                          Optimizer& optimizer,
+                          bool mention) {
+  const Cursor groups = checkpoint.at("param_groups");
+  check_groups(groups, optimizer);
+  for (size_t g = 0; mention && g < groups.size(); ++g) {
+    mention_difference(groups.at(g), "initial_lr", "lr", schedule.base_lr());
+    mention_difference(groups.at(g), "weight_decay", "wd", optimizer.groups()[g].weight_decay);
+    mention_difference(groups.at(g), "eps", "eps", optimizer.options().eps);
+  }
+
+  const std::vector<size_t> order = torch_order(optimizer);
+  for (const size_t i : order) {
+    optimizer.set_state(i, std::nullopt);
+  }
+  const Cursor states = checkpoint.at("state");
+  for (const auto& [key, value] : states.as_dict().items) {
+    const int64_t index = key.as_int(states.where());
+    if (index < 0 || index >= static_cast<int64_t>(order.size())) {
+      throw DataError(
+          "{}: expected indices of {} parameters, got {}", states.where(), order.size(), index);
+    }
+    const size_t i = order[static_cast<size_t>(index)];
+    const FlatEntry& parameter = parameters.parameters()[i];
+    const Cursor entry(value, states.where() + "/" + std::to_string(index));
+    optimizer.set_state(i,
+                        ParameterState{entry.at("step").as_int(),
+                                       moment(entry, "exp_avg", parameter),
+                                       moment(entry, "exp_avg_sq", parameter)});
+  }
+}
+
+}  // namespace dalle2
