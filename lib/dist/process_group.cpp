@@ -137,7 +137,7 @@ ProcessGroup::ProcessGroup(const World& world, const GroupOptions& options)
     backend_ = make_backend(world_, kNoLimit);
     watch_->end(number);
     watch_->meet_all();
-    check_devices();
+    check_devices(options.device_id);
     watch_->set_device(device_);
     backend_->open_device(device_);
     connect_device();
@@ -174,7 +174,7 @@ void ProcessGroup::connect_device() {
 }
 
 /// A machine whose GPU is not found would meet the others by other means than they use.
-void ProcessGroup::check_devices() {
+void ProcessGroup::check_devices(const std::string& id) {
   const std::vector<std::string> devices = gather_texts(
       fmt::format("{} {}", c10::DeviceTypeName(device_.type(), /*lower_case=*/true), host_name()),
       "devices");
@@ -188,6 +188,21 @@ void ProcessGroup::check_devices() {
         rank,
         devices[rank],
         devices.front());
+  }
+  const std::vector<std::string> ids = gather_texts(id, "names of devices");
+  if (world_.carrier == Carrier::kGloo) return;
+  for (size_t rank = 0; rank < ids.size(); ++rank) {
+    for (size_t other = 0; other < rank && !ids[rank].empty(); ++other) {
+      if (ids[other] != ids[rank] || devices[other] != devices[rank]) continue;
+      throw ConfigError(
+          "ranks {} and {} are on the same GPU: {} ({})\n"
+          "  NCCL needs one for each process, and slices of one GPU do not do. Start as many processes a "
+          "machine as it has GPUs, or set DALLE2_GROUP=gloo, which is slower.",
+          other,
+          rank,
+          ids[rank],
+          devices[rank]);
+    }
   }
 }
 

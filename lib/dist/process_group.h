@@ -41,6 +41,7 @@ enum class Reduction { kSum, kMax };
 
 struct GroupOptions {
   at::Device device = at::kCPU;  ///< of the tensors
+  std::string device_id = {};    ///< a name that no other GPU of the machine has; empty: not known
   /// How long a rank may be stuck before the others give up.
   std::chrono::seconds hang_timeout{60};
 };
@@ -135,7 +136,7 @@ class ProcessGroup {
   void tell_failure(const std::string& message) noexcept;
 
  private:
-  void check_devices();
+  void check_devices(const std::string& id);
   void connect_device();
   at::Tensor exchange_rows(const at::Tensor& own, const std::string& what);
 

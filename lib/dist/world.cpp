@@ -115,12 +115,15 @@ World of_slurm(const Environment& environment) {
           .value_or(
               first_host(nodes ? *nodes : environment("SLURM_JOB_NODELIST").value_or("127.0.0.1")));
   const int64_t job = number_from(environment, "SLURM_JOB_ID", 0, INT64_MAX);
+  const int64_t step = number_or(environment, "SLURM_STEP_ID", 0, INT64_MAX);
+  // Steps of a job may run side by side, and so may jobs of neighbouring numbers.
+  constexpr int64_t kStepDistance = 211, kPorts = 10000;
   world.store_port = static_cast<uint16_t>(
-      environment("MASTER_PORT") ? number_from(environment, "MASTER_PORT", 1, UINT16_MAX)
-                                 : kFirstSlurmPort + job % 10000);
+      environment("MASTER_PORT")
+          ? number_from(environment, "MASTER_PORT", 1, UINT16_MAX)
+          : kFirstSlurmPort + (job % kPorts + step % kPorts * kStepDistance) % kPorts);
   world.hosts_store = world.rank == 0;
-  world.store_prefix =
-      fmt::format("dalle2/{}.{}/", job, environment("SLURM_STEP_ID").value_or("0"));
+  world.store_prefix = fmt::format("dalle2/{}.{}/", job, step);
   return world;
 }
 

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <torch/csrc/jit/passes/tensorexpr_fuser.h>
 #include <torch/csrc/jit/serialization/import.h>
 #include <torch/script.h>
 
@@ -60,6 +61,8 @@ ScriptArchive open_script_archive(const std::string& path,
   std::string fault;
   try {
     archive.sha256 = check_archive(path);
+    // It would replace kernels after the first passes, and with them bits, where a resume has none.
+    if (device.is_cuda()) torch::jit::setTensorExprFuserEnabled(false);
     archive.module = std::make_shared<torch::jit::Module>(torch::jit::load(path, device, extra));
   } catch (const DataError& error) {
     fault = error.what();

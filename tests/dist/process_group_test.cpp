@@ -151,6 +151,19 @@ TEST_CASE("a rank whose GPU was not found is named, not waited for") {
                         Catch::Contains("look at the GPUs of that machine"));
 }
 
+TEST_CASE("two ranks on one GPU are told so before NCCL is asked") {
+  const auto ids = [](const std::vector<std::string>& of_ranks) {
+    return [of_ranks](int rank) {
+      return GroupOptions{.device = at::Device(at::kCUDA, 0),
+                          .device_id = of_ranks[static_cast<size_t>(rank)]};
+    };
+  };
+  CHECK_THROWS_WITH(as_ranks(
+                        3, [](ProcessGroup&) {}, ids({"GPU-a", "GPU-b", "GPU-a"})),
+                    Catch::StartsWith("ranks 0 and 2 are on the same GPU: GPU-a (cuda ") &&
+                        Catch::Contains("set DALLE2_GROUP=gloo"));
+}
+
 TEST_CASE("ranks that meet in different operations are told so, by name") {
   try {
     as_ranks(2, [](ProcessGroup& group) {

@@ -117,6 +117,18 @@ TEST_CASE("srun's variables are read; host and port follow from the job") {
   CHECK(world.store_prefix == "dalle2/1234567.0/");
 }
 
+TEST_CASE("steps of a job meet at ports of their own") {
+  const auto port_of = [](const std::string& step) {
+    return world_from_environment(with({{"SLURM_PROCID", "0"},
+                                        {"SLURM_NTASKS", "2"},
+                                        {"SLURM_STEP_ID", step},
+                                        {"SLURM_JOB_ID", "9900"}}))
+        .store_port;
+  };
+  CHECK(port_of("0") == 15000 + 9900);
+  CHECK(port_of("1") == 15000 + 111);
+}
+
 TEST_CASE("a batch script of Slurm is a process that is alone") {
   CHECK(world_from_environment(with({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}})).is_alone());
 }

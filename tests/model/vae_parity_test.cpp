@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // VQGAN-VAEs against the references: golden values, and random configurations with every gradient.
-#include <torch/utils.h>
+#include <ATen/autocast_mode.h>
+#include <torch/torch.h>
 
 #include <string>
 
@@ -154,6 +155,35 @@ TEST_CASE("VAEs of both kinds give the golden values") {
   const at::AutoGradMode with_graph(true);  // without one the loss is not made
   expect_golden(
       m1->reconstruct(images).quantized.loss.reshape({1}), "M1.aux_loss(train)", kVaeTolerance);
+}
+
+TEST_CASE("in fp16 small gradients at the pictures reach the weights") {
+  VaeConfig config;
+  config.dim = 16;
+  config.layers = 1;
+  config.discr_layers = 1;
+  config.codebook_size = 16;
+  torch::manual_seed(1);
+  VqganVae vae(config);
+  const at::Tensor images = at::rand({2, 3, 16, 16});
+  // Of a network's thousands of features the mean has gradients below what fp16 can hold.
+  const ImageFeatures features = [](const at::Tensor& of) { return of.flatten(1) * 1e-3; };
+  const auto step = [&] {
+    vae->zero_grad();
+    const VaeLosses losses = vae->autoencoder_losses(images, features, {}, /*with_gan=*/true);
+    losses.total.backward();
+    return std::pair(vae->autoencoder()->enc_dec->last_weight().grad().to(at::kFloat).norm(),
+                     losses.gan_weight.to(at::kFloat));
+  };
+  const auto [expected, expected_weight] = step();
+  at::autocast::set_autocast_dtype(at::kCPU, at::kHalf);
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  const auto [found, found_weight] = step();
+  at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  // fp16 has eleven bits, and a few layers add up their roundings.
+  CHECK(found.item<double>() == Approx(expected.item<double>()).epsilon(0.05));
+  CHECK(found_weight.item<double>() == Approx(expected_weight.item<double>()).epsilon(0.05));
 }
 
 }  // namespace

@@ -33,6 +33,13 @@ JointToyInputs to_inputs(const Batch& batch) {
   return {batch.images, batch.image_embeds};
 }
 
+std::vector<int64_t> sizes_of(const std::vector<JointToyInputs>& batches) {
+  std::vector<int64_t> sizes;
+  for (const JointToyInputs& each : batches)
+    sizes.push_back(each.images.defined() ? each.images.size(0) : 0);
+  return sizes;
+}
+
 LoaderOptions needs() {
   LoaderOptions needs;
   needs.need_image_embeds = true;
@@ -86,17 +93,6 @@ JointLoss JointToyTrainer::loss_of(const std::vector<JointToyInputs>& batches) c
           },
       .loss_of = [this](const at::Tensor& features) { return model_->network->loss(features); }};
 }
-
-namespace {
-
-std::vector<int64_t> sizes_of(const std::vector<JointToyInputs>& batches) {
-  std::vector<int64_t> sizes;
-  for (const JointToyInputs& each : batches)
-    sizes.push_back(each.images.defined() ? each.images.size(0) : 0);
-  return sizes;
-}
-
-}  // namespace
 
 at::Tensor JointToyTrainer::step(const std::vector<JointToyInputs>& batches) {
   return accumulate_joint(1, sizes_of(batches), loss_of(batches));

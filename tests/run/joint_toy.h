@@ -65,10 +65,6 @@ struct TrainJointToyConfig {
 
 struct NoPlan {};
 using LoadedJointToy = Loaded<TrainJointToyConfig, NoPlan>;
-LoadedJointToy load_joint_toy(const std::string& path, const ReadOptions& options);
-LoadedJointToy parse_joint_toy(const std::string& json,
-                               const std::string& origin,
-                               const ReadOptions& options);
 
 struct JointToyInputs {
   at::Tensor images;  // [B, 3, H, W]
@@ -123,8 +119,6 @@ class JointToyRun : public ShardRun {
 
   JointToyTrainer& trainer_;
 };
-
-void dry_run(const LoadedJointToy& loaded);
 
 /// Its row in the table of kinds, once.
 void register_joint_toy();

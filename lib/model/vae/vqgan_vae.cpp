@@ -15,27 +15,38 @@ constexpr double kLeastGradient = 1e-8;
 constexpr double kPenaltyWeight = 10.0;
 constexpr double kLogEps = 1e-10;
 
-at::Tensor gradient_at(const at::Tensor& of, const at::Tensor& at, bool again = false) {
-  return torch::autograd::grad({of}, {at}, {}, /*retain_graph=*/again)[0];
+/// @param scale that the gradients have on their way
+at::Tensor gradient_at(const at::Tensor& of, const at::Tensor& at, double scale) {
+  return torch::autograd::grad({of * scale}, {at})[0] / scale;
+}
+
+at::Tensor unrounded(const at::Tensor& values) {
+  return at::isReducedFloatingType(values.scalar_type()) ? values.to(at::kFloat) : values;
 }
 
 at::Tensor for_features(const at::Tensor& images) {
   return in_order_for_convolutions(images.size(1) == 1 ? images.expand({-1, 3, -1, -1}) : images);
 }
 
+/// Brings gradients of means over pictures and features, some 1e-8, into the range of fp16.
+constexpr double kIntoHalf = 4096;
+
 /// A loss whose gradient at `images` is known: `value`, with `gradient` for the backward pass.
+/// It meets the scale of the loss before it is rounded to half precision.
 struct KnownGradient : torch::autograd::Function<KnownGradient> {
   static at::Tensor forward(torch::autograd::AutogradContext* context,
                             const at::Tensor& images,
                             const at::Tensor& value,
                             const at::Tensor& gradient) {
-    context->save_for_backward({gradient.to(images.scalar_type())});
+    context->save_for_backward({gradient});
+    context->saved_data["dtype"] = images.scalar_type();
     return value.clone();
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list outer) {
     const at::Tensor gradient = context->get_saved_variables()[0];
-    return {gradient * outer[0].to(gradient.scalar_type()), {}, {}};
+    const at::ScalarType dtype = context->saved_data["dtype"].toScalarType();
+    return {(gradient * outer[0].to(gradient.scalar_type())).to(dtype), {}, {}};
   }
 };
 
@@ -155,7 +166,8 @@ VaeLosses VqganVaeImpl::autoencoder_losses(const at::Tensor& images,
   }
   // The gradient at the pictures is all that the decoder needs of the losses. It is computed loss by
   // loss, for the weight of the adversarial one.
-  const at::Tensor pictures = made.images.detach().requires_grad_();
+  const at::Tensor pictures = unrounded(made.images.detach()).requires_grad_();
+  const double scale = made.images.scalar_type() == at::kHalf ? kIntoHalf : 1;
   const at::Tensor reconstruction = reconstruction_loss(pictures, images);
   at::Tensor wanted;
   {
@@ -163,20 +175,21 @@ VaeLosses VqganVaeImpl::autoencoder_losses(const at::Tensor& images,
     wanted = features(for_features(images));
   }
   const at::Tensor perceptual = at::mse_loss(features(for_features(pictures)), wanted);
-  const at::Tensor perceptual_gradient = gradient_at(perceptual, pictures);
-  at::Tensor gradient = gradient_at(reconstruction, pictures) + perceptual_gradient;
+  const at::Tensor perceptual_gradient = gradient_at(perceptual, pictures, scale);
+  at::Tensor gradient = gradient_at(reconstruction, pictures, scale) + perceptual_gradient;
   losses.reconstruction = reconstruction.detach();
   losses.perceptual = perceptual.detach();
   at::Tensor value = losses.reconstruction + losses.perceptual;
   if (with_gan) {
     const at::Tensor adversarial = adversarial_loss(discr_->forward(pictures));
-    const at::Tensor adversarial_gradient = gradient_at(adversarial, pictures);
+    const at::Tensor adversarial_gradient = gradient_at(adversarial, pictures, scale);
     const auto norm_at_last_layer = [&](const at::Tensor& of) {
-      return torch::autograd::grad({made.images},
-                                   {autoencoder_->enc_dec->last_weight()},
-                                   {of},
-                                   /*retain_graph=*/true)[0]
-          .norm();
+      const at::Tensor at_weight =
+          torch::autograd::grad({made.images},
+                                {autoencoder_->enc_dec->last_weight()},
+                                {(of * scale).to(made.images.scalar_type())},
+                                /*retain_graph=*/true)[0];
+      return unrounded(at_weight).norm() / scale;
     };
     const at::Tensor of_gan = norm_at_last_layer(adversarial_gradient);
     const at::Tensor divisor =

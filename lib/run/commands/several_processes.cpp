@@ -16,6 +16,7 @@
 #include "dist/rank_launcher.h"
 #include "dist/world.h"
 #include "run/commands.h"
+#include "run/device/cuda_library.h"
 #include "run/loop/run_session.h"
 
 namespace dalle2 {
@@ -79,8 +80,10 @@ ExitCode as_one_of_several(const SharedTrainConfig& config,
   }
   std::optional<ProcessGroup> group;
   try {
+    const at::Device device = group_device(config, world);
     group.emplace(world,
-                  GroupOptions{.device = group_device(config, world),
+                  GroupOptions{.device = device,
+                               .device_id = device.is_cuda() ? gpu_uuid(device.index()) : "",
                                .hang_timeout = std::chrono::seconds(config.hang_timeout_seconds)});
     return part(*group);
   } catch (const StoppedError&) {

@@ -57,6 +57,25 @@ const CudaLibrary& cuda_library() {
   return library;
 }
 
+std::string gpu_uuid(int number) {
+  struct Uuid {
+    unsigned char bytes[16];
+  };
+  void* const driver = dlopen("libcuda.so.1", RTLD_LAZY);
+  if (driver == nullptr) return "";
+  const auto get = reinterpret_cast<int (*)(int*, int)>(dlsym(driver, "cuDeviceGet"));
+  const auto get_uuid = reinterpret_cast<int (*)(Uuid*, int)>(dlsym(driver, "cuDeviceGetUuid"));
+  int device = 0;
+  Uuid uuid{};
+  if (get == nullptr || get_uuid == nullptr || get(&device, number) != 0 ||
+      get_uuid(&uuid, device) != 0) {
+    return "";
+  }
+  std::string text = "GPU-";
+  for (const unsigned char byte : uuid.bytes) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
 std::string cuda_library_text(const CudaLibrary& library) {
   switch (library.state) {
     case CudaLibrary::State::absent:

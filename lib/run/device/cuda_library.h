@@ -26,4 +26,8 @@ const CudaLibrary& cuda_library();
 /// That CUDA can be used, or what keeps it from that: for messages.
 std::string cuda_library_text(const CudaLibrary& library);
 
+/// The GPU of that number, as no two have it; that of the whole GPU for a slice of one (MIG). Empty if
+/// the driver does not say.
+std::string gpu_uuid(int number);
+
 }  // namespace dalle2

@@ -30,10 +30,12 @@ at::Device choose_device(const std::string& name,
     return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(number));
   }
   if (without_gpu == WithoutGpu::kError) {
-    throw ConfigError("{}: \"{}\" was asked for, but no usable GPU was found: {}",
-                      pointer,
-                      name,
-                      cuda_library_text(library));
+    throw ConfigError(
+        "{}: \"{}\" was asked for, but no usable GPU was found: {}\n  Set it to \"cpu\" "
+        "where that is meant.",
+        pointer,
+        name,
+        cuda_library_text(library));
   }
   if (without_gpu == WithoutGpu::kWarn) {
     log_warning("train",

@@ -5,6 +5,7 @@
 #include <torch/cuda.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 
 #include "base/log.h"
@@ -29,8 +30,15 @@ at::Device device_of(const SessionOptions& options) {
 }  // namespace
 
 at::Device prepare_device(const SharedTrainConfig& train, const World& world) {
-  at::Device device = choose_device(
-      train.device, "/train/device", world.is_main() ? WithoutGpu::kWarn : WithoutGpu::kQuiet);
+  // Nobody reads the warning of a batch job, which would spend a day on the CPU.
+  const bool is_attended =
+      (world.launcher == Launcher::kNone || world.launcher == Launcher::kOurs) &&
+      std::getenv("SLURM_JOB_ID") == nullptr;
+  at::Device device = choose_device(train.device,
+                                    "/train/device",
+                                    !is_attended      ? WithoutGpu::kError
+                                    : world.is_main() ? WithoutGpu::kWarn
+                                                      : WithoutGpu::kQuiet);
   if (device.is_cuda()) {
     if (!world.is_alone()) {
       device.set_index(static_cast<c10::DeviceIndex>(
