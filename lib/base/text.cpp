@@ -8,11 +8,8 @@
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
-#include <string_view>
 
 namespace dalle2 {
-namespace {
-
 std::string lower_case(std::string_view text) {
   std::string result(text);
   for (char& letter : result)
@@ -20,7 +17,13 @@ std::string lower_case(std::string_view text) {
   return result;
 }
 
-}  // namespace
+std::string indented_list(const std::vector<std::string>& lines) {
+  constexpr size_t kMost = 15;  // three lists of them fit on a screen
+  std::string text;
+  for (size_t i = 0; i < lines.size() && i < kMost; ++i) text += "\n    " + lines[i];
+  if (lines.size() > kMost) text += fmt::format("\n    ... and {} more", lines.size() - kMost);
+  return text;
+}
 
 int edit_distance(const std::string& a, const std::string& b) {
   const size_t rows = a.size() + 1;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace dalle2 {
@@ -17,6 +18,12 @@ int edit_distance(const std::string& a, const std::string& b);
 /// case count as equal.
 std::optional<std::string> nearest_word(const std::string& word,
                                         const std::vector<std::string>& candidates);
+
+/// A to Z as small letters, other bytes as they are.
+std::string lower_case(std::string_view text);
+
+/// Lines of a message below another, the first 15 and how many more: "\n    a\n    b".
+std::string indented_list(const std::vector<std::string>& lines);
 
 /// 1234567 -> "1,234,567".
 std::string with_commas(int64_t number);

@@ -14,27 +14,13 @@ namespace dalle2 {
 namespace {
 
 const char* name_of(FileState state) {
-  switch (state) {
-    case FileState::kWhole:
-      return "whole";
-    case FileState::kDamaged:
-      return "damaged";
-    case FileState::kUnfinished:
-      return "unfinished";
-  }
-  return "";
+  constexpr std::array kNames = {"whole", "damaged", "unfinished"};
+  return kNames[static_cast<size_t>(state)];
 }
 
 const char* name_of(Resume resume) {
-  switch (resume) {
-    case Resume::kExact:
-      return "exact";
-    case Resume::kBySamples:
-      return "by samples";
-    case Resume::kNo:
-      return "no";
-  }
-  return "";
+  constexpr std::array kNames = {"exact", "by samples", "no"};
+  return kNames[static_cast<size_t>(resume)];
 }
 
 std::string join(const std::vector<std::string>& words) {
@@ -56,14 +42,10 @@ std::string position_text(const CheckedFile& file) {
 }
 
 std::string resume_text(const CheckedFile& file) {
-  switch (file.resume) {
-    case Resume::kExact:
-      return "a run can go on from it";
-    case Resume::kBySamples:
-      return fmt::format("a run can go on from it, in its epoch by the count of samples (no {})",
-                         join(file.missing));
-    case Resume::kNo:
-      break;
+  if (file.resume == Resume::kExact) return "a run can go on from it";
+  if (file.resume == Resume::kBySamples) {
+    return fmt::format("a run can go on from it, in its epoch by the count of samples (no {})",
+                       join(file.missing));
   }
   return file.kind == "checkpoint" || file.kind.empty()
              ? fmt::format("no run can go on from it: it lacks {}", join(file.missing))

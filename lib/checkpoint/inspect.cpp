@@ -43,11 +43,7 @@ class Walk {
         visit(below(name, std::to_string(index++)), child);
       }
     } else {
-      InspectEntry entry;
-      entry.name = name;
-      entry.type = value.type_name();
-      entry.value = value;
-      inspection_.entries.push_back(std::move(entry));
+      inspection_.entries.push_back({name, value.type_name(), false, {}, value});
     }
   }
 
@@ -57,12 +53,8 @@ class Walk {
   }
 
   void add_tensor(const std::string& name, const at::Tensor& tensor) {
-    InspectEntry entry;
-    entry.name = name;
-    entry.type = python_dtype(tensor.scalar_type());
-    entry.is_tensor = true;
-    entry.shape = tensor.sizes().vec();
-    inspection_.entries.push_back(std::move(entry));
+    inspection_.entries.push_back(
+        {name, python_dtype(tensor.scalar_type()), true, tensor.sizes().vec(), {}});
     ++inspection_.tensor_count;
     inspection_.element_count += tensor.numel();
     inspection_.tensor_bytes += tensor.nbytes();

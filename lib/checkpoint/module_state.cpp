@@ -13,8 +13,6 @@
 namespace dalle2 {
 namespace {
 
-constexpr size_t kMaxNamesShown = 15;  // three lists of them fit on a screen
-
 void collect(const torch::nn::Module& module, const std::string& prefix, StateDict& tensors) {
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {
     tensors.emplace_back(prefix + item.key(), item.value().detach());
@@ -27,15 +25,10 @@ void collect(const torch::nn::Module& module, const std::string& prefix, StateDi
   }
 }
 
-/// "\n  missing (2 of 256): a, b"
+/// "\n  missing (2):\n    a\n    b"
 std::string list_of(const std::string& title, const std::vector<std::string>& names) {
   if (names.empty()) return "";
-  std::string text = fmt::format("\n  {} ({}):", title, names.size());
-  for (size_t i = 0; i < names.size() && i < kMaxNamesShown; ++i) text += "\n    " + names[i];
-  if (names.size() > kMaxNamesShown) {
-    text += fmt::format("\n    ... and {} more", names.size() - kMaxNamesShown);
-  }
-  return text;
+  return fmt::format("\n  {} ({}):", title, names.size()) + indented_list(names);
 }
 
 }  // namespace

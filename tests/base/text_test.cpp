@@ -108,5 +108,17 @@ TEST_CASE("durations read like a clock") {
   CHECK(human_duration(std::numeric_limits<double>::quiet_NaN()) == "-:--");
 }
 
+TEST_CASE("letters from A to Z become small ones, other bytes stay") {
+  CHECK(lower_case("A photo.JPG") == "a photo.jpg");
+  CHECK(lower_case("\xc3\x84.PNG") == "\xc3\x84.png");
+}
+
+TEST_CASE("a list below a message ends after fifteen lines") {
+  CHECK(indented_list({}).empty());
+  CHECK(indented_list({"a", "b"}) == "\n    a\n    b");
+  const std::string text = indented_list(std::vector<std::string>(17, "x"));
+  CHECK(text.ends_with("\n    x\n    ... and 2 more"));
+}
+
 }  // namespace
 }  // namespace dalle2

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "io/streams/url_file.h"
+#include "io/streams/url_source.h"
 
 #include <catch2/catch.hpp>
 

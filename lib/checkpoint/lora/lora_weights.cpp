@@ -2,6 +2,7 @@
 #include "checkpoint/lora/lora_weights.h"
 
 #include "base/error.h"
+#include "base/text.h"
 
 #include <torch/torch.h>
 
@@ -15,7 +16,6 @@ namespace {
 constexpr std::array<std::string_view, 2> kDown = {".lora.down.weight", ".lora_A.weight"};
 constexpr std::array<std::string_view, 2> kUp = {".lora.up.weight", ".lora_B.weight"};
 constexpr std::string_view kAlpha = ".alpha";
-constexpr size_t kMaxLayersShown = 15;
 
 /// The layer of an entry that ends in one of `ends`.
 std::optional<std::string> layer_of(const std::string& name,
@@ -58,15 +58,6 @@ at::Tensor merged(const at::Tensor& weight, const LoraWeights& adapter, double s
 at::Tensor part_of_the_way(const at::Tensor& from, const at::Tensor& to, double share) {
   if (share == 1.0) return to;  // bit for bit
   return as_float(from) + (as_float(to) - as_float(from)) * share;
-}
-
-std::string list_of(const std::vector<std::string>& faults) {
-  std::string text;
-  for (size_t i = 0; i < faults.size() && i < kMaxLayersShown; ++i) text += "\n    " + faults[i];
-  if (faults.size() > kMaxLayersShown) {
-    text += fmt::format("\n    ... and {} more", faults.size() - kMaxLayersShown);
-  }
-  return text;
 }
 
 /// What does not fit the weights that are there.
@@ -157,7 +148,7 @@ StateDict merged_lora(const StateDict& weights,
   const torch::NoGradGuard no_grad;
   const std::vector<std::string> faults = misfits({weights.begin(), weights.end()}, adapters);
   if (!faults.empty()) {
-    throw DataError("{}: the adapters belong to another network:{}", where, list_of(faults));
+    throw DataError("{}: the adapters belong to another network:{}", where, indented_list(faults));
   }
   std::unordered_map<std::string, const LoraWeights*> of_weight;
   for (const auto& [layer, adapter] : adapters.layers) of_weight[layer + ".weight"] = &adapter;

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "base/text.h"
+
 namespace dalle2 {
 namespace {
 
@@ -108,10 +110,7 @@ std::optional<bool> as_boolean(const Json& value) {
     if (number == 0 || number == 1) return number == 1;
   }
   if (value.is_string()) {
-    std::string word = value.get<std::string>();
-    std::transform(word.begin(), word.end(), word.begin(), [](unsigned char c) {
-      return static_cast<char>(std::tolower(c));
-    });
+    const std::string word = lower_case(value.get<std::string>());
     for (const char* yes : {"1", "on", "t", "true", "y", "yes"}) {
       if (word == yes) return true;
     }

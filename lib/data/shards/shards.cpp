@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/public_url.h"
 #include "base/text.h"
-#include "io/streams/url_file.h"
+#include "io/streams/url_source.h"
 
 namespace dalle2 {
 namespace {

@@ -11,7 +11,7 @@
 #include "base/untrusted_text.h"
 #include "data/shards/brace_pattern.h"
 #include "data/shards/shards.h"
-#include "io/streams/url_file.h"
+#include "io/streams/url_source.h"
 
 namespace dalle2 {
 namespace {

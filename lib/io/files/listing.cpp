@@ -2,7 +2,6 @@
 #include "io/files/listing.h"
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <set>
 #include <string>
@@ -88,10 +87,7 @@ std::vector<ListedFile> links_of_page(const std::string& html, const std::string
   const std::string path = folder.substr(std::min(folder.find('/', host), folder.size()));
   std::vector<ListedFile> files;
   std::set<std::string> seen;
-  std::string lower = html;
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) {
-    return static_cast<char>(std::tolower(c));
-  });
+  const std::string lower = lower_case(html);
   for (size_t at = 0; (at = lower.find("href=", at)) != std::string::npos; at += 5) {
     std::string link = quoted(html, at + 5);
     link = link.substr(0, link.find_first_of("?#"));

@@ -28,6 +28,13 @@ bool is_packed_data(const std::string& magic) {
   return magic.starts_with("\x1f\x8b") || !packing_of(magic).empty();
 }
 
+/// The name of a regular file; null for folders, links and devices.
+const char* name_of_file(archive_entry* entry) {
+  const bool is_file =
+      archive_entry_filetype(entry) == AE_IFREG && archive_entry_hardlink(entry) == nullptr;
+  return is_file ? archive_entry_pathname(entry) : nullptr;
+}
+
 }  // namespace
 
 // libarchive takes names through the thread's locale. Under UTF-8 it composes accents, as no other
@@ -210,11 +217,8 @@ bool TarReader::next(TarMember& member) {
     // content.
     if (result != ARCHIVE_OK && result != ARCHIVE_WARN) state.fail(last_error(state.handle));
     state.check_bomb(state.last_name);
-    const char* name = archive_entry_pathname(entry);
-    if (name == nullptr || archive_entry_filetype(entry) != AE_IFREG ||
-        archive_entry_hardlink(entry) != nullptr) {
-      continue;
-    }
+    const char* name = name_of_file(entry);
+    if (name == nullptr) continue;
     member.name = name;
     member.content.clear();
     state.read_content(entry, member);
@@ -244,11 +248,8 @@ TarList list_tar(const std::string& path) {
       list.fault = last_error(reader.get());
       return list;
     }
-    const char* name = archive_entry_pathname(entry);
-    if (name == nullptr || archive_entry_filetype(entry) != AE_IFREG ||
-        archive_entry_hardlink(entry) != nullptr) {
-      continue;
-    }
+    const char* name = name_of_file(entry);
+    if (name == nullptr) continue;
     list.places.push_back(
         {name, static_cast<uint64_t>(archive_read_header_position(reader.get()))});
   }

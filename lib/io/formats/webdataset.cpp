@@ -15,7 +15,7 @@ namespace {
 
 /// Python's str.lower(), but for a capital sigma at the end of a word. Bytes that are no UTF-8
 /// stay.
-std::string lower_case(const std::string& text) {
+std::string unicode_lower_case(const std::string& text) {
   const LocaleScope utf8(utf8_locale());
   std::string lower;
   std::mbstate_t state{};
@@ -93,7 +93,7 @@ std::optional<GroupedSample> SampleGrouper::add(TarMember member) {
   auto split = split_member_name(member.name);
   if (!split) return std::nullopt;
   std::string& key = split->first;
-  const std::string field = lower_case(split->second);
+  const std::string field = unicode_lower_case(split->second);
   std::optional<GroupedSample> closed;
   if (!current_ || current_->key != key) {
     closed = close();

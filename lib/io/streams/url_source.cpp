@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/public_url.h"
 #include "io/streams/command_source.h"
-#include "io/streams/url_file.h"
 #include "net/s3.h"
 
 namespace dalle2 {

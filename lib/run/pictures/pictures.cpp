@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
 #include "io/formats/npy.h"
