@@ -151,7 +151,7 @@ class Report(EndToEnd):
     def in_chromium(self, name, script, *flags):
         """Runs a script at the end of the page. @return the title that it gave the page"""
         page = self.dir / name
-        page.write_text(page.read_text().replace("</body>", f"<script>{script}</script></body>"))
+        page.write_text(page.read_text().replace("</body>", f"<script>{{{script}}}</script></body>"))
         done = subprocess.run(
             [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--window-size=1300,2000",
              f"--user-data-dir={self.dir}/profile", *flags, "--dump-dom", page.as_uri()],
@@ -195,13 +195,13 @@ class Report(EndToEnd):
             figure.querySelector(".reset").click();
             told.push(labels() === told[0], document.querySelectorAll("b b").length);
             document.title = told.join("|");""")
-        self.assertEqual(title, "20 40 60 80 100|1|50 55 60 65|step 57 one 57 &lt;b&gt;other&lt;/b&gt;&lt;/script&gt; 114|1|false|true|0")
+        self.assertEqual(title, "20 40 60 80 100|1|50 55 60 65|step 60 one 60 &lt;b&gt;other&lt;/b&gt;&lt;/script&gt; 120|1|false|true|0")
         self.report("one", "--out", "alone.html")
         title = self.in_chromium("alone.html", """
             const figure = document.querySelectorAll("figure")[1], top = path => path.getBBox().y;
             const [save, data] = figure.querySelectorAll(".area");
             document.title = [figure.querySelectorAll("text.y")[1].textContent, top(save) < top(data), figure.innerText.includes("3")];""")
-        self.assertEqual(title, "1,true,true")
+        self.assertEqual(title, "2,true,true")
 
 
 if __name__ == "__main__":
