@@ -13,7 +13,7 @@ at::Tensor rescale_guidance(const at::Tensor& guided, const at::Tensor& conditio
 
 Denoiser::Denoiser(std::shared_ptr<UnetImpl> unet,
                    NoiseSchedule schedule,
-                   const PredictionTarget& target,
+                   PredictionTarget target,
                    UnetConditions conditions,
                    DenoiserOptions options)
     : unet_(std::move(unet)),

@@ -30,7 +30,7 @@ class Denoiser {
  public:
   Denoiser(std::shared_ptr<UnetImpl> unet,
            NoiseSchedule schedule,
-           const PredictionTarget& target,
+           PredictionTarget target,
            UnetConditions conditions,
            DenoiserOptions options);
 
@@ -48,7 +48,7 @@ class Denoiser {
 
   std::shared_ptr<UnetImpl> unet_;
   NoiseSchedule schedule_;
-  const PredictionTarget& target_;
+  PredictionTarget target_;
   UnetConditions conditions_;
   DenoiserOptions options_;
 };

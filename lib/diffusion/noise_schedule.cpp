@@ -65,10 +65,6 @@ void NoiseScheduleImpl::register_buffers(const at::Tensor& b, const NoiseSchedul
           (options.p2_loss_weight_k + acp / (1 - acp)).pow(-options.p2_loss_weight_gamma));
 }
 
-at::Tensor NoiseScheduleImpl::extract(const at::Tensor& buffer, const at::Tensor& t) {
-  return buffer.gather(0, t).view({-1, 1, 1, 1});
-}
-
 at::Tensor NoiseScheduleImpl::q_sample(const at::Tensor& x_start,
                                        const at::Tensor& t,
                                        const at::Tensor& noise) const {

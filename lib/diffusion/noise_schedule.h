@@ -64,9 +64,6 @@ class NoiseScheduleImpl : public torch::nn::Module {
                                 const at::Tensor& t,
                                 const at::Tensor& x_start) const;
 
-  /// A buffer's entry at each sample's time, ready to multiply images. [T], [B] -> [B, 1, 1, 1]
-  static at::Tensor extract(const at::Tensor& buffer, const at::Tensor& t);
-
   // [T] fp32 each; read-only for others.
   at::Tensor betas, alphas_cumprod, alphas_cumprod_prev, sqrt_alphas_cumprod,
       sqrt_one_minus_alphas_cumprod, log_one_minus_alphas_cumprod, sqrt_recip_alphas_cumprod,

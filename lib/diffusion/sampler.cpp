@@ -12,8 +12,8 @@ namespace dalle2 {
 namespace {
 
 // The schedule's acp on the host, so that scalar coefficients need no device.
-std::vector<float> host_acp(const NoiseSchedule& schedule) {
-  const at::Tensor acp = schedule->alphas_cumprod.cpu().contiguous();
+std::vector<float> on_host(const at::Tensor& buffer) {
+  const at::Tensor acp = buffer.cpu().contiguous();
   return {acp.data_ptr<float>(), acp.data_ptr<float>() + acp.numel()};
 }
 
@@ -49,21 +49,24 @@ class DdpmSampler final : public Sampler {
 
 class DdimSampler final : public Sampler {
  public:
-  DdimSampler(NoiseSchedule schedule, int64_t steps, double eta)
+  /// @param acp [T], levels of the times
+  DdimSampler(NoiseSchedule schedule,
+              const at::Tensor& acp,
+              std::vector<TimePair> pairs,
+              double eta)
       : schedule_(std::move(schedule)),
-        acp_(host_acp(schedule_)),
-        steps_(steps),
+        acp_(on_host(acp)),
+        pairs_(std::move(pairs)),
         eta_(static_cast<float>(eta)) {}
 
-  std::vector<TimePair> time_pairs() const override {
-    return ddim_time_pairs(schedule_->timesteps(), steps_);
-  }
+  std::vector<TimePair> time_pairs() const override { return pairs_; }
 
   at::Tensor step(const at::Tensor& x,
                   const at::Tensor& times,
                   const TimePair& pair,
                   const Denoised& denoised,
                   const NoiseSource& noise) override {
+    if (pair.next < 0) return denoised.x_start;
     const DdimLevels levels = {
         acp_.at(static_cast<size_t>(pair.time)), acp_.at(static_cast<size_t>(pair.next)), eta_};
     return ddim_step(
@@ -73,14 +76,14 @@ class DdimSampler final : public Sampler {
  private:
   NoiseSchedule schedule_;
   std::vector<float> acp_;
-  int64_t steps_;
+  std::vector<TimePair> pairs_;
   float eta_;
 };
 
 class DpmppSampler final : public Sampler {
  public:
   DpmppSampler(const NoiseSchedule& schedule, int64_t steps)
-      : acp_(host_acp(schedule)), steps_(steps) {}
+      : acp_(on_host(schedule->alphas_cumprod)), steps_(steps) {}
 
   // diffusers' "linspace" spacing: T-1 down to 0 in steps + 1 points, without the 0.
   std::vector<TimePair> time_pairs() const override {
@@ -134,6 +137,16 @@ class DpmppSampler final : public Sampler {
 
 }  // namespace
 
+NoiseSource noise_source(const NoiseSource& given,
+                         const std::optional<at::Generator>& generator,
+                         const at::Device& device) {
+  if (given) return given;
+  return [generator, device](at::IntArrayRef shape) {
+    const at::Device home = generator ? generator->device() : device;
+    return at::randn(shape, generator, at::TensorOptions(home).dtype(at::kFloat)).to(device);
+  };
+}
+
 at::Tensor ddim_step(const NoiseScheduleImpl& schedule,
                      const at::Tensor& x,
                      const at::Tensor& times,
@@ -162,6 +175,18 @@ std::vector<TimePair> ddim_time_pairs(int64_t timesteps, int64_t steps) {
   return pairs;
 }
 
+std::vector<TimePair> prior_ddim_time_pairs(int64_t timesteps, int64_t steps) {
+  D2_CHECK(steps >= 2, "a DDIM walk of {} steps", steps);
+  // The grid's rounding decides which integers it hits, so it is the reference's: fp32, truncated.
+  const at::Tensor grid =
+      at::linspace(-1, static_cast<double>(timesteps), steps + 1, at::kFloat).to(at::kLong);
+  std::vector<TimePair> pairs;
+  for (int64_t i = steps - 1; i > 0; --i) {
+    pairs.push_back({grid[i].item<int64_t>(), grid[i - 1].item<int64_t>()});
+  }
+  return pairs;
+}
+
 std::unique_ptr<Sampler> make_ddpm_sampler(const NoiseSchedule& schedule,
                                            std::optional<LearnedVariance> variance) {
   return std::make_unique<DdpmSampler>(schedule, variance);
@@ -170,7 +195,15 @@ std::unique_ptr<Sampler> make_ddpm_sampler(const NoiseSchedule& schedule,
 std::unique_ptr<Sampler> make_ddim_sampler(const NoiseSchedule& schedule,
                                            int64_t steps,
                                            double eta) {
-  return std::make_unique<DdimSampler>(schedule, steps, eta);
+  return std::make_unique<DdimSampler>(
+      schedule, schedule->alphas_cumprod, ddim_time_pairs(schedule->timesteps(), steps), eta);
+}
+
+std::unique_ptr<Sampler> make_prior_ddim_sampler(const NoiseSchedule& schedule, int64_t steps) {
+  return std::make_unique<DdimSampler>(schedule,
+                                       schedule->alphas_cumprod_prev,
+                                       prior_ddim_time_pairs(schedule->timesteps(), steps),
+                                       /*eta=*/1.0);
 }
 
 std::unique_ptr<Sampler> make_dpmpp_sampler(const NoiseSchedule& schedule, int64_t steps) {

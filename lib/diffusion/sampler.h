@@ -2,6 +2,7 @@
 // How a sample walks from noise to an image: DDPM, DDIM, DPM-Solver++(2M).
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -17,6 +18,12 @@ namespace dalle2 {
 
 /// Standard normal noise of a shape.
 using NoiseSource = std::function<at::Tensor(at::IntArrayRef)>;
+
+/// What a sampling draws from: `given` if it is set, else a generator (none: the default one), moved
+/// to `device`.
+NoiseSource noise_source(const NoiseSource& given,
+                         const std::optional<at::Generator>& generator,
+                         const at::Device& device);
 
 /// One step of a walk: from `time` to the less noisy `next`; -1 is the clean image.
 struct TimePair {
@@ -60,6 +67,14 @@ std::unique_ptr<Sampler> make_ddim_sampler(const NoiseSchedule& schedule,
 
 /// The times of make_ddim_sampler: (10, 4) gives (8,6) (6,4) (4,2) (2,0).
 std::vector<TimePair> ddim_time_pairs(int64_t timesteps, int64_t steps);
+
+/// DDIM as the diffusion prior walks it: with eta 1 and levels that are those of the time before
+/// (alphas_cumprod_prev), as in the reference. It ends in the clean embedding.
+std::unique_ptr<Sampler> make_prior_ddim_sampler(const NoiseSchedule& schedule, int64_t steps);
+
+/// The times of make_prior_ddim_sampler: (10, 4) gives (7,4) (4,1) (1,-1), one step fewer than
+/// asked for, and none at the noisiest times: as in the reference. Needs at least 2 steps.
+std::vector<TimePair> prior_ddim_time_pairs(int64_t timesteps, int64_t steps);
 
 /// DPM-Solver++(2M) (Lu et al. 2022, algorithm 2) with evenly spaced times and a first-order last
 /// step to the clean image: diffusers' DPMSolverMultistepScheduler with its default settings. Draws

@@ -10,42 +10,6 @@
 namespace dalle2 {
 namespace {
 
-at::TensorOptions floats(const at::Generator& generator) {
-  return at::TensorOptions(generator.device()).dtype(at::kFloat);
-}
-
-class UniformDensity final : public TimestepDensity {
- public:
-  at::Tensor draw(int64_t batch, int64_t timesteps, at::Generator generator) const override {
-    const auto integers = at::TensorOptions(generator.device()).dtype(at::kLong);
-    return at::randint(0, timesteps, {batch}, std::move(generator), integers);
-  }
-};
-
-class LogitNormalDensity final : public TimestepDensity {
- public:
-  LogitNormalDensity(double mean, double std) : mean_(mean), std_(std) {}
-  at::Tensor draw(int64_t batch, int64_t timesteps, at::Generator generator) const override {
-    const at::Tensor normals = at::randn({batch}, generator, floats(generator));
-    return times_of(logit_normal_density(normals, mean_, std_), timesteps);
-  }
-
- private:
-  double mean_, std_;
-};
-
-class ModeDensity final : public TimestepDensity {
- public:
-  explicit ModeDensity(double scale) : scale_(scale) {}
-  at::Tensor draw(int64_t batch, int64_t timesteps, at::Generator generator) const override {
-    const at::Tensor uniforms = at::rand({batch}, generator, floats(generator));
-    return times_of(mode_density(uniforms, scale_), timesteps);
-  }
-
- private:
-  double scale_;
-};
-
 double needed(const std::optional<double>& value, const char* key) {
   if (!value) {
     throw ConfigError(
@@ -70,15 +34,25 @@ at::Tensor times_of(const at::Tensor& u, int64_t timesteps) {
   return timesteps - 1 - index.clamp(0, timesteps - 1);
 }
 
-std::unique_ptr<TimestepDensity> make_timestep_density(const TimestepSamplingConfig& config) {
-  switch (config.scheme) {
+TimestepDensity::TimestepDensity(const TimestepSamplingConfig& config) : scheme_(config.scheme) {
+  if (scheme_ == TimestepScheme::logit_normal) {
+    mean_ = needed(config.logit_mean, "logit_mean");
+    std_ = needed(config.logit_std, "logit_std");
+  }
+  if (scheme_ == TimestepScheme::mode) mode_scale_ = needed(config.mode_scale, "mode_scale");
+}
+
+at::Tensor TimestepDensity::draw(int64_t batch, int64_t timesteps, at::Generator generator) const {
+  const at::TensorOptions options(generator.device());
+  const auto floats = options.dtype(at::kFloat);
+  switch (scheme_) {
     case TimestepScheme::uniform:
-      return std::make_unique<UniformDensity>();
+      return at::randint(0, timesteps, {batch}, std::move(generator), options.dtype(at::kLong));
     case TimestepScheme::logit_normal:
-      return std::make_unique<LogitNormalDensity>(needed(config.logit_mean, "logit_mean"),
-                                                  needed(config.logit_std, "logit_std"));
+      return times_of(logit_normal_density(at::randn({batch}, generator, floats), mean_, std_),
+                      timesteps);
     case TimestepScheme::mode:
-      return std::make_unique<ModeDensity>(needed(config.mode_scale, "mode_scale"));
+      return times_of(mode_density(at::rand({batch}, generator, floats), mode_scale_), timesteps);
   }
   broken_invariant(__FILE__, __LINE__, "a timestep scheme without a density");
 }

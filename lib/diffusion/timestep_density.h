@@ -6,7 +6,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <memory>
 
 #include "config/shared/loss_config.h"
 
@@ -21,14 +20,17 @@ at::Tensor mode_density(const at::Tensor& uniforms, double scale);
 /// Time T - 1 - floor(u T) of u in [0, 1], kept in [0, T): u near 0 is the noisiest. int64
 at::Tensor times_of(const at::Tensor& u, int64_t timesteps);
 
+/// The scheme that the config names.
 class TimestepDensity {
  public:
-  virtual ~TimestepDensity() = default;
+  /// @throws ConfigError if a parameter of the scheme is null
+  explicit TimestepDensity(const TimestepSamplingConfig& config);
   /// Times in [0, timesteps). @return [batch] int64 on the generator's device
-  virtual at::Tensor draw(int64_t batch, int64_t timesteps, at::Generator generator) const = 0;
-};
+  at::Tensor draw(int64_t batch, int64_t timesteps, at::Generator generator) const;
 
-/// @throws ConfigError if a parameter of the scheme is null
-std::unique_ptr<TimestepDensity> make_timestep_density(const TimestepSamplingConfig& config);
+ private:
+  TimestepScheme scheme_;
+  double mean_ = 0, std_ = 0, mode_scale_ = 0;
+};
 
 }  // namespace dalle2

@@ -60,7 +60,7 @@ std::shared_ptr<torch::nn::Module> add_weight(torch::nn::Module& parent,
 
 LoraAdapterImpl::LoraAdapterImpl(const at::Tensor& weight,
                                  const LoraOptions& options,
-                                 std::shared_ptr<const LoraDropout> dropout,
+                                 std::shared_ptr<const DropoutSeed> dropout,
                                  int64_t number)
     : options_(options), dropout_(std::move(dropout)), number_(number) {
   const torch::NoGradGuard no_grad;
@@ -82,7 +82,7 @@ LoraAdapterImpl::LoraAdapterImpl(const at::Tensor& weight,
 
 // Kept inputs are scaled up by what is dropped. [B, ..., in] like x
 at::Tensor LoraAdapterImpl::mask(const at::Tensor& x) const {
-  return dropout_mask(x, options_.dropout, {dropout_->seed, dropout_->first_sample}, number_);
+  return dropout_mask(x, options_.dropout, *dropout_, number_);
 }
 
 at::Tensor LoraAdapterImpl::forward(const at::Tensor& x) {
@@ -97,7 +97,7 @@ at::Tensor LoraAdapterImpl::weight() const {
 }
 
 void LoraHost::attach(const LoraOptions& options,
-                      std::shared_ptr<const LoraDropout> dropout,
+                      std::shared_ptr<const DropoutSeed> dropout,
                       int64_t number) {
   D2_CHECK(!adapter_, "a layer takes one adapter");
   adapter_ = module().register_module(
@@ -138,10 +138,10 @@ void check_lora_targets(const std::vector<const torch::nn::Module*>& networks,
   }
 }
 
-std::shared_ptr<LoraDropout> attach_lora(torch::nn::Module& network,
+std::shared_ptr<DropoutSeed> attach_lora(torch::nn::Module& network,
                                          const std::vector<std::string>& targets,
                                          const LoraOptions& options) {
-  auto dropout = std::make_shared<LoraDropout>();
+  auto dropout = std::make_shared<DropoutSeed>();
   int64_t number = 0;
   for (const auto& [layer, host] : hosts_of(network)) {
     if (is_target(layer, targets)) host->attach(options, dropout, number++);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "config/reading/types.h"
+#include "model/unet/dropout_mask.h"
 
 namespace dalle2 {
 
@@ -23,13 +24,6 @@ struct LoraOptions {
   LoraInit init = LoraInit::gaussian;
 };
 
-/// The masks that the dropout of adapters uses. A mask depends on the seed, the adapter and the
-/// sample alone: a pass that is computed again, or in other chunks, has the same ones.
-struct LoraDropout {
-  uint64_t seed = 0;
-  int64_t first_sample = 0;  ///< number of the first sample of a pass in its batch
-};
-
 class LoraAdapterImpl : public torch::nn::Module {
  public:
   /// Weights drawn from torch's default generator, `up` zero; float32, on the device of `weight`.
@@ -37,7 +31,7 @@ class LoraAdapterImpl : public torch::nn::Module {
   /// @param number among the adapters of a network, for the masks
   LoraAdapterImpl(const at::Tensor& weight,
                   const LoraOptions& options,
-                  std::shared_ptr<const LoraDropout> dropout,
+                  std::shared_ptr<const DropoutSeed> dropout,
                   int64_t number);
   /// What is added to the layer's output. @param x [B, ..., in] @return [B, ..., out]
   at::Tensor forward(const at::Tensor& x);
@@ -47,7 +41,7 @@ class LoraAdapterImpl : public torch::nn::Module {
   bool drops() const { return options_.dropout > 0 && is_training(); }
 
   const LoraOptions& options() const { return options_; }
-  const std::shared_ptr<const LoraDropout>& dropout() const { return dropout_; }
+  const std::shared_ptr<const DropoutSeed>& dropout() const { return dropout_; }
   double scale() const { return options_.alpha / static_cast<double>(options_.rank); }
 
   at::Tensor down;  ///< [rank, in] or [rank, in, 1, 1]
@@ -57,7 +51,7 @@ class LoraAdapterImpl : public torch::nn::Module {
   at::Tensor mask(const at::Tensor& x) const;
 
   LoraOptions options_;
-  std::shared_ptr<const LoraDropout> dropout_;
+  std::shared_ptr<const DropoutSeed> dropout_;
   int64_t number_;
 };
 
@@ -67,7 +61,7 @@ class LoraHost {
   virtual ~LoraHost() = default;
   /// @throws std::logic_error if there is one already
   void attach(const LoraOptions& options,
-              std::shared_ptr<const LoraDropout> dropout,
+              std::shared_ptr<const DropoutSeed> dropout,
               int64_t number);
   /// Null without an adapter.
   const std::shared_ptr<LoraAdapterImpl>& adapter() const { return adapter_; }
@@ -87,7 +81,7 @@ void check_lora_targets(const std::vector<const torch::nn::Module*>& networks,
 
 /// Gives each layer whose name is one of `targets`, or ends in "." and one of them, an adapter.
 /// @return what decides their dropout, to be set before each pass
-std::shared_ptr<LoraDropout> attach_lora(torch::nn::Module& network,
+std::shared_ptr<DropoutSeed> attach_lora(torch::nn::Module& network,
                                          const std::vector<std::string>& targets,
                                          const LoraOptions& options);
 

@@ -26,9 +26,9 @@ at::ScalarType scalar_type(TrainableDtype) {
 
 }  // namespace
 
-std::vector<std::shared_ptr<LoraDropout>> add_adapters(
+std::vector<std::shared_ptr<DropoutSeed>> add_adapters(
     const std::vector<std::shared_ptr<torch::nn::Module>>& networks, const AdaptersConfig& config) {
-  std::vector<std::shared_ptr<LoraDropout>> dropouts(networks.size());
+  std::vector<std::shared_ptr<DropoutSeed>> dropouts(networks.size());
   const LoraConfig& lora = config.lora;
   if (lora.rank == 0) return dropouts;
   std::vector<const torch::nn::Module*> trained;

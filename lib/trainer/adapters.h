@@ -17,7 +17,7 @@ namespace dalle2 {
 /// /train/frozen_dtype says. Null networks are passed over. Does nothing with a rank of 0.
 /// @return for each network, what decides the dropout of its adapters; null where there are none
 /// @throws ConfigError for a target that no network has, or a network without any of them
-std::vector<std::shared_ptr<LoraDropout>> add_adapters(
+std::vector<std::shared_ptr<DropoutSeed>> add_adapters(
     const std::vector<std::shared_ptr<torch::nn::Module>>& networks, const AdaptersConfig& config);
 
 /// What files say about the adapters of a run.

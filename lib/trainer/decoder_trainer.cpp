@@ -141,18 +141,14 @@ at::Tensor DecoderTrainer::sample(const DecoderSampleOptions& options,
                                   std::optional<int64_t> max_batch_size) {
   D2_CHECK(!options.one_unet_in_gpu,
            "unets of a trainer stay where they are: their weights are views");
-  const torch::NoGradGuard no_grad;
-  const EvalScope eval(*decoder_);
-  std::optional<AveragesInPlace> averages;
-  if (!use_non_ema) put_averages_in_place(averages);
-  std::vector<at::Tensor> images;
-  for (const ChunkRange& range : chunk_ranges(sample_batch(options), max_batch_size)) {
-    images.push_back(decoder_->sample(on_device(chunk_of(options, range), device())));
-  }
-  if (images.empty()) {
+  const int64_t batch = sample_batch(options);
+  if (batch == 0) {
     throw ConfigError("sample: expected at least one image to be asked for, got a batch of 0");
   }
-  return at::cat(images);
+  const EvalScope eval(*decoder_);
+  return sample_in_chunks(options, batch, use_non_ema, max_batch_size, [&](const auto& chunk) {
+    return decoder_->sample(chunk);
+  });
 }
 
 std::shared_ptr<torch::nn::Module> DecoderTrainer::swap_network(

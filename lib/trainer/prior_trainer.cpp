@@ -92,35 +92,22 @@ at::Tensor PriorTrainer::evaluate(const PriorInputs& inputs,
   });
 }
 
-at::Tensor PriorTrainer::sample_in_chunks(
-    const PriorSampleOptions& options,
-    bool use_non_ema,
-    std::optional<int64_t> max_batch_size,
-    const std::function<at::Tensor(const PriorSampleOptions& chunk)>& draw) {
-  const torch::NoGradGuard no_grad;
-  std::optional<AveragesInPlace> average;
-  if (!use_non_ema) put_averages_in_place(average);
-  std::vector<at::Tensor> embeds;
-  for (const ChunkRange& range : chunk_ranges(texts_of(options), max_batch_size)) {
-    embeds.push_back(draw(on_device(chunk_of(options, range), device())));
-  }
-  return at::cat(embeds);
-}
-
 at::Tensor PriorTrainer::sample(const PriorSampleOptions& options,
                                 bool use_non_ema,
                                 std::optional<int64_t> max_batch_size) {
-  return sample_in_chunks(options, use_non_ema, max_batch_size, [&](const auto& chunk) {
-    return prior_->sample(chunk);
-  });
+  return sample_in_chunks(
+      options, texts_of(options), use_non_ema, max_batch_size, [&](const auto& chunk) {
+        return prior_->sample(chunk);
+      });
 }
 
 at::Tensor PriorTrainer::p_sample_loop(const PriorSampleOptions& options,
                                        bool use_non_ema,
                                        std::optional<int64_t> max_batch_size) {
-  return sample_in_chunks(options, use_non_ema, max_batch_size, [&](const auto& chunk) {
-    return prior_->p_sample_loop(chunk);
-  });
+  return sample_in_chunks(
+      options, texts_of(options), use_non_ema, max_batch_size, [&](const auto& chunk) {
+        return prior_->p_sample_loop(chunk);
+      });
 }
 
 TextEmbedding PriorTrainer::embed_text(TextEncoder& encoder,

@@ -10,7 +10,6 @@
 
 #include "config/prior/prior_run_config.h"
 #include "diffusion/prior/prior.h"
-#include "diffusion/prior/text_encoder.h"
 #include "trainer/trainer.h"
 
 namespace dalle2 {
@@ -68,12 +67,6 @@ class PriorTrainer : public Trainer {
   void list_state(TrainState& state) const override;
   std::shared_ptr<torch::nn::Module> swap_network(
       size_t index, std::shared_ptr<torch::nn::Module> network) const override;
-  /// `draw` of each chunk of the texts.
-  at::Tensor sample_in_chunks(
-      const PriorSampleOptions& options,
-      bool use_non_ema,
-      std::optional<int64_t> max_batch_size,
-      const std::function<at::Tensor(const PriorSampleOptions& chunk)>& draw);
 
   mutable DiffusionPrior prior_;
   std::optional<int64_t> warmup_steps_;

@@ -76,7 +76,7 @@ struct TrainedPart {
   bool shares_graph = false;
   std::unique_ptr<WeightAverage> average;     ///< null without averages
   std::unique_ptr<PostHocAverages> post_hoc;  ///< null without such
-  std::shared_ptr<LoraDropout> dropout;       ///< of its adapters; null without
+  std::shared_ptr<DropoutSeed> dropout;       ///< of its adapters; null without
   at::Tensor grad_norm;                       ///< [] of the last update
   at::Tensor loss;                   ///< [] sum since the last update; undefined before one
   std::optional<GradScaler> scaler;  ///< with fp16

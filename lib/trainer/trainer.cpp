@@ -76,7 +76,7 @@ Trainer::~Trainer() = default;
 
 void Trainer::add_part(const PartPlan& plan,
                        const SharedTrainConfig& config,
-                       std::shared_ptr<LoraDropout> dropout) {
+                       std::shared_ptr<DropoutSeed> dropout) {
   part_names_.push_back(plan.name);
   makers_.push_back(plan.make_network);
   contents_.prefixes.push_back(plan.prefix);

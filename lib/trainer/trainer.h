@@ -4,6 +4,7 @@
 // sampling, and the list of its state.
 #pragma once
 
+#include <ATen/Functions.h>
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
@@ -225,6 +226,23 @@ class Trainer {
   at::Tensor evaluate_joint(int64_t part_number,
                             const std::vector<int64_t>& batches,
                             const JointLoss& loss) const;
+  /// What `draw` makes of each chunk of a group of tensors, on the device, with averages in the place
+  /// of the weights (unless `use_non_ema`) and without gradients. @param batch above 0
+  template <TensorGroup Options, class Draw>
+  at::Tensor sample_in_chunks(const Options& options,
+                              int64_t batch,
+                              bool use_non_ema,
+                              std::optional<int64_t> max_batch_size,
+                              const Draw& draw) const {
+    const at::NoGradGuard no_grad;
+    std::optional<AveragesInPlace> averages;
+    if (!use_non_ema) put_averages_in_place(averages);
+    std::vector<at::Tensor> drawn;
+    for (const ChunkRange& range : chunk_ranges(batch, max_batch_size)) {
+      drawn.push_back(draw(on_device(chunk_of(options, range), device())));
+    }
+    return at::cat(drawn);
+  }
   /// Averages in the place of the weights, in eval mode, for as long as `scope` lives.
   void put_averages_in_place(std::optional<AveragesInPlace>& scope) const;
   void settle_all() const;
@@ -235,7 +253,7 @@ class Trainer {
   void settle(size_t index) const;
   void add_part(const PartPlan& plan,
                 const SharedTrainConfig& config,
-                std::shared_ptr<LoraDropout> dropout);
+                std::shared_ptr<DropoutSeed> dropout);
   PassSettings pass_settings(std::optional<int64_t> max_batch_size) const;
 
   /// Settling only counts and averages what the device has done already. It does not change what

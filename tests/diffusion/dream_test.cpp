@@ -48,9 +48,8 @@ TEST_CASE("DREAM, noise offset and input perturbation equal diffusers' with a st
       CHECK_FALSE(at::GradMode::is_enabled());
       return 0.3 * x + 0.05;
     };
-    const auto dream =
-        make_dream({true, c.at("detail_preservation").get<double>()}, Objective::eps);
-    const TrainingPair pair = dream->rectify(*schedule, {x_t, noise}, t, noise, stub);
+    const Dream dream({true, c.at("detail_preservation").get<double>()}, Objective::eps);
+    const TrainingPair pair = dream.rectify(*schedule, {x_t, noise}, t, noise, stub);
     CHECK(asked == 1);
     expect_close(pair.x_t, f.tensor(name + "dream_noisy"), 1e-5, "image with the error");
     expect_close(pair.target, f.tensor(name + "dream_target"), 1e-5, "target with the error");
@@ -62,14 +61,14 @@ TEST_CASE("A perfect predictor changes nothing, one that says nothing adds the w
   const at::Tensor t = at::tensor({2, 20}, at::kLong);
   const at::Tensor noise = wave({2, 3, 4, 4}, 0.83);
   const TrainingPair pair{wave({2, 3, 4, 4}, 0.31), noise};
-  const auto dream = make_dream({true, 1.5}, Objective::eps);
+  const Dream dream({true, 1.5}, Objective::eps);
   const TrainingPair same =
-      dream->rectify(*s, pair, t, noise, [&](const at::Tensor&) { return noise; });
+      dream.rectify(*s, pair, t, noise, [&](const at::Tensor&) { return noise; });
   CHECK(at::equal(same.x_t, pair.x_t));
   CHECK(at::equal(same.target, pair.target));
   const at::Tensor lambda = s->sqrt_one_minus_alphas_cumprod.index({t}).pow(1.5).view({2, 1, 1, 1});
   const TrainingPair doubled =
-      dream->rectify(*s, pair, t, noise, [](const at::Tensor& x) { return at::zeros_like(x); });
+      dream.rectify(*s, pair, t, noise, [](const at::Tensor& x) { return at::zeros_like(x); });
   expect_close(doubled.target, noise * (1 + lambda), 1e-6, "target");
 }
 
@@ -77,12 +76,12 @@ TEST_CASE("DREAM's step carries no gradient of the extra pass") {
   const NoiseSchedule s = schedule_of(BetaSchedule::cosine, 30);
   const at::Tensor weight = at::full({}, 0.4).requires_grad_();
   const at::Tensor noise = wave({1, 3, 4, 4}, 0.83);
-  const TrainingPair pair = make_dream({true, 1.0}, Objective::eps)
-                                ->rectify(*s,
-                                          {wave({1, 3, 4, 4}), noise},
-                                          at::tensor({20}, at::kLong),
-                                          noise,
-                                          [&](const at::Tensor& x) { return weight * x; });
+  const TrainingPair pair = Dream({true, 1.0}, Objective::eps)
+                                .rectify(*s,
+                                         {wave({1, 3, 4, 4}), noise},
+                                         at::tensor({20}, at::kLong),
+                                         noise,
+                                         [&](const at::Tensor& x) { return weight * x; });
   CHECK_FALSE(pair.x_t.requires_grad());
   CHECK_FALSE(pair.target.requires_grad());
   CHECK(at::GradMode::is_enabled());
@@ -93,8 +92,8 @@ TEST_CASE("DREAM does not ask the predictor while it is off") {
   const TrainingPair pair{wave({1, 3, 4, 4}), wave({1, 3, 4, 4}, 0.5)};
   for (const Objective objective : {Objective::eps, Objective::v, Objective::x_start}) {
     const TrainingPair same =
-        make_dream({}, objective)
-            ->rectify(*s, pair, at::tensor({20}, at::kLong), pair.target, Predictor());
+        Dream({}, objective)
+            .rectify(*s, pair, at::tensor({20}, at::kLong), pair.target, Predictor());
     CHECK(same.x_t.is_same(pair.x_t));
     CHECK(same.target.is_same(pair.target));
   }
@@ -102,9 +101,9 @@ TEST_CASE("DREAM does not ask the predictor while it is off") {
 
 TEST_CASE("DREAM for v and for the clean image is refused in diffusers' words") {
   const auto messages = load_fixture("training_utilities/dream").json.at("messages");
-  CHECK_THROWS_WITH(make_dream({true, 1.0}, Objective::v),
+  CHECK_THROWS_WITH(Dream({true, 1.0}, Objective::v),
                     Catch::StartsWith(messages.at("v_prediction").get<std::string>()));
-  CHECK_THROWS_WITH(make_dream({true, 1.0}, Objective::x_start),
+  CHECK_THROWS_WITH(Dream({true, 1.0}, Objective::x_start),
                     Catch::StartsWith(messages.at("sample").get<std::string>()));
 }
 

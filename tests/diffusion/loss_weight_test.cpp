@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "diffusion/loss_weight.h"
+#include "diffusion/loss.h"
 
 #include <torch/torch.h>
 

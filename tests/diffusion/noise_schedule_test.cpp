@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "diffusion/decoder/learned_variance.h"
 #include "diffusion/loss.h"
-#include "diffusion/loss_weight.h"
 #include "diffusion/objective.h"
 #include "diffusion/sampler.h"
 #include "support/fixture.h"
@@ -139,31 +138,28 @@ TEST_CASE("Each objective names its target and reads the clean image back from a
   const NoiseSchedule s = p2_schedule_of(BetaSchedule::linear, 25);
   const at::Tensor x_t = s->q_sample(n.x_start, n.t, n.noise);
   for (const Objective objective : {Objective::eps, Objective::x_start, Objective::v}) {
-    const auto target = make_prediction_target(objective);
-    const at::Tensor said = target->target(*s, n.x_start, n.t, n.noise);
-    expect_close(target->x_start(*s, x_t, n.t, said),
-                 n.x_start,
-                 inversion_tolerance(*s, n.t),
-                 "clean image");
+    const PredictionTarget target{objective};
+    const at::Tensor said = target.target(*s, n.x_start, n.t, n.noise);
+    expect_close(
+        target.x_start(*s, x_t, n.t, said), n.x_start, inversion_tolerance(*s, n.t), "clean image");
   }
-  CHECK(at::equal(make_prediction_target(Objective::eps)->target(*s, n.x_start, n.t, n.noise),
-                  n.noise));
+  CHECK(at::equal(PredictionTarget{Objective::eps}.target(*s, n.x_start, n.t, n.noise), n.noise));
 }
 
 TEST_CASE("Losses are means over a sample's pixels, and only p2 with gamma above 0 weighs them") {
   const Fixture fixture = load_fixture("diffusion/formulas");
   const at::Tensor a = 3 * fixture.tensor("x");
   const at::Tensor b = fixture.tensor("mean");
-  expect_close(pixel_loss(LossType::l1)(a, b), fixture.tensor("loss.l1"), 1e-6, "l1");
-  expect_close(pixel_loss(LossType::l2)(a, b), fixture.tensor("loss.l2"), 1e-6, "l2");
-  expect_close(pixel_loss(LossType::huber)(a, b), fixture.tensor("loss.huber"), 1e-6, "huber");
+  expect_close(pixel_loss(LossType::l1, a, b), fixture.tensor("loss.l1"), 1e-6, "l1");
+  expect_close(pixel_loss(LossType::l2, a, b), fixture.tensor("loss.l2"), 1e-6, "l2");
+  expect_close(pixel_loss(LossType::huber, a, b), fixture.tensor("loss.huber"), 1e-6, "huber");
 
   const NoiseSchedule s = p2_schedule_of(BetaSchedule::linear, 25);
   const at::Tensor losses = at::tensor({1.0F, 2.0F, 3.0F});
   const Noised n;
-  CHECK(at::equal(make_p2_loss_weight(0, s)->weigh(losses, n.t), losses));
+  CHECK(at::equal(LossWeight({}, 0, Objective::eps, s).weigh(losses, n.t), losses));
   const at::Tensor acp = s->alphas_cumprod.index_select(0, n.t);
-  expect_close(make_p2_loss_weight(0.5, s)->weigh(losses, n.t),
+  expect_close(LossWeight({}, 0.5, Objective::eps, s).weigh(losses, n.t),
                losses * (2 + acp / (1 - acp)).pow(-0.5),
                1e-6,
                "p2");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-#include "diffusion/prior/prior_sampler.h"
 #include "diffusion/prior_fixture.h"
+#include "diffusion/sampler.h"
 #include "optim/random.h"
 
 namespace dalle2::test {

@@ -130,9 +130,9 @@ TEST_CASE("A scheme without its parameter is refused") {
   TimestepSamplingConfig config;
   config.scheme = TimestepScheme::mode;
   config.logit_mean.reset();
-  CHECK_NOTHROW(make_timestep_density(config));
+  CHECK_NOTHROW(TimestepDensity{config});
   config.mode_scale.reset();
-  CHECK_THROWS_WITH(make_timestep_density(config),
+  CHECK_THROWS_WITH(TimestepDensity{config},
                     "timestep_sampling: expected a number for mode_scale, which the scheme needs, "
                     "got null");
 }

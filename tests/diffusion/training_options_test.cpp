@@ -8,7 +8,7 @@
 
 #include "diffusion/decoder/learned_variance.h"
 #include "diffusion/decoder_fixture.h"
-#include "diffusion/loss_weight.h"
+#include "diffusion/loss.h"
 
 namespace dalle2::test {
 namespace {

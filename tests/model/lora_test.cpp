@@ -142,7 +142,7 @@ TEST_CASE("of a network with adapters only they need gradients, and its biases i
 }
 
 TEST_CASE("dropout of an adapter's input keeps its expectation and depends on its address alone") {
-  auto dropout = std::make_shared<LoraDropout>();
+  auto dropout = std::make_shared<DropoutSeed>();
   const LoraOptions options = {.rank = 2, .alpha = 2, .dropout = 0.25};
   LoraAdapterImpl adapter(at::zeros({8, 8}), options, dropout, 3);
   {

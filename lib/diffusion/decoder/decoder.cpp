@@ -90,16 +90,10 @@ std::unique_ptr<DecoderImpl::Stage> DecoderImpl::make_stage(const UnetPlan& plan
         key, LowresConditioner(lowres_options(config, plan, range_)));
   }
 
-  stage->target = make_prediction_target(plan.objective);
-  // As in the reference, whatever the objective: the bound reads the output as noise, and self
-  // conditioning is shown it as it is (docs/parity.md, M6 and M7).
-  stage->bound_target = make_prediction_target(Objective::eps);
-  stage->self_cond_target = make_prediction_target(Objective::x_start);
-  stage->pixel_loss = pixel_loss(config.loss_type);
-  stage->weight =
-      make_loss_weight(plan.loss, plan.p2_loss_weight_gamma, plan.objective, stage->schedule);
-  stage->density = make_timestep_density(plan.loss.timestep_sampling);
-  stage->dream = make_dream(plan.loss.dream, plan.objective);
+  stage->target.objective = plan.objective;
+  stage->weight.emplace(plan.loss, plan.p2_loss_weight_gamma, plan.objective, stage->schedule);
+  stage->density.emplace(plan.loss.timestep_sampling);
+  stage->dream.emplace(plan.loss.dream, plan.objective);
   stage->augmentation = {plan.loss.noise_offset, plan.loss.input_perturbation};
   if (plan.learned_variance) {
     stage->variance = LearnedVariance{config.learned_variance_constrain_frac};
@@ -222,9 +216,9 @@ at::Tensor DecoderImpl::denoising_loss(Stage& s,
     UnetConditions everything = conditions;  // nothing is dropped in this pass
     everything.image_keep_mask = at::Tensor();
     everything.text_keep_mask = at::Tensor();
-    const auto [first, unused] =
-        split_output(s.unet->forward(noised, t, everything), s.plan.learned_variance);
-    conditions.self_cond = s.self_cond_target->x_start(schedule, noised, t, first);
+    // The output as it is, whatever the objective: as in the reference (docs/parity.md, M7).
+    conditions.self_cond =
+        split_output(s.unet->forward(noised, t, everything), s.plan.learned_variance).first;
   }
   // Under autocast the network answers in half precision; the losses are computed in fp32.
   const auto answer = [&](const at::Tensor& x) {
@@ -233,16 +227,18 @@ at::Tensor DecoderImpl::denoising_loss(Stage& s,
   };
   const auto [x_t, target] =
       s.dream->rectify(schedule,
-                       {noised, s.target->target(schedule, x_start, t, noise)},
+                       {noised, s.target.target(schedule, x_start, t, noise)},
                        t,
                        noise,
                        [&](const at::Tensor& x) { return answer(x).first; });
   const auto [prediction, raw_fraction] = answer(x_t);
 
-  const at::Tensor simple = s.weight->weigh(s.pixel_loss(prediction, target), t).mean();
+  const at::Tensor simple =
+      s.weight->weigh(pixel_loss(plan_.config.loss_type, prediction, target), t).mean();
   if (!s.variance) return simple;
 
-  const at::Tensor model_x_start = s.bound_target->x_start(schedule, x_t, t, prediction.detach());
+  // The output read as noise, whatever the objective: as in the reference (docs/parity.md, M6).
+  const at::Tensor model_x_start = schedule.x_start_from_noise(x_t, t, prediction.detach());
   const at::Tensor bits = s.variance->bound(schedule, x_start, x_t, t, model_x_start, raw_fraction);
   return simple + bits.mean() * plan_.config.vb_loss_weight;
 }

@@ -59,15 +59,6 @@ Inpainting make_inpainting(const DecoderSampleOptions& options, int64_t size, Im
           options.inpaint_resample_times};
 }
 
-NoiseSource noise_source(const DecoderSampleOptions& options, const at::Device& device) {
-  if (options.noise) return options.noise;
-  const std::optional<at::Generator> generator = options.generator;
-  const at::Device home = generator ? generator->device() : device;
-  return [generator, home, device](at::IntArrayRef sizes) {
-    return at::randn(sizes, generator, at::TensorOptions(home).dtype(at::kFloat)).to(device);
-  };
-}
-
 // From noise to a clean image in [-1, 1].
 at::Tensor walk(Sampler& sampler,
                 Denoiser& denoise,
@@ -110,7 +101,7 @@ at::Tensor DecoderImpl::sample(const DecoderSampleOptions& options) {
   const at::NoGradGuard no_grad;
   const EvalScope eval(*this);
   const int64_t batch = check_sample_options(options);
-  const NoiseSource noise = noise_source(options, device());
+  const NoiseSource noise = noise_source(options.noise, options.generator, device());
 
   at::Tensor image;
   if (options.start_at_unet > 1) {
@@ -167,7 +158,7 @@ at::Tensor DecoderImpl::sample_stage(int64_t unet_number,
       return dynamic_threshold(x, percentile);
     };
   }
-  Denoiser denoise(s.unet, s.schedule, *s.target, std::move(conditions), denoiser_options);
+  Denoiser denoise(s.unet, s.schedule, s.target, std::move(conditions), denoiser_options);
 
   const auto order = static_cast<size_t>(unet_number - options.start_at_unet);
   const int64_t side = s.plan.map_side(size);

@@ -5,7 +5,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
-#include <memory>
 
 #include "config/shared/loss_config.h"
 #include "diffusion/noise_schedule.h"
@@ -24,19 +23,20 @@ using Predictor = std::function<at::Tensor(const at::Tensor& x_t)>;
 
 class Dream {
  public:
-  virtual ~Dream() = default;
+  /// @throws ConfigError if it is enabled for an objective other than noise prediction
+  Dream(const DreamConfig& config, Objective objective);
   /// The pair with the network's own error in both: with lambda = sqrt(1 - acp)^p and d = lambda *
   /// (noise - prediction), x_t + sqrt(1 - acp) d and target + d. `predict` is called once, without
   /// gradients; with DREAM switched off it is not called, and the pair stays as it is.
   /// @param noise [B, C, H, W] that the target holds; @param t [B] int64
-  virtual TrainingPair rectify(const NoiseScheduleImpl& schedule,
-                               const TrainingPair& pair,
-                               const at::Tensor& t,
-                               const at::Tensor& noise,
-                               const Predictor& predict) const = 0;
-};
+  TrainingPair rectify(const NoiseScheduleImpl& schedule,
+                       const TrainingPair& pair,
+                       const at::Tensor& t,
+                       const at::Tensor& noise,
+                       const Predictor& predict) const;
 
-/// @throws ConfigError if it is enabled for an objective other than noise prediction
-std::unique_ptr<Dream> make_dream(const DreamConfig& config, Objective objective);
+ private:
+  DreamConfig config_;
+};
 
 }  // namespace dalle2

@@ -49,8 +49,8 @@ at::Tensor discretized_gaussian_log_likelihood(const at::Tensor& x,
 at::Tensor LearnedVariance::log_variance(const NoiseScheduleImpl& schedule,
                                          const at::Tensor& t,
                                          const at::Tensor& raw_fraction) const {
-  const at::Tensor low = NoiseScheduleImpl::extract(schedule.posterior_log_variance_clipped, t);
-  const at::Tensor high = NoiseScheduleImpl::extract(schedule.betas, t).log();
+  const at::Tensor low = at_times(schedule.posterior_log_variance_clipped, t, raw_fraction);
+  const at::Tensor high = at_times(schedule.betas, t, raw_fraction).log();
   at::Tensor fraction = (raw_fraction + 1) * 0.5;
   if (constrain_frac) fraction = fraction.sigmoid();
   return fraction * high + (1 - fraction) * low;

@@ -13,7 +13,6 @@
 #include "diffusion/decoder/noise_augmentation.h"
 #include "diffusion/decoder/stage_space.h"
 #include "diffusion/loss.h"
-#include "diffusion/loss_weight.h"
 #include "diffusion/noise_schedule.h"
 #include "diffusion/objective.h"
 #include "diffusion/timestep_density.h"
@@ -28,13 +27,10 @@ struct DecoderImpl::Stage {
   LowresConditioner lowres{nullptr};  ///< null in the first stage
   VqganVae vae{nullptr};              ///< null in a stage that works on pixels
   std::unique_ptr<StageSpace> space;
-  std::unique_ptr<PredictionTarget> target;
-  /// How the variational bound and the self conditioning of a training step read the output.
-  std::unique_ptr<PredictionTarget> bound_target, self_cond_target;
-  PixelLoss pixel_loss = nullptr;
-  std::unique_ptr<LossWeight> weight;
-  std::unique_ptr<TimestepDensity> density;
-  std::unique_ptr<Dream> dream;
+  PredictionTarget target;
+  std::optional<LossWeight> weight;  ///< this and the next two are there once the stage is made
+  std::optional<TimestepDensity> density;
+  std::optional<Dream> dream;
   NoiseAugmentation augmentation;
   std::optional<LearnedVariance> variance;
 };

@@ -34,15 +34,12 @@ DiffusionPriorImpl::DiffusionPriorImpl(const PriorPlan& plan) : plan_(plan) {
   options.timesteps = config.timesteps;
   schedule_ = register_module("noise_scheduler", NoiseSchedule(options));
   net_ = register_module("net", std::make_shared<PriorNetworkImpl>(config.net));
-  target_ = make_prediction_target(config.objective());
-  loss_ = pixel_loss(config.loss_type);
-  weight_ = make_loss_weight(plan_.loss, /*p2_gamma=*/0.0, config.objective(), schedule_);
-  density_ = make_timestep_density(plan_.loss.timestep_sampling);
-  dream_ = make_dream(plan_.loss.dream, config.objective());
+  target_.objective = config.objective();
+  weight_.emplace(plan_.loss, /*p2_gamma=*/0.0, config.objective(), schedule_);
+  density_.emplace(plan_.loss.timestep_sampling);
+  dream_.emplace(plan_.loss.dream, config.objective());
   augmentation_.perturbation = plan_.loss.input_perturbation;
 }
-
-DiffusionPriorImpl::~DiffusionPriorImpl() = default;
 
 std::shared_ptr<PriorNetworkImpl> DiffusionPriorImpl::swap_net(
     std::shared_ptr<PriorNetworkImpl> net) {
@@ -117,13 +114,13 @@ at::Tensor DiffusionPriorImpl::loss(const PriorInputs& inputs, const PriorStepNo
   };
   const auto [x_t, target] =
       dream_->rectify(*schedule_,
-                      {noised, target_->target(*schedule_, x_start, t, draws.noise)},
+                      {noised, target_.target(*schedule_, x_start, t, draws.noise)},
                       t,
                       draws.noise,
                       answer);
   at::Tensor prediction = answer(x_t);
   if (config.predict_x_start && config.training_clamp_l2norm) prediction = l2_clamp(prediction);
-  return weight_->weigh(loss_(prediction, target), t).mean();
+  return weight_->weigh(pixel_loss(config.loss_type, prediction, target), t).mean();
 }
 
 }  // namespace dalle2

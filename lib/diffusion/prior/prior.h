@@ -13,7 +13,6 @@
 #include "diffusion/decoder/dream.h"
 #include "diffusion/decoder/noise_augmentation.h"
 #include "diffusion/loss.h"
-#include "diffusion/loss_weight.h"
 #include "diffusion/noise_schedule.h"
 #include "diffusion/objective.h"
 #include "diffusion/sampler.h"
@@ -32,6 +31,14 @@ struct TextEmbedding {
     f(embeds);
     f(encodings);
   }
+};
+
+/// Where text embeddings come from while a prior is used: a CLIP model, or a stand-in.
+class TextEncoder {
+ public:
+  virtual ~TextEncoder() = default;
+  /// @param tokens [B, L] int64 @return embeddings [B, D] and encodings [B, L, D]
+  virtual TextEmbedding embed_text(const at::Tensor& tokens) = 0;
 };
 
 /// One training batch: embeddings as CLIP gives them, not scaled. They are not modified.
@@ -85,7 +92,6 @@ struct PriorSampleOptions {
 class DiffusionPriorImpl : public torch::nn::Module {
  public:
   explicit DiffusionPriorImpl(const PriorPlan& plan);
-  ~DiffusionPriorImpl() override;
 
   /// Mean loss, drawing everything random from `generator`.
   /// @throws DataError for inputs that do not fit
@@ -123,11 +129,10 @@ class DiffusionPriorImpl : public torch::nn::Module {
   PriorPlan plan_;
   NoiseSchedule schedule_{nullptr};
   std::shared_ptr<PriorNetworkImpl> net_;
-  std::unique_ptr<PredictionTarget> target_;
-  PixelLoss loss_ = nullptr;
-  std::unique_ptr<LossWeight> weight_;
-  std::unique_ptr<TimestepDensity> density_;
-  std::unique_ptr<Dream> dream_;
+  PredictionTarget target_;
+  std::optional<LossWeight> weight_;  // this and the next two are there once the prior is made
+  std::optional<TimestepDensity> density_;
+  std::optional<Dream> dream_;
   NoiseAugmentation augmentation_;
 };
 TORCH_MODULE(DiffusionPrior);

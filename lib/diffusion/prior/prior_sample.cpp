@@ -7,21 +7,8 @@
 #include "base/error.h"
 #include "diffusion/decoder/pass_scopes.h"
 #include "diffusion/prior/prior.h"
-#include "diffusion/prior/prior_sampler.h"
 
 namespace dalle2 {
-namespace {
-
-NoiseSource noise_source(const PriorSampleOptions& options, const at::Device& device) {
-  if (options.noise) return options.noise;
-  return [generator = options.generator, device](at::IntArrayRef shape) {
-    const at::Device home = generator ? generator->device() : device;
-    return at::randn(shape, generator, at::TensorOptions(home).dtype(at::kFloat)).to(device);
-  };
-}
-
-}  // namespace
-
 void DiffusionPriorImpl::check_sample_options(const PriorSampleOptions& options) const {
   const PriorConfig& config = plan_.config;
   if (!options.text.embeds.defined() || options.text.embeds.dim() != 2) {
@@ -51,7 +38,7 @@ at::Tensor DiffusionPriorImpl::clean_estimate(const at::Tensor& x,
                                               const PriorConditions& conditions,
                                               double cond_scale) {
   const at::Tensor answer = net_->forward_with_cond_scale(x, times, conditions, cond_scale);
-  const at::Tensor x_start = target_->x_start(*schedule_, x, times, answer.to(x.scalar_type()));
+  const at::Tensor x_start = target_.x_start(*schedule_, x, times, answer.to(x.scalar_type()));
   if (!plan_.config.predict_x_start) return static_threshold(x_start);
   return plan_.config.sampling_clamp_l2norm ? l2_clamp(x_start) : x_start;
 }
@@ -62,7 +49,7 @@ at::Tensor DiffusionPriorImpl::p_sample_loop(const PriorSampleOptions& options) 
   const EvalScope eval(*this);
   const PriorConfig& config = plan_.config;
   PriorConditions given = conditions(options.text);
-  const NoiseSource noise = noise_source(options, device());
+  const NoiseSource noise = noise_source(options.noise, options.generator, device());
   const int64_t steps = options.timesteps.value_or(config.timesteps);
   const auto sampler = steps < config.timesteps ? make_prior_ddim_sampler(schedule_, steps)
                                                 : make_ddpm_sampler(schedule_, std::nullopt);

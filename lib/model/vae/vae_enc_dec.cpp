@@ -77,8 +77,8 @@ VaeResnetImpl::VaeResnetImpl(const VaeConfig& config) {
         of_layer(config.encdec_num_resnet_blocks, layer, config.layers, int64_t{0});
     const int64_t groups = config.encdec_resnet_groups;
     for (int64_t block = 0; block < blocks; ++block) {
-      encoders.push_back(make(std::make_shared<VaeBlockImpl>(width, groups)));
-      from_end.push_back(make(std::make_shared<VaeGatedBlockImpl>(width, groups)));
+      encoders.push_back(make(std::make_shared<VaeBlockImpl>(width, groups, /*gated=*/false)));
+      from_end.push_back(make(std::make_shared<VaeBlockImpl>(width, groups, /*gated=*/true)));
     }
     if (attends) encoders.push_back(attention());
     before = width;

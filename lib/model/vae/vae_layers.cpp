@@ -12,6 +12,8 @@ namespace {
 
 constexpr double kLeakySlope = 0.1;
 constexpr double kChannelNormEps = 1e-5;
+constexpr int64_t kDiscriminatorGroups = 16;
+constexpr int64_t kFirstKernel = 5, kHalvingKernel = 4;
 
 std::shared_ptr<ConvLayerImpl> conv_without_bias(int64_t in, int64_t out) {
   return std::make_shared<ConvLayerImpl>(torch::nn::Conv2dOptions(in, out, 1).bias(false));
@@ -30,37 +32,24 @@ at::Tensor leaky(const at::Tensor& x) {
   return at::leaky_relu(x, kLeakySlope);
 }
 
-VaeBlockImpl::VaeBlockImpl(int64_t channels, int64_t groups) {
+VaeBlockImpl::VaeBlockImpl(int64_t channels, int64_t groups, bool gated) : gated_(gated) {
   const auto net = add_group(*this, "net");
-  for (const char* place : {"0", "3"}) {
-    convs_.push_back(net->register_module(place, make_conv(channels, channels, 3, 1, 1)));
+  for (const int first : {0, 3}) {  // the place of a convolution; a gate comes before the norm
+    convs_.push_back(net->register_module(
+        std::to_string(first), make_conv(channels, (gated ? 2 : 1) * channels, 3, 1, 1)));
     norms_.push_back(
-        net->register_module(place == std::string("0") ? "1" : "4",
+        net->register_module(std::to_string(first + (gated ? 2 : 1)),
                              std::make_shared<torch::nn::GroupNormImpl>(groups, channels)));
   }
   convs_.push_back(net->register_module("6", make_conv(channels, channels, 1)));
 }
 
 at::Tensor VaeBlockImpl::forward(const at::Tensor& x) {
-  at::Tensor h = leaky(norms_[0]->forward(convs_[0]->forward(x)));
-  h = leaky(norms_[1]->forward(convs_[1]->forward(h)));
-  return convs_[2]->forward(h) + x;
-}
-
-VaeGatedBlockImpl::VaeGatedBlockImpl(int64_t channels, int64_t groups) {
-  const auto net = add_group(*this, "net");
-  for (const char* place : {"0", "3"}) {
-    convs_.push_back(net->register_module(place, make_conv(channels, 2 * channels, 3, 1, 1)));
-    norms_.push_back(
-        net->register_module(place == std::string("0") ? "2" : "5",
-                             std::make_shared<torch::nn::GroupNormImpl>(groups, channels)));
+  at::Tensor h = x;
+  for (size_t i = 0; i < norms_.size(); ++i) {
+    h = convs_[i]->forward(h);
+    h = gated_ ? norms_[i]->forward(at::glu(h, 1)) : leaky(norms_[i]->forward(h));
   }
-  convs_.push_back(net->register_module("6", make_conv(channels, channels, 1)));
-}
-
-at::Tensor VaeGatedBlockImpl::forward(const at::Tensor& x) {
-  at::Tensor h = norms_[0]->forward(at::glu(convs_[0]->forward(x), 1));
-  h = norms_[1]->forward(at::glu(convs_[1]->forward(h), 1));
   return convs_[2]->forward(h) + x;
 }
 
@@ -142,6 +131,32 @@ at::Tensor VaeTransformerImpl::forward(at::Tensor x) {
     x = layer.narrow->forward(wide) + x;
   }
   return norm_->forward(x);
+}
+
+DiscriminatorImpl::DiscriminatorImpl(int64_t dim, int64_t layers, int64_t channels) {
+  const auto all = add_group(*this, "layers");
+  convs_.push_back(add_group(*all, "0")->register_module(
+      "0", make_conv(channels, dim, kFirstKernel, 1, kFirstKernel / 2)));
+  int64_t before = dim;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const int64_t width = dim << layer;
+    const auto group = add_group(*all, std::to_string(layer + 1));
+    convs_.push_back(group->register_module("0", make_conv(before, width, kHalvingKernel, 2, 1)));
+    norms_.push_back(group->register_module(
+        "1", std::make_shared<torch::nn::GroupNormImpl>(kDiscriminatorGroups, width)));
+    before = width;
+  }
+  const auto logits = add_group(*this, "to_logits");
+  mix_ = logits->register_module("0", make_conv(before, before, 1));
+  to_logits_ = logits->register_module("2", make_conv(before, 1, kHalvingKernel));
+}
+
+at::Tensor DiscriminatorImpl::forward(const at::Tensor& images) {
+  at::Tensor x = leaky(convs_[0]->forward(in_order_for_convolutions(images)));
+  for (size_t layer = 1; layer < convs_.size(); ++layer) {
+    x = leaky(norms_[layer - 1]->forward(convs_[layer]->forward(x)));
+  }
+  return to_logits_->forward(leaky(mix_->forward(x)));
 }
 
 }  // namespace dalle2

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Blocks of a VQGAN-VAE's encoder and decoder. Names of parameters are the
+// Blocks of a VQGAN-VAE's encoder and decoder, and its discriminator. Names of parameters are the
 // file format. Legend: B batch, C channels, H W pixels, N tokens, D width.
 #pragma once
 
@@ -16,26 +16,16 @@ namespace dalle2 {
 at::Tensor leaky(const at::Tensor& x);
 
 /// Two 3x3 convolutions, each with a GroupNorm and leaky(), a 1x1 convolution, and the input again.
+/// Where it is gated, half of the channels of a convolution gate the other half (Dauphin et al. 2017)
+/// in the place of leaky().
 class VaeBlockImpl : public torch::nn::Module {
  public:
-  VaeBlockImpl(int64_t channels, int64_t groups);
+  VaeBlockImpl(int64_t channels, int64_t groups, bool gated);
   /// [B, C, H, W] -> [B, C, H, W]
   at::Tensor forward(const at::Tensor& x);
 
  private:
-  std::vector<std::shared_ptr<ConvLayerImpl>> convs_;
-  std::vector<std::shared_ptr<torch::nn::GroupNormImpl>> norms_;
-};
-
-/// The same with gated convolutions: half of their channels gate the other half (Dauphin et al.
-/// 2017).
-class VaeGatedBlockImpl : public torch::nn::Module {
- public:
-  VaeGatedBlockImpl(int64_t channels, int64_t groups);
-  /// [B, C, H, W] -> [B, C, H, W]
-  at::Tensor forward(const at::Tensor& x);
-
- private:
+  bool gated_;
   std::vector<std::shared_ptr<ConvLayerImpl>> convs_;
   std::vector<std::shared_ptr<torch::nn::GroupNormImpl>> norms_;
 };
@@ -84,6 +74,20 @@ class VaeTransformerImpl : public torch::nn::Module {
   int64_t dim_head_, heads_;
   std::vector<Layer> layers_;
   std::shared_ptr<torch::nn::LayerNormImpl> norm_;
+};
+
+/// The discriminator of a VQGAN (Esser et al. 2021, arXiv 2012.09841): one logit a patch.
+class DiscriminatorImpl : public torch::nn::Module {
+ public:
+  /// @param dim width before the first halving @param layers halvings, each twice as wide
+  DiscriminatorImpl(int64_t dim, int64_t layers, int64_t channels);
+  /// [B, C, H, W] -> [B, 1, H / 2^layers - 3, W / 2^layers - 3]
+  at::Tensor forward(const at::Tensor& images);
+
+ private:
+  std::vector<std::shared_ptr<ConvLayerImpl>> convs_;
+  std::vector<std::shared_ptr<torch::nn::GroupNormImpl>> norms_;  // of all but the first
+  std::shared_ptr<ConvLayerImpl> mix_, to_logits_;
 };
 
 }  // namespace dalle2

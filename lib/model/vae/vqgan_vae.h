@@ -11,7 +11,6 @@
 #include <memory>
 
 #include "config/vae/vae_config.h"
-#include "model/vae/discriminator.h"
 #include "model/vae/quantizer.h"
 #include "model/vae/vae_enc_dec.h"
 

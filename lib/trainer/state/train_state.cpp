@@ -10,7 +10,6 @@
 #include "base/this_process.h"
 #include "checkpoint/module_state.h"
 #include "trainer/state/optimizer_state.h"
-#include "trainer/state/scaler_state.h"
 
 namespace dalle2 {
 
