@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "config/decoder/decoder_run_config.h"
 #include "config/prior/prior_run_config.h"
+#include "config/reading/reader.h"
 #include "config/reading/root_json.h"
 #include "config/vae/vae_run_config.h"
 

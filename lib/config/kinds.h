@@ -6,9 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "config/reading/reader.h"
+#include "config/reading/json_text.h"
 
 namespace dalle2 {
+
+struct ReadFindings;
 
 /// Options of reading a file.
 struct ReadOptions {

@@ -52,7 +52,7 @@ void expect_coercion(const Json& row) {
     else
       return T{};
   }();
-  reader.read(row["value"], "", {}, value);
+  reader.read({row["value"], "", {}}, value);
   CHECK(findings.faults.errors().empty() == row["accepted"].get<bool>());
   if (row["accepted"].get<bool>() && findings.faults.errors().empty()) {
     CHECK(to_json(value) == row["result"]);

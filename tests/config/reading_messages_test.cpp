@@ -144,6 +144,19 @@ TEST_CASE("a value beyond its limits is named with the limits") {
                   {"/decoder/lowres_noise_sample_level: must be >= 0 and < 1, got 1"});
   expect_problems({"/decoder/unets=[]"},
                   {"/decoder/unets: must have at least one entry, got none"});
+  expect_problems({"/decoder/unets/0/dim_mults=[]"},
+                  {"/decoder/unets/0/dim_mults: must have at least one entry, got none"});
+  expect_problems({"/decoder/unets/0/dim_mults=[1, 0]"},
+                  {"/decoder/unets/0/dim_mults/1: must be >= 1 and <= 1024, got 0"});
+  expect_problems({"/decoder/unets/0/resnet_groups=0"},
+                  {"/decoder/unets/0/resnet_groups: must be >= 1 and <= 65536, got 0"});
+  expect_problems({"/decoder/unets/0/init_cross_embed_kernel_sizes=[]"},
+                  {"/decoder/unets/0/init_cross_embed_kernel_sizes: must have at least one entry, "
+                   "got none"});
+  expect_problems({"/decoder/image_sizes=[0]"},
+                  {"/decoder/image_sizes/0: must be >= 1 and <= 16384, got 0"});
+  expect_problems({"/decoder/timesteps=0"},
+                  {"/decoder/timesteps: must be >= 1 and <= 100000, got 0"});
   expect_problems({R"(/tracker/data_path="")"}, {"/tracker/data_path: must not be empty"});
   expect_problems({"/tracker/save=[]"},
                   {"/tracker/save: `savers` must be set: give at least one saver, got none"});

@@ -37,6 +37,13 @@ TEST_CASE("the rules of the data section are enforced") {
                   {"/data/preprocessing/RandomResizedCrop/size: required, but missing"});
   expect_problems({R"(/data/preprocessing={"Resize": {"size": [1,2,3]}, "ToTensor": true})"},
                   {"/data/preprocessing/Resize/size: must have 1 to 2 entries, got 3"});
+  expect_problems({R"(/data/preprocessing={"Resize": {"size": 0}, "ToTensor": true})"},
+                  {"/data/preprocessing/Resize/size: must be >= 1 and <= 65535, got 0"});
+  expect_problems({R"(/data/preprocessing={"CenterCrop": true, "ToTensor": true})"},
+                  {"/data/preprocessing/CenterCrop/size: required, but missing"});
+  expect_problems({R"(/data/preprocessing={"RandomResizedCrop": {"size": 8, "ratio": [0, 1]}, )"
+                   R"("ToTensor": true})"},
+                  {"/data/preprocessing/RandomResizedCrop/ratio/0: must be > 0, got 0"});
   expect_problems({R"(/data/preprocessing={"RandomResizedCrop": {"size": 8, "scale": [1, )"
                    R"(0.5]}, "ToTensor": true})"},
                   {"/data/preprocessing/RandomResizedCrop/scale: must be a range [low, high] with "

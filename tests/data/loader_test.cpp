@@ -157,9 +157,6 @@ TEST_CASE("resampling draws shards with replacement without end") {
   ShardLoader again(config_with(0), options);
   again.start_epoch(0);
   CHECK(keys_of(again, 90) == batches);
-  options.shuffle = true;
-  CHECK_THROWS_WITH(ShardLoader(config_with(1), options),
-                    Contains("Cannot both resample and shuffle"));
 }
 
 TEST_CASE("resampling of few samples goes on, from the beginning and from any place") {

@@ -358,20 +358,7 @@ TEST_CASE("a picture becomes planes of value / 255") {
 
 TEST_CASE("preprocessing that cannot work is refused with the remedy") {
   using Steps = std::vector<TransformConfig>;
-  CHECK_THROWS_WITH(Preprocess(Steps{}), Contains("no ToTensor") && Contains("as the last step"));
-  CHECK_THROWS_WITH(Preprocess(Steps{step(TransformKind::Resize, {0}), kToTensor}),
-                    Contains("/data/preprocessing/Resize/size") && Contains("got [0]"));
-  CHECK_THROWS_WITH(Preprocess(Steps{step(TransformKind::CenterCrop), kToTensor}),
-                    Contains("/data/preprocessing/CenterCrop/size"));
-  CHECK_THROWS_WITH(Preprocess(Steps{step(TransformKind::Resize, {1, 2, 3}), kToTensor}),
-                    Contains("got [1, 2, 3]"));
   TransformConfig crop = step(TransformKind::RandomResizedCrop, {8});
-  crop.scale = {0.9, 0.1};
-  CHECK_THROWS_WITH(Preprocess(Steps{crop, kToTensor}), Contains("/scale"));
-  crop.scale = {0.1, 0.9};
-  crop.ratio = {0, 1};
-  CHECK_THROWS_WITH(Preprocess(Steps{crop, kToTensor}), Contains("/ratio"));
-  crop.ratio = {1, 1};
   crop.interpolation = "cubic-ish";
   CHECK_THROWS_AS(Preprocess(Steps{crop, kToTensor}), ConfigError);
   CapturedLog log;

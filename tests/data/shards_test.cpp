@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "data/shards/shards.h"
+#include "data/shards/url_template.h"
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -23,6 +24,11 @@ using Catch::Matchers::Contains;
 using Positions = std::vector<uint32_t>;
 
 namespace {
+
+/// The url of a shard by a template.
+std::string shard_url(const std::string& base, int64_t shard, int64_t width) {
+  return parse_url_template(base, width, "/data/webdataset_base_url").with(shard);
+}
 
 ShardDataConfig range_config(int64_t start, int64_t end) {
   ShardDataConfig config;

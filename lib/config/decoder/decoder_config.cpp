@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/error.h"
 #include "config/decoder/plan_rules.h"
 
 namespace dalle2 {
@@ -17,20 +18,15 @@ std::string at(const char* key, size_t index) {
 class Planner {
  public:
   Planner(const DecoderConfig& config, Faults& faults)
-      : config_(config), faults_(faults), count_(config.unets.size()) {}
+      : config_(config), faults_(faults), count_(config.unets.size()) {
+    D2_CHECK(count_ > 0, "a decoder without unets");
+  }
 
   DecoderPlan plan() {
     DecoderPlan plan{config_, std::vector<UnetPlan>(count_)};
-    if (count_ == 0) {
-      faults_.error("/decoder/unets", "must have at least one unet, got none");
-      return plan;
-    }
     if (config_.unconditional && config_.clip) {
       faults_.error("/decoder/clip",
                     "clip must not be given if doing unconditional image training");
-    }
-    if (config_.timesteps < 1) {
-      error("timesteps", fmt::format("must be >= 1, got {}", config_.timesteps));
     }
     for (size_t i = 0; i < count_; ++i) plan.stages[i].unet = config_.unets[i];
     set_sizes(plan.stages);
@@ -78,9 +74,6 @@ class Planner {
         config_.image_sizes ? *config_.image_sizes : std::vector{*config_.image_size};
     const std::string given = fmt::format("{}", fmt::join(sizes, ", "));
     std::sort(sizes.begin(), sizes.end());
-    if (!sizes.empty() && sizes[0] < 1) {
-      return error(key, fmt::format("must be >= 1, got {}", sizes[0]));
-    }
     sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
     if (sizes.size() != count_) {
       return error(key,

@@ -37,15 +37,6 @@ class UnetRules {
                         "embedding too), got {}",
                         unet_.dim));
     }
-    if (unet_.dim_mults.empty()) {
-      error("dim_mults", "must have at least one entry, one for each resolution");
-    }
-    for (size_t i = 0; i < unet_.dim_mults.size(); ++i) {
-      if (unet_.dim_mults[i] < 1) {
-        error(fmt::format("dim_mults/{}", i),
-              fmt::format("must be at least 1, got {}", unet_.dim_mults[i]));
-      }
-    }
   }
 
   template <class T>
@@ -63,16 +54,12 @@ class UnetRules {
     check_length(unet_.self_attn, "self_attn");
     check_length(unet_.resnet_groups, "resnet_groups");
     check_length(unet_.num_resnet_blocks, "num_resnet_blocks");
-    for (const int64_t groups : unet_.resnet_groups.values()) {
-      if (groups < 1) error("resnet_groups", fmt::format("must be at least 1, got {}", groups));
-    }
   }
 
   // Stride 1 keeps the side only with odd kernels, stride 2 halves it only with even ones.
   void check_cross_embed(const std::vector<int64_t>& kernels, const char* key, int64_t parity) {
-    if (kernels.empty()) error(key, "must have at least one kernel size");
     for (size_t i = 0; i < kernels.size(); ++i) {
-      if (kernels[i] < 1 || kernels[i] % 2 != parity) {
+      if (kernels[i] % 2 != parity) {
         error(fmt::format("{}/{}", key, i),
               fmt::format(
                   "must be {} and positive, got {}", parity == 1 ? "odd" : "even", kernels[i]));
@@ -81,7 +68,7 @@ class UnetRules {
   }
 
   void check_odd(int64_t kernel, const char* key) {
-    if (kernel < 1 || kernel % 2 == 0) {
+    if (kernel % 2 == 0) {
       error(key,
             fmt::format("must be odd and positive, an even kernel would change the image's size, "
                         "got {}",
@@ -207,7 +194,6 @@ void check_noise_schedule(const UnetPlan& stage,
                           size_t index,
                           bool zero_terminal_snr,
                           Faults& faults) {
-  if (stage.timesteps < 1) return;  // reported by the caller
   if (zero_terminal_snr && stage.objective == Objective::eps) {
     faults.error(
         "/decoder/zero_terminal_snr",

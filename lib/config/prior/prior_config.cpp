@@ -57,9 +57,6 @@ void check_last_step(const PriorConfig& config, Faults& faults) {
 }
 
 void check_schedule(const PriorConfig& config, Faults& faults) {
-  if (config.timesteps < 1) {
-    return faults.error("/prior/timesteps", fmt::format("must be >= 1, got {}", config.timesteps));
-  }
   if (config.sample_timesteps && *config.sample_timesteps > config.timesteps) {
     faults.error("/prior/sample_timesteps",
                  fmt::format("must not exceed prior.timesteps ({}), got {}",

@@ -19,15 +19,12 @@ void Reader::wrong_type(const Json& json, const std::string& pointer, const std:
                                : fmt::format("expected {}, got {}", expected, shown(json)));
 }
 
-void Reader::wrong_word(const Json& json,
-                        const std::string& pointer,
+void Reader::wrong_word(const ValueAt& at,
                         const std::string& expected,
                         const std::vector<std::string>& words) {
-  if (!json.is_string()) return wrong_type(json, pointer, expected);
-  faults_.error(
-      pointer,
-      fmt::format(
-          "expected {}, got {}{}", expected, shown(json), guess(json.get<std::string>(), words)));
+  if (!at.json.is_string()) return wrong_type(at.json, at.pointer, expected);
+  const std::string near = guess(at.json.get<std::string>(), words);
+  faults_.error(at.pointer, fmt::format("expected {}, got {}{}", expected, shown(at.json), near));
 }
 
 void Reader::check_count(size_t count, const std::string& pointer, const Limits& limits) {
@@ -90,48 +87,40 @@ void Reader::unknown_tag(const Json& tag,
                             guess(tag.is_string() ? tag.get<std::string>() : got, tags)));
 }
 
-void Reader::read_scalar(const Json& json, const std::string& pointer, const Limits&, bool& out) {
-  const std::optional<bool> value = as_boolean(json);
-  if (!value) return wrong_type(json, pointer, "true or false");
+void Reader::read_scalar(const ValueAt& at, bool& out) {
+  const std::optional<bool> value = as_boolean(at.json);
+  if (!value) return wrong_type(at.json, at.pointer, "true or false");
   out = *value;
 }
 
-void Reader::read_scalar(const Json& json,
-                         const std::string& pointer,
-                         const Limits& limits,
-                         int64_t& out) {
-  const std::optional<int64_t> value = as_integer(json);
-  if (!value && json.is_number_float()) {
-    const bool whole = std::floor(json.get<double>()) == json.get<double>();
-    faults_.error(pointer,
+void Reader::read_scalar(const ValueAt& at, int64_t& out) {
+  const std::optional<int64_t> value = as_integer(at.json);
+  if (!value && at.json.is_number_float()) {
+    const bool whole = std::floor(at.json.get<double>()) == at.json.get<double>();
+    faults_.error(at.pointer,
                   fmt::format("expected an integer, got {} ({})",
-                              shown(json),
+                              shown(at.json),
                               whole ? "too large" : "a number with a fractional part"));
     return;
   }
-  if (!value) return wrong_type(json, pointer, "an integer");
+  if (!value) return wrong_type(at.json, at.pointer, "an integer");
   out = *value;
-  if (auto fault = limit_fault(limits, static_cast<double>(*value), std::to_string(*value))) {
-    faults_.error(pointer, *fault);
+  if (auto fault = limit_fault(at.limits, static_cast<double>(*value), std::to_string(*value))) {
+    faults_.error(at.pointer, *fault);
   }
 }
 
-void Reader::read_scalar(const Json& json,
-                         const std::string& pointer,
-                         const Limits& limits,
-                         double& out) {
-  const std::optional<double> value = as_number(json);
-  if (!value) return wrong_type(json, pointer, "a number");
+void Reader::read_scalar(const ValueAt& at, double& out) {
+  const std::optional<double> value = as_number(at.json);
+  if (!value) return wrong_type(at.json, at.pointer, "a number");
   out = *value;
-  if (auto fault = limit_fault(limits, *value, fmt::format("{}", *value))) {
-    faults_.error(pointer, *fault);
+  if (auto fault = limit_fault(at.limits, *value, fmt::format("{}", *value))) {
+    faults_.error(at.pointer, *fault);
   }
 }
 
-void Reader::read_scalar(const Json& json,
-                         const std::string& pointer,
-                         const Limits& limits,
-                         std::string& out) {
+void Reader::read_scalar(const ValueAt& at, std::string& out) {
+  const auto& [json, pointer, limits] = at;
   const std::optional<int64_t> index = as_integer(json);
   if (json.is_number() && index && *index >= 0 &&
       *index < static_cast<int64_t>(limits.numbered_words)) {
@@ -143,7 +132,7 @@ void Reader::read_scalar(const Json& json,
   if (!limits.words.empty() &&
       std::find(limits.words.begin(), limits.words.end(), out) == limits.words.end()) {
     if (limits.unknown_word == nullptr) {
-      return wrong_word(json, pointer, expectation<std::string>(limits), limits.words);
+      return wrong_word(at, expectation<std::string>(limits), limits.words);
     }
     faults_.error(pointer,
                   fmt::format(fmt::runtime(limits.unknown_word), out) + guess(out, limits.words));
@@ -167,12 +156,9 @@ void Reader::read_scalar(const Json& json,
   }
 }
 
-void Reader::read_scalar(const Json& json,
-                         const std::string& pointer,
-                         const Limits&,
-                         RawJson& out) {
-  if (!json.is_object()) return wrong_type(json, pointer, "an object");
-  out.text = json.dump();
+void Reader::read_scalar(const ValueAt& at, RawJson& out) {
+  if (!at.json.is_object()) return wrong_type(at.json, at.pointer, "an object");
+  out.text = at.json.dump();
 }
 
 void Reader::read_transforms(const Json& json,

@@ -20,30 +20,36 @@ struct ReadFindings {
   std::span<const Placeholder> placeholders;  ///< of the kind of run, for the targets of savers
 };
 
+/// A value, where it stands, and what it has to satisfy.
+struct ValueAt {
+  const Json& json;
+  const std::string& pointer;
+  const Limits& limits;
+};
+
 class Reader {
  public:
   explicit Reader(ReadFindings& findings) : findings_(findings), faults_(findings.faults) {}
 
-  /// Reads `json`, which stands at `pointer`, into `out`; faults leave `out` as it was or in part
-  /// read.
+  /// Reads a value into `out`; faults leave `out` as it was or in part read.
   template <class T>
-  void read(const Json& json, const std::string& pointer, const Limits& limits, T& out) {
+  void read(const ValueAt& at, T& out) {
     if constexpr (OptionalTraits<T>::is_optional) {
-      read_optional(json, pointer, limits, out);
+      read_optional(at, out);
     } else if constexpr (IsVariant<T>::value) {
-      read_variant(json, pointer, out);
+      read_variant(at.json, at.pointer, out);
     } else if constexpr (std::is_same_v<T, std::vector<TransformConfig>>) {
-      read_transforms(json, pointer, out);
+      read_transforms(at.json, at.pointer, out);
     } else if constexpr (IsVector<T>::value) {
-      read_list(json, pointer, limits, out);
+      read_list(at, out);
     } else if constexpr (IsOneOrMany<T>::value) {
-      read_one_or_many(json, pointer, limits, out);
+      read_one_or_many(at, out);
     } else if constexpr (std::is_enum_v<T>) {
-      read_enum(json, pointer, limits, out);
+      read_enum(at, out);
     } else if constexpr (Reflected<T>) {
-      read_struct(json, pointer, out);
+      read_struct(at.json, at.pointer, out);
     } else {
-      read_scalar(json, pointer, limits, out);
+      read_scalar(at, out);
     }
   }
 
@@ -55,20 +61,11 @@ class Reader {
                    const std::vector<std::string>& known_elsewhere = {});
 
  private:
-  void read_scalar(const Json& json, const std::string& pointer, const Limits& limits, bool& out);
-  void read_scalar(const Json& json,
-                   const std::string& pointer,
-                   const Limits& limits,
-                   int64_t& out);
-  void read_scalar(const Json& json, const std::string& pointer, const Limits& limits, double& out);
-  void read_scalar(const Json& json,
-                   const std::string& pointer,
-                   const Limits& limits,
-                   std::string& out);
-  void read_scalar(const Json& json,
-                   const std::string& pointer,
-                   const Limits& limits,
-                   RawJson& out);
+  void read_scalar(const ValueAt& at, bool& out);
+  void read_scalar(const ValueAt& at, int64_t& out);
+  void read_scalar(const ValueAt& at, double& out);
+  void read_scalar(const ValueAt& at, std::string& out);
+  void read_scalar(const ValueAt& at, RawJson& out);
   void read_transforms(const Json& json,
                        const std::string& pointer,
                        std::vector<TransformConfig>& out);
@@ -91,25 +88,23 @@ class Reader {
                    const std::string& noun,
                    const std::vector<std::string>& tags);
 
+  void wrong_word(const ValueAt& at,
+                  const std::string& expected,
+                  const std::vector<std::string>& words);
+
   template <class T>
-  void read_optional(const Json& json,
-                     const std::string& pointer,
-                     const Limits& limits,
-                     std::optional<T>& out) {
-    if (json.is_null() || (limits.false_is_null_ && json.is_boolean() && !json.get<bool>())) {
-      out.reset();
-      return;
-    }
+  void read_optional(const ValueAt& at, std::optional<T>& out) {
+    const Json& json = at.json;
+    bool is_none =
+        json.is_null() || (at.limits.false_is_null_ && json.is_boolean() && !json.get<bool>());
     if constexpr (IsVariant<T>::value) {
       // `"load": {"load_from": null}` and `{}` load nothing.
       const auto tag = json.is_object() ? json.find(TagTraits<T>::key) : json.end();
-      if (json.is_object() && (tag == json.end() || tag->is_null())) {
-        out.reset();
-        return;
-      }
+      is_none |= json.is_object() && (tag == json.end() || tag->is_null());
     }
+    if (is_none) return out.reset();
     out.emplace(out.value_or(initial<T>()));
-    read(json, pointer, limits, *out);
+    read(at, *out);
   }
 
   template <class T>
@@ -121,70 +116,55 @@ class Reader {
   }
 
   template <class T>
-  void read_list(const Json& json,
-                 const std::string& pointer,
-                 const Limits& limits,
-                 std::vector<T>& out) {
+  void read_list(const ValueAt& at, std::vector<T>& out) {
     out.clear();
-    if (!json.is_array()) {
-      if (!limits.one_is_list_) return wrong_type(json, pointer, "a list");
-      return append(json, pointer, limits, out);
+    if (!at.json.is_array()) {
+      if (!at.limits.one_is_list_) return wrong_type(at.json, at.pointer, "a list");
+      return append(at, out);
     }
-    check_count(json.size(), pointer, limits);
-    for (size_t i = 0; i < json.size(); ++i) {
-      append(json[i], pointer + "/" + std::to_string(i), limits, out);
+    check_count(at.json.size(), at.pointer, at.limits);
+    for (size_t i = 0; i < at.json.size(); ++i) {
+      append({at.json[i], at.pointer + "/" + std::to_string(i), at.limits}, out);
     }
   }
 
   template <class T>
-  void append(const Json& json,
-              const std::string& pointer,
-              const Limits& limits,
-              std::vector<T>& out) {
-    Limits entry = limits;
+  void append(const ValueAt& at, std::vector<T>& out) {
+    Limits entry = at.limits;
     entry.not_empty_ = false;
     T value = initial<T>();
-    read(json, pointer, entry, value);
+    read({at.json, at.pointer, entry}, value);
     out.push_back(std::move(value));
   }
 
   template <class T>
-  void read_one_or_many(const Json& json,
-                        const std::string& pointer,
-                        const Limits& limits,
-                        OneOrMany<T>& out) {
-    if (json.is_array()) {
+  void read_one_or_many(const ValueAt& at, OneOrMany<T>& out) {
+    if (at.json.is_array()) {
       std::vector<T> values;
-      read_list(json, pointer, limits, values);
+      read_list(at, values);
       out = OneOrMany<T>(std::move(values));
-    } else if (json.is_object()) {
-      wrong_type(json, pointer, expectation<OneOrMany<T>>(limits));
+    } else if (at.json.is_object()) {
+      wrong_type(at.json, at.pointer, expectation<OneOrMany<T>>(at.limits));
     } else {
       T value = initial<T>();
-      read(json, pointer, limits, value);
+      read(at, value);
       out = OneOrMany<T>(std::move(value));
     }
   }
 
   template <class E>
-  void read_enum(const Json& json, const std::string& pointer, const Limits& limits, E& out) {
-    const std::string word = json.is_string() ? json.get<std::string>() : json.dump();
+  void read_enum(const ValueAt& at, E& out) {
+    const std::string word = at.json.is_string() ? at.json.get<std::string>() : at.json.dump();
     std::vector<std::string> names;
     for (size_t i = 0; i < enum_names<E>.size(); ++i) {
       names.emplace_back(enum_names<E>[i]);
-      if (word == names.back() && (json.is_string() || is_number_name(word))) {
+      if (word == names.back() && (at.json.is_string() || is_number_name(word))) {
         out = static_cast<E>(i);
         return;
       }
     }
-    std::string expected = expectation<E>(limits);
-    wrong_word(json, pointer, expected, names);
+    wrong_word(at, expectation<E>(at.limits), names);
   }
-
-  void wrong_word(const Json& json,
-                  const std::string& pointer,
-                  const std::string& expected,
-                  const std::vector<std::string>& words);
 
   template <class... Alternatives>
   void read_variant(const Json& json,
@@ -253,7 +233,7 @@ class StructReader {
       return;
     }
     const Member before = member;
-    reader_.read(*found, pointer, limits, member);
+    reader_.read({*found, pointer, limits}, member);
     if (limits.unavailable != nullptr && differs(before, member)) {
       reader_.findings_.unavailable.push_back(
           {pointer, fmt::format("\"{}\" is not available yet: {}", key, limits.unavailable)});

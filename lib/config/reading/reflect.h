@@ -124,6 +124,13 @@ struct MovedKey {
   const char* pointer;
 };
 
+/// A visitor that only looks at the fields.
+struct IgnoresRules {
+  void check(bool, const std::string&, const std::string&) {}
+  void rule(const std::string&, const std::optional<std::string>&) {}
+  void note(bool, const std::string&, const std::string&) {}
+};
+
 struct FieldsProbe {};
 /// A struct that declares its members with `fields`.
 template <class T>

@@ -71,7 +71,7 @@ std::string type_text(const Limits& limits) {
 }
 
 /// A table of one struct, and the sections of the structs below it.
-class Tables {
+class Tables : public IgnoresRules {
  public:
   explicit Tables(std::string path) : path_(std::move(path)) {}
 
@@ -85,9 +85,6 @@ class Tables {
     row<Member>(key, "**required**", doc, limits);
     section<Member>(path_.empty() ? key : path_ + "." + key);
   }
-  void check(bool, const std::string&, const std::string&) {}
-  void rule(const std::string&, const std::optional<std::string>&) {}
-  void note(bool, const std::string&, const std::string&) {}
 
   template <class T>
   static std::string section_of(T value,

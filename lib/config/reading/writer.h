@@ -12,7 +12,7 @@ template <class T>
 Json to_json(const T& value);
 
 /// Collects the fields of one struct.
-class Writer {
+class Writer : public IgnoresRules {
  public:
   Json object = Json::object();
 
@@ -20,13 +20,9 @@ class Writer {
   void field(const char* key, Member& member, const char*, const Limits& = {}) {
     object[key] = to_json(member);
   }
-  template <class Member>
-  void required(const char* key, Member& member, const char*, const Limits& = {}) {
-    object[key] = to_json(member);
+  void required(const char* key, auto& member, const char* doc, const Limits& limits = {}) {
+    field(key, member, doc, limits);
   }
-  void check(bool, const std::string&, const std::string&) {}
-  void rule(const std::string&, const std::optional<std::string>&) {}
-  void note(bool, const std::string&, const std::string&) {}
 };
 
 template <class E>

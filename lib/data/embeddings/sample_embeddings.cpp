@@ -14,11 +14,7 @@ std::string* find_field(GroupedSample& sample, const std::string& name) {
 
 namespace {
 
-struct KindTexts {
-  const char *name, *key, *field, *none, *zero;
-};
-
-constexpr KindTexts kTexts[] = {
+constexpr SampleEmbeddings::Words kWords[] = {
     {"image",
      "img_embeddings_url",
      "img_emb.npy",
@@ -31,21 +27,10 @@ constexpr KindTexts kTexts[] = {
      drop::kZeroTextEmbedding},
     {"latent", "latents_in_tar", "latent.npy", drop::kNoLatent, drop::kZeroLatent}};
 
-const KindTexts& texts_of(SampleEmbeddings::Kind kind) {
-  return kTexts[static_cast<size_t>(kind)];
-}
-
 }  // namespace
 
 SampleEmbeddings::SampleEmbeddings(Kind kind, bool needed, std::optional<int64_t> width)
-    : kind_(kind),
-      needed_(needed),
-      width_(width),
-      name_(texts_of(kind).name),
-      key_(texts_of(kind).key),
-      field_(texts_of(kind).field),
-      none_(texts_of(kind).none),
-      zero_(texts_of(kind).zero) {}
+    : kind_(kind), needed_(needed), width_(width), words_(kWords[static_cast<size_t>(kind)]) {}
 
 void SampleEmbeddings::open(const ShardDataConfig& config, const LoaderOptions& options) {
   if (!needed_ || kind_ == Kind::kLatent) return;  // those are in the shards
@@ -57,19 +42,23 @@ void SampleEmbeddings::open(const ShardDataConfig& config, const LoaderOptions& 
         "/data/{}: No {} embeddings source specified.\n"
         "  Give the folder of the .npy files, or set /data/embeddings_in_tar for shards that hold "
         "<key>.{}.",
-        key_,
-        name_,
-        field_);
+        words_.key,
+        words_.name,
+        words_.field);
   }
-  folder_.emplace(
-      *url, name_, options.shard_width, SourceOptions{.allow_pipe = config.allow_pipe}, "", width_);
+  folder_.emplace(*url,
+                  words_.name,
+                  options.shard_width,
+                  SourceOptions{.allow_pipe = config.allow_pipe},
+                  "",
+                  width_);
   row_shape_ = folder_->row_shape();
   if (width_ && !row_shape_.empty() && row_shape_.back() != *width_) {
     throw DataError(
         "{}: {} embeddings are {} wide, the model takes {}.\n"
         "  Give embeddings of the encoder that the model is made for, or change the model's width.",
         public_url(folder_->shape_file()),
-        name_,
+        words_.name,
         row_shape_.back(),
         *width_);
   }
@@ -83,7 +72,7 @@ void SampleEmbeddings::check_coverage(const LoaderOptions& options) const {
   throw DataError(
       "/data/{}: none of the {} of the split \"{}\" has an embedding file: {}, first shard {}.\n"
       "  The digits after the last '_' of a file must be the number of its shard.",
-      key_,
+      words_.key,
       counted(static_cast<int64_t>(options.urls.size()), "shard"),
       options.split,
       folder_->describe(),
@@ -123,7 +112,7 @@ std::string SampleEmbeddings::check_shape(const std::vector<int64_t>& shape,
   const std::string expected =
       row_shape_.empty() ? fmt::format("width {}", *width_) : shape_text(row_shape_);
   std::string fault = fmt::format(
-      "{}: {} embedding of shape {}, expected {}", where, name_, shape_text(shape), expected);
+      "{}: {} embedding of shape {}, expected {}", where, words_.name, shape_text(shape), expected);
   drops.add(drop::kWrongEmbeddingShape, fault);
   return fault;
 }
@@ -135,12 +124,12 @@ bool SampleEmbeddings::take_from_folder(const std::string& key,
                                         DropLog& drops) const {
   const auto index = row_of_key(key, index_width);
   if (!index || *index >= rows_->rows()) {
-    drops.add(none_,
+    drops.add(words_.none,
               index ? fmt::format("{}: no row {} among its shard's {} of {} embeddings",
                                   where,
                                   *index,
                                   counted(rows_->rows(), "row"),
-                                  name_)
+                                  words_.name)
                     : fmt::format("{}: the key does not end in {} digits", where, index_width));
     return false;
   }
@@ -152,17 +141,17 @@ bool SampleEmbeddings::take_from_sample(GroupedSample& sample,
                                         const std::string& where,
                                         EmbeddingRow& row,
                                         DropLog& drops) {
-  const std::string* content = find_field(sample, field_);
+  const std::string* content = find_field(sample, words_.field);
   // A plain .npy field is the image embedding.
   if (content == nullptr && kind_ == Kind::kImage) content = find_field(sample, "npy");
   if (content == nullptr) {
-    drops.add(none_, fmt::format("{}: no field {}", where, field_));
+    drops.add(words_.none, fmt::format("{}: no field {}", where, words_.field));
     return false;
   }
   try {
-    row = parse_embedding(*content, name_, fmt::format("{}.{}", where, field_));
+    row = parse_embedding(*content, words_.name, fmt::format("{}.{}", where, words_.field));
   } catch (const DataError& error) {
-    drops.add(none_, error.what());
+    drops.add(words_.none, error.what());
     return false;
   }
   return check_shape(row.rows->row_shape(), where, drops).empty();
@@ -178,12 +167,12 @@ bool SampleEmbeddings::take(GroupedSample& sample,
                              : take_from_sample(sample, where, row, drops);
   if (!found) return false;
   if (row.rows->is_zero(row.row)) {
-    drops.add(zero_, fmt::format("{}: row {} is all zero", where, row.row));
+    drops.add(words_.zero, fmt::format("{}: row {} is all zero", where, row.row));
     return false;
   }
   if (!row.rows->is_finite(row.row)) {
     drops.add(drop::kEmbeddingNotFinite,
-              fmt::format("{}: row {} of its {} embedding", where, row.row, name_));
+              fmt::format("{}: row {} of its {} embedding", where, row.row, words_.name));
     return false;
   }
   return true;

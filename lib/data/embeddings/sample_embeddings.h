@@ -24,6 +24,11 @@ class SampleEmbeddings {
  public:
   enum class Kind { kImage, kText, kLatent };
 
+  /// What a kind is called: in messages, by the config, in the shards, and as reasons of a drop.
+  struct Words {
+    const char *name, *key, *field, *none, *zero;
+  };
+
   /// @param width that the model takes, none for any
   SampleEmbeddings(Kind kind, bool needed, std::optional<int64_t> width);
 
@@ -59,11 +64,7 @@ class SampleEmbeddings {
   const Kind kind_;
   const bool needed_;
   const std::optional<int64_t> width_;
-  const std::string name_;   // "image", "text", "latent"
-  const std::string key_;    // of the config
-  const std::string field_;  // in the shards
-  const char* const none_;   // reasons
-  const char* const zero_;
+  const Words& words_;
   std::optional<EmbeddingFolder> folder_;  // none: inside the shards
   std::shared_ptr<const EmbeddingRows> rows_;
   std::vector<int64_t> row_shape_;  // empty until the first was seen

@@ -50,12 +50,6 @@ struct LaneLoader::State {
                    {.apply_exif = config.apply_exif, .fast_jpeg = config.fast_jpeg},
                    config.max_transform_pixels),
         dataset(config, options) {
-    if (options.batch_size < 1 || workers < 0) {
-      throw ConfigError(
-          "/data: batch_size must be 1 or more, got {}; num_workers 0 or more, got {}.",
-          options.batch_size,
-          workers);
-    }
     // Two batches a thread, as the reference's prefetch_factor.
     window = 2 * std::max<int64_t>(workers, 1) * options.batch_size;
   }

@@ -28,10 +28,6 @@ ShardDataset::ShardDataset(const ShardDataConfig& config, const LoaderOptions& o
               const std::string refusal = image_.open_shard(url, source, drops);
               return refusal.empty() ? text_.open_shard(url, source, drops) : refusal;
             }) {
-  if (options_.urls.empty()) {
-    throw DataError("the split \"{}\" has no shards.\n  Make more shards, or change /data/splits.",
-                    options_.split);
-  }
   image_.open(config, options_);
   text_.open(config, options_);
 }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "data/pictures/preprocess.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -103,39 +101,6 @@ int64_t height_of(const std::vector<int64_t>& size) {
 }
 int64_t width_of(const std::vector<int64_t>& size) {
   return size.back();
-}
-
-void check_step(const TransformConfig& step) {
-  const std::string where = fmt::format("/data/preprocessing/{}", name_of(step.kind));
-  const bool has_size = step.kind == TransformKind::RandomResizedCrop ||
-                        step.kind == TransformKind::Resize ||
-                        step.kind == TransformKind::CenterCrop;
-  if (has_size) {
-    bool right = step.size.size() == 1 || step.size.size() == 2;
-    for (const int64_t side : step.size) right = right && side >= 1 && side <= 65535;
-    if (!right) {
-      throw ConfigError(
-          "{}/size: expected a side or [height, width] in pixels, 1 to 65535, got [{}].\n"
-          "  Write for example {{\"size\": 64}}.",
-          where,
-          fmt::join(step.size, ", "));
-    }
-  }
-  if (step.kind != TransformKind::RandomResizedCrop) return;
-  const auto is_range = [](const std::vector<double>& range) {
-    return range.size() == 2 && range[0] >= 0 && range[0] <= range[1] && range[1] > 0 &&
-           std::isfinite(range[1]);
-  };
-  if (!is_range(step.scale)) {
-    throw ConfigError("{}/scale: expected [low, high] with 0 <= low <= high, got [{}].",
-                      where,
-                      fmt::join(step.scale, ", "));
-  }
-  if (!is_range(step.ratio) || step.ratio[0] <= 0) {
-    throw ConfigError("{}/ratio: expected [low, high] with 0 < low <= high, got [{}].",
-                      where,
-                      fmt::join(step.ratio, ", "));
-  }
 }
 
 }  // namespace
@@ -294,7 +259,6 @@ Preprocess::Preprocess(const std::vector<TransformConfig>& steps,
     : options_(options), most_pixels_(most_pixels) {
   bool is_tensor = false;
   for (const TransformConfig& step : steps) {
-    check_step(step);
     if (step.kind == TransformKind::ToTensor) {
       is_tensor = true;
       continue;
@@ -308,11 +272,6 @@ Preprocess::Preprocess(const std::vector<TransformConfig>& steps,
                   name_of(step.kind));
     }
     steps_.push_back({step, interpolation_from_name(step.interpolation)});
-  }
-  if (!is_tensor) {
-    throw ConfigError(
-        "/data/preprocessing: there is no ToTensor, so pictures never become tensors.\n"
-        "  Add \"ToTensor\": true as the last step.");
   }
 }
 

@@ -54,7 +54,7 @@ class Canvas;
 class Preprocess {
  public:
   /// @param most_pixels width times height that a step may make of a picture
-  /// @throws ConfigError naming the step: no ToTensor, a size or range that is none
+  /// @param steps that a config may have @throws ConfigError for a filter of another name
   explicit Preprocess(const std::vector<TransformConfig>& steps,
                       DecodeOptions options = {},
                       int64_t most_pixels = ShardDataConfig{}.max_transform_pixels);

@@ -6,10 +6,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string>
 #include <system_error>
 #include <utility>
 

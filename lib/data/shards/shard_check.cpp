@@ -19,7 +19,6 @@
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "data/embeddings/embedding_check.h"
-#include "data/shards/shard_reader.h"
 #include "data/shards/shards.h"
 #include "io/files/walk_folder.h"
 #include "io/pictures/image.h"

@@ -14,7 +14,6 @@
 #include "base/log.h"
 #include "base/public_url.h"
 #include "base/text.h"
-#include "data/shards/absent_shards.h"
 #include "data/shards/brace_pattern.h"
 #include "data/shards/shards.h"
 #include "data/shards/url_template.h"
@@ -295,10 +294,6 @@ ShardUrls shard_urls(const std::shared_ptr<const ShardList>& list,
                 list->describe_existing());
   }
   return {list, std::move(found)};
-}
-
-std::string shard_url(const std::string& base, int64_t shard, int64_t shard_width) {
-  return parse_url_template(base, shard_width, kUrlKey).with(shard);
 }
 
 }  // namespace dalle2

@@ -31,13 +31,7 @@ ShardWalk::ShardWalk(const LoaderOptions& options, const ShardDataConfig& config
     : options_(options),
       max_bad_fraction_(config.max_bad_fraction),
       allow_pipe_(config.allow_pipe),
-      admit_(std::move(admit)) {
-  if (options_.shuffle && options_.resample) {
-    throw ConfigError(
-        "/data/resample_train: Cannot both resample and shuffle: resampling is random already.\n"
-        "  Set /data/shuffle_train to false.");
-  }
-}
+      admit_(std::move(admit)) {}
 
 void ShardWalk::start_epoch(int64_t epoch, const ShardPlace& place, int64_t bad_shards) {
   reader_.reset();

@@ -16,7 +16,7 @@
 #include "data/loader/loader_options.h"
 #include "data/loader/loader_position.h"
 #include "data/pictures/preprocess.h"
-#include "data/shards/shard_reader.h"
+#include "data/shards/shards.h"
 
 namespace dalle2 {
 
@@ -31,7 +31,6 @@ class ShardWalk {
   using Admit = std::function<std::string(
       const std::string& url, const SourceOptions& source, DropLog& drops)>;
 
-  /// @throws ConfigError (both shuffled and resampled)
   ShardWalk(const LoaderOptions& options, const ShardDataConfig& config, Admit admit);
 
   /// @param bad_shards of the epoch before the place

@@ -145,4 +145,12 @@ std::optional<std::string> other_shards(const LoaderPosition& position,
                      position.shard_names);
 }
 
+std::unique_ptr<SampleReader> open_shard(const std::string& url,
+                                         MemberWarning warn,
+                                         const SourceOptions& options) {
+  const std::string origin = is_local_url(url) ? local_path(url) : public_url(url);
+  return std::make_unique<SampleReader>(
+      open_source(url, options), origin, std::move(warn), options.offset);
+}
+
 }  // namespace dalle2

@@ -11,6 +11,7 @@
 
 #include "config/shared/shard_data_config.h"
 #include "data/loader/loader_position.h"
+#include "io/formats/webdataset.h"
 #include "io/streams/url_source.h"
 
 namespace dalle2 {
@@ -106,6 +107,12 @@ ShardUrls shard_urls(const std::shared_ptr<const ShardList>& list,
                      const std::vector<uint32_t>& positions,
                      const std::string& split);
 
+/// The shards of `positions` that are not there, by their urls: the first three in the order of the
+/// list, and how many more there are. @param found list.existing(positions)
+std::string absent_shards(const ShardList& list,
+                          std::vector<uint32_t> positions,
+                          std::vector<uint32_t> found);
+
 /// A hash of the file names of the shards in their order: the same for a copy of a data set in
 /// another place.
 std::string shard_names_hash(const ShardUrls& urls);
@@ -117,11 +124,6 @@ std::optional<std::string> other_shards(const LoaderPosition& position,
                                         const ShardUrls& urls,
                                         const std::string& shard_names);
 
-/// `base` with its placeholder replaced by the shard number, zero-padded to `shard_width` digits.
-/// Placeholders are Python's: {} and {0}, {:05d} (which sets its own width), {{ and }} for braces.
-/// @throws ConfigError without a placeholder, or for another one
-std::string shard_url(const std::string& base, int64_t shard, int64_t shard_width);
-
 /// Urls from one string, as webdataset reads it: `a::b` lists, ${NAME} from the environment
 /// variable WDS_NAME, and braces {000..012}, {a,b}, nested ones too.
 /// @param key of the config, or option, for messages
@@ -131,5 +133,11 @@ std::vector<std::string> expand_urls(const std::string& text, const std::string&
 /// Shard number of an url: the last path part, without a query, up to its first dot.
 /// @return -1 if that is no number
 int64_t shard_number(const std::string& address);
+
+/// The samples of the shard at an url that open_source() knows. `options.offset` is 0 or a
+/// SampleReader::next_offset(). @throws what that throws
+std::unique_ptr<SampleReader> open_shard(const std::string& url,
+                                         MemberWarning warn = {},
+                                         const SourceOptions& options = {});
 
 }  // namespace dalle2

@@ -20,7 +20,6 @@
 #include "checkpoint/module_state.h"
 #include "data/pictures/planes.h"
 #include "data/pictures/preprocess.h"
-#include "data/shards/shard_reader.h"
 #include "data/shards/shard_walk.h"
 #include "data/shards/shards.h"
 #include "io/files/atomic_file.h"

@@ -11,7 +11,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "data/loader/shard_dataset.h"
-#include "data/shards/absent_shards.h"
 #include "data/shards/shards.h"
 
 namespace dalle2 {
