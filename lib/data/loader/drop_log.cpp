@@ -19,7 +19,7 @@ constexpr size_t kToldOneByOne = 10;
 struct Words {
   const char *reason, *one, *many;
 };
-constexpr std::array kWords = {
+constexpr std::array kReasonWords = {
     Words{drop::kNoPicture, "sample without picture", "samples without picture"},
     Words{drop::kNoCaption, "sample without caption", "samples without caption"},
     Words{drop::kNoImageEmbedding,
@@ -39,8 +39,8 @@ constexpr std::array kWords = {
 /// Of other reasons the plural is with an s.
 Words words_of(const std::string& reason) {
   const auto* const found = std::find_if(
-      kWords.begin(), kWords.end(), [&](const Words& words) { return reason == words.reason; });
-  return found != kWords.end() ? *found : Words{reason.c_str(), reason.c_str(), ""};
+      kReasonWords.begin(), kReasonWords.end(), [&](const Words& words) { return reason == words.reason; });
+  return found != kReasonWords.end() ? *found : Words{reason.c_str(), reason.c_str(), ""};
 }
 
 /// "left out (sample without picture)"
