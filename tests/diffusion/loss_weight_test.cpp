@@ -104,7 +104,7 @@ TEST_CASE("What is asked for multiplies, and nothing asked for leaves the losses
   const at::Tensor t = at::tensor({0, 11, 24}, at::kLong);
   LossPlan plan;
   const auto weigh = [&](double p2_gamma) {
-    return make_loss_weight(plan, p2_gamma, Objective::v, s)->weigh(losses, t);
+    return LossWeight(plan, p2_gamma, Objective::v, s).weigh(losses, t);
   };
   CHECK(at::equal(weigh(0), losses));
   CHECK(at::equal(weigh(1), losses * s->p2_loss_weight.index_select(0, t)));
@@ -126,7 +126,7 @@ TEST_CASE("sigma_sqrt never weighs more than a million") {
   REQUIRE(noise_share(*s, t)[0].item<double>() < 1e-3);
   LossPlan plan;
   plan.weighting = LossWeighting::sigma_sqrt;
-  const at::Tensor weights = make_loss_weight(plan, 0, Objective::eps, s)->weigh(at::ones({2}), t);
+  const at::Tensor weights = LossWeight(plan, 0, Objective::eps, s).weigh(at::ones({2}), t);
   CHECK(weights[0].item<double>() == Approx(1e6));
   CHECK(weights[1].item<double>() ==
         Approx(std::pow(noise_share(*s, t)[1].item<double>(), -2)).epsilon(1e-6));
