@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <limits>
+#include <mutex>
+#include <vector>
 
 #include "base/error.h"
 
@@ -54,6 +56,32 @@ at::Tensor axis_weights(int64_t in, int64_t out, double factor) {
   return weights;
 }
 
+/// The same on a device, made and copied there once for each size.
+at::Tensor axis_weights_on(const at::TensorOptions& options,
+                           int64_t in,
+                           int64_t out,
+                           double factor) {
+  struct Table {
+    int64_t in, out;
+    double factor;
+    at::TensorOptions options;
+    at::Tensor weights;
+  };
+  static std::mutex mutex;
+  static auto* const tables = new std::vector<Table>;  // a GPU's outlive the program's end
+  const std::lock_guard lock(mutex);
+  for (const Table& table : *tables) {
+    if (table.in == in && table.out == out && table.factor == factor &&
+        table.options.device() == options.device() && table.options.dtype() == options.dtype()) {
+      return table.weights;
+    }
+  }
+  constexpr size_t kMostTables = 64;
+  if (tables->size() == kMostTables) tables->erase(tables->begin());
+  tables->push_back({in, out, factor, options, axis_weights(in, out, factor).to(options)});
+  return tables->back().weights;
+}
+
 at::Tensor resample(const at::Tensor& image, int64_t size) {
   const int64_t height = image.size(2);
   const int64_t width = image.size(3);
@@ -62,8 +90,9 @@ at::Tensor resample(const at::Tensor& image, int64_t size) {
   const at::ScalarType dtype = at::promote_types(image.scalar_type(), at::kFloat);
   // Autocast would round pixels to bfloat16.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  const at::Tensor rows = axis_weights(height, out_height, factor).to(image.device(), dtype);
-  const at::Tensor columns = axis_weights(width, size, factor).to(image.device(), dtype);
+  const at::TensorOptions options = at::device(image.device()).dtype(dtype);
+  const at::Tensor rows = axis_weights_on(options, height, out_height, factor);
+  const at::Tensor columns = axis_weights_on(options, width, size, factor);
   const at::Tensor tall = at::matmul(rows, image.to(dtype));
   return at::matmul(tall, columns.t());
 }

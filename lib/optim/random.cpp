@@ -29,6 +29,8 @@ uint64_t hash_name(std::string_view name) {
   return hash;
 }
 
+}  // namespace
+
 /// at::mt19937 keeps only 32 bits of a seed, of which two addresses soon have the same. So the
 /// numbers that splitmix64 makes of all 64 are mixed into its state.
 at::Generator cpu_generator(uint64_t seed) {
@@ -45,8 +47,6 @@ at::Generator cpu_generator(uint64_t seed) {
   owner->set_engine(engine);
   return generator;
 }
-
-}  // namespace
 
 uint64_t hash_address(const RandomAddress& address) {
   uint64_t hash = hash_name(address.purpose);

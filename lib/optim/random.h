@@ -29,6 +29,9 @@ at::Generator make_generator(const RandomAddress& address,
                              const at::Device& device,
                              bool all_bits = true);
 
+/// A generator on the CPU that takes all 64 bits of a seed.
+at::Generator cpu_generator(uint64_t seed);
+
 /// From now on only algorithms that give the same bits each time are used; an operation that has
 /// none throws. Holds for the whole process; call it before the first work on a GPU.
 void use_deterministic_algorithms();

@@ -40,9 +40,10 @@ class PriorTrainerFixture {
 
   /// A trainer whose prior has the weights of the recorded run's start.
   std::unique_ptr<PriorTrainer> trainer() const { return trainer(train_); }
-  std::unique_ptr<PriorTrainer> trainer(const PriorTrainConfig& train) const {
+  std::unique_ptr<PriorTrainer> trainer(const PriorTrainConfig& train,
+                                        const at::Device& device = at::kCPU) const {
     return std::make_unique<PriorTrainer>(
-        prior_of(data_.json.at("prior"), train.loss_plan()), train, at::kCPU);
+        prior_of(data_.json.at("prior"), train.loss_plan()), train, device);
   }
 
   PriorInputs inputs(size_t i) const {

@@ -14,7 +14,7 @@ namespace dalle2::test {
 /// All bytes of a value, one after the other: equal texts are equal bits.
 inline void append_bits(const Value& value, std::string& text) {
   if (value.is_tensor()) {
-    const at::Tensor tensor = value.as_tensor().contiguous();
+    const at::Tensor tensor = value.as_tensor().cpu().contiguous();
     text.append(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
   } else if (value.is_dict()) {
     for (const auto& [key, item] : value.as_dict().items) {

@@ -33,12 +33,13 @@ class TrainerFixture {
 
   /// A trainer whose unets have the weights of the recorded run's start.
   std::unique_ptr<DecoderTrainer> trainer() const { return trainer(train_config()); }
-  std::unique_ptr<DecoderTrainer> trainer(const DecoderTrainConfig& train) const {
+  std::unique_ptr<DecoderTrainer> trainer(const DecoderTrainConfig& train,
+                                          const at::Device& device = at::kCPU) const {
     Decoder decoder(config_.plan);
     for (int64_t number = 1; number <= decoder->num_unets(); ++number) {
       fill_parameters(*decoder->unet(number));
     }
-    return std::make_unique<DecoderTrainer>(decoder, train, at::kCPU);
+    return std::make_unique<DecoderTrainer>(decoder, train, device);
   }
 
   DecoderInputs inputs(size_t i) const {

@@ -6,7 +6,10 @@
 #include "checkpoint/pickle/pickle.h"
 #include "io/files/atomic_file.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/types.h>
+
+#include <optional>
 
 namespace dalle2 {
 namespace {
@@ -71,15 +74,16 @@ void PthSnapshot::take(const Value& value) {
   pickle_ = std::move(pickle.bytes);
   storages_ = elements_of(pickle);
   int64_t bytes = 0;
-  bool pinned = false;
+  std::optional<at::Device> device;  // that copies come from
   for (const at::Tensor& live : storages_) {
     if (lies_in_file(live)) continue;
     bytes += aligned(static_cast<int64_t>(live.nbytes()));
-    pinned = pinned || live.is_cuda();
+    if (!live.is_cpu()) device = live.device();
   }
   if (!memory_.defined() || memory_.numel() < bytes) {
     memory_.reset();  // given back before more is taken
-    memory_ = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(pinned));
+    memory_ =
+        at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(device.has_value()));
   }
   int64_t offset = 0;
   for (at::Tensor& storage : storages_) {
@@ -87,9 +91,10 @@ void PthSnapshot::take(const Value& value) {
     if (lies_in_file(live)) continue;
     const auto size = static_cast<int64_t>(live.nbytes());
     storage = memory_.narrow(0, offset, size).view(live.scalar_type());
-    storage.copy_(live);
+    storage.copy_(live, /*non_blocking=*/true);
     offset += aligned(size);
   }
+  if (device) c10::impl::VirtualGuardImpl(device->type()).getStream(*device).synchronize();
 }
 
 void PthSnapshot::clear() {

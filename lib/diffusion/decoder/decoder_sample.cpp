@@ -111,7 +111,7 @@ at::Tensor DecoderImpl::sample(const DecoderSampleOptions& options) {
   const int64_t stop = options.stop_at_unet.value_or(num_unets());
   for (int64_t number = options.start_at_unet; number <= stop; ++number) {
     std::optional<OneUnetOnDevice> only_this;
-    if (options.one_unet_in_gpu && device().is_cuda()) {
+    if (options.one_unet_in_gpu && !device().is_cpu()) {
       std::vector<std::shared_ptr<UnetImpl>> unets;
       for (const auto& s : stages_) {
         if (s->unet) unets.push_back(s->unet);

@@ -55,6 +55,11 @@ at::Tensor drawn_rows(const at::Tensor& tokens, int64_t count, const at::Generat
   return tokens.index_select(0, rows.to(tokens.device()));
 }
 
+/// [K] int64: how often each code was the nearest. Unlike at::bincount it reads nothing back from a GPU.
+at::Tensor counts_of(const at::Tensor& indices, int64_t codes) {
+  return at::zeros({codes}, indices.options()).scatter_add_(0, indices, at::ones_like(indices));
+}
+
 /// [N, K] larger for a nearer code; of unit vectors the cosine, else minus the distance.
 at::Tensor nearness(const at::Tensor& tokens, const at::Tensor& codes, bool cosine) {
   const at::Tensor products = at::matmul(tokens, codes.t());
@@ -174,7 +179,18 @@ at::Tensor VectorQuantizerImpl::from_indices(const at::Tensor& indices) {
   return map.permute({0, 3, 1, 2});
 }
 
+/// Read from the device only where the buffer has changed: once it has begun, and after a load.
+bool VectorQuantizerImpl::has_begun() {
+  const Seen now = {initted_.const_data_ptr(), initted_._version()};
+  if (seen_ != now) {
+    begun_ = initted_.item<bool>();
+    seen_ = now;
+  }
+  return begun_;
+}
+
 VectorQuantizerImpl::Drawer VectorQuantizerImpl::drawer(int64_t own_tokens) const {
+  if (ranks_.size == 1) return {own_tokens > 0, own_tokens};
   at::Tensor held = at::zeros({ranks_.size}, embed_.options().dtype(at::kLong));
   held[ranks_.rank] = own_tokens;
   sum_over_ranks(held);
@@ -197,7 +213,7 @@ at::Tensor VectorQuantizerImpl::drawn_by(const Drawer& drawer,
 }
 
 void VectorQuantizerImpl::begin_codes(const at::Tensor& tokens, const at::Generator& generator) {
-  if (initted_.item<bool>()) return;
+  if (has_begun()) return;
   const int64_t codes = config_.codes();
   const Drawer first = drawer(tokens.size(0));
   if (first.tokens == 0) return;  // no rank has any yet
@@ -205,7 +221,7 @@ void VectorQuantizerImpl::begin_codes(const at::Tensor& tokens, const at::Genera
   at::Tensor counts;
   for (int64_t round = 0; round < config_.vq_kmeans_iters; ++round) {
     const at::Tensor places = nearness(tokens, means, config_.vq_use_cosine_sim).argmax(-1);
-    counts = at::bincount(places, /*weights=*/{}, codes);
+    counts = counts_of(places, codes);
     at::Tensor sums = at::zeros_like(means).index_add_(0, places, tokens);
     sum_over_ranks(counts);
     sum_over_ranks(sums);
@@ -226,7 +242,7 @@ void VectorQuantizerImpl::quantize_nothing() {
 
 void VectorQuantizerImpl::take_notes(const at::Tensor& tokens, const at::Tensor& indices) {
   const int64_t codes = config_.codes();
-  const at::Tensor counts = at::bincount(indices, {}, codes).to(at::kFloat);
+  const at::Tensor counts = counts_of(indices, codes).to(at::kFloat);
   const at::Tensor sums =
       at::zeros({codes, tokens.size(1)}, tokens.options()).index_add_(0, indices, tokens);
   noted_counts_ = noted_counts_.defined() ? noted_counts_ + counts : counts;
@@ -251,7 +267,7 @@ void VectorQuantizerImpl::learn(const at::Generator& generator, const at::Tensor
   cluster_size_.select(0, 0).lerp_(counts, 1 - config_.vq_decay);
   embed_avg_.select(0, 0).lerp_(sums, 1 - config_.vq_decay);
   embed_.select(0, 0).copy_(at::where(learns, mean_codes(), codebook()));
-  if (config_.vq_threshold_ema_dead_code > 0 && learns.item<bool>()) replace_dead(generator);
+  if (config_.vq_threshold_ema_dead_code > 0) replace_dead(learns, generator);
   noted_counts_.reset();
   noted_sums_.reset();
   noted_tokens_.reset();
@@ -267,7 +283,32 @@ at::Tensor VectorQuantizerImpl::mean_codes() const {
   return config_.vq_use_cosine_sim ? unit_length(means) : means;
 }
 
-void VectorQuantizerImpl::replace_dead(const at::Generator& generator) {
+void VectorQuantizerImpl::replace_dead(const at::Tensor& learns, const at::Generator& generator) {
+  const bool has_enough = noted_tokens_.defined() && noted_tokens_.size(0) >= config_.codes();
+  if (ranks_.size == 1 && has_enough) {
+    replace_dead_on_device(learns, generator);
+  } else if (learns.item<bool>()) {
+    replace_counted_dead(generator);
+  }
+}
+
+/// With a vector for each code the host need not know how many are dead.
+void VectorQuantizerImpl::replace_dead_on_device(const at::Tensor& learns,
+                                                 const at::Generator& generator) {
+  const double least = config_.vq_threshold_ema_dead_code;
+  const at::Tensor sizes = cluster_size_.select(0, 0), codes = embed_.select(0, 0);
+  const at::Tensor dead = sizes.lt(least).logical_and(learns);  // [K]
+  at::Tensor rows = drawn_rows(noted_tokens_, config_.codes(), generator);
+  if (config_.vq_use_cosine_sim) rows = unit_length(rows);
+  const at::Tensor samples = rows.index_select(0, (dead.cumsum(0) - 1).clamp_min(0));
+  const at::Tensor is_dead = dead.unsqueeze(1);
+  codes.copy_(at::where(is_dead, samples, codes));
+  embed_avg_.select(0, 0).copy_(at::where(is_dead, samples * least, embed_avg_.select(0, 0)));
+  sizes.masked_fill_(dead, least);
+}
+
+/// Dead codes may be more than there are vectors on the first rank that has any.
+void VectorQuantizerImpl::replace_counted_dead(const at::Generator& generator) {
   const double least = config_.vq_threshold_ema_dead_code;
   at::Tensor dead = cluster_size_.select(0, 0).lt(least).nonzero().squeeze(1);
   if (dead.numel() == 0) return;

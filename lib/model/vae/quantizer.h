@@ -8,6 +8,8 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "config/vae/vae_config.h"
 #include "model/layers.h"
@@ -79,7 +81,10 @@ class VectorQuantizerImpl : public QuantizerImpl {
   at::Tensor nearest(const at::Tensor& tokens) const;
   void begin_codes(const at::Tensor& tokens, const at::Generator& generator);
   void take_notes(const at::Tensor& tokens, const at::Tensor& indices);
-  void replace_dead(const at::Generator& generator);
+  bool has_begun();
+  void replace_dead(const at::Tensor& learns, const at::Generator& generator);
+  void replace_dead_on_device(const at::Tensor& learns, const at::Generator& generator);
+  void replace_counted_dead(const at::Generator& generator);
   /// The first rank that has tokens: what is drawn is drawn by it.
   struct Drawer {
     bool is_own;
@@ -101,6 +106,10 @@ class VectorQuantizerImpl : public QuantizerImpl {
   at::Tensor cluster_size_;                                    // [1, K]
   at::Tensor embed_avg_, embed_;                               // [1, K, d]
   CodeRanks ranks_;
+  // `initted_` as the host has last read it, and what tells whether it has changed since.
+  using Seen = std::pair<const void*, int64_t>;
+  std::optional<Seen> seen_;
+  bool begun_ = false;
   // Since the last learn(): how often each code was the nearest, the sum of what it was nearest to,
   // and the vectors themselves where unused codes are replaced by some.
   at::Tensor noted_counts_, noted_sums_, noted_tokens_;

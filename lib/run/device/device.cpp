@@ -10,12 +10,25 @@
 #include "run/device/cuda_library.h"
 
 namespace dalle2 {
+namespace {
+
+std::optional<at::Device>& stand_in() {
+  static std::optional<at::Device> device;
+  return device;
+}
+
+}  // namespace
+
+void stand_in_for_cuda(std::optional<at::Device> device) {
+  stand_in() = device;
+}
 
 at::Device choose_device(const std::string& name,
                          const std::string& pointer,
                          WithoutGpu without_gpu) {
   if (name == "cpu") return at::kCPU;
   if (const auto fault = device_fault(name)) throw ConfigError("{}: {}", pointer, *fault);
+  if (stand_in()) return *stand_in();
   const int64_t number = name == "cuda" ? -1 : std::stoll(name.substr(name.find(':') + 1));
   const CudaLibrary& library = cuda_library();  // before torch is asked
   if (torch::cuda::is_available()) {

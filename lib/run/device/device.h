@@ -3,6 +3,7 @@
 
 #include <c10/core/Device.h>
 
+#include <optional>
 #include <string>
 
 namespace dalle2 {
@@ -21,6 +22,9 @@ enum class WithoutGpu {
 at::Device choose_device(const std::string& name,
                          const std::string& pointer,
                          WithoutGpu without_gpu);
+
+/// From now on "cuda" names this device, for tests on machines without a GPU; none: what the machine has.
+void stand_in_for_cuda(std::optional<at::Device> device);
 
 /// Makes a GPU the current one of this thread: what names no device then is on it.
 void make_current(const at::Device& device);

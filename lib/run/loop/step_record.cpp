@@ -97,7 +97,7 @@ void add_process_values(LogRecord& record, StepTimes& times, const c10::Device& 
   for (const auto& [phase, seconds] : times.take())
     record.emplace_back("Seconds " + phase, seconds);
   record.emplace_back("Memory peak MiB", mebibytes(static_cast<double>(process_memory("VmHWM"))));
-  if (device.is_cuda()) {
+  if (!device.is_cpu()) {
     const c10::Device one =
         device.has_index() ? device : c10::impl::VirtualGuardImpl(device.type()).getDevice();
     const auto stats = c10::getDeviceAllocator(one.type())->getDeviceStats(one.index());

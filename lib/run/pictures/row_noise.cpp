@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "optim/random.h"
+#include "run/device/device_copy.h"
 
 namespace dalle2 {
 
@@ -39,7 +40,9 @@ NoiseSource noise_by_row(int64_t seed,
     for (at::Generator& generator : *generators) {
       drawn.push_back(at::randn(sizes.slice(1), generator, at::TensorOptions(at::kFloat)));
     }
-    return at::stack(drawn).to(device);
+    at::Tensor noise = at::stack(drawn);
+    copy_to_device(device, {&noise});
+    return noise;
   };
 }
 

@@ -56,7 +56,7 @@ ShardData::ShardData(const ShardDataConfig& config,
   needs_.shard_width = config.shard_width;
   needs_.rank = rank;
   needs_.lanes = config.lanes;
-  needs_.pin_memory = device.is_cuda();
+  needs_.pin_memory = !device.is_cpu();
 }
 
 int64_t ShardData::slices_at_begin() const {

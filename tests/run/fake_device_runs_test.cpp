@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: MIT
+// Whole runs of each kind, as a user starts them, on a device that is not the CPU.
+#include <torch/torch.h>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/pickle/pth.h"
+#include "io/files/atomic_file.h"
+#include "optim/random.h"
+#include "run/commands.h"
+#include "run/device/device.h"
+#include "run/loop/run_position.h"
+#include "support/fake_device.h"
+#include "support/fixture.h"
+#include "support/temp_dir.h"
+#include "support/tiny_shards.h"
+#include "trainer/state_bits.h"
+
+namespace dalle2::test {
+namespace {
+
+using nlohmann::json;
+
+/// "cuda" is the fake device for as long as it lives.
+class FakeGpu {
+ public:
+  FakeGpu() { stand_in_for_cuda(fake_device()); }
+  ~FakeGpu() { stand_in_for_cuda(std::nullopt); }
+  FakeGpu(const FakeGpu&) = delete;
+  FakeGpu& operator=(const FakeGpu&) = delete;
+};
+
+json tracker_of(const std::string& out) {
+  return {{"data_path", out},
+          {"overwrite_data_path", true},
+          {"log", {{"log_type", "console"}, {"auto_resume", true}}},
+          {"load",
+           {{"load_from", "local"}, {"file_path", out + "/latest.pth"}, {"only_auto_resume", true}}},
+          {"save", {{"save_to", "local"}, {"save_latest_to", out + "/latest.pth"}}}};
+}
+
+json decoder_config(const std::string& folder) {
+  write_tiny_shards(folder, 5, 7, 8);
+  const json unet = {{"dim", 8},
+                     {"dim_mults", {1, 2}},
+                     {"image_embed_dim", 3},
+                     {"cond_dim", 8},
+                     {"num_resnet_blocks", 1},
+                     {"resnet_groups", 4},
+                     {"num_image_tokens", 1},
+                     {"num_time_tokens", 1}};
+  return {{"decoder",
+           {{"unets", {unet}}, {"image_size", 8}, {"timesteps", 30}, {"sample_timesteps", {3}}}},
+          {"data",
+           {{"webdataset_base_url", folder + "/shards/{}.tar"},
+            {"img_embeddings_url", folder + "/img_emb"},
+            {"batch_size", 3},
+            {"num_workers", 1},
+            {"shard_width", 5},
+            {"end_shard", 4},
+            {"splits", {{"train", 0.6}, {"val", 0.2}, {"test", 0.2}}},
+            {"preprocessing", {{"ToTensor", true}}}}},
+          {"train",
+           {{"device", "cuda"},
+            {"n_sample_images", 1},
+            {"log_every_n_updates", 3},
+            {"ema_update_after_step", 0},
+            {"ema_update_every", 1}}},
+          {"evaluate", json::object()},
+          {"seed", 5}};
+}
+
+json prior_config(const std::string& folder) {
+  constexpr int64_t kRows = 40, kWidth = 8;
+  for (const char* name : {"images", "texts"}) {
+    std::filesystem::create_directories(folder + "/" + name);
+    const at::Tensor values = at::randn({kRows, kWidth}, make_generator({1, name}, at::kCPU));
+    write_npy_float32(
+        folder + "/" + name + "/0.npy", {kRows, kWidth}, values.const_data_ptr<float>());
+  }
+  return {{"prior",
+           {{"net", {{"dim", kWidth}, {"depth", 1}, {"dim_head", 8}, {"heads", 2}, {"max_text_len", 1}}},
+            {"image_embed_dim", kWidth},
+            {"timesteps", 20},
+            {"sample_timesteps", 4},
+            {"condition_on_text_encodings", false}}},
+          {"data",
+           {{"image_url", folder + "/images"},
+            {"text_url", folder + "/texts"},
+            {"batch_size", 6},
+            {"splits", {{"train", 0.8}, {"val", 0.1}, {"test", 0.1}}}}},
+          {"train",
+           {{"device", "cuda"},
+            {"lr", 1e-3},
+            {"eval_timesteps", {4}},
+            {"ema_update_after_step", 0},
+            {"ema_update_every", 1}}},
+          {"seed", 5}};
+}
+
+json vae_config(const std::string& folder) {
+  std::filesystem::create_directories(folder + "/pictures");
+  for (uint32_t i = 0; i < 20; ++i) {
+    write_png(fmt::format("{}/pictures/{}.png", folder, i), busy_picture(8, 8, i));
+  }
+  return {{"vae", {{"dim", 16}, {"layers", 1}, {"codebook_size", 16}, {"discr_layers", 1}}},
+          {"data",
+           {{"folder", folder + "/pictures"},
+            {"image_size", 8},
+            {"batch_size", 2},
+            {"valid_frac", 0.2}}},
+          {"train",
+           {{"device", "cuda"},
+            {"num_train_steps", 6},
+            {"save_results_every", 3},
+            {"save_model_every", 3},
+            {"vgg_path", fixture_dir("feature_networks") + "/pictures.pt"}}},
+          {"seed", 5}};
+}
+
+class Kind {
+ public:
+  explicit Kind(const std::string& name) : name_(name) {
+    config_ = name == "decoder" ? decoder_config(folder_.path())
+              : name == "prior" ? prior_config(folder_.path())
+                                : vae_config(folder_.path());
+  }
+  std::string file(const std::string& out, const std::string& name) const {
+    return folder_.path() + "/" + out + "/" + name;
+  }
+  /// @param length epochs; of a VAE steps
+  void train(const std::string& out, int64_t length) const {
+    TrainCommand command;
+    command.config_path = write(out, length);
+    command.quiet = true;
+    CHECK(run_train(command) == ExitCode::kDone);
+  }
+  std::string write(const std::string& out, int64_t length) const {
+    json config = config_;
+    config["tracker"] = tracker_of(folder_.path() + "/" + out);
+    config["train"][name_ == "vae" ? "num_train_steps" : "epochs"] = length;
+    const std::string path = folder_.path() + "/" + out + ".json";
+    write_file_atomically(path, config.dump());
+    return path;
+  }
+
+ private:
+  std::string name_;
+  TempDir folder_;
+  json config_;
+};
+
+void expect_same_state(const std::string& file, const std::string& other) {
+  const Value one = read_pth(file), two = read_pth(other);
+  int64_t compared = 0;
+  for (const auto& [key, value] : one.as_dict().items) {
+    const std::string name = key.as_string();
+    if (name == "config" || name == kOwnState) continue;
+    const Value* const found = two.as_dict().find(name);
+    INFO(name);
+    REQUIRE(found != nullptr);
+    std::string bits, other_bits;
+    append_bits(value, bits);
+    append_bits(*found, other_bits);
+    CHECK(bits == other_bits);
+    ++compared;
+  }
+  CHECK(compared > 4);
+}
+
+TEST_CASE("runs on the fake device, resumed between, end with the CPU's checkpoint") {
+  const std::string name = GENERATE("decoder", "prior");
+  CAPTURE(name);
+  const Kind kind(name);
+  kind.train("cpu", 2);  // no GPU, no stand-in
+  {
+    const FakeGpu gpu;
+    kind.train("fake", 1);
+    kind.train("fake", 2);
+  }
+  expect_same_state(kind.file("fake", "latest.pth"), kind.file("cpu", "latest.pth"));
+}
+
+std::string sampled(const Kind& kind, const std::string& name, const std::string& device) {
+  const std::string out = "samples of " + device;
+  SampleCommand command;
+  command.checkpoint_path = kind.file("trained", "latest.pth");
+  command.device = device;
+  command.out_folder = kind.file(out, "");
+  if (name == "decoder") {
+    command.image_embeds_path = kind.file("img_emb", "img_emb_00000.npy");
+  } else {
+    command.text_embeds_path = kind.file("texts", "0.npy");
+  }
+  run_sample(command);
+  return read_file(kind.file(out, name == "decoder" ? "samples.npy" : "image_embeds.npy"));
+}
+
+TEST_CASE("samples of a checkpoint are the same on the fake device") {
+  const std::string name = GENERATE("decoder", "prior");
+  CAPTURE(name);
+  const Kind kind(name);
+  kind.train("trained", 1);
+  const std::string expected = sampled(kind, name, "cpu");
+  const FakeGpu gpu;
+  CHECK(sampled(kind, name, "cuda") == expected);
+}
+
+/// What is written to standard output meanwhile.
+std::string printed_by(const std::string& path, const std::function<void()>& work) {
+  std::fflush(stdout);
+  const int terminal = ::dup(STDOUT_FILENO);
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  ::dup2(file, STDOUT_FILENO);
+  ::close(file);
+  work();
+  std::fflush(stdout);
+  ::dup2(terminal, STDOUT_FILENO);
+  ::close(terminal);
+  return read_file(path);
+}
+
+TEST_CASE("figures of a checkpoint are the same on the fake device") {
+  const std::string name = GENERATE("prior", "vae");
+  CAPTURE(name);
+  const Kind kind(name);
+  kind.train("trained", 2);
+  const auto figures = [&] {
+    return json::parse(printed_by(kind.file("trained", "figures.json"), [&] {
+      EvaluateCommand command;
+      command.config_path = kind.write("trained", 2);
+      command.checkpoint_path = kind.file("trained", "latest.pth");
+      run_evaluate(command);
+    }));
+  };
+  const json expected = figures();
+  const FakeGpu gpu;
+  const json found = figures();
+  CHECK(expected.size() > 0);
+  if (name == "prior") {
+    CHECK(found == expected);
+    return;
+  }
+  for (const auto& [key, value] : expected.items()) {
+    INFO(key);
+    if (!value.is_number()) continue;
+    CHECK(found[key].get<double>() == Approx(value.get<double>()).epsilon(1e-4));
+  }
+}
+
+TEST_CASE("a run of a VAE on the fake device goes on from its checkpoint") {
+  const Kind kind("vae");
+  const FakeGpu gpu;
+  kind.train("whole", 6);
+  kind.train("parts", 3);
+  kind.train("parts", 6);
+  expect_same_state(kind.file("parts", "latest.pth"), kind.file("whole", "latest.pth"));
+}
+
+}  // namespace
+}  // namespace dalle2::test

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT
+// Steps of the trainers on a device that is not the CPU: the same bits, and nothing that waits.
+#include <torch/torch.h>
+
+#include <catch2/catch.hpp>
+#include <memory>
+
+#include "checkpoint/pickle/pth.h"
+#include "support/fake_device.h"
+#include "support/temp_dir.h"
+#include "trainer/prior_trainer_fixture.h"
+#include "trainer/trainer_fixture.h"
+
+namespace dalle2::test {
+namespace {
+
+using nlohmann::json;
+
+/// What a step may cost the host. Of the previous update it learns by an event.
+void expect_no_stall(const FakeDeviceCounts& counts, int64_t most_operations) {
+  INFO(counts.text());
+  CHECK(counts.stalls() == 0);
+  CHECK(counts.host_waits <= 1);
+  CHECK(counts.unsafe_frees == 0);
+  CHECK(counts.operations > 0);
+  CHECK(counts.operations <= most_operations);
+}
+
+template <class Group>
+Group on_fake_device(Group group) {
+  return on_device(std::move(group), fake_device());
+}
+
+/// The images in [0, 1] that two equal trainers draw.
+DecoderSampleOptions decoder_samples(const at::Device& device) {
+  DecoderSampleOptions options;
+  options.image_embeds = drawn_inputs(2, 90).image_embeds;
+  options.sample_timesteps = 3;
+  options.generator = make_generator({0, "sample"}, device);
+  return options;
+}
+
+TEST_CASE("a decoder's training on the fake device has the CPU's bits") {
+  const TrainerFixture fixture(GENERATE("cascade", "masked"));
+  DecoderTrainConfig config = fixture.train_config();
+  config.max_batch_size = GENERATE(std::optional<int64_t>(), std::optional<int64_t>(2));
+  const auto on_cpu = fixture.trainer(config), on_fake = fixture.trainer(config, fake_device());
+  train(*on_cpu, 0, 5, 3);
+  train(*on_fake, 0, 5, 3);
+  CHECK(bits_of(*on_fake) == bits_of(*on_cpu));
+  const int64_t unet = on_cpu->trained_parts().back();
+  const auto loss = [&](DecoderTrainer& trainer) {
+    return trainer.evaluate(drawn_inputs(3, 80), unet, make_generator({0, "validate"}, at::kCPU))
+        .loss.item<double>();
+  };
+  CHECK(loss(*on_fake) == loss(*on_cpu));
+  if (on_cpu->trained_parts().size() < 2) return;
+  CHECK(at::equal(on_fake->sample(decoder_samples(fake_device())).cpu(),
+                  on_cpu->sample(decoder_samples(at::kCPU))));
+}
+
+TEST_CASE("a decoder goes on from its state on another device") {
+  const TrainerFixture fixture("cascade");
+  const DecoderTrainConfig config = fixture.train_config();
+  const auto whole = fixture.trainer(config), first = fixture.trainer(config, fake_device());
+  train(*whole, 0, 6);
+  train(*first, 0, 3);
+  for (const at::Device& device : {at::Device(at::kCPU), fake_device()}) {
+    const auto second = fixture.trainer(config, device);
+    second->load_state(first->state());
+    train(*second, 3, 6);
+    CHECK(bits_of(*second) == bits_of(*whole));
+  }
+}
+
+TEST_CASE("draws on the fake device are the CPU's where the host decides nothing") {
+  const TrainerFixture fixture("cascade");
+  const auto bits = [&](const at::Device& device) {
+    const auto trainer = fixture.trainer(fixture.train_config(), device);
+    for (int64_t step = 0; step < 3; ++step) {
+      trainer->step(drawn_inputs(2, step), 1, make_generator({0, "train", 0, step}, device));
+      trainer->update(1);
+    }
+    return bits_of(*trainer);
+  };
+  CHECK(bits(fake_device()) == bits(at::kCPU));
+}
+
+TEST_CASE("a step of a decoder stalls nothing") {
+  const TrainerFixture fixture("cascade");
+  DecoderTrainConfig config = fixture.train_config();
+  config.mixed_precision = GENERATE(MixedPrecision::no, MixedPrecision::bf16, MixedPrecision::fp16);
+  const auto trainer = fixture.trainer(config, fake_device());
+  const DecoderInputs inputs = on_fake_device(drawn_inputs(2, 1));
+  for (const int64_t unet : {1, 2}) {
+    const auto step = [&] {
+      trainer->step(inputs, unet, make_generator({0, "train", 0, 1}, fake_device()));
+      trainer->update(unet);
+    };
+    step();  // makes what is made once
+    CAPTURE(unet, static_cast<int>(*config.mixed_precision));
+    expect_no_stall(counts_of(step), 2000);
+  }
+}
+
+TEST_CASE("a step with every option of a unet stalls nothing") {
+  const TrainerFixture fixture("cascade");
+  json config = fixture.data().json.at("config");
+  for (json& unet : config["decoder"]["unets"]) {
+    unet["dim_mults"] = {1, 2};
+    unet["self_attn"] = {false, true};
+    unet["combine_upsample_fmaps"] = unet["self_cond"] = unet["cosine_sim_cross_attn"] = true;
+    unet["sparse_attn"] = unet["cross_embed_downsample"] = true;
+  }
+  config["decoder"]["random_crop_sizes"] = {nullptr, 8};
+  config["decoder"]["use_noise_for_lowres_cond"] = true;
+  const LoadedDecoderConfig loaded = parse_decoder_config(config.dump(), "test.json", {});
+  torch::manual_seed(1);
+  DecoderTrainer trainer(Decoder(loaded.plan), loaded.config.train, fake_device());
+  const DecoderInputs inputs = on_fake_device(drawn_inputs(2, 1));
+  for (const int64_t unet : {1, 2}) {
+    for (int64_t number = 0; number < 4; ++number) {  // half of them condition on themselves
+      const auto counts = counts_of([&] {
+        trainer.step(inputs, unet, make_generator({0, "train", 0, number}, fake_device()));
+        trainer.update(unet);
+      });
+      if (number > 0) expect_no_stall(counts, 4000);
+    }
+  }
+}
+
+TEST_CASE("a snapshot waits for the device once, and has what was there when it was taken") {
+  const TrainerFixture fixture("cascade");
+  const auto trainer = fixture.trainer(fixture.train_config(), fake_device());
+  train(*trainer, 0, 2);
+  const std::string expected = bits_of(*trainer);
+  const Value state = trainer->state();
+  PthSnapshot snapshot;
+  const auto counts = counts_of([&] { snapshot.take(state); });
+  INFO(counts.text());
+  CHECK(counts.downloads > 10);
+  CHECK(counts.stalls() == 0);
+  CHECK(counts.host_waits == 1);
+  train(*trainer, 2, 4);
+  const TempDir folder;
+  snapshot.write(folder / "snapshot.pth", ReadBack::kNo);
+  std::string found;
+  append_bits(read_pth(folder / "snapshot.pth"), found);
+  CHECK(found == expected);
+}
+
+PriorSampleOptions prior_samples(const at::Device& device) {
+  PriorSampleOptions options;
+  options.text = drawn_prior_inputs(2, 90).text;
+  options.timesteps = 3;
+  options.generator = make_generator({0, "sample"}, device);
+  return options;
+}
+
+TEST_CASE("a prior's training on the fake device has the CPU's bits") {
+  const PriorTrainerFixture fixture(GENERATE("adamw", "adam"));
+  const PriorTrainConfig config = fixture.train_config();
+  const auto on_cpu = fixture.trainer(config), on_fake = fixture.trainer(config, fake_device());
+  for (int64_t step = 0; step < 4; ++step) {
+    on_cpu->step(drawn_prior_inputs(3, step), make_generator({0, "train", 0, step}, at::kCPU));
+    on_fake->step(drawn_prior_inputs(3, step), make_generator({0, "train", 0, step}, fake_device()));
+    on_cpu->update();
+    on_fake->update();
+  }
+  CHECK(bits_of(*on_fake) == bits_of(*on_cpu));
+  const auto loss = [&](PriorTrainer& trainer, const at::Device& device) {
+    return trainer
+        .evaluate(drawn_prior_inputs(3, 80), make_generator({0, "validate"}, device), true)
+        .item<double>();
+  };
+  CHECK(loss(*on_fake, fake_device()) == loss(*on_cpu, at::kCPU));
+  CHECK(at::equal(on_fake->sample(prior_samples(fake_device())).cpu(),
+                  on_cpu->sample(prior_samples(at::kCPU))));
+  CHECK(at::equal(on_fake->p_sample_loop(prior_samples(fake_device())).cpu(),
+                  on_cpu->p_sample_loop(prior_samples(at::kCPU))));
+  const auto resumed = fixture.trainer(config, fake_device());
+  resumed->load_state(on_cpu->state());
+  train(*on_cpu, 4, 6);
+  train(*resumed, 4, 6);
+  CHECK(bits_of(*resumed) == bits_of(*on_cpu));
+}
+
+TEST_CASE("a step of a prior stalls nothing") {
+  const PriorTrainerFixture fixture(GENERATE("adamw", "adam"));
+  PriorTrainConfig config = fixture.train_config();
+  config.mixed_precision = GENERATE(MixedPrecision::no, MixedPrecision::bf16);
+  const auto trainer = fixture.trainer(config, fake_device());
+  const PriorInputs inputs = on_fake_device(drawn_prior_inputs(3, 1));
+  const auto step = [&] {
+    trainer->step(inputs, make_generator({0, "train", 0, 1}, fake_device()));
+    trainer->update();
+  };
+  step();
+  expect_no_stall(counts_of(step), 1000);
+}
+
+}  // namespace
+}  // namespace dalle2::test
