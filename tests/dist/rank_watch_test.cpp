@@ -231,9 +231,10 @@ TEST_CASE("a collective that fails on a GPU is told, though nobody waits in it o
 TEST_CASE("a collective that fails for a rank that is gone names the rank") {
   const auto store = std::make_shared<StoreContents>();
   WatchedRank first(0, store, 60s), second(1, store, 60s);
-  second.watch.tell_failure("shards/3.tar: damaged");
   first.watch.launched(first.watch.begin("gradients"),
                        std::make_shared<WorkDouble>(failed_with("NCCL error")));
+  CHECK(first.watch.is_waiting());  // it asks: the failure is known before its cause
+  second.watch.tell_failure("shards/3.tar: damaged");
   CHECK(first.report_within(20s) ==
         "rank 0: \"gradients\" failed (step 0):\n  rank 1 ended with an error: shards/3.tar: "
         "damaged");
@@ -275,7 +276,7 @@ TEST_CASE("a driver that does not answer stops neither beats nor the main thread
 
 TEST_CASE("connecting may take its own time where all ranks are in it") {
   const auto store = std::make_shared<StoreContents>();
-  WatchedRank first(0, store, 2s), second(1, store, 2s);
+  WatchedRank first(0, store, 6s), second(1, store, 6s);
   for (WatchedRank* rank : {&first, &second}) {
     rank->watch.launched(rank->watch.begin("connecting the GPUs", 300s),
                          std::make_shared<WorkDouble>(WorkStatus{}));
