@@ -38,21 +38,25 @@ constexpr const char* kAdvice =
     "\n  The run ends. What it has saved is whole: once the cause is gone, start it again to go on.";
 
 /// Told by the watch from its own thread: the others are asleep in a collective that will not end.
-[[noreturn]] void end_process(const World& world, const std::string& report, ExitCode code) {
+[[noreturn]] void end_process(const World& world, const std::string& report) {
   const std::string message = report + kAdvice;
   log_error("dist", "{}", message);
   write_failure_file(world, message);
   print_thread_stacks();
   std::fflush(nullptr);
-  std::_Exit(static_cast<int>(code));
+  std::_Exit(static_cast<int>(ExitCode::kNetwork));
 }
 
 /// Whether `part` came to its end in time. If not, its thread is left behind.
-bool ends_within(std::chrono::seconds limit, std::function<void()> part) {
-  std::packaged_task<void()> task(std::move(part));
-  const std::future<void> end = task.get_future();
-  std::thread(std::move(task)).detach();
-  return end.wait_for(limit) == std::future_status::ready;
+bool ends_within(std::chrono::seconds limit, std::function<void()> part) noexcept {
+  try {
+    std::packaged_task<void()> task(std::move(part));
+    const std::future<void> end = task.get_future();
+    std::thread(std::move(task)).detach();
+    return end.wait_for(limit) == std::future_status::ready;
+  } catch (const std::exception&) {  // there is no thread to be had
+    return false;
+  }
 }
 
 int64_t clock_us() {
@@ -128,11 +132,11 @@ ProcessGroup::ProcessGroup(const World& world, const GroupOptions& options)
     if (!world_.hosts_store) wait_for_store(world_);
     store_ = open_store(world_, kStoreLimit);
     world_.store_prefix += meet(world_, *store_) + "/";
-    watch_ = std::make_unique<RankWatch>(
-        world_,
-        connect_store(world_, kStoreLimit),
-        options.hang_timeout,
-        [this](const std::string& report, ExitCode code) { end_process(world_, report, code); });
+    watch_ =
+        std::make_unique<RankWatch>(world_,
+                                    connect_store(world_, kStoreLimit),
+                                    options.hang_timeout,
+                                    [this](const auto& report) { end_process(world_, report); });
     const int64_t number = watch_->begin("connecting the ranks");
     backend_ = make_backend(world_, kNoLimit);
     watch_->end(number);

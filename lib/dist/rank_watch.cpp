@@ -39,6 +39,37 @@ bool is_of_own_device(const std::string& reason) {
 
 }  // namespace
 
+/// Asks the works whether they are done, in a thread of its own: a question to a GPU may wait for its
+/// driver, and no beat does.
+struct RankWatch::Poller {
+  PendingWorks works;
+  std::mutex mutex;  // all below
+  std::condition_variable wake;
+  std::optional<at::Device> device;
+  bool closing = false, ended = false;
+
+  void run(std::chrono::milliseconds beat);
+};
+
+void RankWatch::Poller::run(std::chrono::milliseconds beat) {
+  std::optional<at::Device> current;
+  std::unique_lock lock(mutex);
+  while (!wake.wait_for(lock, beat, [this] { return closing; })) {
+    const std::optional<at::Device> wanted = device;
+    lock.unlock();
+    try {
+      if (wanted != current && wanted->has_index())
+        c10::impl::VirtualGuardImpl(wanted->type()).setDevice(*wanted);
+    } catch (const std::exception&) {  // what is wrong with the GPU the works say
+    }
+    current = wanted;
+    works.poll();
+    lock.lock();
+  }
+  ended = true;
+  wake.notify_all();
+}
+
 RankWatch::RankWatch(const World& world,
                      std::unique_ptr<RankStore> store,
                      std::chrono::seconds hang_timeout,
@@ -49,8 +80,11 @@ RankWatch::RankWatch(const World& world,
       hang_seconds_(std::max(seconds_of(hang_timeout), seconds_of(4 * beat_))),
       on_hang_(std::move(on_hang)),
       board_(world.rank, world.size, std::move(store)),
-      beating_([this] { beat(); }),
-      polling_([this] { poll(); }) {}
+      poller_(std::make_shared<Poller>()),
+      works_(poller_->works) {
+  std::thread([poller = poller_, beat = beat_] { poller->run(beat); }).detach();
+  thread_ = std::thread([this] { beat(); });
+}
 
 RankWatch::~RankWatch() {
   {
@@ -59,9 +93,13 @@ RankWatch::~RankWatch() {
     own_.ended = true;
   }
   wake_.notify_all();
-  beating_.join();
-  polling_.join();
+  thread_.join();
   post_own_place();  // the board sends it before it ends
+  std::unique_lock lock(poller_->mutex);
+  poller_->closing = true;
+  poller_->wake.notify_all();
+  // A driver that does not answer keeps the poller, and nobody else.
+  poller_->wake.wait_for(lock, kExplanationBeats * beat_, [this] { return poller_->ended; });
 }
 
 void RankWatch::meet_all() {
@@ -79,8 +117,8 @@ void RankWatch::meet_all() {
 }
 
 void RankWatch::set_device(const at::Device& device) {
-  const std::lock_guard lock(mutex_);
-  device_ = device;
+  const std::lock_guard lock(poller_->mutex);
+  poller_->device = device;
 }
 
 int64_t RankWatch::begin(const std::string& what, std::chrono::seconds limit) {
@@ -190,11 +228,10 @@ std::optional<std::string> RankWatch::report_of(const Failed& failed) {
 void RankWatch::beat() {
   for (bool told = false;;) {
     post_own_place();
+    const std::optional<Failed> failed = works_.failed();
     std::optional<std::string> found;
-    ExitCode code = ExitCode::kNetwork;
-    if (const std::optional<Failed> failed = works_.failed()) {
+    if (failed) {
       found = report_of(*failed);
-      if (is_of_own_device(failed->reason)) code = ExitCode::kFailed;
     } else if (std::string hang = hang_report(); !hang.empty()) {
       found = std::move(hang);
     }
@@ -202,28 +239,13 @@ void RankWatch::beat() {
     if (found && !told && !explaining_ && !closing_) {
       told = true;
       lock.unlock();
-      if (code == ExitCode::kFailed) tell_failure(*found);  // the others cannot know
-      on_hang_(*found, code);
+      // Of a fault of this GPU the others cannot know.
+      if (failed && is_of_own_device(failed->reason)) tell_failure(*found);
+      on_hang_(*found);
       lock.lock();
     }
     wake_.wait_for(lock, beat_, [this] { return closing_; });
     if (closing_) return;
-  }
-}
-
-void RankWatch::poll() {
-  std::optional<at::Device> current;
-  while (true) {
-    {
-      std::unique_lock lock(mutex_);
-      wake_.wait_for(lock, beat_, [this] { return closing_; });
-      if (closing_) return;
-      if (device_ != current && device_->has_index()) {
-        current = device_;
-        c10::impl::VirtualGuardImpl(current->type()).setDevice(*current);
-      }
-    }
-    works_.poll();
   }
 }
 
@@ -262,16 +284,17 @@ std::string RankWatch::explain(const std::string& error, int64_t number, const s
   failed.sequence = number;
   failed.what = what;
   std::string culprits;
+  const bool is_own = is_of_own_device(error);
   {
     std::unique_lock lock(mutex_);
     explaining_ = true;  // the one who asks ends the process
     const auto begin = Clock::now();
-    while (culprits.empty() && Clock::now() - begin < kExplanationBeats * beat_) {
+    while (!is_own && culprits.empty() && Clock::now() - begin < kExplanationBeats * beat_) {
       wake_.wait_for(lock, beat_);
       culprits = culprits_of(failed, board_.read());
     }
   }
-  if (culprits.empty() && !board_.read().store_error.empty() && !world_.hosts_store) {
+  if (!is_own && culprits.empty() && !board_.read().store_error.empty() && !world_.hosts_store) {
     culprits = fmt::format(
         "\n  the process that the ranks meet through ({}:{}, that of rank 0 or its launcher) is gone",
         world_.store_host,

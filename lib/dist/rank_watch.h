@@ -13,7 +13,6 @@
 #include <string>
 #include <thread>
 
-#include "base/error.h"
 #include "dist/pending_works.h"
 #include "dist/process_group_backend.h"
 #include "dist/rank_board.h"
@@ -24,8 +23,8 @@ namespace dalle2 {
 
 class RankWatch {
  public:
-  /// Given the report and the exit code; called from the watch's own thread. It ends the process.
-  using OnHang = std::function<void(const std::string& report, ExitCode code)>;
+  /// Given the report; called from the watch's own thread. It ends the process.
+  using OnHang = std::function<void(const std::string& report)>;
 
   RankWatch(const World& world,
             std::unique_ptr<RankStore> store,
@@ -63,7 +62,6 @@ class RankWatch {
   using Failed = PendingWorks::Failed;
 
   void beat();
-  void poll();
   RankPlace own_place();
   void post_own_place();
   std::string hang_report();
@@ -76,17 +74,17 @@ class RankWatch {
   double hang_seconds_;
   OnHang on_hang_;
   RankBoard board_;
-  PendingWorks works_;
+  struct Poller;
+  const std::shared_ptr<Poller> poller_;  // shared with its thread, which may outlive the watch
+  PendingWorks& works_;
 
   std::mutex mutex_;  // all below
   std::condition_variable wake_;
-  RankPlace own_;  // but for what works_ knows
-  std::optional<at::Device> device_;
+  RankPlace own_;       // but for what works_ knows
   uint64_t signs_ = 0;  // signs of life that were seen
   bool explaining_ = false, closing_ = false;
 
-  // The last, since they use the others. A question to the GPU may wait for its driver: no beat does.
-  std::thread beating_, polling_;
+  std::thread thread_;  // the last: it uses the others
 };
 
 }  // namespace dalle2

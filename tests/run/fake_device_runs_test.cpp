@@ -38,12 +38,13 @@ class FakeGpu {
 };
 
 json tracker_of(const std::string& out) {
-  return {{"data_path", out},
-          {"overwrite_data_path", true},
-          {"log", {{"log_type", "console"}, {"auto_resume", true}}},
-          {"load",
-           {{"load_from", "local"}, {"file_path", out + "/latest.pth"}, {"only_auto_resume", true}}},
-          {"save", {{"save_to", "local"}, {"save_latest_to", out + "/latest.pth"}}}};
+  return {
+      {"data_path", out},
+      {"overwrite_data_path", true},
+      {"log", {{"log_type", "console"}, {"auto_resume", true}}},
+      {"load",
+       {{"load_from", "local"}, {"file_path", out + "/latest.pth"}, {"only_auto_resume", true}}},
+      {"save", {{"save_to", "local"}, {"save_latest_to", out + "/latest.pth"}}}};
 }
 
 json decoder_config(const std::string& folder) {
@@ -86,7 +87,8 @@ json prior_config(const std::string& folder) {
         folder + "/" + name + "/0.npy", {kRows, kWidth}, values.const_data_ptr<float>());
   }
   return {{"prior",
-           {{"net", {{"dim", kWidth}, {"depth", 1}, {"dim_head", 8}, {"heads", 2}, {"max_text_len", 1}}},
+           {{"net",
+             {{"dim", kWidth}, {"depth", 1}, {"dim_head", 8}, {"heads", 2}, {"max_text_len", 1}}},
             {"image_embed_dim", kWidth},
             {"timesteps", 20},
             {"sample_timesteps", 4},

@@ -77,7 +77,8 @@ TEST_CASE("the fake device takes numbers of the CPU, but no other tensors of it"
                     Catch::Matchers::Contains("expected all tensors on one device, got [3] on the "
                                               "CPU"));
   CHECK_THROWS(at::scalar_tensor(1.0).add_(x[0]));
-  CHECK_THROWS_WITH(at::empty({3}, at::device(fake_device())).normal_(0, 1, at::make_generator<at::CPUGeneratorImpl>(1)),
+  CHECK_THROWS_WITH(at::empty({3}, at::device(fake_device()))
+                        .normal_(0, 1, at::make_generator<at::CPUGeneratorImpl>(1)),
                     Catch::Matchers::Contains("the generator is of the CPU"));
 }
 

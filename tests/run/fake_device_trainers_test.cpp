@@ -163,7 +163,8 @@ TEST_CASE("a prior's training on the fake device has the CPU's bits") {
   const auto on_cpu = fixture.trainer(config), on_fake = fixture.trainer(config, fake_device());
   for (int64_t step = 0; step < 4; ++step) {
     on_cpu->step(drawn_prior_inputs(3, step), make_generator({0, "train", 0, step}, at::kCPU));
-    on_fake->step(drawn_prior_inputs(3, step), make_generator({0, "train", 0, step}, fake_device()));
+    on_fake->step(drawn_prior_inputs(3, step),
+                  make_generator({0, "train", 0, step}, fake_device()));
     on_cpu->update();
     on_fake->update();
   }

@@ -20,8 +20,9 @@ struct FakeDeviceCounts {
   int64_t host_reads = 0;  ///< the host needs a value to go on: item, nonzero, a mask as an index
   int64_t host_waits = 0;  ///< for an event, a stream or the device
   int64_t uploads = 0;     ///< copies from the host, those that wait among them
-  int64_t waiting_uploads = 0;  ///< from memory that is not pinned, or not asked to be in the background
-  int64_t downloads = 0;        ///< copies to the host, those that wait among them
+  int64_t waiting_uploads =
+      0;                  ///< from memory that is not pinned, or not asked to be in the background
+  int64_t downloads = 0;  ///< copies to the host, those that wait among them
   int64_t waiting_downloads = 0;
   /// Memory that another stream than its own has used, was freed and could be used again too early.
   int64_t unsafe_frees = 0;

@@ -40,10 +40,10 @@ class HostTensors {
     for (const auto& [fake, argument] : tensors_) {
       if (argument.is_same(host)) return fake;
     }
-    at::Tensor fake = at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage(fake_storage(host.storage())),
-        c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-        host.dtype());
+    at::Tensor fake =
+        at::detail::make_tensor<c10::TensorImpl>(c10::Storage(fake_storage(host.storage())),
+                                                 c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                                 host.dtype());
     fake.unsafeGetTensorImpl()->set_sizes_and_strides(
         host.sizes(), host.strides(), host.storage_offset());
     return fake;
@@ -163,7 +163,8 @@ class DeviceCall {
       TORCH_CHECK(!generator.device().is_cpu(), name_, ": the generator is of the CPU");
       return host_generator_in(generator);
     }
-    if (value.isDevice() && value.toDevice().type() == at::kPrivateUse1) return at::Device(at::kCPU);
+    if (value.isDevice() && value.toDevice().type() == at::kPrivateUse1)
+      return at::Device(at::kCPU);
     return value;
   }
 
@@ -280,8 +281,8 @@ bool can_hand_over_data(const at::Tensor& /*to*/, const at::Tensor& /*from*/) {
 
 at::Tensor float_mask(const at::Tensor& mask, at::ScalarType dtype) {
   if (mask.scalar_type() != at::kBool) return mask;
-  return at::zeros_like(mask, dtype).masked_fill_(mask.logical_not(),
-                                                  -std::numeric_limits<double>::infinity());
+  return at::zeros_like(mask, dtype)
+      .masked_fill_(mask.logical_not(), -std::numeric_limits<double>::infinity());
 }
 
 /// LibTorch has a choice of its own for each device; this is the CPU's.

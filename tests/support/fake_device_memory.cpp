@@ -20,9 +20,9 @@ namespace {
 
 struct MemoryUse {
   int64_t bytes = 0;
-  c10::StreamId home = 0;                ///< where it was made
-  c10::StreamId writer = 0;              ///< the last
-  uint64_t written = 0;                  ///< number of that work
+  c10::StreamId home = 0;                  ///< where it was made
+  c10::StreamId writer = 0;                ///< the last
+  uint64_t written = 0;                    ///< number of that work
   std::set<c10::StreamId> used, recorded;  ///< by other streams than `home`
 };
 
@@ -172,13 +172,14 @@ void host_catches_up() {
 
 /// Counts a copy. @return whether the host waits for it
 bool waits_for_copy(const char* what,
-                    int64_t FakeDeviceCounts::* all,
-                    int64_t FakeDeviceCounts::* waiting,
+                    int64_t FakeDeviceCounts::*all,
+                    int64_t FakeDeviceCounts::*waiting,
                     const at::Tensor& of_host,
                     bool non_blocking) {
   const bool waits = !non_blocking || !is_pinned_address(of_host.const_data_ptr());
-  count(all, std::string(what) + (waits ? " that waits, " : ", ") + c10::str(of_host.sizes()) +
-                 c10::toString(of_host.scalar_type()));
+  count(all,
+        std::string(what) + (waits ? " that waits, " : ", ") + c10::str(of_host.sizes()) +
+            c10::toString(of_host.scalar_type()));
   if (waits) count(waiting, "");
   return waits;
 }
@@ -209,7 +210,7 @@ FakeDeviceCounts counts_of(const std::function<void()>& work) {
   return std::exchange(all.counts, {});
 }
 
-void count(int64_t FakeDeviceCounts::* what, const std::string& name) {
+void count(int64_t FakeDeviceCounts::*what, const std::string& name) {
   Everything& all = everything();
   const std::lock_guard lock(all.mutex);
   ++(all.counts.*what);
@@ -370,11 +371,8 @@ void download(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
 }
 
 void upload(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
-  const bool waits = waits_for_copy("upload",
-                                    &FakeDeviceCounts::uploads,
-                                    &FakeDeviceCounts::waiting_uploads,
-                                    from,
-                                    non_blocking);
+  const bool waits = waits_for_copy(
+      "upload", &FakeDeviceCounts::uploads, &FakeDeviceCounts::waiting_uploads, from, non_blocking);
   to.copy_(from);
   if (waits) host_catches_up();
 }

@@ -21,7 +21,7 @@ using StreamClock = std::map<c10::StreamId, uint64_t>;
 
 // ---- Counts
 
-void count(int64_t FakeDeviceCounts::* what, const std::string& name);
+void count(int64_t FakeDeviceCounts::*what, const std::string& name);
 
 // ---- Memory
 

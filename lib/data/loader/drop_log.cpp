@@ -38,8 +38,10 @@ constexpr std::array kReasonWords = {
 
 /// Of other reasons the plural is with an s.
 Words words_of(const std::string& reason) {
-  const auto* const found = std::find_if(
-      kReasonWords.begin(), kReasonWords.end(), [&](const Words& words) { return reason == words.reason; });
+  const auto* const found =
+      std::find_if(kReasonWords.begin(), kReasonWords.end(), [&](const Words& words) {
+        return reason == words.reason;
+      });
   return found != kReasonWords.end() ? *found : Words{reason.c_str(), reason.c_str(), ""};
 }
 

@@ -183,13 +183,18 @@ VaeLosses VqganVaeImpl::autoencoder_losses(const at::Tensor& images,
   if (with_gan) {
     const at::Tensor adversarial = adversarial_loss(discr_->forward(pictures));
     const at::Tensor adversarial_gradient = gradient_at(adversarial, pictures, scale);
+    // In fp16 that of a gradient of length 1: neither does it vanish, nor does its product with the map
+    // before the last layer overflow.
+    const bool is_half = made.images.scalar_type() == at::kHalf;
     const auto norm_at_last_layer = [&](const at::Tensor& of) {
+      const at::Tensor length = is_half ? of.norm().clamp_min(kLeastGradient) : at::Tensor();
       const at::Tensor at_weight =
           torch::autograd::grad({made.images},
                                 {autoencoder_->enc_dec->last_weight()},
-                                {(of * scale).to(made.images.scalar_type())},
+                                {(is_half ? of / length : of).to(made.images.scalar_type())},
                                 /*retain_graph=*/true)[0];
-      return unrounded(at_weight).norm() / scale;
+      const at::Tensor norm = unrounded(at_weight).norm();
+      return is_half ? norm * length : norm;
     };
     const at::Tensor of_gan = norm_at_last_layer(adversarial_gradient);
     const at::Tensor divisor =

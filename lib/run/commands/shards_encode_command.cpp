@@ -15,7 +15,6 @@
 #include "base/public_url.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
-#include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 #include "checkpoint/module_state.h"
 #include "data/pictures/planes.h"
@@ -241,42 +240,17 @@ std::map<std::string, std::string> shards_by_name(const ShardDataConfig& data) {
   return shards;
 }
 
-/// Whether `there` says the same as `manifest` but for the set, which older versions did not note.
-bool is_of_older_version(const std::string& there, const std::string& manifest) {
-  Json now = Json::parse(manifest);
-  now.erase("webdataset_base_url");
-  const ParsedJson old = parse_untrusted_json(there);
-  return old.is_right() && old.value == now;
-}
-
-/// Whether each of the shards `names` in the folder begins as the one that would get its name.
-bool are_made_of(const std::vector<std::string>& names,
-                 const std::string& folder,
-                 const std::map<std::string, std::string>& shards,
-                 bool allow_pipe) {
-  return std::all_of(names.begin(), names.end(), [&](const std::string& name) {
-    const auto source = shards.find(name);
-    if (source == shards.end()) return false;
-    const auto made = WholeShard((fs::path(folder) / name).string(), allow_pipe).next();
-    const auto first = WholeShard(source->second, allow_pipe).next();
-    return made && first && made->key == first->key;
-  });
-}
-
 /// Writes the manifest into the folder, unless it is there. @throws ConfigError for a folder that
 /// holds shards which no call with this manifest wrote
 void claim_folder(const ShardsEncodeCommand& command,
                   const std::string& manifest,
-                  const std::map<std::string, std::string>& shards,
-                  bool allow_pipe) {
+                  const std::map<std::string, std::string>& shards) {
   const std::string& folder = command.out_folder;
   const std::string path = (fs::path(folder) / kManifest).string();
   std::ifstream in(path, std::ios::binary);
   const std::string there{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   if (there == manifest) return;
   const std::vector<std::string> others = names_ending(folder, ".tar");
-  if (is_of_older_version(there, manifest) && are_made_of(others, folder, shards, allow_pipe))
-    return write_file_atomically(path, manifest);
   if (!command.overwrite && !others.empty()) {
     throw ConfigError(
         "--out {}: expected no shards but those that this call makes, found {}, {}\n  Choose another "
@@ -364,7 +338,7 @@ ExitCode run_shards_encode(const ShardsEncodeCommand& command) {
   const auto shown = nlohmann::ordered_json::parse(public_config(loaded.full_json));
   const bool allow_pipe = loaded.config.data.allow_pipe;
   const auto held = hold_shards_folder(command.out_folder);
-  claim_folder(command, encoder.manifest(shown["data"]["webdataset_base_url"]), shards, allow_pipe);
+  claim_folder(command, encoder.manifest(shown["data"]["webdataset_base_url"]), shards);
   Encoded all;
   const bool stopped = encode_all(encoder, shards, command, allow_pipe, all);
   log_live("");

@@ -25,6 +25,13 @@ void PriorPosition::reset() {
   validated_step = -1;
 }
 
+void PriorPosition::restart_with_other_data() {
+  restart_epoch();
+  best_validation_loss = config_->best_validation_loss;  // that was of other rows
+  validation_is_due = 0;
+  validated_step = -1;
+}
+
 std::string PriorPosition::description() const {
   const bool none_yet = best_validation_loss == config_->best_validation_loss;
   return fmt::format(

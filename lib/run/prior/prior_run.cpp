@@ -23,9 +23,9 @@ PriorInputs to_inputs(const PriorBatch& batch, const at::Device& device) {
 
 ExitCode PriorRun::run_epochs() {
   validated_at_ = session_.group().heard_seconds();
-  if (position_.validation_is_due != 0) validate();  // a stop cut it off
   while (position_.epoch < config_.train.epochs) {
-    if (!train_epoch()) continue;  // it went back
+    if (position_.validation_is_due != 0) validate();  // a stop cut it off
+    if (!train_epoch()) continue;                      // it went back
     if (session_.stop_asked()) return ExitCode::kStopped;
     ++position_.epoch;
     position_.restart_epoch();
@@ -39,6 +39,7 @@ ExitCode PriorRun::run_epochs() {
 /// checkpoint.
 void PriorRun::finish() {
   if (position_.validated_step != trainer_.steps()) validate();
+  position_.validated_step = trainer_.steps();
   save_latest();
   const HeldAverages averages = trainer_.hold_averages();
   DropCounts dropped;
@@ -154,7 +155,6 @@ void PriorRun::validate() {
   report_drops(session_.tracker(), trainer_.steps(), "val", dropped);
   log(records);
   position_.validation_is_due = 0;
-  position_.validated_step = trainer_.steps();
   if (std::isfinite(loss) && loss < position_.best_validation_loss) {
     position_.best_validation_loss = loss;
     log_info("ckpt", "Saving the best so far");

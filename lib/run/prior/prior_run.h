@@ -26,13 +26,14 @@ struct PriorPosition : RunPosition {
   int64_t row = 0;                  ///< rows of this epoch, the dropped ones too
   int64_t rows_per_epoch = 1;       ///< of the data: no field of a checkpoint
   int64_t validation_is_due = 0;    ///< 1: one was begun and is not at its end
-  int64_t validated_step = -1;      ///< updates of the weights validated last; -1: none
+  int64_t validated_step = -1;      ///< updates of the weights that the end has validated; -1: none
 
   void fields(PositionVisitor& visitor) override;
   void reset() override;
   /// A checkpoint of the reference only says how many samples the whole run has seen.
   void guess_own_fields() override { row = samples_seen % rows_per_epoch; }
   void restart_epoch() override { row = iteration = 0; }
+  void restart_with_other_data() override;
   std::string description() const override;
   int64_t sample_of_epoch() const override { return row; }
 

@@ -75,6 +75,7 @@ class Chart {
   }
 
   zoom(first, last) {
+    if (last - first < 1 && this.whole[1] - this.whole[0] >= 1) return;  // steps are whole numbers
     [this.first, this.last] = [first, last];
     this.reset.hidden = first === this.whole[0] && last === this.whole[1];
     this.draw();
@@ -85,7 +86,8 @@ class Chart {
     let below = [];
     return this.series.flatMap((one, i) => {
       if (!this.shown[i]) return [];
-      const from = Math.max(0, one.steps.findIndex(step => step >= this.first) - 1);
+      const begin = one.steps.findIndex(step => step >= this.first);  // none: it ended before
+      const from = begin < 0 ? one.steps.length : Math.max(0, begin - 1);
       const after = one.steps.findIndex(step => step > this.last);
       const indices = one.steps.slice(from, after < 0 ? undefined : after + 1).map((_, k) => from + k);
       const bottoms = below, tops = this.stacked ? one.values.map((value, k) => value + (bottoms[k] ?? 0)) : one.values;
