@@ -10,6 +10,7 @@
 #include <cctype>
 #include <cmath>
 
+#include "base/log.h"
 #include "base/this_process.h"
 
 namespace dalle2 {
@@ -105,6 +106,18 @@ void add_process_values(LogRecord& record, StepTimes& times, const c10::Device& 
     record.emplace_back("CUDA memory peak MiB",
                         mebibytes(static_cast<double>(stats.allocated_bytes[all].peak)));
   }
+}
+
+void report_drops(Tracker& tracker,
+                  int64_t steps,
+                  const std::string& split,
+                  const DropCounts& dropped) {
+  if (dropped.empty()) return;
+  log_warning("data", "{}: left out in this epoch: {}", split, describe_drops(dropped));
+  LogRecord record;
+  for (const auto& [reason, count] : dropped)
+    record.emplace_back(fmt::format("Dropped {}: {}", split, reason), count);
+  tracker.log(record, steps, ShownRecord{});
 }
 
 }  // namespace dalle2

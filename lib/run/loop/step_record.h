@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What the log says about a step, in every kind of run.
+// What the log says about a step and about what an epoch left out, in every kind of run.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -8,8 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "data/loader/drop_log.h"
 #include "run/loop/loss_window.h"
-#include "tracker/log/record.h"
+#include "tracker/tracker.h"
 #include "trainer/step_times.h"
 #include "trainer/trainer.h"
 
@@ -60,5 +61,12 @@ ShownRecord shown_step(const std::vector<PartValues>& parts, double samples_per_
 /// "Seconds data" ... "Seconds save": a step's average since the last call; "Memory peak MiB": the
 /// process's; "CUDA memory peak MiB" on a GPU. Waits for nothing.
 void add_process_values(LogRecord& record, StepTimes& times, const c10::Device& device);
+
+/// What an epoch of a split left out: a warning, and a record of counts by reason; nothing if nothing
+/// was.
+void report_drops(Tracker& tracker,
+                  int64_t steps,
+                  const std::string& split,
+                  const DropCounts& dropped);
 
 }  // namespace dalle2

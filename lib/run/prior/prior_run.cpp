@@ -9,7 +9,6 @@
 #include "base/text.h"
 #include "base/timer.h"
 #include "run/device/device_copy.h"
-#include "run/loop/drop_record.h"
 
 namespace dalle2 {
 namespace {

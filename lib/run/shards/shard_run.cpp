@@ -8,7 +8,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/timer.h"
-#include "run/loop/drop_record.h"
 
 namespace dalle2 {
 
