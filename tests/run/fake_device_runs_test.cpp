@@ -2,8 +2,6 @@
 // Whole runs of each kind, as a user starts them, on a device that is not the CPU.
 #include <torch/torch.h>
 
-#include <fcntl.h>
-#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cstdio>
@@ -213,48 +211,6 @@ TEST_CASE("samples of a checkpoint are the same on the fake device") {
   const std::string expected = sampled(kind, name, "cpu");
   const FakeGpu gpu;
   CHECK(sampled(kind, name, "cuda") == expected);
-}
-
-/// What is written to standard output meanwhile.
-std::string printed_by(const std::string& path, const std::function<void()>& work) {
-  std::fflush(stdout);
-  const int terminal = ::dup(STDOUT_FILENO);
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  ::dup2(file, STDOUT_FILENO);
-  ::close(file);
-  work();
-  std::fflush(stdout);
-  ::dup2(terminal, STDOUT_FILENO);
-  ::close(terminal);
-  return read_file(path);
-}
-
-TEST_CASE("figures of a checkpoint are the same on the fake device") {
-  const std::string name = GENERATE("prior", "vae");
-  CAPTURE(name);
-  const Kind kind(name);
-  kind.train("trained", 2);
-  const auto figures = [&] {
-    return json::parse(printed_by(kind.file("trained", "figures.json"), [&] {
-      EvaluateCommand command;
-      command.config_path = kind.write("trained", 2);
-      command.checkpoint_path = kind.file("trained", "latest.pth");
-      run_evaluate(command);
-    }));
-  };
-  const json expected = figures();
-  const FakeGpu gpu;
-  const json found = figures();
-  CHECK(expected.size() > 0);
-  if (name == "prior") {
-    CHECK(found == expected);
-    return;
-  }
-  for (const auto& [key, value] : expected.items()) {
-    INFO(key);
-    if (!value.is_number()) continue;
-    CHECK(found[key].get<double>() == Approx(value.get<double>()).epsilon(1e-4));
-  }
 }
 
 TEST_CASE("a run of a VAE on the fake device goes on from its checkpoint") {

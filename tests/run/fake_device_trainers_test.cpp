@@ -107,6 +107,7 @@ TEST_CASE("a step with every option of a unet stalls nothing") {
   const TrainerFixture fixture("cascade");
   json config = fixture.data().json.at("config");
   for (json& unet : config["decoder"]["unets"]) {
+    unet["dim"] = 8;
     unet["dim_mults"] = {1, 2};
     unet["self_attn"] = {false, true};
     unet["combine_upsample_fmaps"] = unet["self_cond"] = unet["cosine_sim_cross_attn"] = true;
