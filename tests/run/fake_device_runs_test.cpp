@@ -2,7 +2,6 @@
 // Whole runs of each kind, as a user starts them, on a device that is not the CPU.
 #include <torch/torch.h>
 
-
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <filesystem>
