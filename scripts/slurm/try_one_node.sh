@@ -155,7 +155,7 @@ same() { # NAME: the files of that run hold what Slurm's hold, but for the id of
     "$program" convert "out/$file" "$file.slurm.safetensors" > /dev/null
     "$program" convert "$1/out/$file" "$file.$1.safetensors" > /dev/null
     for of in slurm "$1"; do
-      LC_ALL=C sed -E 's/"run_id":"[0-9a-f-]{36}"/"run_id":""/' "$file.$of.safetensors" > "$file.$of"
+      LC_ALL=C sed -E 's/(run_id[\\]?":[\\]?")[0-9a-f-]{36}/\1/' "$file.$of.safetensors" > "$file.$of"
     done
     cmp "$file.slurm" "$file.$1" || fail "$file of $1 differs from Slurm's"
   done
