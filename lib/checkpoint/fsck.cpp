@@ -54,7 +54,7 @@ class StateCheck {
  private:
   using Tensors = std::map<std::string, at::Tensor>;
 
-  /// Which names a kind of run gives its parts is told by what is in the file.
+  /// The entries of the file show how its kind of run names its parts.
   void find_layout() {
     is_one_part_ = root_.has("step") && !root_.has("steps");
     is_numbered_ = !is_one_part_ && !has_weights("enc_dec.");

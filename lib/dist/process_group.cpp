@@ -193,6 +193,7 @@ void ProcessGroup::check_devices(const std::string& id) {
         devices[rank],
         devices.front());
   }
+  if (device_.is_cpu()) return;
   const std::vector<std::string> ids = gather_texts(id, "names of devices");
   if (world_.carrier == Carrier::kGloo) return;
   for (size_t rank = 0; rank < ids.size(); ++rank) {

@@ -215,10 +215,7 @@ std::optional<std::string> RankWatch::report_of(const Failed& failed) {
   const bool is_own = is_of_own_device(failed.reason);
   std::string causes;
   if (!is_own) {
-    RankPlace place;
-    place.sequence = failed.number;
-    place.what = failed.what;
-    causes = culprits_of(place, board_.read());
+    causes = culprits_of(failed.number, failed.what);
     if (causes.empty() && since < kExplanationBeats * beat_) return std::nullopt;
   }
   if (causes.empty()) causes = "\n  " + reason_of(failed.reason);
@@ -255,8 +252,9 @@ bool RankWatch::is_waiting() {
 }
 
 /// What the other ranks have to do with a collective that failed; empty: nothing that is known yet.
-std::string RankWatch::culprits_of(const RankPlace& failed,
-                                   const RankBoard::Contents& board) const {
+std::string RankWatch::culprits_of(int64_t number, const std::string& what) {
+  const RankBoard::Contents board = board_.read();
+  const RankPlace failed{.sequence = number, .what = what};
   std::string culprits;
   for (int rank = 0; rank < world_.size; ++rank) {
     if (rank == world_.rank) continue;
@@ -280,9 +278,6 @@ std::string RankWatch::failure_text(const std::string& what, const std::string& 
 }
 
 std::string RankWatch::explain(const std::string& error, int64_t number, const std::string& what) {
-  RankPlace failed;
-  failed.sequence = number;
-  failed.what = what;
   std::string culprits;
   const bool is_own = is_of_own_device(error);
   {
@@ -291,7 +286,7 @@ std::string RankWatch::explain(const std::string& error, int64_t number, const s
     const auto begin = Clock::now();
     while (!is_own && culprits.empty() && Clock::now() - begin < kExplanationBeats * beat_) {
       wake_.wait_for(lock, beat_);
-      culprits = culprits_of(failed, board_.read());
+      culprits = culprits_of(number, what);
     }
   }
   if (!is_own && culprits.empty() && !board_.read().store_error.empty() && !world_.hosts_store) {

@@ -66,7 +66,7 @@ class RankWatch {
   void post_own_place();
   std::string hang_report();
   std::optional<std::string> report_of(const Failed& failed);
-  std::string culprits_of(const RankPlace& failed, const RankBoard::Contents& board) const;
+  std::string culprits_of(int64_t number, const std::string& what);
   std::string failure_text(const std::string& what, const std::string& causes);
 
   World world_;

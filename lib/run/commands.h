@@ -139,7 +139,7 @@ struct ShardsEncodeCommand {
 /// A run as one HTML page that loads nothing.
 struct ReportCommand {
   std::string data_path, out_path;
-  std::vector<std::string> compare;  ///< other runs, of which the curves are shown
+  std::vector<std::string> compare;  ///< folders of other runs, whose curves are shown too
   int64_t most_picture_steps = 12;   ///< columns of the pictures' tables
 };
 

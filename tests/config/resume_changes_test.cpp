@@ -79,7 +79,7 @@ TEST_CASE("what gives the data another meaning is told") {
                  {"/data/num_data_points: the checkpoint has 250000000, this config 1000"});
 }
 
-TEST_CASE("what decides the order of an epoch's samples is told apart") {
+TEST_CASE("changes of the order of an epoch's samples are listed apart") {
   const ConfigChanges changes =
       changed({}, {"/data/shuffle_train=false", "/data/resample_train=true", "/train/lr=1e-3"});
   CHECK(changes.meaning.empty());

@@ -151,7 +151,7 @@ TEST_CASE("a rank whose GPU was not found is named, not waited for") {
                         Catch::Contains("look at the GPUs of that machine"));
 }
 
-TEST_CASE("two ranks on one GPU are told so before NCCL is asked") {
+TEST_CASE("two ranks on one GPU are an error before NCCL connects") {
   const auto ids = [](const std::vector<std::string>& of_ranks) {
     return [of_ranks](int rank) {
       return GroupOptions{.device = at::Device(at::kCUDA, 0),

@@ -3,56 +3,17 @@
 
 #include "base/sign_of_life.h"
 
-#include <atomic>
 #include <catch2/catch.hpp>
-#include <condition_variable>
 #include <future>
 
 #include "store_double.h"
+#include "work_double.h"
 
 namespace dalle2 {
 namespace {
 
 using namespace std::chrono_literals;
 using State = StoreContents::State;
-
-/// A work in any state. On a GPU nobody waits in it on the host.
-class WorkDouble : public BackendWork {
- public:
-  explicit WorkDouble(WorkStatus status = {.state = WorkState::kDone})
-      : status_(std::move(status)) {}
-  void wait() override {}
-  WorkStatus status() noexcept override {
-    ++asked;
-    std::unique_lock lock(mutex_);
-    answers_.wait(lock, [this] { return !is_stuck_; });
-    return status_;
-  }
-  void become(WorkStatus status) {
-    const std::lock_guard lock(mutex_);
-    status_ = std::move(status);
-  }
-  /// As where another thread holds the lock of the driver.
-  void stick(bool is_stuck) {
-    {
-      const std::lock_guard lock(mutex_);
-      is_stuck_ = is_stuck;
-    }
-    answers_.notify_all();
-  }
-
-  std::atomic<int> asked = 0;
-
- private:
-  std::mutex mutex_;
-  std::condition_variable answers_;
-  WorkStatus status_;
-  bool is_stuck_ = false;
-};
-
-WorkStatus failed_with(const std::string& fault) {
-  return {.state = WorkState::kFailed, .fault = fault};
-}
 
 World world_of(int rank) {
   World world;
@@ -208,7 +169,7 @@ TEST_CASE("a failure is put down to a rank that is in another operation") {
                         "operation: in \"codes\" (number 1, step 0)"));
 }
 
-TEST_CASE("a collective that fails on a GPU is told, though nobody waits in it on the host") {
+TEST_CASE("a collective that fails on a GPU is reported, though no host thread waits in it") {
   const auto store = std::make_shared<StoreContents>();
   WatchedRank first(0, store, 60s), second(1, store, 60s);
   const auto work = std::make_shared<WorkDouble>(WorkStatus{});
@@ -235,7 +196,7 @@ TEST_CASE("a collective that fails for a rank that is gone names the rank") {
         "damaged");
 }
 
-TEST_CASE("a fault of the own GPU is told to the others") {
+TEST_CASE("the other ranks report the fault of a rank's GPU") {
   const auto store = std::make_shared<StoreContents>();
   WatchedRank first(0, store, 60s), second(1, store, 60s);
   const std::string fault = "CUDA error: uncorrectable ECC error encountered";

@@ -5,6 +5,7 @@
 
 #include "flat_module.h"
 #include "optim/flat_parameters.h"
+#include "support/ema_config.h"
 #include "support/fixture.h"
 
 namespace dalle2 {
@@ -87,7 +88,7 @@ TEST_CASE("a beta of one freezes the average after its copies") {
 TEST_CASE("gamma, power and the smallest decay shape the average") {
   replay_ema("ema_shape");
 }
-TEST_CASE("the online weights become the average every so many calls") {
+TEST_CASE("the online weights become the average every update_model_with_ema_every calls") {
   replay_ema("ema_copy_back");
 }
 
@@ -147,17 +148,6 @@ constexpr double kTolerance = 1e-6;
 constexpr double kDecayTolerance = 1e-14;
 constexpr const char* kCases[] = {"defaults", "warmup", "shape", "clamped", "crossed"};
 
-EmaConfig ema_config(const nlohmann::json& json) {
-  EmaConfig config;
-  config.decay = json.value("decay", config.decay);
-  config.min_decay = json.value("min_decay", config.min_decay);
-  config.update_after_step = json.value("update_after_step", config.update_after_step);
-  config.use_ema_warmup = json.value("use_ema_warmup", config.use_ema_warmup);
-  config.inv_gamma = json.value("inv_gamma", config.inv_gamma);
-  config.power = json.value("power", config.power);
-  return config;
-}
-
 /// All numbers of the list that are averaged: an average may be near zero where the numbers that it
 /// was made of, and with them the rounding, are not. What needs no gradient is not the rule's.
 at::Tensor all_of(const test::Fixture& fixture, const std::string& prefix) {
@@ -173,7 +163,7 @@ TEST_CASE("the average follows EMAModel of diffusers, and so it does in one call
   const bool foreach = GENERATE(false, true);
   for (const std::string name : kCases) {
     const test::Fixture fixture = test::load_fixture("ema_model/" + name);
-    EmaConfig config = ema_config(fixture.json.at("options"));
+    EmaConfig config = test::ema_config(fixture.json.at("options"));
     config.foreach = foreach;
     DiffusersRule rule(config);
     const at::Tensor average = all_of(fixture, "initial.");
@@ -196,7 +186,7 @@ TEST_CASE(
     "the decay of any step is that of diffusers, plain and with warm-up, between its bounds") {
   for (const std::string name : kCases) {
     const test::Fixture fixture = test::load_fixture("ema_model/" + name);
-    const DiffusersRule rule(ema_config(fixture.json.at("options")));
+    const DiffusersRule rule(test::ema_config(fixture.json.at("options")));
     for (size_t i = 0; i < fixture.json.at("far").size(); ++i) {
       INFO(name << " step " << fixture.json.at("far")[i]);
       CHECK(rule.decay_of(fixture.json.at("far")[i].get<int64_t>()) ==

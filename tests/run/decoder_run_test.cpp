@@ -12,58 +12,13 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/module_state.h"
 #include "optim/random.h"
+#include "run/tiny_decoder.h"
 #include "run/toy_support.h"
-#include "support/tiny_shards.h"
 
 namespace dalle2::test {
 namespace {
 
 using nlohmann::json;
-
-json unet(int64_t dim) {
-  return {{"dim", dim},
-          {"dim_mults", {1, 2}},
-          {"image_embed_dim", 3},
-          {"cond_dim", 8},
-          {"num_resnet_blocks", 1},
-          {"resnet_groups", 4},
-          {"num_image_tokens", 1},
-          {"num_time_tokens", 1}};
-}
-
-/// Five shards of seven pictures: three to train on, one to validate with, one for pictures.
-json config_in(const std::string& folder, const std::string& out = "out") {
-  write_tiny_shards(folder, 5, 7, 8);
-  return {
-      {"decoder",
-       {{"unets", {unet(8)}},
-        {"image_size", 8},
-        {"timesteps", 30},
-        {"sample_timesteps", {3}},
-        {"learned_variance", false}}},
-      {"data",
-       {{"webdataset_base_url", folder + "/shards/{}.tar"},
-        {"img_embeddings_url", folder + "/img_emb"},
-        {"batch_size", 3},
-        {"num_workers", 0},
-        {"shard_width", 5},
-        {"end_shard", 4},
-        {"splits", {{"train", 0.6}, {"val", 0.2}, {"test", 0.2}}},
-        {"preprocessing", {{"ToTensor", true}}}}},
-      {"train",
-       {{"epochs", 1},
-        {"device", "cpu"},
-        {"n_sample_images", 1},
-        {"ema_update_after_step", 0},
-        {"ema_update_every", 1}}},
-      {"evaluate", json::object()},
-      {"tracker",
-       {{"data_path", folder + "/" + out},
-        {"overwrite_data_path", true},
-        {"log", {{"log_type", "console"}}},
-        {"save", {{"save_to", "local"}, {"save_latest_to", folder + "/" + out + "/latest.pth"}}}}},
-      {"seed", 5}};
-}
 
 void train(const json& config) {
   const LoadedDecoderConfig loaded = parse_decoder_config(config.dump(), "test.json", {});
@@ -101,7 +56,7 @@ double validation_loss(const json& config, size_t batches) {
 
 TEST_CASE("the validation loss is the mean over all batches of the shards for validation") {
   const TempDir folder;
-  const json config = config_in(folder.path());
+  const json config = tiny_decoder_config(folder.path());
   train(config);
   const auto logged_losses = logged(folder / "out", "Unet 0 Validation Loss");
   REQUIRE(logged_losses.size() == 1);
@@ -114,7 +69,7 @@ TEST_CASE("the validation loss is the mean over all batches of the shards for va
 TEST_CASE("validation_samples ends a validation with the batch that reaches it") {
   for (const auto& [most, batches] : {std::pair<int64_t, size_t>{3, 1}, {4, 2}, {6, 2}, {7, 3}}) {
     const TempDir folder;
-    json config = config_in(folder.path());
+    json config = tiny_decoder_config(folder.path());
     config["train"]["validation_samples"] = most;
     train(config);
     CAPTURE(most);
@@ -126,7 +81,7 @@ TEST_CASE("validation_samples ends a validation with the batch that reaches it")
 
 TEST_CASE("an update weighs each of its batches by its samples, the last short one, too") {
   const TempDir folder;
-  json config = config_in(folder.path());
+  json config = tiny_decoder_config(folder.path());
   config["data"]["batch_size"] = 4;
   config["train"]["grad_accum_every"] = 6;
   train(config);
@@ -171,7 +126,7 @@ TEST_CASE("the best validation loss is the least") {
 TEST_CASE("batches in chunks, accumulated or not, make the same losses and pictures") {
   const TempDir folder;
   const auto run = [&](const std::string& out, const json& train_keys) {
-    json config = config_in(folder.path(), out);
+    json config = tiny_decoder_config(folder.path(), out);
     config["train"].update(train_keys);
     train(config);
     return logged(folder / out, "Unet 0 Training Loss");
@@ -193,8 +148,8 @@ TEST_CASE("batches in chunks, accumulated or not, make the same losses and pictu
 
 TEST_CASE("a mask that leaves the second of two unets out trains and draws with the first alone") {
   const TempDir folder;
-  json config = config_in(folder.path());
-  config["decoder"]["unets"] = {unet(8), unet(8)};
+  json config = tiny_decoder_config(folder.path());
+  config["decoder"]["unets"] = {tiny_unet(8), tiny_unet(8)};
   config["decoder"].erase("image_size");
   config["decoder"]["image_sizes"] = {4, 8};
   config["decoder"]["sample_timesteps"] = {3, 3};
@@ -222,7 +177,7 @@ TEST_CASE("a mask that leaves the second of two unets out trains and draws with 
 
 TEST_CASE("the config of a run is in its folder as it was, and in its checkpoints in full") {
   const TempDir folder;
-  const json config = config_in(folder.path());
+  const json config = tiny_decoder_config(folder.path());
   train(config);
   CHECK(json::parse(read_file(folder / "out/decoder_config.json")) == config);
   const Value checkpoint = read_pth(folder / "out/checkpoint.pth");
@@ -233,7 +188,7 @@ TEST_CASE("the config of a run is in its folder as it was, and in its checkpoint
 
 TEST_CASE("an existing folder is not used unless the config allows it") {
   const TempDir folder;
-  json config = config_in(folder.path());
+  json config = tiny_decoder_config(folder.path());
   config["tracker"]["overwrite_data_path"] = false;
   std::filesystem::create_directories(folder / "out");
   const LoadedDecoderConfig loaded = parse_decoder_config(config.dump(), "test.json", {});

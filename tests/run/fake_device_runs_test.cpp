@@ -14,10 +14,10 @@
 #include "run/commands.h"
 #include "run/device/device.h"
 #include "run/loop/run_position.h"
+#include "run/tiny_decoder.h"
 #include "support/fake_device.h"
 #include "support/fixture.h"
 #include "support/temp_dir.h"
-#include "support/tiny_shards.h"
 #include "trainer/state_bits.h"
 
 namespace dalle2::test {
@@ -45,34 +45,11 @@ json tracker_of(const std::string& out) {
 }
 
 json decoder_config(const std::string& folder) {
-  write_tiny_shards(folder, 5, 7, 8);
-  const json unet = {{"dim", 8},
-                     {"dim_mults", {1, 2}},
-                     {"image_embed_dim", 3},
-                     {"cond_dim", 8},
-                     {"num_resnet_blocks", 1},
-                     {"resnet_groups", 4},
-                     {"num_image_tokens", 1},
-                     {"num_time_tokens", 1}};
-  return {{"decoder",
-           {{"unets", {unet}}, {"image_size", 8}, {"timesteps", 30}, {"sample_timesteps", {3}}}},
-          {"data",
-           {{"webdataset_base_url", folder + "/shards/{}.tar"},
-            {"img_embeddings_url", folder + "/img_emb"},
-            {"batch_size", 3},
-            {"num_workers", 1},
-            {"shard_width", 5},
-            {"end_shard", 4},
-            {"splits", {{"train", 0.6}, {"val", 0.2}, {"test", 0.2}}},
-            {"preprocessing", {{"ToTensor", true}}}}},
-          {"train",
-           {{"device", "cuda"},
-            {"n_sample_images", 1},
-            {"log_every_n_updates", 3},
-            {"ema_update_after_step", 0},
-            {"ema_update_every", 1}}},
-          {"evaluate", json::object()},
-          {"seed", 5}};
+  json config = tiny_decoder_config(folder);
+  config["decoder"].erase("learned_variance");
+  config["data"]["num_workers"] = 1;
+  config["train"].update({{"device", "cuda"}, {"log_every_n_updates", 3}});
+  return config;
 }
 
 json prior_config(const std::string& folder) {

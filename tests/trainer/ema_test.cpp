@@ -7,6 +7,7 @@
 #include "optim/flat_module.h"
 #include "support/captured_log.h"
 #include "support/diffusers_ema.h"
+#include "support/ema_config.h"
 #include "support/temp_dir.h"
 #include "trainer/averages/weight_average.h"
 #include "trainer_fixture.h"
@@ -96,14 +97,7 @@ TEST_CASE("an average follows EMAModel of diffusers: what needs no gradient is c
       }
       return values;
     };
-    const auto json = fixture.json.at("options");
-    EmaConfig config;
-    config.decay = json.value("decay", config.decay);
-    config.min_decay = json.value("min_decay", config.min_decay);
-    config.update_after_step = json.value("update_after_step", config.update_after_step);
-    config.use_ema_warmup = json.value("use_ema_warmup", config.use_ema_warmup);
-    config.inv_gamma = json.value("inv_gamma", config.inv_gamma);
-    config.power = json.value("power", config.power);
+    const EmaConfig config = test::ema_config(fixture.json.at("options"));
     struct Network : test::FlatModule {
       explicit Network(const StateDict& values) : FlatModule(values) {
         parameter("frozen").set_requires_grad(false);

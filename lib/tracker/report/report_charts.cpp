@@ -139,7 +139,7 @@ Curve extremes(const Curve& curve) {
   return result;
 }
 
-/// Every so many points: the least and the greatest of a stack are not those of its parts.
+/// Points at equal distances: the extremes of a stack are not those of its parts.
 Curve strided(const Curve& curve) {
   const size_t stride = (curve.size() + kMostPoints - 1) / kMostPoints;
   Curve result;
