@@ -22,7 +22,8 @@ inline nlohmann::json tiny_unet(int64_t dim) {
 }
 
 /// Five shards of seven pictures: three to train on, one to validate with, one for pictures.
-inline nlohmann::json tiny_decoder_config(const std::string& folder, const std::string& out = "out") {
+inline nlohmann::json tiny_decoder_config(const std::string& folder,
+                                          const std::string& out = "out") {
   write_tiny_shards(folder, 5, 7, 8);
   return {
       {"decoder",
