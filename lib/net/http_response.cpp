@@ -2,11 +2,12 @@
 #include "net/http_response.h"
 
 #include <curl/curl.h>
-#include <strings.h>
 
 #include <algorithm>
 #include <charconv>
 #include <ctime>
+
+#include "base/text.h"
 
 namespace dalle2 {
 namespace {
@@ -32,21 +33,27 @@ void HttpResponse::take_header(std::string_view line) {
   }
   const size_t colon = line.find(':');
   if (colon == std::string_view::npos) return;
-  const std::string name(line.substr(0, colon));
+  const std::string name = lower_case(line.substr(0, colon));
   std::string_view value = line.substr(colon + 1);
   while (value.starts_with(' ')) value.remove_prefix(1);
-  if (strcasecmp(name.c_str(), "etag") == 0) {
+  headers[name] = value;
+  if (name == "etag") {
     etag = value;
-  } else if (strcasecmp(name.c_str(), "content-length") == 0) {
+  } else if (name == "content-length") {
     content_length = to_number(value);
-  } else if (strcasecmp(name.c_str(), "content-range") == 0 && value.starts_with("bytes ")) {
+  } else if (name == "content-range" && value.starts_with("bytes ")) {
     range_start = to_number(value.substr(6));
     range_total = to_number(value.substr(std::min(value.find('/'), value.size() - 1) + 1));
-  } else if (strcasecmp(name.c_str(), "x-amz-bucket-region") == 0) {
+  } else if (name == "x-amz-bucket-region") {
     bucket_region = value;
-  } else if (strcasecmp(name.c_str(), "retry-after") == 0) {
+  } else if (name == "retry-after") {
     take_retry_after(std::string(value));
   }
+}
+
+std::string HttpResponse::header(const std::string& name) const {
+  const auto found = headers.find(name);
+  return found == headers.end() ? "" : found->second;
 }
 
 /// Seconds, or a date.

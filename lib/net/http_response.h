@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,9 +14,12 @@ struct HttpResponse {
   long status = 0;
   std::string etag, bucket_region;
   std::optional<int64_t> content_length, range_start, range_total;
-  std::optional<double> retry_after;  ///< seconds
+  std::optional<double> retry_after;           ///< seconds
+  std::map<std::string, std::string> headers;  ///< names in small letters
 
   std::optional<int64_t> total() const { return status == 206 ? range_total : content_length; }
+  /// The header of that name (small letters); empty if there is none.
+  std::string header(const std::string& name) const;
   /// A line as it came; a status line forgets the response before it (a redirect, a proxy).
   void take_header(std::string_view line);
 

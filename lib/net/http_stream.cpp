@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "net/http_stream.h"
 
-#include <openssl/crypto.h>
-
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
-#include <random>
-#include <thread>
+#include <utility>
 
 #include "base/log.h"
 #include "base/public_url.h"
@@ -21,55 +15,18 @@
 namespace dalle2 {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr double kPatience = 4;             ///< stall times without progress until the stream fails
 constexpr int64_t kRealProgress = 1 << 16;  ///< bytes after which earlier failures are forgotten
-constexpr double kFirstPause = 0.5, kLongestPause = 15;  ///< seconds
-constexpr double kNoticeEvery = 15;                      ///< seconds of waiting
-constexpr double kSlow = 1 << 14;                        ///< bytes a second that are worth a word
-constexpr size_t kMostOfRefusal = 1 << 12;               ///< bytes of its body that are kept
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-bool is_worth_retrying(long status) {
-  return status == 408 || status == 425 || status == 429 || status >= 500;
-}
-
-bool is_hopeless(CURLcode result) {
-  return result == CURLE_URL_MALFORMAT || result == CURLE_UNSUPPORTED_PROTOCOL ||
-         result == CURLE_PEER_FAILED_VERIFICATION || result == CURLE_SSL_CACERT_BADFILE ||
-         result == CURLE_TOO_MANY_REDIRECTS;
-}
-
-const char* advice(long status) {
-  if (status == 401 || status == 403) return "Give an url that may be read: its login or signature";
-  if (status == 404 || status == 410) return "There is no such file: check the url and its number";
-  if (status == 429) return "The server asks for fewer requests: read with fewer threads";
-  if (status >= 500) return "The server fails: try again later";
-  return "Check that the url names a file";
-}
+constexpr size_t kMostOfRefusal = 1 << 12;  ///< bytes of its body that are kept
 
 }  // namespace
-
-double net_timeout_seconds() {
-  const char* text = std::getenv("DALLE2_NET_TIMEOUT");
-  if (text == nullptr || *text == '\0') return 60;
-  char* end = nullptr;
-  const double seconds = std::strtod(text, &end);
-  if (*end != '\0' || !std::isfinite(seconds) || seconds <= 0) {
-    throw ConfigError("DALLE2_NET_TIMEOUT is \"{}\": expected seconds, more than 0", text);
-  }
-  return seconds;
-}
 
 struct HttpStream::State {
   State(HttpGet asked, HttpOptions given)
       : request(std::move(asked)),
         shown(request.shown.empty() ? public_url(request.url) : request.shown),
-        options(std::move(given)) {
+        options(std::move(given)),
+        watch(options.stall_seconds),
+        retries(options.stall_seconds, options.attempts) {
     received = received_at_failure = options.offset;
   }
 
@@ -77,14 +34,8 @@ struct HttpStream::State {
   void begin_attempt();
   void advance();
   void finish_attempt(CURLcode result);
-  void fail_attempt(const std::string& reason,
-                    double lost_seconds,
-                    std::optional<double> retry_after = std::nullopt,
-                    long status = 0);
-  bool is_stalled();
-  void poll(double stalled_seconds);
+  void fail_attempt(const HttpFailure& failure);
   [[noreturn]] void give_up(const std::string& reason, long status) const;
-  void wait(double seconds);
   void check_cancelled() const;
   bool judge();
   size_t take_body(const char* data, size_t size);
@@ -92,7 +43,7 @@ struct HttpStream::State {
 
   static size_t on_header(char* data, size_t, size_t size, void* self) {
     State& state = *static_cast<State*>(self);
-    state.last_byte = Clock::now();
+    state.watch.moved(0);
     state.response.take_header({data, size});
     return size;
   }
@@ -112,6 +63,9 @@ struct HttpStream::State {
   std::string etag;
   std::optional<int64_t> total;  // bytes of the file
 
+  StallWatch watch;
+  HttpRetries retries;
+
   // Of the attempt:
   HttpResponse response;
   std::unique_ptr<curl_slist, void (*)(curl_slist*)> headers{nullptr, &curl_slist_free_all};
@@ -120,20 +74,13 @@ struct HttpStream::State {
   bool judged = false, accepted = false;
   int64_t to_skip = 0;  // bytes known already, of a server without ranges
   std::string fault;    // that no retry mends
-  Clock::time_point last_byte;
-  double notice_at = 0;       // seconds without a byte
-  double window_seconds = 0;  // waited since the rate was last looked at
-  int64_t window_bytes = 0;   // that came meanwhile
   char curl_text[CURL_ERROR_SIZE] = "";
 
-  // Of the attempts without progress:
-  int failures = 0;
-  double trouble_seconds = 0;
-  int64_t received_at_failure = 0;  // when they began
+  int64_t received_at_failure = 0;  // when the attempts without progress began
 };
 
 size_t HttpStream::State::read(char* buffer, size_t capacity) {
-  last_byte = Clock::now();  // the time the caller took is no stall
+  watch.forget_silence();
   while (handed_out == body.size() && !finished) advance();
   const size_t size = std::min(capacity, body.size() - handed_out);
   std::memcpy(buffer, body.data() + handed_out, size);
@@ -150,26 +97,15 @@ void HttpStream::State::begin_attempt() {
   CURL* const easy = session->easy();
   response = HttpResponse{};
   refusal.clear();
-  window_seconds = 0;
-  window_bytes = 0;
-  notice_at = std::min(kNoticeEvery, options.stall_seconds / 2);
   judged = accepted = false;
   to_skip = 0;
   curl_text[0] = '\0';
-  last_byte = Clock::now();
-  curl_easy_setopt(easy, CURLOPT_URL, request.url.c_str());
-  curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);  // a key may hold ".."
-  curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+  watch.begin_attempt();
+  set_up_transfer(easy, request.url, options.stall_seconds);
   const bool secure = request.url.starts_with("https:");
   curl_easy_setopt(easy, CURLOPT_REDIR_PROTOCOLS_STR, secure ? "https" : "http,https");
   curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, request.follow_redirects ? 1L : 0L);
   curl_easy_setopt(easy, CURLOPT_MAXREDIRS, 10L);
-  curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
-  curl_easy_setopt(easy, CURLOPT_USERAGENT, "dalle2-train");
-  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
-  curl_easy_setopt(
-      easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(std::ceil(options.stall_seconds * 1000)));
   curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, curl_text);
   curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, &State::on_header);
   curl_easy_setopt(easy, CURLOPT_HEADERDATA, this);
@@ -202,38 +138,11 @@ void HttpStream::State::advance() {
     ended = message->data.result;
     return;  // what came before it is handed out first
   }
-  if (handed_out == body.size() && !is_stalled()) poll(seconds_since(last_byte));
-}
-
-/// Fails the attempt if it has been silent, or next to it, for a stall time.
-bool HttpStream::State::is_stalled() {
-  const double silent = seconds_since(last_byte);
-  if (silent >= options.stall_seconds) {
-    fail_attempt(fmt::format("no byte for {:g} seconds", options.stall_seconds), silent);
-    return true;
+  if (handed_out < body.size()) return;
+  if (const std::optional<HttpFailure> stall = watch.stalled(shown, received)) {
+    return fail_attempt(*stall);
   }
-  if (silent >= notice_at) {
-    log_info("net", "{}: waiting for {:.0f} s at byte {}", shown, silent, received);
-    notice_at += kNoticeEvery;
-  }
-  if (window_seconds < options.stall_seconds) return false;
-  const double rate = static_cast<double>(window_bytes) / window_seconds;
-  if (rate < kSlowestTransfer) {
-    fail_attempt(fmt::format("only {} bytes in {:.3g} seconds", window_bytes, window_seconds),
-                 window_seconds);
-    return true;
-  }
-  if (rate < kSlow) log_info("net", "{}: {:.0f} bytes/s at byte {}", shown, rate, received);
-  window_seconds = 0;
-  window_bytes = 0;
-  return false;
-}
-
-void HttpStream::State::poll(double stalled_seconds) {
-  const Clock::time_point before = Clock::now();
-  const double longest = std::clamp(options.stall_seconds - stalled_seconds, 0.0, 0.25);
-  curl_multi_poll(session->multi(), nullptr, 0, static_cast<int>(longest * 1000) + 1, nullptr);
-  window_seconds += seconds_since(before);
+  watch.poll(*session);
 }
 
 /// Compares the headers with what is known of the file, once an attempt.
@@ -259,9 +168,7 @@ bool HttpStream::State::judge() {
 }
 
 size_t HttpStream::State::take_body(const char* data, size_t size) {
-  last_byte = Clock::now();
-  notice_at = std::min(kNoticeEvery, options.stall_seconds / 2);
-  window_bytes += static_cast<int64_t>(size);
+  watch.moved(static_cast<int64_t>(size));
   if (!judge()) {
     refusal.append(data, std::min(size, kMostOfRefusal - refusal.size()));
     return fault.empty() ? size : 0;
@@ -295,74 +202,53 @@ void HttpStream::State::finish_attempt(CURLcode result) {
   if (refused) {
     const std::string reason = fmt::format("the server answers with status {}", status);
     if (!is_worth_retrying(status)) give_up(reason, status);
-    return fail_attempt(reason, seconds_since(last_byte), response.retry_after, status);
+    return fail_attempt({reason, watch.silent_seconds(), response.retry_after, status});
   }
-  if (result != CURLE_OK) return fail_attempt(told, seconds_since(last_byte));
+  if (result != CURLE_OK) return fail_attempt({told, watch.silent_seconds()});
   if (!judge()) give_up(fault, 0);
   if (to_skip > 0) give_up(shorter(), 0);
   if (total && received < *total) {
-    return fail_attempt(fmt::format("{} of {} bytes came", received, *total),
-                        seconds_since(last_byte));
+    return fail_attempt(
+        {fmt::format("{} of {} bytes came", received, *total), watch.silent_seconds()});
   }
   finished = true;
   session.reset();
 }
 
-void HttpStream::State::fail_attempt(const std::string& reason,
-                                     double lost_seconds,
-                                     std::optional<double> retry_after,
-                                     long status) {
+void HttpStream::State::fail_attempt(const HttpFailure& failure) {
   session.reset();
   if (received - received_at_failure >= kRealProgress) {
-    failures = 0;
-    trouble_seconds = 0;
+    retries.forget();
     received_at_failure = received;
   }
-  trouble_seconds += lost_seconds;
-  ++failures;
-  const double longest = std::min(kLongestPause, options.stall_seconds / 4);
-  std::random_device device;  // ranks that failed together shall not come back together
-  const double spread = 0.75 + 0.5 * static_cast<double>(device() % 1000) / 1000;
-  const double growing = kFirstPause * std::pow(2.0, failures - 1) * spread;
-  const double pause = retry_after.value_or(std::min(growing, longest));
-  if (failures >= options.attempts || trouble_seconds + pause > kPatience * options.stall_seconds) {
-    give_up(reason, status);
-  }
+  const std::optional<double> pause = retries.pause_after(failure);
+  if (!pause) give_up(failure.reason, failure.status);
   log_warning("net",
               "{}: {} at byte {}; attempt {} in {:.1f} s",
               shown,
-              reason,
+              failure.reason,
               received,
-              failures + 1,
-              pause);
-  wait(pause);
-  trouble_seconds += pause;
+              retries.failures() + 1,
+              *pause);
+  wait_seconds(*pause, [this] { check_cancelled(); });
 }
 
 void HttpStream::State::give_up(const std::string& reason, long status) const {
-  const std::string text =
-      fmt::format("{}: {}{} ({} bytes came before)",
-                  shown,
-                  reason,
-                  failures > 1 ? fmt::format(", after {} attempts", failures) : "",
-                  received - options.offset);
+  const std::string text = fmt::format(
+      "{}: {}{} ({} bytes came before)",
+      shown,
+      reason,
+      retries.failures() > 1 ? fmt::format(", after {} attempts", retries.failures()) : "",
+      received - options.offset);
   if (status != 0) {
-    const std::string told = request.explain ? request.explain(response, refusal) : advice(status);
+    const std::string told =
+        request.explain ? request.explain(response, refusal) : status_advice(status);
     throw HttpStatusError(status, "{}.\n  {}.", text, told);
   }
   throw NetworkError(
       "{}.\n  Check the address and the network; DALLE2_NET_TIMEOUT is the longest stall in "
       "seconds.",
       text);
-}
-
-void HttpStream::State::wait(double seconds) {
-  const Clock::time_point start = Clock::now();
-  while (seconds_since(start) < seconds) {
-    check_cancelled();
-    const double rest = std::min(0.05, seconds - seconds_since(start));
-    std::this_thread::sleep_for(std::chrono::duration<double>(std::max(rest, 0.0)));
-  }
 }
 
 void HttpStream::State::check_cancelled() const {
@@ -380,11 +266,6 @@ HttpStream::~HttpStream() = default;
 
 size_t HttpStream::read(char* buffer, size_t capacity) {
   return state_->read(buffer, capacity);
-}
-
-std::string net_library_versions() {
-  return std::string("libcurl ") + curl_version_info(CURLVERSION_NOW)->version + ", OpenSSL " +
-         OpenSSL_version(OPENSSL_VERSION_STRING);
 }
 
 }  // namespace dalle2

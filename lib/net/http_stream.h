@@ -7,37 +7,12 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "base/error.h"
 #include "net/http_response.h"
+#include "net/http_transfer.h"
 
 namespace dalle2 {
-
-/// Seconds without a byte after which a transfer counts as stalled: DALLE2_NET_TIMEOUT, else 60.
-/// @throws ConfigError if the variable is no positive number
-double net_timeout_seconds();
-
-/// The libraries that this layer runs with: "libcurl 7.88.1, OpenSSL 3.0.17".
-std::string net_library_versions();
-
-/// The server's answer was a refusal that no retry changes, or retries did not change it.
-class HttpStatusError : public NetworkError {
- public:
-  template <class... Args>
-  HttpStatusError(long status, fmt::format_string<Args...> text, Args&&... args)
-      : NetworkError(text, std::forward<Args>(args)...), status_(status) {}
-  long status() const { return status_; }
-  /// The server says that there is no such file.
-  bool says_absent() const { return status_ == 404 || status_ == 410; }
-
- private:
-  long status_;
-};
-
-/// Bytes a second; a transfer below is cut and begun again.
-inline constexpr double kSlowestTransfer = 128;
 
 struct HttpOptions {
   double stall_seconds = net_timeout_seconds();

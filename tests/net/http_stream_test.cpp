@@ -13,6 +13,7 @@
 #include "base/stop_signal.h"
 #include "support/captured_log.h"
 #include "support/loopback_server.h"
+#include "support/seconds_of.h"
 
 using namespace dalle2;
 using namespace dalle2::test;
@@ -51,12 +52,6 @@ std::string error_of(const std::string& url, const HttpOptions& options = quick(
     return error.what();
   }
   return "no error";
-}
-
-double seconds_of(const std::function<void()>& work) {
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 }  // namespace

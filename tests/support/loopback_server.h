@@ -23,7 +23,7 @@
 namespace dalle2::test {
 
 struct HttpRequest {
-  std::string path;
+  std::string method, path, body;
   std::map<std::string, std::string> headers;  ///< names in lower case
   int number = 0;                              ///< of this path, from 1
   /// First byte asked for, 0 without a Range.
@@ -161,6 +161,7 @@ class LoopbackServer {
     }
     request = HttpRequest{};
     const size_t space = text.find(' ');
+    request.method = text.substr(0, space);
     request.path = text.substr(space + 1, text.find(' ', space + 1) - space - 1);
     for (size_t at = text.find("\r\n") + 2; at + 2 < text.size();) {
       const size_t end = text.find("\r\n", at), colon = text.find(": ", at);
@@ -171,8 +172,21 @@ class LoopbackServer {
       request.headers[name] = text.substr(colon + 2, end - colon - 2);
       at = end + 2;
     }
+    if (!read_body(connection, request)) return false;
     const std::lock_guard lock(mutex_);
     request.number = ++requests_[request.path];
+    return true;
+  }
+
+  static bool read_body(int connection, HttpRequest& request) {
+    const auto length = request.headers.find("content-length");
+    const size_t size = length == request.headers.end() ? 0 : std::stoul(length->second);
+    request.body.resize(size);
+    for (size_t got = 0; got < size;) {
+      const ssize_t piece = recv(connection, request.body.data() + got, size - got, 0);
+      if (piece <= 0) return false;
+      got += static_cast<size_t>(piece);
+    }
     return true;
   }
 

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MIT
+#include "net/http_transfer.h"
+
+#include <openssl/crypto.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <random>
+#include <thread>
+
+#include "base/log.h"
+#include "net/http_session.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr double kPatience = 4;  ///< stall times without progress until a transfer fails
+constexpr double kFirstPause = 0.5, kLongestPause = 15;  ///< seconds
+constexpr double kNoticeEvery = 15;                      ///< seconds of waiting
+constexpr double kSlow = 1 << 14;                        ///< bytes a second that are worth a word
+
+}  // namespace
+
+double net_timeout_seconds() {
+  const char* text = std::getenv("DALLE2_NET_TIMEOUT");
+  if (text == nullptr || *text == '\0') return 60;
+  char* end = nullptr;
+  const double seconds = std::strtod(text, &end);
+  if (*end != '\0' || !std::isfinite(seconds) || seconds <= 0) {
+    throw ConfigError("DALLE2_NET_TIMEOUT is \"{}\": expected seconds, more than 0", text);
+  }
+  return seconds;
+}
+
+std::string net_library_versions() {
+  return std::string("libcurl ") + curl_version_info(CURLVERSION_NOW)->version + ", OpenSSL " +
+         OpenSSL_version(OPENSSL_VERSION_STRING);
+}
+
+bool is_worth_retrying(long status) {
+  return status == 408 || status == 425 || status == 429 || status >= 500;
+}
+
+bool is_hopeless(CURLcode result) {
+  return result == CURLE_URL_MALFORMAT || result == CURLE_UNSUPPORTED_PROTOCOL ||
+         result == CURLE_PEER_FAILED_VERIFICATION || result == CURLE_SSL_CACERT_BADFILE ||
+         result == CURLE_TOO_MANY_REDIRECTS;
+}
+
+const char* status_advice(long status) {
+  if (status == 401 || status == 403) return "Give an url that may be read: its login or signature";
+  if (status == 404 || status == 410) return "There is no such file: check the url and its number";
+  if (status == 429) return "The server asks for fewer requests: read with fewer threads";
+  if (status >= 500) return "The server fails: try again later";
+  return "Check that the url names a file";
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double StallWatch::first_notice() const {
+  return std::min(kNoticeEvery, stall_seconds_ / 2);
+}
+
+void StallWatch::begin_attempt() {
+  window_seconds_ = 0;
+  window_bytes_ = 0;
+  notice_at_ = first_notice();
+  last_byte_ = Clock::now();
+}
+
+void StallWatch::moved(int64_t bytes) {
+  last_byte_ = Clock::now();
+  if (bytes <= 0) return;
+  notice_at_ = first_notice();
+  window_bytes_ += bytes;
+}
+
+void StallWatch::poll(const HttpSession& session) {
+  const Clock::time_point before = Clock::now();
+  const double longest = std::clamp(stall_seconds_ - silent_seconds(), 0.0, 0.25);
+  curl_multi_poll(session.multi(), nullptr, 0, static_cast<int>(longest * 1000) + 1, nullptr);
+  window_seconds_ += seconds_since(before);
+}
+
+std::optional<HttpFailure> StallWatch::stalled(const std::string& shown, int64_t at) {
+  const double silent = silent_seconds();
+  if (silent >= stall_seconds_) {
+    return HttpFailure{fmt::format("no byte for {:g} seconds", stall_seconds_), silent};
+  }
+  if (silent >= notice_at_) {
+    log_info("net", "{}: waiting for {:.0f} s at byte {}", shown, silent, at);
+    notice_at_ += kNoticeEvery;
+  }
+  if (window_seconds_ < stall_seconds_) return std::nullopt;
+  const double rate = static_cast<double>(window_bytes_) / window_seconds_;
+  if (rate < kSlowestTransfer) {
+    return HttpFailure{
+        fmt::format("only {} bytes in {:.3g} seconds", window_bytes_, window_seconds_),
+        window_seconds_};
+  }
+  if (rate < kSlow) log_info("net", "{}: {:.0f} bytes/s at byte {}", shown, rate, at);
+  window_seconds_ = 0;
+  window_bytes_ = 0;
+  return std::nullopt;
+}
+
+void HttpRetries::forget() {
+  failures_ = 0;
+  trouble_seconds_ = 0;
+}
+
+std::optional<double> HttpRetries::pause_after(const HttpFailure& failure) {
+  trouble_seconds_ += failure.lost_seconds;
+  ++failures_;
+  const double longest = std::min(kLongestPause, stall_seconds_ / 4);
+  std::random_device device;  // ranks that failed together shall not come back together
+  const double spread = 0.75 + 0.5 * static_cast<double>(device() % 1000) / 1000;
+  const double growing = kFirstPause * std::pow(2.0, failures_ - 1) * spread;
+  const double pause = failure.retry_after.value_or(std::min(growing, longest));
+  if (failures_ >= attempts_ || trouble_seconds_ + pause > kPatience * stall_seconds_) {
+    return std::nullopt;
+  }
+  trouble_seconds_ += pause;
+  return pause;
+}
+
+void wait_seconds(double seconds, const std::function<void()>& check) {
+  const auto start = std::chrono::steady_clock::now();
+  while (seconds_since(start) < seconds) {
+    check();
+    const double rest = std::min(0.05, seconds - seconds_since(start));
+    std::this_thread::sleep_for(std::chrono::duration<double>(std::max(rest, 0.0)));
+  }
+}
+
+void set_up_transfer(CURL* easy, const std::string& url, double stall_seconds) {
+  curl_easy_setopt(easy, CURLOPT_URL, url.c_str());
+  curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);  // a key may hold ".."
+  curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+  curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
+  curl_easy_setopt(easy, CURLOPT_USERAGENT, "dalle2-train");
+  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+  curl_easy_setopt(
+      easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(std::ceil(stall_seconds * 1000)));
+}
+
+}  // namespace dalle2

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT
+// What transfers of every kind share: how long they wait, when they try again, how libcurl is set up.
+#pragma once
+
+#include <curl/curl.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+
+namespace dalle2 {
+
+class HttpSession;
+
+/// Seconds without a byte after which a transfer counts as stalled: DALLE2_NET_TIMEOUT, else 60.
+/// @throws ConfigError if the variable is no positive number
+double net_timeout_seconds();
+
+/// The libraries that this layer runs with: "libcurl 7.88.1, OpenSSL 3.0.17".
+std::string net_library_versions();
+
+/// The server's answer was a refusal that no retry changes, or retries did not change it.
+class HttpStatusError : public NetworkError {
+ public:
+  template <class... Args>
+  HttpStatusError(long status, fmt::format_string<Args...> text, Args&&... args)
+      : NetworkError(text, std::forward<Args>(args)...), status_(status) {}
+  long status() const { return status_; }
+  /// The server says that there is no such file.
+  bool says_absent() const { return status_ == 404 || status_ == 410; }
+
+ private:
+  long status_;
+};
+
+/// Bytes a second; a transfer below is cut and begun again.
+inline constexpr double kSlowestTransfer = 128;
+
+/// Statuses that another attempt may change: 408, 425, 429 and 5xx.
+bool is_worth_retrying(long status);
+/// Results of libcurl that another attempt does not change: a wrong url, an untrusted certificate.
+bool is_hopeless(CURLcode result);
+/// What to do about a status, as a sentence without its full stop.
+const char* status_advice(long status);
+
+double seconds_since(std::chrono::steady_clock::time_point start);
+
+/// An attempt that failed.
+struct HttpFailure {
+  std::string reason;
+  double lost_seconds = 0;  ///< without progress
+  std::optional<double> retry_after = {};
+  long status = 0;
+};
+
+/// Tells when an attempt has been silent, or next to it (kSlowestTransfer), for a stall time.
+class StallWatch {
+ public:
+  explicit StallWatch(double stall_seconds) : stall_seconds_(stall_seconds) {}
+
+  void begin_attempt();
+  /// The time until now was the caller's.
+  void forget_silence() { last_byte_ = Clock::now(); }
+  /// Bytes came or went; 0 for a sign of life.
+  void moved(int64_t bytes);
+  /// Waits for the network, a quarter of a second at most.
+  void poll(const HttpSession& session);
+  double silent_seconds() const { return seconds_since(last_byte_); }
+  /// The failure of an attempt that has stalled. Says in the log what is slow.
+  /// @param at the byte reached
+  std::optional<HttpFailure> stalled(const std::string& shown, int64_t at);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double first_notice() const;
+
+  double stall_seconds_;
+  Clock::time_point last_byte_;
+  double notice_at_ = 0;       // seconds without a byte
+  double window_seconds_ = 0;  // waited since the rate was last looked at
+  int64_t window_bytes_ = 0;   // that moved meanwhile
+};
+
+/// Counts attempts without progress. Together with their pauses they last at most about four stall
+/// times.
+class HttpRetries {
+ public:
+  HttpRetries(double stall_seconds, int attempts)
+      : stall_seconds_(stall_seconds), attempts_(attempts) {}
+
+  /// There was progress: the count begins anew.
+  void forget();
+  int failures() const { return failures_; }
+  /// Counts a failure. @return seconds to wait before the next attempt (growing, or as the server
+  /// asks); none: it was the last one
+  std::optional<double> pause_after(const HttpFailure& failure);
+
+ private:
+  double stall_seconds_;
+  int attempts_;
+  int failures_ = 0;
+  double trouble_seconds_ = 0;
+};
+
+/// Sleeps, and calls `check`, which may throw, every 50 ms.
+void wait_seconds(double seconds, const std::function<void()>& check);
+
+/// Sets what every transfer needs: protocols, certificates (always checked), no signals, timeouts.
+void set_up_transfer(CURL* easy, const std::string& url, double stall_seconds);
+
+}  // namespace dalle2

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: MIT
+#include "net/http_call.h"
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/stop_signal.h"
+#include "net/http_json.h"
+#include "support/captured_log.h"
+#include "support/loopback_server.h"
+#include "support/seconds_of.h"
+#include "support/temp_dir.h"
+
+using namespace dalle2;
+using namespace dalle2::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+HttpCallOptions in_haste(double stall_seconds = 0.4) {
+  HttpCallOptions options;
+  options.stall_seconds = stall_seconds;
+  return options;
+}
+
+/// What a server was asked, in order.
+class Seen {
+ public:
+  void add(const HttpRequest& request) {
+    const std::lock_guard lock(mutex_);
+    requests_.push_back(request);
+  }
+  const std::vector<HttpRequest>& all() const { return requests_; }
+
+ private:
+  std::mutex mutex_;
+  std::vector<HttpRequest> requests_;
+};
+
+std::string error_of_call(const HttpCall& call, const HttpCallOptions& options = in_haste()) {
+  try {
+    http_call(call, options);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("a call sends its method, headers and body, and gets the whole answer") {
+  Seen seen;
+  LoopbackServer server([&](const HttpRequest& request) {
+    seen.add(request);
+    return http_reply(201, request.method == "HEAD" ? "" : "made", "X-Thing: a b\r\n");
+  });
+  const std::string body(300'000, 'x');
+  for (const std::string method : {"POST", "PUT", "PATCH", "DELETE"}) {
+    const HttpAnswer answer = http_call({.method = method,
+                                         .url = server.url("/thing?a=1"),
+                                         .headers = {"X-One: 1", "Content-Type: text/plain"},
+                                         .body = method == "DELETE" ? "" : body},
+                                        in_haste());
+    CHECK(answer.status() == 201);
+    CHECK(answer.body == "made");
+    CHECK(answer.header("x-thing") == "a b");
+    CHECK(answer.shown == server.url("/thing"));
+  }
+  for (size_t i = 0; i < 4; ++i) CHECK(seen.all()[i].headers.at("x-one") == "1");
+  CHECK(seen.all()[0].method == "POST");
+  CHECK(seen.all()[0].body == body);
+  CHECK(seen.all()[1].method == "PUT");
+  CHECK(seen.all()[1].body == body);
+  CHECK(seen.all()[3].method == "DELETE");
+  CHECK(seen.all()[3].headers.count("content-length") == 0);
+  CHECK(http_call({.method = "HEAD", .url = server.url("/thing")}, in_haste()).body.empty());
+  CHECK(http_call({.method = "POST", .url = server.url("/thing")}, in_haste()).body == "made");
+  CHECK(seen.all().back().headers.at("content-length") == "0");
+  CHECK(server.connections() == 1);
+}
+
+TEST_CASE("a part of a file is sent, and again at another attempt") {
+  const TempDir dir;
+  std::ofstream(dir / "a.bin") << "0123456789";
+  Seen seen;
+  LoopbackServer server([&](const HttpRequest& request) {
+    seen.add(request);
+    return http_reply(request.number == 1 ? 503 : 200, "");
+  });
+  CapturedLog log;
+  HttpCall call{
+      .method = "PUT", .url = server.url("/part"), .file = HttpFilePart{dir / "a.bin", 3, 4}};
+  http_call(call, in_haste(2));
+  REQUIRE(seen.all().size() == 2);
+  CHECK(seen.all()[0].body == "3456");
+  CHECK(seen.all()[1].body == "3456");
+  CHECK(log.count("status 503; attempt 2 in") == 1);
+  call.file = HttpFilePart{dir / "a.bin", 7};
+  http_call(call, in_haste());
+  CHECK(seen.all()[2].body == "789");
+  call.file = HttpFilePart{dir / "a.bin", 7, 4};
+  CHECK_THAT(error_of_call(call), Contains("bytes 7 to 11 are to be sent, the file has 10"));
+  call.file = HttpFilePart{dir / "absent.bin"};
+  CHECK_THAT(error_of_call(call), Contains("absent.bin: cannot be read"));
+  CHECK(seen.all().size() == 3);
+}
+
+TEST_CASE("failures that pass are tried again, and Retry-After is kept to") {
+  LoopbackServer server([](const HttpRequest& request) {
+    if (request.number == 1) return HttpReply{};  // the connection ends without an answer
+    if (request.number == 2) return http_reply(429, "", "Retry-After: 1\r\n");
+    if (request.number == 3) return cut_after(http_reply(200, "whole"), 2);
+    return http_reply(200, "whole");
+  });
+  CapturedLog log;
+  HttpAnswer answer;
+  CHECK(seconds_of([&] {
+          answer = http_call({.method = "POST", .url = server.url("/a"), .body = "b"}, in_haste(2));
+        }) > 1);
+  CHECK(answer.body == "whole");
+  CHECK(server.requests("/a") == 4);
+  CHECK(log.count("status 429; attempt 3 in 1.0 s") == 1);
+}
+
+TEST_CASE("one attempt means that the server is asked once") {
+  LoopbackServer server([](const HttpRequest&) { return http_reply(500, ""); });
+  CapturedLog log;
+  HttpCallOptions options = in_haste();
+  options.attempts = 1;
+  CHECK_THAT(error_of_call({.method = "POST", .url = server.url("/commit")}, options),
+             Contains("status 500.") && !Contains("attempts"));
+  CHECK(server.requests("/commit") == 1);
+}
+
+TEST_CASE("a refusal is an error at once, unless the caller can use it") {
+  LoopbackServer server([](const HttpRequest& request) {
+    return http_reply(std::stoi(request.path.substr(1, 3)), "reason");
+  });
+  HttpCall call{.url = server.url("/409?token=secret"), .accepted = {409}};
+  const HttpAnswer answer = http_call(call, in_haste());
+  CHECK(answer.status() == 409);
+  CHECK(answer.body == "reason");
+  call.accepted = {404};
+  call.explain = [](const HttpAnswer& refused) { return "Because of " + refused.body; };
+  CHECK_THAT(error_of_call(call),
+             Contains("/409: the server answers with status 409.\n  Because of reason."));
+  CHECK_THAT(error_of_call(call), !Contains("secret"));
+  try {
+    http_call({.url = server.url("/401")}, in_haste());
+    CHECK(false);
+  } catch (const HttpStatusError& error) {
+    CHECK(error.status() == 401);
+    CHECK(error.code() == ExitCode::kNetwork);
+  }
+  CHECK(server.requests("/401") == 1);
+}
+
+TEST_CASE("a redirect to another server carries no login") {
+  Seen seen;
+  LoopbackServer other([&](const HttpRequest& request) {
+    seen.add(request);
+    return http_reply(200, "there");
+  });
+  LoopbackServer server([&](const HttpRequest& request) {
+    if (request.path == "/near") return http_reply(200, request.headers.at("authorization"));
+    if (request.path == "/303") return http_reply(303, "", "Location: /got\r\n");
+    if (request.path == "/got") return http_reply(200, request.method + request.body);
+    if (request.path == "/loop") return http_reply(307, "", "Location: /loop\r\n");
+    const std::string to = request.path == "/to-near" ? "/near" : other.url("/far");
+    return http_reply(307, "", "Location: " + to + "\r\n");
+  });
+  HttpCall call{
+      .method = "POST",
+      .url = server.url("/to-far"),
+      .headers = {"Authorization: Bearer secret", "X-Api-Key: secret", "Content-Type: a/b"},
+      .body = "content"};
+  call.url.replace(7, 0, "me:secret@");
+  CHECK(http_call(call, in_haste()).body == "there");
+  REQUIRE(seen.all().size() == 1);
+  CHECK(seen.all()[0].method == "POST");
+  CHECK(seen.all()[0].body == "content");
+  CHECK(seen.all()[0].headers.at("content-type") == "a/b");
+  for (const auto& [name, value] : seen.all()[0].headers) {
+    CHECK_THAT(value, !Contains("secret"));
+    CHECK(name != "authorization");
+  }
+  call.url = server.url("/to-near");
+  CHECK(http_call(call, in_haste()).body == "Bearer secret");
+  call.url = server.url("/303");
+  CHECK(http_call(call, in_haste()).body == "GET");
+  call.url = server.url("/loop");
+  CHECK_THAT(error_of_call(call), Contains("more than 10 redirects"));
+}
+
+TEST_CASE("plain http leaves the machine only if that is allowed") {
+  HttpCall call{.url = "http://me:secret@127.evil.example/a", .headers = {"Authorization: x"}};
+  CHECK_THAT(error_of_call(call),
+             Contains("http://127.evil.example/a: plain http to another machine"));
+  CHECK_THAT(error_of_call(call), !Contains("secret"));
+  LoopbackServer server([](const HttpRequest&) {
+    return http_reply(302, "", "Location: http://example.invalid/b\r\n");
+  });
+  call.url = server.url("/a");
+  CHECK_THAT(error_of_call(call), Contains("plain http to another machine is refused"));
+  call.url = "ftp://127.0.0.1/a";
+  CHECK_THAT(error_of_call(call), Contains("http or https is expected, got ftp"));
+  CHECK(is_loopback_url("http://localhost:80/a"));
+  CHECK(is_loopback_url("http://[::1]:80/a"));
+  CHECK_FALSE(is_loopback_url("http://localhost.example/a"));
+}
+
+TEST_CASE("a call that stalls ends with an error, and at its deadline") {
+  LoopbackServer silent([](const HttpRequest&) { return HttpReply{"", false, true}; });
+  CapturedLog log;
+  std::string message;
+  CHECK(seconds_of([&] { message = error_of_call({.url = silent.url("/a")}); }) < 4);
+  CHECK_THAT(message, Contains("no byte for 0.4 seconds"));
+  HttpCallOptions options = in_haste(30);
+  options.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
+  CHECK(seconds_of([&] { message = error_of_call({.url = silent.url("/a")}, options); }) < 2);
+  CHECK_THAT(message, Contains("not done in the time that was left"));
+}
+
+TEST_CASE("a stop signal ends a call, unless it is what must still be sent") {
+  LoopbackServer server([](const HttpRequest& request) {
+    return request.path == "/silent" ? HttpReply{"", false, true} : http_reply(200, "sent");
+  });
+  install_stop_signals();
+  std::thread signal([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    std::raise(SIGTERM);
+  });
+  CHECK_THROWS_AS(http_call({.url = server.url("/silent")}, in_haste(30)), StoppedError);
+  signal.join();
+  HttpCallOptions options = in_haste();
+  options.ends_at_stop = false;
+  CHECK(http_call({.url = server.url("/a")}, options).body == "sent");
+  clear_stop_request();
+}
+
+TEST_CASE("an answer of endless length is refused") {
+  LoopbackServer server([](const HttpRequest&) { return http_reply(200, std::string(5000, 'x')); });
+  CHECK_THAT(error_of_call({.url = server.url("/a"), .most_bytes = 4000}),
+             Contains("the answer has more than 4000 bytes"));
+}
+
+TEST_CASE("JSON goes and comes, and what is none is an error") {
+  LoopbackServer server([](const HttpRequest& request) {
+    if (request.path == "/page") return http_reply(200, "<html>log in</html>");
+    return http_reply(200, R"({"got": )" + request.body + "}");
+  });
+  const Json answer =
+      http_json({.method = "POST", .url = server.url("/a")}, {{"b", "\xff"}}, in_haste());
+  CHECK(answer["got"]["b"] == "\xEF\xBF\xBD");
+  CHECK_THROWS_WITH(http_json({.url = server.url("/page")}, nullptr, in_haste()),
+                    Contains("(status 200, 19 bytes) is no JSON"));
+}
+
+TEST_CASE("a login is coded as HTTP asks for it") {
+  CHECK(basic_authorization("api", "key") == "Authorization: Basic YXBpOmtleQ==");
+}
