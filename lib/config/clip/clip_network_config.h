@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT
+// The two towers of a CLIP, in the keys of open_clip's model configs.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "config/reading/count_limits.h"
+#include "config/reading/reflect.h"
+#include "config/reading/types.h"
+
+namespace dalle2 {
+
+struct ClipVisionConfig {
+  static constexpr const char* kDoc =
+      "The image tower: a vision transformer, or a ResNet with attention pooling if `layers` is a "
+      "list.";
+
+  OneOrMany<int64_t> layers = int64_t{12};
+  int64_t width = 768;
+  int64_t head_width = 64;
+  double mlp_ratio = 4.0;
+  int64_t patch_size = 16;
+  int64_t image_size = 224;
+
+  bool is_resnet() const { return !layers.is_one(); }
+  /// Attention heads: of each layer of a transformer, or of the pooling of a ResNet.
+  int64_t heads() const { return (is_resnet() ? kResNetMult * width : width) / head_width; }
+  /// Pixels that become one token, along a side.
+  int64_t reduction() const { return is_resnet() ? kResNetMult : patch_size; }
+  /// Tokens along a side.
+  int64_t grid() const { return image_size / reduction(); }
+
+  /// A ResNet halves the picture five times, and its last map is this many times `width` wide.
+  static constexpr int64_t kResNetMult = 32;
+  static constexpr size_t kResNetStages = 4;
+
+  void fields(auto& f) {
+    D2_FIELD(layers,
+             "Layers of a vision transformer; a list of 4: blocks of a ResNet's stages.",
+             within(1, most::kLayers).not_empty());
+    D2_FIELD(width, "Width of the tokens; of a ResNet, of its stem.", within(1, most::kDim));
+    D2_FIELD(head_width, "Width of an attention head.", within(1, most::kHeadWidth));
+    D2_FIELD(mlp_ratio,
+             "Width of the feed-forward layers as a multiple of `width`.",
+             above(0).up_to(most::kDimMult));
+    D2_FIELD(
+        patch_size, "Side of a patch, pixels; a ResNet has none.", within(1, most::kImageSide));
+    D2_FIELD(image_size, "Side of the pictures it sees, pixels.", within(1, most::kImageSide));
+    f.check(
+        layers.is_one() || layers.size() == kResNetStages,
+        "layers",
+        fmt::format(
+            "must be a number, or {} of them for a ResNet; got {}", kResNetStages, layers.size()));
+    f.check(heads() * head_width == (is_resnet() ? kResNetMult * width : width),
+            "head_width",
+            fmt::format("must divide the width of the attention, {}; got {}",
+                        is_resnet() ? kResNetMult * width : width,
+                        head_width));
+    f.check(!is_resnet() || width % 2 == 0, "width", "must be even for a ResNet");
+    f.check(grid() >= 1,
+            "image_size",
+            fmt::format("must be {} or more, which is one token; got {}", reduction(), image_size));
+  }
+};
+
+struct ClipTextConfig {
+  static constexpr const char* kDoc = "The text tower, a causal transformer.";
+
+  int64_t context_length = 77;
+  int64_t vocab_size = 49408;
+  int64_t width = 512;
+  int64_t heads = 8;
+  int64_t layers = 12;
+  double mlp_ratio = 4.0;
+
+  /// Tokens that begin and end a text: the last two of the vocabulary.
+  int64_t start_token() const { return vocab_size - 2; }
+  int64_t end_token() const { return vocab_size - 1; }
+
+  void fields(auto& f) {
+    D2_FIELD(context_length,
+             "Tokens of a text, those that begin and end it included.",
+             within(3, most::kTokens));
+    D2_FIELD(vocab_size, "Tokens of the vocabulary.", within(514, 1 << 24));
+    D2_FIELD(width, "Width of the tokens.", within(1, most::kDim));
+    D2_FIELD(heads, "Attention heads.", within(1, most::kHeads));
+    D2_FIELD(layers, "Layers.", within(1, most::kLayers));
+    D2_FIELD(mlp_ratio,
+             "Width of the feed-forward layers as a multiple of `width`.",
+             above(0).up_to(most::kDimMult));
+    f.check(
+        width % heads == 0, "heads", fmt::format("must divide width, {}; got {}", width, heads));
+  }
+};
+
+struct ClipNetworkConfig {
+  static constexpr const char* kDoc = "The networks of a CLIP, in the keys of open_clip.";
+
+  int64_t embed_dim = 512;
+  ClipVisionConfig vision_cfg = {};
+  ClipTextConfig text_cfg = {};
+  bool quick_gelu = false;
+  double init_logit_scale = std::log(1 / 0.07);
+  std::vector<double> image_mean = {0.48145466, 0.4578275, 0.40821073};
+  std::vector<double> image_std = {0.26862954, 0.26130258, 0.27577711};
+
+  void fields(auto& f) {
+    D2_FIELD(embed_dim, "Width of the embeddings of pictures and texts.", within(1, most::kWidth));
+    D2_FIELD(vision_cfg, "The image tower.");
+    D2_FIELD(text_cfg, "The text tower.");
+    D2_FIELD(quick_gelu,
+             "x sigmoid(1.702 x) in the place of GELU: OpenAI's weights, and open_clip's models "
+             "with `-quickgelu`, were trained so.");
+    D2_FIELD(init_logit_scale, "Logarithm of the temperature's inverse at the start.");
+    D2_FIELD(image_mean,
+             "Subtracted from the red, green and blue of a picture in [0, 1].",
+             any_value().entries(3));
+    D2_FIELD(image_std, "Red, green and blue are divided by it then.", above(0).entries(3));
+  }
+};
+
+}  // namespace dalle2

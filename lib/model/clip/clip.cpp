@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT
+#include "model/clip/clip.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr double kTokenDeviation = 0.02, kPositionDeviation = 0.01;
+
+at::Tensor channel_values(const std::vector<double>& values) {
+  return at::tensor(at::ArrayRef<double>(values), at::kDouble).to(at::kFloat).view({3, 1, 1});
+}
+
+}  // namespace
+
+ClipImpl::ClipImpl(const ClipNetworkConfig& config)
+    : config_(config),
+      image_mean_(channel_values(config.image_mean)),
+      image_std_(channel_values(config.image_std)) {
+  const ClipTextConfig& text = config_.text_cfg;
+  positional_embedding_ =
+      register_parameter("positional_embedding", torch::empty({text.context_length, text.width}));
+  text_projection_ =
+      register_parameter("text_projection", torch::empty({text.width, config_.embed_dim}));
+  logit_scale = register_parameter("logit_scale", torch::full({}, config_.init_logit_scale));
+  visual_ = register_module("visual", make_image_tower(config_));
+  transformer_ = register_module(
+      "transformer",
+      std::make_shared<ClipTransformerImpl>(ClipTransformerShape{.width = text.width,
+                                                                 .layers = text.layers,
+                                                                 .heads = text.heads,
+                                                                 .mlp_ratio = text.mlp_ratio,
+                                                                 .quick_gelu = config_.quick_gelu,
+                                                                 .causal = true}));
+  token_embedding_ =
+      register_module("token_embedding", torch::nn::Embedding(text.vocab_size, text.width));
+  ln_final_ = register_module("ln_final", std::make_shared<ClipNormImpl>(text.width));
+  init_text_weights();
+}
+
+void ClipImpl::init_text_weights() {
+  const torch::NoGradGuard no_grad;
+  const auto width = static_cast<double>(config_.text_cfg.width);
+  const auto layers = static_cast<double>(config_.text_cfg.layers);
+  const double attention = 1 / std::sqrt(width), inner = 1 / std::sqrt(2 * width);
+  const double projection = attention / std::sqrt(2 * layers);
+  torch::nn::init::normal_(token_embedding_->weight, 0, kTokenDeviation);
+  torch::nn::init::normal_(positional_embedding_, 0, kPositionDeviation);
+  for (const auto& block : transformer_->blocks()) {
+    torch::nn::init::normal_(block->attn->in_proj_weight, 0, attention);
+    torch::nn::init::normal_(block->attn->out_proj->weight, 0, projection);
+    torch::nn::init::normal_(block->c_fc->weight, 0, inner);
+    torch::nn::init::normal_(block->c_proj->weight, 0, projection);
+  }
+  torch::nn::init::normal_(text_projection_, 0, attention);
+}
+
+at::Tensor ClipImpl::normalized(const at::Tensor& images) {
+  if (image_mean_.device() != images.device()) {
+    image_mean_ = image_mean_.to(images.device());
+    image_std_ = image_std_.to(images.device());
+  }
+  return (images - image_mean_) / image_std_;
+}
+
+at::Tensor ClipImpl::image_features(const at::Tensor& images) {
+  return visual_->forward(normalized(images));
+}
+
+at::Tensor trimmed_tokens(const at::Tensor& tokens) {
+  D2_CHECK(tokens.device().is_cpu(), "tokens have to be on the CPU to be trimmed");
+  if (tokens.size(0) == 0) return tokens;
+  return tokens.narrow(1, 0, tokens.argmax(-1).max().item<int64_t>() + 1);
+}
+
+at::Tensor ClipImpl::text_tokens(const at::Tensor& tokens) {
+  if (tokens.dim() != 2 || tokens.size(1) < 1 || tokens.size(1) > max_text_len()) {
+    throw DataError("CLIP got text tokens of shape {}: expected [B, L] with L up to {}",
+                    shape_text(tokens.sizes()),
+                    max_text_len());
+  }
+  const auto dtype = text_projection_.scalar_type();
+  return transformer_->forward(token_embedding_->forward(tokens).to(dtype) +
+                               positional_embedding_.narrow(0, 0, tokens.size(1)).to(dtype));
+}
+
+at::Tensor ClipImpl::project_ends(const at::Tensor& tokens, const at::Tensor& encodings) {
+  const at::Tensor ends =
+      tokens.argmax(-1) + at::arange(tokens.size(0), tokens.options()) * tokens.size(1);
+  return encodings.flatten(0, 1).index_select(0, ends).matmul(text_projection_);
+}
+
+at::Tensor ClipImpl::text_features(const at::Tensor& tokens) {
+  const at::Tensor seen = tokens.device().is_cpu() ? trimmed_tokens(tokens) : tokens;
+  return project_ends(seen, ln_final_->forward(text_tokens(seen)));
+}
+
+at::Tensor ClipImpl::embed_image(const at::Tensor& images) {
+  return l2_normalize(image_features(resized(images)).to(at::kFloat));
+}
+
+ClipTexts ClipImpl::embed_text(const at::Tensor& tokens) {
+  const at::Tensor kept = tokens.narrow(1, 0, std::min(tokens.size(1), max_text_len()));
+  const at::Tensor encodings = ln_final_->forward(text_tokens(kept));
+  const at::Tensor is_end = kept == config_.text_cfg.end_token();
+  const at::Tensor ended_before = is_end.cumsum(-1) - is_end.to(at::kLong);
+  const at::Tensor mask = (ended_before == 0) & (kept != 0);
+  return {.embed = l2_normalize(project_ends(kept, encodings).to(at::kFloat)),
+          .encodings = encodings.to(at::kFloat).masked_fill(~mask.unsqueeze(-1), 0),
+          .mask = mask};
+}
+
+void ClipImpl::hold_weights_as(at::ScalarType dtype) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& module : modules()) {
+    const bool multiplies = module->as<LinearLayerImpl>() || module->as<ConvLayerImpl>() ||
+                            module->as<ClipAttentionImpl>();
+    if (!multiplies) continue;
+    for (at::Tensor& each : module->parameters(/*recurse=*/false)) each.set_data(each.to(dtype));
+  }
+  text_projection_.set_data(text_projection_.to(dtype));
+}
+
+}  // namespace dalle2

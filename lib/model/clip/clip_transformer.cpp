@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+#include "model/clip/clip_transformer.h"
+
+#include <torch/torch.h>
+
+#include <string>
+
+#include "model/frozen_weight.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr double kQuickGeluSlope = 1.702;
+
+}  // namespace
+
+ClipNormImpl::ClipNormImpl(int64_t width)
+    : torch::nn::LayerNormImpl(torch::nn::LayerNormOptions({width})) {}
+
+at::Tensor ClipNormImpl::forward(const at::Tensor& x) {
+  return at::layer_norm(x.to(weight.scalar_type()), {x.size(-1)}, weight, bias, options.eps())
+      .to(x.scalar_type());
+}
+
+ClipAttentionImpl::ClipAttentionImpl(const ClipTransformerShape& shape)
+    : heads_(shape.heads), causal_(shape.causal) {
+  in_proj_weight =
+      register_parameter("in_proj_weight", torch::empty({3 * shape.width, shape.width}));
+  in_proj_bias = register_parameter("in_proj_bias", torch::zeros({3 * shape.width}));
+  out_proj = register_module("out_proj", make_linear(shape.width, shape.width));
+  const torch::NoGradGuard no_grad;
+  torch::nn::init::xavier_uniform_(in_proj_weight);
+  out_proj->bias.zero_();
+}
+
+at::Tensor ClipAttentionImpl::forward(const at::Tensor& x) {
+  const int64_t head_width = x.size(-1) / heads_;
+  // [B, heads, N, head width] each; cut along the last dimension, the gradient is joined in one copy
+  std::vector<at::Tensor> qkv = weighted_linear(x, in_proj_weight, in_proj_bias).chunk(3, -1);
+  for (at::Tensor& each : qkv) each = each.unflatten(-1, {heads_, head_width}).transpose(1, 2);
+  const at::Tensor mixed =
+      at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], {}, /*dropout_p=*/0.0, causal_);
+  return out_proj->forward(mixed.transpose(1, 2).flatten(2));
+}
+
+ClipBlockImpl::ClipBlockImpl(const ClipTransformerShape& shape) : quick_gelu_(shape.quick_gelu) {
+  const auto inner = static_cast<int64_t>(static_cast<double>(shape.width) * shape.mlp_ratio);
+  ln_1_ = register_module("ln_1", std::make_shared<ClipNormImpl>(shape.width));
+  attn = register_module("attn", std::make_shared<ClipAttentionImpl>(shape));
+  ln_2_ = register_module("ln_2", std::make_shared<ClipNormImpl>(shape.width));
+  const auto mlp = add_group(*this, "mlp");
+  c_fc = mlp->register_module("c_fc", make_linear(shape.width, inner));
+  c_proj = mlp->register_module("c_proj", make_linear(inner, shape.width));
+}
+
+at::Tensor ClipBlockImpl::forward(const at::Tensor& x) {
+  const at::Tensor h = x + attn->forward(ln_1_->forward(x));
+  const at::Tensor wide = c_fc->forward(ln_2_->forward(h));
+  const at::Tensor active =
+      quick_gelu_ ? wide * at::sigmoid(kQuickGeluSlope * wide) : at::gelu(wide);
+  return h + c_proj->forward(active);
+}
+
+ClipTransformerImpl::ClipTransformerImpl(const ClipTransformerShape& shape) {
+  const auto resblocks = add_group(*this, "resblocks");
+  for (int64_t number = 0; number < shape.layers; ++number) {
+    blocks_.push_back(
+        resblocks->register_module(std::to_string(number), std::make_shared<ClipBlockImpl>(shape)));
+  }
+}
+
+at::Tensor ClipTransformerImpl::forward(at::Tensor x) {
+  for (const auto& block : blocks_) x = block->forward(x);
+  return x;
+}
+
+}  // namespace dalle2
