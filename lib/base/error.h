@@ -10,7 +10,7 @@
 
 namespace dalle2 {
 
-/// Exit codes of the process (docs/training.md, "Stopping and going on").
+/// Exit codes of the process (docs/resuming.md).
 enum class ExitCode : int {
   kDone = 0,
   kFailed = 1,

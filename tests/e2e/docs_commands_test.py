@@ -33,6 +33,9 @@ REASONS = {
     "other program": "is about a program that is not ours",
 }
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+# The pages about training run in one sandbox, in the order in which a reader comes to them: a block may wait for a heading of any.
+TRAINING_PAGES = [f"docs/{name}.md" for name in ("data", "several-processes", "decoder", "vae", "prior", "training-options", "sampling",
+                                                 "evaluation", "run-output", "resuming", "troubleshooting")]
 FEWEST_RUN = 45  # commands; there are more, but one may go
 DEMO_PICTURES = 96
 PICTURES = 40
@@ -178,7 +181,7 @@ class DocsCommands(unittest.TestCase):
         return sandbox
 
     def prepare_training(self, sandbox):
-        """What a reader of docs/training.md has: shards of his own, runs in runs/x and runs/y, embeddings."""
+        """What a reader of the pages about training has: shards, runs in runs/x and runs/y, embeddings."""
         config = json.loads((sandbox / "my.json").read_text())
         run("shards", "make", "--from", "my_pictures", "--out", "mine", "--per-shard", 1, cwd=sandbox, check=0)
         config["data"].update({"webdataset_base_url": "mine/{}.tar", "end_shard": PICTURES - 1})  # enough for four ranks
@@ -262,11 +265,11 @@ class DocsCommands(unittest.TestCase):
                         self.assertNotIn("dalle2", words[0], block)
         self.assertGreaterEqual(commands, FEWEST_RUN)
 
-    def run_page(self, page, prepare=lambda sandbox: None):
-        sandbox = self.sandbox(page)
+    def run_pages(self, pages, prepare=lambda sandbox: None):
+        sandbox = self.sandbox(pages[0])
         prepare(sandbox)
         env = {**os.environ, "PATH": f"{sandbox / 'bin'}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-        for block in in_order(self.blocks[page]):
+        for block in in_order([block for page in pages for block in self.blocks[page]]):
             if block.not_run:
                 continue
             done = subprocess.run(["bash", "-euxo", "pipefail", "-c", block.text], cwd=sandbox, env=env, timeout=300,
@@ -275,17 +278,20 @@ class DocsCommands(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, f"{block}\n{done.stdout[-3000:]}")
 
     def test_the_readme(self):
-        self.run_page("README.md")
+        self.run_pages(["README.md"])
+
+    def test_the_quick_tour(self):
+        self.run_pages(["docs/index.md"])
 
     def test_training(self):
-        self.run_page("docs/training.md", self.prepare_training)
+        self.run_pages(TRAINING_PAGES, self.prepare_training)
 
     def test_checkpoints(self):
-        self.run_page("docs/checkpoints.md", self.prepare_checkpoints)
+        self.run_pages(["docs/checkpoints.md"], self.prepare_checkpoints)
 
     def test_no_other_page_has_blocks_to_run(self):
         for page in PAGES:
-            if page in ("README.md", "docs/training.md", "docs/checkpoints.md"):
+            if page in ("README.md", "docs/index.md", "docs/checkpoints.md", *TRAINING_PAGES):
                 continue
             self.assertEqual([str(block) for block in self.blocks[page] if not block.not_run], [],
                              "give the page a test like test_training")
