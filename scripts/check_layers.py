@@ -13,6 +13,8 @@ import re
 import sys
 
 MAX_LINES = 600
+MAX_README_LINES = 10
+MAX_FOLDER_SOURCES = 30
 SOURCE_SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake"}
 CODE_SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 TORCH_HEADER = re.compile(r"(torch|ATen|c10|caffe2|c10d)/")
@@ -195,6 +197,23 @@ def check_form(root, breaches):
                     breaches.add(path, number, "unfinished work: finish it, or open an issue and say why")
 
 
+def check_rooms(root, breaches):
+    """A layer says in a README what it is; a folder holds few enough files to be read at a glance."""
+    for folder in sorted((root / "lib").rglob("*")):
+        if not folder.is_dir():
+            continue
+        path = folder.relative_to(root)
+        sources = [file for file in folder.iterdir() if file.suffix in CODE_SUFFIXES]
+        if len(sources) > MAX_FOLDER_SOURCES:
+            breaches.add(path, 1, f"{len(sources)} sources, at most {MAX_FOLDER_SOURCES}: make folders by subject")
+        if len(path.parts) == 2 and any(file.is_file() for file in folder.rglob("*")):
+            readme = folder / "README.md"
+            if not readme.exists():
+                breaches.add(path, 1, "no README.md: what the layer is, where to start reading, what may not be in it")
+            elif len(readme.read_text().splitlines()) > MAX_README_LINES:
+                breaches.add(path / "README.md", MAX_README_LINES + 1, f"at most {MAX_README_LINES} lines")
+
+
 def check_tree(root):
     """All breaches in a tree, as lines."""
     breaches = Breaches()
@@ -205,6 +224,7 @@ def check_tree(root):
         breaches.add(table, 1, str(error))
         return breaches
     check_layers(root, layers, breaches)
+    check_rooms(root, breaches)
     check_form(root, breaches)
     return breaches
 

@@ -37,6 +37,9 @@ GOOD = {
     "lib/base/CMakeLists.txt": "# SPDX-License-Identifier: MIT\ndalle2_library(base\n  SOURCES log.cpp LINKS fmt::fmt)\n",
     "lib/io/file.h": SPDX + '#include "base/log.h"\n#include "io/part.h"\n// #include "trainer/step.h"\n',
     "lib/io/CMakeLists.txt": "# SPDX-License-Identifier: MIT\ndalle2_library(io SOURCES a.cpp USES base)\n",
+    "lib/base/README.md": "# base\n" * 10,
+    "lib/io/README.md": "# io\n",
+    "lib/trainer/README.md": "# trainer\n",
     "lib/trainer/step.h": SPDX + '#include <torch/nn.h>\n#include "base/log.h"\n',
     "lib/trainer/CMakeLists.txt":
         "# SPDX-License-Identifier: MIT\ndalle2_library(trainer TORCH SOURCES a.cpp USES base)\n",
@@ -102,7 +105,7 @@ class CheckLayersTest(unittest.TestCase):
         self.refuse({"lib/io/file.h": SPDX + "#include <base/log.h>\n"}, 'is included as "base/log.h"')
 
     def test_a_folder_without_a_row_is_refused(self):
-        self.refuse({"lib/utils/x.h": SPDX}, "lib/utils:1: no row in the table")
+        self.refuse({"lib/utils/x.h": SPDX, "lib/utils/README.md": "# utils\n"}, "lib/utils:1: no row in the table")
         self.refuse({"apps/utils/x.h": SPDX}, "apps/utils:1: no row in the table")
 
     def test_a_library_beside_the_program_keeps_to_its_own_row(self):
@@ -112,7 +115,7 @@ class CheckLayersTest(unittest.TestCase):
         self.refuse({"apps/shapes/CMakeLists.txt": cmake}, "apps/shapes/CMakeLists.txt does not say USES io")
 
     def test_a_later_layer_that_exists_is_refused(self):
-        self.refuse({"lib/model/unet/unet.h": SPDX}, 'lib/model:1: it exists: take the "later"')
+        self.refuse({"lib/model/unet/unet.h": SPDX, "lib/model/README.md": "# model\n"}, 'lib/model:1: it exists: take the "later"')
 
     def test_a_source_without_its_licence_line_is_refused(self):
         self.refuse({"lib/io/part.h": "#pragma once\n"}, "lib/io/part.h:1: the first line")
@@ -121,6 +124,15 @@ class CheckLayersTest(unittest.TestCase):
     def test_a_long_file_is_refused(self):
         self.assertEqual(self.run_checker({"lib/io/part.h": SPDX + "\n" * 599}).returncode, 0)
         self.refuse({"lib/io/part.h": SPDX + "\n" * 600}, "601 lines, at most 600")
+
+    def test_a_layer_without_a_short_readme_is_refused(self):
+        self.refuse({"lib/io/README.md": None}, "lib/io:1: no README.md")
+        self.refuse({"lib/io/README.md": "line\n" * 11}, "lib/io/README.md:11: at most 10 lines")
+
+    def test_a_crowded_folder_is_refused(self):
+        crowd = {f"lib/io/part{i}.h": SPDX for i in range(29)}
+        self.assertEqual(self.run_checker(crowd).returncode, 0)
+        self.refuse({**crowd, "lib/io/part29.h": SPDX}, "lib/io:1: 31 sources, at most 30")
 
     def test_unfinished_work_is_refused(self):
         for word in ("TO" + "DO", "FIX" + "ME"):
