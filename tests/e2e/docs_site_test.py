@@ -18,6 +18,12 @@ class DocsSite(unittest.TestCase):
         self.assertGreaterEqual(made.count("\n## "), 15)
         self.assertEqual((ROOT / "docs/commands.md").read_text(), made, "run scripts/docs.sh --commands")
 
+    def test_the_picture_of_the_architecture_is_drawn_from_this_code(self):
+        made = subprocess.run([sys.executable, ROOT / "scripts/docs/architecture.py"], check=True, stdout=subprocess.PIPE,
+                              text=True).stdout
+        self.assertGreaterEqual(made.count("<circle"), 25)
+        self.assertEqual((ROOT / "docs/images/architecture.svg").read_text(), made, "run scripts/docs.sh --architecture")
+
     def test_the_site_builds_and_every_link_leads_somewhere(self):
         done = subprocess.run([ROOT / "scripts/docs.sh"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.assertEqual(done.returncode, 0, done.stdout)
