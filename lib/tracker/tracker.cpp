@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/this_process.h"
 #include "io/files/atomic_file.h"
+#include "io/formats/event_file.h"
 
 namespace dalle2 {
 namespace {
@@ -91,7 +92,7 @@ Tracker::Tracker(const TrackerConfig& config,
       dummy_(dummy),
       read_facts_(std::move(read_facts)),
       example_(example_placeholders),
-      logger_(make_logger(config.log, config.data_path)),
+      loggers_(std::make_unique<Loggers>(config.log.values(), config.data_path)),
       snapshots_(in_data_path(kSnapshotsFolder),
                  {.keep_last = config.keep_last, .keep_every = config.keep_every}) {
   if (config.load) source_ = make_checkpoint_source(*config.load);
@@ -114,6 +115,7 @@ Tracker::Tracker(Tracker&&) noexcept = default;
 
 Tracker::~Tracker() {
   if (!lock_) return;
+  finish({});
   lock_.reset();
   std::error_code not_empty;
   if (made_folder_) fs::remove(config_.data_path, not_empty);
@@ -125,7 +127,7 @@ void Tracker::log(const LogRecord& record, int64_t step, const std::optional<Sho
   const std::lock_guard lock(*log_mutex_);
   last_step_ = step;
   name_run_in_log();
-  logger_->log(record, shown ? *shown : shown_in_full(record), step);
+  loggers_->log(record, shown ? *shown : shown_in_full(record), moment());
   log_file_->write(record, step);
 }
 
@@ -147,13 +149,14 @@ void Tracker::log_images(const std::vector<LogImage>& images,
       write_file_atomically(in_data_path(name), image.png);
     } catch (const Error& error) {
       const std::string message = fmt::format("Error storing a picture: {}", error.what());
-      logger_->log_error(message);
+      loggers_->log_error(message, moment());
       log_file_->write({{"error", message}}, last_step_);
       continue;
     }
-    stored.push_back({name, image.caption, image.png});
+    stored.push_back({name, image.caption, std::make_shared<const std::string>(image.png)});
   }
-  logger_->log_images(stored, section, step);
+  last_step_ = step;
+  loggers_->log_images(stored, section, moment());
   log_file_->write_images(stored, section, step);
 }
 
@@ -162,8 +165,18 @@ void Tracker::log_error(const std::string& message) {
   check_started();
   const std::lock_guard lock(*log_mutex_);
   name_run_in_log();
-  logger_->log_error(message);
+  loggers_->log_error(message, moment());
   log_file_->write({{"error", message}}, last_step_);
+}
+
+LogMoment Tracker::moment() const {
+  return {.step = last_step_, .number = log_file_->records(), .unix_seconds = wall_time_seconds()};
+}
+
+void Tracker::finish(const RunEnd& end) {
+  if (dummy_ || !log_file_ || std::exchange(finished_, true)) return;
+  const bool is_done = end.outcome == RunEnd::Outcome::kDone;
+  loggers_->finish(end, is_done ? kSecondsToFinish : kSecondsToStop);
 }
 
 void Tracker::store(const std::string& path,
@@ -190,6 +203,7 @@ void Tracker::save_config(const std::string& name, const std::string& content) {
   if (dummy_) return;
   check_started();
   write_config(nullptr, in_data_path(name), content);
+  loggers_->log_file(name, content);
   for (const auto& saver : savers_) {
     if (!saver->targets().save_meta_to) continue;
     const std::string target = (fs::path(*saver->targets().save_meta_to) / name).string();

@@ -67,6 +67,10 @@ inline constexpr const char* kGatheredFile = "gathered";
 /// Names and JSON texts that are stored in a checkpoint beside the state.
 using SaveMetadata = std::vector<std::pair<std::string, std::string>>;
 
+/// How long a run waits at its end for what loggers have still to send. Slurm kills 30 s after it asks
+/// for a stop.
+inline constexpr double kSecondsToFinish = 120, kSecondsToStop = 20;
+
 /// What Tracker::init() is to know of the process.
 struct TrackerStart {
   /// Of a dummy: what auto_resumed() is on rank 0, since the file may change before this rank could
@@ -95,8 +99,12 @@ class Tracker {
   Tracker(Tracker&&) noexcept;
   Tracker& operator=(Tracker&&) = delete;
 
-  /// Finds out whether data_path and the savers' targets can be written, and leaves nothing behind.
-  /// @throws ConfigError naming the place
+  /// What the loggers may know of the run. Call it before go_on() or begin_anew().
+  void describe(RunFacts facts) { facts_ = std::move(facts); }
+
+  /// Finds out whether data_path and the savers' targets can be written, and whether the loggers'
+  /// services take the login; leaves nothing behind.
+  /// @throws ConfigError naming the place; NetworkError a refused login
   void check_writable() const;
 
   /// Makes data_path and locks it, sweeps what an interrupted run left, reads auto_resume.json.
@@ -132,18 +140,21 @@ class Tracker {
   /// The path of a file or folder of the run.
   std::string in_data_path(const std::string& name) const;
 
-  /// A line in log.jsonl, where NaN and infinity become null, and what the logger makes of it.
+  /// A line in log.jsonl, where NaN and infinity become null, and what the loggers make of it.
   /// @param shown what of it is for people; all of it if not given, no line if empty
   void log(const LogRecord& record,
            int64_t step,
            const std::optional<ShownRecord>& shown = std::nullopt);
   /// Whether log() prints a line for people.
-  bool prints_records() const { return logger_->prints_records(); }
+  bool prints_records() const { return loggers_->prints_records(); }
   /// Stores data_path/images/{step}_{section}_{i}.png, or under the names given, and a record
   /// {section: [{path, caption}]}. A picture that cannot be stored is an error in the log, and the
   /// run goes on.
   void log_images(const std::vector<LogImage>& images, const std::string& section, int64_t step);
   void log_error(const std::string& message);
+  /// The last call: the loggers send what is left, for kSecondsToFinish after the end of a run and
+  /// for kSecondsToStop after a stop or a fault. Without it a run counts as failed.
+  void finish(const RunEnd& end);
 
   /// A file of the run beside its checkpoints: makes its folder, sets aside what another run left at
   /// `path`, and records it as this run's. One that cannot be written is an error in the log, and the
@@ -215,6 +226,7 @@ class Tracker {
   void name_run(const std::string& checkpoint);
   void name_run_in_log();
   void open_logs();
+  LogMoment moment() const;
   void check_undecided() const;
   void check_started() const;
   void claim(const std::string& path, bool checkpoint);
@@ -241,7 +253,9 @@ class Tracker {
   std::function<bool(const std::string& path)> is_cleared_;  // null: nothing is
   std::unique_ptr<std::atomic<bool>> saved_ = std::make_unique<std::atomic<bool>>(false);
   int64_t last_step_ = 0;
-  std::unique_ptr<Logger> logger_;
+  bool finished_ = false;
+  std::unique_ptr<Loggers> loggers_;
+  RunFacts facts_;
   std::unique_ptr<CheckpointSource> source_;
   std::vector<std::unique_ptr<Saver>> savers_;
   std::optional<LogFile> log_file_;

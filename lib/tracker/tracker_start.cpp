@@ -85,6 +85,7 @@ void Tracker::check_writable() const {
         *why);
   }
   for (const auto& saver : savers_) saver->check_writable(example_);
+  loggers_->check();
 }
 
 void Tracker::init(const TrackerStart& start) {
@@ -104,7 +105,7 @@ void Tracker::init(const TrackerStart& start) {
 
 /// What an earlier start has left in data_path says of itself.
 void Tracker::read_records() {
-  const AutoResumeMark mark = read_auto_resume(in_data_path(kAutoResumeFile), *logger_);
+  const AutoResumeMark mark = read_auto_resume(in_data_path(kAutoResumeFile), *loggers_);
   auto_resumed_ = mark.resumes;
   own_files_.emplace(config_.data_path, mark.run_id);
 }
@@ -157,7 +158,7 @@ void Tracker::go_on(const std::string& checkpoint) {
   if (!goes_on_) {
     start_over(checkpoint);
   } else {
-    if (!logger_->auto_resume()) remove_mark();
+    if (!loggers_->auto_resume()) remove_mark();
     if (auto_resumed_ && !own_files_->recorded()) own_files_->own_all();
     name_run(checkpoint);
   }
@@ -166,7 +167,7 @@ void Tracker::go_on(const std::string& checkpoint) {
                 "RUN HAS BEEN AUTO-RESUMED WITH THE LOGGER TYPE {}.\n"
                 "  If this was not your intention, stop this run and set `auto_resume` to `False` "
                 "in the config.",
-                logger_->type_name());
+                loggers_->type_names());
   }
   // A copy of a folder resumes from the original's file elsewhere, but never replaces it.
   if (!was_copy || own_files_->is_below(checkpoint)) own_files_->own(checkpoint);
@@ -194,7 +195,7 @@ void Tracker::explain_start(const std::string& reason) const {
                 "Starting from zero: {} is there, but is loaded only when a run goes on by "
                 "auto-resume (/tracker/load/only_auto_resume), and {}",
                 source_->fetch(),
-                logger_->auto_resume()
+                loggers_->auto_resume()
                     ? config_.data_path + " has no auto_resume.json of such a run"
                     : "/tracker/log/auto_resume is false");
   }
@@ -257,7 +258,7 @@ void Tracker::start_over(const std::string& began_from) {
   std::vector<std::string> paths;
   for (const char* name : kFilesOfARun) paths.push_back(in_data_path(name));
   const int number = free_number(paths);
-  if (!logger_->auto_resume()) remove_mark();
+  if (!loggers_->auto_resume()) remove_mark();
   const auto is_loaded = [&](const std::string& path) {
     return !began_from.empty() && same_file(path, began_from);
   };
@@ -286,7 +287,7 @@ void Tracker::start_over(const std::string& began_from) {
   run_id_ = make_run_id();
   is_new_name_ = true;
   own_files_->start_over(run_id_, began_from, own);
-  if (!logger_->auto_resume() || !source_) return;
+  if (!loggers_->auto_resume() || !source_) return;
   const std::string loaded = source_->fetch();
   if (source_->only_auto_resume() && !is_loaded(loaded) &&
       is_among(loaded, fixed_targets(savers_))) {
@@ -327,10 +328,10 @@ void Tracker::claim(const std::string& path, bool checkpoint) {
 
 void Tracker::open_logs() {
   log_file_.emplace(in_data_path(kLogFile));
-  logger_->init();
+  loggers_->init(facts_);
   for (const auto& saver : savers_) saver->init();
-  if (logger_->auto_resume()) {
-    write_auto_resume(in_data_path(kAutoResumeFile), *logger_, run_id_);
+  if (loggers_->auto_resume()) {
+    write_auto_resume(in_data_path(kAutoResumeFile), *loggers_, run_id_);
   }
 }
 

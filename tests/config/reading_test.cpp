@@ -33,7 +33,7 @@ TEST_CASE("the reference's example config is accepted as it is") {
   CHECK(config.evaluate.KID->subset_size == 10);
   CHECK(config.evaluate.LPIPS->net_type == LpipsNet::vgg);
   CHECK_FALSE(config.tracker.load);
-  CHECK(std::get<WandbLogConfig>(config.tracker.log).wandb_entity == "your_wandb");
+  CHECK(std::get<WandbLogConfig>(config.tracker.log.at(0)).wandb_entity == "your_wandb");
   REQUIRE(config.tracker.save.size() == 2);
   const auto& hub = std::get<HuggingfaceSaveConfig>(config.tracker.save[1]);
   CHECK(hub.save_type == SaveType::model);

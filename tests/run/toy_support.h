@@ -27,7 +27,7 @@ inline ToyConfig toy_config(const std::string& folder) {
   config.tracker.overwrite_data_path = true;
   ConsoleLogConfig log;
   log.auto_resume = true;
-  config.tracker.log = log;
+  config.tracker.log = LogConfig(log);
   LocalLoadConfig load;
   load.file_path = folder + "/latest.pth";
   load.only_auto_resume = true;

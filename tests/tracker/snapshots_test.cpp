@@ -44,7 +44,7 @@ TrackerConfig saving_config(int64_t keep_last, std::optional<int64_t> keep_every
   config.overwrite_data_path = true;
   ConsoleLogConfig log;
   log.auto_resume = true;
-  config.log = log;
+  config.log = LogConfig(log);
   LocalLoadConfig load;
   load.file_path = "latest.pth";
   load.only_auto_resume = true;
@@ -150,7 +150,7 @@ TEST_CASE("a new run in an old folder sets the snapshots of the old one aside") 
   test::CapturedLog log;
   for (int run = 0; run < 3; ++run) {
     TrackerConfig config = saving_config(1);
-    config.log = ConsoleLogConfig{};  // no auto_resume: each start is a new run
+    config.log = LogConfig(ConsoleLogConfig{});  // no auto_resume: each start is a new run
     config.load.reset();
     Tracker tracker = test::start(config);
     CHECK(kept().empty());

@@ -72,7 +72,7 @@ struct Run {
   void auto_resume(bool on) {
     ConsoleLogConfig console;
     console.auto_resume = on;
-    config.log = console;
+    config.log = LogConfig(console);
   }
   void load(const std::string& path, bool only_auto_resume) {
     LocalLoadConfig local;

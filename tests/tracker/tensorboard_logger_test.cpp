@@ -29,7 +29,7 @@ struct TensorboardRun : test::Run {
 
   Tracker start() {
     config.overwrite_data_path = true;
-    config.log = tensorboard;
+    config.log = LogConfig(tensorboard);
     return Run::start();
   }
 };

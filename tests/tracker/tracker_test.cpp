@@ -98,7 +98,7 @@ TEST_CASE("a run without savers is refused") {
 TEST_CASE("loggers, loaders and savers of later parts are refused by name") {
   Run run;
   TrackerConfig config = run.config;
-  config.log = WandbLogConfig{};
+  config.log = LogConfig(WandbLogConfig{});
   CHECK_THROWS_WITH(Tracker(config, {}, false), Catch::Contains("/tracker/log/log_type"));
   config = run.config;
   config.load = UrlLoadConfig{};

@@ -143,7 +143,7 @@ class Reader {
       std::vector<T> values;
       read_list(at, values);
       out = OneOrMany<T>(std::move(values));
-    } else if (at.json.is_object()) {
+    } else if (at.json.is_object() && !IsVariant<T>::value) {
       wrong_type(at.json, at.pointer, expectation<OneOrMany<T>>(at.limits));
     } else {
       T value = initial<T>();

@@ -124,6 +124,8 @@ class Tables : public IgnoresRules {
       below_ += transforms(path);
     } else if constexpr (IsVector<Member>::value) {
       section<typename ValueOf<Member>::Type>(path + "[i]");
+    } else if constexpr (IsOneOrMany<Member>::value) {
+      section<typename ValueOf<Member>::Type>(path);
     } else if constexpr (IsVariant<Member>::value) {
       alternatives(static_cast<Member*>(nullptr), path);
     } else if constexpr (Reflected<Member>) {

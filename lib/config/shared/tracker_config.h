@@ -26,7 +26,8 @@ void log_fields(auto& f, auto& log) {
   f.field("auto_resume",
           log.auto_resume,
           "After a crash or a stop, the same command goes on where the run ended. Needs "
-          "`overwrite_data_path` and a loader.");
+          "`overwrite_data_path` and a loader. One logger of a list that has it is enough, and it "
+          "holds for all.");
   f.field("verbose",
           log.verbose,
           "Print every record to the console too. No effect on the console logger, which always "
@@ -253,9 +254,9 @@ struct TrackerConfig {
 
   std::string data_path = ".tracker_data";
   bool overwrite_data_path = false;
-  LogConfig log = ConsoleLogConfig{};  // required
-  std::optional<LoadConfig> load;      // load_from null: none
-  std::vector<SaveConfig> save;        // required, one or many
+  OneOrMany<LogConfig> log = LogConfig(ConsoleLogConfig{});  // required
+  std::optional<LoadConfig> load;                            // load_from null: none
+  std::vector<SaveConfig> save;                              // required, one or many
   int64_t keep_last = 0;
   std::optional<int64_t> keep_every;
 
@@ -267,7 +268,9 @@ struct TrackerConfig {
     D2_FIELD(overwrite_data_path,
              "Use `data_path` though it exists (nothing in it is deleted); without it an existing "
              "folder is refused.");
-    D2_REQUIRED(log, "Where records and images go; `{}` for the console.");
+    D2_REQUIRED(log,
+                "Where records and images go: one logger or a list of them; `{}` for the console.",
+                any_value().not_empty("at least one logger is needed, `{}` for the console"));
     D2_FIELD(load, "Which checkpoint to start from; null for none.");
     D2_REQUIRED(save,
                 "Where checkpoints go: one saver or a list of them.",

@@ -66,9 +66,23 @@ RunCheckpoints::RunCheckpoints(RunSession& session,
       config_(config),
       texts_(std::move(texts)) {}
 
+/// The whole config, and what the reference's W&B logger adds to it.
+RunFacts RunCheckpoints::facts() const {
+  const ProcessGroup& group = session_.group();
+  const char* several = session_.device().is_cuda() ? R"("MULTI_GPU")" : R"("MULTI_CPU")";
+  const auto precision = static_cast<size_t>(trainer_.precision().precision);
+  return {.config = public_config(texts_.full_json),
+          .process = {
+              {"Distributed", group.is_alone() ? "false" : "true"},
+              {"DistributedType", group.is_alone() ? R"("NO")" : several},
+              {"NumProcesses", std::to_string(group.size())},
+              {"MixedPrecision", fmt::format(R"("{}")", enum_names<MixedPrecision>[precision])}}};
+}
+
 StartedFrom RunCheckpoints::start() {
   ProcessGroup& group = session_.group();
   Tracker& tracker = session_.tracker();
+  tracker.describe(facts());
   // A lost machine may have left its lock, and the run is started again on another at once.
   const Launcher launcher = group.world().launcher;
   std::function<void()> while_lock_waits;

@@ -86,6 +86,8 @@ class RunCheckpoints {
     std::string reason = {};  ///< of kBase, for the log
   };
 
+  RunFacts facts() const;
+
   std::optional<Found> take_up(const std::vector<std::string>& candidates, bool compares_config);
   void load(const Value& checkpoint, const std::string& path, bool compares_config);
   void read_own(const Cursor& root);

@@ -34,7 +34,26 @@ TrainingRun::TrainingRun(RunPlan plan,
                          .scratch_path = session_.tracker().in_data_path(kGatheredFile)});
 }
 
+/// The loggers hear how it ended.
 ExitCode TrainingRun::run() {
+  using Outcome = RunEnd::Outcome;
+  const auto tell = [this](Outcome outcome, ExitCode code) {
+    session_.tracker().finish({.outcome = outcome, .exit_code = static_cast<int>(code)});
+  };
+  try {
+    const ExitCode code = run_to_the_end();
+    tell(code == ExitCode::kDone ? Outcome::kDone : Outcome::kStopped, code);
+    return code;
+  } catch (const Error& error) {
+    tell(error.code() == ExitCode::kStopped ? Outcome::kStopped : Outcome::kFailed, error.code());
+    throw;
+  } catch (...) {
+    tell(Outcome::kFailed, ExitCode::kFailed);
+    throw;
+  }
+}
+
+ExitCode TrainingRun::run_to_the_end() {
   if (checkpoints_.start() == StartedFrom::kCheckpoint) guard_.remember();
   ExitCode code = ExitCode::kStopped;
   latest_at_ = session_.group().heard_seconds();

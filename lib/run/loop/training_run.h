@@ -185,6 +185,7 @@ class TrainingRun {
   }
 
  private:
+  ExitCode run_to_the_end();
   void save_before_the_end(bool fault_follows);
   std::optional<Error> fault_of_ranks(const std::exception_ptr& own);
   void log_step(double samples_per_second);

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <unordered_map>
 #include <utility>
@@ -74,6 +75,11 @@ void repair(const std::string& path) {
     log_info("track", "{}: dropped {} bytes of a half-written record", path, size - last.end);
   }
   if (last.needs_newline) std::ofstream(path, std::ios::binary | std::ios::app) << '\n';
+}
+
+int64_t count_lines(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
 }
 
 class LogReader {
@@ -149,7 +155,10 @@ std::string format_record(const LogRecord& record, int64_t step) {
 
 LogFile::LogFile(std::string path) : path_(std::move(path)) {
   try {
-    if (fs::exists(path_) && fs::file_size(path_) > 0) repair(path_);
+    if (fs::exists(path_) && fs::file_size(path_) > 0) {
+      repair(path_);
+      records_ = count_lines(path_);
+    }
   } catch (const fs::filesystem_error& error) {
     throw ConfigError("{}: the log cannot be gone on with: {}", path_, error.code().message());
   }
@@ -164,6 +173,7 @@ LogFile::~LogFile() {
 LogFile::LogFile(LogFile&& other) noexcept
     : path_(std::move(other.path_)),
       descriptor_(std::exchange(other.descriptor_, -1)),
+      records_(other.records_),
       warned_(other.warned_) {}
 
 void LogFile::write(const LogRecord& record, int64_t step) {
@@ -191,6 +201,7 @@ void LogFile::write_images(const std::vector<StoredImage>& images,
 
 void LogFile::append_line(const std::string& line) {
   const std::string bytes = line + "\n";
+  ++records_;  // a line that a full disk takes no more is counted: numbers stay unique
   struct stat before = {};
   const bool known = ::fstat(descriptor_, &before) == 0;
   size_t written = 0;

@@ -23,6 +23,8 @@ class LogFile {
   LogFile(LogFile&& other) noexcept;
   LogFile& operator=(LogFile&&) = delete;
 
+  /// Records in the file, earlier starts' among them: the number of the next one.
+  int64_t records() const { return records_; }
   void write(const LogRecord& record, int64_t step);
   /// {section: [{"path": ..., "caption": text or null}, ...], "step": n}
   void write_images(const std::vector<StoredImage>& images,
@@ -34,6 +36,7 @@ class LogFile {
 
   std::string path_;
   int descriptor_ = -1;
+  int64_t records_ = 0;
   bool warned_ = false;
 };
 

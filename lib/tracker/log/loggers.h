@@ -1,52 +1,55 @@
 // SPDX-License-Identifier: MIT
-// Where records are shown. log.jsonl is not a logger: it is always kept.
+// The loggers of a run: each gets every record, and none can end the run or hold up another.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "config/shared/tracker_config.h"
-#include "tracker/log/record.h"
+#include "tracker/log/logger.h"
 
 namespace dalle2 {
 
 /// The folder of data_path with the event files of TensorBoard, unless the config names another.
 inline constexpr const char* kTensorboardFolder = "tensorboard";
 
-class Logger {
+class Loggers {
  public:
-  explicit Logger(bool auto_resume) : auto_resume_(auto_resume) {}
-  virtual ~Logger() = default;
+  /// Of /tracker/log. @throws ConfigError for one that is not available yet
+  Loggers(const std::vector<LogConfig>& configs, const std::string& data_path);
+  /// Of tests.
+  explicit Loggers(std::vector<std::unique_ptr<Logger>> loggers);
 
-  /// Its name in auto_resume.json, the reference's class name: "ConsoleLogger".
-  virtual std::string type_name() const = 0;
-  virtual void init() = 0;
-  /// @param shown what of it is for people
-  virtual void log(const LogRecord& record, const ShownRecord& shown, int64_t step) = 0;
-  /// Whether log() prints a line for people.
-  virtual bool prints_records() const = 0;
-  /// @param images already stored below data_path
-  virtual void log_images(const std::vector<StoredImage>& images,
-                          const std::string& section,
-                          int64_t step) = 0;
-  virtual void log_error(const std::string& message) = 0;
-  /// What a later run needs to go on with this log, beside the type's name: attributes by name.
-  virtual std::map<std::string, std::string> resume_data() const = 0;
-  /// Takes an attribute of auto_resume.json in place of the config's: a resumed run logs where the
-  /// run before it did. @param value text as it is, anything else as JSON
-  /// @return false if there is no such attribute. @throws ConfigError a value it cannot have
-  virtual bool set_attribute(const std::string& name, const std::string& value) = 0;
+  /// A run resumes by itself if any of its loggers asks for it; then all go on.
+  bool auto_resume() const;
+  bool prints_records() const;
+  /// "ConsoleLogger", or "ConsoleLogger, WandbLogger".
+  std::string type_names() const;
+  const std::vector<std::unique_ptr<Logger>>& all() const { return loggers_; }
 
-  bool auto_resume() const { return auto_resume_; }
+  /// @throws what a logger throws: nothing was logged yet
+  void check();
+  void init(const RunFacts& facts);
+
+  /// @param shown what of the record is for people: a line, if a logger prints records
+  void log(const LogRecord& record, const ShownRecord& shown, const LogMoment& moment);
+  void log_images(const std::vector<StoredImage>& images,
+                  const std::string& section,
+                  const LogMoment& moment);
+  /// Prints the message, too.
+  void log_error(const std::string& message, const LogMoment& moment);
+  void log_file(const std::string& name, const std::string& content);
+  /// Lets all loggers end, within about `seconds`.
+  void finish(const RunEnd& end, double seconds);
 
  private:
-  bool auto_resume_;
-};
+  template <class Call>
+  void for_each(Call&& call);
 
-/// The logger of a config. @throws ConfigError for one that is not available yet
-std::unique_ptr<Logger> make_logger(const LogConfig& config, const std::string& data_path);
+  std::vector<std::unique_ptr<Logger>> loggers_;
+  std::vector<int64_t> failures_;  // of each
+};
 
 }  // namespace dalle2

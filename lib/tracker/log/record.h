@@ -4,8 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -27,7 +27,7 @@ struct LogImage {
 struct StoredImage {
   std::string path;  ///< relative to data_path
   std::string caption;
-  std::string_view png = {};  ///< its bytes, while it is being logged
+  std::shared_ptr<const std::string> png = {};  ///< the whole file
 };
 
 /// A part of the line: "loss 0.3065 0.4217", "108 samples/s".

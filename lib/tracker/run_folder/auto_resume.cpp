@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "tracker/run_folder/auto_resume.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -16,6 +18,9 @@ namespace fs = std::filesystem;
 
 /// Ours, beside the logger's attributes ("run_id" is W&B's).
 constexpr const char* kRunIdKey = "dalle2_train_run_id";
+/// Ours: one object a logger, in a file for several of them.
+constexpr const char* kLoggersKey = "loggers";
+constexpr const char* kTypeKey = "logger_type";
 
 [[noreturn]] void throw_unreadable(const std::string& path, const std::string& why) {
   throw ConfigError(
@@ -27,18 +32,10 @@ constexpr const char* kRunIdKey = "dalle2_train_run_id";
       fs::path(path).parent_path().string());
 }
 
-Json read_mark(const std::string& path) {
-  Json content = parse_untrusted_object(read_file(path));
-  if (content.contains("logger_type") && content["logger_type"].is_string()) {
-    return content;
-  }
-  throw_unreadable(path, "a JSON object with \"logger_type\" is expected");
-}
-
 /// Each key of the mark overwrites the logger's attribute of that name.
 void set_attributes(const std::string& path, const Json& mark, Logger& logger) {
   for (const auto& [name, value] : mark.items()) {
-    if (name == "logger_type" || name == kRunIdKey) continue;
+    if (name == kTypeKey || name == kRunIdKey) continue;
     try {
       const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
       if (logger.set_attribute(name, text)) continue;
@@ -49,43 +46,81 @@ void set_attributes(const std::string& path, const Json& mark, Logger& logger) {
   }
 }
 
+/// The marks of the loggers: the file itself for one, as in the reference; else a list in it.
+std::vector<Json> marks_in(const std::string& path, const Json& content) {
+  const bool is_list = content.contains(kLoggersKey);
+  std::vector<Json> marks;
+  if (!is_list) {
+    marks.push_back(content);
+  } else if (content[kLoggersKey].is_array()) {
+    marks.assign(content[kLoggersKey].begin(), content[kLoggersKey].end());
+  }
+  for (const Json& mark : marks) {
+    if (mark.is_object() && mark.contains(kTypeKey) && mark[kTypeKey].is_string()) continue;
+    marks.clear();
+    break;
+  }
+  if (!marks.empty()) return marks;
+  throw_unreadable(path, "a JSON object with \"logger_type\" is expected");
+}
+
+/// Gives each mark to a logger of its type: those of one type in order.
+void give_out(const std::string& path, const std::vector<Json>& marks, const Loggers& loggers) {
+  std::vector<Logger*> free;
+  for (const auto& logger : loggers.all()) free.push_back(logger.get());
+  for (const Json& mark : marks) {
+    const std::string type = mark[kTypeKey].get<std::string>();
+    const auto logger = std::find_if(
+        free.begin(), free.end(), [&](Logger* known) { return known->type_name() == type; });
+    if (logger == free.end()) {
+      throw ConfigError(
+          "The logger type in the auto_resume file is {} but the current logger is {}. Either use "
+          "the original logger type, set `auto_resume` to `False`, or choose another data_path: "
+          "'{}' keeps what it holds.",
+          type,
+          loggers.type_names(),
+          fs::path(path).parent_path().string());
+    }
+    set_attributes(path, mark, **logger);
+    free.erase(logger);
+  }
+  for (const Logger* logger : free) {
+    log_info(
+        "track", "{}: not of the earlier starts, it begins with this one", logger->type_name());
+  }
+}
+
 }  // namespace
 
-AutoResumeMark read_auto_resume(const std::string& path, Logger& logger) {
+AutoResumeMark read_auto_resume(const std::string& path, const Loggers& loggers) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) {
-    if (logger.auto_resume()) {
+    if (loggers.auto_resume()) {
       log_info("track",
                "Auto_resume is enabled but no auto_resume.json file exists. Assuming this is the "
                "first run.");
     }
     return {};
   }
-  if (!logger.auto_resume()) return {};
-  const Json mark = read_mark(path);
-  const std::string logger_type = mark["logger_type"].get<std::string>();
-  if (logger_type != logger.type_name()) {
-    throw ConfigError(
-        "The logger type in the auto_resume file is {} but the current logger is {}. Either use "
-        "the original logger type, set `auto_resume` to `False`, or choose another data_path: '{}' "
-        "keeps what it holds.",
-        logger_type,
-        logger.type_name(),
-        fs::path(path).parent_path().string());
-  }
-  set_attributes(path, mark, logger);
+  if (!loggers.auto_resume()) return {};
+  const Json content = parse_untrusted_object(read_file(path));
+  give_out(path, marks_in(path, content), loggers);
   AutoResumeMark found{.resumes = true};
-  const auto id = mark.find(kRunIdKey);
-  if (id != mark.end() && id->is_string() && is_run_id(id->get<std::string>())) {
+  const auto id = content.find(kRunIdKey);
+  if (id != content.end() && id->is_string() && is_run_id(id->get<std::string>())) {
     found.run_id = id->get<std::string>();
   }
   return found;
 }
 
-void write_auto_resume(const std::string& path, const Logger& logger, const std::string& run_id) {
-  Json content;
-  for (const auto& [key, value] : logger.resume_data()) content[key] = value;
-  content["logger_type"] = logger.type_name();
+void write_auto_resume(const std::string& path, const Loggers& loggers, const std::string& run_id) {
+  std::vector<Json> marks;
+  for (const auto& logger : loggers.all()) {
+    Json& mark = marks.emplace_back(Json::object());
+    for (const auto& [key, value] : logger->resume_data()) mark[key] = value;
+    mark[kTypeKey] = logger->type_name();
+  }
+  Json content = marks.size() == 1 ? marks.front() : Json{{kLoggersKey, marks}};
   content[kRunIdKey] = run_id;
   write_file_atomically(path, content.dump());
 }

@@ -19,12 +19,12 @@ struct AutoResumeMark {
 
 /// Looks at `path` and says what it means for this run: absent, a first run; present with
 /// auto_resume off, it means nothing (Tracker takes it away); present with auto_resume on, the run
-/// may resume, and the attributes in the file take the place of the logger's own, as in the
-/// reference. Changes no file.
-/// @throws ConfigError the file is of another logger, or unreadable
-AutoResumeMark read_auto_resume(const std::string& path, Logger& logger);
+/// may resume, and the attributes in the file take the place of the loggers' own, as in the
+/// reference. A logger that the file does not know begins anew. Changes no file.
+/// @throws ConfigError the file is of a logger that the run has not, or unreadable
+AutoResumeMark read_auto_resume(const std::string& path, const Loggers& loggers);
 
-/// Writes `path`, whole or not at all.
-void write_auto_resume(const std::string& path, const Logger& logger, const std::string& run_id);
+/// Writes `path`, whole or not at all: of one logger as the reference does, of several a list.
+void write_auto_resume(const std::string& path, const Loggers& loggers, const std::string& run_id);
 
 }  // namespace dalle2

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT
+// What shows the records of a run. log.jsonl is not a logger: it is always kept.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tracker/log/record.h"
+
+namespace dalle2 {
+
+/// When something was logged.
+struct LogMoment {
+  int64_t step = 0;         ///< of the run; goes back if the run does
+  int64_t number = 0;       ///< of the record in log.jsonl, from 0; rises, over resumes too
+  double unix_seconds = 0;  ///< since 1970
+};
+
+/// What a logger may know of the run.
+struct RunFacts {
+  std::string config = "{}";  ///< a JSON object, every default filled in, without secrets
+  /// What the config does not say, names and JSON texts: ranks, precision.
+  std::vector<std::pair<std::string, std::string>> process = {};
+};
+
+/// How a run ended.
+struct RunEnd {
+  enum class Outcome { kDone, kStopped, kFailed };
+  Outcome outcome = Outcome::kFailed;
+  int exit_code = 1;
+};
+
+class Logger {
+ public:
+  using Deadline = std::chrono::steady_clock::time_point;
+
+  explicit Logger(bool auto_resume) : auto_resume_(auto_resume) {}
+  virtual ~Logger() = default;
+
+  /// Its name in auto_resume.json, the reference's class name: "ConsoleLogger".
+  virtual std::string type_name() const = 0;
+  /// Finds out whether it may log at all; writes nothing. @throws NetworkError a refused login
+  virtual void check() {}
+  /// Begins. @throws ConfigError, NetworkError
+  virtual void init(const RunFacts& facts) = 0;
+  virtual void log(const LogRecord& record, const LogMoment& moment) = 0;
+  /// @param images already stored below data_path
+  virtual void log_images(const std::vector<StoredImage>& images,
+                          const std::string& section,
+                          const LogMoment& moment) = 0;
+  virtual void log_error(const std::string& message, const LogMoment& moment) = 0;
+  /// A text that belongs to the run: its config file.
+  virtual void log_file(const std::string& /*name*/, const std::string& /*content*/) {}
+  /// About once a second while nothing is logged, for what is due by time.
+  virtual void tick() {}
+  /// From any thread, while another call is going on: it is to end by then.
+  virtual void set_deadline(Deadline /*deadline*/) {}
+  /// The last call.
+  virtual void finish(const RunEnd& /*end*/) {}
+
+  /// Whether the console shows the records.
+  virtual bool prints_records() const = 0;
+  /// What a later run needs to go on with this log, beside the type's name: attributes by name.
+  virtual std::map<std::string, std::string> resume_data() const = 0;
+  /// Takes an attribute of auto_resume.json in place of the config's: a resumed run logs where the
+  /// run before it did. @param value text as it is, anything else as JSON
+  /// @return false if there is no such attribute. @throws ConfigError a value it cannot have
+  virtual bool set_attribute(const std::string& name, const std::string& value) = 0;
+
+  /// /tracker/log/auto_resume of this logger. Of a run: Loggers::auto_resume().
+  bool auto_resume() const { return auto_resume_; }
+
+ private:
+  bool auto_resume_;
+};
+
+}  // namespace dalle2
