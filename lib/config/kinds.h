@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "config/reading/json_text.h"
+#include "config/reading/root_json.h"
 
 namespace dalle2 {
 
@@ -37,6 +38,14 @@ struct Loaded {
   std::string full_json;  ///< the effective config, defaults filled, as --dump-config prints it
   std::vector<std::string> warnings;
 };
+
+/// A config from a file. Every fault is reported at once, each with JSON pointer, expectation and
+/// find. @tparam parse reads a text: (json, origin, options); `origin` names it in messages
+/// @throws ConfigError "FILE: N problems\n  /pointer: ..."
+template <auto parse>
+auto load_config(const std::string& path, const ReadOptions& options) {
+  return parse(read_config_file(path), path, options);
+}
 
 /// The kind of run that a file describes, by its root key: "decoder", "prior" or "vae".
 /// @throws ConfigError for a file that cannot be read, one with no such key or with several, and

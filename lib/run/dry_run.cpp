@@ -226,6 +226,29 @@ void print_steps(int64_t epoch_samples, int64_t batch_size, const SharedTrainCon
               counted(train.epochs, "epoch").c_str());
 }
 
+void print_shards(const ShardData& data,
+                  const ShardDataConfig& data_config,
+                  const ShardLoopConfig& loop,
+                  const SharedTrainConfig& train) {
+  int64_t train_samples = 0;
+  for (const char* split : {"train", "val", "test"}) {
+    const int64_t samples = data.count_samples(split);
+    if (std::string(split) == "train") train_samples = samples;
+    std::printf("%s: %s in %s\n",
+                split,
+                counted(samples, "sample").c_str(),
+                counted(data.num_shards(split), "shard").c_str());
+  }
+  const bool draws_without_end = data_config.resample_train && train_samples > 0;
+  if (draws_without_end && !loop.epoch_samples) {
+    std::printf("samples per epoch: without end (resample_train without /train/epoch_samples)\n");
+    return;
+  }
+  int64_t samples = loop.epoch_samples.value_or(train_samples);
+  if (!draws_without_end) samples = std::min(samples, train_samples);
+  print_steps(samples, data_config.batch_size, train);
+}
+
 void print_sizes(const DryRunPlan& plan, const SharedTrainConfig& train, const at::Device& device) {
   const ParameterBytes bytes = parameter_bytes(*plan.model);
   // Live weights, two moments, averages. An average also saves the live weights, but those are

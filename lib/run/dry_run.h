@@ -11,19 +11,13 @@
 #include <string>
 #include <vector>
 
-#include "config/decoder/decoder_run_config.h"
-#include "config/prior/prior_run_config.h"
+#include "config/shared/tracker_config.h"
 #include "config/shared/train_options.h"
-#include "config/vae/vae_run_config.h"
 #include "run/checkpoints/run_checkpoints.h"
 #include "run/loop/run_position.h"
+#include "run/shards/shard_data.h"
 
 namespace dalle2 {
-
-/// @throws as a run would
-void dry_run(const LoadedDecoderConfig& loaded);
-void dry_run(const LoadedPriorConfig& loaded);
-void dry_run(const LoadedVaeConfig& loaded);
 
 /// What a kind of run says about itself.
 struct DryRunPlan {
@@ -58,6 +52,12 @@ at::Device check_start(DryRunPlan& plan,
 /// two steps, of one and of two samples, show what a sample takes. What else the process holds has
 /// no part in it.
 uint64_t activation_bytes(const DryRunPlan& plan, const SharedTrainConfig& train);
+/// Samples and shards of each split, and the steps of an epoch.
+/// @param data with its splits
+void print_shards(const ShardData& data,
+                  const ShardDataConfig& data_config,
+                  const ShardLoopConfig& loop,
+                  const SharedTrainConfig& train);
 /// Parameters of each network, of all, and of adapters.
 void print_networks(const DryRunPlan& plan, const SharedTrainConfig& train);
 /// "steps: 10 per epoch, 30 in 3 epochs"

@@ -9,28 +9,29 @@
 #include "run/commands/evaluate_kinds.h"
 #include "run/commands/sample_command.h"
 #include "run/decoder/decoder_run.h"
-#include "run/dry_run.h"
 #include "run/prior/prior_run.h"
 #include "run/vae/vae_run.h"
 
 namespace dalle2 {
 
 std::vector<RunKind>& run_kinds() {
-  static std::vector<RunKind> kinds = {{.key = TrainDecoderConfig::kKind,
-                                        .tensor_prefixes = {"unets.", "noise_schedulers."},
-                                        .load = load_run<DecoderRun, load_decoder_config>,
-                                        .evaluate = evaluate_decoder,
-                                        .sample = sample_decoder},
-                                       {.key = TrainVaeConfig::kKind,
-                                        .tensor_prefixes = {"enc_dec."},
-                                        .load = load_run<VaeRun, load_vae_config>,
-                                        .evaluate = evaluate_vae,
-                                        .has_results = true},
-                                       {.key = TrainPriorConfig::kKind,
-                                        .tensor_prefixes = {"net.", "noise_scheduler."},
-                                        .load = load_run<PriorRun, load_prior_config>,
-                                        .evaluate = evaluate_prior,
-                                        .sample = sample_prior}};
+  static std::vector<RunKind> kinds = {
+      {.key = TrainDecoderConfig::kKind,
+       .tensor_prefixes = {"unets.", "noise_schedulers."},
+       .load = load_run<DecoderRun, parse_decoder_config>,
+       .evaluate = evaluate_decoder,
+       .sample = sample_decoder},
+      {.key = TrainVaeConfig::kKind,
+       .tensor_prefixes = {"enc_dec."},
+       .load = load_run<VaeRun, parse_vae_config>,
+       .evaluate = evaluate_vae,
+       .has_results = true},
+      {.key = TrainPriorConfig::kKind,
+       .tensor_prefixes = {"net.", "noise_scheduler."},
+       .load = load_run<PriorRun, parse_prior_config>,
+       .evaluate = evaluate_prior,
+       .sample = sample_prior,
+       .instead_of_model = "/train/eval_timesteps are the sampling steps of an evaluation."}};
   return kinds;
 }
 

@@ -40,6 +40,8 @@ struct RunKind {
       const SampleCommand& command, const Value& checkpoint, const at::Device& device)>
       sample = {};
   bool has_results = false;  ///< --clear-results has a meaning
+  /// What to set, in `evaluate`, in place of something in the model's section.
+  std::string instead_of_model = "";
 };
 
 /// In the order in which files are compared with them. Tests may add rows.
@@ -47,12 +49,12 @@ std::vector<RunKind>& run_kinds();
 /// The row of a kind that can be trained. @throws ConfigError for none
 const RunKind& run_kind_of(const std::string& key);
 
-/// RunKind::load for a kind of TrainingRun whose constructor takes (loaded config, process), and for
-/// which there is a dry_run(loaded config).
-template <class Run, auto load_config>
+/// RunKind::load for a kind whose config `parse` reads from a text; for a TrainingRun whose constructor
+/// takes (loaded config, process), and for which there is a dry_run(loaded config).
+template <class Run, auto parse>
 LoadedRun load_run(const std::string& config_path, const ReadOptions& options) {
-  using Config = decltype(load_config(config_path, options));
-  const auto loaded = std::make_shared<const Config>(load_config(config_path, options));
+  using Config = decltype(parse({}, config_path, options));
+  const auto loaded = std::make_shared<const Config>(load_config<parse>(config_path, options));
   return {
       .full_json = loaded->full_json,
       .warnings = loaded->warnings,

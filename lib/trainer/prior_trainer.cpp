@@ -15,17 +15,13 @@ namespace {
 constexpr const char* kNet = "net.";
 
 ModelPlan plan_parts(const DiffusionPrior& prior, const PriorTrainConfig& config) {
-  PartPlan part{.name = "", .prefix = kNet, .network = prior->net()};
+  PartPlan part{.prefix = kNet, .network = prior->net()};
   part.make_network = [shape = prior->net()->config()] {
     return std::make_shared<PriorNetworkImpl>(shape);
   };
   part.options = part_options(config, 0);
   part.counts_frozen = true;
-  return {.model = prior.ptr(),
-          .model_name = "prior",
-          .part_noun = "network",
-          .untrained_reason = "",
-          .parts = {std::move(part)}};
+  return plan_one_part(prior.ptr(), TrainPriorConfig::kKind, std::move(part));
 }
 
 int64_t batch_of(const PriorInputs& inputs) {

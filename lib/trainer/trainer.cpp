@@ -48,6 +48,17 @@ PartOptions part_options(const OptimizerConfig<Per>& config, size_t index) {
 template PartOptions part_options<Single>(const OptimizerConfig<Single>&, size_t);
 template PartOptions part_options<OneOrMany>(const OptimizerConfig<OneOrMany>&, size_t);
 
+ModelPlan plan_one_part(std::shared_ptr<torch::nn::Module> model,
+                        std::string model_name,
+                        PartPlan part) {
+  ModelPlan plan{.model = std::move(model),
+                 .model_name = std::move(model_name),
+                 .part_noun = "network",
+                 .untrained_reason = ""};
+  plan.parts.push_back(std::move(part));
+  return plan;
+}
+
 Trainer::Trainer(ModelPlan plan, const SharedTrainConfig& config, const at::Device& device)
     : untrained_reason_(std::move(plan.untrained_reason)),
       device_(device),

@@ -31,8 +31,8 @@ namespace dalle2 {
 
 /// What a kind of run says about a part of its model.
 struct PartPlan {
-  std::string name;    ///< in messages, e.g. "unet 0"; empty where the kind has one part
-  std::string prefix;  ///< of the network's names in the model, e.g. "unets.0."
+  std::string name = "";  ///< in messages, e.g. "unet 0"; empty where the kind has one part
+  std::string prefix;     ///< of the network's names in the model, e.g. "unets.0."
   /// Null: not trained. It keeps its place in the numbering and in the files all the same.
   std::shared_ptr<torch::nn::Module> network = nullptr;
   /// A network of that class and options, for its average; of an untrained part, for its weights.
@@ -57,6 +57,11 @@ struct ModelPlan {
   std::string untrained_reason;  ///< why a part is not trained, for errors
   std::vector<PartPlan> parts = {};
 };
+
+/// Of a model with one part, which is trained.
+ModelPlan plan_one_part(std::shared_ptr<torch::nn::Module> model,
+                        std::string model_name,
+                        PartPlan part);
 
 /// Part numbers count from 1, as users see them. Queries with `settled` wait for a GPU until it is
 /// known whether the last update was made; without it that update counts as made.

@@ -71,6 +71,12 @@ struct Sample {
   std::string e;
 };
 
+/// Members of a file's root: its base class counts as one initialiser.
+template <class T>
+size_t members_with_root() {
+  return count_members<T>() - 1 + count_members<RootConfig>();
+}
+
 }  // namespace
 
 TEST_CASE("members of an aggregate are counted") {
@@ -79,7 +85,7 @@ TEST_CASE("members of an aggregate are counted") {
 }
 
 TEST_CASE("every member of every config struct is declared") {
-  CHECK(declared<TrainDecoderConfig>() == count_members<TrainDecoderConfig>());
+  CHECK(declared<TrainDecoderConfig>() == members_with_root<TrainDecoderConfig>());
   CHECK(declared<DecoderConfig>() == count_members<DecoderConfig>());
   CHECK(declared<UnetConfig>() == count_members<UnetConfig>());
   CHECK(declared<ClipConfig>() == count_members<ClipConfig>());
@@ -111,14 +117,14 @@ TEST_CASE("every member of every config struct is declared") {
 }
 
 TEST_CASE("every member of every config struct of a prior is declared") {
-  CHECK(declared<TrainPriorConfig>() == count_members<TrainPriorConfig>());
+  CHECK(declared<TrainPriorConfig>() == members_with_root<TrainPriorConfig>());
   CHECK(declared<PriorConfig>() == count_members<PriorConfig>());
   CHECK(declared<PriorNetworkConfig>() == count_members<PriorNetworkConfig>());
   CHECK(declared<PriorDataConfig>() == count_members<PriorDataConfig>());
 }
 
 TEST_CASE("every member of every config struct of a VAE is declared") {
-  CHECK(declared<TrainVaeConfig>() == count_members<TrainVaeConfig>());
+  CHECK(declared<TrainVaeConfig>() == members_with_root<TrainVaeConfig>());
   CHECK(declared<VaeConfig>() == count_members<VaeConfig>());
   CHECK(declared<LookupFreeConfig>() == count_members<LookupFreeConfig>());
   CHECK(declared<VaeDataConfig>() == count_members<VaeDataConfig>());

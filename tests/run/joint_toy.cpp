@@ -14,7 +14,7 @@ std::shared_ptr<JointToyModel> make_model(const TrainJointToyConfig& config) {
 }
 
 ModelPlan plan_of(const std::shared_ptr<JointToyModel>& model, const TrainJointToyConfig& config) {
-  PartPlan part{.name = "", .prefix = "joint.", .network = model->network};
+  PartPlan part{.prefix = "joint.", .network = model->network};
   part.make_network = [width = config.joint_toy.width] {
     return std::make_shared<JointToyNetwork>(width);
   };
@@ -22,11 +22,7 @@ ModelPlan plan_of(const std::shared_ptr<JointToyModel>& model, const TrainJointT
   part.after_step = [scale = model->network->scale, most = config.joint_toy.most_scale] {
     scale.clamp_(0, most);
   };
-  return {.model = model,
-          .model_name = TrainJointToyConfig::kKind,
-          .part_noun = "network",
-          .untrained_reason = "",
-          .parts = {std::move(part)}};
+  return plan_one_part(model, TrainJointToyConfig::kKind, std::move(part));
 }
 
 JointToyInputs to_inputs(const Batch& batch) {
@@ -54,10 +50,6 @@ LoadedJointToy parse_joint_toy(const std::string& json,
                                const ReadOptions& options) {
   return parse_config<LoadedJointToy>(
       json, origin, options, [](const Json&, LoadedJointToy&, Faults&) {});
-}
-
-LoadedJointToy load_joint_toy(const std::string& path, const ReadOptions& options) {
-  return parse_joint_toy(read_config_file(path), path, options);
 }
 
 JointToyNetwork::JointToyNetwork(int64_t width)
@@ -123,12 +115,7 @@ void JointToyTrainer::list_state(TrainState& state) const {
 }
 
 JointToyRun::JointToyRun(const LoadedJointToy& loaded, const RunProcess& process)
-    : ShardRun({.session = session_options(loaded, process),
-                .texts = {.kind = TrainJointToyConfig::kKind,
-                          .raw_json = loaded.raw_json,
-                          .full_json = loaded.full_json},
-                .metrics = {{}},
-                .suspects = "odd pictures"},
+    : ShardRun(run_plan(loaded, process, {{}}, "odd pictures"),
                [&](const at::Device&) {
                  return std::make_unique<JointToyTrainer>(make_model(loaded.config), loaded.config);
                },
@@ -162,7 +149,7 @@ void register_joint_toy() {
     config_kinds().push_back(kind_row<TrainJointToyConfig, parse_joint_toy>("", "The sections"));
     run_kinds().push_back({.key = TrainJointToyConfig::kKind,
                            .tensor_prefixes = {"joint."},
-                           .load = load_run<JointToyRun, load_joint_toy>,
+                           .load = load_run<JointToyRun, parse_joint_toy>,
                            .evaluate = [](const EvaluateCommand&) { return ExitCode::kDone; }});
     return true;
   }();

@@ -12,8 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "config/decoder/decoder_run_config.h"
 #include "config/kinds.h"
+#include "config/shared/root_config.h"
+#include "config/shared/shard_data_config.h"
+#include "config/shared/train_options.h"
 #include "model/layers.h"
 #include "run/kinds.h"
 #include "run/shards/shard_run.h"
@@ -44,22 +46,19 @@ struct JointToyTrainConfig : OptimizerConfig<Single>, SharedTrainConfig, ShardLo
   }
 };
 
-struct TrainJointToyConfig {
+struct TrainJointToyConfig : RootConfig {
   static constexpr const char* kDoc = "A file that trains the joint toy.";
   static constexpr const char* kKind = "joint_toy";
-  static constexpr std::array kPlaceholders = TrainDecoderConfig::kPlaceholders;
+  static constexpr auto& kPlaceholders = kShardPlaceholders;
 
   JointToyConfig joint_toy;
   ShardDataConfig data;
   JointToyTrainConfig train;
-  TrackerConfig tracker;
-  int64_t seed = 0;
   void fields(auto& f) {
     D2_REQUIRED(joint_toy, "The model.");
     D2_REQUIRED(data, "The samples.");
     D2_FIELD(train, "The optimisation.");
-    D2_REQUIRED(tracker, "Logs and checkpoints.");
-    D2_FIELD(seed, "Seed of everything random.");
+    RootConfig::fields(f);
   }
 };
 

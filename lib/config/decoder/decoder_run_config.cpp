@@ -232,10 +232,6 @@ LoadedDecoderConfig parse_decoder_config(const std::string& json,
       });
 }
 
-LoadedDecoderConfig load_decoder_config(const std::string& path, const ReadOptions& options) {
-  return parse_decoder_config(read_config_file(path), path, options);
-}
-
 ConfigKind decoder_kind() {
   return kind_row<TrainDecoderConfig, parse_decoder_config>("", "The sections", kDecoderRules);
 }

@@ -114,10 +114,6 @@ LoadedPriorConfig parse_prior_config(const std::string& json,
   return parse_config<LoadedPriorConfig>(json, origin, options, check_prior);
 }
 
-LoadedPriorConfig load_prior_config(const std::string& path, const ReadOptions& options) {
-  return parse_prior_config(read_config_file(path), path, options);
-}
-
 ConfigKind prior_kind() {
   return kind_row<TrainPriorConfig, parse_prior_config>(kPriorPage,
                                                         "The sections of a prior's file");

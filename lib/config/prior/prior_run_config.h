@@ -11,8 +11,8 @@
 #include "config/kinds.h"
 #include "config/prior/prior_config.h"
 #include "config/reading/count_limits.h"
+#include "config/shared/root_config.h"
 #include "config/shared/shard_data_config.h"
-#include "config/shared/tracker_config.h"
 #include "config/shared/train_options.h"
 
 namespace dalle2 {
@@ -98,7 +98,7 @@ struct PriorTrainConfig : OptimizerConfig<Single>,
   }
 };
 
-struct TrainPriorConfig {
+struct TrainPriorConfig : RootConfig {
   static constexpr const char* kDoc = "A file that trains a diffusion prior.";
   static constexpr const char* kKind = "prior";
   static constexpr std::array kPlaceholders = {
@@ -108,32 +108,24 @@ struct TrainPriorConfig {
 
   PriorConfig prior;
   PriorDataConfig data;
-  PriorTrainConfig train;
-  TrackerConfig tracker;
-  int64_t seed = 0;  ///< after reading: the same as train.random_seed, whichever was given
+  PriorTrainConfig train;  ///< after reading its random_seed is `seed`, whichever was given
 
   void fields(auto& f) {
     D2_REQUIRED(prior, "The model.");
     D2_REQUIRED(data, "The samples.");
     D2_REQUIRED(train, "The optimisation; `{}` for the defaults.");
-    D2_REQUIRED(tracker, "Logs and checkpoints.");
-    D2_FIELD(seed,
-             "Seed of everything random; `train.random_seed`, the reference's name, is the same.",
-             at_least(0));
+    RootConfig::fields(
+        f, "Seed of everything random; `train.random_seed`, the reference's name, is the same.");
   }
 };
 
 using LoadedPriorConfig = Loaded<TrainPriorConfig, PriorPlan>;
 
-/// Reads a prior config. Every fault is reported at once, each with JSON pointer, expectation and
-/// find.
-/// @throws ConfigError "FILE: N problems\n  /pointer: ..."
-LoadedPriorConfig load_prior_config(const std::string& path, const ReadOptions& options);
-
-/// The same from text; `origin` names it in messages.
+/// What is wrong in the file, all of it, is thrown: load_config().
 LoadedPriorConfig parse_prior_config(const std::string& json,
                                      const std::string& origin,
                                      const ReadOptions& options);
+inline constexpr auto& load_prior_config = load_config<parse_prior_config>;
 
 /// Its row in config_kinds().
 ConfigKind prior_kind();

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -219,6 +220,14 @@ struct AdaptersConfig {
     D2_FIELD(trainable_dtype, "Type of the parameters that are trained.");
   }
 };
+
+/// What the names of checkpoints may hold in a run over shards.
+inline constexpr std::array kShardPlaceholders = {
+    Placeholder{"epoch", PlaceholderType::integer},
+    Placeholder{"sample", PlaceholderType::integer},
+    Placeholder{"next_task", PlaceholderType::text},
+    Placeholder{"validation_losses", PlaceholderType::list},
+    Placeholder{"samples_seen", PlaceholderType::integer}};
 
 /// What a loop over shards asks.
 struct ShardLoopConfig {

@@ -79,10 +79,6 @@ LoadedVaeConfig parse_vae_config(const std::string& json,
   return parse_config<LoadedVaeConfig>(json, origin, options, check_vae);
 }
 
-LoadedVaeConfig load_vae_config(const std::string& path, const ReadOptions& options) {
-  return parse_vae_config(read_config_file(path), path, options);
-}
-
 ConfigKind vae_kind() {
   return kind_row<TrainVaeConfig, parse_vae_config>(kVaePage, "The sections of a VAE's file");
 }

@@ -10,8 +10,8 @@
 
 #include "config/kinds.h"
 #include "config/reading/count_limits.h"
+#include "config/shared/root_config.h"
 #include "config/shared/shard_data_config.h"
-#include "config/shared/tracker_config.h"
 #include "config/shared/train_options.h"
 #include "config/vae/vae_config.h"
 
@@ -110,7 +110,7 @@ struct VaeTrainConfig : OptimizerConfig<Single>, SharedTrainConfig, VaeOnlyTrain
   }
 };
 
-struct TrainVaeConfig {
+struct TrainVaeConfig : RootConfig {
   static constexpr const char* kDoc = "A file that trains a VQGAN-VAE.";
   static constexpr const char* kKind = "vae";
   static constexpr std::array kPlaceholders = {
@@ -121,30 +121,23 @@ struct TrainVaeConfig {
   VaeConfig vae;
   VaeDataConfig data;
   VaeTrainConfig train;
-  TrackerConfig tracker;
-  int64_t seed = 0;
 
   void fields(auto& f) {
     D2_REQUIRED(vae, "The model.");
     D2_REQUIRED(data, "The pictures.");
     D2_REQUIRED(train, "The optimisation.");
-    D2_REQUIRED(tracker, "Logs and checkpoints.");
-    D2_FIELD(seed, "Seed of everything random.", at_least(0));
+    RootConfig::fields(f);
   }
 };
 
 struct VaePlan {};
 using LoadedVaeConfig = Loaded<TrainVaeConfig, VaePlan>;
 
-/// Reads a VAE's config. Every fault is reported at once, each with JSON pointer, expectation and
-/// find.
-/// @throws ConfigError "FILE: N problems\n  /pointer: ..."
-LoadedVaeConfig load_vae_config(const std::string& path, const ReadOptions& options);
-
-/// The same from text; `origin` names it in messages.
+/// What is wrong in the file, all of it, is thrown: load_config().
 LoadedVaeConfig parse_vae_config(const std::string& json,
                                  const std::string& origin,
                                  const ReadOptions& options);
+inline constexpr auto& load_vae_config = load_config<parse_vae_config>;
 
 /// Its row in config_kinds().
 ConfigKind vae_kind();

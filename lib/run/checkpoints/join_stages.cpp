@@ -305,7 +305,7 @@ JoinedStages join_stages(const std::vector<std::string>& paths,
   if (config_path) {
     const auto loaded = load_decoder_config(
         *config_path, {.overrides = {}, .strict = false, .check_available = false});
-    config = decoder_config_for_checkpoint(public_config(loaded.full_json));
+    config = config_texts(loaded).full_json;
   }
   if (config.empty()) {
     throw ConfigError(

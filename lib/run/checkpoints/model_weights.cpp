@@ -12,6 +12,7 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/value_json.h"
+#include "net/sha256.h"
 #include "run/kinds.h"
 #include "tracker/public_config.h"
 
@@ -81,14 +82,14 @@ void check_meaning(const ModelSource& source,
 }
 
 /// The config of the source: the file given, else the one that the checkpoint carries.
-template <class Load, class Parse>
-auto config_of(
-    const ModelSource& source, const Cursor& checkpoint, const char* kind, Load load, Parse parse) {
+/// @tparam parse reads a kind's config: (json, origin, options)
+template <auto parse>
+auto config_of(const ModelSource& source, const Cursor& checkpoint) {
   if (source.config_path) {
-    auto loaded = load(*source.config_path, lenient());
+    auto loaded = load_config<parse>(*source.config_path, lenient());
     check_meaning(source,
                   checkpoint,
-                  kind,
+                  loaded.config.kKind,
                   loaded.full_json,
                   source.allow_changed_config || loaded.config.train.allow_changed_config);
     return loaded;
@@ -104,7 +105,9 @@ auto config_of(
 }
 
 /// The source's weights, with adapters merged into their layers.
-StateDict plain_weights(const ModelSource& source, const Cursor& checkpoint, const char* kind) {
+StateDict plain_weights(const ModelSource& source,
+                        const Cursor& checkpoint,
+                        const std::string& kind) {
   if (!source.use_ema && !has_averages(checkpoint)) {
     throw ConfigError(
         "--no-ema: has no effect on {}, which holds no averages beside its weights (those of a "
@@ -113,6 +116,19 @@ StateDict plain_weights(const ModelSource& source, const Cursor& checkpoint, con
         checkpoint.where());
   }
   return with_adapters(model_weights(checkpoint, kind, source.use_ema), checkpoint, source.lora);
+}
+
+/// @param make the model of a loaded config that fits these weights: (loaded, weights)
+template <auto parse, class Make>
+auto load_model(const ModelSource& source, const Value& checkpoint, const Make& make) {
+  const Cursor root(checkpoint, source.checkpoint_path);
+  const std::string kind = decltype(parse({}, {}, {}).config)::kKind;
+  check_kind(root, kind);
+  const StateDict weights = plain_weights(source, root, kind);
+  auto model = make(config_of<parse>(source, root), weights);
+  load_state_dict(*model, weights, /*prefix=*/"", /*strict=*/true, source.checkpoint_path);
+  model->eval();
+  return model;
 }
 
 }  // namespace
@@ -141,6 +157,20 @@ ParameterCount count_parameters(const torch::nn::Module& module) {
     if (parameter.requires_grad()) count.training += parameter.numel();
   }
   return count;
+}
+
+void log_parameters(const ParameterCount& count) {
+  log_info("model", "Number of parameters: {} total; {} training", count.total, count.training);
+}
+
+std::string weights_sha256(const torch::nn::Module& module) {
+  std::string bytes;
+  for (const auto& [name, tensor] : state_dict(module)) {
+    const at::Tensor plain = tensor.cpu().contiguous();
+    bytes += name;
+    bytes.append(static_cast<const char*>(plain.const_data_ptr()), plain.nbytes());
+  }
+  return to_hex(sha256(bytes));
 }
 
 ParameterBytes parameter_bytes(const torch::nn::Module& module) {
@@ -228,40 +258,31 @@ void load_latent_vaes(const Decoder& decoder) {
 }
 
 Decoder load_decoder(const ModelSource& source, const Value& checkpoint) {
-  const Cursor root(checkpoint, source.checkpoint_path);
-  check_kind(root, "decoder");
-  const StateDict weights = plain_weights(source, root, "decoder");
-  Decoder decoder(
-      config_of(source, root, "decoder", load_decoder_config, parse_decoder_config).plan);
-  // A stage that was not trained has no entries: it is taken out here, too.
-  for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) {
-    if (strip_prefix(weights, fmt::format("unets.{}.", unet - 1)).empty()) decoder->drop_unet(unet);
-  }
-  load_state_dict(*decoder, weights, /*prefix=*/"", /*strict=*/true, source.checkpoint_path);
-  decoder->eval();
-  return decoder;
+  const auto make = [](const LoadedDecoderConfig& loaded, const StateDict& weights) {
+    Decoder decoder(loaded.plan);
+    // A stage that was not trained has no entries: it is taken out here, too.
+    for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) {
+      if (strip_prefix(weights, fmt::format("unets.{}.", unet - 1)).empty())
+        decoder->drop_unet(unet);
+    }
+    return decoder;
+  };
+  return load_model<parse_decoder_config>(source, checkpoint, make);
 }
 
 DiffusionPrior load_prior(const ModelSource& source, const Value& checkpoint) {
-  const Cursor root(checkpoint, source.checkpoint_path);
-  check_kind(root, "prior");
-  const StateDict weights = plain_weights(source, root, "prior");
-  DiffusionPrior prior(
-      config_of(source, root, "prior", load_prior_config, parse_prior_config).plan);
-  load_state_dict(*prior, weights, /*prefix=*/"", /*strict=*/true, source.checkpoint_path);
-  prior->eval();
-  return prior;
+  return load_model<parse_prior_config>(
+      source, checkpoint, [](const LoadedPriorConfig& loaded, const StateDict&) {
+        return DiffusionPrior(loaded.plan);
+      });
 }
 
 VqganVae load_vae(const ModelSource& source, const Value& checkpoint) {
-  const Cursor root(checkpoint, source.checkpoint_path);
-  check_kind(root, "vae");
-  const StateDict weights = plain_weights(source, root, "vae");
-  VqganVae vae(config_of(source, root, "vae", load_vae_config, parse_vae_config).config.vae);
-  check_vae_kind(weights, vae->config().kind, source.checkpoint_path);
-  load_state_dict(*vae, weights, /*prefix=*/"", /*strict=*/true, source.checkpoint_path);
-  vae->eval();
-  return vae;
+  const auto make = [&](const LoadedVaeConfig& loaded, const StateDict& weights) {
+    check_vae_kind(weights, loaded.config.vae.kind, source.checkpoint_path);
+    return VqganVae(loaded.config.vae);
+  };
+  return load_model<parse_vae_config>(source, checkpoint, make);
 }
 
 }  // namespace dalle2

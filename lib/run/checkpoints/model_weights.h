@@ -26,6 +26,11 @@ struct ParameterCount {
   int64_t total = 0, training = 0;
 };
 ParameterCount count_parameters(const torch::nn::Module& module);
+/// "Number of parameters: 1000 total; 900 training"
+void log_parameters(const ParameterCount& count);
+
+/// Of the names and the bytes of all weights and buffers, as hexadecimal digits.
+std::string weights_sha256(const torch::nn::Module& module);
 
 /// Bytes of a module's parameters as they are held: all of them, and those that are trained.
 struct ParameterBytes {
@@ -34,7 +39,7 @@ struct ParameterBytes {
 ParameterBytes parameter_bytes(const torch::nn::Module& module);
 
 /// The kind of run that a checkpoint, a model file or a bare state dict is of, by the names of its
-/// tensors: "decoder", "prior", "vae", or "" where the names do not tell.
+/// tensors: a key of run_kinds(), or "" where the names do not tell.
 std::string checkpoint_kind(const Cursor& checkpoint);
 /// @throws DataError for a checkpoint of another kind than `kind`
 void check_kind(const Cursor& checkpoint, const std::string& kind);

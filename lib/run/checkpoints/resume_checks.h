@@ -10,16 +10,25 @@
 #include "checkpoint/state_dict.h"
 #include "config/resume_changes.h"
 #include "run/loop/run_position.h"
+#include "tracker/public_config.h"
 
 namespace dalle2 {
 
 /// The config of a run, as checkpoints and the folder of the run have it.
 struct ConfigTexts {
-  std::string kind;      ///< root key: "decoder", "prior", "vae"
+  std::string kind;      ///< root key, e.g. "decoder"
   std::string raw_json;  ///< the file as it stands
   std::string
       full_json;  ///< with every default, without secrets, in the form that a checkpoint takes
 };
+
+/// Those of a config that was read.
+template <class Loaded>
+ConfigTexts config_texts(const Loaded& loaded) {
+  return {.kind = decltype(loaded.config)::kKind,
+          .raw_json = loaded.raw_json,
+          .full_json = public_config(loaded.full_json)};
+}
 
 /// How much data a run has, over all splits.
 struct DataSize {

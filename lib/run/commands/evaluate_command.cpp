@@ -30,14 +30,16 @@ namespace {
 /// Weights belong to the model that they were trained as: another value would be passed over.
 void check_overrides(const std::string& kind, const std::vector<std::string>& overrides) {
   const std::string model = "/" + kind;
+  const std::string& instead = run_kind_of(kind).instead_of_model;
   for (const std::string& text : overrides) {
     const std::string pointer = text.substr(0, text.find('='));
     if (pointer != model && !pointer.starts_with(model + "/")) continue;
     throw ConfigError(
         "--set {}: would make the checkpoint's model another one than its weights were trained for\n"
-        "  Leave it out.{}",
+        "  Leave it out.{}{}",
         text,
-        kind == "prior" ? " /train/eval_timesteps are the sampling steps of an evaluation." : "");
+        instead.empty() ? "" : " ",
+        instead);
   }
 }
 
@@ -200,10 +202,11 @@ nlohmann::ordered_json vae_figures(const EvaluateCommand& command,
           {"psnr_db", -10 * std::log10(square / count)}};
 }
 
-/// @param load of a kind's config @param figures of a checkpoint of that kind
-template <class Load, class Figures>
-ExitCode print_figures(const EvaluateCommand& command, const Load& load, const Figures& figures) {
-  const auto loaded = load(command.config_path, with_checkpoints({.overrides = command.overrides}));
+/// @tparam parse reads a kind's config @param figures of a checkpoint of that kind
+template <auto parse, class Figures>
+ExitCode print_figures(const EvaluateCommand& command, const Figures& figures) {
+  const auto loaded =
+      load_config<parse>(command.config_path, with_checkpoints({.overrides = command.overrides}));
   if (command.processes > 1) return launch(command.processes);
   const SharedTrainConfig& train = loaded.config.train;
   return as_one_of_several(train, loaded.warnings, [&](ProcessGroup& group) {
@@ -222,15 +225,15 @@ ExitCode print_figures(const EvaluateCommand& command, const Load& load, const F
 }  // namespace
 
 ExitCode evaluate_prior(const EvaluateCommand& command) {
-  return print_figures(command, load_prior_config, prior_figures);
+  return print_figures<parse_prior_config>(command, prior_figures);
 }
 
 ExitCode evaluate_vae(const EvaluateCommand& command) {
-  return print_figures(command, load_vae_config, vae_figures);
+  return print_figures<parse_vae_config>(command, vae_figures);
 }
 
 ExitCode evaluate_decoder(const EvaluateCommand& command) {
-  return print_figures(command, load_decoder_config, decoder_figures);
+  return print_figures<parse_decoder_config>(command, decoder_figures);
 }
 
 ExitCode run_evaluate(const EvaluateCommand& command) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "run/commands/sample_command.h"
 
+#include <fmt/ranges.h>
 #include <torch/types.h>
 
 #include <cmath>
@@ -67,8 +68,13 @@ void run_sample(const SampleCommand& command) {
   // What names do not tell is taken for a decoder: its loading says what does not fit.
   const RunKind& kind = run_kind_of(found.empty() ? TrainDecoderConfig::kKind : found);
   if (!kind.sample) {
-    throw DataError("{}: expected a checkpoint of a decoder or prior, got one of a {}",
+    std::vector<std::string> drawn_from;
+    for (const RunKind& each : run_kinds()) {
+      if (each.sample) drawn_from.push_back(each.key);
+    }
+    throw DataError("{}: expected a checkpoint of a {}, got one of a {}",
                     command.checkpoint_path,
+                    fmt::join(drawn_from, " or "),
                     kind.key);
   }
   kind.sample(command, checkpoint, device);

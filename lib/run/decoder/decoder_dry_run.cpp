@@ -11,7 +11,6 @@
 #include "run/decoder/decoder_evaluation.h"
 #include "run/decoder/decoder_run.h"
 #include "run/dry_run.h"
-#include "tracker/public_config.h"
 #include "trainer/adapters.h"
 
 namespace dalle2 {
@@ -60,31 +59,8 @@ DryRunPlan make_plan(const LoadedDecoderConfig& loaded) {
          .make = makers[i],
          .step = [decoder, unet](int64_t batch) { step(decoder, unet, batch); }});
   }
-  plan.texts = {.kind = "decoder",
-                .raw_json = loaded.raw_json,
-                .full_json = decoder_config_for_checkpoint(public_config(loaded.full_json))};
+  plan.texts = config_texts(loaded);
   return plan;
-}
-
-/// Samples of each split. @return those of an epoch; none where it has no end
-std::optional<int64_t> print_samples(const TrainDecoderConfig& config, const ShardData& data) {
-  int64_t train_samples = 0;
-  for (const char* split : {"train", "val", "test"}) {
-    const int64_t samples = data.count_samples(split);
-    if (std::string(split) == "train") train_samples = samples;
-    std::printf("%s: %s in %s\n",
-                split,
-                counted(samples, "sample").c_str(),
-                counted(data.num_shards(split), "shard").c_str());
-  }
-  const bool draws_without_end = config.data.resample_train && train_samples > 0;
-  if (!draws_without_end) {
-    return std::min(train_samples, config.train.epoch_samples.value_or(train_samples));
-  }
-  if (!config.train.epoch_samples) {
-    std::printf("samples per epoch: without end (resample_train without /train/epoch_samples)\n");
-  }
-  return config.train.epoch_samples;
 }
 
 }  // namespace
@@ -100,9 +76,7 @@ void dry_run(const LoadedDecoderConfig& loaded) {
   const at::Device device = check_start(plan, config.tracker, config.train, position);
   if (const int64_t slices = position.slices_of_run(); slices > 0) data.deal_into(slices);
   print_networks(plan, config.train);
-  if (const auto epoch_samples = print_samples(config, data)) {
-    print_steps(*epoch_samples, config.data.batch_size, config.train);
-  }
+  print_shards(data, config.data, config.train, config.train);
   if (metrics) {
     std::printf("metrics of at most %s after each epoch: %s\n",
                 counted(config.evaluate.n_evaluation_samples, "image").c_str(),

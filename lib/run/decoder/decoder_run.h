@@ -21,7 +21,7 @@ namespace dalle2 {
 /// The config as it goes into a checkpoint: with all defaults, but in /decoder without nulls and
 /// without extensions of ours that are off. The reference builds its Decoder from all it finds
 /// there, and refuses both.
-std::string decoder_config_for_checkpoint(const std::string& full_json);
+ConfigTexts config_texts(const LoadedDecoderConfig& loaded);
 
 class DecoderRun : public ShardRun {
  public:
@@ -47,5 +47,8 @@ class DecoderRun : public ShardRun {
   DecoderPictures pictures_;
   std::unique_ptr<ImageMetrics> metrics_;  // null: none is asked for
 };
+
+/// What such a run would take. @throws as it would
+void dry_run(const LoadedDecoderConfig& loaded);
 
 }  // namespace dalle2

@@ -10,7 +10,6 @@
 #include "run/decoder/decoder_data.h"
 #include "run/decoder/decoder_evaluation.h"
 #include "run/decoder/decoder_run.h"
-#include "tracker/public_config.h"
 
 namespace dalle2 {
 namespace {
@@ -42,7 +41,7 @@ void log_parameters(const std::vector<std::shared_ptr<UnetImpl>>& unets) {
     all.total += counts.back().total;
     all.training += counts.back().training;
   }
-  log_info("model", "Number of parameters: {} total; {} training", all.total, all.training);
+  log_parameters(all);
   for (size_t i = 0; i < counts.size(); ++i) {
     log_info("model", "Unet {} has {} total; {} training", i, counts[i].total, counts[i].training);
   }
@@ -68,29 +67,28 @@ std::vector<PartMetricNames> metric_names(size_t unets) {
 
 }  // namespace
 
-std::string decoder_config_for_checkpoint(const std::string& full_json) {
-  auto config = nlohmann::ordered_json::parse(full_json);
+ConfigTexts config_texts(const LoadedDecoderConfig& loaded) {
+  ConfigTexts texts = config_texts<LoadedDecoderConfig>(loaded);
+  auto config = nlohmann::ordered_json::parse(texts.full_json);
   nlohmann::ordered_json kept = nlohmann::ordered_json::object();
   for (const auto& [key, value] : config["decoder"].items()) {
     const bool unused_extension = key == "zero_terminal_snr" && value == false;
     if (!value.is_null() && !unused_extension) kept[key] = value;
   }
   config["decoder"] = std::move(kept);
-  return config.dump();
+  texts.full_json = config.dump();
+  return texts;
 }
 
 DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, const RunProcess& process)
-    : ShardRun(
-          {.session = session_options(loaded, process),
-           .texts = {.kind = "decoder",
-                     .raw_json = loaded.raw_json,
-                     .full_json = decoder_config_for_checkpoint(public_config(loaded.full_json))},
-           .metrics = metric_names(loaded.plan.stages.size()),
-           .suspects = "damaged images and embeddings with `dalle2-train shards check`"},
-          [&](const at::Device& device) { return make_trainer(loaded, device); },
-          {.loop = loaded.config.train,
-           .data = loaded.config.data,
-           .needs = decoder_needs(loaded.config, loaded.plan)}),
+    : ShardRun(run_plan(loaded,
+                        process,
+                        metric_names(loaded.plan.stages.size()),
+                        "damaged images and embeddings with `dalle2-train shards check`"),
+               [&](const at::Device& device) { return make_trainer(loaded, device); },
+               {.loop = loaded.config.train,
+                .data = loaded.config.data,
+                .needs = decoder_needs(loaded.config, loaded.plan)}),
       loaded_(loaded),
       config_(loaded.config),
       trainer_(trainer_as<DecoderTrainer>()),

@@ -45,14 +45,21 @@ struct RunPlan {
   std::string suspects;  ///< what to look for in the data when losses are not finite
 };
 
-/// What every kind's config says about the session.
+/// What every kind's config says about its run, and what the kind adds. @param loaded has to outlive
+/// the run
 template <class Loaded>
-SessionOptions session_options(const Loaded& loaded, const RunProcess& process) {
-  return {.tracker = loaded.config.tracker,
-          .train = loaded.config.train,
-          .seed = loaded.config.seed,
-          .quiet = process.quiet,
-          .group = process.group};
+RunPlan run_plan(const Loaded& loaded,
+                 const RunProcess& process,
+                 std::vector<PartMetricNames> metrics,
+                 std::string suspects) {
+  return {.session = {.tracker = loaded.config.tracker,
+                      .train = loaded.config.train,
+                      .seed = loaded.config.seed,
+                      .quiet = process.quiet,
+                      .group = process.group},
+          .texts = config_texts(loaded),
+          .metrics = std::move(metrics),
+          .suspects = std::move(suspects)};
 }
 
 class TrainingRun {

@@ -7,7 +7,6 @@
 #include "optim/random.h"
 #include "run/dry_run.h"
 #include "run/prior/prior_run.h"
-#include "tracker/public_config.h"
 #include "trainer/adapters.h"
 
 namespace dalle2 {
@@ -33,9 +32,7 @@ DryRunPlan make_plan(const LoadedPriorConfig& loaded) {
                         .module = prior->net(),
                         .step = [prior](int64_t batch) { step(prior, batch); }}},
           .batch_size = loaded.config.data.batch_size,
-          .texts = {.kind = "prior",
-                    .raw_json = loaded.raw_json,
-                    .full_json = public_config(loaded.full_json)}};
+          .texts = config_texts(loaded)};
 }
 
 }  // namespace

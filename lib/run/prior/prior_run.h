@@ -90,4 +90,7 @@ class PriorRun : public TrainingRun {
   double validated_at_ = 0;  // by ProcessGroup::heard_seconds(), or when the run began
 };
 
+/// What such a run would take. @throws as it would
+void dry_run(const LoadedPriorConfig& loaded);
+
 }  // namespace dalle2

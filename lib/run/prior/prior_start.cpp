@@ -7,7 +7,6 @@
 #include "metrics/embedding_similarities.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/prior/prior_run.h"
-#include "tracker/public_config.h"
 
 namespace dalle2 {
 namespace {
@@ -17,8 +16,7 @@ std::unique_ptr<PriorTrainer> make_trainer(const LoadedPriorConfig& loaded,
   torch::manual_seed(static_cast<uint64_t>(loaded.config.seed));
   DiffusionPrior prior(loaded.plan);
   auto trainer = std::make_unique<PriorTrainer>(prior, loaded.config.train, device);
-  const ParameterCount count = count_parameters(*prior->net());
-  log_info("model", "Number of parameters: {} total; {} training", count.total, count.training);
+  log_parameters(count_parameters(*prior->net()));
   return trainer;
 }
 
@@ -34,12 +32,10 @@ int64_t count_rows(const PriorDataset& data) {
 }
 
 PriorRun::PriorRun(const LoadedPriorConfig& loaded, const RunProcess& process)
-    : TrainingRun({.session = session_options(loaded, process),
-                   .texts = {.kind = "prior",
-                             .raw_json = loaded.raw_json,
-                             .full_json = public_config(loaded.full_json)},
-                   .metrics = {metric_names(loaded.config.prior)},
-                   .suspects = "embeddings that are far larger than the others"},
+    : TrainingRun(run_plan(loaded,
+                           process,
+                           {metric_names(loaded.config.prior)},
+                           "embeddings that are far larger than the others"),
                   std::make_unique<PriorPosition>(loaded.config.train),
                   [&](const at::Device& device) { return make_trainer(loaded, device); }),
       config_(loaded.config),

@@ -8,7 +8,6 @@
 #include "run/dry_run.h"
 #include "run/vae/vae_features.h"
 #include "run/vae/vae_run.h"
-#include "tracker/public_config.h"
 
 namespace dalle2 {
 namespace {
@@ -44,8 +43,7 @@ DryRunPlan make_plan(const LoadedVaeConfig& loaded) {
          }});
   }
   plan.is_begun_by = is_vae_weights_alone;
-  plan.texts = {
-      .kind = "vae", .raw_json = loaded.raw_json, .full_json = public_config(loaded.full_json)};
+  plan.texts = config_texts(loaded);
   return plan;
 }
 

@@ -62,4 +62,7 @@ class VaeRun : public TrainingRun {
   DropCounts dropped_, dropped_in_epoch_;
 };
 
+/// What such a run would take. @throws as it would
+void dry_run(const LoadedVaeConfig& loaded);
+
 }  // namespace dalle2

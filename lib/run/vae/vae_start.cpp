@@ -9,7 +9,6 @@
 #include "run/checkpoints/model_weights.h"
 #include "run/vae/vae_features.h"
 #include "run/vae/vae_run.h"
-#include "tracker/public_config.h"
 
 namespace dalle2 {
 namespace {
@@ -20,8 +19,7 @@ std::unique_ptr<VaeTrainer> make_trainer(const LoadedVaeConfig& loaded, const at
   VqganVae vae(loaded.config.vae);
   auto trainer =
       std::make_unique<VaeTrainer>(vae, loaded.config.train, std::move(features), device);
-  const ParameterCount count = count_parameters(*vae);
-  log_info("model", "Number of parameters: {} total; {} training", count.total, count.training);
+  log_parameters(count_parameters(*vae));
   return trainer;
 }
 
@@ -36,20 +34,17 @@ void check_results_folder(const TrainVaeConfig& config) {
       *why);
 }
 
-/// Before anything is made.
-static SessionOptions checked_options(const LoadedVaeConfig& loaded, const RunProcess& process) {
+/// The folder is looked at before anything is made.
+static RunPlan checked_plan(const LoadedVaeConfig& loaded, const RunProcess& process) {
   check_results_folder(loaded.config);
-  return session_options(loaded, process);
+  return run_plan(loaded,
+                  process,
+                  vae_metric_names(loaded.config.vae),
+                  "pictures that are not like the others, and a learning rate that is too high");
 }
 
 VaeRun::VaeRun(const LoadedVaeConfig& loaded, const RunProcess& process)
-    : TrainingRun({.session = checked_options(loaded, process),
-                   .texts = {.kind = "vae",
-                             .raw_json = loaded.raw_json,
-                             .full_json = public_config(loaded.full_json)},
-                   .metrics = vae_metric_names(loaded.config.vae),
-                   .suspects = "pictures that are not like the others, and a learning rate that is "
-                               "too high"},
+    : TrainingRun(checked_plan(loaded, process),
                   std::make_unique<VaePosition>(),
                   [&](const at::Device& device) { return make_trainer(loaded, device); }),
       config_(loaded.config),

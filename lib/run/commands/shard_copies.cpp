@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: MIT
+#include "run/commands/shard_copies.h"
+
+#include <ATen/Parallel.h>
+#include <torch/types.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+
+#include "base/log.h"
+#include "base/public_url.h"
+#include "base/stop_signal.h"
+#include "base/text.h"
+#include "base/untrusted_text.h"
+#include "data/pictures/planes.h"
+#include "data/shards/shard_walk.h"
+#include "data/shards/shards.h"
+#include "io/files/atomic_file.h"
+#include "io/files/folder_names.h"
+#include "net/http_stream.h"
+#include "run/commands/out_folder.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The samples of a shard to its end, or to where it cannot be read.
+class WholeShard {
+ public:
+  WholeShard(const std::string& url, bool allow_pipe) : url_(url), allow_pipe_(allow_pipe) {}
+
+  /// @throws StoppedError
+  std::optional<GroupedSample> next() {
+    try {
+      if (!reader_) reader_ = open_shard(url_, {}, {.allow_pipe = allow_pipe_});
+      return reader_->next();
+    } catch (const NetworkError& error) {
+      fault_ = error.what();
+      is_unreachable_ = dynamic_cast<const HttpStatusError*>(&error) == nullptr;
+    } catch (const DataError& error) {
+      fault_ = error.what();
+    }
+    return std::nullopt;
+  }
+  /// Empty if all could be read.
+  const std::string& fault() const { return fault_; }
+  /// Nobody answered.
+  bool is_unreachable() const { return is_unreachable_; }
+
+ private:
+  std::string url_, fault_;
+  bool allow_pipe_, is_unreachable_ = false;
+  std::unique_ptr<SampleReader> reader_;
+};
+
+/// Goes through one shard after the other.
+class ShardCopier {
+ public:
+  ShardCopier(const ShardCopyPlan& plan, ShardAddition& addition, ShardCopyCounts& counts)
+      : plan_(plan),
+        addition_(addition),
+        counts_(counts),
+        preprocess_(plan.data.preprocessing,
+                    {.apply_exif = plan.data.apply_exif, .fast_jpeg = plan.data.fast_jpeg},
+                    plan.data.max_transform_pixels) {}
+
+  /// Of a shard that cannot be read to its end nothing is written.
+  void copy(const std::string& url, const std::string& name, WholeShard& shard) {
+    TarWriter tar((fs::path(plan_.out_folder) / name).string());
+    addition_.begin_shard();
+    of_shard_ = {};
+    std::vector<GroupedSample> waiting;
+    while (std::optional<GroupedSample> sample = shard.next()) {
+      waiting.push_back(*std::move(sample));
+      if (std::ssize(waiting) == plan_.data.batch_size) write(waiting, url, tar);
+    }
+    if (!shard.fault().empty()) return;
+    write(waiting, url, tar);
+    addition_.end_shard(name);
+    tar.commit();
+    ++counts_.written;
+    counts_.samples += of_shard_.samples;
+    counts_.left_out += of_shard_.left_out;
+  }
+
+ private:
+  void write(std::vector<GroupedSample>& waiting, const std::string& url, TarWriter& tar) {
+    const std::vector<at::Tensor> pictures = decode(waiting, url);
+    if (!pictures.empty()) {
+      addition_.add(waiting, at::stack(pictures));
+      for (const GroupedSample& sample : waiting) {
+        for (const auto& [field, content] : sample.fields)
+          tar.add(sample.key + "." + field, content);
+      }
+      of_shard_.samples += std::ssize(waiting);
+    }
+    waiting.clear();
+    log_live(fmt::format(
+        "{}: {}", public_url(url), counted(counts_.samples + of_shard_.samples, plan_.noun)));
+  }
+
+  /// Takes the samples out that cannot be used. @return the pictures of the others, [3, H, W]
+  std::vector<at::Tensor> decode(std::vector<GroupedSample>& samples, const std::string& url) {
+    std::vector<at::Tensor> pictures(samples.size());
+    std::vector<std::string> faults(samples.size());
+    at::parallel_for(0, std::ssize(samples), 1, [&](int64_t begin, int64_t end) {
+      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+        try {
+          pictures[i] = picture_of(samples[i]);
+        } catch (const DataError& error) {
+          faults[i] = error.what();
+        }
+      }
+    });
+    std::vector<GroupedSample> usable;
+    std::vector<at::Tensor> of_usable;
+    for (size_t i = 0; i < samples.size(); ++i) {
+      if (faults[i].empty()) {
+        usable.push_back(std::move(samples[i]));
+        of_usable.push_back(pictures[i]);
+      } else {
+        ++of_shard_.left_out;
+        log_warning("data", "{}: left out: {}", public_url(url), faults[i]);
+      }
+    }
+    samples = std::move(usable);
+    return of_usable;
+  }
+
+  /// @return [3, H, W] in [0, 1]
+  at::Tensor picture_of(const GroupedSample& sample) const {
+    const std::string* content = sample.find({"jpg", "jpeg", "png", "webp"});
+    if (content == nullptr) {
+      throw DataError("sample {}: no field jpg, jpeg, png or webp", printable(sample.key));
+    }
+    if (plan_.need_captions) {
+      const std::string* caption = sample.find({"txt"});
+      if (caption == nullptr || !is_utf8(*caption)) {
+        throw DataError("sample {}: {}",
+                        printable(sample.key),
+                        caption == nullptr ? "no field txt" : "its field txt is not UTF-8");
+      }
+    }
+    const Image picture = preprocess_.apply(*content, sample.key, [] { return 0U; });
+    at::Tensor planes = at::empty({3, picture.height, picture.width}, at::kFloat);
+    write_planes(picture, planes.mutable_data_ptr<float>());
+    return planes;
+  }
+
+  const ShardCopyPlan& plan_;
+  ShardAddition& addition_;
+  ShardCopyCounts& counts_;
+  ShardCopyCounts of_shard_;
+  Preprocess preprocess_;
+};
+
+/// Writes the manifest into the folder, unless it is there. @throws ConfigError for a folder that
+/// holds shards which no call with this manifest wrote
+void claim_folder(const ShardCopyPlan& plan, const std::map<std::string, std::string>& shards) {
+  const std::string& folder = plan.out_folder;
+  const std::string path = (fs::path(folder) / plan.manifest_name).string();
+  std::ifstream in(path, std::ios::binary);
+  const std::string there{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  if (there == plan.manifest) return;
+  const std::vector<std::string> others = names_ending(folder, ".tar");
+  if (!plan.overwrite && !others.empty()) {
+    throw ConfigError(
+        "--out {}: expected no shards but those that this call makes, found {}, {}\n  Choose another "
+        "folder, or remove them with --overwrite.",
+        printable(folder),
+        short_list(others),
+        in ? fmt::format("{} ({})", plan.other_set, plan.manifest_name)
+           : fmt::format(
+                 "and no {} beside {}", plan.manifest_name, others.size() == 1 ? "it" : "them"));
+  }
+  for (const std::string& name : others) {
+    const fs::path path_there = fs::path(folder) / name;
+    for (const auto& [of_result, url] : shards) {
+      std::error_code ignored;
+      if (!is_local_url(url) || !fs::equivalent(local_path(url), path_there, ignored)) continue;
+      throw ConfigError(
+          "--out {}: holds {}, which is one of the shards to read\n  Choose another folder.",
+          printable(folder),
+          printable(name));
+    }
+  }
+  if (!others.empty()) std::printf("removing: %s\n", short_list(others).c_str());
+  for (const std::string& name : others) remove_file((fs::path(folder) / name).string());
+  write_file_atomically(path, plan.manifest);
+}
+
+/// @return whether a signal stopped it
+bool copy_all(const ShardCopyPlan& plan,
+              const std::map<std::string, std::string>& shards,
+              ShardAddition& addition,
+              ShardCopyCounts& counts) {
+  ShardCopier copier(plan, addition, counts);
+  const int64_t most_unreachable = std::min(kMostUnreachable, std::ssize(shards));
+  int64_t unreachable_in_a_row = 0;
+  for (const auto& [name, url] : shards) {
+    if (stop_requested() != 0) return true;
+    if (fs::exists(fs::path(plan.out_folder) / name)) {
+      ++counts.kept;
+      continue;
+    }
+    WholeShard shard(url, plan.data.allow_pipe);
+    try {
+      copier.copy(url, name, shard);
+    } catch (const StoppedError&) {  // it waited for the network
+      return true;
+    }
+    if (shard.fault().empty()) {
+      unreachable_in_a_row = 0;
+      continue;
+    }
+    ++counts.lost;
+    unreachable_in_a_row = shard.is_unreachable() ? unreachable_in_a_row + 1 : 0;
+    if (unreachable_in_a_row == most_unreachable) throw NetworkError("{}", shard.fault());
+    if (counts.lost == std::ssize(shards)) throw DataError("{}", shard.fault());
+    log_warning("data",
+                "{}\n  The shard is passed over: no {}s of it are written.",
+                shard.fault(),
+                plan.noun);
+  }
+  return false;
+}
+
+void print_counts(const ShardCopyPlan& plan, const ShardCopyCounts& counts) {
+  std::printf("%s in %s",
+              counted(counts.samples, plan.noun).c_str(),
+              counted(counts.written, "shard").c_str());
+  if (counts.kept > 0)
+    std::printf(", %s there already", counted(counts.kept, "shard is", "shards are").c_str());
+  if (counts.left_out > 0) std::printf(", %s left out", counted(counts.left_out, "sample").c_str());
+  if (counts.lost > 0) std::printf(", %s passed over", counted(counts.lost, "shard").c_str());
+  std::printf("\n");
+}
+
+}  // namespace
+
+/// The shards that are there, each with the name that it gets. @throws ConfigError for two of one name
+std::map<std::string, std::string> shards_by_name(const ShardDataConfig& data) {
+  const ShardList list(data);
+  std::vector<uint32_t> positions(static_cast<size_t>(list.size()));
+  for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<uint32_t>(i);
+  std::map<std::string, std::string> shards;
+  for (const uint32_t position : list.existing(positions)) {
+    const std::string url = list.url(position);
+    const int64_t number = shard_number(url);
+    const std::string name = number < 0 ? fs::path(url).filename().string()
+                                        : fmt::format("{:0{}}.tar", number, data.shard_width);
+    if (const auto [other, is_new] = shards.emplace(name, url); !is_new) {
+      throw ConfigError(
+          "/data/webdataset_base_url: the shards {} and {} have the same number, and would be the "
+          "same file\n  Take them one after the other, into two folders.",
+          public_url(other->second),
+          public_url(url));
+    }
+  }
+  if (shards.empty()) throw DataError("/data/webdataset_base_url: none of the shards is there");
+  return shards;
+}
+
+ExitCode copy_shards(const ShardCopyPlan& plan,
+                     const std::map<std::string, std::string>& shards,
+                     ShardAddition& addition,
+                     ShardCopyCounts& counts) {
+  const auto held = hold_shards_folder(plan.out_folder);
+  claim_folder(plan, shards);
+  const bool stopped = copy_all(plan, shards, addition, counts);
+  log_live("");
+  print_counts(plan, counts);
+  return stopped ? ExitCode::kStopped : ExitCode::kDone;
+}
+
+}  // namespace dalle2

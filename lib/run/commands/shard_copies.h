@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+// Shards gone through once, with something made of each picture that is written beside it: what
+// `shards encode` and `shards embed` share.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "config/shared/shard_data_config.h"
+#include "data/pictures/preprocess.h"
+#include "io/formats/webdataset.h"
+
+namespace dalle2 {
+
+/// What a command makes of the samples of a shard.
+class ShardAddition {
+ public:
+  virtual ~ShardAddition() = default;
+  virtual void begin_shard() = 0;
+  /// Adds fields to samples. @param images [B, 3, H, W] in [0, 1], their pictures
+  virtual void add(std::vector<GroupedSample>& samples, const at::Tensor& images) = 0;
+  /// The shard of that name is complete, and is about to be committed.
+  virtual void end_shard(const std::string& name) = 0;
+};
+
+/// How shards are gone through, and where what is made of them goes.
+struct ShardCopyPlan {
+  const ShardDataConfig& data;
+  std::string out_folder;
+  bool overwrite = false;  ///< remove the shards that the folder holds, if they are of another set
+  const char* noun;        ///< what a sample gets: "latent"
+  const char*
+      manifest_name;      ///< of the file in the folder that says what its shards were made with
+  std::string manifest;   ///< its text
+  std::string other_set;  ///< what another manifest may mean, for the message
+  bool need_captions = false;  ///< a sample without a caption is left out
+};
+
+struct ShardCopyCounts {
+  int64_t samples = 0, left_out = 0, written = 0, kept = 0, lost = 0;
+};
+
+/// The shards that are there, each with the name that it gets. @throws ConfigError for two of one name
+std::map<std::string, std::string> shards_by_name(const ShardDataConfig& data);
+
+/// Writes what is not in the folder yet, and prints how many. What cannot be decoded is left out; of a
+/// shard that cannot be read to its end nothing is written: it is passed over, as in a training.
+/// @return kStopped after a signal: the same call continues with the next shard
+/// @throws ConfigError (the folder holds shards that no call with this manifest wrote), NetworkError
+/// (shard after shard is out of reach), DataError (not one can be read)
+ExitCode copy_shards(const ShardCopyPlan& plan,
+                     const std::map<std::string, std::string>& shards,
+                     ShardAddition& addition,
+                     ShardCopyCounts& counts);
+
+}  // namespace dalle2
