@@ -21,6 +21,24 @@ from torch import nn
 from export_inception import fill
 
 
+@torch.jit.script
+def window_means(size: int, windows: int, like: torch.Tensor) -> torch.Tensor:
+    """[windows, size]: row i takes the mean from floor(i * size / windows) to ceil((i + 1) * size / windows), as AdaptiveAvgPool2d does."""
+    window = torch.arange(windows, device=like.device).unsqueeze(1)
+    place = torch.arange(size, device=like.device)
+    begin = (window * size).div(windows, rounding_mode="floor")
+    end = ((window + 1) * size + windows - 1).div(windows, rounding_mode="floor")
+    return place.ge(begin).logical_and(place.lt(end)).to(like.dtype) / (end - begin)
+
+
+class WindowMeans(nn.Module):
+    """nn.AdaptiveAvgPool2d(7) as two products of matrices: on a GPU its own gradient has no deterministic form, theirs has."""
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        rows, columns = window_means(maps.size(2), 7, maps), window_means(maps.size(3), 7, maps)
+        return rows.matmul(maps).matmul(columns.t())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     source = parser.add_mutually_exclusive_group(required=True)
@@ -39,6 +57,7 @@ def main():
             raise SystemExit(f"{arguments.weights}: expected torchvision's weights of vgg16\n{str(error)[:400]}")
         weights = str(arguments.weights.name)
     net.classifier = nn.Sequential(*net.classifier[:-2])
+    net.avgpool = torch.jit.script(WindowMeans())
     net = net.eval().requires_grad_(False)
     with torch.no_grad():
         script = torch.jit.freeze(torch.jit.trace(net, torch.rand(2, 3, 64, 64)))

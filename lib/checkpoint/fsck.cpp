@@ -45,7 +45,7 @@ class StateCheck {
     attempt([&] { weights_ = to_map(root_.at("model").as_state_dict()); });
     check_finite();
     find_layout();
-    attempt([&] { read_position(is_one_part_ ? "step" : "steps"); });
+    attempt([&] { read_position(is_one_part_ && root_.has("step") ? "step" : "steps"); });
     check_optimizers();
     if (root_.has("ema")) attempt([&] { check_averages(); });
     decide_resume();
@@ -56,7 +56,7 @@ class StateCheck {
 
   /// The entries of the file show how its kind of run names its parts.
   void find_layout() {
-    is_one_part_ = root_.has("step") && !root_.has("steps");
+    is_one_part_ = root_.has("optimizer") || (root_.has("step") && !root_.has("steps"));
     is_numbered_ = !is_one_part_ && !has_weights("enc_dec.");
     if (is_one_part_) {
       parts_[""] = "";
@@ -228,9 +228,10 @@ class StateCheck {
   void decide_resume() {
     if (!out_.missing.empty() || out_.state == FileState::kDamaged) return;
     const auto own = root_.find("dalle2_train");
-    const bool exact = !is_numbered_ ? own && own->has("row")
-                                     : own && own->has("loader_position") &&
-                                           own->at("loader_position").has("lanes");
+    const auto has_lanes = [](const Cursor& of) {
+      return of.has("loader_position") && of.at("loader_position").has("lanes");
+    };
+    const bool exact = own && (has_lanes(*own) || (!is_numbered_ && own->has("row")));
     out_.resume = exact ? Resume::kExact : Resume::kBySamples;
     if (exact) return;
     out_.missing.push_back(is_numbered_ ? "dalle2_train/loader_position" : "dalle2_train/row");

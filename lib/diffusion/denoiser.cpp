@@ -45,10 +45,7 @@ at::Tensor Denoiser::guided_output(const at::Tensor& x,
   if (options_.cfg_rescale == 0 || options_.cond_scale == 1) {
     return unet_->forward_with_cond_scale(x, times, conditions, options_.cond_scale);
   }
-  UnetConditions null = conditions;
-  null.image_keep_mask = null.text_keep_mask = at::zeros({x.size(0)}, x.options().dtype(at::kBool));
-  const at::Tensor conditional = unet_->forward(x, times, conditions);
-  const at::Tensor unconditional = unet_->forward(x, times, null);
+  const auto [conditional, unconditional] = unet_->forward_with_and_without(x, times, conditions);
   const at::Tensor guided = unconditional + (conditional - unconditional) * options_.cond_scale;
   const int64_t channels = x.size(1);
   at::Tensor rescaled = rescale_guidance(

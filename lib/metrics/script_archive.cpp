@@ -18,9 +18,9 @@
 #include "base/untrusted_text.h"
 #include "checkpoint/archive/script_file.h"
 #include "checkpoint/archive/zip_archive.h"
-#include "metrics/plain_float32.h"
 #include "metrics/still_working.h"
 #include "net/sha256.h"
+#include "optim/tf32.h"
 
 namespace dalle2 {
 namespace {
@@ -62,7 +62,7 @@ ScriptArchive open_script_archive(const std::string& path,
   try {
     archive.sha256 = check_archive(path);
     // It would replace kernels after the first passes, and with them bits, where a resume has none.
-    if (device.is_cuda()) torch::jit::setTensorExprFuserEnabled(false);
+    if (!device.is_cpu()) torch::jit::setTensorExprFuserEnabled(false);
     archive.module = std::make_shared<torch::jit::Module>(torch::jit::load(path, device, extra));
   } catch (const DataError& error) {
     fault = error.what();

@@ -6,6 +6,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/torch.h>
 
+#include <map>
+#include <utility>
+
 #include "model/layers.h"
 
 namespace dalle2 {
@@ -20,9 +23,24 @@ bool needs_cast(const at::Tensor& x, const at::Tensor& weight) {
          !at::autocast::is_autocast_enabled(x.device().type());
 }
 
-at::Tensor standardized(const at::Tensor& weight, at::ScalarType dtype) {
+/// Derived from weights at rest: by weight and by the type that decides the eps.
+struct Derived {
+  at::Tensor weight;  // kept alive, so that its address stays its own
+  at::Tensor filters;
+};
+thread_local std::map<std::pair<const void*, at::ScalarType>, Derived> derived;
+thread_local int at_rest = 0;  // WeightsAtRest that live on this thread
+
+at::Tensor standardize_filters(const at::Tensor& weight, at::ScalarType dtype) {
   const at::Tensor filters = weight.flatten(1);
   return at::layer_norm(filters, {filters.size(1)}, {}, {}, norm_eps(dtype)).view_as(weight);
+}
+
+at::Tensor standardized(const at::Tensor& weight, at::ScalarType dtype) {
+  if (at_rest == 0 || at::GradMode::is_enabled()) return standardize_filters(weight, dtype);
+  Derived& entry = derived[{weight.unsafeGetTensorImpl(), dtype}];
+  if (!entry.filters.defined()) entry = {weight, standardize_filters(weight, dtype)};
+  return entry.filters;
 }
 
 struct FrozenMatmul : torch::autograd::Function<FrozenMatmul> {
@@ -43,7 +61,7 @@ struct FrozenMatmul : torch::autograd::Function<FrozenMatmul> {
 struct FrozenConv : torch::autograd::Function<FrozenConv> {
   static at::Tensor prepared(const at::Tensor& weight, bool standardize, at::ScalarType dtype) {
     const at::Tensor cast = weight.to(dtype);
-    return standardize ? standardized(cast, dtype) : cast;
+    return standardize ? standardize_filters(cast, dtype) : cast;
   }
 
   static at::Tensor forward(AutogradContext* context,
@@ -87,6 +105,14 @@ struct FrozenConv : torch::autograd::Function<FrozenConv> {
 };
 
 }  // namespace
+
+WeightsAtRest::WeightsAtRest() {
+  ++at_rest;
+}
+
+WeightsAtRest::~WeightsAtRest() {
+  if (--at_rest == 0) derived.clear();
+}
 
 at::Tensor weighted_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   if (!needs_cast(x, weight)) return at::linear(x, weight, bias);

@@ -10,6 +10,16 @@
 
 namespace dalle2 {
 
+/// While one lives, the weights that this thread uses do not change. What is derived from a weight, such
+/// as standardised filters, is then computed once: a sampler asks its network hundreds of times.
+class WeightsAtRest {
+ public:
+  WeightsAtRest();
+  ~WeightsAtRest();
+  WeightsAtRest(const WeightsAtRest&) = delete;
+  WeightsAtRest& operator=(const WeightsAtRest&) = delete;
+};
+
 /// x weight^T + bias: at::linear. @param x [..., in]; weight [out, in]; bias [out] or undefined
 at::Tensor weighted_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 

@@ -18,6 +18,8 @@
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/module_state.h"
 #include "model/lora.h"
+#include "optim/precision.h"
+#include "optim/tf32.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/checkpoints/saved_facts.h"
 #include "run/loop/run_session.h"
@@ -153,6 +155,19 @@ bool check_candidates(const std::vector<std::string>& candidates,
   return false;
 }
 
+/// "arithmetic: float32, TF32 in convolutions"
+void print_arithmetic(const SharedTrainConfig& train, const at::Device& device) {
+  const PrecisionChoice chosen =
+      choose_precision(train.mixed_precision, train.amp, half_precision_support(device));
+  const std::string tf32 = tf32_text(train.tf32, device);
+  const std::string_view name =
+      chosen.precision == MixedPrecision::no
+          ? "float32"
+          : enum_names<MixedPrecision>[static_cast<size_t>(chosen.precision)];
+  std::printf("%s\n",
+              fmt::format("arithmetic: {}{}{}", name, tf32.empty() ? "" : ", ", tf32).c_str());
+}
+
 }  // namespace
 
 uint64_t activation_bytes(const DryRunPlan& plan, const SharedTrainConfig& train) {
@@ -261,6 +276,7 @@ void print_sizes(const DryRunPlan& plan, const SharedTrainConfig& train, const a
       human_bytes(static_cast<uint64_t>(count_parameters(*plan.model).total * kBytesPerValue +
                                         plan.carried_bytes))
           .c_str());
+  print_arithmetic(train, device);
   const bool on_cpu = device.is_cpu();
   std::printf("peak memory of the %s: about %s\n",
               on_cpu ? "process" : "GPU",

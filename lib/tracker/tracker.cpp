@@ -92,6 +92,7 @@ Tracker::Tracker(const TrackerConfig& config,
       dummy_(dummy),
       read_facts_(std::move(read_facts)),
       example_(example_placeholders),
+      held_({LockPlace{config.data_path}}),
       loggers_(std::make_unique<Loggers>(config.log.values(), config.data_path)),
       snapshots_(in_data_path(kSnapshotsFolder),
                  {.keep_last = config.keep_last, .keep_every = config.keep_every}) {
@@ -113,12 +114,11 @@ Tracker::Tracker(const TrackerConfig& config,
 
 Tracker::Tracker(Tracker&&) noexcept = default;
 
+/// A folder within another one goes before it.
 Tracker::~Tracker() {
-  if (!lock_) return;
+  if (locks_.empty()) return;
   finish({});
-  lock_.reset();
-  std::error_code not_empty;
-  if (made_folder_) fs::remove(config_.data_path, not_empty);
+  while (!locks_.empty()) locks_.pop_back();
 }
 
 void Tracker::log(const LogRecord& record, int64_t step, const std::optional<ShownRecord>& shown) {
@@ -316,20 +316,13 @@ std::optional<bool> Tracker::was_saved_by_this_run(const std::string& path) cons
 }
 
 void Tracker::check_lock() const {
-  if (!lock_ || !lock_->is_lost()) return;
-  throw ConfigError(
-      "/tracker/data_path: another run has taken '{}' over while this one did not answer (a machine "
-      "that slept, a file system that was away)\n"
-      "  This run ends without writing there: the files are those of the other run, which resumed "
-      "from the last checkpoint. Let that one go on.",
-      config_.data_path);
+  for (const auto& lock : locks_) lock->check();
 }
 
 void Tracker::save(const SaveRequest& request) {
   if (dummy_ || (!request.is_best && !request.is_latest)) return;
   check_started();
-  lock_->is_held();
-  check_lock();
+  for (const auto& lock : locks_) lock->look();
   for (const char* name : {kCheckpointFile, kModelFile, kLoraFile}) {
     if (name != std::string_view(kLoraFile) || request.write_lora) {
       claim(in_data_path(name), name == std::string_view(kCheckpointFile));

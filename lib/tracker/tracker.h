@@ -94,7 +94,7 @@ class Tracker {
           const FormatFields& example_placeholders,
           bool dummy,
           ReadFacts read_facts = nullptr);
-  /// Releases data_path, and removes it if this start made it and left nothing in it.
+  /// Releases what hold() and init() lock, as RunLock does.
   ~Tracker();
   Tracker(Tracker&&) noexcept;
   Tracker& operator=(Tracker&&) = delete;
@@ -107,7 +107,7 @@ class Tracker {
   /// @throws ConfigError naming the place; NetworkError a refused login
   void check_writable() const;
 
-  /// Makes data_path and locks it, sweeps what an interrupted run left, reads auto_resume.json.
+  /// Makes and locks data_path and what hold() names, sweeps what an interrupted run left, reads auto_resume.json.
   /// Nothing that an earlier run left is changed or moved yet: whether this run goes on with it is
   /// known when its checkpoint was read. Then go_on() or begin_anew() is called, once; before that
   /// nothing can be logged or saved.
@@ -168,6 +168,9 @@ class Tracker {
     is_cleared_ = std::move(is_meant);
   }
 
+  /// Another folder of the run, which init() is to make and lock as data_path.
+  void hold(const LockPlace& place) { held_.push_back(place); }
+
   /// Stores `content` as data_path/name, and as save_meta_to/name with each saver that has one.
   void save_config(const std::string& name, const std::string& content);
 
@@ -197,7 +200,7 @@ class Tracker {
   /// save to tell of it for sure.
   std::vector<std::string> own_checkpoints() const;
 
-  /// @throws ConfigError if another run has taken data_path over, as far as is known: this one must
+  /// @throws ConfigError if another run has taken a folder over, as far as is known: this one must
   /// write no more. Costs nothing; save() looks for itself
   void check_lock() const;
 
@@ -245,8 +248,8 @@ class Tracker {
   bool told_how_to_go_on_ = false;
   std::string run_id_;        // decided by go_on() or begin_anew()
   bool is_new_name_ = false;  // run_id_ was made by this start
-  bool made_folder_ = false;  // data_path was not there
-  std::unique_ptr<RunLock> lock_;
+  std::vector<LockPlace> held_;
+  std::vector<std::unique_ptr<RunLock>> locks_;  // of held_, after init()
   std::optional<OwnFiles> own_files_;
   /// Of own_files_: a save in the background claims files, too.
   std::unique_ptr<std::mutex> files_mutex_ = std::make_unique<std::mutex>();

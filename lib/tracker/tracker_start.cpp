@@ -117,14 +117,10 @@ void Tracker::look_for_earlier_run() {
 }
 
 void Tracker::prepare_data_path(const std::function<void()>& while_lock_waits) {
-  std::error_code error;
-  made_folder_ = fs::create_directories(config_.data_path, error);
-  if (error) {
-    throw ConfigError(
-        "/tracker/data_path: '{}' cannot be made: {}", config_.data_path, error.message());
+  for (const LockPlace& place : held_) {
+    locks_.push_back(
+        std::make_unique<RunLock>(place, LockTimes{.while_waiting = while_lock_waits}));
   }
-  lock_ =
-      std::make_unique<RunLock>(config_.data_path, LockTimes{.while_waiting = while_lock_waits});
   const int swept = sweep_stale_parts(config_.data_path);
   if (swept > 0) {
     log_info("track",

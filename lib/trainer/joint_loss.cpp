@@ -31,29 +31,29 @@ std::vector<PlacedChunk> chunks_of(const std::vector<int64_t>& batches,
   return chunks;
 }
 
-GatheredRows features_of_all(const PassSettings& settings,
-                             ProcessGroup* group,
-                             const std::vector<PlacedChunk>& chunks,
-                             const JointLoss& loss) {
+/// [n, ...] float32, without a graph; undefined without samples.
+at::Tensor features_of(const PassSettings& settings,
+                       const std::vector<PlacedChunk>& chunks,
+                       const JointLoss& loss) {
   const torch::NoGradGuard no_grad;
   std::vector<at::Tensor> own;
   for (const PlacedChunk& chunk : chunks) {
     const Autocast autocast(settings.device.type(), settings.precision);
     own.push_back(loss.features_of(chunk.batch, chunk.range).to(at::kFloat));
   }
-  const at::Tensor rows = own.empty() ? at::Tensor() : at::cat(own);
-  return group ? all_gather_rows(*group, rows, "features of the samples") : GatheredRows{rows, 0};
+  return own.empty() ? at::Tensor() : at::cat(own);
 }
 
 }  // namespace
 
 at::Tensor accumulate_joint(TrainedPart& part,
                             const PassSettings& settings,
-                            const std::vector<int64_t>& batches,
                             const JointLoss& loss) {
-  const std::vector<PlacedChunk> chunks = chunks_of(batches, settings.max_batch_size);
+  const std::vector<PlacedChunk> chunks = chunks_of(loss.batches, settings.max_batch_size);
   const GatheredRows features = timed(settings.step_times, StepPhase::kForward, [&] {
-    return features_of_all(settings, part.group(), chunks, loss);
+    const at::Tensor own = features_of(settings, chunks, loss);
+    return part.group() ? all_gather_rows(*part.group(), own, "features of the samples")
+                        : GatheredRows{own, 0};
   });
   if (!features.rows.defined()) {
     part.send_gradients();
@@ -92,14 +92,10 @@ at::Tensor accumulate_joint(TrainedPart& part,
   return value;
 }
 
-at::Tensor evaluate_joint(const PassSettings& settings,
-                          ProcessGroup* group,
-                          const std::vector<int64_t>& batches,
-                          const JointLoss& loss) {
+at::Tensor evaluate_joint(const PassSettings& settings, const JointLoss& loss) {
   const torch::NoGradGuard no_grad;
-  const GatheredRows features =
-      features_of_all(settings, group, chunks_of(batches, settings.max_batch_size), loss);
-  return features.rows.defined() ? loss.loss_of(features.rows) : at::Tensor();
+  return loss.loss_of(
+      features_of(settings, chunks_of(loss.batches, settings.max_batch_size), loss));
 }
 
 }  // namespace dalle2

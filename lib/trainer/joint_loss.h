@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "trainer/tensor_group.h"
@@ -20,6 +21,7 @@
 namespace dalle2 {
 
 struct JointLoss {
+  std::vector<int64_t> batches;  ///< samples of each on this rank
   /// Features of a chunk of one of the batches, [n, ...]. Asked twice for each chunk when gradients
   /// are made: what it draws has to be the same both times.
   std::function<at::Tensor(size_t batch, const ChunkRange& range)> features_of;
@@ -28,19 +30,29 @@ struct JointLoss {
   std::function<at::Tensor(const at::Tensor& features)> loss_of;
 };
 
+/// Of batches that are groups of tensors and know their size(). @param batches have to outlive the
+/// result @param features_of gives the features of a chunk
+template <TensorGroup Inputs>
+JointLoss joint_loss_of(const std::vector<Inputs>& batches,
+                        std::function<at::Tensor(const Inputs& chunk)> features_of,
+                        std::function<at::Tensor(const at::Tensor& features)> loss_of) {
+  JointLoss loss;
+  for (const Inputs& each : batches) loss.batches.push_back(each.size());
+  loss.features_of = [&batches, features = std::move(features_of)](size_t batch,
+                                                                   const ChunkRange& range) {
+    return features(chunk_of(batches[batch], range));
+  };
+  loss.loss_of = std::move(loss_of);
+  return loss;
+}
+
 /// Gradients of a whole update; TrainedPart::make_update() follows. All ranks call it, those without
 /// samples as well.
-/// @param batches samples of each batch on this rank
 /// @return [] the loss, detached; undefined if no rank has samples
-at::Tensor accumulate_joint(TrainedPart& part,
-                            const PassSettings& settings,
-                            const std::vector<int64_t>& batches,
-                            const JointLoss& loss);
+at::Tensor accumulate_joint(TrainedPart& part, const PassSettings& settings, const JointLoss& loss);
 
-/// The same loss without gradients and without effect. @param group null: the process is alone
-at::Tensor evaluate_joint(const PassSettings& settings,
-                          ProcessGroup* group,
-                          const std::vector<int64_t>& batches,
-                          const JointLoss& loss);
+/// The loss of this rank's samples alone, at least one, without gradients and without effect: a mean
+/// of such losses does not grow with the number of ranks.
+at::Tensor evaluate_joint(const PassSettings& settings, const JointLoss& loss);
 
 }  // namespace dalle2

@@ -149,17 +149,12 @@ at::Tensor Trainer::evaluate_chunks(int64_t batch,
   return evaluate_in_chunks(pass_settings(max_batch_size), batch, loss_of);
 }
 
-at::Tensor Trainer::accumulate_joint(int64_t part_number,
-                                     const std::vector<int64_t>& batches,
-                                     const JointLoss& loss) {
-  return dalle2::accumulate_joint(part(part_number), pass_settings(std::nullopt), batches, loss);
+at::Tensor Trainer::accumulate_joint(int64_t part_number, const JointLoss& loss) {
+  return dalle2::accumulate_joint(part(part_number), pass_settings(std::nullopt), loss);
 }
 
-at::Tensor Trainer::evaluate_joint(int64_t part_number,
-                                   const std::vector<int64_t>& batches,
-                                   const JointLoss& loss) const {
-  return dalle2::evaluate_joint(
-      pass_settings(std::nullopt), part(part_number).group(), batches, loss);
+at::Tensor Trainer::evaluate_joint(const JointLoss& loss) const {
+  return dalle2::evaluate_joint(pass_settings(std::nullopt), loss);
 }
 
 void Trainer::settle(size_t index) const {

@@ -202,8 +202,9 @@ class Trainer {
   /// trained out in flat buffers.
   Trainer(ModelPlan plan, const SharedTrainConfig& config, const at::Device& device);
 
-  /// What a checkpoint of this kind holds, in the reference's order and under its keys.
-  virtual void list_state(TrainState& state) const = 0;
+  /// What a checkpoint of this kind holds, in the reference's order and under its keys. Of a kind
+  /// with one part that has no reference, this list will do.
+  virtual void list_state(TrainState& state) const;
   /// Puts another network in the place of a part's. @return the one that was there
   virtual std::shared_ptr<torch::nn::Module> swap_network(
       size_t index, std::shared_ptr<torch::nn::Module> network) const = 0;
@@ -223,14 +224,9 @@ class Trainer {
                              std::optional<int64_t> max_batch_size,
                              const ChunkLoss& loss_of) const;
   /// Gradients of a whole update of a part from a loss of all its samples together: joint_loss.h.
-  /// @param batches samples of each of the update's batches on this rank
-  at::Tensor accumulate_joint(int64_t part_number,
-                              const std::vector<int64_t>& batches,
-                              const JointLoss& loss);
-  /// The same loss without gradients and without effect; all ranks call it.
-  at::Tensor evaluate_joint(int64_t part_number,
-                            const std::vector<int64_t>& batches,
-                            const JointLoss& loss) const;
+  at::Tensor accumulate_joint(int64_t part_number, const JointLoss& loss);
+  /// The loss of this rank's samples, without gradients and without effect.
+  at::Tensor evaluate_joint(const JointLoss& loss) const;
   /// What `draw` makes of each chunk of a group of tensors, on the device, with averages in the place
   /// of the weights (unless `use_non_ema`) and without gradients. @param batch above 0
   template <TensorGroup Options, class Draw>

@@ -64,6 +64,16 @@ function(dalle2_library name)
   dalle2_setup(${name} ${torch} USES ${ARG_USES} LINKS ${ARG_LINKS})
 endfunction()
 
+# What the sources of tests see besides the layers.
+function(dalle2_test_sources target)
+  target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+  if(Catch2_VERSION VERSION_GREATER_EQUAL 3)
+    target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/tests/support/catch3)
+  endif()
+  target_compile_definitions(${target} PRIVATE DALLE2_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
+                                               DALLE2_BINARY_DIR="${CMAKE_BINARY_DIR}")
+endfunction()
+
 function(dalle2_test name)
   cmake_parse_arguments(ARG "TORCH" "" "SOURCES;USES;LINKS;LABELS" ${ARGN})
   add_executable(test_${name} ${ARG_SOURCES})
@@ -72,12 +82,7 @@ function(dalle2_test name)
     set(torch TORCH)
   endif()
   dalle2_setup(test_${name} ${torch} USES ${ARG_USES} LINKS ${ARG_LINKS} Catch2::Catch2WithMain)
-  target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
-  if(Catch2_VERSION VERSION_GREATER_EQUAL 3)
-    target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/support/catch3)
-  endif()
-  target_compile_definitions(test_${name} PRIVATE DALLE2_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
-                                                  DALLE2_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  dalle2_test_sources(test_${name})
   add_test(NAME ${name} COMMAND test_${name})
   # Tests run side by side: threads that wait for each other on a full machine cost more than they bring.
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600

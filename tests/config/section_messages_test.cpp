@@ -186,6 +186,8 @@ TEST_CASE("the embeddings must come from exactly the places that are used") {
 }
 
 TEST_CASE("the rules of precision and of numbers that are not finite are enforced") {
+  expect_problems({"/train/tf32=true"},
+                  {R"(/train/tf32: expected one of "no" "convolutions" "all", got true)"});
   expect_problems({"/train/mixed_precision=fp8"},
                   {R"(/train/mixed_precision: expected one of "no" "fp16" "bf16", got "fp8")"});
   expect_problems(

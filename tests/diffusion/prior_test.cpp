@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "diffusion/prior_fixture.h"
 #include "diffusion/sampler.h"
-#include "optim/random.h"
+#include "model/random.h"
 
 namespace dalle2::test {
 namespace {

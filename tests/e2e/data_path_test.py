@@ -311,6 +311,24 @@ class DataPath(EndToEnd):
                 self.assertIn("/tracker/load", done.stderr)
                 self.assertFalse((folder / "out/checkpoint.pth").exists())
 
+    def test_a_refused_start_leaves_nothing_behind(self):
+        for kind in KINDS:
+            with self.subTest(kind):
+                folder = pathlib.Path(tempfile.mkdtemp(dir=self.dir))
+                config = self.config_of(kind, epochs=1)
+                config["tracker"]["overwrite_data_path"] = False
+                (folder / "damaged.pth").write_bytes(b"no checkpoint")
+                before = self.files(folder) | {"config.json"}
+                for file, code in (("damaged.pth", 3), ("absent.pth", 2)):
+                    config["tracker"]["load"] = {"load_from": "local", "file_path": file}
+                    write_config(folder / "config.json", config)
+                    self.assertIn(file, said_by(run("--config", "config.json", cwd=folder, check=code)))
+                    self.assertEqual(self.files(folder), before)
+                    self.assertFalse((folder / "out").exists())
+                config["tracker"]["load"] = {"load_from": None}
+                write_config(folder / "config.json", config)
+                run("--config", "config.json", cwd=folder, check=0)
+
     # A stop is heard at any moment.
 
     def test_a_signal_at_any_moment_of_a_start_ends_with_75(self):

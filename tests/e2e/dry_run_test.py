@@ -47,7 +47,7 @@ class DryRun(EndToEnd):
             labels[kind] = [re.sub(r"^(unet 0|network)$", "network", line.split(":")[0])
                             for line in done.stdout.splitlines() if not line.startswith("[")]
         self.assertEqual(labels["decoder"], labels["prior"])
-        self.assertEqual(labels["prior"], ["network", "train", "val", "test", "samples per epoch", "steps", "checkpoint",
+        self.assertEqual(labels["prior"], ["network", "train", "val", "test", "samples per epoch", "steps", "checkpoint", "arithmetic",
                                            "peak memory of the process", "nothing was trained or written (--dry-run)"])
 
     def test_the_size_of_a_checkpoint_is_that_of_the_file(self):
@@ -102,13 +102,20 @@ class DryRun(EndToEnd):
             self.assertIn("nothing was trained or written", done.stdout)
             self.start(config, check=2)
 
+    def catches(self, process, number):
+        mask = re.search(r"^SigCgt:\s*(\w+)", pathlib.Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
+        return mask is not None and bool(int(mask.group(1), 16) >> (number - 1) & 1)
+
     def test_a_signal_ends_it_at_once(self):
         config = self.config_of("decoder")
         config["decoder"]["unets"][0].update({"dim": 256, "dim_mults": [1, 2, 4]})
         write_config(self.dir / "config.json", config)
         process = subprocess.Popen([harness.BINARY, "--config", "config.json", "--dry-run"], cwd=self.dir, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, text=True)
-        time.sleep(0.5)
+        for caught in (True, False):  # the handlers of a start are put in place, and taken away for a dry run
+            while self.catches(process, signal.SIGINT) != caught:
+                self.assertIsNone(process.poll(), "ended before the signal")
+                time.sleep(0.005)
         process.send_signal(signal.SIGINT)
         process.wait(timeout=10)
         self.assertEqual(process.returncode, -signal.SIGINT, process.stdout.read())

@@ -30,6 +30,27 @@ def stopped_after_a_shard(*arguments, cwd, out):
     return output
 
 
+def loses_its_lock(*arguments, cwd, out):
+    """Starts the command, and lets another machine take its lock over while it sleeps. @return what it printed, and the tars
+    that were there before"""
+    process = subprocess.Popen([BINARY, *map(str, arguments)], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               env={**os.environ, "OMP_NUM_THREADS": "1"})
+    while not list((cwd / out).glob("*.tar")) and process.poll() is None:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)  # until it stands still
+    lock = cwd / out / "shards.lock"
+    lock.write_text(json.dumps({**json.loads(lock.read_text()), "host": "another", "boot_id": "another"}))
+    tars = lambda: {name for name in content(cwd / out) if name.endswith(".tar")}
+    before = tars()
+    process.send_signal(signal.SIGCONT)
+    output = process.communicate(timeout=120)[0]
+    assert process.returncode == 2, f"exit {process.returncode}\n{output}"
+    assert lock.exists()
+    assert len(tars() - before) <= 1, "more than the shard that was just being put in its place"
+    return " ".join(output.split()), before
+
+
 class Folders(EndToEnd):
     @classmethod
     def setUpClass(cls):
@@ -74,12 +95,15 @@ class Folders(EndToEnd):
         self.assertIn("removed: 000000.tar to 000015.tar, 000020.tar, ", done.stdout)
         self.assertEqual(content(self.dir / "set"), before)
 
-    def test_a_signal_ends_the_packing_after_a_whole_shard(self):
+    def many_pictures(self):
         many = self.dir / "many"
         many.mkdir()
         for number in range(40):
             for picture in self.pictures.iterdir():
                 os.link(picture, many / f"{number}-{picture.name}")
+
+    def test_a_signal_ends_the_packing_after_a_whole_shard(self):
+        self.many_pictures()
         make = ["shards", "make", "--from", "many", "--out", "out", "--per-shard", 10]
         output = stopped_after_a_shard(*make, cwd=self.dir, out="out")
         self.assertIn("stopped by a signal", output)
@@ -91,12 +115,15 @@ class Folders(EndToEnd):
         self.assertIn(f"3,840 of 3,840 pictures in 384 shards ({384 - len(first)} written, {len(first)} {were} there already)", done.stdout)
         self.assertLessEqual(first.items(), content(self.dir / "out").items())
 
+    def test_no_more_shards_are_written_after_the_lock_was_lost(self):
+        self.many_pictures()
+        said, before = loses_its_lock("shards", "make", "--from", "many", "--out", "out", "--per-shard", 10, cwd=self.dir, out="out")
+        self.assertIn("--out: another process has taken 'out' over while this one did not answer", said)
+        self.assertIn("Stop one of the two, and make the shards again.", said)
+        self.assertLess(len(before), 384)
+
     def test_two_at_once_do_not_mix_their_shards(self):
-        many = self.dir / "many"
-        many.mkdir()
-        for number in range(40):
-            for picture in self.pictures.iterdir():
-                os.link(picture, many / f"{number}-{picture.name}")
+        self.many_pictures()
         make = ["shards", "make", "--from", "many", "--out", "out"]
         first = subprocess.Popen([BINARY, *make, "--per-shard", "10"], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                  env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -186,8 +213,16 @@ class Encoding(EndToEnd):
         self.assertIn("with latents of another VAE, image size, preprocessing or set (latents.json)", " ".join(done.stderr.split()))
         self.assertEqual(content(self.dir / "encoded"), before)
 
+    def test_no_more_shards_are_written_after_the_lock_was_lost(self):
+        said, before = loses_its_lock("shards", "encode", "--config", self.one_by_one(), "--out", "encoded", cwd=self.dir, out="encoded")
+        self.assertIn("--out: another process has taken 'encoded' over while this one did not answer", said)
+        self.assertLess(len(before), 16)
+
+    def one_by_one(self):
+        return self.config("encode.json", decoder={"vae": [{"checkpoint": str(self.base / "vae/checkpoint.pth")}]}, data={"batch_size": 1})
+
     def test_a_signal_ends_it_after_a_whole_shard(self):
-        config = self.config("encode.json", decoder={"vae": [{"checkpoint": str(self.base / "vae/checkpoint.pth")}]}, data={"batch_size": 1})
+        config = self.one_by_one()
         encode = ["shards", "encode", "--config", config, "--out", "encoded"]
         output = stopped_after_a_shard(*encode, cwd=self.dir, out="encoded")
         self.assertIn("stopped by a signal; the same command continues with the next shard", output)

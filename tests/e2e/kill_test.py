@@ -176,6 +176,20 @@ class Kill(EndToEnd):
             list(pool.map(check, itertools.product(FIRST_SAVE + OLDER_COPIES + SAVERS, ways)))
         self.check_failed(seen)
 
+    def test_a_kill_between_a_checkpoint_and_the_savers_costs_no_best(self):
+        run("--quiet", "--config", self.saving_config("sync.json", {**SAVING, "epochs": 1, "save_every_n_samples": 10**6}, "sync"),
+            cwd=self.dir, check=0)
+        best = harness.checkpoint_content(self.dir / "out/best.pth", self.dir)
+        for number in itertools.count(4):  # until the kill comes just there
+            shutil.rmtree(self.dir / "out")
+            done = run("--quiet", "--config", "sync.json", cwd=self.dir, env={"DALLE2_FAIL_AT": f"rename:{number}:abort"})
+            self.assertEqual(done.returncode, 137, number)
+            if (self.dir / "out/checkpoint.pth").exists():
+                break
+        self.assertFalse((self.dir / "out/best.pth").exists())
+        run("--quiet", "--config", "sync.json", cwd=self.dir, check=0)
+        self.assertEqual(harness.checkpoint_content(self.dir / "out/best.pth", self.dir)[0], best[0])
+
     @unittest.skipUnless(KILLS, "the long form")
     def test_a_failure_at_every_call_of_a_start_with_four_saves(self):
         seen = self.prepared()

@@ -34,13 +34,14 @@ def tell_network(process, what):
 
 
 class Ranks(EndToEnd):
-    def write(self, name, decoder=None, lanes=None, train=None, **data):
+    def write(self, name, decoder=None, lanes=None, train=None, keep_last=0, **data):
         config = harness.tiny_config(
             self.shards, name, decoder=decoder or ONE_UNET,
             data={"batch_size": 2, "num_workers": 1, "shuffle_train": True, "lanes": lanes,
                   "splits": {"train": 0.6, "val": 0.2, "test": 0.2}, **data},
             train={"epochs": 5, "n_sample_images": 0, "log_every_n_updates": 1, **(train or {})})
         config["decoder"] = {key: value for key, value in config["decoder"].items() if value is not None}
+        config["tracker"]["keep_last"] = keep_last
         return harness.write_config(self.dir / f"{name}.json", config)
 
     def write_prior(self, name, train=None, **data):
@@ -477,11 +478,11 @@ class Ranks(EndToEnd):
             self.assertIn(after, output)
         return output
 
-    def by_hand(self, config, *options):
-        """Starts two ranks, each with options of its own. @return code and output of each"""
+    def by_hand(self, config, *options, folders=None):
+        """Starts two ranks, each with options and a working directory of its own. @return code and output of each"""
         port = harness.free_port()
         processes = [subprocess.Popen(
-            [BINARY, "--config", config, *own], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            [BINARY, "--config", config, *own], cwd=(folders or [self.dir] * 2)[rank], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1", **rank_variables(rank, 2, port)})
             for rank, own in enumerate(options)]
         outputs = [process.communicate(timeout=60)[0] for process in processes]
@@ -496,6 +497,18 @@ class Ranks(EndToEnd):
                 self.assertEqual(code, 2, output)
                 self.assertIn("rank 1 was started with another config than rank 0: " + text, output)
         self.assertEqual([code for code, _ in self.by_hand(config, [], [])], [0, 0])
+
+    def test_ranks_that_would_begin_from_different_files_are_refused(self):
+        config = self.write("mixed", train={"epochs": 2}, keep_last=1)
+        self.run_ranks(config, 2)
+        elsewhere = self.dir / "elsewhere"
+        shutil.copytree(self.dir / "mixed", elsewhere / "mixed")
+        (elsewhere / "mixed/checkpoint.pth").write_bytes(b"torn")
+        before = (self.dir / "mixed/checkpoint.pth").read_bytes()
+        for code, output in self.by_hand(config, [], [], folders=[self.dir, elsewhere]):
+            self.assertEqual(code, 3, output)
+            self.assertRegex(output, "rank 0 starts from mixed/checkpoint.pth, rank 1 from mixed/snapshots/.* All ranks read the same files")
+        self.assertEqual((self.dir / "mixed/checkpoint.pth").read_bytes(), before)
 
     def test_a_signal_to_all_processes_of_a_run_is_one_request(self):
         config = self.write("told", train={"epochs": 100000})

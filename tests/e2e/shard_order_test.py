@@ -150,6 +150,20 @@ class ShardOrder(EndToEnd):
         self.refuse(2, "--from", "out/checkpoint.pth", "--set", "/seed=1",
                     expect=["out/checkpoint.pth: /config/seed: expected 1", "got 0"])
 
+    def test_an_epoch_whose_shards_are_others_by_now_begins_anew(self):
+        shards = self.dir / "shards"
+        shutil.copytree(self.shards, shards)
+        after = harness.demo_shard_count(shards)  # a shard that is not there yet
+        config = self.config(train={"epochs": 2, "n_sample_images": 2}, data={
+            **DATA, "webdataset_base_url": f"{shards}/{{}}.tar", "img_embeddings_url": f"{shards}/img_emb", "end_shard": after})
+        self.stop_within_an_epoch(config, {})
+        for folder, name, ending in ((shards, "", ".tar"), (shards / "img_emb", "img_emb_", ".npy")):
+            (folder / f"{name}000000{ending}").rename(folder / f"{name}{after:06d}{ending}")
+        done = self.train(config)
+        told = " ".join((done.stdout + done.stderr).split())
+        self.assertIn("train: the shards are not those that epoch 1 began with", told)
+        self.assertIn("and it begins anew", told)
+
     def test_batches_of_an_update_that_was_stopped_are_traced_once(self):
         """With accumulation a stop gives the begun update up: its batches are consumed when it is made anew."""
         data = {"shuffle_train": False, "num_workers": 1, "batch_size": 2, "splits": DATA["splits"],

@@ -145,6 +145,20 @@ class VaeResume(VaeRuns):
         done = self.train(self.config("decoder.json"), "--clear-results", check=2)
         self.assertIn("decoder.json, which is of a decoder: only a VAE has a folder of results", done.stderr)
 
+    def test_a_folder_of_results_is_of_one_run_at_a_time(self):
+        settings = {"num_train_steps": 4000, "results_folder": str(self.dir / "mine")}
+        process = self.start(self.write("run", train=settings))
+        next(line for line in process.stdout if line.startswith("step "))
+        other = self.write("other", train={**settings, "num_train_steps": 1})
+        refused = self.train(other, check=2)
+        self.assertRegex(" ".join(refused.stderr.split()), rf"/train/results_folder: '.*/mine' is in use by process {process.pid} on host .* set each other's results aside")
+        self.assertFalse((self.dir / "other").exists())
+        process.terminate()
+        process.communicate(timeout=120)
+        self.train(other)
+        self.assertTrue((self.dir / "mine/vae.0.1.pt").exists())
+        self.assertFalse((self.dir / "mine/results.lock").exists())
+
     def test_the_copy_of_a_run_leaves_the_originals_results(self):
         settings = {"num_train_steps": 6, "results_folder": str(self.dir / "mine")}
         self.train(self.write("run", train=settings))

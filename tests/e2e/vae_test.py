@@ -261,8 +261,10 @@ class Vae(VaeRuns):
         done = self.train(self.write("none", data={"folder": str(broken), "valid_frac": 0}), check=3)
         self.assertIn("none of the 61 pictures to train with can be read", " ".join(done.stderr.split()))
         smaller = {"Resize": {"size": 16}, "CenterCrop": {"size": 16}, "ToTensor": True}
-        done = self.train(self.write("sizes", data={"preprocessing": smaller}), check=2)
-        self.assertIn("/data/preprocessing: makes pictures of 16 x 16 pixels; expected 32 x 32, /data/image_size", " ".join(done.stderr.split()))
+        for more in (["--dry-run"], []):
+            done = self.train(self.write("sizes", data={"preprocessing": smaller}), *more, check=2)
+            self.assertIn("/data/preprocessing: makes pictures of 16 x 16 pixels; expected 32 x 32, /data/image_size", " ".join(done.stderr.split()))
+        self.assertFalse((self.dir / "sizes").exists())
 
     def test_what_is_wrong_is_told_at_the_start(self):
         empty = self.dir / "empty"

@@ -57,6 +57,28 @@ TEST_CASE("a frozen weight in half precision gives the products and gradients of
   }
 }
 
+TEST_CASE("filters of weights at rest are standardised once, and anew when they may have changed") {
+  const at::NoGradGuard no_grad;
+  const at::Tensor x = test::wave({2, 4, 8, 8});
+  at::Tensor weight = test::wave({5, 4, 3, 3}, 0.3);
+  const auto product = [&] {
+    return weighted_conv(x, weight, {}, {.padding = 1, .standardize = true});
+  };
+  const at::Tensor before = product();
+  {
+    const WeightsAtRest outer;
+    CHECK(at::equal(product(), before));
+    weight.copy_(test::wave({5, 4, 3, 3}, 0.9));
+    const WeightsAtRest inner;
+    CHECK(at::equal(product(), before));  // what was derived first
+    const at::AutoGradMode with_grad(true);
+    CHECK_FALSE(at::equal(product(), before));  // a pass with gradients derives its own
+  }
+  const at::Tensor after = product();
+  CHECK_FALSE(at::equal(after, before));
+  test::expect_close(product(), after, 0, "the same weight");
+}
+
 TEST_CASE("autograd keeps the frozen weight itself for the backward pass") {
   const at::Tensor weight = at::ones({64, 64}, at::kBFloat16);
   const at::Tensor bias = at::zeros({64}).set_requires_grad(true);

@@ -319,7 +319,7 @@ TEST_CASE("adapters begin on a checkpoint without any, and go on from their own 
   CHECK(second.run() == ExitCode::kDone);
   CHECK(second.trainer().steps() == 15);
   CHECK(bits_of(second.trainer()) == bits_of(whole.trainer()));
-  CHECK_FALSE(at::equal(second.trainer().toy().network->to_q->adapter()->up, at::zeros({1, 1})));
+  CHECK(second.trainer().toy().network->to_q->adapter()->up.abs().sum().item<double>() > 0);
   CHECK(fs::exists(folder / "parts/out/lora.safetensors"));
   CHECK(weight.numel() == 4);
 }

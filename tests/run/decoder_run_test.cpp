@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/module_state.h"
-#include "optim/random.h"
+#include "model/random.h"
 #include "run/tiny_decoder.h"
 #include "run/toy_support.h"
 
@@ -184,6 +184,20 @@ TEST_CASE("the config of a run is in its folder as it was, and in its checkpoint
   const Cursor full = Cursor(checkpoint).at("config");
   CHECK(full.at("train").at("max_grad_norm").as_double() == 0.5);  // a default
   CHECK(full.at("seed").as_int() == 5);
+}
+
+TEST_CASE("the state at the end of an epoch is saved before its pictures are drawn") {
+  const TempDir folder;
+  json config = tiny_decoder_config(folder.path());
+  config["train"]["async_save"] = false;
+  train(config);
+  const auto saved = std::filesystem::last_write_time(folder / "out/checkpoint.pth");
+  size_t pictures = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "out/images")) {
+    CHECK(entry.last_write_time() >= saved);
+    ++pictures;
+  }
+  CHECK(pictures == 4);
 }
 
 TEST_CASE("an existing folder is not used unless the config allows it") {

@@ -156,9 +156,11 @@ TEST_CASE("a run that stopped amid skipped updates resumes there, and goes back 
     if (steps.size() == 1) batch.fill_(NAN);  // the third in a row
   };
   CHECK(run.run() == ExitCode::kDone);
+  // On a GPU the host learns of a skipped update when the next one has been made.
+  const size_t heard_after = run.session().device().is_cpu() ? 1 : 2;
   REQUIRE(steps.size() > 2);
-  CHECK(steps[0] == 5);  // where it was stopped
-  CHECK(steps[1] == 3);  // of the last good file, with keep_last 0
+  CHECK(steps[0] == 5);            // where it was stopped
+  CHECK(steps[heard_after] == 3);  // of the last good file, with keep_last 0
   CHECK(run.checkpoints().roll_backs() == 1);
 }
 

@@ -8,11 +8,6 @@
 namespace dalle2::test {
 namespace {
 
-std::shared_ptr<JointToyModel> make_model(const TrainJointToyConfig& config) {
-  torch::manual_seed(static_cast<uint64_t>(config.seed));
-  return std::make_shared<JointToyModel>(config.joint_toy.width);
-}
-
 ModelPlan plan_of(const std::shared_ptr<JointToyModel>& model, const TrainJointToyConfig& config) {
   PartPlan part{.prefix = "joint.", .network = model->network};
   part.make_network = [width = config.joint_toy.width] {
@@ -27,13 +22,6 @@ ModelPlan plan_of(const std::shared_ptr<JointToyModel>& model, const TrainJointT
 
 JointToyInputs to_inputs(const Batch& batch) {
   return {batch.images, batch.image_embeds};
-}
-
-std::vector<int64_t> sizes_of(const std::vector<JointToyInputs>& batches) {
-  std::vector<int64_t> sizes;
-  for (const JointToyInputs& each : batches)
-    sizes.push_back(each.images.defined() ? each.images.size(0) : 0);
-  return sizes;
 }
 
 LoaderOptions needs() {
@@ -71,53 +59,37 @@ at::Tensor JointToyNetwork::loss(const at::Tensor& features) {
   return (at::cross_entropy_loss(logits, own) + at::cross_entropy_loss(logits.t(), own)) / 2;
 }
 
+std::shared_ptr<JointToyModel> make_joint_toy(const TrainJointToyConfig& config) {
+  torch::manual_seed(static_cast<uint64_t>(config.seed));
+  return std::make_shared<JointToyModel>("joint",
+                                         std::make_shared<JointToyNetwork>(config.joint_toy.width));
+}
+
 JointToyTrainer::JointToyTrainer(std::shared_ptr<JointToyModel> model,
                                  const TrainJointToyConfig& config)
     : Trainer(plan_of(model, config), config.train, at::kCPU), model_(std::move(model)) {}
 
 JointLoss JointToyTrainer::loss_of(const std::vector<JointToyInputs>& batches) const {
-  return {
-      .features_of =
-          [this, &batches](size_t batch, const ChunkRange& range) {
-            const JointToyInputs& of = batches[batch];
-            return model_->network->features({of.images.narrow(0, range.begin, range.length),
-                                              of.embeds.narrow(0, range.begin, range.length)});
-          },
-      .loss_of = [this](const at::Tensor& features) { return model_->network->loss(features); }};
+  return joint_loss_of<JointToyInputs>(
+      batches,
+      [this](const JointToyInputs& inputs) { return model_->network->features(inputs); },
+      [this](const at::Tensor& features) { return model_->network->loss(features); });
 }
 
 at::Tensor JointToyTrainer::step(const std::vector<JointToyInputs>& batches) {
-  return accumulate_joint(1, sizes_of(batches), loss_of(batches));
+  return accumulate_joint(1, loss_of(batches));
 }
 
 at::Tensor JointToyTrainer::evaluate(const JointToyInputs& batch) const {
   const std::vector<JointToyInputs> one = {batch};
-  return evaluate_joint(1, sizes_of(one), loss_of(one));
-}
-
-std::shared_ptr<torch::nn::Module> JointToyTrainer::swap_network(
-    size_t /*index*/, std::shared_ptr<torch::nn::Module> network) const {
-  const auto before = model_->network;
-  model_->network =
-      model_->replace_module("joint", std::static_pointer_cast<JointToyNetwork>(network));
-  return before;
-}
-
-void JointToyTrainer::list_state(TrainState& state) const {
-  state.model("model");
-  state.version("version");
-  state.steps("steps");
-  state.extras();
-  state.optimizer("optimizer", 0);
-  state.schedule("scheduler", 0);
-  state.averages({.many_parts = false, .network_prefix = "joint.", .model_key = "ema_model"});
-  state.skipped("skipped_updates", /*flat=*/true);
+  return evaluate_joint(loss_of(one));
 }
 
 JointToyRun::JointToyRun(const LoadedJointToy& loaded, const RunProcess& process)
     : ShardRun(run_plan(loaded, process, {{}}, "odd pictures"),
                [&](const at::Device&) {
-                 return std::make_unique<JointToyTrainer>(make_model(loaded.config), loaded.config);
+                 return std::make_unique<JointToyTrainer>(make_joint_toy(loaded.config),
+                                                          loaded.config);
                },
                {.loop = loaded.config.train, .data = loaded.config.data, .needs = needs()}),
       trainer_(trainer_as<JointToyTrainer>()) {}
@@ -136,8 +108,8 @@ std::optional<int64_t> JointToyRun::train_group(const std::vector<Batch>& group)
 
 void JointToyRun::add_validation_losses(const Batch& batch,
                                         int64_t /*place*/,
-                                        std::vector<double>& sums) {
-  sums[0] += trainer_.evaluate(to_inputs(batch)).item<double>();
+                                        std::vector<LossSum>& sums) {
+  sums[0].add(trainer_.evaluate(to_inputs(batch)));
 }
 
 void dry_run(const LoadedJointToy& loaded) {

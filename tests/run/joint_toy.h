@@ -18,6 +18,7 @@
 #include "config/shared/train_options.h"
 #include "model/layers.h"
 #include "run/kinds.h"
+#include "run/one_part_model.h"
 #include "run/shards/shard_run.h"
 #include "trainer/trainer.h"
 
@@ -68,6 +69,11 @@ using LoadedJointToy = Loaded<TrainJointToyConfig, NoPlan>;
 struct JointToyInputs {
   at::Tensor images;  // [B, 3, H, W]
   at::Tensor embeds;  // [B, 3]
+  int64_t size() const { return images.defined() ? images.size(0) : 0; }
+  void tensors(const auto& f) {
+    f(images);
+    f(embeds);
+  }
 };
 
 struct JointToyNetwork : torch::nn::Module {
@@ -81,11 +87,8 @@ struct JointToyNetwork : torch::nn::Module {
   at::Tensor scale;  // []
 };
 
-struct JointToyModel : torch::nn::Module {
-  explicit JointToyModel(int64_t width)
-      : network(register_module("joint", std::make_shared<JointToyNetwork>(width))) {}
-  std::shared_ptr<JointToyNetwork> network;
-};
+using JointToyModel = OnePartModel<JointToyNetwork>;
+std::shared_ptr<JointToyModel> make_joint_toy(const TrainJointToyConfig& config);
 
 class JointToyTrainer : public Trainer {
  public:
@@ -96,9 +99,10 @@ class JointToyTrainer : public Trainer {
   const JointToyNetwork& network() const { return *model_->network; }
 
  private:
-  void list_state(TrainState& state) const override;
   std::shared_ptr<torch::nn::Module> swap_network(
-      size_t index, std::shared_ptr<torch::nn::Module> network) const override;
+      size_t /*index*/, std::shared_ptr<torch::nn::Module> network) const override {
+    return model_->swap(network);
+  }
   JointLoss loss_of(const std::vector<JointToyInputs>& batches) const;
 
   std::shared_ptr<JointToyModel> model_;
@@ -112,8 +116,9 @@ class JointToyRun : public ShardRun {
  private:
   void introduce() const override {}
   std::optional<int64_t> train_group(const std::vector<Batch>& group) override;
-  void add_validation_losses(const Batch& batch, int64_t place, std::vector<double>& sums) override;
-  bool has_joint_loss() const override { return true; }
+  void add_validation_losses(const Batch& batch,
+                             int64_t place,
+                             std::vector<LossSum>& sums) override;
   void end_epoch() override { save_epoch(); }
 
   JointToyTrainer& trainer_;

@@ -29,6 +29,16 @@ TEST_CASE("losses that are not finite are counted and have no part in the mean")
   CHECK(std::isnan(window_of({NAN}).average(2).mean));
 }
 
+TEST_CASE("a sum of losses has the digits of a double, and each loss counts as often as it says") {
+  LossSum sum;
+  CHECK(sum.value() == 0);
+  sum.add(at::scalar_tensor(0.1, at::kFloat), 3);
+  sum.add(at::scalar_tensor(1e-9, at::kFloat));
+  CHECK(sum.value() == 3 * double{0.1F} + double{1e-9F});
+  sum.add(at::scalar_tensor(NAN, at::kFloat));
+  CHECK(std::isnan(sum.value()));
+}
+
 TEST_CASE("losses go into a checkpoint and come back") {
   const Value saved = window_of({1, 2, 3}).state();
   LossWindow window = window_of({7});

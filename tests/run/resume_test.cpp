@@ -84,6 +84,7 @@ TEST_CASE("a stop during a validation is noticed between batches, and the valida
   const ToyConfig config = toy_config(parts.path());
   for (const int64_t stop_at : {2, 1, 4}) {  // calls: in an epoch's first or second batch
     StopRequest stop;
+    const CapturedLog log;
     ToyRun run(config);
     int64_t calls = 0;
     run.in_validation = [&] {
@@ -91,6 +92,7 @@ TEST_CASE("a stop during a validation is noticed between batches, and the valida
     };
     CHECK(run.run() == ExitCode::kStopped);
     CHECK(calls == stop_at);
+    CHECK(log.count("signal 15: saving and stopping") == 1);
   }
   ToyRun last(config);
   CHECK(last.run() == ExitCode::kDone);
@@ -127,7 +129,7 @@ TEST_CASE("an evaluation with averages leaves every module in the mode it was in
   const ToyConfig config = toy_config(folder.path());
   ToyRun run(config);
   run.trainer().averaged()->train();  // left so by somebody
-  const at::Tensor x = at::ones({2, 4});
+  const at::Tensor x = at::ones({2, 4}, at::device(run.session().device()));
   run.trainer().evaluate(x);
   CHECK(run.trainer().evaluated_in_eval_mode);
   CHECK(run.trainer().toy().network->is_training());

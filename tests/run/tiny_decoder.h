@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "run/device_of_tests.h"
 #include "support/tiny_shards.h"
 
 namespace dalle2::test {
@@ -43,7 +44,7 @@ inline nlohmann::json tiny_decoder_config(const std::string& folder,
         {"preprocessing", {{"ToTensor", true}}}}},
       {"train",
        {{"epochs", 1},
-        {"device", "cpu"},
+        {"device", device_of_tests()},
         {"n_sample_images", 1},
         {"ema_update_after_step", 0},
         {"ema_update_every", 1}}},

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/stop_signal.h"
-#include "optim/random.h"
+#include "model/random.h"
 
 namespace dalle2::test {
 namespace {
@@ -22,7 +22,7 @@ ModelPlan plan_of(const std::shared_ptr<ToyModel>& model, const ToyTrainConfig& 
 
 std::shared_ptr<ToyModel> make_model(int64_t seed) {
   torch::manual_seed(static_cast<uint64_t>(seed));
-  return std::make_shared<ToyModel>();
+  return std::make_shared<ToyModel>("toy", std::make_shared<ToyNetwork>());
 }
 
 std::string json_of(const ToyConfig& config) {
@@ -35,8 +35,10 @@ std::string json_of(const ToyConfig& config) {
 
 }  // namespace
 
-ToyTrainer::ToyTrainer(std::shared_ptr<ToyModel> model, const ToyTrainConfig& config)
-    : Trainer(plan_of(model, config), config, at::kCPU), model_(std::move(model)) {}
+ToyTrainer::ToyTrainer(std::shared_ptr<ToyModel> model,
+                       const ToyTrainConfig& config,
+                       const at::Device& device)
+    : Trainer(plan_of(model, config), config, device), model_(std::move(model)) {}
 
 /// Mean squared distance from the sum of a row's numbers.
 at::Tensor ToyTrainer::loss(const at::Tensor& x) const {
@@ -61,27 +63,6 @@ std::shared_ptr<ToyNetwork> ToyTrainer::averaged() const {
   return std::static_pointer_cast<ToyNetwork>(averaged_network(1));
 }
 
-std::shared_ptr<torch::nn::Module> ToyTrainer::swap_network(
-    size_t /*index*/, std::shared_ptr<torch::nn::Module> network) const {
-  const auto before = model_->network;
-  model_->network = model_->replace_module("toy", std::static_pointer_cast<ToyNetwork>(network));
-  return before;
-}
-
-void ToyTrainer::list_state(TrainState& state) const {
-  state.model("model");
-  state.version("version");
-  state.steps("steps");
-  state.lora("lora");
-  state.extras();
-  state.optimizer("optimizer", 0);
-  state.schedule("scheduler", 0);
-  state.averages({.many_parts = false, .network_prefix = "toy.", .model_key = "ema_model"});
-  state.post_hoc_averages("post_hoc_ema");
-  state.scaler("scaler", 0);
-  state.skipped("skipped_updates", /*flat=*/true);
-}
-
 void ToyPosition::fields(PositionVisitor& visitor) {
   visitor.field("epoch", epoch);
   visitor.field("samples_seen", samples_seen);
@@ -98,8 +79,9 @@ ToyRun::ToyRun(const ToyConfig& config)
                    .metrics = {{}},
                    .suspects = "odd numbers"},
                   std::make_unique<ToyPosition>(),
-                  [&](const at::Device&) {
-                    return std::make_unique<ToyTrainer>(make_model(config.seed), config.train);
+                  [&](const at::Device& device) {
+                    return std::make_unique<ToyTrainer>(
+                        make_model(config.seed), config.train, device);
                   }),
       config_(config),
       position_(position_as<ToyPosition>()),
@@ -128,11 +110,15 @@ bool ToyRun::train_epoch() {
   return true;
 }
 
+/// [8, 4]
+at::Tensor ToyRun::drawn(const char* purpose, int64_t epoch, int64_t step) const {
+  return at::randn({8, 4}, session_.generator(purpose, epoch, step), at::device(session_.device()));
+}
+
 /// @return samples of the update
 int64_t ToyRun::train_step() {
   const int64_t number = position_.epoch * config_.steps_per_epoch + position_.iteration;
-  at::Tensor batch =
-      at::randn({8, 4}, session_.generator("train", position_.epoch, position_.iteration));
+  at::Tensor batch = drawn("train", position_.epoch, position_.iteration);
   if (while_reading) from_outside([&] { while_reading(number); });
   if (before_step) before_step(number, batch);
   trainer_.step(batch);
@@ -150,7 +136,7 @@ void ToyRun::validate() {
   for (int64_t i = 0; i < 2; ++i) {
     if (in_validation) in_validation();
     session_.throw_if_stop_asked();
-    sum += trainer_.evaluate(at::randn({8, 4}, session_.generator("validate", 0, i)));
+    sum += trainer_.evaluate(drawn("validate", 0, i));
   }
   session_.tracker().log({{"Validation Loss", sum / 2}}, trainer_.steps());
   if (!(sum / 2 < position_.best_loss)) return;

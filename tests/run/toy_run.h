@@ -12,7 +12,9 @@
 
 #include "config/shared/train_options.h"
 #include "model/layers.h"
+#include "run/device_of_tests.h"
 #include "run/loop/training_run.h"
+#include "run/one_part_model.h"
 #include "trainer/trainer.h"
 
 namespace dalle2::test {
@@ -20,7 +22,7 @@ namespace dalle2::test {
 struct ToyTrainConfig : OptimizerConfig<Single>, SharedTrainConfig {
   ToyTrainConfig() {
     lr = 5e-2;
-    device = "cpu";
+    device = device_of_tests();
     ema_update_after_step = 0;
     ema_update_every = 1;
     lora.targets = {"to_q"};
@@ -42,14 +44,13 @@ struct ToyNetwork : torch::nn::Module {
   std::shared_ptr<LinearLayerImpl> to_q;
 };
 
-struct ToyModel : torch::nn::Module {
-  ToyModel() : network(register_module("toy", std::make_shared<ToyNetwork>())) {}
-  std::shared_ptr<ToyNetwork> network;
-};
+using ToyModel = OnePartModel<ToyNetwork>;
 
 class ToyTrainer : public Trainer {
  public:
-  ToyTrainer(std::shared_ptr<ToyModel> model, const ToyTrainConfig& config);
+  ToyTrainer(std::shared_ptr<ToyModel> model,
+             const ToyTrainConfig& config,
+             const at::Device& device);
   /// Forward and backward. @param x [B, 4] @return [] the loss
   at::Tensor step(const at::Tensor& x, double weight = 1.0);
   /// The averaged loss.
@@ -60,9 +61,10 @@ class ToyTrainer : public Trainer {
   bool evaluated_in_eval_mode = true;
 
  private:
-  void list_state(TrainState& state) const override;
   std::shared_ptr<torch::nn::Module> swap_network(
-      size_t index, std::shared_ptr<torch::nn::Module> network) const override;
+      size_t /*index*/, std::shared_ptr<torch::nn::Module> network) const override {
+    return model_->swap(network);
+  }
   at::Tensor loss(const at::Tensor& x) const;
 
   std::shared_ptr<ToyModel> model_;
@@ -102,6 +104,7 @@ class ToyRun : public TrainingRun {
   ExitCode run_epochs() override;
   bool train_epoch();
   int64_t train_step();
+  at::Tensor drawn(const char* purpose, int64_t epoch, int64_t step) const;
   LogRecord step_values(double samples_per_second) override;
   int64_t samples_per_epoch() const override { return config_.steps_per_epoch; }
   void validate();

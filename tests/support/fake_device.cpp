@@ -8,7 +8,7 @@
 #include <chrono>
 #include <utility>
 
-#include "optim/random.h"
+#include "model/random.h"
 #include "support/fake_device_parts.h"
 
 namespace dalle2::test {
@@ -62,11 +62,13 @@ DeviceEvent& event_of(void* event) {
   return *static_cast<DeviceEvent*>(event);
 }
 
+thread_local bool has_chosen = false;
+
 struct DeviceGuard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return at::kPrivateUse1; }
   c10::Device exchangeDevice(c10::Device /*device*/) const override { return fake_device(); }
   c10::Device getDevice() const override { return fake_device(); }
-  void setDevice(c10::Device /*device*/) const override {}
+  void setDevice(c10::Device /*device*/) const override { has_chosen = true; }
   void uncheckedSetDevice(c10::Device /*device*/) const noexcept override {}
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
 
@@ -159,6 +161,10 @@ const bool is_registered = [] {
 
 c10::Device fake_device() {
   return {at::kPrivateUse1, 0};
+}
+
+bool thread_has_chosen_device() {
+  return has_chosen;
 }
 
 at::Generator host_generator_in(const at::Generator& generator) {

@@ -26,6 +26,8 @@ struct FakeDeviceCounts {
   int64_t waiting_downloads = 0;
   /// Memory that another stream than its own has used, was freed and could be used again too early.
   int64_t unsafe_frees = 0;
+  /// Page-locked memory that was taken, in bytes, as LibTorch takes it: rounded up to a power of two.
+  int64_t pinned_bytes = 0;
   std::map<std::string, int64_t> by_name;  ///< all of these
 
   /// Times the host stands still until the device has caught up, apart from host_waits.
@@ -36,6 +38,10 @@ struct FakeDeviceCounts {
 
 /// The device; it is registered before main().
 c10::Device fake_device();
+
+/// Whether this thread has made it the current device. On a machine with several GPUs a thread that has not
+/// uses the first, whichever is its process's.
+bool thread_has_chosen_device();
 
 /// What `work` does on it, in all threads.
 FakeDeviceCounts counts_of(const std::function<void()>& work);

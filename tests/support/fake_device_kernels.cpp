@@ -40,10 +40,7 @@ class HostTensors {
     for (const auto& [fake, argument] : tensors_) {
       if (argument.is_same(host)) return fake;
     }
-    at::Tensor fake =
-        at::detail::make_tensor<c10::TensorImpl>(c10::Storage(fake_storage(host.storage())),
-                                                 c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                                                 host.dtype());
+    at::Tensor fake = view_or_new(host);
     fake.unsafeGetTensorImpl()->set_sizes_and_strides(
         host.sizes(), host.strides(), host.storage_offset());
     return fake;
@@ -64,6 +61,19 @@ class HostTensors {
   }
 
  private:
+  /// A view of an argument has its dispatch keys, also where inference mode would make others.
+  at::Tensor view_or_new(const at::Tensor& host) {
+    for (const auto& [fake, argument] : tensors_) {
+      if (!argument.storage().is_alias_of(host.storage())) continue;
+      return at::detail::make_tensor<c10::TensorImpl>(
+          c10::TensorImpl::VIEW, c10::Storage(fake.storage()), fake.key_set(), host.dtype());
+    }
+    return at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage(fake_storage(host.storage())),
+        c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+        host.dtype());
+  }
+
   c10::Storage host_storage(const c10::Storage& fake) {
     for (const auto& [known, host] : memories_) {
       if (known.is_alias_of(fake)) return host;
@@ -107,6 +117,7 @@ class DeviceCall {
       stack_[i] = to_host(stack_[i]);
     }
     count_call();
+    alert_without_order();
     {
       const at::AutoDispatchBelowADInplaceOrView below;
       op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack_);
@@ -210,6 +221,18 @@ class DeviceCall {
       return;
     }
     count(&FakeDeviceCounts::operations, "operation " + name_);
+  }
+
+  /// Those that a training may meet of which CUDA's kernels have no deterministic form.
+  void alert_without_order() const {
+    static const std::set<std::string> without_order = {"aten::_adaptive_avg_pool2d_backward",
+                                                        "aten::adaptive_max_pool2d_backward",
+                                                        "aten::bincount",
+                                                        "aten::reflection_pad2d_backward",
+                                                        "aten::replication_pad2d_backward",
+                                                        "aten::upsample_bicubic2d_backward",
+                                                        "aten::upsample_bilinear2d_backward"};
+    if (without_order.contains(name_)) at::globalContext().alertNotDeterministic(name_);
   }
 
   const c10::OperatorHandle& op_;

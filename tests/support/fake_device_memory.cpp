@@ -4,6 +4,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -137,6 +138,7 @@ class PinnedAllocator : public at::HostAllocator {
     Everything& all = everything();
     const std::lock_guard lock(all.mutex);
     all.pinned[reinterpret_cast<uintptr_t>(owner->address)] = bytes;
+    all.counts.pinned_bytes += static_cast<int64_t>(std::bit_ceil(bytes));
     void* const address = owner->address;
     return {address, owner.release(), &free_pinned, at::kCPU};
   }
@@ -184,8 +186,20 @@ bool waits_for_copy(const char* what,
   return waits;
 }
 
-void arrive(const std::vector<Download>& downloads) {
-  for (const Download& each : downloads) each.to.copy_(each.from);
+/// Lets those arrive that are done by `clock`.
+void arrive(const StreamClock& clock) {
+  std::vector<Download> arrived;
+  {
+    Everything& all = everything();
+    const std::lock_guard lock(all.mutex);
+    const auto still_open = std::stable_partition(
+        all.downloads.begin(), all.downloads.end(), [&](const Download& each) {
+          return !is_done(each, clock);
+        });
+    arrived.assign(still_open, all.downloads.end());
+    all.downloads.erase(still_open, all.downloads.end());
+  }
+  for (const Download& each : arrived) each.to.copy_(each.from);
 }
 
 }  // namespace
@@ -324,19 +338,12 @@ void wait_in_stream(c10::Stream stream, const StreamClock& clock) {
 
 void wait_on_host(const StreamClock& clock, const std::string& what) {
   count(&FakeDeviceCounts::host_waits, "wait for " + what);
-  std::vector<Download> arrived;
   {
     Everything& all = everything();
     const std::lock_guard lock(all.mutex);
-    const auto still_open = std::stable_partition(
-        all.downloads.begin(), all.downloads.end(), [&](const Download& each) {
-          return !is_done(each, clock);
-        });
-    arrived.assign(still_open, all.downloads.end());
-    all.downloads.erase(still_open, all.downloads.end());
     merge(all.host, clock);
   }
-  arrive(arrived);
+  arrive(clock);
 }
 
 void wait_for_all() {
@@ -373,6 +380,7 @@ void download(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
 void upload(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   const bool waits = waits_for_copy(
       "upload", &FakeDeviceCounts::uploads, &FakeDeviceCounts::waiting_uploads, from, non_blocking);
+  arrive(clock_of(current_stream()));  // what the stream has copied there before, it reads
   to.copy_(from);
   if (waits) host_catches_up();
 }

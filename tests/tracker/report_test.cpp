@@ -5,6 +5,7 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -319,6 +320,17 @@ TEST_CASE("parts of a stack are thinned at the same steps, and have their own va
   CHECK_THAT(chart, Contains("\"stacked\":true"));
   CHECK(count(chart, "\"steps\":[0,3,6,9,") == 2);
   CHECK_THAT(chart, Contains("\"values\":[0,3,6,2,5,") && Contains("\"values\":[0,3,6,9,1,"));
+}
+
+TEST_CASE("a step at which one part of a stack has no value is left out of all parts") {
+  const double nan = std::nan("");
+  const std::string chart = draw_chart({{"data", {1, 2, 3}, {1, nan, 3}},
+                                        {"save", {1, 2, 3}, {4, 5, 6}},
+                                        {"none", {1, 2, 3}, {nan, nan, nan}}},
+                                       {.title = "t", .stacked = true});
+  CHECK(count(chart, "\"steps\":[1,3]") == 2);
+  CHECK_THAT(chart, Contains("\"values\":[1,3]") && Contains("\"values\":[4,6]"));
+  CHECK_THAT(chart, !Contains("none"));
 }
 
 TEST_CASE("a mean is over all values around, and does not lag") {

@@ -280,7 +280,7 @@ TEST_CASE("the owner touches its lock, makes a removed one again, and tells of a
     return done();
   };
   {
-    const RunLock lock("data", {.refresh = milliseconds(5), .stale = milliseconds(300'000)});
+    RunLock lock("data", {.refresh = milliseconds(5), .stale = milliseconds(300'000)});
     const std::string own = read_file(kLock);
     make_older(kLock, 1000);
     const auto old = fs::last_write_time(kLock);
@@ -290,6 +290,9 @@ TEST_CASE("the owner touches its lock, makes a removed one again, and tells of a
     write_file_atomically(kLock, "another's");
     CHECK(wait_for([&] { return place.log.count("is not this run's any more") == 1; }));
     std::this_thread::sleep_for(milliseconds(30));
+    CHECK_THROWS_WITH(
+        lock.look(),
+        Catch::StartsWith("/tracker/data_path: another process has taken 'data' over"));
   }
   CHECK(place.log.count("is not this run's any more") == 1);  // told once
   CHECK(read_file(kLock) == "another's");                     // and left alone
@@ -297,8 +300,58 @@ TEST_CASE("the owner touches its lock, makes a removed one again, and tells of a
 
 TEST_CASE("a folder that cannot hold a lock is told with what to do") {
   CHECK_THROWS_WITH(RunLock("/proc"),
-                    Catch::StartsWith("/tracker/data_path: the lock '/proc/run.lock") &&
+                    Catch::StartsWith("/tracker/data_path: '/proc/run.lock") &&
+                        Contains("cannot be made") &&
                         Contains("choose another /tracker/data_path"));
+}
+
+TEST_CASE("a disk that is full or fails while a lock is made is a lack of resources") {
+  Place place;
+  const auto fault = [](const char* fail_at) {
+    setenv("DALLE2_FAIL_AT", fail_at, 1);
+    std::string text;
+    try {
+      const RunLock lock("data");
+    } catch (const ResourceError& error) {
+      text = error.what();
+    }
+    unsetenv("DALLE2_FAIL_AT");
+    return text;
+  };
+  CHECK_THAT(fault("lock:1:enospc"),
+             Catch::StartsWith("/tracker/data_path: 'data/run.lock.") &&
+                 Contains("cannot be made: No space left on device\n  Free some space"));
+  CHECK_THAT(fault("lock:1:eio"), Contains("Input/output error\n  The disk or the network"));
+  CHECK(fs::is_empty("data"));
+}
+
+TEST_CASE("what killed starts left beside a lock is removed, and nothing else") {
+  Place place;
+  const std::vector<std::string> others = {"data/shards.lock.host.1.2.part",
+                                           "data/run.lock.old.part",
+                                           "data/run.lock.host.1.x.part",
+                                           "data/prerun.lock.host.1.2.part"};
+  for (const std::string& path : others) write_file_atomically(path, "not ours");
+  for (const char* path :
+       {"data/run.lock.host.1.2.part", "data/run.lock.a-host.example.123.4.part"})
+    write_file_atomically(path, "half");
+  { const RunLock lock("data"); }
+  std::vector<std::string> left;
+  for (const auto& entry : fs::directory_iterator("data")) left.push_back(entry.path().string());
+  CHECK_THAT(left, Catch::Matchers::UnorderedEquals(others));
+}
+
+TEST_CASE("a folder that a lock made is removed with it, unless something is in it") {
+  Place place;
+  { const RunLock lock("new/deep"); }
+  CHECK(!fs::exists("new/deep"));
+  {
+    const RunLock lock("new/deep");
+    write_file_atomically("new/deep/file", "mine");
+  }
+  CHECK(fs::exists("new/deep/file"));
+  { const RunLock lock("data"); }
+  CHECK(fs::exists("data"));
 }
 
 TEST_CASE("the lock of another folder has its own name and its own words") {

@@ -206,7 +206,7 @@ TEST_CASE("a run whose folder another one has taken over ends and writes nothing
   MarkedRun::save(tracker, {.samples = 10});
   put("data/run.lock", R"({"host": "elsewhere", "pid": 1, "boot_id": "b"})");
   CHECK_THROWS_WITH(MarkedRun::save(tracker, {.samples = 20}),
-                    Contains("another run has taken 'data' over"));
+                    Contains("another process has taken 'data' over"));
   CHECK_THROWS_AS(tracker.check_lock(), ConfigError);  // known from now on
   CHECK(test::read_facts("data/checkpoint.pth")->samples_seen == 10);
   CHECK(test::read_facts("latest.pth")->samples_seen == 10);

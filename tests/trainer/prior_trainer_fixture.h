@@ -8,7 +8,7 @@
 #include <string>
 
 #include "diffusion/prior_fixture.h"
-#include "optim/random.h"
+#include "model/random.h"
 #include "trainer/prior_trainer.h"
 #include "trainer/state_bits.h"
 

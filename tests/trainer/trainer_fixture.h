@@ -8,7 +8,7 @@
 #include <string>
 
 #include "config/decoder/decoder_run_config.h"
-#include "optim/random.h"
+#include "model/random.h"
 #include "support/fixture.h"
 #include "trainer/decoder_trainer.h"
 #include "trainer/state_bits.h"

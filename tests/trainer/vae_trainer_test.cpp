@@ -401,5 +401,34 @@ TEST_CASE(
   CHECK(half == Approx(whole).epsilon(0.05));
 }
 
+TEST_CASE("the gradient penalty of a discriminator is in float32 whatever the precision") {
+  const at::Tensor images = some_pictures(1);
+  // Of the discriminator's weights, what the penalty alone adds to them.
+  const auto of_penalty = [&](MixedPrecision precision) {
+    torch::manual_seed(3);
+    VqganVae vae(small_vae());
+    const auto gradient = [&](bool with_penalty) {
+      vae->zero_grad();
+      at::Tensor loss;
+      {
+        const Autocast autocast(at::kCPU, precision);
+        loss = vae->discriminator_loss(
+            images, at::make_generator<at::CPUGeneratorImpl>(1), with_penalty);
+      }
+      loss.backward();
+      std::vector<at::Tensor> all;
+      for (const at::Tensor& each : vae->discriminator()->parameters())
+        all.push_back(each.grad().flatten().clone());
+      return at::cat(all);
+    };
+    return gradient(true) - gradient(false);
+  };
+  const at::Tensor exact = of_penalty(MixedPrecision::no), half = of_penalty(MixedPrecision::bf16);
+  const double error = ((half - exact).norm() / exact.norm()).item<double>();
+  CAPTURE(error);
+  // What is left is the hinge of the real pictures, which goes through bf16 without the penalty.
+  CHECK(error < 1e-2);
+}
+
 }  // namespace
 }  // namespace dalle2::test

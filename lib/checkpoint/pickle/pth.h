@@ -32,6 +32,11 @@ void write_pth(const std::string& path, const Value& value, ReadBack read_back =
 /// training changes the tensors.
 class PthSnapshot {
  public:
+  /// Of the memory that is taken at once, unless a tensor is larger. LibTorch rounds page-locked
+  /// memory up to a power of two: a whole state in one piece would lock nearly twice its size.
+  static constexpr int64_t kPieceBytes = int64_t{256} << 20;
+
+  explicit PthSnapshot(int64_t piece_bytes = kPieceBytes) : piece_bytes_(piece_bytes) {}
   /// Copies the tensors, but for those in a file (lies_in_file()), which nobody may write to.
   /// Memory of an earlier call is reused if it is large enough; for tensors of a GPU it is
   /// page-locked. @throws as write_pth() for what cannot be saved
@@ -43,9 +48,12 @@ class PthSnapshot {
   void clear();
 
  private:
+  void make_memory(const std::vector<int64_t>& sizes, bool pinned);
+
+  int64_t piece_bytes_;
   std::string pickle_;
-  std::vector<at::Tensor> storages_;  // [numel], views of memory_ or in a file
-  at::Tensor memory_;                 // [bytes]
+  std::vector<at::Tensor> storages_;  // [numel], views of pieces_ or in a file
+  std::vector<at::Tensor> pieces_;    // [bytes] each
 };
 
 /// Reads the whole file as read_pth() does, its contents from the disk itself where the file system

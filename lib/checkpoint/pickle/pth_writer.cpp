@@ -62,6 +62,19 @@ int64_t aligned(int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
+struct PiecePlace {
+  size_t piece;
+  int64_t offset;  // in it
+};
+
+/// The place of `bytes` behind what the pieces hold already. @param sizes of the pieces; grows
+PiecePlace place_in_pieces(std::vector<int64_t>& sizes, int64_t bytes, int64_t piece_bytes) {
+  if (sizes.empty() || sizes.back() + aligned(bytes) > piece_bytes) sizes.push_back(0);
+  const PiecePlace place{sizes.size() - 1, sizes.back()};
+  sizes.back() += aligned(bytes);
+  return place;
+}
+
 }  // namespace
 
 void write_pth(const std::string& path, const Value& value, ReadBack read_back) {
@@ -73,28 +86,36 @@ void PthSnapshot::take(const Value& value) {
   PickleToWrite pickle = pickle_of_value(value);
   pickle_ = std::move(pickle.bytes);
   storages_ = elements_of(pickle);
-  int64_t bytes = 0;
+  std::vector<PiecePlace> places;
+  std::vector<int64_t> sizes;        // of the pieces
   std::optional<at::Device> device;  // that copies come from
   for (const at::Tensor& live : storages_) {
     if (lies_in_file(live)) continue;
-    bytes += aligned(static_cast<int64_t>(live.nbytes()));
+    places.push_back(place_in_pieces(sizes, static_cast<int64_t>(live.nbytes()), piece_bytes_));
     if (!live.is_cpu()) device = live.device();
   }
-  if (!memory_.defined() || memory_.numel() < bytes) {
-    memory_.reset();  // given back before more is taken
-    memory_ =
-        at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(device.has_value()));
-  }
-  int64_t offset = 0;
+  make_memory(sizes, /*pinned=*/device.has_value());
+  auto place = places.begin();
   for (at::Tensor& storage : storages_) {
     const at::Tensor live = storage;
     if (lies_in_file(live)) continue;
-    const auto size = static_cast<int64_t>(live.nbytes());
-    storage = memory_.narrow(0, offset, size).view(live.scalar_type());
+    storage = pieces_[place->piece]
+                  .narrow(0, place->offset, static_cast<int64_t>(live.nbytes()))
+                  .view(live.scalar_type());
     storage.copy_(live, /*non_blocking=*/true);
-    offset += aligned(size);
+    ++place;
   }
   if (device) c10::impl::VirtualGuardImpl(device->type()).getStream(*device).synchronize();
+}
+
+/// Pieces of these sizes at least; those of an earlier call stay where they are large enough.
+void PthSnapshot::make_memory(const std::vector<int64_t>& sizes, bool pinned) {
+  pieces_.resize(sizes.size());
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (pieces_[i].defined() && pieces_[i].numel() >= sizes[i]) continue;
+    pieces_[i].reset();  // given back before more is taken
+    pieces_[i] = at::empty({sizes[i]}, at::TensorOptions().dtype(at::kByte).pinned_memory(pinned));
+  }
 }
 
 void PthSnapshot::clear() {

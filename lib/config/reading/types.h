@@ -122,6 +122,11 @@ enum class MixedPrecision { no, fp16, bf16 };
 template <>
 inline constexpr std::array enum_names<MixedPrecision> = {"no", "fp16", "bf16"};
 
+/// Where float32 on an NVIDIA GPU is TF32.
+enum class Tf32 { no, convolutions, all };
+template <>
+inline constexpr std::array enum_names<Tf32> = {"no", "convolutions", "all"};
+
 /// What a run does after too many updates that had to be skipped.
 enum class NonFiniteAction { stop, roll_back };
 template <>

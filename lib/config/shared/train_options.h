@@ -156,6 +156,7 @@ struct AveragesConfig {
 struct PrecisionConfig {
   bool amp = false;
   std::optional<MixedPrecision> mixed_precision;
+  Tf32 tf32 = Tf32::convolutions;
 
   void fields(auto& f) {
     D2_FIELD(amp,
@@ -167,6 +168,11 @@ struct PrecisionConfig {
              "(float32), `bf16`, or `fp16` with a loss scale for each network. Weights, gradients, "
              "moments, averages and losses are float32 in any case. Null is `no`, or what `amp` "
              "chooses.");
+    D2_FIELD(
+        tf32,
+        "What of float32 NVIDIA GPUs since Ampere may compute in TF32, with 10 bits of mantissa "
+        "in the place of 23, which is faster: `no`, `convolutions` (PyTorch's default), or `all`, "
+        "which is matrix products, too. Networks of metrics never do. No effect on the CPU.");
   }
 };
 

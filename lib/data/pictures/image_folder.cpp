@@ -185,6 +185,13 @@ ImageBatch ImageFolder::read(const Address& address, const std::vector<int64_t>&
   return batch;
 }
 
+void ImageFolder::check_preprocessing() const {
+  constexpr int64_t kMostTried = 16;  // that cannot be read
+  for (int64_t i = 0; i < std::min(kMostTried, rows("train")); ++i) {
+    if (read({.split = "train"}, {train_[static_cast<size_t>(i)]}).size() > 0) return;
+  }
+}
+
 std::optional<ImageBatch> ImageFolder::batch(const std::string& split,
                                              int64_t epoch,
                                              int64_t begin,

@@ -40,6 +40,10 @@ class ImageFolder {
   int64_t rows(const std::string& split) const;
   int64_t files() const { return static_cast<int64_t>(pictures_.size()); }
 
+  /// Prepares the first training picture that can be read. @throws ConfigError if the preprocessing
+  /// makes another size of it than image_size
+  void check_preprocessing() const;
+
   /// Up to `count` pictures from place `begin` of the epoch's order on; those of "val" come in one
   /// order for all epochs. What it reads does not hang on what was read before.
   /// @return none behind the end

@@ -103,7 +103,7 @@ class Packer {
 
   PackReport run(const std::function<void(const PackProgress&)>& progress) {
     progress_ = progress;
-    const std::shared_ptr<void> held = options_.hold_out ? options_.hold_out() : nullptr;
+    if (options_.hold_out) check_held_ = options_.hold_out();
     plan_shards();
     std::vector<std::string> spare = spare_shards();
     if (!look_at_shards()) return std::move(report_);
@@ -119,6 +119,7 @@ class Packer {
       }
       add(std::move(of_shard));
     }
+    if (!spare.empty()) check_held_();
     for (const std::string& name : spare) remove_file((fs::path(out_) / name).string());
     report_.removed.insert(report_.removed.end(), spare.begin(), spare.end());
     std::sort(report_.removed.begin(), report_.removed.end());
@@ -162,6 +163,7 @@ class Packer {
   std::vector<Shard> shards_;
   PackReport report_;
   std::function<void(const PackProgress&)> progress_;
+  std::function<void()> check_held_ = [] {};
 };
 
 void Packer::find_pictures() {
@@ -379,6 +381,7 @@ bool Packer::write_shard(const Shard& shard, PackReport& report) const {
     if (sample->caption) tar->add(key + ".txt", *sample->caption);
     tar->add(key + ".json", sample->source_json);
   }
+  check_held_();
   if (!tar) {
     remove_file(shard.path);
     return false;

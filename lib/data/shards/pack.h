@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,8 +19,9 @@ struct PackOptions {
   bool need_captions = false;    ///< pictures without a caption are left out, and have no place
   bool first_line_only = false;  ///< of a caption (files that go on with translations)
   bool overwrite = false;        ///< replace and remove shards of another set
-  /// Asked once OUT is going to be looked at; what it gives is kept to the end: a lock of OUT.
-  std::function<std::shared_ptr<void>()> hold_out = nullptr;
+  /// Locks OUT, before it is looked at. What it gives is kept to the end, and called before each
+  /// change: it throws where the lock was lost.
+  std::function<std::function<void()>()> hold_out = nullptr;
 };
 
 struct PackProgress {

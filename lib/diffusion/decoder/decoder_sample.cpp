@@ -9,6 +9,7 @@
 #include "diffusion/decoder/pass_scopes.h"
 #include "diffusion/decoder/stage.h"
 #include "diffusion/denoiser.h"
+#include "model/frozen_weight.h"
 #include "model/resize.h"
 
 namespace dalle2 {
@@ -128,6 +129,7 @@ at::Tensor DecoderImpl::sample_stage(int64_t unet_number,
                                      int64_t batch,
                                      const DecoderSampleOptions& options,
                                      const NoiseSource& noise) {
+  const WeightsAtRest weights_at_rest;
   Stage& s = stage(unet_number);
   const DecoderConfig& config = plan_.config;
   const int64_t size = s.plan.image_size;

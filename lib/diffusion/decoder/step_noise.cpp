@@ -3,6 +3,7 @@
 
 #include <torch/torch.h>
 
+#include "model/random.h"
 #include "model/unet/unet.h"
 
 namespace dalle2 {
@@ -40,8 +41,7 @@ at::Generator host_generator(const at::Generator& generator) {
   if (generator.device().is_cpu()) return generator;
   at::Generator device = generator;
   constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15;  // spreads neighbouring positions apart
-  return at::make_generator<at::CPUGeneratorImpl>(device.current_seed() ^
-                                                  ((device.get_offset() + 1) * kGoldenRatio));
+  return cpu_generator(device.current_seed() ^ ((device.get_offset() + 1) * kGoldenRatio));
 }
 
 bool draw_self_condition(const at::Generator& host) {

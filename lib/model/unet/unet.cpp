@@ -107,16 +107,35 @@ at::Tensor UnetImpl::forward(const at::Tensor& x,
   return layers.to_out->forward(h);
 }
 
+std::pair<at::Tensor, at::Tensor> UnetImpl::forward_with_and_without(const at::Tensor& x,
+                                                                     const at::Tensor& time,
+                                                                     const UnetConditions& given) {
+  const auto twice = [](const at::Tensor& rows) {
+    return rows.defined() ? at::cat({rows, rows}) : rows;
+  };
+  UnetConditions both = {.image_embed = twice(given.image_embed),
+                         .text_encodings = twice(given.text_encodings),
+                         .lowres_cond_img = twice(given.lowres_cond_img),
+                         .lowres_noise_level = twice(given.lowres_noise_level),
+                         .self_cond = twice(given.self_cond),
+                         .image_keep_mask = {},
+                         .text_keep_mask = {}};
+  const at::Tensor none = prob_mask(x.size(0), 0.0, x.device(), std::nullopt);
+  const auto kept_first = [&none](const at::Tensor& mask) {
+    return at::cat({mask.defined() ? mask : none.logical_not(), none});
+  };
+  both.image_keep_mask = kept_first(given.image_keep_mask);
+  both.text_keep_mask = kept_first(given.text_keep_mask);
+  const std::vector<at::Tensor> answers = forward(twice(x), twice(time), both).chunk(2);
+  return {answers[0], answers[1]};
+}
+
 at::Tensor UnetImpl::forward_with_cond_scale(const at::Tensor& x,
                                              const at::Tensor& time,
                                              const UnetConditions& conditions,
                                              double cond_scale) {
-  const at::Tensor logits = forward(x, time, conditions);
-  if (cond_scale == 1.0) return logits;
-  UnetConditions null = conditions;
-  null.image_keep_mask = prob_mask(x.size(0), 0.0, x.device(), std::nullopt);
-  null.text_keep_mask = null.image_keep_mask;
-  const at::Tensor null_logits = forward(x, time, null);
+  if (cond_scale == 1.0) return forward(x, time, conditions);
+  const auto [logits, null_logits] = forward_with_and_without(x, time, conditions);
   return null_logits + (logits - null_logits) * cond_scale;
 }
 

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "config/decoder/decoder_config.h"
 #include "model/resize.h"
@@ -41,6 +42,12 @@ class UnetImpl : public torch::nn::Module {
   /// @return [B, channels_out, H, W]
   /// @throws DataError for a missing low-res image, a wrong text width or batch (both numbers)
   at::Tensor forward(const at::Tensor& x, const at::Tensor& time, const UnetConditions& conditions);
+
+  /// The answers with the conditions and without image and text, both [B, channels_out, H, W], from one
+  /// pass over 2 B rows: a small batch costs by its operations more than by its rows.
+  std::pair<at::Tensor, at::Tensor> forward_with_and_without(const at::Tensor& x,
+                                                             const at::Tensor& time,
+                                                             const UnetConditions& conditions);
 
   /// Classifier-free guidance: null + (cond - null) * cond_scale; a scale of 1 is a single forward.
   at::Tensor forward_with_cond_scale(const at::Tensor& x,

@@ -12,8 +12,11 @@ namespace {
 
 constexpr double kSharpness = 200.0;  // twice the inverse temperature of 100
 constexpr double kLeastLogged = 1e-5;
-// Numbers of a slice of tokens times codes: they stay in the cache.
-constexpr int64_t kSlice = int64_t{1} << 19;
+/// Numbers of a slice of tokens times codes: on a CPU they stay in the cache, on a GPU they are few
+/// kernels.
+int64_t slice_size(const at::Device& device) {
+  return int64_t{1} << (device.is_cpu() ? 19 : 25);
+}
 
 /// Of the bits of a half: its codes, and each token's distribution over them.
 struct Half {
@@ -42,7 +45,8 @@ std::pair<Half, Half> halves(const at::Tensor& tokens) {
 /// kLeastLogged) for slices of the tokens.
 void for_slices(const Half& a, const Half& b, const auto& f) {
   const int64_t tokens = a.share.size(0);
-  const int64_t of_slice = std::max<int64_t>(kSlice / (a.size() * b.size()), 1);
+  const int64_t of_slice =
+      std::max<int64_t>(slice_size(a.share.device()) / (a.size() * b.size()), 1);
   for (int64_t first = 0; first < tokens; first += of_slice) {
     const int64_t n = std::min(of_slice, tokens - first);
     const auto rows = [&](const at::Tensor& x) { return x.narrow(0, first, n).unsqueeze(2); };

@@ -191,13 +191,9 @@ bool VectorQuantizerImpl::has_begun() {
 
 VectorQuantizerImpl::Drawer VectorQuantizerImpl::drawer(int64_t own_tokens) const {
   if (ranks_.size == 1) return {own_tokens > 0, own_tokens};
-  at::Tensor held = at::zeros({ranks_.size}, embed_.options().dtype(at::kLong));
-  held[ranks_.rank] = own_tokens;
-  sum_over_ranks(held);
-  held = held.cpu();
-  for (int rank = 0; rank < ranks_.size; ++rank) {
-    const int64_t tokens = held[rank].item<int64_t>();
-    if (tokens > 0) return {rank == ranks_.rank, tokens};
+  const std::vector<int64_t> held = ranks_.exchange(own_tokens);
+  for (size_t rank = 0; rank < held.size(); ++rank) {
+    if (held[rank] > 0) return {static_cast<int>(rank) == ranks_.rank, held[rank]};
   }
   return {false, 0};
 }
@@ -284,22 +280,27 @@ at::Tensor VectorQuantizerImpl::mean_codes() const {
 }
 
 void VectorQuantizerImpl::replace_dead(const at::Tensor& learns, const at::Generator& generator) {
-  const bool has_enough = noted_tokens_.defined() && noted_tokens_.size(0) >= config_.codes();
-  if (ranks_.size == 1 && has_enough) {
-    replace_dead_on_device(learns, generator);
+  at::Tensor tokens = noted_tokens_.defined()
+                          ? noted_tokens_
+                          : at::zeros({0, codebook().size(1)}, embed_.options());
+  if (config_.vq_use_cosine_sim) tokens = unit_length(tokens);
+  const Drawer drawer = this->drawer(tokens.size(0));
+  if (drawer.tokens >= config_.codes()) {
+    replace_dead_on_device(learns, drawer, tokens, generator);
   } else if (learns.item<bool>()) {
-    replace_counted_dead(generator);
+    replace_counted_dead(drawer, tokens, generator);
   }
 }
 
 /// With a vector for each code the host need not know how many are dead.
 void VectorQuantizerImpl::replace_dead_on_device(const at::Tensor& learns,
+                                                 const Drawer& drawer,
+                                                 const at::Tensor& tokens,
                                                  const at::Generator& generator) {
   const double least = config_.vq_threshold_ema_dead_code;
   const at::Tensor sizes = cluster_size_.select(0, 0), codes = embed_.select(0, 0);
   const at::Tensor dead = sizes.lt(least).logical_and(learns);  // [K]
-  at::Tensor rows = drawn_rows(noted_tokens_, config_.codes(), generator);
-  if (config_.vq_use_cosine_sim) rows = unit_length(rows);
+  const at::Tensor rows = drawn_by(drawer, tokens, config_.codes(), generator);
   const at::Tensor samples = rows.index_select(0, (dead.cumsum(0) - 1).clamp_min(0));
   const at::Tensor is_dead = dead.unsqueeze(1);
   codes.copy_(at::where(is_dead, samples, codes));
@@ -308,17 +309,13 @@ void VectorQuantizerImpl::replace_dead_on_device(const at::Tensor& learns,
 }
 
 /// Dead codes may be more than there are vectors on the first rank that has any.
-void VectorQuantizerImpl::replace_counted_dead(const at::Generator& generator) {
+void VectorQuantizerImpl::replace_counted_dead(const Drawer& drawer,
+                                               const at::Tensor& tokens,
+                                               const at::Generator& generator) {
   const double least = config_.vq_threshold_ema_dead_code;
   at::Tensor dead = cluster_size_.select(0, 0).lt(least).nonzero().squeeze(1);
   if (dead.numel() == 0) return;
-  at::Tensor tokens = noted_tokens_.defined()
-                          ? noted_tokens_
-                          : at::zeros({0, codebook().size(1)}, embed_.options());
-  if (config_.vq_use_cosine_sim) tokens = unit_length(tokens);
-  const Drawer drawer = this->drawer(tokens.size(0));
-  const int64_t most = drawer.tokens;
-  if (dead.numel() > most) {  // the rest follows with later batches
+  if (dead.numel() > drawer.tokens) {  // the rest follows with later batches
     at::Tensor order = at::zeros({dead.numel()}, dead.options());
     if (drawer.is_own) {
       order = at::randperm(
@@ -326,7 +323,7 @@ void VectorQuantizerImpl::replace_counted_dead(const at::Generator& generator) {
                   .to(dead.device());
     }
     sum_over_ranks(order);
-    dead = std::get<0>(dead.index_select(0, order.narrow(0, 0, most)).sort());
+    dead = std::get<0>(dead.index_select(0, order.narrow(0, 0, drawer.tokens)).sort());
   }
   const at::Tensor samples = drawn_by(drawer, tokens, dead.numel(), generator);
   embed_.select(0, 0).index_copy_(0, dead, samples);

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "config/vae/vae_config.h"
 #include "model/layers.h"
@@ -25,7 +26,10 @@ struct Quantized {
 /// The ranks that a codebook is averaged over.
 struct CodeRanks {
   int rank = 0, size = 1;
-  std::function<void(at::Tensor& tensor)> sum;  ///< over all ranks, in place; null: one rank
+  std::function<void(at::Tensor& tensor)> sum =
+      nullptr;  ///< over all ranks, in place; null: one rank
+  /// The numbers of all ranks, by the hosts alone: no device is waited for. Null: one rank.
+  std::function<std::vector<int64_t>(int64_t own)> exchange = nullptr;
 };
 
 class QuantizerImpl : public torch::nn::Module {
@@ -83,14 +87,19 @@ class VectorQuantizerImpl : public QuantizerImpl {
   void take_notes(const at::Tensor& tokens, const at::Tensor& indices);
   bool has_begun();
   void replace_dead(const at::Tensor& learns, const at::Generator& generator);
-  void replace_dead_on_device(const at::Tensor& learns, const at::Generator& generator);
-  void replace_counted_dead(const at::Generator& generator);
   /// The first rank that has tokens: what is drawn is drawn by it.
   struct Drawer {
     bool is_own;
     int64_t tokens;  // that it has; 0: no rank has any
   };
   Drawer drawer(int64_t own_tokens) const;
+  void replace_dead_on_device(const at::Tensor& learns,
+                              const Drawer& drawer,
+                              const at::Tensor& tokens,
+                              const at::Generator& generator);
+  void replace_counted_dead(const Drawer& drawer,
+                            const at::Tensor& tokens,
+                            const at::Generator& generator);
   at::Tensor drawn_by(const Drawer& drawer,
                       const at::Tensor& tokens,
                       int64_t count,

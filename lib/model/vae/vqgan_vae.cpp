@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "model/vae/vqgan_vae.h"
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/torch.h>
 
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -219,7 +221,11 @@ at::Tensor VqganVaeImpl::discriminator_loss(const at::Tensor& images,
     made = reconstruct(images, generator).images;
   }
   const at::Tensor real = with_penalty ? images.detach().requires_grad_() : images;
-  const at::Tensor of_made = discr_->forward(made), of_real = discr_->forward(real);
+  const at::Tensor of_made = discr_->forward(made);
+  // Under autocast the penalty, a gradient of a gradient, would keep two digits.
+  std::optional<c10::impl::ExcludeDispatchKeyGuard> no_autocast;
+  if (with_penalty) no_autocast.emplace(c10::autocast_dispatch_keyset);
+  const at::Tensor of_real = discr_->forward(real);
   const at::Tensor loss =
       config_.use_hinge_loss
           ? (at::relu(1 + of_made) + at::relu(1 - of_real)).mean()

@@ -7,13 +7,14 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <tuple>
+#include <utility>
 
 #include "base/log.h"
 #include "checkpoint/convert.h"
 #include "data/embeddings/prior_dataset.h"
 #include "data/pictures/image_folder.h"
 #include "metrics/embedding_similarities.h"
-#include "optim/random.h"
+#include "model/random.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/commands.h"
 #include "run/commands/evaluate_kinds.h"
@@ -23,6 +24,7 @@
 #include "run/kinds.h"
 #include "run/loop/run_session.h"
 #include "tracker/log/progress.h"
+#include "trainer/tensor_group.h"
 
 namespace dalle2 {
 namespace {
@@ -71,6 +73,7 @@ nlohmann::ordered_json prior_figures(const EvaluateCommand& command,
   std::vector<double> values(kSimilarities * steps.size(), 0.0);  // of other ranks: 0
   PriorSampleOptions options;
   options.text = {batch->text_embeds, batch->text_encodings};
+  options = on_device(std::move(options), device);
   for (size_t i = static_cast<size_t>(group.rank()); i < steps.size();
        i += static_cast<size_t>(group.size())) {
     options.timesteps = steps[i];

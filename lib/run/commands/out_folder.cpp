@@ -2,8 +2,10 @@
 #include "run/commands/out_folder.h"
 
 #include <filesystem>
+#include <memory>
 
 #include "base/error.h"
+#include "tracker/run_folder/run_lock.h"
 
 namespace dalle2 {
 
@@ -18,16 +20,14 @@ void check_out_folder(const std::string& option, const std::string& path) {
                     std::filesystem::current_path().string());
 }
 
-std::shared_ptr<RunLock> hold_shards_folder(const std::string& out) {
-  std::error_code error;
-  std::filesystem::create_directories(out, error);
-  if (error) throw ConfigError("--out {}: the folder cannot be made: {}", out, error.message());
-  return std::make_shared<RunLock>(
+std::function<void()> hold_shards_folder(const std::string& out) {
+  const auto lock = std::make_shared<RunLock>(
       LockPlace{.folder = out,
                 .file = "shards.lock",
                 .key = "--out",
                 .clash = "Two commands would mix their shards.",
                 .when_lost = "Stop one of the two, and make the shards again."});
+  return [lock] { lock->look(); };
 }
 
 }  // namespace dalle2

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <memory>
+#include <functional>
 #include <string>
-
-#include "tracker/run_folder/run_lock.h"
 
 namespace dalle2 {
 
@@ -12,8 +10,10 @@ namespace dalle2 {
 /// than a wish. @param option that names it: "--out". @throws ConfigError
 void check_out_folder(const std::string& option, const std::string& path);
 
-/// Makes the folder `out` (option --out) of a command that writes shards, and holds its lock: the
-/// shards of two commands would be mixed. @throws ConfigError if another process writes there
-std::shared_ptr<RunLock> hold_shards_folder(const std::string& out);
+/// Makes the folder `out` (option --out) of a command that writes shards, and holds its lock as long
+/// as the result lives: the shards of two commands would be mixed. @throws ConfigError if another
+/// process writes there
+/// @return to be called before each file: throws ConfigError once another process has taken over
+std::function<void()> hold_shards_folder(const std::string& out);
 
 }  // namespace dalle2

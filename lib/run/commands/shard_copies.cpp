@@ -7,8 +7,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <optional>
+#include <utility>
 
 #include "base/log.h"
 #include "base/public_url.h"
@@ -60,9 +62,14 @@ class WholeShard {
 /// Goes through one shard after the other.
 class ShardCopier {
  public:
-  ShardCopier(const ShardCopyPlan& plan, ShardAddition& addition, ShardCopyCounts& counts)
+  /// @param check_held called before a file is put in its place
+  ShardCopier(const ShardCopyPlan& plan,
+              ShardAddition& addition,
+              std::function<void()> check_held,
+              ShardCopyCounts& counts)
       : plan_(plan),
         addition_(addition),
+        check_held_(std::move(check_held)),
         counts_(counts),
         preprocess_(plan.data.preprocessing,
                     {.apply_exif = plan.data.apply_exif, .fast_jpeg = plan.data.fast_jpeg},
@@ -81,6 +88,7 @@ class ShardCopier {
     if (!shard.fault().empty()) return;
     write(waiting, url, tar);
     addition_.end_shard(name);
+    check_held_();
     tar.commit();
     ++counts_.written;
     counts_.samples += of_shard_.samples;
@@ -153,6 +161,7 @@ class ShardCopier {
 
   const ShardCopyPlan& plan_;
   ShardAddition& addition_;
+  std::function<void()> check_held_;
   ShardCopyCounts& counts_;
   ShardCopyCounts of_shard_;
   Preprocess preprocess_;
@@ -197,8 +206,9 @@ void claim_folder(const ShardCopyPlan& plan, const std::map<std::string, std::st
 bool copy_all(const ShardCopyPlan& plan,
               const std::map<std::string, std::string>& shards,
               ShardAddition& addition,
+              const std::function<void()>& check_held,
               ShardCopyCounts& counts) {
-  ShardCopier copier(plan, addition, counts);
+  ShardCopier copier(plan, addition, check_held, counts);
   const int64_t most_unreachable = std::min(kMostUnreachable, std::ssize(shards));
   int64_t unreachable_in_a_row = 0;
   for (const auto& [name, url] : shards) {
@@ -269,9 +279,9 @@ ExitCode copy_shards(const ShardCopyPlan& plan,
                      const std::map<std::string, std::string>& shards,
                      ShardAddition& addition,
                      ShardCopyCounts& counts) {
-  const auto held = hold_shards_folder(plan.out_folder);
+  const std::function<void()> check_held = hold_shards_folder(plan.out_folder);
   claim_folder(plan, shards);
-  const bool stopped = copy_all(plan, shards, addition, counts);
+  const bool stopped = copy_all(plan, shards, addition, check_held, counts);
   log_live("");
   print_counts(plan, counts);
   return stopped ? ExitCode::kStopped : ExitCode::kDone;

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/text.h"
-#include "optim/random.h"
+#include "model/random.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/decoder/decoder_data.h"
 #include "run/decoder/decoder_evaluation.h"

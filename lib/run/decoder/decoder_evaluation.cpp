@@ -10,8 +10,8 @@
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "metrics/script_archive.h"
+#include "model/random.h"
 #include "model/resize.h"
-#include "optim/random.h"
 #include "run/pictures/row_noise.h"
 
 namespace dalle2 {

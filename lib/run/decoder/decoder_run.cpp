@@ -25,14 +25,13 @@ std::optional<int64_t> DecoderRun::train_group(const std::vector<Batch>& group) 
 
 void DecoderRun::add_validation_losses(const Batch& batch,
                                        int64_t place,
-                                       std::vector<double>& sums) {
+                                       std::vector<LossSum>& sums) {
   const DecoderInputs inputs = to_inputs(batch, session_.device());
   for (const int64_t unet : trained_unets_) {
     // The same draws in every epoch: the losses of two epochs then differ by the weights alone.
     const at::Generator random =
         session_.generator(fmt::format("validate unet {}", unet), /*epoch=*/0, place);
-    sums[static_cast<size_t>(unet - 1)] +=
-        trainer_.evaluate(inputs, unet, random).loss.item<double>();
+    sums[static_cast<size_t>(unet - 1)].add(trainer_.evaluate(inputs, unet, random).loss);
   }
 }
 

@@ -33,7 +33,9 @@ class DecoderRun : public ShardRun {
   void introduce() const override;
   void load_examples() override;
   std::optional<int64_t> train_group(const std::vector<Batch>& group) override;
-  void add_validation_losses(const Batch& batch, int64_t place, std::vector<double>& sums) override;
+  void add_validation_losses(const Batch& batch,
+                             int64_t place,
+                             std::vector<LossSum>& sums) override;
   void show_snapshot() override { pictures_.draw_training_samples(); }
   void end_epoch() override;
   void evaluate_epoch();

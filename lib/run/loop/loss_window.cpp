@@ -15,6 +15,15 @@ at::Tensor stacked(const std::deque<at::Tensor>& losses) {
 
 }  // namespace
 
+void LossSum::add(const at::Tensor& loss, double times) {
+  const at::Tensor more = loss.detach().to(at::kDouble) * times;
+  sum_ = sum_.defined() ? sum_ + more : more;
+}
+
+double LossSum::value() const {
+  return sum_.defined() ? sum_.item<double>() : 0.0;
+}
+
 void LossWindow::push(int64_t part, const at::Tensor& loss) {
   std::deque<at::Tensor>& recent = losses_.at(static_cast<size_t>(part - 1));
   recent.push_back(loss);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The last losses of each part of the model, on the device: reading them synchronises. A checkpoint
-// has them, so that a resumed run logs what it would have logged.
+// Losses that stay on the device until somebody wants a number of many: reading one synchronises.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,6 +16,20 @@ struct LossAverage {
   int64_t left_out = 0;  ///< losses that are not finite
 };
 
+/// A sum of losses on their device.
+class LossSum {
+ public:
+  /// @param loss [] @param times how often it counts
+  void add(const at::Tensor& loss, double times = 1);
+  /// 0 without losses. Waits for the device.
+  double value() const;
+
+ private:
+  at::Tensor sum_;  // [] float64
+};
+
+/// The last losses of each part of the model. A checkpoint has them, so that a resumed run logs what
+/// it would have logged.
 class LossWindow {
  public:
   /// @param length losses of a part that are kept: the updates between two records of the log

@@ -12,7 +12,8 @@
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/this_process.h"
-#include "optim/random.h"
+#include "model/random.h"
+#include "optim/tf32.h"
 #include "run/checkpoints/saved_facts.h"
 #include "run/device/device.h"
 #include "run/loop/outside_fault.h"
@@ -47,6 +48,7 @@ at::Device prepare_device(const SharedTrainConfig& train, const World& world) {
     if (device.has_index()) make_current(device);
   }
   if (train.deterministic) use_deterministic_algorithms();
+  if (!device.is_cpu()) use_tf32(train.tf32);
   return device;
 }
 
@@ -68,10 +70,12 @@ RunSession::RunSession(const SessionOptions& options, RunPosition& position)
                  .beside_records = tracker_.prints_records()}),
       times_(device_) {
   log_info("train",
-           "dalle2-train {} on {}, {}",
+           "dalle2-train {} on {}, {}{}{}",
            program_version(),
            device_.str(),
-           counted(at::get_num_threads(), "thread"));
+           counted(at::get_num_threads(), "thread"),
+           device_.is_cpu() ? "" : ", ",
+           tf32_text(options.train.tf32, device_));
 }
 
 at::Generator RunSession::generator(std::string_view purpose, int64_t epoch, int64_t step) const {

@@ -139,27 +139,28 @@ class TrainingRun {
 
   /// The mean loss over the samples of all ranks in the first rows of a split.
   /// @param step_at gives the RankBatch of the step that begins at a row
-  /// @param loss_of gives the mean over this rank's share of a step, never an empty one
+  /// @param loss_of gives the mean over this rank's share of a step, never an empty one: [], on the device
   /// @return none without samples @throws StoppedError
   template <class StepAt, class LossOf>
   std::optional<double> mean_loss_of_split(const std::string& split,
                                            int64_t rows,
                                            StepAt&& step_at,
                                            LossOf&& loss_of) {
-    double sum = 0;
+    LossSum sum;
     int64_t samples = 0;
     for (int64_t row = 0; row < rows;) {
       session_.throw_if_stop_asked();
       const auto step = from_outside([&] { return step_at(row); });
       if (!step) break;
-      if (step->size() > 0) sum += loss_of(*step) * static_cast<double>(step->size());
+      if (step->size() > 0) sum.add(loss_of(*step), static_cast<double>(step->size()));
       samples += step->samples_of_step;
       row += step->rows_of_step;
       session_.progress().stage(
           fmt::format("loss of the split {}: {}", split, counted(samples, "sample")));
     }
     if (samples == 0) return std::nullopt;
-    return session_.group().sum({sum}, "losses of " + split).front() / static_cast<double>(samples);
+    return session_.group().sum({sum.value()}, "losses of " + split).front() /
+           static_cast<double>(samples);
   }
 
   /// Updates a part with the gradients so far, of all ranks.

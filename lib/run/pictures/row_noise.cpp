@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "optim/random.h"
+#include "model/random.h"
 #include "run/device/device_copy.h"
 
 namespace dalle2 {

@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "base/text.h"
-#include "optim/random.h"
+#include "model/random.h"
 #include "run/dry_run.h"
 #include "run/prior/prior_run.h"
 #include "trainer/adapters.h"

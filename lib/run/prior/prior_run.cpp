@@ -124,8 +124,7 @@ std::optional<double> PriorRun::mean_loss(const std::string& split,
       [&](const PriorRankBatch& step) {
         // The same draws every time: two validations then differ by the weights alone.
         const at::Generator random = session_.generator("validate " + split, /*epoch=*/0, step.row);
-        return trainer_.evaluate(to_inputs(step.batch, session_.device()), random, averaged)
-            .item<double>();
+        return trainer_.evaluate(to_inputs(step.batch, session_.device()), random, averaged);
       });
 }
 

@@ -140,14 +140,14 @@ void ShardRun::save_snapshot() {
 void ShardRun::validate_epoch() {
   session_.progress().pause();
   const auto loader = open_loader("val", /*in_order=*/true, {});
-  std::vector<double> sums(static_cast<size_t>(any_trainer().num_parts()), 0.0);
+  std::vector<LossSum> losses(static_cast<size_t>(any_trainer().num_parts()));
   int64_t steps = 0, batches = 0;
   int64_t samples = 0;
   Timer timer;
   while (std::optional<Batch> batch = from_outside([&] { return next_batch(*loader); })) {
     loader->consumed(*batch);
-    if (has_joint_loss() || batch->size() > 0) {
-      add_validation_losses(*batch, samples + batch->samples_before, sums);
+    if (batch->size() > 0) {
+      add_validation_losses(*batch, samples + batch->samples_before, losses);
       ++batches;
     }
     samples += batch->samples_of_step;
@@ -168,6 +168,8 @@ void ShardRun::validate_epoch() {
   report_drops(*loader, "val");
   session_.progress().pause();
   log_info("val", "Rank 0 finished validation after {} steps", steps);
+  std::vector<double> sums;
+  for (const LossSum& loss : losses) sums.push_back(loss.value());
   sums.push_back(static_cast<double>(batches));
   sums = session_.group().sum(sums, "validation losses");
   batches = static_cast<int64_t>(sums.back());

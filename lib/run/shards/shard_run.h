@@ -46,14 +46,12 @@ class ShardRun : public TrainingRun {
   /// does in its place whose loss is no mean over the samples.
   /// @return samples of all ranks; none if a stop was asked for before the update
   virtual std::optional<int64_t> train_group(const std::vector<Batch>& group) = 0;
-  /// Adds the loss of each trained part of a batch to its entry of `sums`. With has_joint_loss() all
-  /// ranks call it at each step, and add the same; else it gets no empty batch.
+  /// Adds the loss of each trained part of a batch of this rank, never an empty one, to its entry of
+  /// `sums`. Reads nothing back from the device.
   /// @param place of the first sample in the validation
   virtual void add_validation_losses(const Batch& batch,
                                      int64_t place,
-                                     std::vector<double>& sums) = 0;
-  /// The loss is one of all samples of a step together, over all ranks (trainer/joint_loss.h).
-  virtual bool has_joint_loss() const { return false; }
+                                     std::vector<LossSum>& sums) = 0;
   /// After a snapshot within an epoch.
   virtual void show_snapshot() {}
   /// What follows a validation, from position_.next_task on; save_epoch() is a part of it.

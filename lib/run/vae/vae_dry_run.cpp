@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "base/text.h"
-#include "optim/random.h"
+#include "model/random.h"
 #include "run/dry_run.h"
 #include "run/vae/vae_features.h"
 #include "run/vae/vae_run.h"
@@ -53,6 +53,7 @@ void dry_run(const LoadedVaeConfig& loaded) {
   const TrainVaeConfig& config = loaded.config;
   check_results_folder(config);
   const ImageFolder data(config.data, config.vae.channels, config.seed);
+  data.check_preprocessing();
   DryRunPlan plan = make_plan(loaded);
   plan.data_size = {data.files(), "picture"};
   VaePosition position;

@@ -13,6 +13,7 @@
 #include "checkpoint/pickle/pth.h"
 #include "io/files/atomic_file.h"
 #include "io/pictures/image.h"
+#include "run/device/device_copy.h"
 #include "run/pictures/pictures.h"
 #include "run/vae/vae_run.h"
 
@@ -87,7 +88,9 @@ double VaeRun::validation_loss(bool averaged) {
       std::min(config_.train.validation_samples, data_.rows("val")),
       [this](int64_t row) { return next_batch("val", row); },
       [&](const VaeRankBatch& step) {
-        return trainer_.evaluate(step.batch.images, averaged).reconstruction_loss.item<double>();
+        at::Tensor images = step.batch.images;
+        copy_to_device(session_.device(), {&images});
+        return trainer_.evaluate(images, averaged).reconstruction_loss;
       });
   return loss.value_or(std::nan(""));
 }

@@ -51,12 +51,26 @@ VaeRun::VaeRun(const LoadedVaeConfig& loaded, const RunProcess& process)
       data_(config_.data, config_.vae.channels, config_.seed),
       position_(position_as<VaePosition>()),
       trainer_(trainer_as<VaeTrainer>()) {
+  if (config_.train.results_folder) {
+    session_.tracker().hold({.folder = *config_.train.results_folder,
+                             .file = "results.lock",
+                             .key = "/train/results_folder",
+                             .clash = "Two runs would set each other's results aside.",
+                             .when_lost = "This run ends without writing there."});
+  }
   ProcessGroup& group = session_.group();
   if (group.is_alone()) return;
   trainer_.vae()->quantizer()->set_ranks(
-      {.rank = group.rank(), .size = group.size(), .sum = [&group](at::Tensor& tensor) {
-         group.all_reduce(tensor, Reduction::kSum, "codes");
-       }});
+      {.rank = group.rank(),
+       .size = group.size(),
+       .sum = [&group](at::Tensor& tensor) { group.all_reduce(tensor, Reduction::kSum, "codes"); },
+       .exchange =
+           [&group](int64_t own) {
+             std::vector<int64_t> all;
+             for (const auto& row : group.exchange({own}, "vectors for codes"))
+               all.push_back(row[0]);
+             return all;
+           }});
 }
 
 void VaeRun::open() {
@@ -67,6 +81,7 @@ void VaeRun::open() {
            with_commas(data_.rows("val")),
            config_.data.batch_size,
            of_each_rank(session_.group()));
+  data_.check_preprocessing();
   checkpoints_.set_data_size({data_.files(), "picture"});
 }
 

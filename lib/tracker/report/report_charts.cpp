@@ -97,13 +97,27 @@ struct Point {
 };
 using Curve = std::vector<Point>;
 
-Curve finite_points(const LogSeries& series) {
-  Curve curve;
-  for (size_t i = 0; i < series.values.size(); ++i) {
-    const double value = series.values[i];
-    if (std::isfinite(value)) curve.push_back({series.steps[i], value, value});
+bool has_value(const LogSeries& series) {
+  return std::any_of(series.values.begin(), series.values.end(), [](double value) {
+    return std::isfinite(value);
+  });
+}
+
+/// The finite values of each series. Parts on top of each other have the same steps, those at which
+/// all have a value.
+std::vector<Curve> finite_points(const std::vector<LogSeries>& series, bool stacked) {
+  std::vector<Curve> curves(series.size());
+  for (size_t i = 0; i < series.size(); ++i) {
+    for (size_t k = 0; k < series[i].values.size(); ++k) {
+      const double value = series[i].values[k];
+      const bool has_all =
+          !stacked || std::all_of(series.begin(), series.end(), [k](const LogSeries& one) {
+            return std::isfinite(one.values[k]);
+          });
+      if (has_all && std::isfinite(value)) curves[i].push_back({series[i].steps[k], value, value});
+    }
   }
-  return curve;
+  return curves;
 }
 
 /// The mean over as many values before as after, fewer near the ends: it does not lag.
@@ -212,9 +226,9 @@ std::pair<std::string, std::string> chart_of(const std::string& name) {
   return {name, ""};
 }
 
-std::string draw_chart(const std::vector<LogSeries>& series, const ChartOptions& options) {
-  std::vector<Curve> curves;
-  for (const LogSeries& one : series) curves.push_back(finite_points(one));
+std::string draw_chart(std::vector<LogSeries> series, const ChartOptions& options) {
+  std::erase_if(series, [](const LogSeries& one) { return !has_value(one); });
+  std::vector<Curve> curves = finite_points(series, options.stacked);
   const bool log = !options.linear && !options.stacked && is_logarithmic(curves);
   std::vector<std::string> data;
   std::string rows;

@@ -21,6 +21,8 @@
 #include "base/log.h"
 #include "base/this_process.h"
 #include "base/untrusted_json.h"
+#include "io/files/fail_point.h"
+#include "tracker/run_folder/stale_parts.h"
 
 namespace dalle2 {
 namespace {
@@ -102,21 +104,28 @@ std::optional<LockFile> read_lock(const std::string& path) {
                   int64_t{status.st_mtim.tv_sec} * 1000 + status.st_mtim.tv_nsec / 1'000'000};
 }
 
-/// @param key that names the folder
+/// @param key that names the folder @param path of the folder or its lock
 [[noreturn]] void throw_cannot_make(const std::string& key,
                                     const std::string& path,
                                     int error_number) {
-  throw ConfigError(
-      "{0}: the lock '{1}' cannot be made: {2}\n"
-      "  Make the folder writable for this user, or choose another {0}.",
-      key,
-      path,
-      errno_text(error_number));
+  const std::string text =
+      fmt::format("{}: '{}' cannot be made: {}", key, path, errno_text(error_number));
+  switch (error_number) {
+    case ENOSPC:
+    case EDQUOT:
+      throw ResourceError("{}\n  Free some space, or choose another {}.", text, key);
+    case EIO:
+      throw ResourceError("{}\n  The disk or the network file system fails.", text);
+    default:
+      throw ConfigError(
+          "{}\n  Make the folder writable for this user, or choose another {}.", text, key);
+  }
 }
 
 /// A new file with `content`. @return its descriptor is closed; false if there is a file already
 bool create(const std::string& key, const std::string& path, const std::string& content) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  const int file =
+      fails_here("lock") ? -1 : ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (file < 0 && errno == EEXIST) return false;
   if (file < 0) throw_cannot_make(key, path, errno);
   const ssize_t written = ::write(file, content.data(), content.size());
@@ -127,7 +136,7 @@ bool create(const std::string& key, const std::string& path, const std::string& 
   throw_cannot_make(key, path, error_number);
 }
 
-/// A name that no other starter uses. The ending makes an interrupted start's file be swept.
+/// A name that no other starter uses: sweep_parts_of_lock() knows it.
 std::string aside_of(const std::string& lock) {
   static std::atomic<int> number{0};
   return fmt::format("{}.{}.{}.{}.part", lock, host_name(), ::getpid(), ++number);
@@ -241,9 +250,18 @@ RunLock::RunLock(const LockPlace& place, const LockTimes& times)
       path_((fs::path(place.folder) / place.file).string()),
       content_(lock_text(this_process())),
       times_(times) {
-  while (!acquire()) {
-    times_.while_waiting();
-    std::this_thread::sleep_for(std::min<std::chrono::milliseconds>(kLockPause, times_.stale / 10));
+  std::error_code error;
+  made_folder_ = fs::create_directories(place.folder, error);
+  if (error) throw_cannot_make(place.key, place.folder, error.value());
+  try {
+    while (!acquire()) {
+      times_.while_waiting();
+      std::this_thread::sleep_for(
+          std::min<std::chrono::milliseconds>(kLockPause, times_.stale / 10));
+    }
+  } catch (...) {
+    remove_folder_if_made();
+    throw;
   }
   // Signals are for the threads of the run.
   sigset_t all, before;
@@ -262,6 +280,12 @@ RunLock::~RunLock() {
   keeper_.join();
   const std::optional<LockFile> file = read_lock(path_);
   if (file && file->content == content_) ::unlink(path_.c_str());
+  remove_folder_if_made();
+}
+
+void RunLock::remove_folder_if_made() {
+  std::error_code not_empty;
+  if (made_folder_) fs::remove(place_.folder, not_empty);
 }
 
 /// @return false if it is worth waiting for
@@ -269,7 +293,10 @@ bool RunLock::acquire() {
   constexpr int kAttempts = 20;  // others may be starting, ending and taking over at the same time
   const FolderLock one_at_a_time(place_.folder);
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    if (make()) return true;
+    if (make()) {
+      sweep_parts_of_lock(path_);
+      return true;
+    }
     const std::optional<LockFile> file = read_lock(path_);
     if (!file) continue;  // released just now
     const std::optional<LockOwner> owner = parse_owner(file->content);
@@ -334,7 +361,7 @@ void RunLock::refresh() {
   if (!file) {
     try {
       create(place_.key, path_, content_);  // somebody removed it
-    } catch (const ConfigError&) {          // the disk fails: the run will tell of it
+    } catch (const Error&) {                // the disk fails: the run will tell of it
     }
     return;
   }
@@ -348,10 +375,20 @@ void RunLock::refresh() {
   }
 }
 
-bool RunLock::is_held() {
+void RunLock::look() {
   const std::lock_guard lock(mutex_);
   if (!lost_) refresh();
-  return !lost_;
+  check();
+}
+
+void RunLock::check() const {
+  if (!lost_) return;
+  throw ConfigError(
+      "{}: another process has taken '{}' over while this one did not answer (a machine that slept, "
+      "a file system that was away)\n  {}",
+      place_.key,
+      place_.folder,
+      place_.when_lost);
 }
 
 void RunLock::keep_fresh() {

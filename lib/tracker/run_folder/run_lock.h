@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// One process at a time writes into a folder: data_path/run.lock, and shards.lock beside shards.
+// One process at a time writes into a folder: data_path/run.lock, results.lock in a VAE's folder of
+// results, shards.lock beside shards.
 #pragma once
 
 #include <atomic>
@@ -46,12 +47,14 @@ struct LockFile {
 
 /// A folder that a process has to itself, and what is said of it.
 struct LockPlace {
-  std::string folder;  ///< that exists
+  std::string folder;  ///< made if it is not there
   std::string file = "run.lock";
   std::string key = "/tracker/data_path";  ///< where the folder is named
   std::string clash = "Two runs would overwrite each other's files.";
   /// What this process does about a lock that another one has taken over.
-  std::string when_lost = "This one ends and writes nothing there.";
+  std::string when_lost =
+      "This run ends without writing there: the files are those of the other run, which resumed from "
+      "the last checkpoint. Let that one go on.";
 };
 
 /// Holds the lock of a folder as long as it lives. The file is made atomically on network file
@@ -61,31 +64,33 @@ struct LockPlace {
 /// is waited for is alive.
 class RunLock {
  public:
-  /// @throws ConfigError another process holds the lock, or the file cannot be made; what
-  /// LockTimes::while_waiting throws
+  /// @throws ConfigError another process holds the lock, or folder or file cannot be made;
+  /// ResourceError the disk is full or fails; what LockTimes::while_waiting throws
   explicit RunLock(const LockPlace& place, const LockTimes& times = {});
-  /// Of a run. @param data_path a folder that exists
+  /// Of a run.
   explicit RunLock(const std::string& data_path, const LockTimes& times = {})
       : RunLock(LockPlace{data_path}, times) {}
-  /// Removes the file if it is still this lock's.
+  /// Removes the file if it is still this lock's, and the folder if it made that and nothing is in it.
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  /// Looks at the file. False once another run has taken the lock over, for good.
-  bool is_held();
-  /// Whether it was found to be taken over; it is looked at once in a while. Costs nothing.
-  bool is_lost() const { return lost_; }
+  /// Looks at the file. @throws ConfigError once another process has taken the lock over, for good
+  void look();
+  /// The same by what was seen last: it is looked at once in a while. Costs nothing.
+  void check() const;
 
  private:
   bool acquire();
   bool make();
   void refresh();
   void keep_fresh();
+  void remove_folder_if_made();
 
   LockPlace place_;
   std::string path_, content_;
   LockTimes times_;
+  bool made_folder_ = false;
   std::optional<LockFile> waited_for_;  // as it was when the wait began
   std::atomic<bool> lost_ = false;
   std::mutex mutex_;  // of what follows, and of what refresh() does

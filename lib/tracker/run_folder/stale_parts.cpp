@@ -19,11 +19,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Names that a run gives in data_path; those of run.lock are HOST.PID.NUMBER.
+/// Names that a run gives in data_path.
 std::regex names_in_data_path() {
   return std::regex(fmt::format(R"((checkpoint\.pth|model\.pth|lora\.safetensors|gathered)"
-                                R"(|auto_resume\.json|targets\.json|({})_config\.json)"
-                                R"(|run\.lock\..+\.[0-9]+\.[0-9]+)\.part)",
+                                R"(|auto_resume\.json|targets\.json|({})_config\.json)\.part)",
                                 fmt::join(known_root_keys(), "|")));
 }
 
@@ -31,6 +30,8 @@ std::regex names_in_data_path() {
 const std::regex kImages(R"([0-9]+(_.*_[0-9]+|(\.ema)?)\.png\.part)");
 const std::regex kSnapshots(
     R"((best|last_good|epoch[0-9]{4,}_sample[0-9]{10,}_step[0-9]{8,})\.pth\.part)");
+/// LOCK.HOST.PID.NUMBER.part
+const std::regex kStarters(R"(.+\.[0-9]+\.[0-9]+\.part)");
 const std::regex kAverages(R"(step[0-9]+\.pth\.part)");
 
 bool remove_regular_file(const fs::path& path) {
@@ -39,11 +40,15 @@ bool remove_regular_file(const fs::path& path) {
          fs::remove(path, ignored);
 }
 
-int sweep_folder(const fs::path& folder, const std::regex& names) {
+/// @param names those that begin with `prefix` and go on so
+int sweep_folder(const fs::path& folder, const std::regex& names, const std::string& prefix = "") {
   std::vector<fs::path> stale;
   // What a listing that breaks off did not show is swept at the next start.
   walk_folder(folder, Below::kNothing, [&](const fs::directory_entry& entry) {
-    if (std::regex_match(entry.path().filename().string(), names)) stale.push_back(entry.path());
+    const std::string name = entry.path().filename().string();
+    const bool is_ours =
+        name.starts_with(prefix) && std::regex_match(name.substr(prefix.size()), names);
+    if (is_ours) stale.push_back(entry.path());
   });
   return static_cast<int>(std::count_if(stale.begin(), stale.end(), remove_regular_file));
 }
@@ -56,6 +61,11 @@ int sweep_stale_parts(const std::string& data_path) {
          sweep_folder(folder / kImagesFolder, kImages) +
          sweep_folder(folder / kSnapshotsFolder, kSnapshots) +
          sweep_folder(folder / kAveragesFolder, kAverages);
+}
+
+void sweep_parts_of_lock(const std::string& lock) {
+  const fs::path path(lock);
+  sweep_folder(path.parent_path(), kStarters, path.filename().string() + ".");
 }
 
 std::vector<std::string> sweep_parts_of(const std::vector<std::string>& paths) {

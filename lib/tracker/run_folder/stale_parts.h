@@ -13,6 +13,9 @@ namespace dalle2 {
 /// @return how many
 int sweep_stale_parts(const std::string& data_path);
 
+/// Removes what killed starts left beside a lock that this process holds.
+void sweep_parts_of_lock(const std::string& lock);
+
 /// Removes the parts of files that a run wrote elsewhere, where a folder may be anybody's.
 /// @param paths that the run has written to (OwnFiles), without `.part`
 /// @return those removed

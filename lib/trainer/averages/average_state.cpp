@@ -219,7 +219,7 @@ Dict WeightAverage::diffusers_state() const {
   out.set("use_ema_warmup", options.use_ema_warmup);
   out.set("inv_gamma", options.inv_gamma);
   out.set("power", options.power);
-  const at::Tensor& values = shards_ == nullptr ? average_ : whole().parameters.values();
+  const at::Tensor& values = shards_ == nullptr ? this->values() : whole().parameters.values();
   List shadows, names;
   for (const FlatEntry& entry : online_.parameters()) {
     shadows.items.emplace_back(entry.of(values));
@@ -242,7 +242,7 @@ void WeightAverage::read_diffusers(const Cursor& saved) {
   take(saved, "power", is_number, "Invalid power", theirs.power);
   const std::vector<at::Tensor> shadows = shadows_of(saved, online_.parameters());
   for (size_t i = 0; i < shadows.size(); ++i) {
-    copy_into_slice(average_, kept_, online_.parameters()[i].offset, shadows[i]);
+    copy_into_slice(values(), kept_, online_.parameters()[i].offset, shadows[i]);
   }
   rule_->set_counters(/*initted=*/false, step);
   if (theirs == config_.ema) return;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "trainer/averages/weight_average.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
 
 #include <utility>
@@ -119,10 +120,16 @@ std::shared_ptr<torch::nn::Module> WeightAverage::network() const {
 void WeightAverage::update() {
   const torch::NoGradGuard no_grad;
   const at::Tensor weights = kept_.of(online_.values());
-  const at::Tensor average = average_.to(weights.device());
+  // To the device and back in the order of its stream: the host waits for neither copy.
+  const at::Tensor average = average_.to(weights.device(), /*non_blocking=*/true);
   rule_->update(average, weights);
   for (const FlatSlice& stretch : copied_) stretch.of(average).copy_(stretch.of(weights));
-  if (offload_) average_.copy_(average);
+  if (offload_) {
+    average_.copy_(average, /*non_blocking=*/true);
+    if (!arrival_) arrival_.emplace(weights.device().type());
+    arrival_->record(
+        c10::impl::VirtualGuardImpl(weights.device().type()).getStream(weights.device()));
+  }
   if (whole_) whole_->copy_other_buffers();
 }
 
@@ -133,8 +140,14 @@ void WeightAverage::begin_anew() {
   rule_->set_counters(/*initted=*/false, /*step=*/0);
 }
 
+const at::Tensor& WeightAverage::values() const {
+  if (arrival_) arrival_->synchronize();
+  arrival_.reset();
+  return average_;
+}
+
 bool WeightAverage::is_finite() const {
-  return all_finite(average_);
+  return all_finite(values());
 }
 
 }  // namespace dalle2

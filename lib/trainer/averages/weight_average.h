@@ -5,10 +5,12 @@
 // after training. The config calls an average `ema`, as ema-pytorch does.
 #pragma once
 
+#include <c10/core/Event.h>
 #include <torch/nn/module.h>
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -69,8 +71,9 @@ class WeightAverage {
   /// it: it may be the average itself or a copy of it, and what is frozen lies in the memory of the
   /// original. Where the average is spread over the ranks it has to be held; so for write().
   std::shared_ptr<torch::nn::Module> network() const;
-  /// What is averaged here: all, or the slice. [n] float32, maybe in host memory
-  const at::Tensor& values() const { return average_; }
+  /// What is averaged here: all, or the slice. [n] float32, maybe in host memory. Waits for the device
+  /// where the average lies in host memory and the last update is still on its way there.
+  const at::Tensor& values() const;
   /// True if no average is NaN or infinite. Waits for the device.
   bool is_finite() const;
 
@@ -129,6 +132,8 @@ class WeightAverage {
   FlatSlice kept_;                 // of the flat buffer
   std::vector<FlatSlice> copied_;  // of what is kept: not averaged
   at::Tensor average_;             // [kept_.length()]
+  /// Of an average in host memory: passed when the last update has arrived there.
+  mutable std::optional<c10::Event> arrival_;
   std::unique_ptr<Whole> whole_;
   int64_t holds_ = 0;
 };

@@ -26,6 +26,22 @@ bool has_post_hoc_average(const std::string& name, const TrainedParts& parts) {
 
 }  // namespace
 
+void Trainer::list_state(TrainState& state) const {
+  state.model("model");
+  state.version("version");
+  state.steps("steps");
+  state.lora("lora");
+  state.extras();
+  state.optimizer("optimizer", 0);
+  state.schedule("scheduler", 0);
+  state.averages({.many_parts = false,
+                  .network_prefix = contents_.prefixes.front(),
+                  .model_key = "ema_model"});
+  state.post_hoc_averages("post_hoc_ema");
+  state.scaler("scaler", 0);
+  state.skipped("skipped_updates", /*flat=*/true);
+}
+
 Dict Trainer::state(const Extras& extras) const {
   const torch::NoGradGuard no_grad;
   const HeldAverages held = hold_averages();

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <memory>
 
 #include "checkpoint/pickle/pth.h"
@@ -16,7 +17,8 @@ namespace {
 
 using nlohmann::json;
 
-/// What a step may cost the host. Of the previous update it learns by an event.
+/// What a step may cost the host. The ceiling of its operations is some five per cent above what they were on
+/// 2026-11-25: each is a launch on a GPU, so a change that needs more of them should know. Of the previous update it learns by an event.
 void expect_no_stall(const FakeDeviceCounts& counts, int64_t most_operations) {
   INFO(counts.text());
   CHECK(counts.stalls() == 0);
@@ -99,7 +101,7 @@ TEST_CASE("a step of a decoder stalls nothing") {
     };
     step();  // makes what is made once
     CAPTURE(unet, static_cast<int>(*config.mixed_precision));
-    expect_no_stall(counts_of(step), 2000);
+    expect_no_stall(counts_of(step), *config.mixed_precision == MixedPrecision::no ? 820 : 1140);
   }
 }
 
@@ -125,7 +127,7 @@ TEST_CASE("a step with every option of a unet stalls nothing") {
         trainer.step(inputs, unet, make_generator({0, "train", 0, number}, fake_device()));
         trainer.update(unet);
       });
-      if (number > 0) expect_no_stall(counts, 4000);
+      if (number > 0) expect_no_stall(counts, 1800);
     }
   }
 }
@@ -148,6 +150,61 @@ TEST_CASE("a snapshot waits for the device once, and has what was there when it 
   std::string found;
   append_bits(read_pth(folder / "snapshot.pth"), found);
   CHECK(found == expected);
+}
+
+TEST_CASE("page-locked memory of a snapshot is little more than what it holds") {
+  const TrainerFixture fixture("cascade");
+  const auto trainer = fixture.trainer(fixture.train_config(), fake_device());
+  train(*trainer, 0, 2);
+  const Value state = trainer->state();
+  int64_t bytes = 0;
+  PthSnapshot whole(int64_t{1} << 40);
+  CHECK(counts_of([&] { whole.take(state); }).pinned_bytes > 0);
+  {
+    const TempDir folder;
+    whole.write(folder / "state.pth", ReadBack::kNo);
+    bytes = static_cast<int64_t>(std::filesystem::file_size(folder / "state.pth"));
+  }
+  PthSnapshot in_pieces(/*piece_bytes=*/int64_t{1} << 16);
+  const FakeDeviceCounts first = counts_of([&] { in_pieces.take(state); });
+  CAPTURE(bytes, first.pinned_bytes);
+  CHECK(first.pinned_bytes < bytes * 11 / 10);
+  CHECK(counts_of([&] { in_pieces.take(state); }).pinned_bytes == 0);  // used again
+}
+
+/// diffusers' average, which may lie in host memory between steps.
+DecoderTrainConfig with_offload(const TrainerFixture& fixture, bool offload) {
+  DecoderTrainConfig config = fixture.train_config();
+  config.ema.kind = EmaKind::diffusers;
+  config.ema.offload = offload;
+  return config;
+}
+
+TEST_CASE("an average in host memory costs two copies in the background, and no bit") {
+  const TrainerFixture fixture("cascade");
+  const auto resident = fixture.trainer(with_offload(fixture, false), fake_device());
+  const auto offloaded = fixture.trainer(with_offload(fixture, true), fake_device());
+  const DecoderInputs inputs = on_fake_device(drawn_inputs(2, 1));
+  const auto step = [&](DecoderTrainer& trainer) {
+    return counts_of([&] {
+      trainer.step(inputs, 1, make_generator({0, "train", 0, 1}, fake_device()));
+      trainer.update(1);
+    });
+  };
+  FakeDeviceCounts of_resident, of_offloaded;
+  for (int64_t number = 0; number < 3; ++number) {
+    of_resident = step(*resident);
+    of_offloaded = step(*offloaded);
+  }
+  expect_no_stall(of_offloaded, 810);
+  CHECK(of_offloaded.uploads == of_resident.uploads + 1);
+  CHECK(of_offloaded.downloads == of_resident.downloads + 1);
+  CHECK(bits_of(*offloaded) == bits_of(*resident));
+  const auto resumed = fixture.trainer(with_offload(fixture, true), fake_device());
+  resumed->load_state(offloaded->state());
+  train(*resumed, 3, 5);
+  train(*offloaded, 3, 5);
+  CHECK(bits_of(*resumed) == bits_of(*offloaded));
 }
 
 PriorSampleOptions prior_samples(const at::Device& device) {
@@ -198,7 +255,7 @@ TEST_CASE("a step of a prior stalls nothing") {
     trainer->update();
   };
   step();
-  expect_no_stall(counts_of(step), 1000);
+  expect_no_stall(counts_of(step), *config.mixed_precision == MixedPrecision::no ? 475 : 620);
 }
 
 }  // namespace

@@ -10,8 +10,9 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "diffusion/decoder/step_noise.h"
+#include "model/random.h"
 #include "optim/precision.h"
-#include "optim/random.h"
 #include "run/device/device_copy.h"
 
 namespace dalle2::test {
@@ -182,6 +183,16 @@ TEST_CASE("the fake device draws the CPU's random numbers") {
     CHECK(at::equal(at::randperm(40, of_device, on(fake_device()).dtype(at::kLong)).cpu(),
                     at::randperm(40, of_cpu, on(at::kCPU).dtype(at::kLong))));
   }
+}
+
+TEST_CASE("what the host draws for a device follows from all 64 bits of the device's seed") {
+  const auto drawn_for = [](uint64_t seed) {
+    at::Generator generator = make_generator({1, "values"}, fake_device());
+    generator.set_current_seed(seed);
+    return at::rand({8}, host_generator(generator));
+  };
+  CHECK(at::equal(drawn_for(5), drawn_for(5)));
+  CHECK_FALSE(at::equal(drawn_for(5), drawn_for(5 + (uint64_t{1} << 32))));
 }
 
 TEST_CASE("autocast on the fake device chooses as on a GPU") {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "optim/random.h"
+#include "model/random.h"
 
 #include <torch/torch.h>
 #include <catch2/catch.hpp>

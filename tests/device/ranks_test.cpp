@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT
+// What several ranks do on a device that is not the CPU, with doubles of the others.
+#include <torch/torch.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "base/error.h"
+#include "dist/rank_watch.h"
+#include "dist/ranks_in_threads.h"
+#include "dist/store_double.h"
+#include "dist/work_double.h"
+#include "model/random.h"
+#include "model/vae/quantizer.h"
+#include "support/fake_device.h"
+#include "support/fake_device_group.h"
+#include "support/temp_dir.h"
+#include "trainer/trainer_fixture.h"
+
+namespace dalle2::test {
+namespace {
+
+/// A work that notes whether the threads which ask about it have chosen their device.
+class CarefulWork : public WorkDouble {
+ public:
+  CarefulWork() : WorkDouble(WorkStatus{}) {}
+  WorkStatus status() noexcept override {
+    if (std::this_thread::get_id() != maker_) (thread_has_chosen_device() ? chosen : blind) += 1;
+    return WorkDouble::status();
+  }
+  std::atomic<int> chosen = 0, blind = 0;
+
+ private:
+  const std::thread::id maker_ = std::this_thread::get_id();
+};
+
+TEST_CASE("the thread that asks about collectives uses the rank's own GPU and opens no other") {
+  World world;
+  world.size = 2;
+  RankWatch watch(world,
+                  std::make_unique<StoreDouble>(std::make_shared<StoreContents>()),
+                  std::chrono::seconds(60),
+                  [](const std::string&) {});
+  watch.set_device(fake_device());
+  const auto work = std::make_shared<CarefulWork>();
+  watch.launched(watch.begin("gradients"), work);
+  const auto begin = std::chrono::steady_clock::now();
+  while (work->chosen < 2 && std::chrono::steady_clock::now() - begin < std::chrono::seconds(20)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  CHECK(work->chosen >= 2);
+  CHECK(work->blind == 0);
+}
+
+VaeConfig codebook() {
+  VaeConfig config;
+  config.codebook_size = 8;
+  config.lookup_free_quantization = false;
+  config.vq_codebook_dim = 4;
+  config.vq_threshold_ema_dead_code = 2.0;
+  return config;
+}
+
+/// The first of two ranks; the other one quantises the same.
+VectorQuantizerImpl first_of_two(const at::Device& device) {
+  torch::manual_seed(7);
+  VectorQuantizerImpl quantizer(4, codebook());
+  quantizer.to(device);
+  quantizer.set_ranks({.rank = 0,
+                       .size = 2,
+                       .sum = [](at::Tensor& tensor) { tensor.mul_(2); },
+                       .exchange =
+                           [](int64_t own) {
+                             return std::vector<int64_t>{own, own};
+                           }});
+  return quantizer;
+}
+
+void quantize_and_learn(VectorQuantizerImpl& quantizer, const at::Tensor& map, int64_t number) {
+  const at::Generator random = make_generator({0, "codes", 0, number}, map.device());
+  quantizer.quantize(map, random);
+  quantizer.learn(random);
+}
+
+TEST_CASE("several ranks replace codes that are not used without waiting for the device") {
+  VectorQuantizerImpl on_cpu = first_of_two(at::kCPU), on_fake = first_of_two(fake_device());
+  int64_t replaced = 0;
+  for (int64_t number = 0; number < 4; ++number) {
+    const at::Tensor map = at::randn({2, 4, 3, 3}, make_generator({number, "map"}, at::kCPU));
+    const at::Tensor of_device = map.to(fake_device());
+    const at::Tensor before = on_cpu.codebook().clone();
+    quantize_and_learn(on_cpu, map, number);
+    const FakeDeviceCounts counts =
+        counts_of([&] { quantize_and_learn(on_fake, of_device, number); });
+    CHECK(at::equal(on_fake.codebook().cpu(), on_cpu.codebook()));
+    INFO(counts.text());
+    if (number > 1) CHECK(counts.stalls() == 0);  // before it asks whether the codes have begun
+    replaced += (on_cpu.codebook() - before).abs().amax(1).gt(0.5).sum().item<int64_t>();
+  }
+  CHECK(replaced > 0);
+}
+
+GroupOptions on_fake_device_alone(int /*rank*/) {
+  return {.device = fake_device()};
+}
+
+/// The state of rank 0 after some steps of two ranks.
+std::string bits_of_two_ranks(const TrainerFixture& fixture, bool on_fake, bool shard_optimizer) {
+  const TempDir folder;
+  const at::Device device = on_fake ? fake_device() : at::Device(at::kCPU);
+  std::string bits;
+  as_ranks(
+      2,
+      [&](ProcessGroup& group) {
+        const auto trainer = fixture.trainer(fixture.train_config(), device);
+        trainer->connect(group,
+                         {.bucket_bytes = 4096},
+                         {.shard_optimizer = shard_optimizer, .scratch_path = folder / "scratch"});
+        for (int64_t step = 0; step < 4; ++step) {
+          const int64_t unet = 1 + step % 2;
+          trainer->step(drawn_inputs(2, 2 * step + group.rank()),
+                        unet,
+                        make_generator({0, "train", 0, step, group.rank()}, at::kCPU));
+          trainer->update(unet);
+        }
+        const HeldAverages averages = trainer->hold_averages();
+        const std::string own = bits_of(*trainer);
+        if (group.is_main()) bits = own;
+      },
+      [&](int /*rank*/) { return GroupOptions{.device = device}; });
+  return bits;
+}
+
+TEST_CASE("two ranks on the fake device train with the CPU's bits, sharded or not") {
+  const TrainerFixture fixture("cascade");
+  const std::string expected = bits_of_two_ranks(fixture, /*on_fake=*/false, false);
+  const FakeDeviceGroups groups;
+  for (const bool shard_optimizer : {false, true}) {
+    CHECK(bits_of_two_ranks(fixture, /*on_fake=*/true, shard_optimizer) == expected);
+  }
+}
+
+TEST_CASE("what carries collectives is shut down at a normal end, and aborted after a failure") {
+  const FakeDeviceGroups groups;
+  as_ranks(
+      2, [](ProcessGroup& group) { group.barrier("the last step"); }, on_fake_device_alone);
+  CHECK(groups.ends->shut_down == 2);
+  CHECK(groups.ends->aborted == 0);
+}
+
+TEST_CASE("a rank that fails ends, though its communicator cannot be aborted") {
+  const FakeDeviceGroups groups;
+  groups.ends->abort_takes = std::chrono::seconds(60);
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK_THROWS_WITH(
+      as_ranks(
+          2, [](ProcessGroup&) { throw DataError("a shard is gone"); }, on_fake_device_alone),
+      "a shard is gone");
+  CHECK(groups.ends->aborted == 2);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(40));
+}
+
+}  // namespace
+}  // namespace dalle2::test

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+// A kind that lives in the tests alone, through all that the kinds share.
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/convert.h"
+#include "checkpoint/fsck.h"
+#include "config/kinds.h"
+#include "run/commands.h"
+#include "run/joint_toy.h"
+#include "run/tiny_decoder.h"
+#include "run/toy_support.h"
+
+namespace dalle2::test {
+namespace {
+
+/// @return where it was written
+std::string write_config(const TempDir& folder, const std::string& out, int64_t epochs) {
+  nlohmann::json config = tiny_decoder_config(folder.path(), out);
+  config.erase("decoder");
+  config.erase("evaluate");
+  config["joint_toy"] = {{"width", 4}};
+  config["train"] = {{"epochs", epochs}, {"log_every_n_updates", 1}, {"grad_accum_every", 2}};
+  config["tracker"]["log"]["auto_resume"] = true;
+  config["tracker"]["load"] = {{"load_from", "local"},
+                               {"file_path", folder / (out + "/checkpoint.pth")},
+                               {"only_auto_resume", true}};
+  const std::string path = folder / (out + ".json");
+  std::ofstream(path) << config.dump();
+  return path;
+}
+
+TrainCommand train_of(const std::string& path, const std::vector<std::string>& overrides = {}) {
+  TrainCommand command;
+  command.config_path = path;
+  command.overrides = overrides;
+  command.quiet = true;
+  return command;
+}
+
+StateDict model_in(const TempDir& folder, const std::string& out) {
+  const Value checkpoint = read_checkpoint(folder / (out + "/checkpoint.pth"));
+  return Cursor(checkpoint, out).at("model").as_state_dict();
+}
+
+TEST_CASE(
+    "a row in the table of kinds makes a kind that trains on shards, and resumes bit for bit") {
+  register_joint_toy();
+  const TempDir folder;
+  const std::string whole = write_config(folder, "whole", 3);
+  CHECK(run_train(train_of(whole)) == ExitCode::kDone);
+  for (const int64_t epochs : {1, 3}) {
+    CHECK(run_train(train_of(write_config(folder, "parts", epochs))) == ExitCode::kDone);
+  }
+  const StateDict expected = model_in(folder, "whole"), found = model_in(folder, "parts");
+  REQUIRE(expected.size() == 5);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    CHECK(at::equal(expected[i].second, found[i].second));
+  }
+  const std::vector<double> losses = logged(folder / "whole", "Validation Loss");
+  REQUIRE(losses.size() == 3);
+  CHECK(losses.back() < losses.front());
+  const CheckedFile checked = check_file(folder / "whole/checkpoint.pth");
+  CHECK(checked.resume == Resume::kExact);
+  CHECK_THAT(checked.missing, Catch::Matchers::Equals(std::vector<std::string>{}));
+  CHECK_THAT(checked.faults, Catch::Matchers::Equals(std::vector<std::string>{}));
+  TrainCommand dry = train_of(whole, {"/tracker/data_path=" + (folder / "dry")});
+  dry.dry_run = true;
+  CHECK(run_train(dry) == ExitCode::kDone);
+}
+
+TEST_CASE("what the shared places know of a kind comes from its row") {
+  register_joint_toy();
+  CHECK(config_docs().find("Numbers of a feature.") != std::string::npos);
+  CHECK(config_schema("joint_toy").find("\"width\"") != std::string::npos);
+  const TempDir folder;
+  const std::string path = write_config(folder, "out", 1);
+  CHECK(config_kind(path) == "joint_toy");
+  CHECK_THROWS_WITH(run_train(train_of(path, {"/joint_toy/widht=3"})),
+                    Catch::Matchers::Contains("did you mean"));
+  // Only a VAE has a folder of results.
+  TrainCommand clears = train_of(path);
+  clears.clear_results = true;
+  CHECK_THROWS_WITH(run_train(clears), Catch::Matchers::Contains("--clear-results"));
+}
+
+}  // namespace
+}  // namespace dalle2::test
