@@ -55,7 +55,7 @@ Runner add_train(CLI::App& app) {
     if (o->config_path.empty()) {
       throw ConfigError(
           "no --config: give a training file, e.g. dalle2-train --config configs/decoder.json\n"
-          "  or a command: sample, evaluate, inspect, fsck, convert, ema, schema, report, shards. "
+          "  or a command: sample, evaluate, inspect, fsck, convert, ema, schema, report, sync, shards. "
           "`dalle2-train --help` lists all.");
     }
     return run_train(*o);
@@ -79,7 +79,8 @@ Runner add_sample(CLI::App& app) {
   auto o = options_of<SampleCommand>();
   app.add_option("--checkpoint",
                  o->checkpoint_path,
-                 "checkpoint.pth or model.pth, ours or of dalle2-pytorch")
+                 "checkpoint.pth or model.pth, ours or of dalle2-pytorch: a file, or an address "
+                 "(https://, s3://, hf://OWNER/NAME/FILE)")
       ->required()
       ->type_name("FILE");
   app.add_option(
@@ -292,6 +293,13 @@ Runner add_report(CLI::App& app) {
   };
 }
 
+Runner add_sync(CLI::App& app) {
+  auto o = options_of<SyncCommand>();
+  app.add_option("data_path", o->data_path, "Folder of the run (tracker.data_path of its config)")
+      ->required();
+  return [o] { return run_sync(*o); };
+}
+
 /// Options before the name of a command are those of a training.
 void check_no_training_options(const CLI::App& app, const CLI::App& command) {
   for (const CLI::Option* option : app.get_options()) {
@@ -346,6 +354,7 @@ int run_command_line(int argc, char** argv) {
   command(app, "ema", "Make an average of any width after training", add_ema);
   command(app, "schema", "Print the JSON Schema of a training file", add_schema);
   command(app, "report", "Show a run as one HTML page: curves, pictures, config", add_report);
+  command(app, "sync", "Send what a run could not send to its savers' services", add_sync);
   CLI::App* shards = app.add_subcommand(
       "shards", "Pack and check webdataset shards, show their order, draw a demo set");
   shards->require_subcommand(1);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "net/aws_config.h"
 
-#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <string>
@@ -9,23 +8,12 @@
 
 #include "base/error.h"
 #include "base/public_url.h"
+#include "net/environment.h"
 
 namespace dalle2 {
 namespace {
 
 using Section = std::map<std::string, std::string>;
-
-std::string env(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
-std::string trimmed(const std::string& text) {
-  constexpr const char* kBlank = " \t\r\n";
-  const size_t begin = text.find_first_not_of(kBlank);
-  if (begin == std::string::npos) return "";
-  return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
-}
 
 /// An ini file of the AWS tools. Indented lines belong to the key before them: "s3.endpoint_url".
 std::map<std::string, Section> read_ini(const std::string& path) {
@@ -64,9 +52,9 @@ struct Files {
   std::map<std::string, Section> credentials, config;
 
   Files() {
-    const std::string folder = env("HOME") + "/.aws/";
-    credentials_path = env("AWS_SHARED_CREDENTIALS_FILE");
-    config_path = env("AWS_CONFIG_FILE");
+    const std::string folder = environment("HOME") + "/.aws/";
+    credentials_path = environment("AWS_SHARED_CREDENTIALS_FILE");
+    config_path = environment("AWS_CONFIG_FILE");
     if (credentials_path.empty()) credentials_path = folder + "credentials";
     if (config_path.empty()) config_path = folder + "config";
     credentials = read_ini(credentials_path);
@@ -90,9 +78,9 @@ void check_pair(const S3Access& access) {
 }
 
 void find_keys(const Files& files, const std::string& profile, S3Access& access) {
-  access.key_id = trimmed(env("AWS_ACCESS_KEY_ID"));
-  access.secret = trimmed(env("AWS_SECRET_ACCESS_KEY"));
-  access.session_token = trimmed(env("AWS_SESSION_TOKEN"));
+  access.key_id = trimmed(environment("AWS_ACCESS_KEY_ID"));
+  access.secret = trimmed(environment("AWS_SECRET_ACCESS_KEY"));
+  access.session_token = trimmed(environment("AWS_SESSION_TOKEN"));
   access.source = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY";
   check_pair(access);
   if (!access.is_anonymous()) return;
@@ -102,7 +90,7 @@ void find_keys(const Files& files, const std::string& profile, S3Access& access)
              in_config = files.config.find(profile);
   const bool in_first = in_credentials != files.credentials.end();
   const bool in_second = in_config != files.config.end();
-  if (!in_first && !in_second && !env("AWS_PROFILE").empty()) {
+  if (!in_first && !in_second && !environment("AWS_PROFILE").empty()) {
     throw ConfigError(
         "AWS_PROFILE is \"{}\", and neither {} nor {} has a section of that name.\n"
         "  Name a profile that is there, or give AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
@@ -132,7 +120,7 @@ void find_keys(const Files& files, const std::string& profile, S3Access& access)
 
 std::string find_region(const Files& files, const std::string& profile) {
   for (const char* name : {"AWS_REGION", "AWS_DEFAULT_REGION"}) {
-    if (!env(name).empty()) return env(name);
+    if (!environment(name).empty()) return environment(name);
   }
   for (const auto* file : {&files.config, &files.credentials}) {
     const auto section = file->find(profile);
@@ -145,7 +133,7 @@ std::string find_region(const Files& files, const std::string& profile) {
 
 std::string find_endpoint(const Files& files, const std::string& profile) {
   for (const char* name : {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"}) {
-    if (!env(name).empty()) return env(name);
+    if (!environment(name).empty()) return environment(name);
   }
   const auto section = files.config.find(profile);
   if (section == files.config.end()) return "";
@@ -163,7 +151,7 @@ std::string find_endpoint(const Files& files, const std::string& profile) {
 
 S3Access find_s3_access() {
   const Files files;
-  const std::string named = env("AWS_PROFILE");
+  const std::string named = environment("AWS_PROFILE");
   const std::string profile = named.empty() ? "default" : named;
   S3Access access;
   find_keys(files, profile, access);

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "net/http_call.h"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +15,7 @@
 #include "base/public_url.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
+#include "net/base64.h"
 #include "net/http_session.h"
 
 namespace dalle2 {
@@ -315,6 +315,11 @@ std::optional<HttpFailure> Calling::transfer(const ParsedUrl& url, bool keeps_lo
   }
   headers_.reset(list);
   curl_easy_setopt(session->easy(), CURLOPT_HTTPHEADER, list);
+  if (call_.netrc && keeps_login) {
+    curl_easy_setopt(session->easy(), CURLOPT_NETRC, static_cast<long>(CURL_NETRC_OPTIONAL));
+    const char* const file = std::getenv("NETRC");
+    if (file != nullptr) curl_easy_setopt(session->easy(), CURLOPT_NETRC_FILE, file);
+  }
   session->begin();
   const std::optional<CURLcode> result = perform(*session);
   if (!result) return stall_;
@@ -363,13 +368,7 @@ HttpAnswer http_call(const HttpCall& call, const HttpCallOptions& options) {
 }
 
 std::string basic_authorization(const std::string& user, const std::string& password) {
-  const std::string login = user + ":" + password;
-  std::string coded(4 * ((login.size() + 2) / 3) + 1, '\0');
-  const int length = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(coded.data()),
-                                     reinterpret_cast<const unsigned char*>(login.data()),
-                                     static_cast<int>(login.size()));
-  coded.resize(static_cast<size_t>(length));
-  return "Authorization: Basic " + coded;
+  return "Authorization: Basic " + base64(user + ":" + password);
 }
 
 bool is_loopback_url(const std::string& url) {

@@ -5,6 +5,10 @@
 #include <openssl/hmac.h>
 #include <openssl/sha.h>
 
+#include <algorithm>
+#include <fstream>
+#include <vector>
+
 #include "base/error.h"
 
 namespace dalle2 {
@@ -39,6 +43,54 @@ std::string to_hex(std::string_view bytes) {
     hex += kDigits[byte & 15];
   }
   return hex;
+}
+
+struct Sha256::State {
+  std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> context{EVP_MD_CTX_new(), &EVP_MD_CTX_free};
+};
+
+Sha256::Sha256() : state_(std::make_unique<State>()) {
+  const bool begun =
+      state_->context && EVP_DigestInit_ex(state_->context.get(), EVP_sha256(), nullptr);
+  if (!begun) throw ResourceError("OpenSSL gives no SHA-256");
+}
+
+Sha256::~Sha256() = default;
+
+void Sha256::add(const void* data, size_t size) {
+  D2_CHECK(EVP_DigestUpdate(state_->context.get(), data, size) == 1, "a SHA-256 that has ended");
+}
+
+std::string Sha256::hex() {
+  std::string digest(SHA256_DIGEST_LENGTH, '\0');
+  D2_CHECK(
+      EVP_DigestFinal_ex(
+          state_->context.get(), reinterpret_cast<unsigned char*>(digest.data()), nullptr) == 1,
+      "a SHA-256 that has ended");
+  return to_hex(digest);
+}
+
+std::string sha256_of_file(const std::string& path,
+                           int64_t offset,
+                           std::optional<int64_t> size,
+                           const std::function<void()>& check) {
+  std::ifstream file(path, std::ios::binary);
+  file.seekg(offset);
+  if (!file) throw DataError("{}: cannot be read", path);
+  Sha256 hash;
+  std::vector<char> piece(size_t{1} << 20);
+  for (int64_t left = size.value_or(INT64_MAX); left > 0;) {
+    if (check) check();
+    file.read(piece.data(),
+              std::min<std::streamsize>(static_cast<std::streamsize>(piece.size()), left));
+    const std::streamsize got = file.gcount();
+    hash.add(piece.data(), static_cast<size_t>(got));
+    left -= got;
+    if (file) continue;
+    if (!file.eof() || (size && left > 0)) throw DataError("{}: cannot be read to its end", path);
+    break;
+  }
+  return hash.hex();
 }
 
 }  // namespace dalle2

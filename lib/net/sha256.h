@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: MIT
-// SHA-256 (FIPS 180-4) and HMAC (RFC 2104) of short texts, by OpenSSL.
+// SHA-256 (FIPS 180-4), of files too, and HMAC (RFC 2104) of short texts, by OpenSSL.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -13,5 +18,30 @@ std::string sha256(std::string_view text);
 std::string hmac_sha256(std::string_view key, std::string_view text);
 /// Two lower-case digits a byte.
 std::string to_hex(std::string_view bytes);
+
+/// The hash of bytes that come piece by piece.
+class Sha256 {
+ public:
+  Sha256();
+  ~Sha256();
+  Sha256(const Sha256&) = delete;
+  Sha256& operator=(const Sha256&) = delete;
+
+  void add(const void* data, size_t size);
+  /// Of all that was added, in hexadecimal digits. Nothing can be added afterwards.
+  std::string hex();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// The hash of a file, or of `size` bytes of it from `offset` on, in hexadecimal digits.
+/// @param check called now and then; it may throw
+/// @throws DataError the file cannot be read, or ends before
+std::string sha256_of_file(const std::string& path,
+                           int64_t offset = 0,
+                           std::optional<int64_t> size = {},
+                           const std::function<void()>& check = {});
 
 }  // namespace dalle2

@@ -46,14 +46,14 @@ std::string canonical_query(std::vector<std::pair<std::string, std::string>> que
   return text;
 }
 
-std::vector<std::string> sign_get(const SignedRequest& request,
-                                  const SigningKey& key,
-                                  std::time_t now) {
+std::vector<std::string> sign_request(const SignedRequest& request,
+                                      const SigningKey& key,
+                                      std::time_t now) {
   const std::string date = utc("%Y%m%d", now), time = utc("%Y%m%dT%H%M%SZ", now);
-  const std::string no_body = to_hex(sha256(""));
+  const std::string body = request.body_sha256.empty() ? to_hex(sha256("")) : request.body_sha256;
   std::map<std::string, std::string> headers = request.headers;
   headers["host"] = request.host;
-  headers["x-amz-content-sha256"] = no_body;
+  headers["x-amz-content-sha256"] = body;
   headers["x-amz-date"] = time;
   if (!key.session_token.empty()) headers["x-amz-security-token"] = key.session_token;
 
@@ -64,12 +64,13 @@ std::vector<std::string> sign_get(const SignedRequest& request,
     names += (names.empty() ? "" : ";") + name;
     lines.push_back(name + ": " + value);
   }
-  const std::string canonical = fmt::format("GET\n{}\n{}\n{}\n{}\n{}",
+  const std::string canonical = fmt::format("{}\n{}\n{}\n{}\n{}\n{}",
+                                            request.method,
                                             request.path,
                                             canonical_query(request.query),
                                             canonical_headers,
                                             names,
-                                            no_body);
+                                            body);
   const std::string scope = fmt::format("{}/{}/s3/aws4_request", date, key.region);
   const std::string to_sign =
       fmt::format("AWS4-HMAC-SHA256\n{}\n{}\n{}", time, scope, to_hex(sha256(canonical)));

@@ -143,6 +143,11 @@ struct ReportCommand {
   int64_t most_picture_steps = 12;   ///< columns of the pictures' tables
 };
 
+/// Sends what waits in the outbox of a run.
+struct SyncCommand {
+  std::string data_path;
+};
+
 /// Trains. @return kDone, or kStopped after a signal, as run_shards_make does
 ExitCode run_train(const TrainCommand& command);
 void run_sample(const SampleCommand& command);
@@ -159,6 +164,8 @@ void run_shards_order(const ShardsOrderCommand& command);
 /// @return kStopped after a signal and a whole shard
 ExitCode run_shards_encode(const ShardsEncodeCommand& command);
 void run_report(const ReportCommand& command);
+/// @return kNetwork if something could not be sent
+ExitCode run_sync(const SyncCommand& command);
 
 /// "0.1.0 (LibTorch 2.11.0)" and what it is made of.
 /// @param device the name of the one that is asked for: for "cpu" LibTorch's CUDA half is not looked

@@ -201,6 +201,7 @@ at::Device check_start(DryRunPlan& plan,
   }
   tracker.check_writable();
   tracker.look_for_earlier_run();
+  tracker.check_source();
   const std::vector<std::string> candidates =
       tracker.can_recall() ? tracker.recall_candidates() : std::vector<std::string>{};
   if (!check_candidates(candidates, plan, train, position) && train.lora.rank > 0) {

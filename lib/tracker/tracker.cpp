@@ -9,9 +9,12 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "base/this_process.h"
 #include "io/files/atomic_file.h"
 #include "io/formats/event_file.h"
+#include "tracker/places/model_card.h"
+#include "tracker/public_config.h"
 
 namespace dalle2 {
 namespace {
@@ -32,18 +35,6 @@ std::string file_name_of(std::string section) {
   return section;
 }
 
-const char* own_file(SaveType type) {
-  switch (type) {
-    case SaveType::checkpoint:
-      return kCheckpointFile;
-    case SaveType::model:
-      return kModelFile;
-    case SaveType::lora:
-      return kLoraFile;
-  }
-  return kCheckpointFile;
-}
-
 /// The files of `paths` that exist, each once.
 std::vector<std::string> existing_once(const std::vector<std::string>& paths) {
   std::vector<std::string> existing;
@@ -60,28 +51,6 @@ std::vector<std::string> existing_once(const std::vector<std::string>& paths) {
   return existing;
 }
 
-/// A saver that copies the model over the run's own checkpoint (or the other way round) would leave
-/// nothing to resume from.
-void check_against_own_files(const SaveTargets& targets,
-                             const FormatFields& example,
-                             const std::string& data_path) {
-  for (const auto& target : {targets.save_latest_to, targets.save_best_to}) {
-    if (!target) continue;
-    const fs::path path = fs::absolute(python_format_example(*target, example)).lexically_normal();
-    for (const SaveType type : {SaveType::checkpoint, SaveType::model, SaveType::lora}) {
-      const char* other = own_file(type);
-      const bool taken = path == fs::absolute(fs::path(data_path) / other).lexically_normal();
-      if (type == targets.save_type || !taken) continue;
-      throw ConfigError(
-          "/tracker/save: '{}' is where the run keeps its own {}, a {} cannot be saved there: "
-          "choose another path",
-          *target,
-          other,
-          save_type_name(targets.save_type));
-    }
-  }
-}
-
 }  // namespace
 
 Tracker::Tracker(const TrackerConfig& config,
@@ -96,14 +65,13 @@ Tracker::Tracker(const TrackerConfig& config,
       loggers_(std::make_unique<Loggers>(config.log.values(), config.data_path)),
       snapshots_(in_data_path(kSnapshotsFolder),
                  {.keep_last = config.keep_last, .keep_every = config.keep_every}) {
-  if (config.load) source_ = make_checkpoint_source(*config.load);
+  if (config.load) source_ = make_checkpoint_source(*config.load, config.data_path);
   if (source_) source_->check();
   if (dummy_) return;
   check_data_path();
   for (const SaveConfig& save : config.save) {
     savers_.push_back(make_saver(save));
-    check_save_targets(savers_.back()->targets(), example_placeholders);
-    check_against_own_files(savers_.back()->targets(), example_placeholders, config.data_path);
+    savers_.back()->check_targets(example_placeholders, config.data_path);
   }
   if (savers_.empty()) {
     throw ConfigError(
@@ -118,6 +86,11 @@ Tracker::Tracker(Tracker&&) noexcept = default;
 Tracker::~Tracker() {
   if (locks_.empty()) return;
   finish({});
+  uploads_.reset();
+  // A start that was refused leaves nothing behind.
+  std::error_code ignored;
+  const bool is_refused = locks_.front()->made_folder() && !log_file_;
+  if (is_refused && loads_from_afar()) fs::remove(source_->path(), ignored);
   while (!locks_.empty()) locks_.pop_back();
 }
 
@@ -156,6 +129,11 @@ void Tracker::log_images(const std::vector<LogImage>& images,
     stored.push_back({name, image.caption, std::make_shared<const std::string>(image.png)});
   }
   last_step_ = step;
+  constexpr size_t kMostOnCard = 4;
+  last_pictures_.assign(
+      stored.begin(),
+      stored.begin() + static_cast<std::ptrdiff_t>(std::min(stored.size(), kMostOnCard)));
+  for (StoredImage& image : last_pictures_) image.png.reset();
   loggers_->log_images(stored, section, moment());
   log_file_->write_images(stored, section, step);
 }
@@ -176,6 +154,7 @@ LogMoment Tracker::moment() const {
 void Tracker::finish(const RunEnd& end) {
   if (dummy_ || !log_file_ || std::exchange(finished_, true)) return;
   const bool is_done = end.outcome == RunEnd::Outcome::kDone;
+  finish_uploads(is_done ? config_.upload_deadline_seconds : Uploads::kSecondsAfterStop);
   loggers_->finish(end, is_done ? kSecondsToFinish : kSecondsToStop);
 }
 
@@ -202,27 +181,27 @@ void Tracker::name_run_in_log() {
 void Tracker::save_config(const std::string& name, const std::string& content) {
   if (dummy_) return;
   check_started();
-  write_config(nullptr, in_data_path(name), content);
+  const std::string own = in_data_path(name);
+  std::error_code error;
+  const bool is_there = fs::is_regular_file(own, error) && read_file(own) == content;
+  if (!is_there) claim(own, /*checkpoint=*/false);
+  write_file_atomically(own, content);
   loggers_->log_file(name, content);
   for (const auto& saver : savers_) {
     if (!saver->targets().save_meta_to) continue;
     const std::string target = (fs::path(*saver->targets().save_meta_to) / name).string();
     try {
-      write_config(saver.get(), target, content);
-    } catch (const std::exception& error) {
-      log_error(fmt::format("Error saving {}: {}", name, error.what()));
+      save_as(*saver, {own, "config"}, target);
+    } catch (const std::exception& fault) {
+      log_error(fmt::format("Error saving {}: {}", name, fault.what()));
     }
   }
 }
 
-/// Into data_path without a saver, else with it from there.
-void Tracker::write_config(Saver* saver, const std::string& target, const std::string& content) {
-  std::error_code error;
-  if (!fs::is_regular_file(target, error) || read_file(target) != content) {
-    claim(target, /*checkpoint=*/false);
-  }
-  if (saver == nullptr) return write_file_atomically(target, content);
-  saver->save_file(in_data_path(fs::path(target).filename().string()), target, "config");
+void Tracker::save_as(Saver& saver, const FileToSave& file, const std::string& target) {
+  saver.save_file(file, target, [this](const std::string& path, bool is_checkpoint) {
+    claim(path, is_checkpoint);
+  });
 }
 
 void Tracker::add_save_metadata(const std::string& key, const std::string& json) {
@@ -259,14 +238,14 @@ std::vector<std::string> Tracker::recall_candidates() const {
   if (!can_recall()) {
     throw ConfigError("Tried to recall, but no loader was set or auto-resume was not performed.");
   }
-  const std::string loaded = source_->fetch();
+  const std::string loaded = source_->path();
   if (!auto_resumed_) return existing_once({loaded});
   std::vector<std::string> own = existing_once(own_files());
   const std::optional<bool> is_own = was_saved_by_this_run(loaded);
   if (is_own.value_or(false)) own.push_back(loaded);
   own = resume_order(with_facts(existing_once(own)), ResumeFor::kStart);
   if (is_own.value_or(false)) return own;
-  const bool begun_before = own_files_ && own_files_->began_from(loaded) && !own.empty();
+  const bool begun_before = own_files_ && own_files_->began_from(source_->name()) && !own.empty();
   if (begun_before) {  // the base stays a last resort
     own.push_back(loaded);
   } else if (!source_->only_auto_resume()) {  // asked for by name: another run begins from it
@@ -329,6 +308,7 @@ void Tracker::save(const SaveRequest& request) {
     }
   }
   if (request.amid_skips) keep_last_good();
+  log_upload_errors();
   request.write_checkpoint(in_data_path(kCheckpointFile));
   saved_->store(true);
   keep_snapshot(request);
@@ -345,6 +325,29 @@ void Tracker::save(const SaveRequest& request) {
     if (request.is_latest && targets.save_latest_to)
       save_with(*saver, *targets.save_latest_to, request);
     if (request.is_best && targets.save_best_to) save_with(*saver, *targets.save_best_to, request);
+  }
+  if (++saves_ > 1) send_cards();
+}
+
+/// Not with the first save, which may come before there are pictures.
+void Tracker::send_cards() {
+  if (!uploads_ || std::exchange(sent_cards_, true)) return;
+  CardFacts facts;
+  for (const auto& [key, json] : metadata_) {
+    if (key == "config") facts.config = public_config(json);
+  }
+  {
+    const std::lock_guard lock(*log_mutex_);
+    for (const StoredImage& image : last_pictures_) {
+      facts.pictures.push_back({in_data_path(image.path), image.caption});
+    }
+  }
+  for (const auto& saver : savers_) {
+    try {
+      saver->send_card(facts, in_data_path(kCardFile));
+    } catch (const std::exception& error) {
+      log_error(fmt::format("Error sending the model card: {}", error.what()));
+    }
   }
 }
 
@@ -381,13 +384,39 @@ void Tracker::save_with(Saver& saver,
   const SaveType type = saver.targets().save_type;
   const std::string source = in_data_path(own_file(type));
   try {
-    const std::string target = python_format(target_template, request.placeholders);
-    std::error_code error;
-    if (!fs::equivalent(source, target, error)) claim(target, type == SaveType::checkpoint);
-    saver.save_file(source, target, save_type_name(type));
+    save_as(saver,
+            {source, save_type_name(type)},
+            python_format(target_template, request.placeholders));
   } catch (const std::exception& error) {
     log_error(fmt::format("Error saving checkpoint: {}", error.what()));
   }
+}
+
+/// A service that cannot be reached costs its own files only.
+void Tracker::log_upload_errors() {
+  if (!uploads_) return;
+  for (const std::string& error : uploads_->take_errors()) log_error(error);
+}
+
+void Tracker::finish_uploads() {
+  finish_uploads(config_.upload_deadline_seconds);
+}
+
+void Tracker::finish_uploads(double seconds) {
+  if (!uploads_) return;
+  if (saves_ > 0) send_cards();
+  const size_t left = uploads_->finish(std::min(seconds, config_.upload_deadline_seconds));
+  log_upload_errors();
+  if (left > 0) {
+    log_warning("track",
+                "{} could not be sent and {} in {}: the next start sends what is left, or "
+                "`dalle2-train sync {}`",
+                counted(static_cast<int64_t>(left), "file"),
+                left == 1 ? "waits" : "wait",
+                in_data_path(kOutboxFolder),
+                config_.data_path);
+  }
+  uploads_.reset();
 }
 
 std::string Tracker::in_data_path(const std::string& name) const {

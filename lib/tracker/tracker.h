@@ -26,9 +26,12 @@
 #include "tracker/log/log_file.h"
 #include "tracker/log/loggers.h"
 #include "tracker/log/record.h"
-#include "tracker/run_folder/checkpoint_places.h"
+#include "tracker/places/checkpoint_source.h"
+#include "tracker/places/saver.h"
+#include "tracker/places/uploads.h"
 #include "tracker/run_folder/own_files.h"
 #include "tracker/run_folder/resume_order.h"
+#include "tracker/run_folder/run_files.h"
 #include "tracker/run_folder/run_lock.h"
 #include "tracker/run_folder/snapshots.h"
 
@@ -51,18 +54,6 @@ struct SaveRequest {
   std::function<void(const std::string& path)> write_model = {};
   std::function<void(const std::string& path)> write_lora = {};  ///< none without adapters
 };
-
-/// Files and folders of data_path that belong to one run.
-inline constexpr const char* kCheckpointFile = "checkpoint.pth";
-inline constexpr const char* kModelFile = "model.pth";
-inline constexpr const char* kLoraFile = "lora.safetensors";
-inline constexpr const char* kLogFile = "log.jsonl";
-inline constexpr const char* kImagesFolder = "images";
-inline constexpr const char* kSnapshotsFolder = "snapshots";
-inline constexpr const char* kAveragesFolder = "averages";  ///< of /train/post_hoc_ema
-inline constexpr const char* kResultsFolder = "results";    ///< of a VAE, unless it has another
-/// Of a state that is spread over ranks, while it is put together.
-inline constexpr const char* kGatheredFile = "gathered";
 
 /// Names and JSON texts that are stored in a checkpoint beside the state.
 using SaveMetadata = std::vector<std::pair<std::string, std::string>>;
@@ -102,17 +93,22 @@ class Tracker {
   /// What the loggers may know of the run. Call it before go_on() or begin_anew().
   void describe(RunFacts facts) { facts_ = std::move(facts); }
 
-  /// Finds out whether data_path and the savers' targets can be written, and whether the loggers'
-  /// services take the login; leaves nothing behind.
+  /// Finds out whether data_path and the savers' targets can be written, and whether the services of
+  /// loggers and savers take the login; leaves nothing behind.
   /// @throws ConfigError naming the place; NetworkError a refused login
   void check_writable() const;
+  /// For a dry run: whether what /tracker/load names could be fetched, if the run would do that.
+  /// @throws NetworkError, ConfigError
+  void check_source() const;
 
   /// Makes and locks data_path and what hold() names, sweeps what an interrupted run left, reads auto_resume.json.
   /// Nothing that an earlier run left is changed or moved yet: whether this run goes on with it is
   /// known when its checkpoint was read. Then go_on() or begin_anew() is called, once; before that
-  /// nothing can be logged or saved.
+  /// nothing can be logged or saved. What /tracker/load names is fetched, if it is not on this
+  /// machine and is needed. A second call does nothing.
   /// @throws ConfigError data_path is in use by another run or cannot be written, a saver's target
-  ///         cannot be written, auto_resume.json is of another logger type
+  ///         cannot be written, auto_resume.json is of another logger type; NetworkError what is
+  ///         loaded cannot be fetched, or a service refuses what would be saved
   void init(const TrackerStart& start = {});
 
   /// The run starts from zero (adapters on a base do, too). What another run left in data_path is
@@ -127,6 +123,9 @@ class Tracker {
   /// and at the targets is another run's and is renamed, as by begin_anew(). `checkpoint` itself may
   /// be replaced. A copy of a run's folder gets an id of its own. @throws as begin_anew()
   void go_on(const std::string& checkpoint);
+
+  /// Whether the file of /tracker/load has to be fetched before it can be read.
+  bool loads_from_afar() const { return source_ != nullptr && source_->is_remote(); }
 
   /// Before init(), or in its place in a dry run: finds out whether this run would go on with an
   /// earlier one. Writes nothing and locks nothing.
@@ -212,6 +211,11 @@ class Tracker {
   /// check_lock()
   void save(const SaveRequest& request);
 
+  /// After the last save: waits for what the savers still send, for as long as the config allows, or
+  /// 10 s after a stop signal. What is left waits in data_path/outbox. finish() does it, too, and
+  /// waits 10 s after a fault.
+  void finish_uploads();
+
  private:
   std::vector<std::string> own_files() const;
   std::vector<ResumeFile> with_facts(const std::vector<std::string>& paths) const;
@@ -230,11 +234,17 @@ class Tracker {
   void name_run_in_log();
   void open_logs();
   LogMoment moment() const;
+  void fetch_source();
+  std::string begun_from(const std::string& checkpoint) const;
+  void start_uploads();
+  void log_upload_errors();
+  void send_cards();
+  void finish_uploads(double seconds);
   void check_undecided() const;
   void check_started() const;
   void claim(const std::string& path, bool checkpoint);
   std::string how_to_go_on(const std::string& checkpoint);
-  void write_config(Saver* saver, const std::string& target, const std::string& content);
+  void save_as(Saver& saver, const FileToSave& file, const std::string& target);
   void keep_last_good();
   void keep_snapshot(const SaveRequest& request);
   void save_with(Saver& saver, const std::string& target_template, const SaveRequest& request);
@@ -265,6 +275,10 @@ class Tracker {
   std::unique_ptr<std::mutex> log_mutex_ = std::make_unique<std::mutex>();  // loggers and log_file_
   Snapshots snapshots_;
   SaveMetadata metadata_;
+  std::vector<StoredImage> last_pictures_;  // without their bytes
+  int64_t saves_ = 0;                       // of this start
+  bool sent_cards_ = false;
+  std::unique_ptr<Uploads> uploads_;  // null: nothing is sent
 };
 
 }  // namespace dalle2

@@ -31,6 +31,7 @@ constexpr const char* kFilesOfARun[] = {kAutoResumeFile,
                                         kImagesFolder,
                                         kResultsFolder,
                                         kTensorboardFolder,
+                                        kOutboxFolder,
                                         kRecordFile};
 
 bool same_file(const std::string& a, const std::string& b) {
@@ -39,15 +40,11 @@ bool same_file(const std::string& a, const std::string& b) {
          fs::equivalent(a, b, error);
 }
 
-/// The targets that are the same at every save: those without placeholders.
+/// The targets on this machine that are the same at every save.
 std::vector<std::string> fixed_targets(const std::vector<std::unique_ptr<Saver>>& savers) {
   std::vector<std::string> paths;
   for (const auto& saver : savers) {
-    for (const auto& target : {saver->targets().save_latest_to, saver->targets().save_best_to}) {
-      if (!target) continue;
-      const std::vector<std::string> literals = python_format_literals(*target);
-      if (literals.size() == 1) paths.push_back(literals.front());
-    }
+    for (std::string& path : saver->fixed_local_targets()) paths.push_back(std::move(path));
   }
   return paths;
 }
@@ -84,7 +81,7 @@ void Tracker::check_writable() const {
         config_.data_path,
         *why);
   }
-  for (const auto& saver : savers_) saver->check_writable(example_);
+  for (const auto& saver : savers_) saver->check_access(example_);
   loggers_->check();
 }
 
@@ -93,9 +90,11 @@ void Tracker::init(const TrackerStart& start) {
     auto_resumed_ = start.auto_resumed_on_main;
     return;
   }
+  if (!locks_.empty()) return;
   check_writable();
   prepare_data_path(start.while_lock_waits);
   read_records();
+  fetch_source();
   // What a copied folder lists elsewhere is the original's, which may be at work.
   if (own_files_->is_copy()) return;
   for (const std::string& part : sweep_parts_of(own_files_->paths())) {
@@ -108,6 +107,33 @@ void Tracker::read_records() {
   const AutoResumeMark mark = read_auto_resume(in_data_path(kAutoResumeFile), *loggers_);
   auto_resumed_ = mark.resumes;
   own_files_.emplace(config_.data_path, mark.run_id);
+}
+
+/// What an auto-resumed run began from is fetched once, and what lies in its own folder is as new as
+/// what it has sent anywhere.
+void Tracker::fetch_source() {
+  if (!can_recall() || !loads_from_afar()) return;
+  std::error_code error;
+  if (auto_resumed_ && own_files_->began_from(source_->name()) &&
+      fs::exists(source_->path(), error)) {
+    return;
+  }
+  const std::string own = in_data_path(kCheckpointFile);
+  if (auto_resumed_ && was_saved_by_this_run(own).value_or(false) && fs::exists(own, error)) {
+    fs::remove(source_->path(), error);  // an older one
+    log_info("track", "{} is not fetched: {} is there", source_->name(), own);
+    return;
+  }
+  source_->fetch();
+}
+
+void Tracker::check_source() const {
+  if (can_recall() && loads_from_afar()) source_->check_access();
+}
+
+/// The place of a checkpoint that a run starts from, for its record.
+std::string Tracker::begun_from(const std::string& checkpoint) const {
+  return loads_from_afar() && checkpoint == source_->path() ? source_->name() : checkpoint;
 }
 
 void Tracker::look_for_earlier_run() {
@@ -137,7 +163,7 @@ void Tracker::begin_anew(const std::string& reason) {
   explain_left_out();
   if (is_cleared_) clear_recorded();
   const bool has_base = source_ && !source_->only_auto_resume();
-  start_over(has_base ? source_->fetch() : "");
+  start_over(has_base ? source_->path() : "");
   open_logs();
 }
 
@@ -183,14 +209,15 @@ void Tracker::explain_start(const std::string& reason) const {
     log_warning(
         "track",
         "Starting from zero: no checkpoint of the earlier run is left (looked for {}, {}, {})",
-        source_->fetch(),
+        source_->name(),
         in_data_path(kCheckpointFile),
         in_data_path(kSnapshotsFolder));
-  } else if (source_ && source_->only_auto_resume() && fs::exists(source_->fetch(), error)) {
+  } else if (source_ && source_->only_auto_resume() && !source_->is_remote() &&
+             fs::exists(source_->path(), error)) {
     log_warning("track",
                 "Starting from zero: {} is there, but is loaded only when a run goes on by "
                 "auto-resume (/tracker/load/only_auto_resume), and {}",
-                source_->fetch(),
+                source_->name(),
                 loggers_->auto_resume()
                     ? config_.data_path + " has no auto_resume.json of such a run"
                     : "/tracker/log/auto_resume is false");
@@ -211,13 +238,13 @@ void Tracker::name_run(const std::string& checkpoint) {
 
 void Tracker::explain_left_out() const {
   if (!auto_resumed_ || !source_ || !source_->only_auto_resume()) return;
-  const std::string loaded = source_->fetch();
+  const std::string loaded = source_->path();
   if (was_saved_by_this_run(loaded).value_or(true)) return;
   log_warning(
       "track",
       "{} was saved by another run ({}, this one is {}): it is not loaded. Give each run its "
       "own target (/tracker/save).",
-      loaded,
+      source_->name(),
       saved_by(loaded),
       own_files_->run_id());
 }
@@ -225,7 +252,8 @@ void Tracker::explain_left_out() const {
 /// Whether a checkpoint that was taken up is of the run whose log and files are in data_path.
 bool Tracker::is_of_this_run(const std::string& checkpoint) const {
   if (is_among(checkpoint, own_files())) return true;
-  if (auto_resumed_ && own_files_->began_from(checkpoint)) return true;  // killed before a save
+  if (auto_resumed_ && own_files_->began_from(begun_from(checkpoint)))
+    return true;  // killed before a save
   if (const std::optional<bool> known = was_saved_by_this_run(checkpoint)) return *known;
   if (own_files_->recorded()) return false;
   return auto_resumed_ || is_among(checkpoint, fixed_targets(savers_));
@@ -239,7 +267,7 @@ void Tracker::clear_recorded() const {
     std::error_code error;
     if (!is_cleared_(path) || !fs::is_regular_file(fs::symlink_status(path, error))) continue;
     if (own_files_->is_copy() && !own_files_->is_below(path)) continue;
-    if (source_ && same_file(path, source_->fetch())) continue;
+    if (source_ && same_file(path, source_->path())) continue;
     if (!fs::remove(path, error) && error) {
       throw ConfigError("--clear-results: {}: {}", path, error.message());
     }
@@ -282,9 +310,9 @@ void Tracker::start_over(const std::string& began_from) {
   }
   run_id_ = make_run_id();
   is_new_name_ = true;
-  own_files_->start_over(run_id_, began_from, own);
+  own_files_->start_over(run_id_, begun_from(began_from), own);
   if (!loggers_->auto_resume() || !source_) return;
-  const std::string loaded = source_->fetch();
+  const std::string loaded = source_->path();
   if (source_->only_auto_resume() && !is_loaded(loaded) &&
       is_among(loaded, fixed_targets(savers_))) {
     claim(loaded, /*checkpoint=*/true);
@@ -325,10 +353,30 @@ void Tracker::claim(const std::string& path, bool checkpoint) {
 void Tracker::open_logs() {
   log_file_.emplace(in_data_path(kLogFile));
   loggers_->init(facts_);
-  for (const auto& saver : savers_) saver->init();
+  start_uploads();
+  for (const auto& saver : savers_) saver->init(uploads_.get());
+  if (uploads_) {
+    if (const auto others = uploads_->unserved(); !others.empty()) {
+      log_info(
+          "track",
+          "{} for {} wait in {}, of an earlier start with another saver: `dalle2-train sync {}` "
+          "sends them",
+          counted(static_cast<int64_t>(others.size()), "file"),
+          others.front().to,
+          in_data_path(kOutboxFolder),
+          config_.data_path);
+    }
+  }
   if (loggers_->auto_resume()) {
     write_auto_resume(in_data_path(kAutoResumeFile), *loggers_, run_id_);
   }
+}
+
+void Tracker::start_uploads() {
+  const bool sends = std::any_of(
+      savers_.begin(), savers_.end(), [](const auto& saver) { return saver->is_remote(); });
+  const std::string folder = in_data_path(kOutboxFolder);
+  if (sends || Outbox::has_entries(folder)) uploads_ = std::make_unique<Uploads>(folder);
 }
 
 void Tracker::check_undecided() const {

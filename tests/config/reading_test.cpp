@@ -53,12 +53,11 @@ TEST_CASE("the reference's test config is accepted as it is") {
 TEST_CASE("the reference's example config is refused only for what has not landed yet") {
   const std::string message =
       message_of([] { read_reference_file("reference_example.json", true); });
-  for (const char* pointer : {"/tracker/log/log_type: \"wandb\" is not available yet",
-                              "/tracker/save/0/save_to: ",
-                              "/tracker/save/1/save_to: "}) {
+  for (const char* pointer :
+       {"/tracker/log/log_type: \"wandb\" is not available yet", "/tracker/save/0/save_to: "}) {
     CHECK_THAT(message, Catch::Contains(std::string("\n  ") + pointer));
   }
-  CHECK_THAT(message, Catch::Contains(": 3 problems"));
+  CHECK_THAT(message, Catch::Contains(": 2 problems"));
 }
 
 TEST_CASE("all faults of all sections are reported at once, in the order of the file") {

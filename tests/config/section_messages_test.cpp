@@ -91,13 +91,13 @@ TEST_CASE("the rules of the tracker section are enforced") {
                    "different logger type."});
   expect_problems({R"(/tracker/load={"load_from": "disk"})"},
                   {"/tracker/load/load_from: Unknown loader type: disk. Must be one of ['local', "
-                   "'url', 'wandb']"});
+                   "'url', 'huggingface', 'wandb']"});
   expect_problems({R"(/tracker/load={"load_from": "custom"})"},
                   {"/tracker/load/load_from: Custom loaders are not supported yet. Please use a "
                    "different loader type."});
-  expect_problems({"/tracker/save/save_to=s3"},
-                  {"/tracker/save/save_to: Unknown saver type: s3. Must be one of ['local', "
-                   "'wandb', 'huggingface']"});
+  expect_problems({"/tracker/save/save_to=ftp"},
+                  {"/tracker/save/save_to: Unknown saver type: ftp. Must be one of ['local', "
+                   "'wandb', 'huggingface', 'url', 's3']"});
   expect_problems({"/tracker/save/save_to=custom"},
                   {"/tracker/save/save_to: Custom savers are not supported yet. Please use a "
                    "different saver type."});
@@ -214,6 +214,60 @@ TEST_CASE("the rules of precision and of numbers that are not finite are enforce
   CHECK_FALSE(read_with({}).config.train.mixed_precision);
 }
 
+TEST_CASE("places in a network are checked as far as their text tells") {
+  expect_problems({R"(/tracker/load={"load_from": "url", "url": "ftp://u:canary@h/f?canary"})"},
+                  {R"(/tracker/load/url: expected an address that begins with https://, http://, )"
+                   R"(file:, s3:// or hf://, got "ftp://h/f")"});
+  expect_problems({R"(/tracker/load={"load_from": "url", "url": "latest.pth"})"},
+                  {R"(/tracker/load/url: expected an address that begins with https://, http://, )"
+                   R"(file:, s3:// or hf://, got "latest.pth"; for a file of this machine use )"
+                   R"("load_from": "local" with its file_path)"});
+  expect_problems({R"(/tracker/load={"load_from": "url", "url": "https://h/f", "sha256": "abc"})"},
+                  {R"(/tracker/load/sha256: expected 64 hexadecimal digits, got "abc")"});
+  for (const char* repo : {"o", "o/", "/r", "o/r/s", "o/r s", "o/.."}) {
+    expect_problems(
+        {fmt::format(R"(/tracker/save={{"save_to": "huggingface", "huggingface_repo": "{}", )"
+                     R"("save_best_to": "b"}})",
+                     repo)},
+        {fmt::format("/tracker/save/huggingface_repo: expected owner/name, of letters, digits, "
+                     "'-', '.' and '_', got \"{}\"",
+                     repo)});
+  }
+  expect_problems({R"(/tracker/save={"save_to": "s3", "url": "s3:///x", "save_best_to": "b"})"},
+                  {R"(/tracker/save/url: expected s3://BUCKET/FOLDER, got "s3:///x")"});
+  expect_problems({R"(/tracker/save={"save_to": "url", "url": "https://h/f?canary", )"
+                   R"("save_best_to": "b"})"},
+                  {R"(/tracker/save/url: must have no query: names are appended to it, got )"
+                   R"("https://h/f?..."; for presigned addresses leave url out and give each )"
+                   "target as a whole address"});
+  expect_problems({R"(/tracker/save={"save_to": "url", "save_best_to": "b"})"},
+                  {"/tracker/save/url: is needed, unless each target is a whole address "
+                   "(https://...)"});
+  expect_problems({R"(/tracker/save={"save_to": "url", "url": "https://h", )"
+                   R"("save_best_to": "https://h/b"})"},
+                  {"/tracker/save/url: with it targets are paths below it, not whole addresses"});
+}
+
+TEST_CASE("a token in a config is refused, and never shown") {
+  const std::string hub = R"(/tracker/save={"save_to": "huggingface", "huggingface_repo": "o/r", )"
+                          R"("save_best_to": "b", )";
+  const std::string refused =
+      ": no such key, and no place for a secret: tokens, keys and passwords come from the "
+      "environment or from files (docs/tracking.md lists them). Remove it, and withdraw it if "
+      "others have seen this file";
+  for (const char* key : {"token", "hf_token", "api-key", "AWS_SECRET_ACCESS_KEY", "password"}) {
+    expect_problems({hub + fmt::format(R"("{}": "canary"}})", key)},
+                    {fmt::format("/tracker/save/{}", key) + refused});
+  }
+  expect_problems({hub + R"("token_path": "hf_AbCdEfGhIjKlMnOpQrStUv"})"},
+                  {"/tracker/save/token_path: looks like a token; expected the name of a file that "
+                   "holds one. A token does not belong into a config: give it as HF_TOKEN, and "
+                   "withdraw this one if others have seen the file"});
+  CHECK_NOTHROW(read_with({hub + R"("token_path": "secrets/hf_token.txt"})"}));
+  // Elsewhere a word is a word.
+  CHECK_NOTHROW(read_with({"/train/tokenizer_tokens=1"}));
+}
+
 TEST_CASE("what has not landed yet is refused by name") {
   expect_problems({"/decoder/clip={}", "/data/img_embeddings_url=null"},
                   {R"(/decoder/clip: "clip" is not available yet: CLIP models are a later )"
@@ -224,19 +278,12 @@ TEST_CASE("what has not landed yet is refused by name") {
                   {R"(/tracker/log/log_type: "wandb" is not available yet: Weights & )"
                    R"(Biases is a later part; use "console", which writes log.jsonl and )"
                    "images as well"});
-  expect_problems({R"(/tracker/load={"load_from": "url", "url": "http://h/f"})"},
-                  {R"(/tracker/load/load_from: "url" is not available yet: download the )"
-                   R"(file and use "local" with its file_path)"});
   expect_problems({R"(/tracker/load={"load_from": "wandb", "wandb_file_path": "f"})"},
                   {R"(/tracker/load/load_from: "wandb" is not available yet: download the )"
                    R"(file and use "local" with its file_path)"});
   expect_problems({"/tracker/save/save_to=wandb"},
                   {R"(/tracker/save/save_to: "wandb" is not available yet: Weights & )"
                    R"(Biases is a later part; use "local")"});
-  expect_problems({R"(/tracker/save={"save_to": "huggingface", "huggingface_repo": "o/r", )"
-                   R"("save_best_to": "b"})"},
-                  {R"(/tracker/save/save_to: "huggingface" is not available yet: the )"
-                   R"(Hugging Face hub is a later part; use "local")"});
   expect_problems({"/data/webdataset_base_url=gs://b/{}.tar"},
                   {"/data/webdataset_base_url: data comes from files, http://, https://, s3:// and "
                    "pipe:COMMAND; for other places use \"pipe:\" and a command that writes the "

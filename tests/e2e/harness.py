@@ -17,6 +17,7 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "support"))  # doubles of services
 BINARY = os.environ.get("DALLE2_TRAIN", str(ROOT / "build" / "bin" / "dalle2-train"))
 REFERENCE_PYTHON = os.environ.get("DALLE2_REFERENCE_PYTHON")
 needs_reference = unittest.skipUnless(

@@ -55,7 +55,7 @@ constexpr std::time_t kExampleTime = 1369353600;  // 2013-05-24T00:00:00Z
 constexpr const char* kExampleHost = "examplebucket.s3.amazonaws.com";
 
 std::string authorization(const SignedRequest& request) {
-  return sign_get(request, kExample, kExampleTime).back();
+  return sign_request(request, kExample, kExampleTime).back();
 }
 
 HttpOptions two_attempts() {

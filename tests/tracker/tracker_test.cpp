@@ -101,10 +101,10 @@ TEST_CASE("loggers, loaders and savers of later parts are refused by name") {
   config.log = LogConfig(WandbLogConfig{});
   CHECK_THROWS_WITH(Tracker(config, {}, false), Catch::Contains("/tracker/log/log_type"));
   config = run.config;
-  config.load = UrlLoadConfig{};
+  config.load = WandbLoadConfig{};
   CHECK_THROWS_WITH(Tracker(config, {}, false), Catch::Contains("/tracker/load/load_from"));
   config = run.config;
-  config.save = {HuggingfaceSaveConfig{}};
+  config.save = {WandbSaveConfig{}};
   CHECK_THROWS_WITH(Tracker(config, {}, false), Catch::Contains("/tracker/save/save_to"));
 }
 

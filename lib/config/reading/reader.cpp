@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "config/reading/reader.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+
+#include "base/text.h"
 
 namespace dalle2 {
 namespace {
@@ -9,6 +13,26 @@ namespace {
 std::string guess(const std::string& word, const std::vector<std::string>& words) {
   const std::optional<std::string> near = nearest_word(word, words);
   return near ? fmt::format("; did you mean \"{}\"?", *near) : "";
+}
+
+/// "hf_token", "api-key": what a user would write who wants to give a secret.
+bool names_secret(const std::string& key) {
+  constexpr std::array kWords = {"token",
+                                 "secret",
+                                 "password",
+                                 "passwd",
+                                 "authorization",
+                                 "credentials",
+                                 "apikey",
+                                 "api_key",
+                                 "access_key",
+                                 "key_id"};
+  std::string words = "_" + lower_case(key) + "_";
+  std::replace_if(
+      words.begin(), words.end(), [](char c) { return c < 'a' || c > 'z'; }, '_');
+  return std::any_of(kWords.begin(), kWords.end(), [&](const char* word) {
+    return words.find(fmt::format("_{}_", word)) != std::string::npos;
+  });
 }
 
 }  // namespace
@@ -50,7 +74,13 @@ void Reader::unknown_key(const std::string& key,
   const std::string near = guess(key, known);
   const auto place =
       std::find_if(moved.begin(), moved.end(), [&](const MovedKey& m) { return m.key == key; });
-  if (place != moved.end()) {
+  if (names_secret(key) && pointer.starts_with("/tracker")) {
+    faults_.error(
+        at,
+        "no such key, and no place for a secret: tokens, keys and passwords come from the "
+        "environment or from files (docs/tracking.md lists them). Remove it, and withdraw "
+        "it if others have seen this file");
+  } else if (place != moved.end()) {
     faults_.warn(at, fmt::format("no such key, it is ignored; did you mean {}?", place->pointer));
   } else if (!near.empty()) {
     faults_.error(at, "no such key" + near);

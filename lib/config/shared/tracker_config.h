@@ -124,17 +124,68 @@ struct LocalLoadConfig {
   }
 };
 
+/// What plain http is allowed for, in the sections that send or load something.
+void plain_http_field(auto& f, bool& allow_plain_http) {
+  f.field("allow_plain_http",
+          allow_plain_http,
+          "Use an `http:` address of another machine, where anybody on the way can read and change "
+          "what is sent, logins too. Not needed for this machine itself.");
+}
+
 struct UrlLoadConfig {
   static constexpr const char* kTag = "url";
-  static constexpr const char* kDoc = "Downloads a checkpoint.";
-  static constexpr const char* kUnavailable =
-      "download the file and use \"local\" with its file_path";
+  static constexpr const char* kDoc =
+      "Downloads a checkpoint to `data_path`/loaded_checkpoint.pth before training.";
 
   std::string url;  // required
+  std::optional<std::string> sha256;
+  bool allow_plain_http = false;
   bool only_auto_resume = false;
 
   void fields(auto& f) {
-    D2_REQUIRED(url, "Address of the checkpoint.", not_empty());
+    D2_REQUIRED(url,
+                "Address of the checkpoint: `https:`, `http:`, `file:`, `s3://BUCKET/KEY` or "
+                "`hf://OWNER/NAME/FILE` (`hf://OWNER/NAME@REVISION/FILE`).",
+                text_without(checkpoint_url_fault));
+    D2_FIELD(sha256,
+             "What the SHA-256 of the file has to be, 64 hexadecimal digits; null for any.",
+             text_without(sha256_fault));
+    plain_http_field(f, allow_plain_http);
+    load_fields(f, *this);
+  }
+};
+
+/// A repository of the Hugging Face hub and who asks for it.
+void hub_fields(auto& f, auto& hub) {
+  f.required("huggingface_repo",
+             hub.huggingface_repo,
+             "Repository of models on the Hugging Face hub, `owner/name`.",
+             text_without(hub_repo_fault));
+  f.field("token_path",
+          hub.token_path,
+          "File with an access token. Null for `HF_TOKEN`, or else the file that `hf auth login` "
+          "writes (`HF_TOKEN_PATH`, `HF_HOME`/token).",
+          text_without(token_path_fault));
+  f.field("revision", hub.revision, "Branch of the repository.", not_empty());
+  plain_http_field(f, hub.allow_plain_http);
+}
+
+/// Our addition: the reference saves to the hub but does not load from it.
+struct HuggingfaceLoadConfig {
+  static constexpr const char* kTag = "huggingface";
+  static constexpr const char* kDoc =
+      "Downloads a checkpoint from the Hugging Face hub (or `HF_ENDPOINT`). An extension of ours.";
+
+  std::string huggingface_repo;       // required
+  std::string huggingface_file_path;  // required
+  std::optional<std::string> token_path;
+  std::string revision = "main";
+  bool allow_plain_http = false;
+  bool only_auto_resume = false;
+
+  void fields(auto& f) {
+    hub_fields(f, *this);
+    D2_REQUIRED(huggingface_file_path, "File of the repository.", not_empty());
     load_fields(f, *this);
   }
 };
@@ -155,8 +206,10 @@ struct WandbLoadConfig {
     load_fields(f, *this);
   }
 };
-using LoadConfig =
-    std::variant<LocalLoadConfig, UrlLoadConfig, WandbLoadConfig>;  // tag key load_from
+using LoadConfig = std::variant<LocalLoadConfig,
+                                UrlLoadConfig,
+                                HuggingfaceLoadConfig,
+                                WandbLoadConfig>;  // tag key load_from
 template <>
 struct TagTraits<LoadConfig> {
   static constexpr const char* key = "load_from";
@@ -227,20 +280,76 @@ struct WandbSaveConfig : SaveTargets {
 
 struct HuggingfaceSaveConfig : SaveTargets {
   static constexpr const char* kTag = "huggingface";
-  static constexpr const char* kDoc = "Saves to a repository of the Hugging Face hub.";
-  static constexpr const char* kUnavailable = "the Hugging Face hub is a later part; use \"local\"";
+  static constexpr const char* kDoc =
+      "Saves to a repository of the Hugging Face hub (or `HF_ENDPOINT`), which is made if it is not "
+      "there.";
 
   std::string huggingface_repo;  // required
   std::optional<std::string> token_path;
+  std::string revision = "main";
+  bool is_private = true;
+  bool model_card = true;
+  bool allow_plain_http = false;
 
   void fields(auto& f) {
     SaveTargets::fields(f);
-    D2_REQUIRED(huggingface_repo, "Repository to save to, `owner/name`.", not_empty());
-    D2_FIELD(token_path, "File with an access token; null if logged in.", not_empty());
+    hub_fields(f, *this);
+    f.field("private", is_private, "A repository that is made is private.");
+    D2_FIELD(model_card,
+             "Write a README.md with the config and samples into the repository, once, if it has "
+             "none.");
   }
 };
-using SaveConfig =
-    std::variant<LocalSaveConfig, WandbSaveConfig, HuggingfaceSaveConfig>;  // tag key save_to
+
+/// Our addition.
+struct UrlSaveConfig : SaveTargets {
+  static constexpr const char* kTag = "url";
+  static constexpr const char* kDoc =
+      "Saves by HTTP PUT: to WebDAV and other servers that take files, or to presigned addresses. "
+      "An extension of ours.";
+
+  std::optional<std::string> url;
+  bool allow_plain_http = false;
+
+  void fields(auto& f) {
+    SaveTargets::fields(f);
+    D2_FIELD(
+        url,
+        "Folder on the server, to which targets are relative. Null: each target is a whole "
+        "address, for example a presigned one. A login stands in `~/.netrc` or in the address.",
+        text_without(http_url_fault));
+    plain_http_field(f, allow_plain_http);
+    for (const auto* target : {&save_latest_to, &save_best_to, &save_meta_to}) {
+      f.check(!*target || url.has_value() == !is_http_url(**target),
+              "url",
+              url ? "with it targets are paths below it, not whole addresses"
+                  : "is needed, unless each target is a whole address (https://...)");
+    }
+  }
+};
+
+/// Our addition.
+struct S3SaveConfig : SaveTargets {
+  static constexpr const char* kTag = "s3";
+  static constexpr const char* kDoc =
+      "Saves to a bucket of S3, or of a store that speaks like it. Keys, region and endpoint come "
+      "from the environment and the files of the AWS tools. An extension of ours.";
+
+  std::string url;  // required
+  bool allow_plain_http = false;
+
+  void fields(auto& f) {
+    SaveTargets::fields(f);
+    D2_REQUIRED(
+        url, "Where targets are relative to: `s3://BUCKET/FOLDER`.", text_without(s3_url_fault));
+    plain_http_field(f, allow_plain_http);
+  }
+};
+using SaveConfig = std::variant<LocalSaveConfig,
+                                WandbSaveConfig,
+                                HuggingfaceSaveConfig,
+                                UrlSaveConfig,
+                                S3SaveConfig>;  // tag key save_to
 template <>
 struct TagTraits<SaveConfig> {
   static constexpr const char* key = "save_to";
@@ -259,6 +368,7 @@ struct TrackerConfig {
   std::vector<SaveConfig> save;                              // required, one or many
   int64_t keep_last = 0;
   std::optional<int64_t> keep_every;
+  double upload_deadline_seconds = 600;
 
   void fields(auto& f) {
     D2_FIELD(data_path,
@@ -285,6 +395,11 @@ struct TrackerConfig {
     D2_FIELD(keep_every,
              "Samples seen after which a snapshot is kept for good; null for none.",
              within(1, most::kSamples));
+    D2_FIELD(upload_deadline_seconds,
+             "Seconds for which the end of a run waits for uploads that are under way; at most 10 "
+             "after a stop signal. What is left stays in `data_path`/outbox: the next start sends "
+             "it, or `dalle2-train sync`.",
+             within(0, 1e6));
   }
 };
 

@@ -79,19 +79,24 @@ RunFacts RunCheckpoints::facts() const {
               {"MixedPrecision", fmt::format(R"("{}")", enum_names<MixedPrecision>[precision])}}};
 }
 
-StartedFrom RunCheckpoints::start() {
-  ProcessGroup& group = session_.group();
-  Tracker& tracker = session_.tracker();
-  tracker.describe(facts());
+/// Of rank 0: locks data_path, and fetches what the run is to load.
+void RunCheckpoints::take_folder() {
   // A lost machine may have left its lock, and the run is started again on another at once.
-  const Launcher launcher = group.world().launcher;
+  const Launcher launcher = session_.group().world().launcher;
   std::function<void()> while_lock_waits;
   if (launcher == Launcher::kSlurm || launcher == Launcher::kTorchrun) {
     while_lock_waits = [this] { session_.throw_if_signalled(); };
   }
+  session_.tracker().init({.while_lock_waits = while_lock_waits});
+}
+
+StartedFrom RunCheckpoints::start() {
+  ProcessGroup& group = session_.group();
+  Tracker& tracker = session_.tracker();
+  tracker.describe(facts());
   // Rank 0 moves files: the others look when it has looked, and it begins when they have.
   session_.together("looking at what an earlier run left", [&] {
-    if (group.is_main()) tracker.init({.while_lock_waits = while_lock_waits});
+    if (group.is_main()) take_folder();
   });
   const ProcessGroup::BusyScope busy(group, "taking up what an earlier run left");
   const bool resumes = group.text_of_main(tracker.auto_resumed() ? "yes" : "no", "start") == "yes";
@@ -145,7 +150,11 @@ void RunCheckpoints::check_same_weights() {
 
 std::optional<Value> RunCheckpoints::outline_of_earlier() {
   Tracker& tracker = session_.tracker();
-  tracker.look_for_earlier_run();
+  if (tracker.loads_from_afar()) {
+    take_folder();
+  } else {
+    tracker.look_for_earlier_run();
+  }
   if (!tracker.can_recall()) return std::nullopt;
   for (const std::string& path : tracker.recall_candidates()) {
     try {
@@ -291,8 +300,13 @@ void RunCheckpoints::tell_position(const std::string& path) const {
   warn_if_nothing_is_left(position_, config_.epochs, path);
 }
 
+void RunCheckpoints::end_saving() {
+  saving_.wait();
+  session_.tracker().finish_uploads();
+}
+
 ExitCode RunCheckpoints::finish(ExitCode code) {
-  session_.together("the last save", [this] { saving_.wait(); });
+  session_.together("the last save", [this] { end_saving(); });
   if (code == ExitCode::kDone) {
     log_info("train",
              "done: {}, {}",

@@ -47,7 +47,8 @@ class RunCheckpoints {
   /// How much data the run has: to be called before start(), which compares it.
   void set_data_size(DataSize size) { data_size_ = std::move(size); }
   /// What start() will probably resume from, tensors without their contents: for what has to be
-  /// known before it. None if it begins from zero. Changes nothing. For rank 0.
+  /// known before it. None if it begins from zero. Changes nothing, but what has to be fetched is
+  /// fetched now. For rank 0. @throws as Tracker::init()
   std::optional<Value> outline_of_earlier();
   /// Goes back to the run's own newest checkpoint that was not saved amid skipped updates. Waits
   /// for a save that is under way. @return false if there is none. @throws DataError if none is good
@@ -65,12 +66,14 @@ class RunCheckpoints {
   /// Saves them, unless they were saved at this step already or there are none.
   void save_averages();
 
-  /// The end of a run: waits for the last save, and logs what was trained if it is done.
+  /// The end of a run: end_saving(), and logs what was trained if it is done.
   /// @return `code`. @throws as wait()
   ExitCode finish(ExitCode code);
   /// @throws what a save in the background threw, once. check() does not wait for one under way,
   /// and throws ConfigError once another run has taken data_path over.
   void wait() { saving_.wait(); }
+  /// The same, and waits for uploads as Tracker::finish_uploads() does: nothing can be saved afterwards.
+  void end_saving();
   void check();
 
   /// Whether there is a checkpoint of this run to go back to. Waits for a save that is under way.
@@ -87,7 +90,7 @@ class RunCheckpoints {
   };
 
   RunFacts facts() const;
-
+  void take_folder();
   std::optional<Found> take_up(const std::vector<std::string>& candidates, bool compares_config);
   void load(const Value& checkpoint, const std::string& path, bool compares_config);
   void read_own(const Cursor& root);

@@ -3,13 +3,16 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <system_error>
 
 #include "base/log.h"
+#include "base/public_url.h"
 #include "checkpoint/convert.h"
 #include "run/checkpoints/join_stages.h"
 #include "run/commands.h"
 #include "run/commands/out_folder.h"
+#include "tracker/places/remote_file.h"
 
 namespace dalle2 {
 namespace {
@@ -78,12 +81,18 @@ void run_convert(const ConvertCommand& command) {
   check_convert_options(command);
   check_out_folder("OUT", command.out_path);
   check_other_file(command);
-  const ConvertReport report = convert(command);
+  ConvertCommand local = command;
+  std::vector<std::unique_ptr<FetchedFile>> files;
+  for (std::string& path : local.in_paths) {
+    files.push_back(std::make_unique<FetchedFile>(path));
+    path = files.back()->path();
+  }
+  const ConvertReport report = convert(local);
   for (const std::string& path : report.replaced) {
     log_warning("ckpt", "{}: an object of an unknown class, kept as text", path);
   }
   std::printf("%s -> %s, %zu tensors\n",
-              fmt::format("{}", fmt::join(command.in_paths, " + ")).c_str(),
+              public_text(fmt::format("{}", fmt::join(command.in_paths, " + "))).c_str(),
               command.out_path.c_str(),
               report.tensor_count);
 }

@@ -14,6 +14,7 @@
 #include "run/checkpoints/model_weights.h"
 #include "run/device/device.h"
 #include "run/kinds.h"
+#include "tracker/places/remote_file.h"
 
 namespace dalle2 {
 
@@ -58,7 +59,10 @@ void check_finite(const at::Tensor& samples,
       command.checkpoint_path);
 }
 
-void run_sample(const SampleCommand& command) {
+void run_sample(const SampleCommand& asked) {
+  const FetchedFile file(asked.checkpoint_path);
+  SampleCommand command = asked;
+  command.checkpoint_path = file.path();
   for (const double scale : command.cond_scale) {
     if (!std::isfinite(scale)) throw ConfigError("--cond-scale: expected a number, got {}", scale);
   }

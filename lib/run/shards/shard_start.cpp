@@ -43,13 +43,14 @@ void ShardRun::read_examples() {
 /// Slices of the run that this start will resume, or of one that begins; by what rank 0 sees.
 int64_t ShardRun::slices_of_earlier_run() {
   int64_t slices = data_.slices_at_begin();
-  if (session_.group().is_main()) {
+  session_.together("looking at what an earlier run left", [&] {
+    if (!session_.group().is_main()) return;
     const std::optional<Value> earlier = checkpoints_.outline_of_earlier();
     try {
       if (earlier) slices = slices_of(Cursor(*earlier)).value_or(slices);
     } catch (const DataError&) {  // start() says so, and takes another file
     }
-  }
+  });
   return std::stoll(session_.group().text_of_main(std::to_string(slices), "slices of the shards"));
 }
 

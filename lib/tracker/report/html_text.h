@@ -11,9 +11,6 @@ namespace dalle2 {
 /// characters, control characters are shown as `\x1b`.
 std::string html_escape(std::string_view text);
 
-/// RFC 4648, section 4.
-std::string base64(std::string_view bytes);
-
 /// A value for people: 0.01234, 1.5e-05, 1,234; "not finite" for NaN and infinity.
 std::string number_text(double value);
 

@@ -134,6 +134,7 @@ bool OwnFiles::is_copy() const {
 }
 
 std::string OwnFiles::key_of(const std::string& path) const {
+  if (path.find("://") != std::string::npos) return path;  // an address
   const fs::path full = full_path(path);
   const fs::path relative = full.lexically_relative(data_path_);
   const bool below = !relative.empty() && *relative.begin() != "..";

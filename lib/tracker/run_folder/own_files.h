@@ -48,7 +48,8 @@ class OwnFiles {
   std::vector<std::string> paths() const;
   /// Whether `path` is in data_path or a folder of it.
   bool is_below(const std::string& path) const;
-  /// Whether `path` is the checkpoint of elsewhere that the run started from.
+  /// Whether `path`, which may be an address, is the checkpoint of elsewhere that the run started
+  /// from.
   bool began_from(const std::string& path) const { return began_from_ == key_of(path); }
 
   /// Begins the record of another run.

@@ -80,6 +80,9 @@ class RunLock {
   /// The same by what was seen last: it is looked at once in a while. Costs nothing.
   void check() const;
 
+  /// Whether the folder was not there before this lock.
+  bool made_folder() const { return made_folder_; }
+
  private:
   bool acquire();
   bool make();

@@ -21,9 +21,10 @@ namespace fs = std::filesystem;
 
 /// Names that a run gives in data_path.
 std::regex names_in_data_path() {
-  return std::regex(fmt::format(R"((checkpoint\.pth|model\.pth|lora\.safetensors|gathered)"
-                                R"(|auto_resume\.json|targets\.json|({})_config\.json)\.part)",
-                                fmt::join(known_root_keys(), "|")));
+  return std::regex(fmt::format(
+      R"((checkpoint\.pth|loaded_checkpoint\.pth|model_card\.md|model\.pth|lora\.safetensors|gathered)"
+      R"(|auto_resume\.json|targets\.json|({})_config\.json)\.part)",
+      fmt::join(known_root_keys(), "|")));
 }
 
 /// STEP_SECTION_NUMBER.png, and STEP.png of a VAE's grids.

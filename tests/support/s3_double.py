@@ -3,6 +3,7 @@
 import datetime
 import hashlib
 import hmac
+import re
 import urllib.parse
 from xml.sax.saxutils import escape
 
@@ -38,10 +39,76 @@ class S3Handler(Handler):
             return self.error(404, "NoSuchKey")
         return self.answer(key)
 
+    def begin_writing(self):
+        """The body, and where it goes; None if the request was refused."""
+        content = self.body()
+        given = self.headers.get("X-Amz-Content-Sha256", "")
+        fault = self.signature_fault() or (None if hashlib.sha256(content).hexdigest() == given else "XAmzContentSHA256Mismatch")
+        if fault:
+            with self.server.lock:
+                self.server.faults.append(fault)
+            self.error(403, "SignatureDoesNotMatch" if fault == "signature" else fault)
+            return None
+        path, _, query = self.path.partition("?")
+        bucket, _, key = urllib.parse.unquote(path).lstrip("/").partition("/")
+        with self.server.lock:
+            number = self.server.counts[key] = self.server.counts.get(key, 0) + 1
+        if bucket != self.server.bucket:
+            self.error(404, "NoSuchBucket")
+            return None
+        if self.server.mistreat(self, key, number):
+            return None
+        return key, dict(urllib.parse.parse_qsl(query, keep_blank_values=True)), content
+
+    def store(self, key, content):
+        path = self.server.folder / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+    def do_PUT(self):
+        what = self.begin_writing()
+        if what is None:
+            return None
+        key, query, content = what
+        tag = f'"{hashlib.md5(content).hexdigest()}"'
+        if "uploadId" not in query:
+            self.store(key, content)
+        else:
+            with self.server.lock:
+                self.server.parts[query["uploadId"]][int(query["partNumber"])] = (tag, content)
+        return self.refuse(200, ETag=tag)
+
+    def do_POST(self):
+        what = self.begin_writing()
+        if what is None:
+            return None
+        key, query, content = what
+        if "uploads" in query:
+            with self.server.lock:
+                name = f"upload-{len(self.server.parts)}"
+                self.server.parts[name] = {}
+            return self.page(200, f"<InitiateMultipartUploadResult><UploadId>{name}</UploadId></InitiateMultipartUploadResult>")
+        given = re.findall(r"<PartNumber>(\d+)</PartNumber><ETag>(.*?)</ETag>", content.decode().replace("&quot;", '"'))
+        parts = self.server.parts.pop(query["uploadId"])
+        if [(int(number), tag) for number, tag in given] != [(number, parts[number][0]) for number in sorted(parts)]:
+            return self.error(400, "InvalidPart")
+        self.store(key, b"".join(parts[number][1] for number in sorted(parts)))
+        return self.page(200, "<CompleteMultipartUploadResult><ETag>\"whole\"</ETag></CompleteMultipartUploadResult>")
+
+    def do_DELETE(self):
+        what = self.begin_writing()
+        if what is None:
+            return None
+        with self.server.lock:
+            self.server.parts.pop(what[1]["uploadId"], None)
+        return self.refuse(204)
+
     def error(self, status, code):
         return self.page(status, f"<Error><Code>{code}</Code><Message>No.</Message><StringToSign>{SECRET}</StringToSign></Error>")
 
     def list(self, query):
+        if query.get("max-keys") == "0":
+            return self.page(200, "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>")
         assert query["list-type"] == "2" and query["delimiter"] == "/" and query["encoding-type"] == "url", query
         prefix, after = query["prefix"], query.get("continuation-token", "")
         folder = self.server.folder / prefix.rpartition("/")[0]
@@ -81,9 +148,9 @@ class S3Handler(Handler):
         pairs = sorted((urllib.parse.quote(name, safe="-_.~"), urllib.parse.quote(value, safe="-_.~"))
                        for name, value in urllib.parse.parse_qsl(query, keep_blank_values=True))
         canonical = "\n".join([
-            "GET", path, "&".join(f"{name}={value}" for name, value in pairs),
+            self.command, path, "&".join(f"{name}={value}" for name, value in pairs),
             *(f"{name}:{' '.join(self.headers[name].split())}" for name in signed), "", ";".join(signed),
-            hashlib.sha256(b"").hexdigest()])
+            self.headers["X-Amz-Content-Sha256"]])
         to_sign = "\n".join([algorithm, stamp, f"{day}/{region}/s3/aws4_request",
                              hashlib.sha256(canonical.encode()).hexdigest()])
         key = ("AWS4" + SECRET).encode()
@@ -96,7 +163,7 @@ class S3Double(Server):
     handler = S3Handler
 
     def __init__(self, folder, bucket, mistreat=lambda handler, key, number: False):
-        self.bucket, self.faults, self.lists = bucket, [], 0
+        self.bucket, self.faults, self.lists, self.parts = bucket, [], 0, {}
         super().__init__(folder, mistreat)
 
     def env(self, **more):

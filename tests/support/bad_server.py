@@ -17,11 +17,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
     def do_GET(self):
+        self.note()
         name = urllib.parse.unquote(self.path.split("?")[0].lstrip("/"))
         with self.server.lock:
             number = self.server.counts[name] = self.server.counts.get(name, 0) + 1
         if not self.server.mistreat(self, name, number):
             self.answer(name)
+
+    def body(self):
+        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+
+    def note(self):
+        """Keeps what came, for tests that look for secrets."""
+        with self.server.lock:
+            self.server.requests.append((self.command, self.path, dict(self.headers)))
 
     def refuse(self, status, **headers):
         self.send_response(status)
@@ -61,6 +70,30 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
         return True
 
+    def do_PUT(self):
+        """A server of files, without folders that were not made by MKCOL (WebDAV)."""
+        self.note()
+        name = urllib.parse.unquote(self.path.split("?")[0].lstrip("/"))
+        with self.server.lock:
+            number = self.server.counts[name] = self.server.counts.get(name, 0) + 1
+        if self.server.mistreat(self, name, number):
+            return None
+        content = self.body()
+        path = self.server.folder / name
+        if not path.parent.is_dir():
+            return self.refuse(409)
+        path.write_bytes(content)
+        return self.refuse(201)
+
+    def do_MKCOL(self):
+        self.note()
+        (self.server.folder / urllib.parse.unquote(self.path.lstrip("/"))).mkdir(exist_ok=True)
+        return self.refuse(201)
+
+    def do_OPTIONS(self):
+        self.note()
+        return self.server.mistreat(self, "OPTIONS", 1) or self.refuse(200)
+
     def index(self, folder):
         links = "".join(f'<li><a href="{urllib.parse.quote(p.name)}">{p.name}</a></li>' for p in sorted(folder.iterdir()))
         return self.page(200, f"<html><ul><li><a href=\"../\">up</a></li>{links}</ul></html>", "text/html")
@@ -90,6 +123,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.folder, self.mistreat = pathlib.Path(folder), mistreat
         self.counts, self.lock = {}, threading.Lock()
         self.ranges = 0
+        self.requests = []
         self.ended = threading.Event()
         super().__init__(("127.0.0.1", 0), self.handler)
         threading.Thread(target=self.serve_forever, daemon=True).start()

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT
+#include "net/hub_api.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "net/http_json.h"
+#include "net/sigv4.h"
+
+namespace dalle2 {
+namespace {
+
+std::string text_of(const Json& object, const char* key) {
+  if (!object.is_object()) return "";
+  const auto entry = object.find(key);
+  return entry != object.end() && entry->is_string() ? entry->get<std::string>() : "";
+}
+
+/// The hub's own words, short and on one line.
+std::string said_by(const HttpAnswer& answer) {
+  std::string text = answer.header("x-error-message");
+  if (text.empty()) text = text_of(parse_untrusted_object(answer.body), "error");
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < ' ' || c == 127) c = ' ';
+  }
+  if (text.size() > 200) text = text.substr(0, 200) + "...";
+  while (text.ends_with('.')) text.pop_back();
+  return text.empty() ? "" : text + ". ";
+}
+
+std::string owner_of(const std::string& repo) {
+  return repo.substr(0, repo.find('/'));
+}
+
+}  // namespace
+
+HubRepository::HubRepository(HubAccess access, std::string repo, std::string revision)
+    : access_(std::move(access)), repo_(std::move(repo)), revision_(std::move(revision)) {}
+
+std::string HubRepository::name() const {
+  return access_.endpoint + "/" + repo_ + (revision_ == "main" ? "" : "@" + revision_);
+}
+
+std::string HubRepository::api(const std::string& what) const {
+  return "/api/models/" + repo_ + what;
+}
+
+HttpCall HubRepository::call(const std::string& method, const std::string& path) const {
+  HttpCall call;
+  call.method = method;
+  call.url = access_.endpoint + path;
+  call.plain_http = access_.plain_http;
+  if (!access_.token.empty()) call.headers.push_back("Authorization: Bearer " + access_.token);
+  call.explain = [this](const HttpAnswer& answer) { return explain(answer); };
+  return call;
+}
+
+std::string HubRepository::explain(const HttpAnswer& answer) const {
+  const std::string said = said_by(answer), code = answer.header("x-error-code");
+  const std::string who =
+      access_.token.empty()
+          ? "no token was found (HF_TOKEN, token_path, or the file of `hf auth login`)"
+          : "the token is that of " + access_.source;
+  if (code == "EntryNotFound") return said + "There is no such file in the repository";
+  if (code == "RevisionNotFound") return said + "The repository has no branch " + revision_;
+  if (code == "GatedRepo") return said + "Ask for access on the page of the repository; " + who;
+  if (answer.status() == 401) {
+    return said + "The hub does not know the token, or the repository is private or absent; " + who;
+  }
+  if (answer.status() == 403) return said + "The token has no right to do this: " + who;
+  if (answer.status() == 404 || code == "RepoNotFound") {
+    return fmt::format("{}There is no {} for this login; {}", said, repo_, who);
+  }
+  return said + status_advice(answer.status());
+}
+
+void HubRepository::check_token(const HttpCallOptions& options) const {
+  if (access_.token.empty()) {
+    throw NetworkError(
+        "{}: no token was found.\n  Give one that may write as HF_TOKEN, in the file token_path, or "
+        "by `hf auth login`; {}/settings/tokens makes one.",
+        name(),
+        access_.endpoint);
+  }
+  const Json who = http_json(call("GET", "/api/whoami-v2"), {}, options);
+  const auto auth = who.find("auth");
+  const auto token =
+      auth == who.end() || !auth->is_object() ? who.end() : auth->find("accessToken");
+  if (auth == who.end() || !auth->is_object() || token == auth->end()) return;
+  if (text_of(*token, "role") != "read") return;
+  throw NetworkError(
+      "{}: the token of {} may only read.\n  Give one with the role \"write\", of {}/settings/tokens.",
+      name(),
+      access_.source,
+      access_.endpoint);
+}
+
+bool HubRepository::exists(const HttpCallOptions& options) const {
+  HttpCall look = call("GET", api("/revision/" + uri_encode(revision_)));
+  look.accepted = {401, 404};  // 401: of a private one that others own, too
+  return http_call(look, options).status() == 200;
+}
+
+void HubRepository::create(bool is_private, const HttpCallOptions& options) const {
+  if (!exists(options)) {
+    HttpCall make = call("POST", "/api/repos/create");
+    make.accepted = {409};  // it is there, or another process was first
+    const Json content = {{"name", repo_.substr(repo_.find('/') + 1)},
+                          {"organization", owner_of(repo_)},
+                          {"private", is_private},
+                          {"visibility", is_private ? "private" : "public"}};
+    make.headers.emplace_back("Content-Type: application/json");
+    make.body = content.dump();
+    if (http_call(make, options).status() != 409) {
+      log_info("net", "Made the {} repository {}", is_private ? "private" : "public", name());
+    }
+  }
+  if (revision_ == "main") return;
+  HttpCall branch = call("POST", api("/branch/" + uri_encode(revision_)));
+  branch.accepted = {409};
+  branch.headers.emplace_back("Content-Type: application/json");
+  branch.body = "{}";
+  http_call(branch, options);
+}
+
+std::string HubRepository::head(const HttpCallOptions& options) const {
+  const Json info = http_json(call("GET", api("/revision/" + uri_encode(revision_))), {}, options);
+  return text_of(info, "sha");
+}
+
+std::optional<HubFile> HubRepository::find(const std::string& path,
+                                           const HttpCallOptions& options) const {
+  const Json paths = {{"paths", Json::array({path})}, {"expand", false}};
+  const Json found =
+      http_json(call("POST", api("/paths-info/" + uri_encode(revision_))), paths, options);
+  if (!found.is_array()) return std::nullopt;
+  for (const Json& entry : found) {
+    if (text_of(entry, "path") != path || text_of(entry, "type") == "directory") continue;
+    HubFile file{.path = path, .sha256 = {}, .blob_id = text_of(entry, "oid")};
+    const auto size = entry.find("size");
+    if (size != entry.end() && size->is_number_integer()) file.size = size->get<int64_t>();
+    const auto lfs = entry.find("lfs");
+    if (lfs != entry.end()) file.sha256 = text_of(*lfs, "oid");
+    return file;
+  }
+  return std::nullopt;
+}
+
+HubRepository::Download HubRepository::download(const std::string& path,
+                                                const HttpCallOptions& options) const {
+  const std::string place = uri_encode(path, /*keep_slash=*/true);
+  HttpCall look = call("HEAD", "/" + repo_ + "/resolve/" + uri_encode(revision_) + "/" + place);
+  look.headers.emplace_back("Accept-Encoding: identity");
+  look.accepted = {302, 307, 308};  // what it leads to is asked when it is read
+  const HttpAnswer answer = http_call(look, options);
+  Download found;
+  found.file.path = path;
+  const std::string linked_size = answer.header("x-linked-size");
+  found.file.size = !linked_size.empty() ? std::strtoll(linked_size.c_str(), nullptr, 10)
+                                         : answer.head.content_length.value_or(0);
+  std::string etag = answer.header("x-linked-etag");
+  if (etag.starts_with("W/")) etag = etag.substr(2);
+  if (etag.size() == 66 && etag.front() == '"') found.file.sha256 = etag.substr(1, 64);
+  // The commit of now: a later one changes nothing under a transfer that was cut.
+  const std::string commit = answer.header("x-repo-commit");
+  found.request.url = access_.endpoint + "/" + repo_ + "/resolve/" +
+                      (commit.empty() ? uri_encode(revision_) : commit) + "/" + place;
+  found.request.shown = name() + "/" + path;
+  found.request.headers = [token = access_.token](const std::string& range) {
+    std::vector<std::string> lines;
+    if (!range.empty()) lines.push_back("Range: " + range);
+    if (!token.empty()) lines.push_back("Authorization: Bearer " + token);
+    return lines;
+  };
+  return found;
+}
+
+}  // namespace dalle2

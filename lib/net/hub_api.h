@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+// Repositories of models on the Hugging Face hub, by its HTTP interface
+// (https://huggingface.co/docs/hub/api; Git LFS: github.com/git-lfs/git-lfs, docs/api).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/untrusted_json.h"
+#include "net/http_call.h"
+#include "net/http_stream.h"
+#include "net/hub_access.h"
+
+namespace dalle2 {
+
+/// A file of a repository.
+struct HubFile {
+  std::string path;
+  int64_t size = 0;
+  std::string sha256;   ///< of a large file (LFS); else empty
+  std::string blob_id;  ///< Git's id (SHA-1)
+};
+
+/// A file of this machine for a repository.
+struct HubUpload {
+  std::string local_path, path;  ///< `path` in the repository
+  std::string summary;           ///< of the commit
+  bool only_if_absent = false;   ///< a file of that name stays as it is
+};
+
+/// Of one repository. Tokens are sent to the endpoint alone.
+class HubRepository {
+ public:
+  /// @param repo owner/name
+  HubRepository(HubAccess access, std::string repo, std::string revision);
+
+  /// "https://huggingface.co/owner/name", with "@revision" for a branch other than main.
+  std::string name() const;
+
+  /// Asks who the token belongs to. @throws NetworkError there is none, it is refused, or may only
+  /// read
+  void check_token(const HttpCallOptions& options = {}) const;
+  /// Whether the repository and its branch are there, for this login. @throws NetworkError
+  bool exists(const HttpCallOptions& options = {}) const;
+  /// Makes the repository and the branch, unless they are there. @throws NetworkError
+  void create(bool is_private, const HttpCallOptions& options = {}) const;
+  /// Sends a file in a commit of its own; nothing is done if the branch has the same file already.
+  /// What another has committed meanwhile is kept. @throws NetworkError, DataError
+  void upload(const HubUpload& upload, const HttpCallOptions& options = {}) const;
+  /// What the branch holds at a path. @throws NetworkError
+  std::optional<HubFile> find(const std::string& path, const HttpCallOptions& options = {}) const;
+
+  /// What is asked for to read a file as it is now, of whatever size.
+  struct Download {
+    HttpGet request;
+    HubFile file;  ///< size and, of a large file, sha256
+  };
+  /// @throws NetworkError: no such repository, branch or file, or no leave to read it
+  Download download(const std::string& path, const HttpCallOptions& options = {}) const;
+
+ private:
+  HttpCall call(const std::string& method, const std::string& path) const;
+  std::string api(const std::string& what) const;
+  std::string head(const HttpCallOptions& options) const;
+  std::string explain(const HttpAnswer& answer) const;
+
+  HubAccess access_;
+  std::string repo_, revision_;
+};
+
+}  // namespace dalle2

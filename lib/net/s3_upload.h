@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+// Objects that are written to S3.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "net/http_call.h"
+
+namespace dalle2 {
+
+/// Files above it are sent in parts, so that a cut costs a part and not all.
+inline constexpr int64_t kS3PartBytes = int64_t{64} << 20;
+
+struct S3UploadOptions {
+  HttpCallOptions http = {};
+  bool plain_http = false;            ///< to a store of another machine
+  int64_t part_bytes = kS3PartBytes;  ///< S3 takes 5 MiB and more, and at most 10,000 parts
+};
+
+/// Stores a file as the object of an url ("s3://bucket/key"), whole or not at all. The store compares
+/// the SHA-256 of each part.
+/// @throws NetworkError, DataError (the file), ConfigError
+void s3_upload(const std::string& path,
+               const std::string& url,
+               const S3UploadOptions& options = {});
+
+/// Asks whether the bucket of an url is there and knows the keys. @throws NetworkError, ConfigError
+void s3_check_bucket(const std::string& url, const S3UploadOptions& options = {});
+
+}  // namespace dalle2

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/places/model_card.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/this_process.h"
+#include "base/untrusted_json.h"
+#include "config/kinds.h"
+#include "tracker/report/html_text.h"
+
+namespace dalle2 {
+namespace {
+
+/// "decoder": the root key of the config.
+std::string kind_of(const Json& config) {
+  for (const std::string& key : known_root_keys()) {
+    if (config.contains(key)) return key;
+  }
+  return "model";
+}
+
+/// The command that draws; empty where one needs more than the file.
+std::string sample_command(const std::string& kind, const std::string& address) {
+  const char* const input = kind == "decoder" ? "--image-embeds image_embeds.npy"
+                            : kind == "prior" ? "--text-embeds text_embeds.npy"
+                                              : nullptr;
+  if (input == nullptr) return "";
+  return fmt::format("dalle2-train sample --checkpoint {} {} --out samples", address, input);
+}
+
+/// A fence that no line of `text` ends.
+std::string fenced(const std::string& text, const std::string& language) {
+  std::string fence = "```";
+  while (text.find(fence) != std::string::npos) fence += "`";
+  return fence + language + "\n" + text + "\n" + fence + "\n";
+}
+
+}  // namespace
+
+std::string CardPicture::target() const {
+  return "samples/" + std::filesystem::path(path).filename().string();
+}
+
+std::string model_card(const CardFacts& facts) {
+  const Json config = parse_untrusted_object(facts.config);
+  const std::string kind = kind_of(config);
+  std::string card = fmt::format(
+      "---\nlibrary_name: dalle2-train\ntags:\n- dalle2\n- {}\n---\n\n# {}\n\n"
+      "A DALLE2 {} that `dalle2-train` {} trained.\n\n",
+      kind,
+      facts.repo.substr(facts.repo.find('/') + 1),
+      kind,
+      program_version());
+  const std::string name = facts.file.empty() ? "FILE" : facts.file;
+  const std::string address = fmt::format("hf://{}/{}", facts.repo, name);
+  card += "## Use\n\n";
+  if (const std::string command = sample_command(kind, address); !command.empty()) {
+    card += fenced(command, "sh") + "\n";
+  }
+  card += "To train it further, load it in a config:\n\n" +
+          fenced(fmt::format("\"load\": {{\"load_from\": \"huggingface\", \"huggingface_repo\": "
+                             "\"{}\", \"huggingface_file_path\": \"{}\"}}",
+                             facts.repo,
+                             name),
+                 "json");
+  if (!facts.pictures.empty()) card += "\n## Samples\n\n";
+  for (const CardPicture& picture : facts.pictures) {
+    card += fmt::format("<p><img src=\"{}\" alt=\"\"><br>{}</p>\n",
+                        html_escape(picture.target()),
+                        html_escape(picture.caption));
+  }
+  card += "\n## Config\n\n" + fenced(facts.config, "json");
+  return card;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+// The page of a repository on the Hugging Face hub: README.md.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace dalle2 {
+
+struct CardPicture {
+  std::string path;     ///< on this machine
+  std::string caption;  ///< empty: none
+  /// Its name in the repository: "samples/110_Test_Samples_0.png".
+  std::string target() const;
+};
+
+struct CardFacts {
+  std::string repo;    ///< owner/name
+  std::string file;    ///< the checkpoint's name in it; empty: each save has another
+  std::string config;  ///< JSON, with its defaults, without secrets
+  std::vector<CardPicture> pictures = {};
+};
+
+/// What was trained, by which config, how to draw from it, and samples: Markdown with the metadata
+/// that the hub reads.
+std::string model_card(const CardFacts& facts);
+
+}  // namespace dalle2

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/places/remote_file.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/public_url.h"
+#include "base/text.h"
+#include "base/timer.h"
+#include "config/shared/text_rules.h"
+#include "io/files/atomic_file.h"
+#include "io/streams/url_source.h"
+#include "net/http_call.h"
+#include "net/hub_api.h"
+#include "net/s3.h"
+#include "net/sha256.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What a file has to be.
+struct Expected {
+  std::optional<uint64_t> bytes = {};
+  std::optional<std::string> sha256 = {};
+};
+
+void check_space(const std::string& path, uint64_t bytes, const std::string& name) {
+  std::error_code error;
+  const fs::space_info space = fs::space(fs::absolute(path).parent_path(), error);
+  if (error || space.available >= bytes) return;
+  throw ResourceError("{}: has {}, and the disk of {} has {} left\n  Make room there.",
+                      name,
+                      human_bytes(bytes),
+                      path,
+                      human_bytes(space.available));
+}
+
+/// Writes all bytes of `source` and compares them with what is expected.
+void store(const ByteSource& source,
+           const std::string& path,
+           const Expected& expected,
+           const std::string& name) {
+  constexpr size_t kPiece = size_t{1} << 20;
+  if (expected.bytes) check_space(path, *expected.bytes, name);
+  const Timer timer;
+  AtomicFile file(path);
+  Sha256 hash;
+  std::vector<char> piece(kPiece);
+  while (const size_t size = source(piece.data(), piece.size())) {
+    hash.add(piece.data(), size);
+    file.write(piece.data(), size);
+  }
+  if (expected.bytes && file.position() != *expected.bytes) {
+    throw DataError(
+        "{}: {} bytes came, {} were announced\n  The file was not kept. Fetch it again.",
+        name,
+        file.position(),
+        *expected.bytes);
+  }
+  const std::string sha256 = hash.hex();
+  if (expected.sha256 && sha256 != lower_case(*expected.sha256)) {
+    throw DataError(
+        "{}: its SHA-256 is {}, expected {}\n  The file was not kept: it was damaged on the way, or "
+        "it is another one.",
+        name,
+        sha256,
+        lower_case(*expected.sha256));
+  }
+  const uint64_t bytes = file.position();
+  file.commit();
+  log_info("track",
+           "Fetched {} ({} in {}) as {}",
+           name,
+           human_bytes(bytes),
+           human_duration(timer.seconds()),
+           path);
+}
+
+/// http(s), file and s3.
+class UrlFile : public RemoteFile {
+ public:
+  UrlFile(std::string url, const RemoteFileOptions& options)
+      : url_(std::move(url)), sha256_(options.sha256) {
+    const bool is_plain = url_.starts_with("http://");
+    if (!is_plain || options.allow_plain_http || is_loopback_url(url_)) return;
+    throw ConfigError(
+        "{}: plain http to another machine is refused: whoever is between could change the file.\n"
+        "  Give an https address, or set allow_plain_http beside it.",
+        public_url(url_));
+  }
+
+  std::string name() const override { return public_url(url_); }
+  void check_access() const override {
+    char byte = 0;
+    open()(&byte, 1);
+  }
+  void fetch(const std::string& path) const override {
+    store(open(), path, {.sha256 = sha256_}, name());
+  }
+
+ private:
+  ByteSource open() const {
+    if (!is_http_url(url_)) return open_source(url_);
+    HttpGet request{.url = url_};
+    request.explain = [](const HttpResponse& response, const std::string& /*body*/) {
+      return response.status == 404 || response.status == 410
+                 ? std::string("There is no such file: check the address")
+                 : status_advice(response.status);
+    };
+    const auto stream = std::make_shared<HttpStream>(std::move(request));
+    return [stream](char* buffer, size_t capacity) { return stream->read(buffer, capacity); };
+  }
+
+  std::string url_;
+  std::optional<std::string> sha256_;
+};
+
+/// OWNER/NAME[@REVISION]/FILE of a repository.
+class HubRemoteFile : public RemoteFile {
+ public:
+  HubRemoteFile(const std::string& url, const RemoteFileOptions& options)
+      : sha256_(options.sha256) {
+    const std::string place = url.substr(std::string("hf://").size());
+    const size_t owner = place.find('/');
+    const size_t end = owner == std::string::npos ? owner : place.find('/', owner + 1);
+    if (end == std::string::npos || end + 1 == place.size()) {
+      throw ConfigError("{}: expected hf://OWNER/NAME/FILE", public_url(url));
+    }
+    std::string repo = place.substr(0, end), revision = "main";
+    if (const size_t at = repo.find('@'); at != std::string::npos) {
+      revision = repo.substr(at + 1);
+      repo.resize(at);
+    }
+    if (const auto fault = hub_repo_fault(repo); fault || revision.empty()) {
+      throw ConfigError("{}: {}", public_url(url), fault.value_or("the revision is empty"));
+    }
+    path_ = place.substr(end + 1);
+    repository_.emplace(
+        find_hub_access(options.token_path, options.allow_plain_http), repo, uri_decode(revision));
+  }
+
+  std::string name() const override { return repository_->name() + "/" + path_; }
+  void check_access() const override { repository_->download(path_); }
+  void fetch(const std::string& path) const override {
+    HubRepository::Download found = repository_->download(path_);
+    Expected expected{.sha256 = sha256_};
+    if (found.file.size > 0) expected.bytes = static_cast<uint64_t>(found.file.size);
+    if (!sha256_ && !found.file.sha256.empty()) expected.sha256 = found.file.sha256;
+    const auto stream = std::make_shared<HttpStream>(std::move(found.request));
+    store([stream](char* buffer, size_t capacity) { return stream->read(buffer, capacity); },
+          path,
+          expected,
+          name());
+  }
+
+ private:
+  std::optional<std::string> sha256_;
+  std::string path_;
+  std::optional<HubRepository> repository_;
+};
+
+}  // namespace
+
+std::unique_ptr<RemoteFile> make_remote_file(const std::string& url,
+                                             const RemoteFileOptions& options) {
+  if (url.starts_with("hf://")) return std::make_unique<HubRemoteFile>(url, options);
+  if (const auto fault = checkpoint_url_fault(url)) throw ConfigError("{}", *fault);
+  return std::make_unique<UrlFile>(url, options);
+}
+
+FetchedFile::FetchedFile(const std::string& path_or_url) : path_(path_or_url) {
+  if (path_or_url.find("://") == std::string::npos) return;
+  const std::unique_ptr<RemoteFile> file = make_remote_file(path_or_url);
+  std::string folder = (fs::temp_directory_path() / "dalle2-train-XXXXXX").string();
+  if (mkdtemp(folder.data()) == nullptr) {
+    throw ResourceError("{}: cannot be made: {}", folder, errno_text(errno));
+  }
+  folder_ = folder;
+  try {
+    path_ = folder + "/" + url_file_name(file->name());
+    file->fetch(path_);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(folder_, ignored);
+    throw;
+  }
+}
+
+FetchedFile::~FetchedFile() {
+  std::error_code ignored;
+  if (!folder_.empty()) fs::remove_all(folder_, ignored);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+// A file that is fetched before it is read: of a web server, a store, the Hugging Face hub.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace dalle2 {
+
+class RemoteFile {
+ public:
+  virtual ~RemoteFile() = default;
+
+  /// The address without its secrets.
+  virtual std::string name() const = 0;
+  /// Finds out whether it could be fetched. @throws NetworkError, ConfigError, DataError
+  virtual void check_access() const = 0;
+  /// Stores it at `path`, whole or not at all. A transfer that is cut goes on where it was; size and,
+  /// where it is known, SHA-256 are compared.
+  /// @throws NetworkError, ConfigError, DataError (another size or hash), ResourceError, StoppedError
+  virtual void fetch(const std::string& path) const = 0;
+};
+
+struct RemoteFileOptions {
+  std::optional<std::string> sha256 = {};      ///< what it has to be
+  std::optional<std::string> token_path = {};  ///< of the hub
+  bool allow_plain_http = false;
+};
+
+/// @param url http(s)://, file:, s3://BUCKET/KEY, hf://OWNER/NAME[@REVISION]/FILE
+/// @throws ConfigError for another, or plain http to another machine without leave
+std::unique_ptr<RemoteFile> make_remote_file(const std::string& url,
+                                             const RemoteFileOptions& options = {});
+
+/// A file under its own name in a folder that goes with this object.
+class FetchedFile {
+ public:
+  /// Fetches an address; a path stays as it is. @throws as RemoteFile
+  explicit FetchedFile(const std::string& path_or_url);
+  ~FetchedFile();
+  FetchedFile(const FetchedFile&) = delete;
+  FetchedFile& operator=(const FetchedFile&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  std::string folder_;  // empty: nothing was fetched
+};
+
+}  // namespace dalle2

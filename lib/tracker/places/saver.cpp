@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/places/saver.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/public_url.h"
+#include "config/shared/save_config_json.h"
+#include "io/files/atomic_file.h"
+#include "io/files/writable.h"
+#include "tracker/places/destinations.h"
+#include "tracker/places/model_card.h"
+#include "tracker/places/uploads.h"
+#include "tracker/run_folder/run_files.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A target, filled in.
+struct FilledTarget {
+  const char* key;
+  std::string target;  // as the config has it
+  std::string path;
+};
+
+/// @throws ConfigError none given, an unknown placeholder, a bad format spec
+std::vector<FilledTarget> filled_targets(const SaveTargets& targets, const FormatFields& example) {
+  std::vector<FilledTarget> filled;
+  const auto fill = [&](const char* key, const std::optional<std::string>& target) {
+    if (!target) return;
+    try {
+      filled.push_back({key, *target, python_format_example(*target, example)});
+    } catch (const ConfigError& error) {
+      throw ConfigError("/tracker/save/{}: '{}': {}", key, public_url(*target), error.what());
+    }
+  };
+  fill("save_latest_to", targets.save_latest_to);
+  fill("save_best_to", targets.save_best_to);
+  if (targets.save_meta_to) {
+    filled.push_back(
+        {"save_meta_to", *targets.save_meta_to, *targets.save_meta_to + "/config.json"});
+  }
+  if (!filled.empty()) return filled;
+  throw ConfigError(
+      "/tracker/save: At least one saving option must be specified: save_latest_to, save_best_to or "
+      "save_meta_to");
+}
+
+/// Those that are the same at every save: without placeholders.
+std::vector<std::string> fixed_targets(const SaveTargets& targets) {
+  std::vector<std::string> fixed;
+  for (const auto& target : {targets.save_latest_to, targets.save_best_to}) {
+    if (!target) continue;
+    const std::vector<std::string> literals = python_format_literals(*target);
+    if (literals.size() == 1) fixed.push_back(literals.front());
+  }
+  return fixed;
+}
+
+/// @param hint what a path that leaves its folder should be
+void check_path(const FilledTarget& filled, const char* hint) {
+  if (filled.path.empty() || filled.path.back() == '/') {
+    throw ConfigError("/tracker/save/{}: '{}' names no file, e.g. 'checkpoints/latest.pth'",
+                      filled.key,
+                      filled.target);
+  }
+  for (const fs::path& part : fs::path(filled.path)) {
+    if (part != "..") continue;
+    throw ConfigError(
+        "/tracker/save/{}: '..' is refused in '{}': {}", filled.key, filled.target, hint);
+  }
+}
+
+/// Copies (links, where that can be) on this machine; targets are relative to the working
+/// directory, not to data_path.
+class LocalSaver : public Saver {
+ public:
+  using Saver::Saver;
+
+  void check_targets(const FormatFields& example, const std::string& data_path) const override {
+    for (const FilledTarget& filled : filled_targets(targets(), example)) {
+      check_path(filled,
+                 "targets are relative to the working directory; write an absolute path for one "
+                 "outside of it");
+      if (filled.key != std::string_view("save_meta_to")) check_against_own(filled, data_path);
+    }
+  }
+
+  void check_access(const FormatFields& example) const override {
+    for (const FilledTarget& filled : filled_targets(targets(), example)) {
+      const std::optional<std::string> why = why_file_not_writable(filled.path);
+      if (!why) continue;
+      throw ConfigError(
+          "/tracker/save/{}: '{}' cannot be saved: {}\n"
+          "  Choose another target, or make that place writable for this user.",
+          filled.key,
+          filled.path,
+          *why);
+    }
+  }
+
+  std::vector<std::string> fixed_local_targets() const override { return fixed_targets(targets()); }
+
+  void init(Uploads* /*uploads*/) override {
+    log_info("track", "Saving {} locally", save_type_name(targets().save_type));
+  }
+
+  void save_file(const FileToSave& file,
+                 const std::string& target,
+                 const ClaimPath& claim) override {
+    std::error_code error;
+    if (fs::equivalent(file.path, target, error)) return;  // the file in data_path is the target
+    // A config that is there already, word for word, is no other run's.
+    const bool is_there = file.kind == "config" && fs::is_regular_file(target, error) &&
+                          read_file(target) == read_file(file.path);
+    if (!is_there) claim(target, file.kind == "checkpoint");
+    // A second name of bytes that were read back already: neither time nor space. Both are only
+    // ever replaced, never changed.
+    link_file_atomically(file.path, target);
+    log_info("track", "Saved {} to local path {}", file.kind, target);
+  }
+
+ private:
+  /// A saver that copies the model over the run's own checkpoint (or the other way round) would leave
+  /// nothing to resume from.
+  void check_against_own(const FilledTarget& filled, const std::string& data_path) const {
+    const fs::path path = fs::absolute(filled.path).lexically_normal();
+    for (const SaveType type : {SaveType::checkpoint, SaveType::model, SaveType::lora}) {
+      const char* other = own_file(type);
+      const bool taken = path == fs::absolute(fs::path(data_path) / other).lexically_normal();
+      if (type == targets().save_type || !taken) continue;
+      throw ConfigError(
+          "/tracker/save: '{}' is where the run keeps its own {}, a {} cannot be saved there: "
+          "choose another path",
+          filled.target,
+          other,
+          save_type_name(targets().save_type));
+    }
+  }
+};
+
+SaveTargets targets_of(const SaveConfig& config) {
+  return std::visit([](const auto& saver) -> SaveTargets { return saver; }, config);
+}
+
+/// Puts files into the outbox, from where they are sent to a service.
+class RemoteSaver : public Saver {
+ public:
+  RemoteSaver(const SaveConfig& config, std::unique_ptr<Destination> destination)
+      : Saver(targets_of(config)), config_(config), destination_(std::move(destination)) {}
+
+  bool is_remote() const override { return true; }
+
+  void check_targets(const FormatFields& example, const std::string& /*data_path*/) const override {
+    for (const FilledTarget& filled : filled_targets(targets(), example)) {
+      if (is_http_url(filled.path)) continue;
+      check_path(filled, "targets are names below the place of the saver");
+      if (filled.path.front() != '/') continue;
+      throw ConfigError("/tracker/save/{}: '{}' begins with '/': targets are names below {}",
+                        filled.key,
+                        filled.target,
+                        destination_->name());
+    }
+  }
+
+  void check_access(const FormatFields& /*example*/) const override {
+    try {
+      destination_->check_access();
+    } catch (const NetworkError& error) {
+      throw NetworkError("/tracker/save: {}", error.what());
+    }
+  }
+
+  void init(Uploads* uploads) override {
+    uploads_ = uploads;
+    const auto saver_json = [config = config_](const std::string& target) {
+      return save_config_json(config, target);
+    };
+    uploads->serve({destination_, saver_json}, fixed_targets(targets()));
+    log_info("track", "Saving {} to {}", save_type_name(targets().save_type), destination_->name());
+  }
+
+  void save_file(const FileToSave& file,
+                 const std::string& target,
+                 const ClaimPath& /*claim*/) override {
+    uploads_->add(destination_->name(), {.path = file.path, .target = target, .kind = file.kind});
+  }
+
+  void send_card(const CardFacts& facts, const std::string& scratch) override {
+    const auto* hub = std::get_if<HuggingfaceSaveConfig>(&config_);
+    if (hub == nullptr || !destination_->wants_card()) return;
+    const std::vector<std::string> fixed = fixed_targets(targets());
+    CardFacts own = facts;
+    own.repo = hub->huggingface_repo;
+    own.file = fixed.empty() ? "" : fixed.front();
+    const auto send = [&](const std::string& path, const std::string& target, const char* kind) {
+      uploads_->add(destination_->name(), {path, target, kind, /*only_if_absent=*/true});
+    };
+    for (const CardPicture& picture : own.pictures) send(picture.path, picture.target(), "picture");
+    write_file_atomically(scratch, model_card(own));
+    send(scratch, "README.md", "model card");
+  }
+
+ private:
+  SaveConfig config_;
+  std::shared_ptr<Destination> destination_;
+  Uploads* uploads_ = nullptr;
+};
+
+}  // namespace
+
+std::string save_type_name(SaveType type) {
+  return enum_names<SaveType>[static_cast<size_t>(type)];
+}
+
+const char* own_file(SaveType type) {
+  switch (type) {
+    case SaveType::checkpoint:
+      return kCheckpointFile;
+    case SaveType::model:
+      return kModelFile;
+    case SaveType::lora:
+      return kLoraFile;
+  }
+  return kCheckpointFile;
+}
+
+std::unique_ptr<Destination> make_destination(const SaveConfig& config) {
+  if (const auto* hub = std::get_if<HuggingfaceSaveConfig>(&config)) {
+    return make_hub_destination(*hub);
+  }
+  if (const auto* url = std::get_if<UrlSaveConfig>(&config)) return make_url_destination(*url);
+  if (const auto* s3 = std::get_if<S3SaveConfig>(&config)) return make_s3_destination(*s3);
+  return nullptr;
+}
+
+std::unique_ptr<Saver> make_saver(const SaveConfig& config) {
+  if (const auto* local = std::get_if<LocalSaveConfig>(&config)) {
+    return std::make_unique<LocalSaver>(*local);
+  }
+  if (std::unique_ptr<Destination> destination = make_destination(config)) {
+    return std::make_unique<RemoteSaver>(config, std::move(destination));
+  }
+  throw ConfigError("/tracker/save/save_to: 'wandb' is not available yet");
+}
+
+}  // namespace dalle2

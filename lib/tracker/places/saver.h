@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+// Where checkpoints are copied to (tracker.save of the config): files of this machine, or services
+// that get them in the background.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/python_format.h"
+#include "config/shared/tracker_config.h"
+
+namespace dalle2 {
+
+class Uploads;
+struct CardFacts;
+
+/// A file of data_path that a saver copies.
+struct FileToSave {
+  std::string path;
+  std::string kind;  ///< for people: "checkpoint", "model", "lora" or "config"
+};
+
+/// Sets aside what another run left at a path of this machine, which is written then.
+using ClaimPath = std::function<void(const std::string& path, bool is_checkpoint)>;
+
+class Saver {
+ public:
+  explicit Saver(SaveTargets targets) : targets_(std::move(targets)) {}
+  virtual ~Saver() = default;
+
+  /// Checks the targets, filled in with `example` values.
+  /// @throws ConfigError an empty one, `..` in a path, an unknown placeholder, a bad format spec, one
+  /// that is taken by a file that the run keeps in data_path
+  virtual void check_targets(const FormatFields& example, const std::string& data_path) const = 0;
+  /// Finds out without writing whether the targets, filled in with `example`, can be written: by
+  /// their folders, or by asking the service. @throws ConfigError naming the place, NetworkError
+  virtual void check_access(const FormatFields& example) const = 0;
+  /// Of those targets that are the same at every save the files of this machine.
+  virtual std::vector<std::string> fixed_local_targets() const { return {}; }
+  /// The run may write now. @param uploads null where no saver sends anything
+  virtual void init(Uploads* uploads) = 0;
+  /// Copies a file to `target`, or sees to that.
+  /// @throws anything: the tracker logs it and goes on
+  virtual void save_file(const FileToSave& file,
+                         const std::string& target,
+                         const ClaimPath& claim) = 0;
+  /// Whether it sends files in the background.
+  virtual bool is_remote() const { return false; }
+
+  /// Sends a page on what was trained, once, to a place that wants one and has none.
+  /// @param scratch a path that it may be written to
+  virtual void send_card(const CardFacts& /*facts*/, const std::string& /*scratch*/) {}
+
+  const SaveTargets& targets() const { return targets_; }
+
+ private:
+  SaveTargets targets_;
+};
+
+/// "checkpoint", "model" or "lora".
+std::string save_type_name(SaveType type);
+/// The file of data_path that holds it.
+const char* own_file(SaveType type);
+
+/// The saver of a config. @throws ConfigError for one that is not available yet
+std::unique_ptr<Saver> make_saver(const SaveConfig& config);
+
+}  // namespace dalle2

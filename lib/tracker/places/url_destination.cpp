@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT
+// Servers that take files by HTTP PUT, stores that take them by S3's interface.
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/public_url.h"
+#include "net/http_call.h"
+#include "net/s3_upload.h"
+#include "net/sigv4.h"
+#include "tracker/places/destinations.h"
+
+namespace dalle2 {
+namespace {
+
+std::string without_slash(std::string url) {
+  while (url.ends_with('/')) url.pop_back();
+  return url;
+}
+
+/// PUT of whole files. Without an url of its own each target is a whole address.
+class UrlDestination : public Destination {
+ public:
+  explicit UrlDestination(const UrlSaveConfig& config)
+      : url_(without_slash(config.url.value_or(""))), plain_http_(config.allow_plain_http) {
+    if (!url_.empty()) check_scheme(url_);
+    for (const auto* target : {&config.save_latest_to, &config.save_best_to}) {
+      if (url_.empty() && *target) check_scheme(**target);
+    }
+  }
+
+  std::string name() const override { return url_.empty() ? "whole addresses" : public_url(url_); }
+  std::string place_of(const std::string& target) const override {
+    return url_.empty() ? target : Destination::place_of(target);
+  }
+  std::string shown_target(const std::string& target) override {
+    if (!url_.empty()) return target;
+    const std::lock_guard lock(mutex_);
+    std::string shown = public_url(target);
+    full_[shown] = target;
+    return shown;
+  }
+  std::string full_target(const std::string& shown) override {
+    const std::lock_guard lock(mutex_);
+    const auto found = full_.find(shown);
+    return found == full_.end() ? shown : found->second;
+  }
+
+  /// A server of files need not know other requests, and a presigned address is good for one.
+  void check_access() override {
+    if (url_.empty()) return;
+    HttpCall look = call("OPTIONS", url_ + "/");
+    look.accepted = {400, 403, 404, 405, 409, 501};
+    http_call(look);
+  }
+
+  void send(const FileToSend& file, const std::function<bool()>& cancelled) override {
+    const HttpCallOptions options{.ends_at_stop = false, .cancelled = cancelled};
+    const std::string address =
+        url_.empty() ? file.target : url_ + "/" + uri_encode(file.target, /*keep_slash=*/true);
+    HttpCall put = call("PUT", address);
+    put.file = HttpFilePart{file.path};
+    put.headers.emplace_back("Content-Type: application/octet-stream");
+    const size_t slash = file.target.rfind('/');
+    if (url_.empty() || slash == std::string::npos) {
+      http_call(put, options);
+      return;
+    }
+    // WebDAV makes no folders by itself.
+    if (http_call(accepting(put, {404, 409}), options).status() / 100 == 2) return;
+    for (size_t at = file.target.find('/'); at != std::string::npos;
+         at = file.target.find('/', at + 1)) {
+      const std::string folder = uri_encode(file.target.substr(0, at), /*keep_slash=*/true);
+      http_call(accepting(call("MKCOL", url_ + "/" + folder), {405, 409, 501}), options);
+    }
+    http_call(put, options);
+  }
+
+ private:
+  void check_scheme(const std::string& url) const {
+    if (!url.starts_with("http://") || plain_http_ || is_loopback_url(url)) return;
+    throw ConfigError(
+        "/tracker/save/url: {}: plain http to another machine is refused: whoever is between could "
+        "read the login and the file.\n  Give an https address, or set allow_plain_http.",
+        public_url(url));
+  }
+  HttpCall call(const std::string& method, const std::string& url) const {
+    HttpCall call{.method = method, .url = url};
+    call.plain_http = plain_http_;
+    call.netrc = true;
+    call.explain = [](const HttpAnswer& answer) -> std::string {
+      if (answer.status() == 401) {
+        return "The server asks for a login: write one into ~/.netrc (chmod 600)";
+      }
+      if (answer.status() == 403) {
+        return "The login may not write there, or the signature of the address has expired";
+      }
+      if (answer.status() == 405) return "The server takes no files at this address";
+      return status_advice(answer.status());
+    };
+    return call;
+  }
+  static HttpCall accepting(HttpCall call, std::vector<long> statuses) {
+    call.accepted = std::move(statuses);
+    return call;
+  }
+
+  std::string url_;
+  bool plain_http_;
+  std::mutex mutex_;
+  std::map<std::string, std::string> full_;  // the addresses behind what may be shown of them
+};
+
+class S3Destination : public Destination {
+ public:
+  explicit S3Destination(const S3SaveConfig& config)
+      : url_(without_slash(config.url)), plain_http_(config.allow_plain_http) {}
+
+  std::string name() const override { return url_; }
+  void check_access() override { s3_check_bucket(url_, {.plain_http = plain_http_}); }
+  void send(const FileToSend& file, const std::function<bool()>& cancelled) override {
+    s3_upload(file.path,
+              url_ + "/" + file.target,
+              {.http = {.ends_at_stop = false, .cancelled = cancelled}, .plain_http = plain_http_});
+  }
+
+ private:
+  std::string url_;
+  bool plain_http_;
+};
+
+}  // namespace
+
+std::unique_ptr<Destination> make_url_destination(const UrlSaveConfig& config) {
+  return std::make_unique<UrlDestination>(config);
+}
+
+std::unique_ptr<Destination> make_s3_destination(const S3SaveConfig& config) {
+  return std::make_unique<S3Destination>(config);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+// Names of the files and folders of data_path that belong to one run.
+#pragma once
+
+namespace dalle2 {
+
+inline constexpr const char* kCheckpointFile = "checkpoint.pth";
+inline constexpr const char* kModelFile = "model.pth";
+inline constexpr const char* kLoraFile = "lora.safetensors";
+inline constexpr const char* kLogFile = "log.jsonl";
+inline constexpr const char* kImagesFolder = "images";
+inline constexpr const char* kSnapshotsFolder = "snapshots";
+inline constexpr const char* kAveragesFolder = "averages";  ///< of /train/post_hoc_ema
+inline constexpr const char* kResultsFolder = "results";    ///< of a VAE, unless it has another
+/// Of a state that is spread over ranks, while it is put together.
+inline constexpr const char* kGatheredFile = "gathered";
+/// What /tracker/load names, if that is not a file of this machine.
+inline constexpr const char* kLoadedFile = "loaded_checkpoint.pth";
+/// README.md of a repository on the hub, as it was sent.
+inline constexpr const char* kCardFile = "model_card.md";
+/// What has still to be sent to the places of /tracker/save.
+inline constexpr const char* kOutboxFolder = "outbox";
+
+}  // namespace dalle2

@@ -1,0 +1,379 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Checkpoints that come from and go to services: the Hugging Face hub, stores of S3, web servers. They refuse, cut, stall and
+lie as a test asks them to; the run ends as it would have, and nothing is lost."""
+import hashlib
+import json
+import os
+import pathlib
+import signal
+import ssl
+import subprocess
+import time
+
+import harness
+from bad_server import Server
+from harness import BINARY, EndToEnd, checkpoint_content, needs_reference, run, run_reference
+from hub_double import TOKEN, HubDouble
+from s3_double import SECRET, S3Double
+
+REPO = "owner/decoder"
+AWAY = {"HF_HOME": "/nonexistent", "HF_TOKEN": "", "HF_ENDPOINT": ""}  # nothing of this machine's user
+
+
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+class Services(EndToEnd):
+    def setUp(self):
+        super().setUp()
+        for name in ("bucket", "web"):
+            (self.dir / name).mkdir()
+
+    def write(self, name="config.json", out="out", save=None, load=None, epochs=1, **tracker):
+        config = harness.tiny_config(self.shards, out, data={"batch_size": 8}, train={"epochs": epochs, "n_sample_images": 0})
+        config["tracker"].update(tracker)
+        if save is not None:
+            config["tracker"]["save"] = save
+        config["tracker"]["load"] = load
+        return harness.write_config(self.dir / name, config)
+
+    def hub_saver(self, **more):
+        return {"save_to": "huggingface", "huggingface_repo": REPO, "save_latest_to": "latest.pth", "model_card": False, **more}
+
+    def env(self, *services, **more):
+        env = {**AWAY, "DALLE2_NET_TIMEOUT": "2", "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent", "AWS_CONFIG_FILE": "/nonexistent"}
+        for service in services:
+            env.update(service.env())
+        return {**env, **more}
+
+    def content(self, path="out/checkpoint.pth"):
+        return (self.dir / path).read_bytes()
+
+    def outbox(self, out="out"):
+        folder = self.dir / out / "outbox"
+        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+class Resumes(Services):
+    def test_a_run_is_resumed_on_an_empty_data_path_from_hub_url_and_store_alone(self):
+        """Bit for bit: what a run of two epochs leaves."""
+        self.train(self.write("through.json", "through", epochs=2))
+        expected = checkpoint_content(self.dir / "through/checkpoint.pth", self.dir)
+        with HubDouble() as hub, S3Double(self.dir / "bucket", "my-bucket") as store, Server(self.dir / "web") as web:
+            env = self.env(hub, store)
+            save = [self.hub_saver(save_meta_to="configs"),
+                    {"save_to": "s3", "url": "s3://my-bucket/runs/a b", "save_latest_to": "latest.pth"},
+                    {"save_to": "url", "url": f"{web.url}/dav", "save_latest_to": "run/{epoch:02d}/latest.pth"},
+                    {"save_to": "url", "save_latest_to": f"{web.url}/presigned.pth?signature=canary", "save_type": "model"}]
+            done = self.train(self.write(save=save), env=env)
+            saved = self.content()
+            self.assertEqual(self.outbox(), [])
+            self.assertEqual(hub.file(REPO, "latest.pth"), saved)
+            self.assertTrue(hub.repos[REPO].private)
+            self.assertEqual(hub.file(REPO, "configs/decoder_config.json"), self.content("out/decoder_config.json"))
+            self.assertEqual(self.content("bucket/runs/a b/latest.pth"), saved)
+            self.assertEqual(self.content("web/dav/run/00/latest.pth"), saved)
+            self.assertEqual(self.content("web/presigned.pth"), self.content("out/model.pth"))
+            self.assertIn(f"Saved checkpoint to {hub.url}/{REPO}/latest.pth", done.stdout)
+            self.assertNotIn("canary", done.stdout + done.stderr)
+            loads = {"hub": {"load_from": "huggingface", "huggingface_repo": REPO, "huggingface_file_path": "latest.pth"},
+                     "hf": {"load_from": "url", "url": f"hf://{REPO}/latest.pth"},
+                     "s3": {"load_from": "url", "url": "s3://my-bucket/runs/a b/latest.pth", "sha256": sha256(saved)},
+                     "web": {"load_from": "url", "url": f"{web.url}/dav/run/00/latest.pth"}}
+            web.mistreat = lambda handler, name, number: number == 2 and handler.answer(name, most=30_000)
+            for name, load in loads.items():
+                with self.subTest(name):
+                    done = self.train(self.write(f"{name}.json", name, load=load, epochs=2), env=env)
+                    self.assertIn("having seen", done.stdout)
+                    self.assertEqual(self.content(f"{name}/loaded_checkpoint.pth"), saved)
+                    self.assertEqual(checkpoint_content(self.dir / name / "checkpoint.pth", self.dir), expected)
+            self.assertGreater(web.ranges, 0)
+            self.assertFalse([path for _, path, headers in hub.store.requests if "Authorization" in headers])
+            # The run itself goes on from its own folder, and fetches nothing for that.
+            steps = dict(hub.steps)
+            load = {**loads["hub"], "only_auto_resume": True}
+            self.train(self.write(save=save, load=load, epochs=2), env=env)
+            self.assertEqual(checkpoint_content(self.dir / "out/checkpoint.pth", self.dir), expected)
+            self.assertEqual(hub.steps.get("resolve"), steps.get("resolve"))
+            self.assertEqual(hub.file(REPO, "latest.pth"), self.content())
+            self.commands(hub, web, env, saved)
+
+    def commands(self, hub, web, env, saved):
+        """The same fetch for single files."""
+        url = f"hf://{REPO}/latest.pth"
+        listed = json.loads(run("inspect", url, "--json", cwd=self.dir, env=env, check=0).stdout)
+        self.assertEqual(listed["file"], url)
+        done = run("convert", f"{web.url}/dav/run/00/latest.pth", "w.safetensors", "--ema", cwd=self.dir, env=env, check=0)
+        self.assertIn(f"{web.url}/dav/run/00/latest.pth -> w.safetensors", done.stdout)
+        heldout = next((self.shards / "heldout").rglob("*.npy"))
+        run("sample", "--checkpoint", url, "--image-embeds", heldout, "--out", "drawn", cwd=self.dir, env=env, check=0)
+        self.assertTrue((self.dir / "drawn/0000.png").is_file())
+        done = run("inspect", f"hf://{REPO}/absent.pth", cwd=self.dir, env=env, check=6)
+        self.assertIn("There is no such file in the repository", done.stderr)
+
+
+class Refusals(Services):
+    """A start that cannot load, or may not save, ends with code 6 and leaves nothing."""
+
+    def refuse(self, text, *, code=6, env=None, **config):
+        done = self.train(self.write(**config), check=code, env={**self.env(), **(env or {})}, timeout=60)
+        self.assertIn(text, done.stderr)
+        self.assertFalse((self.dir / "out").exists(), "the start left its folder")
+        self.assertNotIn("canary", done.stdout + done.stderr)
+        return done
+
+    def test_what_cannot_be_loaded_ends_the_start(self):
+        def mistreat(handler, name, number):
+            if name == "circle":
+                return handler.refuse(302, Location="/circle?canary")
+            if name == "stall":
+                return handler.stall()
+            return name.isdigit() and handler.refuse(int(name))
+
+        quick = {"DALLE2_NET_TIMEOUT": "0.3"}
+        with Server(self.dir / "web", mistreat) as web:
+            place = web.url.replace("://", "://user:canary@")
+            for name, text in {"absent.pth": "status 404", "403": "status 403", "401": "status 401", "circle": "redirects",
+                               "stall": "no byte for 0.3 seconds", "503": "status 503"}.items():
+                with self.subTest(name):
+                    done = self.refuse(text, load={"load_from": "url", "url": f"{place}/{name}?canary"}, env=quick)
+                    self.assertIn(f"/tracker/load/url: {web.url}/{name}: ", done.stderr)
+            (self.dir / "web/other.pth").write_bytes(b"other")
+            load = {"load_from": "url", "url": f"{web.url}/other.pth", "sha256": "0" * 64}
+            self.refuse(f"its SHA-256 is {sha256(b'other')}, expected {'0' * 64}", code=3, load=load)
+        for url, text in (("http://127.0.0.1:9/f", "/tracker/load/url: http://127.0.0.1:9/f: "),
+                          ("https://no-such-host.invalid/f", "/tracker/load/url: https://no-such-host.invalid/f: ")):
+            self.refuse(text, load={"load_from": "url", "url": url}, env=quick)
+        self.refuse("/tracker/load/url: expected an address", code=2, load={"load_from": "url", "url": "ftp://h/f"})
+        self.refuse("plain http to another machine is refused", code=2, load={"load_from": "url", "url": "http://192.0.2.1/f"})
+        self.refuse("Model not found at file:none.pth", code=2, load={"load_from": "url", "url": "file:none.pth"})
+
+    def test_a_certificate_that_nobody_vouches_for_is_refused(self):
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days",
+                        "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"],
+                       cwd=self.dir, check=True, capture_output=True)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.dir / "cert.pem", self.dir / "key.pem")
+        with Server(self.dir / "web") as web:
+            web.socket = context.wrap_socket(web.socket, server_side=True, do_handshake_on_connect=False)
+            self.refuse("certificate", load={"load_from": "url", "url": f"{web.url.replace('http', 'https')}/f"})
+            self.refuse("certificate", save=self.hub_saver(),
+                        env={"HF_ENDPOINT": web.url.replace("http", "https"), "HF_TOKEN": "hf_canary"})
+            self.assertEqual(web.requests, [])
+
+    def test_a_token_that_is_refused_ends_the_start(self):
+        with HubDouble() as hub, S3Double(self.dir / "bucket", "my-bucket") as store:
+            save, env = self.hub_saver(), self.env(hub)
+            done = self.refuse("status 401", save=save, env={**env, "HF_TOKEN": "hf_canary"})
+            self.assertIn("/tracker/save: ", done.stderr)
+            self.assertIn("the token is that of HF_TOKEN", done.stderr)
+            self.refuse("no token was found", save=save, env={**env, "HF_TOKEN": ""})
+            hub.role = "read"
+            self.refuse("may only read", save=save, env=env)
+            self.assertEqual(hub.repos, {})
+            self.refuse("There is no owner/decoder for this login", env=env,
+                        load={"load_from": "huggingface", "huggingface_repo": REPO, "huggingface_file_path": "f.pth"})
+            save = {"save_to": "s3", "url": "s3://my-bucket/x", "save_latest_to": "l.pth"}
+            done = self.refuse("SignatureDoesNotMatch", save=save, env=store.env(AWS_SECRET_ACCESS_KEY="canary"))
+            self.refuse("There is no such bucket", save={**save, "url": "s3://none/x"}, env=store.env())
+            self.refuse("cannot be read", code=2, save=self.hub_saver(token_path="none"), env={**env, "HF_TOKEN": ""})
+
+
+class Faults(Services):
+    def test_faults_on_the_way_to_the_hub_change_nothing(self):
+        """One of each, at the first attempt of a step; the file is whole at the end."""
+        faults = {("repo", 1): 502, ("create", 1): 500, ("preupload", 1): 429, ("batch", 1): 500, ("upload", 2): "cut",
+                  ("upload", 4): 403, ("complete", 1): "damage", ("verify", 1): 503, ("commit", 1): 409, ("commit", 2): 412,
+                  ("commit", 3): 500, ("committed", 1): 502, ("head", 1): 500}
+        met = []
+
+        def mistreat(handler, step, number):
+            fault = faults.get((step, number))
+            if fault is None:
+                return False
+            met.append((step, number))
+            if fault == "cut":  # in the middle of a part
+                handler.rfile.read(1000)
+                handler.close_connection = True
+                return True
+            if fault == "damage":
+                oid = next(iter(hub.parts))
+                hub.parts[oid][1] = bytes(len(hub.parts[oid][1]))
+                return False
+            if step not in ("upload", "commit", "committed", "head"):
+                handler.close_connection = True
+            return handler.refuse(fault, **({"Retry_After": "1"} if fault == 429 else {}))
+
+        with HubDouble(mistreat) as hub:
+            done = self.train(self.write(save=self.hub_saver()), env=self.env(hub))
+            self.assertEqual(sorted(met), sorted(faults), done.stderr)
+            self.assertEqual(hub.file(REPO, "latest.pth"), self.content())
+            # The commit whose answer was lost was not made again.
+            self.assertEqual(hub.repos[REPO].summaries, ["Upload checkpoint latest.pth"])
+            self.assertEqual(self.outbox(), [])
+
+    def test_a_service_that_is_down_costs_nothing_and_sync_sends_what_waits(self):
+        down = [False]
+
+        def mistreat(handler, step, number):
+            return down[0] and handler.refuse(500)
+
+        with HubDouble(mistreat) as hub, S3Double(self.dir / "bucket", "my-bucket") as store:
+            env = self.env(hub, store, DALLE2_NET_TIMEOUT="0.2")
+            config = self.write(save=[self.hub_saver(), {"save_to": "s3", "url": "s3://my-bucket", "save_latest_to": "l.pth"}],
+                                upload_deadline_seconds=20)
+            hub.mistreat = lambda handler, step, number: step != "whoami" and handler.refuse(500)
+            done = self.train(config, env=env)
+            self.assertEqual(self.content("bucket/l.pth"), self.content())  # the other saver was served
+            self.assertEqual(self.outbox(), ["00000001.json", "00000001_checkpoint.pth"])
+            self.assertIn(f"Error saving checkpoint to {hub.url}/{REPO}/latest.pth: ", done.stderr)
+            self.assertIn("1 file could not be sent and waits in out/outbox", done.stderr)
+            self.assertTrue(any("Error saving checkpoint" in record.get("error", "") for record in harness.records(self.dir / "out")))
+            done = run("sync", "out", cwd=self.dir, env=env, check=6)
+            self.assertIn("0 files sent, 1 left", done.stdout)
+            hub.mistreat = mistreat
+            done = run("sync", "out", cwd=self.dir, env=env, check=0)
+            self.assertIn("1 file sent, nothing is left", done.stdout)
+            self.assertEqual(hub.file(REPO, "latest.pth"), self.content())
+            self.assertEqual(self.outbox(), [])
+            done = run("sync", "nowhere", cwd=self.dir, check=2)
+            self.assertIn("nowhere: no such folder", done.stderr)
+
+    def test_signals_during_an_upload_leave_the_file_for_the_next_start(self):
+        def mistreat(handler, step, number):
+            return step == "upload" and handler.stall()
+
+        with HubDouble(mistreat) as hub:
+            config = self.write(save=self.hub_saver(), epochs=1)
+            env = {**os.environ, "OMP_NUM_THREADS": "1", **self.env(hub, DALLE2_NET_TIMEOUT="60")}
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with self.subTest(number):
+                    process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, env=env, stdin=subprocess.DEVNULL,
+                                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                    before = hub.steps.get("upload", 0)
+                    while hub.steps.get("upload", 0) == before and process.poll() is None:
+                        time.sleep(0.02)
+                    time.sleep(0.3)
+                    began = time.monotonic()
+                    process.send_signal(number)
+                    out, err = process.communicate(timeout=60)
+                    self.assertLess(time.monotonic() - began, 15)
+                    self.assertEqual(process.returncode, -9 if number == signal.SIGKILL else 0, out + err)
+                    if number == signal.SIGTERM:  # all was trained; the wait for the upload ends early
+                        self.assertIn("signal 15: sending ends in 10 s", out)
+                    self.assertEqual(len(self.outbox()), 2, out + err)
+            hub.mistreat = lambda handler, step, number: False
+            self.train(config, env=self.env(hub))
+            self.assertEqual(hub.file(REPO, "latest.pth"), self.content())
+            self.assertEqual(self.outbox(), [])
+
+    def test_two_runs_save_to_one_repository_at_once(self):
+        with HubDouble() as hub:
+            env = {**os.environ, "OMP_NUM_THREADS": "1", **self.env(hub)}
+            processes = []
+            for name in "ab":
+                config = self.write(f"{name}.json", name, save=self.hub_saver(save_latest_to=f"{name}/{{epoch}}.pth"), epochs=3)
+                processes.append(subprocess.Popen([BINARY, "--config", config], cwd=self.dir, env=env, stdin=subprocess.DEVNULL,
+                                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+            for process in processes:
+                out, _ = process.communicate(timeout=120)
+                self.assertEqual(process.returncode, 0, out)
+            for name in "ab":
+                self.assertEqual(self.outbox(name), [])
+                self.assertEqual(hub.file(REPO, f"{name}/2.pth"), self.content(f"{name}/checkpoint.pth"))
+            self.assertEqual(len(hub.repos[REPO].files["main"]), 6)
+
+    def test_a_full_disk_while_fetching_ends_the_start(self):
+        (self.dir / "web/big.pth").write_bytes(bytes(20_000_000))
+        with Server(self.dir / "web") as web:
+            config = self.write(load={"load_from": "url", "url": f"{web.url}/big.pth"})
+            done = self.train(config, check=5, env=self.env(DALLE2_FAIL_AT="write:2:enospc"))
+            self.assertIn("loaded_checkpoint.pth", done.stderr)
+            self.assertFalse((self.dir / "out").exists())
+
+
+class Secrets(Services):
+    def test_no_secret_is_in_any_file_line_or_request_to_another_host(self):
+        canaries = {"token": TOKEN, "key": SECRET, "password": "canary-of-a-password", "signature": "canary-of-a-signature"}
+        (self.dir / "token").write_text(TOKEN + "\n")
+        (self.dir / "token").chmod(0o600)
+        (self.dir / "web/first.pth").write_bytes(b"")
+        with HubDouble() as hub, S3Double(self.dir / "bucket", "my-bucket") as store, Server(self.dir / "web") as web:
+            self.train(self.write("first.json", "first"))
+            (self.dir / "web/first.pth").write_bytes(self.content("first/checkpoint.pth"))
+            web_login = web.url.replace("://", f"://user:{canaries['password']}@")
+            save = [self.hub_saver(token_path=str(self.dir / "token")),
+                    {"save_to": "s3", "url": "s3://my-bucket", "save_latest_to": "l.pth"},
+                    {"save_to": "url", "url": web_login, "save_latest_to": "l.pth"},
+                    {"save_to": "url", "save_latest_to": f"{web_login}/p.pth?sig={canaries['signature']}"}]
+            load = {"load_from": "url", "url": f"{web_login}/first.pth?sig={canaries['signature']}"}
+            env = self.env(hub, store, HF_TOKEN="")
+            config = self.write(save=save, load=load, epochs=2, upload_deadline_seconds=5)
+            done = self.train(config, env=env)
+            self.assertEqual(hub.file(REPO, "latest.pth"), self.content())
+            self.assertEqual(self.content("web/p.pth"), self.content())
+            printed = [done.stdout, done.stderr]
+            # What waits because its service is down says nothing either, and the refusals do not.
+            hub.mistreat = store.mistreat = web.mistreat = lambda handler, *_: handler.command == "PUT" and handler.refuse(403)
+            done = self.train(self.write(save=save, load=load, epochs=3, upload_deadline_seconds=5), env=env)
+            self.assertGreater(len(self.outbox()), 0)
+            printed += [done.stdout, done.stderr, run("sync", "out", cwd=self.dir, env=env, check=6).stderr]
+            for name, canary in canaries.items():
+                self.assertNotIn(canary, "".join(printed), name)
+                for path in (self.dir / "out").rglob("*"):
+                    if path.is_file():
+                        self.assertNotIn(canary.encode(), path.read_bytes(), path)
+            for server in (hub.store, store, web):
+                for method, path, headers in server.requests:
+                    self.assertNotIn(TOKEN, path + str(headers))
+            for server in (hub.server, hub.store, store):
+                for method, path, headers in server.requests:
+                    self.assertNotIn(canaries["password"], path + str(headers))
+
+    def test_a_login_is_not_sent_to_where_a_redirect_leads(self):
+        (self.dir / "web/f.pth").write_bytes(b"no checkpoint")
+        with Server(self.dir / "web") as other, HubDouble() as hub:
+            with Server(self.dir / "web", lambda handler, name, number: handler.refuse(302, Location=f"{other.url}/f.pth")) as web:
+                load = {"load_from": "url", "url": web.url.replace("://", "://user:canary@") + "/f.pth"}
+                self.train(self.write(load=load), check=3, env=self.env())
+                self.assertTrue(any("Authorization" in headers for _, _, headers in web.requests))
+            hub.mistreat = lambda handler, step, number: step == "resolve" and handler.refuse(302, Location=f"{other.url}/f.pth")
+            load = {"load_from": "huggingface", "huggingface_repo": REPO, "huggingface_file_path": "f.pth"}
+            self.train(self.write(load=load), check=3, env=self.env(hub))
+            self.assertEqual(len(other.requests), 2)
+            for _, _, headers in other.requests:
+                self.assertNotIn("Authorization", headers)
+
+
+DOWNLOAD = """
+import hashlib, sys
+from huggingface_hub import HfApi, hf_hub_download
+path = hf_hub_download("owner/decoder", "latest.pth", cache_dir=sys.argv[1])
+print(hashlib.sha256(open(path, "rb").read()).hexdigest())
+HfApi().upload_file(path_or_fileobj=sys.argv[2], path_in_repo="by/python.pth", repo_id="owner/decoder")
+"""
+
+
+@needs_reference
+class Reference(Services):
+    def test_the_real_hub_client_and_ours_read_each_other_by_the_reference(self):
+        with HubDouble() as hub:
+            env = self.env(hub)
+            self.train(self.write(save=self.hub_saver()), env=env)
+            before = dict(os.environ)
+            os.environ.update(hub.env(HF_HOME=str(self.dir / "home")))
+            try:
+                printed = run_reference(DOWNLOAD, self.dir / "cache", self.dir / "out/model.pth", cwd=self.dir)
+            finally:
+                os.environ.clear()
+                os.environ.update(before)
+            self.assertEqual(printed.split()[-1], sha256(self.content()))
+            done = run("convert", f"hf://{REPO}/by/python.pth", "python.safetensors", cwd=self.dir, env=env, check=0)
+            ours = run("convert", "out/model.pth", "ours.safetensors", cwd=self.dir, check=0)
+            self.assertEqual(self.content("python.safetensors"), self.content("ours.safetensors"), done.stdout + ours.stdout)
+
+
+if __name__ == "__main__":
+    harness.main()
