@@ -352,6 +352,8 @@ void Tracker::claim(const std::string& path, bool checkpoint) {
 
 void Tracker::open_logs() {
   log_file_.emplace(in_data_path(kLogFile));
+  facts_.goes_on = goes_on_;
+  facts_.records = log_file_->records();
   loggers_->init(facts_);
   start_uploads();
   for (const auto& saver : savers_) saver->init(uploads_.get());

@@ -122,7 +122,7 @@ TEST_CASE("a logger that is stuck holds up nobody, and what does not fit is lost
   loggers.finish({.exit_code = 1}, 10);
   CHECK(notes.all().back() == "end 1");
   CHECK(notes.all().size() <= 6);
-  CHECK(log.count("sending what is left (") == 1);
+  CHECK(log.count("sending what is left") == 0);  // it took no time
   CHECK(log.count("NotingLogger: 1,00") == 1);  // 1,000 and the first ones
 }
 
@@ -142,7 +142,7 @@ TEST_CASE("too many bytes are too much, too") {
 TEST_CASE("a stuck logger ends by its deadline, and still hears how the run ended") {
   test::CapturedLog log;
   Notes notes;
-  Loggers loggers = queued(notes, {.grace_seconds = 0});
+  Loggers loggers = queued(notes, {.grace_seconds = 0, .notice_seconds = 0.05});
   loggers.init({});
   notes.set_open(false);
   for (int i = 0; i < 10; ++i) loggers.log({{"loss", 0.5}}, {}, {.step = i});
@@ -150,7 +150,7 @@ TEST_CASE("a stuck logger ends by its deadline, and still hears how the run ende
   CHECK(seconds >= 0.3);
   CHECK(seconds < 2);
   CHECK(notes.all().back() == "end 75");
-  CHECK(log.count("0 s at most") == 1);
+  CHECK(log.count("sending what is left, 0 s at most") == 1);
   CHECK(log.count("NotingLogger: 9 records lost") == 1);
 }
 

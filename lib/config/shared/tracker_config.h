@@ -16,10 +16,6 @@
 
 namespace dalle2 {
 
-/// Hints of what is not there yet.
-inline constexpr const char* kWandbHint =
-    "Weights & Biases is a later part; use \"console\", which writes log.jsonl and images as well";
-
 /// The keys that every logger has.
 void log_fields(auto& f, auto& log) {
   f.field("resume", log.resume, "Go on with an earlier run of the logging service.");
@@ -47,8 +43,9 @@ struct ConsoleLogConfig {
 
 struct WandbLogConfig {
   static constexpr const char* kTag = "wandb";
-  static constexpr const char* kDoc = "Logs to Weights & Biases.";
-  static constexpr const char* kUnavailable = kWandbHint;
+  static constexpr const char* kDoc =
+      "Logs to Weights & Biases: to the service while training or, without a key or with "
+      "`WANDB_MODE=offline`, into a folder for `wandb sync`.";
 
   bool resume = false;
   bool auto_resume = false;

@@ -11,7 +11,9 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "tracker/log/queued_logger.h"
 #include "tracker/log/tensorboard_logger.h"
+#include "tracker/wandb/wandb_logger.h"
 
 namespace dalle2 {
 namespace {
@@ -47,7 +49,8 @@ std::unique_ptr<Logger> make_logger(const LogConfig& config, const std::string& 
     return std::make_unique<TensorboardLogger>(
         *tensorboard, (std::filesystem::path(data_path) / kTensorboardFolder).string());
   }
-  throw ConfigError("/tracker/log/log_type: 'wandb' is not available yet, use 'console'");
+  return std::make_unique<QueuedLogger>(
+      std::make_unique<WandbLogger>(std::get<WandbLogConfig>(config)));
 }
 
 }  // namespace

@@ -112,6 +112,8 @@ void QueuedLogger::work() {
     lock.lock();
     bytes_ -= std::min(bytes_, item.bytes);
   }
+  ended_ = true;
+  changed_.notify_all();
 }
 
 bool QueuedLogger::is_too_late() const {
@@ -137,17 +139,18 @@ void QueuedLogger::do_one(const Item& item) {
 void QueuedLogger::finish(const RunEnd& end) {
   if (!thread_.joinable()) return;
   {
-    const std::lock_guard lock(mutex_);
-    const double seconds =
-        std::chrono::duration<double>(deadline_ - std::chrono::steady_clock::now()).count();
-    if (!items_.empty()) {
-      log_info("track",
-               "{}: sending what is left ({}), {:.0f} s at most",
-               logger_->type_name(),
-               counted(static_cast<int64_t>(items_.size()), "record"),
-               seconds);
-    }
+    std::unique_lock lock(mutex_);
     items_.push_back({[end](Logger& logger) { logger.finish(end); }, 0});
+    ends_ = true;
+    changed_.notify_all();
+    const std::chrono::duration<double> patience(limits_.notice_seconds);
+    if (!changed_.wait_for(lock, patience, [this] { return ended_; })) {
+      const std::chrono::duration<double> left = deadline_ - std::chrono::steady_clock::now();
+      log_info("track",
+               "{}: sending what is left, {:.0f} s at most",
+               logger_->type_name(),
+               std::max(left.count(), 0.0));
+    }
   }
   stop();
   if (lost_ > 0) {

@@ -24,6 +24,7 @@ struct QueueLimits {
   size_t most_bytes = size_t{256} << 20;  ///< of pictures, texts and names
   /// After the deadline a logger that was told of it may still note what is left on a disk.
   double grace_seconds = 3;
+  double notice_seconds = 1;  ///< of waiting at the end, after which a line says so
 };
 
 /// check() and init() are the caller's; all else is done by a thread, in order. An error there costs
@@ -75,7 +76,8 @@ class QueuedLogger : public Logger {
   int64_t lost_ = 0;      // to a full queue or a failure
   int64_t failures_ = 0;  // of them, by a failure
   Deadline deadline_ = Deadline::max();
-  bool ends_ = false;  // no more items come
+  bool ends_ = false;   // no more items come
+  bool ended_ = false;  // the thread has nothing left to do
   std::thread thread_;
 };
 

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: MIT
+#include "io/formats/wandb_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <protozero/pbf_builder.hpp>
+#include <utility>
+
+#include "base/error.h"
+#include "base/little_endian.h"
+#include "base/this_process.h"
+
+namespace dalle2 {
+namespace {
+
+// Field numbers of wandb/proto/wandb_internal.proto (wandb 0.31).
+enum class RecordField : protozero::pbf_tag_type {
+  kNumber = 1,
+  kHistory = 2,
+  kSummary = 3,
+  kConfig = 5,
+  kFiles = 6,
+  kStats = 7,
+  kMetric = 12,
+  kRun = 17,
+  kExit = 18,
+  kHeader = 21,
+  kPreempting = 23
+};
+enum class RunField : protozero::pbf_tag_type {
+  kRunId = 1,
+  kEntity = 2,
+  kProject = 3,
+  kConfig = 4,
+  kGroup = 6,
+  kJobType = 7,
+  kName = 8,
+  kNotes = 9,
+  kTag = 10,
+  kHost = 13,
+  kStartTime = 17,
+  kResumed = 18
+};
+/// Of a config, a history row and a summary alike.
+enum class ItemsField : protozero::pbf_tag_type { kItem = 1, kStep = 2 };
+enum class ItemField : protozero::pbf_tag_type { kKey = 1, kValueJson = 16 };
+enum class StepField : protozero::pbf_tag_type { kNumber = 1 };
+enum class TimeField : protozero::pbf_tag_type { kSeconds = 1, kNanoseconds = 2 };
+enum class MetricField : protozero::pbf_tag_type { kName = 1, kStepMetric = 4, kOptions = 6 };
+enum class OptionsField : protozero::pbf_tag_type { kStepSync = 1, kDefined = 3 };
+enum class FilesField : protozero::pbf_tag_type { kFile = 1 };
+enum class FileField : protozero::pbf_tag_type { kPath = 1, kPolicy = 2, kType = 3 };
+enum class StatsField : protozero::pbf_tag_type { kTime = 2, kItem = 3 };
+enum class ExitField : protozero::pbf_tag_type { kCode = 1, kRuntime = 2 };
+enum class HeaderField : protozero::pbf_tag_type { kVersion = 1 };
+enum class VersionField : protozero::pbf_tag_type { kProducer = 1 };
+
+template <class Field>
+using Message = protozero::pbf_builder<Field>;
+
+constexpr int32_t kNow = 0, kOther = 0, kMedia = 2;  // of FilesItem
+
+constexpr int64_t kBlock = 32'768;
+constexpr int64_t kChunkHeader = 7;
+constexpr char kFull = 1, kFirst = 2, kMiddle = 3, kLast = 4;
+constexpr std::string_view kFirstMark = ":W&B";
+constexpr uint64_t kSecondMark = 0xBEE1;
+
+template <class Parent, class Tag>
+void add_items(Message<Parent>& parent, Tag tag, const WandbItems& items) {
+  for (const auto& [key, json] : items) {
+    Message<ItemField> item(parent, tag);
+    item.add_string(ItemField::kKey, key);
+    item.add_string(ItemField::kValueJson, json);
+  }
+}
+
+template <class Parent, class Tag>
+void add_time(Message<Parent>& parent, Tag tag, double unix_seconds) {
+  const double whole = std::floor(unix_seconds);
+  Message<TimeField> time(parent, tag);
+  time.add_int64(TimeField::kSeconds, static_cast<int64_t>(whole));
+  time.add_int32(TimeField::kNanoseconds, static_cast<int32_t>((unix_seconds - whole) * 1e9));
+}
+
+template <class Parent, class Tag>
+void add_text(Message<Parent>& parent, Tag tag, const std::string& text) {
+  if (!text.empty()) parent.add_string(tag, text);
+}
+
+std::string items_record(RecordField field, const WandbItems& items) {
+  std::string bytes;
+  Message<RecordField> record(bytes);
+  Message<ItemsField> list(record, field);
+  add_items(list, ItemsField::kItem, items);
+  return bytes;
+}
+
+}  // namespace
+
+WandbFile::WandbFile(std::string path) : path_(std::move(path)) {
+  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) throw ConfigError("{}: cannot be made: {}", path_, errno_text(errno));
+  std::string bytes(kFirstMark);
+  append_little_endian(bytes, kSecondMark, 2);
+  append_little_endian(bytes, 0, 1);  // version
+  put(bytes);
+  std::string header;
+  {
+    Message<RecordField> record(header);
+    Message<HeaderField> content(record, RecordField::kHeader);
+    Message<VersionField> version(content, HeaderField::kVersion);
+    version.add_string(VersionField::kProducer, "dalle2-train " + program_version());
+  }
+  append(header);
+}
+
+WandbFile::~WandbFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void WandbFile::write_run(const WandbRunRecord& run) {
+  std::string bytes;
+  {
+    Message<RecordField> record(bytes);
+    Message<RunField> content(record, RecordField::kRun);
+    add_text(content, RunField::kRunId, run.run_id);
+    add_text(content, RunField::kEntity, run.entity);
+    add_text(content, RunField::kProject, run.project);
+    {
+      Message<ItemsField> config(content, RunField::kConfig);
+      add_items(config, ItemsField::kItem, run.config);
+    }
+    add_text(content, RunField::kGroup, run.group);
+    add_text(content, RunField::kJobType, run.job_type);
+    add_text(content, RunField::kName, run.name);
+    add_text(content, RunField::kNotes, run.notes);
+    for (const std::string& tag : run.tags) content.add_string(RunField::kTag, tag);
+    add_text(content, RunField::kHost, run.host);
+    add_time(content, RunField::kStartTime, run.start_unix_seconds);
+    content.add_bool(RunField::kResumed, run.resumed);
+  }
+  append(bytes);
+}
+
+void WandbFile::write_history(const WandbItems& row, int64_t step) {
+  std::string bytes;
+  {
+    Message<RecordField> record(bytes);
+    Message<ItemsField> content(record, RecordField::kHistory);
+    add_items(content, ItemsField::kItem, row);
+    Message<StepField>(content, ItemsField::kStep).add_int64(StepField::kNumber, step);
+  }
+  append(bytes);
+}
+
+void WandbFile::write_summary(const WandbItems& values) {
+  append(items_record(RecordField::kSummary, values));
+}
+
+void WandbFile::write_config(const WandbItems& values) {
+  append(items_record(RecordField::kConfig, values));
+}
+
+void WandbFile::write_metric(const std::string& name, const std::string& axis) {
+  std::string bytes;
+  {
+    Message<RecordField> record(bytes);
+    Message<MetricField> content(record, RecordField::kMetric);
+    content.add_string(MetricField::kName, name);
+    add_text(content, MetricField::kStepMetric, axis);
+    Message<OptionsField> options(content, MetricField::kOptions);
+    options.add_bool(OptionsField::kDefined, true);
+  }
+  append(bytes);
+}
+
+void WandbFile::write_file(const std::string& name, bool media) {
+  std::string bytes;
+  {
+    Message<RecordField> record(bytes);
+    Message<FilesField> content(record, RecordField::kFiles);
+    Message<FileField> file(content, FilesField::kFile);
+    file.add_string(FileField::kPath, name);
+    file.add_enum(FileField::kPolicy, kNow);
+    file.add_enum(FileField::kType, media ? kMedia : kOther);
+  }
+  append(bytes);
+}
+
+void WandbFile::write_stats(const WandbItems& values, double unix_seconds) {
+  std::string bytes;
+  {
+    Message<RecordField> record(bytes);
+    Message<StatsField> content(record, RecordField::kStats);
+    add_time(content, StatsField::kTime, unix_seconds);
+    add_items(content, StatsField::kItem, values);
+  }
+  append(bytes);
+}
+
+void WandbFile::write_preempting() {
+  std::string bytes;
+  {
+    Message<RecordField> record(bytes);
+    record.add_message(RecordField::kPreempting, std::string());
+  }
+  append(bytes);
+}
+
+void WandbFile::write_exit(int exit_code, int64_t runtime_seconds) {
+  std::string bytes;
+  {
+    Message<RecordField> record(bytes);
+    Message<ExitField> content(record, RecordField::kExit);
+    content.add_int32(ExitField::kCode, exit_code);
+    content.add_int32(ExitField::kRuntime, static_cast<int32_t>(runtime_seconds));
+  }
+  append(bytes);
+}
+
+/// A record in chunks that do not cross the end of a block; the file's first bytes are of the first one.
+void WandbFile::append(std::string_view body) {
+  std::string record;
+  Message<RecordField>(record).add_int64(RecordField::kNumber, ++records_);
+  record += body;  // the fields of a message in pieces are those of the whole
+  std::string bytes;
+  std::string_view rest = record;
+  for (bool first = true; first || !rest.empty(); first = false) {
+    const int64_t at = size_ + static_cast<int64_t>(bytes.size());
+    int64_t left = kBlock - at % kBlock;
+    if (left < kChunkHeader) {
+      bytes.append(static_cast<size_t>(left), '\0');
+      left = kBlock;
+    }
+    const std::string_view piece = rest.substr(0, static_cast<size_t>(left - kChunkHeader));
+    rest.remove_prefix(piece.size());
+    const char type = first ? (rest.empty() ? kFull : kFirst) : (rest.empty() ? kLast : kMiddle);
+    std::string checked(1, type);
+    checked += piece;
+    const auto* data = reinterpret_cast<const unsigned char*>(checked.data());
+    append_little_endian(bytes, crc32_z(0, data, checked.size()), 4);
+    append_little_endian(bytes, piece.size(), 2);
+    bytes += checked;
+  }
+  put(bytes);
+}
+
+void WandbFile::put(std::string_view bytes) {
+  for (size_t written = 0; written < bytes.size();) {
+    const ssize_t count = ::write(descriptor_, bytes.data() + written, bytes.size() - written);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      const int reason = errno;
+      // A reader stops at a torn record: what follows would be lost, so the piece goes.
+      const bool is_whole = written == 0 || ::ftruncate(descriptor_, size_) == 0;
+      throw ResourceError("{}: cannot be written{}: {}",
+                          path_,
+                          is_whole ? "" : " and ends with a part of a record",
+                          errno_text(reason));
+    }
+    written += static_cast<size_t>(count);
+  }
+  size_ += static_cast<int64_t>(bytes.size());
+}
+
+}  // namespace dalle2

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+// Who we are to Weights & Biases and where it is: the environment and ~/.netrc, as its own client reads
+// them.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace dalle2 {
+
+enum class WandbMode { kOnline, kOffline, kDisabled };
+
+struct WandbAccess {
+  WandbMode mode = WandbMode::kOffline;
+  std::string mode_reason;  ///< why, for the log: "WANDB_MODE is offline"
+  std::string base_url;     ///< without a slash at its end
+  std::string api_key;      ///< a secret; empty: none was found
+  std::string folder;       ///< in which `wandb/offline-run-...` is made
+
+  // What the environment says of the run; empty: nothing.
+  std::string run_id, name, notes, group, job_type;
+  std::vector<std::string> tags;
+};
+
+/// Mode: WANDB_MODE (online, offline, dryrun, disabled), WANDB_DISABLED; else online with a key and
+/// offline without one. Key: WANDB_API_KEY, else the password of the server's host in the file NETRC
+/// or ~/.netrc. Server: WANDB_BASE_URL, else https://api.wandb.ai. Folder: WANDB_DIR, else the working
+/// directory. Run: WANDB_RUN_ID, WANDB_NAME, WANDB_NOTES, WANDB_RUN_GROUP, WANDB_JOB_TYPE, WANDB_TAGS.
+/// @throws ConfigError an unknown mode, online without a key, a key that cannot be one, an url that is
+/// none, plain http to another machine
+WandbAccess find_wandb_access();
+
+/// The password that a netrc file has for `host`, else the one of its `default`; none if neither.
+std::optional<std::string> netrc_password(const std::string& text, const std::string& host);
+
+}  // namespace dalle2

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: MIT
+#include "net/wandb_api.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "base/public_url.h"
+#include "net/http_json.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr const char* kViewer = "query Viewer { viewer { id entity username } }";
+
+constexpr const char* kRunState =
+    "query RunState($project: String!, $entity: String, $name: String!) {"
+    " model(name: $project, entityName: $entity) {"
+    " bucket(name: $name, missingOk: true) {"
+    " id name historyLineCount eventsLineCount logLineCount historyTail eventsTail } } }";
+
+constexpr const char* kUpsert =
+    "mutation UpsertBucket($name: String, $project: String, $entity: String, $groupName: String,"
+    " $displayName: String, $notes: String, $config: JSONString, $host: String, $program: String,"
+    " $jobType: String, $tags: [String!]) {"
+    " upsertBucket(input: {name: $name, modelName: $project, entityName: $entity,"
+    " groupName: $groupName, displayName: $displayName, notes: $notes, config: $config,"
+    " host: $host, jobProgram: $program, jobType: $jobType, tags: $tags}) {"
+    " bucket { id name displayName project { name entity { name } } historyLineCount } inserted } }";
+
+constexpr const char* kCreateFiles =
+    "mutation CreateRunFiles($entity: String!, $project: String!, $run: String!,"
+    " $files: [String!]!) {"
+    " createRunFiles(input: {entityName: $entity, projectName: $project, runName: $run,"
+    " files: $files}) { runID uploadHeaders files { name uploadUrl } } }";
+
+constexpr const char* kFindFile =
+    "query RunFiles($project: String!, $entity: String!, $name: String!, $fileNames: [String]) {"
+    " project(name: $project, entityName: $entity) { run(name: $name) {"
+    " files(names: $fileNames, first: 50) {"
+    " edges { node { name directUrl url sizeBytes md5 } } } } } }";
+
+/// A value deep in an answer; null if something on the way to it is missing.
+Json at(const Json& answer, const std::vector<std::string>& path) {
+  Json value = answer;
+  for (const std::string& key : path) {
+    if (!value.is_object() || !value.contains(key)) return nullptr;
+    value = Json(value[key]);
+  }
+  return value;
+}
+
+std::string text_or(const Json& value, const std::string& otherwise) {
+  return value.is_string() ? value.get<std::string>() : otherwise;
+}
+
+/// The service has sent numbers as texts, too.
+int64_t number_or(const Json& value, int64_t otherwise) {
+  if (value.is_number()) return value.get<int64_t>();
+  return value.is_string() ? std::atoll(value.get<std::string>().c_str()) : otherwise;
+}
+
+Json text_or_null(const std::string& text) {
+  return text.empty() ? Json(nullptr) : Json(text);
+}
+
+/// The last row of a tail: JSON text of a list of JSON texts.
+Json last_row(const Json& tail) {
+  const ParsedJson list = parse_untrusted_json(text_or(tail, ""));
+  if (!list.is_right() || !list.value.is_array() || list.value.empty()) return nullptr;
+  return parse_untrusted_object(text_or(list.value.back(), ""));
+}
+
+std::string explain_refusal(const HttpAnswer& answer) {
+  if (answer.status() == 401) {
+    return "The API key is refused: copy it from the service's page /authorize into WANDB_API_KEY or "
+           "~/.netrc, or set WANDB_MODE=offline";
+  }
+  if (answer.status() == 403) {
+    return "The login may not write there: check the entity and the project, or set "
+           "WANDB_MODE=offline";
+  }
+  return status_advice(answer.status());
+}
+
+}  // namespace
+
+WandbRunPath parse_wandb_run_path(const std::string& text) {
+  std::vector<std::string> parts;
+  std::istringstream words(text);
+  for (std::string part; std::getline(words, part, '/');) parts.push_back(part);
+  if (parts.size() == 4 && parts[2] == "runs") parts.erase(parts.begin() + 2);
+  const bool is_whole =
+      parts.size() == 3 &&
+      std::none_of(parts.begin(), parts.end(), [](auto& part) { return part.empty(); });
+  if (is_whole) return {.entity = parts[0], .project = parts[1], .run_id = parts[2]};
+  throw ConfigError("\"{}\" is no run of Weights & Biases: expected entity/project/run_id", text);
+}
+
+HttpCall WandbApi::call(const std::string& method, const std::string& path) const {
+  return {.method = method,
+          .url = access_.base_url + path,
+          .headers = {basic_authorization("api", access_.api_key)},
+          .explain = explain_refusal};
+}
+
+Json WandbApi::graphql(const std::string& query, const Json& variables) const {
+  const HttpCall request = call("POST", "/graphql");
+  const Json answer = http_json(request, {{"query", query}, {"variables", variables}}, options_);
+  const Json errors = at(answer, {"errors"});
+  if (!errors.is_array() || errors.empty()) return at(answer, {"data"});
+  throw HttpStatusError(
+      200,
+      "{}: {}\n  Check the entity and the project of /tracker/log, and what the login "
+      "may do there.",
+      public_url(request.url),
+      public_text(text_or(at(errors.front(), {"message"}), "an error without a text")));
+}
+
+std::string WandbApi::viewer() const {
+  const Json viewer = at(graphql(kViewer, Json::object()), {"viewer"});
+  // A key that the service does not know may be answered without a fault.
+  if (!viewer.is_object()) {
+    throw HttpStatusError(
+        401,
+        "{}: the API key is refused.\n  Copy it from the service's page /authorize "
+        "into WANDB_API_KEY or ~/.netrc, or set WANDB_MODE=offline.",
+        public_url(access_.base_url));
+  }
+  return text_or(at(viewer, {"entity"}), "");
+}
+
+std::optional<WandbRunState> WandbApi::find_run(const WandbRunPath& path) const {
+  const Json bucket = at(graphql(kRunState,
+                                 {{"project", path.project},
+                                  {"entity", text_or_null(path.entity)},
+                                  {"name", path.run_id}}),
+                         {"model", "bucket"});
+  if (!bucket.is_object()) return std::nullopt;
+  const Json row = last_row(at(bucket, {"historyTail"}));
+  const Json runtime = at(row, {"_runtime"});
+  return WandbRunState{.history_lines = number_or(at(bucket, {"historyLineCount"}), 0),
+                       .event_lines = number_or(at(bucket, {"eventsLineCount"}), 0),
+                       .last_step = number_or(at(row, {"_step"}), -1),
+                       .runtime_seconds = runtime.is_number() ? runtime.get<double>() : 0};
+}
+
+WandbRunPath WandbApi::upsert(const WandbRunInfo& info) const {
+  const Json tags = info.tags.empty() ? Json(nullptr) : Json(info.tags);
+  const Json bucket = at(graphql(kUpsert,
+                                 {{"name", info.path.run_id},
+                                  {"project", info.path.project},
+                                  {"entity", text_or_null(info.path.entity)},
+                                  {"groupName", text_or_null(info.group)},
+                                  {"displayName", text_or_null(info.name)},
+                                  {"notes", text_or_null(info.notes)},
+                                  {"config", info.config},
+                                  {"host", text_or_null(info.host)},
+                                  {"program", "dalle2-train"},
+                                  {"jobType", text_or_null(info.job_type)},
+                                  {"tags", tags}}),
+                         {"upsertBucket", "bucket"});
+  const Json project = at(bucket, {"project"});
+  return {.entity = text_or(at(project, {"entity", "name"}), info.path.entity),
+          .project = text_or(at(project, {"name"}), info.path.project),
+          .run_id = text_or(at(bucket, {"name"}), info.path.run_id)};
+}
+
+void WandbApi::stream(const WandbRunPath& path, const Json& content) const {
+  http_json(call("POST", "/files/" + path.text() + "/file_stream"), content, options_);
+}
+
+void WandbApi::upload(const WandbRunPath& path, const std::vector<WandbUpload>& files) const {
+  Json names = Json::array();
+  for (const WandbUpload& file : files) names.push_back(file.name);
+  const Json made = at(graphql(kCreateFiles,
+                               {{"entity", path.entity},
+                                {"project", path.project},
+                                {"run", path.run_id},
+                                {"files", names}}),
+                       {"createRunFiles"});
+  const Json places = at(made, {"files"}), headers = at(made, {"uploadHeaders"});
+  for (const WandbUpload& file : files) {
+    std::string url;
+    for (const Json& place : places) {
+      if (at(place, {"name"}) == file.name) url = text_or(at(place, {"uploadUrl"}), "");
+    }
+    if (url.empty()) throw NetworkError("{}: no place for {}", path.text(), file.name);
+    if (url.starts_with('/')) url = access_.base_url + url;
+    HttpCall put{.method = "PUT", .url = url, .body = file.content};
+    if (!file.path.empty()) put.file = HttpFilePart{file.path};
+    for (const Json& header : headers) put.headers.push_back(text_or(header, ""));
+    http_call(put, options_);
+  }
+}
+
+std::optional<WandbStoredFile> WandbApi::find_file(const WandbRunPath& path,
+                                                   const std::string& name) const {
+  const Json edges = at(graphql(kFindFile,
+                                {{"project", path.project},
+                                 {"entity", path.entity},
+                                 {"name", path.run_id},
+                                 {"fileNames", {name}}}),
+                        {"project", "run", "files", "edges"});
+  for (const Json& edge : edges) {
+    const Json node = at(edge, {"node"});
+    if (at(node, {"name"}) != name) continue;
+    std::string url = text_or(at(node, {"directUrl"}), text_or(at(node, {"url"}), ""));
+    if (url.starts_with('/')) url = access_.base_url + url;
+    return WandbStoredFile{.url = url,
+                           .size = number_or(at(node, {"sizeBytes"}), 0),
+                           .md5 = text_or(at(node, {"md5"}), "")};
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> WandbApi::download_headers(const std::string& url) const {
+  if (!url.starts_with(access_.base_url + "/")) return {};
+  return {basic_authorization("api", access_.api_key)};
+}
+
+}  // namespace dalle2

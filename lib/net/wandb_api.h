@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+// The calls of the Weights & Biases service that a run needs. Its API is not documented: these are the
+// calls that its own client makes (wandb 0.31).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/untrusted_json.h"
+#include "net/http_call.h"
+#include "net/wandb_access.h"
+
+namespace dalle2 {
+
+/// Where a run is.
+struct WandbRunPath {
+  std::string entity, project, run_id;
+
+  /// "entity/project/id"
+  std::string text() const { return entity + "/" + project + "/" + run_id; }
+};
+
+/// "entity/project/id", also with "runs" before the id, as in the page's address. @throws ConfigError
+WandbRunPath parse_wandb_run_path(const std::string& text);
+
+/// A file that the service holds.
+struct WandbStoredFile {
+  std::string url;  ///< to GET; may be signed: show only public_url() of it
+  int64_t size = 0;
+  std::string md5;  ///< base64; empty: not known
+};
+
+/// A file to upload, from memory or from a disk.
+struct WandbUpload {
+  std::string name;  ///< in the run, with its folders: "media/images/a.png"
+  std::string content = {};
+  std::string path = {};  ///< in the place of `content`
+};
+
+/// What the service knows of a run that goes on.
+struct WandbRunState {
+  int64_t history_lines = 0, event_lines = 0;
+  int64_t last_step = -1;  ///< the `_step` of the last row
+  double runtime_seconds = 0;
+};
+
+/// What is said of a run when it begins.
+struct WandbRunInfo {
+  WandbRunPath path;
+  std::string name = {}, notes = {}, group = {}, job_type = {}, host = {};
+  std::vector<std::string> tags = {};
+  std::string config = "{}";  ///< JSON: {"key": {"value": ...}}
+};
+
+class WandbApi {
+ public:
+  WandbApi(WandbAccess access, HttpCallOptions options)
+      : access_(std::move(access)), options_(std::move(options)) {}
+  const WandbAccess& access() const { return access_; }
+  HttpCallOptions& options() { return options_; }
+
+  /// The login's own entity. @throws HttpStatusError a refused key, naming what to do; NetworkError
+  std::string viewer() const;
+  /// What is known of a run; none if there is no such run.
+  std::optional<WandbRunState> find_run(const WandbRunPath& path) const;
+  /// Makes or changes the run. @return its path, with the names that the service gave it
+  WandbRunPath upsert(const WandbRunInfo& info) const;
+  /// Lines of the run's files, its summary and its end, as file_stream takes them.
+  void stream(const WandbRunPath& path, const Json& content) const;
+  void upload(const WandbRunPath& path, const std::vector<WandbUpload>& files) const;
+  /// A file of a run; none if the run has none of that name.
+  std::optional<WandbStoredFile> find_file(const WandbRunPath& path, const std::string& name) const;
+  /// Headers for a GET of WandbStoredFile::url: the login, if it is of the service's own host.
+  std::vector<std::string> download_headers(const std::string& url) const;
+
+ private:
+  Json graphql(const std::string& query, const Json& variables) const;
+  HttpCall call(const std::string& method, const std::string& path) const;
+
+  WandbAccess access_;
+  HttpCallOptions options_;
+};
+
+}  // namespace dalle2

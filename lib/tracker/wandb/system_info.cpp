@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/wandb/system_info.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "base/this_process.h"
+#include "base/untrusted_json.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kMebi = 1 << 20, kGibi = 1 << 30;
+
+/// The words behind `name` in a file of lines "name: words"; empty where there is none.
+std::string line_of(const char* path, const std::string& name) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const size_t colon = line.find(':');
+    if (!line.starts_with(name) || colon == std::string::npos) continue;
+    const size_t begin = line.find_first_not_of(" \t", colon + 1);
+    return begin == std::string::npos ? "" : line.substr(begin);
+  }
+  return "";
+}
+
+/// Of /proc/meminfo, in bytes.
+double memory_of_machine(const std::string& name) {
+  return 1024 * std::atof(line_of("/proc/meminfo", name).c_str());
+}
+
+double cpu_seconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+double clock_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+std::string system_metadata(double start_unix_seconds) {
+  utsname system{};
+  ::uname(&system);
+  std::error_code error;
+  const fs::space_info disk = fs::space(".", error);
+  const auto started = static_cast<std::time_t>(start_unix_seconds);
+  const auto cores = std::max(std::thread::hardware_concurrency(), 1U);
+  const Json metadata = {
+      {"os", fmt::format("{}-{}-{}", system.sysname, system.release, system.machine)},
+      {"startedAt", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(started))},
+      {"program", "dalle2-train " + program_version()},
+      {"root", fs::current_path(error).string()},
+      {"host", host_name()},
+      {"executable", fs::read_symlink("/proc/self/exe", error).string()},
+      {"cpu_count", cores},
+      {"cpu_count_logical", cores},
+      {"cpu", {{"model", line_of("/proc/cpuinfo", "model name")}}},
+      {"memory", {{"total", fmt::format("{:.0f}", memory_of_machine("MemTotal"))}}},
+      {"disk",
+       {{"/",
+         {{"total", std::to_string(disk.capacity)},
+          {"used", std::to_string(disk.capacity - disk.free)}}}}}};
+  return metadata.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+WandbItems SystemStats::now() {
+  WandbItems items;
+  const auto add = [&](const char* name, double value) {
+    items.emplace_back(name, Json(value).dump());
+  };
+  const double total = memory_of_machine("MemTotal"), free = memory_of_machine("MemAvailable");
+  const double own = static_cast<double>(process_memory("VmRSS"));
+  if (total > 0) {
+    add("memory_percent", 100 * (1 - free / total));
+    add("proc.memory.availableMB", free / kMebi);
+    add("proc.memory.percent", 100 * own / total);
+  }
+  add("proc.memory.rssMB", own / kMebi);
+  add("proc.cpu.threads", std::atof(line_of("/proc/self/status", "Threads").c_str()));
+  const double cpu = cpu_seconds(), clock = clock_seconds();
+  if (at_seconds_ > 0) add("cpu", 100 * (cpu - cpu_seconds_) / (clock - at_seconds_));
+  cpu_seconds_ = cpu;
+  at_seconds_ = clock;
+  std::error_code error;
+  const fs::space_info disk = fs::space(".", error);
+  if (!error && disk.capacity > 0) {
+    const double used = static_cast<double>(disk.capacity - disk.free);
+    add("disk./.usageGB", used / kGibi);
+    add("disk./.usagePercent", 100 * used / static_cast<double>(disk.capacity));
+  }
+  return items;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/wandb/wandb_folder.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <ctime>
+#include <filesystem>
+
+#include "base/error.h"
+#include "io/files/atomic_file.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What a kill may leave out of the summary of an offline run.
+constexpr auto kSummaryEvery = std::chrono::seconds(15);
+
+/// A folder that is not there yet: two starts in a second have different ones.
+std::string make_folder(const std::string& parent, const std::string& run_id, double unix_seconds) {
+  const fs::path all = fs::path(parent) / "wandb";
+  std::error_code error;
+  fs::create_directories(all, error);
+  for (auto seconds = static_cast<std::time_t>(unix_seconds); !error; ++seconds) {
+    const fs::path folder =
+        all / fmt::format("offline-run-{:%Y%m%d_%H%M%S}-{}", fmt::localtime(seconds), run_id);
+    if (fs::create_directory(folder, error)) {
+      fs::create_directory(folder / "files", error);
+      if (!error) return folder.string();
+    }
+  }
+  throw ConfigError(
+      "{}: cannot be made: {}\n  WANDB_DIR names another place.", all.string(), error.message());
+}
+
+}  // namespace
+
+WandbFolder::WandbFolder(const std::string& parent, const WandbRun& run)
+    : path_(make_folder(parent, run.info.path.run_id, run.start_unix_seconds)) {
+  file_.emplace((fs::path(path_) / fmt::format("run-{}.wandb", run.info.path.run_id)).string());
+  const WandbRunInfo& info = run.info;
+  file_->write_run({.run_id = info.path.run_id,
+                    .entity = info.path.entity,
+                    .project = info.path.project,
+                    .name = info.name,
+                    .notes = info.notes,
+                    .group = info.group,
+                    .job_type = info.job_type,
+                    .host = info.host,
+                    .tags = info.tags,
+                    .config = run.config,
+                    .start_unix_seconds = run.start_unix_seconds,
+                    .resumed = run.resumed});
+  file_->write_metric(kWandbAxis, "");
+}
+
+void WandbFolder::metric(const std::string& name) {
+  file_->write_metric(name, kWandbAxis);
+}
+
+void WandbFolder::file(const WandbUpload& file) {
+  const fs::path path = fs::path(path_) / "files" / file.name;
+  std::error_code ignored;  // the writing says what is wrong
+  fs::create_directories(path.parent_path(), ignored);
+  write_file_atomically(path.string(), file.path.empty() ? file.content : read_file(file.path));
+  file_->write_file(file.name, file.name.starts_with("media/"));
+}
+
+void WandbFolder::stats(const WandbStats& stats) {
+  file_->write_stats(stats.items, stats.unix_seconds);
+}
+
+void WandbFolder::summary(const WandbItems& values) {
+  summary_ = values;
+  const auto now = std::chrono::steady_clock::now();
+  if (now - summary_at_ < kSummaryEvery) return;
+  file_->write_summary(summary_);
+  summary_at_ = now;
+}
+
+void WandbFolder::end(const RunEnd& end, int64_t runtime_seconds) {
+  file_->write_summary(summary_);
+  if (end.outcome == RunEnd::Outcome::kStopped) file_->write_preempting();
+  file_->write_exit(end.exit_code, runtime_seconds);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: MIT
+#include "tracker/wandb/wandb_logger.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <random>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/public_url.h"
+#include "base/this_process.h"
+#include "base/untrusted_json.h"
+#include "io/formats/event_file.h"
+#include "net/sha256.h"
+#include "tracker/wandb/wandb_folder.h"
+#include "tracker/wandb/wandb_stream.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr auto kStatsEvery = std::chrono::seconds(15);
+constexpr double kLongestStart = 15;  ///< seconds that a service that is away holds a start up
+constexpr int kAttempts = 12;         ///< of a call: the service may be away for minutes
+
+std::string json_text(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string json_of(const LogValue& value) {
+  if (const auto* text = std::get_if<std::string>(&value)) return json_text(*text);
+  if (const auto* whole = std::get_if<int64_t>(&value)) return std::to_string(*whole);
+  const double number = std::get<double>(value);
+  if (std::isnan(number)) return "NaN";
+  if (std::isinf(number)) return number > 0 ? "Infinity" : "-Infinity";
+  return Json(number).dump();
+}
+
+/// Eight letters and digits, as the service's own client makes them.
+std::string make_wandb_id() {
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789";
+  std::random_device device;
+  std::string id;
+  for (int i = 0; i < 8; ++i) id += kLetters[device() % kLetters.size()];
+  return id;
+}
+
+WandbItems items_of(const std::string& config, const RunFacts& facts) {
+  WandbItems items;
+  const Json object = parse_untrusted_object(config);
+  for (const auto& [key, value] : object.items()) items.emplace_back(key, json_text(value));
+  items.insert(items.end(), facts.process.begin(), facts.process.end());
+  return items;
+}
+
+/// Width or height of a PNG file, from its first chunk.
+int64_t png_extent(const std::string& png, size_t at) {
+  int64_t value = 0;
+  for (size_t i = at; i < at + 4 && i < png.size(); ++i) {
+    value = 256 * value + static_cast<unsigned char>(png[i]);
+  }
+  return value;
+}
+
+std::string file_name_of(std::string section) {
+  std::replace_if(
+      section.begin(),
+      section.end(),
+      [](unsigned char c) {
+        return c < ' ' ||
+               std::string_view("/\\:*?\"<>|").find(static_cast<char>(c)) != std::string_view::npos;
+      },
+      '_');
+  return section;
+}
+
+/// The page of a run; that of the service itself is not at the address of its API.
+std::string page_of(const std::string& base_url, const WandbRunPath& path) {
+  const std::string site = base_url == "https://api.wandb.ai" ? "https://wandb.ai" : base_url;
+  return fmt::format("{}/{}/{}/runs/{}", public_url(site), path.entity, path.project, path.run_id);
+}
+
+/// A refusal that does not pass by waiting.
+bool is_refusal(const HttpStatusError& error) {
+  return error.status() < 500 && !is_worth_retrying(error.status());
+}
+
+}  // namespace
+
+WandbLogger::WandbLogger(const WandbLogConfig& config)
+    : Logger(config.auto_resume),
+      config_(config),
+      entity_(config.wandb_entity.value_or("")),
+      project_(config.wandb_project.value_or("")) {}
+
+WandbLogger::~WandbLogger() = default;
+
+HttpCallOptions WandbLogger::options(bool at_start) const {
+  HttpCallOptions options;
+  if (at_start) {
+    options.attempts = 3;
+    options.stall_seconds = std::min(options.stall_seconds, kLongestStart / 4);
+    return options;
+  }
+  options.attempts = kAttempts;
+  options.ends_at_stop = false;  // what is left is sent after a stop, until the deadline
+  options.cancelled = [this] { return std::chrono::steady_clock::now() >= deadline_.load(); };
+  return options;
+}
+
+void WandbLogger::check() {
+  access_ = find_wandb_access();
+  if (access_->mode != WandbMode::kOnline) return;
+  try {
+    WandbApi(*access_, options(/*at_start=*/true)).viewer();
+  } catch (const HttpStatusError& error) {
+    if (is_refusal(error)) throw HttpStatusError(error.status(), "/tracker/log: {}", error.what());
+    unreachable_ = error.what();
+  } catch (const NetworkError& error) {
+    unreachable_ = error.what();
+  }
+}
+
+WandbRun WandbLogger::new_run(const RunFacts& facts) {
+  WandbRun run;
+  const bool goes_on = facts.goes_on && !resumed_id_.empty();
+  std::string id = goes_on ? resumed_id_ : config_.wandb_run_id.value_or(access_->run_id);
+  if (id.empty()) id = make_wandb_id();
+  run.resumed = goes_on || config_.resume;
+  run.info = {.path = {.entity = entity_, .project = project_, .run_id = id},
+              .name = config_.wandb_run_name.value_or(access_->name),
+              .notes = access_->notes,
+              .group = access_->group,
+              .job_type = access_->job_type,
+              .host = host_name(),
+              .tags = access_->tags};
+  run.config = items_of(facts.config, facts);
+  run.info.config = wandb_config(run.config, {});
+  run.start_unix_seconds = wall_time_seconds();
+  run.first_record = facts.records;
+  return run;
+}
+
+void WandbLogger::init(const RunFacts& facts) {
+  if (!access_) check();
+  if (access_->mode == WandbMode::kDisabled) {
+    return log_info("track", "Nothing is logged to Weights & Biases: {}", access_->mode_reason);
+  }
+  run_ = new_run(facts);
+  if (access_->mode == WandbMode::kOffline) {
+    go_offline(access_->mode_reason);
+  } else if (!unreachable_.empty()) {
+    go_offline(unreachable_);
+  } else {
+    go_online(/*must_exist=*/config_.resume && resumed_id_.empty());
+  }
+  sink_->file({.name = "wandb-metadata.json", .content = system_metadata(run_.start_unix_seconds)});
+  sink_->stats({stats_.now(), run_.start_unix_seconds});
+  stats_at_ = std::chrono::steady_clock::now();
+}
+
+void WandbLogger::go_online(bool must_exist) {
+  api_.emplace(*access_, options(/*at_start=*/true));
+  WandbRunState state;
+  try {
+    if (run_.resumed) {
+      const std::optional<WandbRunState> known = api_->find_run(run_.info.path);
+      if (!known && must_exist) {
+        throw ConfigError(
+            "/tracker/log/wandb_run_id: there is no run {} to go on with\n"
+            "  Give the id of one, or leave out \"resume\" for a new run.",
+            run_.info.path.text());
+      }
+      state = known.value_or(state);
+    }
+    run_.info.path = api_->upsert(run_.info);
+  } catch (const HttpStatusError& error) {
+    if (is_refusal(error)) throw HttpStatusError(error.status(), "/tracker/log: {}", error.what());
+    return go_offline(error.what());
+  } catch (const NetworkError& error) {
+    return go_offline(error.what());
+  }
+  api_->options() = options(/*at_start=*/false);
+  entity_ = run_.info.path.entity;
+  project_ = run_.info.path.project;
+  step_shift_ = std::max<int64_t>(0, state.last_step + 1 - run_.first_record);
+  runtime_before_ = state.runtime_seconds;
+  auto stream = std::make_unique<WandbStream>(*api_, run_, state);
+  stream_ = stream.get();
+  sink_ = std::move(stream);
+  log_info("track", "Logging to Weights & Biases: {}", page_of(access_->base_url, run_.info.path));
+}
+
+/// Takes along what has not arrived.
+void WandbLogger::go_offline(const std::string& reason) {
+  dead_ = "no folder could be made for it";
+  const std::unique_ptr<WandbSink> before = std::move(sink_);
+  const WandbStream* const stream = std::exchange(stream_, nullptr);
+  WandbRun rest = run_;
+  if (stream != nullptr) {
+    rest.resumed = true;
+    rest.start_unix_seconds = wall_time_seconds();
+  }
+  auto folder = std::make_unique<WandbFolder>(access_->folder, rest);
+  const std::string path = folder->path();
+  sink_ = std::move(folder);
+  dead_.clear();
+  const std::string what = stream == nullptr ? "the run" : "the rest of the run";
+  const std::string text = fmt::format(
+      "Weights & Biases: {} goes into {}: {}\n"
+      "  Upload it with `wandb sync {}`.",
+      what,
+      path,
+      reason,
+      path);
+  log_line(
+      access_->mode == WandbMode::kOnline ? LogLevel::kWarning : LogLevel::kInfo, "track", text);
+  for (const std::string& name : metrics_) sink_->metric(name);
+  if (stream == nullptr) return;
+  for (const WandbUpload& file : stream->pending().files) sink_->file(file);
+  for (const WandbStats& stats : stream->pending().stats) sink_->stats(stats);
+  for (const WandbRow& row : stream->pending().rows) sink_->history(row);
+}
+
+template <class Work>
+void WandbLogger::do_or_go_offline(Work&& work) {
+  try {
+    work();
+  } catch (const NetworkError& error) {
+    if (stream_ == nullptr) throw;
+    go_offline(error.what());
+  }
+}
+
+/// False if nothing is to be logged. @throws ResourceError if it cannot be any more
+bool WandbLogger::is_open() const {
+  if (!dead_.empty()) throw ResourceError("Weights & Biases: {}", dead_);
+  return sink_ != nullptr;
+}
+
+void WandbLogger::add_row(WandbItems row, const LogMoment& moment) {
+  const int64_t step = moment.number + step_shift_;
+  for (const auto& [name, json] : row) {
+    summary_[name] = json;
+    if (metrics_.insert(name).second) sink_->metric(name);
+  }
+  row.emplace_back(kWandbAxis, std::to_string(moment.step));
+  row.emplace_back("_step", std::to_string(step));
+  row.emplace_back("_timestamp", Json(moment.unix_seconds).dump());
+  row.emplace_back("_runtime",
+                   Json(moment.unix_seconds - run_.start_unix_seconds + runtime_before_).dump());
+  for (auto item = row.end() - 4; item != row.end(); ++item) summary_[item->first] = item->second;
+  sink_->history({std::move(row), step});
+  sink_->summary(WandbItems(summary_.begin(), summary_.end()));
+  tick();
+}
+
+void WandbLogger::log(const LogRecord& record, const LogMoment& moment) {
+  if (!is_open()) return;
+  WandbItems row;
+  for (const auto& [name, value] : record) row.emplace_back(name, json_of(value));
+  add_row(std::move(row), moment);
+}
+
+void WandbLogger::log_images(const std::vector<StoredImage>& images,
+                             const std::string& section,
+                             const LogMoment& moment) {
+  if (!is_open() || images.empty()) return;
+  Json names = Json::array(), captions = Json::array();
+  bool has_captions = false;
+  for (size_t i = 0; i < images.size(); ++i) {
+    const std::string& png = *images[i].png;
+    const std::string name = fmt::format("media/images/{}_{}_{}_{}.png",
+                                         file_name_of(section),
+                                         moment.number + step_shift_,
+                                         i,
+                                         to_hex(sha256(png)).substr(0, 20));
+    sink_->file({.name = name, .content = png});
+    names.push_back(name);
+    has_captions = has_captions || !images[i].caption.empty();
+    captions.push_back(images[i].caption);
+  }
+  const std::string& first = *images.front().png;
+  Json value = {{"_type", "images/separated"},
+                {"width", png_extent(first, 16)},
+                {"height", png_extent(first, 20)},
+                {"format", "png"},
+                {"count", images.size()},
+                {"filenames", names}};
+  if (has_captions) value["captions"] = captions;
+  add_row({{section, json_text(value)}}, moment);
+}
+
+void WandbLogger::log_error(const std::string& message, const LogMoment& moment) {
+  if (is_open()) add_row({{"error", json_text(message)}}, moment);
+}
+
+void WandbLogger::log_file(const std::string& name, const std::string& content) {
+  if (is_open()) sink_->file({.name = name, .content = content});
+}
+
+void WandbLogger::tick() {
+  if (!sink_) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (now - stats_at_ >= kStatsEvery) {
+    stats_at_ = now;
+    sink_->stats({stats_.now(), wall_time_seconds()});
+  }
+  do_or_go_offline([this] { sink_->flush(); });
+}
+
+void WandbLogger::finish(const RunEnd& end) {
+  if (!sink_) return;
+  const double runtime = wall_time_seconds() - run_.start_unix_seconds + runtime_before_;
+  const auto last = [&] { sink_->end(end, static_cast<int64_t>(runtime)); };
+  const bool was_online = stream_ != nullptr;
+  do_or_go_offline(last);
+  if (was_online && stream_ == nullptr) {
+    sink_->summary(WandbItems(summary_.begin(), summary_.end()));
+    last();
+  }
+  sink_.reset();
+  stream_ = nullptr;
+}
+
+std::map<std::string, std::string> WandbLogger::resume_data() const {
+  std::map<std::string, std::string> data = {{"entity", entity_}, {"project", project_}};
+  if (!run_.info.path.run_id.empty()) data["run_id"] = run_.info.path.run_id;
+  return data;
+}
+
+bool WandbLogger::set_attribute(const std::string& name, const std::string& value) {
+  if (name != "entity" && name != "project" && name != "run_id") return false;
+  if (value.empty()) throw ConfigError("\"{}\" is empty, a name is expected", name);
+  (name == "entity" ? entity_ : name == "project" ? project_ : resumed_id_) = value;
+  return true;
+}
+
+}  // namespace dalle2

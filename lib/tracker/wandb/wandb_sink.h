@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+// Where the records of a Weights & Biases run go: a folder on a disk, or the service.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/formats/wandb_file.h"
+#include "net/wandb_api.h"
+#include "tracker/log/logger.h"
+
+namespace dalle2 {
+
+/// What is known of a run when it begins.
+struct WandbRun {
+  WandbRunInfo info;  ///< its config is made of the next
+  WandbItems config;  ///< one item a section
+  double start_unix_seconds = 0;
+  bool resumed = false;
+  int64_t first_record = 0;  ///< number of the first record of this start
+};
+
+/// The column of the history that charts have as their axis: our own step, which may go back.
+inline constexpr const char* kWandbAxis = "step";
+
+struct WandbRow {
+  WandbItems items;
+  int64_t step = 0;  ///< the service's own, which always rises
+};
+
+struct WandbStats {
+  WandbItems items;
+  double unix_seconds = 0;
+};
+
+class WandbSink {
+ public:
+  virtual ~WandbSink() = default;
+  virtual void history(const WandbRow& row) = 0;
+  virtual void metric(const std::string& name) = 0;
+  virtual void file(const WandbUpload& file) = 0;
+  virtual void stats(const WandbStats& stats) = 0;
+  /// The last value of every column. May be given at each call.
+  virtual void summary(const WandbItems& values) = 0;
+  /// Does what is due. @throws NetworkError, ResourceError
+  virtual void flush() {}
+  virtual void end(const RunEnd& end, int64_t runtime_seconds) = 0;
+};
+
+/// {"a": 1, "b": NaN} as one line.
+std::string wandb_line(const WandbItems& items);
+
+}  // namespace dalle2

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tracker/wandb/wandb_sink.h"
+
+namespace dalle2 {
+
+/// What was given to a WandbStream and has not arrived.
+struct WandbPending {
+  std::vector<WandbRow> rows;
+  std::vector<WandbStats> stats;
+  std::vector<WandbUpload> files;
+};
+
+/// A run at the service, to which records go a few seconds after they come, many at once.
+class WandbStream : public WandbSink {
+ public:
+  /// @param run known to the service already
+  /// @param state of a run that goes on; else as it begins
+  WandbStream(const WandbApi& api, WandbRun run, const WandbRunState& state);
+
+  void history(const WandbRow& row) override { pending_.rows.push_back(row); }
+  void metric(const std::string& name) override;
+  void file(const WandbUpload& file) override { pending_.files.push_back(file); }
+  void stats(const WandbStats& stats) override { pending_.stats.push_back(stats); }
+  void summary(const WandbItems& values) override { summary_ = values; }
+  void flush() override;
+  void end(const RunEnd& end, int64_t runtime_seconds) override;
+
+  const WandbPending& pending() const { return pending_; }
+
+ private:
+  void send();
+  void send_files();
+  void send_lines(Json content);
+  std::string config() const;
+
+  const WandbApi& api_;
+  WandbRun run_;
+  int64_t history_lines_, event_lines_;  // that the service has
+  std::vector<std::string> metrics_;
+  bool config_changed_ = false;
+  WandbPending pending_;
+  WandbItems summary_;
+  std::chrono::steady_clock::time_point sent_at_ = std::chrono::steady_clock::now();
+};
+
+/// The config of a run as the service stores it: {"key": {"value": ...}, "_wandb": ...}.
+std::string wandb_config(const WandbItems& config, const std::vector<std::string>& metrics);
+
+}  // namespace dalle2
