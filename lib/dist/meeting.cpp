@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Each rank but the first leaves a number that nobody had before, and rank 0 answers each number with
 // its own, the name of the start. What an earlier start left is answered, too, and read by nobody.
-// When all have read their answers rank 0 says so: none goes on before the last has come.
+// When all have read their answers rank 0 says so: none goes on before the last has come. One that is
+// asked to stop meanwhile may say the opposite, and the first word holds for all.
 #include "dist/meeting.h"
 
 #include <fmt/format.h>
@@ -43,9 +44,11 @@ std::string answer_key(const std::string& number) {
   return "answer/" + number;
 }
 
-std::string complete_key(const std::string& start) {
-  return "complete/" + start;
+std::string decision_key(const std::string& start) {
+  return "decision/" + start;
 }
+constexpr const char* kMet = "met";
+constexpr const char* kGivenUp = "given up";
 
 /// Asks until `is_over`, with longer and longer pauses; tells now and then what it waits for.
 template <class IsOver, class Missing>
@@ -124,10 +127,14 @@ std::string fault_of_address(const std::string& host, uint16_t port) {
   return fault;
 }
 
+[[noreturn]] void throw_another_was_stopped() {
+  throw StoppedError("another process of the run was stopped before all had met");
+}
+
 /// Only of ranks that one launcher has started: the store of another start may be an older one's.
 void throw_if_another_was_stopped(const World& world, RankStore& store) {
   if (world.launcher == Launcher::kOurs && store.get({kStoppedKey}).front()) {
-    throw StoppedError("another process of the run was stopped before all had met");
+    throw_another_was_stopped();
   }
 }
 
@@ -155,15 +162,44 @@ std::string gather_the_others(const World& world, RankStore& store, const Meetin
     missing = std::move(still_missing);
     return missing.empty();
   };
-  wait_until(times, all_came, [&] {
-    return fmt::format(
-        "{} of {} {} not come to the others",
-        fmt::format("{} {}", missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", ")),
-        world.size,
-        missing.size() == 1 ? "has" : "have");
-  });
-  store.set(complete_key(start), "1");
+  try {
+    wait_until(times, all_came, [&] {
+      return fmt::format(
+          "{} of {} {} not come to the others",
+          fmt::format("{} {}", missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", ")),
+          world.size,
+          missing.size() == 1 ? "has" : "have");
+    });
+  } catch (const StoppedError&) {
+    store.decide(decision_key(start), kGivenUp);  // those that have come learn it at once
+    throw;
+  }
+  if (store.decide(decision_key(start), kMet) != kMet) throw_another_was_stopped();
   return start;
+}
+
+/// Of the others, once they have come. A rank that is asked to stop must not leave a meeting that has
+/// come about: those it met would take it for stuck.
+void wait_for_decision(const World& world,
+                       RankStore& store,
+                       const std::string& start,
+                       const MeetingTimes& times) {
+  std::string decision;
+  const auto is_decided = [&] {
+    decision = store.get({decision_key(start)}).front().value_or("");
+    if (decision.empty()) throw_if_another_was_stopped(world, store);
+    return !decision.empty();
+  };
+  try {
+    wait_until(
+        {.tell = times.limit, .limit = times.limit},  // rank 0 tells who is missing
+        is_decided,
+        [&] { return fmt::format("rank {} met rank 0, but not all have come", world.rank); });
+  } catch (const StoppedError&) {
+    if (store.decide(decision_key(start), kGivenUp) == kMet) return;
+    throw;
+  }
+  if (decision != kMet) throw_another_was_stopped();
 }
 
 }  // namespace
@@ -199,14 +235,7 @@ std::string meet(const World& world, RankStore& store, const MeetingTimes& times
       },
       [&] { return fmt::format("rank 0 has not answered rank {}", world.rank); });
   store.set(fmt::format("came/{}/{}", start, world.rank), "1");
-  wait_until(
-      {.tell = times.limit, .limit = times.limit},  // rank 0 tells who is missing
-      [&] {
-        if (store.get({complete_key(start)}).front()) return true;
-        throw_if_another_was_stopped(world, store);
-        return false;
-      },
-      [&] { return fmt::format("rank {} met rank 0, but not all have come", world.rank); });
+  wait_for_decision(world, store, start, times);
   return start;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The only file that sees c10d and gloo.
+// The only file of the program that sees c10d and gloo; NCCL is seen by nccl_module.cpp.
 #include "dist/process_group_backend.h"
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -9,10 +9,6 @@
 #define USE_C10D_GLOO 1
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #endif
-#ifdef DALLE2_WITH_NCCL
-#define USE_C10D_NCCL 1
-#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
-#endif
 
 #include <cstdlib>
 #include <unordered_set>
@@ -20,6 +16,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "dist/nccl_module.h"
 
 namespace dalle2 {
 namespace {
@@ -48,6 +45,10 @@ class C10dStore : public RankStore {
       texts[places[i]].emplace(found[i].begin(), found[i].end());
     }
     return texts;
+  }
+
+  std::string decide(const std::string& key, const std::string& value) override {
+    return store_->c10d::Store::compareSet(key, /*expectedValue=*/std::string(), value);
   }
 
  private:
@@ -122,22 +123,13 @@ Group make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
   if (device.is_cpu()) {
     throw ConfigError("DALLE2_GROUP: NCCL carries what is on GPUs, and this run is on the CPU");
   }
-#ifdef DALLE2_WITH_NCCL
   // Its own watchdog would abort the process before ours has said which rank is gone, or what the
   // GPU's fault is.
   ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", /*overwrite=*/1);
   ::setenv("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0", /*overwrite=*/1);
-  auto options = c10d::ProcessGroupNCCL::Options::create();
-  options->timeout = timeout;
-  return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, world.rank, world.size, options);
-#else
-  (void)store;
-  (void)world;
-  (void)timeout;
-  throw ConfigError(
-      "this program was built without NCCL, which several GPUs need: build it with "
-      "scripts/build.sh --cuda");
-#endif
+  Group made;
+  load_nccl_module()(store, world.rank, world.size, timeout, made);
+  return made;
 }
 
 class C10dBackend : public GroupBackend {

@@ -25,6 +25,9 @@ class RankStore {
   /// One a key, none if nobody has set it. Keys that have been there before cost one request
   /// together.
   virtual std::vector<std::optional<std::string>> get(const std::vector<std::string>& keys) = 0;
+  /// Sets a key unless somebody has: of several that do, the first decides.
+  /// @return what it is then, not empty
+  virtual std::string decide(const std::string& key, const std::string& value) = 0;
 };
 
 /// A connection of its own to the ranks' store. @throws std::exception if it does not answer

@@ -32,6 +32,9 @@ using Clock = std::chrono::steady_clock;
 /// What the ranks that are left have to report a failed one, to end after a polite request.
 constexpr std::chrono::seconds kReportTime{10}, kStopTime{10};
 constexpr std::chrono::milliseconds kPoll{50};
+/// How long a rank may be stopped (SIGSTOP, not by a debugger). The others end sooner if they wait for
+/// it; but nobody may, before all have met and after the last collective.
+constexpr std::chrono::seconds kToldStopped{5}, kMostStopped{60};
 
 /// One end of a pipe whose lines are passed on with a rank before them.
 struct Output {
@@ -43,6 +46,8 @@ struct Process {
   int rank = 0;
   pid_t pid = 0;
   bool running = true;
+  bool stopped = false, told_stopped = false;
+  Clock::duration stopped_for{};  ///< while this process ran
   std::vector<Output> outputs;
 };
 
@@ -65,6 +70,7 @@ class Launch {
       pass_output();
       reap();
       forward_stop();
+      end_the_stopped();
       end_the_rest();
     }
     pass_output();
@@ -183,7 +189,13 @@ class Launch {
   void reap() {
     for (Process& each : processes_) {
       int status = 0;
-      if (!each.running || waitpid(each.pid, &status, WNOHANG) != each.pid) continue;
+      if (!each.running || waitpid(each.pid, &status, WNOHANG | WUNTRACED | WCONTINUED) != each.pid)
+        continue;
+      if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
+        each.stopped = WIFSTOPPED(status);
+        each.stopped_for = {};
+        continue;
+      }
       each.running = false;
       RankEnd end{.rank = each.rank};
       if (WIFSIGNALED(status) && is_stop_signal(WTERMSIG(status)) && !failed_at_) {
@@ -219,6 +231,25 @@ class Launch {
     }
   }
 
+  /// A suspended job stops this process, too: that time does not count.
+  void end_the_stopped() {
+    const auto now = Clock::now();
+    const auto passed = std::min<Clock::duration>(now - looked_at_, 4 * kPoll);
+    looked_at_ = now;
+    for (Process& each : processes_) {
+      if (!each.running || !each.stopped) continue;
+      each.stopped_for += passed;
+      if (each.stopped_for > kToldStopped && !std::exchange(each.told_stopped, true)) {
+        log_warning(
+            "dist",
+            "rank {} is stopped (SIGSTOP): it is ended unless it goes on (SIGCONT) within {} s",
+            each.rank,
+            kMostStopped.count());
+      }
+      if (each.stopped_for > kMostStopped) kill(each.pid, SIGKILL);
+    }
+  }
+
   void end_the_rest() {
     if (!failed_at_) return;
     const auto since = Clock::now() - *failed_at_;
@@ -237,6 +268,7 @@ class Launch {
   std::vector<Process> processes_;
   std::vector<RankEnd> ends_;
   std::optional<Clock::time_point> failed_at_;
+  Clock::time_point looked_at_ = Clock::now();
   int forwarded_ = 0, sent_ = 0;  // signals
   bool told_of_stop_ = false;
 };

@@ -43,14 +43,16 @@ if(GLOO_INCLUDE_DIR)
 else()
   message(STATUS "gloo's headers not found (libgloo-dev): a run is one process")
 endif()
+set(DALLE2_NCCL OFF)
 if(DALLE2_CUDA)
   # Headers alone, too: the CUDA half of LibTorch is linked to it.
   find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${TORCH_DIR}/../nvidia/nccl/include)
   find_path(CUDA_RUNTIME_INCLUDE_DIR cuda_runtime_api.h
     HINTS ${TORCH_DIR}/../nvidia/cu13/include ${TORCH_DIR}/../nvidia/cuda_runtime/include /usr/local/cuda/include)
   if(NCCL_INCLUDE_DIR AND CUDA_RUNTIME_INCLUDE_DIR)
-    target_include_directories(dalle2_gloo SYSTEM INTERFACE ${NCCL_INCLUDE_DIR} ${CUDA_RUNTIME_INCLUDE_DIR})
-    target_compile_definitions(dalle2_gloo INTERFACE DALLE2_WITH_NCCL)
+    set(DALLE2_NCCL ON)
+    target_include_directories(dalle2_torch_cuda SYSTEM INTERFACE ${NCCL_INCLUDE_DIR} ${CUDA_RUNTIME_INCLUDE_DIR})
+    list(APPEND CMAKE_BUILD_RPATH ${CMAKE_BINARY_DIR}/lib)  # where programs and tests find the module
   else()
     message(STATUS "nccl.h or cuda_runtime_api.h not found: a run takes one GPU only")
   endif()

@@ -38,9 +38,9 @@ if(DALLE2_CUDA)
         "this is a LibTorch without CUDA. Run ./scripts/setup.sh --cuda, or configure with -DDALLE2_CUDA=OFF.")
     endif()
   endforeach()
-  # Nothing of ours names a symbol of torch_cuda: it registers its kernels when it is loaded.
-  list(APPEND torch_libraries -Wl,--push-state,--no-as-needed
-    ${TORCH_DIR}/lib/libtorch_cuda.so ${TORCH_DIR}/lib/libc10_cuda.so -Wl,--pop-state)
+  # The program loads them itself where there is a GPU; only the module for NCCL names their symbols.
+  add_library(dalle2_torch_cuda INTERFACE)
+  target_link_libraries(dalle2_torch_cuda INTERFACE ${TORCH_DIR}/lib/libtorch_cuda.so ${TORCH_DIR}/lib/libc10_cuda.so)
 endif()
 # libtorch_cpu of the CUDA wheel finds libcudart and libcupti through its own RPATH at run time.
 target_link_options(dalle2_torch INTERFACE -Wl,--allow-shlib-undefined)

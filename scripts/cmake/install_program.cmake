@@ -19,14 +19,34 @@ if(DALLE2_BUNDLE)
     list(APPEND of_torch "^${pattern}/")
   endforeach()
   install(TARGETS dalle2-train RUNTIME_DEPENDENCY_SET needed RUNTIME COMPONENT program)
+  if(DALLE2_NCCL)
+    install(TARGETS dalle2_nccl RUNTIME_DEPENDENCY_SET needed LIBRARY DESTINATION ${libraries_folder} COMPONENT libraries)
+  endif()
+  if(DALLE2_CUDA)
+    # LibTorch and cuDNN load these by name, when an operation first needs them.
+    foreach(library torch_cuda torch_cuda_linalg caffe2_nvrtc)
+      add_library(bundled_${library} SHARED IMPORTED)
+      set_target_properties(bundled_${library} PROPERTIES IMPORTED_LOCATION ${TORCH_DIR}/lib/lib${library}.so)
+      install(IMPORTED_RUNTIME_ARTIFACTS bundled_${library} RUNTIME_DEPENDENCY_SET needed
+        LIBRARY DESTINATION ${libraries_folder} COMPONENT libtorch)
+    endforeach()
+    # cuDNN's parts, the compiler's built-in functions, direct reads from disks, ways of nvshmem. Of the compiler's two forms the
+    # other one (.alt) is for those who ask for it.
+    file(GLOB loaded_by_name ${torch_neighbours}/nvidia/cudnn*/lib/libcudnn_*.so.* ${torch_neighbours}/nvidia/*/lib/libnvrtc-builtins.so.*
+      ${torch_neighbours}/nvidia/*/lib/libcufile_rdma.so.* ${torch_neighbours}/nvidia/nvshmem/lib/nvshmem_*.so.*)
+    install(FILES ${loaded_by_name} DESTINATION ${libraries_folder} COMPONENT libtorch)
+  endif()
   install(RUNTIME_DEPENDENCY_SET needed DESTINATION ${libraries_folder} COMPONENT libraries
     PRE_EXCLUDE_REGEXES ${of_system} POST_EXCLUDE_REGEXES ${of_torch} DIRECTORIES ${TORCH_DIR}/lib)
   install(RUNTIME_DEPENDENCY_SET needed DESTINATION ${libraries_folder} COMPONENT libtorch
     PRE_EXCLUDE_REGEXES ${of_system} POST_INCLUDE_REGEXES ${of_torch} POST_EXCLUDE_REGEXES "." DIRECTORIES ${TORCH_DIR}/lib)
   install(FILES ${TORCH_DIR}/lib/libgomp.so.1 DESTINATION ${libraries_folder} COMPONENT libtorch OPTIONAL)
 else()
-  set_target_properties(dalle2-train PROPERTIES INSTALL_RPATH ${TORCH_DIR}/lib)
+  set_target_properties(dalle2-train PROPERTIES INSTALL_RPATH "${TORCH_DIR}/lib;$ORIGIN/${libraries_from_program}")
   install(TARGETS dalle2-train RUNTIME COMPONENT program)
+  if(DALLE2_NCCL)
+    install(TARGETS dalle2_nccl LIBRARY DESTINATION ${libraries_folder} COMPONENT libraries)
+  endif()
 endif()
 
 # The program knows its options best, so it writes these itself.

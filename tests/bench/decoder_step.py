@@ -50,23 +50,30 @@ def ours(arguments, ranks, folder, config):
 def reference(arguments, config):
     import torch
     from dalle2_pytorch import Decoder, DecoderTrainer, Unet
+    from accelerate import Accelerator, DistributedDataParallelKwargs
     torch.manual_seed(0)
-    ranks = {}
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        from accelerate import Accelerator, DistributedDataParallelKwargs
-        ranks["accelerator"] = Accelerator(cpu=True, kwargs_handlers=[DistributedDataParallelKwargs(
-            find_unused_parameters=True, static_graph=True)])
+    on_cpu = arguments.device == "cpu"
+    handlers = [DistributedDataParallelKwargs(find_unused_parameters=True, static_graph=True)]
+    accelerator = Accelerator(cpu=on_cpu, mixed_precision="bf16" if arguments.precision == "bf16" else "no",
+                              kwargs_handlers=handlers if int(os.environ.get("WORLD_SIZE", "1")) > 1 else [])
+    torch.set_float32_matmul_precision("highest" if arguments.precision == "no" else "high")
     options = dict(config["decoder"])
     unets = [Unet(**unet) for unet in options.pop("unets")]
+    if arguments.compile:
+        for unet in unets:
+            unet.compile()
     trainer = DecoderTrainer(Decoder(unet=tuple(unets), **options), lr=1e-3, wd=1e-2, use_ema=True, ema_beta=0.99,
-                             ema_update_after_step=0, ema_update_every=1, max_grad_norm=0.5, **ranks)
+                             ema_update_after_step=0, ema_update_every=1, max_grad_norm=0.5, accelerator=accelerator)
     batch, side = config["data"]["batch_size"], config["decoder"]["image_size"]
     images, embeds = torch.rand(batch, 3, side, side), torch.randn(batch, config["decoder"]["unets"][0]["image_embed_dim"])
+    images, embeds = images.to(arguments.device), embeds.to(arguments.device)
     times = []
     for _ in range(arguments.steps):
         start = time.perf_counter()
         trainer(images, image_embed=embeds, unet_number=1)
         trainer.update(1)
+        if not on_cpu:
+            torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
     return statistics.median(times[5:])
 
@@ -94,6 +101,10 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1])
     parser.add_argument("--one-reference-round", action="store_true", help=argparse.SUPPRESS)
+    # Of the reference's round alone; tests/bench/gpu_speed.py asks for one.
+    parser.add_argument("--device", default="cpu", help=argparse.SUPPRESS)
+    parser.add_argument("--precision", choices=("no", "tf32", "bf16"), default="no", help=argparse.SUPPRESS)
+    parser.add_argument("--compile", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     config = json.loads(pathlib.Path(arguments.config).read_text())
     if arguments.one_reference_round:

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "dist/meeting.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <future>
 #include <set>
 #include <thread>
@@ -76,6 +78,73 @@ TEST_CASE(
     CHECK_THROWS_AS(meet(world, own, {.tell = 10s, .limit = 10s}), StoppedError);
   }
   CHECK_THAT(message_of(rank_of(0, 2), store), Catch::StartsWith("rank 1 of 2 has not come"));
+}
+
+/// Lets something happen after the first answer to a question for a key that begins so, before the rank
+/// has it; all keys of the question have to be there if `is_complete`.
+class InterruptedStore : public StoreDouble {
+ public:
+  InterruptedStore(std::shared_ptr<StoreContents> contents,
+                   std::string prefix,
+                   bool is_complete,
+                   std::function<void()> meanwhile)
+      : StoreDouble(std::move(contents)),
+        prefix_(std::move(prefix)),
+        is_complete_(is_complete),
+        meanwhile_(std::move(meanwhile)) {}
+
+  std::vector<std::optional<std::string>> get(const std::vector<std::string>& keys) override {
+    auto texts = StoreDouble::get(keys);
+    const auto is_asked_for = [&](const auto& key) { return key.starts_with(prefix_); };
+    const bool is_it = std::any_of(keys.begin(), keys.end(), is_asked_for) &&
+                       (!is_complete_ ||
+                        std::all_of(texts.begin(), texts.end(), [](auto& text) { return !!text; }));
+    if (is_it && meanwhile_) std::exchange(meanwhile_, nullptr)();
+    return texts;
+  }
+
+ private:
+  std::string prefix_;
+  bool is_complete_;
+  std::function<void()> meanwhile_;
+};
+
+World launched(int rank, int size) {
+  World world = rank_of(rank, size);
+  world.launcher = Launcher::kOurs;
+  return world;
+}
+
+TEST_CASE("a rank that hears of a stop as the last comes goes with the others") {
+  const auto store = std::make_shared<StoreContents>();
+  auto first = std::async(std::launch::async, [&] {
+    StoreDouble own(store);
+    return meet(launched(0, 2), own);
+  });
+  // Rank 1 has seen no decision yet; the meeting comes about, and then the launcher tells of a stop.
+  InterruptedStore own(store, "decision/", /*is_complete=*/false, [&] {
+    first.wait();
+    StoreDouble(store).set(kStoppedKey, "1");
+  });
+  const std::string name = meet(launched(1, 2), own);
+  CHECK(name == first.get());
+}
+
+TEST_CASE("a rank that leaves as the last comes takes the others with it") {
+  const auto store = std::make_shared<StoreContents>();
+  std::promise<void> left;
+  // Rank 0 sees that all have come, but rank 1 leaves before the first says so.
+  auto first = std::async(std::launch::async, [&] {
+    InterruptedStore own(store, "came/", /*is_complete=*/true, [&] {
+      StoreDouble(store).set(kStoppedKey, "1");
+      left.get_future().wait();
+    });
+    CHECK_THROWS_AS(meet(launched(0, 2), own), StoppedError);
+  });
+  StoreDouble own(store);
+  CHECK_THROWS_AS(meet(launched(1, 2), own), StoppedError);
+  left.set_value();
+  first.get();
 }
 
 TEST_CASE("ranks that do not come are named") {

@@ -49,6 +49,10 @@ class StoreDouble : public RankStore {
     }
     return texts;
   }
+  std::string decide(const std::string& key, const std::string& value) override {
+    const auto lock = answer();
+    return contents_->values.emplace(key, value).first->second;
+  }
 
  private:
   std::unique_lock<std::mutex> answer() {

@@ -22,6 +22,16 @@ BINARY = os.environ.get("DALLE2_TRAIN", str(ROOT / "build" / "bin" / "dalle2-tra
 REFERENCE_PYTHON = os.environ.get("DALLE2_REFERENCE_PYTHON")
 needs_reference = unittest.skipUnless(
     REFERENCE_PYTHON, "needs DALLE2_REFERENCE_PYTHON, a Python with dalle2-pytorch: ./scripts/test.sh --reference installs one")
+OWN_NETWORK = ["unshare", "--user", "--map-root-user", "--net", sys.executable,
+               str(pathlib.Path(__file__).with_name("own_network.py"))]
+HAS_OWN_NETWORK = bool(shutil.which("unshare")) and subprocess.run(OWN_NETWORK, capture_output=True).returncode == 0
+needs_own_network = unittest.skipUnless(HAS_OWN_NETWORK, "needs the right to make a network namespace (unshare --net)")
+
+
+def tell_network(process, what):
+    """To a process started with OWN_NETWORK before its command: own_network.py says what can be said."""
+    process.stdin.write(what + "\n")
+    process.stdin.flush()
 
 
 def run(*arguments, cwd, env=None, timeout=240, check=None):

@@ -7,13 +7,13 @@ import pathlib
 import shutil
 import signal
 import subprocess
-import sys
 import time
 import unittest
 
 import harness
 import prior_data
-from harness import BINARY, EndToEnd, checkpoint_content, needs_reference, rank_variables, ranks_of, records, run
+from harness import (BINARY, OWN_NETWORK, EndToEnd, checkpoint_content, needs_own_network, needs_reference, rank_variables, ranks_of,
+                     records, run, tell_network)
 from resume_test import UNET, saved_state
 
 LOSS_TOLERANCE = 1e-5  # relative, over 50 steps: sums over ranks are rounded in another order than those over batches
@@ -22,15 +22,6 @@ ONE_UNET = {"unets": [{**UNET, "image_embed_dim": 32, "self_cond": True}]}
 TWO_UNETS = {"unets": [{**UNET, "image_embed_dim": 32}, UNET], "image_size": None, "image_sizes": [8, 16],
              "sample_timesteps": [3, 3]}
 FASTER_TO_GIVE_UP = {"hang_timeout_seconds": 8}
-OWN_NETWORK = ["unshare", "--user", "--map-root-user", "--net", sys.executable,
-               str(pathlib.Path(__file__).with_name("own_network.py"))]
-needs_own_network = unittest.skipUnless(
-    subprocess.run(OWN_NETWORK, capture_output=True).returncode == 0, "needs the right to make a network namespace (unshare --net)")
-
-
-def tell_network(process, what):
-    process.stdin.write(what + "\n")
-    process.stdin.flush()
 
 
 class Ranks(EndToEnd):
@@ -91,8 +82,6 @@ class Ranks(EndToEnd):
         self.check_decoder(2, ONE_UNET, ["Unet 0 Training Loss", "Unet 0 Validation Loss", "Unet 0 Grad Norm"])
 
     def test_ranks_on_the_cpu_do_not_load_the_half_for_gpus(self):
-        if "libtorch_cuda" in subprocess.run(["ldd", BINARY], capture_output=True, text=True).stdout:
-            self.skipTest("the program is linked with that half")
         config = self.config(train={"n_sample_images": 0, "epoch_samples": 8})
         searched = {"LD_DEBUG": "libs", "LD_DEBUG_OUTPUT": str(self.dir / "ld")}  # what the loader of libraries is asked for
         self.train(config, "--nproc-per-node", 2, env=searched)

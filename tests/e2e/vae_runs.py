@@ -20,6 +20,19 @@ def write_white(path, side):
                      chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
 
 
+def vae_config(pictures, name, vae=None, data=None, train=None):
+    """A VAE with a discriminator that trains in seconds on pictures of 32 pixels."""
+    return {
+        "vae": {"dim": 16, "layers": 2, "codebook_size": 64, "discr_layers": 1, **(vae or {})},
+        "data": {"folder": str(pictures), "image_size": 32, "batch_size": 4, "valid_frac": 0.2, **(data or {})},
+        "train": {"num_train_steps": 12, "device": "cpu", "vgg_path": str(FEATURES), "save_results_every": 5, "save_model_every": 5,
+                  "apply_grad_penalty_every": 2, "log_every_n_updates": 2, **(train or {})},
+        "tracker": {"data_path": name, "overwrite_data_path": True, "log": {"log_type": "console", "auto_resume": True},
+                    "load": {"load_from": "local", "file_path": f"{name}/checkpoint.pth", "only_auto_resume": True},
+                    "save": {"save_to": "local", "save_latest_to": f"{name}/latest.pth", "save_best_to": f"{name}/best.pth"}},
+        "seed": 3}
+
+
 class VaeRuns(EndToEnd):
     @classmethod
     def setUpClass(cls):
@@ -36,16 +49,8 @@ class VaeRuns(EndToEnd):
         (cls.pictures / "notes.txt").write_text("no picture")
 
     def write(self, name, vae=None, data=None, train=None, **more):
-        config = {
-            "vae": {"dim": 16, "layers": 2, "codebook_size": 64, "discr_layers": 1, **(vae or {})},
-            "data": {"folder": str(self.pictures), "image_size": 32, "batch_size": 4, "valid_frac": 0.2, **(data or {})},
-            "train": {"num_train_steps": 12, "device": "cpu", "vgg_path": str(FEATURES), "save_results_every": 5, "save_model_every": 5,
-                      "apply_grad_penalty_every": 2, "log_every_n_updates": 2, **(train or {})},
-            "tracker": {"data_path": name, "overwrite_data_path": True, "log": {"log_type": "console", "auto_resume": True},
-                        "load": {"load_from": "local", "file_path": f"{name}/checkpoint.pth", "only_auto_resume": True},
-                        "save": {"save_to": "local", "save_latest_to": f"{name}/latest.pth", "save_best_to": f"{name}/best.pth"}},
-            "seed": 3, **more}
-        return harness.write_config(self.dir / f"{name}.json", config)
+        config = vae_config(self.pictures, name, vae, data, train)
+        return harness.write_config(self.dir / f"{name}.json", {**config, **more})
 
     def same(self, one, other):
         ours, theirs = (checkpoint_content(self.dir / name / "checkpoint.pth", self.dir) for name in (one, other))

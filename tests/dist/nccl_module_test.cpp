@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+#include "dist/nccl_module.h"
+
+#include <torch/cuda.h>
+
+#include <catch2/catch.hpp>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "base/error.h"
+
+namespace dalle2 {
+namespace {
+
+using Catch::Matchers::Contains;
+
+#ifdef DALLE2_WITH_NCCL
+
+TEST_CASE("the module brings NCCL, which asks for a GPU") {
+  MakeNcclGroup* const make_group = load_nccl_module();
+  c10::intrusive_ptr<c10d::Backend> made;
+  const auto make_alone = [&] {
+    make_group(c10::make_intrusive<c10d::HashStore>(), 0, 1, std::chrono::seconds(5), made);
+  };
+  if (torch::cuda::is_available()) {
+    make_alone();
+    CHECK(made->getBackendName() == "nccl");
+  } else {
+    CHECK_THROWS_WITH(make_alone(), Contains("no GPUs found"));
+    CHECK_FALSE(made);
+  }
+}
+
+#else
+
+TEST_CASE("a program without the module says where there is one") {
+  CHECK_THROWS_AS(load_nccl_module(), ConfigError);
+  CHECK_THROWS_WITH(load_nccl_module(),
+                    Contains("the module for it cannot be loaded: libdalle2_nccl.so: cannot open") &&
+                        Contains("scripts/build.sh --cuda") && Contains("DALLE2_GROUP=gloo"));
+}
+
+#endif
+
+}  // namespace
+}  // namespace dalle2
