@@ -78,7 +78,8 @@ install_packages() {
 # asks for libcudart and libcupti only: 1.3 GB instead of 4.7 GB.
 install_torch() {
   local deps=${DALLE2_DEPS:-${XDG_CACHE_HOME:-$HOME/.cache}/dalle2-train}
-  local environment=$deps/torch-$torch_version-$variant
+  local environment=$deps/torch-$torch_version-$variant wanted
+  wanted=$(cat scripts/requirements/torch-cpu.txt; [ "$variant" = cpu ] || cat scripts/requirements/torch-cuda.txt)
   if [ ! -f "$environment/complete" ]; then
     rm -rf "$environment"
     python3 -m venv "$environment"
@@ -87,9 +88,12 @@ install_torch() {
     else
       say "installing torch $torch_version for the CPU from PyPI (0.5 GB to fetch, 1.3 GB on disk) into $environment"
     fi
+  fi
+  # A list that has changed since adds what is new.
+  if [ "$(cat "$environment/complete" 2>/dev/null)" != "$wanted" ]; then
     "$environment/bin/pip" install --quiet --disable-pip-version-check --no-deps --require-hashes \
       -r "scripts/requirements/torch-$variant.txt"
-    touch "$environment/complete"
+    printf '%s\n' "$wanted" > "$environment/complete"
   fi
   torch_dir=$(echo "$environment"/lib/python3*/site-packages/torch)
 }

@@ -45,16 +45,24 @@ else()
 endif()
 set(DALLE2_NCCL OFF)
 if(DALLE2_CUDA)
-  # Headers alone, too: the CUDA half of LibTorch is linked to it.
+  # Headers alone, too: the CUDA half of LibTorch is linked to it. The runtime's headers include those of CUDA's compiler, which a wheel of
+  # the runtime lacks.
   find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${TORCH_DIR}/../nvidia/nccl/include)
-  find_path(CUDA_RUNTIME_INCLUDE_DIR cuda_runtime_api.h
-    HINTS ${TORCH_DIR}/../nvidia/cu13/include ${TORCH_DIR}/../nvidia/cuda_runtime/include /usr/local/cuda/include)
+  find_path(CUDA_RUNTIME_INCLUDE_DIR crt/host_defines.h HINTS ${TORCH_DIR}/../nvidia/cu13/include /usr/local/cuda/include)
   if(NCCL_INCLUDE_DIR AND CUDA_RUNTIME_INCLUDE_DIR)
+    include(CheckCXXSourceCompiles)
+    set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
+    set(CMAKE_REQUIRED_INCLUDES ${NCCL_INCLUDE_DIR} ${CUDA_RUNTIME_INCLUDE_DIR})
+    check_cxx_source_compiles("#include <cuda_runtime_api.h>\n#include <nccl.h>" NCCL_HEADERS_ARE_WHOLE)
+    unset(CMAKE_REQUIRED_INCLUDES)
+    unset(CMAKE_TRY_COMPILE_TARGET_TYPE)
+  endif()
+  if(NCCL_HEADERS_ARE_WHOLE)
     set(DALLE2_NCCL ON)
     target_include_directories(dalle2_torch_cuda SYSTEM INTERFACE ${NCCL_INCLUDE_DIR} ${CUDA_RUNTIME_INCLUDE_DIR})
     list(APPEND CMAKE_BUILD_RPATH ${CMAKE_BINARY_DIR}/lib)  # where programs and tests find the module
   else()
-    message(STATUS "nccl.h or cuda_runtime_api.h not found: a run takes one GPU only")
+    message(STATUS "headers of NCCL or CUDA not found, or some of them alone: a run takes one GPU only")
   endif()
 endif()
 if(DALLE2_TCMALLOC)

@@ -10,14 +10,14 @@ this machine cannot do (NCCL with one GPU, the reference where it is not install
 ("parity", "resume"); what they need runs before them. --device cpu runs the same on a processor, over Gloo in place of NCCL, to try
 the script itself. Closes with a table, and writes the same as JSON.
 
-Ends with 0 if all checks that were tried hold, with 1 if one does not; a failing check does not keep the others from running.
+Ends with 0 if all checks that were tried hold, with 1 if one does not, with 2 if none can be tried. A failing check does not keep the
+others from running.
 """
 import argparse
 import collections
+import contextlib
 import json
 import pathlib
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -70,6 +70,11 @@ PLAN = [
 ]
 
 
+def refuse(why):
+    print(f"gpu_check.py: {why}", file=sys.stderr)
+    sys.exit(2)
+
+
 def chosen(only):
     """The checks asked for with what they need, in the order of the plan."""
     if not only:
@@ -77,14 +82,14 @@ def chosen(only):
     wanted = {check.name for check in PLAN if any(check.name.startswith(name) for name in only)}
     unknown = [name for name in only if not any(check.name.startswith(name) for check in PLAN)]
     if unknown:
-        sys.exit(f"gpu_check.py: no check is named {', '.join(unknown)}: --list names all")
+        refuse(f"no check is named {', '.join(unknown)}: --list names all")
     while more := {name for check in PLAN if check.name in wanted for name in check.after} - wanted:
         wanted |= more
     return [check for check in PLAN if check.name in wanted]
 
 
-def run_plan(runs, plan, seconds):
-    """@return one row a check: name, state, seconds, figures or the reason"""
+def run_plan(runs, plan, seconds, note=lambda rows: None):
+    """@param note takes all rows after each check @return one row a check: name, state, seconds, figures or the reason"""
     rows, begin = [], time.monotonic()
     for check in plan:
         failed = [name for name in check.after if {row["name"]: row["state"] for row in rows}.get(name) != "ok"]
@@ -103,6 +108,7 @@ def run_plan(runs, plan, seconds):
         row["seconds"] = round(time.monotonic() - started, 1)
         rows.append(row)
         print(line_of(row), flush=True)
+        note(rows)
     return rows
 
 
@@ -110,6 +116,17 @@ def line_of(row):
     shown = lambda value: f"{value:.3g}" if isinstance(value, float) else str(value)
     said = row.get("reason") or ", ".join(f"{key} {shown(value)}" for key, value in row["figures"].items())
     return f"{row['state']:9} {row['name']:24} {row['seconds']:6.1f} s  {said}"
+
+
+@contextlib.contextmanager
+def folder_of_runs(kept):
+    """@param kept where it stays, None: a temporary one"""
+    if kept:
+        kept.mkdir(parents=True, exist_ok=True)
+        yield kept.resolve()
+    else:
+        with tempfile.TemporaryDirectory(prefix="dalle2-gpu-") as folder:
+            yield pathlib.Path(folder)
 
 
 def main():
@@ -129,21 +146,17 @@ def main():
             print(f"{check.name:24} {check.seconds:3} s")
         print(f"{'all':24} {sum(check.seconds for check in plan)} s")
         return
-    folder = arguments.keep or pathlib.Path(tempfile.mkdtemp(prefix="dalle2-gpu-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    runs = Runs(arguments, folder.resolve())
-    program = runs.program("--version").stdout.strip()
-    machine = []
-    if runs.on_gpu:
-        query = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"], capture_output=True,
-                               text=True)
-        machine = query.stdout.strip().splitlines()
-    print(time.strftime("%Y-%m-%d"), "device", arguments.device, *machine, program, sep="\n", flush=True)
-    rows = run_plan(runs, plan, arguments.seconds)
-    if not arguments.keep:
-        shutil.rmtree(folder)
-    arguments.json.write_text(json.dumps({"date": time.strftime("%Y-%m-%d"), "device": arguments.device, "gpus": machine, "program": program,
-                                          "steps": arguments.steps, "large_batch": arguments.large_batch, "checks": rows}, indent=1) + "\n")
+    with folder_of_runs(arguments.keep) as folder:
+        runs = Runs(arguments, folder)
+        program = runs.program("--version").stdout.strip()
+        if runs.on_gpu and "CUDA can be used" not in program:
+            refuse(f"no GPU can be used here. --device cpu tries the script on a processor.\n{program}")
+        print(time.strftime("%Y-%m-%d"), f"device {arguments.device}", *runs.machine, program, sep="\n", flush=True)
+        about = {"date": time.strftime("%Y-%m-%d"), "device": arguments.device, "gpus": runs.machine, "program": program,
+                 "steps": arguments.steps, "large_batch": arguments.large_batch}
+        # After each check: whoever is cut off has what was found until then.
+        rows = run_plan(runs, plan, arguments.seconds,
+                        lambda rows: arguments.json.write_text(json.dumps({**about, "checks": rows}, indent=1) + "\n"))
     print(f"\n{'check':24} {'state':9} seconds")
     for row in rows:
         print(f"{row['name']:24} {row['state']:9} {row['seconds']:7.1f}")

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import signal
 import statistics
 import subprocess
@@ -22,6 +23,7 @@ SMALL = {"unets": [{"dim": 32, "dim_mults": [1, 2, 4], "image_embed_dim": 32, "c
          "image_size": 32, "timesteps": 1000, "sample_timesteps": [20], "learned_variance": False}
 LOSSES = ("Unet 0 Training Loss", "Unet 1 Training Loss", "tracking/training-l2", "loss", "discr_loss")
 BATCH = 16
+NO_TF32 = {"NVIDIA_TF32_OVERRIDE": "0"}  # read by the driver's libraries
 
 
 class NotTried(Exception):
@@ -33,27 +35,48 @@ def need(holds, why):
         raise NotTried(why)
 
 
+def visible_gpus():
+    """@return name, driver and memory of each GPU that processes may use; nothing where nvidia-smi is absent"""
+    if not shutil.which("nvidia-smi"):
+        return []
+    listed = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"], capture_output=True,
+                            text=True).stdout.splitlines()
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return listed if chosen is None else listed[:len(chosen.split(","))]
+
+
 class Runs:
     """Runs of the program in one folder."""
     def __init__(self, arguments, folder):
         self.arguments, self.folder = arguments, folder
         self.device, self.steps = arguments.device, arguments.steps
+        self.end = time.monotonic() + arguments.seconds
         self.on_gpu = self.device.startswith("cuda")
-        self.gpus = self.count_gpus()
+        self.machine = visible_gpus() if self.on_gpu else []
+        self.gpus = max(1, len(self.machine)) if self.on_gpu else 0
+        self.gpu_name = self.machine[0].split(",")[0] if self.machine else "unknown"
 
-    def count_gpus(self):
-        if not self.on_gpu:
-            return 0
+    def within_time(self, start, seconds):
+        """@param start of a process, takes the seconds that it may last: at most those that are left of all"""
+        left = self.end - time.monotonic()
+        need(left > 1, "no time is left")
         try:
-            listed = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True)
-        except OSError:
-            return 1  # the checks will say what is wrong with it
-        self.gpu_name = listed.stdout.split("\n")[0].strip()
-        return len(listed.stdout.split("\n")) - 1
+            return start(min(seconds, left))
+        except subprocess.TimeoutExpired:
+            need(left > seconds, "it was cut off when the time was used up")
+            raise
 
-    # float32 is to be float32: the driver's libraries are told, whatever the config says.
-    def program(self, *arguments, env=None, check=0, timeout=300):
-        return harness.run(*arguments, cwd=self.folder, env={"NVIDIA_TF32_OVERRIDE": "0", **(env or {})}, check=check, timeout=timeout)
+    def program(self, *arguments, env=None, exact=True):
+        """@param exact no TF32 in place of float32, whatever the config says"""
+        return self.within_time(lambda seconds: harness.run(
+            *arguments, cwd=self.folder, env={**(NO_TF32 if exact else {}), **(env or {})}, check=0, timeout=seconds), 300)
+
+    def other_program(self, command, exact=False):
+        """@return what it printed"""
+        done = self.within_time(lambda seconds: subprocess.run(
+            command, cwd=self.folder, capture_output=True, text=True, timeout=seconds, env={**os.environ, **(NO_TF32 if exact else {})}), 300)
+        assert done.returncode == 0, f"{command[0]} ended with {done.returncode}\n{done.stderr}"
+        return done.stdout
 
     def shards(self, side):
         folder = self.folder / f"shards{side}"
@@ -155,7 +178,7 @@ class Runs:
     def stop_and_resume(self, config, name, steps):
         """Stops a run by SIGTERM after so many steps, and lets it end."""
         process = subprocess.Popen([harness.BINARY, "--config", config], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                   text=True, env={**os.environ, "OMP_NUM_THREADS": "1", "NVIDIA_TF32_OVERRIDE": "0"})
+                                   text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **NO_TF32})
         reader = threading.Thread(target=lambda: lines.extend(process.stdout))
         lines = []
         reader.start()

@@ -23,13 +23,9 @@ LARGE_STEPS = 30
 PRECISIONS = {"no": {}, "tf32": {"tf32": "all"}, "bf16": {"mixed_precision": "bf16"}}
 
 
-def environment(precision):
-    return {"NVIDIA_TF32_OVERRIDE": "0"} if precision == "no" else {"NVIDIA_TF32_OVERRIDE": ""}
-
-
 def small(runs):
     """Bound by launches: without what train.deterministic costs."""
-    runs.program("--config", runs.decoder("small", deterministic=False), env=environment("tf32"))
+    runs.program("--config", runs.decoder("small", deterministic=False), exact=False)
     return runs.figures("small", BATCH)
 
 
@@ -39,7 +35,7 @@ def large(precision):
         need(runs.on_gpu or precision == "no", "takes minutes on a processor")
         name, batch = f"large_{precision}", runs.arguments.large_batch
         config = runs.decoder(name, LARGE, batch, steps=LARGE_STEPS if runs.on_gpu else 7, deterministic=False, **PRECISIONS[precision])
-        runs.program("--config", config, env=environment(precision))
+        runs.program("--config", config, exact=precision == "no")
         runs.losses(name)  # finite
         found = runs.figures(name, batch)
         peak = next((peaks[precision] for gpu, peaks in PEAK_TFLOPS.items() if runs.on_gpu and gpu in runs.gpu_name), None)
@@ -62,11 +58,10 @@ def launches(runs):
     found = {}
     for name, steps in (("short", 5), ("long", 25)):
         config = runs.decoder(f"launches_{name}", steps=steps, deterministic=False)
-        subprocess.run(["nsys", "profile", "--trace=cuda", "--sample=none", "--force-overwrite=true", "--output", name, harness.BINARY,
-                        "--config", config], cwd=runs.folder, check=True, capture_output=True, timeout=200)
-        report = subprocess.run(["nsys", "stats", "--report", "cuda_gpu_kern_sum", "--format", "csv", f"{name}.nsys-rep"], cwd=runs.folder,
-                                check=True, capture_output=True, text=True, timeout=100)
-        found[name] = launches_in(report.stdout, steps=1)
+        runs.other_program(["nsys", "profile", "--trace=cuda", "--sample=none", "--force-overwrite=true", "--output", name, harness.BINARY,
+                            "--config", config])
+        report = runs.other_program(["nsys", "stats", "--report", "cuda_gpu_kern_sum", "--format", "csv", f"{name}.nsys-rep"])
+        found[name] = launches_in(report, steps=1)
     return {"kernels_a_step": round((found["long"] - found["short"]) / 20)}
 
 
@@ -87,11 +82,10 @@ def reference(precision, compiled):
         name = f"large_{precision}"
         need((runs.folder / name / "log.jsonl").exists(), f"needs large_{precision}")
         ours = runs.figures(name, runs.arguments.large_batch)["ms_a_step"]
-        done = subprocess.run(
+        printed = runs.other_program(
             [python, ROOT / "tests" / "bench" / "decoder_step.py", "--one-reference-round", "--config", f"{name}.json", "--steps",
              str(LARGE_STEPS if runs.on_gpu else 7), "--device", runs.device, "--precision", precision, *(["--compile"] if compiled else [])],
-            cwd=runs.folder, capture_output=True, text=True, timeout=300, env={**os.environ, **environment(precision)})
-        assert done.returncode == 0, done.stderr
-        theirs = 1e3 * float(done.stdout.split()[-1])
+            exact=precision == "no")
+        theirs = 1e3 * float(printed.split()[-1])
         return {"ms_a_step": round(theirs, 2), "reference_over_ours": round(theirs / ours, 3)}
     return check

@@ -32,9 +32,9 @@ class GpuCheck(unittest.TestCase):
         self.addCleanup(temporary.cleanup)
         self.dir = pathlib.Path(temporary.name)
 
-    def check(self, *options, code=0):
+    def check(self, *options, code=0, **env):
         done = subprocess.run([harness.ROOT / "scripts" / "gpu_check.sh", *options], cwd=self.dir, capture_output=True, text=True, timeout=300,
-                              env={**os.environ, "DALLE2_TRAIN": harness.BINARY})
+                              env={**os.environ, "DALLE2_TRAIN": harness.BINARY, **env})
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout + done.stderr
 
@@ -52,7 +52,13 @@ class GpuCheck(unittest.TestCase):
     def test_what_a_check_needs_runs_before_it_and_an_unknown_name_is_an_error(self):
         listed = [line.split()[0] for line in self.check("--list", "--only", "group.zero", "metrics").splitlines()]
         self.assertEqual(listed, ["train", "group.two", "group.zero", "metrics", "all"])
-        self.assertIn("no check is named parrot", self.check("--only", "parrot", code=1))
+        self.assertIn("no check is named parrot", self.check("--only", "parrot", code=2))
+
+    def test_without_a_gpu_it_says_so_and_tries_nothing(self):
+        said = self.check("--only", "train", "--json", "found.json", code=2, CUDA_VISIBLE_DEVICES="")
+        self.assertIn("no GPU can be used here. --device cpu tries the script", said)
+        self.assertRegex(said, r"(?m)^  (this machine has no NVIDIA driver|the NVIDIA driver shows no GPU|this LibTorch is for the CPU)")
+        self.assertFalse((self.dir / "found.json").exists())
 
     def plan(self, *checks, seconds=100):
         with contextlib.redirect_stdout(io.StringIO()):
@@ -71,8 +77,16 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(self.plan(made("a", 90, lambda _: {}), made("b", 101, lambda _: {}), made("c", 10, lambda _: {})),
                          [("ok", ""), ("not tried", "no time: about 101 s; --only b"), ("ok", "")])
 
+    def test_a_process_is_cut_off_when_the_time_is_used_up(self):
+        runs = Runs(argparse.Namespace(device="cpu", steps=4, seconds=1.5), self.dir)
+        for reason in ("it was cut off when the time was used up", "no time is left"):
+            with self.assertRaisesRegex(NotTried, reason):
+                runs.other_program(["sleep", "60"])
+        with self.assertRaisesRegex(AssertionError, "false ended with 1"):
+            Runs(argparse.Namespace(device="cpu", steps=4, seconds=60), self.dir).other_program(["false"])
+
     def test_losses_that_are_apart_are_found(self):
-        runs = Runs(argparse.Namespace(device="cpu", steps=4), self.dir)
+        runs = Runs(argparse.Namespace(device="cpu", steps=4, seconds=60), self.dir)
 
         def write(name, losses):
             (self.dir / name).mkdir()
