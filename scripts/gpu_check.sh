@@ -10,8 +10,12 @@
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 program=${DALLE2_TRAIN:-$root/build/bin/dalle2-train}
-if ! [ -x "$program" ] && ! { [ -z "${DALLE2_TRAIN:-}" ] && program=$(command -v dalle2-train); }; then
-  echo "gpu_check.sh: $program is not there: scripts/build.sh --cuda makes it, a wheel brings it, or DALLE2_TRAIN names another" >&2
-  exit 2
+if ! [ -x "$program" ]; then
+  installed=$(command -v dalle2-train || true)
+  if [ -n "${DALLE2_TRAIN:-}" ] || [ -z "$installed" ]; then
+    echo "gpu_check.sh: $program is not there: scripts/build.sh --cuda makes it, a wheel brings it, or DALLE2_TRAIN names another" >&2
+    exit 2
+  fi
+  program=$installed
 fi
 DALLE2_TRAIN=$(realpath -s "$program") exec python3 "$root/tests/bench/gpu_check.py" "$@"

@@ -21,7 +21,8 @@ import vae_runs
 SMALL = {"unets": [{"dim": 32, "dim_mults": [1, 2, 4], "image_embed_dim": 32, "cond_dim": 32, "num_resnet_blocks": 1,
                     "num_image_tokens": 2, "num_time_tokens": 1, "self_attn": [False, False, True]}],
          "image_size": 32, "timesteps": 1000, "sample_timesteps": [20], "learned_variance": False}
-LOSSES = ("Unet 0 Training Loss", "Unet 1 Training Loss", "tracking/training-l2", "loss", "discr_loss")
+# Not the whole loss of a VAE: it is a difference, and may be near nought.
+LOSSES = ("Unet 0 Training Loss", "Unet 1 Training Loss", "tracking/training-l2", "reconstruction_loss", "perceptual_loss", "discr_loss")
 BATCH = 16
 NO_TF32 = {"NVIDIA_TF32_OVERRIDE": "0"}  # read by the driver's libraries
 

@@ -60,6 +60,10 @@ class GpuCheck(unittest.TestCase):
         self.assertRegex(said, r"(?m)^  (this machine has no NVIDIA driver|the NVIDIA driver shows no GPU|this LibTorch is for the CPU)")
         self.assertFalse((self.dir / "found.json").exists())
 
+    def test_without_the_program_it_says_where_to_get_it(self):
+        said = self.check(code=2, DALLE2_TRAIN=str(self.dir / "nowhere"))
+        self.assertIn(f"{self.dir}/nowhere is not there: scripts/build.sh --cuda makes it", said)
+
     def plan(self, *checks, seconds=100):
         with contextlib.redirect_stdout(io.StringIO()):
             return [(row["state"], row.get("reason", "")) for row in gpu_check.run_plan(None, checks, seconds)]
@@ -90,7 +94,7 @@ class GpuCheck(unittest.TestCase):
 
         def write(name, losses):
             (self.dir / name).mkdir()
-            (self.dir / name / "log.jsonl").write_text("".join(json.dumps({"loss": loss}) + "\n" for loss in losses))
+            (self.dir / name / "log.jsonl").write_text("".join(json.dumps({"reconstruction_loss": loss}) + "\n" for loss in losses))
 
         write("one", [1, 2, 4, 8])
         write("near", [1, 2, 4, 8.04])
