@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Does an installed program work? Draws demo shards, trains a tiny decoder, stops it by a signal, goes on, draws pictures,
-# writes the report. Takes about a minute on the CPU, and needs nothing but the program and bash.
+# Does an installed program work? Draws demo shards, trains a tiny decoder, stops it by a signal, goes on, with two processes at last,
+# draws pictures, writes the report. Takes about a minute on the CPU, and needs nothing but the program and bash.
 #
 #   scripts/try_installed.sh [PROGRAM (dalle2-train)] [FOLDER (a temporary one)]
 set -euo pipefail
@@ -76,6 +76,10 @@ say "stopped by SIGTERM with code 75"
 expect 0 --config tiny.json --set /train/epochs=2
 grep -q "having seen [1-9][0-9]* samples" output.txt || fail "it did not go on where it stopped"
 say "went on: $(grep -o "having seen [1-9][0-9]* samples" output.txt)"
+# Over Gloo, for there may be one GPU.
+DALLE2_GROUP=gloo expect 0 --config tiny.json --set /train/epochs=3 --nproc-per-node 2
+grep -q "on each of 2 ranks" output.txt || fail "it did not train with two processes"
+say "went on with two processes"
 expect 0 fsck out
 expect 0 sample --checkpoint out/model.pth --image-embeds shards/heldout/img_emb/img_emb_000000.npy --batch-size 32 --out drawn
 [ -s drawn/0000.png ] || fail "no picture was drawn"

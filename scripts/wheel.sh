@@ -6,7 +6,7 @@
 #
 #   scripts/wheel.sh [--out FOLDER (dist)] [--build FOLDER (build)] [--without-nccl]
 #
-#   --without-nccl   packs a build without the module for NCCL: a run then takes one GPU only
+#   --without-nccl   packs a build without the module for NCCL: several GPUs are then joined by Gloo (DALLE2_GROUP=gloo)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=dist
@@ -26,8 +26,8 @@ while [ $# -gt 0 ]; do
 done
 [ -x "$build/bin/dalle2-train" ] || { echo "wheel.sh: $build/bin/dalle2-train is absent: run scripts/build.sh first" >&2; exit 2; }
 if [ -n "$nccl" ] && ! [ -f "$build/lib/libdalle2_nccl.so" ]; then
-  echo "wheel.sh: $build/lib/libdalle2_nccl.so is absent, without which a run takes one GPU only: build with scripts/build.sh --cuda," \
-    "or pack without it (--without-nccl)" >&2
+  echo "wheel.sh: $build/lib/libdalle2_nccl.so is absent, which several GPUs need: build with scripts/build.sh --cuda, or pack" \
+    "without it (--without-nccl)" >&2
   exit 2
 fi
 mkdir -p "$out"

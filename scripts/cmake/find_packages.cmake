@@ -62,7 +62,7 @@ if(DALLE2_CUDA)
     target_include_directories(dalle2_torch_cuda SYSTEM INTERFACE ${NCCL_INCLUDE_DIR} ${CUDA_RUNTIME_INCLUDE_DIR})
     list(APPEND CMAKE_BUILD_RPATH ${CMAKE_BINARY_DIR}/lib)  # where programs and tests find the module
   else()
-    message(STATUS "headers of NCCL or CUDA not found, or some of them alone: a run takes one GPU only")
+    message(STATUS "headers of NCCL or CUDA not found, or some of them alone: several GPUs need DALLE2_GROUP=gloo")
   endif()
 endif()
 if(DALLE2_TCMALLOC)
