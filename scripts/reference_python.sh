@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Prints the path of a Python that has the reference and all else that tests/parity/requirements.txt names. Installs
-# them (some GB) into an environment of their own at first use, and anew when the file has changed.
+# Prints the path of a Python that has the reference and all else that tests/parity/requirements.txt names, and the clients
+# of services (tests/parity/service_clients.txt). Installs them (some GB) into an environment of their own at first use, and
+# anew when the first file has changed.
 #
 #   DALLE2_REFERENCE_PYTHON=/path/to/python   take this Python instead of installing one
 #   DALLE2_DEPS=/path                         where the environment goes (default ~/.cache/dalle2-train)
@@ -24,5 +25,11 @@ if ! cmp -s "$requirements" "$environment/complete"; then
   python3 -m venv "$environment"
   "$environment/bin/pip" install --quiet --disable-pip-version-check -r "$requirements" >&2
   cp "$requirements" "$environment/complete"
+fi
+clients=tests/parity/service_clients.txt
+if ! cmp -s "$clients" "$environment/clients"; then
+  echo "[reference] installing $clients into $environment" >&2
+  "$environment/bin/pip" install --quiet --disable-pip-version-check -c "$requirements" -r "$clients" >&2
+  cp "$clients" "$environment/clients"
 fi
 echo "$environment/bin/python"

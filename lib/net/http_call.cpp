@@ -145,7 +145,7 @@ class Calling {
       const std::optional<HttpFailure> failure = attempt();
       if (!failure) return std::move(answer_);
       const std::optional<double> pause = retries_.pause_after(*failure);
-      if (!pause) give_up(failure->reason, failure->status);
+      if (!pause) give_up(failure->reason, failure->status, /*passes=*/true);
       if (options_.says_retries) {
         log_warning("net",
                     "{}: {}; attempt {} in {:.1f} s",
@@ -166,7 +166,7 @@ class Calling {
   void redirect(ParsedUrl& url);
   void check_scheme(const ParsedUrl& url) const;
   void check_going_on() const;
-  [[noreturn]] void give_up(const std::string& reason, long status) const;
+  [[noreturn]] void give_up(const std::string& reason, long status, bool passes = false) const;
 
   static size_t on_header(char* data, size_t, size_t size, void* self) {
     Calling& calling = *static_cast<Calling*>(self);
@@ -344,7 +344,8 @@ void Calling::check_going_on() const {
   }
 }
 
-void Calling::give_up(const std::string& reason, long status) const {
+/// @param passes a later call may succeed
+void Calling::give_up(const std::string& reason, long status, bool passes) const {
   const int attempts = std::max(retries_.failures(), 1);
   const std::string text =
       fmt::format("{}: {}{}",
@@ -355,10 +356,10 @@ void Calling::give_up(const std::string& reason, long status) const {
     const std::string advice = call_.explain ? call_.explain(answer_) : status_advice(status);
     throw HttpStatusError(status, "{}.\n  {}.", text, advice);
   }
-  throw NetworkError(
-      "{}.\n  Check the address and the network; DALLE2_NET_TIMEOUT is the longest stall in "
-      "seconds.",
-      text);
+  constexpr const char* kAdvice =
+      "Check the address and the network; DALLE2_NET_TIMEOUT is the longest stall in seconds.";
+  if (passes) throw UnreachableError("{}.\n  {}", text, kAdvice);
+  throw NetworkError("{}.\n  {}", text, kAdvice);
 }
 
 }  // namespace

@@ -67,8 +67,8 @@ struct HttpCallOptions {
 /// Certificates are always checked; plain http goes to the loopback only, unless allowed. Up to 10
 /// redirects are followed. Another scheme, host or port gets no login: of the headers only those that
 /// describe the content; and a redirect from https to http is refused.
-/// @throws HttpStatusError for a status that is neither 2xx nor accepted; NetworkError for any other
-/// failure, both with the address as it may be shown; StoppedError; DataError if the file cannot be
+/// @throws HttpStatusError for a status that is neither 2xx nor accepted; UnreachableError if no attempt
+/// got an answer; NetworkError for any other failure, all with the address as it may be shown; StoppedError; DataError if the file cannot be
 /// read; ConfigError for plain http
 HttpAnswer http_call(const HttpCall& call, const HttpCallOptions& options = {});
 

@@ -48,6 +48,12 @@ bool is_hopeless(CURLcode result) {
          result == CURLE_TOO_MANY_REDIRECTS;
 }
 
+bool may_pass(const NetworkError& error) {
+  const auto* refused = dynamic_cast<const HttpStatusError*>(&error);
+  if (refused != nullptr) return is_worth_retrying(refused->status());
+  return dynamic_cast<const UnreachableError*>(&error) != nullptr;
+}
+
 const char* status_advice(long status) {
   if (status == 401 || status == 403) return "Give an url that may be read: its login or signature";
   if (status == 404 || status == 410) return "There is no such file: check the url and its number";

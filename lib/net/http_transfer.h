@@ -38,6 +38,12 @@ class HttpStatusError : public NetworkError {
   long status_;
 };
 
+/// The server was not reached, or it failed, through all attempts: a later one may succeed.
+class UnreachableError : public NetworkError {
+ public:
+  using NetworkError::NetworkError;
+};
+
 /// Bytes a second; a transfer below is cut and begun again.
 inline constexpr double kSlowestTransfer = 128;
 
@@ -45,6 +51,8 @@ inline constexpr double kSlowestTransfer = 128;
 bool is_worth_retrying(long status);
 /// Results of libcurl that another attempt does not change: a wrong url, an untrusted certificate.
 bool is_hopeless(CURLcode result);
+/// Whether the same call may succeed later, without anything else changed: not after a refusal.
+bool may_pass(const NetworkError& error);
 /// What to do about a status, as a sentence without its full stop.
 const char* status_advice(long status);
 

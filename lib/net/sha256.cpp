@@ -45,29 +45,33 @@ std::string to_hex(std::string_view bytes) {
   return hex;
 }
 
-struct Sha256::State {
+struct Hash::State {
   std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> context{EVP_MD_CTX_new(), &EVP_MD_CTX_free};
 };
 
-Sha256::Sha256() : state_(std::make_unique<State>()) {
-  const bool begun =
-      state_->context && EVP_DigestInit_ex(state_->context.get(), EVP_sha256(), nullptr);
-  if (!begun) throw ResourceError("OpenSSL gives no SHA-256");
+Hash::Hash(HashKind kind) : state_(std::make_unique<State>()) {
+  const EVP_MD* const method = kind == HashKind::kSha256 ? EVP_sha256()
+                               : kind == HashKind::kSha1 ? EVP_sha1()
+                                                         : EVP_md5();
+  const bool begun = state_->context && EVP_DigestInit_ex(state_->context.get(), method, nullptr);
+  if (!begun)
+    throw ResourceError("OpenSSL refuses to begin a hash (is this machine in FIPS mode?)");
 }
 
-Sha256::~Sha256() = default;
+Hash::~Hash() = default;
 
-void Sha256::add(const void* data, size_t size) {
-  D2_CHECK(EVP_DigestUpdate(state_->context.get(), data, size) == 1, "a SHA-256 that has ended");
+void Hash::add(const void* data, size_t size) {
+  D2_CHECK(EVP_DigestUpdate(state_->context.get(), data, size) == 1, "a hash that has ended");
 }
 
-std::string Sha256::hex() {
-  std::string digest(SHA256_DIGEST_LENGTH, '\0');
-  D2_CHECK(
-      EVP_DigestFinal_ex(
-          state_->context.get(), reinterpret_cast<unsigned char*>(digest.data()), nullptr) == 1,
-      "a SHA-256 that has ended");
-  return to_hex(digest);
+std::string Hash::bytes() {
+  std::string digest(EVP_MAX_MD_SIZE, '\0');
+  unsigned size = 0;
+  D2_CHECK(EVP_DigestFinal_ex(
+               state_->context.get(), reinterpret_cast<unsigned char*>(digest.data()), &size) == 1,
+           "a hash that has ended");
+  digest.resize(size);
+  return digest;
 }
 
 std::string sha256_of_file(const std::string& path,
@@ -77,7 +81,7 @@ std::string sha256_of_file(const std::string& path,
   std::ifstream file(path, std::ios::binary);
   file.seekg(offset);
   if (!file) throw DataError("{}: cannot be read", path);
-  Sha256 hash;
+  Hash hash;
   std::vector<char> piece(size_t{1} << 20);
   for (int64_t left = size.value_or(INT64_MAX); left > 0;) {
     if (check) check();

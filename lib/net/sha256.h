@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// SHA-256 (FIPS 180-4), of files too, and HMAC (RFC 2104) of short texts, by OpenSSL.
+// SHA-256 (FIPS 180-4), of files too, HMAC (RFC 2104) of short texts, and the older hashes by which
+// services name their files. All by OpenSSL.
 #pragma once
 
 #include <cstddef>
@@ -19,17 +20,21 @@ std::string hmac_sha256(std::string_view key, std::string_view text);
 /// Two lower-case digits a byte.
 std::string to_hex(std::string_view bytes);
 
+/// SHA-1 and MD5 name files and find damage; they stop no attacker.
+enum class HashKind { kSha256, kSha1, kMd5 };
+
 /// The hash of bytes that come piece by piece.
-class Sha256 {
+class Hash {
  public:
-  Sha256();
-  ~Sha256();
-  Sha256(const Sha256&) = delete;
-  Sha256& operator=(const Sha256&) = delete;
+  explicit Hash(HashKind kind = HashKind::kSha256);
+  ~Hash();
+  Hash(const Hash&) = delete;
+  Hash& operator=(const Hash&) = delete;
 
   void add(const void* data, size_t size);
-  /// Of all that was added, in hexadecimal digits. Nothing can be added afterwards.
-  std::string hex();
+  /// Of all that was added: 32, 20 or 16 bytes. Nothing can be added afterwards.
+  std::string bytes();
+  std::string hex() { return to_hex(bytes()); }
 
  private:
   struct State;

@@ -1,12 +1,28 @@
 // SPDX-License-Identifier: MIT
 #include "net/url.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <string_view>
 #include <utility>
 
 namespace dalle2 {
+
+std::string uri_encode(std::string_view text, bool keep_slash) {
+  constexpr std::string_view kPlain =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
+  std::string encoded;
+  for (const char c : text) {
+    if (kPlain.find(c) != std::string_view::npos || (keep_slash && c == '/')) {
+      encoded += c;
+    } else {
+      encoded += fmt::format("%{:02X}", static_cast<unsigned char>(c));
+    }
+  }
+  return encoded;
+}
 
 std::string uri_decode(const std::string& text) {
   const auto digit = [](char c) {

@@ -356,7 +356,7 @@ void Tracker::open_logs() {
   facts_.records = log_file_->records();
   loggers_->init(facts_);
   start_uploads();
-  for (const auto& saver : savers_) saver->init(uploads_.get());
+  for (const auto& saver : savers_) saver->init(uploads_.get(), loggers_->wandb_run());
   if (uploads_) {
     if (const auto others = uploads_->unserved(); !others.empty()) {
       log_info(

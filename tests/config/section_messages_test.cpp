@@ -142,16 +142,10 @@ TEST_CASE("the rules of the tracker section are enforced") {
   expect_problems({R"(/tracker/log={"log_type": "wandb", "wandb_entity": null, )"
                    R"("wandb_project": "p"})"},
                   {"/tracker/log/wandb_entity: wandb_entity must be specified for wandb logger, "
-                   "got null",
-                   R"(/tracker/log/log_type: "wandb" is not available yet: Weights & )"
-                   R"(Biases is a later part; use "console", which writes log.jsonl and )"
-                   "images as well"});
+                   "got null"});
   expect_problems({R"(/tracker/log={"log_type": "wandb", "wandb_entity": "e", )"
                    R"("wandb_project": "p", "resume": true})"},
-                  {"/tracker/log/wandb_run_id: must be given with resume: the run to go on with",
-                   R"(/tracker/log/log_type: "wandb" is not available yet: Weights & )"
-                   R"(Biases is a later part; use "console", which writes log.jsonl and )"
-                   "images as well"});
+                  {"/tracker/log/wandb_run_id: must be given with resume: the run to go on with"});
 }
 
 TEST_CASE("the embeddings must come from exactly the places that are used") {
@@ -248,6 +242,21 @@ TEST_CASE("places in a network are checked as far as their text tells") {
                   {"/tracker/save/url: with it targets are paths below it, not whole addresses"});
 }
 
+TEST_CASE("a W&B loader or saver without a run needs the logger whose run is meant") {
+  const std::string no_run =
+      "wandb_run_path must be given (entity/project/run_id), for there is no W&B logger whose run "
+      "could be meant";
+  const std::string load = R"(/tracker/load={"load_from": "wandb", "wandb_file_path": "f.pth"})";
+  const std::string save = R"(/tracker/save={"save_to": "wandb", "save_latest_to": "l.pth"})";
+  expect_problems({load}, {"/tracker/load: " + no_run});
+  expect_problems({save}, {"/tracker/save: " + no_run});
+  const std::string logger =
+      R"(/tracker/log={"log_type": "wandb", "wandb_entity": "e", "wandb_project": "p"})";
+  CHECK_NOTHROW(read_with({logger, load, save}));
+  CHECK_NOTHROW(read_with({R"(/tracker/load={"load_from": "wandb", "wandb_file_path": "f.pth", )"
+                           R"("wandb_run_path": "e/p/i"})"}));
+}
+
 TEST_CASE("a token in a config is refused, and never shown") {
   const std::string hub = R"(/tracker/save={"save_to": "huggingface", "huggingface_repo": "o/r", )"
                           R"("save_best_to": "b", )";
@@ -273,17 +282,6 @@ TEST_CASE("what has not landed yet is refused by name") {
                   {R"(/decoder/clip: "clip" is not available yet: CLIP models are a later )"
                    "part; compute the embeddings before, and give data.img_embeddings_url or "
                    "data.embeddings_in_tar"});
-  expect_problems({R"(/tracker/log={"log_type": "wandb", "wandb_entity": "e", )"
-                   R"("wandb_project": "p"})"},
-                  {R"(/tracker/log/log_type: "wandb" is not available yet: Weights & )"
-                   R"(Biases is a later part; use "console", which writes log.jsonl and )"
-                   "images as well"});
-  expect_problems({R"(/tracker/load={"load_from": "wandb", "wandb_file_path": "f"})"},
-                  {R"(/tracker/load/load_from: "wandb" is not available yet: download the )"
-                   R"(file and use "local" with its file_path)"});
-  expect_problems({"/tracker/save/save_to=wandb"},
-                  {R"(/tracker/save/save_to: "wandb" is not available yet: Weights & )"
-                   R"(Biases is a later part; use "local")"});
   expect_problems({"/data/webdataset_base_url=gs://b/{}.tar"},
                   {"/data/webdataset_base_url: data comes from files, http://, https://, s3:// and "
                    "pipe:COMMAND; for other places use \"pipe:\" and a command that writes the "

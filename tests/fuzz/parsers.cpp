@@ -19,9 +19,9 @@
 #include "io/formats/npy.h"
 #include "io/formats/webdataset.h"
 #include "io/pictures/image.h"
-#include "net/aws_config.h"
 #include "net/http_response.h"
-#include "net/s3.h"
+#include "net/s3/aws_config.h"
+#include "net/s3/s3.h"
 #include "tracker/log/log_file.h"
 #include "tracker/public_config.h"
 

@@ -13,7 +13,7 @@
 #include "io/files/listing.h"
 #include "io/formats/tar.h"
 #include "io/streams/stream.h"
-#include "net/s3.h"
+#include "net/s3/s3.h"
 #include "support/captured_log.h"
 #include "support/loopback_server.h"
 #include "support/temp_dir.h"

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
-#include "net/s3.h"
+#include "net/s3/s3.h"
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
-#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "net/s3/sigv4.h"
 #include "net/sha256.h"
-#include "net/sigv4.h"
 #include "support/captured_log.h"
+#include "support/clean_environment.h"
 #include "support/loopback_server.h"
 #include "support/temp_dir.h"
 
@@ -19,35 +19,6 @@ using namespace dalle2::test;
 using Catch::Matchers::Contains;
 
 namespace {
-
-constexpr const char* kNames[] = {"AWS_ACCESS_KEY_ID",
-                                  "AWS_SECRET_ACCESS_KEY",
-                                  "AWS_SESSION_TOKEN",
-                                  "AWS_PROFILE",
-                                  "AWS_REGION",
-                                  "AWS_DEFAULT_REGION",
-                                  "AWS_ENDPOINT_URL",
-                                  "AWS_ENDPOINT_URL_S3",
-                                  "AWS_SHARED_CREDENTIALS_FILE",
-                                  "AWS_CONFIG_FILE"};
-
-/// No keys but those that a test gives, in the environment or in two files.
-struct AwsEnvironment {
-  TempDir folder;
-
-  AwsEnvironment() {
-    for (const char* name : kNames) unsetenv(name);
-    set("AWS_SHARED_CREDENTIALS_FILE", folder / "credentials");
-    set("AWS_CONFIG_FILE", folder / "config");
-  }
-  ~AwsEnvironment() {
-    for (const char* name : kNames) unsetenv(name);
-  }
-  static void set(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
-  void write(const std::string& name, const std::string& text) const {
-    std::ofstream(folder / name) << text;
-  }
-};
 
 /// Amazon's example: keys, time and bucket of the documents of Signature Version 4 for S3.
 const SigningKey kExample = {"AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"};

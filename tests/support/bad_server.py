@@ -87,7 +87,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_MKCOL(self):
         self.note()
-        (self.server.folder / urllib.parse.unquote(self.path.lstrip("/"))).mkdir(exist_ok=True)
+        path = self.server.folder / urllib.parse.unquote(self.path.lstrip("/"))
+        if path.exists():
+            return self.refuse(405)
+        if not path.parent.is_dir():
+            return self.refuse(409)
+        path.mkdir()
         return self.refuse(201)
 
     def do_OPTIONS(self):

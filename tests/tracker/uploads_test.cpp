@@ -112,7 +112,7 @@ class Service : public Destination {
  public:
   explicit Service(std::string name = "there") : name_(std::move(name)) {}
   std::string name() const override { return name_; }
-  void check_access() override {}
+  void check_access(const HttpCallOptions& /*options*/) override {}
   void send(const FileToSend& file, const std::function<bool()>& cancelled) override {
     std::unique_lock lock(mutex_);
     ++calls_;
@@ -221,7 +221,7 @@ TEST_CASE(
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
     CHECK(passed.count() >= 0.3);
     CHECK(passed.count() < 5);
-    CHECK(log.count("Sending 1 file (1 B) that wait, for 0.3 s at most") == 1);
+    CHECK(log.count("Sending 1 file (1 B) that waits, for 0.3 s at most") == 1);
     CHECK(uploads.take_errors().empty());
   }
   // The next start sends it.

@@ -192,12 +192,6 @@ class Reader {
     Alternative value;
     read_struct(json, pointer, value, {key});
     out = std::move(value);
-    if constexpr (requires { Alternative::kUnavailable; }) {
-      findings_.unavailable.push_back(
-          {pointer + "/" + key,
-           fmt::format(
-               "\"{}\" is not available yet: {}", Alternative::kTag, Alternative::kUnavailable)});
-    }
   }
 
   ReadFindings& findings_;

@@ -96,9 +96,6 @@ class Tables : public IgnoresRules {
     value.fields(tables);
     std::string text = fmt::format("\n## {}\n", title);
     if constexpr (requires { T::kDoc; }) text += fmt::format("\n{}\n", T::kDoc);
-    if constexpr (requires { T::kUnavailable; }) {
-      text += fmt::format("\n*Not available yet:* {}.\n", T::kUnavailable);
-    }
     if (!tables.rows_.empty()) {
       text += "\n| key | type | default | meaning |\n|---|---|---|---|\n" + tables.rows_;
     }

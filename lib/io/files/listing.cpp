@@ -14,7 +14,7 @@
 #include "io/files/folder_names.h"
 #include "io/files/walk_folder.h"
 #include "io/streams/url_source.h"
-#include "net/s3.h"
+#include "net/s3/s3.h"
 #include "net/url.h"
 
 namespace dalle2 {

@@ -80,6 +80,16 @@ std::string Loggers::type_names() const {
   return names;
 }
 
+std::optional<std::string> Loggers::wandb_run() const {
+  for (const auto& logger : loggers_) {
+    if (logger->type_name() != "WandbLogger") continue;
+    const std::map<std::string, std::string> data = logger->resume_data();
+    if (!data.contains("run_id")) return std::nullopt;
+    return data.at("entity") + "/" + data.at("project") + "/" + data.at("run_id");
+  }
+  return std::nullopt;
+}
+
 void Loggers::check() {
   for (const auto& logger : loggers_) logger->check();
 }

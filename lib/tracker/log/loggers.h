@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,9 @@ class Loggers {
   bool prints_records() const;
   /// "ConsoleLogger", or "ConsoleLogger, WandbLogger".
   std::string type_names() const;
+  /// "entity/project/run_id" of the first logger to Weights & Biases; none if there is none, or it
+  /// has no id yet.
+  std::optional<std::string> wandb_run() const;
   const std::vector<std::unique_ptr<Logger>>& all() const { return loggers_; }
 
   /// @throws what a logger throws: nothing was logged yet

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "io/streams/url_source.h"
-#include "net/sigv4.h"
+#include "net/url.h"
 #include "tracker/places/remote_file.h"
 #include "tracker/run_folder/run_files.h"
 
@@ -125,10 +125,51 @@ std::unique_ptr<CheckpointSource> make_hub_source(const HuggingfaceLoadConfig& c
   return std::make_unique<FetchedSource>(config.only_auto_resume, std::move(file), key, data_path);
 }
 
+/// A file of the run that is logged to, which may get its id later.
+class OwnRunFile : public RemoteFile {
+ public:
+  OwnRunFile(OwnWandbRun run, std::string file) : run_(std::move(run)), file_(std::move(file)) {}
+
+  std::string name() const override {
+    const auto run = run_();
+    return run ? make_wandb_file(*run, file_)->name() : file_ + " of the logger's run";
+  }
+  void check_access() const override { found()->check_access(); }
+  void fetch(const std::string& path) const override { found()->fetch(path); }
+
+  std::unique_ptr<RemoteFile> found() const {
+    if (const auto run = run_()) return make_wandb_file(*run, file_);
+    throw ConfigError(
+        "/tracker/load/wandb_run_path: null means the logger's own run, which is a new one\n  Give "
+        "entity/project/run_id, or wandb_run_id with \"resume\" in /tracker/log.");
+  }
+
+ private:
+  OwnWandbRun run_;
+  std::string file_;
+};
+
+std::unique_ptr<CheckpointSource> make_wandb_source(const WandbLoadConfig& config,
+                                                    const std::string& data_path,
+                                                    OwnWandbRun own_run) {
+  const char* const key = "/tracker/load/wandb_file_path";
+  std::unique_ptr<RemoteFile> file = at_place("/tracker/load/wandb_run_path", [&] {
+    return config.wandb_run_path ? make_wandb_file(*config.wandb_run_path, config.wandb_file_path)
+                                 : nullptr;
+  });
+  if (!file) {
+    auto own = std::make_unique<OwnRunFile>(std::move(own_run), config.wandb_file_path);
+    if (!config.only_auto_resume) own->found();
+    file = std::move(own);
+  }
+  return std::make_unique<FetchedSource>(config.only_auto_resume, std::move(file), key, data_path);
+}
+
 }  // namespace
 
 std::unique_ptr<CheckpointSource> make_checkpoint_source(const LoadConfig& config,
-                                                         const std::string& data_path) {
+                                                         const std::string& data_path,
+                                                         OwnWandbRun own_wandb_run) {
   if (const auto* local = std::get_if<LocalLoadConfig>(&config)) {
     return std::make_unique<LocalFile>(*local);
   }
@@ -137,7 +178,7 @@ std::unique_ptr<CheckpointSource> make_checkpoint_source(const LoadConfig& confi
   if (const auto* hub = std::get_if<HuggingfaceLoadConfig>(&config)) {
     return make_hub_source(*hub, data_path);
   }
-  throw ConfigError("/tracker/load/load_from: 'wandb' is not available yet");
+  return make_wandb_source(std::get<WandbLoadConfig>(config), data_path, std::move(own_wandb_run));
 }
 
 }  // namespace dalle2

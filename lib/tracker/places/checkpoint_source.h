@@ -2,7 +2,9 @@
 // Where the checkpoint that a run starts from lies (tracker.load of the config).
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "config/shared/tracker_config.h"
@@ -37,10 +39,14 @@ class CheckpointSource {
   bool only_auto_resume_;
 };
 
+/// The run that the W&B logger logs to, "entity/project/run_id"; none as long as it has no id.
+using OwnWandbRun = std::function<std::optional<std::string>()>;
+
 /// The source that the config names.
 /// @param data_path what has to be fetched is stored there as loaded_checkpoint.pth
-/// @throws ConfigError for one that is not available yet
+/// @throws ConfigError what the config names cannot be an address
 std::unique_ptr<CheckpointSource> make_checkpoint_source(const LoadConfig& config,
-                                                         const std::string& data_path);
+                                                         const std::string& data_path,
+                                                         OwnWandbRun own_wandb_run = nullptr);
 
 }  // namespace dalle2

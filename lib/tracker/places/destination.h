@@ -7,6 +7,7 @@
 #include <string>
 
 #include "config/shared/tracker_config.h"
+#include "net/http_call.h"
 
 namespace dalle2 {
 
@@ -33,8 +34,9 @@ class Destination {
   virtual std::string full_target(const std::string& shown) { return shown; }
   /// Whether it wants a page on what was trained; known after check_access().
   virtual bool wants_card() const { return false; }
-  /// Asks the service whether it would take files. Sends none. @throws NetworkError, ConfigError
-  virtual void check_access() = 0;
+  /// Asks the service whether it would take files. Sends none.
+  /// @throws NetworkError (one that may_pass() if the service is away), ConfigError
+  virtual void check_access(const HttpCallOptions& options) = 0;
   /// Sends a file, whole or not at all; it is not changed meanwhile.
   /// @param cancelled asked while waiting; true ends the transfer by an error
   /// @throws NetworkError, DataError

@@ -17,4 +17,8 @@ std::unique_ptr<Destination> make_url_destination(const UrlSaveConfig& config);
 /// A bucket of S3.
 std::unique_ptr<Destination> make_s3_destination(const S3SaveConfig& config);
 
+/// A run of Weights & Biases; without wandb_run_path it can be asked, and nothing can be sent yet.
+/// @throws ConfigError
+std::unique_ptr<Destination> make_wandb_destination(const WandbSaveConfig& config);
+
 }  // namespace dalle2

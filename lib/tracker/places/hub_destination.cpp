@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <memory>
 
-#include "net/hub_api.h"
+#include "net/hub/hub_api.h"
 #include "tracker/places/destinations.h"
 
 namespace dalle2 {
@@ -18,10 +18,11 @@ class HubDestination : public Destination {
 
   std::string name() const override { return repository_.name(); }
   bool wants_card() const override { return wants_card_; }
-  void check_access() override {
-    repository_.check_token();
+  void check_access(const HttpCallOptions& options) override {
+    repository_.check_token(options);
     // A page that somebody has written stays, and gets no samples beside it.
-    if (wants_card_) wants_card_ = !repository_.exists() || !repository_.find("README.md");
+    if (!wants_card_ || !repository_.exists(options)) return;
+    wants_card_ = !repository_.find("README.md", options);
   }
   void send(const FileToSend& file, const std::function<bool()>& cancelled) override {
     const HttpCallOptions options{.ends_at_stop = false, .cancelled = cancelled};

@@ -22,11 +22,20 @@ std::string kind_of(const Json& config) {
   return "model";
 }
 
-/// The command that draws; empty where one needs more than the file.
-std::string sample_command(const std::string& kind, const std::string& address) {
-  const char* const input = kind == "decoder" ? "--image-embeds image_embeds.npy"
-                            : kind == "prior" ? "--text-embeds text_embeds.npy"
-                                              : nullptr;
+bool is_unconditional(const Json& config) {
+  const Json decoder = config.value("decoder", Json::object());
+  const auto flag = decoder.is_object() ? decoder.find("unconditional") : decoder.end();
+  return flag != decoder.end() && flag->is_boolean() && flag->get<bool>();
+}
+
+/// The command that draws; empty for a kind that draws from pictures alone.
+std::string sample_command(const std::string& kind,
+                           const Json& config,
+                           const std::string& address) {
+  const char* const input = kind == "prior"            ? "--text-embeds text_embeds.npy"
+                            : kind != "decoder"        ? nullptr
+                            : is_unconditional(config) ? "--num 16"
+                                                       : "--image-embeds image_embeds.npy";
   if (input == nullptr) return "";
   return fmt::format("dalle2-train sample --checkpoint {} {} --out samples", address, input);
 }
@@ -57,7 +66,7 @@ std::string model_card(const CardFacts& facts) {
   const std::string name = facts.file.empty() ? "FILE" : facts.file;
   const std::string address = fmt::format("hf://{}/{}", facts.repo, name);
   card += "## Use\n\n";
-  if (const std::string command = sample_command(kind, address); !command.empty()) {
+  if (const std::string command = sample_command(kind, config, address); !command.empty()) {
     card += fenced(command, "sh") + "\n";
   }
   card += "To train it further, load it in a config:\n\n" +
@@ -68,9 +77,11 @@ std::string model_card(const CardFacts& facts) {
                  "json");
   if (!facts.pictures.empty()) card += "\n## Samples\n\n";
   for (const CardPicture& picture : facts.pictures) {
+    std::string caption = picture.caption;  // an empty line would end the markup
+    std::replace(caption.begin(), caption.end(), '\n', ' ');
     card += fmt::format("<p><img src=\"{}\" alt=\"\"><br>{}</p>\n",
                         html_escape(picture.target()),
-                        html_escape(picture.caption));
+                        html_escape(caption));
   }
   card += "\n## Config\n\n" + fenced(facts.config, "json");
   return card;

@@ -4,83 +4,20 @@
 #include <cstdlib>
 #include <filesystem>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "base/public_url.h"
-#include "base/text.h"
-#include "base/timer.h"
 #include "config/shared/text_rules.h"
-#include "io/files/atomic_file.h"
 #include "io/streams/url_source.h"
 #include "net/http_call.h"
-#include "net/hub_api.h"
-#include "net/s3.h"
-#include "net/sha256.h"
+#include "net/hub/hub_api.h"
+#include "net/url.h"
+#include "tracker/places/fetch.h"
 
 namespace dalle2 {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// What a file has to be.
-struct Expected {
-  std::optional<uint64_t> bytes = {};
-  std::optional<std::string> sha256 = {};
-};
-
-void check_space(const std::string& path, uint64_t bytes, const std::string& name) {
-  std::error_code error;
-  const fs::space_info space = fs::space(fs::absolute(path).parent_path(), error);
-  if (error || space.available >= bytes) return;
-  throw ResourceError("{}: has {}, and the disk of {} has {} left\n  Make room there.",
-                      name,
-                      human_bytes(bytes),
-                      path,
-                      human_bytes(space.available));
-}
-
-/// Writes all bytes of `source` and compares them with what is expected.
-void store(const ByteSource& source,
-           const std::string& path,
-           const Expected& expected,
-           const std::string& name) {
-  constexpr size_t kPiece = size_t{1} << 20;
-  if (expected.bytes) check_space(path, *expected.bytes, name);
-  const Timer timer;
-  AtomicFile file(path);
-  Sha256 hash;
-  std::vector<char> piece(kPiece);
-  while (const size_t size = source(piece.data(), piece.size())) {
-    hash.add(piece.data(), size);
-    file.write(piece.data(), size);
-  }
-  if (expected.bytes && file.position() != *expected.bytes) {
-    throw DataError(
-        "{}: {} bytes came, {} were announced\n  The file was not kept. Fetch it again.",
-        name,
-        file.position(),
-        *expected.bytes);
-  }
-  const std::string sha256 = hash.hex();
-  if (expected.sha256 && sha256 != lower_case(*expected.sha256)) {
-    throw DataError(
-        "{}: its SHA-256 is {}, expected {}\n  The file was not kept: it was damaged on the way, or "
-        "it is another one.",
-        name,
-        sha256,
-        lower_case(*expected.sha256));
-  }
-  const uint64_t bytes = file.position();
-  file.commit();
-  log_info("track",
-           "Fetched {} ({} in {}) as {}",
-           name,
-           human_bytes(bytes),
-           human_duration(timer.seconds()),
-           path);
-}
 
 /// http(s), file and s3.
 class UrlFile : public RemoteFile {
@@ -101,7 +38,7 @@ class UrlFile : public RemoteFile {
     open()(&byte, 1);
   }
   void fetch(const std::string& path) const override {
-    store(open(), path, {.sha256 = sha256_}, name());
+    store_fetched(open(), path, {.sha256 = sha256_}, name());
   }
 
  private:
@@ -149,14 +86,10 @@ class HubRemoteFile : public RemoteFile {
   void check_access() const override { repository_->download(path_); }
   void fetch(const std::string& path) const override {
     HubRepository::Download found = repository_->download(path_);
-    Expected expected{.sha256 = sha256_};
+    ExpectedFile expected{.sha256 = sha256_};
     if (found.file.size > 0) expected.bytes = static_cast<uint64_t>(found.file.size);
     if (!sha256_ && !found.file.sha256.empty()) expected.sha256 = found.file.sha256;
-    const auto stream = std::make_shared<HttpStream>(std::move(found.request));
-    store([stream](char* buffer, size_t capacity) { return stream->read(buffer, capacity); },
-          path,
-          expected,
-          name());
+    store_fetched(std::move(found.request), path, expected, name());
   }
 
  private:

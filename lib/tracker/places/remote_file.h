@@ -34,6 +34,10 @@ struct RemoteFileOptions {
 std::unique_ptr<RemoteFile> make_remote_file(const std::string& url,
                                              const RemoteFileOptions& options = {});
 
+/// A file of a Weights & Biases run. @param run entity/project/run_id
+/// @throws ConfigError it is none, or the environment of W&B is wrong (net/wandb_access.h)
+std::unique_ptr<RemoteFile> make_wandb_file(const std::string& run, const std::string& file);
+
 /// A file under its own name in a folder that goes with this object.
 class FetchedFile {
  public:

@@ -21,6 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int kAttemptsAtStart = 3;  ///< a service that is away holds no start up for long
+
 /// A target, filled in.
 struct FilledTarget {
   const char* key;
@@ -106,7 +108,7 @@ class LocalSaver : public Saver {
 
   std::vector<std::string> fixed_local_targets() const override { return fixed_targets(targets()); }
 
-  void init(Uploads* /*uploads*/) override {
+  void init(Uploads* /*uploads*/, const std::optional<std::string>& /*own_wandb_run*/) override {
     log_info("track", "Saving {} locally", save_type_name(targets().save_type));
   }
 
@@ -170,14 +172,24 @@ class RemoteSaver : public Saver {
 
   void check_access(const FormatFields& /*example*/) const override {
     try {
-      destination_->check_access();
+      destination_->check_access({.attempts = kAttemptsAtStart});
     } catch (const NetworkError& error) {
-      throw NetworkError("/tracker/save: {}", error.what());
+      if (!may_pass(error)) throw NetworkError("/tracker/save: {}", error.what());
+      log_warning("track",
+                  "{}\n  The run goes on: what it saves waits in its data_path until {} is back.",
+                  error.what(),
+                  destination_->name());
     }
   }
 
-  void init(Uploads* uploads) override {
+  void init(Uploads* uploads, const std::optional<std::string>& own_wandb_run) override {
     uploads_ = uploads;
+    auto* const wandb = std::get_if<WandbSaveConfig>(&config_);
+    if (wandb != nullptr && !wandb->wandb_run_path) {
+      D2_CHECK(own_wandb_run.has_value(), "a W&B saver without a run");
+      wandb->wandb_run_path = own_wandb_run;
+      destination_ = make_destination(config_);
+    }
     const auto saver_json = [config = config_](const std::string& target) {
       return save_config_json(config, target);
     };
@@ -204,6 +216,7 @@ class RemoteSaver : public Saver {
     for (const CardPicture& picture : own.pictures) send(picture.path, picture.target(), "picture");
     write_file_atomically(scratch, model_card(own));
     send(scratch, "README.md", "model card");
+    remove_file(scratch);  // the outbox has it
   }
 
  private:
@@ -236,6 +249,9 @@ std::unique_ptr<Destination> make_destination(const SaveConfig& config) {
   }
   if (const auto* url = std::get_if<UrlSaveConfig>(&config)) return make_url_destination(*url);
   if (const auto* s3 = std::get_if<S3SaveConfig>(&config)) return make_s3_destination(*s3);
+  if (const auto* wandb = std::get_if<WandbSaveConfig>(&config)) {
+    return make_wandb_destination(*wandb);
+  }
   return nullptr;
 }
 
@@ -243,10 +259,7 @@ std::unique_ptr<Saver> make_saver(const SaveConfig& config) {
   if (const auto* local = std::get_if<LocalSaveConfig>(&config)) {
     return std::make_unique<LocalSaver>(*local);
   }
-  if (std::unique_ptr<Destination> destination = make_destination(config)) {
-    return std::make_unique<RemoteSaver>(config, std::move(destination));
-  }
-  throw ConfigError("/tracker/save/save_to: 'wandb' is not available yet");
+  return std::make_unique<RemoteSaver>(config, make_destination(config));
 }
 
 }  // namespace dalle2

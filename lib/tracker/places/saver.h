@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,8 +41,10 @@ class Saver {
   virtual void check_access(const FormatFields& example) const = 0;
   /// Of those targets that are the same at every save the files of this machine.
   virtual std::vector<std::string> fixed_local_targets() const { return {}; }
-  /// The run may write now. @param uploads null where no saver sends anything
-  virtual void init(Uploads* uploads) = 0;
+  /// The run may write now, and its loggers have begun.
+  /// @param uploads null where no saver sends anything
+  /// @param own_wandb_run the run that the W&B logger logs to, if there is one
+  virtual void init(Uploads* uploads, const std::optional<std::string>& own_wandb_run) = 0;
   /// Copies a file to `target`, or sees to that.
   /// @throws anything: the tracker logs it and goes on
   virtual void save_file(const FileToSave& file,
@@ -65,7 +68,7 @@ std::string save_type_name(SaveType type);
 /// The file of data_path that holds it.
 const char* own_file(SaveType type);
 
-/// The saver of a config. @throws ConfigError for one that is not available yet
+/// The saver of a config. @throws ConfigError what it names cannot be a place
 std::unique_ptr<Saver> make_saver(const SaveConfig& config);
 
 }  // namespace dalle2

@@ -2,6 +2,7 @@
 #include "tracker/places/uploads.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <utility>
 
@@ -186,10 +187,11 @@ size_t Uploads::finish(double seconds) {
   std::unique_lock lock(mutex_);
   if (const auto waiting = outbox_.waiting(); !waiting.empty() && !lanes_.empty()) {
     log_info("track",
-             "Sending {} ({}) that wait, for {:g} s at most",
+             "Sending {} ({}) that {}{}",
              counted(static_cast<int64_t>(waiting.size()), "file"),
              human_bytes(bytes_of(waiting)),
-             most);
+             waiting.size() == 1 ? "waits" : "wait",
+             std::isfinite(most) ? fmt::format(", for {:g} s at most", most) : "");
   }
   ending_ = true;
   for (const auto& lane : lanes_) lane->failed.clear();  // each is tried once more

@@ -9,8 +9,8 @@
 #include "base/error.h"
 #include "base/public_url.h"
 #include "net/http_call.h"
-#include "net/s3_upload.h"
-#include "net/sigv4.h"
+#include "net/s3/s3_upload.h"
+#include "net/url.h"
 #include "tracker/places/destinations.h"
 
 namespace dalle2 {
@@ -32,7 +32,10 @@ class UrlDestination : public Destination {
     }
   }
 
-  std::string name() const override { return url_.empty() ? "whole addresses" : public_url(url_); }
+  std::string name() const override {
+    if (!url_.empty()) return public_url(url_);
+    return plain_http_ ? "whole addresses, http too" : "whole addresses";
+  }
   std::string place_of(const std::string& target) const override {
     return url_.empty() ? target : Destination::place_of(target);
   }
@@ -50,11 +53,11 @@ class UrlDestination : public Destination {
   }
 
   /// A server of files need not know other requests, and a presigned address is good for one.
-  void check_access() override {
+  void check_access(const HttpCallOptions& options) override {
     if (url_.empty()) return;
     HttpCall look = call("OPTIONS", url_ + "/");
     look.accepted = {400, 403, 404, 405, 409, 501};
-    http_call(look);
+    http_call(look, options);
   }
 
   void send(const FileToSend& file, const std::function<bool()>& cancelled) override {
@@ -64,17 +67,10 @@ class UrlDestination : public Destination {
     HttpCall put = call("PUT", address);
     put.file = HttpFilePart{file.path};
     put.headers.emplace_back("Content-Type: application/octet-stream");
-    const size_t slash = file.target.rfind('/');
-    if (url_.empty() || slash == std::string::npos) {
-      http_call(put, options);
-      return;
-    }
-    // WebDAV makes no folders by itself.
-    if (http_call(accepting(put, {404, 409}), options).status() / 100 == 2) return;
-    for (size_t at = file.target.find('/'); at != std::string::npos;
-         at = file.target.find('/', at + 1)) {
-      const std::string folder = uri_encode(file.target.substr(0, at), /*keep_slash=*/true);
-      http_call(accepting(call("MKCOL", url_ + "/" + folder), {405, 409, 501}), options);
+    if (!url_.empty()) {
+      // WebDAV makes no folders by itself.
+      if (http_call(accepting(put, {404, 409}), options).status() / 100 == 2) return;
+      make_folders(address, options);
     }
     http_call(put, options);
   }
@@ -103,6 +99,14 @@ class UrlDestination : public Destination {
     };
     return call;
   }
+  /// Those that an address lies in, one by one. What cannot be made may be there: the next PUT tells.
+  void make_folders(const std::string& address, const HttpCallOptions& options) const {
+    const size_t path = address.find('/', address.find("://") + 3);
+    for (size_t at = address.find('/', path + 1); at != std::string::npos;
+         at = address.find('/', at + 1)) {
+      http_call(accepting(call("MKCOL", address.substr(0, at)), {403, 405, 409, 501}), options);
+    }
+  }
   static HttpCall accepting(HttpCall call, std::vector<long> statuses) {
     call.accepted = std::move(statuses);
     return call;
@@ -120,7 +124,9 @@ class S3Destination : public Destination {
       : url_(without_slash(config.url)), plain_http_(config.allow_plain_http) {}
 
   std::string name() const override { return url_; }
-  void check_access() override { s3_check_bucket(url_, {.plain_http = plain_http_}); }
+  void check_access(const HttpCallOptions& options) override {
+    s3_check_bucket(url_, {.http = options, .plain_http = plain_http_});
+  }
   void send(const FileToSend& file, const std::function<bool()>& cancelled) override {
     s3_upload(file.path,
               url_ + "/" + file.target,

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "net/aws_config.h"
 #include "net/http_stream.h"
+#include "net/s3/aws_config.h"
 
 namespace dalle2 {
 

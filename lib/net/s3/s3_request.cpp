@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
-#include "net/s3_request.h"
+#include "net/s3/s3_request.h"
 
 #include <algorithm>
 #include <ctime>
 #include <optional>
 
-#include "net/s3.h"
+#include "net/s3/s3.h"
+#include "net/url.h"
 
 namespace dalle2 {
 

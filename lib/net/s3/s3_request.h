@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "net/aws_config.h"
 #include "net/http_response.h"
-#include "net/s3.h"
-#include "net/sigv4.h"
+#include "net/s3/aws_config.h"
+#include "net/s3/s3.h"
+#include "net/s3/sigv4.h"
 
 namespace dalle2 {
 

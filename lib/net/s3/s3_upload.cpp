@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
-#include "net/s3_upload.h"
+#include "net/s3/s3_upload.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
-#include "net/s3_request.h"
+#include "net/s3/s3_request.h"
 #include "net/sha256.h"
 
 namespace dalle2 {
@@ -28,6 +29,13 @@ class S3Upload {
       : shown_(url), url_(parse_s3_url(url)), options_(options) {}
 
   HttpAnswer call(const std::string& method, const S3Query& query, const S3Body& body) const {
+    return call(method, query, body, options_.http);
+  }
+
+  HttpAnswer call(const std::string& method,
+                  const S3Query& query,
+                  const S3Body& body,
+                  const HttpCallOptions& http) const {
     const S3Access access = find_s3_access();
     const S3Place place = s3_place(url_, access);
     SignedRequest parts = place.request;
@@ -50,7 +58,7 @@ class S3Upload {
     call.explain = [access](const HttpAnswer& answer) {
       return explain_s3_refusal(answer.head, answer.body, access, /*writes=*/true);
     };
-    return http_call(call, options_.http);
+    return http_call(call, http);
   }
 
   void send_whole(const std::string& path) const { call("PUT", {}, {.file = HttpFilePart{path}}); }
@@ -94,10 +102,14 @@ class S3Upload {
                        explain_s3_refusal(answer.head, answer.body, find_s3_access(), true));
   }
 
-  /// Parts that are left cost money.
+  /// Parts that are left cost money. One short attempt, after a stop too.
   void abandon(const std::string& id) const {
+    HttpCallOptions brief;
+    brief.attempts = 1;
+    brief.ends_at_stop = false;
+    brief.deadline = std::chrono::steady_clock::now() + std::chrono::seconds(3);
     try {
-      call("DELETE", {{"uploadId", id}}, {});
+      call("DELETE", {{"uploadId", id}}, {}, brief);
     } catch (const Error&) {  // the fault before it is the one to report
     }
   }

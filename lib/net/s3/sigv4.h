@@ -12,9 +12,6 @@
 
 namespace dalle2 {
 
-/// `text` with every byte but A-Z a-z 0-9 - . _ ~ as %XX; with `keep_slash` the slashes, too.
-std::string uri_encode(std::string_view text, bool keep_slash = false);
-
 struct SigningKey {
   std::string key_id, secret;
   std::string session_token = {};  ///< of temporary keys; else empty

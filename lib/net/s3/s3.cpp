@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "net/s3.h"
+#include "net/s3/s3.h"
 
 #include <algorithm>
 #include <ctime>
@@ -9,8 +9,8 @@
 
 #include "base/public_url.h"
 #include "base/text.h"
-#include "net/s3_request.h"
-#include "net/sigv4.h"
+#include "net/s3/s3_request.h"
+#include "net/s3/sigv4.h"
 #include "net/url.h"
 
 namespace dalle2 {

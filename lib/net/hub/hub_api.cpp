@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-#include "net/hub_api.h"
+#include "net/hub/hub_api.h"
 
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "net/http_json.h"
-#include "net/sigv4.h"
+#include "net/url.h"
 
 namespace dalle2 {
 namespace {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 // How a file comes into a repository: asked beforehand how it is kept (preupload), its bytes stored
 // by Git LFS if it is large, then committed.
-#include <openssl/evp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -17,9 +15,9 @@
 #include "base/stop_signal.h"
 #include "net/base64.h"
 #include "net/http_json.h"
-#include "net/hub_api.h"
+#include "net/hub/hub_api.h"
 #include "net/sha256.h"
-#include "net/sigv4.h"
+#include "net/url.h"
 
 namespace dalle2 {
 namespace {
@@ -27,6 +25,7 @@ namespace {
 constexpr const char* kLfsType = "application/vnd.git-lfs+json";
 constexpr int kMostRounds = 4;        ///< of an LFS upload: its addresses may expire
 constexpr int kMostCommits = 12;      ///< while others commit to the same branch
+constexpr int kMostFailures = 4;      ///< of commits, for any other reason
 constexpr size_t kSampleBytes = 512;  ///< the hub judges a file by its beginning
 constexpr int64_t kMostInCommit = int64_t{10} << 20;
 constexpr int64_t kMostLfsParts = 100'000;
@@ -42,15 +41,9 @@ std::string beginning_of(const std::string& path, size_t size) {
 /// Git's id of a file that lies in the commit itself.
 std::string blob_id(const std::string& content) {
   const std::string blob = fmt::format("blob {}", content.size()) + std::string(1, '\0') + content;
-  std::string digest(20, '\0');
-  unsigned size = 0;
-  EVP_Digest(blob.data(),
-             blob.size(),
-             reinterpret_cast<unsigned char*>(digest.data()),
-             &size,
-             EVP_sha1(),
-             nullptr);
-  return to_hex(digest);
+  Hash hash(HashKind::kSha1);
+  hash.add(blob.data(), blob.size());
+  return hash.hex();
 }
 
 /// What is known of a file before it is sent.
@@ -121,7 +114,8 @@ class LfsUpload {
         return send();
       } catch (const HttpStatusError& error) {
         // An address that has expired, or a store that got other bytes: new addresses mend both.
-        const bool again = error.status() != 401 && round < kMostRounds;
+        const bool is_mended = !is_worth_retrying(error.status()) && error.status() != 401;
+        const bool again = is_mended && round < kMostRounds;
         if (!again) throw;
         log_warning("net", "{}\n  All parts are asked for again.", error.what());
       }
@@ -291,8 +285,10 @@ std::string commit_lines(const Prepared& file, const std::string& parent) {
          Json{{"key", file.is_lfs ? "lfsFile" : "file"}, {"value", content}}.dump() + "\n";
 }
 
-bool may_commit_again(long status) {
-  return status == 409 || status == 412 || is_worth_retrying(status);
+/// Another commit was first.
+bool is_conflict(const NetworkError& error) {
+  const auto* refused = dynamic_cast<const HttpStatusError*>(&error);
+  return refused != nullptr && (refused->status() == 409 || refused->status() == 412);
 }
 
 }  // namespace
@@ -314,7 +310,7 @@ void HubRepository::upload(const HubUpload& upload, const HttpCallOptions& optio
   HttpCallOptions once = options;
   once.attempts = 1;
   std::minstd_rand random(std::random_device{}());
-  for (int attempt = 1;; ++attempt) {
+  for (int attempt = 1, failures = 0;; ++attempt) {
     const std::string parent = head(options);
     const std::optional<HubFile> there = find(upload.path, options);
     if (there && (upload.only_if_absent || file.is_same(*there))) return;
@@ -325,11 +321,9 @@ void HubRepository::upload(const HubUpload& upload, const HttpCallOptions& optio
     try {
       http_call(commit, once);
       return;
-    } catch (const HttpStatusError& error) {
-      if (!may_commit_again(error.status()) || attempt == kMostCommits) throw;
-      fault = error.what();
     } catch (const NetworkError& error) {
-      if (attempt == kMostCommits) throw;
+      const bool again = is_conflict(error) || (may_pass(error) && ++failures < kMostFailures);
+      if (!again || attempt == kMostCommits) throw;
       fault = error.what();
     }
     const double spread = 0.5 + static_cast<double>(random() % 1000) / 1000;

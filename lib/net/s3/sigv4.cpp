@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
-#include "net/sigv4.h"
+#include "net/s3/sigv4.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "net/sha256.h"
+#include "net/url.h"
 
 namespace dalle2 {
 namespace {
@@ -18,20 +19,6 @@ std::string utc(const char* format, std::time_t time) {
 }
 
 }  // namespace
-
-std::string uri_encode(std::string_view text, bool keep_slash) {
-  constexpr std::string_view kPlain =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
-  std::string encoded;
-  for (const char c : text) {
-    if (kPlain.find(c) != std::string_view::npos || (keep_slash && c == '/')) {
-      encoded += c;
-    } else {
-      encoded += fmt::format("%{:02X}", static_cast<unsigned char>(c));
-    }
-  }
-  return encoded;
-}
 
 std::string canonical_query(std::vector<std::pair<std::string, std::string>> query) {
   for (auto& [name, value] : query) {

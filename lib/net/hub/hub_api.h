@@ -12,7 +12,7 @@
 #include "base/untrusted_json.h"
 #include "net/http_call.h"
 #include "net/http_stream.h"
-#include "net/hub_access.h"
+#include "net/hub/hub_access.h"
 
 namespace dalle2 {
 

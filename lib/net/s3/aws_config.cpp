@@ -1,55 +1,34 @@
 // SPDX-License-Identifier: MIT
-#include "net/aws_config.h"
+#include "net/s3/aws_config.h"
 
-#include <fstream>
 #include <map>
 #include <string>
+#include <string_view>
 #include <tuple>
 
 #include "base/error.h"
 #include "base/public_url.h"
 #include "net/environment.h"
+#include "net/ini_file.h"
 
 namespace dalle2 {
 namespace {
 
-using Section = std::map<std::string, std::string>;
-
-/// An ini file of the AWS tools. Indented lines belong to the key before them: "s3.endpoint_url".
-std::map<std::string, Section> read_ini(const std::string& path) {
-  std::map<std::string, Section> sections;
-  std::ifstream file(path);
-  Section* section = nullptr;
-  std::string outer;
-  for (std::string line; std::getline(file, line);) {
-    const bool nested = line.starts_with(' ') || line.starts_with('\t');
-    const std::string text = trimmed(line);
-    if (text.empty() || text[0] == '#' || text[0] == ';') continue;
-    if (text[0] == '[') {
-      std::string name = trimmed(text.substr(1, text.find(']') - 1));
-      if (name.starts_with("profile ")) name = trimmed(name.substr(8));
-      section = &sections[name];
-      outer.clear();
-      continue;
-    }
-    const size_t equals = text.find('=');
-    if (section == nullptr || equals == std::string::npos) continue;
-    const std::string key = trimmed(text.substr(0, equals));
-    const std::string value = trimmed(text.substr(equals + 1));
-    if (!nested) outer = key;
-    (*section)[nested ? outer + "." + key : key] = value;
+/// As read_ini(), with the profiles under their names: those of the config file are "profile NAME".
+std::map<std::string, IniSection> read_profiles(const std::string& path) {
+  std::map<std::string, IniSection> profiles;
+  for (auto& [name, section] : read_ini(path)) {
+    constexpr std::string_view kPrefix = "profile ";
+    const std::string profile =
+        name.starts_with(kPrefix) ? trimmed(name.substr(kPrefix.size())) : name;
+    profiles[profile].merge(section);
   }
-  return sections;
-}
-
-std::string value_of(const Section& section, const std::string& key) {
-  const auto found = section.find(key);
-  return found == section.end() ? "" : found->second;
+  return profiles;
 }
 
 struct Files {
   std::string credentials_path, config_path;
-  std::map<std::string, Section> credentials, config;
+  std::map<std::string, IniSection> credentials, config;
 
   Files() {
     const std::string folder = environment("HOME") + "/.aws/";
@@ -57,12 +36,12 @@ struct Files {
     config_path = environment("AWS_CONFIG_FILE");
     if (credentials_path.empty()) credentials_path = folder + "credentials";
     if (config_path.empty()) config_path = folder + "config";
-    credentials = read_ini(credentials_path);
-    config = read_ini(config_path);
+    credentials = read_profiles(credentials_path);
+    config = read_profiles(config_path);
   }
 };
 
-void take_keys(const Section& section, const std::string& source, S3Access& access) {
+void take_keys(const IniSection& section, const std::string& source, S3Access& access) {
   access.key_id = value_of(section, "aws_access_key_id");
   access.secret = value_of(section, "aws_secret_access_key");
   access.session_token = value_of(section, "aws_session_token");

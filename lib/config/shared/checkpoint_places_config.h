@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: MIT
+// `tracker.load` and `tracker.save` of a config: where checkpoints come from and go to.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "config/reading/reflect.h"
+#include "config/reading/types.h"
+#include "config/shared/text_rules.h"
+
+namespace dalle2 {
+
+/// The key that every loader has.
+void load_fields(auto& f, auto& load) {
+  f.field("only_auto_resume",
+          load.only_auto_resume,
+          "Load only when a run goes on by `log.auto_resume`; the first run starts afresh and need "
+          "not find a file.");
+}
+
+struct LocalLoadConfig {
+  static constexpr const char* kTag = "local";
+  static constexpr const char* kDoc = "Loads a checkpoint from a file.";
+
+  std::string file_path;  // required
+  bool only_auto_resume = false;
+
+  void fields(auto& f) {
+    D2_REQUIRED(file_path, "The checkpoint, relative to the working directory.", not_empty());
+    load_fields(f, *this);
+  }
+};
+
+/// What plain http is allowed for, in the sections that send or load something.
+void plain_http_field(auto& f, bool& allow_plain_http) {
+  f.field("allow_plain_http",
+          allow_plain_http,
+          "Use an `http:` address of another machine, where anybody on the way can read and change "
+          "what is sent, logins too. Not needed for this machine itself.");
+}
+
+struct UrlLoadConfig {
+  static constexpr const char* kTag = "url";
+  static constexpr const char* kDoc =
+      "Downloads a checkpoint to `data_path`/loaded_checkpoint.pth before training.";
+
+  std::string url;  // required
+  std::optional<std::string> sha256;
+  bool allow_plain_http = false;
+  bool only_auto_resume = false;
+
+  void fields(auto& f) {
+    D2_REQUIRED(url,
+                "Address of the checkpoint: `https:`, `http:`, `file:`, `s3://BUCKET/KEY` or "
+                "`hf://OWNER/NAME/FILE` (`hf://OWNER/NAME@REVISION/FILE`).",
+                text_without(checkpoint_url_fault));
+    D2_FIELD(sha256,
+             "What the SHA-256 of the file has to be, 64 hexadecimal digits; null for any.",
+             text_without(sha256_fault));
+    plain_http_field(f, allow_plain_http);
+    load_fields(f, *this);
+  }
+};
+
+/// A repository of the Hugging Face hub and who asks for it.
+void hub_fields(auto& f, auto& hub) {
+  f.required("huggingface_repo",
+             hub.huggingface_repo,
+             "Repository of models on the Hugging Face hub, `owner/name`.",
+             text_without(hub_repo_fault));
+  f.field("token_path",
+          hub.token_path,
+          "File with an access token. Null for `HF_TOKEN`, or else the file that `hf auth login` "
+          "writes (`HF_TOKEN_PATH`, `HF_HOME`/token).",
+          text_without(token_path_fault));
+  f.field("revision", hub.revision, "Branch of the repository.", not_empty());
+  plain_http_field(f, hub.allow_plain_http);
+}
+
+/// Our addition: the reference saves to the hub but does not load from it.
+struct HuggingfaceLoadConfig {
+  static constexpr const char* kTag = "huggingface";
+  static constexpr const char* kDoc =
+      "Downloads a checkpoint from the Hugging Face hub (or `HF_ENDPOINT`). An extension of ours.";
+
+  std::string huggingface_repo;       // required
+  std::string huggingface_file_path;  // required
+  std::optional<std::string> token_path;
+  std::string revision = "main";
+  bool allow_plain_http = false;
+  bool only_auto_resume = false;
+
+  void fields(auto& f) {
+    hub_fields(f, *this);
+    D2_REQUIRED(huggingface_file_path, "File of the repository.", not_empty());
+    load_fields(f, *this);
+  }
+};
+
+struct WandbLoadConfig {
+  static constexpr const char* kTag = "wandb";
+  static constexpr const char* kDoc =
+      "Downloads a file of a Weights & Biases run. The key comes from `WANDB_API_KEY` or `~/.netrc`.";
+
+  std::string wandb_file_path;  // required
+  std::optional<std::string> wandb_run_path;
+  bool only_auto_resume = false;
+
+  void fields(auto& f) {
+    D2_REQUIRED(wandb_file_path, "File of the run, with its folders.", not_empty());
+    D2_FIELD(wandb_run_path,
+             "`entity/project/run_id`; null for the run that the W&B logger goes on with.",
+             not_empty());
+    load_fields(f, *this);
+  }
+};
+using LoadConfig = std::variant<LocalLoadConfig,
+                                UrlLoadConfig,
+                                HuggingfaceLoadConfig,
+                                WandbLoadConfig>;  // tag key load_from
+template <>
+struct TagTraits<LoadConfig> {
+  static constexpr const char* key = "load_from";
+  static constexpr const char* noun = "loader";
+  static constexpr const char* doc = "Kind of loader; null or absent loads nothing.";
+};
+
+enum class SaveType { checkpoint, model, lora };
+template <>
+inline constexpr std::array enum_names<SaveType> = {"checkpoint", "model", "lora"};
+
+struct SaveTargets {
+  std::optional<std::string> save_latest_to, save_best_to, save_meta_to;  // false and null: off
+  SaveType save_type = SaveType::checkpoint;
+  bool save_all = false;
+  bool save_latest = true;
+  bool save_best = true;
+
+  void fields(auto& f) {
+    D2_FIELD(save_latest_to,
+             "File for the latest state. Its name may hold placeholders with Python's format specs "
+             "(`{epoch:03d}`): of a decoder `{epoch}` `{sample}` `{next_task}` "
+             "`{validation_losses}` `{samples_seen}`, of a prior `{epoch}` `{samples_seen}` "
+             "`{best_validation_loss}`, of a VAE `{epoch}` `{step}` `{samples_seen}`.",
+             path_or_off().placeholders());
+    D2_FIELD(save_best_to,
+             "The same for the state with the lowest validation loss.",
+             path_or_off().placeholders());
+    D2_FIELD(save_meta_to, "Folder for a copy of the config.", path_or_off(folder_fault));
+    D2_FIELD(save_type,
+             "`checkpoint` holds all that resuming needs, `model` the averaged weights alone, "
+             "`lora` the averaged adapters of a run with `train.lora`.");
+    D2_FIELD(save_all, "No effect, as in the reference.");
+    D2_FIELD(save_latest, "No effect, as in the reference: leave out `save_latest_to` instead.");
+    D2_FIELD(save_best, "No effect, as in the reference: leave out `save_best_to` instead.");
+    f.check(save_latest_to || save_best_to || save_meta_to,
+            "",
+            "At least one saving option must be specified: save_latest_to, save_best_to or "
+            "save_meta_to");
+    f.note(save_all, "save_all", "has no effect, as in the reference");
+    f.note(!save_latest && save_latest_to,
+           "save_latest",
+           "has no effect, as in the reference: set save_latest_to to null instead");
+    f.note(!save_best && save_best_to,
+           "save_best",
+           "has no effect, as in the reference: set save_best_to to null instead");
+  }
+};
+
+struct LocalSaveConfig : SaveTargets {
+  static constexpr const char* kTag = "local";
+  static constexpr const char* kDoc =
+      "Saves to files; targets are relative to the working directory, folders are made.";
+};
+
+struct WandbSaveConfig : SaveTargets {
+  static constexpr const char* kTag = "wandb";
+  static constexpr const char* kDoc =
+      "Saves to the files of a Weights & Biases run. The key comes from `WANDB_API_KEY` or "
+      "`~/.netrc`.";
+
+  std::optional<std::string> wandb_run_path;
+
+  void fields(auto& f) {
+    SaveTargets::fields(f);
+    D2_FIELD(wandb_run_path,
+             "`entity/project/run_id`; null for the run that the W&B logger logs to.",
+             not_empty());
+  }
+};
+
+struct HuggingfaceSaveConfig : SaveTargets {
+  static constexpr const char* kTag = "huggingface";
+  static constexpr const char* kDoc =
+      "Saves to a repository of the Hugging Face hub (or `HF_ENDPOINT`), which is made if it is not "
+      "there.";
+
+  std::string huggingface_repo;  // required
+  std::optional<std::string> token_path;
+  std::string revision = "main";
+  bool is_private = true;
+  bool model_card = true;
+  bool allow_plain_http = false;
+
+  void fields(auto& f) {
+    SaveTargets::fields(f);
+    hub_fields(f, *this);
+    f.field("private", is_private, "A repository that is made is private.");
+    D2_FIELD(model_card,
+             "Write a README.md with the config and samples into the repository, once, if it has "
+             "none.");
+  }
+};
+
+/// Our addition.
+struct UrlSaveConfig : SaveTargets {
+  static constexpr const char* kTag = "url";
+  static constexpr const char* kDoc =
+      "Saves by HTTP PUT: to WebDAV and other servers that take files, or to presigned addresses. "
+      "An extension of ours.";
+
+  std::optional<std::string> url;
+  bool allow_plain_http = false;
+
+  void fields(auto& f) {
+    SaveTargets::fields(f);
+    D2_FIELD(
+        url,
+        "Folder on the server, to which targets are relative. Null: each target is a whole "
+        "address, for example a presigned one. A login stands in `~/.netrc` or in the address.",
+        text_without(http_url_fault));
+    plain_http_field(f, allow_plain_http);
+    for (const auto* target : {&save_latest_to, &save_best_to, &save_meta_to}) {
+      f.check(!*target || url.has_value() == !is_http_url(**target),
+              "url",
+              url ? "with it targets are paths below it, not whole addresses"
+                  : "is needed, unless each target is a whole address (https://...)");
+    }
+  }
+};
+
+/// Our addition.
+struct S3SaveConfig : SaveTargets {
+  static constexpr const char* kTag = "s3";
+  static constexpr const char* kDoc =
+      "Saves to a bucket of S3, or of a store that speaks like it. Keys, region and endpoint come "
+      "from the environment and the files of the AWS tools. An extension of ours.";
+
+  std::string url;  // required
+  bool allow_plain_http = false;
+
+  void fields(auto& f) {
+    SaveTargets::fields(f);
+    D2_REQUIRED(
+        url, "Where targets are relative to: `s3://BUCKET/FOLDER`.", text_without(s3_url_fault));
+    plain_http_field(f, allow_plain_http);
+  }
+};
+using SaveConfig = std::variant<LocalSaveConfig,
+                                WandbSaveConfig,
+                                HuggingfaceSaveConfig,
+                                UrlSaveConfig,
+                                S3SaveConfig>;  // tag key save_to
+template <>
+struct TagTraits<SaveConfig> {
+  static constexpr const char* key = "save_to";
+  static constexpr const char* noun = "saver";
+  static constexpr const char* doc = "Kind of saver.";
+};
+
+}  // namespace dalle2

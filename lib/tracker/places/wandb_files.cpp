@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: MIT
+// Files of Weights & Biases runs: fetched from one, sent to one.
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "base/public_url.h"
+#include "net/wandb_api.h"
+#include "tracker/places/destinations.h"
+#include "tracker/places/fetch.h"
+#include "tracker/places/remote_file.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr const char* kHowToLogIn =
+    "Set WANDB_API_KEY, or put the key into ~/.netrc (`wandb login` does so).";
+
+/// "https://api.wandb.ai/entity/project/runs/id".
+std::string address_of(const WandbAccess& access, const WandbRunPath& run) {
+  return fmt::format(
+      "{}/{}/{}/runs/{}", public_url(access.base_url), run.entity, run.project, run.run_id);
+}
+
+class WandbRemoteFile : public RemoteFile {
+ public:
+  WandbRemoteFile(WandbRunPath run, std::string file)
+      : access_(find_wandb_access()), run_(std::move(run)), file_(std::move(file)) {}
+
+  std::string name() const override { return address_of(access_, run_) + "/files/" + file_; }
+  void check_access() const override { find(); }
+  void fetch(const std::string& path) const override {
+    const WandbStoredFile found = find();
+    HttpGet request{.url = found.url, .shown = name()};
+    request.headers = [login = WandbApi(access_, {}).download_headers(found.url)](
+                          const std::string& range) {
+      std::vector<std::string> lines = login;
+      if (!range.empty()) lines.push_back("Range: " + range);
+      return lines;
+    };
+    ExpectedFile expected{.md5_base64 = found.md5};
+    if (found.size > 0) expected.bytes = static_cast<uint64_t>(found.size);
+    store_fetched(std::move(request), path, expected, name());
+  }
+
+ private:
+  WandbStoredFile find() const {
+    if (access_.api_key.empty()) {
+      throw NetworkError("{}: no API key was found.\n  {}", name(), kHowToLogIn);
+    }
+    const auto found = WandbApi(access_, {}).find_file(run_, file_);
+    if (found) return *found;
+    throw NetworkError(
+        "{}: there is no such file, or no such run for this login\n  Check wandb_run_path and "
+        "wandb_file_path: the page of the run lists its files.",
+        name());
+  }
+
+  WandbAccess access_;
+  WandbRunPath run_;
+  std::string file_;
+};
+
+class WandbDestination : public Destination {
+ public:
+  explicit WandbDestination(const std::optional<std::string>& run) : access_(find_wandb_access()) {
+    if (run) run_ = parse_wandb_run_path(*run);
+  }
+
+  std::string name() const override {
+    return run_ ? address_of(access_, *run_) : public_url(access_.base_url);
+  }
+  std::string place_of(const std::string& target) const override {
+    return name() + "/files/" + target;
+  }
+  void check_access(const HttpCallOptions& options) override {
+    if (access_.mode != WandbMode::kOnline) {
+      throw NetworkError(
+          "{}: nothing can be saved there: {}.\n  {} Or choose another saver.",
+          name(),
+          access_.mode_reason,
+          kHowToLogIn);
+    }
+    WandbApi(access_, options).viewer();
+  }
+  void send(const FileToSend& file, const std::function<bool()>& cancelled) override {
+    D2_CHECK(run_.has_value(), "the run of a saver is known when the loggers have begun");
+    const HttpCallOptions options{.ends_at_stop = false, .cancelled = cancelled};
+    WandbApi(access_, options).upload(*run_, {{.name = file.target, .path = file.path}});
+  }
+
+ private:
+  WandbAccess access_;
+  std::optional<WandbRunPath> run_;
+};
+
+}  // namespace
+
+std::unique_ptr<RemoteFile> make_wandb_file(const std::string& run, const std::string& file) {
+  return std::make_unique<WandbRemoteFile>(parse_wandb_run_path(run), file);
+}
+
+std::unique_ptr<Destination> make_wandb_destination(const WandbSaveConfig& config) {
+  return std::make_unique<WandbDestination>(config.wandb_run_path);
+}
+
+}  // namespace dalle2

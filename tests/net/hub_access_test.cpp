@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+#include "net/hub/hub_access.h"
+
+#include <sys/stat.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "support/captured_log.h"
+#include "support/clean_environment.h"
+#include "support/temp_dir.h"
+
+using namespace dalle2;
+using namespace dalle2::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+/// Nobody is logged in, but for what a test says.
+struct HubEnvironment : CleanEnvironment {
+  TempDir folder;
+
+  HubEnvironment()
+      : CleanEnvironment({"HF_TOKEN",
+                          "HUGGING_FACE_HUB_TOKEN",
+                          "HF_TOKEN_PATH",
+                          "HF_HOME",
+                          "XDG_CACHE_HOME",
+                          "HOME",
+                          "HF_ENDPOINT"}) {
+    set("HOME", folder / "home");
+  }
+  std::string write(const std::string& name, const std::string& text, mode_t mode = 0600) const {
+    const std::string path = folder / name;
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+    std::ofstream(path) << text;
+    chmod(path.c_str(), mode);
+    return path;
+  }
+};
+
+std::string error_of(const std::optional<std::string>& token_path, bool plain_http = false) {
+  try {
+    find_hub_access(token_path, plain_http);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("a token of the environment comes before token_path, and that before the login's file") {
+  const HubEnvironment environment;
+  CHECK(find_hub_access({}, false).token.empty());
+  environment.write("home/.cache/huggingface/token", "hf_login\n");
+  CHECK(find_hub_access({}, false).token == "hf_login");
+  HubEnvironment::set("XDG_CACHE_HOME", environment.folder / "cache");
+  environment.write("cache/huggingface/token", "hf_cache");
+  CHECK(find_hub_access({}, false).token == "hf_cache");
+  HubEnvironment::set("HF_HOME", environment.folder / "hub");
+  environment.write("hub/token", "hf_home");
+  CHECK(find_hub_access({}, false).token == "hf_home");
+  HubEnvironment::set("HF_TOKEN_PATH", environment.write("elsewhere", "hf_elsewhere"));
+  CHECK(find_hub_access({}, false).token == "hf_elsewhere");
+  const std::string named = environment.write("named", "  hf_named \r\n");
+  CHECK(find_hub_access(named, false).token == "hf_named");
+  CHECK(find_hub_access(named, false).source == named);
+  HubEnvironment::set("HUGGING_FACE_HUB_TOKEN", "hf_old");
+  CHECK(find_hub_access(named, false).token == "hf_old");
+  HubEnvironment::set("HF_TOKEN", "hf_new");
+  CHECK(find_hub_access(named, false).token == "hf_new");
+  CHECK(find_hub_access(named, false).source == "HF_TOKEN");
+}
+
+TEST_CASE("a token that cannot be one is refused without being shown") {
+  const HubEnvironment environment;
+  const std::string absent = environment.folder / "absent";
+  CHECK(error_of(absent) == "token_path: '" + absent +
+                                "' cannot be read\n  Write an access token into it (chmod 600), or "
+                                "give HF_TOKEN.");
+  CHECK_THAT(error_of(environment.write("empty", "\n")), Contains("is empty"));
+  const std::string page = environment.write("page", "canary canary\nmore");
+  CHECK(error_of(page) ==
+        page +
+            ": holds no token: one word is expected, of letters, digits and signs.\n"
+            "  Make one at https://huggingface.co/settings/tokens.");
+  HubEnvironment::set("HF_TOKEN", "canary\x01");
+  CHECK_THAT(error_of({}), Contains("HF_TOKEN: holds no token") && !Contains("canary"));
+}
+
+TEST_CASE("a token that others can read is a warning that names the file alone") {
+  const HubEnvironment environment;
+  const CapturedLog log;
+  const std::string path = environment.write("token", "hf_canary", 0644);
+  CHECK(find_hub_access(path, false).token == "hf_canary");
+  CHECK(log.count(path + ": others may read this token: chmod 600 " + path) == 1);
+  CHECK(log.count("canary") == 0);
+}
+
+TEST_CASE("HF_ENDPOINT is an https address, or of this machine") {
+  const HubEnvironment environment;
+  CHECK(find_hub_access({}, false).endpoint == "https://huggingface.co");
+  HubEnvironment::set("HF_ENDPOINT", "https://hub.example/ ");
+  CHECK(find_hub_access({}, false).endpoint == "https://hub.example");
+  HubEnvironment::set("HF_ENDPOINT", "http://localhost:8000");
+  CHECK(find_hub_access({}, false).endpoint == "http://localhost:8000");
+  HubEnvironment::set("HF_ENDPOINT", "http://hub.example");
+  CHECK_THAT(error_of({}),
+             Contains("HF_ENDPOINT is \"http://hub.example\": plain http to another"));
+  CHECK(find_hub_access({}, /*plain_http=*/true).endpoint == "http://hub.example");
+  HubEnvironment::set("HF_ENDPOINT", "hub.example");
+  CHECK(error_of({}) ==
+        "HF_ENDPOINT is \"hub.example\": expected an address that begins with https://");
+}
