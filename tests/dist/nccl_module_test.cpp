@@ -35,9 +35,10 @@ TEST_CASE("the module brings NCCL, which asks for a GPU") {
 
 TEST_CASE("a program without the module says where there is one") {
   CHECK_THROWS_AS(load_nccl_module(), ConfigError);
-  CHECK_THROWS_WITH(load_nccl_module(),
-                    Contains("the module for it cannot be loaded: libdalle2_nccl.so: cannot open") &&
-                        Contains("scripts/build.sh --cuda") && Contains("DALLE2_GROUP=gloo"));
+  CHECK_THROWS_WITH(
+      load_nccl_module(),
+      Contains("the module for it cannot be loaded: libdalle2_nccl.so: cannot open") &&
+          Contains("scripts/build.sh --cuda") && Contains("DALLE2_GROUP=gloo"));
 }
 
 #endif
