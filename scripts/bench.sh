@@ -8,6 +8,7 @@
 #   scripts/bench.sh exchange [arguments of tests/bench/exchange.py]       gradients of several processes, beside c10d's Reducer
 #   scripts/bench.sh metrics [arguments of tests/bench/metrics.py]         FID, IS and KID beside torchmetrics
 #   scripts/bench.sh vae [arguments of tests/bench/vae.py]                 steps of a VQGAN-VAE beside muse-maskgit-pytorch
+#   scripts/bench.sh wandb [arguments of tests/bench/wandb_logging.py]     a step beside one that is logged to Weights & Biases
 #   scripts/bench.sh scaling [arguments of tests/bench/scaling.py]         many GPUs on paper; builds nothing
 #
 # Builds what it needs (scripts/build.sh), and at first use installs the reference (scripts/reference_python.sh, some
@@ -18,7 +19,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-usage() { sed -n '3,17s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '3,18s/^# \{0,1\}//p' "$0"; }
 
 case "${1:-}" in
   loader | memory | step | metrics | vae | quickstart | all) what=$1; shift ;;
@@ -27,6 +28,11 @@ case "${1:-}" in
     [ -f build/CMakeCache.txt ] || scripts/build.sh --no-tests
     cmake --build build --target bench_exchange >/dev/null
     exec python3 tests/bench/exchange.py "$@" ;;
+  wandb)
+    shift
+    [ -f build/CMakeCache.txt ] || scripts/build.sh --no-tests
+    cmake --build build --target dalle2-train >/dev/null
+    exec python3 tests/bench/wandb_logging.py "$@" ;;
   scaling) shift; exec "$(scripts/reference_python.sh)" tests/bench/scaling.py "$@" ;;
   --help | -h) usage; exit 0 ;;
   *) usage >&2; exit 2 ;;

@@ -176,6 +176,10 @@ Json parse_untrusted_object(std::string_view text, const JsonRules& rules) {
   return value.is_object() ? value : Json();
 }
 
+std::string json_line(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 std::string json_error_text(const Json::exception& error) {
   // "[json.exception.parse_error.101] parse error at line 3, column 5: ..."
   std::string text = error.what();

@@ -39,6 +39,9 @@ ParsedJson parse_untrusted_json(std::string_view text, const JsonRules& rules = 
 /// The object in `text`; null if it is something else or wrong.
 Json parse_untrusted_object(std::string_view text, const JsonRules& rules = {});
 
+/// One line. Bytes that are no UTF-8 (a caption's) become replacement characters.
+std::string json_line(const Json& value);
+
 /// What the library says, without its name in front.
 std::string json_error_text(const Json::exception& error);
 

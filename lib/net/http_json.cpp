@@ -22,7 +22,7 @@ Json http_json(HttpCall call, const Json& content, const HttpCallOptions& option
   if (!content.is_null()) {
     call.headers.emplace_back("Content-Type: application/json");
     // Captions may hold bytes that are no UTF-8.
-    call.body = content.dump(-1, ' ', false, Json::error_handler_t::replace);
+    call.body = json_line(content);
   }
   return json_of(http_call(call, options));
 }

@@ -3,45 +3,88 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "base/error.h"
 #include "base/public_url.h"
 #include "base/text.h"
+#include "net/environment.h"
 #include "net/http_call.h"
+#include "net/ini_file.h"
 
 namespace dalle2 {
 namespace {
 
 constexpr const char* kService = "https://api.wandb.ai";
 
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
+/// A text and where it stands, for people.
+struct Setting {
+  std::string value, source;
+};
+
+/// What `wandb offline`, `wandb login --host` and the like have written.
+class Settings {
+ public:
+  explicit Settings(const std::string& folder) {
+    std::string global = environment("WANDB_CONFIG_DIR");
+    if (global.empty()) global = environment("HOME") + "/.config/wandb";
+    for (const std::string& path : {folder + "/settings", global + "/settings"}) {
+      files_.emplace_back(path, read_ini(path)["default"]);
+    }
+  }
+  /// Of the environment, else of the files.
+  Setting get(const char* variable, const std::string& key) const {
+    Setting setting{environment(variable), variable};
+    for (const auto& [path, section] : files_) {
+      if (setting.value.empty()) setting = {value_of(section, key), path + ": " + key};
+    }
+    if (setting.value.empty()) setting.source = variable;
+    return setting;
+  }
+
+ private:
+  std::vector<std::pair<std::string, IniSection>> files_;
+};
+
+/// ./wandb or, where it is there already, ./.wandb
+std::string find_folder() {
+  std::string parent = environment("WANDB_DIR");
+  if (parent.empty()) parent = ".";
+  std::error_code error;
+  return parent + (std::filesystem::exists(parent + "/.wandb", error) ? "/.wandb" : "/wandb");
 }
 
-/// Of an http(s) address.
-std::string host_of(const std::string& url) {
+/// Host and port of an http(s) address.
+std::string authority_of(const std::string& url) {
   const size_t begin = url.find("://") + 3;
-  const std::string authority = url.substr(begin, url.find('/', begin) - begin);
-  return authority.substr(0, authority.rfind(':'));
+  return url.substr(begin, url.find('/', begin) - begin);
 }
 
-std::string find_base_url() {
-  std::string url = environment("WANDB_BASE_URL");
+std::string find_base_url(const Settings& settings) {
+  auto [url, source] = settings.get("WANDB_BASE_URL", "base_url");
   if (url.empty()) url = kService;
   while (url.ends_with('/')) url.pop_back();
   const bool is_plain = url.starts_with("http://");
   if (!is_plain && !url.starts_with("https://")) {
-    throw ConfigError("WANDB_BASE_URL is \"{}\": expected an address such as {}", url, kService);
+    throw ConfigError(
+        "{} is \"{}\": expected an address such as {}", source, public_url(url), kService);
+  }
+  if (public_url(url) != url) {
+    throw ConfigError(
+        "{} is {} with a login or a query\n  Give the address alone, and the key in WANDB_API_KEY or "
+        "~/.netrc.",
+        source,
+        public_url(url));
   }
   if (is_plain && !is_loopback_url(url)) {
     throw ConfigError(
-        "WANDB_BASE_URL is \"{}\": plain http to another machine would show the API key to whoever is "
-        "between\n  Give an https address.",
-        public_url(url));
+        "{} is \"{}\": plain http to another machine would show the API key to others\n"
+        "  Give an https address.",
+        source,
+        url);
   }
   return url;
 }
@@ -55,7 +98,7 @@ std::string find_key(const std::string& base_url) {
     std::ifstream file(source);
     std::stringstream text;
     text << file.rdbuf();
-    key = netrc_password(text.str(), host_of(base_url)).value_or("");
+    key = netrc_password(text.str(), authority_of(base_url)).value_or("");
   }
   const bool is_printable =
       std::all_of(key.begin(), key.end(), [](unsigned char c) { return std::isgraph(c) != 0; });
@@ -64,36 +107,44 @@ std::string find_key(const std::string& base_url) {
       "{}: the API key of {} holds blanks or control characters: copy it again from the service's "
       "page /authorize",
       source,
-      public_url(base_url));
+      base_url);
 }
 
-void find_mode(WandbAccess& access) {
-  const std::string mode = environment("WANDB_MODE");
+void find_mode(WandbAccess& access, const Setting& setting) {
+  const std::string& mode = setting.value;
   const std::string disabled = lower_case(environment("WANDB_DISABLED"));
-  const bool has_key = !access.api_key.empty();
-  if (mode == "disabled" || disabled == "true" || disabled == "1") {
+  if (disabled == "true" || disabled == "1") {
     access.mode = WandbMode::kDisabled;
-    access.mode_reason = mode == "disabled" ? "WANDB_MODE is disabled" : "WANDB_DISABLED is set";
+    access.mode_reason = "WANDB_DISABLED is set";
+  } else if (mode == "disabled") {
+    access.mode = WandbMode::kDisabled;
+    access.mode_reason = setting.source + " is disabled";
   } else if (mode == "offline" || mode == "dryrun") {
-    access.mode = WandbMode::kOffline;
-    access.mode_reason = "WANDB_MODE is " + mode;
-  } else if (mode == "online" || mode == "run" || mode.empty()) {
-    if (!has_key && !mode.empty()) {
-      throw ConfigError(
-          "WANDB_MODE is {}, but there is no API key for {}\n"
-          "  Set WANDB_API_KEY, or put it into ~/.netrc (`wandb login` does so), or set "
-          "WANDB_MODE=offline.",
-          mode,
-          public_url(access.base_url));
-    }
-    access.mode = has_key ? WandbMode::kOnline : WandbMode::kOffline;
-    if (!has_key) {
-      access.mode_reason = fmt::format("there is no API key for {} (WANDB_API_KEY, ~/.netrc)",
-                                       public_url(access.base_url));
-    }
+    access.mode_reason = setting.source + " is " + mode;
+  } else if (!mode.empty() && mode != "online" && mode != "run") {
+    throw ConfigError("{} is \"{}\": expected online, offline or disabled", setting.source, mode);
+  } else if (!access.api_key.empty()) {
+    access.mode = WandbMode::kOnline;
+  } else if (mode.empty()) {
+    access.mode_reason =
+        fmt::format("there is no API key for {} (WANDB_API_KEY, ~/.netrc)", access.base_url);
   } else {
-    throw ConfigError("WANDB_MODE is \"{}\": expected online, offline or disabled", mode);
+    throw ConfigError(
+        "{} is {}, but there is no API key for {}\n"
+        "  Set WANDB_API_KEY, or put it into ~/.netrc (`wandb login` does so), or set "
+        "WANDB_MODE=offline.",
+        setting.source,
+        mode,
+        access.base_url);
   }
+}
+
+/// The service's client writes words with special characters in single quotes.
+std::string next_word(std::istream& words) {
+  std::string word;
+  words >> word;
+  const bool is_quoted = word.size() > 1 && (word[0] == '\'' || word[0] == '"');
+  return is_quoted && word.back() == word[0] ? word.substr(1, word.size() - 2) : word;
 }
 
 }  // namespace
@@ -104,18 +155,17 @@ std::optional<std::string> netrc_password(const std::string& text, const std::st
   bool is_host = false, is_default = false;
   for (std::string word; words >> word;) {
     if (word == "machine") {
-      words >> word;
-      is_host = word == host;
+      is_host = next_word(words) == host;
       is_default = false;
     } else if (word == "default") {
       is_host = false;
       is_default = true;
     } else if (word == "password") {
-      words >> word;
-      if (is_host) return word;
-      if (is_default) of_default = word;
+      const std::string password = next_word(words);
+      if (is_host) return password;
+      if (is_default) of_default = password;
     } else if (word == "login" || word == "account") {
-      words >> word;
+      next_word(words);
     } else if (word == "macdef") {  // up to an empty line
       for (std::string line; std::getline(words, line) && !line.empty();) {
       }
@@ -128,11 +178,11 @@ std::optional<std::string> netrc_password(const std::string& text, const std::st
 
 WandbAccess find_wandb_access() {
   WandbAccess access;
-  access.base_url = find_base_url();
+  access.folder = find_folder();
+  const Settings settings(access.folder);
+  access.base_url = find_base_url(settings);
   access.api_key = find_key(access.base_url);
-  find_mode(access);
-  access.folder = environment("WANDB_DIR");
-  if (access.folder.empty()) access.folder = ".";
+  find_mode(access, settings.get("WANDB_MODE", "mode"));
   access.run_id = environment("WANDB_RUN_ID");
   access.name = environment("WANDB_NAME");
   access.notes = environment("WANDB_NOTES");

@@ -47,6 +47,21 @@ def ours(arguments, ranks, folder, config):
     return config["data"]["batch_size"] * ranks / statistics.median(rates), peak
 
 
+def prepare(arguments, folder):
+    """Demo shards, and the config of a run on them that logs every step, as config.json. @return the config"""
+    config = json.loads(pathlib.Path(arguments.config).read_text())
+    side = config["decoder"]["image_size"]
+    subprocess.run([arguments.binary, "shards", "demo", "--out", folder / "shards", "--num", "3000", "--image-size", str(side)],
+                   check=True, stdout=subprocess.DEVNULL)
+    config["data"].update(webdataset_base_url=f"{folder}/shards/{{}}.tar", img_embeddings_url=f"{folder}/shards/img_emb")
+    config["data"]["splits"] = {"train": 0.75, "val": 0.125, "test": 0.125}  # of the shards of each process
+    config["train"].update(epochs=1, n_sample_images=0, validation_samples=1, log_every_n_updates=1)
+    config["tracker"] = {"data_path": f"{folder}/out", "overwrite_data_path": True, "log": {"log_type": "console"},
+                         "save": {"save_to": "local", "save_latest_to": f"{folder}/latest.pth"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    return config
+
+
 def reference(arguments, config):
     import torch
     from dalle2_pytorch import Decoder, DecoderTrainer, Unet
@@ -106,23 +121,14 @@ def main():
     parser.add_argument("--precision", choices=("no", "tf32", "bf16"), default="no", help=argparse.SUPPRESS)
     parser.add_argument("--compile", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    config = json.loads(pathlib.Path(arguments.config).read_text())
     if arguments.one_reference_round:
         import torch
         torch.set_num_threads(arguments.threads)
-        print(reference(arguments, config))
+        print(reference(arguments, json.loads(pathlib.Path(arguments.config).read_text())))
         return
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        side = config["decoder"]["image_size"]
-        subprocess.run([arguments.binary, "shards", "demo", "--out", folder / "shards", "--num", "3000", "--image-size", str(side)],
-                       check=True, stdout=subprocess.DEVNULL)
-        config["data"].update(webdataset_base_url=f"{folder}/shards/{{}}.tar", img_embeddings_url=f"{folder}/shards/img_emb")
-        config["data"]["splits"] = {"train": 0.75, "val": 0.125, "test": 0.125}  # of the shards of each process
-        config["train"].update(epochs=1, n_sample_images=0, validation_samples=1, log_every_n_updates=1)
-        config["tracker"] = {"data_path": f"{folder}/out", "overwrite_data_path": True, "log": {"log_type": "console"},
-                             "save": {"save_to": "local", "save_latest_to": f"{folder}/latest.pth"}}
-        (folder / "config.json").write_text(json.dumps(config))
+        config = prepare(arguments, folder)
         rows = {ranks: [] for ranks in arguments.ranks}
         for round_number in range(arguments.rounds):
             for ranks in arguments.ranks:

@@ -9,6 +9,7 @@ A fenced `sh` block runs in a sandbox of its page, in the order of the page. Abo
 The sandbox has the repository's configs with small networks, and stand-ins for the reader's own files (`my.json`, `my_pictures`,
 `runs/x`, `embeddings.npy`, ...). `shards demo --num` is capped; all else is what the page says.
 """
+import contextlib
 import json
 import os
 import pathlib
@@ -23,8 +24,12 @@ import zlib
 import struct
 
 import harness
+from bad_server import Server
 from harness import ROOT, BINARY, run, tiny_config, write_config, write_npy
+from hub_double import HubDouble
 from prior_data import DIM, TEXT, make_embeddings
+from s3_double import S3Double
+from wandb_double import WandbDouble
 
 REASONS = {
     "network": "installs or downloads something",
@@ -265,10 +270,10 @@ class DocsCommands(unittest.TestCase):
                         self.assertNotIn("dalle2", words[0], block)
         self.assertGreaterEqual(commands, FEWEST_RUN)
 
-    def run_pages(self, pages, prepare=lambda sandbox: None):
+    def run_pages(self, pages, prepare=lambda sandbox: None, env=None):
         sandbox = self.sandbox(pages[0])
         prepare(sandbox)
-        env = {**os.environ, "PATH": f"{sandbox / 'bin'}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+        env = {**os.environ, "PATH": f"{sandbox / 'bin'}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", **(env or {})}
         for block in in_order([block for page in pages for block in self.blocks[page]]):
             if block.not_run:
                 continue
@@ -289,9 +294,20 @@ class DocsCommands(unittest.TestCase):
     def test_checkpoints(self):
         self.run_pages(["docs/checkpoints.md"], self.prepare_checkpoints)
 
+    def test_tracking(self):
+        """Doubles stand for the services."""
+        for name in ("bucket", "web"):
+            (self.base / name).mkdir()
+        with contextlib.closing(WandbDouble()) as wandb, HubDouble() as hub, S3Double(self.base / "bucket", "my-bucket") as store, \
+                Server(self.base / "web") as web:
+            self.run_pages(["docs/tracking.md"], env={"HOME": str(self.base), "WEB": web.url, **wandb.environment(), **hub.env(),
+                                                      **store.env()})
+        self.assertTrue(wandb.only_run().complete and wandb.only_run().history)
+        self.assertIn("README.md", hub.repos["somebody/stamps"].files["main"])
+
     def test_no_other_page_has_blocks_to_run(self):
         for page in PAGES:
-            if page in ("README.md", "docs/index.md", "docs/checkpoints.md", *TRAINING_PAGES):
+            if page in ("README.md", "docs/index.md", "docs/checkpoints.md", "docs/tracking.md", *TRAINING_PAGES):
                 continue
             self.assertEqual([str(block) for block in self.blocks[page] if not block.not_run], [],
                              "give the page a test like test_training")

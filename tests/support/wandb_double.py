@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A double of the Weights & Biases service on the loopback: it keeps what clients send, and misbehaves as a test asks it to.
+"""A double of the Weights & Biases service on the loopback: it keeps what clients send, and misbehaves as a test asks.
 
 The real client and ours talk to it alike. `WandbDouble().runs` maps (entity, project, run id) to a Run.
 """
@@ -29,7 +29,7 @@ class Run:
         """The rows, of which those whose _step does not rise are dropped, as the service does."""
         kept, last = [], -1
         for line in self.lines["wandb-history.jsonl"]:
-            row = json.loads(line)
+            row = json.loads(line, parse_constant=str)
             if row["_step"] > last:
                 kept.append(row)
                 last = row["_step"]
@@ -37,14 +37,14 @@ class Run:
 
     @property
     def events(self):
-        return [json.loads(line) for line in self.lines["wandb-events.jsonl"]]
+        return [json.loads(line, parse_constant=str) for line in self.lines["wandb-events.jsonl"]]
 
     def take(self, body):
         """A request of file_stream: lines at their places, and how the run stands."""
         for name, piece in (body.get("files") or {}).items():
             content = piece["content"]
             if name == "wandb-summary.json":
-                self.summary = json.loads(content[-1])
+                self.summary = json.loads(content[-1], parse_constant=str)
                 continue
             lines, offset = self.lines.setdefault(name, []), piece["offset"]
             if offset > len(lines):
@@ -106,8 +106,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return given == "Basic " + base64.b64encode(f"api:{self.server.double.key}".encode()).decode()
 
     def json(self, status, content, **headers):
-        self.bytes(status, json.dumps(content).encode(), **headers)
-        return True
+        return self.bytes(status, json.dumps(content).encode(), **headers)
 
     def bytes(self, status, content, **headers):
         self.send_response(status)
@@ -117,6 +116,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
+        return True
+
+    def hang_up(self, sent=b""):
+        """Ends the connection in the middle of an answer."""
+        self.wfile.write(sent)
+        self.close_connection = True
+        return True
 
     def graphql(self, request):
         query, variables = request["query"], request.get("variables") or {}
@@ -160,7 +166,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         project, name = variables.get("project") or variables["projectName"], variables.get("run") or variables["runName"]
         files = variables["files"]
         return {"runID": f"id-{name}", "uploadHeaders": [], "files": [
-            {"name": file, "uploadUrl": f"{double.url}/storage/{entity}/{project}/{name}/{urllib.parse.quote(file)}"} for file in files]}
+            {"name": file, "uploadUrl": f"{double.storage_url}/storage/{entity}/{project}/{name}/{urllib.parse.quote(file)}"} for file in files]}
 
     def resume_state(self, variables):
         double = self.server.double
@@ -193,19 +199,24 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return {"run": {"fileCount": len(run.files), "files": {"edges": edges, "pageInfo": {"endCursor": "", "hasNextPage": False}}}}
 
 
+class Server(http.server.ThreadingHTTPServer):
+    def handle_error(self, request, client_address):
+        """A client that goes away is no fault of the test."""
+
+
 class WandbDouble:
-    """The service. `mistreat(handler, kind, number)` may answer a request itself and return True: kinds are graphql,
-    file_stream, storage; the number counts the requests of a kind from 1."""
+    """The service. `mistreat(handler, kind, number)` may answer a request itself and return True, by json(), bytes() and hang_up() of the
+    handler. Kinds are graphql, file_stream, storage; the number counts the requests of a kind from 1."""
 
     def __init__(self, key=KEY, entity="somebody"):
         self.key, self.entity = key, entity
         self.lock = threading.RLock()
         self.runs, self.counts, self.requests = {}, {}, []
         self.mistreat = lambda handler, kind, number: False
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = Server(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.server.double = self
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.url = self.storage_url = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def run(self, entity, project, name):

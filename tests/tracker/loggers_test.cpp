@@ -123,7 +123,7 @@ TEST_CASE("a logger that is stuck holds up nobody, and what does not fit is lost
   CHECK(notes.all().back() == "end 1");
   CHECK(notes.all().size() <= 6);
   CHECK(log.count("sending what is left") == 0);  // it took no time
-  CHECK(log.count("NotingLogger: 1,00") == 1);  // 1,000 and the first ones
+  CHECK(log.count("NotingLogger: 1,00") == 1);    // 1,000 and the first ones
 }
 
 TEST_CASE("too many bytes are too much, too") {

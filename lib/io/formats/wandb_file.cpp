@@ -23,7 +23,6 @@ enum class RecordField : protozero::pbf_tag_type {
   kNumber = 1,
   kHistory = 2,
   kSummary = 3,
-  kConfig = 5,
   kFiles = 6,
   kStats = 7,
   kMetric = 12,
@@ -44,7 +43,7 @@ enum class RunField : protozero::pbf_tag_type {
   kTag = 10,
   kHost = 13,
   kStartTime = 17,
-  kResumed = 18
+  kResume = 24
 };
 /// Of a config, a history row and a summary alike.
 enum class ItemsField : protozero::pbf_tag_type { kItem = 1, kStep = 2 };
@@ -52,7 +51,7 @@ enum class ItemField : protozero::pbf_tag_type { kKey = 1, kValueJson = 16 };
 enum class StepField : protozero::pbf_tag_type { kNumber = 1 };
 enum class TimeField : protozero::pbf_tag_type { kSeconds = 1, kNanoseconds = 2 };
 enum class MetricField : protozero::pbf_tag_type { kName = 1, kStepMetric = 4, kOptions = 6 };
-enum class OptionsField : protozero::pbf_tag_type { kStepSync = 1, kDefined = 3 };
+enum class OptionsField : protozero::pbf_tag_type { kDefined = 3 };
 enum class FilesField : protozero::pbf_tag_type { kFile = 1 };
 enum class FileField : protozero::pbf_tag_type { kPath = 1, kPolicy = 2, kType = 3 };
 enum class StatsField : protozero::pbf_tag_type { kTime = 2, kItem = 3 };
@@ -91,14 +90,6 @@ void add_time(Message<Parent>& parent, Tag tag, double unix_seconds) {
 template <class Parent, class Tag>
 void add_text(Message<Parent>& parent, Tag tag, const std::string& text) {
   if (!text.empty()) parent.add_string(tag, text);
-}
-
-std::string items_record(RecordField field, const WandbItems& items) {
-  std::string bytes;
-  Message<RecordField> record(bytes);
-  Message<ItemsField> list(record, field);
-  add_items(list, ItemsField::kItem, items);
-  return bytes;
 }
 
 }  // namespace
@@ -143,7 +134,7 @@ void WandbFile::write_run(const WandbRunRecord& run) {
     for (const std::string& tag : run.tags) content.add_string(RunField::kTag, tag);
     add_text(content, RunField::kHost, run.host);
     add_time(content, RunField::kStartTime, run.start_unix_seconds);
-    content.add_bool(RunField::kResumed, run.resumed);
+    content.add_bool(RunField::kResume, run.resumed);
   }
   append(bytes);
 }
@@ -160,11 +151,13 @@ void WandbFile::write_history(const WandbItems& row, int64_t step) {
 }
 
 void WandbFile::write_summary(const WandbItems& values) {
-  append(items_record(RecordField::kSummary, values));
-}
-
-void WandbFile::write_config(const WandbItems& values) {
-  append(items_record(RecordField::kConfig, values));
+  std::string bytes;
+  {
+    Message<RecordField> record(bytes);
+    Message<ItemsField> content(record, RecordField::kSummary);
+    add_items(content, ItemsField::kItem, values);
+  }
+  append(bytes);
 }
 
 void WandbFile::write_metric(const std::string& name, const std::string& axis) {

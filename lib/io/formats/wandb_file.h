@@ -21,7 +21,7 @@ struct WandbRunRecord {
   std::vector<std::string> tags;
   WandbItems config;
   double start_unix_seconds = 0;
-  bool resumed = false;
+  bool resumed = false;  ///< what follows is added to what the service has of the run
 };
 
 /// A new file: a log of the format of LevelDB (blocks of 32 KiB, checksums of zlib) with a protobuf
@@ -40,7 +40,6 @@ class WandbFile {
   void write_run(const WandbRunRecord& run);
   void write_history(const WandbItems& row, int64_t step);
   void write_summary(const WandbItems& values);
-  void write_config(const WandbItems& values);
   /// `name` is a column of the history; its charts have the column `axis`. Without an axis it is one.
   void write_metric(const std::string& name, const std::string& axis);
   /// A file below `files/`, to be uploaded. @param media pictures and the like

@@ -25,14 +25,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Bytes that are no UTF-8 (a caption's) become replacement characters.
-std::string json_text(const Json& value) {
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 std::string value_text(const LogValue& value) {
   if (const auto* number = std::get_if<int64_t>(&value)) return std::to_string(*number);
-  if (const auto* text = std::get_if<std::string>(&value)) return json_text(*text);
+  if (const auto* text = std::get_if<std::string>(&value)) return json_line(*text);
   const double real = std::get<double>(value);
   return std::isfinite(real) ? python_repr(real) : "null";
 }
@@ -148,7 +143,7 @@ class LogReader {
 std::string format_record(const LogRecord& record, int64_t step) {
   std::string line = "{";
   for (const auto& [name, value] : record) {
-    line += json_text(name) + ": " + value_text(value) + ", ";
+    line += json_line(name) + ": " + value_text(value) + ", ";
   }
   return line + "\"step\": " + std::to_string(step) + "}";
 }
@@ -196,7 +191,7 @@ void LogFile::write_images(const std::vector<StoredImage>& images,
     list.push_back(std::move(entry));
   }
   record["step"] = step;
-  append_line(record.dump(-1, ' ', false, Json::error_handler_t::replace));
+  append_line(json_line(record));
 }
 
 void LogFile::append_line(const std::string& line) {

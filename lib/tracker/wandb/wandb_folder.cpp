@@ -20,7 +20,7 @@ constexpr auto kSummaryEvery = std::chrono::seconds(15);
 
 /// A folder that is not there yet: two starts in a second have different ones.
 std::string make_folder(const std::string& parent, const std::string& run_id, double unix_seconds) {
-  const fs::path all = fs::path(parent) / "wandb";
+  const fs::path all(parent);
   std::error_code error;
   fs::create_directories(all, error);
   for (auto seconds = static_cast<std::time_t>(unix_seconds); !error; ++seconds) {
@@ -72,16 +72,15 @@ void WandbFolder::stats(const WandbStats& stats) {
   file_->write_stats(stats.items, stats.unix_seconds);
 }
 
-void WandbFolder::summary(const WandbItems& values) {
-  summary_ = values;
+void WandbFolder::flush(const WandbSummary& summary) {
   const auto now = std::chrono::steady_clock::now();
   if (now - summary_at_ < kSummaryEvery) return;
-  file_->write_summary(summary_);
+  file_->write_summary(WandbItems(summary.begin(), summary.end()));
   summary_at_ = now;
 }
 
-void WandbFolder::end(const RunEnd& end, int64_t runtime_seconds) {
-  file_->write_summary(summary_);
+void WandbFolder::end(const RunEnd& end, int64_t runtime_seconds, const WandbSummary& summary) {
+  file_->write_summary(WandbItems(summary.begin(), summary.end()));
   if (end.outcome == RunEnd::Outcome::kStopped) file_->write_preempting();
   file_->write_exit(end.exit_code, runtime_seconds);
 }

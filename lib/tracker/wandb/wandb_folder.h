@@ -9,25 +9,24 @@
 
 namespace dalle2 {
 
-/// `wandb/offline-run-<time>-<id>`, which `wandb sync` uploads.
+/// The folder `offline-run-<time>-<id>`, which `wandb sync` uploads.
 class WandbFolder : public WandbSink {
  public:
-  /// @param parent the folder in which `wandb` is, or is made. @throws ConfigError
+  /// @param parent the folder in which it is made. @throws ConfigError
   WandbFolder(const std::string& parent, const WandbRun& run);
 
   void history(const WandbRow& row) override { file_->write_history(row.items, row.step); }
   void metric(const std::string& name) override;
   void file(const WandbUpload& file) override;
   void stats(const WandbStats& stats) override;
-  void summary(const WandbItems& values) override;
-  void end(const RunEnd& end, int64_t runtime_seconds) override;
+  void flush(const WandbSummary& summary) override;
+  void end(const RunEnd& end, int64_t runtime_seconds, const WandbSummary& summary) override;
 
   const std::string& path() const { return path_; }
 
  private:
   std::string path_;
   std::optional<WandbFile> file_;
-  WandbItems summary_;  // not written yet
   std::chrono::steady_clock::time_point summary_at_ = std::chrono::steady_clock::now();
 };
 

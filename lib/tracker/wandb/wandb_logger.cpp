@@ -5,17 +5,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
+#include <filesystem>
 #include <random>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/public_url.h"
+#include "base/text.h"
 #include "base/this_process.h"
 #include "base/untrusted_json.h"
 #include "io/formats/event_file.h"
-#include "net/sha256.h"
 #include "tracker/wandb/wandb_folder.h"
 #include "tracker/wandb/wandb_stream.h"
 
@@ -23,15 +23,13 @@ namespace dalle2 {
 namespace {
 
 constexpr auto kStatsEvery = std::chrono::seconds(15);
-constexpr double kLongestStart = 15;  ///< seconds that a service that is away holds a start up
-constexpr int kAttempts = 12;         ///< of a call: the service may be away for minutes
-
-std::string json_text(const Json& value) {
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
+constexpr double kLongestStart = 15;  ///< seconds for which a service that is away delays a start
+/// Of auto_resume.json, ours: what is added to the numbers of records to get the service's steps.
+constexpr const char* kFirstStep = "first_step";
+constexpr int kAttempts = 12;  ///< of a call: the service may be away for minutes
 
 std::string json_of(const LogValue& value) {
-  if (const auto* text = std::get_if<std::string>(&value)) return json_text(*text);
+  if (const auto* text = std::get_if<std::string>(&value)) return json_line(*text);
   if (const auto* whole = std::get_if<int64_t>(&value)) return std::to_string(*whole);
   const double number = std::get<double>(value);
   if (std::isnan(number)) return "NaN";
@@ -51,7 +49,7 @@ std::string make_wandb_id() {
 WandbItems items_of(const std::string& config, const RunFacts& facts) {
   WandbItems items;
   const Json object = parse_untrusted_object(config);
-  for (const auto& [key, value] : object.items()) items.emplace_back(key, json_text(value));
+  for (const auto& [key, value] : object.items()) items.emplace_back(key, json_line(value));
   items.insert(items.end(), facts.process.begin(), facts.process.end());
   return items;
 }
@@ -63,18 +61,6 @@ int64_t png_extent(const std::string& png, size_t at) {
     value = 256 * value + static_cast<unsigned char>(png[i]);
   }
   return value;
-}
-
-std::string file_name_of(std::string section) {
-  std::replace_if(
-      section.begin(),
-      section.end(),
-      [](unsigned char c) {
-        return c < ' ' ||
-               std::string_view("/\\:*?\"<>|").find(static_cast<char>(c)) != std::string_view::npos;
-      },
-      '_');
-  return section;
 }
 
 /// The page of a run; that of the service itself is not at the address of its API.
@@ -126,10 +112,10 @@ void WandbLogger::check() {
 
 WandbRun WandbLogger::new_run(const RunFacts& facts) {
   WandbRun run;
-  const bool goes_on = facts.goes_on && !resumed_id_.empty();
-  std::string id = goes_on ? resumed_id_ : config_.wandb_run_id.value_or(access_->run_id);
+  goes_on_ = facts.goes_on && !resumed_id_.empty();
+  std::string id = goes_on_ ? resumed_id_ : config_.wandb_run_id.value_or(access_->run_id);
   if (id.empty()) id = make_wandb_id();
-  run.resumed = goes_on || config_.resume;
+  run.resumed = goes_on_ || config_.resume;
   run.info = {.path = {.entity = entity_, .project = project_, .run_id = id},
               .name = config_.wandb_run_name.value_or(access_->name),
               .notes = access_->notes,
@@ -150,16 +136,25 @@ void WandbLogger::init(const RunFacts& facts) {
     return log_info("track", "Nothing is logged to Weights & Biases: {}", access_->mode_reason);
   }
   run_ = new_run(facts);
+  set_first_step(facts);
   if (access_->mode == WandbMode::kOffline) {
     go_offline(access_->mode_reason);
   } else if (!unreachable_.empty()) {
     go_offline(unreachable_);
   } else {
-    go_online(/*must_exist=*/config_.resume && resumed_id_.empty());
+    go_online(/*must_exist=*/!goes_on_);
   }
   sink_->file({.name = "wandb-metadata.json", .content = system_metadata(run_.start_unix_seconds)});
   sink_->stats({stats_.now(), run_.start_unix_seconds});
   stats_at_ = std::chrono::steady_clock::now();
+}
+
+/// A run that goes on by its id alone has no log here that says how far it is: the seconds since 1970
+/// are beyond every step of a run that logs less than a record a second on average.
+void WandbLogger::set_first_step(const RunFacts& facts) {
+  if (goes_on_) return;  // auto_resume.json says it
+  const auto seconds = static_cast<int64_t>(run_.start_unix_seconds);
+  step_shift_ = run_.resumed ? seconds - facts.records : 0;
 }
 
 void WandbLogger::go_online(bool must_exist) {
@@ -186,7 +181,8 @@ void WandbLogger::go_online(bool must_exist) {
   api_->options() = options(/*at_start=*/false);
   entity_ = run_.info.path.entity;
   project_ = run_.info.path.project;
-  step_shift_ = std::max<int64_t>(0, state.last_step + 1 - run_.first_record);
+  const int64_t next = state.last_step + 1 - run_.first_record;
+  step_shift_ = std::max(next, goes_on_ ? step_shift_ : 0);
   runtime_before_ = state.runtime_seconds;
   auto stream = std::make_unique<WandbStream>(*api_, run_, state);
   stream_ = stream.get();
@@ -208,21 +204,23 @@ void WandbLogger::go_offline(const std::string& reason) {
   const std::string path = folder->path();
   sink_ = std::move(folder);
   dead_.clear();
-  const std::string what = stream == nullptr ? "the run" : "the rest of the run";
   const std::string text = fmt::format(
       "Weights & Biases: {} goes into {}: {}\n"
       "  Upload it with `wandb sync {}`.",
-      what,
+      stream == nullptr ? "the run" : "the rest of the run",
       path,
       reason,
       path);
   log_line(
       access_->mode == WandbMode::kOnline ? LogLevel::kWarning : LogLevel::kInfo, "track", text);
+  if (stream != nullptr) take_along(stream->pending());
+}
+
+void WandbLogger::take_along(const WandbPending& pending) {
   for (const std::string& name : metrics_) sink_->metric(name);
-  if (stream == nullptr) return;
-  for (const WandbUpload& file : stream->pending().files) sink_->file(file);
-  for (const WandbStats& stats : stream->pending().stats) sink_->stats(stats);
-  for (const WandbRow& row : stream->pending().rows) sink_->history(row);
+  for (const WandbUpload& file : pending.files) sink_->file(file);
+  for (const WandbStats& stats : pending.stats) sink_->stats(stats);
+  for (const WandbRow& row : pending.rows) sink_->history(row);
 }
 
 template <class Work>
@@ -244,17 +242,15 @@ bool WandbLogger::is_open() const {
 void WandbLogger::add_row(WandbItems row, const LogMoment& moment) {
   const int64_t step = moment.number + step_shift_;
   for (const auto& [name, json] : row) {
-    summary_[name] = json;
     if (metrics_.insert(name).second) sink_->metric(name);
   }
+  const double runtime = moment.unix_seconds - run_.start_unix_seconds + runtime_before_;
   row.emplace_back(kWandbAxis, std::to_string(moment.step));
   row.emplace_back("_step", std::to_string(step));
   row.emplace_back("_timestamp", Json(moment.unix_seconds).dump());
-  row.emplace_back("_runtime",
-                   Json(moment.unix_seconds - run_.start_unix_seconds + runtime_before_).dump());
-  for (auto item = row.end() - 4; item != row.end(); ++item) summary_[item->first] = item->second;
+  row.emplace_back("_runtime", Json(runtime).dump());
+  for (const auto& [name, json] : row) summary_[name] = json;
   sink_->history({std::move(row), step});
-  sink_->summary(WandbItems(summary_.begin(), summary_.end()));
   tick();
 }
 
@@ -271,17 +267,15 @@ void WandbLogger::log_images(const std::vector<StoredImage>& images,
   if (!is_open() || images.empty()) return;
   Json names = Json::array(), captions = Json::array();
   bool has_captions = false;
-  for (size_t i = 0; i < images.size(); ++i) {
-    const std::string& png = *images[i].png;
-    const std::string name = fmt::format("media/images/{}_{}_{}_{}.png",
-                                         file_name_of(section),
-                                         moment.number + step_shift_,
-                                         i,
-                                         to_hex(sha256(png)).substr(0, 20));
-    sink_->file({.name = name, .content = png});
+  for (const StoredImage& image : images) {
+    // A step that is done again after a resume has the same file in data_path, and another one here.
+    const std::string name = fmt::format("media/images/{}_{}.png",
+                                         std::filesystem::path(image.path).stem().string(),
+                                         moment.number + step_shift_);
+    sink_->file({.name = name, .content = *image.png});
     names.push_back(name);
-    has_captions = has_captions || !images[i].caption.empty();
-    captions.push_back(images[i].caption);
+    has_captions = has_captions || !image.caption.empty();
+    captions.push_back(image.caption);
   }
   const std::string& first = *images.front().png;
   Json value = {{"_type", "images/separated"},
@@ -291,11 +285,11 @@ void WandbLogger::log_images(const std::vector<StoredImage>& images,
                 {"count", images.size()},
                 {"filenames", names}};
   if (has_captions) value["captions"] = captions;
-  add_row({{section, json_text(value)}}, moment);
+  add_row({{section, json_line(value)}}, moment);
 }
 
 void WandbLogger::log_error(const std::string& message, const LogMoment& moment) {
-  if (is_open()) add_row({{"error", json_text(message)}}, moment);
+  if (is_open()) add_row({{"error", json_line(message)}}, moment);
 }
 
 void WandbLogger::log_file(const std::string& name, const std::string& content) {
@@ -309,30 +303,38 @@ void WandbLogger::tick() {
     stats_at_ = now;
     sink_->stats({stats_.now(), wall_time_seconds()});
   }
-  do_or_go_offline([this] { sink_->flush(); });
+  do_or_go_offline([this] { sink_->flush(summary_); });
 }
 
 void WandbLogger::finish(const RunEnd& end) {
   if (!sink_) return;
   const double runtime = wall_time_seconds() - run_.start_unix_seconds + runtime_before_;
-  const auto last = [&] { sink_->end(end, static_cast<int64_t>(runtime)); };
+  const auto last = [&] { sink_->end(end, static_cast<int64_t>(runtime), summary_); };
   const bool was_online = stream_ != nullptr;
   do_or_go_offline(last);
-  if (was_online && stream_ == nullptr) {
-    sink_->summary(WandbItems(summary_.begin(), summary_.end()));
-    last();
-  }
+  if (was_online && stream_ == nullptr) last();
   sink_.reset();
   stream_ = nullptr;
 }
 
 std::map<std::string, std::string> WandbLogger::resume_data() const {
   std::map<std::string, std::string> data = {{"entity", entity_}, {"project", project_}};
-  if (!run_.info.path.run_id.empty()) data["run_id"] = run_.info.path.run_id;
+  std::string id = run_.info.path.run_id;
+  if (id.empty()) id = resumed_id_;  // before init()
+  if (id.empty()) id = config_.wandb_run_id.value_or("");
+  if (id.empty()) return data;
+  data["run_id"] = id;
+  data[kFirstStep] = std::to_string(step_shift_);
   return data;
 }
 
 bool WandbLogger::set_attribute(const std::string& name, const std::string& value) {
+  if (name == kFirstStep) {
+    const std::optional<int64_t> step = number_of_digits(value);
+    if (!step) throw ConfigError("\"{}\" is \"{}\", a number is expected", name, value);
+    step_shift_ = *step;
+    return true;
+  }
   if (name != "entity" && name != "project" && name != "run_id") return false;
   if (value.empty()) throw ConfigError("\"{}\" is empty, a name is expected", name);
   (name == "entity" ? entity_ : name == "project" ? project_ : resumed_id_) = value;

@@ -21,6 +21,7 @@
 namespace dalle2 {
 
 class WandbStream;
+struct WandbPending;
 
 /// To be put behind a QueuedLogger. What the environment says is in net/wandb_access.h. A service that
 /// is away at the start or later turns what is left of the run into a folder; one that refuses the
@@ -46,7 +47,8 @@ class WandbLogger : public Logger {
   void finish(const RunEnd& end) override;
 
   bool prints_records() const override { return config_.verbose; }
-  /// entity, project and run_id, as the reference has them.
+  /// entity, project and run_id, as the reference has them, and first_step. Before init() the id only
+  /// if it is known already.
   std::map<std::string, std::string> resume_data() const override;
   bool set_attribute(const std::string& name, const std::string& value) override;
 
@@ -55,6 +57,8 @@ class WandbLogger : public Logger {
   HttpCallOptions options(bool at_start) const;
   void go_online(bool must_exist);
   void go_offline(const std::string& reason);
+  void take_along(const WandbPending& pending);
+  void set_first_step(const RunFacts& facts);
   void add_row(WandbItems row, const LogMoment& moment);
   bool is_open() const;
   template <class Work>
@@ -65,14 +69,15 @@ class WandbLogger : public Logger {
   std::optional<WandbApi> api_;
   std::string unreachable_;  // why the service is away; empty: it is not, as far as is known
   std::string resumed_id_;   // of auto_resume.json
+  bool goes_on_ = false;     // with the run of resumed_id_
   std::string entity_, project_;
   WandbRun run_;
   std::unique_ptr<WandbSink> sink_;  // null: disabled, or before init()
   std::string dead_;                 // why nothing can be logged any more
   WandbStream* stream_ = nullptr;    // of sink_, if it is the service
   std::set<std::string> metrics_;    // known to sink_
-  std::map<std::string, std::string> summary_;
-  int64_t step_shift_ = 0;     // from the numbers of records to the service's steps
+  WandbSummary summary_;
+  int64_t step_shift_ = 0;  // from the numbers of records to the service's steps, which rise always
   double runtime_before_ = 0;  // of earlier starts, seconds
   SystemStats stats_;
   std::chrono::steady_clock::time_point stats_at_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,6 +36,9 @@ struct WandbStats {
   double unix_seconds = 0;
 };
 
+/// The last value of every column, as JSON.
+using WandbSummary = std::map<std::string, std::string>;
+
 class WandbSink {
  public:
   virtual ~WandbSink() = default;
@@ -42,14 +46,9 @@ class WandbSink {
   virtual void metric(const std::string& name) = 0;
   virtual void file(const WandbUpload& file) = 0;
   virtual void stats(const WandbStats& stats) = 0;
-  /// The last value of every column. May be given at each call.
-  virtual void summary(const WandbItems& values) = 0;
-  /// Does what is due. @throws NetworkError, ResourceError
-  virtual void flush() {}
-  virtual void end(const RunEnd& end, int64_t runtime_seconds) = 0;
+  /// Does what is due by time. Cheap if nothing is. @throws NetworkError, ResourceError
+  virtual void flush(const WandbSummary& summary) = 0;
+  virtual void end(const RunEnd& end, int64_t runtime_seconds, const WandbSummary& summary) = 0;
 };
-
-/// {"a": 1, "b": NaN} as one line.
-std::string wandb_line(const WandbItems& items);
 
 }  // namespace dalle2

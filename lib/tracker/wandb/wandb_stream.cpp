@@ -1,26 +1,32 @@
 // SPDX-License-Identifier: MIT
 #include "tracker/wandb/wandb_stream.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 namespace dalle2 {
 namespace {
 
-constexpr auto kSendEvery = std::chrono::seconds(5);
-constexpr auto kSignOfLifeEvery = std::chrono::seconds(30);  // without it a run counts as crashed
-constexpr size_t kMostLines = 1000;                          // of a request
+constexpr std::chrono::steady_clock::duration kSendEvery = std::chrono::seconds(5);
+/// Without it a run counts as crashed.
+constexpr std::chrono::steady_clock::duration kSignOfLifeEvery = std::chrono::seconds(30);
+constexpr const char* kSummaryFile = "wandb-summary.json";
+constexpr size_t kMostLines = 1000;  // of a request
 
-}  // namespace
-
-std::string wandb_line(const WandbItems& items) {
+/// {"a": 1, "b": NaN} as one line.
+std::string line_of(const WandbItems& items) {
   std::string line = "{";
   for (const auto& [key, json] : items) {
     if (line.size() > 1) line += ", ";
-    line += Json(key).dump(-1, ' ', false, Json::error_handler_t::replace) + ": " + json;
+    line += json_line(key) + ": " + json;
   }
   return line + "}";
 }
+
+}  // namespace
 
 std::string wandb_config(const WandbItems& config, const std::vector<std::string>& metrics) {
   WandbItems whole;
@@ -32,8 +38,8 @@ std::string wandb_config(const WandbItems& config, const std::vector<std::string
     definitions.push_back({{"1", name}, {"5", 1}, {"6", {3}}, {"7", Json::array()}});
   }
   const Json own = {{"value", {{"m", definitions}}}};
-  whole.emplace_back("_wandb", own.dump(-1, ' ', false, Json::error_handler_t::replace));
-  return wandb_line(whole);
+  whole.emplace_back("_wandb", json_line(own));
+  return line_of(whole);
 }
 
 WandbStream::WandbStream(const WandbApi& api, WandbRun run, const WandbRunState& state)
@@ -47,23 +53,23 @@ void WandbStream::metric(const std::string& name) {
   config_changed_ = true;
 }
 
-void WandbStream::flush() {
+void WandbStream::flush(const WandbSummary& summary) {
   const auto quiet = std::chrono::steady_clock::now() - sent_at_;
   const bool is_idle = pending_.rows.empty() && pending_.stats.empty() && pending_.files.empty();
-  if (quiet < (is_idle ? std::chrono::steady_clock::duration(kSignOfLifeEvery) : kSendEvery))
-    return;
-  send();
+  if (quiet < (is_idle ? kSignOfLifeEvery : kSendEvery)) return;
+  send(WandbItems(summary.begin(), summary.end()));
 }
 
-void WandbStream::send() {
+void WandbStream::send(const WandbItems& summary) {
   sent_at_ = std::chrono::steady_clock::now();
   if (std::exchange(config_changed_, false)) {
     WandbRunInfo info = run_.info;
     info.config = config();
     api_.upsert(info);
   }
-  send_files();
-  send_lines(Json::object());
+  send_files(pending_.files);
+  pending_.files.clear();
+  send_lines(summary, Json::object());
 }
 
 std::string WandbStream::config() const {
@@ -71,58 +77,66 @@ std::string WandbStream::config() const {
 }
 
 /// Pictures come before the rows that show them.
-void WandbStream::send_files() {
-  if (pending_.files.empty()) return;
-  api_.upload(run_.info.path, pending_.files);
-  pending_.files.clear();
+void WandbStream::send_files(const std::vector<WandbUpload>& files) {
+  if (files.empty()) return;
+  api_.upload(run_.info.path, files);
+  for (const WandbUpload& file : files) uploaded_.push_back(file.name);
 }
 
-void WandbStream::send_lines(Json content) {
-  const bool ends = content.contains("complete");
-  do {
-    Json files = Json::object();
+/// What waits, in as many requests as it takes, and with the last of them `last`.
+void WandbStream::send_lines(const WandbItems& summary, const Json& last) {
+  bool is_last = false;
+  while (!is_last) {
     const size_t rows = std::min(pending_.rows.size(), kMostLines);
-    Json lines = Json::array();
-    for (size_t i = 0; i < rows; ++i) lines.push_back(wandb_line(pending_.rows[i].items));
-    if (rows > 0) {
-      files["wandb-history.jsonl"] = {{"offset", history_lines_}, {"content", lines}};
-      files["wandb-summary.json"] = {{"offset", 0}, {"content", {wandb_line(summary_)}}};
-    }
-    lines = Json::array();
-    for (const WandbStats& stats : pending_.stats) {
-      WandbItems items = stats.items;
-      items.emplace_back("_timestamp", Json(stats.unix_seconds).dump());
-      items.emplace_back("_runtime", Json(stats.unix_seconds - run_.start_unix_seconds).dump());
-      items.emplace_back("_wandb", "true");
-      for (auto& [key, json] : items) {
-        if (!key.starts_with('_')) key.insert(0, "system.");
-      }
-      lines.push_back(wandb_line(items));
-    }
-    if (!lines.empty())
-      files["wandb-events.jsonl"] = {{"offset", event_lines_}, {"content", lines}};
-    const bool is_last = rows == pending_.rows.size();
-    Json request = is_last ? content : Json::object();
-    if (!files.empty()) request["files"] = files;
+    is_last = rows == pending_.rows.size();
+    Json request = is_last ? last : Json::object();
+    Json lines = next_lines(summary, rows);
+    if (request.contains("files")) lines.update(request["files"]);
+    if (!lines.empty()) request["files"] = lines;
+    if (!uploaded_.empty()) request["uploaded"] = uploaded_;
     api_.stream(run_.info.path, request);
     history_lines_ += static_cast<int64_t>(rows);
     event_lines_ += static_cast<int64_t>(pending_.stats.size());
-    pending_.rows.erase(pending_.rows.begin(), pending_.rows.begin() + static_cast<long>(rows));
+    pending_.rows.erase(pending_.rows.begin(),
+                        pending_.rows.begin() + static_cast<std::ptrdiff_t>(rows));
     pending_.stats.clear();
-    if (is_last && ends) return;
-  } while (!pending_.rows.empty());
+    uploaded_.clear();
+  }
 }
 
-void WandbStream::end(const RunEnd& end, int64_t runtime_seconds) {
-  file({.name = "config.yaml", .content = config()});  // JSON is YAML, too
-  file({.name = "wandb-summary.json", .content = wandb_line(summary_)});
-  send();
+/// The first rows and all figures of the machine, by the service's names of files.
+Json WandbStream::next_lines(const WandbItems& summary, size_t rows) const {
+  Json files = Json::object();
+  Json lines = Json::array();
+  for (size_t i = 0; i < rows; ++i) lines.push_back(line_of(pending_.rows[i].items));
+  if (rows > 0) {
+    files["wandb-history.jsonl"] = {{"offset", history_lines_}, {"content", lines}};
+    files[kSummaryFile] = {{"offset", 0}, {"content", {line_of(summary)}}};
+  }
+  lines = Json::array();
+  for (const WandbStats& stats : pending_.stats) {
+    WandbItems items;
+    for (const auto& [key, json] : stats.items) items.emplace_back("system." + key, json);
+    items.emplace_back("_timestamp", Json(stats.unix_seconds).dump());
+    items.emplace_back("_runtime", Json(stats.unix_seconds - run_.start_unix_seconds).dump());
+    items.emplace_back("_wandb", "true");
+    lines.push_back(line_of(items));
+  }
+  if (!lines.empty()) files["wandb-events.jsonl"] = {{"offset", event_lines_}, {"content", lines}};
+  return files;
+}
+
+void WandbStream::end(const RunEnd& end, int64_t runtime_seconds, const WandbSummary& summary) {
+  WandbItems whole(summary.begin(), summary.end());
+  whole.emplace_back("_wandb", fmt::format(R"({{"runtime": {}}})", runtime_seconds));
+  send(whole);
+  // Not among what is pending: `wandb sync` makes these of the records.
+  send_files({{.name = "config.yaml", .content = config()},  // JSON is YAML, too
+              {.name = kSummaryFile, .content = line_of(whole)}});
   Json last = {{"complete", true}, {"exitcode", end.exit_code}};
   if (end.outcome == RunEnd::Outcome::kStopped) last["preempting"] = true;
-  WandbItems summary = summary_;
-  summary.emplace_back("_wandb", fmt::format(R"({{"runtime": {}}})", runtime_seconds));
-  last["files"] = {{"wandb-summary.json", {{"offset", 0}, {"content", {wandb_line(summary)}}}}};
-  send_lines(last);
+  last["files"] = {{kSummaryFile, {{"offset", 0}, {"content", {line_of(whole)}}}}};
+  send_lines(whole, last);
 }
 
 }  // namespace dalle2

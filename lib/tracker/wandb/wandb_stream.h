@@ -28,16 +28,16 @@ class WandbStream : public WandbSink {
   void metric(const std::string& name) override;
   void file(const WandbUpload& file) override { pending_.files.push_back(file); }
   void stats(const WandbStats& stats) override { pending_.stats.push_back(stats); }
-  void summary(const WandbItems& values) override { summary_ = values; }
-  void flush() override;
-  void end(const RunEnd& end, int64_t runtime_seconds) override;
+  void flush(const WandbSummary& summary) override;
+  void end(const RunEnd& end, int64_t runtime_seconds, const WandbSummary& summary) override;
 
   const WandbPending& pending() const { return pending_; }
 
  private:
-  void send();
-  void send_files();
-  void send_lines(Json content);
+  void send(const WandbItems& summary);
+  void send_files(const std::vector<WandbUpload>& files);
+  void send_lines(const WandbItems& summary, const Json& last);
+  Json next_lines(const WandbItems& summary, size_t rows) const;
   std::string config() const;
 
   const WandbApi& api_;
@@ -46,8 +46,8 @@ class WandbStream : public WandbSink {
   std::vector<std::string> metrics_;
   bool config_changed_ = false;
   WandbPending pending_;
-  WandbItems summary_;
-  std::chrono::steady_clock::time_point sent_at_ = std::chrono::steady_clock::now();
+  std::vector<std::string> uploaded_;              // files that the service has and was not told of
+  std::chrono::steady_clock::time_point sent_at_;  // the first is sent at once
 };
 
 /// The config of a run as the service stores it: {"key": {"value": ...}, "_wandb": ...}.

@@ -1,0 +1,465 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Weights & Biases: run folders, the live service, and what happens when it refuses, stalls or goes away.
+
+Most tests start build/bin/log_like_a_run, which logs as a run does without training; a double stands for the service. The real
+client is the judge in the tests "by_the_reference".
+"""
+import base64
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+import harness
+import wandb_file
+from harness import BINARY, REFERENCE_PYTHON, ROOT, needs_reference
+from wandb_double import KEY, WandbDouble
+
+LOG_LIKE_A_RUN = pathlib.Path(BINARY).with_name("log_like_a_run")
+LOG = {"log_type": "wandb", "wandb_entity": "somebody", "wandb_project": "pictures"}
+TIMES = ("_timestamp", "_runtime")
+CONFIG = {"train": {"lr": 0.5}, "seed": 7, "NumProcesses": 1}  # as log_like_a_run says it
+
+
+def without_times(rows):
+    return [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
+
+
+def rest_of(path):
+    """The folder that a line of the log names."""
+    found = re.findall(r"Upload it with `wandb sync (.*)`", path)
+    assert len(found) == 1, path
+    return found[0]
+
+
+class Wandb(unittest.TestCase):
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="dalle2-wandb-"))
+        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
+        (self.dir / "home").mkdir()
+
+    def double(self):
+        double = WandbDouble()
+        self.addCleanup(double.close)
+        return double
+
+    def env(self, more=None):
+        """Nothing of this machine's user."""
+        env = {key: value for key, value in os.environ.items() if not key.startswith("WANDB") and key != "NETRC"}
+        return {**env, "HOME": str(self.dir / "home"), "DALLE2_NET_TIMEOUT": "1", "OMP_NUM_THREADS": "1", **(more or {})}
+
+    def command(self, records, log=None, out="out", pause=0.0):
+        (self.dir / "log.json").write_text(json.dumps(log or LOG))
+        return [str(LOG_LIKE_A_RUN), "log.json", out, str(records), str(pause)]
+
+    def log(self, records, env, *, check=0, log=None, out="out", pause=0.0):
+        done = subprocess.run(self.command(records, log, out, pause), cwd=self.dir, env=self.env(env), timeout=100, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, check, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def folders(self, folder="wandb"):
+        return [wandb_file.Folder(path) for path in sorted((self.dir / folder).glob("offline-run-*"))]
+
+    def logged(self, out="out"):
+        """The rows that a run has to have: those of log.jsonl, without the one that names the run."""
+        records = [json.loads(line) for line in (self.dir / out / "log.jsonl").read_text().splitlines()]
+        return [record for record in records if "run_id" not in record]
+
+    def check_rows(self, rows, logged):
+        """Each record is a row, in order, with our own step beside the service's, which rises."""
+        self.assertEqual([row["step"] for row in rows], [record["step"] for record in logged])
+        steps = [row["_step"] for row in rows]
+        self.assertEqual(steps, sorted(set(steps)))
+        for row, record in zip(rows, logged):
+            for key, value in record.items():
+                if not isinstance(value, list):
+                    self.assertEqual(row[key], "NaN" if value is None else value)
+                    continue
+                self.assertEqual(row[key]["_type"], "images/separated")
+                self.assertEqual(row[key]["captions"], [picture["caption"] or "" for picture in value])
+                self.assertEqual((row[key]["width"], row[key]["height"], row[key]["count"]), (2, 3, len(value)))
+
+    def check_files(self, files, rows, out="out"):
+        self.assertEqual(files["decoder_config.json"], b'{"seed": 7}')
+        self.assertIn("host", json.loads(files["wandb-metadata.json"]))
+        names = [name for row in rows for name in row.get("Train Samples", {}).get("filenames", [])]
+        self.assertEqual(len(set(names)), len(names))
+        stored = sorted((self.dir / out / "images").iterdir())
+        self.assertEqual(len(stored), len(names))
+        for name in names:
+            self.assertEqual(files[name], stored[0].read_bytes())  # they are all the same picture
+
+    def log_until(self, done, env, **options):
+        """Starts a run that logs until it is stopped, and waits for what `done` says. @return the process"""
+        process = subprocess.Popen(self.command(10**6, pause=0.005, **options), cwd=self.dir, env=self.env(env), text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.kill)
+        deadline = time.monotonic() + 60
+        while not done():
+            self.assertLess(time.monotonic(), deadline)
+            self.assertIsNone(process.poll())
+            time.sleep(0.02)
+        return process
+
+
+    def log_with_an_outage(self, double):
+        """The service takes the first lines and no more, and the run is stopped. @return what it said"""
+        double.mistreat = lambda handler, kind, number: kind == "file_stream" and number > 1 and handler.json(500, {})
+        process = self.log_until(lambda: double.counts.get("file_stream", 0) > 1, double.environment())
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 75, said)
+        return said
+
+
+class Offline(Wandb):
+    def test_a_folder_holds_every_point_picture_and_file(self):
+        said = self.log(60, {"WANDB_MODE": "offline", "WANDB_NAME": "first", "WANDB_TAGS": "a,b"})
+        run, = self.folders()
+        self.assertIn(f"the run goes into ./wandb/{run.path.name}: WANDB_MODE is offline", said)
+        self.assertEqual(rest_of(said), f"./wandb/{run.path.name}")
+        self.assertRegex(run.path.name, r"^offline-run-\d{8}_\d{6}-[a-z0-9]{8}$")
+        self.assertTrue(run.path.name.endswith(run.id))
+        self.assertEqual((run.entity, run.project, run.name, run.tags), ("somebody", "pictures", "first", ["a", "b"]))
+        self.assertEqual((run.config, run.resume), (CONFIG, False))
+        self.check_rows(run.history, self.logged())
+        self.assertEqual(run.history[-1]["error"], "the disk is slow")
+        self.check_files(run.files, run.history)
+        self.assertEqual(run.metrics[0], ("step", ""))
+        self.assertEqual(sorted(run.metrics[1:]), [(name, "step") for name in ("Epoch", "Gradient Norm", "Train Samples",
+                                                                                "Unet 0 Training Loss", "error")])
+        self.assertEqual(run.summary["Unet 0 Training Loss"], 1 / 60)
+        self.assertEqual(run.summary["_step"], run.history[-1]["_step"])
+        self.assertGreater(run.stats[0]["proc.memory.rssMB"], 1)
+        self.assertEqual((run.exit_code, run.preempting), (0, False))
+
+    def test_records_larger_than_a_block_and_a_killed_run_can_be_read(self):
+        """And a start after that goes on with the same run: no point is dropped, whatever the order of the steps."""
+        (self.dir / "wandb").mkdir()
+        log = {**LOG, "auto_resume": True}
+        for start in (1, 2):
+            lines = lambda: (self.dir / "out/log.jsonl").exists() and len(self.logged()) > 700 * start
+            process = self.log_until(lines, {"WANDB_MODE": "offline"}, log=log)
+            time.sleep(0.2)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        self.log(5, {"WANDB_MODE": "offline"}, log=log)
+        runs = self.folders()
+        self.assertEqual(len({run.id for run in runs}), 1)
+        self.assertEqual([run.resume for run in runs], [False, True, True])
+        self.assertEqual([run.exit_code for run in runs], [None, None, 0])
+        rows = [row for run in runs for row in run.history]
+        self.assertGreater((runs[0].path / f"run-{runs[0].id}.wandb").stat().st_size, 3 * wandb_file.BLOCK)
+        logged = self.logged()
+        self.assertEqual(rows[-7:], runs[2].history[-7:])
+        # The last record before a kill may have been on its way to the logger's thread.
+        self.assertGreaterEqual(len(rows), len(logged) - 2)
+        steps = [row["_step"] for row in rows]
+        self.assertEqual(steps, sorted(set(steps)))
+        self.assertLess(rows[-1]["step"], max(row["step"] for row in rows))  # ours began anew
+        self.assertEqual(json.loads((self.dir / "out/auto_resume.json").read_text())["run_id"], runs[0].id)
+
+    def test_a_run_that_goes_on_by_its_id_alone_rises_beyond_what_is_not_known_here(self):
+        now = time.time()
+        log = {**LOG, "resume": True, "wandb_run_id": "abcd1234", "auto_resume": True}
+        self.log(3, {"WANDB_MODE": "offline"}, log=log)
+        self.log(3, {"WANDB_MODE": "offline"}, log=log)
+        first, second = self.folders()
+        self.assertEqual((first.id, first.resume, second.id, second.resume), ("abcd1234", True, "abcd1234", True))
+        self.assertGreaterEqual(first.history[0]["_step"], int(now))
+        steps = [row["_step"] for row in first.history + second.history]
+        self.assertEqual(steps, sorted(set(steps)))
+
+    def test_modes_and_where_they_come_from(self):
+        said = self.log(2, {"WANDB_MODE": "disabled", "WANDB_API_KEY": KEY})
+        self.assertIn("Nothing is logged to Weights & Biases: WANDB_MODE is disabled", said)
+        self.assertFalse((self.dir / "wandb").exists())
+        self.assertIn("there is no API key for https://api.wandb.ai (WANDB_API_KEY, ~/.netrc)", self.log(2, {}))
+        settings = self.dir / "home/.config/wandb/settings"
+        settings.parent.mkdir(parents=True)
+        settings.write_text("[default]\nmode = offline\nbase_url = https://wandb.example\n")
+        self.assertIn("settings: mode is offline", self.log(2, {"WANDB_API_KEY": KEY}))
+        (self.dir / "wandb/settings").write_text("[default]\nmode = disabled\n")
+        self.assertIn("./wandb/settings: mode is disabled", self.log(2, {"WANDB_API_KEY": KEY}))
+        said = self.log(2, {"WANDB_MODE": "offline", "WANDB_DIR": "elsewhere"})
+        self.assertEqual(len(self.folders("elsewhere/wandb")), 1)
+
+    def test_what_the_environment_says_wrong_ends_the_start(self):
+        for env, text in (({"WANDB_MODE": "sometimes"}, 'WANDB_MODE is "sometimes": expected online, offline or disabled'),
+                          ({"WANDB_MODE": "online"}, "WANDB_MODE is online, but there is no API key for https://api.wandb.ai"),
+                          ({"WANDB_BASE_URL": "wandb.example"}, 'WANDB_BASE_URL is "wandb.example": expected an address such as https://'),
+                          ({"WANDB_BASE_URL": "http://wandb.example"}, "plain http to another machine would show the API key"),
+                          ({"WANDB_BASE_URL": "https://u:canary@wandb.example"}, "WANDB_BASE_URL is https://wandb.example with a login"),
+                          ({"WANDB_API_KEY": "with a canary"}, "WANDB_API_KEY: the API key of https://api.wandb.ai holds blanks"),
+                          ({"WANDB_MODE": "offline", "WANDB_DIR": "/proc"}, "WANDB_DIR names another place")):
+            with self.subTest(text):
+                said = self.log(2, env, check=2)
+                self.assertIn(text, said)
+                self.assertNotIn("canary", said)
+
+
+class Online(Wandb):
+    def test_the_service_holds_what_a_folder_would(self):
+        double = self.double()
+        said = self.log(60, double.environment())
+        self.log(60, {"WANDB_MODE": "offline"}, out="offline")
+        run, (folder,) = double.only_run(), self.folders()
+        self.assertIn(f"Logging to Weights & Biases: {double.url}/somebody/pictures/runs/{run.name}", said)
+        self.check_rows(run.history, self.logged())
+        self.check_files(run.files, run.history)
+        self.assertEqual(without_times(run.history), without_times(folder.history))
+        self.assertEqual(set(run.files) - set(folder.files), {"config.yaml", "wandb-summary.json"})
+        self.assertEqual({key: value["value"] for key, value in run.config.items() if key != "_wandb"}, folder.config)
+        self.assertEqual(sorted(entry["1"] for entry in run.config["_wandb"]["value"]["m"]), sorted(name for name, _ in folder.metrics))
+        times = (*TIMES, "_wandb")
+        self.assertEqual(*({k: v for k, v in summary.items() if k not in times} for summary in (run.summary, folder.summary)))
+        self.assertIn("system.proc.memory.rssMB", run.events[0])
+        self.assertEqual((run.complete, run.exit_code, run.preempting), (True, 0, False))
+        self.assertLessEqual(set(folder.files), set(run.uploaded))
+
+    def test_a_stopped_run_and_a_killed_one_go_on_as_the_same_run(self):
+        double = self.double()
+        log = {**LOG, "auto_resume": True, "wandb_run_name": "mine"}
+        rows = lambda: len(double.only_run().history) if double.runs else 0
+        process = self.log_until(lambda: rows() > 0, double.environment(), log=log)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=30), 75, process.stdout.read())
+        run = double.only_run()
+        self.assertEqual((run.exit_code, run.preempting, run.display_name), (75, True, "mine"))
+        self.check_rows(run.history, self.logged())
+        before = rows()
+        process = self.log_until(lambda: rows() > before, double.environment(), log=log)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        self.log(5, double.environment(), log=log)
+        self.assertEqual(len(double.runs), 1)
+        self.assertEqual(len(run.history), len(run.lines["wandb-history.jsonl"]))  # the service drops no row
+        self.check_rows(run.history[:before], self.logged()[:before])
+        self.assertEqual(run.history[-1]["error"], "the disk is slow")
+        self.assertEqual(run.exit_code, 0)
+
+    def test_a_run_is_gone_on_with_by_its_id_from_another_machine(self):
+        double = self.double()
+        log = {**LOG, "wandb_run_id": "abcd1234"}
+        self.log(30, double.environment(), log=log)
+        self.log(5, double.environment(), log={**log, "resume": True}, out="another")
+        run = double.only_run()
+        self.check_rows(run.history, self.logged() + self.logged("another"))
+        said = self.log(5, double.environment(), log={**log, "resume": True, "wandb_run_id": "unknown"}, out="third", check=2)
+        self.assertIn("/tracker/log/wandb_run_id: there is no run somebody/pictures/unknown to go on with", said)
+        self.assertEqual(len(double.runs), 1)
+
+    def test_keys_of_netrc_belong_to_their_host_and_port(self):
+        double = self.double()
+        host = double.url.removeprefix("http://")
+        netrc = self.dir / "home/.netrc"
+        netrc.write_text(f"machine other login user password wrong\nmachine {host}\n  login user\n  password '{KEY}'\n")
+        self.log(2, {"WANDB_BASE_URL": double.url})
+        self.assertTrue(double.only_run().complete)
+        netrc.write_text(f"machine 127.0.0.1 login user password {KEY}\n")
+        self.assertIn("there is no API key", self.log(2, {"WANDB_BASE_URL": double.url}))
+        netrc.rename(self.dir / "keys")
+        (self.dir / "keys").write_text(f"default login user password {KEY}\n")
+        self.log(2, {"WANDB_BASE_URL": double.url, "NETRC": str(self.dir / "keys")})
+        self.assertEqual(len(double.runs), 2)
+
+
+class Faults(Wandb):
+    def all_rows(self, double, said):
+        """What the service has and what the folder has that the log names, in order."""
+        folder = wandb_file.Folder(self.dir / rest_of(said))
+        self.assertTrue(folder.resume)
+        run = double.only_run()
+        self.assertEqual(folder.id, run.name)
+        known = {row["_step"] for row in run.history}
+        rows = run.history + [row for row in folder.history if row["_step"] not in known]
+        self.check_rows(rows, self.logged())
+        files = {**run.files, **folder.files}
+        self.check_files(files, rows)
+        self.assertFalse(run.complete)
+        self.assertEqual(folder.exit_code, 0)
+        self.assertEqual(folder.summary["Unet 0 Training Loss"], rows[-2]["Unet 0 Training Loss"])
+        return folder
+
+    def test_a_refused_key_or_project_ends_the_start(self):
+        double = self.double()
+        said = self.log(2, {**double.environment(), "WANDB_API_KEY": "canary"}, check=6)
+        self.assertIn("The API key is refused: copy it from the service's page /authorize into WANDB_API_KEY", said)
+        self.assertIn("/tracker/log: ", said)
+        self.assertNotIn("canary", said)
+        double.mistreat = lambda handler, kind, number: handler.json(403, {})
+        said = self.log(2, double.environment(), check=6)
+        self.assertIn("The login may not write there: check the entity and the project", said)
+        double.mistreat = lambda handler, kind, number: b"upsertBucket" in double.requests[-1][3] and handler.json(
+            200, {"errors": [{"message": "permission denied"}], "data": None})
+        said = self.log(2, double.environment(), check=6)
+        self.assertIn("permission denied", said)
+        self.assertFalse(double.runs)
+        self.assertFalse((self.dir / "wandb").exists())
+
+    def test_a_service_that_is_away_at_the_start_is_no_reason_not_to_train(self):
+        closed = f"http://127.0.0.1:{harness.free_port()}"
+        double = self.double()
+        double.mistreat = lambda handler, kind, number: handler.json(503, {})
+        for url in (closed, double.url, "https://nowhere.invalid"):
+            with self.subTest(url):
+                shutil.rmtree(self.dir / "wandb", ignore_errors=True)
+                began = time.monotonic()
+                said = self.log(5, {"WANDB_BASE_URL": url, "WANDB_API_KEY": KEY})
+                self.assertLess(time.monotonic() - began, 20)
+                folder, = self.folders()
+                self.assertIn("Weights & Biases: the run goes into ./wandb/", said)
+                self.assertEqual((len(folder.history), folder.exit_code), (7, 0))
+
+    def test_an_outage_turns_the_rest_into_a_folder(self):
+        double = self.double()
+        said = self.log_with_an_outage(double)
+        self.assertIn("the rest of the run goes into ./wandb/", said)
+        folder = wandb_file.Folder(self.dir / rest_of(said))
+        self.assertEqual((folder.exit_code, folder.preempting), (75, True))
+        rows = double.only_run().history + folder.history
+        self.check_rows(rows, self.logged())
+        self.check_files({**double.only_run().files, **folder.files}, rows)
+
+    def test_storage_that_is_away_costs_no_picture(self):
+        double = self.double()
+        double.mistreat = lambda handler, kind, number: kind == "storage" and number > 2 and handler.hang_up()
+        self.all_rows(double, self.log(30, double.environment()))
+
+    def test_what_passes_by_waiting_costs_nothing(self):
+        """A refused rate, faults of the server, an answer that stalls or is cut: all arrives at the service."""
+        double = self.double()
+
+        def stall(handler):
+            time.sleep(1.5)
+            return handler.hang_up()
+
+        def cut(handler):
+            return handler.hang_up(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+
+        faults = [lambda handler: handler.json(429, {}, Retry_After="1"), lambda handler: handler.json(500, {}), cut,
+                  lambda handler: handler.json(502, {}), stall]
+        left = {"graphql": faults[:3], "storage": faults[1:4], "file_stream": list(faults)}
+
+        def mistreat(handler, kind, number):
+            return number > 1 and bool(left.get(kind)) and left[kind].pop(0)(handler)
+
+        double.mistreat = mistreat
+        said = self.log(30, double.environment())
+        self.assertFalse(any(left.values()), left)
+        run = double.only_run()
+        self.check_rows(run.history, self.logged())
+        self.check_files(run.files, run.history)
+        self.assertTrue(run.complete)
+        self.assertFalse(self.folders())
+        self.assertIn("the server answers with status 429; attempt 2", said)
+
+    def test_a_key_reaches_no_file_no_line_and_no_other_host(self):
+        """The storage of the service is another host, and a redirect leads to a third."""
+        canary = "canary" + KEY
+        other, double = self.double(), self.double()
+        double.key, secrets = canary, [canary, base64.b64encode(f"api:{canary}".encode()).decode()]
+        double.storage_url = other.url
+        double.mistreat = lambda handler, kind, number: kind == "file_stream" and number == 1 and handler.bytes(
+            307, b"", Location=f"{other.url}/elsewhere?signature=canary-of-a-redirect")
+        said = self.log(30, {**double.environment(), "WANDB_NAME": "x"})
+        netrc = self.dir / "home/.netrc"
+        netrc.write_text(f"machine {double.url.removeprefix('http://')} login user password {canary}\n")
+        double.mistreat = lambda handler, kind, number: kind == "file_stream" and handler.json(500, {"text": canary})
+        said += self.log(30, {"WANDB_BASE_URL": double.url}, out="second")
+        netrc.unlink()
+        self.assertTrue(other.requests and self.folders())
+        written = [path.read_bytes() for path in self.dir.rglob("*") if path.is_file()]
+        sent = [repr(headers).encode() + body + path.encode() for _, path, headers, body in other.requests]
+        for text in [said.encode(), *written, *sent, *(body for _, _, _, body in double.requests)]:
+            for secret in [*secrets, "canary-of-a-redirect"]:
+                if text in sent and secret == "canary-of-a-redirect":
+                    continue  # the address itself
+                self.assertNotIn(secret.encode(), text)
+
+
+class Training(harness.EndToEnd):
+    def test_a_training_run_as_a_folder(self):
+        config = self.config()
+        content = json.loads(pathlib.Path(config).read_text())
+        content["tracker"]["log"] = [{"log_type": "console"}, LOG]
+        harness.write_config(config, content)
+        self.train(config, env={"WANDB_MODE": "offline", "HOME": str(self.dir)})
+        path, = (self.dir / "wandb").glob("offline-run-*")
+        run = wandb_file.Folder(path)
+        self.assertEqual(run.config["decoder"]["unets"][0]["dim"], 8)
+        self.assertEqual(run.config["decoder"]["timesteps"], 50)
+        self.assertEqual(run.config["train"]["max_grad_norm"], 0.5)  # a default
+        self.assertEqual((run.config["NumProcesses"], run.config["DistributedType"]), (1, "NO"))
+        records = [record for record in harness.records(self.dir / "out") if "run_id" not in record]
+        self.assertEqual([row["step"] for row in run.history], [record["step"] for record in records])
+        pictures = [row["Train Samples"] for row in run.history if "Train Samples" in row]
+        self.assertTrue(pictures and pictures[0]["captions"][0].startswith("Train: "))
+        self.assertIn("decoder_config.json", run.files)
+        self.assertEqual(run.exit_code, 0)
+
+
+@needs_reference
+class RealClient(Wandb):
+    def sync(self, double, *folders):
+        client = [REFERENCE_PYTHON, "-m", "wandb", "sync", *map(str, folders)]
+        done = subprocess.run(client, cwd=self.dir, env=self.env(double.environment()), timeout=120, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertNotRegex(done.stdout + done.stderr, "(?i)error|fail|corrupt")
+
+    def test_what_was_sent_online_equals_what_is_synced_by_the_reference(self):
+        online, offline = self.double(), self.double()
+        self.log(60, online.environment())
+        self.log(60, {"WANDB_MODE": "offline"}, out="offline")
+        self.sync(offline, self.folders()[0].path)
+        sent, synced = online.only_run(), offline.only_run()
+        self.check_rows(synced.history, self.logged("offline"))
+        self.check_files(synced.files, synced.history, "offline")
+        self.assertEqual(without_times(synced.history), without_times(sent.history))
+        config = [{key: value for key, value in run.config.items() if key != "_wandb"} for run in (sent, synced)]
+        self.assertEqual(*config)
+        axes = [run.config["_wandb"]["value"]["m"] for run in (sent, synced)]
+        self.assertEqual(*axes)
+        self.assertEqual(*({k: v for k, v in run.summary.items() if k not in (*TIMES, "_wandb")} for run in (sent, synced)))
+        self.assertEqual(set(sent.files), set(synced.files))
+        self.assertEqual(set(sent.events[0]), set(synced.events[0]))
+        self.assertEqual((sent.complete, sent.exit_code), (synced.complete, synced.exit_code))
+
+    def test_folders_of_one_run_are_joined_by_the_reference(self):
+        """Three starts of a run, the second killed; and the rest of a run that lost the service."""
+        log = {**LOG, "auto_resume": True}
+        self.log(20, {"WANDB_MODE": "offline"}, log=log)
+        process = self.log_until(lambda: len(self.logged()) > 60, {"WANDB_MODE": "offline"}, log=log)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        self.log(20, {"WANDB_MODE": "offline"}, log=log)
+        double = self.double()
+        folders = self.folders()
+        self.sync(double, *(folder.path for folder in folders))
+        run = double.only_run()
+        self.assertEqual(without_times(run.history), without_times(row for folder in folders for row in folder.history))
+        self.assertEqual(run.exit_code, 0)
+
+    def test_the_rest_of_a_run_is_added_by_the_reference(self):
+        double = self.double()
+        said = self.log_with_an_outage(double)
+        double.mistreat = lambda handler, kind, number: False
+        self.sync(double, rest_of(said))
+        run = double.only_run()
+        self.check_rows(run.history, self.logged())
+        self.check_files(run.files, run.history)
+        self.assertEqual((run.complete, run.exit_code), (True, 75))
+
+
+if __name__ == "__main__":
+    harness.main()
