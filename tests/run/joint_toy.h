@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT
 // The smallest kind with a joint loss: two linear towers, of a picture's mean colour and of its
-// embedding, are told to agree (Radford et al. 2021, figure 3). It reads shards, and all that is not in
-// these two files is what every kind shares.
+// embedding, learn to agree (Radford et al. 2021, figure 3). It reads shards; whatever is not in this
+// file is shared by all kinds.
 #pragma once
 
 #include <torch/torch.h>
 
-#include <array>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "config/kinds.h"
+#include "config/reading/parse_config.h"
 #include "config/shared/root_config.h"
 #include "config/shared/shard_data_config.h"
 #include "config/shared/train_options.h"
@@ -66,6 +67,13 @@ struct TrainJointToyConfig : RootConfig {
 struct NoPlan {};
 using LoadedJointToy = Loaded<TrainJointToyConfig, NoPlan>;
 
+inline LoadedJointToy parse_joint_toy(const std::string& json,
+                                      const std::string& origin,
+                                      const ReadOptions& options) {
+  return parse_config<LoadedJointToy>(
+      json, origin, options, [](const Json&, LoadedJointToy&, Faults&) {});
+}
+
 struct JointToyInputs {
   at::Tensor images;  // [B, 3, H, W]
   at::Tensor embeds;  // [B, 3]
@@ -77,54 +85,129 @@ struct JointToyInputs {
 };
 
 struct JointToyNetwork : torch::nn::Module {
-  explicit JointToyNetwork(int64_t width);
+  explicit JointToyNetwork(int64_t width)
+      : picture(register_module("picture", make_linear(3, width))),
+        embed(register_module("embed", make_linear(3, width))),
+        scale(register_parameter("scale", at::full({}, 10.0))) {}
+
   /// [B, 2, width], each row of length 1
-  at::Tensor features(const JointToyInputs& inputs);
+  at::Tensor features(const JointToyInputs& inputs) {
+    namespace F = torch::nn::functional;
+    const at::Tensor both =
+        at::stack({picture->forward(inputs.images.mean({2, 3})), embed->forward(inputs.embeds)}, 1);
+    return F::normalize(both, F::NormalizeFuncOptions().dim(2));
+  }
+
   /// [] of [N, 2, width]
-  at::Tensor loss(const at::Tensor& features);
+  at::Tensor loss(const at::Tensor& features) {
+    const at::Tensor logits = scale * features.select(1, 0).matmul(features.select(1, 1).t());
+    const at::Tensor own = at::arange(features.size(0), at::kLong);
+    return (at::cross_entropy_loss(logits, own) + at::cross_entropy_loss(logits.t(), own)) / 2;
+  }
 
   std::shared_ptr<LinearLayerImpl> picture, embed;
   at::Tensor scale;  // []
 };
 
 using JointToyModel = OnePartModel<JointToyNetwork>;
-std::shared_ptr<JointToyModel> make_joint_toy(const TrainJointToyConfig& config);
+
+inline std::shared_ptr<JointToyModel> make_joint_toy(const TrainJointToyConfig& config) {
+  torch::manual_seed(static_cast<uint64_t>(config.seed));
+  return std::make_shared<JointToyModel>("joint",
+                                         std::make_shared<JointToyNetwork>(config.joint_toy.width));
+}
 
 class JointToyTrainer : public Trainer {
  public:
-  JointToyTrainer(std::shared_ptr<JointToyModel> model, const TrainJointToyConfig& config);
+  JointToyTrainer(std::shared_ptr<JointToyModel> model, const TrainJointToyConfig& config)
+      : Trainer(plan_of(model, config), config.train, at::kCPU), model_(std::move(model)) {}
+
   /// Gradients of an update from its batches on this rank, which may be empty. @return [] the loss
-  at::Tensor step(const std::vector<JointToyInputs>& batches);
-  at::Tensor evaluate(const JointToyInputs& batch) const;
+  at::Tensor step(const std::vector<JointToyInputs>& batches) {
+    return accumulate_joint(1, loss_of(batches));
+  }
+  at::Tensor evaluate(const JointToyInputs& batch) const {
+    const std::vector<JointToyInputs> one = {batch};
+    return evaluate_joint(loss_of(one));
+  }
   const JointToyNetwork& network() const { return *model_->network; }
 
  private:
+  static ModelPlan plan_of(const std::shared_ptr<JointToyModel>& model,
+                           const TrainJointToyConfig& config) {
+    PartPlan part{.prefix = "joint.", .network = model->network};
+    part.make_network = [width = config.joint_toy.width] {
+      return std::make_shared<JointToyNetwork>(width);
+    };
+    part.options = part_options(config.train, 0);
+    part.after_step = [scale = model->network->scale, most = config.joint_toy.most_scale] {
+      scale.clamp_(0, most);
+    };
+    return plan_one_part(model, TrainJointToyConfig::kKind, std::move(part));
+  }
   std::shared_ptr<torch::nn::Module> swap_network(
       size_t /*index*/, std::shared_ptr<torch::nn::Module> network) const override {
     return model_->swap(network);
   }
-  JointLoss loss_of(const std::vector<JointToyInputs>& batches) const;
+  JointLoss loss_of(const std::vector<JointToyInputs>& batches) const {
+    return joint_loss_of<JointToyInputs>(
+        batches,
+        [this](const JointToyInputs& inputs) { return model_->network->features(inputs); },
+        [this](const at::Tensor& features) { return model_->network->loss(features); });
+  }
 
   std::shared_ptr<JointToyModel> model_;
 };
 
 class JointToyRun : public ShardRun {
  public:
-  JointToyRun(const LoadedJointToy& loaded, const RunProcess& process);
-  const JointToyTrainer& trainer() const { return trainer_; }
+  JointToyRun(const LoadedJointToy& loaded, const RunProcess& process)
+      : ShardRun(run_plan(loaded, process, {{}}, "odd pictures"),
+                 [&](const at::Device&) {
+                   return std::make_unique<JointToyTrainer>(make_joint_toy(loaded.config),
+                                                            loaded.config);
+                 },
+                 {.loop = loaded.config.train,
+                  .data = loaded.config.data,
+                  .needs = {.need_image_embeds = true, .image_embed_dim = 3}}),
+        trainer_(trainer_as<JointToyTrainer>()) {}
 
  private:
   void introduce() const override {}
-  std::optional<int64_t> train_group(const std::vector<Batch>& group) override;
+  std::optional<int64_t> train_group(const std::vector<Batch>& group) override {
+    std::vector<JointToyInputs> batches;
+    int64_t samples = 0;
+    for (const Batch& batch : group) {
+      batches.push_back({batch.images, batch.image_embeds});
+      samples += batch.samples_of_step;
+    }
+    trainer_.step(batches);
+    update(1);
+    return samples;
+  }
   void add_validation_losses(const Batch& batch,
-                             int64_t place,
-                             std::vector<LossSum>& sums) override;
+                             int64_t /*place*/,
+                             std::vector<LossSum>& sums) override {
+    sums[0].add(trainer_.evaluate({batch.images, batch.image_embeds}));
+  }
   void end_epoch() override { save_epoch(); }
 
   JointToyTrainer& trainer_;
 };
 
+inline void dry_run(const LoadedJointToy& /*loaded*/) {}
+
 /// Its row in the table of kinds, once.
-void register_joint_toy();
+inline void register_joint_toy() {
+  static const bool once = [] {
+    config_kinds().push_back(kind_row<TrainJointToyConfig, parse_joint_toy>("", "The sections"));
+    run_kinds().push_back({.key = TrainJointToyConfig::kKind,
+                           .tensor_prefixes = {"joint."},
+                           .load = load_run<JointToyRun, parse_joint_toy>,
+                           .evaluate = [](const EvaluateCommand&) { return ExitCode::kDone; }});
+    return true;
+  }();
+  static_cast<void>(once);
+}
 
 }  // namespace dalle2::test

@@ -32,11 +32,7 @@ std::string write_config(const TempDir& folder, const std::string& out, int64_t 
 }
 
 TrainCommand train_of(const std::string& path, const std::vector<std::string>& overrides = {}) {
-  TrainCommand command;
-  command.config_path = path;
-  command.overrides = overrides;
-  command.quiet = true;
-  return command;
+  return {.config_path = path, .overrides = overrides, .quiet = true};
 }
 
 StateDict model_in(const TempDir& folder, const std::string& out) {
@@ -44,8 +40,7 @@ StateDict model_in(const TempDir& folder, const std::string& out) {
   return Cursor(checkpoint, out).at("model").as_state_dict();
 }
 
-TEST_CASE(
-    "a row in the table of kinds makes a kind that trains on shards, and resumes bit for bit") {
+TEST_CASE("a row makes a kind that trains on shards and resumes bit for bit") {
   register_joint_toy();
   const TempDir folder;
   const std::string whole = write_config(folder, "whole", 3);
