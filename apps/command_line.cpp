@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "base/log.h"
 #include "base/public_url.h"
 #include "base/stop_signal.h"
+#include "base/text.h"
 #include "base/untrusted_text.h"
 #include "command_options.h"
 #include "command_pages.h"
@@ -315,6 +317,25 @@ void check_no_training_options(const CLI::App& app, const CLI::App& command) {
 
 }  // namespace
 
+namespace {
+
+/// "  Did you mean `sample`?\n", if the first word that no command took is near one it knows; else "".
+std::string suggestion(const CLI::App& app) {
+  const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
+  if (unknown.empty()) return "";
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  std::vector<std::string> known;
+  const auto all = [](const auto*) { return true; };
+  for (const CLI::App* each : command->get_subcommands(all)) known.push_back(each->get_name());
+  for (const CLI::Option* each : command->get_options(all)) known.push_back(each->get_name());
+  const std::string word = unknown.front().substr(0, unknown.front().find('='));
+  const std::optional<std::string> near = nearest_word(word, known);
+  return near ? fmt::format("  Did you mean `{}`?\n", *near) : "";
+}
+
+}  // namespace
+
 int run_command_line(int argc, char** argv) {
   CLI::App app{
       "Trains DALLE2-style image generators: decoders from webdataset shards, priors from "
@@ -325,9 +346,10 @@ int run_command_line(int argc, char** argv) {
   });
   app.get_formatter()->column_width(34);
   app.footer(exit_code_lines());
-  app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return fmt::format("error: {}\n  `dalle2-train --help` lists the options.\n",
-                       printable(public_text(error.what())));
+  app.failure_message([](const CLI::App* root, const CLI::Error& error) {
+    return fmt::format("error: {}\n{}  `dalle2-train --help` lists the options.\n",
+                       printable(public_text(error.what())),
+                       suggestion(*root));
   });
 
   std::vector<std::pair<CLI::App*, Runner>> commands;

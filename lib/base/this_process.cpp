@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -36,6 +38,26 @@ uint64_t process_memory(const std::string& field) {
     if (line.rfind(field + ":", 0) == 0) return std::stoull(line.substr(field.size() + 1)) * 1024;
   }
   return 0;
+}
+
+uint64_t machine_memory() {
+  uint64_t least = 0;
+  std::ifstream info("/proc/meminfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("MemTotal:")) least = std::stoull(line.substr(9)) * 1024;
+  }
+  // Version 2 of control groups: the line "0::/path"; a limit holds for all groups below.
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    if (!line.starts_with("0::/")) continue;
+    const std::filesystem::path root = "/sys/fs/cgroup";
+    for (auto group = root / line.substr(4);; group = group.parent_path()) {
+      uint64_t limit = 0;  // the file holds "max" where there is none
+      if (std::ifstream(group / "memory.max") >> limit) least = std::min(least, limit);
+      if (group == root || !group.has_relative_path()) break;
+    }
+  }
+  return least;
 }
 
 }  // namespace dalle2

@@ -23,4 +23,8 @@ std::string host_name();
 /// the peak so far. 0 where there is no such file or name.
 uint64_t process_memory(const std::string& field);
 
+/// Memory in bytes that the processes of this machine share: its RAM, or less where a control group
+/// of this process has a limit. 0 where it is not known.
+uint64_t machine_memory();
+
 }  // namespace dalle2

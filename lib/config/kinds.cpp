@@ -134,7 +134,8 @@ A run is described by one JSON file, with the keys and defaults of dalle2-pytorc
 - **Comments** (`//` and `/* */`) are allowed; a key given twice in an object is an error.
 - **Paths** are relative to the working directory.
 - `--set /train/lr=3e-4` changes one value from the command line; it beats the file. The part after
-  `=` is JSON, or else text. `--dump-config` prints the config as it is used, with every default.
+  `=` is JSON, or else text. A key that does not exist is an error. `--dump-config` prints the config
+  as it is used, with every default.
 - What is marked *not available yet* is refused unless it has its default.
 )";
 

@@ -2,6 +2,7 @@
 // What the dry runs of all kinds share.
 #include "run/dry_run.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <torch/types.h>
 
 #include <c10/core/Allocator.h>
@@ -168,6 +169,23 @@ void print_arithmetic(const SharedTrainConfig& train, const at::Device& device) 
               fmt::format("arithmetic: {}{}{}", name, tf32.empty() ? "" : ", ", tf32).c_str());
 }
 
+/// @throws ConfigError if the processes need more memory than there is @param peak of one of them
+void check_memory(uint64_t peak, const at::Device& device, int64_t processes) {
+  const bool on_cpu = device.is_cpu();
+  const uint64_t there =
+      on_cpu ? machine_memory() : at::accelerator::getMemoryInfo(device.index()).second;
+  const uint64_t needed = on_cpu ? peak * static_cast<uint64_t>(processes) : peak;
+  if (there == 0 || needed <= there) return;
+  throw ConfigError(
+      "{} would take about {}, and {} has {}\n  Lower /data/batch_size, set /train/max_batch_size "
+      "to pass a batch in parts{}, or make the network smaller.",
+      on_cpu ? counted(processes, "process", "processes") : "a GPU",
+      human_bytes(needed),
+      on_cpu ? "this machine" : device.str(),
+      human_bytes(there),
+      on_cpu && processes > 1 ? ", start fewer processes" : "");
+}
+
 }  // namespace
 
 uint64_t activation_bytes(const DryRunPlan& plan, const SharedTrainConfig& train) {
@@ -245,7 +263,8 @@ void print_steps(int64_t epoch_samples, int64_t batch_size, const SharedTrainCon
 void print_shards(const ShardData& data,
                   const ShardDataConfig& data_config,
                   const ShardLoopConfig& loop,
-                  const SharedTrainConfig& train) {
+                  const SharedTrainConfig& train,
+                  int64_t processes) {
   int64_t train_samples = 0;
   for (const char* split : {"train", "val", "test"}) {
     const int64_t samples = data.count_samples(split);
@@ -262,10 +281,13 @@ void print_shards(const ShardData& data,
   }
   int64_t samples = loop.epoch_samples.value_or(train_samples);
   if (!draws_without_end) samples = std::min(samples, train_samples);
-  print_steps(samples, data_config.batch_size, train);
+  print_steps(samples, data_config.batch_size * processes, train);
 }
 
-void print_sizes(const DryRunPlan& plan, const SharedTrainConfig& train, const at::Device& device) {
+void print_sizes(const DryRunPlan& plan,
+                 const SharedTrainConfig& train,
+                 const at::Device& device,
+                 int64_t processes) {
   const ParameterBytes bytes = parameter_bytes(*plan.model);
   // Live weights, two moments, averages. An average also saves the live weights, but those are
   // stored only once.
@@ -279,9 +301,11 @@ void print_sizes(const DryRunPlan& plan, const SharedTrainConfig& train, const a
           .c_str());
   print_arithmetic(train, device);
   const bool on_cpu = device.is_cpu();
-  std::printf("peak memory of the %s: about %s\n",
-              on_cpu ? "process" : "GPU",
-              human_bytes(peak_memory(plan, train, on_cpu)).c_str());
+  const uint64_t peak = peak_memory(plan, train, on_cpu);
+  std::printf("peak memory of %s: about %s\n",
+              fmt::format("{} {}", processes == 1 ? "the" : "each", on_cpu ? "process" : "GPU").c_str(),
+              human_bytes(peak).c_str());
+  check_memory(peak, device, processes);
   std::printf("nothing was trained or written (--dry-run)\n");
 }
 

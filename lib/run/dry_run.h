@@ -52,17 +52,23 @@ at::Device check_start(DryRunPlan& plan,
 /// two steps, of one and of two samples, show what a sample takes. What else the process holds has
 /// no part in it.
 uint64_t activation_bytes(const DryRunPlan& plan, const SharedTrainConfig& train);
-/// Samples and shards of each split, and the steps of an epoch.
+/// Samples and shards of each split, and the steps of an epoch of `processes`.
 /// @param data with its splits
 void print_shards(const ShardData& data,
                   const ShardDataConfig& data_config,
                   const ShardLoopConfig& loop,
-                  const SharedTrainConfig& train);
+                  const SharedTrainConfig& train,
+                  int64_t processes);
 /// Parameters of each network, of all, and of adapters.
 void print_networks(const DryRunPlan& plan, const SharedTrainConfig& train);
-/// "steps: 10 per epoch, 30 in 3 epochs"
+/// "steps: 10 per epoch, 30 in 3 epochs" @param batch_size of all processes together
 void print_steps(int64_t epoch_samples, int64_t batch_size, const SharedTrainConfig& train);
 /// Sizes of files and the peak of memory, and that nothing was written.
-void print_sizes(const DryRunPlan& plan, const SharedTrainConfig& train, const at::Device& device);
+/// @param processes that share this machine's memory, or have a GPU each
+/// @throws ConfigError if there is less memory than that
+void print_sizes(const DryRunPlan& plan,
+                 const SharedTrainConfig& train,
+                 const at::Device& device,
+                 int64_t processes);
 
 }  // namespace dalle2

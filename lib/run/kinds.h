@@ -23,8 +23,8 @@ struct LoadedRun {
   const SharedTrainConfig* train = nullptr;
   /// @throws ConfigError, DataError
   std::function<std::unique_ptr<TrainingRun>(const RunProcess& process)> make_run;
-  /// Prints what a run would take. @throws as a run would
-  std::function<void()> dry_run;
+  /// Prints what a run of `processes` would take. @throws as a run would
+  std::function<void(int64_t processes)> dry_run;
 };
 
 /// A kind of run. Whoever adds one adds a row to run_kinds(), and one to config_kinds().
@@ -50,7 +50,7 @@ std::vector<RunKind>& run_kinds();
 const RunKind& run_kind_of(const std::string& key);
 
 /// RunKind::load for a kind whose config `parse` reads from a text; for a TrainingRun whose constructor
-/// takes (loaded config, process), and for which there is a dry_run(loaded config).
+/// takes (loaded config, process), and for which there is a dry_run(loaded config, processes).
 template <class Run, auto parse>
 LoadedRun load_run(const std::string& config_path, const ReadOptions& options) {
   using Config = decltype(parse({}, config_path, options));
@@ -61,7 +61,7 @@ LoadedRun load_run(const std::string& config_path, const ReadOptions& options) {
       .train = &loaded->config.train,
       .make_run =
           [loaded](const RunProcess& process) { return std::make_unique<Run>(*loaded, process); },
-      .dry_run = [loaded] { dry_run(*loaded); }};
+      .dry_run = [loaded](int64_t processes) { dry_run(*loaded, processes); }};
 }
 
 }  // namespace dalle2

@@ -18,11 +18,9 @@ constexpr const char* kNotBySet =
     "\"allow_pipe\": true into its \"data\" if you trust them";
 
 /// The text of a config file with a command for its shards and some values assigned.
-std::string file_with(const std::vector<std::string>& assignments) {
-  Json file = Json::parse(kMinimalConfig);
-  apply_override(file, "/data/webdataset_base_url=pipe:cat {}.tar");
-  for (const std::string& assignment : assignments) apply_override(file, assignment);
-  return file.dump();
+std::string command_file(std::vector<std::string> assignments) {
+  assignments.insert(assignments.begin(), "/data/webdataset_base_url=pipe:cat {}.tar");
+  return file_with(kMinimalConfig, assignments);
 }
 
 std::string faults_of(const std::string& file, const ReadOptions& options = {}) {
@@ -36,11 +34,11 @@ std::string one_problem(const char* line) {
 }  // namespace
 
 TEST_CASE("a command is refused unless the file allows it, with what to write") {
-  CHECK(faults_of(file_with({})) == one_problem(kForbidden));
-  CHECK(faults_of(file_with({"/data/allow_pipe=false"})) == one_problem(kForbidden));
+  CHECK(faults_of(command_file({})) == one_problem(kForbidden));
+  CHECK(faults_of(command_file({"/data/allow_pipe=false"})) == one_problem(kForbidden));
   for (const char* yes : {"true", "1", "\"yes\""}) {
     INFO(yes);
-    CHECK(faults_of(file_with({std::string("/data/allow_pipe=") + yes})) == "no error");
+    CHECK(faults_of(command_file({std::string("/data/allow_pipe=") + yes})) == "no error");
   }
 }
 
@@ -54,23 +52,23 @@ TEST_CASE("a command is found in lists of urls and in the urls of embeddings") {
 }
 
 TEST_CASE("--set cannot allow commands") {
-  CHECK(faults_of(file_with({}), {.overrides = {"/data/allow_pipe=true"}}) ==
+  CHECK(faults_of(command_file({}), {.overrides = {"/data/allow_pipe=true"}}) ==
         one_problem(kNotBySet));
   CHECK(faults_of(kMinimalConfig, {.overrides = {"/data/allow_pipe=true"}}) ==
         one_problem(kNotBySet));
   // But it can forbid them, and give the command where the file allows it.
-  const std::string allowed = file_with({"/data/allow_pipe=true"});
+  const std::string allowed = command_file({"/data/allow_pipe=true"});
   CHECK(faults_of(allowed, {.overrides = {"/data/allow_pipe=false"}}) == one_problem(kForbidden));
   CHECK(faults_of(allowed, {.overrides = {"/data/webdataset_base_url=pipe:ls {}"}}) == "no error");
 }
 
 TEST_CASE("a config that only describes a model never allows commands") {
   const LoadedDecoderConfig loaded = parse_decoder_config(
-      file_with({"/data/allow_pipe=true"}), "test.json", {.overrides = {}, .no_commands = true});
+      command_file({"/data/allow_pipe=true"}), "test.json", {.overrides = {}, .no_commands = true});
   CHECK_FALSE(loaded.config.data.allow_pipe);
   CHECK_FALSE(Json::parse(loaded.full_json)["data"]["allow_pipe"].get<bool>());
   // Nor is it refused for the command, which nobody runs.
-  CHECK(faults_of(file_with({}), {.overrides = {}, .no_commands = true}) == "no error");
+  CHECK(faults_of(command_file({}), {.overrides = {}, .no_commands = true}) == "no error");
 }
 
 TEST_CASE("a file allows commands by a true value at its place alone") {

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "config/decoder/decoder_run_config.h"
+#include "config/reading/json_text.h"
 
 namespace dalle2 {
 
@@ -35,7 +36,14 @@ inline std::vector<std::string> cascade(std::vector<std::string> assignments) {
   return assignments;
 }
 
-/// Reads the minimal config with some values assigned (`/pointer=value`).
+/// The text of a file with some values written into it (`/pointer=value`).
+inline std::string file_with(const std::string& text, const std::vector<std::string>& assignments) {
+  Json file = Json::parse(text);
+  for (const std::string& assignment : assignments) apply_override(file, assignment);
+  return file.dump();
+}
+
+/// Reads the minimal config with some values overridden as by `--set` (`/pointer=value`).
 inline LoadedDecoderConfig read_with(const std::vector<std::string>& assignments,
                                      bool strict = false,
                                      bool check_available = true) {

@@ -116,10 +116,11 @@ TEST_CASE("values that can only mean one thing are taken as the reference takes 
 TEST_CASE("an unknown key far from any known one is a warning, with --strict an error") {
   const std::vector<std::string> assignments = {"/train/colour=1",
                                                 "/decoder/unets/0/sparse_attn_window=8"};
-  CHECK(read_with(assignments).warnings ==
+  const std::string file = file_with(kMinimalConfig, assignments);
+  CHECK(parse_decoder_config(file, "test.json", {}).warnings ==
         std::vector<std::string>{"/decoder/unets/0/sparse_attn_window: no such key, it is ignored",
                                  "/train/colour: no such key, it is ignored"});
-  CHECK(message_of([&] { read_with(assignments, /*strict=*/true); }) ==
+  CHECK(message_of([&] { parse_decoder_config(file, "test.json", {.strict = true}); }) ==
         "test.json: 2 problems\n"
         "  /decoder/unets/0/sparse_attn_window: no such key, it is ignored\n"
         "  /train/colour: no such key, it is ignored");
@@ -148,7 +149,8 @@ TEST_CASE("options without effect are warned of") {
 }
 
 TEST_CASE("a pointer escapes the signs that pointers are made of") {
-  CHECK(read_with({R"(/train={"a/b~c": 1})"}).warnings ==
+  const std::string file = file_with(kMinimalConfig, {R"(/train={"a/b~c": 1})"});
+  CHECK(parse_decoder_config(file, "test.json", {}).warnings ==
         std::vector<std::string>{"/train/a~1b~0c: no such key, it is ignored"});
 }
 
@@ -197,6 +199,19 @@ TEST_CASE("--set beats the file, makes sections and appends to lists") {
   CHECK(config.train.device == "cpu");
   CHECK(std::get<LocalLoadConfig>(*config.tracker.load).file_path == "a=b.pth");
   CHECK(config.decoder.unets[0].dim_mults == std::vector<int64_t>{1, 2, 4});
+}
+
+TEST_CASE("--set of a key that does not exist is an error, wherever the key stands in it") {
+  const auto error = [](const std::string& assignment) {
+    return message_of([&] { read_with({assignment}); });
+  };
+  CHECK_THAT(error("/train/colour=1"),
+             Catch::StartsWith("test.json: 1 problem\n  /train/colour: no such key; known are: "));
+  CHECK_THAT(error("/train/colour/of/sky=1"),
+             Catch::StartsWith("test.json: 1 problem\n  /train/colour: no such key; known are: "));
+  CHECK_THAT(error(R"(/train={"colour": 1})"),
+             Catch::StartsWith("test.json: 1 problem\n  /train/colour: no such key; known are: "));
+  CHECK_THAT(error("/colour=1"), Catch::StartsWith("test.json: 1 problem\n  /colour: no such key"));
 }
 
 TEST_CASE("--set that names no place is refused") {

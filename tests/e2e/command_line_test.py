@@ -324,6 +324,10 @@ class CommandLine(EndToEnd):
         again = write_config(self.dir / "dumped.json", dumped)
         self.assertEqual(json.loads(run("--config", again, "--dump-config", cwd=self.dir, check=0).stdout), dumped)
         self.refuse(2, "--config", config, "--set", "/train/lrr=1", expect=["/train/lrr", "did you mean"])
+        self.refuse(2, "--config", config, "--set", "/train/colour=1", expect=["/train/colour: no such key; known are: "])
+        self.refuse(2, "smaple", expect=["smaple", "Did you mean `sample`?"])
+        self.refuse(2, "shards", "mkae", "pictures", expect=["Did you mean `make`?"])
+        self.refuse(2, "--config", config, "--dry-urn", expect=["--dry-urn", "Did you mean `--dry-run`?"])
 
     def test_strict_turns_warnings_into_errors(self):
         config = tiny_config(self.shards, "out")

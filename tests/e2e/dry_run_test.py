@@ -76,6 +76,31 @@ class DryRun(EndToEnd):
         size = r"checkpoint: about [\d.]+ .iB, model file: about [\d.]+ .iB"
         self.assertEqual(re.search(size, masked).group(), re.search(size, one).group())
 
+    def test_several_processes_are_foreseen(self):
+        for kind in self.for_each_kind():
+            config = self.config_of(kind)
+            config["train"]["epochs"] = 2
+            told = {number: self.start(config, "--dry-run", "--nproc-per-node", number, check=0).stdout for number in (1, 2)}
+            samples, steps = (int(re.search(fr"^{what}: (\d+)", told[1], re.MULTILINE).group(1)) for what in ("samples per epoch", "steps"))
+            batch = config["data"]["batch_size"]
+            self.assertEqual(steps, -(-samples // batch))
+            self.assertIn(f"steps: {-(-samples // (2 * batch))} per epoch", told[2])
+            self.assertIn("peak memory of the process: about ", told[1])
+            self.assertIn("peak memory of each process: about ", told[2])
+
+    def test_a_split_that_is_empty_for_several_processes_is_found(self):
+        config = self.config_of("decoder")
+        done = self.start(config, "--dry-run", "--nproc-per-node", "64", check=2)
+        self.assertIn("no shard is left for the split", done.stderr)
+
+    def test_more_memory_than_there_is_is_refused(self):
+        for kind in self.for_each_kind():
+            config = self.config_of(kind)
+            config["data"]["batch_size"] = 50_000_000 if kind == "prior" else 10_000_000
+            done = self.start(config, "--dry-run", check=2)
+            self.assertRegex(done.stderr, r"1 process would take about [\d.]+ TiB, and this machine has [\d.]+ [GT]iB")
+            self.assertIn("Lower /data/batch_size", done.stderr)
+
     def test_paths_that_cannot_be_written_are_found(self):
         for kind in self.for_each_kind():
             (self.dir / "file").write_text("in the way")

@@ -442,8 +442,6 @@ class Ranks(EndToEnd):
         self.assertIn("RANK is 3, but there are 2 processes", done.stderr)
         done = run("--config", config, "--nproc-per-node", "2", cwd=self.dir, check=2, env={"RANK": "0", "WORLD_SIZE": "2"})
         self.assertIn("--nproc-per-node: RANK or WORLD_SIZE is set", done.stderr)
-        done = run("--config", config, "--nproc-per-node", "2", "--dry-run", cwd=self.dir, check=2)
-        self.assertIn("--nproc-per-node: a dry run is that of one process", done.stderr)
         done = run("--nproc-per-node", "2", "fsck", ".", cwd=self.dir, check=2)
         self.assertIn("--nproc-per-node: has no effect on `fsck`", done.stderr)
         done = run("--config", config, "--nproc-per-node", "0", cwd=self.dir, check=2)

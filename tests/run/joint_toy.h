@@ -195,7 +195,7 @@ class JointToyRun : public ShardRun {
   JointToyTrainer& trainer_;
 };
 
-inline void dry_run(const LoadedJointToy& /*loaded*/) {}
+inline void dry_run(const LoadedJointToy& /*loaded*/, int64_t /*processes*/) {}
 
 /// Its row in the table of kinds, once.
 inline void register_joint_toy() {

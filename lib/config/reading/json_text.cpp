@@ -47,7 +47,7 @@ Json parse_json(const std::string& text, const std::string& origin, Faults& faul
   return std::move(parsed.value);
 }
 
-void apply_override(Json& root, const std::string& assignment) {
+std::string apply_override(Json& root, const std::string& assignment) {
   const size_t equals = assignment.find('=');
   if (equals == std::string::npos || assignment[0] != '/') {
     throw ConfigError("--set \"{}\": expected /pointer=value, e.g. --set /train/lr=3e-4",
@@ -79,6 +79,7 @@ void apply_override(Json& root, const std::string& assignment) {
   } catch (const Json::exception& error) {
     throw ConfigError("--set {}: no such place in the config: {}", pointer, json_error_text(error));
   }
+  return pointer;
 }
 
 std::string shown(const Json& value) {

@@ -15,9 +15,9 @@ namespace dalle2 {
 Json parse_json(const std::string& text, const std::string& origin, Faults& faults);
 
 /// Applies `--set /pointer=value` (value as JSON, else as text), making objects on its way.
-/// @throws ConfigError if it is not of that form or not UTF-8, or leads into something that is not
+/// @return the pointer @throws ConfigError if it is not of that form or not UTF-8, or leads into something that is not
 /// an object or list
-void apply_override(Json& root, const std::string& assignment);
+std::string apply_override(Json& root, const std::string& assignment);
 
 /// A value for messages, without the secrets of urls and commands, at most 60 characters.
 std::string shown(const Json& value);

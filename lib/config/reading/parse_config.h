@@ -30,7 +30,9 @@ LoadedConfig parse_config(const std::string& json,
   findings.placeholders = Config::kPlaceholders;
   Json root = parse_root(json, origin, faults);
   const bool file_allows_pipe = allows_pipe(root);
-  for (const std::string& assignment : options.overrides) apply_override(root, assignment);
+  for (const std::string& assignment : options.overrides) {
+    findings.overridden.push_back(apply_override(root, assignment));
+  }
   LoadedConfig loaded;
   refuse_other_kinds(root, Config::kKind, findings);
   Reader(findings).read_struct(root, "", loaded.config, known_root_keys());

@@ -74,6 +74,10 @@ void Reader::unknown_key(const std::string& key,
   const std::string near = guess(key, known);
   const auto place =
       std::find_if(moved.begin(), moved.end(), [&](const MovedKey& m) { return m.key == key; });
+  const bool is_overridden = std::any_of(
+      findings_.overridden.begin(), findings_.overridden.end(), [&](const std::string& set) {
+        return set == at || set.starts_with(at + "/") || at.starts_with(set + "/");
+      });
   if (names_secret(key) && pointer.starts_with("/tracker")) {
     faults_.error(
         at,
@@ -81,10 +85,15 @@ void Reader::unknown_key(const std::string& key,
         "environment or from files (docs/tracking.md lists them). Remove it, and withdraw "
         "it if others have seen this file");
   } else if (place != moved.end()) {
-    faults_.warn(at, fmt::format("no such key, it is ignored; did you mean {}?", place->pointer));
+    const std::string other = fmt::format("; did you mean {}?", place->pointer);
+    if (is_overridden) {
+      faults_.error(at, "no such key" + other);
+    } else {
+      faults_.warn(at, "no such key, it is ignored" + other);
+    }
   } else if (!near.empty()) {
     faults_.error(at, "no such key" + near);
-  } else if (policy == UnknownKeys::fatal) {
+  } else if (policy == UnknownKeys::fatal || is_overridden) {
     std::string keys;
     for (const std::string& name : known) keys += (keys.empty() ? "" : " ") + name;
     faults_.error(at, "no such key; known are: " + keys);

@@ -86,9 +86,6 @@ ExitCode answer(const TrainCommand& command, const LoadedRun& loaded) {
     check_stdout();
     return ExitCode::kDone;
   }
-  if (command.processes > 1 && command.dry_run) {
-    throw ConfigError("--nproc-per-node: a dry run is that of one process\n  Leave it out.");
-  }
   if (!command.dry_run) {
     if (command.processes > 1) return launch(command.processes);
     return as_one_of_several(*loaded.train, loaded.warnings, [&](ProcessGroup& group) {
@@ -97,7 +94,7 @@ ExitCode answer(const TrainCommand& command, const LoadedRun& loaded) {
   }
   uninstall_stop_signals();  // there is nothing to save
   for (const std::string& warning : loaded.warnings) log_warning("config", "{}", warning);
-  loaded.dry_run();
+  loaded.dry_run(command.processes);
   check_stdout();
   return ExitCode::kDone;
 }

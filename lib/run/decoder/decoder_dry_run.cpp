@@ -65,9 +65,10 @@ DryRunPlan make_plan(const LoadedDecoderConfig& loaded) {
 
 }  // namespace
 
-void dry_run(const LoadedDecoderConfig& loaded) {
+void dry_run(const LoadedDecoderConfig& loaded, int64_t processes) {
   const TrainDecoderConfig& config = loaded.config;
-  ShardData data = decoder_data(config, loaded.plan, RankInfo{}, at::kCPU);
+  ShardData data = decoder_data(
+      config, loaded.plan, RankInfo{.world = static_cast<int>(processes)}, at::kCPU);
   data.check_usable("train");
   const auto metrics = make_metrics(loaded, at::kCPU);
   DryRunPlan plan = make_plan(loaded);
@@ -76,13 +77,13 @@ void dry_run(const LoadedDecoderConfig& loaded) {
   const at::Device device = check_start(plan, config.tracker, config.train, position);
   if (const int64_t slices = position.slices_of_run(); slices > 0) data.deal_into(slices);
   print_networks(plan, config.train);
-  print_shards(data, config.data, config.train, config.train);
+  print_shards(data, config.data, config.train, config.train, processes);
   if (metrics) {
     std::printf("metrics of at most %s after each epoch: %s\n",
                 counted(config.evaluate.n_evaluation_samples, "image").c_str(),
                 metrics->description().c_str());
   }
-  print_sizes(plan, config.train, device);
+  print_sizes(plan, config.train, device, processes);
 }
 
 }  // namespace dalle2

@@ -51,6 +51,6 @@ class DecoderRun : public ShardRun {
 };
 
 /// What such a run would take. @throws as it would
-void dry_run(const LoadedDecoderConfig& loaded);
+void dry_run(const LoadedDecoderConfig& loaded, int64_t processes);
 
 }  // namespace dalle2

@@ -37,7 +37,7 @@ DryRunPlan make_plan(const LoadedPriorConfig& loaded) {
 
 }  // namespace
 
-void dry_run(const LoadedPriorConfig& loaded) {
+void dry_run(const LoadedPriorConfig& loaded, int64_t processes) {
   const TrainPriorConfig& config = loaded.config;
   const PriorDataset data(config.data, config.prior);
   DryRunPlan plan = make_plan(loaded);
@@ -48,8 +48,8 @@ void dry_run(const LoadedPriorConfig& loaded) {
   for (const char* split : {"train", "val", "test"}) {
     std::printf("%s: %s\n", split, counted(data.rows(split), "sample").c_str());
   }
-  print_steps(data.rows("train"), config.data.batch_size, config.train);
-  print_sizes(plan, config.train, device);
+  print_steps(data.rows("train"), config.data.batch_size * processes, config.train);
+  print_sizes(plan, config.train, device, processes);
 }
 
 }  // namespace dalle2

@@ -91,6 +91,6 @@ class PriorRun : public TrainingRun {
 };
 
 /// What such a run would take. @throws as it would
-void dry_run(const LoadedPriorConfig& loaded);
+void dry_run(const LoadedPriorConfig& loaded, int64_t processes);
 
 }  // namespace dalle2

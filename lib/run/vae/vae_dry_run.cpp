@@ -49,7 +49,7 @@ DryRunPlan make_plan(const LoadedVaeConfig& loaded) {
 
 }  // namespace
 
-void dry_run(const LoadedVaeConfig& loaded) {
+void dry_run(const LoadedVaeConfig& loaded, int64_t processes) {
   const TrainVaeConfig& config = loaded.config;
   check_results_folder(config);
   const ImageFolder data(config.data, config.vae.channels, config.seed);
@@ -63,7 +63,7 @@ void dry_run(const LoadedVaeConfig& loaded) {
     std::printf("%s: %s\n", split, counted(data.rows(split), "picture").c_str());
   }
   std::printf("steps: %s\n", with_commas(config.train.num_train_steps).c_str());
-  print_sizes(plan, config.train, device);
+  print_sizes(plan, config.train, device, processes);
 }
 
 }  // namespace dalle2

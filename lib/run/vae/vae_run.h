@@ -63,6 +63,6 @@ class VaeRun : public TrainingRun {
 };
 
 /// What such a run would take. @throws as it would
-void dry_run(const LoadedVaeConfig& loaded);
+void dry_run(const LoadedVaeConfig& loaded, int64_t processes);
 
 }  // namespace dalle2
