@@ -94,11 +94,12 @@ class DryRun(EndToEnd):
         self.assertIn("no shard is left for the split", done.stderr)
 
     def test_more_memory_than_there_is_is_refused(self):
-        for kind in self.for_each_kind():
-            config = self.config_of(kind)
-            config["data"]["batch_size"] = 50_000_000 if kind == "prior" else 10_000_000
-            done = self.start(config, "--dry-run", check=2)
-            self.assertRegex(done.stderr, r"1 process would take about [\d.]+ TiB, and this machine has [\d.]+ [GT]iB")
+        config = self.config_of("decoder")
+        config["data"]["batch_size"] = 1_000_000
+        config["decoder"]["unets"][0]["dim"] = 128
+        for processes, text in ((1, "1 process"), (2, "2 processes")):
+            done = self.start(config, "--dry-run", "--nproc-per-node", processes, check=2)
+            self.assertRegex(done.stderr, text + r" would take about [\d.]+ [GT]iB, and this machine has [\d.]+ [GT]iB")
             self.assertIn("Lower /data/batch_size", done.stderr)
 
     def test_paths_that_cannot_be_written_are_found(self):
