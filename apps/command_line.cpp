@@ -158,7 +158,7 @@ Runner add_sample(CLI::App& app) {
       ->check(whole_number());
   app.add_option("--out",
                  o->out_folder,
-                 "Folder for 0000.png ... and samples.npy, or for a prior's image_embeds.npy")
+                 "Folder for 0000.png ..., sheet.png and samples.npy, or for a prior's image_embeds.npy")
       ->required()
       ->type_name("DIR");
   add_overwrite(app, o->overwrite, "Replace files of these names that no sampling wrote");
@@ -277,6 +277,34 @@ Runner add_schema(CLI::App& app) {
   };
 }
 
+Runner add_init(CLI::App& app) {
+  auto o = options_of<InitCommand>();
+  app.add_option("data",
+                 o->data,
+                 "Folder of shards (decoder), of .npy embeddings (prior) or of pictures (VAE)")
+      ->required()
+      ->type_name("DATA")
+      ->check(non_empty_path());
+  app.add_option("--kind", o->kind, "decoder, prior or vae (default: by what DATA holds)")
+      ->type_name("KIND")
+      ->check(CLI::IsMember({"decoder", "prior", "vae"}));
+  app.add_option("--out", o->out_path, "File to write (default: KIND.json)")
+      ->type_name("FILE")
+      ->check(non_empty_path());
+  app.add_option(
+         "--image-size", o->image_size, "Side of the pictures, pixels (default: 64 at most)")
+      ->type_name("N")
+      ->check(CLI::Range(8, 1024));
+  app.add_option("--nproc-per-node", o->processes, "Processes that the splits need shards for")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
+  add_overwrite(app, o->overwrite, "Replace FILE");
+  return [o] {
+    run_init(*o);
+    return ExitCode::kDone;
+  };
+}
+
 Runner add_report(CLI::App& app) {
   auto o = options_of<ReportCommand>();
   app.add_option("data_path", o->data_path, "Folder of the run (tracker.data_path of its config)")
@@ -375,6 +403,7 @@ int run_command_line(int argc, char** argv) {
           add_convert);
   command(app, "ema", "Make an average of any width after training", add_ema);
   command(app, "schema", "Print the JSON Schema of a training file", add_schema);
+  command(app, "init", "Write a first config that fits a folder of data", add_init);
   command(app, "report", "Show a run as one HTML page: curves, pictures, config", add_report);
   command(app, "sync", "Send what a run could not send to its savers' services", add_sync);
   CLI::App* shards = app.add_subcommand(

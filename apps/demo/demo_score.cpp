@@ -49,7 +49,9 @@ std::vector<std::string> drawn_files(const std::string& folder) {
   if (!std::filesystem::is_directory(folder, ignored))
     throw DataError("{}: no such folder (--drawn)", folder);
   std::vector<std::string> files = files_in_folder(folder);
-  std::erase_if(files, [](const std::string& file) { return !file.ends_with(".png"); });
+  std::erase_if(files, [](const std::string& file) {
+    return !file.ends_with(".png") || std::filesystem::path(file).filename() == kSheetFile;
+  });
   return files;
 }
 

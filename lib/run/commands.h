@@ -97,6 +97,16 @@ struct EmaCommand {
   std::string out_path;
 };
 
+/// dalle2-train init
+struct InitCommand {
+  std::string data;                 ///< folder of shards, embeddings or pictures
+  std::optional<std::string> kind;  ///< none: by what the folder holds
+  std::string out_path;             ///< "": the kind's name with .json
+  std::optional<int64_t> image_size;
+  int64_t processes = 1;  ///< that the splits have to have shards for
+  bool overwrite = false;
+};
+
 struct ShardsMakeCommand {
   std::string from_folder, out_folder;
   int64_t per_shard = 0;         ///< 0: a tenth of all, 1000 at most
@@ -158,6 +168,7 @@ ExitCode run_fsck(const FsckCommand& command);
 void run_convert(const ConvertCommand& command);
 void run_ema(const EmaCommand& command);
 void run_schema(const std::string& kind);
+void run_init(InitCommand command);
 ExitCode run_shards_make(const ShardsMakeCommand& command);
 void run_shards_check(const ShardsCheckCommand& command);
 void run_shards_order(const ShardsOrderCommand& command);

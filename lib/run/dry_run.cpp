@@ -267,12 +267,14 @@ void print_shards(const ShardData& data,
                   int64_t processes) {
   int64_t train_samples = 0;
   for (const char* split : {"train", "val", "test"}) {
-    const int64_t samples = data.count_samples(split);
+    DropCounts dropped;
+    const int64_t samples = data.count_samples(split, dropped);
     if (std::string(split) == "train") train_samples = samples;
-    std::printf("%s: %s in %s\n",
+    std::printf("%s: %s in %s%s\n",
                 split,
                 counted(samples, "sample").c_str(),
-                counted(data.num_shards(split), "shard").c_str());
+                counted(data.num_shards(split), "shard").c_str(),
+                dropped.empty() ? "" : ("; left out: " + describe_drops(dropped)).c_str());
   }
   const bool draws_without_end = data_config.resample_train && train_samples > 0;
   if (draws_without_end && !loop.epoch_samples) {
@@ -302,9 +304,10 @@ void print_sizes(const DryRunPlan& plan,
   print_arithmetic(train, device);
   const bool on_cpu = device.is_cpu();
   const uint64_t peak = peak_memory(plan, train, on_cpu);
-  std::printf("peak memory of %s: about %s\n",
-              fmt::format("{} {}", processes == 1 ? "the" : "each", on_cpu ? "process" : "GPU").c_str(),
-              human_bytes(peak).c_str());
+  std::printf(
+      "peak memory of %s: about %s\n",
+      fmt::format("{} {}", processes == 1 ? "the" : "each", on_cpu ? "process" : "GPU").c_str(),
+      human_bytes(peak).c_str());
   check_memory(peak, device, processes);
   std::printf("nothing was trained or written (--dry-run)\n");
 }

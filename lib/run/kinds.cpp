@@ -7,6 +7,7 @@
 #include "config/prior/prior_run_config.h"
 #include "config/vae/vae_run_config.h"
 #include "run/commands/evaluate_kinds.h"
+#include "run/commands/first_config.h"
 #include "run/commands/sample_command.h"
 #include "run/decoder/decoder_run.h"
 #include "run/prior/prior_run.h"
@@ -20,16 +21,19 @@ std::vector<RunKind>& run_kinds() {
        .tensor_prefixes = {"unets.", "noise_schedulers."},
        .load = load_run<DecoderRun, parse_decoder_config>,
        .evaluate = evaluate_decoder,
+       .first_config = decoder_first_config,
        .sample = sample_decoder},
       {.key = TrainVaeConfig::kKind,
        .tensor_prefixes = {"enc_dec."},
        .load = load_run<VaeRun, parse_vae_config>,
        .evaluate = evaluate_vae,
+       .first_config = vae_first_config,
        .has_results = true},
       {.key = TrainPriorConfig::kKind,
        .tensor_prefixes = {"net.", "noise_scheduler."},
        .load = load_run<PriorRun, parse_prior_config>,
        .evaluate = evaluate_prior,
+       .first_config = prior_first_config,
        .sample = sample_prior,
        .instead_of_model = "/train/eval_timesteps are the sampling steps of an evaluation."}};
   return kinds;

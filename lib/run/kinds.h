@@ -27,6 +27,8 @@ struct LoadedRun {
   std::function<void(int64_t processes)> dry_run;
 };
 
+struct FirstConfig;
+
 /// A kind of run. Whoever adds one adds a row to run_kinds(), and one to config_kinds().
 struct RunKind {
   std::string key;  ///< ConfigKind::key
@@ -35,6 +37,8 @@ struct RunKind {
   std::function<LoadedRun(const std::string& config_path, const ReadOptions& options)> load;
   /// Prints the figures of a checkpoint, as one process or several. @throws ConfigError, DataError
   std::function<ExitCode(const EvaluateCommand& command)> evaluate;
+  /// What `init` writes for a folder of data. Empty: nothing. @throws ConfigError, DataError
+  std::function<FirstConfig(const InitCommand& command)> first_config = {};
   /// Draws with the weights of a checkpoint. Empty: nothing can be drawn.
   std::function<void(
       const SampleCommand& command, const Value& checkpoint, const at::Device& device)>

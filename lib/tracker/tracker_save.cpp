@@ -36,7 +36,7 @@ void Tracker::save(const SaveRequest& request) {
   request.write_model(in_data_path(kModelFile));
   if (request.write_lora) request.write_lora(in_data_path(kLoraFile));
   log_info("track",
-           "Saved cached models: {}, {}{} in {}",
+           "Saved {}, {}{} in {}",
            kCheckpointFile,
            kModelFile,
            request.write_lora ? fmt::format(", {}", kLoraFile) : "",

@@ -66,10 +66,12 @@ void Tracker::check_data_path() const {
   }
   if (config_.overwrite_data_path) return;
   throw ConfigError(
-      "Data path {} already exists. Set overwrite_data_path to True to overwrite.\n"
-      "  Nothing in it is deleted by that, and a run that resumes needs it. Or choose another "
-      "/tracker/data_path for a new run.",
-      config_.data_path);
+      "/tracker/data_path: the folder {} exists{}.\n"
+      "  Set /tracker/overwrite_data_path to true to resume the run in it or to add to it; that "
+      "deletes nothing. Or choose another data_path for a new run.",
+      config_.data_path,
+      fs::exists(folder / LockPlace{}.file, ignored) ? ", and a run works in it or was killed"
+                                                     : "");
 }
 
 void Tracker::check_writable() const {
@@ -185,11 +187,10 @@ void Tracker::go_on(const std::string& checkpoint) {
     name_run(checkpoint);
   }
   if (auto_resumed_) {
-    log_warning("track",
-                "RUN HAS BEEN AUTO-RESUMED WITH THE LOGGER TYPE {}.\n"
-                "  If this was not your intention, stop this run and set `auto_resume` to `False` "
-                "in the config.",
-                loggers_->type_names());
+    log_info("track",
+             "RUN HAS BEEN AUTO-RESUMED WITH THE LOGGER TYPE {}.\n"
+             "  For a new run choose another /tracker/data_path.",
+             loggers_->type_names());
   }
   // A copy of a folder resumes from the original's file elsewhere, but never replaces it.
   if (!was_copy || own_files_->is_below(checkpoint)) own_files_->own(checkpoint);

@@ -174,11 +174,11 @@ void TrainedPart::check_received() {
   if (unused.empty()) return;
   if (exchange_options_.unused_is_error) {
     throw ConfigError(
-        "/train/find_unused_parameters is false, and no loss reaches these parameters:{}\n"
+        "/train/find_unused_parameters is false, and the loss does not depend on these parameters:{}\n"
         "  Set it to true to train the others all the same.",
         unused);
   }
-  log_info("train", "no loss reaches these parameters, which stay as they are:{}", unused);
+  log_info("train", "the loss does not depend on these parameters, which keep their values:{}", unused);
 }
 
 /// The same bits with slices and without: each row has its norm from the rank that has its sums, and

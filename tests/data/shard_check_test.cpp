@@ -107,7 +107,7 @@ TEST_CASE("rows that were counted in another way than the keys are told") {
       Contains("00001.tar: 4 samples, all usable: 2 keys with another shard's number, 2 share a "
                "row of image embeddings, 2 image embeddings of no sample"));
   CHECK_THAT(text, Contains("000000001: row 1 is another sample's, too"));
-  CHECK_THAT(text, Contains("rows and keys do not fit everywhere") && Contains("--index-width"));
+  CHECK_THAT(text, Contains("some rows of embeddings do not belong to the samples") && Contains("--index-width"));
 }
 
 TEST_CASE("embeddings inside the shards are checked, too") {
@@ -208,7 +208,7 @@ TEST_CASE("embeddings of more or fewer pictures than a shard has are another dat
   CHECK_THAT(text,
              Contains("4 samples, all usable: 5 image embeddings of no sample") &&
                  Contains("000010003: no row 3 among its shard's 3 rows of image embeddings") &&
-                 Contains("rows and keys do not fit everywhere"));
+                 Contains("some rows of embeddings do not belong to the samples"));
   // Samples that were taken out of a shard leave gaps: the others' rows are still theirs.
   Members members = tiny_members(0, 4);
   members.erase(members.begin() + 2, members.begin() + 4);

@@ -185,7 +185,7 @@ class CommandLine(EndToEnd):
         (self.dir / "out").mkdir()
         config = tiny_config(self.shards, "out")
         config["tracker"]["overwrite_data_path"] = False
-        self.refuse(2, "--config", write_config(self.dir / "c.json", config), expect=["out", "already exists", "overwrite_data_path"])
+        self.refuse(2, "--config", write_config(self.dir / "c.json", config), expect=["/tracker/data_path: the folder out exists", "overwrite_data_path"])
 
     def test_an_absent_loader_file_exits_2(self):
         self.refuse_config(2, lambda c: c["tracker"].update(load={"load_from": "local", "file_path": "nowhere.pth"}),
@@ -261,7 +261,7 @@ class CommandLine(EndToEnd):
         for rows, expect in ((3, "no row 3 among its shard's 3 rows of image embeddings"),
                              (9, "3 image embeddings of no sample")):
             write_npy(first, (rows, 32), [1.0] * (rows * 32))
-            text = self.refuse(3, *check, expect=[expect, "rows and keys do not fit everywhere"])
+            text = self.refuse(3, *check, expect=[expect, "some rows of embeddings do not belong to the samples"])
         self.assertIn("6 samples may have the embeddings of other pictures", text)
         first.write_bytes(b"broken")
         self.refuse(3, *check, expect=["img_emb_000000.npy: not a NumPy .npy file", "000001.tar: 6 samples, all usable"])

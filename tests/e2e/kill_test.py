@@ -69,7 +69,7 @@ class Kill(EndToEnd):
         wanted = draw.choice([1, 1, 2, 3])
         for line in process.stdout:
             output.append(line)
-            saved += "Saved cached models" in line
+            saved += "Saved checkpoint.pth" in line
             # Both sides of a save are hit: the write in the background and what comes after it.
             if saved >= wanted or (saved == wanted - 1 and "Saving snapshot" in line and draw.random() < 0.5):
                 break

@@ -97,7 +97,7 @@ class Loop(EndToEnd):
 
     def test_the_start_tells_what_is_trained(self):
         output, _, _ = self.start(epochs=1, n_sample_images=0)
-        self.assertIn("Training using precomputed image embeddings. not conditioned on text", output)
+        self.assertIn("conditioned on precomputed image embeddings", output)
         total = int(re.search(r"Number of parameters: (\d+) total; \d+ training", output).group(1))
         self.assertEqual(int(re.search(r"Unet 0 has (\d+) total; \d+ training", output).group(1)), total)
         self.assertRegex(output, r"shards: \d+ train, \d+ val, \d+ test")

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
 """`sample`: options that would do nothing are refused, a used folder holds one sampling, adapters and steps a unet."""
+import struct
+
 import harness
 from harness import EndToEnd, read_npy, run, tiny_config, write_config, write_npy
 from lora_test import CASCADE
@@ -97,13 +99,24 @@ class SampleOptions(EndToEnd):
                     self.assertAlmostEqual(a, b, delta=1e-3)
                 self.assertEqual(len(values), shape[0] * picture)
 
+    def test_a_sheet_shows_all_pictures_and_is_none_of_them(self):
+        self.sample("free/model.pth", "--num", 3, "--timesteps", 1)
+        sheet = (self.dir / "x/sheet.png").read_bytes()
+        self.assertEqual(struct.unpack(">II", sheet[16:24]), (2 * 18 + 2, 2 * 18 + 2))  # two rows of pictures of 16, 2 between
+        cascade = ["cascade/model.pth", "--image-embeds", "two.npy", "--timesteps", 1]
+        self.sample(*cascade, "--stop-unet", 1, out="small")
+        self.sample(*cascade, "--start-unet", 2, "--image", self.dir / "small", out="large")
+        self.assertEqual(read_npy(self.dir / "large/samples.npy")[0][0], 2)
+        self.sample("free/model.pth", "--num", 1, "--timesteps", 1)
+        self.assertFalse((self.dir / "x/sheet.png").exists())
+
     def test_a_used_folder_holds_the_last_sampling_and_what_is_not_ours(self):
         self.sample("free/model.pth", "--num", 4, "--timesteps", 1)
         folder = self.dir / "x"
         (folder / "notes.txt").write_text("mine")
         (folder / "0003-copy.png").write_text("mine, too")
         self.sample("free/model.pth", "--num", 2, "--timesteps", 1)
-        self.assertEqual(names(folder), ["0000.png", "0001.png", "0003-copy.png", "notes.txt", "samples.npy"])
+        self.assertEqual(names(folder), ["0000.png", "0001.png", "0003-copy.png", "notes.txt", "samples.npy", "sheet.png"])
         self.assertEqual(read_npy(folder / "samples.npy")[0][0], 2)
         # A picture that no array tells of is not ours to remove.
         (folder / "0002.png").write_text("mine")

@@ -208,7 +208,7 @@ TEST_CASE("an existing folder is not used unless the config allows it") {
   const LoadedDecoderConfig loaded = parse_decoder_config(config.dump(), "test.json", {});
   CHECK_THROWS_AS(DecoderRun(loaded, RunProcess{.quiet = true}), ConfigError);
   CHECK_THROWS_WITH(DecoderRun(loaded, RunProcess{.quiet = true}),
-                    Catch::Contains("already exists. Set overwrite_data_path to True"));
+                    Catch::Contains("Set /tracker/overwrite_data_path to true"));
   CHECK(std::filesystem::is_empty(folder / "out"));
 }
 

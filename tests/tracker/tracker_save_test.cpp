@@ -63,7 +63,7 @@ TEST_CASE("each save leaves checkpoint.pth and model.pth in data_path") {
   CHECK(read_file("data/checkpoint.pth") == "checkpoint 1");
   CHECK(read_file("data/model.pth") == "model 1");
   CHECK(run.log.count("Saving checkpoint locally") == 1);
-  CHECK(run.log.count("Saved cached models: checkpoint.pth, model.pth in data") == 1);
+  CHECK(run.log.count("Saved checkpoint.pth, model.pth in data") == 1);
   CHECK(run.log.count("Saved checkpoint to local path latest.pth") == 1);
   run.save(tracker, /*is_best=*/true, /*is_latest=*/false);  // no saver wants the best
   CHECK(read_file("data/checkpoint.pth") == "checkpoint 2");

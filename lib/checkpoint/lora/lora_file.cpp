@@ -53,7 +53,7 @@ void check_scales(const LoraChoice& choice, bool has_own, const std::string& whe
   if (choice.files.empty() && !has_own) {
     throw ConfigError(
         "--lora-scale: has no effect: {} holds no adapters\n  Name a file of adapters with --lora, "
-        "or leave the option away.",
+        "or leave the option out.",
         where);
   }
   const size_t most = std::max<size_t>(choice.files.size(), 1);
@@ -127,7 +127,7 @@ StateDict with_adapters(const StateDict& weights,
     throw DataError(
         "{}: has adapters of its own, to which those of {} would be added\n"
         "  Make plain weights of it first (dalle2-train convert --merge-lora IN OUT) and take the "
-        "result, or leave --lora away.",
+        "result, or leave --lora out.",
         checkpoint.where(),
         choice.files.front());
   }

@@ -206,7 +206,7 @@ Value read_torch_file(const std::string& path, std::optional<Contents> contents)
     return LegacyReader(file).run();
   }
   throw DataError(
-      "{}: no checkpoint: expected a file of torch.save(), got {} bytes of something else",
+      "{}: is not a checkpoint: expected a file of torch.save(), got {} bytes in another format",
       path,
       file->size());
 }

@@ -129,7 +129,7 @@ void describe_alignment(const ShardCheck& sum, std::vector<std::string>& lines) 
   for (const EmbeddingCheck* check : {&sum.image, &sum.text})
     odd += check->beyond + check->shared + check->idle;
   if (odd == 0) return;
-  lines.push_back("rows and keys do not fit everywhere:");
+  lines.push_back("some rows of embeddings do not belong to the samples with their numbers:");
   lines.push_back(
       "    a sample's row is the number in the last digits of its key (--index-width), its file "
       "the one with the shard's number;");

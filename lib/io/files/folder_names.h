@@ -25,6 +25,9 @@ std::string lower_extension(const std::filesystem::path& path);
 /// Whether a file is a picture by its name: .jpg, .jpeg, .png, .webp, in small or large letters.
 bool is_picture_name(const std::filesystem::path& path);
 
+/// Beside the pictures that `sample` drew: all of them in one. It is not one of them.
+inline constexpr const char* kSheetFile = "sheet.png";
+
 /// Names for a message, those that number a series as its first and last: "000000.tar to
 /// 000003.tar, notes.tar", and after the first few how many more. @param names sorted
 std::string short_list(const std::vector<std::string>& names);

@@ -37,7 +37,7 @@ void check_overrides(const std::string& kind, const std::vector<std::string>& ov
     const std::string pointer = text.substr(0, text.find('='));
     if (pointer != model && !pointer.starts_with(model + "/")) continue;
     throw ConfigError(
-        "--set {}: would make the checkpoint's model another one than its weights were trained for\n"
+        "--set {}: the weights of the checkpoint were trained for the model as it is\n"
         "  Leave it out.{}{}",
         text,
         instead.empty() ? "" : " ",

@@ -3,12 +3,14 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 
 #include "base/log.h"
 #include "base/text.h"
 #include "base/timer.h"
+#include "io/files/folder_names.h"
 #include "io/formats/npy.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/commands/sample_command.h"
@@ -129,6 +131,7 @@ void set_rows(DecoderSampleOptions& options,
 }
 
 constexpr const char* kArray = "samples.npy";
+constexpr int64_t kMostOnSheet = 64;
 
 std::string path_in(const SampleCommand& command, const std::string& name) {
   return (std::filesystem::path(command.out_folder) / name).string();
@@ -163,7 +166,22 @@ void check_out_files(const SampleCommand& command, int64_t count) {
     if (is_there(command, picture_name(i))) others.push_back(picture_name(i));
   }
   if (!earlier) others.emplace_back(kArray);
+  if (earlier.value_or(0) == 0) others.emplace_back(kSheetFile);
   refuse_to_replace(command, others);
+}
+
+/// The first pictures side by side, about as many in a row as in a column. One alone has no sheet.
+/// @param pictures [N, C, H, W] in [0, 1]
+void write_sheet(const at::Tensor& pictures, const SampleCommand& command) {
+  const int64_t count = std::min(pictures.size(0), kMostOnSheet);
+  if (count == 1) {
+    std::error_code error;
+    std::filesystem::remove(path_in(command, kSheetFile), error);
+    return;
+  }
+  const auto columns = static_cast<int64_t>(std::ceil(std::sqrt(count)));
+  const at::Tensor sheet = image_grid(pictures.narrow(0, 0, count).unbind(), columns);
+  write_png(path_in(command, kSheetFile), to_picture(sheet));
 }
 
 /// The folder holds this sampling afterwards and nothing of an earlier one.
@@ -182,6 +200,7 @@ void write_samples(const at::Tensor& samples, ImageRange range, const SampleComm
   for (int64_t i = 0; i < count; ++i) {
     write_png(path_in(command, picture_name(i)), to_picture(pictures[i]));
   }
+  write_sheet(pictures, command);
   const std::string next = picture_name(std::max(count, earlier));
   if (is_there(command, next)) {
     log_warning("sample",
@@ -247,17 +266,17 @@ void refuse_idle_options(const SampleCommand& command) {
       command.image_path && command.start_unet == 1,
       "--image",
       "where the first unet draws, for it begins from noise\n  Name the unet that is to enlarge "
-      "this picture with --start-unet, or leave the option away.");
+      "this picture with --start-unet, or leave the option out.");
   refuse_if(
       command.inpaint_resample_times && !command.inpaint_image_path,
       "--inpaint-resample-times",
       "without a picture to complete\n  Give --inpaint-image and --inpaint-mask, or leave the "
-      "option away.");
+      "option out.");
   const auto& scales = command.cond_scale;
   const bool guided = std::any_of(scales.begin(), scales.end(), [](double x) { return x != 1; });
   refuse_if(command.cfg_rescale != 0 && !guided,
             "--cfg-rescale",
-            "without guidance\n  Give a --cond-scale other than 1, or leave the option away.");
+            "without guidance\n  Give a --cond-scale other than 1, or leave the option out.");
 }
 
 /// Options that do nothing for a decoder without conditions.
@@ -265,7 +284,7 @@ void refuse_conditions(const SampleCommand& command, const DecoderConfig& config
   if (!config.unconditional) return;
   const std::string why = fmt::format(
       "on {}, which is of an unconditional decoder: it draws from noise alone\n  Leave the option "
-      "away; --num says how many pictures to draw.",
+      "out; --num says how many pictures to draw.",
       command.checkpoint_path);
   refuse_if(command.image_embeds_path.has_value(), "--image-embeds", why);
   refuse_if(!command.cond_scale.empty(), "--cond-scale", why);

@@ -67,8 +67,8 @@ DryRunPlan make_plan(const LoadedDecoderConfig& loaded) {
 
 void dry_run(const LoadedDecoderConfig& loaded, int64_t processes) {
   const TrainDecoderConfig& config = loaded.config;
-  ShardData data = decoder_data(
-      config, loaded.plan, RankInfo{.world = static_cast<int>(processes)}, at::kCPU);
+  ShardData data =
+      decoder_data(config, loaded.plan, RankInfo{.world = static_cast<int>(processes)}, at::kCPU);
   data.check_usable("train");
   const auto metrics = make_metrics(loaded, at::kCPU);
   DryRunPlan plan = make_plan(loaded);

@@ -14,11 +14,11 @@
 namespace dalle2 {
 namespace {
 
-/// What the images are conditioned on, in the reference's words where it has some.
+/// What the images are conditioned on.
 std::string describe_conditioning(const TrainDecoderConfig& config, bool text_conditioned) {
   std::string source;
   if (config.decoder.unconditional) {
-    source = "no conditioning";
+    return "unconditional: draws what the shards look like";
   } else if (config.data.img_embeddings_url) {
     source = "precomputed image embeddings";
   } else {
@@ -28,9 +28,7 @@ std::string describe_conditioning(const TrainDecoderConfig& config, bool text_co
     source += config.data.text_embeddings_url ? " and precomputed text embeddings"
                                               : " and text encodings from the shards";
   }
-  return fmt::format("Training using {}. {}",
-                     source,
-                     text_conditioned ? "conditioned on text" : "not conditioned on text");
+  return "conditioned on " + source;
 }
 
 void log_parameters(const std::vector<std::shared_ptr<UnetImpl>>& unets) {

@@ -28,7 +28,7 @@ std::vector<std::string> picture_files(const std::string& path) {
   if (!fs::is_directory(path, ignored)) return {path};
   std::vector<std::string> files;
   for (const std::string& file : files_in_folder(path)) {
-    if (is_picture_name(file)) files.push_back(file);
+    if (is_picture_name(file) && fs::path(file).filename() != kSheetFile) files.push_back(file);
   }
   if (files.empty()) throw DataError("{}: no .png, .jpg, .jpeg or .webp in this folder", path);
   return files;

@@ -29,13 +29,13 @@ void check_absent(const ShardDataConfig& data,
   const int64_t absent = named - found;
   if (static_cast<double>(absent) <= data.max_bad_fraction * static_cast<double>(named)) return;
   throw DataError(
-      "train: {} of {} {} absent, more than /data/max_bad_fraction {:g} allows: {}.\n"
-      "  Bring them back, name only those that are there, or allow more.",
+      "train: {} of {} {} absent, more than /data/max_bad_fraction {:g} allows: {}.\n  {}",
       with_commas(absent),
       counted(named, "shard"),
       absent == 1 ? "is" : "are",
       data.max_bad_fraction,
-      absent_shards(list, positions, list.existing(positions)));
+      absent_shards(list, positions, list.existing(positions)),
+      list.advice(positions, "train"));
 }
 
 void as_if_alone(LoaderOptions& options) {
@@ -158,11 +158,17 @@ void ShardData::check_usable(const std::string& split) const {
   loader.next();
 }
 
-int64_t ShardData::count_samples(const std::string& split) const {
+int64_t ShardData::count_samples(const std::string& split, DropCounts& dropped) const {
   ShardDataset dataset(config_, options(split, config_.batch_size, /*in_order=*/true));
   dataset.start_epoch(0);
+  DropCounts total;
   int64_t count = 0;
-  for (Candidate candidate; dataset.next(candidate);) ++count;
+  for (bool found = true; found;) {
+    Candidate candidate;
+    found = dataset.next(candidate);
+    candidate.dropped_before.report(split, total, dropped);
+    count += found ? 1 : 0;
+  }
   return count;
 }
 

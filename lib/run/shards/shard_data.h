@@ -66,8 +66,8 @@ class ShardData {
   std::optional<std::string> other_shards(const LoaderPosition& position) const;
 
   /// Samples a whole epoch of a split holds, counted by walking its shards without decoding
-  /// pictures.
-  int64_t count_samples(const std::string& split) const;
+  /// pictures. What is left out is added to `dropped`, and the first few are named in warnings.
+  int64_t count_samples(const std::string& split, DropCounts& dropped) const;
   int64_t num_shards(const std::string& split) const;
   /// Of all splits, if they were dealt from `slices`.
   int64_t num_shards(int64_t slices) const;

@@ -19,6 +19,9 @@
 
 namespace dalle2 {
 
+struct FirstConfig;
+struct InitCommand;
+
 /// @throws ConfigError if no grids can be written into train.results_folder
 void check_results_folder(const TrainVaeConfig& config);
 
@@ -64,5 +67,7 @@ class VaeRun : public TrainingRun {
 
 /// What such a run would take. @throws as it would
 void dry_run(const LoadedVaeConfig& loaded, int64_t processes);
+/// A first config for a folder of its data. @throws ConfigError, DataError
+FirstConfig vae_first_config(const InitCommand& command);
 
 }  // namespace dalle2

@@ -75,7 +75,7 @@ void give_out(const std::string& path, const std::vector<Json>& marks, const Log
     if (logger == free.end()) {
       throw ConfigError(
           "The logger type in the auto_resume file is {} but the current logger is {}. Either use "
-          "the original logger type, set `auto_resume` to `False`, or choose another data_path: "
+          "the original logger type, set /tracker/log/auto_resume to false, or choose another data_path: "
           "'{}' keeps what it holds.",
           type,
           loggers.type_names(),
@@ -97,8 +97,8 @@ AutoResumeMark read_auto_resume(const std::string& path, const Loggers& loggers)
   if (!fs::exists(path, ignored)) {
     if (loggers.auto_resume()) {
       log_info("track",
-               "Auto_resume is enabled but no auto_resume.json file exists. Assuming this is the "
-               "first run.");
+               "/tracker/log/auto_resume is true, and there is no run to resume: this is the first "
+               "start");
     }
     return {};
   }

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT
+#include "run/commands/first_config.h"
+
+#include <torch/cuda.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "base/untrusted_text.h"
+#include "data/shards/shard_check.h"
+#include "io/files/walk_folder.h"
+#include "run/device/cuda_library.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kShardsLookedAt = 3;
+constexpr int64_t kLargestSide = 64, kSmallestSide = 16;
+constexpr int64_t kSplits = 3;
+
+/// "shards/set_000012.tar" -> the digits at the end of its stem.
+std::string number_of(const fs::path& shard) {
+  const std::string stem = shard.stem().string();
+  const size_t last_other = stem.find_last_not_of("0123456789");
+  return stem.substr(last_other == std::string::npos ? 0 : last_other + 1);
+}
+
+/// Fills in url, first, last and width.
+void read_names(const std::vector<std::string>& shards, ShardSurvey& survey) {
+  const fs::path front = shards.front();
+  const std::string digits = number_of(front);
+  const std::string stem = front.stem().string();
+  const std::string prefix = stem.substr(0, stem.size() - digits.size());
+  const fs::path pattern = front.parent_path() / (prefix + "{}.tar");
+  for (const std::string& shard : shards) {
+    const fs::path path = shard;
+    const std::string own = number_of(path);
+    if (own.empty() || own.size() != digits.size() || path.stem().string() != prefix + own) {
+      throw ConfigError(
+          "{} and {} are not numbered alike: expected names such as 000000.tar, 000001.tar\n"
+          "  Rename them, or write the config by hand: \"webdataset_base_url\" may be a list.",
+          shards.front(),
+          shard);
+    }
+  }
+  survey.url = pattern.string();
+  survey.width = static_cast<int64_t>(digits.size());
+  survey.first = std::stoll(digits);
+  survey.last = std::stoll(number_of(shards.back()));
+}
+
+}  // namespace
+
+ShardSurvey survey_shards(const std::string& folder) {
+  const std::vector<std::string> shards = shards_in_folder(folder);
+  ShardSurvey survey;
+  read_names(shards, survey);
+  survey.count = static_cast<int64_t>(shards.size());
+  survey.looked_at = static_cast<int64_t>(std::min(shards.size(), kShardsLookedAt));
+  const CheckReport report =
+      check_shards({.urls = {shards.begin(), shards.begin() + survey.looked_at}});
+  survey.samples = report.samples();
+  survey.usable = report.usable();
+  if (survey.usable == 0) {
+    throw DataError(
+        "{}: the first {} have no usable picture\n  `dalle2-train shards check {}` says why.",
+        folder,
+        counted(survey.looked_at, "shard"),
+        folder);
+  }
+  for (const ShardCheck& shard : report.shards) {
+    survey.with_caption += shard.samples - shard.no_caption;
+    if (shard.narrowest > 0 && (survey.narrowest == 0 || shard.narrowest < survey.narrowest)) {
+      survey.narrowest = shard.narrowest;
+    }
+  }
+  return survey;
+}
+
+std::string describe(const ShardSurvey& survey) {
+  return fmt::format("{}; {} in the first {}: {} with a caption, shortest side {} px",
+                     counted(survey.count, "shard"),
+                     counted(survey.usable, "picture"),
+                     survey.looked_at,
+                     with_commas(survey.with_caption),
+                     survey.narrowest);
+}
+
+bool holds_files(const std::string& folder, const std::vector<std::string>& endings, bool below) {
+  bool found = false;
+  walk_folder(folder, below ? Below::kReadable : Below::kNothing, [&](const auto& entry) {
+    const std::string ending = lower_case(entry.path().extension().string());
+    found = found || std::find(endings.begin(), endings.end(), ending) != endings.end();
+  });
+  return found;
+}
+
+std::string find_embeddings(const std::string& folder, const std::vector<std::string>& names) {
+  const fs::path here = fs::path(folder) / "";  // so that its parent is not above it
+  for (const fs::path& place : {here.parent_path(), here.parent_path().parent_path()}) {
+    for (const std::string& name : names) {
+      const std::string candidate = (place / name).string();
+      std::error_code ignored;
+      if (fs::is_directory(candidate, ignored) && holds_files(candidate, {".npy"}, false)) {
+        return candidate;
+      }
+    }
+  }
+  return "";
+}
+
+int64_t first_side(const InitCommand& command, int64_t narrowest) {
+  if (command.image_size) return *command.image_size;
+  int64_t side = kSmallestSide;
+  while (side < kLargestSide && 2 * side <= narrowest) side *= 2;
+  return side;
+}
+
+std::string first_splits(int64_t shards, int64_t processes) {
+  const int64_t each = shards / processes;
+  if (each < kSplits) {
+    throw ConfigError(
+        "{} for {}: each process needs one for training, one for validation and one for the test, "
+        "{} in all\n  Make more and smaller ones: `dalle2-train shards make --per-shard N`.",
+        counted(shards, "shard is too few", "shards are too few"),
+        counted(processes, "process", "processes"),
+        kSplits * processes);
+  }
+  constexpr int64_t kTenth = 10;
+  const int64_t other = std::max<int64_t>(1, each / kTenth);
+  constexpr double kDigits = 1e6;  // of a share
+  const double share = std::round(kDigits * static_cast<double>(other) / static_cast<double>(each));
+  return fmt::format(R"({{"train": {:g}, "val": {:g}, "test": {:g}}})",
+                     (kDigits - 2 * share) / kDigits,
+                     share / kDigits,
+                     share / kDigits);
+}
+
+std::string json_text(const std::string& text) {
+  return nlohmann::json(as_utf8(text)).dump();
+}
+
+std::string first_device() {
+  cuda_library();  // before torch is asked
+  return torch::cuda::is_available() ? "cuda:0" : "cpu";
+}
+
+std::string tracker_text(const InitCommand& command, bool best) {
+  const fs::path folder = fs::path("runs") / fs::path(command.out_path).stem();
+  const std::string latest = (folder / "latest.pth").string();
+  const std::string best_text =
+      best ? R"(, "save_best_to": )" + json_text((folder / "best.pth").string()) : "";
+  return fmt::format(R"(  "tracker": {{
+    "data_path": {},               // log, checkpoint.pth, model.pth, pictures
+    "overwrite_data_path": true,
+    "log": {{"log_type": "console", "auto_resume": true}},   // the same command resumes after a stop
+    "load": {{"load_from": "local", "file_path": {}, "only_auto_resume": true}},
+    "save": {{"save_to": "local", "save_latest_to": {}{}}}
+  }},
+  "seed": 0
+}}
+)",
+                     json_text(folder.string()),
+                     json_text(latest),
+                     json_text(latest),
+                     best_text);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+// What `init` needs to write a first config of any kind.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "run/commands.h"
+
+namespace dalle2 {
+
+/// A first config, and what was found that it was made from.
+struct FirstConfig {
+  std::string text;  ///< JSON with comments
+  std::vector<std::string> found;
+};
+
+/// Shards of a folder, and the samples of the first few.
+struct ShardSurvey {
+  std::string url;  ///< "shards/{}.tar"
+  int64_t first = 0, last = 0, width = 0;
+  int64_t count = 0;         ///< shards that are there
+  int64_t looked_at = 0;     ///< shards whose samples were read
+  int64_t samples = 0;       ///< in these
+  int64_t usable = 0;        ///< pictures of them that can be decoded
+  int64_t with_caption = 0;  ///< of the samples
+  int64_t narrowest = 0;     ///< the shortest side of a picture, pixels
+};
+
+/// @throws DataError for a folder without shards or without a usable picture, ConfigError for shards
+/// whose names do not end in a number of one width
+ShardSurvey survey_shards(const std::string& folder);
+/// "10 shards, 300 pictures in the first 3, 300 with a caption, shortest side 96 px"
+std::string describe(const ShardSurvey& survey);
+
+/// True if a file with one of the endings (".tar") lies in the folder itself, or, if `below`, in one
+/// below it.
+bool holds_files(const std::string& folder, const std::vector<std::string>& endings, bool below);
+/// The first of `names` that is a folder of .npy files in `folder` or beside it; empty if none is.
+std::string find_embeddings(const std::string& folder, const std::vector<std::string>& names);
+
+/// A side for a first run, pixels: a power of two, at most 64, that upsamples no picture if 16 will do.
+int64_t first_side(const InitCommand& command, int64_t narrowest);
+
+/// Shares of train, val and test as JSON, so that each of the processes has a shard of each.
+/// @throws ConfigError for fewer than three a process
+std::string first_splits(int64_t shards, int64_t processes);
+
+/// A text as JSON, with its quotes.
+std::string json_text(const std::string& text);
+/// "cuda:0" if there is a usable GPU, else "cpu".
+std::string first_device();
+/// The section `tracker` and the seed, to the end of the file. @param best whether the kind has a
+/// best checkpoint
+std::string tracker_text(const InitCommand& command, bool best);
+
+}  // namespace dalle2

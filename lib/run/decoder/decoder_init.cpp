@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+#include "base/text.h"
+#include "data/embeddings/embeddings.h"
+#include "run/commands/first_config.h"
+#include "run/decoder/decoder_run.h"
+
+namespace dalle2 {
+
+FirstConfig decoder_first_config(const InitCommand& command) {
+  const ShardSurvey survey = survey_shards(command.data);
+  const int64_t side = first_side(command, survey.narrowest);
+  FirstConfig first{.found = {describe(survey)}};
+  const std::string folder = find_embeddings(command.data, {"img_emb", "embeddings"});
+  std::string condition = R"("unconditional": true,        // no embeddings were found)", width,
+              url;
+  if (!folder.empty()) {
+    const EmbeddingFolder embeddings(folder, "image", survey.width);
+    const int64_t dim = embeddings.row_shape().empty() ? 0 : embeddings.row_shape().back();
+    condition = R"("unconditional": false,       // conditioned on image embeddings)";
+    width = fmt::format(", \"image_embed_dim\": {}", dim);
+    url = fmt::format("    \"img_embeddings_url\": {},\n", json_text(folder));
+    first.found.push_back(
+        fmt::format("image embeddings of width {} in {}, {}", dim, folder, embeddings.describe()));
+  }
+  first.text = fmt::format(R"({{
+  "decoder": {{
+    {}
+    "unets": [{{"dim": 32, "dim_mults": [1, 2, 4]{}}}],
+    "image_size": {},               // pixels; "image_sizes" for a cascade, one a unet
+    "timesteps": 1000,
+    "sample_timesteps": [50],       // DDIM steps when drawing; null for all 1000
+    "learned_variance": false,
+    "predict_v": true
+  }},
+  "data": {{
+    "webdataset_base_url": {},      // {{}} is the number of the shard
+    "start_shard": {},
+    "end_shard": {},
+    "shard_width": {},
+{}    "batch_size": 16,
+    "splits": {},                   // shares of the shards
+    "preprocessing": {{               // torchvision's transforms, in this order
+      "RandomResizedCrop": {{"size": [{}, {}], "scale": [0.8, 1.0], "ratio": [1.0, 1.0]}},
+      "ToTensor": true
+    }}
+  }},
+  "train": {{"epochs": 20, "lr": 3e-4, "device": "{}"}},
+  "evaluate": {{}},
+)",
+                           condition,
+                           width,
+                           side,
+                           json_text(survey.url),
+                           survey.first,
+                           survey.last,
+                           survey.width,
+                           url,
+                           first_splits(survey.last - survey.first + 1, command.processes),
+                           side,
+                           side,
+                           first_device()) +
+               tracker_text(command, /*best=*/true);
+  return first;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: MIT
+"""`init` writes a config that runs as it stands, for each kind of data, and answers wrong folders with what to do."""
+import json
+import re
+import shutil
+
+from harness import EndToEnd, demo_shard_count, main, run, write_npy
+from prior_data import make_embeddings
+
+
+def without_comments(text):
+    return json.loads(re.sub(r"//[^\n\"]*$", "", text, flags=re.MULTILINE))
+
+
+class Init(EndToEnd):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        make_embeddings(cls.base)
+
+    def init(self, *arguments, check=0):
+        done = run("init", *arguments, cwd=self.dir, check=check)
+        return done.stdout if check == 0 else " ".join(done.stderr.split())
+
+    def dry_run(self, name, *arguments):
+        return run("--config", name, "--dry-run", *arguments, cwd=self.dir, check=0).stdout
+
+    def read(self, name):
+        return without_comments((self.dir / name).read_text())
+
+    def test_a_decoder_is_conditioned_on_the_embeddings_that_lie_there(self):
+        shown = self.init(self.shards)
+        self.assertIn("image embeddings of width 32 in ", shown)
+        self.assertIn("written: decoder.json, a first config of a decoder", shown)
+        config = self.read("decoder.json")
+        self.assertEqual(config["decoder"]["image_size"], 16)
+        self.assertEqual(config["data"]["end_shard"], demo_shard_count(self.shards) - 1)
+        self.assertIs(config["decoder"]["unconditional"], False)
+        self.assertEqual(config["decoder"]["unets"][0]["image_embed_dim"], 32)
+        self.dry_run("decoder.json")
+
+    def test_the_first_config_trains_and_resumes(self):
+        (self.dir / "plain").mkdir()
+        for tar in self.shards.glob("*.tar"):
+            shutil.copy(tar, self.dir / "plain" / tar.name)
+        self.init("plain", "--out", "first.json", "--nproc-per-node", 2)
+        self.assertIs(self.read("first.json")["decoder"]["unconditional"], True)
+        self.dry_run("first.json", "--nproc-per-node", 2)
+        smaller = [f"--set={each}" for each in ("/train/epochs=1", "/train/device=cpu", "/decoder/unets/0/dim=8", "/decoder/sample_timesteps=[2]")]
+        run("--config", "first.json", *smaller, cwd=self.dir, check=0)
+        self.assertTrue((self.dir / "runs/first/latest.pth").exists())
+        done = run("--config", "first.json", *smaller, "--set=/train/epochs=2", cwd=self.dir, check=0)
+        self.assertIn("runs/first", done.stdout + done.stderr)
+
+    def test_a_prior_and_a_vae(self):
+        shown = self.init(self.base, "--kind", "prior")
+        self.assertIn("60 pairs of image and text embeddings of width 8", shown)
+        self.assertIn("samples per epoch: 48", self.dry_run("prior.json"))
+        shown = self.init(self.shards, "--kind", "vae", "--image-size", 16)
+        self.assertIn("pictures in ", shown)
+        self.assertEqual(self.read("vae.json")["data"]["image_size"], 16)
+        self.assertIn("steps: 5,000", self.dry_run("vae.json"))
+
+    def test_what_a_folder_holds_decides_the_kind(self):
+        (self.dir / "vectors").mkdir()
+        make_embeddings(self.dir / "vectors")
+        self.assertIn("a first config of a prior", self.init("vectors"))
+
+    def test_wrong_folders_and_names(self):
+        self.assertIn("expected a folder of shards, embeddings or pictures, relative to", self.init("absent", check=2))
+        (self.dir / "empty").mkdir()
+        self.assertIn("no shard (.tar), embedding (.npy) or picture (.jpg, .png, .webp) is in the folder", self.init("empty", check=3))
+        self.init(self.shards)
+        before = (self.dir / "decoder.json").read_text()
+        (self.dir / "decoder.json").write_text(before + "// mine\n")
+        self.assertIn("--out decoder.json: the file exists", self.init(self.shards, check=2))
+        self.assertTrue((self.dir / "decoder.json").read_text().endswith("// mine\n"))
+        self.init(self.shards, "--overwrite")
+        self.assertEqual((self.dir / "decoder.json").read_text(), before)
+        self.assertIn("there is no folder nowhere", self.init(self.shards, "--out", "nowhere/x.json", check=2))
+        text = self.init(self.shards, "--out", "x.json", "--nproc-per-node", 900, check=2)
+        self.assertIn("shards are too few for 900 processes", text)
+        self.assertIn("shards make --per-shard", text)
+        self.assertFalse((self.dir / "x.json").exists())
+
+    def test_shards_that_are_not_numbered_alike(self):
+        for name in ("a.tar", "0001.tar"):
+            (self.dir / "odd").mkdir(exist_ok=True)
+            shutil.copy(next(self.shards.glob("*.tar")), self.dir / "odd" / name)
+        self.assertIn("are not numbered alike", self.init("odd", check=2))
+
+    def test_embeddings_of_two_widths(self):
+        for name, width in (("images", 4), ("texts", 6)):
+            (self.dir / "pairs" / name).mkdir(parents=True)
+            write_npy(self.dir / "pairs" / name / "0.npy", (3, width), [1.0] * (3 * width))
+        self.assertIn("a prior needs pairs of one width", self.init("pairs", check=3))
+
+
+if __name__ == "__main__":
+    main()
