@@ -156,9 +156,10 @@ Runner add_sample(CLI::App& app) {
                  "RePaint repeats of each step (default: 5)")
       ->type_name("N")
       ->check(whole_number());
-  app.add_option("--out",
-                 o->out_folder,
-                 "Folder for 0000.png ..., sheet.png and samples.npy, or for a prior's image_embeds.npy")
+  app.add_option(
+         "--out",
+         o->out_folder,
+         "Folder for 0000.png ..., sheet.png and samples.npy, or for a prior's image_embeds.npy")
       ->required()
       ->type_name("DIR");
   add_overwrite(app, o->overwrite, "Replace files of these names that no sampling wrote");

@@ -178,7 +178,8 @@ void TrainedPart::check_received() {
         "  Set it to true to train the others all the same.",
         unused);
   }
-  log_info("train", "the loss does not depend on these parameters, which keep their values:{}", unused);
+  log_info(
+      "train", "the loss does not depend on these parameters, which keep their values:{}", unused);
 }
 
 /// The same bits with slices and without: each row has its norm from the rank that has its sums, and

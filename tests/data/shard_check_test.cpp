@@ -107,7 +107,9 @@ TEST_CASE("rows that were counted in another way than the keys are told") {
       Contains("00001.tar: 4 samples, all usable: 2 keys with another shard's number, 2 share a "
                "row of image embeddings, 2 image embeddings of no sample"));
   CHECK_THAT(text, Contains("000000001: row 1 is another sample's, too"));
-  CHECK_THAT(text, Contains("some rows of embeddings do not belong to the samples") && Contains("--index-width"));
+  CHECK_THAT(text,
+             Contains("some rows of embeddings do not belong to the samples") &&
+                 Contains("--index-width"));
 }
 
 TEST_CASE("embeddings inside the shards are checked, too") {
