@@ -27,6 +27,7 @@ ExitCode run_shards_make(const ShardsMakeCommand& command) {
                   });
   log_live("");
   for (const std::string& line : describe_pack(report)) std::printf("%s\n", line.c_str());
+  if (!report.stopped) std::printf("next: dalle2-train init %s\n", command.out_folder.c_str());
   return report.stopped ? ExitCode::kStopped : ExitCode::kDone;
 }
 
