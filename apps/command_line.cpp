@@ -282,7 +282,7 @@ Runner add_init(CLI::App& app) {
   auto o = options_of<InitCommand>();
   app.add_option("data",
                  o->data,
-                 "Folder of shards (decoder), of .npy embeddings (prior) or of pictures (VAE)")
+                 "Folder of shards or pictures (decoder, VAE), or of .npy embeddings (prior)")
       ->required()
       ->type_name("DATA")
       ->check(non_empty_path());

@@ -6,6 +6,11 @@ namespace dalle2 {
 TEST_CASE("the rules of the data section are enforced") {
   expect_problems({"/data/splits/train=0.7"},
                   {"/data/splits: train, val and test must sum to 1.0, found: 0.950000"});
+  expect_problems({"/data/folder=pictures"},
+                  {"/data/webdataset_base_url: has no place beside folder: give one of the two"});
+  expect_problems({R"(/data={"folder": "pictures", "splits": {}, "embeddings_in_tar": true})"},
+                  {"/data/embeddings_in_tar: a folder of pictures holds no arrays: pack it by "
+                   "`dalle2-train shards make`, or give img_embeddings_url"});
   expect_problems({"/data/webdataset_base_url=shards.tar"},
                   {"/data/webdataset_base_url: must contain {} exactly once, where the "
                    R"(shard number goes, got "shards.tar")"});

@@ -3,8 +3,9 @@
 import json
 import re
 import shutil
+import tarfile
 
-from harness import EndToEnd, demo_shard_count, main, run, write_npy
+from harness import EndToEnd, checkpoint_content, demo_shard_count, main, run, write_npy
 from prior_data import make_embeddings
 
 
@@ -60,6 +61,34 @@ class Init(EndToEnd):
         self.assertIn("pictures in ", shown)
         self.assertEqual(self.read("vae.json")["data"]["image_size"], 16)
         self.assertIn("steps: 5,000", self.dry_run("vae.json"))
+
+    def pictures(self, name, **options):
+        """A folder of pictures with captions, from the demo's shards."""
+        folder = self.dir / name
+        for tar in sorted(self.shards.glob("*.tar")):
+            with tarfile.open(tar) as members:
+                members.extractall(folder, members=[each for each in members if not each.name.endswith(".json")], filter="data")
+        return folder
+
+    def test_a_folder_of_pictures_trains_without_packing(self):
+        folder = self.pictures("mine")
+        shown = self.init("mine")
+        self.assertIn("a first config of a decoder", shown)
+        self.assertEqual(self.read("decoder.json")["data"]["folder"], "mine")
+        smaller = [f"--set={each}" for each in ("/train/device=cpu", "/decoder/unets/0/dim=8", "/decoder/sample_timesteps=[2]", "/data/lanes=1")]
+        self.assertIn("train: ", self.dry_run("decoder.json"))
+        whole = ("--set=/tracker/data_path=whole", "--set=/tracker/load=null", "--set=/tracker/save/save_latest_to=whole/latest.pth",
+                 "--set=/tracker/save/save_best_to=null")
+        run("--config", "decoder.json", *smaller, *whole, "--set=/train/epochs=2", cwd=self.dir, check=0)
+        for epochs in (1, 2):
+            run("--config", "decoder.json", *smaller, f"--set=/train/epochs={epochs}", cwd=self.dir, check=0)
+        one, two = (checkpoint_content(self.dir / path, self.dir)[0] for path in ("whole/checkpoint.pth", "runs/decoder/checkpoint.pth"))
+        self.assertEqual(one, two)
+        self.assertGreater(len(one), 20)
+        # Other pictures are another set: the run that began with the earlier ones says so.
+        next(folder.rglob("*.png")).unlink()
+        done = run("--config", "decoder.json", *smaller, "--set=/train/epochs=3", cwd=self.dir)
+        self.assertIn("picture", done.stdout + done.stderr)
 
     def test_what_a_folder_holds_decides_the_kind(self):
         (self.dir / "vectors").mkdir()

@@ -237,12 +237,16 @@ class StructReader {
 
   template <class Member>
   void required(const char* key, Member& member, const char* doc, const Limits& limits = {}) {
-    if (!json_.contains(key)) {
-      known_.emplace_back(key);
+    const bool is_given = json_.contains(key);
+    if (is_given && !limits.other_given) return field(key, member, doc, limits);
+    known_.emplace_back(key);
+    if (is_given) {
+      reader_.faults_.error(
+          pointer_ + "/" + key,
+          fmt::format("has no place beside {}: give one of the two", limits.other_key));
+    } else if (!limits.other_given) {
       reader_.faults_.error(pointer_ + "/" + key, "required, but missing");
-      return;
     }
-    field(key, member, doc, limits);
   }
 
   /// A rule over several fields, asked only when each alone was right. `key` "" is the object

@@ -38,8 +38,10 @@ struct Limits {
   const char* unknown_word = nullptr;  ///< the fault of another word, `{}` takes it; else a default
   std::vector<std::string> words;      ///< the values that a string may have
   const char* unavailable =
-      nullptr;                 ///< any value but the default is not available yet: what to do
-  bool placeholders_ = false;  ///< a target that may hold the placeholders of the kind of run
+      nullptr;                      ///< any value but the default is not available yet: what to do
+  bool placeholders_ = false;       ///< a target that may hold the placeholders of the kind of run
+  const char* other_key = nullptr;  ///< a required value gives way to the value of this key ...
+  bool other_given = false;         ///< ... which is given
   /// What is wrong with a text, for forms that the rest cannot say; nothing if it is right.
   std::optional<std::string> (*text_fault_)(const std::string&) = nullptr;
 
@@ -57,6 +59,9 @@ struct Limits {
   Limits one_is_list() && { return one_is_list_ = true, std::move(*this); }
   Limits index_is_word(size_t count) && { return numbered_words = count, std::move(*this); }
   Limits placeholders() && { return placeholders_ = true, std::move(*this); }
+  Limits or_else(const char* key, bool is_given) && {
+    return other_key = key, other_given = is_given, std::move(*this);
+  }
   Limits unknown(const char* text) && { return unknown_word = text, std::move(*this); }
 };
 

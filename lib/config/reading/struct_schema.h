@@ -142,6 +142,7 @@ class Schema : public IgnoresRules {
  public:
   Json properties = Json::object();
   Json required_keys = Json::array();
+  Json alternatives = Json::array();  ///< of which one is required
 
   template <class Member>
   void field(const char* key, Member& member, const char* doc, const Limits& limits = {}) {
@@ -151,7 +152,11 @@ class Schema : public IgnoresRules {
   template <class Member>
   void required(const char* key, Member&, const char* doc, const Limits& limits = {}) {
     describe<Member>(key, doc, limits);
-    required_keys.push_back(key);
+    if (limits.other_key == nullptr) {
+      required_keys.push_back(key);
+    } else {
+      alternatives = {{{"required", {key}}}, {{"required", {limits.other_key}}}};
+    }
   }
 
  private:
@@ -172,6 +177,7 @@ Json struct_schema(T value) {
   if constexpr (requires { T::kDoc; }) schema["description"] = T::kDoc;
   schema["properties"] = fields.properties;
   if (!fields.required_keys.empty()) schema["required"] = fields.required_keys;
+  if (!fields.alternatives.empty()) schema["oneOf"] = fields.alternatives;
   schema["additionalProperties"] = false;
   return schema;
 }

@@ -82,7 +82,9 @@ class Tables : public IgnoresRules {
   }
   template <class Member>
   void required(const char* key, Member&, const char* doc, const Limits& limits = {}) {
-    row<Member>(key, "**required**", doc, limits);
+    const std::string unless =
+        limits.other_key == nullptr ? "" : fmt::format(" without `{}`", limits.other_key);
+    row<Member>(key, "**required**" + unless, doc, limits);
     section<Member>(path_.empty() ? key : path_ + "." + key);
   }
 

@@ -21,7 +21,7 @@ class Writer : public IgnoresRules {
     object[key] = to_json(member);
   }
   void required(const char* key, auto& member, const char* doc, const Limits& limits = {}) {
-    field(key, member, doc, limits);
+    if (!limits.other_given) field(key, member, doc, limits);
   }
 };
 

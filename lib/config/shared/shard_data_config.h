@@ -198,7 +198,8 @@ struct ShardDataConfig {
       "Where the samples come from: tar shards of pictures and captions, read in order by several "
       "threads.";
 
-  OneOrMany<std::string> webdataset_base_url = std::string();  // required
+  OneOrMany<std::string> webdataset_base_url = std::string();  // required without folder
+  std::optional<std::string> folder;                           // extension
   std::optional<std::string> img_embeddings_url;
   std::optional<std::string> text_embeddings_url;
   int64_t num_workers = 4;
@@ -236,6 +237,12 @@ struct ShardDataConfig {
   }
 
   void fields(auto& f) {
+    D2_FIELD(
+        folder,
+        "Extension: folder of JPEG, PNG and WebP pictures with same-named `.txt` captions, those of "
+        "the folders below it too, in place of shards. They are read as about a hundred shards, in "
+        "the order of their paths.",
+        not_empty());
     D2_REQUIRED(webdataset_base_url,
                 "Path of the shards with one `{}` for the zero-padded shard number, e.g. "
                 "`shards/{}.tar`, relative to the working directory; or the same as `file:`, "
@@ -243,7 +250,7 @@ struct ShardDataConfig {
                 "command that writes the tar. Or all shards by name: braces like "
                 "`shards/{000..123}.tar` or `{a,b}/{0..9}.tar`, several of them joined by `::`, or "
                 "a list of such texts.",
-                not_empty().fetched());
+                not_empty().fetched().or_else("folder", folder.has_value()));
     D2_FIELD(img_embeddings_url,
              "Folder of `.npy` files with the image embeddings, one file a shard, named "
              "`<anything>_<shard number>.npy`; row = the last digits of a sample's key. A path, "
@@ -314,7 +321,11 @@ struct ShardDataConfig {
              "the proportions, so a strip of a few pixels by many thousands becomes a giant: such "
              "pictures are left out and counted, as broken ones are.",
              within(1, most::kImagePixels));
-    f.rule("webdataset_base_url", shard_url_fault(webdataset_base_url));
+    if (!folder) f.rule("webdataset_base_url", shard_url_fault(webdataset_base_url));
+    f.check(!folder || !(embeddings_in_tar || latents_in_tar),
+            embeddings_in_tar ? "embeddings_in_tar" : "latents_in_tar",
+            "a folder of pictures holds no arrays: pack it by `dalle2-train shards make`, or give "
+            "img_embeddings_url");
     f.rule("preprocessing", transform_size_fault(preprocessing, max_transform_pixels));
     f.check(start_shard <= end_shard,
             "end_shard",

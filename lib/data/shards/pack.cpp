@@ -15,9 +15,9 @@
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
+#include "data/shards/picture_shards.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
-#include "io/files/walk_folder.h"
 #include "io/formats/tar.h"
 #include "io/formats/webdataset.h"
 #include "io/pictures/image.h"
@@ -28,21 +28,9 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// The field that a picture's first bytes ask for; none if they are of no kind we read.
-std::optional<std::string> field_of(const std::string& content) {
-  if (content.starts_with("\xff\xd8")) return "jpg";
-  if (content.starts_with("\x89PNG")) return "png";
-  if (content.starts_with("RIFF") && content.size() > 12 && content.compare(8, 4, "WEBP") == 0) {
-    return "webp";
-  }
-  return std::nullopt;
-}
-
 /// A picture of the folder and its place in the shards.
-struct Planned {
-  fs::path path;
-  std::string source;  // path below the folder
-  std::string key;
+struct Planned : FolderPicture {
+  std::string key = "";
 };
 
 /// What a sample is stored as.
@@ -150,7 +138,9 @@ class Packer {
   Found look_at(const Shard& shard, PackReport& report) const;
   bool write_shard(const Shard& shard, PackReport& report) const;
   int64_t places() const { return static_cast<int64_t>(pictures_.size()); }
-  std::optional<std::string> caption_of(const Planned& planned) const;
+  std::optional<std::string> caption_of(const Planned& planned) const {
+    return caption_beside(planned.path, options_.first_line_only);
+  }
   std::optional<Sample> make_sample(const Planned& planned, std::string& reason) const;
   std::optional<Sample> next_sample(const Shard& shard, size_t index, PackReport& report) const;
   void add(PackReport of_shard);
@@ -167,23 +157,10 @@ class Packer {
 };
 
 void Packer::find_pictures() {
-  walk_whole_folder(from_, Below::kReadable, [&](const fs::directory_entry& entry) {
-    std::error_code ignored;
-    if (!entry.is_regular_file(ignored)) return;
-    const std::string extension = lower_extension(entry.path());
-    if (is_picture_name(entry.path())) {
-      pictures_.push_back({entry.path(), entry.path().lexically_relative(from_).string(), ""});
-    } else if (extension != ".txt") {
-      ++report_.other_files[extension.empty() ? "without extension" : extension];
-    }
+  const auto pictures = list_pictures(from_, [this](const std::string& extension) {
+    ++report_.other_files[extension.empty() ? "without extension" : extension];
   });
-  if (pictures_.empty()) {
-    throw DataError("{}: no jpg, jpeg, png or webp file is in the folder or below it.",
-                    from_.string());
-  }
-  std::sort(pictures_.begin(), pictures_.end(), [](const Planned& a, const Planned& b) {
-    return a.source < b.source;
-  });
+  for (const FolderPicture& picture : pictures) pictures_.push_back({picture});
   report_.found = static_cast<int64_t>(pictures_.size());
 }
 
@@ -207,23 +184,13 @@ void Packer::leave_out_without_captions() {
   }
 }
 
-std::optional<std::string> Packer::caption_of(const Planned& planned) const {
-  const fs::path path = fs::path(planned.path).replace_extension(".txt");
-  std::error_code error;
-  if (!fs::is_regular_file(path, error)) return std::nullopt;
-  std::string caption = read_file(path.string());
-  if (options_.first_line_only) caption.resize(std::min(caption.find('\n'), caption.size()));
-  while (!caption.empty() && (caption.back() == '\n' || caption.back() == '\r')) caption.pop_back();
-  return caption.empty() ? std::nullopt : std::optional(caption);
-}
-
 /// @param reason set if there is no sample
 std::optional<Sample> Packer::make_sample(const Planned& planned, std::string& reason) const {
   try {
     Sample sample;
     sample.picture = read_file(planned.path.string());
     const size_t bytes = sample.picture.size();
-    const auto field = field_of(sample.picture);
+    const auto field = picture_field(sample.picture);
     if (!field) {
       reason = "neither JPEG, PNG nor WebP by content";
       return std::nullopt;

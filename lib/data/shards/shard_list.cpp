@@ -15,6 +15,7 @@
 #include "base/public_url.h"
 #include "base/text.h"
 #include "data/shards/brace_pattern.h"
+#include "data/shards/picture_shards.h"
 #include "data/shards/shards.h"
 #include "data/shards/url_template.h"
 #include "io/files/folder_names.h"
@@ -61,14 +62,24 @@ struct ShardList::Section {
   int64_t first_number = 0;                    // of a template
   std::optional<std::vector<int64_t>> listed;  // existing numbers of a template
   std::optional<BracePattern> pattern;
+  std::shared_ptr<const PictureShards> pictures;  // of a folder
 
   std::string url(int64_t index) const {
+    if (pictures) return pictures->url(index);
     return numbered ? numbered->with(first_number + index)
                     : pattern->at(static_cast<uint64_t>(index));
   }
 };
 
 ShardList::ShardList(const ShardDataConfig& config) : texts_(config.webdataset_base_url.values()) {
+  if (config.folder) {
+    texts_ = {*config.folder};
+    Section section;
+    section.pictures = PictureShards::of(*config.folder);
+    section.size = size_ = section.pictures->size();
+    sections_.push_back(std::move(section));
+    return;
+  }
   const bool single = config.webdataset_base_url.is_one();
   const auto add = [this](Section section, const std::string& first_url) {
     section.begin = size_;
@@ -142,7 +153,10 @@ std::vector<uint32_t> ShardList::existing(const std::vector<uint32_t>& positions
 }
 
 const char* ShardList::key() const {
-  return sections_.size() == 1 && sections_[0].numbered ? "/data/end_shard" : kUrlKey;
+  if (sections_.size() != 1) return kUrlKey;
+  return sections_[0].pictures   ? "/data/folder"
+         : sections_[0].numbered ? "/data/end_shard"
+                                 : kUrlKey;
 }
 
 std::string ShardList::origin() const {

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/public_url.h"
 #include "base/text.h"
+#include "data/shards/picture_shards.h"
 #include "io/streams/url_source.h"
 
 namespace dalle2 {
@@ -148,6 +149,9 @@ std::optional<std::string> other_shards(const LoaderPosition& position,
 std::unique_ptr<SampleReader> open_shard(const std::string& url,
                                          MemberWarning warn,
                                          const SourceOptions& options) {
+  if (is_picture_shard(url)) {
+    return std::make_unique<SampleReader>(open_picture_shard(url, options.offset), std::move(warn));
+  }
   const std::string origin = is_local_url(url) ? local_path(url) : public_url(url);
   return std::make_unique<SampleReader>(
       open_source(url, options), origin, std::move(warn), options.offset);

@@ -26,9 +26,23 @@ struct TarLimits {
   double inflate_ratio = 200;         ///< unpacked to packed
 };
 
+/// The members of a shard in order, be they in a tar or in files that stand for one.
+class MemberSource {
+ public:
+  virtual ~MemberSource() = default;
+  /// @return false at the end. @throws DataError
+  virtual bool next(TarMember& member) = 0;
+  /// Once next() was false: @throws DataError if the source was not whole
+  virtual void check_rest() {}
+  /// Where the last member begins: a source opened there starts with it. None if it cannot be.
+  virtual std::optional<uint64_t> member_offset() const = 0;
+  /// At the end: whether the source says that this is its end.
+  virtual bool has_end_marker() const { return true; }
+};
+
 /// Walks the regular files of a tar in order; folders, links and devices are passed over. ustar,
 /// GNU and PAX names of any length. Plain, gzip, bzip2, xz and zstd are told by content.
-class TarReader {
+class TarReader : public MemberSource {
  public:
   /// @throws DataError naming the file and the reason
   explicit TarReader(const std::string& path, TarLimits limits = {});
@@ -38,21 +52,21 @@ class TarReader {
             const std::string& origin,
             TarLimits limits = {},
             uint64_t first_byte = 0);
-  ~TarReader();
+  ~TarReader() override;
   TarReader(const TarReader&) = delete;
   TarReader& operator=(const TarReader&) = delete;
   /// Reads the next regular file. @return false at the end. @throws DataError (truncated, damaged,
   /// too large) naming the file, the last whole member and the offset; the reader is done then
-  bool next(TarMember& member);
+  bool next(TarMember& member) override;
   /// Once next() was false: reads what follows the tar, which tells whether it was whole (the
   /// checksum of gzip, the exit status of a command). @throws DataError if not
-  void check_rest();
+  void check_rest() override;
   /// The byte at which the last member begins, its headers with it: a stream opened there goes on
   /// with that member. @return none if the tar is packed
-  std::optional<uint64_t> member_offset() const;
+  std::optional<uint64_t> member_offset() const override;
   /// At the end: false if the bytes are out behind a whole member, without the zero block that ends
   /// a tar. It may have been cut there. Before the end true.
-  bool has_end_marker() const;
+  bool has_end_marker() const override;
 
  private:
   struct State;

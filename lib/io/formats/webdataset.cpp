@@ -145,20 +145,24 @@ void SampleGrouper::warn(const std::string& text) const {
 }
 
 SampleReader::SampleReader(const std::string& path, MemberWarning warn)
-    : tar_(path), grouper_(std::move(warn)) {}
+    : SampleReader(std::make_unique<TarReader>(path), std::move(warn)) {}
 
 SampleReader::SampleReader(ByteSource source,
                            const std::string& origin,
                            MemberWarning warn,
                            uint64_t first_byte)
-    : tar_(std::move(source), origin, {}, first_byte), grouper_(std::move(warn)) {}
+    : SampleReader(std::make_unique<TarReader>(std::move(source), origin, TarLimits{}, first_byte),
+                   std::move(warn)) {}
+
+SampleReader::SampleReader(std::unique_ptr<MemberSource> members, MemberWarning warn)
+    : members_(std::move(members)), grouper_(std::move(warn)) {}
 
 std::optional<GroupedSample> SampleReader::next() {
   while (!done_) {
     TarMember member;
     bool found = false;
     try {
-      found = tar_.next(member);
+      found = members_->next(member);
     } catch (...) {
       done_ = true;
       next_offset_.reset();
@@ -173,11 +177,11 @@ std::optional<GroupedSample> SampleReader::next() {
     }
     // A member that closes a sample is the first of the next one.
     if (std::optional<GroupedSample> sample = grouper_.add(std::move(member))) {
-      next_offset_ = tar_.member_offset();
+      next_offset_ = members_->member_offset();
       return sample;
     }
   }
-  if (!std::exchange(rest_is_checked_, true)) tar_.check_rest();
+  if (!std::exchange(rest_is_checked_, true)) members_->check_rest();
   return std::nullopt;
 }
 

@@ -69,21 +69,22 @@ class SampleReader {
                const std::string& origin,
                MemberWarning warn = {},
                uint64_t first_byte = 0);
+  explicit SampleReader(std::unique_ptr<MemberSource> members, MemberWarning warn = {});
   /// @return the next sample, none at the end. @throws DataError where the shard is damaged:
   /// samples before the damage have been returned, the one cut by it is dropped, and the reader is
   /// done. Damage that only shows behind the tar (a checksum of gzip, a command's exit status) is
   /// thrown after the last sample
   std::optional<GroupedSample> next();
-  /// The byte of the shard at which the sample after the last returned one begins.
+  /// Where the sample after the last returned one begins: a byte of the tar, or as its source counts.
   /// @return none before the first sample, at the end, and if the tar is packed
   std::optional<uint64_t> next_offset() const { return next_offset_; }
   /// The last sample has been returned.
   bool at_end() const { return done_; }
   /// False at the end of a shard that may have been cut between two members.
-  bool has_end_marker() const { return tar_.has_end_marker(); }
+  bool has_end_marker() const { return members_->has_end_marker(); }
 
  private:
-  TarReader tar_;
+  std::unique_ptr<MemberSource> members_;
   SampleGrouper grouper_;
   std::optional<uint64_t> next_offset_;
   bool done_ = false;

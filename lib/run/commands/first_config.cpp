@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
+#include "data/shards/picture_shards.h"
 #include "data/shards/shard_check.h"
 #include "io/files/walk_folder.h"
 #include "run/device/cuda_library.h"
@@ -31,13 +32,12 @@ std::string number_of(const fs::path& shard) {
   return stem.substr(last_other == std::string::npos ? 0 : last_other + 1);
 }
 
-/// Fills in url, first, last and width.
+/// Fills in the keys and how many shards the splits are cut from.
 void read_names(const std::vector<std::string>& shards, ShardSurvey& survey) {
   const fs::path front = shards.front();
   const std::string digits = number_of(front);
   const std::string stem = front.stem().string();
   const std::string prefix = stem.substr(0, stem.size() - digits.size());
-  const fs::path pattern = front.parent_path() / (prefix + "{}.tar");
   for (const std::string& shard : shards) {
     const fs::path path = shard;
     const std::string own = number_of(path);
@@ -49,18 +49,42 @@ void read_names(const std::vector<std::string>& shards, ShardSurvey& survey) {
           shard);
     }
   }
-  survey.url = pattern.string();
+  const int64_t first = std::stoll(digits), last = std::stoll(number_of(shards.back()));
   survey.width = static_cast<int64_t>(digits.size());
-  survey.first = std::stoll(digits);
-  survey.last = std::stoll(number_of(shards.back()));
+  survey.dealt = last - first + 1;
+  survey.keys = fmt::format(
+      R"(    "webdataset_base_url": {},   // {{}} is the number of the shard
+    "start_shard": {},
+    "end_shard": {},
+    "shard_width": {},
+)",
+      json_text((front.parent_path() / (prefix + "{}.tar")).string()),
+      first,
+      last,
+      survey.width);
+}
+
+/// The urls of the shards in a folder, or of its pictures as shards.
+std::vector<std::string> shards_of(const std::string& folder, ShardSurvey& survey) {
+  if (holds_files(folder, {".tar"}, /*below=*/false)) {
+    std::vector<std::string> shards = shards_in_folder(folder);
+    read_names(shards, survey);
+    return shards;
+  }
+  const auto pictures = PictureShards::of(folder);
+  std::vector<std::string> urls;
+  for (int64_t i = 0; i < pictures->size(); ++i) urls.push_back(pictures->url(i));
+  survey.dealt = pictures->size();
+  survey.keys = fmt::format("    \"folder\": {},   // pictures and same-named .txt captions\n",
+                            json_text(folder));
+  return urls;
 }
 
 }  // namespace
 
 ShardSurvey survey_shards(const std::string& folder) {
-  const std::vector<std::string> shards = shards_in_folder(folder);
   ShardSurvey survey;
-  read_names(shards, survey);
+  const std::vector<std::string> shards = shards_of(folder, survey);
   survey.count = static_cast<int64_t>(shards.size());
   survey.looked_at = static_cast<int64_t>(std::min(shards.size(), kShardsLookedAt));
   const CheckReport report =
@@ -68,11 +92,12 @@ ShardSurvey survey_shards(const std::string& folder) {
   survey.samples = report.samples();
   survey.usable = report.usable();
   if (survey.usable == 0) {
-    throw DataError(
-        "{}: the first {} have no usable picture\n  `dalle2-train shards check {}` says why.",
-        folder,
-        counted(survey.looked_at, "shard"),
-        folder);
+    throw DataError("{}: the first {} no usable picture{}",
+                    folder,
+                    counted(survey.looked_at, "shard has", "shards have"),
+                    report.shards.front().examples.empty()
+                        ? ""
+                        : ": " + report.shards.front().examples.front());
   }
   for (const ShardCheck& shard : report.shards) {
     survey.with_caption += shard.samples - shard.no_caption;

@@ -16,11 +16,12 @@ struct FirstConfig {
   std::vector<std::string> found;
 };
 
-/// Shards of a folder, and the samples of the first few.
+/// Shards of a folder, or pictures that are read as shards, and the samples of the first few.
 struct ShardSurvey {
-  std::string url;  ///< "shards/{}.tar"
-  int64_t first = 0, last = 0, width = 0;
-  int64_t count = 0;         ///< shards that are there
+  std::string keys;          ///< of the section `data`, that name them: lines of JSON
+  int64_t width = 6;         ///< digits of a shard's number
+  int64_t dealt = 0;         ///< shards that the splits are cut from
+  int64_t count = 0;         ///< of these, shards that are there
   int64_t looked_at = 0;     ///< shards whose samples were read
   int64_t samples = 0;       ///< in these
   int64_t usable = 0;        ///< pictures of them that can be decoded
@@ -28,7 +29,7 @@ struct ShardSurvey {
   int64_t narrowest = 0;     ///< the shortest side of a picture, pixels
 };
 
-/// @throws DataError for a folder without shards or without a usable picture, ConfigError for shards
+/// @throws DataError for a folder without shards and pictures, or without a usable one, ConfigError for shards
 /// whose names do not end in a number of one width
 ShardSurvey survey_shards(const std::string& folder);
 /// "10 shards, 300 pictures in the first 3, 300 with a caption, shortest side 96 px"

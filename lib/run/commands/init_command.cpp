@@ -26,7 +26,7 @@ std::string kind_of_data(const std::string& data) {
   }
   if (holds_files(data, {".tar"}, /*below=*/false)) return "decoder";
   if (holds_files(data, {".npy"}, /*below=*/true)) return "prior";
-  if (holds_files(data, {".jpg", ".jpeg", ".png", ".webp"}, /*below=*/true)) return "vae";
+  if (holds_files(data, {".jpg", ".jpeg", ".png", ".webp"}, /*below=*/true)) return "decoder";
   throw DataError(
       "{}: no shard (.tar), embedding (.npy) or picture (.jpg, .png, .webp) is in the folder\n"
       "  `dalle2-train shards make --from PICTURES --out {}` makes shards.",

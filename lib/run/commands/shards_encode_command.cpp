@@ -124,7 +124,8 @@ ExitCode run_shards_encode(const ShardsEncodeCommand& command) {
                    .overwrite = command.overwrite,
                    .noun = "latent",
                    .manifest_name = "latents.json",
-                   .manifest = latents.manifest(shown["data"]["webdataset_base_url"]),
+                   .manifest = latents.manifest(
+                       shown["data"][loaded.config.data.folder ? "folder" : "webdataset_base_url"]),
                    .other_set = "with latents of another VAE, image size, preprocessing or set"},
                   shards,
                   latents,

@@ -33,11 +33,7 @@ FirstConfig decoder_first_config(const InitCommand& command) {
     "predict_v": true
   }},
   "data": {{
-    "webdataset_base_url": {},      // {{}} is the number of the shard
-    "start_shard": {},
-    "end_shard": {},
-    "shard_width": {},
-{}    "batch_size": 16,
+{}{}    "batch_size": 16,
     "splits": {},                   // shares of the shards
     "preprocessing": {{               // torchvision's transforms, in this order
       "RandomResizedCrop": {{"size": [{}, {}], "scale": [0.8, 1.0], "ratio": [1.0, 1.0]}},
@@ -50,12 +46,9 @@ FirstConfig decoder_first_config(const InitCommand& command) {
                            condition,
                            width,
                            side,
-                           json_text(survey.url),
-                           survey.first,
-                           survey.last,
-                           survey.width,
+                           survey.keys,
                            url,
-                           first_splits(survey.last - survey.first + 1, command.processes),
+                           first_splits(survey.dealt, command.processes),
                            side,
                            side,
                            first_device()) +

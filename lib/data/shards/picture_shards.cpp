@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: MIT
+#include "data/shards/picture_shards.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/untrusted_text.h"
+#include "data/shards/shards.h"
+#include "io/files/atomic_file.h"
+#include "io/files/folder_names.h"
+#include "io/files/walk_folder.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kScheme = "folder:";
+constexpr int64_t kShards = 100, kMostInShard = 1000;
+constexpr int kShardWidth = 6, kIndexWidth = 4;
+
+/// FNV-1a.
+uint32_t hash_of(uint32_t hash, const std::string& text) {
+  constexpr uint32_t kPrime = 16777619;
+  for (const char c : text + '\n') hash = (hash ^ static_cast<unsigned char>(c)) * kPrime;
+  return hash;
+}
+
+/// "cats/tom.jpg" -> "cats/tom_jpg_0000120003": a key ends at the first dot, and its last digits are
+/// the row of its embeddings.
+std::string key_of(const FolderPicture& picture, int64_t shard, int64_t index) {
+  std::string key = as_utf8(picture.source);
+  std::replace(key.begin(), key.end(), '.', '_');
+  return fmt::format("{}_{:0{}}{:0{}}", key, shard, kShardWidth, index, kIndexWidth);
+}
+
+/// What `read` gives, or nothing and a warning: one file that cannot be read costs no other.
+template <class Read>
+auto read_or_warn(const Read& read) -> decltype(read()) {
+  try {
+    return read();
+  } catch (const DataError& error) {
+    log_warning("data", "{}", error.what());
+    return {};
+  }
+}
+
+class FolderMembers : public MemberSource {
+ public:
+  FolderMembers(std::vector<FolderPicture> pictures, int64_t shard, uint64_t first_picture)
+      : pictures_(std::move(pictures)), shard_(shard), next_(first_picture) {}
+
+  bool next(TarMember& member) override {
+    if (caption_) {
+      member = {key_ + ".txt", *std::exchange(caption_, std::nullopt)};
+      return true;
+    }
+    if (next_ >= pictures_.size()) return false;
+    const FolderPicture& picture = pictures_[next_];
+    key_ = key_of(picture, shard_, static_cast<int64_t>(next_));
+    ++next_;
+    std::string content = read_or_warn([&] { return read_file(picture.path.string()); });
+    // One of no kind that we read, or that cannot be read, is counted as a broken picture.
+    const std::string field = picture_field(content).value_or("jpg");
+    caption_ =
+        read_or_warn([&] { return caption_beside(picture.path, /*first_line_only=*/false); });
+    member = {key_ + "." + field, std::move(content)};
+    return true;
+  }
+  std::optional<uint64_t> member_offset() const override { return next_ - 1; }
+
+ private:
+  std::vector<FolderPicture> pictures_;
+  int64_t shard_;
+  uint64_t next_;
+  std::string key_;
+  std::optional<std::string> caption_;
+};
+
+}  // namespace
+
+std::vector<FolderPicture> list_pictures(
+    const fs::path& folder, const std::function<void(const std::string& extension)>& other) {
+  std::vector<FolderPicture> pictures;
+  walk_whole_folder(folder, Below::kReadable, [&](const fs::directory_entry& entry) {
+    std::error_code ignored;
+    if (!entry.is_regular_file(ignored)) return;
+    const std::string extension = lower_extension(entry.path());
+    if (is_picture_name(entry.path())) {
+      pictures.push_back({entry.path(), entry.path().lexically_relative(folder).string()});
+    } else if (extension != ".txt" && other) {
+      other(extension);
+    }
+  });
+  if (pictures.empty()) {
+    throw DataError("{}: no jpg, jpeg, png or webp file is in the folder or below it.",
+                    folder.string());
+  }
+  std::sort(pictures.begin(), pictures.end(), [](const auto& a, const auto& b) {
+    return a.source < b.source;
+  });
+  return pictures;
+}
+
+std::optional<std::string> caption_beside(const fs::path& picture, bool first_line_only) {
+  const fs::path path = fs::path(picture).replace_extension(".txt");
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return std::nullopt;
+  std::string caption = read_file(path.string());
+  if (first_line_only) caption.resize(std::min(caption.find('\n'), caption.size()));
+  while (!caption.empty() && (caption.back() == '\n' || caption.back() == '\r')) caption.pop_back();
+  return caption.empty() ? std::nullopt : std::optional(caption);
+}
+
+std::optional<std::string> picture_field(const std::string& content) {
+  if (content.starts_with("\xff\xd8")) return "jpg";
+  if (content.starts_with("\x89PNG")) return "png";
+  if (content.starts_with("RIFF") && content.size() > 12 && content.compare(8, 4, "WEBP") == 0) {
+    return "webp";
+  }
+  return std::nullopt;
+}
+
+PictureShards::PictureShards(const std::string& folder)
+    : folder_(folder), pictures_(list_pictures(folder)) {
+  const auto count = static_cast<int64_t>(pictures_.size());
+  per_shard_ = std::clamp<int64_t>((count + kShards - 1) / kShards, 1, kMostInShard);
+}
+
+std::shared_ptr<const PictureShards> PictureShards::of(const std::string& folder) {
+  static std::mutex mutex;
+  static std::map<std::string, std::weak_ptr<const PictureShards>> known;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::weak_ptr<const PictureShards>& entry = known[folder];
+  std::shared_ptr<const PictureShards> shards = entry.lock();
+  if (!shards) entry = shards = std::make_shared<const PictureShards>(folder);
+  return shards;
+}
+
+int64_t PictureShards::size() const {
+  return (static_cast<int64_t>(pictures_.size()) + per_shard_ - 1) / per_shard_;
+}
+
+std::string PictureShards::url(int64_t shard) const {
+  const auto begin = static_cast<size_t>(shard * per_shard_);
+  const size_t end = std::min(begin + static_cast<size_t>(per_shard_), pictures_.size());
+  D2_CHECK(begin < end, "shard {} of {}", shard, size());
+  constexpr uint32_t kBasis = 2166136261;
+  uint32_t hash = kBasis;
+  for (size_t i = begin; i < end; ++i) hash = hash_of(hash, pictures_[i].source);
+  return fmt::format("{}{}/{:0{}}.{:08x}.tar", kScheme, folder_, shard, kShardWidth, hash);
+}
+
+std::unique_ptr<MemberSource> PictureShards::open(int64_t shard, uint64_t first_picture) const {
+  const auto begin = pictures_.begin() + shard * per_shard_;
+  const int64_t count = std::min(per_shard_, pictures_.end() - begin);
+  return std::make_unique<FolderMembers>(
+      std::vector<FolderPicture>(begin, begin + count), shard, first_picture);
+}
+
+bool is_picture_shard(const std::string& url) {
+  return url.starts_with(kScheme);
+}
+
+std::unique_ptr<MemberSource> open_picture_shard(const std::string& url, uint64_t first_picture) {
+  const std::string path = url.substr(std::string(kScheme).size());
+  const auto shards = PictureShards::of(path.substr(0, path.rfind('/')));
+  const int64_t shard = shard_number(url);
+  if (shard < 0 || shard >= shards->size() || shards->url(shard) != url) {
+    throw DataError("{}: the pictures of the folder are others than when the run began", path);
+  }
+  return shards->open(shard, first_picture);
+}
+
+}  // namespace dalle2

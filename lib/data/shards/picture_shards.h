@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+// A folder of pictures and captions, read as if it were shards.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/formats/tar.h"
+
+namespace dalle2 {
+
+/// A file that is a picture by its name.
+struct FolderPicture {
+  std::filesystem::path path;
+  std::string source;  ///< its path below the folder
+};
+
+/// The pictures of a folder and of those below it that this user may read, sorted by `source`.
+/// @param other gets the extension of each file that is neither a picture nor a .txt
+/// @throws DataError if there are none, or the folder cannot be read
+std::vector<FolderPicture> list_pictures(
+    const std::filesystem::path& folder,
+    const std::function<void(const std::string& extension)>& other = {});
+
+/// The text of the .txt file of the same name, without its last line ends; none without a text.
+/// @throws DataError if it cannot be read
+std::optional<std::string> caption_beside(const std::filesystem::path& picture,
+                                          bool first_line_only);
+
+/// "jpg", "png" or "webp" by a picture's first bytes; none if they are of no kind we read.
+std::optional<std::string> picture_field(const std::string& content);
+
+/// `data.folder`: about a hundred shards of neighbouring pictures, 1000 in a shard at most. How they
+/// are cut depends on the pictures' number alone.
+class PictureShards {
+ public:
+  /// The listing of a folder, which all who hold it share. @throws as list_pictures()
+  static std::shared_ptr<const PictureShards> of(const std::string& folder);
+  explicit PictureShards(const std::string& folder);
+
+  int64_t size() const;
+  /// "folder:PATH/000012.1f2e3d4c.tar": the shard's number and a hash of its pictures' names, so that
+  /// shards of other pictures have other names.
+  std::string url(int64_t shard) const;
+  /// A picture and its caption after the other. Offsets count pictures.
+  /// @param first_picture of the shard
+  std::unique_ptr<MemberSource> open(int64_t shard, uint64_t first_picture) const;
+
+ private:
+  std::string folder_;
+  std::vector<FolderPicture> pictures_;
+  int64_t per_shard_ = 1;
+};
+
+/// Whether an url is one of PictureShards.
+bool is_picture_shard(const std::string& url);
+/// Opens such an url. @throws DataError if the pictures are others by now
+std::unique_ptr<MemberSource> open_picture_shard(const std::string& url, uint64_t first_picture);
+
+}  // namespace dalle2

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT
+// A folder of pictures as shards: data.folder.
+#include "data/shards/picture_shards.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "data/loader/loader.h"
+#include "data/loader_support.h"
+#include "data/shards/shards.h"
+#include "io/files/atomic_file.h"
+#include "io/formats/webdataset.h"
+#include "support/captured_log.h"
+#include "support/temp_dir.h"
+#include "support/tiny_shards.h"
+
+namespace dalle2::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+
+void add_picture(const TempDir& folder, const std::string& name, const std::string& caption = "") {
+  const fs::path path = folder / name;
+  write_file_atomically(path.string(), encode_png(busy_picture(6, 5)));
+  if (!caption.empty()) {
+    write_file_atomically(fs::path(path).replace_extension(".txt").string(), caption);
+  }
+}
+
+std::vector<GroupedSample> samples_of(const std::string& url, uint64_t offset = 0) {
+  std::vector<GroupedSample> samples;
+  const auto reader = open_shard(url, {}, {.offset = offset});
+  while (auto sample = reader->next()) samples.push_back(std::move(*sample));
+  return samples;
+}
+
+TEST_CASE("a picture of a folder is a sample with its caption, under a key with its place") {
+  const TempDir folder;
+  add_picture(folder, "b/tom.the.cat.png", "a cat\n\n");
+  add_picture(folder, "a.PNG");
+  write_file_atomically(folder / "notes.md", "no picture");
+  const auto shards = PictureShards::of(folder.path());
+  REQUIRE(shards->size() == 2);  // one picture each: few pictures make many small shards
+  const auto first = samples_of(shards->url(0)), second = samples_of(shards->url(1));
+  REQUIRE(first.size() == 1);
+  REQUIRE(second.size() == 1);
+  CHECK(first[0].key == "a_PNG_0000000000");
+  CHECK(first[0].find({"txt"}) == nullptr);
+  CHECK(second[0].key == "b/tom_the_cat_png_0000010000");
+  CHECK(*second[0].find({"txt"}) == "a cat");
+  CHECK(*second[0].find({"png"}) == read_file(folder / "b/tom.the.cat.png"));
+}
+
+TEST_CASE("pictures are cut into about a hundred shards, which open at any picture") {
+  const TempDir folder;
+  for (int i = 0; i < 250; ++i)
+    add_picture(folder, fmt::format("{:03}.png", i), fmt::format("{}", i));
+  const auto shards = PictureShards::of(folder.path());
+  REQUIRE(shards->size() == 84);  // of 3 pictures, the last of 1
+  std::vector<std::string> captions;
+  for (int64_t i = 0; i < shards->size(); ++i) {
+    CHECK(shard_number(shards->url(i)) == i);
+    for (const GroupedSample& sample : samples_of(shards->url(i)))
+      captions.push_back(*sample.find({"txt"}));
+  }
+  REQUIRE(captions.size() == 250);
+  for (int i = 0; i < 250; ++i) CHECK(captions[static_cast<size_t>(i)] == std::to_string(i));
+  const auto reader = open_shard(shards->url(1), {}, {});
+  reader->next();
+  REQUIRE(reader->next_offset() == uint64_t{1});
+  const auto rest = samples_of(shards->url(1), *reader->next_offset());
+  REQUIRE(rest.size() == 2);
+  CHECK(rest[0].key == "004_png_0000010001");
+}
+
+TEST_CASE("shards of other pictures have other names, and are not read for the earlier ones") {
+  const TempDir folder;
+  for (const char* name : {"a.png", "b.png"}) add_picture(folder, name);
+  const std::string first = PictureShards(folder.path()).url(0);
+  const std::string second = PictureShards(folder.path()).url(1);
+  add_picture(folder, "aa.png");
+  const PictureShards now(folder.path());
+  CHECK(now.url(0) == first);
+  CHECK(now.url(1) != second);
+  CHECK_THROWS_WITH(open_shard(second), Contains("the pictures of the folder are others"));
+}
+
+TEST_CASE("a loader reads a folder as it reads shards, and counts broken pictures") {
+  const TempDir folder;
+  for (int i = 0; i < 8; ++i) add_picture(folder, fmt::format("{}.png", i), "text");
+  write_file_atomically(folder / "3.png", "no picture at all");
+  ShardDataConfig config;
+  config.folder = folder.path();
+  config.num_workers = 0;
+  LoaderOptions options;
+  options.batch_size = 8;
+  const auto list = std::make_shared<const ShardList>(config);
+  CHECK(std::string(list->key()) == "/data/folder");
+  CHECK(list->shown() == folder.path());
+  std::vector<uint32_t> positions;
+  for (uint32_t i = 0; i < list->size(); ++i) positions.push_back(i);
+  options.urls = ShardUrls(list, list->existing(positions));
+  const CapturedLog log;
+  ShardLoader loader(config, options);
+  loader.start_epoch(0);
+  const auto batch = loader.next();
+  REQUIRE(batch);
+  CHECK(batch->images.size(0) == 7);
+  CHECK(batch->captions == std::vector<std::string>(7, "text"));
+  CHECK(loader.dropped() == DropCounts{{drop::kBrokenPicture, 1}});
+  CHECK(log.count("3_png_0000030000") == 1);
+}
+
+TEST_CASE("a folder without pictures is an error that names it") {
+  const TempDir folder;
+  write_file_atomically(folder / "a.txt", "text");
+  CHECK_THROWS_WITH(PictureShards(folder.path()),
+                    Contains(folder.path()) && Contains("no jpg, jpeg, png or webp file"));
+  CHECK_THROWS_AS(PictureShards(folder / "absent"), DataError);
+}
+
+}  // namespace
+}  // namespace dalle2::test
