@@ -14,12 +14,13 @@ namespace dalle2 {
 /// What a loader reads and how.
 struct LoaderOptions {
   std::string split = "train";      ///< named in messages and in the sample trace
-  ShardUrls urls;                   ///< of all ranks; each lane takes an even, contiguous part
-  std::string shard_names;          ///< shard_names_hash() of them, for positions; "": not kept
+  ShardUrls urls = {};              ///< of all ranks; each lane takes an even, contiguous part
+  std::string shard_names = {};     ///< shard_names_hash() of them, for positions; "": not kept
   int64_t most_shards = INT64_MAX;  ///< that an epoch opens: fewer, to have a look
   int64_t most_samples =
-      INT64_MAX;   ///< of an epoch: its first ones, whose pictures are not looked at yet
-  RankInfo share;  ///< which of those are decoded and handed out: a part that no other share has
+      INT64_MAX;  ///< of an epoch: its first ones, whose pictures are not looked at yet
+  RankInfo share =
+      {};  ///< which of those are decoded and handed out: a part that no other share has
   int64_t shard_width = 6;  ///< digits of {} in an url of embeddings
   int64_t batch_size = 64;
   bool shuffle = false;        ///< shards in an order drawn from (seed, epoch)
@@ -30,21 +31,21 @@ struct LoaderOptions {
   bool need_image_embeds = false;
   bool need_text_encodings = false;
   bool need_latents = false;
-  std::optional<int64_t>
-      image_embed_dim;  ///< width the model takes; others are an error at the start
-  std::optional<int64_t> text_embed_dim;
-  std::optional<int64_t> latent_side;  ///< likewise, of the latents
+  std::optional<int64_t> image_embed_dim =
+      {};  ///< width the model takes; others are an error at the start
+  std::optional<int64_t> text_embed_dim = {};
+  std::optional<int64_t> latent_side = {};  ///< likewise, of the latents
   bool pin_memory = false;  ///< batches in page-locked memory, for copies to a GPU that overlap
   int64_t seed = 0;
-  RankInfo rank;
+  RankInfo rank = {};
   /// The lane that these options are for, of how many: it addresses the draws. Set by the loader.
-  RankInfo lane;
+  RankInfo lane = {};
   /// Lanes of an epoch that begins; none: as many as ranks.
-  std::optional<int64_t> lanes;
+  std::optional<int64_t> lanes = {};
   /// Asked once a step with several ranks: given the samples of this rank's batch, gives those of
   /// all ranks. kStopAsked in place of a number: a signal ended the wait for the batch. kFault: it
   /// cannot be read. None for a single rank.
-  std::function<std::vector<int64_t>(int64_t own)> share_sizes;
+  std::function<std::vector<int64_t>(int64_t own)> share_sizes = {};
   static constexpr int64_t kStopAsked = -1, kFault = -2;
 };
 

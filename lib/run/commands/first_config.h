@@ -12,8 +12,8 @@ namespace dalle2 {
 
 /// A first config, and what was found that it was made from.
 struct FirstConfig {
-  std::string text;  ///< JSON with comments
-  std::vector<std::string> found;
+  std::string text = {};  ///< JSON with comments
+  std::vector<std::string> found = {};
 };
 
 /// Shards of a folder, or pictures that are read as shards, and the samples of the first few.

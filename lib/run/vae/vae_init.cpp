@@ -9,8 +9,10 @@ namespace dalle2 {
 FirstConfig vae_first_config(const InitCommand& command) {
   constexpr int64_t kSide = 64, kLayers = 2;
   const int64_t side = command.image_size.value_or(kSide);
-  const ImageFolder pictures(
-      {.folder = command.data, .image_size = side}, /*channels=*/3, /*seed=*/0);
+  VaeDataConfig data;
+  data.folder = command.data;
+  data.image_size = side;
+  const ImageFolder pictures(data, /*channels=*/3, /*seed=*/0);
   return {.text = fmt::format(R"({{
   "vae": {{
     "dim": 32,
