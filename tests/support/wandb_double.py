@@ -36,6 +36,12 @@ class Run:
         return kept
 
     @property
+    def axes(self):
+        """The column that the charts of a column have as their axis, None for an axis."""
+        defined = self.config["_wandb"]["value"]["m"]
+        return {entry["1"]: defined[entry["5"] - 1]["1"] if "5" in entry else None for entry in defined}
+
+    @property
     def events(self):
         return [json.loads(line, parse_constant=str) for line in self.lines["wandb-events.jsonl"]]
 
