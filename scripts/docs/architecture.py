@@ -36,7 +36,7 @@ WAYS = [
         ("run/checkpoints/run_saving.cpp", "RunCheckpoints::save"),
         ("trainer/state/trainer_state.cpp", "Trainer::state"),
         ("checkpoint/pickle/pth_writer.cpp", "PthSnapshot::take"),
-        ("tracker/tracker.cpp", "Tracker::save"),
+        ("tracker/tracker_save.cpp", "Tracker::save"),
         ("checkpoint/pickle/pth_writer.cpp", "PthSnapshot::write"),
         ("io/files/atomic_file.cpp", "AtomicFile::commit"),
     ]),

@@ -120,7 +120,8 @@ TEST_CASE("an unknown key far from any known one is a warning, with --strict an 
   CHECK(parse_decoder_config(file, "test.json", {}).warnings ==
         std::vector<std::string>{"/decoder/unets/0/sparse_attn_window: no such key, it is ignored",
                                  "/train/colour: no such key, it is ignored"});
-  CHECK(message_of([&] { parse_decoder_config(file, "test.json", {.strict = true}); }) ==
+  CHECK(message_of(
+            [&] { parse_decoder_config(file, "test.json", {.overrides = {}, .strict = true}); }) ==
         "test.json: 2 problems\n"
         "  /decoder/unets/0/sparse_attn_window: no such key, it is ignored\n"
         "  /train/colour: no such key, it is ignored");

@@ -41,7 +41,7 @@ struct HubEnvironment : CleanEnvironment {
   }
 };
 
-std::string error_of(const std::optional<std::string>& token_path, bool plain_http = false) {
+std::string refusal_of(const std::optional<std::string>& token_path, bool plain_http = false) {
   try {
     find_hub_access(token_path, plain_http);
   } catch (const ConfigError& error) {
@@ -78,17 +78,18 @@ TEST_CASE("a token of the environment comes before token_path, and that before t
 TEST_CASE("a token that cannot be one is refused without being shown") {
   const HubEnvironment environment;
   const std::string absent = environment.folder / "absent";
-  CHECK(error_of(absent) == "token_path: '" + absent +
-                                "' cannot be read\n  Write an access token into it (chmod 600), or "
-                                "give HF_TOKEN.");
-  CHECK_THAT(error_of(environment.write("empty", "\n")), Contains("is empty"));
+  CHECK(refusal_of(absent) ==
+        "token_path: '" + absent +
+            "' cannot be read\n  Write an access token into it (chmod 600), or "
+            "give HF_TOKEN.");
+  CHECK_THAT(refusal_of(environment.write("empty", "\n")), Contains("is empty"));
   const std::string page = environment.write("page", "canary canary\nmore");
-  CHECK(error_of(page) ==
+  CHECK(refusal_of(page) ==
         page +
             ": holds no token: one word is expected, of letters, digits and signs.\n"
             "  Make one at https://huggingface.co/settings/tokens.");
   HubEnvironment::set("HF_TOKEN", "canary\x01");
-  CHECK_THAT(error_of({}), Contains("HF_TOKEN: holds no token") && !Contains("canary"));
+  CHECK_THAT(refusal_of({}), Contains("HF_TOKEN: holds no token") && !Contains("canary"));
 }
 
 TEST_CASE("a token that others can read is a warning that names the file alone") {
@@ -108,10 +109,10 @@ TEST_CASE("HF_ENDPOINT is an https address, or of this machine") {
   HubEnvironment::set("HF_ENDPOINT", "http://localhost:8000");
   CHECK(find_hub_access({}, false).endpoint == "http://localhost:8000");
   HubEnvironment::set("HF_ENDPOINT", "http://hub.example");
-  CHECK_THAT(error_of({}),
+  CHECK_THAT(refusal_of({}),
              Contains("HF_ENDPOINT is \"http://hub.example\": plain http to another"));
   CHECK(find_hub_access({}, /*plain_http=*/true).endpoint == "http://hub.example");
   HubEnvironment::set("HF_ENDPOINT", "hub.example");
-  CHECK(error_of({}) ==
+  CHECK(refusal_of({}) ==
         "HF_ENDPOINT is \"hub.example\": expected an address that begins with https://");
 }

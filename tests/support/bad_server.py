@@ -4,6 +4,7 @@ import hashlib
 import http.server
 import pathlib
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -134,7 +135,7 @@ class Server(http.server.ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def handle_error(self, request, client_address):
-        if not isinstance(sys.exc_info()[1], ConnectionError):  # clients may leave
+        if not isinstance(sys.exc_info()[1], (ConnectionError, ssl.SSLError)):  # clients may leave
             super().handle_error(request, client_address)
 
     def __exit__(self, *args):

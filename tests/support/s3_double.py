@@ -20,6 +20,7 @@ def digest(key, text):
 
 class S3Handler(Handler):
     def do_GET(self):
+        self.note()
         fault = self.signature_fault()
         if fault:
             with self.server.lock:
@@ -41,6 +42,7 @@ class S3Handler(Handler):
 
     def begin_writing(self):
         """The body, and where it goes; None if the request was refused."""
+        self.note()
         content = self.body()
         given = self.headers.get("X-Amz-Content-Sha256", "")
         fault = self.signature_fault() or (None if hashlib.sha256(content).hexdigest() == given else "XAmzContentSHA256Mismatch")
@@ -88,7 +90,8 @@ class S3Handler(Handler):
                 name = f"upload-{len(self.server.parts)}"
                 self.server.parts[name] = {}
             return self.page(200, f"<InitiateMultipartUploadResult><UploadId>{name}</UploadId></InitiateMultipartUploadResult>")
-        given = re.findall(r"<PartNumber>(\d+)</PartNumber><ETag>(.*?)</ETag>", content.decode().replace("&quot;", '"'))
+        text = content.decode().replace("&quot;", '"')
+        given = [(re.search(r"<PartNumber>(\d+)<", part)[1], re.search("<ETag>(.*?)<", part)[1]) for part in re.findall("<Part>.*?</Part>", text)]
         parts = self.server.parts.pop(query["uploadId"])
         if [(int(number), tag) for number, tag in given] != [(number, parts[number][0]) for number in sorted(parts)]:
             return self.error(400, "InvalidPart")

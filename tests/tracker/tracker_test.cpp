@@ -99,17 +99,21 @@ TEST_CASE("a run without savers is refused") {
   CHECK_THROWS_WITH(run.start(), Catch::Contains("`savers` must be set"));
 }
 
-TEST_CASE("loggers, loaders and savers of later parts are refused by name") {
+TEST_CASE("the logger's own W&B run is asked for a checkpoint only if it has an id") {
   Run run;
   TrackerConfig config = run.config;
-  config.log = LogConfig(WandbLogConfig{});
-  CHECK_THROWS_WITH(Tracker(config, {}, false), Catch::Contains("/tracker/log/log_type"));
-  config = run.config;
-  config.load = WandbLoadConfig{};
-  CHECK_THROWS_WITH(Tracker(config, {}, false), Catch::Contains("/tracker/load/load_from"));
-  config = run.config;
-  config.save = {WandbSaveConfig{}};
-  CHECK_THROWS_WITH(Tracker(config, {}, false), Catch::Contains("/tracker/save/save_to"));
+  config.load = WandbLoadConfig{.wandb_file_path = "latest.pth", .wandb_run_path = {}};
+  CHECK_THROWS_WITH(
+      Tracker(config, {}, false),
+      Catch::Contains("/tracker/load/wandb_run_path: null means the logger's own run, "
+                      "which is a new one"));
+  config.load = WandbLoadConfig{
+      .wandb_file_path = "latest.pth", .wandb_run_path = {}, .only_auto_resume = true};
+  CHECK_NOTHROW(Tracker(config, {}, false));
+  config.load = WandbLoadConfig{.wandb_file_path = "latest.pth", .wandb_run_path = "run1"};
+  CHECK_THROWS_WITH(
+      Tracker(config, {}, false),
+      Catch::Contains("/tracker/load/wandb_run_path: \"run1\" is no run of Weights & Biases"));
 }
 
 TEST_CASE("other ranks write nothing") {

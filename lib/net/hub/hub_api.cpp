@@ -72,6 +72,7 @@ std::string HubRepository::explain(const HttpAnswer& answer) const {
   if (answer.status() == 404 || code == "RepoNotFound") {
     return fmt::format("{}There is no {} for this login; {}", said, repo_, who);
   }
+  if (answer.status() == 409 || answer.status() == 412) return said + "Another commit came first";
   return said + status_advice(answer.status());
 }
 

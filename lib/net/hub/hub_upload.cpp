@@ -165,8 +165,9 @@ class LfsUpload {
     call.plain_http = batch_.plain_http;
     call.shown = fmt::format("{} (upload of {})", public_url(url), file_.upload.path);
     call.explain = [](const HttpAnswer& answer) {
-      return answer.status() == 403 ? "The address of the upload has expired, or is refused"
-                                    : status_advice(answer.status());
+      if (answer.status() == 403) return "The address of the upload has expired, or is refused";
+      if (answer.status() == 400) return "The store found other bytes than were announced";
+      return status_advice(answer.status());
     };
     if (action.is_object()) call.headers = headers_of(action);
     return call;

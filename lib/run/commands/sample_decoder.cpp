@@ -166,7 +166,8 @@ void check_out_files(const SampleCommand& command, int64_t count) {
     if (is_there(command, picture_name(i))) others.push_back(picture_name(i));
   }
   if (!earlier) others.emplace_back(kArray);
-  if (earlier.value_or(0) == 0) others.emplace_back(kSheetFile);
+  const bool has_sheet = is_there(command, kSheetFile);
+  if (has_sheet && earlier.value_or(0) == 0) others.emplace_back(kSheetFile);
   refuse_to_replace(command, others);
 }
 

@@ -33,12 +33,12 @@ class WandbRemoteFile : public RemoteFile {
   void fetch(const std::string& path) const override {
     const WandbStoredFile found = find();
     HttpGet request{.url = found.url, .shown = name()};
-    request.headers = [login = WandbApi(access_, {}).download_headers(found.url)](
-                          const std::string& range) {
-      std::vector<std::string> lines = login;
-      if (!range.empty()) lines.push_back("Range: " + range);
-      return lines;
-    };
+    request.headers =
+        [login = WandbApi(access_, {}).download_headers(found.url)](const std::string& range) {
+          std::vector<std::string> lines = login;
+          if (!range.empty()) lines.push_back("Range: " + range);
+          return lines;
+        };
     ExpectedFile expected{.md5_base64 = found.md5};
     if (found.size > 0) expected.bytes = static_cast<uint64_t>(found.size);
     store_fetched(std::move(request), path, expected, name());
@@ -76,11 +76,10 @@ class WandbDestination : public Destination {
   }
   void check_access(const HttpCallOptions& options) override {
     if (access_.mode != WandbMode::kOnline) {
-      throw NetworkError(
-          "{}: nothing can be saved there: {}.\n  {} Or choose another saver.",
-          name(),
-          access_.mode_reason,
-          kHowToLogIn);
+      throw NetworkError("{}: nothing can be saved there: {}.\n  {} Or choose another saver.",
+                         name(),
+                         access_.mode_reason,
+                         kHowToLogIn);
     }
     WandbApi(access_, options).viewer();
   }
