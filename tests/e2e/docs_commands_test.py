@@ -25,7 +25,7 @@ import struct
 
 import harness
 from bad_server import Server
-from harness import ROOT, BINARY, run, tiny_config, write_config, write_npy
+from harness import ROOT, BINARY, run, tiny_config, without_comments, write_config, write_npy
 from hub_double import HubDouble
 from prior_data import DIM, TEXT, make_embeddings
 from s3_double import S3Double
@@ -142,10 +142,6 @@ def smaller(config):
         config["data"].update({"batch_size": 6, "splits": {"train": 0.8, "val": 0.1, "test": 0.1}})
         config["train"].update({"epochs": 1, "eval_timesteps": [4, 20], "device": "cpu", "amp": False})
     return config
-
-
-def without_comments(text):
-    return re.sub(r"(^|\s)//.*$", "", text, flags=re.MULTILINE)
 
 
 class DocsCommands(unittest.TestCase):

@@ -8,6 +8,7 @@ import array
 import json
 import os
 import pathlib
+import re
 import shutil
 import socket
 import struct
@@ -98,6 +99,10 @@ def demo_shard_count(shards):
 def write_config(path, config):
     pathlib.Path(path).write_text(json.dumps(config, indent=2))
     return str(path)
+
+
+def without_comments(text):
+    return re.sub(r"(^|\s)//.*$", "", text, flags=re.MULTILINE)
 
 
 def inspect(path, cwd):
