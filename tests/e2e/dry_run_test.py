@@ -104,7 +104,7 @@ class DryRun(EndToEnd):
 
     def test_a_split_that_is_empty_for_several_processes_is_found(self):
         config = self.config_of("decoder")
-        done = self.start(config, "--dry-run", "--nproc-per-node", "64", check=2)
+        done = self.start(config, "--dry-run", "--nproc-per-node", "8", check=2)
         self.assertIn("no shard is left for the split", done.stderr)
 
     def test_more_memory_than_there_is_is_refused(self):
