@@ -125,6 +125,18 @@ TEST_CASE("damaged logs are read, line by line", "[damage]") {
          test::read_log_of_run);
 }
 
+TEST_CASE("damaged captions have tokens, and damaged vocabularies are read or refused",
+          "[damage]") {
+  damage(
+      "caption",
+      {"It\u2019s &eacute;&NTILDE; &amp;#233; \uff26\uff55\uff4c\uff4c\n<b>the hat</b> \u00bd 3rd",
+       "\x1b[1;31mred\x1b[0m \ufb01ne e\u0301 \u0130 \u03a3\u0391\u03a3 <|endoftext|>\r\n&#x1F600;\u0085"},
+      test::read_caption);
+  damage("clip_merges",
+         {"#version: 0.2\nt h\nth e</w>\n\u0120 a\n", "l o\nlo w</w>\r\n"},
+         test::read_clip_merges);
+}
+
 TEST_CASE("damaged pickles are run or refused", "[damage]") {
   damage("pickle_graph",
          {"\x80\x02}q\0(X\1\0\0\0aq\1K\7X\1\0\0\0b]q\2(K\1M\2\0J\3\0\0\0G@\4\0\0\0\0\0\0eX\1\0\0\0c"

@@ -19,6 +19,9 @@
 #include "io/formats/npy.h"
 #include "io/formats/webdataset.h"
 #include "io/pictures/image.h"
+#include "io/text/clean_caption.h"
+#include "io/text/clip_tokenizer.h"
+#include "io/text/unicode.h"
 #include "net/aws_config.h"
 #include "net/http_response.h"
 #include "net/s3.h"
@@ -143,6 +146,20 @@ void read_tar_samples(const std::string& bytes) {
   SampleReader reader(source, "x.tar", nullptr);
   while (reader.next()) {
   }
+}
+
+void read_caption(const std::string& bytes) {
+  static const ClipTokenizer tokenizer("t h\nth e</w>\na t</w>\n", "fuzz");
+  const std::u32string clean = clean_caption(bytes);
+  promise(clean.find(U"  ") == std::u32string::npos, "two spaces in a cleaned caption");
+  promise(is_utf8(utf8(clean)), "a cleaned caption that is not UTF-8");
+  const std::vector<int64_t> tokens = tokenizer.encode(bytes);
+  promise(is_utf8(tokenizer.decode(tokens)), "tokens that stand for no text");
+}
+
+void read_clip_merges(const std::string& bytes) {
+  const std::string merges = ClipTokenizer(bytes, "fuzz").merges();
+  promise(ClipTokenizer(merges, "again").merges() == merges, "merges that do not come back");
 }
 
 void read_picture(const std::string& bytes) {

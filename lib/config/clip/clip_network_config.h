@@ -28,8 +28,9 @@ struct ClipVisionConfig {
   int64_t image_size = 224;
 
   bool is_resnet() const { return !layers.is_one(); }
-  /// Attention heads: of each layer of a transformer, or of the pooling of a ResNet.
-  int64_t heads() const { return (is_resnet() ? kResNetMult * width : width) / head_width; }
+  /// Width of the tokens in each layer of a transformer, or in the pooling of a ResNet.
+  int64_t attention_width() const { return is_resnet() ? kResNetMult * width : width; }
+  int64_t heads() const { return attention_width() / head_width; }
   /// Pixels that become one token, along a side.
   int64_t reduction() const { return is_resnet() ? kResNetMult : patch_size; }
   /// Tokens along a side.
@@ -56,13 +57,15 @@ struct ClipVisionConfig {
         "layers",
         fmt::format(
             "must be a number, or {} of them for a ResNet; got {}", kResNetStages, layers.size()));
-    f.check(heads() * head_width == (is_resnet() ? kResNetMult * width : width),
-            "head_width",
-            fmt::format("must divide the width of the attention, {}; got {}",
-                        is_resnet() ? kResNetMult * width : width,
-                        head_width));
+    // Rules are calculated from values that are out of range, too.
+    const bool in_range = width <= most::kDim && head_width > 0;
+    const int64_t attention = in_range ? attention_width() : 0;
+    f.check(
+        in_range && attention % head_width == 0,
+        "head_width",
+        fmt::format("must divide the width of the attention, {}; got {}", attention, head_width));
     f.check(!is_resnet() || width % 2 == 0, "width", "must be even for a ResNet");
-    f.check(grid() >= 1,
+    f.check(image_size >= reduction(),
             "image_size",
             fmt::format("must be {} or more, which is one token; got {}", reduction(), image_size));
   }
