@@ -91,7 +91,19 @@ Runner add_sample(CLI::App& app) {
       ->type_name("NPY");
   app.add_option("--text-encodings", o->text_encodings_path, "Text encodings, .npy [N, L, D]")
       ->type_name("NPY");
-  app.add_option("--num", o->num, "How many images (unconditional decoders; default 1)")
+  app.add_option(
+         "--text", o->text, "What to draw, or @FILE with a text a line; with --prior, --clip")
+      ->type_name("TEXT")
+      ->check(non_empty_path());
+  app.add_option("--prior", o->prior_path, "Checkpoint of a prior, for --text")->type_name("FILE");
+  app.add_option("--clip", o->clip_path, "Checkpoint of a CLIP, for --text")->type_name("FILE");
+  app.add_option("--prior-cond-scale",
+                 o->prior_cond_scale,
+                 "Guidance of the prior, for --text (default: 1)")
+      ->type_name("X");
+  app.add_option("--num",
+                 o->num,
+                 "How many images (unconditional decoders), or images of each --text; default 1")
       ->type_name("N")
       ->check(whole_number(1'000'000));
   app.add_option("--cond-scale",
@@ -126,7 +138,7 @@ Runner add_sample(CLI::App& app) {
   app.add_option("--batch-size", o->batch_size, "Images, or texts of a prior, sampled at once")
       ->capture_default_str()
       ->check(whole_number());
-  app.add_option("--candidates",
+  app.add_option("--candidates,--num-prior-samples",
                  o->candidates,
                  "Of a prior: embeddings drawn for a text, of which the nearest to it is taken "
                  "(default: 2)")

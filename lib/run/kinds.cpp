@@ -2,10 +2,12 @@
 #include "run/kinds.h"
 
 #include "base/error.h"
+#include "config/clip/clip_run_config.h"
 #include "config/decoder/decoder_run_config.h"
 #include "config/kinds.h"
 #include "config/prior/prior_run_config.h"
 #include "config/vae/vae_run_config.h"
+#include "run/clip/clip_run.h"
 #include "run/commands/evaluate_kinds.h"
 #include "run/commands/sample_command.h"
 #include "run/decoder/decoder_run.h"
@@ -31,7 +33,17 @@ std::vector<RunKind>& run_kinds() {
        .load = load_run<PriorRun, parse_prior_config>,
        .evaluate = evaluate_prior,
        .sample = sample_prior,
-       .instead_of_model = "/train/eval_timesteps are the sampling steps of an evaluation."}};
+       .instead_of_model = "/train/eval_timesteps are the sampling steps of an evaluation."},
+      {.key = TrainClipConfig::kKind,
+       .tensor_prefixes = {"visual.",
+                           "positional_embedding",
+                           "text_projection",
+                           "logit_scale",
+                           "transformer.resblocks.",
+                           "token_embedding.",
+                           "ln_final."},
+       .load = load_run<ClipRun, parse_clip_config>,
+       .evaluate = evaluate_clip}};
   return kinds;
 }
 

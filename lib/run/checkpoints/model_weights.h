@@ -11,12 +11,15 @@
 
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/state_dict.h"
+#include "config/clip/clip_run_config.h"
 #include "config/decoder/decoder_run_config.h"
 #include "config/prior/prior_run_config.h"
 #include "config/resume_changes.h"
 #include "config/vae/vae_run_config.h"
 #include "diffusion/decoder/decoder.h"
 #include "diffusion/prior/prior.h"
+#include "io/text/clip_tokenizer.h"
+#include "model/clip/clip.h"
 #include "model/vae/vqgan_vae.h"
 
 namespace dalle2 {
@@ -88,5 +91,13 @@ std::vector<std::string> model_changes(const Cursor& checkpoint,
 Decoder load_decoder(const ModelSource& source, const Value& checkpoint);
 DiffusionPrior load_prior(const ModelSource& source, const Value& checkpoint);
 VqganVae load_vae(const ModelSource& source, const Value& checkpoint);
+
+/// A CLIP that is frozen, and the vocabulary of its texts.
+struct LoadedClip {
+  std::shared_ptr<ClipImpl> clip;
+  std::shared_ptr<const ClipTokenizer> tokenizer;
+};
+/// @throws DataError also for a file without a vocabulary
+LoadedClip load_clip(const ModelSource& source, const Value& checkpoint);
 
 }  // namespace dalle2
