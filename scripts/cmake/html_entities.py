@@ -2,6 +2,7 @@
 """Writes the named character references of HTML 5 as rows of a C++ array, sorted by name:
 html_entities.py OUT. The table is that of Python's standard library, by which the reference unescapes captions."""
 import html.entities
+import pathlib
 import sys
 
 
@@ -10,5 +11,6 @@ def literal(text):
 
 
 rows = [f'{{"{name}", "{literal(text)}"}},\n' for name, text in sorted(html.entities.html5.items())]
-with open(sys.argv[1], "w", encoding="ascii") as out:
-    out.writelines(rows)
+out = pathlib.Path(sys.argv[1])
+out.parent.mkdir(parents=True, exist_ok=True)
+out.write_text("".join(rows), encoding="ascii")

@@ -13,7 +13,9 @@ namespace {
 constexpr std::u32string_view kContractions[] = {U"s", U"t", U"re", U"ve", U"m", U"ll", U"d"};
 constexpr std::u32string_view kEnclosing[] = {U"<|startoftext|>", U"<|endoftext|>"};
 
-constexpr char32_t kLongS = 0x17F;  // the one small letter that equals another but for its case
+// OpenAI's pattern ignores case. The first equals the letter s but for it; the second is a mark that
+// equals a letter but for it, and so is neither a letter nor anything else.
+constexpr char32_t kLongS = 0x17F, kIotaSubscript = 0x345;
 
 bool begins_with(std::u32string_view text, std::u32string_view word) {
   return text.size() >= word.size() &&
@@ -23,7 +25,7 @@ bool begins_with(std::u32string_view text, std::u32string_view word) {
 }
 
 bool is_other(char32_t c) {
-  return !is_white_space(c) && !is_letter(c) && !is_number(c);
+  return !is_white_space(c) && !is_letter(c) && !is_number(c) && c != kIotaSubscript;
 }
 
 template <class Kind>
@@ -31,7 +33,7 @@ size_t run_length(std::u32string_view text, const Kind& kind) {
   return static_cast<size_t>(std::find_if_not(text.begin(), text.end(), kind) - text.begin());
 }
 
-/// Length of the word that `text` begins with; 0 at a space.
+/// Length of the word that `text` begins with; 0 at a space and what else no word has.
 size_t word_length(std::u32string_view text) {
   for (const std::u32string_view token : kEnclosing)
     if (begins_with(text, token)) return token.size();

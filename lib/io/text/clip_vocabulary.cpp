@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kOpenAiMerges = 48894;
+constexpr size_t kOpenAiMerges = kClipVocabSize - ClipTokenizer::kLeastVocabSize;
 /// Of the lines of OpenAI's merges that are used, each with its line break.
 constexpr const char* kOpenAiSha256 =
     "d308b7377a8ceaa9707a21614fe8c831b9196e197b7aeb69833359362907af02";

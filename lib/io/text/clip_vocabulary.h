@@ -16,6 +16,8 @@ namespace dalle2 {
 /// Hugging Face.
 inline constexpr const char* kClipVocabularyName = "bpe_simple_vocab_16e6.txt.gz";
 inline constexpr const char* kClipMergesName = "merges.txt";
+/// Tokens of OpenAI's vocabulary.
+inline constexpr int64_t kClipVocabSize = 49408;
 
 /// Finds the file of OpenAI's vocabulary: `configured` if it is given; else beside the checkpoint; else
 /// in ~/.cache/dalle2-train (XDG_CACHE_HOME is heeded), where scripts/clip_vocabulary.sh puts it.

@@ -19,7 +19,7 @@ struct Entity {
 };
 
 constexpr Entity kEntities[] = {
-#include "html_entities.inc"
+#include "io/text/html_entities.inc"
 };
 
 constexpr size_t kLongestName = 32, kLongestClosedName = 24;
