@@ -32,7 +32,7 @@ Runner add_train(CLI::App& app) {
   auto o = options_of<TrainCommand>();
   app.add_option("--config,--config_file",
                  o->config_path,
-                 "Training file (JSON): of a decoder, a prior or a VAE, by its root key")
+                 "Training file (JSON): of a decoder, a prior, a VAE or a CLIP, by its root key")
       ->type_name("FILE");
   app.add_option("--set",
                  o->overrides,
@@ -237,11 +237,21 @@ Runner add_convert(CLI::App& app) {
                                o->lora_scale,
                                "Merge this file of adapters into the weights of IN (repeatable)");
   lora->excludes(merge)->excludes(join);
-  app.add_option("--lora-naming",
-                 o->lora_naming,
-                 "IN holds adapters: give them the names of diffusers, peft (text encoders), old, "
-                 "unet (ours) or unet-peft")
-      ->check(CLI::IsMember({"diffusers", "peft", "old", "unet", "unet-peft"}))
+  CLI::Option* naming =
+      app.add_option(
+             "--lora-naming",
+             o->lora_naming,
+             "IN holds adapters: give them the names of diffusers, peft (text encoders), old, "
+             "unet (ours) or unet-peft")
+          ->check(CLI::IsMember({"diffusers", "peft", "old", "unet", "unet-peft"}))
+          ->excludes(ema)
+          ->excludes(join)
+          ->excludes(merge)
+          ->excludes(lora);
+  app.add_flag("--open-clip",
+               o->open_clip,
+               "IN is a CLIP, of a run or of others: write the layout and config of open_clip")
+      ->excludes(naming)
       ->excludes(ema)
       ->excludes(join)
       ->excludes(merge)
@@ -277,9 +287,9 @@ Runner add_ema(CLI::App& app) {
 
 Runner add_schema(CLI::App& app) {
   auto kind = options_of<std::string>();
-  app.add_option("kind", *kind, "decoder, prior or vae")
+  app.add_option("kind", *kind, "decoder, prior, vae or clip")
       ->required()
-      ->type_name("KIND:{decoder,prior,vae}");
+      ->type_name("KIND:{decoder,prior,vae,clip}");
   return [kind] {
     run_schema(*kind);
     return ExitCode::kDone;
@@ -321,7 +331,7 @@ void check_no_training_options(const CLI::App& app, const CLI::App& command) {
 
 int run_command_line(int argc, char** argv) {
   CLI::App app{
-      "Trains DALLE2-style image generators: decoders from webdataset shards, priors from "
+      "Trains DALLE2-style image generators: decoders and CLIPs from webdataset shards, priors from "
       "embeddings, VQGAN-VAEs from pictures."};
   app.name("dalle2-train");
   app.set_version_flag("--version", [] {

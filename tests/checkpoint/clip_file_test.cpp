@@ -158,12 +158,20 @@ TEST_CASE("heads and activation of Hugging Face's CLIP come from its config.json
   CHECK_THROWS_WITH(apply(R"({"vision_config": {"hidden_act": "relu"}})"),
                     Contains("/vision_config/hidden_act: expected \"gelu\" or \"quick_gelu\""));
   CHECK_THROWS_WITH(
+      apply(R"({"text_config": {"hidden_act": "gelu"}})"),
+      Contains(
+          "/text_config/hidden_act: expected \"quick_gelu\", as in /vision_config, got \"gelu\""));
+  CHECK_THROWS_WITH(
       apply(R"({"text_config": {"num_attention_heads": "2"}})"),
       Contains("/text_config/num_attention_heads: expected a whole number, got \"2\""));
   CHECK_THROWS_WITH(apply(R"({"vision_config": {"num_attention_heads": 0}})"),
-                    Contains("expected 1 or more"));
-  CHECK_THROWS_WITH(apply(R"({"vision_config": {"num_attention_heads": 5}})"),
-                    Contains("/vision_cfg/head_width"));
+                    Contains("expected a divisor of the width 12, got 0"));
+  CHECK_THROWS_WITH(
+      apply(R"({"vision_config": {"num_attention_heads": 5}})"),
+      Contains("/vision_config/num_attention_heads: expected a divisor of the width 12, got 5"));
+  CHECK_THROWS_WITH(
+      apply(R"({"text_config": {"num_attention_heads": 3}})"),
+      Contains("/text_config/num_attention_heads: expected a divisor of the width 8"));
 }
 
 TEST_CASE("a program cut off or damaged, and one that is no CLIP, is refused") {

@@ -52,18 +52,22 @@ TEST_CASE("a vocabulary that is trained says how many tokens a CLIP has") {
 }
 
 TEST_CASE("towers that cannot be built are refused") {
+  expect_clip_problem({"/clip/text_cfg/heads=0"}, "/clip/text_cfg/heads: must be >= 1");
+  expect_clip_problem({"/clip/vision_cfg/head_width=0"},
+                      "/clip/vision_cfg/head_width: must be >= 1");
+  expect_clip_problem({"/clip/vision_cfg/patch_size=0"},
+                      "/clip/vision_cfg/patch_size: must be >= 1");
   expect_clip_problem({"/clip/text_cfg/heads=7"},
-                      "/clip/text_cfg/width: must be divisible by text_cfg.heads (7), got 512");
+                      "/clip/text_cfg/heads: must divide width, 512; got 7");
   expect_clip_problem(
       {"/clip/vision_cfg/head_width=100"},
-      "/clip/vision_cfg/width: must be divisible by vision_cfg.head_width (100), got 768");
+      "/clip/vision_cfg/head_width: must divide the width of the attention, 768; got 100");
   expect_clip_problem(
-      {"/clip/vision_cfg/patch_size=5"},
-      "/clip/vision_cfg/image_size: must be divisible by vision_cfg.patch_size (5), got 32");
+      {"/clip/vision_cfg/patch_size=64"},
+      "/clip/vision_cfg/image_size: must be 64 or more, which is one token; got 32");
   expect_clip_problem(
       {"/clip/vision_cfg/layers=[1,1]"},
-      "/clip/vision_cfg/layers: must be one number, or four for the stages of a ResNet, "
-      "got 2");
+      "/clip/vision_cfg/layers: must be a number, or 4 of them for a ResNet; got 2");
 }
 
 TEST_CASE("a CLIP is trained on pictures and captions alone") {
@@ -89,6 +93,7 @@ TEST_CASE("a CLIP's checkpoint is of other weights where the size of its picture
   };
   CHECK(meaning("/clip/vision_cfg/image_size=64").size() == 1);
   CHECK(meaning("/clip/quick_gelu=true").size() == 1);
+  CHECK(meaning("/clip/tokenizer/path=words.txt").empty());  // a checkpoint holds its vocabulary
   CHECK(meaning("/clip/init_logit_scale=1").empty());
 }
 

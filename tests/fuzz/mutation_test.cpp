@@ -47,6 +47,8 @@ TEST_CASE("what coverage-guided runs found is read or refused", "[damage]") {
       {"npy_array", test::read_npy_array},
       {"tar_samples", test::read_tar_samples},
       {"picture", test::read_picture},
+      {"caption", test::read_caption},
+      {"clip_merges", test::read_clip_merges},
       {"pickle_graph", test::read_pickle_graph},
   };
   size_t taken = 0;
@@ -133,7 +135,7 @@ TEST_CASE("damaged captions have tokens, and damaged vocabularies are read or re
        "\x1b[1;31mred\x1b[0m \ufb01ne e\u0301 \u0130 \u03a3\u0391\u03a3 <|endoftext|>\r\n&#x1F600;\u0085"},
       test::read_caption);
   damage("clip_merges",
-         {"#version: 0.2\nt h\nth e</w>\n\u0120 a\n", "l o\nlo w</w>\r\n"},
+         {"#version: 0.2\nt h\nth e</w>\n\u0120 a\n", "l o\nlo w</w>\n"},
          test::read_clip_merges);
 }
 

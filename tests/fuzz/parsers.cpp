@@ -10,6 +10,7 @@
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 #include "checkpoint/pickle/pickle_machine.h"
+#include "config/clip/clip_run_config.h"
 #include "config/decoder/decoder_run_config.h"
 #include "config/prior/prior_run_config.h"
 #include "config/vae/vae_run_config.h"
@@ -54,9 +55,10 @@ void read_config_of(const std::string& bytes, const Parse& parse) {
 }
 
 void read_config_text(const std::string& bytes) {
-  // A decoder may name VAEs of its own.
+  // A decoder may name VAEs and a CLIP of its own.
   const auto has = [&](const char* key) { return bytes.find(key) != std::string::npos; };
   if (has("\"vae\"") && !has("\"decoder\"")) return read_config_of(bytes, parse_vae_config);
+  if (has("\"clip\"") && !has("\"decoder\"")) return read_config_of(bytes, parse_clip_config);
   if (bytes.size() % 2 == 1) return read_config_of(bytes, parse_prior_config);
   read_config_of(bytes, parse_decoder_config);
 }

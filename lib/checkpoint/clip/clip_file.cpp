@@ -22,10 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// In the metadata of safetensors, and beside the state dict of a .pt.
+/// In the metadata of safetensors, and beside the state dict of a .pt.
 constexpr const char* kConfigKey = "clip_config";
-constexpr const char* kMergesKey = "clip_merges";
-constexpr const char* kOpenClipConfig = "open_clip_config.json";
 constexpr const char* kHuggingFaceConfig = "config.json";
 /// Lists in which state dicts lie, in the order in which they are looked for.
 constexpr const char* kStateDictKeys[] = {"state_dict", "model"};
@@ -52,7 +50,7 @@ RawClip read_pickled(const std::string& path) {
   const Value root = read_pth(path);
   const Cursor cursor(root, path);
   RawClip raw;
-  for (const char* key : {kConfigKey, kMergesKey}) {
+  for (const char* key : {kConfigKey, kClipMergesKey}) {
     if (const auto text = cursor.value().is_dict() ? cursor.find(key) : std::nullopt)
       raw.texts[key] = text->as_string();
   }
@@ -107,7 +105,7 @@ ClipNetworkConfig config_of(const RawClip& raw,
   }
   const bool is_hugging_face = named.naming == ClipNaming::kHuggingFace;
   if (!is_hugging_face && !raw.is_program) {
-    if (const auto found = beside(path, kOpenClipConfig))
+    if (const auto found = beside(path, kOpenClipConfigName))
       return clip_config_of_open_clip(found->second, found->first);
   }
   ClipNetworkConfig config = clip_shape_of(named.tensors, path);
@@ -116,6 +114,7 @@ ClipNetworkConfig config_of(const RawClip& raw,
     if (const auto found = beside(path, kHuggingFaceConfig))
       apply_hugging_face_config(found->second, found->first, config);
   }
+  check_clip_config(config, path);
   return config;
 }
 
@@ -136,7 +135,7 @@ ClipFile read_clip_file(const std::string& path, const ClipFileHints& hints) {
   ClipFile clip;
   clip.config = config_of(raw, named, path, hints);
   clip.weights = std::move(named.tensors);
-  if (const auto merges = raw.texts.find(kMergesKey); merges != raw.texts.end())
+  if (const auto merges = raw.texts.find(kClipMergesKey); merges != raw.texts.end())
     clip.merges = merges->second;
   clip.format = raw.is_program                             ? "a TorchScript archive of OpenAI"
                 : named.naming == ClipNaming::kHuggingFace ? "a CLIPModel of Hugging Face"
@@ -148,16 +147,17 @@ void write_clip_file(const std::string& path, const ClipFile& clip) {
   const std::string config = open_clip_config_of(clip.config).dump(2);
   if (is_safetensors_name(path)) {
     std::map<std::string, std::string> metadata = {{"format", "pt"}, {kConfigKey, config}};
-    if (clip.merges) metadata[kMergesKey] = *clip.merges;
+    if (clip.merges) metadata[kClipMergesKey] = *clip.merges;
     write_safetensors(path, clip.weights, metadata);
   } else {
     Dict root;
     root.set("state_dict", to_dict(clip.weights));
     root.set(kConfigKey, config);
-    if (clip.merges) root.set(kMergesKey, *clip.merges);
+    if (clip.merges) root.set(kClipMergesKey, *clip.merges);
     write_pth(path, root);
   }
-  write_file_atomically((fs::path(path).parent_path() / kOpenClipConfig).string(), config + "\n");
+  write_file_atomically((fs::path(path).parent_path() / kOpenClipConfigName).string(),
+                        config + "\n");
 }
 
 }  // namespace dalle2

@@ -10,6 +10,12 @@
 
 namespace dalle2 {
 
+/// The entry of a file that holds the merges of a vocabulary of its own, as text.
+inline constexpr const char* kClipMergesKey = "clip_merges";
+
+/// Where open_clip looks for the config, beside the weights.
+inline constexpr const char* kOpenClipConfigName = "open_clip_config.json";
+
 struct ClipFile {
   ClipNetworkConfig config;
   StateDict weights;                  ///< open_clip's names, types as in the file

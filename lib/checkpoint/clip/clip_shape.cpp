@@ -173,7 +173,11 @@ ClipNetworkConfig clip_shape_of(const StateDict& tensors, const std::string& whe
   config.text_cfg = text_of(shapes);
   config.vision_cfg = shapes.has(kFirstResNetConv) ? resnet_of(shapes) : transformer_of(shapes);
   config.embed_dim = shapes.extent("text_projection", 2, 1);
-  return read_config(to_json(config), where);
+  return config;
+}
+
+void check_clip_config(const ClipNetworkConfig& config, const std::string& where) {
+  read_config(to_json(config), where);
 }
 
 ClipNetworkConfig clip_config_of_open_clip(const Json& json, const std::string& where) {
@@ -208,7 +212,7 @@ void apply_hugging_face_config(const Json& json,
                                ClipNetworkConfig& config) {
   // Its own defaults, which it leaves out of the file.
   int64_t image_heads = 12, text_heads = 8;
-  std::string activation = "quick_gelu";
+  std::string activation = "quick_gelu", text_activation = activation;
   const auto take = [&](const char* section, const char* key, auto& value) {
     const Json* const of = member(json, section);
     const Json* const found = of != nullptr ? member(*of, key) : nullptr;
@@ -228,19 +232,33 @@ void apply_hugging_face_config(const Json& json,
   take("vision_config", "num_attention_heads", image_heads);
   take("text_config", "num_attention_heads", text_heads);
   take("vision_config", "hidden_act", activation);
-  if (image_heads < 1 || text_heads < 1) {
-    throw DataError("{}: num_attention_heads: expected 1 or more", where);
-  }
+  take("text_config", "hidden_act", text_activation);
+  const auto check_heads = [&](const char* section, int64_t heads, int64_t width) {
+    if (heads >= 1 && width % heads == 0) return;
+    throw DataError("{}: /{}/num_attention_heads: expected a divisor of the width {}, got {}",
+                    where,
+                    section,
+                    width,
+                    heads);
+  };
+  check_heads("vision_config", image_heads, config.vision_cfg.width);
+  check_heads("text_config", text_heads, config.text_cfg.width);
   if (activation != "quick_gelu" && activation != "gelu") {
     throw DataError(
         "{}: /vision_config/hidden_act: expected \"gelu\" or \"quick_gelu\", got \"{}\"",
         where,
         activation);
   }
+  if (text_activation != activation) {
+    throw DataError(
+        "{}: /text_config/hidden_act: expected \"{}\", as in /vision_config, got \"{}\"",
+        where,
+        activation,
+        text_activation);
+  }
   config.quick_gelu = activation == "quick_gelu";
   config.vision_cfg.head_width = config.vision_cfg.width / image_heads;
   config.text_cfg.heads = text_heads;
-  config = read_config(to_json(config), where);
 }
 
 }  // namespace dalle2

@@ -15,6 +15,8 @@ namespace dalle2 {
 /// @param tensors under open_clip's names @param where stands before the text of errors
 /// @throws DataError naming the tensor that is missing or of an impossible shape
 ClipNetworkConfig clip_shape_of(const StateDict& tensors, const std::string& where);
+/// @throws DataError with the pointers of all values with which no network can be built
+void check_clip_config(const ClipNetworkConfig& config, const std::string& where);
 
 /// A model config of open_clip: the object itself, or that of an open_clip_config.json, with "model_cfg"
 /// and "preprocess_cfg". @throws DataError with the pointer of what is wrong, or of what is another

@@ -133,6 +133,8 @@ void ClipImpl::hold_weights_as(at::ScalarType dtype) {
     for (at::Tensor& each : module->parameters(/*recurse=*/false)) each.set_data(each.to(dtype));
   }
   text_projection_.set_data(text_projection_.to(dtype));
+  auto of_tower = visual_->named_parameters(/*recurse=*/false);
+  if (at::Tensor* const proj = of_tower.find("proj")) proj->set_data(proj->to(dtype));
 }
 
 }  // namespace dalle2

@@ -13,7 +13,6 @@
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/value_json.h"
 #include "net/sha256.h"
-#include "run/clip/clip_data.h"
 #include "run/kinds.h"
 #include "tracker/public_config.h"
 
@@ -286,25 +285,11 @@ VqganVae load_vae(const ModelSource& source, const Value& checkpoint) {
   return load_model<parse_vae_config>(source, checkpoint, make);
 }
 
-LoadedClip load_clip(const ModelSource& source, const Value& checkpoint) {
-  const auto clip = load_model<parse_clip_config>(
+std::shared_ptr<ClipImpl> load_clip_model(const ModelSource& source, const Value& checkpoint) {
+  return load_model<parse_clip_config>(
       source, checkpoint, [](const LoadedClipConfig& loaded, const StateDict&) {
         return std::make_shared<ClipImpl>(loaded.config.clip);
       });
-  for (const at::Tensor& parameter : clip->parameters()) parameter.requires_grad_(false);
-  check_finite(*clip, source.checkpoint_path);
-  const Cursor root(checkpoint, source.checkpoint_path);
-  const std::optional<Cursor> merges = root.find(kClipMerges);
-  if (!merges) {
-    throw DataError(
-        "{}: no entry \"{}\": expected the vocabulary that this CLIP was trained with\n  Name a "
-        "checkpoint.pth or model.pth of a run.",
-        printable(source.checkpoint_path),
-        kClipMerges);
-  }
-  auto tokenizer = std::make_shared<const ClipTokenizer>(merges->as_string(), merges->where());
-  check_vocabulary(*tokenizer, clip->config());
-  return {clip, std::move(tokenizer)};
 }
 
 }  // namespace dalle2

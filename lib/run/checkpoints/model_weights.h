@@ -18,7 +18,6 @@
 #include "config/vae/vae_run_config.h"
 #include "diffusion/decoder/decoder.h"
 #include "diffusion/prior/prior.h"
-#include "io/text/clip_tokenizer.h"
 #include "model/clip/clip.h"
 #include "model/vae/vqgan_vae.h"
 
@@ -65,10 +64,11 @@ void load_latent_vaes(const Decoder& decoder);
 
 /// Where a model comes from.
 struct ModelSource {
-  std::string checkpoint_path;             ///< `save_type` checkpoint or model, ours or foreign
-  std::optional<std::string> config_path;  ///< a training file, for a checkpoint without config
-  bool use_ema = true;                     ///< averaged weights where the file has them
-  LoraChoice lora = {};                    ///< adapters beside those that the file holds
+  std::string checkpoint_path;  ///< `save_type` checkpoint or model, ours or foreign
+  std::optional<std::string> config_path =
+      {};                ///< a training file, for a checkpoint without config
+  bool use_ema = true;   ///< averaged weights where the file has them
+  LoraChoice lora = {};  ///< adapters beside those that the file holds
   /// The training file may give the weights another meaning; so may one whose
   /// /train/allow_changed_config says it.
   bool allow_changed_config = false;
@@ -91,13 +91,7 @@ std::vector<std::string> model_changes(const Cursor& checkpoint,
 Decoder load_decoder(const ModelSource& source, const Value& checkpoint);
 DiffusionPrior load_prior(const ModelSource& source, const Value& checkpoint);
 VqganVae load_vae(const ModelSource& source, const Value& checkpoint);
-
-/// A CLIP that is frozen, and the vocabulary of its texts.
-struct LoadedClip {
-  std::shared_ptr<ClipImpl> clip;
-  std::shared_ptr<const ClipTokenizer> tokenizer;
-};
-/// @throws DataError also for a file without a vocabulary
-LoadedClip load_clip(const ModelSource& source, const Value& checkpoint);
+/// With gradients: load_clip() of clip_weights.h gives a frozen one.
+std::shared_ptr<ClipImpl> load_clip_model(const ModelSource& source, const Value& checkpoint);
 
 }  // namespace dalle2
