@@ -34,7 +34,7 @@ Runner add_train(CLI::App& app) {
   auto o = options_of<TrainCommand>();
   app.add_option("--config,--config_file",
                  o->config_path,
-                 "Training file (JSON): of a decoder, a prior or a VAE, by its root key")
+                 "Training file (JSON): of a decoder, a prior, a VAE or a CLIP, by its root key")
       ->type_name("FILE");
   app.add_option("--set",
                  o->overrides,
@@ -94,7 +94,19 @@ Runner add_sample(CLI::App& app) {
       ->type_name("NPY");
   app.add_option("--text-encodings", o->text_encodings_path, "Text encodings, .npy [N, L, D]")
       ->type_name("NPY");
-  app.add_option("--num", o->num, "How many images (unconditional decoders; default 1)")
+  app.add_option(
+         "--text", o->text, "What to draw, or @FILE with a text a line; with --prior, --clip")
+      ->type_name("TEXT")
+      ->check(non_empty_path());
+  app.add_option("--prior", o->prior_path, "Checkpoint of a prior, for --text")->type_name("FILE");
+  app.add_option("--clip", o->clip_path, "Checkpoint of a CLIP, for --text")->type_name("FILE");
+  app.add_option("--prior-cond-scale",
+                 o->prior_cond_scale,
+                 "Guidance of the prior, for --text (default: 1)")
+      ->type_name("X");
+  app.add_option("--num",
+                 o->num,
+                 "How many images (unconditional decoders), or images of each --text; default 1")
       ->type_name("N")
       ->check(whole_number(1'000'000));
   app.add_option("--cond-scale",
@@ -129,7 +141,7 @@ Runner add_sample(CLI::App& app) {
   app.add_option("--batch-size", o->batch_size, "Images, or texts of a prior, sampled at once")
       ->capture_default_str()
       ->check(whole_number());
-  app.add_option("--candidates",
+  app.add_option("--candidates,--num-prior-samples",
                  o->candidates,
                  "Of a prior: embeddings drawn for a text, of which the nearest to it is taken "
                  "(default: 2)")
@@ -229,11 +241,21 @@ Runner add_convert(CLI::App& app) {
                                o->lora_scale,
                                "Merge this file of adapters into the weights of IN (repeatable)");
   lora->excludes(merge)->excludes(join);
-  app.add_option("--lora-naming",
-                 o->lora_naming,
-                 "IN holds adapters: give them the names of diffusers, peft (text encoders), old, "
-                 "unet (ours) or unet-peft")
-      ->check(CLI::IsMember({"diffusers", "peft", "old", "unet", "unet-peft"}))
+  CLI::Option* naming =
+      app.add_option(
+             "--lora-naming",
+             o->lora_naming,
+             "IN holds adapters: give them the names of diffusers, peft (text encoders), old, "
+             "unet (ours) or unet-peft")
+          ->check(CLI::IsMember({"diffusers", "peft", "old", "unet", "unet-peft"}))
+          ->excludes(ema)
+          ->excludes(join)
+          ->excludes(merge)
+          ->excludes(lora);
+  app.add_flag("--open-clip",
+               o->open_clip,
+               "IN is a CLIP, of a run or of others: write the layout and config of open_clip")
+      ->excludes(naming)
       ->excludes(ema)
       ->excludes(join)
       ->excludes(merge)
@@ -269,9 +291,9 @@ Runner add_ema(CLI::App& app) {
 
 Runner add_schema(CLI::App& app) {
   auto kind = options_of<std::string>();
-  app.add_option("kind", *kind, "decoder, prior or vae")
+  app.add_option("kind", *kind, "decoder, prior, vae or clip")
       ->required()
-      ->type_name("KIND:{decoder,prior,vae}");
+      ->type_name("KIND:{decoder,prior,vae,clip}");
   return [kind] {
     run_schema(*kind);
     return ExitCode::kDone;
@@ -282,13 +304,13 @@ Runner add_init(CLI::App& app) {
   auto o = options_of<InitCommand>();
   app.add_option("data",
                  o->data,
-                 "Folder of shards or pictures (decoder, VAE), or of .npy embeddings (prior)")
+                 "Folder of shards or pictures (decoder, VAE, CLIP), or of .npy embeddings (prior)")
       ->required()
       ->type_name("DATA")
       ->check(non_empty_path());
-  app.add_option("--kind", o->kind, "decoder, prior or vae (default: by what DATA holds)")
+  app.add_option("--kind", o->kind, "decoder, prior, vae or clip (default: by what DATA holds)")
       ->type_name("KIND")
-      ->check(CLI::IsMember({"decoder", "prior", "vae"}));
+      ->check(CLI::IsMember({"decoder", "prior", "vae", "clip"}));
   app.add_option("--out", o->out_path, "File to write (default: KIND.json)")
       ->type_name("FILE")
       ->check(non_empty_path());
@@ -367,7 +389,7 @@ std::string suggestion(const CLI::App& app) {
 
 int run_command_line(int argc, char** argv) {
   CLI::App app{
-      "Trains DALLE2-style image generators: decoders from webdataset shards, priors from "
+      "Trains DALLE2-style image generators: decoders and CLIPs from webdataset shards, priors from "
       "embeddings, VQGAN-VAEs from pictures."};
   app.name("dalle2-train");
   app.set_version_flag("--version", [] {

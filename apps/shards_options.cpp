@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The options of `shards demo|make|check|order|encode|score`.
+// The options of `shards demo|make|check|order|encode|embed|score`.
 #include <string>
 #include <vector>
 
@@ -164,6 +164,46 @@ Runner add_shards_encode(CLI::App& app) {
   };
 }
 
+Runner add_shards_embed(CLI::App& app) {
+  auto o = options_of<ShardsEmbedCommand>();
+  app.add_option("shards",
+                 o->url,
+                 "Folder of tars; or a path, http(s):// or s3:// url, with {} or braces {000..009}")
+      ->required()
+      ->type_name("SHARDS")
+      ->check(non_empty_path());
+  app.add_option("--clip", o->clip_path, "checkpoint.pth or model.pth of a CLIP")
+      ->required()
+      ->type_name("FILE");
+  app.add_option("--out", o->out_folder, "Folder for the shards and arrays with embeddings")
+      ->required()
+      ->type_name("DIR")
+      ->check(non_empty_path());
+  app.add_flag("--text-encodings",
+               o->text_encodings,
+               "A vector of each token, too, for decoders and priors conditioned on text");
+  app.add_option("--batch-size", o->batch_size, "Samples embedded at once")
+      ->capture_default_str()
+      ->check(whole_number(100'000));
+  app.add_option("--shard-width", o->shard_width, "Digits of the shard number for {}")
+      ->type_name("DIGITS")
+      ->capture_default_str()
+      ->check(whole_number(18));
+  app.add_option("--device", o->device, "cpu, cuda, or cuda:N for the GPU of that number")
+      ->capture_default_str()
+      ->type_name("DEVICE:{cpu,cuda}");
+  add_overwrite(app, o->overwrite, "Remove the shards that DIR holds, if they are of another set");
+  app.footer(
+      "Writes each shard once more, with KEY.img_emb.npy beside the picture, and the embeddings of its "
+      "samples as arrays:\nDIR/img_emb/img_emb_NUMBER.npy, DIR/text_emb/text_emb_NUMBER.npy. Samples "
+      "without a caption are left out. Shards that\nare there already are kept, so the same command "
+      "goes on where it was stopped.");
+  return [o] {
+    install_stop_signals();  // as above
+    return run_shards_embed(*o);
+  };
+}
+
 Runner add_shards_score(CLI::App& app) {
   auto o = options_of<DemoScoreCommand>();
   app.add_option("--drawn", o->drawn_folder, "Folder that `sample` wrote")
@@ -192,6 +232,7 @@ void add_shards_commands(
   add("check", "Verify shards, and against their embeddings", add_shards_check);
   add("order", "Show which samples each rank gets, step by step", add_shards_order);
   add("encode", "Put the latents of a VAE beside the pictures", add_shards_encode);
+  add("embed", "Put the embeddings of a CLIP beside the pictures", add_shards_embed);
   add("score",
       "Compare drawings of the demo's held-out prompts with what was asked",
       add_shards_score);

@@ -16,13 +16,13 @@ torch_version=2.11.0
 packages=(g++ cmake ninja-build ccache pkg-config git ca-certificates python3 python3-venv
   libcli11-dev nlohmann-json3-dev catch2 libfmt-dev libopencv-imgproc-dev
   libcurl4-openssl-dev libssl-dev libarchive-dev libdeflate-dev "libjpeg-dev|libjpeg62-turbo-dev|libjpeg-turbo8-dev"
-  libpng-dev libwebp-dev zlib1g-dev libgoogle-perftools-dev libprotozero-dev libgloo-dev)
+  libpng-dev libwebp-dev libicu-dev zlib1g-dev libgoogle-perftools-dev libprotozero-dev libgloo-dev)
 # The same by the names of Fedora and of conda-forge.
 fedora_packages="gcc-c++ cmake ninja-build ccache pkgconf-pkg-config git ca-certificates python3 cli11-devel json-devel catch-devel
   fmt-devel opencv-devel libcurl-devel openssl-devel libarchive-devel libdeflate-devel libjpeg-turbo-devel libpng-devel
-  libwebp-devel zlib-devel gperftools-devel protozero-devel gloo-devel"
+  libwebp-devel libicu-devel zlib-devel gperftools-devel protozero-devel gloo-devel"
 conda_packages="cxx-compiler cmake ninja ccache pkg-config git ca-certificates python=3.12 cli11 nlohmann_json catch2 fmt libopencv
-  libcurl openssl libarchive libdeflate libjpeg-turbo libpng libwebp zlib gperftools protozero"
+  libcurl openssl libarchive libdeflate libjpeg-turbo libpng libwebp icu zlib gperftools protozero"
 
 usage() { sed -n '3,10s/^# \{0,1\}//p' "$0"; }
 

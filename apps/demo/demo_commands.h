@@ -28,7 +28,8 @@ using DemoProgress = std::function<void(int64_t done, int64_t total)>;
 /// Writes `out/000000.tar ...` (jpg and txt; keys of 6 digits for the shard and 4 for the row),
 /// `out/img_emb/img_emb_000000.npy ...` (row = the last 4 digits of the key), and the held-out
 /// combinations, one picture each, as `out/heldout/` with the same layout and `truth.json`, a list
-/// of {key, caption, shape, colour, size, place, ground} in the order of the rows. There are at
+/// of {key, caption, shape, colour, size, place, ground} in the order of the rows, and `captions.txt`,
+/// those captions, a line each. There are at
 /// least 16 shards, so that the usual splits have each a shard. Same options, same bytes.
 /// @throws ConfigError (fewer pictures than shards, a side out of 16 to 1024, or shards or
 /// embeddings that are in the folder already, without `overwrite`), and as AtomicFile

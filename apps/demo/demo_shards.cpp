@@ -83,6 +83,13 @@ void write_truth(const std::string& path, const std::vector<Picture>& pictures) 
   write_file_atomically(path, truth.dump(1) + "\n");
 }
 
+/// A line each, for `sample --text @FILE`.
+void write_captions(const std::string& path, const std::vector<Picture>& pictures) {
+  std::string lines;
+  for (const Picture& picture : pictures) lines += demo_caption(picture.attributes) + "\n";
+  write_file_atomically(path, lines);
+}
+
 /// The combinations over and over, each round in another order.
 class Deck {
  public:
@@ -174,7 +181,9 @@ DemoShardReport write_demo_shards(const DemoShardOptions& options, const DemoPro
   }
   Deck held_out_deck(std::move(held_out), draws);
   const std::string folder = options.out + "/heldout";
-  write_truth(folder + "/truth.json", write(held_out_deck, folder, 0, report.held_out));
+  const std::vector<Picture> held_out_pictures = write(held_out_deck, folder, 0, report.held_out);
+  write_truth(folder + "/truth.json", held_out_pictures);
+  write_captions(folder + "/captions.txt", held_out_pictures);
   return report;
 }
 

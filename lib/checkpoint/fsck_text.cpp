@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What fsck found, for people and for programs.
 #include "base/text.h"
+#include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 #include "checkpoint/fsck.h"
 
@@ -96,7 +97,6 @@ std::string fsck_text(const std::string& path, const std::vector<CheckedFile>& f
 }
 
 std::string fsck_json(const std::string& path, const std::vector<CheckedFile>& files) {
-  using Json = nlohmann::ordered_json;
   Json list = Json::array();
   for (const CheckedFile& file : files) {
     list.push_back({{"file", file.path},

@@ -2,6 +2,7 @@
 #include "checkpoint/inspect.h"
 
 #include "base/text.h"
+#include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/pickle/dtypes.h"
@@ -113,7 +114,6 @@ std::string inspection_text(const Inspection& inspection) {
 }
 
 std::string inspection_json(const Inspection& inspection) {
-  using Json = nlohmann::ordered_json;
   Json entries = Json::array();
   for (const InspectEntry& entry : inspection.entries) {
     if (entry.is_tensor) {

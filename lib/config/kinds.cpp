@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "config/clip/clip_run_config.h"
 #include "config/decoder/decoder_run_config.h"
 #include "config/prior/prior_run_config.h"
 #include "config/reading/reader.h"
@@ -11,35 +12,21 @@
 #include "config/vae/vae_run_config.h"
 
 namespace dalle2 {
-namespace {
-
-std::string not_available(const ConfigKind& kind) {
-  return fmt::format(
-      "\"{}\" is not available yet: this version trains {}", kind.key, available_kinds());
-}
-
-}  // namespace
-
 std::vector<ConfigKind>& config_kinds() {
-  static std::vector<ConfigKind> kinds = {
-      decoder_kind(), prior_kind(), vae_kind(), {.key = "clip", .available = false}};
+  static std::vector<ConfigKind> kinds = {decoder_kind(), prior_kind(), vae_kind(), clip_kind()};
   return kinds;
 }
 
 const ConfigKind& config_kind_of(const std::string& key) {
   for (const ConfigKind& kind : config_kinds()) {
-    if (kind.key != key) continue;
-    if (!kind.available) throw ConfigError("{}", not_available(kind));
-    return kind;
+    if (kind.key == key) return kind;
   }
   throw ConfigError("no kind \"{}\" of config; known are {}", key, available_kinds());
 }
 
 std::string available_kinds() {
   std::vector<std::string> keys;
-  for (const ConfigKind& kind : config_kinds()) {
-    if (kind.available) keys.push_back(fmt::format("\"{}\"", kind.key));
-  }
+  for (const ConfigKind& kind : config_kinds()) keys.push_back(fmt::format("\"{}\"", kind.key));
   const std::string last = keys.back();
   keys.pop_back();
   return fmt::format("{} and {}", fmt::join(keys, ", "), last);
@@ -54,16 +41,10 @@ std::vector<std::string> known_root_keys() {
 void refuse_other_kinds(const Json& root, const std::string& kind, ReadFindings& findings) {
   for (const ConfigKind& other : config_kinds()) {
     if (other.key == kind || !root.contains(other.key)) continue;
-    const std::string pointer = std::string("/") + other.key;
-    if (other.available) {
-      findings.faults.error(
-          pointer,
-          fmt::format(
-              "has no place here: this needs the config of a {}, and a file trains one kind",
-              kind));
-    } else {
-      findings.unavailable.push_back({pointer, not_available(other)});
-    }
+    findings.faults.error(
+        "/" + other.key,
+        fmt::format("has no place here: this needs the config of a {}, and a file trains one kind",
+                    kind));
   }
 }
 
@@ -88,7 +69,6 @@ std::string config_kind(const std::string& path) {
         path,
         available_kinds());
   }
-  if (!found->available) throw ConfigError("{}: /{}: {}", path, found->key, not_available(*found));
   return found->key;
 }
 
@@ -143,9 +123,7 @@ A run is described by one JSON file, with the keys and defaults of dalle2-pytorc
 
 std::string config_docs() {
   std::string text = kIntroduction;
-  for (const ConfigKind& kind : config_kinds()) {
-    if (kind.available) text += kind.docs();
-  }
+  for (const ConfigKind& kind : config_kinds()) text += kind.docs();
   return text;
 }
 

@@ -47,15 +47,13 @@ auto load_config(const std::string& path, const ReadOptions& options) {
   return parse(read_config_file(path), path, options);
 }
 
-/// The kind of run that a file describes, by its root key: "decoder", "prior" or "vae".
-/// @throws ConfigError for a file that cannot be read, one with no such key or with several, and
-/// for kinds that are not available yet
+/// The kind of run that a file describes, by its root key, e.g. "decoder".
+/// @throws ConfigError for a file that cannot be read, one with no such key or with several
 std::string config_kind(const std::string& path);
 
 /// A kind of run. Whoever adds one adds a row to config_kinds().
 struct ConfigKind {
-  std::string key;         ///< its root key, which names it in messages, too
-  bool available = false;  ///< false: a config of it is refused, and nothing below is set
+  std::string key;  ///< its root key, which names it in messages, too
   /// The config in a text with every default filled in. @throws ConfigError
   std::function<std::string(const std::string& json, const ReadOptions& options)> fill_in = {};
   std::function<Json()> schema = {};       ///< of the root
@@ -67,7 +65,7 @@ std::vector<ConfigKind>& config_kinds();
 /// The row of a kind. @throws ConfigError for none
 const ConfigKind& config_kind_of(const std::string& key);
 
-/// Keys of all kinds that can be trained, for messages: "decoder", "prior" and "vae", in quotes.
+/// Keys of all kinds, for messages: "decoder", "prior", "vae" and "clip", in quotes.
 std::string available_kinds();
 
 /// Root keys that no reader calls unknown: those of all kinds, and "$schema", by which editors find
@@ -77,7 +75,7 @@ std::vector<std::string> known_root_keys();
 /// Adds a fault for each root key of a kind other than `kind`.
 void refuse_other_kinds(const Json& root, const std::string& kind, ReadFindings& findings);
 
-/// JSON Schema 2020-12 of a kind. @throws ConfigError for a kind that is not available yet
+/// JSON Schema 2020-12 of a kind. @throws ConfigError for no kind
 std::string config_schema(const std::string& kind);
 
 /// docs/config.md.

@@ -56,7 +56,9 @@ const std::set<std::string, std::less<>> kHarmlessModelKeys = {
     "lowres_noise_cond",
     "cond_on_image_embeds",
     "image_size",
-    "image_channels"};
+    "image_channels",
+    // where training begins
+    "init_logit_scale"};
 
 /// Keys elsewhere that do give weights or data another meaning.
 const std::set<std::string, std::less<>> kMeaningPointers = {"/seed",
@@ -129,7 +131,7 @@ Filled filled(const std::string& text) {
     const ReadOptions options = {.overrides = {}, .check_available = false, .no_commands = true};
     const auto& kinds = config_kinds();
     const auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const ConfigKind& each) {
-      return each.available && result.root.contains(each.key);
+      return result.root.contains(each.key);
     });
     if (kind == kinds.end()) return result;
     result = {Json::parse(kind->fill_in(text, options)), true};
@@ -235,6 +237,8 @@ class Comparison {
     for (const ConfigKind& kind : config_kinds()) {
       if (!is_below(pointer, "/" + kind.key)) continue;
       if (pointer.starts_with("/decoder/unets/") && pointer.ends_with("/channels")) return false;
+      if (pointer == "/clip/vision_cfg/image_size")
+        return true;  // it has a position for each patch
       // Lists have numbers behind the key.
       std::string_view rest = pointer;
       while (!rest.empty()) {

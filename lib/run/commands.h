@@ -34,8 +34,11 @@ struct SampleCommand {
   std::optional<std::string> image_embeds_path;    ///< .npy [N, D]
   std::optional<std::string> text_embeds_path;     ///< .npy [N, D], of a prior
   std::optional<std::string> text_encodings_path;  ///< .npy [N, L, D]
-  std::optional<int64_t> num;                      ///< images, unconditional only
-  std::vector<double> cond_scale;                  ///< one, or one for each unet; none is 1
+  std::optional<int64_t> num;  ///< images, unconditional only; with `text`: images of each text
+  std::optional<std::string> text;                   ///< "a cat", or "@FILE" with a text a line
+  std::optional<std::string> prior_path, clip_path;  ///< checkpoints, with `text`
+  std::optional<double> prior_cond_scale;            ///< with `text`; none is 1
+  std::vector<double> cond_scale;                    ///< one, or one for each unet; none is 1
   std::vector<int64_t> timesteps;  ///< one, or one for each unet; none: the config's
   std::string sampler = "auto";    ///< auto, ddpm, ddim, dpmpp
   double cfg_rescale = 0.0;
@@ -46,7 +49,7 @@ struct SampleCommand {
   int64_t batch_size = 8;               ///< images or texts sampled at once
   std::vector<std::string> lora_paths;  ///< files of adapters that are put into the weights
   std::vector<double> lora_scale;       ///< one, or one for each file; none is 1
-  /// Of a prior: embeddings drawn for a text, of which the nearest is taken; none is 2.
+  /// Embeddings that a prior draws for a text, of which the nearest to it is taken; none is 2.
   std::optional<int64_t> candidates;
   int64_t start_unet = 1;
   std::optional<int64_t> stop_unet;
@@ -87,6 +90,7 @@ struct ConvertCommand {
   std::vector<std::string> lora_paths;  ///< files of adapters to become a part of the weights
   std::vector<double> lora_scale;       ///< one, or one for each file; none is 1
   std::optional<std::string> lora_naming;  ///< the input is a file of adapters: only names change
+  bool open_clip = false;                  ///< the input is a CLIP: open_clip's layout
 };
 
 /// An average of the weights, of a width chosen after training.
@@ -146,6 +150,17 @@ struct ShardsEncodeCommand {
   bool overwrite = false;  ///< remove the shards that the folder holds
 };
 
+/// Shards again, with the embeddings of a CLIP.
+struct ShardsEmbedCommand {
+  std::string url;  ///< like data.webdataset_base_url, or a folder of tars
+  std::string clip_path, out_folder;
+  bool text_encodings = false;  ///< those of each caption's tokens, too
+  int64_t batch_size = 64;      ///< samples embedded at once
+  int64_t shard_width = 6;
+  std::string device = "cpu";
+  bool overwrite = false;  ///< remove the shards that the folder holds
+};
+
 /// A run as one HTML page that loads nothing.
 struct ReportCommand {
   std::string data_path, out_path;
@@ -174,6 +189,8 @@ void run_shards_check(const ShardsCheckCommand& command);
 void run_shards_order(const ShardsOrderCommand& command);
 /// @return kStopped after a signal and a whole shard
 ExitCode run_shards_encode(const ShardsEncodeCommand& command);
+/// @return as run_shards_encode()
+ExitCode run_shards_embed(const ShardsEmbedCommand& command);
 void run_report(const ReportCommand& command);
 /// @return kNetwork if something could not be sent
 ExitCode run_sync(const SyncCommand& command);

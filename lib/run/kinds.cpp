@@ -2,10 +2,12 @@
 #include "run/kinds.h"
 
 #include "base/error.h"
+#include "config/clip/clip_run_config.h"
 #include "config/decoder/decoder_run_config.h"
 #include "config/kinds.h"
 #include "config/prior/prior_run_config.h"
 #include "config/vae/vae_run_config.h"
+#include "run/clip/clip_run.h"
 #include "run/commands/evaluate_kinds.h"
 #include "run/commands/first_config.h"
 #include "run/commands/sample_command.h"
@@ -35,7 +37,18 @@ std::vector<RunKind>& run_kinds() {
        .evaluate = evaluate_prior,
        .first_config = prior_first_config,
        .sample = sample_prior,
-       .instead_of_model = "/train/eval_timesteps are the sampling steps of an evaluation."}};
+       .instead_of_model = "/train/eval_timesteps are the sampling steps of an evaluation."},
+      {.key = TrainClipConfig::kKind,
+       .tensor_prefixes = {"visual.",
+                           "positional_embedding",
+                           "text_projection",
+                           "logit_scale",
+                           "transformer.resblocks.",
+                           "token_embedding.",
+                           "ln_final."},
+       .load = load_run<ClipRun, parse_clip_config>,
+       .evaluate = evaluate_clip,
+       .first_config = clip_first_config}};
   return kinds;
 }
 

@@ -175,6 +175,8 @@ class Trainer {
   /// Whether a file, which is no checkpoint to resume from, gives a run of this kind the weights to
   /// begin with.
   virtual bool is_begun_by(const Cursor& /*root*/) const { return false; }
+  /// Takes from a file what its weights need besides their config: companions().
+  virtual void take_companions(const Cursor& /*root*/) {}
   /// Begins from the weights of a model, with adapters from those of one without any. Adapters,
   /// optimizers and step counts stay as they are, averages become copies. Entries of parts that are
   /// not trained here are passed over.
@@ -205,6 +207,9 @@ class Trainer {
   /// What a checkpoint of this kind holds, in the reference's order and under its keys. Of a kind
   /// with one part that has no reference, this list will do.
   virtual void list_state(TrainState& state) const;
+  /// What the weights need besides their config, e.g. a vocabulary: entries of each checkpoint and
+  /// model file.
+  virtual Extras companions() const { return {}; }
   /// Puts another network in the place of a part's. @return the one that was there
   virtual std::shared_ptr<torch::nn::Module> swap_network(
       size_t index, std::shared_ptr<torch::nn::Module> network) const = 0;
@@ -249,6 +254,7 @@ class Trainer {
   void settle_all() const;
 
  private:
+  Extras with_companions(const Extras& extras) const;
   friend struct TrainerProbe;  // of the tests
 
   void settle(size_t index) const;

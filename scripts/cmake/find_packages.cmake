@@ -12,6 +12,8 @@ pkg_check_modules(Deflate REQUIRED IMPORTED_TARGET libdeflate>=1.14)
 pkg_check_modules(JPEG REQUIRED IMPORTED_TARGET libjpeg>=2.1)
 pkg_check_modules(PNG REQUIRED IMPORTED_TARGET libpng>=1.6)
 pkg_check_modules(WebP REQUIRED IMPORTED_TARGET libwebp>=1.2)
+pkg_check_modules(ICU REQUIRED IMPORTED_TARGET icu-uc>=72)
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
 find_package(fmt 9 REQUIRED)
 
 # The two modules by name: OpenCV's own CMake package comes with all modules only, and with them the

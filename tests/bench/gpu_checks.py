@@ -100,6 +100,10 @@ def parity_prior(runs):
     return beside_cpu(runs, "prior", lambda name, device: runs.prior(name, device=device))
 
 
+def parity_clip(runs):
+    return beside_cpu(runs, "clip", lambda name, device: runs.clip(name, PARITY_STEPS, device=device))
+
+
 def vae_of(runs, vae=None, **options):
     def make(name, device):
         return runs.vae(name, vae, **{"num_train_steps": PARITY_STEPS, **options, "device": device})
@@ -141,6 +145,12 @@ def resume_prior(runs):
     return runs.same_state("prior_whole", "prior_stopped")
 
 
+def resume_clip(runs):
+    runs.program("--config", runs.clip("clip_whole"))
+    runs.stop_and_resume(runs.clip("clip_stopped"), "clip_stopped", runs.steps // 3)
+    return runs.same_state("clip_whole", "clip_stopped")
+
+
 def half(precision, kind):
     def check(runs):
         need(runs.on_gpu or precision == "bf16", "few processors have instructions for it")
@@ -149,9 +159,9 @@ def half(precision, kind):
             full = "plain"
             config = runs.decoder(name, mixed_precision=precision)
         else:
-            full = "vae_float"
-            runs.program("--config", runs.vae(full))
-            config = runs.vae(name, mixed_precision=precision)
+            make, full = {"vae": runs.vae, "clip": runs.clip}[kind], f"{kind}_float"
+            runs.program("--config", make(full))
+            config = make(name, mixed_precision=precision)
         runs.program("--config", config)
         apart = abs(runs.last_losses(name) / runs.last_losses(full) - 1)
         assert apart < HALF, f"the mean of the last ten losses is {apart:.2g} off that of float32, allowed {HALF}"

@@ -51,6 +51,14 @@ def two_ranks_of_a_vae(runs):
     return {"carrier": carrier(runs), "last_losses": runs.last_losses("two_vae")}
 
 
+def two_ranks_of_a_clip(runs):
+    """Whose loss is one of the samples of both, beside one process that takes the batches of both."""
+    runs.program("--config", runs.clip("both_clip", data={"lanes": 2}, grad_accum_every=2))
+    config = runs.clip("two_clip", 2 * runs.steps, data={"lanes": 2})
+    runs.program("--config", config, "--nproc-per-node", 2, env={"DALLE2_GROUP": carrier(runs)})
+    return {"carrier": carrier(runs), **runs.near("both_clip", "two_clip", TWO_PROCESSES_FIRST, TWO_PROCESSES_ALL)}
+
+
 def disturbed(runs, name, act, inside=(), env=None):
     """@return what the run said after the fault, the seconds that it took to end, and its exit code"""
     config = runs.decoder(name, hang_timeout_seconds=HANG_SECONDS, epoch_samples=ENDLESS, save_every_n_samples=10 * BATCH)

@@ -14,6 +14,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
+import clip_runs
 import harness
 import prior_data
 import vae_runs
@@ -22,7 +23,7 @@ SMALL = {"unets": [{"dim": 32, "dim_mults": [1, 2, 4], "image_embed_dim": 32, "c
                     "num_image_tokens": 2, "num_time_tokens": 1, "self_attn": [False, False, True]}],
          "image_size": 32, "timesteps": 1000, "sample_timesteps": [20], "learned_variance": False}
 # Not the whole loss of a VAE: it is a difference, and may be near nought.
-LOSSES = ("Unet 0 Training Loss", "Unet 1 Training Loss", "tracking/training-l2", "reconstruction_loss", "perceptual_loss", "discr_loss")
+LOSSES = ("Unet 0 Training Loss", "Unet 1 Training Loss", "Training Loss", "tracking/training-l2", "reconstruction_loss", "perceptual_loss", "discr_loss")
 BATCH = 16
 NO_TF32 = {"NVIDIA_TF32_OVERRIDE": "0"}  # read by the driver's libraries
 
@@ -106,6 +107,12 @@ class Runs:
             prior_data.make_embeddings(self.folder)
         return self.write(name, prior_data.prior_config(
             self.folder, name, train={"device": self.device, "epochs": 3, "log_every_n_updates": 1, "deterministic": True, **train}))
+
+    def clip(self, name, steps=None, data=None, **train):
+        steps, accumulated = steps or self.steps, train.get("grad_accum_every", 1)
+        return self.write(name, clip_runs.clip_config(
+            self.shards(clip_runs.SIDE), name, data={"batch_size": BATCH, **(data or {})},
+            train={"device": self.device, "epochs": 1, "epoch_samples": steps * BATCH * accumulated, "deterministic": True, **train}))
 
     def vae(self, name, vae=None, side=32, **train):
         # torch's pooling of VGG16 has no deterministic gradient on a GPU; the network here has none.

@@ -2,6 +2,7 @@
 // Every member of every config struct has to be declared in its `fields`.
 #include <catch2/catch.hpp>
 
+#include "config/clip/clip_run_config.h"
 #include "config/decoder/decoder_run_config.h"
 #include "config/prior/prior_run_config.h"
 #include "config/vae/vae_run_config.h"
@@ -129,6 +130,18 @@ TEST_CASE("every member of every config struct of a VAE is declared") {
   CHECK(declared<LookupFreeConfig>() == count_members<LookupFreeConfig>());
   CHECK(declared<VaeDataConfig>() == count_members<VaeDataConfig>());
   CHECK(declared<VaeOnlyTrainConfig>() == count_members<VaeOnlyTrainConfig>());
+}
+
+TEST_CASE("every member of every config struct of a CLIP is declared") {
+  CHECK(declared<TrainClipConfig>() == members_with_root<TrainClipConfig>());
+  CHECK(declared<ClipModelConfig>() - declared<ClipNetworkConfig>() ==
+        count_members<ClipModelConfig>() - 1);
+  CHECK(declared<ClipNetworkConfig>() == count_members<ClipNetworkConfig>());
+  CHECK(declared<ClipVisionConfig>() == count_members<ClipVisionConfig>());
+  CHECK(declared<ClipTextConfig>() == count_members<ClipTextConfig>());
+  CHECK(declared<ClipTokenizerConfig>() == count_members<ClipTokenizerConfig>());
+  CHECK(declared<ClipOnlyTrainConfig>() == count_members<ClipOnlyTrainConfig>());
+  CHECK(declared<ClipEvaluateConfig>() == count_members<ClipEvaluateConfig>());
 }
 
 TEST_CASE("every option that kinds of run share is declared, and each kind takes all parts") {

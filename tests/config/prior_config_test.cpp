@@ -241,8 +241,8 @@ TEST_CASE("the config of a prior has no place for other kinds") {
       "/decoder: has no place here: this needs the config of a prior, and a file trains one "
       "kind");
   expect_prior_problem({"/clip={}"},
-                       R"(/clip: "clip" is not available yet: this version trains "decoder", )"
-                       R"("prior" and "vae")");
+                       "/clip: has no place here: this needs the config of a prior, and a file "
+                       "trains one kind");
 }
 
 TEST_CASE("the options of the loss reach a prior's plan") {

@@ -369,16 +369,12 @@ TEST_CASE("the kind of a config follows from its root key") {
   CHECK(config_kind(write_file("decoder.json", "{\"decoder\": 1}")) == "decoder");
   CHECK(config_kind(write_file("prior.json", "{\"prior\": 1}")) == "prior");
   CHECK(config_kind(write_file("vae.json", "{\"vae\": 1}")) == "vae");
-  const std::string file = write_file("clip.json", "{\"clip\": 1}");
-  CHECK(message_of([&] { config_kind(file); }) ==
-        file +
-            ": /clip: \"clip\" is not available yet: this version trains \"decoder\", \"prior\" "
-            "and \"vae\"");
+  CHECK(config_kind(write_file("clip.json", "{\"clip\": 1}")) == "clip");
   const std::string none = write_file("none.json", "{\"train\": 1}");
   CHECK(message_of([&] { config_kind(none); }) ==
         none +
-            ": has none of the root keys that say what is trained (\"decoder\", \"prior\" and "
-            "\"vae\"); the examples in configs/ have one");
+            ": has none of the root keys that say what is trained (\"decoder\", \"prior\", "
+            "\"vae\" and \"clip\"); the examples in configs/ have one");
   const std::string both = write_file("both.json", "{\"decoder\": 1, \"prior\": 2}");
   CHECK(message_of([&] { config_kind(both); }) ==
         both + ": has both \"decoder\" and \"prior\"; a config trains one of them");

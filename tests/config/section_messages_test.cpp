@@ -305,8 +305,8 @@ TEST_CASE("what has not landed yet is refused by name") {
       {"/prior: has no place here: this needs the config of a decoder, and a file trains one "
        "kind"});
   expect_problems({"/clip={}"},
-                  {"/clip: \"clip\" is not available yet: this version trains \"decoder\", "
-                   "\"prior\" and \"vae\""});
+                  {"/clip: has no place here: this needs the config of a decoder, and a file "
+                   "trains one kind"});
 }
 
 TEST_CASE("the rules of adapters are enforced") {

@@ -85,6 +85,15 @@ class Init(EndToEnd):
         done = run("--config", "decoder.json", *smaller, "--set=/train/epochs=3", cwd=self.dir, check=2)
         self.assertIn("a data set of 96 shards, now there are 95 shards", done.stderr)
 
+    def test_a_clip_needs_captions(self):
+        self.init(self.shards, "--kind", "clip")
+        self.assertEqual(self.read("clip.json")["clip"]["vision_cfg"]["image_size"], 16)
+        self.assertIn("train: ", self.dry_run("clip.json"))
+        folder = self.pictures("bare")
+        for text in folder.rglob("*.txt"):
+            text.unlink()
+        self.assertIn("no picture has a caption", self.init("bare", "--kind", "clip", "--overwrite", check=3))
+
     def test_what_a_folder_holds_decides_the_kind(self):
         (self.dir / "vectors").mkdir()
         make_embeddings(self.dir / "vectors")

@@ -47,6 +47,8 @@ TEST_CASE("what coverage-guided runs found is read or refused", "[damage]") {
       {"npy_array", test::read_npy_array},
       {"tar_samples", test::read_tar_samples},
       {"picture", test::read_picture},
+      {"caption", test::read_caption},
+      {"clip_merges", test::read_clip_merges},
       {"pickle_graph", test::read_pickle_graph},
   };
   size_t taken = 0;
@@ -123,6 +125,18 @@ TEST_CASE("damaged logs are read, line by line", "[damage]") {
           "{\"Samples\": [{\"path\": \"images/1.png\", \"caption\": \"a cat\"}], \"step\": 20}\n"
           "{\"error\": \"disk full\", \"step\": 30}\n{\"a\": 1, \"step\": 10}\n"},
          test::read_log_of_run);
+}
+
+TEST_CASE("damaged captions have tokens, and damaged vocabularies are read or refused",
+          "[damage]") {
+  damage(
+      "caption",
+      {"It\u2019s &eacute;&NTILDE; &amp;#233; \uff26\uff55\uff4c\uff4c\n<b>the hat</b> \u00bd 3rd",
+       "\x1b[1;31mred\x1b[0m \ufb01ne e\u0301 \u0130 \u03a3\u0391\u03a3 <|endoftext|>\r\n&#x1F600;\u0085"},
+      test::read_caption);
+  damage("clip_merges",
+         {"#version: 0.2\nt h\nth e</w>\n\u0120 a\n", "l o\nlo w</w>\n"},
+         test::read_clip_merges);
 }
 
 TEST_CASE("damaged pickles are run or refused", "[damage]") {

@@ -10,6 +10,7 @@
 #include "base/untrusted_json.h"
 #include "base/untrusted_text.h"
 #include "checkpoint/pickle/pickle_machine.h"
+#include "config/clip/clip_run_config.h"
 #include "config/decoder/decoder_run_config.h"
 #include "config/prior/prior_run_config.h"
 #include "config/vae/vae_run_config.h"
@@ -19,6 +20,9 @@
 #include "io/formats/npy.h"
 #include "io/formats/webdataset.h"
 #include "io/pictures/image.h"
+#include "io/text/clean_caption.h"
+#include "io/text/clip_tokenizer.h"
+#include "io/text/unicode.h"
 #include "net/http_response.h"
 #include "net/s3/aws_config.h"
 #include "net/s3/s3.h"
@@ -51,9 +55,10 @@ void read_config_of(const std::string& bytes, const Parse& parse) {
 }
 
 void read_config_text(const std::string& bytes) {
-  // A decoder may name VAEs of its own.
+  // A decoder may name VAEs and a CLIP of its own.
   const auto has = [&](const char* key) { return bytes.find(key) != std::string::npos; };
   if (has("\"vae\"") && !has("\"decoder\"")) return read_config_of(bytes, parse_vae_config);
+  if (has("\"clip\"") && !has("\"decoder\"")) return read_config_of(bytes, parse_clip_config);
   if (bytes.size() % 2 == 1) return read_config_of(bytes, parse_prior_config);
   read_config_of(bytes, parse_decoder_config);
 }
@@ -143,6 +148,20 @@ void read_tar_samples(const std::string& bytes) {
   SampleReader reader(source, "x.tar", nullptr);
   while (reader.next()) {
   }
+}
+
+void read_caption(const std::string& bytes) {
+  static const ClipTokenizer tokenizer("t h\nth e</w>\na t</w>\n", "fuzz");
+  const std::u32string clean = clean_caption(bytes);
+  promise(clean.find(U"  ") == std::u32string::npos, "two spaces in a cleaned caption");
+  promise(is_utf8(utf8(clean)), "a cleaned caption that is not UTF-8");
+  const std::vector<int64_t> tokens = tokenizer.encode(bytes);
+  promise(is_utf8(tokenizer.decode(tokens)), "tokens that stand for no text");
+}
+
+void read_clip_merges(const std::string& bytes) {
+  const std::string merges = ClipTokenizer(bytes, "fuzz").merges();
+  promise(ClipTokenizer(merges, "again").merges() == merges, "merges that do not come back");
 }
 
 void read_picture(const std::string& bytes) {

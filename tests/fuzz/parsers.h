@@ -21,6 +21,8 @@ void read_stored_config(const std::string& bytes);  ///< what the report shows o
 void read_npy_array(const std::string& bytes);
 void read_tar_samples(const std::string& bytes);
 void read_picture(const std::string& bytes);       ///< JPEG, PNG, WebP
+void read_caption(const std::string& bytes);       ///< cleaned, and as tokens
+void read_clip_merges(const std::string& bytes);   ///< the vocabulary of a CLIP
 void read_pickle_graph(const std::string& bytes);  ///< the stack machine; values need torch
 
 }  // namespace dalle2::test

@@ -33,7 +33,7 @@ def wave(shape, f=0.37, ph=0.0, scale=1.0, off=0.0):
 def fill(module):
     with torch.no_grad():
         for name, p in module.named_parameters():
-            gain = p.numel() == max(p.shape) and not name.endswith("bias")
+            gain = p.numel() == max(p.shape, default=1) and not name.endswith("bias")
             p.copy_(wave(p.shape, 0.7, sum(name.encode()) % 97, 0.1, 1.0 if gain else 0.0))
 
 

@@ -20,6 +20,10 @@ Value read_pth(const std::string& path);
 /// file says of itself. Whoever uses its tensors calls read_pth(). @throws as read_pth()
 Value read_pth_outline(const std::string& path);
 
+/// The attributes of a program of torch.jit.save(): a StubObject a module, whose state is a dict of its
+/// tensors, numbers and modules. Its code is not looked at. @throws DataError, also for other files
+Value read_script_attributes(const std::string& path);
+
 /// Whether to read a file back before it takes the place of an older one.
 enum class ReadBack { kNo, kYes };
 

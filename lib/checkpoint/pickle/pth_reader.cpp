@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "checkpoint/archive/mapped_file.h"
+#include "checkpoint/archive/script_file.h"
 #include "checkpoint/archive/zip_archive.h"
 #include "checkpoint/pickle/pickle.h"
 
@@ -97,9 +98,17 @@ const ZipMember& find_pickle(const MappedFile& file, const std::vector<ZipMember
                   file.path());
 }
 
+/// What an archive is expected to hold: the code of a program may be compressed.
+enum class Holds { kCheckpoint, kProgram };
+
 /// The members with their contents checked, or, without `contents`, those of the pickle alone.
-std::vector<ZipMember> read_members(const MappedFile& file, std::optional<Contents> contents) {
-  if (contents) return read_zip(file, *contents);
+std::vector<ZipMember> read_members(const MappedFile& file,
+                                    std::optional<Contents> contents,
+                                    Holds holds) {
+  if (contents) {
+    return read_zip(
+        file, *contents, holds == Holds::kProgram ? Packing::kStoredOrDeflated : Packing::kStored);
+  }
   std::vector<ZipMember> members = read_zip_directory(file);
   const ZipMember& pickle = find_pickle(file, members);
   if (content_crcs(file, {pickle}).front() != pickle.crc) {
@@ -108,8 +117,10 @@ std::vector<ZipMember> read_members(const MappedFile& file, std::optional<Conten
   return members;
 }
 
-Value read_archive(const std::shared_ptr<MappedFile>& file, std::optional<Contents> contents) {
-  const std::vector<ZipMember> members = read_members(*file, contents);
+Value read_archive(const std::shared_ptr<MappedFile>& file,
+                   std::optional<Contents> contents,
+                   Holds holds = Holds::kCheckpoint) {
+  const std::vector<ZipMember> members = read_members(*file, contents, holds);
   const ZipMember& pickle = find_pickle(*file, members);
   const std::string folder = pickle.name.substr(0, pickle.name.size() - 8);
   const std::string data = folder + "data/";
@@ -117,7 +128,7 @@ Value read_archive(const std::shared_ptr<MappedFile>& file, std::optional<Conten
   for (const ZipMember& member : members) {
     if (member.name.starts_with(data)) {
       storages.add(member.name.substr(data.size()), member.offset, member.size);
-    } else if (member.name == folder + "constants.pkl") {
+    } else if (member.name == folder + "constants.pkl" && holds == Holds::kCheckpoint) {
       throw DataError("{}: expected a checkpoint, got a TorchScript program", file->path());
     } else if (member.name == folder + "byteorder" &&
                file->bytes(member.offset, member.size) != "little") {
@@ -219,6 +230,14 @@ Value read_pth(const std::string& path) {
 
 Value read_pth_outline(const std::string& path) {
   return read_torch_file(path, std::nullopt);
+}
+
+Value read_script_attributes(const std::string& path) {
+  const auto file = std::make_shared<MappedFile>(path);
+  if (!looks_like_zip(*file) || !check_script_file(*file)) {
+    throw DataError("{}: expected a TorchScript program, got something else", path);
+  }
+  return read_archive(file, Contents::kMapped, Holds::kProgram);
 }
 
 void verify_pth(const std::string& path) {

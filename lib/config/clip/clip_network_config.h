@@ -28,8 +28,9 @@ struct ClipVisionConfig {
   int64_t image_size = 224;
 
   bool is_resnet() const { return !layers.is_one(); }
-  /// Attention heads: of each layer of a transformer, or of the pooling of a ResNet.
-  int64_t heads() const { return (is_resnet() ? kResNetMult * width : width) / head_width; }
+  /// Width of the tokens in each layer of a transformer, or in the pooling of a ResNet.
+  int64_t attention_width() const { return is_resnet() ? kResNetMult * width : width; }
+  int64_t heads() const { return attention_width() / head_width; }
   /// Pixels that become one token, along a side.
   int64_t reduction() const { return is_resnet() ? kResNetMult : patch_size; }
   /// Tokens along a side.
@@ -56,13 +57,15 @@ struct ClipVisionConfig {
         "layers",
         fmt::format(
             "must be a number, or {} of them for a ResNet; got {}", kResNetStages, layers.size()));
-    f.check(heads() * head_width == (is_resnet() ? kResNetMult * width : width),
-            "head_width",
-            fmt::format("must divide the width of the attention, {}; got {}",
-                        is_resnet() ? kResNetMult * width : width,
-                        head_width));
+    // Rules are calculated from values that are out of range, too; what is wrong then has been said.
+    const bool in_range = width >= 1 && static_cast<double>(width) <= most::kDim && head_width >= 1;
+    const int64_t attention = in_range ? attention_width() : 0;
+    f.check(
+        !in_range || attention % head_width == 0,
+        "head_width",
+        fmt::format("must divide the width of the attention, {}; got {}", attention, head_width));
     f.check(!is_resnet() || width % 2 == 0, "width", "must be even for a ResNet");
-    f.check(grid() >= 1,
+    f.check(image_size >= reduction(),
             "image_size",
             fmt::format("must be {} or more, which is one token; got {}", reduction(), image_size));
   }
@@ -89,21 +92,25 @@ struct ClipTextConfig {
     D2_FIELD(vocab_size, "Tokens of the vocabulary.", within(514, 1 << 24));
     D2_FIELD(width, "Width of the tokens.", within(1, most::kDim));
     D2_FIELD(heads, "Attention heads.", within(1, most::kHeads));
-    D2_FIELD(layers, "Layers.", within(1, most::kLayers));
+    D2_FIELD(layers, "Layers of the transformer.", within(1, most::kLayers));
     D2_FIELD(mlp_ratio,
              "Width of the feed-forward layers as a multiple of `width`.",
              above(0).up_to(most::kDimMult));
-    f.check(
-        width % heads == 0, "heads", fmt::format("must divide width, {}; got {}", width, heads));
+    f.check(heads < 1 || width % heads == 0,
+            "heads",
+            fmt::format("must divide width, {}; got {}", width, heads));
   }
 };
 
 struct ClipNetworkConfig {
   static constexpr const char* kDoc = "The networks of a CLIP, in the keys of open_clip.";
 
+  /// Declared for GCC 12, which takes members of nested aggregates for uninitialised.
+  ClipNetworkConfig() = default;
+
   int64_t embed_dim = 512;
-  ClipVisionConfig vision_cfg = {};
-  ClipTextConfig text_cfg = {};
+  ClipVisionConfig vision_cfg;
+  ClipTextConfig text_cfg;
   bool quick_gelu = false;
   double init_logit_scale = std::log(1 / 0.07);
   std::vector<double> image_mean = {0.48145466, 0.4578275, 0.40821073};

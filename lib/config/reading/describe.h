@@ -84,7 +84,7 @@ std::string expectation(const Limits& limits) {
   else if constexpr (IsVector<T>::value)
     return "a list";
   else if constexpr (IsOneOrMany<T>::value)
-    return expectation<typename ValueOf<T>::Type>(limits) + " or a list";
+    return fmt::format("{} or a list", expectation<typename ValueOf<T>::Type>(limits));
   else if constexpr (OptionalTraits<T>::is_optional)
     return expectation<typename OptionalTraits<T>::Value>(limits);
   else

@@ -61,7 +61,6 @@ LoadedConfig parse_config(const std::string& json,
 template <class Config, auto parse>
 ConfigKind kind_row(std::string before, std::string title, std::string after = "") {
   return {.key = Config::kKind,
-          .available = true,
           .fill_in = [](const std::string& json,
                         const ReadOptions& options) { return parse(json, "", options).full_json; },
           .schema = [] { return struct_schema(Config{}); },

@@ -18,6 +18,11 @@ at::Tensor channel_values(const std::vector<double>& values) {
   return at::tensor(at::ArrayRef<double>(values), at::kDouble).to(at::kFloat).view({3, 1, 1});
 }
 
+/// Where each sample's tokens begin, counted through all samples. [B]
+at::Tensor first_places(const at::Tensor& tokens) {
+  return at::arange(tokens.size(0), tokens.options()) * tokens.size(1);
+}
+
 }  // namespace
 
 ClipImpl::ClipImpl(const ClipNetworkConfig& config)
@@ -80,26 +85,25 @@ at::Tensor trimmed_tokens(const at::Tensor& tokens) {
   return tokens.narrow(1, 0, tokens.argmax(-1).max().item<int64_t>() + 1);
 }
 
-at::Tensor ClipImpl::text_tokens(const at::Tensor& tokens) {
+at::Tensor ClipImpl::embedded_tokens(const at::Tensor& tokens) {
   if (tokens.dim() != 2 || tokens.size(1) < 1 || tokens.size(1) > max_text_len()) {
     throw DataError("CLIP got text tokens of shape {}: expected [B, L] with L up to {}",
                     shape_text(tokens.sizes()),
                     max_text_len());
   }
   const auto dtype = text_projection_.scalar_type();
-  return transformer_->forward(token_embedding_->forward(tokens).to(dtype) +
-                               positional_embedding_.narrow(0, 0, tokens.size(1)).to(dtype));
-}
-
-at::Tensor ClipImpl::project_ends(const at::Tensor& tokens, const at::Tensor& encodings) {
-  const at::Tensor ends =
-      tokens.argmax(-1) + at::arange(tokens.size(0), tokens.options()) * tokens.size(1);
-  return encodings.flatten(0, 1).index_select(0, ends).matmul(text_projection_);
+  return token_embedding_->forward(tokens).to(dtype) +
+         positional_embedding_.narrow(0, 0, tokens.size(1)).to(dtype);
 }
 
 at::Tensor ClipImpl::text_features(const at::Tensor& tokens) {
-  const at::Tensor seen = tokens.device().is_cpu() ? trimmed_tokens(tokens) : tokens;
-  return project_ends(seen, ln_final_->forward(text_tokens(seen)));
+  const at::Tensor kept = tokens.device().is_cpu() ? trimmed_tokens(tokens) : tokens;
+  const at::Tensor x = embedded_tokens(kept);  // [B, L, W]
+  const at::Tensor ends = kept.argmax(-1, /*keepdim=*/true);
+  const at::Tensor places = at::arange(kept.size(1), kept.options());
+  const ChosenTokens chosen = {.places = first_places(kept) + ends.squeeze(1),
+                               .seen = (places <= ends).unsqueeze(1).unsqueeze(1)};
+  return ln_final_->forward(transformer_->forward_at(x, chosen)).matmul(text_projection_);
 }
 
 at::Tensor ClipImpl::embed_image(const at::Tensor& images) {
@@ -108,11 +112,14 @@ at::Tensor ClipImpl::embed_image(const at::Tensor& images) {
 
 ClipTexts ClipImpl::embed_text(const at::Tensor& tokens) {
   const at::Tensor kept = tokens.narrow(1, 0, std::min(tokens.size(1), max_text_len()));
-  const at::Tensor encodings = ln_final_->forward(text_tokens(kept));
+  const at::Tensor encodings =
+      ln_final_->forward(transformer_->forward(embedded_tokens(kept)));  // [B, L, W]
+  const ChosenTokens chosen = {.places = first_places(kept) + kept.argmax(-1), .seen = {}};
   const at::Tensor is_end = kept == config_.text_cfg.end_token();
   const at::Tensor ended_before = is_end.cumsum(-1) - is_end.to(at::kLong);
   const at::Tensor mask = (ended_before == 0) & (kept != 0);
-  return {.embed = l2_normalize(project_ends(kept, encodings).to(at::kFloat)),
+  return {.embed =
+              l2_normalize(chosen.of(encodings).squeeze(1).matmul(text_projection_).to(at::kFloat)),
           .encodings = encodings.to(at::kFloat).masked_fill(~mask.unsqueeze(-1), 0),
           .mask = mask};
 }
@@ -126,6 +133,8 @@ void ClipImpl::hold_weights_as(at::ScalarType dtype) {
     for (at::Tensor& each : module->parameters(/*recurse=*/false)) each.set_data(each.to(dtype));
   }
   text_projection_.set_data(text_projection_.to(dtype));
+  auto of_tower = visual_->named_parameters(/*recurse=*/false);
+  if (at::Tensor* const proj = of_tower.find("proj")) proj->set_data(proj->to(dtype));
 }
 
 }  // namespace dalle2

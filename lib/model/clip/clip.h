@@ -51,8 +51,7 @@ class ClipImpl : public ClipEncoderImpl {
  private:
   void init_text_weights();
   at::Tensor normalized(const at::Tensor& images);
-  at::Tensor text_tokens(const at::Tensor& tokens);
-  at::Tensor project_ends(const at::Tensor& tokens, const at::Tensor& encodings);
+  at::Tensor embedded_tokens(const at::Tensor& tokens);
 
   ClipNetworkConfig config_;
   at::Tensor positional_embedding_;    // [context length, W]

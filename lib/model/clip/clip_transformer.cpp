@@ -3,6 +3,7 @@
 
 #include <torch/torch.h>
 
+#include <optional>
 #include <string>
 
 #include "model/frozen_weight.h"
@@ -13,6 +14,10 @@ namespace {
 constexpr double kQuickGeluSlope = 1.702;
 
 }  // namespace
+
+at::Tensor ChosenTokens::of(const at::Tensor& x) const {
+  return x.flatten(0, 1).index_select(0, places).unsqueeze(1);
+}
 
 ClipNormImpl::ClipNormImpl(int64_t width)
     : torch::nn::LayerNormImpl(torch::nn::LayerNormOptions({width})) {}
@@ -33,14 +38,33 @@ ClipAttentionImpl::ClipAttentionImpl(const ClipTransformerShape& shape)
   out_proj->bias.zero_();
 }
 
-at::Tensor ClipAttentionImpl::forward(const at::Tensor& x) {
-  const int64_t head_width = x.size(-1) / heads_;
-  // [B, heads, N, head width] each; cut along the last dimension, the gradient is joined in one copy
-  std::vector<at::Tensor> qkv = weighted_linear(x, in_proj_weight, in_proj_bias).chunk(3, -1);
-  for (at::Tensor& each : qkv) each = each.unflatten(-1, {heads_, head_width}).transpose(1, 2);
-  const at::Tensor mixed =
-      at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], {}, /*dropout_p=*/0.0, causal_);
+at::Tensor ClipAttentionImpl::by_heads(const at::Tensor& x) const {
+  return x.unflatten(-1, {heads_, x.size(-1) / heads_}).transpose(1, 2);
+}
+
+at::Tensor ClipAttentionImpl::joined(const at::Tensor& mixed) {
   return out_proj->forward(mixed.transpose(1, 2).flatten(2));
+}
+
+at::Tensor ClipAttentionImpl::forward(const at::Tensor& x) {
+  // Cut along the last dimension, so that the gradient of the three is joined in one copy.
+  const auto qkv = weighted_linear(x, in_proj_weight, in_proj_bias).chunk(3, -1);
+  return joined(at::scaled_dot_product_attention(
+      by_heads(qkv[0]), by_heads(qkv[1]), by_heads(qkv[2]), {}, /*dropout_p=*/0.0, causal_));
+}
+
+at::Tensor ClipAttentionImpl::forward_at(const at::Tensor& x, const ChosenTokens& chosen) {
+  const int64_t width = x.size(-1);
+  const at::Tensor q = weighted_linear(
+      chosen.of(x), in_proj_weight.narrow(0, 0, width), in_proj_bias.narrow(0, 0, width));
+  const auto kv =
+      weighted_linear(
+          x, in_proj_weight.narrow(0, width, 2 * width), in_proj_bias.narrow(0, width, 2 * width))
+          .chunk(2, -1);
+  std::optional<at::Tensor> seen;
+  if (chosen.seen.defined()) seen = chosen.seen;
+  return joined(
+      at::scaled_dot_product_attention(by_heads(q), by_heads(kv[0]), by_heads(kv[1]), seen));
 }
 
 ClipBlockImpl::ClipBlockImpl(const ClipTransformerShape& shape) : quick_gelu_(shape.quick_gelu) {
@@ -53,12 +77,19 @@ ClipBlockImpl::ClipBlockImpl(const ClipTransformerShape& shape) : quick_gelu_(sh
   c_proj = mlp->register_module("c_proj", make_linear(inner, shape.width));
 }
 
-at::Tensor ClipBlockImpl::forward(const at::Tensor& x) {
-  const at::Tensor h = x + attn->forward(ln_1_->forward(x));
+at::Tensor ClipBlockImpl::with_feed_forward(const at::Tensor& h) {
   const at::Tensor wide = c_fc->forward(ln_2_->forward(h));
   const at::Tensor active =
       quick_gelu_ ? wide * at::sigmoid(kQuickGeluSlope * wide) : at::gelu(wide);
   return h + c_proj->forward(active);
+}
+
+at::Tensor ClipBlockImpl::forward(const at::Tensor& x) {
+  return with_feed_forward(x + attn->forward(ln_1_->forward(x)));
+}
+
+at::Tensor ClipBlockImpl::forward_at(const at::Tensor& x, const ChosenTokens& chosen) {
+  return with_feed_forward(chosen.of(x) + attn->forward_at(ln_1_->forward(x), chosen));
 }
 
 ClipTransformerImpl::ClipTransformerImpl(const ClipTransformerShape& shape) {
@@ -67,6 +98,11 @@ ClipTransformerImpl::ClipTransformerImpl(const ClipTransformerShape& shape) {
     blocks_.push_back(
         resblocks->register_module(std::to_string(number), std::make_shared<ClipBlockImpl>(shape)));
   }
+}
+
+at::Tensor ClipTransformerImpl::forward_at(at::Tensor x, const ChosenTokens& chosen) {
+  for (size_t i = 0; i + 1 < blocks_.size(); ++i) x = blocks_[i]->forward(x);
+  return blocks_.back()->forward_at(x, chosen).squeeze(1);
 }
 
 at::Tensor ClipTransformerImpl::forward(at::Tensor x) {

@@ -28,6 +28,15 @@ struct ClipTransformerShape {
   bool causal = false;
 };
 
+/// One token of each sample.
+struct ChosenTokens {
+  at::Tensor places;  ///< [B] int64, counted through all samples: sample * N + token
+  at::Tensor seen;    ///< [B, 1, 1, N] bool, the keys that each looks at; undefined: all
+
+  /// [B, N, W] -> [B, 1, W]
+  at::Tensor of(const at::Tensor& x) const;
+};
+
 /// Attention over all tokens, keys, queries and values from one product; keys `in_proj_weight`,
 /// `in_proj_bias`, `out_proj.*`.
 class ClipAttentionImpl : public torch::nn::Module {
@@ -35,12 +44,17 @@ class ClipAttentionImpl : public torch::nn::Module {
   explicit ClipAttentionImpl(const ClipTransformerShape& shape);
   /// [B, N, W] -> [B, N, W], without the residual
   at::Tensor forward(const at::Tensor& x);
+  /// The same at the chosen tokens alone. [B, N, W] -> [B, 1, W]
+  at::Tensor forward_at(const at::Tensor& x, const ChosenTokens& chosen);
 
   at::Tensor in_proj_weight;  ///< [3 W, W]
   at::Tensor in_proj_bias;    ///< [3 W]
   std::shared_ptr<LinearLayerImpl> out_proj;
 
  private:
+  at::Tensor by_heads(const at::Tensor& x) const;
+  at::Tensor joined(const at::Tensor& mixed);
+
   int64_t heads_;
   bool causal_;
 };
@@ -52,11 +66,15 @@ class ClipBlockImpl : public torch::nn::Module {
   explicit ClipBlockImpl(const ClipTransformerShape& shape);
   /// [B, N, W] -> [B, N, W]
   at::Tensor forward(const at::Tensor& x);
+  /// [B, N, W] -> [B, 1, W]
+  at::Tensor forward_at(const at::Tensor& x, const ChosenTokens& chosen);
 
   std::shared_ptr<ClipAttentionImpl> attn;
   std::shared_ptr<LinearLayerImpl> c_fc, c_proj;
 
  private:
+  at::Tensor with_feed_forward(const at::Tensor& h);
+
   bool quick_gelu_;
   std::shared_ptr<ClipNormImpl> ln_1_, ln_2_;
 };
@@ -67,6 +85,9 @@ class ClipTransformerImpl : public torch::nn::Module {
   explicit ClipTransformerImpl(const ClipTransformerShape& shape);
   /// [B, N, W] -> [B, N, W]
   at::Tensor forward(at::Tensor x);
+  /// forward() at one token of each sample: of the last layer nothing else is calculated but the keys
+  /// and values. [B, N, W] -> [B, W]
+  at::Tensor forward_at(at::Tensor x, const ChosenTokens& chosen);
 
   const std::vector<std::shared_ptr<ClipBlockImpl>>& blocks() const { return blocks_; }
 

@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+#include "model/clip/clip_resnet.h"
+
 namespace dalle2 {
 
 ClipVitImpl::ClipVitImpl(const ClipVisionConfig& config, int64_t embed_dim, bool quick_gelu) {
@@ -37,11 +39,17 @@ at::Tensor ClipVitImpl::forward(const at::Tensor& images) {
       class_embedding_.to(dtype).expand({images.size(0), 1, class_embedding_.size(0)});
   const at::Tensor tokens = at::cat({first, patches.flatten(2).transpose(1, 2)}, 1) +
                             positional_embedding_.to(dtype);  // [B, N, W]
-  const at::Tensor seen = transformer_->forward(ln_pre_->forward(tokens));
-  return ln_post_->forward(seen.select(1, 0)).matmul(proj_);
+  const at::Tensor classes =
+      at::arange(tokens.size(0), tokens.options().dtype(at::kLong)) * tokens.size(1);
+  const at::Tensor seen =
+      transformer_->forward_at(ln_pre_->forward(tokens), {.places = classes, .seen = {}});
+  return ln_post_->forward(seen).matmul(proj_);
 }
 
 std::shared_ptr<ClipImageTowerImpl> make_image_tower(const ClipNetworkConfig& config) {
+  if (config.vision_cfg.is_resnet()) {
+    return std::make_shared<ClipResNetImpl>(config.vision_cfg, config.embed_dim);
+  }
   return std::make_shared<ClipVitImpl>(config.vision_cfg, config.embed_dim, config.quick_gelu);
 }
 

@@ -11,12 +11,14 @@
 
 #include "checkpoint/lora/lora_file.h"
 #include "checkpoint/state_dict.h"
+#include "config/clip/clip_run_config.h"
 #include "config/decoder/decoder_run_config.h"
 #include "config/prior/prior_run_config.h"
 #include "config/resume_changes.h"
 #include "config/vae/vae_run_config.h"
 #include "diffusion/decoder/decoder.h"
 #include "diffusion/prior/prior.h"
+#include "model/clip/clip.h"
 #include "model/vae/vqgan_vae.h"
 
 namespace dalle2 {
@@ -62,10 +64,11 @@ void load_latent_vaes(const Decoder& decoder);
 
 /// Where a model comes from.
 struct ModelSource {
-  std::string checkpoint_path;             ///< `save_type` checkpoint or model, ours or foreign
-  std::optional<std::string> config_path;  ///< a training file, for a checkpoint without config
-  bool use_ema = true;                     ///< averaged weights where the file has them
-  LoraChoice lora = {};                    ///< adapters beside those that the file holds
+  std::string checkpoint_path;  ///< `save_type` checkpoint or model, ours or foreign
+  std::optional<std::string> config_path =
+      {};                ///< a training file, for a checkpoint without config
+  bool use_ema = true;   ///< averaged weights where the file has them
+  LoraChoice lora = {};  ///< adapters beside those that the file holds
   /// The training file may give the weights another meaning; so may one whose
   /// /train/allow_changed_config says it.
   bool allow_changed_config = false;
@@ -88,5 +91,7 @@ std::vector<std::string> model_changes(const Cursor& checkpoint,
 Decoder load_decoder(const ModelSource& source, const Value& checkpoint);
 DiffusionPrior load_prior(const ModelSource& source, const Value& checkpoint);
 VqganVae load_vae(const ModelSource& source, const Value& checkpoint);
+/// With gradients: load_clip() of clip_weights.h gives a frozen one.
+std::shared_ptr<ClipImpl> load_clip_model(const ModelSource& source, const Value& checkpoint);
 
 }  // namespace dalle2

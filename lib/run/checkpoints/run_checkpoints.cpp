@@ -264,6 +264,7 @@ void RunCheckpoints::load_base(const Value& checkpoint, const std::string& path)
   check_same_model(root, texts_, config_.allow_changed_config);
   if (trainer_.uses_lora() || trainer_.is_begun_by(root)) {
     trainer_.load_base(model_weights(root, texts_.kind, /*use_ema=*/true), path);
+    trainer_.take_companions(root);
     check_finite(trainer_, path);
   }
   carry_untrained(root);

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/public_url.h"
 #include "checkpoint/convert.h"
+#include "run/checkpoints/clip_weights.h"
 #include "run/checkpoints/join_stages.h"
 #include "run/commands.h"
 #include "run/commands/out_folder.h"
@@ -65,6 +66,7 @@ ConvertReport convert(const ConvertCommand& command) {
   if (command.merge) return join_files(command);
   const Weights weights = command.ema ? Weights::kAveraged : Weights::kAll;
   const std::string& in = command.in_paths.front();
+  if (command.open_clip) return convert_to_open_clip(in, command.out_path);
   if (command.lora_naming) {
     return convert_lora_names(in, command.out_path, *command.lora_naming);
   }

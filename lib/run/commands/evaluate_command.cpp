@@ -14,8 +14,10 @@
 #include "data/embeddings/prior_dataset.h"
 #include "data/pictures/image_folder.h"
 #include "metrics/embedding_similarities.h"
+#include "model/clip/contrastive_loss.h"
 #include "model/random.h"
 #include "run/checkpoints/model_weights.h"
+#include "run/clip/clip_data.h"
 #include "run/commands.h"
 #include "run/commands/evaluate_kinds.h"
 #include "run/commands/several_processes.h"
@@ -23,6 +25,7 @@
 #include "run/decoder/decoder_evaluation.h"
 #include "run/kinds.h"
 #include "run/loop/run_session.h"
+#include "run/shards/shard_position.h"
 #include "tracker/log/progress.h"
 #include "trainer/tensor_group.h"
 
@@ -205,6 +208,50 @@ nlohmann::ordered_json vae_figures(const EvaluateCommand& command,
           {"psnr_db", -10 * std::log10(square / count)}};
 }
 
+/// The loss of the batches, and the retrieval over all samples of the split. The ranks share them.
+nlohmann::ordered_json clip_figures(const EvaluateCommand& command,
+                                    const LoadedClipConfig& loaded,
+                                    const at::Device& device,
+                                    ProcessGroup& group) {
+  const TrainClipConfig& config = loaded.config;
+  const Value checkpoint = read_checkpoint(command.checkpoint_path);
+  const LoadedClip clip = load_clip(source_of(command, config.train), checkpoint);
+  clip.clip->to(device);
+  const int64_t length = config.clip.text_cfg.context_length;
+  ShardData data(config.data, config.seed, clip_needs(), RankInfo{}, device);
+  data.deal_into(
+      slices_of(Cursor(checkpoint, command.checkpoint_path)).value_or(data.slices_at_begin()));
+  const auto loader = data.loader_of_share(command.split,
+                                           config.train.validation_samples.value_or(INT64_MAX),
+                                           config.data.batch_size,
+                                           {group.rank(), group.size()});
+  loader->start_epoch(0);
+  const torch::NoGradGuard no_grad;
+  ClipValidation validation;
+  std::vector<double> sums(2, 0.0);  // losses, batches
+  while (const std::optional<Batch> batch = loader->next()) {
+    const at::Tensor pairs = pair_features(
+        clip.clip->embed_image(batch->images.to(device)),
+        clip.clip->text_features(tokens_of(batch->captions, *clip.tokenizer, length).to(device)));
+    sums[0] += contrastive_loss(pairs, clip.clip->logit_scale).item<double>();
+    sums[1] += 1;
+    validation.add(pairs, batch->captions, config.evaluate);
+    group.still_busy();
+  }
+  sums = group.sum(sums, "losses of the batches");
+  RetrievalSamples samples = validation.gather(group);
+  if (sums[1] == 0) throw DataError("--split {}: has no usable sample", command.split);
+  samples.classes =
+      class_features(config.evaluate, *clip.tokenizer, length, [&](const at::Tensor& tokens) {
+        return clip.clip->embed_text(tokens.to(device)).embed;
+      });
+  nlohmann::ordered_json json;
+  json["pairs"] = samples.pairs.size(0);
+  json["loss"] = sums[0] / sums[1];
+  for (const auto& [name, value] : retrieval_figures(samples)) json[name] = value;
+  return json;
+}
+
 /// @tparam parse reads a kind's config @param figures of a checkpoint of that kind
 template <auto parse, class Figures>
 ExitCode print_figures(const EvaluateCommand& command, const Figures& figures) {
@@ -229,6 +276,10 @@ ExitCode print_figures(const EvaluateCommand& command, const Figures& figures) {
 
 ExitCode evaluate_prior(const EvaluateCommand& command) {
   return print_figures<parse_prior_config>(command, prior_figures);
+}
+
+ExitCode evaluate_clip(const EvaluateCommand& command) {
+  return print_figures<parse_clip_config>(command, clip_figures);
 }
 
 ExitCode evaluate_vae(const EvaluateCommand& command) {

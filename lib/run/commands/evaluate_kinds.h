@@ -10,6 +10,8 @@ namespace dalle2 {
 ExitCode evaluate_decoder(const EvaluateCommand& command);
 /// The similarities of /train/eval_timesteps.
 ExitCode evaluate_prior(const EvaluateCommand& command);
+/// The loss, and the retrieval of captions and pictures.
+ExitCode evaluate_clip(const EvaluateCommand& command);
 /// The errors of the reconstruction.
 ExitCode evaluate_vae(const EvaluateCommand& command);
 

@@ -17,6 +17,26 @@ void sample_decoder(const SampleCommand& command,
 /// Writes image_embeds.npy.
 void sample_prior(const SampleCommand& command, const Value& checkpoint, const at::Device& device);
 
+/// What a decoder draws from.
+struct TextConditions {
+  at::Tensor image_embeds;    ///< [N, D]
+  at::Tensor text_encodings;  ///< [N, L, W]
+};
+/// Of the texts of --text, each --num times. @throws ConfigError, DataError
+TextConditions conditions_of_texts(const SampleCommand& command, const at::Device& device);
+
+/// How a prior draws.
+struct PriorDraw {
+  double cond_scale = 1;
+  std::optional<int64_t> timesteps;  ///< none: the config's
+};
+/// @param texts [N, ...] @return [N, D] on the CPU @throws NonFiniteError
+at::Tensor draw_image_embeds(DiffusionPrior prior,
+                             const TextEmbedding& texts,
+                             const SampleCommand& command,
+                             const PriorDraw& draw,
+                             const at::Device& device);
+
 /// Which weights the command draws with.
 ModelSource source_of(const SampleCommand& command);
 /// @throws ConfigError if --out is no folder and cannot be made one

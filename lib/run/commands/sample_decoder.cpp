@@ -54,14 +54,18 @@ struct SampleInputs {
   int64_t rows = 1;
 };
 
-SampleInputs load_inputs(const SampleCommand& command) {
+/// @param of_texts what --text gave, if it was given
+SampleInputs load_inputs(const SampleCommand& command, const TextConditions& of_texts) {
   SampleInputs inputs;
+  inputs.image_embeds = of_texts.image_embeds;
+  inputs.text_encodings = of_texts.text_encodings;
   if (command.image_embeds_path)
     inputs.image_embeds = load_npy_tensor(*command.image_embeds_path, 2);
   if (command.text_encodings_path)
     inputs.text_encodings = load_npy_tensor(*command.text_encodings_path, 3);
   std::vector<std::pair<std::string, at::Tensor>> per_image = {
-      {"--image-embeds", inputs.image_embeds}, {"--text-encodings", inputs.text_encodings}};
+      {command.text ? "--text" : "--image-embeds", inputs.image_embeds},
+      {"--text-encodings", inputs.text_encodings}};
   for (const std::string& path : command.init_noise_paths) {
     try {
       inputs.init_noise.push_back(load_npy_tensor(path, 4));
@@ -78,7 +82,7 @@ SampleInputs load_inputs(const SampleCommand& command) {
   inputs.image = pictures(command.image_path, "--image");
   inputs.inpaint_image = pictures(command.inpaint_image_path, "--inpaint-image");
   at::Tensor mask = pictures(command.inpaint_mask_path, "--inpaint-mask");
-  inputs.rows = common_rows(per_image, command.num);
+  inputs.rows = common_rows(per_image, command.text ? std::nullopt : command.num);
   inputs.image = repeat_to(inputs.image, inputs.rows);
   inputs.inpaint_image = repeat_to(inputs.inpaint_image, inputs.rows);
   if (mask.defined())
@@ -258,11 +262,19 @@ void refuse_idle_options(const SampleCommand& command) {
                   "these with a prior's checkpoint, and give them with --image-embeds.",
                   command.checkpoint_path));
   refuse_if(
-      command.candidates.has_value(),
+      command.candidates.has_value() && !command.text,
       "--candidates",
       fmt::format("on {}, which is of a decoder\n  Leave the option out; for more pictures of an "
                   "embedding repeat its row in --image-embeds.",
                   command.checkpoint_path));
+  const bool with_text = command.text.has_value();
+  const std::string no_text = "without --text\n  Give a text, or leave the option out.";
+  refuse_if(!with_text && command.clip_path, "--clip", no_text);
+  refuse_if(!with_text && command.prior_path, "--prior", no_text);
+  refuse_if(!with_text && command.prior_cond_scale, "--prior-cond-scale", no_text);
+  const std::string made = "beside --text, of which embeddings and encodings are made\n  Give one.";
+  refuse_if(with_text && command.image_embeds_path, "--image-embeds", made);
+  refuse_if(with_text && command.text_encodings_path, "--text-encodings", made);
   refuse_if(
       command.image_path && command.start_unet == 1,
       "--image",
@@ -288,6 +300,7 @@ void refuse_conditions(const SampleCommand& command, const DecoderConfig& config
       "out; --num says how many pictures to draw.",
       command.checkpoint_path);
   refuse_if(command.image_embeds_path.has_value(), "--image-embeds", why);
+  refuse_if(command.text.has_value(), "--text", why);
   refuse_if(!command.cond_scale.empty(), "--cond-scale", why);
 }
 
@@ -320,8 +333,9 @@ void check_image_embeds(const SampleCommand& command,
                         const SampleInputs& inputs) {
   const auto width = plan.stages.front().unet.image_embed_dim;
   if (!inputs.image_embeds.defined() || !width || inputs.image_embeds.size(1) == *width) return;
-  throw DataError("--image-embeds {}: expected rows of {} values, as {} was trained with, got {}",
-                  *command.image_embeds_path,
+  throw DataError("{}: expected embeddings of {} values, as {} was trained with, got {}",
+                  command.text ? "--clip " + *command.clip_path
+                               : "--image-embeds " + *command.image_embeds_path,
                   *width,
                   command.checkpoint_path,
                   inputs.image_embeds.size(1));
@@ -371,8 +385,14 @@ void sample_decoder(const SampleCommand& command,
                     const Value& checkpoint,
                     const at::Device& device) {
   refuse_idle_options(command);
-  SampleInputs inputs = load_inputs(command);
   Decoder decoder = load_decoder(source_of(command), checkpoint);
+  const DecoderPlan& plan = decoder->plan();
+  TextConditions of_texts;
+  if (command.text && !plan.config.unconditional) {
+    of_texts = conditions_of_texts(command, device);
+    if (!plan.text_conditioned()) of_texts.text_encodings = {};
+  }
+  SampleInputs inputs = load_inputs(command, of_texts);
   check_command(command, decoder->plan(), inputs);
   decoder->to(device);
   const ImageRange range{decoder->plan().config.auto_normalize_img};

@@ -31,6 +31,8 @@ void refuse_decoder_options(const SampleCommand& command) {
   };
   refuse(command.image_embeds_path.has_value(), "--image-embeds");
   refuse(command.num.has_value(), "--num");
+  refuse(command.text || command.clip_path || command.prior_path || command.prior_cond_scale,
+         "--text, --clip, --prior and --prior-cond-scale");
   refuse(!command.init_noise_paths.empty(), "--init-noise");
   refuse(command.start_unet != 1 || command.stop_unet, "--start-unet and --stop-unet");
   refuse(command.image_path.has_value(), "--image");
@@ -96,24 +98,16 @@ void check_out_file(const SampleCommand& command, int64_t width) {
 
 }  // namespace
 
-void sample_prior(const SampleCommand& command, const Value& checkpoint, const at::Device& device) {
-  refuse_decoder_options(command);
-  const auto refuse_many = [](const char* option, size_t given) {
-    if (given > 1) throw ConfigError("{}: a prior takes one number, got {}", option, given);
-  };
-  refuse_many("--cond-scale", command.cond_scale.size());
-  refuse_many("--timesteps", command.timesteps.size());
-  DiffusionPrior prior = load_prior(source_of(command), checkpoint);
-  const TextEmbedding texts = load_texts(command, prior->plan().config);
-  make_out_folder(command);
-  check_out_file(command, prior->plan().config.image_embed_dim);
-  prior->to(device);
+at::Tensor draw_image_embeds(DiffusionPrior prior,
+                             const TextEmbedding& texts,
+                             const SampleCommand& command,
+                             const PriorDraw& draw,
+                             const at::Device& device) {
   PriorSampleOptions options;
-  if (!command.cond_scale.empty()) options.cond_scale = command.cond_scale.front();
-  if (!command.timesteps.empty()) options.timesteps = command.timesteps.front();
+  options.cond_scale = draw.cond_scale;
+  options.timesteps = draw.timesteps;
   options.num_samples_per_text = command.candidates.value_or(kDefaultCandidates);
   const int64_t rows = texts.embeds.size(0);
-  Timer timer;
   std::vector<at::Tensor> parts;
   for (const ChunkRange& range : chunk_ranges(rows, command.batch_size)) {
     options.text = on_device(chunk_of(texts, range), device);
@@ -131,7 +125,27 @@ void sample_prior(const SampleCommand& command, const Value& checkpoint, const a
     check_finite(parts.back(), command, "embeddings", range.begin);
   }
   log_live("");
-  const at::Tensor embeds = at::cat(parts).contiguous();  // [N, D]
+  return at::cat(parts).contiguous();
+}
+
+void sample_prior(const SampleCommand& command, const Value& checkpoint, const at::Device& device) {
+  refuse_decoder_options(command);
+  const auto refuse_many = [](const char* option, size_t given) {
+    if (given > 1) throw ConfigError("{}: a prior takes one number, got {}", option, given);
+  };
+  refuse_many("--cond-scale", command.cond_scale.size());
+  refuse_many("--timesteps", command.timesteps.size());
+  DiffusionPrior prior = load_prior(source_of(command), checkpoint);
+  const TextEmbedding texts = load_texts(command, prior->plan().config);
+  make_out_folder(command);
+  check_out_file(command, prior->plan().config.image_embed_dim);
+  prior->to(device);
+  PriorDraw draw;
+  if (!command.cond_scale.empty()) draw.cond_scale = command.cond_scale.front();
+  if (!command.timesteps.empty()) draw.timesteps = command.timesteps.front();
+  const int64_t rows = texts.embeds.size(0);
+  Timer timer;
+  const at::Tensor embeds = draw_image_embeds(prior, texts, command, draw, device);  // [N, D]
   const std::string path = (std::filesystem::path(command.out_folder) / kEmbeds).string();
   write_npy_float32(path, embeds.sizes().vec(), embeds.const_data_ptr<float>());
   log_info("sample",

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/stop_signal.h"
 #include "base/text.h"
 #include "data/loader/shard_dataset.h"
 #include "data/shards/shards.h"
@@ -170,6 +171,16 @@ int64_t ShardData::count_samples(const std::string& split, DropCounts& dropped) 
     count += found ? 1 : 0;
   }
   return count;
+}
+
+void ShardData::for_each_caption(
+    const std::string& split, const std::function<bool(const std::string& caption)>& more) const {
+  ShardDataset dataset(config_, options(split, config_.batch_size, /*in_order=*/true));
+  dataset.start_epoch(0);
+  for (Candidate candidate; dataset.next(candidate);) {
+    if (stop_requested() != 0) throw StoppedError("signal {}", stop_requested());
+    if (!more(candidate.caption)) return;
+  }
 }
 
 const ShardUrls& ShardData::urls(const std::string& split) const {

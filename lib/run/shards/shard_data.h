@@ -4,6 +4,7 @@
 
 #include <c10/core/Device.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -68,6 +69,10 @@ class ShardData {
   /// Samples a whole epoch of a split holds, counted by walking its shards without decoding
   /// pictures. What is left out is added to `dropped`, and the first few are named in warnings.
   int64_t count_samples(const std::string& split, DropCounts& dropped) const;
+  /// Hands out the captions of a split in the order of its shards, without decoding pictures, until
+  /// `more` is false. @throws StoppedError after a signal
+  void for_each_caption(const std::string& split,
+                        const std::function<bool(const std::string& caption)>& more) const;
   int64_t num_shards(const std::string& split) const;
   /// Of all splits, if they were dealt from `slices`.
   int64_t num_shards(int64_t slices) const;

@@ -67,6 +67,9 @@ class ShardRun : public TrainingRun {
   /// Saves the state at the end of an epoch, as the best if its validation loss is.
   void save_epoch();
 
+  /// A kind may add to them.
+  LogRecord step_values(double samples_per_second) override;
+
   const ShardLoopConfig& loop_;
   const ShardDataConfig& data_config_;
   ShardPosition& position_;
@@ -90,7 +93,6 @@ class ShardRun : public TrainingRun {
   void log_validation(const std::vector<double>& sums, int64_t batches, int64_t samples);
   std::optional<Batch> next_batch(ShardLoader& loader);
   void report_drops(const ShardLoader& loader, const std::string& split);
-  LogRecord step_values(double samples_per_second) override;
   int64_t samples_per_epoch() const override;
 };
 

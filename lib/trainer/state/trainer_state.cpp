@@ -42,10 +42,17 @@ void Trainer::list_state(TrainState& state) const {
   state.skipped("skipped_updates", /*flat=*/true);
 }
 
+Extras Trainer::with_companions(const Extras& extras) const {
+  Extras all = extras;
+  for (auto& each : companions()) all.push_back(std::move(each));
+  return all;
+}
+
 Dict Trainer::state(const Extras& extras) const {
   const torch::NoGradGuard no_grad;
   const HeldAverages held = hold_averages();
-  TrainStateWriter writer(contents_, extras);
+  const Extras all = with_companions(extras);
+  TrainStateWriter writer(contents_, all);
   list_state(writer);
   return writer.take();
 }
@@ -54,7 +61,7 @@ Dict Trainer::model_state(const Extras& extras) const {
   const torch::NoGradGuard no_grad;
   Dict out;
   out.set("version", kCheckpointLayoutVersion);
-  for (const auto& [key, value] : extras) out.set(key, value);
+  for (const auto& [key, value] : with_companions(extras)) out.set(key, value);
   const HeldAverages held = hold_averages();
   std::optional<AveragesInPlace> averages;
   put_averages_in_place(averages);
@@ -69,7 +76,8 @@ Dict Trainer::model_state(const Extras& extras) const {
 Dict Trainer::post_hoc_state(const Extras& extras) const {
   const torch::NoGradGuard no_grad;
   settle_all();
-  TrainStateWriter writer(contents_, extras);
+  const Extras all = with_companions(extras);
+  TrainStateWriter writer(contents_, all);
   writer.version("version");
   writer.lora("lora");
   writer.extras();
@@ -99,6 +107,7 @@ void Trainer::load_state(const Value& checkpoint,
   TrainStateReader reader(contents_, root, only_model, strict);
   list_state(reader);
   reader.finish();
+  take_companions(root);
 }
 
 void Trainer::load_base(const StateDict& weights, const std::string& file) {

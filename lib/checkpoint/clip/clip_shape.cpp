@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: MIT
+#include "checkpoint/clip/clip_shape.h"
+
+#include <torch/types.h>
+
+#include <cmath>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "config/reading/reader.h"
+#include "config/reading/writer.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr int64_t kUsualHeadWidth = 64;
+/// Width of an image tower, and of its heads where they are not of the usual width.
+constexpr std::pair<int64_t, int64_t> kHeadWidths[] = {{1280, 80}, {1408, 88}, {1664, 104}};
+
+constexpr const char* kFirstResNetConv = "visual.layer1.0.conv1.weight";
+
+class Shapes {
+ public:
+  Shapes(const StateDict& tensors, const std::string& where) : tensors_(tensors), where_(where) {}
+
+  bool has(const std::string& name) const { return find_tensor(tensors_, name) != nullptr; }
+
+  /// Extent `dim` of a tensor of `dims` dimensions.
+  int64_t extent(const std::string& name, int64_t dims, int64_t dim) const {
+    const at::Tensor* tensor = find_tensor(tensors_, name);
+    if (tensor == nullptr) {
+      throw DataError(
+          "{}: no CLIP as OpenAI, open_clip or Hugging Face write it: the tensor '{}' is missing",
+          where_,
+          name);
+    }
+    if (tensor->dim() != dims || tensor->numel() == 0) {
+      throw DataError("{}: '{}': expected {} dimensions and an element at least, got {}",
+                      where_,
+                      name,
+                      dims,
+                      shape_text(tensor->sizes()));
+    }
+    return tensor->size(dim);
+  }
+
+  /// Modules `prefix`0, `prefix`1, ... of which there is a tensor `prefix`N`suffix`.
+  int64_t count(const std::string& prefix, const std::string& suffix) const {
+    int64_t number = 0;
+    while (has(prefix + std::to_string(number) + suffix)) ++number;
+    return number;
+  }
+
+  /// Side of the square of tokens that a positional embedding is for, the first token left out.
+  int64_t grid(const std::string& name) const {
+    const int64_t places = extent(name, 2, 0) - 1;
+    const auto side = static_cast<int64_t>(std::lround(std::sqrt(static_cast<double>(places))));
+    if (side < 1 || side * side != places) {
+      throw DataError(
+          "{}: '{}' has {} rows: expected a square number and one, as of a square picture",
+          where_,
+          name,
+          places + 1);
+    }
+    return side;
+  }
+
+  double mlp_ratio(const std::string& blocks, int64_t width) const {
+    const int64_t inner = extent(blocks + "0.mlp.c_fc.weight", 2, 0);
+    const double ratio = static_cast<double>(inner) / static_cast<double>(width);
+    const bool is_exact = static_cast<int64_t>(ratio * static_cast<double>(width)) == inner;
+    return is_exact ? ratio : std::nextafter(ratio, INFINITY);
+  }
+
+ private:
+  const StateDict& tensors_;
+  const std::string& where_;
+};
+
+int64_t head_width_of(int64_t width) {
+  for (const auto& [of, head_width] : kHeadWidths)
+    if (of == width) return head_width;
+  return kUsualHeadWidth;
+}
+
+ClipVisionConfig resnet_of(const Shapes& shapes) {
+  ClipVisionConfig vision;
+  std::vector<int64_t> blocks;
+  for (size_t stage = 1; stage <= ClipVisionConfig::kResNetStages; ++stage)
+    blocks.push_back(shapes.count("visual.layer" + std::to_string(stage) + ".", ".conv1.weight"));
+  vision.layers = std::move(blocks);
+  vision.width = shapes.extent(kFirstResNetConv, 4, 0);
+  vision.image_size =
+      shapes.grid("visual.attnpool.positional_embedding") * ClipVisionConfig::kResNetMult;
+  return vision;
+}
+
+ClipVisionConfig transformer_of(const Shapes& shapes) {
+  const std::string blocks = "visual.transformer.resblocks.";
+  ClipVisionConfig vision;
+  vision.width = shapes.extent("visual.conv1.weight", 4, 0);
+  vision.patch_size = shapes.extent("visual.conv1.weight", 4, 3);
+  vision.layers = shapes.count(blocks, ".attn.in_proj_weight");
+  vision.mlp_ratio = shapes.mlp_ratio(blocks, vision.width);
+  vision.head_width = head_width_of(vision.width);
+  vision.image_size = shapes.grid("visual.positional_embedding") * vision.patch_size;
+  return vision;
+}
+
+ClipTextConfig text_of(const Shapes& shapes) {
+  const std::string blocks = "transformer.resblocks.";
+  ClipTextConfig text;
+  text.context_length = shapes.extent("positional_embedding", 2, 0);
+  text.vocab_size = shapes.extent("token_embedding.weight", 2, 0);
+  text.width = shapes.extent("token_embedding.weight", 2, 1);
+  text.heads = std::max<int64_t>(text.width / kUsualHeadWidth, 1);
+  text.layers = shapes.count(blocks, ".attn.in_proj_weight");
+  text.mlp_ratio = shapes.mlp_ratio(blocks, text.width);
+  return text;
+}
+
+/// What is wrong with a value is in the file, not in the user's config.
+void throw_if_any(const ReadFindings& findings, const std::string& where) {
+  if (findings.faults.errors().empty()) return;
+  std::vector<std::string> lines;
+  for (const Fault& fault : findings.faults.errors()) lines.push_back(fault_line(fault));
+  throw DataError("{}: no CLIP that can be built:{}", where, indented_list(lines));
+}
+
+ClipNetworkConfig read_config(const Json& json, const std::string& where) {
+  ReadFindings findings;
+  Reader reader(findings);
+  ClipNetworkConfig config;
+  reader.read_struct(json, "", config);
+  throw_if_any(findings, where);
+  return config;
+}
+
+const Json* member(const Json& json, const char* key) {
+  if (!json.is_object()) return nullptr;
+  const auto found = json.find(key);
+  return found == json.end() || found->is_null() ? nullptr : &*found;
+}
+
+void refuse_other_networks(const Json& model, const std::string& where) {
+  constexpr std::pair<const char*, const char*> kOthers[] = {{"vision_cfg", "timm_model_name"},
+                                                             {"vision_cfg", "attentional_pool"},
+                                                             {"text_cfg", "hf_model_name"},
+                                                             {"text_cfg", "embed_cls"},
+                                                             {"text_cfg", "no_causal_mask"}};
+  for (const auto& [section, key] : kOthers) {
+    const Json* const cfg = member(model, section);
+    const Json* const value = cfg != nullptr ? member(*cfg, key) : nullptr;
+    if (value == nullptr || *value == Json(false)) continue;
+    throw DataError(
+        "{}: /{}/{}: {}: only OpenAI's networks are there: vision transformers and "
+        "ResNets with attention pooling, causal text transformers",
+        where,
+        section,
+        key,
+        value->dump());
+  }
+}
+
+}  // namespace
+
+ClipNetworkConfig clip_shape_of(const StateDict& tensors, const std::string& where) {
+  const Shapes shapes(tensors, where);
+  ClipNetworkConfig config;
+  config.text_cfg = text_of(shapes);
+  config.vision_cfg = shapes.has(kFirstResNetConv) ? resnet_of(shapes) : transformer_of(shapes);
+  config.embed_dim = shapes.extent("text_projection", 2, 1);
+  return config;
+}
+
+void check_clip_config(const ClipNetworkConfig& config, const std::string& where) {
+  read_config(to_json(config), where);
+}
+
+ClipNetworkConfig clip_config_of_open_clip(const Json& json, const std::string& where) {
+  const Json* const inner = member(json, "model_cfg");
+  const Json& model = inner != nullptr ? *inner : json;
+  refuse_other_networks(model, where);
+  Json keys = model;
+  if (const Json* const preprocess = member(json, "preprocess_cfg")) {
+    for (const char* key : {"mean", "std"}) {
+      const Json* const values = member(*preprocess, key);
+      if (values != nullptr && keys.is_object()) keys[std::string("image_") + key] = *values;
+    }
+  }
+  return read_config(keys, where);
+}
+
+Json open_clip_config_of(const ClipNetworkConfig& config) {
+  Json model = to_json(config);
+  Json preprocess = Json::object();
+  preprocess["mean"] = model["image_mean"];
+  preprocess["std"] = model["image_std"];
+  for (const char* key : {"image_mean", "image_std"}) model.erase(key);
+  if (config.vision_cfg.is_resnet()) model["vision_cfg"].erase("patch_size");
+  Json result = Json::object();
+  result["model_cfg"] = std::move(model);
+  result["preprocess_cfg"] = std::move(preprocess);
+  return result;
+}
+
+void apply_hugging_face_config(const Json& json,
+                               const std::string& where,
+                               ClipNetworkConfig& config) {
+  // Its own defaults, which it leaves out of the file.
+  int64_t image_heads = 12, text_heads = 8;
+  std::string activation = "quick_gelu", text_activation = activation;
+  const auto take = [&](const char* section, const char* key, auto& value) {
+    const Json* const of = member(json, section);
+    const Json* const found = of != nullptr ? member(*of, key) : nullptr;
+    if (found == nullptr) return;
+    using Wanted = std::remove_reference_t<decltype(value)>;
+    constexpr bool kIsText = std::is_same_v<Wanted, std::string>;
+    if (kIsText ? !found->is_string() : !found->is_number_integer()) {
+      throw DataError("{}: /{}/{}: expected {}, got {}",
+                      where,
+                      section,
+                      key,
+                      kIsText ? "a text" : "a whole number",
+                      found->dump());
+    }
+    value = found->template get<Wanted>();
+  };
+  take("vision_config", "num_attention_heads", image_heads);
+  take("text_config", "num_attention_heads", text_heads);
+  take("vision_config", "hidden_act", activation);
+  take("text_config", "hidden_act", text_activation);
+  const auto check_heads = [&](const char* section, int64_t heads, int64_t width) {
+    if (heads >= 1 && width % heads == 0) return;
+    throw DataError("{}: /{}/num_attention_heads: expected a divisor of the width {}, got {}",
+                    where,
+                    section,
+                    width,
+                    heads);
+  };
+  check_heads("vision_config", image_heads, config.vision_cfg.width);
+  check_heads("text_config", text_heads, config.text_cfg.width);
+  if (activation != "quick_gelu" && activation != "gelu") {
+    throw DataError(
+        "{}: /vision_config/hidden_act: expected \"gelu\" or \"quick_gelu\", got \"{}\"",
+        where,
+        activation);
+  }
+  if (text_activation != activation) {
+    throw DataError(
+        "{}: /text_config/hidden_act: expected \"{}\", as in /vision_config, got \"{}\"",
+        where,
+        activation,
+        text_activation);
+  }
+  config.quick_gelu = activation == "quick_gelu";
+  config.vision_cfg.head_width = config.vision_cfg.width / image_heads;
+  config.text_cfg.heads = text_heads;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+// What networks the weights of a CLIP belong to.
+#pragma once
+
+#include <string>
+
+#include "base/untrusted_json.h"
+#include "checkpoint/state_dict.h"
+#include "config/clip/clip_network_config.h"
+
+namespace dalle2 {
+
+/// Widths, layers and sizes from the shapes of the tensors. Heads are 64 wide, but for the image towers
+/// of ViT-H-14, ViT-g-14 and ViT-bigG-14: shapes do not say it.
+/// @param tensors under open_clip's names @param where stands before the text of errors
+/// @throws DataError naming the tensor that is missing or of an impossible shape
+ClipNetworkConfig clip_shape_of(const StateDict& tensors, const std::string& where);
+/// @throws DataError with the pointers of all values with which no network can be built
+void check_clip_config(const ClipNetworkConfig& config, const std::string& where);
+
+/// A model config of open_clip: the object itself, or that of an open_clip_config.json, with "model_cfg"
+/// and "preprocess_cfg". @throws DataError with the pointer of what is wrong, or of what is another
+/// network (timm, Hugging Face's texts)
+ClipNetworkConfig clip_config_of_open_clip(const Json& json, const std::string& where);
+/// The inverse, as an open_clip_config.json.
+Json open_clip_config_of(const ClipNetworkConfig& config);
+
+/// Takes over from the config.json of a Hugging Face CLIPModel what shapes do not say: the heads, the
+/// activation. @throws DataError with the pointer of what is wrong
+void apply_hugging_face_config(const Json& json,
+                               const std::string& where,
+                               ClipNetworkConfig& config);
+
+}  // namespace dalle2

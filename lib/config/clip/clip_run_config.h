@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT
+// A whole training file of a CLIP.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/clip/clip_network_config.h"
+#include "config/kinds.h"
+#include "config/reading/count_limits.h"
+#include "config/shared/root_config.h"
+#include "config/shared/shard_data_config.h"
+#include "config/shared/train_options.h"
+
+namespace dalle2 {
+
+struct ClipTokenizerConfig {
+  static constexpr const char* kDoc =
+      "The vocabulary by which captions become tokens. Without any key it is OpenAI's, from "
+      "`~/.cache/dalle2-train` (`scripts/clip_vocabulary.sh` puts it there). A checkpoint holds the "
+      "vocabulary of its model.";
+  static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
+
+  std::optional<int64_t> train;
+  std::optional<std::string> path;
+
+  void fields(auto& f) {
+    D2_FIELD(
+        train,
+        "Train a vocabulary of this many tokens on the captions of the training shards, before "
+        "the first update. It is then `clip.text_cfg.vocab_size`, too.",
+        within(514, 1 << 24));
+    D2_FIELD(path, "File of a vocabulary in the form of OpenAI's.", not_empty());
+  }
+};
+
+struct ClipModelConfig : ClipNetworkConfig {
+  static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
+
+  ClipTokenizerConfig tokenizer;
+
+  void fields(auto& f) {
+    ClipNetworkConfig::fields(f);
+    D2_FIELD(tokenizer, "Extension: how captions become tokens.");
+  }
+};
+
+/// What only a CLIP has.
+struct ClipOnlyTrainConfig {
+  double max_logit_scale = 100;
+
+  void fields(auto& f) {
+    D2_FIELD(
+        max_logit_scale,
+        "The cosines are multiplied by a learned factor before the softmax, the inverse of the "
+        "temperature; it is clamped to [1, this] after each update.",
+        at_least(1).up_to(1e4));
+  }
+};
+
+struct ClipTrainConfig : OptimizerConfig<Single>,
+                         SharedTrainConfig,
+                         ShardLoopConfig,
+                         ClipOnlyTrainConfig {
+  static constexpr const char* kDoc =
+      "The optimisation and the loop; defaults are open_clip's. The loss is one of all samples of an "
+      "update together: neither `grad_accum_every` nor `max_batch_size` nor the number of processes "
+      "changes it.";
+
+  ClipTrainConfig() {
+    lr = 5e-4;
+    wd = 0.2;
+    eps = 1e-6;
+    betas = {0.9, 0.98};
+    max_grad_norm = std::nullopt;
+    epochs = 32;
+    use_ema = false;
+    lora.targets = {"out_proj", "c_fc", "c_proj"};
+  }
+
+  void fields(auto& f) {
+    OptimizerConfig::fields(f);
+    SharedTrainConfig::fields(f);
+    ShardLoopConfig::fields(f);
+    ClipOnlyTrainConfig::fields(f);
+  }
+};
+
+struct ClipEvaluateConfig {
+  static constexpr const char* kDoc =
+      "What a validation measures besides the loss and the retrieval of captions and pictures.";
+
+  std::vector<std::string> classes;
+  std::vector<std::string> templates = {"a photo of a {}."};
+
+  void fields(auto& f) {
+    D2_FIELD(classes,
+             "Names of classes for zero-shot classification. A picture is of the class that its "
+             "caption names as a whole word; one that names none or several is left out. Empty: no "
+             "classification.");
+    D2_FIELD(templates,
+             "Texts with one `{}` each, where the name of a class goes; their embeddings are "
+             "averaged (Radford et al. 2021, section 3.1.4).",
+             not_empty());
+    for (size_t i = 0; i < templates.size(); ++i) {
+      f.check(count_braces(templates[i]) == 1,
+              "templates",
+              "must contain {} exactly once in each text, got \"" + templates[i] + "\"");
+    }
+    f.check(classes.size() != 1, "classes", "must be two or more, got 1");
+  }
+};
+
+struct TrainClipConfig : RootConfig {
+  static constexpr const char* kDoc = "A file that trains a CLIP.";
+  static constexpr const char* kKind = "clip";
+  static constexpr auto& kPlaceholders = kShardPlaceholders;
+
+  ClipModelConfig clip;
+  ShardDataConfig data;
+  ClipTrainConfig train;
+  ClipEvaluateConfig evaluate;
+
+  void fields(auto& f) {
+    D2_REQUIRED(clip, "The model.");
+    D2_REQUIRED(data, "The samples: pictures and captions.");
+    D2_REQUIRED(train, "The optimisation; `{}` for the defaults.");
+    D2_FIELD(evaluate, "What a validation measures.");
+    RootConfig::fields(f);
+  }
+};
+
+struct ClipPlan {};
+using LoadedClipConfig = Loaded<TrainClipConfig, ClipPlan>;
+
+/// What is wrong in the file, all of it, is thrown: load_config().
+LoadedClipConfig parse_clip_config(const std::string& json,
+                                   const std::string& origin,
+                                   const ReadOptions& options);
+
+/// Its row in config_kinds().
+ConfigKind clip_kind();
+
+}  // namespace dalle2

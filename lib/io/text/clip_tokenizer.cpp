@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: MIT
+#include "io/text/clip_tokenizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <queue>
+#include <unordered_map>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "base/untrusted_text.h"
+#include "io/text/byte_pairs.h"
+#include "io/text/clean_caption.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr size_t kMostTokens = size_t{1} << 24;
+/// Enough of a text to recognise it in a message.
+constexpr size_t kShownLetters = 100;
+
+using Numbers = std::unordered_map<std::string, int64_t>;  // of tokens by their names
+
+std::string shown(std::string_view text) {
+  return one_line(as_utf8(text.substr(0, kShownLetters))) +
+         (text.size() > kShownLetters ? "..." : "");
+}
+
+uint64_t pair_key(int64_t first, int64_t second) {
+  return (static_cast<uint64_t>(first) << 32U) | static_cast<uint64_t>(second);
+}
+
+/// A word while its tokens are merged: a list by the places of its first tokens.
+struct MergeList {
+  static constexpr int64_t kGone = -1;
+  std::vector<int64_t> tokens;         // kGone where one was merged into the one before
+  std::vector<size_t> next, previous;  // tokens.size() at the ends
+
+  explicit MergeList(std::vector<int64_t> of) : tokens(std::move(of)) {
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      next.push_back(i + 1);
+      previous.push_back(i == 0 ? tokens.size() : i - 1);
+    }
+  }
+  void merge_with_next(size_t at, int64_t merged) {
+    const size_t gone = next[at];
+    tokens[at] = merged;
+    tokens[gone] = kGone;
+    next[at] = next[gone];
+    if (next[at] < tokens.size()) previous[next[at]] = at;
+  }
+};
+
+}  // namespace
+
+struct ClipTokenizer::Tables {
+  std::vector<std::string> names;                // of each token but the last two, as in files
+  std::vector<std::string> bytes;                // the same
+  std::vector<bool> ends_word;                   // the same
+  std::unordered_map<uint64_t, int64_t> merged;  // of a pair of tokens; the lower, the sooner
+
+  Tables() : names(byte_token_names()) {
+    for (const bool at_end : {false, true}) {
+      for (int64_t token = 0; token < kByteTokens; ++token) {
+        bytes.emplace_back(1, static_cast<char>(byte_of_token(token)));
+        ends_word.push_back(at_end);
+      }
+    }
+  }
+
+  /// @return what is wrong with the line, or nullptr
+  const char* add_merge(std::string_view line, Numbers& numbers);
+  void merge_all(std::vector<int64_t>& tokens) const;
+};
+
+const char* ClipTokenizer::Tables::add_merge(std::string_view line, Numbers& numbers) {
+  const size_t space = line.find(' ');
+  if (space == std::string_view::npos) return "expected two tokens with a space between";
+  const auto first = numbers.find(std::string(line.substr(0, space)));
+  const auto second = numbers.find(std::string(line.substr(space + 1)));
+  if (first == numbers.end() || second == numbers.end()) {
+    return "expected two tokens that earlier lines make";
+  }
+  const auto a = static_cast<size_t>(first->second), b = static_cast<size_t>(second->second);
+  if (ends_word[a]) return "nothing can follow the end of a word";
+  if (names.size() >= kMostTokens) return "there are too many lines";
+  const auto number = static_cast<int64_t>(names.size());
+  merged.emplace(pair_key(first->second, second->second), number);
+  names.push_back(names[a] + names[b]);
+  if (!numbers.emplace(names.back(), number).second) return "an earlier line makes the same token";
+  bytes.push_back(bytes[a] + bytes[b]);
+  ends_word.push_back(ends_word[b]);
+  return nullptr;
+}
+
+void ClipTokenizer::Tables::merge_all(std::vector<int64_t>& tokens) const {
+  // A merge of higher rank never makes a pair of lower rank: its parts come from earlier lines.
+  using Candidate = std::pair<int64_t, size_t>;  // merged token, place of its first part
+  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> candidates;
+  MergeList list(std::move(tokens));
+  const auto merged_at = [&](size_t at) -> int64_t {
+    const size_t next = list.next[at];
+    if (list.tokens[at] == MergeList::kGone || next >= list.tokens.size()) return MergeList::kGone;
+    const auto found = merged.find(pair_key(list.tokens[at], list.tokens[next]));
+    return found == merged.end() ? MergeList::kGone : found->second;
+  };
+  const auto consider = [&](size_t at) {
+    if (at >= list.tokens.size()) return;
+    if (const int64_t token = merged_at(at); token != MergeList::kGone)
+      candidates.push({token, at});
+  };
+  for (size_t at = 0; at < list.tokens.size(); ++at) consider(at);
+  while (!candidates.empty()) {
+    const auto [token, at] = candidates.top();
+    candidates.pop();
+    if (merged_at(at) != token) continue;
+    list.merge_with_next(at, token);
+    consider(list.previous[at]);
+    consider(at);
+  }
+  std::erase(list.tokens, MergeList::kGone);
+  tokens = std::move(list.tokens);
+}
+
+ClipTokenizer::ClipTokenizer(std::string_view merges, const std::string& where) {
+  auto tables = std::make_unique<Tables>();
+  Numbers numbers;
+  for (const std::string& name : tables->names)
+    numbers.emplace(name, static_cast<int64_t>(numbers.size()));
+  for (size_t line = 1; !merges.empty(); ++line) {
+    const size_t end = std::min(merges.find('\n'), merges.size());
+    const std::string_view text = merges.substr(0, end);
+    merges.remove_prefix(std::min(end + 1, merges.size()));
+    const bool is_comment = line == 1 && (text.starts_with("#version") || text.starts_with('"'));
+    if (is_comment) continue;
+    if (const char* fault = tables->add_merge(text, numbers)) {
+      throw DataError("{}: line {}, \"{}\": {}", where, line, shown(text), fault);
+    }
+  }
+  tables_ = std::move(tables);
+}
+
+ClipTokenizer::~ClipTokenizer() = default;
+ClipTokenizer::ClipTokenizer(ClipTokenizer&&) noexcept = default;
+ClipTokenizer& ClipTokenizer::operator=(ClipTokenizer&&) noexcept = default;
+
+int64_t ClipTokenizer::vocab_size() const {
+  return static_cast<int64_t>(tables_->names.size()) + 2;
+}
+
+std::vector<int64_t> ClipTokenizer::encode(std::string_view text) const {
+  std::vector<int64_t> tokens;
+  visit_words(clean_caption(text), [&](const std::string& word) {
+    if (word == kStartOfText || word == kEndOfText) {
+      tokens.push_back(word == kStartOfText ? start_token() : end_token());
+      return;
+    }
+    std::vector<int64_t> of_word = byte_tokens(word);
+    tables_->merge_all(of_word);
+    tokens.insert(tokens.end(), of_word.begin(), of_word.end());
+  });
+  return tokens;
+}
+
+std::vector<int64_t> ClipTokenizer::tokenize(std::string_view text,
+                                             int64_t context_length,
+                                             LongText long_text) const {
+  D2_CHECK(context_length >= 2, "a context of {} tokens has no room for a text", context_length);
+  std::vector<int64_t> tokens = {start_token()};
+  const std::vector<int64_t> words = encode(text);
+  tokens.insert(tokens.end(), words.begin(), words.end());
+  tokens.push_back(end_token());
+  const auto length = static_cast<size_t>(context_length);
+  if (tokens.size() > length && long_text == LongText::kRefuse) {
+    throw DataError(
+        "the text \"{}\" has {} tokens, those that enclose it included: expected {} at most. "
+        "Shorten it, or let long texts be cut",
+        shown(text),
+        tokens.size(),
+        context_length);
+  }
+  if (tokens.size() > length) tokens[length - 1] = end_token();
+  tokens.resize(length, 0);
+  return tokens;
+}
+
+std::string ClipTokenizer::decode(std::span<const int64_t> tokens) const {
+  std::string text;
+  for (const int64_t token : tokens) {
+    if (token == start_token() || token == end_token()) continue;
+    if (token < 0 || token >= vocab_size()) {
+      throw DataError("{} is no token: expected 0 to {}", token, vocab_size() - 1);
+    }
+    text += tables_->bytes[static_cast<size_t>(token)];
+    if (tables_->ends_word[static_cast<size_t>(token)]) text += ' ';
+  }
+  if (text.ends_with(' ')) text.pop_back();
+  return as_utf8(text);
+}
+
+std::string ClipTokenizer::merges() const {
+  constexpr size_t kFirst = 2 * kByteTokens;
+  std::vector<std::string> lines(tables_->names.size() - kFirst);
+  for (const auto& [key, token] : tables_->merged) {
+    const auto first = static_cast<size_t>(key >> 32U), second = static_cast<size_t>(key & ~0U);
+    lines[static_cast<size_t>(token) - kFirst] =
+        tables_->names[first] + " " + tables_->names[second] + "\n";
+  }
+  return fmt::format("{}", fmt::join(lines, ""));
+}
+
+}  // namespace dalle2

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+// Texts as the tokens of a CLIP, as `clip.tokenize` of OpenAI's package makes them: byte pair encoding
+// (Sennrich et al. 2016, arXiv 1508.07909) of the UTF-8 bytes of words.
+//
+// Numbers of tokens: 256 bytes, the same bytes at the end of a word, the merges in their order, the
+// token that begins a text and the one that ends it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dalle2 {
+
+/// What becomes of a text with more tokens than there is room for.
+enum class LongText {
+  kRefuse,
+  kCut,  ///< the token that ends a text takes the last place
+};
+
+class ClipTokenizer {
+ public:
+  /// Tokens of a vocabulary without merges: the bytes twice, and the two that enclose a text.
+  static constexpr int64_t kLeastVocabSize = 2 * 256 + 2;
+
+  /// @param merges a line a merge, "t h" or "th e</w>", in the letters that stand for bytes; a first
+  /// line that begins with "#version" or a quotation mark is a comment
+  /// @param where stands before the text of errors
+  /// @throws DataError naming the line that is no merge, or whose parts no earlier line makes
+  ClipTokenizer(std::string_view merges, const std::string& where);
+  ~ClipTokenizer();
+  ClipTokenizer(ClipTokenizer&&) noexcept;
+  ClipTokenizer& operator=(ClipTokenizer&&) noexcept;
+
+  /// Tokens of a text, without those that enclose it. Cleans it first: clean_caption(). Bytes that are
+  /// no UTF-8 become U+FFFD. May be called by several threads.
+  std::vector<int64_t> encode(std::string_view text) const;
+  /// encode() between the tokens that begin and end a text, filled up with 0.
+  /// @return context_length tokens @throws DataError for a long text that is to be refused, with its
+  /// number of tokens
+  std::vector<int64_t> tokenize(std::string_view text,
+                                int64_t context_length,
+                                LongText long_text) const;
+  /// What the tokens stand for, words separated by spaces; those that enclose a text are left out.
+  /// @throws DataError for a number that is no token
+  std::string decode(std::span<const int64_t> tokens) const;
+
+  int64_t vocab_size() const;
+  int64_t start_token() const { return vocab_size() - 2; }
+  int64_t end_token() const { return vocab_size() - 1; }
+  /// What the constructor makes an equal tokenizer of: for checkpoints.
+  std::string merges() const;
+
+ private:
+  struct Tables;
+  std::unique_ptr<const Tables> tables_;
+};
+
+}  // namespace dalle2

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+#include "metrics/retrieval.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace dalle2 {
+namespace {
+
+/// Rows of a table of similarities that are computed at once.
+constexpr int64_t kRowsAtOnce = 1024;
+
+/// For each row of `queries`, how many candidates are nearer than the own one, or as near.
+/// @param own [n] int64, the index of the own candidate
+at::Tensor ranks_of_own(const at::Tensor& queries,
+                        const at::Tensor& candidates,
+                        const at::Tensor& own) {
+  std::vector<at::Tensor> ranks;
+  for (int64_t begin = 0; begin < queries.size(0); begin += kRowsAtOnce) {
+    const int64_t rows = std::min(kRowsAtOnce, queries.size(0) - begin);
+    const at::Tensor near = queries.narrow(0, begin, rows).matmul(candidates.t());
+    const at::Tensor of_own = near.gather(1, own.narrow(0, begin, rows).unsqueeze(1));
+    // Not "at least as near": NaN is neither.
+    ranks.push_back((near < of_own).logical_not().sum(1) - 1);
+  }
+  return at::cat(ranks);
+}
+
+/// For each caption, how many pictures of other captions are nearer than its nearest own, or as near.
+/// @param own [N] int64, the caption of each picture
+at::Tensor ranks_of_nearest_own(const at::Tensor& captions,
+                                const at::Tensor& pictures,
+                                const at::Tensor& own) {
+  std::vector<at::Tensor> ranks;
+  for (int64_t begin = 0; begin < captions.size(0); begin += kRowsAtOnce) {
+    const int64_t rows = std::min(kRowsAtOnce, captions.size(0) - begin);
+    const at::Tensor near = captions.narrow(0, begin, rows).matmul(pictures.t());
+    const at::Tensor is_own =
+        own.unsqueeze(0) == at::arange(begin, begin + rows, own.options()).unsqueeze(1);
+    const at::Tensor nearest =
+        near.masked_fill(is_own.logical_not(), -std::numeric_limits<float>::infinity())
+            .amax(1, /*keepdim=*/true);
+    ranks.push_back((near < nearest).logical_not().logical_and(is_own.logical_not()).sum(1));
+  }
+  return at::cat(ranks);
+}
+
+double share_below(const at::Tensor& ranks, int64_t most) {
+  return (ranks < most).to(at::kDouble).mean().item<double>();
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, double>> retrieval_figures(const RetrievalSamples& samples) {
+  if (!samples.pairs.defined() || samples.pairs.size(0) == 0) return {};
+  const at::NoGradGuard no_grad;
+  const at::Tensor pictures = samples.pairs.select(1, 0);
+  const at::Device device = pictures.device();
+  const auto [ids, caption_of, counts] =
+      at::_unique2(samples.captions.to(device), /*sorted=*/true, /*return_inverse=*/true);
+  // Of each caption one picture's row; which one does not matter, they hold the same features.
+  at::Tensor row_of = at::empty_like(ids);
+  row_of.index_put_({caption_of}, at::arange(caption_of.size(0), caption_of.options()));
+  const at::Tensor captions = samples.pairs.select(1, 1).index_select(0, row_of);
+  const at::Tensor to_text = ranks_of_own(pictures, captions, caption_of);
+  const at::Tensor to_image = ranks_of_nearest_own(captions, pictures, caption_of);
+  std::vector<std::pair<std::string, double>> figures = {
+      {"image_to_text_R@1", share_below(to_text, 1)},
+      {"image_to_text_R@5", share_below(to_text, 5)},
+      {"text_to_image_R@1", share_below(to_image, 1)},
+      {"text_to_image_R@5", share_below(to_image, 5)}};
+  if (!samples.classes.defined()) return figures;
+  const at::Tensor labels = samples.labels.to(device);
+  const at::Tensor labelled = (labels >= 0).nonzero().squeeze(1);
+  if (labelled.numel() == 0) return figures;
+  const at::Tensor ranks = ranks_of_own(pictures.index_select(0, labelled),
+                                        samples.classes.to(device),
+                                        labels.index_select(0, labelled));
+  figures.emplace_back("zero_shot_top1", share_below(ranks, 1));
+  return figures;
+}
+
+}  // namespace dalle2

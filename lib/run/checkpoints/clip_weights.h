@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+// A CLIP that is used and not trained: from a file of a run, or of others.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "checkpoint/convert.h"
+#include "io/text/clip_tokenizer.h"
+#include "model/clip/clip.h"
+#include "run/checkpoints/model_weights.h"
+
+namespace dalle2 {
+
+/// A CLIP that is frozen and in eval mode, and the vocabulary of its texts.
+struct LoadedClip {
+  std::shared_ptr<ClipImpl> clip;
+  std::shared_ptr<const ClipTokenizer> tokenizer;
+};
+
+/// Of a checkpoint or model file of a run. @throws as load_clip_model(), DataError also for one
+/// without a vocabulary or with weights that are not finite
+LoadedClip load_clip(const ModelSource& source, const Value& checkpoint);
+/// The same of any file that read_clip_file() reads; OpenAI's vocabulary then lies where
+/// find_clip_vocabulary() looks. @throws as those
+LoadedClip load_clip_file(const std::string& path);
+
+/// Writes the CLIP of any file that load_clip_file() takes in open_clip's layout: write_clip_file(). Of
+/// a run's file it takes the averages, if there are any.
+/// @throws as load_clip_file(), though no vocabulary is looked for; ConfigError if the folder of `out`
+/// has the config of another model
+ConvertReport convert_to_open_clip(const std::string& in, const std::string& out);
+
+}  // namespace dalle2

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+// From a loader's batches to what a CLIP takes, and what its validation measures.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "config/clip/clip_run_config.h"
+#include "io/text/clip_tokenizer.h"
+#include "metrics/retrieval.h"
+#include "run/shards/shard_data.h"
+#include "trainer/clip_trainer.h"
+
+namespace dalle2 {
+
+/// Of a sample: its picture and its caption.
+LoaderOptions clip_needs();
+
+/// The vocabulary of /clip/tokenizer: trained on the captions of the training shards, or from a file.
+/// @throws ConfigError if it is not of /clip/text_cfg/vocab_size tokens, or its file is nowhere
+ClipTokenizer make_clip_tokenizer(const ClipModelConfig& config, const ShardData& data);
+/// @throws ConfigError unless the vocabulary is of as many tokens as the model
+void check_vocabulary(const ClipTokenizer& tokenizer, const ClipNetworkConfig& config);
+
+/// Texts that are too long are cut. @return [B, L] int64, pinned for a GPU
+at::Tensor tokens_of(const std::vector<std::string>& texts,
+                     const ClipTokenizer& tokenizer,
+                     int64_t context_length);
+
+/// The class of /evaluate/classes that a caption names as a whole word, whatever the case; -1 if it
+/// names none or several.
+int64_t class_of_caption(const std::string& caption, const std::vector<std::string>& classes);
+
+/// What a validation has seen of this rank's samples.
+class ClipValidation {
+ public:
+  /// @param pairs [B, 2, D], by pair_features()
+  void add(const at::Tensor& pairs,
+           const std::vector<std::string>& captions,
+           const ClipEvaluateConfig& config);
+  bool is_empty() const { return pairs_.empty(); }
+  /// Those of all ranks, which call it together; then it is empty again. Without classes.
+  RetrievalSamples gather(ProcessGroup& group);
+
+ private:
+  std::vector<at::Tensor> pairs_;  // on the CPU
+  std::vector<int64_t> captions_, labels_;
+};
+
+/// The texts of a class: each template of /evaluate/templates with its name.
+std::vector<std::string> texts_of_class(const std::string& name, const ClipEvaluateConfig& config);
+/// [C, D] the mean feature of the texts of each class, of length 1; undefined without classes.
+/// @param features_of [T, L] tokens to [T, D]
+at::Tensor class_features(const ClipEvaluateConfig& config,
+                          const ClipTokenizer& tokenizer,
+                          int64_t context_length,
+                          const std::function<at::Tensor(const at::Tensor& tokens)>& features_of);
+
+}  // namespace dalle2

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT
+#include "run/clip/clip_run.h"
+
+#include <torch/torch.h>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "run/checkpoints/model_weights.h"
+#include "run/device/device_copy.h"
+
+namespace dalle2 {
+namespace {
+
+std::unique_ptr<ClipTrainer> make_trainer(const LoadedClipConfig& loaded,
+                                          const at::Device& device) {
+  torch::manual_seed(static_cast<uint64_t>(loaded.config.seed));
+  const auto clip = std::make_shared<ClipImpl>(loaded.config.clip);
+  auto trainer = std::make_unique<ClipTrainer>(clip, loaded.config.train, device);
+  log_parameters(count_parameters(trainer->model()));
+  return trainer;
+}
+
+}  // namespace
+
+ClipRun::ClipRun(const LoadedClipConfig& loaded, const RunProcess& process)
+    : ShardRun(
+          run_plan(loaded,
+                   process,
+                   {{}},
+                   "damaged images with `dalle2-train shards check`, and for captions that are "
+                   "all the same"),
+          [&](const at::Device& device) { return make_trainer(loaded, device); },
+          {.loop = loaded.config.train, .data = loaded.config.data, .needs = clip_needs()}),
+      config_(loaded.config),
+      trainer_(trainer_as<ClipTrainer>()) {}
+
+void ClipRun::introduce() const {
+  session_.print_precision(trainer_.precision());
+}
+
+void ClipRun::load_examples() {
+  if (tokenizer_) return;
+  const bool has_earlier =
+      session_.group().is_main() && checkpoints_.outline_of_earlier().has_value();
+  const std::string answer =
+      session_.group().text_of_main(has_earlier ? "earlier" : "", "whether there is a checkpoint");
+  if (answer.empty()) make_tokenizer();
+}
+
+/// Rank 0 reads or trains it, and the others take its own.
+void ClipRun::make_tokenizer() {
+  std::string merges;
+  session_.together("making the vocabulary", [&] {
+    if (session_.group().is_main()) merges = make_clip_tokenizer(config_.clip, data_).merges();
+  });
+  merges = session_.group().text_of_main(merges, "the vocabulary");
+  tokenizer_.emplace(merges, "/clip/tokenizer");
+}
+
+/// That of the checkpoint that the run resumes from, if there is one.
+const ClipTokenizer& ClipRun::tokenizer() {
+  const std::string& saved = trainer_.merges();
+  if (!saved.empty()) {
+    if (!tokenizer_ || tokenizer_->merges() != saved) {
+      tokenizer_.emplace(saved, "the checkpoint's vocabulary");
+      check_vocabulary(*tokenizer_, config_.clip);
+    }
+    return *tokenizer_;
+  }
+  // What was there gave weights alone.
+  if (!tokenizer_) from_outside([this] { make_tokenizer(); });
+  trainer_.set_merges(tokenizer_->merges());
+  return *tokenizer_;
+}
+
+ClipInputs ClipRun::inputs_of(const Batch& batch) {
+  if (batch.size() == 0) return {};
+  ClipInputs inputs{batch.images,
+                    tokens_of(batch.captions, tokenizer(), config_.clip.text_cfg.context_length)};
+  if (!session_.device().is_cpu()) inputs.tokens = inputs.tokens.pin_memory();
+  return timed(&session_.times(), StepPhase::kCopy, [&] {
+    return copied_to(session_.device(), std::move(inputs));
+  });
+}
+
+/// One update, from the loss of all samples of the group together.
+std::optional<int64_t> ClipRun::train_group(const std::vector<Batch>& group) {
+  tokenizer();  // all ranks, whether they have samples or not
+  std::vector<ClipInputs> batches;
+  int64_t samples = 0;
+  for (const Batch& batch : group) {
+    batches.push_back(inputs_of(batch));
+    samples += batch.samples_of_step;
+  }
+  from_outside([&] { trainer_.check(batches); });
+  trainer_.step(batches);
+  update(1);
+  return samples;
+}
+
+void ClipRun::add_validation_losses(const Batch& batch,
+                                    int64_t /*place*/,
+                                    std::vector<double>& sums) {
+  tokenizer();
+  const ClipInputs inputs = inputs_of(batch);
+  from_outside([&] { trainer_.check({inputs}); });
+  const ClipEvaluation found = trainer_.evaluate(inputs);
+  sums[0] += found.loss.item<double>();  // the same on all ranks
+  validation_.add(found.pairs, batch.captions, config_.evaluate);
+}
+
+/// Retrieval and classification over all samples of the validation.
+void ClipRun::log_figures() {
+  RetrievalSamples samples = validation_.gather(session_.group());
+  if (!session_.group().is_main()) return;
+  samples.classes = class_features(
+      config_.evaluate,
+      tokenizer(),
+      config_.clip.text_cfg.context_length,
+      [this](const at::Tensor& tokens) { return trainer_.text_features(tokens).to(at::kCPU); });
+  const auto figures = retrieval_figures(samples);
+  if (figures.empty()) return;
+  LogRecord record;
+  ShownRecord shown;
+  for (const auto& [name, value] : figures) {
+    record.emplace_back(name, value);
+    if (!name.ends_with("R@5")) shown.push_back({.label = name, .values = {value}});
+  }
+  session_.tracker().log(record, trainer_.first_steps(), shown);
+}
+
+void ClipRun::end_epoch() {
+  if (position_.next_task == "eval") {
+    log_figures();
+    position_.next_task = "sample";
+  }
+  save_epoch();
+}
+
+LogRecord ClipRun::step_values(double samples_per_second) {
+  LogRecord record = ShardRun::step_values(samples_per_second);
+  record.emplace_back("Logit Scale", trainer_.logit_scale());
+  return record;
+}
+
+}  // namespace dalle2

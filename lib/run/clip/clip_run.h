@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+// A run of a CLIP: train, validate and save, epoch by epoch. The loop is that of shard_run.h.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "config/clip/clip_run_config.h"
+#include "io/text/clip_tokenizer.h"
+#include "run/clip/clip_data.h"
+#include "run/shards/shard_run.h"
+#include "trainer/clip_trainer.h"
+
+namespace dalle2 {
+
+struct FirstConfig;
+struct InitCommand;
+
+class ClipRun : public ShardRun {
+ public:
+  /// Builds data, model, trainer and tracker; nothing is trained or written yet.
+  /// @throws ConfigError, DataError
+  ClipRun(const LoadedClipConfig& loaded, const RunProcess& process);
+
+ private:
+  void introduce() const override;
+  /// Makes the vocabulary of a run that begins, so that a fault in it leaves no files behind.
+  void load_examples() override;
+  std::optional<int64_t> train_group(const std::vector<Batch>& group) override;
+  void add_validation_losses(const Batch& batch, int64_t place, std::vector<double>& sums) override;
+  bool has_joint_loss() const override { return true; }
+  void end_epoch() override;
+  LogRecord step_values(double samples_per_second) override;
+  void make_tokenizer();
+  const ClipTokenizer& tokenizer();
+  ClipInputs inputs_of(const Batch& batch);
+  void log_figures();
+
+  const TrainClipConfig& config_;
+  ClipTrainer& trainer_;
+  std::optional<ClipTokenizer> tokenizer_;  // none until it is known whether a checkpoint has one
+  ClipValidation validation_;
+};
+
+/// What such a run would take. @throws as it would
+void dry_run(const LoadedClipConfig& loaded, int64_t processes);
+/// A first config for a folder of its data. @throws ConfigError, DataError
+FirstConfig clip_first_config(const InitCommand& command);
+
+}  // namespace dalle2

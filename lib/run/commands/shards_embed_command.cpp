@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT
+// `shards embed`: shards again, with the embeddings that a CLIP makes of their pictures and captions.
+#include <torch/types.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/public_url.h"
+#include "base/text.h"
+#include "base/untrusted_text.h"
+#include "checkpoint/convert.h"
+#include "data/shards/shard_check.h"
+#include "io/formats/npy.h"
+#include "run/checkpoints/model_weights.h"
+#include "run/clip/clip_data.h"
+#include "run/commands.h"
+#include "run/commands/shard_copies.h"
+#include "run/device/device.h"
+
+namespace dalle2 {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Embeddings of a shard's samples, in their order: what a prior reads.
+struct EmbeddingArray {
+  const char* name;  ///< of its folder: "img_emb"
+  std::vector<at::Tensor> rows = {};
+};
+
+class ClipEmbeddings : public ShardAddition {
+ public:
+  ClipEmbeddings(const ShardsEmbedCommand& command, const std::string& shown_url)
+      : command_(command),
+        device_(choose_device(command.device, "--device", WithoutGpu::kError)),
+        clip_(
+            load_clip({.checkpoint_path = command.clip_path}, read_checkpoint(command.clip_path))),
+        shown_url_(shown_url) {
+    clip_.clip->to(device_);
+  }
+
+  int64_t image_size() const { return clip_.clip->image_size(); }
+  std::string manifest() const {
+    nlohmann::ordered_json made_with;
+    made_with["clip_sha256"] = weights_sha256(*clip_.clip);
+    made_with["text_encodings"] = command_.text_encodings;
+    made_with["webdataset_base_url"] = shown_url_;
+    return made_with.dump(2) + "\n";
+  }
+
+  void begin_shard() override {
+    for (EmbeddingArray* array : arrays()) array->rows.clear();
+  }
+  void add(std::vector<GroupedSample>& samples, const at::Tensor& images) override {
+    const torch::NoGradGuard no_grad;
+    std::vector<std::string> captions;
+    for (const GroupedSample& sample : samples) captions.push_back(*sample.find({"txt"}));
+    const at::Tensor tokens = tokens_of(captions, *clip_.tokenizer, clip_.clip->max_text_len());
+    const at::Tensor pictures = clip_.clip->embed_image(images.to(device_)).cpu();
+    const ClipTexts texts = clip_.clip->embed_text(tokens.to(device_));
+    images_.rows.push_back(pictures);
+    texts_.rows.push_back(texts.embed.cpu());
+    if (command_.text_encodings) encodings_.rows.push_back(texts.encodings.cpu());
+    for (size_t i = 0; i < samples.size(); ++i) {
+      put(samples[i], "img_emb.npy", pictures[static_cast<int64_t>(i)]);
+      if (command_.text_encodings)
+        put(samples[i], "text_emb.npy", encodings_.rows.back()[static_cast<int64_t>(i)]);
+    }
+  }
+  void end_shard(const std::string& name) override {
+    for (EmbeddingArray* array : arrays()) {
+      if (array->rows.empty()) continue;
+      const at::Tensor all = at::cat(array->rows).contiguous();
+      const std::string file =
+          fmt::format("{}_{}.npy", array->name, fs::path(name).stem().string());
+      write_npy_float32((fs::path(command_.out_folder) / array->name / file).string(),
+                        all.sizes().vec(),
+                        all.const_data_ptr<float>());
+    }
+  }
+
+ private:
+  std::vector<EmbeddingArray*> arrays() { return {&images_, &texts_, &encodings_}; }
+  static void put(GroupedSample& sample, const char* field, const at::Tensor& values) {
+    const at::Tensor row = values.contiguous();
+    sample.fields[field] = format_npy_float32(row.sizes().vec(), row.const_data_ptr<float>());
+  }
+
+  const ShardsEmbedCommand& command_;
+  at::Device device_;
+  LoadedClip clip_;
+  std::string shown_url_;
+  EmbeddingArray images_{"img_emb"}, texts_{"text_emb"}, encodings_{"text_encodings"};
+};
+
+/// The shards, and pictures as open_clip's transform for inference makes them.
+ShardDataConfig data_of(const ShardsEmbedCommand& command, int64_t image_size) {
+  ShardDataConfig data;
+  std::error_code ignored;  // a list of urls may be longer than a path
+  if (fs::is_directory(command.url, ignored)) {
+    data.webdataset_base_url = OneOrMany<std::string>(shards_in_folder(command.url));
+  } else {
+    data.webdataset_base_url = command.url;
+  }
+  if (const auto fault = shard_url_fault(data.webdataset_base_url))
+    throw ConfigError("SHARDS: {}", *fault);
+  data.batch_size = command.batch_size;
+  data.shard_width = command.shard_width;
+  TransformConfig resize{.kind = TransformKind::Resize};
+  resize.size = {image_size};
+  resize.interpolation = "bicubic";
+  TransformConfig crop{.kind = TransformKind::CenterCrop};
+  crop.size = {image_size};
+  data.preprocessing = {resize, crop, TransformConfig{}};
+  return data;
+}
+
+}  // namespace
+
+ExitCode run_shards_embed(const ShardsEmbedCommand& command) {
+  ClipEmbeddings embeddings(command, public_url(command.url));
+  const ShardDataConfig data = data_of(command, embeddings.image_size());
+  const auto shards = shards_by_name(data);
+  ShardCopyCounts counts;
+  const ExitCode code = copy_shards(
+      {.data = data,
+       .out_folder = command.out_folder,
+       .overwrite = command.overwrite,
+       .noun = "embedding",
+       .manifest_name = "embeddings.json",
+       .manifest = embeddings.manifest(),
+       .other_set = "with embeddings of another CLIP or set, or with other text encodings",
+       .need_captions = true},
+      shards,
+      embeddings,
+      counts);
+  if (code == ExitCode::kStopped) {
+    std::printf("stopped by a signal; the same command continues with the next shard\n");
+    return code;
+  }
+  const std::string out = printable(command.out_folder);
+  std::printf(
+      "a decoder reads \"webdataset_base_url\": \"%s/{}.tar\" with \"embeddings_in_tar\": true,\n"
+      "a prior \"image_url\": \"%s/img_emb\" and \"text_url\": \"%s/text_emb\"\n",
+      out.c_str(),
+      out.c_str(),
+      out.c_str());
+  return code;
+}
+
+}  // namespace dalle2

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+// Training of a CLIP: its joint loss, its evaluation, the vocabulary that goes with its weights. What
+// all trainers share, such as updates and state, is in trainer/trainer.h.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "config/clip/clip_run_config.h"
+#include "model/clip/clip.h"
+#include "trainer/trainer.h"
+
+namespace dalle2 {
+
+/// A batch on the device. S: side of the pictures that the model sees, L: its context length.
+struct ClipInputs {
+  at::Tensor images;  ///< [B, 3, S, S] in [0, 1]
+  at::Tensor tokens;  ///< [B, L] int64
+
+  int64_t size() const { return images.defined() ? images.size(0) : 0; }
+  void tensors(const auto& f) {
+    f(images);
+    f(tokens);
+  }
+};
+
+struct ClipEvaluation {
+  at::Tensor loss;   ///< [] of the samples of all ranks together; undefined without any
+  at::Tensor pairs;  ///< [B, 2, D] float32, features of this rank's samples; undefined without any
+};
+
+/// Whether a file holds a CLIP's weights without a state to resume from: a model file, or one of
+/// open_clip.
+bool is_clip_weights_alone(const Cursor& root);
+
+/// A CLIP under the names of its own tensors, whose network can be exchanged for its average.
+class ClipModel;
+
+/// Its one part is the whole model. Usage:
+///   ClipTrainer trainer(clip, config, device);
+///   trainer.step(batches);  // of a whole update, on all ranks
+///   trainer.update();
+class ClipTrainer : public Trainer {
+ public:
+  /// @throws ConfigError for a warm-up of no steps, betas that are not two, ...
+  ClipTrainer(std::shared_ptr<ClipImpl> clip,
+              const ClipTrainConfig& config,
+              const at::Device& device);
+
+  /// @throws DataError for pictures of another size than the model's
+  void check(const std::vector<ClipInputs>& batches) const;
+  /// Gradients of a whole update from its batches on this rank, some of which may be empty.
+  /// @return [] the loss of all samples of all ranks together, detached; undefined without samples
+  at::Tensor step(const std::vector<ClipInputs>& batches);
+  /// Of a batch, which may be empty, without gradients and in eval mode; all ranks call it together.
+  ClipEvaluation evaluate(const ClipInputs& batch) const;
+  /// What stands in for the features of texts: [C, L] int64 to [C, D] float32, each of length 1.
+  at::Tensor text_features(const at::Tensor& tokens) const;
+  /// exp(logit_scale): what the cosines are multiplied by. Waits for the device.
+  double logit_scale() const;
+
+  const ClipImpl& clip() const;
+  /// The vocabulary that the weights were trained with, as ClipTokenizer::merges() has it; empty until
+  /// it is known. A checkpoint and a model file hold it, and loading one gives it.
+  const std::string& merges() const { return merges_; }
+  void set_merges(std::string merges) { merges_ = std::move(merges); }
+
+  bool is_begun_by(const Cursor& root) const override { return is_clip_weights_alone(root); }
+  void take_companions(const Cursor& root) override;
+
+ private:
+  ClipTrainer(std::shared_ptr<ClipModel> model,
+              const ClipTrainConfig& config,
+              const at::Device& device);
+  void list_state(TrainState& state) const override;
+  std::shared_ptr<torch::nn::Module> swap_network(
+      size_t index, std::shared_ptr<torch::nn::Module> network) const override;
+  Extras companions() const override;
+  JointLoss joint_loss(const std::vector<ClipInputs>& batches) const;
+
+  std::shared_ptr<ClipModel> model_;
+  std::string merges_;
+};
+
+/// The key of the vocabulary in a checkpoint and a model file of a CLIP.
+inline constexpr const char* kClipMerges = "merges";
+
+}  // namespace dalle2

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT
+// What is wrong with a CLIP's file is said by file, tensor or pointer. That files of others are read
+// rightly is seen in tests/model/clip_file_test.cpp.
+#include "checkpoint/clip/clip_file.h"
+
+#include <torch/types.h>
+
+#include <catch2/catch.hpp>
+
+#include <cmath>
+#include <filesystem>
+
+#include "base/error.h"
+#include "checkpoint/archive/safetensors.h"
+#include "checkpoint/checkpoint_test_tools.h"
+#include "checkpoint/clip/clip_names.h"
+#include "checkpoint/clip/clip_shape.h"
+#include "checkpoint/pickle/pth.h"
+
+namespace dalle2::test {
+namespace {
+
+using Catch::Contains;
+
+std::string fixture(const std::string& name) {
+  return std::string(DALLE2_SOURCE_DIR) + "/tests/parity/fixtures/clip_files/" + name;
+}
+
+/// The tensors of a file of a fixture.
+StateDict tensors_of(const std::string& name) {
+  return read_safetensors(fixture(name)).tensors;
+}
+
+at::Tensor& entry(StateDict& tensors, const std::string& name) {
+  for (auto& [each, tensor] : tensors)
+    if (each == name) return tensor;
+  FAIL("no tensor " << name);
+  throw std::logic_error(name);
+}
+
+void drop(StateDict& tensors, const std::string& name) {
+  REQUIRE(std::erase_if(tensors, [&](const auto& item) { return item.first == name; }) == 1);
+}
+
+/// The error that reading these tensors from a folder of their own ends with.
+std::string refusal(const StateDict& tensors, const std::string& open_clip_config = "") {
+  const TempFolder folder;
+  const std::string path = folder.file("clip.safetensors");
+  write_safetensors(path, tensors);
+  if (!open_clip_config.empty()) {
+    write_bytes(folder.file("open_clip_config.json"), open_clip_config);
+  }
+  try {
+    read_clip_file(path);
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+const std::string kOpenClip = "open_clip/open_clip_model.safetensors";
+const std::string kHuggingFace = "hugging_face/model.safetensors";
+
+TEST_CASE("weights of a CLIP that are not finite are refused by the tensor's name") {
+  for (const float bad : {NAN, INFINITY}) {
+    StateDict tensors = tensors_of(kOpenClip);
+    at::Tensor& tensor = entry(tensors, "visual.transformer.resblocks.1.ln_2.bias");
+    tensor = tensor.clone();
+    tensor[3] = bad;
+    CHECK_THAT(refusal(tensors),
+               Contains("clip.safetensors: 'visual.transformer.resblocks.1.ln_2.bias'") &&
+                   Contains("not finite"));
+  }
+}
+
+TEST_CASE("a file that is no CLIP is refused by the tensor that is missing") {
+  CHECK_THAT(refusal({{"weight", at::ones({2, 2})}}),
+             Contains("no CLIP as OpenAI, open_clip or Hugging Face write it") &&
+                 Contains("'positional_embedding' is missing"));
+  for (const char* name : {"token_embedding.weight",
+                           "text_projection",
+                           "visual.conv1.weight",
+                           "visual.positional_embedding",
+                           "transformer.resblocks.0.mlp.c_fc.weight"}) {
+    StateDict tensors = tensors_of(kOpenClip);
+    drop(tensors, name);
+    CHECK_THAT(refusal(tensors), Contains(std::string("'") + name + "' is missing"));
+  }
+}
+
+TEST_CASE("tensors of impossible shapes are refused by name") {
+  const auto with = [](const char* name, const at::Tensor& tensor) {
+    StateDict tensors = tensors_of(kOpenClip);
+    entry(tensors, name) = tensor;
+    return refusal(tensors);
+  };
+  CHECK_THAT(
+      with("visual.positional_embedding", at::ones({9, 8})),
+      Contains("'visual.positional_embedding' has 9 rows") && Contains("square number and one"));
+  CHECK_THAT(with("visual.positional_embedding", at::ones({1, 8})), Contains("has 1 rows"));
+  CHECK_THAT(with("visual.conv1.weight", at::ones({8, 3})),
+             Contains("'visual.conv1.weight': expected 4 dimensions") && Contains("got [8, 3]"));
+  CHECK_THAT(with("token_embedding.weight", at::ones({514, 0})), Contains("got [514, 0]"));
+  CHECK_THAT(with("token_embedding.weight", at::ones({100, 8})),
+             Contains("/text_cfg/vocab_size") && Contains("100"));
+}
+
+TEST_CASE("without a config beside it a CLIP's heads are 64 wide, but for those of known others") {
+  StateDict tensors = tensors_of(kOpenClip);
+  CHECK_THAT(refusal(tensors), Contains("/vision_cfg/head_width") && Contains("got 64"));
+  entry(tensors, "visual.conv1.weight") = at::ones({1280, 3, 4, 4});
+  CHECK(clip_shape_of(tensors, "t").vision_cfg.heads() == 16);
+  entry(tensors, "visual.conv1.weight") = at::ones({768, 3, 4, 4});
+  CHECK(clip_shape_of(tensors, "t").vision_cfg.heads() == 12);
+  const ClipNetworkConfig config = clip_shape_of(tensors, "t");
+  CHECK(config.embed_dim == 6);
+  CHECK(config.vision_cfg.layers.at(0) == 2);
+  CHECK(config.vision_cfg.image_size == 12);
+  CHECK(config.text_cfg.context_length == 6);
+  CHECK(config.text_cfg.layers == 1);
+  CHECK(static_cast<int64_t>(config.text_cfg.mlp_ratio * 8) == 29);
+}
+
+TEST_CASE(
+    "what open_clip_config.json says wrongly, or of another network, is refused by its pointer") {
+  const StateDict tensors = tensors_of(kOpenClip);
+  CHECK_THAT(refusal(tensors, "{"), Contains("open_clip_config.json"));
+  CHECK_THAT(refusal(tensors, R"({"model_cfg": {"embed_dim": -1}})"),
+             Contains("open_clip_config.json") && Contains("/embed_dim"));
+  CHECK_THAT(refusal(tensors, R"({"embed_dim": 6, "vision_cfg": {"timm_model_name": "vit_x"}})"),
+             Contains("/vision_cfg/timm_model_name: \"vit_x\": only OpenAI's networks"));
+  CHECK_THAT(refusal(tensors, R"({"embed_dim": 6, "text_cfg": {"hf_model_name": "roberta"}})"),
+             Contains("/text_cfg/hf_model_name"));
+  CHECK_THAT(refusal(tensors, R"({"model_cfg": {}, "preprocess_cfg": {"std": [0, 1, 1]}})"),
+             Contains("/image_std/0"));
+}
+
+TEST_CASE("a tensor that Hugging Face's CLIP lacks is named as Hugging Face names it") {
+  for (const char letter : {'q', 'k', 'v'}) {
+    const std::string name =
+        std::string("text_model.encoder.layers.1.self_attn.") + letter + "_proj.bias";
+    StateDict tensors = tensors_of(kHuggingFace);
+    drop(tensors, name);
+    CHECK_THAT(refusal(tensors),
+               Contains("clip.safetensors: the tensor '" + name + "' is missing"));
+  }
+  StateDict tensors = tensors_of(kHuggingFace);
+  entry(tensors, "vision_model.encoder.layers.0.self_attn.v_proj.weight") = at::ones({12, 11});
+  CHECK_THAT(refusal(tensors), Contains("v_proj.weight' is of another shape than"));
+}
+
+TEST_CASE("heads and activation of Hugging Face's CLIP come from its config.json") {
+  ClipNetworkConfig config =
+      clip_shape_of(open_clip_names(tensors_of(kHuggingFace), "t").tensors, "t");
+  const auto apply = [&](const char* text) {
+    apply_hugging_face_config(Json::parse(text), "config.json", config);
+  };
+  CHECK_THROWS_WITH(apply(R"({"vision_config": {"hidden_act": "relu"}})"),
+                    Contains("/vision_config/hidden_act: expected \"gelu\" or \"quick_gelu\""));
+  CHECK_THROWS_WITH(
+      apply(R"({"text_config": {"hidden_act": "gelu"}})"),
+      Contains(
+          "/text_config/hidden_act: expected \"quick_gelu\", as in /vision_config, got \"gelu\""));
+  CHECK_THROWS_WITH(
+      apply(R"({"text_config": {"num_attention_heads": "2"}})"),
+      Contains("/text_config/num_attention_heads: expected a whole number, got \"2\""));
+  CHECK_THROWS_WITH(apply(R"({"vision_config": {"num_attention_heads": 0}})"),
+                    Contains("expected a divisor of the width 12, got 0"));
+  CHECK_THROWS_WITH(
+      apply(R"({"vision_config": {"num_attention_heads": 5}})"),
+      Contains("/vision_config/num_attention_heads: expected a divisor of the width 12, got 5"));
+  CHECK_THROWS_WITH(
+      apply(R"({"text_config": {"num_attention_heads": 3}})"),
+      Contains("/text_config/num_attention_heads: expected a divisor of the width 8"));
+}
+
+TEST_CASE("a program cut off or damaged, and one that is no CLIP, is refused") {
+  const TempFolder folder;
+  const std::string whole = read_bytes(fixture("openai/tiny.pt"));
+  REQUIRE(whole.size() > 100'000);
+  const std::string path = folder.file("tiny.pt");
+  write_bytes(path, whole.substr(0, whole.size() / 2));
+  CHECK_THROWS_AS(read_clip_file(path), DataError);
+  std::string damaged = whole;
+  const size_t place = whole.size() / 2;
+  damaged[place] = static_cast<char>(damaged[place] ^ 1);
+  write_bytes(path, damaged);
+  CHECK_THROWS_AS(read_clip_file(path), DataError);
+  CHECK_THROWS_WITH(read_script_attributes(fixture("open_clip/epoch_3.pt")),
+                    Contains("expected a TorchScript program"));
+  CHECK_THROWS_AS(read_clip_file(folder.file("absent.pt")), DataError);
+}
+
+TEST_CASE(
+    "the parameters of OpenAI's program come without its numbers and without a run of its code") {
+  const ClipFile clip = read_clip_file(fixture("openai/tiny.pt"));
+  CHECK(clip.format == "a TorchScript archive of OpenAI");
+  CHECK(clip.config.quick_gelu);
+  CHECK(find_tensor(clip.weights, "input_resolution") == nullptr);
+  REQUIRE(find_tensor(clip.weights, "visual.proj") != nullptr);
+  CHECK(find_tensor(clip.weights, "visual.proj")->scalar_type() == at::kHalf);
+  CHECK(find_tensor(clip.weights, "ln_final.weight")->scalar_type() == at::kFloat);
+}
+
+TEST_CASE("the activation of a state dict without config is what the caller says") {
+  const TempFolder folder;
+  StateDict tensors;
+  for (const auto& [name, tensor] : read_clip_file(fixture("openai/tiny.pt")).weights)
+    tensors.emplace_back(name, tensor);
+  const std::string path = folder.file("clip.safetensors");
+  write_safetensors(path, tensors);
+  CHECK_FALSE(read_clip_file(path).config.quick_gelu);
+  CHECK(read_clip_file(path, {.config = {}, .quick_gelu = true}).config.quick_gelu);
+}
+
+}  // namespace
+}  // namespace dalle2::test

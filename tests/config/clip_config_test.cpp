@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+#include <catch2/catch.hpp>
+
+#include "config/clip/clip_run_config.h"
+#include "config/minimal_config.h"
+#include "config/resume_changes.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr const char* kMinimal = R"({
+  "clip": {"vision_cfg": {"image_size": 32, "patch_size": 8}},
+  "data": {"webdataset_base_url": "shards/{}.tar", "end_shard": 9, "splits": {}},
+  "train": {},
+  "tracker": {"log": {}, "save": {"save_latest_to": "latest.pth"}}
+})";
+
+LoadedClipConfig read_clip(const std::vector<std::string>& overrides) {
+  return parse_clip_config(kMinimal, "clip.json", {.overrides = overrides});
+}
+
+void expect_clip_problem(const std::vector<std::string>& overrides, const std::string& problem) {
+  const std::string message = message_of([&] { read_clip(overrides); });
+  CHECK_THAT(message, Catch::Contains(problem));
+}
+
+TEST_CASE("a CLIP's config has open_clip's defaults") {
+  const TrainClipConfig config = read_clip({}).config;
+  CHECK(config.clip.embed_dim == 512);
+  CHECK(config.clip.text_cfg.vocab_size == 49408);
+  CHECK(config.train.lr == 5e-4);
+  CHECK(config.train.wd == 0.2);
+  CHECK(config.train.betas == std::vector<double>{0.9, 0.98});
+  CHECK(config.train.eps == 1e-6);
+  CHECK_FALSE(config.train.max_grad_norm);
+  CHECK_FALSE(config.train.use_ema);
+  CHECK(config.train.max_logit_scale == 100);
+}
+
+TEST_CASE("a vocabulary that is trained says how many tokens a CLIP has") {
+  CHECK(read_clip({"/clip/tokenizer/train=4096"}).config.clip.text_cfg.vocab_size == 4096);
+  CHECK(read_clip({"/clip/tokenizer/train=600", "/clip/text_cfg/vocab_size=600"})
+            .config.clip.text_cfg.vocab_size == 600);
+  expect_clip_problem(
+      {"/clip/tokenizer/train=600", "/clip/text_cfg/vocab_size=700"},
+      "/clip/text_cfg/vocab_size: must be clip.tokenizer.train (600) or absent, got 700");
+  expect_clip_problem(
+      {"/clip/tokenizer/train=600", "/clip/tokenizer/path=words.txt"},
+      "/clip/tokenizer/path: has no place beside clip.tokenizer.train: a vocabulary is "
+      "read or trained");
+  expect_clip_problem({"/clip/tokenizer/train=513"}, "/clip/tokenizer/train: must be >= 514");
+}
+
+TEST_CASE("towers that cannot be built are refused") {
+  expect_clip_problem({"/clip/text_cfg/heads=0"}, "/clip/text_cfg/heads: must be >= 1");
+  expect_clip_problem({"/clip/vision_cfg/head_width=0"},
+                      "/clip/vision_cfg/head_width: must be >= 1");
+  expect_clip_problem({"/clip/vision_cfg/patch_size=0"},
+                      "/clip/vision_cfg/patch_size: must be >= 1");
+  expect_clip_problem({"/clip/text_cfg/heads=7"},
+                      "/clip/text_cfg/heads: must divide width, 512; got 7");
+  expect_clip_problem(
+      {"/clip/vision_cfg/head_width=100"},
+      "/clip/vision_cfg/head_width: must divide the width of the attention, 768; got 100");
+  expect_clip_problem(
+      {"/clip/vision_cfg/patch_size=64"},
+      "/clip/vision_cfg/image_size: must be 64 or more, which is one token; got 32");
+  expect_clip_problem(
+      {"/clip/vision_cfg/layers=[1,1]"},
+      "/clip/vision_cfg/layers: must be a number, or 4 of them for a ResNet; got 2");
+}
+
+TEST_CASE("a CLIP is trained on pictures and captions alone") {
+  const std::string why = " has no place here: a CLIP is trained on pictures and captions alone";
+  expect_clip_problem({"/data/img_embeddings_url=e"}, "/data/img_embeddings_url:" + why);
+  expect_clip_problem({"/data/text_embeddings_url=e"}, "/data/text_embeddings_url:" + why);
+  expect_clip_problem({"/data/embeddings_in_tar=true"}, "/data/embeddings_in_tar:" + why);
+  expect_clip_problem({"/data/latents_in_tar=true"}, "/data/latents_in_tar:" + why);
+}
+
+TEST_CASE("classes of a zero-shot evaluation are checked") {
+  expect_clip_problem(
+      {R"(/evaluate/templates=["a cat"])"},
+      "/evaluate/templates: must contain {} exactly once in each text, got \"a cat\"");
+  expect_clip_problem({R"(/evaluate/classes=["cat"])"},
+                      "/evaluate/classes: must be two or more, got 1");
+  CHECK(read_clip({R"(/evaluate/classes=["cat","dog"])"}).config.evaluate.classes.size() == 2);
+}
+
+TEST_CASE("a CLIP's checkpoint is of other weights where the size of its pictures is another") {
+  const auto meaning = [&](const std::string& change) {
+    return compare_for_resume(read_clip({}).full_json, read_clip({change}).full_json).meaning;
+  };
+  CHECK(meaning("/clip/vision_cfg/image_size=64").size() == 1);
+  CHECK(meaning("/clip/quick_gelu=true").size() == 1);
+  CHECK(meaning("/clip/tokenizer/path=words.txt").empty());  // a checkpoint holds its vocabulary
+  CHECK(meaning("/clip/init_logit_scale=1").empty());
+}
+
+}  // namespace
+}  // namespace dalle2

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: MIT
+"""A CLIP from captioned shards to a picture from text: training, resuming, embedding shards, a prior and a decoder on them, and what
+can be wrong."""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tarfile
+import unittest
+
+import harness
+from harness import BINARY, EndToEnd, checkpoint_content, main, run
+
+WIDTH = 16
+
+
+class Clip(EndToEnd):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.trained = cls.base / "trained"
+        cls.trained.mkdir()
+        run("--config", cls.clip_config(cls.trained, train={"epochs": 8}), cwd=cls.trained, check=0)
+
+    @classmethod
+    def clip_config(cls, folder, name="clip.json", out="clip", **sections):
+        config = {
+            "clip": {"embed_dim": WIDTH, "vision_cfg": {"layers": 1, "width": 16, "head_width": 8, "patch_size": 4, "image_size": 16},
+                     "text_cfg": {"context_length": 20, "width": 16, "heads": 2, "layers": 1}, "tokenizer": {"train": 540}},
+            "data": {"webdataset_base_url": f"{cls.shards}/{{}}.tar", "end_shard": 15, "batch_size": 16, "num_workers": 1,
+                     "splits": {"train": 0.75, "val": 0.15, "test": 0.1}},
+            "train": {"epochs": 2, "lr": 3e-3, "wd": 0.0, "device": "cpu", "log_every_n_updates": 1},
+            "evaluate": {"classes": ["circle", "square", "triangle", "cross", "ring"], "templates": ["a {}"]},
+            "tracker": {"data_path": out, "overwrite_data_path": True, "log": {"log_type": "console", "auto_resume": True},
+                        "load": {"load_from": "local", "file_path": f"{out}/latest.pth", "only_auto_resume": True},
+                        "save": {"save_to": "local", "save_latest_to": f"{out}/latest.pth"}}}
+        for section, keys in sections.items():
+            config[section].update(keys)
+        return harness.write_config(folder / name, config)
+
+    def embed(self, *more, check=0, clip=None, out="embedded"):
+        return run("shards", "embed", self.shards, "--clip", clip or self.trained / "clip/model.pth", "--out", out, *more, cwd=self.dir,
+                   check=check)
+
+    def test_a_clip_learns_and_logs_what_it_finds(self):
+        records = harness.records(self.trained / "clip")
+        losses = [record["Training Loss"] for record in records if "Training Loss" in record]
+        self.assertLess(losses[-1], losses[0] - 0.3)
+        figures = [record for record in records if "image_to_text_R@1" in record]
+        self.assertEqual(len(figures), 8)
+        for name in ("image_to_text_R@1", "image_to_text_R@5", "text_to_image_R@1", "text_to_image_R@5", "zero_shot_top1"):
+            self.assertTrue(all(0 <= record[name] <= 1 for record in figures), name)
+        self.assertGreaterEqual(figures[-1]["image_to_text_R@5"], figures[-1]["image_to_text_R@1"])
+        found = json.loads(run("evaluate", "--config", self.trained / "clip.json", "--checkpoint", "clip/checkpoint.pth",
+                               cwd=self.trained, check=0).stdout)
+        # The same samples and weights as at the end of the run, whose loss is that of its batches.
+        self.assertAlmostEqual(found["image_to_text_R@1"], figures[-1]["image_to_text_R@1"], places=6)
+        self.assertAlmostEqual(found["zero_shot_top1"], figures[-1]["zero_shot_top1"], places=6)
+        whole = [record["Validation Loss"] for record in records if "Validation Loss" in record][-1]
+        self.assertAlmostEqual(found["loss"], whole, places=4)
+
+    def test_a_stopped_run_goes_on_bit_for_bit(self):
+        run("--config", self.clip_config(self.dir, "whole.json", "whole", train={"epochs": 3}), cwd=self.dir, check=0)
+        config = self.clip_config(self.dir, "cut.json", "cut", train={"epochs": 3})
+        process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   env={**os.environ, "OMP_NUM_THREADS": "1"})
+        for line in process.stdout:
+            if "Starting epoch 1" in line:
+                process.send_signal(signal.SIGTERM)
+                break
+        output = process.communicate(timeout=120)[0]
+        self.assertEqual(process.returncode, 75, output)
+        run("--config", config, cwd=self.dir, check=0)
+        expected, tree = checkpoint_content(self.dir / "whole/checkpoint.pth", self.dir)
+        found, other = checkpoint_content(self.dir / "cut/checkpoint.pth", self.dir)
+        self.assertEqual(expected, found)
+        self.assertEqual(tree["merges"], other["merges"])
+
+    def test_accumulation_gives_the_numbers_of_the_whole_batch(self):
+        losses = []
+        for name, data, train in (("one", {"batch_size": 16}, {}), ("parts", {"batch_size": 8}, {"grad_accum_every": 2}),
+                                  ("chunks", {"batch_size": 16}, {"max_batch_size": 5})):
+            data["shuffle_train"] = False
+            run("--config", self.clip_config(self.dir, f"{name}.json", name, data=data, train={"epochs": 1, **train}), cwd=self.dir, check=0)
+            losses.append([record["Training Loss"] for record in harness.records(self.dir / name) if "Training Loss" in record])
+        for other in losses[1:]:
+            self.assertEqual(len(other), len(losses[0]))
+            for a, b in zip(other, losses[0]):
+                self.assertAlmostEqual(a, b, places=3)
+
+    def test_text_becomes_pictures(self):
+        done = self.embed()
+        self.assertIn("96 embeddings in 16 shards", done.stdout)
+        shape, images = harness.read_npy(self.dir / "embedded/img_emb/img_emb_000000.npy")
+        self.assertEqual(shape, (6, WIDTH))
+        self.assertEqual(harness.read_npy(self.dir / "embedded/text_emb/text_emb_000000.npy")[0], (6, WIDTH))
+        for row in range(6):
+            self.assertAlmostEqual(sum(value ** 2 for value in images[row * WIDTH:(row + 1) * WIDTH]), 1, places=4)
+        with tarfile.open(self.dir / "embedded/000000.tar") as tar:
+            self.assertEqual(sum(name.endswith(".img_emb.npy") for name in tar.getnames()), 6)
+        # What is there is kept, what is missing is made.
+        (self.dir / "embedded/000003.tar").unlink()
+        self.assertIn("6 embeddings in 1 shard, 15 shards are there already", self.embed().stdout)
+        prior = {"prior": {"net": {"dim": WIDTH, "depth": 1, "dim_head": 8, "heads": 2, "max_text_len": 1}, "image_embed_dim": WIDTH,
+                           "timesteps": 20, "sample_timesteps": 4, "condition_on_text_encodings": False},
+                 "data": {"image_url": "embedded/img_emb", "text_url": "embedded/text_emb", "batch_size": 16,
+                          "splits": {"train": 0.8, "val": 0.1, "test": 0.1}},
+                 "train": {"epochs": 1, "device": "cpu", "eval_timesteps": [4]},
+                 "tracker": {"data_path": "prior", "overwrite_data_path": True, "log": {"log_type": "console"},
+                             "save": {"save_to": "local", "save_latest_to": "prior.pth"}}}
+        run("--config", harness.write_config(self.dir / "prior.json", prior), cwd=self.dir, check=0)
+        config = json.loads(pathlib.Path(self.config("decoder.json", "decoder")).read_text())
+        config["decoder"]["unets"][0]["image_embed_dim"] = WIDTH
+        config["data"].update(webdataset_base_url="embedded/{}.tar", img_embeddings_url=None, embeddings_in_tar=True)
+        run("--config", harness.write_config(self.dir / "decoder.json", config), cwd=self.dir, check=0)
+        text = ["sample", "--checkpoint", "decoder/model.pth", "--clip", self.trained / "clip/model.pth", "--prior", "prior/model.pth"]
+        (self.dir / "texts.txt").write_text("a large red circle\na small blue ring\n")
+        for out, batch in (("drawn", 2), ("again", 1)):
+            run(*text, "--text", "@texts.txt", "--num-prior-samples", 3, "--batch-size", batch, "--out", out, cwd=self.dir, check=0)
+        shape, values = harness.read_npy(self.dir / "drawn/samples.npy")
+        self.assertEqual(shape, (2, 3, 16, 16))
+        for a, b in zip(values, harness.read_npy(self.dir / "again/samples.npy")[1]):
+            self.assertAlmostEqual(a, b, places=4)
+        run(*text, "--text", "a large red circle", "--num", 3, "--prior-cond-scale", 1.0, "--out", "three", cwd=self.dir, check=0)
+        self.assertEqual(harness.read_npy(self.dir / "three/samples.npy")[0], (3, 3, 16, 16))
+        self.check_messages_of_sample(text)
+
+    def check_messages_of_sample(self, text):
+        def refused(code, expected, *arguments):
+            done = run(*arguments, "--out", "refused", cwd=self.dir, check=code)
+            self.assertIn(expected, " ".join(done.stderr.split()))
+            self.assertFalse((self.dir / "refused").exists())
+        refused(2, "--clip is missing: --text needs a CLIP (--clip) and a prior (--prior)", *text[:3], "--text", "a ring", "--prior",
+                "prior/model.pth")
+        refused(2, "--prior is missing", *text[:5], "--text", "a ring")
+        refused(2, "--clip: has no effect without --text", *text[:5])
+        refused(2, "--text @none.txt: none.txt: no such file", *text, "--text", "@none.txt")
+        refused(2, "--image-embeds: has no effect beside --text", *text, "--text", "a ring", "--image-embeds",
+                "embedded/img_emb/img_emb_000000.npy")
+        refused(3, "expected a checkpoint of a clip, got one of a prior", *text[:3], "--text", "a ring", "--clip", "prior/model.pth",
+                "--prior", "prior/model.pth")
+        narrow = self.clip_config(self.dir, "narrow.json", "narrow", clip={"embed_dim": 8}, train={"epochs": 1})
+        run("--config", narrow, cwd=self.dir, check=0)
+        refused(3, "expected embeddings of 8 values, as --clip narrow/model.pth makes, got a prior of 16", *text[:3], "--text", "a ring",
+                "--clip", "narrow/model.pth", "--prior", "prior/model.pth")
+
+    def test_wrong_input_is_named(self):
+        done = run("--config", self.clip_config(self.dir, clip={"tokenizer": {"train": 30000}}), cwd=self.dir, check=2)
+        self.assertIn("/clip/tokenizer/train: expected at most", done.stderr)
+        self.assertFalse((self.dir / "clip").exists())
+        sizes = {"layers": 1, "width": 16, "head_width": 8, "patch_size": 4, "image_size": 32}
+        done = run("--config", self.clip_config(self.dir, clip={"vision_cfg": sizes}), cwd=self.dir, check=3)
+        self.assertIn("expected pictures of 32 x 32 pixels", done.stderr)
+        bare = self.dir / "bare"
+        bare.mkdir()
+        with tarfile.open(self.shards / "000000.tar") as tar, tarfile.open(bare / "000000.tar", "w") as out:
+            for member in tar.getmembers():
+                if not member.name.endswith(".txt"):
+                    out.addfile(member, tar.extractfile(member))
+        done = run("shards", "embed", bare, "--clip", self.trained / "clip/model.pth", "--out", "none", cwd=self.dir, check=0)
+        self.assertIn("no field txt", done.stderr + done.stdout)
+        self.assertIn("6 samples left out", done.stdout)
+        shutil.copytree(self.shards, self.dir / "others")
+        done = run("shards", "embed", self.shards, "--clip", self.trained / "clip/model.pth", "--out", "others", cwd=self.dir, check=2)
+        self.assertIn("and no embeddings.json beside them", done.stderr)
+        done = run("shards", "embed", self.shards, "--clip", self.shards / "000000.tar", "--out", "none", cwd=self.dir, check=3)
+        self.assertIn("000000.tar", done.stderr)
+
+    def test_tools_know_a_clip(self):
+        done = run("--config", self.clip_config(self.dir), "--dry-run", cwd=self.dir, check=0)
+        self.assertIn("network:", done.stdout)
+        self.assertIn("nothing was trained or written", done.stdout)
+        run("fsck", self.trained / "clip", cwd=self.dir, check=0)
+        self.assertIn("merges", harness.inspect(self.trained / "clip/checkpoint.pth", self.dir))
+        run("convert", self.trained / "clip/checkpoint.pth", "weights.safetensors", cwd=self.dir, check=0)
+        run("report", self.trained / "clip", "--out", "report.html", cwd=self.dir, check=0)
+        page = (self.dir / "report.html").read_text()
+        self.assertIn("image_to_text_R@1", page)
+        self.assertIn("<details open><summary>clip</summary>", page)
+
+
+if __name__ == "__main__":
+    main()

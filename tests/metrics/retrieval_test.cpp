@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+#include "metrics/retrieval.h"
+
+#include <torch/torch.h>
+#include <catch2/catch.hpp>
+
+#include <cmath>
+#include <limits>
+#include <map>
+
+namespace dalle2 {
+namespace {
+
+using Figures = std::map<std::string, double>;
+
+Figures figures_of(const RetrievalSamples& samples) {
+  const auto found = retrieval_figures(samples);
+  return {found.begin(), found.end()};
+}
+
+/// Features along axes of their own, which are as near to each other as can be told apart.
+RetrievalSamples perfect(int64_t count) {
+  const at::Tensor axes = at::eye(count);
+  return {.pairs = at::stack({axes, axes}, 1),
+          .captions = at::arange(count),
+          .labels = at::full({count}, -1, at::kLong),
+          .classes = {}};
+}
+
+TEST_CASE("pairs that are nearest to each other are all found") {
+  const Figures found = figures_of(perfect(8));
+  CHECK(found == Figures{{"image_to_text_R@1", 1},
+                         {"image_to_text_R@5", 1},
+                         {"text_to_image_R@1", 1},
+                         {"text_to_image_R@5", 1}});
+}
+
+TEST_CASE("a picture whose own caption is the third nearest counts among five and not among one") {
+  RetrievalSamples samples = perfect(8);
+  // Picture 0 is nearer to the captions 1 and 2 than to its own.
+  at::Tensor picture = at::zeros({8});
+  picture.narrow(0, 0, 3).copy_(at::tensor({0.5F, 0.6F, 0.62F}));
+  samples.pairs[0][0].copy_(picture);
+  const Figures found = figures_of(samples);
+  CHECK(found.at("image_to_text_R@1") == Approx(7.0 / 8));
+  CHECK(found.at("image_to_text_R@5") == 1);
+  CHECK(found.at("text_to_image_R@1") == 1);
+}
+
+TEST_CASE("the same caption twice is one candidate, and either of its pictures is right") {
+  RetrievalSamples samples = perfect(4);
+  samples.captions = at::tensor({7, 7, 3, 2}, at::kLong);
+  samples.pairs[1][1].copy_(samples.pairs[0][1]);  // the same text
+  // Picture 1 is not near it; the caption finds picture 0.
+  const Figures found = figures_of(samples);
+  CHECK(found.at("text_to_image_R@1") == 1);
+  CHECK(found.at("image_to_text_R@1") == Approx(3.0 / 4));
+}
+
+TEST_CASE("features that are all the same, or NaN, find nothing") {
+  for (const float value : {0.5F, std::numeric_limits<float>::quiet_NaN()}) {
+    RetrievalSamples samples = perfect(8);
+    samples.pairs.fill_(value);
+    samples.classes = at::full({3, 8}, value);
+    samples.labels.fill_(1);
+    for (const auto& [name, share] : figures_of(samples)) {
+      CAPTURE(name, value);
+      CHECK(share == 0);
+    }
+  }
+}
+
+TEST_CASE("classification counts the pictures that have a class") {
+  RetrievalSamples samples = perfect(4);
+  samples.classes = at::eye(4).narrow(0, 0, 2);  // of the pictures 0 and 1
+  samples.labels = at::tensor({0, 0, -1, -1}, at::kLong);
+  CHECK(figures_of(samples).at("zero_shot_top1") == 0.5);
+  samples.labels.fill_(-1);
+  CHECK(figures_of(samples).count("zero_shot_top1") == 0);
+}
+
+TEST_CASE("tables of many rows give what small ones give") {
+  torch::manual_seed(1);
+  const int64_t count = 2500;
+  const at::Tensor pairs = torch::nn::functional::normalize(
+      at::randn({count, 2, 16}), torch::nn::functional::NormalizeFuncOptions().dim(-1));
+  RetrievalSamples samples = perfect(1);
+  samples.pairs = pairs;
+  samples.captions = at::arange(count);
+  samples.labels = at::full({count}, -1, at::kLong);
+  const at::Tensor near = pairs.select(1, 0).matmul(pairs.select(1, 1).t());
+  const at::Tensor right = near.argmax(1) == at::arange(count);
+  CHECK(figures_of(samples).at("image_to_text_R@1") ==
+        Approx(right.to(at::kDouble).mean().item<double>()));
+}
+
+TEST_CASE("without samples there are no figures") {
+  CHECK(retrieval_figures({}).empty());
+}
+
+}  // namespace
+}  // namespace dalle2

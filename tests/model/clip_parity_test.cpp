@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT
+// CLIPs of random configurations against open_clip and clip-anytorch.
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "checkpoint/module_state.h"
+#include "model/clip/contrastive_loss.h"
+#include "model/clip_support.h"
+
+namespace dalle2::test {
+namespace {
+
+// Sums in another order: a few roundings of float32 a layer.
+constexpr double kFeatureTolerance = 2e-5;
+// Gradients pass every layer twice; those of batch norms in training mode are small differences.
+constexpr double kGradientTolerance = 2e-4;
+// A gradient that is zero but for roundings (of a key's bias) is compared with the largest.
+constexpr double kLeastShare = 1e-4;
+// bfloat16 has 8 bits of mantissa, float16 has 11; both sides round at the same places but for sums.
+constexpr double kBfloat16Tolerance = 4e-2, kHalfTolerance = 8e-3;
+
+struct Case {
+  explicit Case(const std::string& path)
+      : fixture(load_fixture(path)),
+        config(clip_config_of(fixture.json.at("config"))),
+        clip(filled_clip(config)) {
+    const int64_t side = config.vision_cfg.image_size;
+    images = pictures(side, 0.37);
+    larger = pictures(side + fixture.json.at("extra_pixels").get<int64_t>(), 0.61);
+    tokens = fixture.tensor("tokens");
+  }
+  at::Tensor pictures(int64_t side, double frequency) const {
+    return wave({fixture.tensor("tokens").size(0), 3, side, side},
+                frequency,
+                fixture.json.at("phase").get<double>(),
+                0.5,
+                0.5);
+  }
+
+  Fixture fixture;
+  ClipNetworkConfig config;
+  std::shared_ptr<ClipImpl> clip;
+  at::Tensor images, larger, tokens;
+};
+
+template <class Check>
+void for_each_case(const Check& check) {
+  for (const std::string& path : fixture_files(fixture_dir("clip"), 8)) {
+    Case one(path);
+    INFO(path << " " << one.fixture.json.at("config").dump());
+    check(one);
+  }
+}
+
+/// One pass in training mode, which moves the statistics of batch norms, as the maker makes it.
+void train_once(Case& one) {
+  one.clip->train();
+  const at::Tensor loss = contrastive_loss(
+      pair_features(one.clip->image_features(one.images), one.clip->text_features(one.tokens)),
+      one.clip->logit_scale);
+  expect_close(loss.reshape({1}), one.fixture.tensor("loss"), kFeatureTolerance, "loss");
+  loss.backward();
+}
+
+TEST_CASE("a CLIP's parameters and buffers have open_clip's names") {
+  for_each_case([](Case& one) {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : state_dict(*one.clip)) names.push_back(name);
+    std::sort(names.begin(), names.end());
+    CHECK(names == one.fixture.json.at("names").get<std::vector<std::string>>());
+  });
+}
+
+TEST_CASE("the contrastive loss and all gradients are open_clip's") {
+  for_each_case([](Case& one) {
+    train_once(one);
+    double largest = 0;
+    for (const auto& item : one.clip->named_parameters())
+      largest = std::max(largest, one.fixture.tensor("grad." + item.key())[0].item<double>());
+    for (const auto& item : one.clip->named_parameters()) {
+      INFO(item.key());
+      REQUIRE(item.value().grad().defined());
+      const at::Tensor expected = one.fixture.tensor("grad." + item.key()).to(at::kDouble);
+      const double size = std::max(expected.abs().max().item<double>(), kLeastShare * largest);
+      const double error = (compact(item.value().grad()) - expected).abs().max().item<double>();
+      CHECK(error <= kGradientTolerance * size);
+    }
+  });
+}
+
+TEST_CASE("features and embeddings are those of the reference's adapters") {
+  for_each_case([](Case& one) {
+    train_once(one);
+    one.clip->eval();
+    const torch::NoGradGuard no_grad;
+    const auto close = [&](const at::Tensor& actual, const char* name) {
+      expect_close(actual, one.fixture.tensor(name), kFeatureTolerance, name);
+    };
+    close(one.clip->image_features(one.images), "image_features");
+    close(one.clip->text_features(one.tokens), "text_features");
+    close(one.clip->embed_image(one.larger), "image_embed");
+    const ClipTexts texts = one.clip->embed_text(one.tokens);
+    close(texts.embed, "text_embed");
+    close(texts.encodings, "text_encodings");
+    CHECK(at::equal(texts.mask, (one.fixture.tensor("text_encodings") != 0).any(-1)));
+  });
+}
+
+TEST_CASE("features in half precision are the references'") {
+  for_each_case([](Case& one) {
+    train_once(one);
+    one.clip->eval();
+    const torch::NoGradGuard no_grad;
+    const bool is_bfloat = one.fixture.json.at("maker") == "open_clip";
+    one.clip->hold_weights_as(is_bfloat ? at::kBFloat16 : at::kHalf);
+    const double tolerance = is_bfloat ? kBfloat16Tolerance : kHalfTolerance;
+    const at::Tensor image = one.clip->image_features(one.images);
+    CHECK(image.scalar_type() == (is_bfloat ? at::kBFloat16 : at::kHalf));
+    expect_close(image, one.fixture.tensor("half.image_features"), tolerance, "image");
+    expect_close(one.clip->text_features(one.tokens),
+                 one.fixture.tensor("half.text_features"),
+                 tolerance,
+                 "text");
+    CHECK(one.clip->embed_text(one.tokens).encodings.scalar_type() == at::kFloat);
+    CHECK(one.clip->embed_image(one.larger).scalar_type() == at::kFloat);
+  });
+}
+
+}  // namespace
+}  // namespace dalle2::test

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT
+#include "trainer/clip_trainer.h"
+
+#include <torch/torch.h>
+#include <catch2/catch.hpp>
+
+#include <cmath>
+
+#include "checkpoint/module_state.h"
+
+namespace dalle2 {
+namespace {
+
+ClipNetworkConfig tiny_clip() {
+  ClipNetworkConfig config;
+  config.embed_dim = 8;
+  config.vision_cfg.layers = int64_t{1};
+  config.vision_cfg.width = 16;
+  config.vision_cfg.head_width = 8;
+  config.vision_cfg.patch_size = 4;
+  config.vision_cfg.image_size = 8;
+  config.text_cfg.context_length = 6;
+  config.text_cfg.vocab_size = 520;
+  config.text_cfg.width = 16;
+  config.text_cfg.heads = 2;
+  config.text_cfg.layers = 1;
+  return config;
+}
+
+ClipTrainConfig train_config(std::optional<int64_t> max_batch_size = std::nullopt) {
+  ClipTrainConfig config;
+  config.max_batch_size = max_batch_size;
+  config.lr = 1e-3;
+  return config;
+}
+
+std::unique_ptr<ClipTrainer> make_trainer(const ClipTrainConfig& config) {
+  torch::manual_seed(1);
+  return std::make_unique<ClipTrainer>(std::make_shared<ClipImpl>(tiny_clip()), config, at::kCPU);
+}
+
+/// Twelve pairs, cut behind each of `ends`.
+std::vector<ClipInputs> batches(const std::vector<int64_t>& ends) {
+  torch::manual_seed(2);
+  const at::Tensor images = at::rand({12, 3, 8, 8});
+  at::Tensor tokens = at::randint(0, 518, {12, 6}, at::kLong);
+  tokens.select(1, 0).fill_(518);
+  tokens.select(1, 5).fill_(519);
+  std::vector<ClipInputs> all;
+  int64_t begin = 0;
+  for (const int64_t end : ends) {
+    all.push_back({images.narrow(0, begin, end - begin), tokens.narrow(0, begin, end - begin)});
+    begin = end;
+  }
+  return all;
+}
+
+at::Tensor gradients_of(const ClipTrainer& trainer) {
+  std::vector<at::Tensor> flat;
+  for (const at::Tensor& each : trainer.clip().parameters()) flat.push_back(each.grad().flatten());
+  return at::cat(flat).clone();
+}
+
+TEST_CASE("accumulation and chunks give a CLIP the loss and the gradients of the whole batch") {
+  const auto whole = make_trainer(train_config());
+  const double loss = whole->step(batches({12})).item<double>();
+  const at::Tensor gradients = gradients_of(*whole);
+  CHECK(gradients.norm().item<double>() > 1e-3);
+  for (const std::optional<int64_t> most : {std::optional<int64_t>(), {5}}) {
+    const auto parts = make_trainer(train_config(most));
+    CHECK(parts->step(batches({3, 4, 12})).item<double>() == Approx(loss).epsilon(1e-5));
+    // Sums in another order: float32.
+    CHECK((gradients_of(*parts) - gradients).norm().item<double>() <
+          1e-4 * gradients.norm().item<double>());
+  }
+}
+
+TEST_CASE("an evaluation has the loss of the update, and changes nothing") {
+  const auto trainer = make_trainer(train_config());
+  const int64_t before = trainer->checksum();
+  const ClipEvaluation found = trainer->evaluate(batches({12}).front());
+  CHECK(trainer->checksum() == before);
+  CHECK(found.pairs.sizes() == at::IntArrayRef({12, 2, 8}));
+  CHECK(at::allclose(found.pairs.norm(2, -1), at::ones({12, 2})));
+  CHECK(found.loss.item<double>() ==
+        Approx(trainer->step(batches({12})).item<double>()).epsilon(1e-5));
+  CHECK_FALSE(trainer->evaluate({}).loss.defined());
+}
+
+TEST_CASE("the logit scale stays within its bounds") {
+  ClipTrainConfig config = train_config();
+  config.lr = 1.0;
+  config.max_logit_scale = 15;
+  const auto trainer = make_trainer(config);
+  for (int i = 0; i < 3; ++i) {
+    trainer->step(batches({12}));
+    trainer->update();
+    CHECK(trainer->logit_scale() <= 15 * (1 + 1e-6));
+    CHECK(trainer->logit_scale() >= 1 - 1e-6);
+  }
+}
+
+TEST_CASE("a CLIP's checkpoint has open_clip's names and the vocabulary, and resumes bit for bit") {
+  ClipTrainConfig config = train_config();
+  config.use_ema = true;
+  config.ema_update_after_step = 0;
+  config.ema_update_every = 1;
+  const auto trainer = make_trainer(config);
+  trainer->set_merges("a b\n");
+  const auto update = [](ClipTrainer& one) {
+    one.step(batches({12}));
+    one.update();
+  };
+  update(*trainer);
+  update(*trainer);
+  const Value state = trainer->state({});
+  const auto other = make_trainer(config);
+  update(*other);
+  other->load_state(state);
+  CHECK(other->merges() == "a b\n");
+  update(*trainer);
+  update(*other);
+  const Value expected = trainer->state({}), found = other->state({});
+  for (const char* key : {"model", "ema_model"}) {
+    const StateDict a = Cursor(expected, "a").at(key).as_state_dict();
+    const StateDict b = Cursor(found, "b").at(key).as_state_dict();
+    REQUIRE(a.size() == b.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+      CAPTURE(a[i].first);
+      CHECK(a[i].first == b[i].first);
+      CHECK(at::equal(a[i].second, b[i].second));
+    }
+  }
+  const StateDict model = Cursor(expected, "a").at("model").as_state_dict();
+  const StateDict names = state_dict(ClipImpl(tiny_clip()));
+  REQUIRE(model.size() == names.size());
+  for (const auto& [name, tensor] : names) CHECK(find_tensor(model, name) != nullptr);
+  // A model file has the averages, and the vocabulary.
+  const Value file = trainer->model_state({});
+  CHECK(Cursor(file, "file").at(kClipMerges).as_string() == "a b\n");
+  const StateDict averaged = Cursor(file, "file").at("model").as_state_dict();
+  const StateDict average = Cursor(expected, "a").at("ema_model").as_state_dict();
+  CHECK(at::equal(*find_tensor(averaged, "logit_scale"), *find_tensor(average, "logit_scale")));
+  CHECK_FALSE(at::equal(*find_tensor(averaged, "visual.conv1.weight"),
+                        *find_tensor(model, "visual.conv1.weight")));
+}
+
+TEST_CASE("pictures of another size than the CLIP's are refused") {
+  const auto trainer = make_trainer(train_config());
+  ClipInputs wide = batches({12}).front();
+  wide.images = at::rand({12, 3, 8, 12});
+  CHECK_THROWS_WITH(trainer->check({wide}),
+                    Catch::Matchers::Contains(
+                        "expected pictures of 8 x 8 pixels, as /clip/vision_cfg/image_size says, "
+                        "got 12 x 8"));
+  trainer->check({ClipInputs{}});
+}
+
+}  // namespace
+}  // namespace dalle2
