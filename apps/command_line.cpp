@@ -81,8 +81,8 @@ Runner add_sample(CLI::App& app) {
   auto o = options_of<SampleCommand>();
   app.add_option("--checkpoint",
                  o->checkpoint_path,
-                 "checkpoint.pth or model.pth, ours or of dalle2-pytorch: a file, or an address "
-                 "(https://, s3://, hf://OWNER/NAME/FILE)")
+                 "Checkpoint or model, ours or dalle2-pytorch's: a file or an address "
+                 "(https:, s3:, hf://OWNER/NAME/FILE)")
       ->required()
       ->type_name("FILE");
   app.add_option(

@@ -64,6 +64,7 @@ class Run:
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # an answer is one write: a second one would wait for the client's acknowledgement
 
     def log_message(self, *args):
         pass

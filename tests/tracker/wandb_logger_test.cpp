@@ -38,9 +38,11 @@ TEST_CASE("netrc: the password of a host, with its port, in quotes or not") {
 TEST_CASE("a service that hangs holds up the end of a run until the deadline, and costs nothing") {
   const test::TempDir dir;
   const test::LoopbackServer server([](const HttpRequest& request) {
-    if (request.path != "/graphql") return test::HttpReply{.bytes = "", .hang = true};
+    if (request.path.ends_with("/file_stream")) return test::HttpReply{.bytes = "", .hang = true};
     return http_reply(200,
-                      R"({"data": {"viewer": {"entity": "e"}, "upsertBucket": {"bucket": {}}}})");
+                      R"({"data": {"viewer": {"entity": "e"}, "upsertBucket": {"bucket": {}},
+                         "createRunFiles": {"files": [
+                             {"name": "wandb-metadata.json", "uploadUrl": "/storage"}]}}})");
   });
   ::setenv("WANDB_BASE_URL", server.url("").c_str(), 1);
   ::setenv("WANDB_API_KEY", "key", 1);
