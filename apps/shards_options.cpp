@@ -195,7 +195,7 @@ Runner add_shards_embed(CLI::App& app) {
   add_overwrite(app, o->overwrite, "Remove the shards that DIR holds, if they are of another set");
   app.footer(
       "Writes each shard once more, with KEY.img_emb.npy beside the picture, and the embeddings of its "
-      "samples as arrays:\nDIR/img_emb/img_emb_NUMBER.npy, DIR/text_emb/text_emb_NUMBER.npy. Samples "
+      "samples as arrays:\nDIR/img_emb/NUMBER.npy, DIR/text_emb/NUMBER.npy. Samples "
       "without a caption are left out. Shards that\nare there already are kept, so the same command "
       "goes on where it was stopped.");
   return [o] {

@@ -5,6 +5,7 @@
 #include "base/little_endian.h"
 #include "checkpoint/archive/mapped_file.h"
 #include "checkpoint/archive/safetensors.h"
+#include "checkpoint/clip/clip_file.h"
 #include "checkpoint/lora/lora_naming.h"
 #include "checkpoint/lora/lora_weights.h"
 #include "checkpoint/pickle/pickle.h"
@@ -153,7 +154,7 @@ Value merged_checkpoint(const Cursor& checkpoint, const LoraChoice& lora) {
   }
   const StateDict plain = with_adapters(weights, checkpoint, lora);
   if (bare) return to_dict(plain);
-  return with_entries(plain, checkpoint, {"version", "config"});
+  return with_entries(plain, checkpoint, {"version", "config", kClipMergesKey});
 }
 
 /// Objects that are not plain data become text, versions their number.
@@ -258,7 +259,8 @@ ConvertReport convert_checkpoint(const std::string& in,
   Value root = read_checkpoint(in);
   if (weights == Weights::kAveraged) {
     const Cursor checkpoint(root, in);
-    root = with_entries(averaged_weights(checkpoint), checkpoint, {"version", "lora", "config"});
+    root = with_entries(
+        averaged_weights(checkpoint), checkpoint, {"version", "lora", "config", kClipMergesKey});
   }
   if (merge) root = merged_checkpoint(Cursor(root, in), *merge);
   return write_checkpoint(out, std::move(root));

@@ -36,7 +36,7 @@ StateDict averaged_weights(const Cursor& checkpoint);
 
 enum class Weights {
   kAll,       ///< the whole file
-  kAveraged,  ///< {model: averaged weights, version, config}, and what belongs to adapters
+  kAveraged,  ///< {model: averaged weights, version, config}, and what belongs to adapters or a CLIP
 };
 
 struct ConvertReport {

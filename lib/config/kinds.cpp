@@ -12,6 +12,7 @@
 #include "config/vae/vae_run_config.h"
 
 namespace dalle2 {
+
 std::vector<ConfigKind>& config_kinds() {
   static std::vector<ConfigKind> kinds = {decoder_kind(), prior_kind(), vae_kind(), clip_kind()};
   return kinds;
@@ -108,9 +109,9 @@ A run is described by one JSON file, with the keys and defaults of dalle2-pytorc
   `"1e-4"` is a number, `0`, `1`, `"yes"`, `"off"` and the like are booleans. `8.5` is no integer.
 - **One or many.** "X, or a list" takes one value for all unets (or resolutions), or one for each.
 - **Unknown keys** are ignored with a warning, but an error if they are near a known key ("did you
-  mean"), and always an error in `decoder`, `prior`, `vae`, the arguments of transforms and those of
+  mean"), and always an error in `decoder`, `prior`, `vae`, `clip`, the arguments of transforms and those of
   metrics. With `--strict` every warning is an error. `$schema` is free for editors:
-  `configs/schema/decoder.json`, `prior.json` and `vae.json` have the schemas.
+  `configs/schema/decoder.json`, `prior.json`, `vae.json` and `clip.json` have the schemas.
 - **Comments** (`//` and `/* */`) are allowed; a key given twice in an object is an error.
 - **Paths** are relative to the working directory.
 - `--set /train/lr=3e-4` changes one value from the command line; it beats the file. The part after

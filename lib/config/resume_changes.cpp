@@ -237,8 +237,8 @@ class Comparison {
     for (const ConfigKind& kind : config_kinds()) {
       if (!is_below(pointer, "/" + kind.key)) continue;
       if (pointer.starts_with("/decoder/unets/") && pointer.ends_with("/channels")) return false;
-      if (pointer == "/clip/vision_cfg/image_size")
-        return true;  // it has a position for each patch
+      if (pointer == "/clip/vision_cfg/image_size") return true;  // a position for each patch
+      if (pointer == "/clip/tokenizer/path") return false;        // a checkpoint holds its contents
       // Lists have numbers behind the key.
       std::string_view rest = pointer;
       while (!rest.empty()) {

@@ -60,9 +60,10 @@ std::vector<std::pair<std::string, double>> retrieval_figures(const RetrievalSam
   const at::Device device = pictures.device();
   const auto [ids, caption_of, counts] =
       at::_unique2(samples.captions.to(device), /*sorted=*/true, /*return_inverse=*/true);
-  // Of each caption one picture's row; which one does not matter, they hold the same features.
-  at::Tensor row_of = at::empty_like(ids);
-  row_of.index_put_({caption_of}, at::arange(caption_of.size(0), caption_of.options()));
+  // Of each caption its first row: equal captions have equal features.
+  const at::Tensor rows = at::arange(caption_of.size(0), caption_of.options());
+  const at::Tensor row_of =
+      at::full_like(ids, caption_of.size(0)).scatter_reduce(0, caption_of, rows, "amin");
   const at::Tensor captions = samples.pairs.select(1, 1).index_select(0, row_of);
   const at::Tensor to_text = ranks_of_own(pictures, captions, caption_of);
   const at::Tensor to_image = ranks_of_nearest_own(captions, pictures, caption_of);

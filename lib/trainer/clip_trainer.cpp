@@ -7,8 +7,10 @@
 #include <utility>
 
 #include "base/error.h"
+#include "checkpoint/clip/clip_file.h"
 #include "diffusion/decoder/pass_scopes.h"
 #include "model/clip/contrastive_loss.h"
+#include "model/layers.h"
 
 namespace dalle2 {
 
@@ -19,13 +21,14 @@ class ClipModel : public torch::nn::Module {
       register_parameter(item.key(), item.value(), item.value().requires_grad());
     for (const auto& item : clip_->named_children()) register_module(item.key(), item.value());
   }
+  /// @return the one that was there
   std::shared_ptr<ClipImpl> swap(std::shared_ptr<ClipImpl> other) {
     for (const auto& item : other->named_parameters(/*recurse=*/false))
       parameters_[item.key()] = item.value();
     for (const auto& item : other->named_children()) replace_module(item.key(), item.value());
     return std::exchange(clip_, std::move(other));
   }
-  ClipImpl& clip() const { return *clip_; }
+  const std::shared_ptr<ClipImpl>& clip() const { return clip_; }
 
  private:
   std::shared_ptr<ClipImpl> clip_;
@@ -34,12 +37,11 @@ class ClipModel : public torch::nn::Module {
 namespace {
 
 ModelPlan plan_parts(const std::shared_ptr<ClipModel>& model, const ClipTrainConfig& config) {
-  PartPlan part{.prefix = "", .network = model->clip().ptr()};
-  part.make_network = [shape = model->clip().config()] {
-    return std::make_shared<ClipImpl>(shape);
-  };
+  const std::shared_ptr<ClipImpl>& clip = model->clip();
+  PartPlan part{.prefix = "", .network = clip};
+  part.make_network = [shape = clip->config()] { return std::make_shared<ClipImpl>(shape); };
   part.options = part_options(config, 0);
-  part.after_step = [scale = model->clip().logit_scale, most = std::log(config.max_logit_scale)] {
+  part.after_step = [scale = clip->logit_scale, most = std::log(config.max_logit_scale)] {
     scale.clamp_(0, most);
   };
   return plan_one_part(model, TrainClipConfig::kKind, std::move(part));
@@ -55,73 +57,61 @@ ClipTrainer::ClipTrainer(std::shared_ptr<ClipImpl> clip,
 ClipTrainer::ClipTrainer(std::shared_ptr<ClipModel> model,
                          const ClipTrainConfig& config,
                          const at::Device& device)
-    : Trainer(plan_parts(model, config), config, device), model_(std::move(model)) {
-  model_->clip().to(device);  // what no file holds, too
-}
+    : Trainer(plan_parts(model, config), config, device), model_(std::move(model)) {}
 
 const ClipImpl& ClipTrainer::clip() const {
-  return model_->clip();
+  return *model_->clip();
+}
+
+void check_picture_size(const at::Tensor& images, int64_t side) {
+  if (images.size(2) == side && images.size(3) == side) return;
+  throw DataError(
+      "/data/preprocessing: expected pictures of {0} x {0} pixels, as /clip/vision_cfg/image_size "
+      "says, got {1} x {2}\n"
+      "  Let the transforms end in that size: \"Resize\": {{\"size\": {0}}} and \"CenterCrop\": "
+      "{{\"size\": {0}}} before \"ToTensor\".",
+      side,
+      images.size(3),
+      images.size(2));
 }
 
 void ClipTrainer::check(const std::vector<ClipInputs>& batches) const {
-  const int64_t side = clip().image_size();
   for (const ClipInputs& batch : batches) {
-    if (batch.size() == 0) continue;
-    const at::Tensor& images = batch.images;
-    if (images.size(2) == side && images.size(3) == side) continue;
-    throw DataError(
-        "expected pictures of {} x {} pixels, as /clip/vision_cfg/image_size says, got {} x {}\n"
-        "  Let /data/preprocessing end in that size: add \"Resize\": {{\"size\": {}}} and "
-        "\"CenterCrop\": {{\"size\": {}}} before ToTensor.",
-        side,
-        side,
-        images.size(3),
-        images.size(2),
-        side,
-        side);
+    if (batch.size() > 0) check_picture_size(batch.images, clip().image_size());
   }
 }
 
 JointLoss ClipTrainer::joint_loss(const std::vector<ClipInputs>& batches) const {
-  ClipImpl& clip = model_->clip();
-  return {
-      .features_of =
-          [&clip, &batches](size_t batch, const ChunkRange& range) {
-            const ClipInputs chunk = chunk_of(batches[batch], range);
-            return pair_features(clip.image_features(chunk.images),
-                                 clip.text_features(chunk.tokens));
-          },
-      .loss_of =
-          [&clip](const at::Tensor& pairs) { return contrastive_loss(pairs, clip.logit_scale); }};
+  const std::shared_ptr<ClipImpl> clip = model_->clip();
+  return joint_loss_of<ClipInputs>(
+      batches,
+      [clip](const ClipInputs& chunk) {
+        return pair_features(clip->image_features(chunk.images), clip->text_features(chunk.tokens));
+      },
+      [clip](const at::Tensor& pairs) { return contrastive_loss(pairs, clip->logit_scale); });
 }
 
 at::Tensor ClipTrainer::step(const std::vector<ClipInputs>& batches) {
-  std::vector<int64_t> sizes;
-  for (const ClipInputs& batch : batches) sizes.push_back(batch.size());
-  return accumulate_joint(1, sizes, joint_loss(batches));
+  return accumulate_joint(1, joint_loss(batches));
 }
 
 ClipEvaluation ClipTrainer::evaluate(const ClipInputs& batch) const {
-  const EvalScope eval(*model_);
+  const EvalScope eval(*model_->clip());
   const std::vector<ClipInputs> one = {batch};
   JointLoss joint = joint_loss(one);
   std::vector<at::Tensor> made;
-  joint.features_of = [&, features_of = joint.features_of](size_t index, const ChunkRange& range) {
-    made.push_back(features_of(index, range));
-    return made.back();
+  joint.features_of = [&made, features_of = std::move(joint.features_of)](size_t index,
+                                                                          const ChunkRange& range) {
+    return made.emplace_back(features_of(index, range));
   };
-  ClipEvaluation found;
-  found.loss = evaluate_joint(1, {batch.size()}, joint);
-  if (!made.empty()) found.pairs = at::cat(made);
-  return found;
+  const at::Tensor loss = evaluate_joint(joint);
+  return {loss, at::cat(made)};
 }
 
 at::Tensor ClipTrainer::text_features(const at::Tensor& tokens) const {
   const torch::NoGradGuard no_grad;
-  const EvalScope eval(*model_);
-  return torch::nn::functional::normalize(
-      model_->clip().text_features(tokens.to(device())).to(at::kFloat),
-      torch::nn::functional::NormalizeFuncOptions().dim(-1));
+  const EvalScope eval(*model_->clip());
+  return l2_normalize(model_->clip()->text_features(tokens.to(device())).to(at::kFloat));
 }
 
 double ClipTrainer::logit_scale() const {
@@ -135,30 +125,16 @@ std::shared_ptr<torch::nn::Module> ClipTrainer::swap_network(
 
 Extras ClipTrainer::companions() const {
   if (merges_.empty()) return {};
-  return {{kClipMerges, merges_}};
+  return {{kClipMergesKey, merges_}};
 }
 
 void ClipTrainer::take_companions(const Cursor& root) {
-  const auto merges = root.value().is_dict() ? root.find(kClipMerges) : std::nullopt;
+  const auto merges = root.value().is_dict() ? root.find(kClipMergesKey) : std::nullopt;
   if (merges) merges_ = merges->as_string();
 }
 
 bool is_clip_weights_alone(const Cursor& root) {
   return root.value().is_dict() && !root.has("steps");
-}
-
-void ClipTrainer::list_state(TrainState& state) const {
-  state.model("model");
-  state.version("version");
-  state.steps("steps");
-  state.extras();
-  state.optimizer("optimizer", 0);
-  state.schedule("scheduler", 0);
-  state.averages({.many_parts = false, .model_key = "ema_model"});
-  state.lora("lora");
-  state.post_hoc_averages("post_hoc_ema");
-  state.scaler("scaler", 0);
-  state.skipped("skipped_updates", /*flat=*/true);
 }
 
 }  // namespace dalle2

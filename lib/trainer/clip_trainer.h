@@ -26,13 +26,16 @@ struct ClipInputs {
 };
 
 struct ClipEvaluation {
-  at::Tensor loss;   ///< [] of the samples of all ranks together; undefined without any
-  at::Tensor pairs;  ///< [B, 2, D] float32, features of this rank's samples; undefined without any
+  at::Tensor loss;   ///< []
+  at::Tensor pairs;  ///< [B, 2, D] float32, by pair_features()
 };
 
 /// Whether a file holds a CLIP's weights without a state to resume from: a model file, or one of
 /// open_clip.
 bool is_clip_weights_alone(const Cursor& root);
+
+/// @param images [B, 3, H, W] @throws DataError unless both sides are `side`
+void check_picture_size(const at::Tensor& images, int64_t side);
 
 /// A CLIP under the names of its own tensors, whose network can be exchanged for its average.
 class ClipModel;
@@ -53,7 +56,7 @@ class ClipTrainer : public Trainer {
   /// Gradients of a whole update from its batches on this rank, some of which may be empty.
   /// @return [] the loss of all samples of all ranks together, detached; undefined without samples
   at::Tensor step(const std::vector<ClipInputs>& batches);
-  /// Of a batch, which may be empty, without gradients and in eval mode; all ranks call it together.
+  /// Of a batch of this rank, at least one sample, without gradients and in eval mode.
   ClipEvaluation evaluate(const ClipInputs& batch) const;
   /// What stands in for the features of texts: [C, L] int64 to [C, D] float32, each of length 1.
   at::Tensor text_features(const at::Tensor& tokens) const;
@@ -73,7 +76,6 @@ class ClipTrainer : public Trainer {
   ClipTrainer(std::shared_ptr<ClipModel> model,
               const ClipTrainConfig& config,
               const at::Device& device);
-  void list_state(TrainState& state) const override;
   std::shared_ptr<torch::nn::Module> swap_network(
       size_t index, std::shared_ptr<torch::nn::Module> network) const override;
   Extras companions() const override;
@@ -82,8 +84,5 @@ class ClipTrainer : public Trainer {
   std::shared_ptr<ClipModel> model_;
   std::string merges_;
 };
-
-/// The key of the vocabulary in a checkpoint and a model file of a CLIP.
-inline constexpr const char* kClipMerges = "merges";
 
 }  // namespace dalle2

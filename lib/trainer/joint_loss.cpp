@@ -31,16 +31,21 @@ std::vector<PlacedChunk> chunks_of(const std::vector<int64_t>& batches,
   return chunks;
 }
 
+at::Tensor features_of_chunk(const PassSettings& settings,
+                             const PlacedChunk& chunk,
+                             const JointLoss& loss) {
+  const Autocast autocast(settings.device.type(), settings.precision);
+  return loss.features_of(chunk.batch, chunk.range);
+}
+
 /// [n, ...] float32, without a graph; undefined without samples.
 at::Tensor features_of(const PassSettings& settings,
                        const std::vector<PlacedChunk>& chunks,
                        const JointLoss& loss) {
   const torch::NoGradGuard no_grad;
   std::vector<at::Tensor> own;
-  for (const PlacedChunk& chunk : chunks) {
-    const Autocast autocast(settings.device.type(), settings.precision);
-    own.push_back(loss.features_of(chunk.batch, chunk.range).to(at::kFloat));
-  }
+  for (const PlacedChunk& chunk : chunks)
+    own.push_back(features_of_chunk(settings, chunk, loss).to(at::kFloat));
   return own.empty() ? at::Tensor() : at::cat(own);
 }
 
@@ -50,8 +55,11 @@ at::Tensor accumulate_joint(TrainedPart& part,
                             const PassSettings& settings,
                             const JointLoss& loss) {
   const std::vector<PlacedChunk> chunks = chunks_of(loss.batches, settings.max_batch_size);
+  at::Tensor kept;  // of a single chunk, with its graph: it goes through the network once
   const GatheredRows features = timed(settings.step_times, StepPhase::kForward, [&] {
-    const at::Tensor own = features_of(settings, chunks, loss);
+    if (chunks.size() == 1) kept = features_of_chunk(settings, chunks.front(), loss);
+    const at::Tensor own =
+        kept.defined() ? kept.detach().to(at::kFloat) : features_of(settings, chunks, loss);
     return part.group() ? all_gather_rows(*part.group(), own, "features of the samples")
                         : GatheredRows{own, 0};
   });
@@ -75,10 +83,10 @@ at::Tensor accumulate_joint(TrainedPart& part,
   });
   for (size_t i = 0; i < chunks.size(); ++i) {
     const PlacedChunk& chunk = chunks[i];
-    const at::Tensor made = timed(settings.step_times, StepPhase::kForward, [&] {
-      const Autocast autocast(settings.device.type(), settings.precision);
-      return loss.features_of(chunk.batch, chunk.range);
-    });
+    const at::Tensor made =
+        kept.defined() ? kept : timed(settings.step_times, StepPhase::kForward, [&] {
+          return features_of_chunk(settings, chunk, loss);
+        });
     if (i + 1 == chunks.size()) part.begin_last_pass();
     timed(settings.step_times, StepPhase::kBackward, [&] {
       const at::Tensor at_rows =

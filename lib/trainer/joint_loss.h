@@ -5,7 +5,8 @@
 //
 // The features of all samples are made without a graph and gathered over the ranks; each rank takes
 // the same loss of them all and its gradient at the features; then each chunk goes through the
-// network again, with a graph, and back from the gradient at its rows.
+// network again, with a graph, and back from the gradient at its rows. A rank with a single chunk keeps
+// the graph of the first pass instead.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,8 +23,8 @@ namespace dalle2 {
 
 struct JointLoss {
   std::vector<int64_t> batches;  ///< samples of each on this rank
-  /// Features of a chunk of one of the batches, [n, ...]. Asked twice for each chunk when gradients
-  /// are made: what it draws has to be the same both times.
+  /// Features of a chunk of one of the batches, [n, ...]. Asked up to twice for each chunk when
+  /// gradients are made: what it draws has to be the same both times.
   std::function<at::Tensor(size_t batch, const ChunkRange& range)> features_of;
   /// [] float32 of the features of all samples, [N, ...] float32; the same on all ranks. Parameters
   /// that it uses besides, a temperature, get their gradient, too.

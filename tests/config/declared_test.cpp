@@ -136,7 +136,7 @@ TEST_CASE("every member of every config struct of a CLIP is declared") {
   CHECK(declared<TrainClipConfig>() == members_with_root<TrainClipConfig>());
   CHECK(declared<ClipModelConfig>() - declared<ClipNetworkConfig>() ==
         count_members<ClipModelConfig>() - 1);
-  CHECK(declared<ClipNetworkConfig>() == count_members<ClipNetworkConfig>());
+  CHECK(declared<ClipNetworkConfig>() == 7);  // has a constructor: its members cannot be counted
   CHECK(declared<ClipVisionConfig>() == count_members<ClipVisionConfig>());
   CHECK(declared<ClipTextConfig>() == count_members<ClipTextConfig>());
   CHECK(declared<ClipTokenizerConfig>() == count_members<ClipTokenizerConfig>());

@@ -76,7 +76,7 @@ class Clip(EndToEnd):
         expected, tree = checkpoint_content(self.dir / "whole/checkpoint.pth", self.dir)
         found, other = checkpoint_content(self.dir / "cut/checkpoint.pth", self.dir)
         self.assertEqual(expected, found)
-        self.assertEqual(tree["merges"], other["merges"])
+        self.assertEqual(tree["clip_merges"], other["clip_merges"])
 
     def test_accumulation_gives_the_numbers_of_the_whole_batch(self):
         losses = []
@@ -90,16 +90,38 @@ class Clip(EndToEnd):
             for a, b in zip(other, losses[0]):
                 self.assertAlmostEqual(a, b, places=3)
 
+    def test_processes_share_an_update(self):
+        """Two processes with a batch each have the loss and the weights of one that accumulates both."""
+        found = []
+        for name, processes, batches in (("alone", 1, 2), ("shared", 2, 1)):
+            config = self.clip_config(self.dir, f"{name}.json", name, data={"batch_size": 8, "lanes": 2},
+                                      train={"epochs": 2, "grad_accum_every": batches})
+            run("--config", config, *(["--nproc-per-node", processes] if processes > 1 else []), cwd=self.dir, check=0)
+            found.append(harness.records(self.dir / name))
+        for key in ("Training Loss", "Logit Scale", "image_to_text_R@1", "zero_shot_top1"):
+            alone, shared = ([record[key] for record in records if key in record] for records in found)
+            self.assertGreater(len(alone), 1, key)
+            self.assertEqual(len(alone), len(shared), key)
+            for a, b in zip(alone, shared):
+                self.assertAlmostEqual(a, b, places=3, msg=key)
+
     def test_text_becomes_pictures(self):
         done = self.embed()
         self.assertIn("96 embeddings in 16 shards", done.stdout)
-        shape, images = harness.read_npy(self.dir / "embedded/img_emb/img_emb_000000.npy")
+        shape, images = harness.read_npy(self.dir / "embedded/img_emb/000000.npy")
         self.assertEqual(shape, (6, WIDTH))
-        self.assertEqual(harness.read_npy(self.dir / "embedded/text_emb/text_emb_000000.npy")[0], (6, WIDTH))
+        self.assertEqual(harness.read_npy(self.dir / "embedded/text_emb/000000.npy")[0], (6, WIDTH))
         for row in range(6):
             self.assertAlmostEqual(sum(value ** 2 for value in images[row * WIDTH:(row + 1) * WIDTH]), 1, places=4)
         with tarfile.open(self.dir / "embedded/000000.tar") as tar:
             self.assertEqual(sum(name.endswith(".img_emb.npy") for name in tar.getnames()), 6)
+        # The same CLIP as open_clip's file.
+        (self.dir / "open_clip").mkdir()
+        run("convert", self.trained / "clip/model.pth", "open_clip/clip.safetensors", "--open-clip", cwd=self.dir, check=0)
+        self.embed(clip="open_clip/clip.safetensors", out="embedded2")
+        for name in ("img_emb", "text_emb"):
+            first, second = ((self.dir / out / name / "000000.npy").read_bytes() for out in ("embedded", "embedded2"))
+            self.assertEqual(first, second, name)
         # What is there is kept, what is missing is made.
         (self.dir / "embedded/000003.tar").unlink()
         self.assertIn("6 embeddings in 1 shard, 15 shards are there already", self.embed().stdout)
@@ -138,9 +160,16 @@ class Clip(EndToEnd):
         refused(2, "--clip: has no effect without --text", *text[:5])
         refused(2, "--text @none.txt: none.txt: no such file", *text, "--text", "@none.txt")
         refused(2, "--image-embeds: has no effect beside --text", *text, "--text", "a ring", "--image-embeds",
-                "embedded/img_emb/img_emb_000000.npy")
+                "embedded/img_emb/000000.npy")
         refused(3, "expected a checkpoint of a clip, got one of a prior", *text[:3], "--text", "a ring", "--clip", "prior/model.pth",
                 "--prior", "prior/model.pth")
+        refused(2, "has 30 tokens, and --clip", *text, "--text", "a " * 30)
+        run("convert", self.trained / "clip/model.pth", "damaged.safetensors", cwd=self.dir, check=0)
+        content = bytearray((self.dir / "damaged.safetensors").read_bytes())
+        content[-4:] = b"\x00\x00\xc0\x7f"  # NaN
+        (self.dir / "damaged.safetensors").write_bytes(content)
+        refused(3, ": the weights are not finite", *text[:3], "--text", "a ring", "--clip", "damaged.safetensors", "--prior",
+                "prior/model.pth")
         narrow = self.clip_config(self.dir, "narrow.json", "narrow", clip={"embed_dim": 8}, train={"epochs": 1})
         run("--config", narrow, cwd=self.dir, check=0)
         refused(3, "expected embeddings of 8 values, as --clip narrow/model.pth makes, got a prior of 16", *text[:3], "--text", "a ring",
@@ -153,6 +182,12 @@ class Clip(EndToEnd):
         sizes = {"layers": 1, "width": 16, "head_width": 8, "patch_size": 4, "image_size": 32}
         done = run("--config", self.clip_config(self.dir, clip={"vision_cfg": sizes}), cwd=self.dir, check=3)
         self.assertIn("expected pictures of 32 x 32 pixels", done.stderr)
+        done = run("--config", self.clip_config(self.dir, clip={"tokenizer": {"path": "words.txt"}}), cwd=self.dir, check=2)
+        self.assertIn("/clip/tokenizer/path: there is no file words.txt", done.stderr)
+        (self.dir / "words.txt").write_text("t h\n")
+        done = run("--config", self.clip_config(self.dir, clip={"tokenizer": {"path": "words.txt"}}), cwd=self.dir, check=3)
+        self.assertIn("words.txt: not the vocabulary of OpenAI's CLIP", done.stderr)
+        self.assertFalse((self.dir / "clip").exists())
         bare = self.dir / "bare"
         bare.mkdir()
         with tarfile.open(self.shards / "000000.tar") as tar, tarfile.open(bare / "000000.tar", "w") as out:
@@ -173,7 +208,7 @@ class Clip(EndToEnd):
         self.assertIn("network:", done.stdout)
         self.assertIn("nothing was trained or written", done.stdout)
         run("fsck", self.trained / "clip", cwd=self.dir, check=0)
-        self.assertIn("merges", harness.inspect(self.trained / "clip/checkpoint.pth", self.dir))
+        self.assertIn("clip_merges", harness.inspect(self.trained / "clip/checkpoint.pth", self.dir))
         run("convert", self.trained / "clip/checkpoint.pth", "weights.safetensors", cwd=self.dir, check=0)
         run("report", self.trained / "clip", "--out", "report.html", cwd=self.dir, check=0)
         page = (self.dir / "report.html").read_text()

@@ -16,7 +16,7 @@ from harness import EndToEnd, run, tiny_config, write_config, write_npy
 
 SUBCOMMANDS = [[], ["sample"], ["evaluate"], ["inspect"], ["fsck"], ["convert"], ["ema"], ["schema"], ["report"], ["shards"], ["shards", "demo"],
                ["shards", "make"], ["shards", "check"], ["shards", "order"],
-               ["shards", "score"]]
+               ["shards", "embed"], ["shards", "score"]]
 
 COMMANDS_WITH_OPTIONS = [command for command in SUBCOMMANDS if command not in (["schema"], ["shards"])]
 
@@ -47,8 +47,8 @@ class CommandLine(EndToEnd):
 
     def test_the_help_names_every_kind_of_run(self):
         help_text = run("--help", cwd=self.dir, check=0).stdout
-        for line in ("decoders from webdataset shards, priors from embeddings, VQGAN-VAEs from pictures",
-                     "of a decoder, a prior or a VAE, by its root key", "a decoder's checkpoint, image embeddings from a prior's"):
+        for line in ("decoders and CLIPs from webdataset shards, priors from embeddings, VQGAN-VAEs from pictures",
+                     "of a decoder, a prior, a VAE or a CLIP, by its root key", "a decoder's checkpoint, image embeddings from a prior's"):
             self.assertIn(line, " ".join(help_text.split()))
         self.assertIn("texts of a prior", run("sample", "--help", cwd=self.dir, check=0).stdout)
 

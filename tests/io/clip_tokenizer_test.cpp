@@ -89,8 +89,7 @@ TEST_CASE("a long text is refused with its number of tokens, or cut with the tok
   CHECK_NOTHROW(tokenizer.tokenize("the hat", 5, LongText::kRefuse));
 }
 
-TEST_CASE(
-    "what encloses a text is one token inside it, too, and numbers that are none are refused") {
+TEST_CASE("what encloses a text is one token inside it as well, and other numbers are refused") {
   const ClipTokenizer tokenizer(kFewMerges, "few");
   CHECK(tokenizer.encode("<|StartOfText|><|endoftext|>") == Tokens{515, 516});
   CHECK_THROWS_WITH(tokenizer.decode(Tokens{517}), Contains("517 is no token: expected 0 to 516"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// CLIPs of others behind --clip, and `convert --open-clip`. Files of runs: tests/e2e/clip_test.py.
+// Files of other programs for --clip, and `convert --open-clip`. Files of runs: tests/e2e/clip_test.py.
 #include "run/checkpoints/clip_weights.h"
 
 #include <torch/torch.h>

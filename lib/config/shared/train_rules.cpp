@@ -59,9 +59,8 @@ void check_post_hoc_ema(const PostHocEmaConfig& averages, Faults& faults) {
   }
 }
 
-void check_adapters(const AdaptersConfig& given, Faults& faults) {
+void check_adapters(const AdaptersConfig& given, const LoraConfig& defaults, Faults& faults) {
   const LoraConfig& lora = given.lora;
-  const LoraConfig defaults;
   const bool shapes_lora = lora.alpha || lora.targets != defaults.targets ||
                            lora.init != defaults.init || lora.dropout != defaults.dropout ||
                            lora.train_bias;
@@ -98,7 +97,7 @@ void check_shared_options(const SharedTrainConfig& train,
                           Faults& faults) {
   check_ema(train, defaults, faults);
   check_post_hoc_ema(train.post_hoc_ema, faults);
-  check_adapters(train, faults);
+  check_adapters(train, defaults.lora, faults);
   check_precision(train, faults);
   check_non_finite(train.non_finite, faults);
 }

@@ -12,7 +12,7 @@ namespace dalle2 {
 namespace {
 
 constexpr char32_t kEscape = 0x1B;
-/// A longer line is repaired in pieces of so many characters.
+/// Characters of the pieces in which a longer line is repaired.
 constexpr size_t kMostOfSegment = 1'000'000;
 
 /// Ligatures and digraphs of Latin letters that stand for the letters in them.

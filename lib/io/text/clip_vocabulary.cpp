@@ -82,7 +82,7 @@ std::string find_clip_vocabulary(const std::optional<std::string>& configured,
 
 ClipTokenizer read_clip_vocabulary(const std::string& path) {
   const std::string text = read_source(gunzip_source(file_source(path), path), path, kMostBytes);
-  // OpenAI's file goes on with merges that its tokenizer does not use.
+  // The rest of OpenAI's file is merges that its tokenizer does not use.
   const size_t begin = next_line(text, 0);
   size_t end = begin;
   for (size_t line = 0; line < kOpenAiMerges; ++line) end = next_line(text, end);

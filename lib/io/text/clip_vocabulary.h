@@ -20,7 +20,7 @@ inline constexpr const char* kClipMergesName = "merges.txt";
 inline constexpr int64_t kClipVocabSize = 49408;
 
 /// Finds the file of OpenAI's vocabulary: `configured` if it is given; else beside the checkpoint; else
-/// in ~/.cache/dalle2-train (XDG_CACHE_HOME is heeded), where scripts/clip_vocabulary.sh puts it.
+/// in ~/.cache/dalle2-train (or that of XDG_CACHE_HOME), where scripts/clip_vocabulary.sh puts it.
 /// @param where the config key, for messages @param checkpoint path of a CLIP's file, or empty
 /// @throws ConfigError if it is nowhere, with all places that were searched and what to do
 std::string find_clip_vocabulary(const std::optional<std::string>& configured,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A CLIP that is used and not trained: from a file of a run, or of others.
+// A CLIP that is used, not trained: from a file of a run or from one of another program.
 #pragma once
 
 #include <memory>

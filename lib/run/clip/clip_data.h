@@ -2,7 +2,7 @@
 // From a loader's batches to what a CLIP takes, and what its validation measures.
 #pragma once
 
-#include <memory>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,7 +23,7 @@ ClipTokenizer make_clip_tokenizer(const ClipModelConfig& config, const ShardData
 /// @throws ConfigError unless the vocabulary is of as many tokens as the model
 void check_vocabulary(const ClipTokenizer& tokenizer, const ClipNetworkConfig& config);
 
-/// Texts that are too long are cut. @return [B, L] int64, pinned for a GPU
+/// Texts that are too long are cut. @return [B, L] int64 on the CPU
 at::Tensor tokens_of(const std::vector<std::string>& texts,
                      const ClipTokenizer& tokenizer,
                      int64_t context_length);

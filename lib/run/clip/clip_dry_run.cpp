@@ -2,6 +2,7 @@
 #include <torch/torch.h>
 
 #include "model/clip/contrastive_loss.h"
+#include "run/clip/clip_data.h"
 #include "run/clip/clip_run.h"
 #include "run/dry_run.h"
 #include "trainer/adapters.h"
@@ -44,6 +45,9 @@ void dry_run(const LoadedClipConfig& loaded, int64_t processes) {
                  at::kCPU);
   data.deal_into(data.slices_at_begin());
   data.check_usable("train");
+  if (const auto example = data.examples("train", 1))
+    check_picture_size(example->images, config.clip.vision_cfg.image_size);
+  if (!config.clip.tokenizer.train) make_clip_tokenizer(config.clip, data);
   DryRunPlan plan = make_plan(loaded);
   plan.data_size = data_size_of(data);
   ShardPosition position;

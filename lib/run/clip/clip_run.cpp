@@ -39,6 +39,10 @@ void ClipRun::introduce() const {
 }
 
 void ClipRun::load_examples() {
+  session_.together("looking at a picture", [&] {
+    const auto example = session_.group().is_main() ? data_.examples("train", 1) : std::nullopt;
+    if (example) check_picture_size(example->images, config_.clip.vision_cfg.image_size);
+  });
   if (tokenizer_) return;
   const bool has_earlier =
       session_.group().is_main() && checkpoints_.outline_of_earlier().has_value();
@@ -53,30 +57,32 @@ void ClipRun::make_tokenizer() {
   session_.together("making the vocabulary", [&] {
     if (session_.group().is_main()) merges = make_clip_tokenizer(config_.clip, data_).merges();
   });
-  merges = session_.group().text_of_main(merges, "the vocabulary");
-  tokenizer_.emplace(merges, "/clip/tokenizer");
+  merges_ = session_.group().text_of_main(merges, "the vocabulary");
+  tokenizer_.emplace(merges_, "/clip/tokenizer");
 }
 
 /// That of the checkpoint that the run resumes from, if there is one.
 const ClipTokenizer& ClipRun::tokenizer() {
   const std::string& saved = trainer_.merges();
   if (!saved.empty()) {
-    if (!tokenizer_ || tokenizer_->merges() != saved) {
+    if (!tokenizer_ || merges_ != saved) {
       tokenizer_.emplace(saved, "the checkpoint's vocabulary");
+      merges_ = saved;
       check_vocabulary(*tokenizer_, config_.clip);
     }
     return *tokenizer_;
   }
   // What was there gave weights alone.
   if (!tokenizer_) from_outside([this] { make_tokenizer(); });
-  trainer_.set_merges(tokenizer_->merges());
+  trainer_.set_merges(merges_);
   return *tokenizer_;
 }
 
 ClipInputs ClipRun::inputs_of(const Batch& batch) {
   if (batch.size() == 0) return {};
-  ClipInputs inputs{batch.images,
-                    tokens_of(batch.captions, tokenizer(), config_.clip.text_cfg.context_length)};
+  ClipInputs inputs{
+      batch.images,
+      trimmed_tokens(tokens_of(batch.captions, tokenizer(), config_.clip.text_cfg.context_length))};
   if (!session_.device().is_cpu()) inputs.tokens = inputs.tokens.pin_memory();
   return timed(&session_.times(), StepPhase::kCopy, [&] {
     return copied_to(session_.device(), std::move(inputs));
@@ -100,12 +106,11 @@ std::optional<int64_t> ClipRun::train_group(const std::vector<Batch>& group) {
 
 void ClipRun::add_validation_losses(const Batch& batch,
                                     int64_t /*place*/,
-                                    std::vector<double>& sums) {
-  tokenizer();
+                                    std::vector<LossSum>& sums) {
   const ClipInputs inputs = inputs_of(batch);
   from_outside([&] { trainer_.check({inputs}); });
   const ClipEvaluation found = trainer_.evaluate(inputs);
-  sums[0] += found.loss.item<double>();  // the same on all ranks
+  sums[0].add(found.loss);
   validation_.add(found.pairs, batch.captions, config_.evaluate);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "config/clip/clip_run_config.h"
@@ -24,11 +25,13 @@ class ClipRun : public ShardRun {
 
  private:
   void introduce() const override;
-  /// Makes the vocabulary of a run that begins, so that a fault in it leaves no files behind.
+  /// Looks at a picture and makes the vocabulary of a run that begins, so that a fault in them leaves
+  /// no files behind.
   void load_examples() override;
   std::optional<int64_t> train_group(const std::vector<Batch>& group) override;
-  void add_validation_losses(const Batch& batch, int64_t place, std::vector<double>& sums) override;
-  bool has_joint_loss() const override { return true; }
+  void add_validation_losses(const Batch& batch,
+                             int64_t place,
+                             std::vector<LossSum>& sums) override;
   void end_epoch() override;
   LogRecord step_values(double samples_per_second) override;
   void make_tokenizer();
@@ -39,6 +42,7 @@ class ClipRun : public ShardRun {
   const TrainClipConfig& config_;
   ClipTrainer& trainer_;
   std::optional<ClipTokenizer> tokenizer_;  // none until it is known whether a checkpoint has one
+  std::string merges_;                      // of which it was made
   ClipValidation validation_;
 };
 

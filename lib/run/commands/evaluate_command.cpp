@@ -16,6 +16,7 @@
 #include "metrics/embedding_similarities.h"
 #include "model/clip/contrastive_loss.h"
 #include "model/random.h"
+#include "run/checkpoints/clip_weights.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/clip/clip_data.h"
 #include "run/commands.h"

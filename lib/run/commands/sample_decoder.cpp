@@ -390,7 +390,7 @@ void sample_decoder(const SampleCommand& command,
   TextConditions of_texts;
   if (command.text && !plan.config.unconditional) {
     of_texts = conditions_of_texts(command, device);
-    if (!plan.text_conditioned()) of_texts.text_encodings = {};
+    if (!plan.text_conditioned()) of_texts.text_encodings = at::Tensor();
   }
   SampleInputs inputs = load_inputs(command, of_texts);
   check_command(command, decoder->plan(), inputs);

@@ -2,40 +2,57 @@
 // `sample --text`: what a decoder draws from, made of texts by a CLIP and a prior.
 #include <torch/types.h>
 
-#include <filesystem>
+#include <algorithm>
 #include <fstream>
+#include <iterator>
 
-#include "base/log.h"
-#include "base/text.h"
 #include "base/untrusted_text.h"
 #include "checkpoint/convert.h"
-#include "io/files/atomic_file.h"
+#include "run/checkpoints/clip_weights.h"
 #include "run/clip/clip_data.h"
 #include "run/commands/sample_command.h"
+#include "trainer/tensor_group.h"
 
 namespace dalle2 {
 namespace {
 
-/// A text, or with "@" the lines of a file.
+/// A text, or with "@" the lines of a file that are not empty. @throws ConfigError
 std::vector<std::string> texts_of(const std::string& given) {
-  if (!given.starts_with("@")) return {given};
-  const std::string path = given.substr(1);
-  std::ifstream in(path);
-  if (!in) throw ConfigError("--text {}: {}: no such file", printable(given), printable(path));
   std::vector<std::string> texts;
-  for (std::string line; std::getline(in, line);) {
-    if (line.ends_with('\r')) line.pop_back();
-    if (!line.empty()) texts.push_back(line);
+  if (given.starts_with("@")) {
+    const std::string path = given.substr(1);
+    std::ifstream in(path);
+    if (!in) throw ConfigError("--text {}: {}: no such file", printable(given), printable(path));
+    for (std::string line; std::getline(in, line);) {
+      if (line.ends_with('\r')) line.pop_back();
+      if (!line.empty()) texts.push_back(line);
+    }
+    if (texts.empty())
+      throw ConfigError("--text {}: expected a text a line, got none", printable(given));
+  } else {
+    texts.push_back(given);
+  }
+  for (const std::string& text : texts) {
+    if (is_utf8(text)) continue;
+    throw ConfigError("--text {}: \"{}\" is not UTF-8", printable(given), printable(text));
   }
   return texts;
 }
 
-void check_texts(const std::vector<std::string>& texts, const std::string& given) {
-  if (texts.empty()) throw ConfigError("--text {}: expected a text, got none", printable(given));
+/// A drawing shows what the whole text says, or nothing is drawn. @throws ConfigError
+void check_lengths(const std::vector<std::string>& texts,
+                   const LoadedClip& clip,
+                   const std::string& clip_path) {
+  constexpr int64_t kEnclosing = 2;
+  const int64_t room = clip.clip->max_text_len() - kEnclosing;
   for (const std::string& text : texts) {
-    if (!is_utf8(text)) {
-      throw ConfigError("--text {}: {}: not UTF-8", printable(given), printable(text));
-    }
+    const int64_t tokens = std::ssize(clip.tokenizer->encode(text));
+    if (tokens <= room) continue;
+    throw ConfigError("--text: \"{}\" has {} tokens, and --clip {} takes {}\n  Shorten the text.",
+                      printable(text),
+                      tokens,
+                      printable(clip_path),
+                      room);
   }
 }
 
@@ -71,10 +88,9 @@ TextConditions conditions_of_texts(const SampleCommand& command, const at::Devic
   };
   needed(command.clip_path, "--clip");
   needed(command.prior_path, "--prior");
-  std::vector<std::string> texts = texts_of(*command.text);
-  check_texts(texts, *command.text);
-  const LoadedClip clip =
-      load_clip({.checkpoint_path = *command.clip_path}, read_checkpoint(*command.clip_path));
+  const std::vector<std::string> texts = texts_of(*command.text);
+  const LoadedClip clip = load_clip_file(*command.clip_path);
+  check_lengths(texts, clip, *command.clip_path);
   DiffusionPrior prior =
       load_prior({.checkpoint_path = *command.prior_path}, read_checkpoint(*command.prior_path));
   const PriorConfig& config = prior->plan().config;
@@ -90,7 +106,7 @@ TextConditions conditions_of_texts(const SampleCommand& command, const at::Devic
     embeds.push_back(made.embed.cpu());
     encodings.push_back(made.encodings.cpu());
   }
-  TextConditions found{.text_encodings = at::cat(encodings)};
+  TextConditions found{.image_embeds = {}, .text_encodings = at::cat(encodings)};
   TextEmbedding of_prior{at::cat(embeds), {}};
   if (config.condition_on_text_encodings) {
     of_prior.encodings = found.text_encodings.narrow(

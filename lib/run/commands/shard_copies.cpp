@@ -167,6 +167,16 @@ class ShardCopier {
   Preprocess preprocess_;
 };
 
+/// The shards in the folder, and the arrays that belong to them.
+std::vector<std::string> names_of_set(const ShardCopyPlan& plan) {
+  std::vector<std::string> names = names_ending(plan.out_folder, ".tar");
+  for (const std::string& folder : plan.array_folders) {
+    for (const std::string& name : names_ending(plan.out_folder + "/" + folder, ".npy"))
+      names.push_back(folder + "/" + name);
+  }
+  return names;
+}
+
 /// Writes the manifest into the folder, unless it is there. @throws ConfigError for a folder that
 /// holds shards which no call with this manifest wrote
 void claim_folder(const ShardCopyPlan& plan, const std::map<std::string, std::string>& shards) {
@@ -175,7 +185,7 @@ void claim_folder(const ShardCopyPlan& plan, const std::map<std::string, std::st
   std::ifstream in(path, std::ios::binary);
   const std::string there{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   if (there == plan.manifest) return;
-  const std::vector<std::string> others = names_ending(folder, ".tar");
+  const std::vector<std::string> others = names_of_set(plan);
   if (!plan.overwrite && !others.empty()) {
     throw ConfigError(
         "--out {}: expected no shards but those that this call makes, found {}, {}\n  Choose another "

@@ -9,10 +9,9 @@
 #include "base/public_url.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
-#include "checkpoint/convert.h"
 #include "data/shards/shard_check.h"
 #include "io/formats/npy.h"
-#include "run/checkpoints/model_weights.h"
+#include "run/checkpoints/clip_weights.h"
 #include "run/clip/clip_data.h"
 #include "run/commands.h"
 #include "run/commands/shard_copies.h"
@@ -34,8 +33,7 @@ class ClipEmbeddings : public ShardAddition {
   ClipEmbeddings(const ShardsEmbedCommand& command, const std::string& shown_url)
       : command_(command),
         device_(choose_device(command.device, "--device", WithoutGpu::kError)),
-        clip_(
-            load_clip({.checkpoint_path = command.clip_path}, read_checkpoint(command.clip_path))),
+        clip_(load_clip_file(command.clip_path)),
         shown_url_(shown_url) {
     clip_.clip->to(device_);
   }
@@ -72,8 +70,7 @@ class ClipEmbeddings : public ShardAddition {
     for (EmbeddingArray* array : arrays()) {
       if (array->rows.empty()) continue;
       const at::Tensor all = at::cat(array->rows).contiguous();
-      const std::string file =
-          fmt::format("{}_{}.npy", array->name, fs::path(name).stem().string());
+      const std::string file = fs::path(name).stem().string() + ".npy";
       write_npy_float32((fs::path(command_.out_folder) / array->name / file).string(),
                         all.sizes().vec(),
                         all.const_data_ptr<float>());
@@ -107,10 +104,11 @@ ShardDataConfig data_of(const ShardsEmbedCommand& command, int64_t image_size) {
     throw ConfigError("SHARDS: {}", *fault);
   data.batch_size = command.batch_size;
   data.shard_width = command.shard_width;
-  TransformConfig resize{.kind = TransformKind::Resize};
+  TransformConfig resize, crop;
+  resize.kind = TransformKind::Resize;
   resize.size = {image_size};
   resize.interpolation = "bicubic";
-  TransformConfig crop{.kind = TransformKind::CenterCrop};
+  crop.kind = TransformKind::CenterCrop;
   crop.size = {image_size};
   data.preprocessing = {resize, crop, TransformConfig{}};
   return data;
@@ -131,7 +129,8 @@ ExitCode run_shards_embed(const ShardsEmbedCommand& command) {
        .manifest_name = "embeddings.json",
        .manifest = embeddings.manifest(),
        .other_set = "with embeddings of another CLIP or set, or with other text encodings",
-       .need_captions = true},
+       .need_captions = true,
+       .array_folders = {"img_emb", "text_emb", "text_encodings"}},
       shards,
       embeddings,
       counts);

@@ -175,7 +175,9 @@ int64_t ShardData::count_samples(const std::string& split, DropCounts& dropped) 
 
 void ShardData::for_each_caption(
     const std::string& split, const std::function<bool(const std::string& caption)>& more) const {
-  ShardDataset dataset(config_, options(split, config_.batch_size, /*in_order=*/true));
+  LoaderOptions needs = options(split, config_.batch_size, /*in_order=*/true);
+  as_if_alone(needs);
+  ShardDataset dataset(config_, needs);
   dataset.start_epoch(0);
   for (Candidate candidate; dataset.next(candidate);) {
     if (stop_requested() != 0) throw StoppedError("signal {}", stop_requested());
