@@ -75,7 +75,8 @@ TEST_CASE("unknown keys of a prior are errors, elsewhere warnings with a suggest
              Catch::Contains("/prior/net/window: no such key; known are: dim depth"));
   expect_prior_problem({"/train/ema_bta=0.9"},
                        R"(/train/ema_bta: no such key; did you mean "ema_beta"?)");
-  CHECK(read_prior({"/train/colour=3"}).warnings.size() == 1);
+  const std::string coloured = file_with(kMinimalPrior, {"/train/colour=3"});
+  CHECK(parse_prior_config(coloured, "prior.json", {}).warnings.size() == 1);
   CHECK_THAT(message_of([] { read_prior({"/train/colour=3"}, /*strict=*/true); }),
              Catch::Contains("/train/colour"));
 }

@@ -78,8 +78,8 @@ std::optional<std::string> http_url_fault(const std::string& url) {
   }
   if (url.find_first_of("?#") == std::string::npos) return std::nullopt;
   return fmt::format(
-      "must have no query: names are appended to it, got \"{}?...\"; for presigned addresses leave "
-      "url out and give each target as a whole address",
+      "must have no query: names are appended to it, got one in \"{}\"; for presigned addresses "
+      "leave url out and give each target as a whole address",
       public_url(url));
 }
 
