@@ -161,7 +161,7 @@ Runner add_sample(CLI::App& app) {
       ->type_name("PATH");
   app.add_option("--inpaint-mask",
                  o->inpaint_mask_path,
-                 "Its mask: white keeps the picture, black is drawn anew")
+                 "Its mask: white keeps the picture, black is drawn again")
       ->type_name("PATH");
   app.add_option("--inpaint-resample-times",
                  o->inpaint_resample_times,
@@ -419,7 +419,7 @@ int run_command_line(int argc, char** argv) {
           "Print a decoder's metrics, a prior's similarities or a VAE's losses as one JSON object",
           add_evaluate);
   command(app, "inspect", "List what a checkpoint holds", add_inspect);
-  command(app, "fsck", "Verify checkpoints, and whether a run could go on from them", add_fsck);
+  command(app, "fsck", "Verify checkpoints, and whether a run could resume from them", add_fsck);
   command(app,
           "convert",
           "Convert between .pth and .safetensors, join stages, merge and rename adapters",

@@ -21,7 +21,7 @@ constexpr const char* kExitCodes =
     "4\tnon-finite loss\n"
     "5\tout of memory or disk\n"
     "6\tpeer or network\n"
-    "75\tstopped by a signal after saving (run it again to go on)\n";
+    "75\tstopped by a signal after saving (run it again to continue)\n";
 
 /// What the value of an option is, for completions.
 enum class Value { none, other, choice, file, folder };
@@ -380,7 +380,7 @@ std::string man_page(const CLI::App& app) {
   out += ".B dalle2\\-train\n\\fIcommand\\fR [\\fIoptions\\fR]\n";
   out +=
       ".SH DESCRIPTION\n" + roff(pages.front().description) +
-      "\n.PP\nWith \\fB\\-\\-config\\fR it trains what the JSON file describes, and goes on with a run that was "
+      "\n.PP\nWith \\fB\\-\\-config\\fR it trains what the JSON file describes, and continues a run that was "
       "stopped. Weights, logs and pictures go into the folder \\fItracker.data_path\\fR of the file. "
       "The commands make, check and look at data, checkpoints and runs.\n";
   out += ".SH OPTIONS\n" + roff_options(pages.front());

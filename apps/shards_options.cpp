@@ -122,7 +122,7 @@ Runner add_shards_order(CLI::App& app) {
                  o->from_path,
                  "Go on where this position (--save) or checkpoint of a run stands; any --world")
       ->type_name("FILE");
-  app.add_option("--save", o->save_path, "Write the position behind the last step")
+  app.add_option("--save", o->save_path, "Write the position after the last step")
       ->type_name("JSON");
   app.add_flag("--print", o->print, "A JSON line a step with the keys of each rank, no summary");
   app.footer(
@@ -156,7 +156,7 @@ Runner add_shards_encode(CLI::App& app) {
   app.footer(
       "Writes each shard that the file names once more, with KEY.latent.npy beside the picture: "
       "what the VAE makes of\nit after data.preprocessing. Shards that are there already are kept, "
-      "so the same command goes on where it was\nstopped. Prints the scale that suits the noise "
+      "so the same command continues where it was\nstopped. Prints the scale that suits the noise "
       "schedules. Train with data.latents_in_tar.");
   return [o] {
     install_stop_signals();  // as above

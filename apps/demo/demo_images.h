@@ -54,7 +54,7 @@ std::string demo_caption(const DemoAttributes& attributes);
 inline constexpr int kDemoEmbeddingSize = 32;
 /// Of the values that are not zero: the embedding is then as long as one of CLIP's in the scale of a
 /// prior, sqrt(512). A network that reads it begins with small weights; values of 1 it would hear
-/// late, behind the timestep.
+/// late, after the timestep.
 inline constexpr float kDemoEmbeddingStrength = 10;
 /// One value in each of five blocks (shape, colour, size, place, ground), then zeros: [32].
 std::vector<float> demo_embedding(const DemoAttributes& attributes);

@@ -19,7 +19,7 @@ class BackgroundJob {
   void start(std::function<void()> work);
   /// @throws what the work threw, once
   void wait();
-  /// The same without waiting: an error of work that is still going on is thrown by a later call.
+  /// The same without waiting: an error of work that is still running is thrown by a later call.
   void check();
 
  private:

@@ -19,7 +19,7 @@ enum class ExitCode : int {
   kNonFinite = 4,  ///< the loss is NaN or infinite
   kResource = 5,   ///< out of memory or disk
   kNetwork = 6,    ///< peer or network
-  kStopped = 75,   ///< stopped by a signal after saving; run it again to go on
+  kStopped = 75,   ///< stopped by a signal after saving; run it again to continue
 };
 
 /// An error as a repair note: what happened and where, what was expected and found, what to do.

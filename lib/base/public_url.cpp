@@ -128,7 +128,7 @@ std::string public_text(const std::string& text) {
       continue;
     }
     const size_t end = std::min(text.find_first_of(" \t\r\n\"", mark), text.size());
-    // What stands behind an url in a sentence is no part of it.
+    // What is behind an url in a sentence is no part of it.
     const size_t last = text.find_last_not_of(":,.;)'", end - 1);
     const size_t url_end = last < mark + 3 ? end : last + 1;
     shown.append(text, at, begin - at);

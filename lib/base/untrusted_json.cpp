@@ -36,7 +36,7 @@ std::string lone_surrogate(std::string_view text) {
     if (code < 0xd800 || code > 0xdfff) continue;
     const unsigned next = escaped_code(text, at + 6).value_or(0);
     if (code > 0xdbff || next < 0xdc00 || next > 0xdfff) return std::string(text.substr(at, 6));
-    at += 10;  // behind the pair
+    at += 10;  // after the pair
   }
   return "";
 }

@@ -109,7 +109,7 @@ class StateCheck {
     }
   }
 
-  /// No run goes on from weights that are not numbers.
+  /// No run resumes from weights that are not numbers.
   void check_finite() {
     for (const auto& [name, weight] : weights_) {
       if (at::isFloatingType(weight.scalar_type()) && !at::isfinite(weight).all().item<bool>()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Are the files of a run whole, and could it go on from them?
+// Are the files of a run whole, and could it resume from them?
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ enum class FileState {
 };
 
 enum class Resume {
-  kExact,      ///< goes on as if it had never stopped
-  kBySamples,  ///< goes on at its count of samples: a checkpoint of dalle2-pytorch
+  kExact,      ///< continues as if it had never stopped
+  kBySamples,  ///< continues at its count of samples: a checkpoint of dalle2-pytorch
   kNo,
 };
 

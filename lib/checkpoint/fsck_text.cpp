@@ -43,14 +43,14 @@ std::string position_text(const CheckedFile& file) {
 }
 
 std::string resume_text(const CheckedFile& file) {
-  if (file.resume == Resume::kExact) return "a run can go on from it";
+  if (file.resume == Resume::kExact) return "a run can resume from it";
   if (file.resume == Resume::kBySamples) {
-    return fmt::format("a run can go on from it, in its epoch by the count of samples (no {})",
+    return fmt::format("a run can resume from it, in its epoch by the count of samples (no {})",
                        join(file.missing));
   }
   return file.kind == "checkpoint" || file.kind.empty()
-             ? fmt::format("no run can go on from it: it lacks {}", join(file.missing))
-             : "weights to draw with, no run can go on from it";
+             ? fmt::format("no run can resume from it: it lacks {}", join(file.missing))
+             : "weights to draw with, no run can resume from it";
 }
 
 std::string file_text(const CheckedFile& file) {
@@ -88,7 +88,7 @@ std::string fsck_text(const std::string& path, const std::vector<CheckedFile>& f
     ++counts[static_cast<size_t>(file.state)];
     resumable += file.resume != Resume::kNo ? 1 : 0;
   }
-  return text + fmt::format("{}: {} whole ({} to go on from), {} damaged, {} unfinished\n",
+  return text + fmt::format("{}: {} whole ({} to resume from), {} damaged, {} unfinished\n",
                             one_line(path),
                             counts[static_cast<size_t>(FileState::kWhole)],
                             resumable,

@@ -75,7 +75,7 @@ const std::set<std::string, std::less<>> kMeaningPointers = {"/seed",
 const std::set<std::string, std::less<>> kOrderPointers = {"/data/shuffle_train",
                                                            "/data/resample_train"};
 
-/// Places of the run's own files: no change that anybody would want to be told of.
+/// Places of the run's own files: no change that anybody would want to hear of.
 constexpr std::array kBookkeeping = {
     "/tracker/data_path", "/tracker/overwrite_data_path", "/tracker/load", "/tracker/save"};
 
@@ -239,7 +239,7 @@ class Comparison {
       if (pointer.starts_with("/decoder/unets/") && pointer.ends_with("/channels")) return false;
       if (pointer == "/clip/vision_cfg/image_size") return true;  // a position for each patch
       if (pointer == "/clip/tokenizer/path") return false;        // a checkpoint holds its contents
-      // Lists have numbers behind the key.
+      // Lists have numbers after the key.
       std::string_view rest = pointer;
       while (!rest.empty()) {
         const size_t slash = rest.rfind('/');

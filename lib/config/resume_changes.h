@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What has changed between the config in a checkpoint and the one that a run goes on with.
+// What has changed between the config in a checkpoint and the one that a run continues with.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Adds the flat gradients of a network up over the ranks while the backward pass goes on.
+// Adds the flat gradients of a network up over the ranks while the backward pass runs.
 #pragma once
 
 #include <ATen/core/Tensor.h>

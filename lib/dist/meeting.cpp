@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Each rank but the first leaves a number that nobody had before, and rank 0 answers each number with
 // its own, the name of the start. What an earlier start left is answered, too, and read by nobody.
-// When all have read their answers rank 0 says so: none goes on before the last has come. One that is
+// When all have read their answers rank 0 says so: none continues before the last has come. One that is
 // asked to stop meanwhile may say the opposite, and the first word holds for all.
 #include "dist/meeting.h"
 

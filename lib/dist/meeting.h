@@ -16,7 +16,7 @@ namespace dalle2 {
 inline constexpr const char* kStoppedKey = "stopped";
 
 struct MeetingTimes {
-  std::chrono::milliseconds tell{30'000};    ///< who is missing is told so often
+  std::chrono::milliseconds tell{30'000};    ///< who is missing is reported so often
   std::chrono::milliseconds limit{300'000};  ///< and waited for no longer
 };
 

@@ -39,7 +39,7 @@ class PendingWorks {
   int64_t begin(const std::string& what, std::chrono::seconds limit);
   void launched(int64_t number, std::shared_ptr<BackendWork> work);
   void end(int64_t number);
-  /// The time since a collective ended begins anew.
+  /// The time since a collective ended starts over.
   void restart_clock();
   /// Lets the works go that are done, in their order, with the tensors that they hold. Returns at once
   /// while another thread is in it.

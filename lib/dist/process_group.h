@@ -130,7 +130,7 @@ class ProcessGroup {
     RankWatch* watch_;
     std::string before_;  // what it was busy with: scopes lie in each other
   };
-  /// Within a BusyScope: what it is for goes on, so the ten times begin anew.
+  /// Within a BusyScope: what it is for continues, so the ten times start over.
   void still_busy();
   /// Tells the others why this rank ends, so that they can say it. @throws nothing
   void tell_failure(const std::string& message) noexcept;

@@ -12,7 +12,7 @@
 namespace dalle2 {
 namespace {
 
-/// A rank that says what it is busy with may take so many times the hang timeout.
+/// A rank that says what it is busy with may take that many times the hang timeout.
 constexpr double kBusyFactor = 10;
 /// Seconds that a collective may take in which all ranks are.
 constexpr double kLeastTransfer = 10;

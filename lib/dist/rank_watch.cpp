@@ -21,7 +21,7 @@ std::chrono::milliseconds beat_of(int ranks) {
   return std::max(kLeast, kPerRank * ranks);
 }
 
-/// Beats missed behind a collective that failed: the rank is what failed.
+/// Beats missed after a collective that failed: the rank is what failed.
 constexpr int kMissedBeats = 6;
 /// Seconds in a collective before a store that fails is the reason.
 constexpr double kStoreSilence = 2;

@@ -47,7 +47,7 @@ class RankWatch {
   void set_step(int64_t step);
   /// Empty: no more. @return what it was before
   std::string set_busy(const std::string& what);
-  /// What it is busy with goes on: the time that others wait for it begins anew. So does each sign
+  /// What it is busy with continues: the time that others wait for it starts over. So does each sign
   /// of life (base/sign_of_life.h) of a rank that is busy.
   void still_busy();
   /// Waits until the others can read it, some seconds at most.

@@ -65,7 +65,7 @@ class ImageMetrics {
 
   /// @throws StoppedError after a stop signal, soon
   MetricValues compute() const;
-  /// Begins anew: the next update is the first.
+  /// Begins again: the next update is the first.
   void reset();
 
   /// "resize tf1, Inception weights 6726825d..., LPIPS vgg a78928a0...": what a figure has to be

@@ -57,7 +57,7 @@ struct HttpStream::State {
   std::shared_ptr<HttpSession> session;  // during an attempt
   std::string body;                      // received, not handed out yet
   size_t handed_out = 0;                 // of body
-  int64_t received = 0;                  // position in the file behind what came
+  int64_t received = 0;                  // position in the file after what came
   bool finished = false;
   bool known = false;  // a response has told the next two
   std::string etag;
@@ -111,7 +111,7 @@ void HttpStream::State::begin_attempt() {
   curl_easy_setopt(easy, CURLOPT_HEADERDATA, this);
   curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, &State::on_body);
   curl_easy_setopt(easy, CURLOPT_WRITEDATA, this);
-  // Without If-Range: the ETag of the answer is compared, so that a change is told, not skipped.
+  // Without If-Range: the ETag of the answer is compared, so that a change is reported, not skipped.
   const std::string range = received > 0 ? fmt::format("bytes={}-", received) : "";
   std::vector<std::string> lines;
   if (request.headers) {
@@ -190,7 +190,7 @@ void HttpStream::State::finish_attempt(CURLcode result) {
   const long status = response.status;
   if (!fault.empty()) give_up(fault, 0);
   if (status == 416 && received > 0) {
-    // Nothing stands behind the last byte that was asked for or came; else the file is another.
+    // Nothing stands after the last byte that was asked for or came; else the file is another.
     if (!total) total = response.range_total;
     if (!total || *total != received) give_up(shorter(), 0);
     finished = true;

@@ -101,7 +101,7 @@ class HttpRetries {
   HttpRetries(double stall_seconds, int attempts)
       : stall_seconds_(stall_seconds), attempts_(attempts) {}
 
-  /// There was progress: the count begins anew.
+  /// There was progress: the count starts over.
   void forget();
   int failures() const { return failures_; }
   /// Counts a failure. @return seconds to wait before the next attempt (growing, or as the server

@@ -40,7 +40,7 @@ struct WandbUpload {
   std::string path = {};  ///< in the place of `content`
 };
 
-/// What the service knows of a run that goes on.
+/// What the service knows of a run that continues.
 struct WandbRunState {
   int64_t history_lines = 0, event_lines = 0;
   int64_t last_step = -1;  ///< the `_step` of the last row

@@ -10,7 +10,7 @@ namespace dalle2 {
 /// Linear warm-up times cosine annealing.
 ///   lr(k) = base * (1 + cos(pi k / T)) / 2 * min(1, (k + 1) / W)
 /// for the k-th optimizer step, k from 0. The cosine rises again after T, as the reference's does
-/// (CosineAnnealingLR, eta_min 0). Differs from upstream after a resume: upstream goes on with the
+/// (CosineAnnealingLR, eta_min 0). Differs from upstream after a resume: upstream continues with the
 /// rate that its warm-up was constructed with.
 class LrSchedule {
  public:

@@ -102,7 +102,7 @@ class Tracker {
   void check_source() const;
 
   /// Makes and locks data_path and what hold() names, sweeps what an interrupted run left, reads auto_resume.json.
-  /// Nothing that an earlier run left is changed or moved yet: whether this run goes on with it is
+  /// Nothing that an earlier run left is changed or moved yet: whether this run continues with it is
   /// known when its checkpoint was read. Then go_on() or begin_anew() is called, once; before that
   /// nothing can be logged or saved. What /tracker/load names is fetched, if it is not on this
   /// machine and is needed. A second call does nothing.
@@ -113,7 +113,7 @@ class Tracker {
 
   /// The run starts from zero (adapters on a base do, too). What another run left in data_path is
   /// renamed (checkpoint.pth to checkpoint.1.pth), and so is, before its first write there, what
-  /// stands at a saver's target; a line says where it is and how to go on from it instead.
+  /// is at a saver's target; a line says where it is and how to resume from it instead.
   /// @param reason why, for the log; empty: told only if the user might expect otherwise
   /// @throws ConfigError something cannot be renamed, or the log cannot be written
   void begin_anew(const std::string& reason = "");
@@ -127,7 +127,7 @@ class Tracker {
   /// Whether the file of /tracker/load has to be fetched before it can be read.
   bool loads_from_afar() const { return source_ != nullptr && source_->is_remote(); }
 
-  /// Before init(), or in its place in a dry run: finds out whether this run would go on with an
+  /// Before init(), or in its place in a dry run: finds out whether this run would continue with an
   /// earlier one. Writes nothing and locks nothing.
   void look_for_earlier_run();
 
@@ -148,7 +148,7 @@ class Tracker {
   bool prints_records() const { return loggers_->prints_records(); }
   /// Stores data_path/images/{step}_{section}_{i}.png, or under the names given, and a record
   /// {section: [{path, caption}]}. A picture that cannot be stored is an error in the log, and the
-  /// run goes on.
+  /// run continues.
   void log_images(const std::vector<LogImage>& images, const std::string& section, int64_t step);
   void log_error(const std::string& message);
   /// The last call: the loggers send what is left, for kSecondsToFinish after the end of a run and
@@ -157,7 +157,7 @@ class Tracker {
 
   /// A file of the run beside its checkpoints: makes its folder, sets aside what another run left at
   /// `path`, and records it as this run's. One that cannot be written is an error in the log, and the
-  /// run goes on.
+  /// run continues.
   /// @param write writes the file at the path given, whole or not at all
   /// @throws as check_lock()
   void store(const std::string& path, const std::function<void(const std::string& path)>& write);
@@ -195,7 +195,7 @@ class Tracker {
 
   /// What this run saved itself, this start or an earlier one that it resumes: the candidates in
   /// data_path, those first that were not saved amid skipped updates. Empty before the first save.
-  /// Safe while a save is going on, but then tells of the files before it or after it: wait for the
+  /// Safe while a save is under way, but then tells of the files before it or after it: wait for the
   /// save to tell of it for sure.
   std::vector<std::string> own_checkpoints() const;
 
@@ -206,7 +206,7 @@ class Tracker {
   /// Writes data_path/checkpoint.pth, model.pth and, of a run with adapters, lora.safetensors,
   /// keeps the first as a snapshot, then lets each saver copy the one it wants. A snapshot or saver
   /// that fails is logged and the others still save. Does nothing if neither best nor latest. One
-  /// call at a time, but on any thread: the logging of others goes on meanwhile.
+  /// call at a time, but on any thread: the logging of others continues meanwhile.
   /// @throws what the writers throw: without these files there is nothing to resume from; and as
   /// check_lock()
   void save(const SaveRequest& request);

@@ -216,7 +216,7 @@ void Tracker::explain_start(const std::string& reason) const {
   } else if (source_ && source_->only_auto_resume() && !source_->is_remote() &&
              fs::exists(source_->path(), error)) {
     log_warning("track",
-                "Starting from zero: {} is there, but is loaded only when a run goes on by "
+                "Starting from zero: {} is there, but is loaded only when a run resumes by "
                 "auto-resume (/tracker/load/only_auto_resume), and {}",
                 source_->name(),
                 loggers_->auto_resume()
@@ -333,7 +333,7 @@ void Tracker::remove_mark() {
 std::string Tracker::how_to_go_on(const std::string& checkpoint) {
   if (std::exchange(told_how_to_go_on_, true)) return "";
   return fmt::format(
-      "\n  To go on from it instead, stop this run and set /tracker/load to {{\"load_from\": "
+      "\n  To resume from it instead, stop this run and set /tracker/load to {{\"load_from\": "
       "\"local\", \"file_path\": \"{}\"}}.",
       checkpoint);
 }

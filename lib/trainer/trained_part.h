@@ -90,7 +90,7 @@ struct TrainedPart {
   /// The averages follow tensors that still move after the update, as a codebook does: they are made
   /// at the end of the step, Trainer::end_step().
   bool averages_at_end_of_step = false;
-  bool step_is_open = false;      ///< an update of such a part was made, and its step goes on
+  bool step_is_open = false;      ///< an update of such a part was made, and its step continues
   bool averages_are_due = false;  ///< the last update was made, and no average knows of it
   at::Tensor was_skipped;         ///< [] of the last update: 1 if it was skipped, else 0
   SkippedUpdates skipped;
@@ -105,7 +105,7 @@ struct TrainedPart {
                         double weight,
                         const ChunkLoss& loss_of);
   /// This rank has no more gradients for the update: what it has goes to the others. accumulate()
-  /// does so behind its last pass; without samples it is to be called in the place of that.
+  /// does so after its last pass; without samples it is to be called in the place of that.
   void send_gradients();
   void add_loss(const at::Tensor& more);
   /// Trains together with the same part of other ranks: begins with the weights and buffers of rank

@@ -83,8 +83,8 @@ TEST_CASE("fsck: a whole checkpoint says where its run stands and that it can go
   const std::string text = fsck_text("a.pth", {file});
   CHECK_THAT(text, Contains("a.pth: whole, "));
   CHECK_THAT(text, Contains("checkpoint of epoch 3, 9,872 samples seen, 1,234 steps, 8 tensors"));
-  CHECK_THAT(text, Contains("a run can go on from it"));
-  CHECK_THAT(text, Contains("a.pth: 1 whole (1 to go on from), 0 damaged, 0 unfinished"));
+  CHECK_THAT(text, Contains("a run can resume from it"));
+  CHECK_THAT(text, Contains("a.pth: 1 whole (1 to resume from), 0 damaged, 0 unfinished"));
 }
 
 TEST_CASE("fsck: what resuming needs and the file lacks is named") {
@@ -109,7 +109,7 @@ TEST_CASE("fsck: what resuming needs and the file lacks is named") {
     CHECK(file.state == FileState::kWhole);
     CHECK(file.resume == Resume::kNo);
     CHECK(file.missing == std::vector<std::string>{key});
-    CHECK_THAT(fsck_text("a.pth", {file}), Contains("no run can go on from it: it lacks " + key));
+    CHECK_THAT(fsck_text("a.pth", {file}), Contains("no run can resume from it: it lacks " + key));
   }
   Dict model;
   model.set("version", "1.15.6");
@@ -217,7 +217,7 @@ TEST_CASE("fsck: every damaged entry is named with its tensor, its bytes and bot
   CHECK_THAT(file.faults[0], Contains("(model/unets.0.init_conv.weight), bytes "));
   CHECK_THAT(file.faults[0], Contains("expected CRC-32 ") && Contains(", got "));
   CHECK_THAT(file.faults[1], Contains("(optim0/state/0/exp_avg_sq)"));
-  CHECK_THAT(fsck_text(path, {file}), Contains("0 whole (0 to go on from), 1 damaged"));
+  CHECK_THAT(fsck_text(path, {file}), Contains("0 whole (0 to resume from), 1 damaged"));
 }
 
 TEST_CASE(
@@ -314,7 +314,7 @@ TEST_CASE("fsck: a folder is checked file by file, .part files are reported but 
   CHECK(files[2].kind == "tensors");
   CHECK_FALSE(files[2].has_checksums);
   CHECK_THAT(fsck_text(path, files),
-             Contains("2 whole (1 to go on from), 0 damaged, 1 unfinished"));
+             Contains("2 whole (1 to resume from), 0 damaged, 1 unfinished"));
 
   test::write_bytes(folder.file("model.pth"),
                     test::read_bytes(folder.file("checkpoint.pth")).substr(0, 900));

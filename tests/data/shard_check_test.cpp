@@ -105,7 +105,7 @@ TEST_CASE("rows that were counted in another way than the keys are told") {
   CHECK_THAT(
       text,
       Contains("00001.tar: 4 samples, all usable: 2 keys with another shard's number, 2 share a "
-               "row of image embeddings, 2 image embeddings of no sample"));
+               "row of image embeddings, 2 image embeddings without a sample"));
   CHECK_THAT(text, Contains("000000001: row 1 is another sample's, too"));
   CHECK_THAT(text,
              Contains("some rows of embeddings do not belong to the samples") &&
@@ -208,7 +208,7 @@ TEST_CASE("embeddings of more or fewer pictures than a shard has are another dat
   std::string text;
   for (const std::string& line : describe_check(report)) text += line + "\n";
   CHECK_THAT(text,
-             Contains("4 samples, all usable: 5 image embeddings of no sample") &&
+             Contains("4 samples, all usable: 5 image embeddings without a sample") &&
                  Contains("000010003: no row 3 among its shard's 3 rows of image embeddings") &&
                  Contains("some rows of embeddings do not belong to the samples"));
   // Samples that were taken out of a shard leave gaps: the others' rows are still theirs.

@@ -11,9 +11,8 @@ import tarfile
 import unittest
 
 import harness
+from clip_runs import WIDTH, clip_config
 from harness import BINARY, EndToEnd, checkpoint_content, main, run
-
-WIDTH = 16
 
 
 class Clip(EndToEnd):
@@ -26,19 +25,7 @@ class Clip(EndToEnd):
 
     @classmethod
     def clip_config(cls, folder, name="clip.json", out="clip", **sections):
-        config = {
-            "clip": {"embed_dim": WIDTH, "vision_cfg": {"layers": 1, "width": 16, "head_width": 8, "patch_size": 4, "image_size": 16},
-                     "text_cfg": {"context_length": 20, "width": 16, "heads": 2, "layers": 1}, "tokenizer": {"train": 540}},
-            "data": {"webdataset_base_url": f"{cls.shards}/{{}}.tar", "end_shard": 15, "batch_size": 16, "num_workers": 1,
-                     "splits": {"train": 0.75, "val": 0.15, "test": 0.1}},
-            "train": {"epochs": 2, "lr": 3e-3, "wd": 0.0, "device": "cpu", "log_every_n_updates": 1},
-            "evaluate": {"classes": ["circle", "square", "triangle", "cross", "ring"], "templates": ["a {}"]},
-            "tracker": {"data_path": out, "overwrite_data_path": True, "log": {"log_type": "console", "auto_resume": True},
-                        "load": {"load_from": "local", "file_path": f"{out}/latest.pth", "only_auto_resume": True},
-                        "save": {"save_to": "local", "save_latest_to": f"{out}/latest.pth"}}}
-        for section, keys in sections.items():
-            config[section].update(keys)
-        return harness.write_config(folder / name, config)
+        return harness.write_config(folder / name, clip_config(cls.shards, out, **sections))
 
     def embed(self, *more, check=0, clip=None, out="embedded"):
         return run("shards", "embed", self.shards, "--clip", clip or self.trained / "clip/model.pth", "--out", out, *more, cwd=self.dir,

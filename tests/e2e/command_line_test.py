@@ -259,7 +259,7 @@ class CommandLine(EndToEnd):
         check = ("shards", "check", shards, "--img-embeddings", shards / "img_emb")
         first = shards / "img_emb/img_emb_000000.npy"
         for rows, expect in ((3, "no row 3 among its shard's 3 rows of image embeddings"),
-                             (9, "3 image embeddings of no sample")):
+                             (9, "3 image embeddings without a sample")):
             write_npy(first, (rows, 32), [1.0] * (rows * 32))
             text = self.refuse(3, *check, expect=[expect, "some rows of embeddings do not belong to the samples"])
         self.assertIn("6 samples may have the embeddings of other pictures", text)

@@ -125,7 +125,7 @@ class Console(EndToEnd):
                 code, shown = on_terminal("--config", config, cwd=self.dir, stop_at="Starting epoch 2")
                 self.assertEqual(code, 75, shown)
                 self.check_terminal(shown)
-                self.assertIn("[train] signal 2: saving and stopping; run the same command again to go on\r\n", shown)
+                self.assertIn("[train] signal 2: saving and stopping; run the same command again to resume\r\n", shown)
                 again = ("--config", config, "--set", "/train/epochs=3")
                 code, shown = on_terminal(*again, "--dry-run", cwd=self.dir)
                 self.assertEqual(code, 0, shown)
@@ -136,7 +136,7 @@ class Console(EndToEnd):
                 self.assertEqual(code, 0, shown)
                 self.check_terminal(shown)
                 self.assertIn("RUN HAS BEEN AUTO-RESUMED WITH THE LOGGER TYPE ConsoleLogger.", shown)
-                self.assertRegex(shown, r"  Going on with epoch 2 at sample \d+\r\n")
+                self.assertRegex(shown, r"  Resuming with epoch 2 at sample \d+\r\n")
                 harness.shutil.rmtree(self.dir / "out")
 
     def test_errors_on_a_terminal(self):
@@ -166,7 +166,7 @@ class Console(EndToEnd):
                 for number in (0, 1):
                     self.assertTrue(any(f"[train] epoch {number}/2, " in line for line in lines), text)
                 again = self.train(config).stdout
-                self.assertRegex(again, r"having seen [\d,]+ samples with .*validation loss [\d.e-]+\n  Going on with ")
+                self.assertRegex(again, r"having seen [\d,]+ samples with .*validation loss [\d.e-]+\n  Resuming with ")
                 harness.shutil.rmtree(self.dir / "out")
 
     def test_a_terminal_that_cannot_draw_over_a_line_gets_plain_ones(self):

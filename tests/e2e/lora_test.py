@@ -110,7 +110,7 @@ class Lora(EndToEnd):
         self.assertGreater(len(trained), 10)
         self.assertTrue(all(trained))
 
-        self.assertIn("a run can go on from it", run("fsck", "lora", cwd=self.dir, check=0).stdout)
+        self.assertIn("a run can resume from it", run("fsck", "lora", cwd=self.dir, check=0).stdout)
         self.assertIn("to_q.lora.down.weight", run("inspect", "lora/lora.safetensors", cwd=self.dir, check=0).stdout)
 
         before = self.sample("base/model.pth", "drawn-base")

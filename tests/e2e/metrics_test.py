@@ -215,7 +215,7 @@ class Metrics(EndToEnd):
         # What is damaged is told and computed anew.
         kept.write_bytes(damaged)  # its sum is not that of its numbers
         done = self.train(self.write("damaged", evaluate={**ALL, "cache_path": str(shared)}))
-        self.assertIn("the features of real images are computed anew", " ".join((done.stdout + done.stderr).split()))
+        self.assertIn("the features of real images are computed again", " ".join((done.stdout + done.stderr).split()))
         (again,) = self.logged("damaged")
         self.assertEqual(again["FID"], figures["whole"]["FID"])
         self.assertEqual(kept.stat().st_size, len(content))

@@ -121,7 +121,7 @@ class SampleOptions(EndToEnd):
         # A picture that no array tells of is not ours to remove.
         (folder / "0002.png").write_text("mine")
         done = self.sample("free/model.pth", "--num", 1, "--timesteps", 1)
-        self.assertIn("0002.png is of no sampling that samples.npy tells of", done.stdout + done.stderr)
+        self.assertIn("0002.png is not among the pictures of samples.npy", done.stdout + done.stderr)
         self.assertEqual(names(folder), ["0000.png", "0002.png", "0003-copy.png", "notes.txt", "samples.npy"])
 
     def test_files_that_no_sampling_wrote_are_replaced_only_if_asked(self):

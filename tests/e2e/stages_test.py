@@ -75,7 +75,7 @@ class Stages(EndToEnd):
         for unet in (0, 1):
             self.assertTrue([n for n in entries if n.startswith(f"optim{unet}/") and n.endswith("exp_avg")], unet)
         self.assertIsNone(entries["config/train/unet_training_mask"].get("value"))
-        self.assertIn("a run can go on from it", run("fsck", self.dir / "all.pth", cwd=self.dir, check=0).stdout)
+        self.assertIn("a run can resume from it", run("fsck", self.dir / "all.pth", cwd=self.dir, check=0).stdout)
         # And training goes on from it, both stages at once.
         self.train_in(self.dir, "both", check=0, train={"unet_training_mask": None, "epochs": 2},
                       tracker={"load": {"load_from": "local", "file_path": "all.pth"}})
@@ -125,7 +125,7 @@ class Stages(EndToEnd):
             self.assertEqual(self.first_stage(file), first, name)
             pictures.append(self.whole(file))
         self.assertEqual(*pictures)
-        self.assertIn("a run can go on from it", run("fsck", self.dir / "b", cwd=self.dir, check=0).stdout)
+        self.assertIn("a run can resume from it", run("fsck", self.dir / "b", cwd=self.dir, check=0).stdout)
         # It is this run that goes on, and its second stage is what it would have been without the first.
         alone = tensors_of("b/checkpoint.pth", self.base)
         carried = tensors_of("b/checkpoint.pth", self.dir)

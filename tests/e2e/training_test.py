@@ -121,7 +121,7 @@ class Training(EndToEnd):
         self.train(config)
         before = weights(self.dir / "out/checkpoint.pth", self.dir)
         again = self.train(config)
-        self.assertIn("Going on with sampling and saving after epoch 0\n", again.stdout)
+        self.assertIn("Resuming with sampling and saving after epoch 0\n", again.stdout)
         self.assertEqual(weights(self.dir / "out/checkpoint.pth", self.dir), before)
 
     def test_sampling_is_a_pure_function_of_weights_noise_and_embeddings(self):

@@ -11,7 +11,7 @@ using namespace dalle2;
 
 namespace {
 
-/// Samples whose names need PAX headers, lie in folders, or are followed by members of no sample.
+/// Samples whose names need PAX headers, lie in folders, or are followed by members without a sample.
 void write_shard(const std::string& path, bool gzip) {
   TarWriter tar(path, gzip);
   tar.add("__info__", "of the whole shard");

@@ -291,5 +291,5 @@ TEST_CASE("a store cannot list without an end") {
                     Contains("s3://bucket/f/: a page of the listing has more than 64.0 MiB"));
   body.clear();
   for (size_t i = 0; i <= kMostListedFiles; ++i) body += "<Contents><Key>f/x</Key></Contents>";
-  CHECK_THROWS_WITH(list(), Contains("the listing goes on after 1000001 names on 1 pages"));
+  CHECK_THROWS_WITH(list(), Contains("the listing continues after 1000001 names on 1 pages"));
 }

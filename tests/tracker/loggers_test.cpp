@@ -181,7 +181,7 @@ TEST_CASE("a logger that fails loses its records, and the others get theirs") {
     loggers.log({{"loss", 0.5}}, {}, {.step = 2});
     loggers.finish({.exit_code = 0}, 10);
     CHECK(good.lines == std::vector<std::string>{"init {}", "loss 1", "loss 2", "end 0"});
-    CHECK(log.count("a record is lost, and the run goes on: the service is away") == 1);
+    CHECK(log.count("a record is lost; the run continues: the service is away") == 1);
     CHECK(log.count("NotingLogger: 3 records lost") == 1);  // the end of the run among them
     log.clear();
   }

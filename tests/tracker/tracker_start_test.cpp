@@ -71,16 +71,16 @@ TEST_CASE("a finished run whose auto_resume.json is gone keeps every file") {
   CHECK(file("latest.pth") == "new");
   CHECK(file("best.pth") == "new");
   CHECK(run.log.count(
-            "Starting from zero: latest.pth is there, but is loaded only when a run goes on by "
+            "Starting from zero: latest.pth is there, but is loaded only when a run resumes by "
             "auto-resume (/tracker/load/only_auto_resume), and data has no auto_resume.json of "
             "such a run") == 1);
   CHECK(run.log.count(
             "data holds files of an earlier run; they are kept as checkpoint.1.pth, snapshots.1, "
             "model.1.pth, log.1.jsonl, images.1, targets.1.json\n"
-            "  To go on from it instead, stop this run and set /tracker/load to {\"load_from\": "
+            "  To resume from it instead, stop this run and set /tracker/load to {\"load_from\": "
             "\"local\", \"file_path\": \"data/checkpoint.1.pth\"}.") == 1);
   CHECK(run.log.count("best.pth is of an earlier run; it is kept as best.1.pth") == 1);
-  CHECK(run.log.count("To go on from it instead") == 1);
+  CHECK(run.log.count("To resume from it instead") == 1);
 }
 
 TEST_CASE("what the line says leads back to the earlier run, and on from there") {

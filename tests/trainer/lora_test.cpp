@@ -325,7 +325,7 @@ TEST_CASE("another alpha than the checkpoint's is mentioned, another rank refuse
   {
     const test::CapturedLog log;
     make_trainer(fixture, config)->load_state(state, false, true, "run.pth");
-    CHECK(log.count("run.pth: /lora: saved with an alpha of 6; this run goes on with its own "
+    CHECK(log.count("run.pth: /lora: saved with an alpha of 6; this run uses its own "
                     "/train/lora/alpha = 1") == 1);
   }
   config.lora.rank = 3;

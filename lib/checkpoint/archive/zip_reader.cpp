@@ -61,7 +61,7 @@ class ZipReader {
 
   uint64_t number(uint64_t at, size_t width) const { return from_little_endian(part(at, width)); }
 
-  /// The end record stands at the very end, before a comment of the stated length.
+  /// The end record is at the very end, before a comment of the stated length.
   uint64_t find_end() const {
     if (file_.size() < kEndBytes) fail("cut off");
     const uint64_t lowest = file_.size() - std::min(file_.size(), kEndBytes + kMaxComment);

@@ -56,7 +56,7 @@ std::string renamed(std::string name) {
   return name;
 }
 
-/// Where the letter stands in ".self_attn.q_proj.", "k_proj." or "v_proj."; npos in other names.
+/// Where the letter is in ".self_attn.q_proj.", "k_proj." or "v_proj."; npos in other names.
 size_t letter_place(const std::string& name) {
   const size_t attention = name.find(kAttention);
   const size_t place = attention + kAttention.size();

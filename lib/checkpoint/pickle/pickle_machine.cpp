@@ -41,7 +41,7 @@ constexpr std::pair<Opcode, Kind> kEmpty[] = {{kNoneOp, Kind::kNone},
                                               {kEmptyTuple, Kind::kTuple},
                                               {kEmptyDict, Kind::kDict},
                                               {kEmptySet, Kind::kSet}};
-/// What pushes bytes behind their number, and the width of that number.
+/// What pushes bytes after their number, and the width of that number.
 constexpr std::tuple<Opcode, Kind, size_t> kCounted[] = {{kShortBinUnicode, Kind::kText, 1},
                                                          {kBinUnicode, Kind::kText, 4},
                                                          {kBinUnicode8, Kind::kText, 8},

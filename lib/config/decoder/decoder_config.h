@@ -171,7 +171,7 @@ struct ClipConfig {
 
 struct LatentConfig {
   static constexpr const char* kDoc =
-      "The VQGAN-VAE behind which a stage works (latent diffusion, Rombach et al. 2022). It is "
+      "The VQGAN-VAE in whose latent space a stage works (latent diffusion, Rombach et al. 2022). It is "
       "frozen; a checkpoint of the decoder holds its weights, and a resumed run takes them from "
       "there.";
   static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
@@ -284,7 +284,7 @@ struct DecoderConfig {
              "`predict_x_start`.");
     D2_FIELD(
         predict_x_start_for_latent_diffusion,
-        "Predict the clean image in the stages behind a VAE, the noise in the others; wins over "
+        "Predict the clean image in stages in a VAE's latent space, the noise in the others; wins over "
         "`predict_x_start`.");
     D2_FIELD(random_crop_sizes,
              "Side of the random crop each unet is trained on; null for whole images, as the first "

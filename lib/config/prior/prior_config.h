@@ -66,10 +66,10 @@ struct PriorNetworkConfig {
              "Width of the feed-forward layers as a multiple of `dim`.",
              above(0).up_to(most::kDimMult));
     D2_FIELD(norm_in, "Normalise the tokens before the first layer.");
-    D2_FIELD(norm_out, "Normalise the tokens behind the last layer.");
+    D2_FIELD(norm_out, "Normalise the tokens after the last layer.");
     D2_FIELD(attn_dropout, "Dropout of the attention weights.", at_least(0).below(1));
     D2_FIELD(ff_dropout, "Dropout inside the feed-forward layers.", at_least(0).below(1));
-    D2_FIELD(final_proj, "A linear layer behind the transformer.");
+    D2_FIELD(final_proj, "A linear layer after the transformer.");
     D2_FIELD(normformer, "A second norm inside the feed-forward layers (Shleifer et al. 2021).");
     D2_FIELD(rotary_emb, "Rotary position embeddings (Su et al. 2021).");
     D2_FIELD(self_cond,

@@ -20,7 +20,7 @@ namespace dalle2 {
 struct PriorDataConfig {
   static constexpr const char* kDoc =
       "Where the samples come from: folders of .npy files, on this machine, with one embedding a "
-      "row. The files of a folder, also those in folders below it, are put behind each other in "
+      "row. The files of a folder, also those in folders below it, are joined in "
       "the order of their paths; row for row they belong to the same samples.";
 
   std::string image_url;  // required
@@ -37,7 +37,7 @@ struct PriorDataConfig {
     D2_FIELD(text_url, "Folder of the text embeddings, [n, image_embed_dim].", not_empty());
     D2_FIELD(text_encodings_url,
              "Folder of the encodings of the texts' tokens, [n, length, image_embed_dim], zero "
-             "behind a text's end. With `prior.condition_on_text_encodings`.",
+             "after a text's end. With `prior.condition_on_text_encodings`.",
              not_empty());
     D2_FIELD(meta_url,
              "No effect: captions would need a CLIP model, which is not available yet.",

@@ -25,7 +25,7 @@ class Faults {
 
   const std::vector<Fault>& errors() const { return errors_; }
   const std::vector<Fault>& warnings() const { return warnings_; }
-  /// True if an error stands at `pointer` or below it.
+  /// True if an error is at `pointer` or below it.
   bool has_error_under(const std::string& pointer) const;
   /// Makes each warning an error (`--strict`).
   void promote_warnings();

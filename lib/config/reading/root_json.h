@@ -17,7 +17,7 @@ std::string read_config_file(const std::string& path);
 /// @throws ConfigError unless `text` is an object
 Json parse_root(const std::string& text, const std::string& origin, Faults& faults);
 
-/// Whether a config, as it stands in its file, has a true /data/allow_pipe.
+/// Whether a config, as it is in its file, has a true /data/allow_pipe.
 bool allows_pipe(const Json& root);
 
 /// Adds a fault for `pipe:` urls that are not allowed, and for an override that would allow them.

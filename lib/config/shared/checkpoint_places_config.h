@@ -17,7 +17,7 @@ namespace dalle2 {
 void load_fields(auto& f, auto& load) {
   f.field("only_auto_resume",
           load.only_auto_resume,
-          "Load only when a run goes on by `log.auto_resume`; the first run starts afresh and need "
+          "Load only when a run resumes by `log.auto_resume`; the first run starts afresh and need "
           "not find a file.");
 }
 

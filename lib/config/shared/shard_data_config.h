@@ -158,7 +158,7 @@ struct TransformConfig {
   }
 };
 
-/// How many times `{}` stands in `text`.
+/// How many times `{}` is in `text`.
 inline int count_braces(const std::string& text) {
   int count = 0;
   for (size_t at = 0; (at = text.find("{}", at)) != std::string::npos; at += 2) ++count;

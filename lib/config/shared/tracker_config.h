@@ -22,7 +22,7 @@ void log_fields(auto& f, auto& log) {
   f.field("resume", log.resume, "Go on with an earlier run of the logging service.");
   f.field("auto_resume",
           log.auto_resume,
-          "After a crash or a stop, the same command goes on where the run ended. Needs "
+          "After a crash or a stop, the same command continues where the run ended. Needs "
           "`overwrite_data_path` and a loader. One logger of a list that has it is enough, and it "
           "holds for all.");
   f.field("verbose",

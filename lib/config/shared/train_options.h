@@ -317,7 +317,7 @@ struct LoopConfig {
              "Updates between two records of the log. The loss in it is the mean of that many.",
              within(1, 10'000));
     D2_FIELD(async_save,
-             "Write checkpoints while training goes on: a save holds up the steps only while the "
+             "Write checkpoints while training continues: a save holds up the steps only while the "
              "state is copied to host memory. A save waits for the one before it.");
     D2_FIELD(allow_changed_config,
              "Go on from a checkpoint though the config gives its weights or its data another "
@@ -351,7 +351,7 @@ struct RanksConfig {
              "are those of a run without it.");
     D2_FIELD(bucket_mebibytes,
              "Several processes: gradients go on their way in parts of about this size, in MiB, "
-             "while the backward pass goes on.",
+             "while the backward pass runs.",
              within(1, 4096));
     D2_FIELD(hang_timeout_seconds,
              "Several processes: one that makes the others wait for so long is taken for stuck: "

@@ -12,7 +12,7 @@
 
 namespace dalle2 {
 
-/// All `**/*.npy` below a folder, in the order of their paths, rows behind each other. Rows are
+/// All `**/*.npy` below a folder, in the order of their paths, rows after each other. Rows are
 /// read as they are asked for; what is held is the shape of each file.
 class EmbeddingTable {
  public:

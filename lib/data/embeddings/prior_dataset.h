@@ -37,7 +37,7 @@ class PriorDataset {
   /// Rows of "train", "val" or "test": int(share * n) each, the rest is for test, as in the
   /// reference.
   int64_t rows(const std::string& split) const;
-  /// Up to `count` rows of a split from row `begin` of it on. @return none behind its end
+  /// Up to `count` rows of a split from row `begin` of it on. @return none past its end
   std::optional<PriorBatch> batch(const std::string& split, int64_t begin, int64_t count) const;
 
  private:

@@ -19,7 +19,7 @@ namespace dalle2 {
 std::string* find_field(GroupedSample& sample, const std::string& name);
 
 /// The image or the text embeddings of the samples, or their latents: where they come from, and those of the open
-/// shard. What does not fit is told to a DropLog and costs the sample or the shard.
+/// shard. What does not fit is reported to a DropLog and costs the sample or the shard.
 class SampleEmbeddings {
  public:
   enum class Kind { kImage, kText, kLatent };

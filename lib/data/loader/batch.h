@@ -22,7 +22,7 @@ struct Batch {
   std::vector<std::string> captions;  ///< B texts as stored
   std::vector<std::string> keys;      ///< B sample keys
   std::vector<ShardPlace> places;     ///< B, in the shards of the lane
-  /// Where the epoch goes on after this batch: start_epoch(epoch, position) begins there.
+  /// Where the epoch continues after this batch: start_epoch(epoch, position) begins there.
   LoaderPosition position;
 
   /// Of all ranks in this step, and of the ranks before this one.

@@ -12,7 +12,7 @@
 namespace dalle2 {
 namespace {
 
-/// Warnings of one reason before only round counts are told.
+/// Warnings of one reason before only round counts are reported.
 constexpr size_t kToldOneByOne = 10;
 
 /// A reason, which is also its name in log.jsonl, as one and as several things that were left out.

@@ -29,7 +29,7 @@ class RankWalk {
   /// together.
   /// @throws what ShardLoader::next() throws, as soon as no rank reads any more
   std::optional<std::vector<Batch>> next();
-  /// Where the epoch stands behind the last step: each rank knows it of its own lanes only.
+  /// Where the epoch stands after the last step: each rank knows it of its own lanes only.
   const LoaderPosition& position() const { return position_; }
   /// Samples left out since construction.
   DropCounts dropped() const;

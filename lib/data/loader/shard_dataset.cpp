@@ -147,7 +147,7 @@ void ShardDataset::read_begun_window(const LanePosition& begun) {
     behind = std::move(coming_.samples.back());
     coming_.samples.pop_back();
   }
-  // What was lost then was told then.
+  // What was lost then was reported then.
   if (static_cast<int64_t>(coming_.samples.size()) == begun.window_samples) {
     coming_.drops = DropLog{};
   }

@@ -27,7 +27,7 @@ struct Candidate {
   ShardPlace place;                                 ///< in the shards
   int64_t draw = 0;                                 ///< that gives it its place in its window
   DropLog dropped_before;                           ///< since the candidate before it
-  LanePosition behind;                              ///< where the epoch goes on after it
+  LanePosition behind;                              ///< where the epoch continues after it
 
   /// "shard 00012.tar, sample 000120042".
   std::string where() const;
@@ -43,7 +43,7 @@ class ShardDataset {
   /// @throws ConfigError, DataError
   ShardDataset(const ShardDataConfig& config, const LoaderOptions& options);
 
-  /// @param position where to go on: a Candidate::behind. What lies before it is not read again but
+  /// @param position where to continue: a Candidate::behind. What lies before it is not read again but
   /// for the begun window
   void start_epoch(int64_t epoch, LanePosition position = {});
   /// @return false at the end of the epoch; `candidate.dropped_before` then holds the last drops.

@@ -75,7 +75,7 @@ std::vector<ImageFolder::Picture> ImageFolder::list_pictures(const std::string& 
     if (is_picture_name(path)) pictures.push_back({.path = path.string()});
     if (lower_extension(path) == ".tar") add_members(path);
   });
-  // All ranks, and a run that goes on, must see the same pictures.
+  // All ranks, and a run that continues, must see the same pictures.
   if (const std::error_code error = end.error ? end.error : unknown) {
     throw DataError("/data/folder: {}: {}", printable(folder), error.message());
   }

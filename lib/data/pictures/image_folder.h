@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Pictures of a folder, of the folders below it and of the tar shards in them, shuffled anew each
+// Pictures of a folder, of the folders below it and of the tar shards in them, shuffled again each
 // epoch.
 #pragma once
 
@@ -46,7 +46,7 @@ class ImageFolder {
 
   /// Up to `count` pictures from place `begin` of the epoch's order on; those of "val" come in one
   /// order for all epochs. What it reads does not hang on what was read before.
-  /// @return none behind the end
+  /// @return none past the end
   std::optional<ImageBatch> batch(const std::string& split,
                                   int64_t epoch,
                                   int64_t begin,

@@ -31,7 +31,7 @@ bool is_number(const std::string& text) {
   return number_of_digits(text).has_value();
 }
 
-/// Cuts at the commas that stand in no inner brace.
+/// Cuts at the commas that are in no inner brace.
 std::vector<std::string> list_items(const std::string& body) {
   std::vector<std::string> items(1);
   int depth = 0;

@@ -170,7 +170,7 @@ void Packer::leave_out_without_captions() {
     try {
       if (caption_of(picture)) return false;
     } catch (const DataError&) {
-      return false;  // one that cannot be read is told with its picture
+      return false;  // one that cannot be read is reported with its picture
     }
     report_.skipped.push_back({picture.source, "no caption"});
     return true;

@@ -17,7 +17,7 @@ struct PackOptions {
   int64_t index_width = 4;       ///< digits of the place in the shard, at the end of a key
   bool white_ground = false;     ///< transparent pictures are laid on white and stored as PNG
   bool need_captions = false;    ///< pictures without a caption are left out, and have no place
-  bool first_line_only = false;  ///< of a caption (files that go on with translations)
+  bool first_line_only = false;  ///< of a caption (files that continue with translations)
   bool overwrite = false;        ///< replace and remove shards of another set
   /// Locks OUT, before it is looked at. What it gives is kept to the end, and called before each
   /// change: it throws where the lock was lost.

@@ -18,7 +18,7 @@ std::vector<std::string> describe_pack(const PackReport& report) {
                               counted(report.shards_kept, "was", "were")));
   if (!report.replaced.empty()) lines.push_back("replaced: " + short_list(report.replaced));
   if (!report.removed.empty()) lines.push_back("removed: " + short_list(report.removed));
-  if (report.stopped) lines.push_back("stopped by a signal; run it again to go on");
+  if (report.stopped) lines.push_back("stopped by a signal; run it again to continue");
   if (report.whitened > 0) {
     lines.push_back(counted(report.whitened,
                             "with a transparent ground is on white",

@@ -77,7 +77,7 @@ bool check_caption(const GroupedSample& sample, ShardCheck& check) {
   return false;
 }
 
-/// What is wrong with the shard as a whole shows behind its last sample.
+/// What is wrong with the shard as a whole shows after its last sample.
 void check_end(const SampleReader& reader, ShardCheck& check) {
   check.without_end = !reader.has_end_marker();
   if (check.samples == 0) check.fault = "the tar holds none";

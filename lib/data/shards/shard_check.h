@@ -36,7 +36,7 @@ struct EmbeddingCheck {
   // What tells that rows and keys were counted in different ways:
   int64_t beyond = 0;   ///< of the missing: samples whose row is behind the file's last
   int64_t shared = 0;   ///< samples whose row another sample of the shard has, too
-  int64_t idle = 0;     ///< rows of the file that are not zero and of no sample
+  int64_t idle = 0;     ///< rows of the file that are not zero and without a sample
   int64_t surplus = 0;  ///< of them, if many of them follow samples without a gap
   std::vector<int64_t> row_shape;
 
@@ -55,7 +55,7 @@ struct ShardCheck {
   int64_t narrowest = 0;     ///< the shortest side of a picture, pixels
   EmbeddingCheck image, text;
   std::vector<std::string> examples;  ///< the first few faults, with their keys
-  int64_t untold = 0;                 ///< faults behind them
+  int64_t untold = 0;                 ///< faults after them
 
   void add_example(const std::string& fault_text);
 };

@@ -42,7 +42,7 @@ std::string faults_of(const EmbeddingCheck& check, const std::string& kind) {
   append_count(text, check.not_finite, one + " not finite", many + " not finite");
   append_count(text, check.wrong_shape, one + " of another shape", many + " of another shape");
   append_count(text, check.shared, "shares a row of " + many, "share a row of " + many);
-  append_count(text, check.idle, one + " of no sample", many + " of no sample");
+  append_count(text, check.idle, one + " without a sample", many + " without a sample");
   return text;
 }
 

@@ -15,7 +15,7 @@
 namespace dalle2 {
 namespace {
 
-/// Between two notes that a search for a usable sample goes on.
+/// Between two notes that a search for a usable sample continues.
 constexpr double kSecondsOfSilence = 10;
 
 std::string base_name(const std::string& address) {
@@ -115,7 +115,7 @@ void ShardWalk::open(const ShardPlace& place) {
   while (samples_of_shard_ < place.sample && reader_->next()) ++samples_of_shard_;
   if (samples_of_shard_ < place.sample) {
     log_warning("data",
-                "{}: {} has {}, and the epoch is taken up behind its sample {}: it was another "
+                "{}: {} has {}, and the epoch resumes after its sample {}: it was another "
                 "shard then",
                 options_.split,
                 shard_name_,
@@ -147,7 +147,7 @@ void ShardWalk::found_usable() {
   since_told_.restart();
 }
 
-/// Drops are told with the batch after them; without one, that they go on.
+/// Drops are reported with the batch after them; without one, that they go on.
 void ShardWalk::tell_of_search() {
   if (since_told_.seconds() < kSecondsOfSilence) return;
   since_told_.restart();

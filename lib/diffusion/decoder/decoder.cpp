@@ -270,7 +270,7 @@ void DecoderImpl::check_training_inputs(const DecoderInputs& inputs, const Stage
     const std::vector<int64_t> expected = {images.size(0), s.plan.unet.channels, side, side};
     if (!s.plan.latent || inputs.latents.sizes() != at::IntArrayRef(expected)) {
       throw DataError(
-          "latents: expected {}, got {}\n  They are of another VAE or image size: make them anew "
+          "latents: expected {}, got {}\n  They belong to another VAE or image size: make them again "
           "with `dalle2-train shards encode`.",
           c10::str(at::IntArrayRef(expected)),
           c10::str(inputs.latents.sizes()));

@@ -68,7 +68,7 @@ void read_from_disk(const std::string& path, const std::function<void(const char
 }
 
 uint32_t crc32_of(uint32_t crc, const void* data, size_t size) {
-  return size == 0 ? crc : libdeflate_crc32(crc, data, size);  // which takes null for "begin anew"
+  return size == 0 ? crc : libdeflate_crc32(crc, data, size);  // which takes null for "start over"
 }
 
 }  // namespace dalle2

@@ -12,7 +12,7 @@ namespace dalle2 {
 /// denied". None if nothing speaks against it (a full disk shows only in writing).
 std::optional<std::string> why_not_writable(const std::string& folder);
 
-/// The same for a file `path` and its folder: a folder in its place is told too.
+/// The same for a file `path` and its folder: a folder in its place is reported too.
 std::optional<std::string> why_file_not_writable(const std::string& path);
 
 }  // namespace dalle2

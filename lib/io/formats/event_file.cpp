@@ -71,7 +71,7 @@ constexpr std::array<uint32_t, 256> make_crc_table() {
   return table;
 }
 
-/// A checksum that stands beside what it covers is rotated and shifted, so that a checksum of both
+/// A checksum that is beside what it covers is rotated and shifted, so that a checksum of both
 /// does not degenerate.
 uint32_t masked_crc32c(std::string_view bytes) {
   const uint32_t crc = crc32c(bytes);

@@ -46,7 +46,7 @@ class EventFile {
   EventFile& operator=(const EventFile&) = delete;
 
   /// Hands one event to the system, whole: a kill of the process loses nothing of it. If it cannot
-  /// be written (disk full), a warning says so once and the run goes on. The first event of a file
+  /// be written (disk full), a warning says so once and the run continues. The first event of a file
   /// is preceded by a mark at which TensorBoard forgets what older files hold of this step and
   /// later: a resumed run repeats the steps since its last save.
   /// @param wall_time seconds since 1970

@@ -208,7 +208,7 @@ bool TarReader::next(TarMember& member) {
     const int result = archive_read_next_header(state.handle, &entry);
     if (result == ARCHIVE_EOF) {
       state.done = true;
-      // What is behind the last member was taken as its end, if anything was.
+      // What is after the last member was taken as its end, if anything was.
       state.has_end_marker =
           archive_filter_bytes(state.handle, 0) > archive_read_header_position(state.handle);
       break;

@@ -41,7 +41,7 @@ class MemberSource {
 };
 
 /// Walks the regular files of a tar in order; folders, links and devices are passed over. ustar,
-/// GNU and PAX names of any length. Plain, gzip, bzip2, xz and zstd are told by content.
+/// GNU and PAX names of any length. Plain, gzip, bzip2, xz and zstd are recognised by content.
 class TarReader : public MemberSource {
  public:
   /// @throws DataError naming the file and the reason
@@ -61,10 +61,10 @@ class TarReader : public MemberSource {
   /// Once next() was false: reads what follows the tar, which tells whether it was whole (the
   /// checksum of gzip, the exit status of a command). @throws DataError if not
   void check_rest() override;
-  /// The byte at which the last member begins, its headers with it: a stream opened there goes on
+  /// The byte at which the last member begins, its headers with it: a stream opened there continues
   /// with that member. @return none if the tar is packed
   std::optional<uint64_t> member_offset() const override;
-  /// At the end: false if the bytes are out behind a whole member, without the zero block that ends
+  /// At the end: false if the bytes are out after a whole member, without the zero block that ends
   /// a tar. It may have been cut there. Before the end true.
   bool has_end_marker() const override;
 

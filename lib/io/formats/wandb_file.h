@@ -46,7 +46,7 @@ class WandbFile {
   void write_file(const std::string& name, bool media);
   /// Figures of the machine.
   void write_stats(const WandbItems& values, double unix_seconds);
-  /// The run was asked to stop, and goes on later.
+  /// The run was asked to stop, and continues later.
   void write_preempting();
   void write_exit(int exit_code, int64_t runtime_seconds);
 

@@ -72,7 +72,7 @@ class SampleReader {
   explicit SampleReader(std::unique_ptr<MemberSource> members, MemberWarning warn = {});
   /// @return the next sample, none at the end. @throws DataError where the shard is damaged:
   /// samples before the damage have been returned, the one cut by it is dropped, and the reader is
-  /// done. Damage that only shows behind the tar (a checksum of gzip, a command's exit status) is
+  /// done. Damage that only shows after the tar (a checksum of gzip, a command's exit status) is
   /// thrown after the last sample
   std::optional<GroupedSample> next();
   /// Where the sample after the last returned one begins: a byte of the tar, or as its source counts.

@@ -20,7 +20,7 @@ uint64_t read_number(std::string_view bytes, size_t at, size_t size, bool big_en
   return number;
 }
 
-/// The text behind the next marker or chunk; none if the file ends within it.
+/// The text after the next marker or chunk; none if the file ends within it.
 std::optional<std::string_view> part(std::string_view bytes, size_t at, uint64_t size) {
   if (at > bytes.size() || size > bytes.size() - at) return std::nullopt;
   return bytes.substr(at, static_cast<size_t>(size));

@@ -283,7 +283,7 @@ void JpegReader::read(const CropBox& box, int denominator, const RowSink& sink) 
   }
   if (info.output_scanline < info.output_height) {
     if (state.ends_well()) return;
-    // Something is odd behind the box: libjpeg says whether it is an error.
+    // Something is odd after the box: libjpeg says whether it is an error.
     while (info.output_scanline < info.output_height) {
       if (!state.read_rows(rows, 1)) state.refuse();
     }

@@ -144,7 +144,7 @@ Image Resampler::finish() {
     }
     return image;
   }
-  // The row behind the last holds a row of the full width, then what becomes of it.
+  // The row after the last holds a row of the full width, then what becomes of it.
   uint8_t* full = middle_ + static_cast<size_t>(height_) * middle_stride_;
   std::vector<uint8_t> narrow(stride + kWriteAhead);
   for (size_t y = 0; y < down_->taps.size(); ++y) {
@@ -172,7 +172,7 @@ Image resample(const Image& image,
                          3 * static_cast<size_t>(from.left);
   const uint8_t* const end = image.pixels.data() + image.pixels.size();
   Resampler resampler(from.width, from.height, box, out_width, out_height, mode);
-  // The last rows may have less than kReadAhead bytes behind them.
+  // The last rows may have less than kReadAhead bytes after them.
   int direct = from.height;
   while (direct > 0 && static_cast<size_t>(end - first) <
                            static_cast<size_t>(direct - 1) * stride + bytes + kReadAhead) {

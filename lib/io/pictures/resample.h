@@ -27,7 +27,7 @@ class Resampler {
   Resampler(
       int width, int height, const RealBox& box, int out_width, int out_height, Interpolation mode);
 
-  /// The next rows: RGB, `stride` bytes apart, kReadAhead readable bytes behind each.
+  /// The next rows: RGB, `stride` bytes apart, kReadAhead readable bytes after each.
   void push(const uint8_t* rows, size_t stride, int count);
   /// The result, once all rows were pushed.
   Image finish();

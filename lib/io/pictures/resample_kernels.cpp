@@ -207,7 +207,7 @@ void horizontal_pass_by_four(const uint8_t* in,
   const __m256i zero = _mm256_setzero_si256();
   Sums sums[4] = {{zero, zero}, {zero, zero}, {zero, zero}, {zero, zero}};
   for (int k = 0; k < count; k += 2, in += 2 * stride, ++low, ++high) {
-    // The weight of a row behind the last is 0: any other one will do.
+    // The weight of a row after the last is 0: any other one will do.
     const uint8_t* next = k + 1 < count ? in + stride : in;
     const __m256i upper = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in));
     const __m256i lower = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(next));

@@ -11,9 +11,9 @@
 
 namespace dalle2 {
 
-/// Bytes behind the last pixel of a row that horizontal_pass() may read (and ignores).
+/// Bytes after the last pixel of a row that horizontal_pass() may read (and ignores).
 inline constexpr size_t kReadAhead = 16;
-/// Bytes behind the last pixel of a row that it may write.
+/// Bytes after the last pixel of a row that it may write.
 inline constexpr size_t kWriteAhead = 1;
 
 /// Taps and, for the vector units, their weights as pairs of 16 bits, w = high * 2^15 + low, and as
@@ -29,8 +29,8 @@ struct SplitTaps {
 /// The inner loops in one kind of instructions.
 struct ResampleKernels {
   /// RGB rows to rows of the new width.
-  /// `in`: rows of RGB, `in_stride` bytes apart, with kReadAhead bytes behind each. `out`: the same
-  /// for the result, with kWriteAhead bytes behind each.
+  /// `in`: rows of RGB, `in_stride` bytes apart, with kReadAhead bytes after each. `out`: the same
+  /// for the result, with kWriteAhead bytes after each.
   void (*horizontal_pass)(const uint8_t* in,
                           size_t in_stride,
                           int rows,

@@ -94,7 +94,7 @@ class Gunzip {
       const int result = inflate(&stream_, Z_NO_FLUSH);
       begin_ = end_ - stream_.avail_in;
       if (result == Z_STREAM_END) {
-        // Another member may follow; what else stands behind the last one is padding.
+        // Another member may follow; what else stands after the last one is padding.
         if (!at_magic()) {
           inflateEnd(&stream_);
           mode_ = Mode::kEnd;

@@ -16,8 +16,8 @@ bool is_local_url(const std::string& url);
 /// The path of a local url: without `file:` or `file://`.
 std::string local_path(const std::string& url);
 
-/// What stands behind the last slash of an url's path, without query and fragment; of a command,
-/// behind its last slash. It tells shards apart and may hold a command's secrets: it is not to be
+/// What stands after the last slash of an url's path, without query and fragment; of a command,
+/// after its last slash. It tells shards apart and may hold a command's secrets: it is not to be
 /// shown.
 std::string url_file_name(const std::string& url);
 

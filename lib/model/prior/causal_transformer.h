@@ -35,7 +35,7 @@ class RotaryEmbeddingImpl : public torch::nn::Module {
 
 /// Bucket of each distance back from a query, 0 for keys ahead (Raffel et al. 2020, section 2.1):
 /// the first half of the buckets are single distances, the others grow up to 128. The null key
-/// stands at index 0, so that a token sees itself at distance -1 and the one before at 0; trained
+/// is at index 0, so that a token sees itself at distance -1 and the one before at 0; trained
 /// weights depend on it. [queries, keys] int64
 at::Tensor relative_position_buckets(int64_t queries, int64_t keys, const at::Device& device);
 

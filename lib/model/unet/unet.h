@@ -34,7 +34,7 @@ struct UnetLayers;
 
 class UnetImpl : public torch::nn::Module {
  public:
-  /// `config` as it stands in a UnetPlan (wiring resolved). @throws ConfigError
+  /// `config` as it is in a UnetPlan (wiring resolved). @throws ConfigError
   explicit UnetImpl(const UnetConfig& config);
   ~UnetImpl() override;
 

@@ -8,7 +8,7 @@
 
 namespace dalle2 {
 
-/// All codes of so many bits. @return [2^bits, bits], values -1 and 1, the first bit the highest
+/// All codes of that many bits. @return [2^bits, bits], values -1 and 1, the first bit the highest
 at::Tensor sign_codes(int64_t bits, const at::TensorOptions& options);
 
 /// Entropies, in nats, of the distributions that tokens have over all codes: softmax of 200 times

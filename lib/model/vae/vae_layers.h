@@ -31,7 +31,7 @@ class VaeBlockImpl : public torch::nn::Module {
 };
 
 /// What two places of a map add to their attention logit: a small network of the logarithm of their
-/// distances (Liu et al. 2021, "Swin Transformer V2", section 3.3). Computed for every size anew.
+/// distances (Liu et al. 2021, "Swin Transformer V2", section 3.3). Computed for every size again.
 class ContinuousPositionBiasImpl : public torch::nn::Module {
  public:
   ContinuousPositionBiasImpl(int64_t dim, int64_t heads);

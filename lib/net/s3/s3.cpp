@@ -59,7 +59,7 @@ void check_names(const std::string& url, const std::vector<std::string>& names, 
   }
   if (names.size() > kMostListedFiles || pages > kMostPages) {
     throw NetworkError(
-        "{}: the listing goes on after {} names on {} pages.\n  Give a folder with fewer files, or "
+        "{}: the listing continues after {} names on {} pages.\n  Give a folder with fewer files, or "
         "one file's url with {{}} for the shard number.",
         url,
         names.size(),

@@ -27,8 +27,8 @@ struct S3Url {
 /// "s3://bucket/key": the key as it is, nothing encoded. @throws ConfigError without a bucket
 S3Url parse_s3_url(const std::string& url);
 
-/// The signed GET of an object. Keys are looked up anew at each attempt, so that temporary ones may
-/// be replaced meanwhile. With a custom endpoint, or a dot in its name, the bucket stands in the
+/// The signed GET of an object. Keys are looked up again at each attempt, so that temporary ones may
+/// be replaced meanwhile. With a custom endpoint, or a dot in its name, the bucket is in the
 /// path, else in the host's name. Refusals are explained; keys are never shown.
 /// @throws ConfigError
 HttpGet s3_request(const std::string& url);
@@ -36,7 +36,7 @@ HttpGet s3_request(const std::string& url);
 /// The names (no folders) of the objects in the folder of an url: those whose key begins with it
 /// and has no more slash. ListObjectsV2, page by page.
 /// @param url "s3://bucket/folder/" or with the beginning of the names, "s3://bucket/folder/img_"
-/// @return keys behind the last slash of the url
+/// @return keys after the last slash of the url
 /// @throws ConfigError, NetworkError, HttpStatusError
 std::vector<std::string> s3_list(const std::string& url, const HttpOptions& options = {});
 

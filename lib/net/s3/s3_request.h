@@ -17,7 +17,7 @@ namespace dalle2 {
 /// Names and values, not encoded.
 using S3Query = std::vector<std::pair<std::string, std::string>>;
 
-/// Where an object or a bucket is: what stands in the url before the query.
+/// Where an object or a bucket is: what is in the url before the query.
 struct S3Place {
   std::string origin;  ///< "https://host:port"
   SignedRequest request;

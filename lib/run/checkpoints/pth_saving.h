@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Checkpoints that are written now, or from copies in host memory while training goes on.
+// Checkpoints that are written now, or from copies in host memory while training continues.
 #pragma once
 
 #include <functional>
@@ -25,7 +25,7 @@ class PthSaving {
   void start(bool in_background, std::vector<Value> values, Job job);
   /// @throws what the save threw, once
   void wait() { job_.wait(); }
-  /// The same without waiting: an error of a save that is still going on is thrown by a later call.
+  /// The same without waiting: an error of a save that is still running is thrown by a later call.
   void check() { job_.check(); }
 
  private:

@@ -39,7 +39,7 @@ static void compare_data_size(const Cursor& root, const DataSize& now, ConfigCha
   if (saved == count) return;
   changes.meaning.push_back(
       fmt::format("/data: the checkpoint has a data set of {}, now there are {}: the splits are "
-                  "dealt anew, and what was kept for validation may be trained on",
+                  "dealt again, and what was kept for validation may be trained on",
                   counted(saved, now.unit),
                   counted(count, now.unit)));
 }
@@ -79,7 +79,7 @@ ConfigChanges compare_config(const Cursor& root,
         list);
   }
   log_warning("ckpt",
-              "{}: going on though the config gives it another meaning "
+              "{}: continuing although the config gives it another meaning "
               "(/train/allow_changed_config):\n  {}",
               root.where(),
               list);

@@ -45,7 +45,7 @@ void check_finite(const Trainer& trainer, const std::string& path) {
   const std::optional<std::string> part = trainer.non_finite_part();
   if (!part) return;
   throw DataError(
-      "{}: the {} are not finite, and a run that goes on from them would stop at once\n  Load "
+      "{}: the {} are not finite, and a run that resumes from them would stop at once\n  Load "
       "another checkpoint; `dalle2-train fsck` tells which are whole.",
       path,
       *part);
@@ -141,7 +141,7 @@ void RunCheckpoints::check_same_weights() {
     throw DataError(
         "the weights of rank {} differ from those of rank 0 (epoch {}, sample {})\n  Nothing of this "
         "state was saved. Memory or a network card may be faulty, or the machines compute "
-        "differently: look at the machine of that rank, and go on from the last checkpoint.",
+        "differently: look at the machine of that rank, and resume from the last checkpoint.",
         rank,
         position_.epoch,
         position_.sample_of_epoch());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Checkpoints of a run of any kind: finding the one to go on from, falling back, resuming from it;
+// Checkpoints of a run of any kind: finding the one to resume from, falling back, resuming from it;
 // saving the latest and the best, the averages of /train/post_hoc_ema, in the background if asked.
 #pragma once
 

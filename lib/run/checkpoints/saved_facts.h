@@ -13,7 +13,7 @@ namespace dalle2 {
 /// Of a checkpoint or a model file, without its tensors. None if it cannot be read.
 std::optional<SavedFacts> read_saved_facts(const std::string& path);
 
-/// The entries of `dalle2_train` that say it; samples_seen stands at the root.
+/// The entries of `dalle2_train` that say it; samples_seen is at the root.
 void add_facts(const SavedFacts& facts, Dict& own);
 /// @throws DataError for an entry of another type
 SavedFacts facts_of(const Cursor& root);

@@ -38,7 +38,7 @@ void check_out_path(const std::string& out, const std::vector<std::string>& file
   if (is_input || (fs::exists(out, ignored) && is_name_of_averages(out))) {
     throw ConfigError(
         "{}: the last argument is the file to write, but this one holds averages of the run\n"
-        "  Name another file behind the averages, e.g. ema.pth.",
+        "  Name another file after the averages, e.g. ema.pth.",
         out);
   }
 }

@@ -209,7 +209,7 @@ void write_samples(const at::Tensor& samples, ImageRange range, const SampleComm
   const std::string next = picture_name(std::max(count, earlier));
   if (is_there(command, next)) {
     log_warning("sample",
-                "{} is of no sampling that samples.npy tells of: it stays beside the new pictures",
+                "{} is not among the pictures of samples.npy: it stays beside the new ones",
                 path_in(command, next));
   }
 }

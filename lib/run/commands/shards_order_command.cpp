@@ -179,7 +179,7 @@ void check_is_position(const std::string& path) {
       path);
 }
 
-/// Before an epoch is read, not behind it.
+/// Before an epoch is read, not after it.
 void check_save_path(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
@@ -211,7 +211,7 @@ void run_shards_order(const ShardsOrderCommand& command) {
     throw ConfigError(
         "{}: the position is of other shards: {}\n"
         "  Give the config that it was saved with (/data/webdataset_base_url, /data/start_shard). A "
-        "run that goes on with other shards begins the epoch anew.",
+        "run that resumes with other shards starts the epoch over.",
         command.from_path.value_or(""),
         *why);
   }
@@ -235,7 +235,7 @@ void run_shards_order(const ShardsOrderCommand& command) {
     log_info("order", "the epoch is over: {}", counted(position.sample, "sample"));
   if (command.save_path) {
     write_order_position(*command.save_path, position, config);
-    log_info("order", "position behind step {} saved: {}", steps.count, *command.save_path);
+    log_info("order", "position after step {} saved: {}", steps.count, *command.save_path);
   }
 }
 

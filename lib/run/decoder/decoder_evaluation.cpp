@@ -64,7 +64,7 @@ std::unique_ptr<ImageMetrics> make_metrics(const LoadedDecoderConfig& loaded,
       config, loaded.plan.stages.at(last).image_size, device, loaded.config.seed);
   const std::string fault = metrics->known().load(cache_folder(loaded.config));
   if (!fault.empty()) {
-    log_warning("eval", "the features of real images are computed anew: {}", fault);
+    log_warning("eval", "the features of real images are computed again: {}", fault);
   }
   return metrics;
 }

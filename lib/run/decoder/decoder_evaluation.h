@@ -48,7 +48,7 @@ std::pair<int64_t, int64_t> trained_unets(const LoadedDecoderConfig& loaded);
 struct DecoderEvaluation {
   const ShardData* data;
   std::string split = "val";
-  /// Of samples: the first of the split, fewer if it has not so many, or some of their pictures cannot
+  /// Of samples: the first of the split, fewer if it has fewer, or some of their pictures cannot
   /// be decoded.
   int64_t count = 1;
   int64_t batch_size = 1;  ///< of samples drawn at once

@@ -35,7 +35,7 @@ void DecoderRun::add_validation_losses(const Batch& batch,
   }
 }
 
-/// Ends by StoppedError at a stop signal; a resumed run then begins the evaluation anew.
+/// Ends by StoppedError at a stop signal; a resumed run then starts the evaluation again.
 void DecoderRun::evaluate_epoch() {
   if (metrics_) {
     log_info("eval", "Evaluating epoch {}: {}", position_.epoch, metrics_->description());

@@ -25,7 +25,7 @@ void copy_to_device(const at::Device& device, const std::vector<at::Tensor*>& te
   {
     const c10::StreamGuard on_copies(copies);
     for (at::Tensor* tensor : tensors) {
-      // What a loader has pinned stays as it is. Pinned memory is used again only behind the copy.
+      // What a loader has pinned stays as it is. Pinned memory is used again only after the copy.
       const at::Tensor pinned = tensor->is_cpu() ? tensor->pin_memory() : *tensor;
       *tensor = pinned.to(device, /*non_blocking=*/true);
       // Their memory is not used again before the step has finished.

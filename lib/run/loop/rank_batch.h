@@ -53,7 +53,7 @@ std::optional<RankBatch<Batch>> rank_batch(
   return next;
 }
 
-/// The steps from `row` on, one a call, none behind the end.
+/// The steps from `row` on, one a call, none past the end.
 /// @param step_at gives the RankBatch of the step that begins at a row
 template <class StepAt>
 auto steps_from(int64_t row, StepAt step_at) {

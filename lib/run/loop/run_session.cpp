@@ -91,7 +91,7 @@ bool RunSession::stop_asked() {
   if (signal == 0) return false;
   stopped_ = true;
   progress_.finish();
-  log_info("train", "signal {}: saving and stopping; run the same command again to go on", signal);
+  log_info("train", "signal {}: saving and stopping; run the same command again to resume", signal);
   return true;
 }
 

@@ -78,7 +78,7 @@ void UpdateGuard::give_up(int64_t part, int64_t in_a_row, const std::string& why
   const std::string& name = trainer_.part_name(part);
   const std::string kept =
       checkpoints_.has_own()
-          ? "The checkpoints hold finite weights: run the command again to go on from the last."
+          ? "The checkpoints hold finite weights: run the command again to resume from the last one."
           : "Nothing was saved.";
   throw NonFiniteError(
       "the last {} updates{} were skipped, for their losses or gradients are not finite (step {}, "

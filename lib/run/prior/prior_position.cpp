@@ -36,7 +36,7 @@ std::string PriorPosition::description() const {
   const bool none_yet = best_validation_loss == config_->best_validation_loss;
   return fmt::format(
       "epoch {} having seen {} samples with best validation loss {}\n"
-      "  Going on with epoch {} at sample {}",
+      "  Resuming with epoch {} at sample {}",
       epoch,
       samples_seen,
       none_yet ? "N/A" : short_number(best_validation_loss),

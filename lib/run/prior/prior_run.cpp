@@ -83,7 +83,7 @@ void PriorRun::throw_nothing_usable() const {
       with_commas(data_.rows("train")));
 }
 
-/// @param row of the split, the first of the step. @return none behind its end, on all ranks
+/// @param row of the split, the first of the step. @return none past its end, on all ranks
 std::optional<PriorRankBatch> PriorRun::next_batch(const std::string& split,
                                                    int64_t row,
                                                    DropCounts& dropped) {

@@ -54,7 +54,7 @@ std::string ShardPosition::description() const {
   if (next_task == "val") next = fmt::format("the validation of epoch {}", epoch);
   return fmt::format(
       "epoch {} having seen {} samples with minimum validation loss {}\n"
-      "  Going on with {}",
+      "  Resuming with {}",
       epoch,
       samples_seen,
       best == validation_losses.end() ? "N/A" : short_number(*best),

@@ -56,7 +56,7 @@ bool ShardRun::train_epoch() {
     log_warning(
         "data",
         "train: the shards are not those that epoch {} began with ({}): what was seen of it "
-        "cannot be known, and it begins anew",
+        "is unknown, and it starts over",
         position_.epoch,
         *why);
     position_.restart_epoch();
@@ -136,7 +136,7 @@ void ShardRun::save_snapshot() {
   restart_step_clock();
 }
 
-/// @throws StoppedError; a resumed run then begins the validation anew
+/// @throws StoppedError; a resumed run then starts the validation again
 void ShardRun::validate_epoch() {
   session_.progress().pause();
   const auto loader = open_loader("val", /*in_order=*/true, {});

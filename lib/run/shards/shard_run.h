@@ -39,7 +39,7 @@ class ShardRun : public TrainingRun {
   // What a kind adds:
   /// Says what is about to be trained.
   virtual void introduce() const = 0;
-  /// Reads the samples that are shown in the log; again if the shards are dealt anew. All ranks call
+  /// Reads the samples that are shown in the log; again if the shards are dealt again. All ranks call
   /// it together.
   virtual void load_examples() {}
   /// One update of each trained part from all batches of the group: pass_batches(), or what a kind

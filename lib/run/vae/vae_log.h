@@ -31,7 +31,7 @@ class VaeDiagnostics {
   /// The autoencoder's update was made or skipped; all ranks call it.
   /// @param device of the losses @param length updates that a mean is of
   void end_update(ProcessGroup& group, const at::Device& device, int64_t codes, int64_t length);
-  /// Means of the finite losses, and the use of the codes, which begins anew. All ranks call it.
+  /// Means of the finite losses, and the use of the codes, which starts over. All ranks call it.
   LogRecord take(ProcessGroup& group);
 
   /// Every rank knows what all have seen. All ranks call it.

@@ -98,7 +98,7 @@ void VaeRun::pass(const VaeRankBatch& batch, double share) {
   trainer_.step_discriminator(images, random, with_penalty, share);
 }
 
-/// The update of a part, and behind the last one of a step what follows it.
+/// The update of a part, and after the last one of a step what follows it.
 /// @return false if the run went back to a checkpoint
 bool VaeRun::update_part(int64_t part, int64_t samples) {
   update(part);

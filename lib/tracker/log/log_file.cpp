@@ -155,7 +155,7 @@ LogFile::LogFile(std::string path) : path_(std::move(path)) {
       records_ = count_lines(path_);
     }
   } catch (const fs::filesystem_error& error) {
-    throw ConfigError("{}: the log cannot be gone on with: {}", path_, error.code().message());
+    throw ConfigError("{}: the log cannot be continued: {}", path_, error.code().message());
   }
   descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (descriptor_ < 0) throw ConfigError("{}: cannot be written: {}", path_, errno_text(errno));

@@ -59,14 +59,14 @@ class Logger {
   virtual void log_file(const std::string& /*name*/, const std::string& /*content*/) {}
   /// About once a second while nothing is logged, for what is due by time.
   virtual void tick() {}
-  /// From any thread, while another call is going on: it is to end by then.
+  /// From any thread, while another call is under way: it is to end by then.
   virtual void set_deadline(Deadline /*deadline*/) {}
   /// The last call.
   virtual void finish(const RunEnd& /*end*/) {}
 
   /// Whether the console shows the records.
   virtual bool prints_records() const = 0;
-  /// What a later run needs to go on with this log, beside the type's name: attributes by name.
+  /// What a later run needs to continue with this log, beside the type's name: attributes by name.
   virtual std::map<std::string, std::string> resume_data() const = 0;
   /// Takes an attribute of auto_resume.json in place of the config's: a resumed run logs where the
   /// run before it did. @param value text as it is, anything else as JSON

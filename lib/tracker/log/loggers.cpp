@@ -107,7 +107,7 @@ void Loggers::for_each(Call&& call) {
     } catch (const std::exception& error) {
       if (failures_[i]++ > 0) continue;
       log_warning("track",
-                  "{}: a record is lost, and the run goes on: {}",
+                  "{}: a record is lost; the run continues: {}",
                   loggers_[i]->type_name(),
                   error.what());
     }

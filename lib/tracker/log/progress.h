@@ -74,7 +74,7 @@ class Progress {
   ProgressOptions options_;
   ProgressState state_;
   bool has_state_ = false;
-  bool printed_ = false;  ///< state_ stands in a plain line
+  bool printed_ = false;  ///< state_ is in a plain line
   bool shown_once_ = false;
   double shown_at_ = 0;
   bool in_stage_ = false;

@@ -71,7 +71,7 @@ void QueuedLogger::push(size_t bytes, std::function<void(Logger& logger)> work) 
       log_warning(
           "track",
           "{}: {} wait to be sent and there is no room for more: records of this logger are "
-          "lost until there is, and the run goes on",
+          "lost until there is; the run continues",
           logger_->type_name(),
           counted(static_cast<int64_t>(items_.size()), "record"));
     }
@@ -129,10 +129,8 @@ void QueuedLogger::do_one(const Item& item) {
     const std::lock_guard lock(mutex_);
     ++lost_;
     if (failures_++ > 0) return;
-    log_warning("track",
-                "{}: a record is lost, and the run goes on: {}",
-                logger_->type_name(),
-                error.what());
+    log_warning(
+        "track", "{}: a record is lost; the run continues: {}", logger_->type_name(), error.what());
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A logger that may be slow, behind a queue: whoever logs hands over and goes on.
+// A logger that may be slow, behind a queue: whoever logs hands over and continues.
 #pragma once
 
 #include <condition_variable>
@@ -22,13 +22,13 @@ namespace dalle2 {
 struct QueueLimits {
   size_t most_items = 100'000;
   size_t most_bytes = size_t{256} << 20;  ///< of pictures, texts and names
-  /// After the deadline a logger that was told of it may still note what is left on a disk.
+  /// After the deadline a logger that was reported of it may still note what is left on a disk.
   double grace_seconds = 3;
   double notice_seconds = 1;  ///< of waiting at the end, after which a line says so
 };
 
 /// check() and init() are the caller's; all else is done by a thread, in order. An error there costs
-/// a record of this logger: the first is a warning, the number is told at the end.
+/// a record of this logger: the first is a warning, the number is reported at the end.
 class QueuedLogger : public Logger {
  public:
   explicit QueuedLogger(std::unique_ptr<Logger> logger, QueueLimits limits = {});

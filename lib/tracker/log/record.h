@@ -34,7 +34,7 @@ struct StoredImage {
 struct ShownValue {
   std::string label = {};             ///< before the values
   std::vector<LogValue> values = {};  ///< several are one a part of the model
-  std::string unit = {};              ///< behind them
+  std::string unit = {};              ///< after them
   int digits = 4;                     ///< significant ones, at most
 };
 /// None: the record is for log.jsonl alone.

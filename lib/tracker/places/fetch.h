@@ -27,7 +27,7 @@ void store_fetched(const ByteSource& source,
                    const ExpectedFile& expected,
                    const std::string& name);
 
-/// The same for the body of a GET, which goes on where it was cut.
+/// The same for the body of a GET, which continues where it was cut.
 void store_fetched(HttpGet request,
                    const std::string& path,
                    const ExpectedFile& expected,

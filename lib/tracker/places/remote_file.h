@@ -17,7 +17,7 @@ class RemoteFile {
   virtual std::string name() const = 0;
   /// Finds out whether it could be fetched. @throws NetworkError, ConfigError, DataError
   virtual void check_access() const = 0;
-  /// Stores it at `path`, whole or not at all. A transfer that is cut goes on where it was; size and,
+  /// Stores it at `path`, whole or not at all. A transfer that is cut continues where it was; size and,
   /// where it is known, SHA-256 are compared.
   /// @throws NetworkError, ConfigError, DataError (another size or hash), ResourceError, StoppedError
   virtual void fetch(const std::string& path) const = 0;

@@ -46,7 +46,7 @@ class Saver {
   /// @param own_wandb_run the run that the W&B logger logs to, if there is one
   virtual void init(Uploads* uploads, const std::optional<std::string>& own_wandb_run) = 0;
   /// Copies a file to `target`, or sees to that.
-  /// @throws anything: the tracker logs it and goes on
+  /// @throws anything: the tracker logs it and continues
   virtual void save_file(const FileToSave& file,
                          const std::string& target,
                          const ClaimPath& claim) = 0;

@@ -36,7 +36,7 @@ class Uploads {
   Uploads& operator=(const Uploads&) = delete;
 
   /// Begins to send what waits for this service, the newest first. A failed file is tried again
-  /// after a growing pause, or with the next one. A service that is served already goes on so.
+  /// after a growing pause, or with the next one. A service that is served already continues so.
   /// @param targets whose whole addresses it has to know, where records have a part of them
   void serve(Recipient recipient, const std::vector<std::string>& targets = {});
   /// Puts a file into the outbox; it may be replaced afterwards. @throws as Outbox::add()

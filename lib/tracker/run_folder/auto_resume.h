@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// auto_resume.json: the mark by which a restarted run knows that it goes on with an older one.
+// auto_resume.json: the mark by which a restarted run knows that it resumes an older one.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ struct AutoResumeMark {
 /// Looks at `path` and says what it means for this run: absent, a first run; present with
 /// auto_resume off, it means nothing (Tracker takes it away); present with auto_resume on, the run
 /// may resume, and the attributes in the file take the place of the loggers' own, as in the
-/// reference. A logger that the file does not know begins anew. Changes no file.
+/// reference. A logger that the file does not know starts over. Changes no file.
 /// @throws ConfigError the file is of a logger that the run has not, or unreadable
 AutoResumeMark read_auto_resume(const std::string& path, const Loggers& loggers);
 

@@ -31,7 +31,7 @@ struct ResumeFile {
 
 /// What the files are wanted for.
 enum class ResumeFor {
-  kStart,    ///< the newest state: a stop amid skipped updates goes on from just there
+  kStart,    ///< the newest state: a stop amid skipped updates resumes from just there
   kRollBack  ///< the newest state that was not saved amid skipped updates, then the others
 };
 

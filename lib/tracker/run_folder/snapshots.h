@@ -26,7 +26,7 @@ std::optional<SnapshotPosition> snapshot_position(const std::string& name);
 
 struct SnapshotRules {
   int64_t keep_last = 0;                   ///< besides the newest
-  std::optional<int64_t> keep_every = {};  ///< samples seen; the first snapshot at or behind each
+  std::optional<int64_t> keep_every = {};  ///< samples seen; the first snapshot at or after each
                                            ///< multiple stays for good
   bool enabled() const { return keep_last > 0 || keep_every.has_value(); }
 };

@@ -149,7 +149,7 @@ void WandbLogger::init(const RunFacts& facts) {
   stats_at_ = std::chrono::steady_clock::now();
 }
 
-/// A run that goes on by its id alone has no log here that says how far it is: the seconds since 1970
+/// A run that continues by its id alone has no log here that says how far it is: the seconds since 1970
 /// are beyond every step of a run that logs less than a record a second on average.
 void WandbLogger::set_first_step(const RunFacts& facts) {
   if (goes_on_) return;  // auto_resume.json says it

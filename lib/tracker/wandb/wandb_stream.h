@@ -21,7 +21,7 @@ struct WandbPending {
 class WandbStream : public WandbSink {
  public:
   /// @param run known to the service already
-  /// @param state of a run that goes on; else as it begins
+  /// @param state of a run that continues; else as it begins
   WandbStream(const WandbApi& api, WandbRun run, const WandbRunState& state);
 
   void history(const WandbRow& row) override { pending_.rows.push_back(row); }

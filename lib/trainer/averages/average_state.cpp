@@ -38,7 +38,7 @@ std::unordered_set<std::string> frozen_names(const torch::nn::Module& network,
 }
 
 /// The entries of the model with `network` in it, below `prefix`: the averaged ones of `network`
-/// (what is frozen stands in the model already), and the rest of the model.
+/// (what is frozen is in the model already), and the rest of the model.
 StateDict model_with(const torch::nn::Module& network,
                      const FlatParameters& averaged,
                      const AverageLayout& layout,
@@ -247,7 +247,7 @@ void WeightAverage::read_diffusers(const Cursor& saved) {
   rule_->set_counters(/*initted=*/false, step);
   if (theirs == config_.ema) return;
   log_info("ckpt",
-           "{}: averaged with other options (decay {}); goes on with /train/ema (decay {})",
+           "{}: averaged with other options (decay {}); continues with /train/ema (decay {})",
            saved.where(),
            theirs.decay,
            config_.ema.decay);

@@ -70,7 +70,7 @@ Survey survey_files(const std::vector<std::string>& paths) {
       const auto number = static_cast<int64_t>(i) + 1;
       UnetSnapshots& unet = survey.unets[number];
       const int64_t step = unets.at(i).at("step").as_int();
-      if (step < 1) throw DataError("{}: the averages are of no step", unets.at(i).where());
+      if (step < 1) throw DataError("{}: the averages name no step", unets.at(i).where());
       const Cursor averages = unets.at(i).at("averages");
       for (size_t a = 0; a < averages.size(); ++a) {
         const double gamma = gamma_of_sigma(averages.at(a).at("sigma").as_double());

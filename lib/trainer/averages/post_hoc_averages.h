@@ -26,7 +26,7 @@ class PostHocAverages {
   /// Call after every optimizer step.
   void update();
   void begin_anew();
-  /// From now on keeps this rank's slice alone; begins anew. @param shards has to outlive it
+  /// From now on keeps this rank's slice alone; starts over. @param shards has to outlive it
   void shard(const RankShards& shards);
   /// True if none of them holds NaN or infinity. Waits for the device.
   bool is_finite() const;

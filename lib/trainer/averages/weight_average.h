@@ -31,7 +31,7 @@ using NetworkMaker = std::function<std::shared_ptr<torch::nn::Module>()>;
 struct AverageLayout {
   const char* ema_key = "ema";                  ///< of averages of ema-pytorch
   const char* diffusers_key = "ema_diffusers";  ///< and of diffusers
-  /// One entry a part: names begin with "{part}." under ema_key, a list stands at diffusers_key.
+  /// One entry a part: names begin with "{part}." under ema_key, a list is at diffusers_key.
   /// False: the entries themselves, of the one part.
   bool many_parts = true;
   std::string network_prefix = {};  ///< of the network's names in an average, e.g. "net."
@@ -56,7 +56,7 @@ class WeightAverage {
                 NetworkMaker make_network,
                 const FlatParameters& online,
                 const AveragesConfig& config);
-  /// From now on keeps this rank's slice alone; begins anew. @param shards has to outlive it
+  /// From now on keeps this rank's slice alone; starts over. @param shards has to outlive it
   void shard(const RankShards& shards);
   /// The averaged network is needed, until as many calls of let_go(): of an average that is spread
   /// over the ranks it is put together now, on all of them. No update may be made meanwhile.
@@ -77,7 +77,7 @@ class WeightAverage {
   /// True if no average is NaN or infinite. Waits for the device.
   bool is_finite() const;
 
-  /// What stands under the key of the averages before any part is added, and what an untrained part
+  /// What is under the key of the averages before any part is added, and what an untrained part
   /// adds to it.
   static Value empty_state(EmaKind kind, const AverageLayout& layout);
   static void write_untrained(EmaKind kind, Value& all, size_t index, const AverageLayout& layout);

@@ -63,7 +63,7 @@ void mention_difference(const Cursor& group, const char* key, const char* config
   const double theirs = group.at(key).as_double();
   if (std::abs(theirs - ours) > 1e-6 * std::abs(ours)) {
     log_info("ckpt",
-             "{}: saved with {} = {}; this run goes on with its own /train/{} = {}",
+             "{}: saved with {} = {}; this run uses its own /train/{} = {}",
              group.where(),
              key,
              theirs,

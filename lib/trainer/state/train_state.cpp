@@ -168,7 +168,7 @@ void TrainStateReader::lora(const std::string& key) {
   const LoraInfo saved = lora_info_of(root_.at(key));
   if (saved.alpha == to_.lora->alpha) return;
   log_info("ckpt",
-           "{}: saved with an alpha of {}; this run goes on with its own /train/lora/alpha = {}",
+           "{}: saved with an alpha of {}; this run uses its own /train/lora/alpha = {}",
            root_.at(key).where(),
            saved.alpha,
            to_.lora->alpha);

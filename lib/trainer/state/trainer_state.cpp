@@ -123,7 +123,7 @@ void Trainer::load_base(const StateDict& weights, const std::string& file) {
     part->begin_averages_anew();
   }
   if (!uses_lora()) {
-    log_info("ckpt", "{}: weights alone: optimizers, averages and the run begin anew", file);
+    log_info("ckpt", "{}: weights only: optimizers, averages and the run start from zero", file);
     return;
   }
   log_info("ckpt",
