@@ -25,7 +25,7 @@ struct ParsedJson {
   Json value;         ///< null if there is a fault
   std::string fault;  ///< what is wrong, with line and column or the JSON pointer; empty if nothing
   bool is_no_json = false;         ///< the fault is one of grammar: it may be text of another kind
-  std::vector<std::string> twice;  ///< pointers of keys that are in an object again, 100 at
+  std::vector<std::string> twice;  ///< pointers of keys that an object has twice, 100 at
                                    ///< most; the last value counts
 
   bool is_right() const { return fault.empty(); }

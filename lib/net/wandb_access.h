@@ -34,7 +34,7 @@ struct WandbAccess {
 WandbAccess find_wandb_access();
 
 /// The password that a netrc file has for `host` (with its port, if the address names one), else the one
-/// of its `default`; none if neither. Words may are in quotes.
+/// of its `default`; none if neither. Words may be in quotes.
 std::optional<std::string> netrc_password(const std::string& text, const std::string& host);
 
 }  // namespace dalle2
