@@ -62,6 +62,7 @@ TEST_CASE("a service that hangs holds up the end of a run until the deadline, an
   CHECK(seconds >= 0.5);
   CHECK(seconds < 3);
   CHECK(log.count("the rest of the run goes into") == 1);
+  CHECK(log.count("there is no time left to send it") == 1);
   CHECK(log.count("lost") == 0);
   REQUIRE(fs::exists(dir / "wandb"));
   const fs::path folder = *fs::directory_iterator(dir / "wandb");

@@ -229,7 +229,8 @@ void WandbLogger::do_or_go_offline(Work&& work) {
     work();
   } catch (const NetworkError& error) {
     if (stream_ == nullptr) throw;
-    go_offline(error.what());
+    const bool is_late = std::chrono::steady_clock::now() >= deadline_.load();
+    go_offline(is_late ? "there is no time left to send it" : error.what());
   }
 }
 
