@@ -12,20 +12,30 @@ namespace {
 /// Rows of a table of similarities that are computed at once.
 constexpr int64_t kRowsAtOnce = 1024;
 
+/// The ranks of all queries, made of a table of similarities that is never held whole.
+/// @param ranks_of_rows gives those of some rows: (similarities [R, C], number of the first row) to [R]
+template <class RanksOfRows>
+at::Tensor ranks_of_queries(const at::Tensor& queries,
+                            const at::Tensor& candidates,
+                            const RanksOfRows& ranks_of_rows) {
+  std::vector<at::Tensor> ranks;
+  for (int64_t begin = 0; begin < queries.size(0); begin += kRowsAtOnce) {
+    const int64_t rows = std::min(kRowsAtOnce, queries.size(0) - begin);
+    ranks.push_back(ranks_of_rows(queries.narrow(0, begin, rows).matmul(candidates.t()), begin));
+  }
+  return at::cat(ranks);
+}
+
 /// For each row of `queries`, how many candidates are nearer than the own one, or as near.
 /// @param own [n] int64, the index of the own candidate
 at::Tensor ranks_of_own(const at::Tensor& queries,
                         const at::Tensor& candidates,
                         const at::Tensor& own) {
-  std::vector<at::Tensor> ranks;
-  for (int64_t begin = 0; begin < queries.size(0); begin += kRowsAtOnce) {
-    const int64_t rows = std::min(kRowsAtOnce, queries.size(0) - begin);
-    const at::Tensor near = queries.narrow(0, begin, rows).matmul(candidates.t());
-    const at::Tensor of_own = near.gather(1, own.narrow(0, begin, rows).unsqueeze(1));
+  return ranks_of_queries(queries, candidates, [&](const at::Tensor& near, int64_t begin) {
+    const at::Tensor of_own = near.gather(1, own.narrow(0, begin, near.size(0)).unsqueeze(1));
     // Not "at least as near": NaN is neither.
-    ranks.push_back((near < of_own).logical_not().sum(1) - 1);
-  }
-  return at::cat(ranks);
+    return (near < of_own).logical_not().sum(1) - 1;
+  });
 }
 
 /// For each caption, how many pictures of other captions are nearer than its nearest own, or as near.
@@ -33,18 +43,13 @@ at::Tensor ranks_of_own(const at::Tensor& queries,
 at::Tensor ranks_of_nearest_own(const at::Tensor& captions,
                                 const at::Tensor& pictures,
                                 const at::Tensor& own) {
-  std::vector<at::Tensor> ranks;
-  for (int64_t begin = 0; begin < captions.size(0); begin += kRowsAtOnce) {
-    const int64_t rows = std::min(kRowsAtOnce, captions.size(0) - begin);
-    const at::Tensor near = captions.narrow(0, begin, rows).matmul(pictures.t());
-    const at::Tensor is_own =
-        own.unsqueeze(0) == at::arange(begin, begin + rows, own.options()).unsqueeze(1);
-    const at::Tensor nearest =
-        near.masked_fill(is_own.logical_not(), -std::numeric_limits<float>::infinity())
-            .amax(1, /*keepdim=*/true);
-    ranks.push_back((near < nearest).logical_not().logical_and(is_own.logical_not()).sum(1));
-  }
-  return at::cat(ranks);
+  return ranks_of_queries(captions, pictures, [&](const at::Tensor& near, int64_t begin) {
+    const at::Tensor numbers = at::arange(begin, begin + near.size(0), own.options());
+    const at::Tensor is_other = own.unsqueeze(0) != numbers.unsqueeze(1);
+    const at::Tensor nearest = near.masked_fill(is_other, -std::numeric_limits<float>::infinity())
+                                   .amax(1, /*keepdim=*/true);
+    return (near < nearest).logical_not().logical_and(is_other).sum(1);
+  });
 }
 
 double share_below(const at::Tensor& ranks, int64_t most) {

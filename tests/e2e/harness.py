@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -191,6 +192,17 @@ class EndToEnd(unittest.TestCase):
 
     def train(self, config, *arguments, check=0, **kwargs):
         return run("--config", config, *arguments, cwd=self.dir, check=check, **kwargs)
+
+    def train_until(self, config, text):
+        """Trains until a line of the output has the text, and asks for a stop then."""
+        process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   env={**os.environ, "OMP_NUM_THREADS": "1"})
+        for line in process.stdout:
+            if text in line:
+                process.send_signal(signal.SIGTERM)
+                break
+        output = process.communicate(timeout=120)[0]
+        self.assertEqual(process.returncode, 75, output)
 
 
 def main():
