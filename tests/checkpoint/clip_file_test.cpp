@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "checkpoint/archive/safetensors.h"
+#include "checkpoint/archive/zip_archive.h"
 #include "checkpoint/checkpoint_test_tools.h"
 #include "checkpoint/clip/clip_names.h"
 #include "checkpoint/clip/clip_shape.h"
@@ -189,6 +190,58 @@ TEST_CASE("a program cut off or damaged, and one that is no CLIP, is refused") {
   CHECK_THROWS_WITH(read_script_attributes(fixture("open_clip/epoch_3.pt")),
                     Contains("expected a TorchScript program"));
   CHECK_THROWS_AS(read_clip_file(folder.file("absent.pt")), DataError);
+}
+
+/// A program of modules that stand in two places each, so that there are 2^levels paths; or in one.
+void write_nested_program(const std::string& path, int levels, bool is_shared) {
+  using namespace std::string_literals;
+  std::string pickle = "\x80\x02"s;
+  for (int level = 0; level <= levels; ++level) {
+    const auto number = [](int value) { return std::string(1, static_cast<char>(value)); };
+    pickle += "c__torch__\nM\n)\x81}"s;
+    if (level > 0) {
+      const std::string inner = "h" + number(level - 1);
+      pickle += "(X\1\0\0\0a"s + inner + (is_shared ? "X\1\0\0\0b"s + inner : ""s) + "u";
+    }
+    pickle += "bq" + number(level) + (level < levels ? "0" : ".");
+  }
+  AtomicFile file(path);
+  ZipWriter zip(file);
+  zip.add("net/data.pkl", pickle);
+  zip.add("net/constants.pkl", "\x80\x02)."s);
+  zip.add("net/code/__torch__.py", "");
+  zip.add("net/version", "3\n");
+  zip.finish();
+  file.commit();
+}
+
+TEST_CASE("a program whose modules share each other is read in the time that its bytes take") {
+  const TempFolder folder;
+  const std::string path = folder.file("shared.pt");
+  write_nested_program(path, 60, /*is_shared=*/true);
+  CHECK_THROWS_WITH(read_clip_file(path), Contains("no CLIP as OpenAI"));
+  write_nested_program(path, 100, /*is_shared=*/false);
+  CHECK_THROWS_WITH(read_clip_file(path), Contains("at most 64 modules within each other"));
+}
+
+TEST_CASE("a config that the weights do not fit is refused before anything is built by it") {
+  const auto with = [](const std::string& key, const nlohmann::json& value) {
+    auto config = nlohmann::json::parse(read_bytes(fixture("open_clip/open_clip_config.json")));
+    config[nlohmann::json::json_pointer("/model_cfg" + key)] = value;
+    return refusal(tensors_of(kOpenClip), config.dump());
+  };
+  CHECK(with("/embed_dim", 6) == "accepted");
+  CHECK(with("/vision_cfg/image_size", 14) == "accepted");  // two pixels that no patch covers
+  const std::string another = "but the weights in ";
+  CHECK_THAT(with("/text_cfg/width", 65536),
+             Contains("open_clip_config.json: /text_cfg/width: is 65536, " + another) &&
+                 Contains("of another network: 8"));
+  CHECK_THAT(with("/embed_dim", 8), Contains("/embed_dim: is 8, " + another));
+  CHECK_THAT(with("/vision_cfg/layers", 3), Contains("/vision_cfg/layers: is 3, " + another));
+  CHECK_THAT(with("/vision_cfg/image_size", 16), Contains("/vision_cfg/image_size: is 16, "));
+  CHECK_THAT(with("/text_cfg/vocab_size", 1 << 24),
+             Contains("/text_cfg/vocab_size: is 16777216, "));
+  CHECK_THAT(with("/text_cfg/mlp_ratio", 4.0), Contains("/text_cfg/mlp_ratio: is 4.0, "));
 }
 
 TEST_CASE(

@@ -65,6 +65,13 @@ TEST_CASE("towers that cannot be built are refused") {
   expect_clip_problem(
       {"/clip/vision_cfg/patch_size=64"},
       "/clip/vision_cfg/image_size: must be 64 or more, which is one token; got 32");
+  const std::string resnet = "/clip/vision_cfg/layers=[1,1,1,1]",
+                    size = "/clip/vision_cfg/image_size=";
+  expect_clip_problem({resnet, size + "63"},
+                      "/clip/vision_cfg/image_size: must be a multiple of 32 for a ResNet; got 63");
+  expect_clip_problem({resnet, size + "32"},
+                      "/clip/vision_cfg/image_size: must be 64 or more to train a ResNet; got 32");
+  CHECK_NOTHROW(read_clip({resnet, size + "64"}));
   expect_clip_problem(
       {"/clip/vision_cfg/layers=[1,1]"},
       "/clip/vision_cfg/layers: must be a number, or 4 of them for a ResNet; got 2");

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
+#include <chrono>
 #include <filesystem>
 
 #include "base/error.h"
@@ -94,6 +95,20 @@ TEST_CASE("what encloses a text is one token inside it as well, and other number
   CHECK(tokenizer.encode("<|StartOfText|><|endoftext|>") == Tokens{515, 516});
   CHECK_THROWS_WITH(tokenizer.decode(Tokens{517}), Contains("517 is no token: expected 0 to 516"));
   CHECK_THROWS_WITH(tokenizer.decode(Tokens{-1}), Contains("-1 is no token"));
+}
+
+TEST_CASE("a caption that is made to take long is cleaned within a second, and a long one is cut") {
+  std::string nested = "&";
+  while (nested.size() < 8'000'000) nested += "amp;";
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(clean_caption(nested).size() < kMostCaptionBytes);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(1));
+  CHECK(utf8(clean_caption("a &amp;amp;amp;amp;amp;lt; b")) == "a < b");
+  // 3 bytes each, of which the one at the end does not fit
+  std::string letters;
+  while (letters.size() <= kMostCaptionBytes) letters += "\u5f62";
+  CHECK(clean_caption(letters).size() == kMostCaptionBytes / 3);
+  CHECK(utf8(clean_caption(letters)) == letters.substr(0, kMostCaptionBytes / 3 * 3));
 }
 
 TEST_CASE("a tokenizer comes back from its merges") {

@@ -11,6 +11,7 @@
 #include "checkpoint/clip/clip_file.h"
 #include "checkpoint/clip/clip_shape.h"
 #include "checkpoint/module_state.h"
+#include "checkpoint/pickle/pth.h"
 #include "io/files/atomic_file.h"
 #include "io/text/clip_vocabulary.h"
 #include "support/captured_log.h"

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <map>
+#include <unordered_set>
 #include <utility>
 
 #include "base/error.h"
@@ -34,17 +35,33 @@ struct RawClip {
   bool is_program = false;
 };
 
-/// Tensors of a module and of those inside it, by their paths.
-void collect(const Value& module, const std::string& prefix, StateDict& tensors) {
-  const auto* stub = std::get_if<std::shared_ptr<StubObject>>(&module.data);
-  if (stub == nullptr || !(*stub)->state.is_dict()) return;
-  for (const auto& [key, value] : (*stub)->state.as_dict().items) {
-    if (!key.is_string()) continue;
-    const std::string name = prefix + key.as_string();
-    if (value.is_tensor()) tensors.emplace_back(name, value.as_tensor());
-    collect(value, name + ".", tensors);
+/// Tensors of the modules of a program, by their paths. A module that stands in several places counts
+/// in the first: the paths through a shared graph are without number.
+class ModuleTensors {
+ public:
+  explicit ModuleTensors(const std::string& where) : where_(where) {}
+
+  void collect(const Value& module, const std::string& prefix = "", int levels = 0) {
+    const auto* stub = std::get_if<std::shared_ptr<StubObject>>(&module.data);
+    if (stub == nullptr || !(*stub)->state.is_dict() || !seen_.insert(stub->get()).second) return;
+    if (levels > kMostLevels) {
+      throw DataError("{}: expected at most {} modules within each other", where_, kMostLevels);
+    }
+    for (const auto& [key, value] : (*stub)->state.as_dict().items) {
+      if (!key.is_string()) continue;
+      const std::string name = prefix + key.as_string();
+      if (value.is_tensor()) tensors.emplace_back(name, value.as_tensor());
+      collect(value, name + ".", levels + 1);
+    }
   }
-}
+
+  StateDict tensors;
+
+ private:
+  static constexpr int kMostLevels = 64;
+  const std::string& where_;
+  std::unordered_set<const StubObject*> seen_;
+};
 
 RawClip read_pickled(const std::string& path) {
   const Value root = read_pth(path);
@@ -73,7 +90,9 @@ RawClip read_raw(const std::string& path) {
   if (is_program) {
     RawClip raw;
     raw.is_program = true;
-    collect(read_script_attributes(path), "", raw.tensors);
+    ModuleTensors modules(path);
+    modules.collect(read_script_attributes(path));
+    raw.tensors = std::move(modules.tensors);
     return raw;
   }
   if (is_torch) return read_pickled(path);
@@ -98,15 +117,19 @@ ClipNetworkConfig config_of(const RawClip& raw,
                             const NamedClip& named,
                             const std::string& path,
                             const ClipFileHints& hints) {
-  if (hints.config) return *hints.config;
+  const auto fitting = [&](const ClipNetworkConfig& config, const std::string& where) {
+    check_shape(config, where, named.tensors, path);
+    return config;
+  };
+  if (hints.config) return fitting(*hints.config, "the config of the caller");
   if (const auto text = raw.texts.find(kConfigKey); text != raw.texts.end()) {
     const std::string where = path + ": " + kConfigKey;
-    return clip_config_of_open_clip(parsed(text->second, where), where);
+    return fitting(clip_config_of_open_clip(parsed(text->second, where), where), where);
   }
   const bool is_hugging_face = named.naming == ClipNaming::kHuggingFace;
   if (!is_hugging_face && !raw.is_program) {
     if (const auto found = beside(path, kOpenClipConfigName))
-      return clip_config_of_open_clip(found->second, found->first);
+      return fitting(clip_config_of_open_clip(found->second, found->first), found->first);
   }
   ClipNetworkConfig config = clip_shape_of(named.tensors, path);
   config.quick_gelu = hints.quick_gelu.value_or(raw.is_program || is_hugging_face);

@@ -176,6 +176,49 @@ ClipNetworkConfig clip_shape_of(const StateDict& tensors, const std::string& whe
   return config;
 }
 
+void check_shape(const ClipNetworkConfig& config,
+                 const std::string& config_where,
+                 const StateDict& tensors,
+                 const std::string& where) {
+  ClipNetworkConfig shape = clip_shape_of(tensors, where);
+  ClipVisionConfig& vision = shape.vision_cfg;
+  const ClipVisionConfig& wanted = config.vision_cfg;
+  if (vision.is_resnet() == wanted.is_resnet()) {
+    // Pixels at the edge that no patch covers leave no trace, nor does what only one of the two has.
+    if (vision.grid() == wanted.grid()) vision.image_size = wanted.image_size;
+    if (vision.is_resnet()) vision.patch_size = wanted.patch_size;
+    if (vision.is_resnet()) vision.mlp_ratio = wanted.mlp_ratio;
+  }
+  const auto same_inner = [](int64_t width, double a, double b) {
+    return static_cast<int64_t>(static_cast<double>(width) * a) ==
+           static_cast<int64_t>(static_cast<double>(width) * b);
+  };
+  if (same_inner(vision.width, vision.mlp_ratio, wanted.mlp_ratio)) {
+    vision.mlp_ratio = wanted.mlp_ratio;
+  }
+  if (same_inner(shape.text_cfg.width, shape.text_cfg.mlp_ratio, config.text_cfg.mlp_ratio)) {
+    shape.text_cfg.mlp_ratio = config.text_cfg.mlp_ratio;
+  }
+  vision.head_width = wanted.head_width;
+  shape.text_cfg.heads = config.text_cfg.heads;
+  const Json given = to_json(config), found = to_json(shape);
+  for (const char* key : {"/embed_dim", "/vision_cfg", "/text_cfg"}) {
+    const Json::json_pointer section(key);
+    const Json flat_given = given.at(section).flatten(), flat_found = found.at(section).flatten();
+    for (const auto& [pointer, value] : flat_given.items()) {
+      const auto other = flat_found.find(pointer);
+      if (other != flat_found.end() && *other == value) continue;
+      throw DataError("{}: {}{}: is {}, but the weights in {} are of another network{}",
+                      config_where,
+                      key,
+                      pointer,
+                      value.dump(),
+                      where,
+                      other != flat_found.end() ? ": " + other->dump() : "");
+    }
+  }
+}
+
 void check_clip_config(const ClipNetworkConfig& config, const std::string& where) {
   read_config(to_json(config), where);
 }

@@ -15,6 +15,13 @@ namespace dalle2 {
 /// @param tensors under open_clip's names @param where stands before the text of errors
 /// @throws DataError naming the tensor that is missing or of an impossible shape
 ClipNetworkConfig clip_shape_of(const StateDict& tensors, const std::string& where);
+/// Whether the weights are those of this network, as far as clip_shape_of() can tell: before anything is
+/// allocated by a config. @param config_where, where of the config and of the tensors, for messages
+/// @throws DataError with the pointer of the first value that differs
+void check_shape(const ClipNetworkConfig& config,
+                 const std::string& config_where,
+                 const StateDict& tensors,
+                 const std::string& where);
 /// @throws DataError with the pointers of all values with which no network can be built
 void check_clip_config(const ClipNetworkConfig& config, const std::string& where);
 

@@ -65,6 +65,9 @@ struct ClipVisionConfig {
         "head_width",
         fmt::format("must divide the width of the attention, {}; got {}", attention, head_width));
     f.check(!is_resnet() || width % 2 == 0, "width", "must be even for a ResNet");
+    f.check(!is_resnet() || image_size % kResNetMult == 0,
+            "image_size",
+            fmt::format("must be a multiple of {} for a ResNet; got {}", kResNetMult, image_size));
     f.check(image_size >= reduction(),
             "image_size",
             fmt::format("must be {} or more, which is one token; got {}", reduction(), image_size));

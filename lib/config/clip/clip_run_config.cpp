@@ -3,6 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
 #include "config/reading/parse_config.h"
 #include "config/shared/train_rules.h"
 
@@ -18,6 +23,7 @@ keys of open_clip's model configs, the shards in the keys of a decoder's. Rules 
 | if | then |
 |---|---|
 | always | `data.preprocessing` makes pictures whose sides are `clip.vision_cfg.image_size` |
+| a ResNet | one process, and not `train.mixed_precision` "fp16" |
 | `clip.tokenizer.train` | `clip.text_cfg.vocab_size` is absent or the same, and `clip.tokenizer.path` is absent |
 | always | no embeddings and no latents in `data` |
 
@@ -53,10 +59,43 @@ void check_sources(const ShardDataConfig& data, Faults& faults) {
   refuse(data.latents_in_tar, "latents_in_tar");
 }
 
+/// A ResNet's last map has to have several places, or the batch norm of a single picture has one value.
+void check_resnet_size(const ClipVisionConfig& vision, Faults& faults) {
+  constexpr int64_t kLeast = 2 * ClipVisionConfig::kResNetMult;
+  if (!vision.is_resnet() || vision.image_size >= kLeast) return;
+  faults.error(
+      "/clip/vision_cfg/image_size",
+      fmt::format("must be {} or more to train a ResNet; got {}", kLeast, vision.image_size));
+}
+
+/// No class without a name, and none twice.
+void check_classes(const ClipEvaluateConfig& evaluate, Faults& faults) {
+  std::vector<std::string> seen;
+  for (size_t i = 0; i < evaluate.classes.size(); ++i) {
+    const std::string pointer = fmt::format("/evaluate/classes/{}", i);
+    const std::string name = lower_case(evaluate.classes[i]);
+    if (name.find_first_not_of(" \t\r\n") == std::string::npos) {
+      faults.error(pointer, "must be a name, got an empty text");
+    } else if (std::find(seen.begin(), seen.end(), name) != seen.end()) {
+      faults.error(pointer, fmt::format("\"{}\" is there twice", evaluate.classes[i]));
+    }
+    seen.push_back(name);
+  }
+}
+
 void check_clip(const Json& root, LoadedClipConfig& loaded, Faults& faults) {
   TrainClipConfig& config = loaded.config;
+  if (!faults.has_error_under("/clip")) check_resnet_size(config.clip.vision_cfg, faults);
   if (!faults.has_error_under("/clip")) set_vocabulary(root, config.clip, faults);
   if (!faults.has_error_under("/data")) check_sources(config.data, faults);
+  if (!faults.has_error_under("/evaluate")) check_classes(config.evaluate, faults);
+  if (!faults.has_error_under("/clip") && config.clip.vision_cfg.is_resnet() &&
+      config.train.mixed_precision == MixedPrecision::fp16) {
+    faults.error(
+        "/train/mixed_precision",
+        "must be \"no\" or \"bf16\" for a ResNet: a pass of fp16 that is skipped has already "
+        "moved the statistics of its batch norms");
+  }
   const bool counts = !faults.has_error_under("/data") && !faults.has_error_under("/train");
   if (counts && config.data.batch_size * config.train.grad_accum_every == 1) {
     faults.warn(

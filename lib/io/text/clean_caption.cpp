@@ -2,6 +2,7 @@
 #include "io/text/clean_caption.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "base/text.h"
@@ -12,8 +13,8 @@ namespace dalle2 {
 namespace {
 
 constexpr char32_t kEscape = 0x1B;
-/// Characters of the pieces in which a longer line is repaired.
-constexpr size_t kMostOfSegment = 1'000'000;
+/// A reference within a reference takes a round of repairs; no text of people has as many.
+constexpr int kMostRounds = 32;
 
 /// Ligatures and digraphs of Latin letters that stand for the letters in them.
 constexpr std::pair<char32_t, std::u32string_view> kLigatures[] = {
@@ -87,12 +88,22 @@ std::u32string without_controls(const std::u32string& text) {
 }
 
 std::u32string repair_segment(std::u32string text, bool unescape) {
-  while (true) {
+  for (int round = 0; round < kMostRounds; ++round) {
     std::u32string next = unescape ? unescape_closed_html(text) : text;
     next = nfc(without_controls(with_plain_characters(next)));
     if (next == text) return text;
     text = std::move(next);
   }
+  return text;
+}
+
+/// At most kMostCaptionBytes of a text, without a part of a character at the end.
+std::string_view beginning(std::string_view text) {
+  if (text.size() <= kMostCaptionBytes) return text;
+  const auto continues = [&](size_t at) { return (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80; };
+  size_t size = kMostCaptionBytes;
+  while (size > kMostCaptionBytes - 4 && continues(size)) --size;
+  return text.substr(0, size);
 }
 
 /// Whether repairs and HTML leave the text as it is.
@@ -123,17 +134,17 @@ std::u32string repair_text(const std::u32string& text) {
   for (size_t begin = 0; begin < text.size();) {
     const size_t line_break = text.find(U'\n', begin);
     const size_t line_end = line_break == std::u32string::npos ? text.size() : line_break + 1;
-    const size_t length = std::min(line_end - begin, kMostOfSegment);
-    std::u32string segment = text.substr(begin, length);
+    std::u32string segment = text.substr(begin, line_end - begin);
     // A text with tags is HTML itself, and its references are meant.
     if (segment.find(U'<') != std::u32string::npos) unescape = false;
     repaired += repair_segment(std::move(segment), unescape);
-    begin += length;
+    begin = line_end;
   }
   return repaired;
 }
 
-std::u32string clean_caption(std::string_view text) {
+std::u32string clean_caption(std::string_view whole) {
+  const std::string_view text = beginning(whole);
   if (is_plain_ascii(text)) {
     const std::string small = lower_case(text);
     return with_single_spaces({small.begin(), small.end()});

@@ -2,10 +2,14 @@
 // Captions as the tokenizer of CLIP wants them.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
 namespace dalle2 {
+
+/// Bytes of a text that are looked at. A CLIP reads some hundred, and a file may hold anything.
+inline constexpr size_t kMostCaptionBytes = 16384;
 
 /// The repairs of ftfy 6.3's fix_text() but for text that was decoded by the wrong encoding
 /// (docs/parity.md): closed HTML references, control characters of Windows-1252, ligatures, full and
@@ -14,7 +18,7 @@ std::u32string repair_text(const std::u32string& text);
 
 /// repair_text(), HTML references twice, runs of white space as one space, none at the ends, and lower
 /// case: what OpenAI's tokenizer makes of a text before it looks for words.
-/// @param text bytes that are no UTF-8 become U+FFFD
+/// @param text bytes that are no UTF-8 become U+FFFD; what follows kMostCaptionBytes is left out
 std::u32string clean_caption(std::string_view text);
 
 }  // namespace dalle2

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/sign_of_life.h"
+#include "base/stop_signal.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
 #include "io/streams/stream.h"
@@ -207,6 +209,8 @@ std::string ClipVocabularyTrainer::merges(int64_t vocab_size) const {
   std::unordered_set<std::string> known(names.begin(), names.end());
   std::string merges;
   while (static_cast<int64_t>(names.size()) + 2 < vocab_size) {
+    if (stop_requested() != 0) throw StoppedError("signal {}", stop_requested());
+    sign_of_life();
     const auto pair = counts.most_frequent();
     if (!pair) break;
     const std::string& first = names[static_cast<size_t>(pair->first)];

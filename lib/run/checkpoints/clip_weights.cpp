@@ -73,15 +73,21 @@ LoadedClip foreign_clip(const std::string& path) {
   return frozen_clip(std::move(clip), std::move(tokenizer), path);
 }
 
-/// What a run wrote; none for another file, and for one that read_clip_file() has to judge.
-std::optional<Value> checkpoint_of_run(const std::string& path) {
+/// Whether a run wrote the file. One that cannot be looked into is left to read_clip_file().
+bool is_of_run(const std::string& path) {
   try {
-    Value checkpoint = read_checkpoint(path);
-    const Cursor root(checkpoint, path);
-    if (root.value().is_dict() && root.has("model") && root.has("config")) return checkpoint;
+    const Value outline = read_checkpoint_outline(path);
+    const Cursor root(outline, path);
+    return outline.is_dict() && root.has("model") && root.has("config");
   } catch (const DataError&) {
+    return false;
   }
-  return std::nullopt;
+}
+
+/// What a run wrote; none for another file. @throws DataError for a run's file that is damaged
+std::optional<Value> checkpoint_of_run(const std::string& path) {
+  if (!is_of_run(path)) return std::nullopt;
+  return read_checkpoint(path);
 }
 
 /// @throws ConfigError if the folder has the config of another model, which `out` would replace
