@@ -350,7 +350,10 @@ Runner add_sync(CLI::App& app) {
   auto o = options_of<SyncCommand>();
   app.add_option("data_path", o->data_path, "Folder of the run (tracker.data_path of its config)")
       ->required();
-  return [o] { return run_sync(*o); };
+  return [o] {
+    install_stop_signals();  // what is left stays in the outbox
+    return run_sync(*o);
+  };
 }
 
 /// Options before the name of a command are those of a training.

@@ -100,6 +100,7 @@ Tracker::~Tracker() {
 void Tracker::log(const LogRecord& record, int64_t step, const std::optional<ShownRecord>& shown) {
   if (dummy_) return;
   check_started();
+  log_upload_errors();
   const std::lock_guard lock(*log_mutex_);
   last_step_ = step;
   name_run_in_log();

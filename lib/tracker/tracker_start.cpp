@@ -121,8 +121,8 @@ void Tracker::fetch_source() {
     return;
   }
   const std::string own = in_data_path(kCheckpointFile);
-  if (auto_resumed_ && was_saved_by_this_run(own).value_or(false) && fs::exists(own, error)) {
-    fs::remove(source_->path(), error);  // an older one
+  const bool is_whole = read_facts_ && fs::exists(own, error) && read_facts_(own).has_value();
+  if (auto_resumed_ && is_whole && was_saved_by_this_run(own).value_or(false)) {
     log_info("track", "{} is not fetched: {} is there", source_->name(), own);
     return;
   }

@@ -189,7 +189,8 @@ class Refusals(Services):
                           ("https://no-such-host.invalid/f", "/tracker/load/url: https://no-such-host.invalid/f: ")):
             self.refuse(text, load={"load_from": "url", "url": url}, env=quick)
         self.refuse("/tracker/load/url: expected an address", code=2, load={"load_from": "url", "url": "ftp://h/f"})
-        self.refuse("plain http to another machine is refused", code=2, load={"load_from": "url", "url": "http://192.0.2.1/f"})
+        self.refuse("plain http to another machine (http://192.0.2.1/f) is refused", code=2,
+                    load={"load_from": "url", "url": "http://192.0.2.1/f"})
         self.refuse("Model not found at file:none.pth", code=2, load={"load_from": "url", "url": "file:none.pth"})
 
     def test_a_wandb_run_that_cannot_be_read_or_written_ends_the_start(self):
@@ -294,12 +295,22 @@ class Faults(Services):
             done = run("sync", "out", cwd=self.dir, env=env, check=6)
             self.assertIn("0 files sent, 1 left", done.stdout)
             hub.mistreat = mistreat
+            waiting = {name: self.content(f"out/outbox/{name}") for name in self.outbox()}
             done = run("sync", "out", cwd=self.dir, env=env, check=0)
             self.assertIn("1 file sent, nothing is left", done.stdout)
             self.assertEqual(hub.file(REPO, "latest.pth"), self.content())
             self.assertEqual(self.outbox(), [])
+            # What an earlier run left may be older than what is there: it is sent on demand only.
+            (self.dir / "out/outbox.1").mkdir()
+            for name, content in waiting.items():
+                (self.dir / "out/outbox.1" / name).write_bytes(content)
+            done = run("sync", "out", cwd=self.dir, env=env, check=0)
+            self.assertIn("0 files sent, nothing is left", done.stdout)
+            self.assertIn("out/outbox.1: files of an earlier run wait here", done.stdout + done.stderr)
+            done = run("sync", "out/outbox.1", cwd=self.dir, env=env, check=0)
+            self.assertIn("1 file sent, nothing is left", done.stdout)
             done = run("sync", "nowhere", cwd=self.dir, check=2)
-            self.assertIn("nowhere: no such folder", done.stderr)
+            self.assertIn("nowhere: no folder of a run", done.stderr)
 
     def test_signals_during_an_upload_leave_the_file_for_the_next_start(self):
         def mistreat(handler, step, number):
@@ -349,6 +360,7 @@ class Faults(Services):
     def test_a_file_above_64_mib_goes_to_a_store_in_parts(self):
         outbox = self.dir / "out/outbox"
         outbox.mkdir(parents=True)
+        (self.dir / "out/targets.json").write_text("{}")
         big = outbox / "00000001_big.pth"
         with open(big, "wb") as file:
             for place in (0, 70 << 20, (130 << 20) - 4):

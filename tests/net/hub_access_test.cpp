@@ -112,6 +112,10 @@ TEST_CASE("HF_ENDPOINT is an https address, or of this machine") {
   CHECK_THAT(refusal_of({}),
              Contains("HF_ENDPOINT is \"http://hub.example\": plain http to another"));
   CHECK(find_hub_access({}, /*plain_http=*/true).endpoint == "http://hub.example");
+  HubEnvironment::set("HF_ENDPOINT", "https://user:canary@hub.example");
+  CHECK_THAT(refusal_of({}),
+             Contains("HF_ENDPOINT is \"https://hub.example\" with a login or a query") &&
+                 !Contains("canary"));
   HubEnvironment::set("HF_ENDPOINT", "hub.example");
   CHECK(refusal_of({}) ==
         "HF_ENDPOINT is \"hub.example\": expected an address that begins with https://");

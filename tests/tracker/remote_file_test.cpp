@@ -11,6 +11,7 @@
 #include "net/base64.h"
 #include "net/sha256.h"
 #include "support/captured_log.h"
+#include "support/clean_environment.h"
 #include "support/temp_dir.h"
 #include "tracker/places/fetch.h"
 
@@ -103,9 +104,14 @@ TEST_CASE("addresses of files are told apart, and what is none is refused") {
   CHECK_THAT(message_of([] { make_remote_file("gs://b/f.pth"); }),
              Catch::Contains("expected an address that begins with https://"));
   CHECK_THAT(message_of([] { make_remote_file("http://192.0.2.1/f.pth"); }),
-             Catch::Contains("plain http to another machine is refused"));
+             Catch::Contains("plain http to another machine (http://192.0.2.1/f.pth) is refused"));
   CHECK_NOTHROW(make_remote_file("http://192.0.2.1/f.pth", {.allow_plain_http = true}));
   CHECK_NOTHROW(make_remote_file("http://127.0.0.1:8000/f.pth"));
+  const test::AwsEnvironment environment;
+  test::AwsEnvironment::set("AWS_ENDPOINT_URL_S3", "http://192.0.2.1:9000");
+  CHECK_THAT(
+      message_of([] { make_remote_file("s3://b/f.pth"); }),
+      Catch::Contains("s3://b/f.pth: plain http to another machine (http://192.0.2.1:9000)"));
 }
 
 TEST_CASE("a path is no address, and a fetched file goes with its object") {

@@ -82,6 +82,34 @@ TEST_CASE("a newer file for the same place replaces one that waits, not one that
   CHECK(folder.names().size() == 4);
 }
 
+TEST_CASE("a kill while a file is sent does not bring an older one back after the newer") {
+  const Folder folder;
+  {
+    Outbox outbox(folder.outbox);
+    outbox.add(entry("a.pth"), folder.save("old"));
+    outbox.begin(outbox.waiting().front());
+    outbox.add(entry("a.pth"), folder.save("new"));
+    outbox.add(entry("b.pth"), folder.save("other"));
+    CHECK(outbox.waiting().size() == 3);
+  }
+  const Outbox again(folder.outbox);
+  REQUIRE(again.waiting().size() == 2);
+  CHECK(read_file(again.waiting().front().path) == "new");
+  CHECK(folder.names().size() == 4);
+}
+
+TEST_CASE("what has another name in the folder is somebody else's, and stays") {
+  const Folder folder;
+  for (const char* name : {"letter.txt", "7.json", "notes.json", "1234567_x"}) {
+    write_file_atomically(folder.outbox + "/" + name, "mine");
+  }
+  fs::create_directories(folder.outbox + "/00000003_folder");
+  CHECK(Outbox(folder.outbox).waiting().empty());
+  CHECK(folder.names() ==
+        std::vector<std::string>{
+            "00000003_folder", "1234567_x", "7.json", "letter.txt", "notes.json"});
+}
+
 TEST_CASE("what a kill left half done in an outbox is removed, and nothing else is ever sent") {
   const Folder folder;
   {
@@ -259,6 +287,23 @@ TEST_CASE("a slow service holds up no other one") {
   uploads.add("quick", file_for("a", folder.save("2")));
   CHECK(quick->wait_for_sent(1) == std::vector<std::string>{"a=2"});
   CHECK(uploads.finish(0) == 1);
+}
+
+TEST_CASE("addresses that differ in their signature are two places, and it is not stored") {
+  UrlSaveConfig config;
+  config.save_latest_to = "https://h/p?signature=canary-a";
+  const std::unique_ptr<Destination> begun = make_destination(config);
+  const std::string a = begun->shown_target("https://h/p?signature=canary-a"),
+                    b = begun->shown_target("https://h/p?signature=canary-b");
+  CHECK(a != b);
+  CHECK_THAT(a + b, !Contains("canary"));
+  CHECK(begun->place_of(a) == "https://h/p");
+  CHECK(begun->full_target(b) == "https://h/p?signature=canary-b");
+  CHECK(begun->shown_target("https://h/q") == "https://h/q");
+  // Another process does not send the file to what is left of the address.
+  const std::unique_ptr<Destination> later = make_destination(config);
+  CHECK_THROWS_WITH(later->full_target(a), Contains("a login or a signature, which is not stored"));
+  CHECK(later->full_target("https://h/q") == "https://h/q");
 }
 
 }  // namespace

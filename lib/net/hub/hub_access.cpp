@@ -59,6 +59,12 @@ std::string find_endpoint(bool plain_http) {
     throw ConfigError("HF_ENDPOINT is \"{}\": expected an address that begins with https://",
                       public_url(endpoint));
   }
+  if (public_url(endpoint) != endpoint) {
+    throw ConfigError(
+        "HF_ENDPOINT is \"{}\" with a login or a query: it would stand wherever the address does.\n"
+        "  Give the address alone, and the token as HF_TOKEN.",
+        public_url(endpoint));
+  }
   if (is_plain && !plain_http && !is_loopback_url(endpoint)) {
     throw ConfigError(
         "HF_ENDPOINT is \"{}\": plain http to another machine is refused, for whoever is between "

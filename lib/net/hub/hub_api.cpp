@@ -158,8 +158,9 @@ HubRepository::Download HubRepository::download(const std::string& path,
   Download found;
   found.file.path = path;
   const std::string linked_size = answer.header("x-linked-size");
-  found.file.size = !linked_size.empty() ? std::strtoll(linked_size.c_str(), nullptr, 10)
-                                         : answer.head.content_length.value_or(0);
+  // The length of a redirect is that of its own page.
+  const int64_t length = answer.status() == 200 ? answer.head.content_length.value_or(0) : 0;
+  found.file.size = linked_size.empty() ? length : std::strtoll(linked_size.c_str(), nullptr, 10);
   std::string etag = answer.header("x-linked-etag");
   if (etag.starts_with("W/")) etag = etag.substr(2);
   if (etag.size() == 66 && etag.front() == '"') found.file.sha256 = etag.substr(1, 64);

@@ -35,7 +35,7 @@ void run_schema(const std::string& kind) {
 }
 
 ExitCode run_sync(const SyncCommand& command) {
-  const SyncReport report = sync_outboxes(command.data_path);
+  const SyncReport report = sync_outbox(command.data_path);
   for (const std::string& error : report.errors) log_error("track", "{}", error);
   std::printf("%s sent, %s\n",
               counted(static_cast<int64_t>(report.sent), "file").c_str(),

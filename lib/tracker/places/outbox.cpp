@@ -12,6 +12,7 @@
 #include "base/untrusted_json.h"
 #include "io/files/atomic_file.h"
 #include "io/files/folder_names.h"
+#include "tracker/run_folder/run_files.h"
 
 namespace dalle2 {
 namespace {
@@ -41,7 +42,15 @@ std::string note_of(const OutboxEntry& entry) {
   return note.dump(1) + "\n";
 }
 
+/// "00000012.json", "00000012_latest.pth", and both with ".part".
+bool is_of_outbox(const std::string& name) {
+  constexpr size_t kDigits = 8;
+  const size_t end = name.find_first_of("._");
+  return end != std::string::npos && end >= kDigits && number_of_digits(name.substr(0, end));
+}
+
 /// What a note says; an entry without a path if it is damaged, or its file is not there.
+/// @throws DataError that cannot be known now
 OutboxEntry read_note(const fs::path& path) {
   OutboxEntry entry;
   const Json note = parse_untrusted_object(read_file(path.string()));
@@ -61,7 +70,9 @@ OutboxEntry read_note(const fs::path& path) {
                         !entry.target.empty() && !entry.saver.empty();
   const fs::path full = path.parent_path() / file;
   std::error_code error;
-  if (!is_whole || fs::symlink_status(full, error).type() != fs::file_type::regular) return entry;
+  const fs::file_type type = fs::symlink_status(full, error).type();
+  if (type == fs::file_type::none) throw DataError("{}: {}", full.string(), error.message());
+  if (!is_whole || type != fs::file_type::regular) return entry;
   entry.path = full.string();
   entry.bytes = fs::file_size(full, error);
   return entry;
@@ -82,21 +93,39 @@ bool Outbox::has_entries(const std::string& folder) {
 }
 
 void Outbox::read_folder() {
-  std::set<std::string> known;
+  std::set<int64_t> known;  // numbers
   for (const std::string& name : names_ending(folder_, kNoteEnding)) {
-    OutboxEntry entry = read_note(fs::path(folder_) / name);
+    if (!is_of_outbox(name)) continue;
     next_number_ = std::max(next_number_, number_of(name) + 1);
-    if (entry.path.empty()) continue;
-    known.insert(name);
-    known.insert(fs::path(entry.path).filename().string());
-    held_.push_back({std::move(entry)});
+    try {
+      OutboxEntry entry = read_note(fs::path(folder_) / name);
+      if (entry.path.empty()) continue;
+      known.insert(entry.number);
+      held_.push_back({std::move(entry)});
+    } catch (const DataError& error) {
+      log_warning("track", "{}\n  It is left as it is, and not sent.", error.what());
+      known.insert(number_of(name));
+    }
   }
   std::sort(held_.begin(), held_.end(), [](const Held& a, const Held& b) {
     return a.entry.number < b.entry.number;
   });
-  // A killed process leaves files without notes, notes without files, and unfinished parts.
+  // A kill while a file was being sent leaves the one that has replaced it, too.
+  for (size_t i = 0; i < held_.size(); ++i) {
+    held_[i].replaced = std::any_of(
+        held_.begin() + static_cast<std::ptrdiff_t>(i) + 1, held_.end(), [&](const Held& later) {
+          return same_place(held_[i].entry, later.entry);
+        });
+    if (held_[i].replaced) known.erase(held_[i].entry.number);
+  }
+  std::erase_if(held_, [](const Held& held) { return held.replaced; });
+  // It leaves files without notes, notes without files, and unfinished parts. What has another name is
+  // somebody else's.
   for (const std::string& name : names_in_folder(folder_)) {
-    if (!known.contains(name)) remove_file((fs::path(folder_) / name).string());
+    const fs::path path = fs::path(folder_) / name;
+    std::error_code error;
+    const bool is_left = is_of_outbox(name) && !known.contains(number_of(name));
+    if (is_left && !fs::is_directory(fs::symlink_status(path, error))) remove_file(path.string());
   }
 }
 
@@ -137,14 +166,19 @@ std::vector<OutboxEntry> Outbox::add(OutboxEntry entry, const std::string& file)
   return make_room(entry.bytes);
 }
 
-/// A later save needs as much space again, and so does the file that it replaces.
+/// Removes the oldest files until the next checkpoint has room twice: it is written beside the one that
+/// it replaces, and that one may stay here. A file that has another name too takes no space.
 std::vector<OutboxEntry> Outbox::make_room(uint64_t bytes) {
+  std::error_code error;
+  const uint64_t checkpoint =
+      fs::file_size(fs::path(folder_).parent_path() / kCheckpointFile, error);
+  if (!error) bytes = std::max(bytes, checkpoint);
   std::vector<OutboxEntry> removed;
   for (size_t i = 0; i + 1 < held_.size();) {
-    std::error_code error;
     const fs::space_info space = fs::space(folder_, error);
-    if (error || space.available >= 3 * bytes) break;
-    if (held_[i].busy) {
+    if (error || space.available >= 2 * bytes) break;
+    const bool takes_space = fs::hard_link_count(held_[i].entry.path, error) == 1;
+    if (held_[i].busy || error || !takes_space) {
       ++i;
       continue;
     }

@@ -7,10 +7,12 @@
 
 #include "base/error.h"
 #include "base/public_url.h"
+#include "base/stop_signal.h"
 #include "config/shared/text_rules.h"
 #include "io/streams/url_source.h"
 #include "net/http_call.h"
 #include "net/hub/hub_api.h"
+#include "net/s3/aws_config.h"
 #include "net/url.h"
 #include "tracker/places/fetch.h"
 
@@ -24,12 +26,14 @@ class UrlFile : public RemoteFile {
  public:
   UrlFile(std::string url, const RemoteFileOptions& options)
       : url_(std::move(url)), sha256_(options.sha256) {
-    const bool is_plain = url_.starts_with("http://");
-    if (!is_plain || options.allow_plain_http || is_loopback_url(url_)) return;
+    const std::string server = url_.starts_with("s3://") ? find_s3_access().endpoint : url_;
+    const bool is_plain = server.starts_with("http://");
+    if (!is_plain || options.allow_plain_http || is_loopback_url(server)) return;
     throw ConfigError(
-        "{}: plain http to another machine is refused: whoever is between could change the file.\n"
-        "  Give an https address, or set allow_plain_http beside it.",
-        public_url(url_));
+        "{}: plain http to another machine ({}) is refused: whoever is between could change the "
+        "file.\n  Give an https address, or set allow_plain_http beside it.",
+        public_url(url_),
+        public_url(server));
   }
 
   std::string name() const override { return public_url(url_); }
@@ -115,6 +119,11 @@ FetchedFile::FetchedFile(const std::string& path_or_url) : path_(path_or_url) {
     throw ResourceError("{}: cannot be made: {}", folder, errno_text(errno));
   }
   folder_ = folder;
+  // A signal would leave the folder: it ends the transfer instead, and then the process.
+  struct StopSignals {
+    StopSignals() { install_stop_signals(); }
+    ~StopSignals() { uninstall_stop_signals(); }
+  } const stop_signals;
   try {
     path_ = folder + "/" + url_file_name(file->name());
     file->fetch(path_);

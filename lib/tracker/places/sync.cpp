@@ -7,10 +7,12 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "config/shared/save_config_json.h"
 #include "io/files/folder_names.h"
 #include "tracker/places/uploads.h"
+#include "tracker/run_folder/own_files.h"
 #include "tracker/run_folder/run_files.h"
 #include "tracker/run_folder/run_lock.h"
 
@@ -19,21 +21,24 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// outbox.1, outbox.2, ..., outbox.
-std::vector<std::string> outboxes_in(const std::string& data_path) {
-  const std::string prefix = std::string(kOutboxFolder) + ".";
-  std::vector<std::pair<int64_t, std::string>> numbered;
-  for (const std::string& name : names_in_folder(data_path)) {
-    const bool is_earlier = name.starts_with(prefix);
-    if (!is_earlier && name != kOutboxFolder) continue;
-    const int64_t last = std::numeric_limits<int64_t>::max();
-    const auto number = is_earlier ? number_of_digits(name.substr(prefix.size())) : last;
-    if (number) numbered.emplace_back(*number, (fs::path(data_path) / name).string());
+/// Whether a folder is an outbox itself: "outbox", or "outbox.2" of an earlier run.
+bool is_outbox(const fs::path& folder) {
+  const std::string name = folder.filename().string(), prefix = std::string(kOutboxFolder) + ".";
+  const bool is_earlier = name.starts_with(prefix) && number_of_digits(name.substr(prefix.size()));
+  return is_earlier || name == kOutboxFolder;
+}
+
+/// What waits there is older than what the run of now may have sent to the same places.
+void name_earlier_outboxes(const fs::path& data_path) {
+  for (const std::string& name : names_in_folder(data_path.string())) {
+    const std::string folder = (data_path / name).string();
+    if (name == kOutboxFolder || !is_outbox(folder) || !Outbox::has_entries(folder)) continue;
+    log_info("track",
+             "{}: files of an earlier run wait here, and are not sent: they could replace newer "
+             "ones. `dalle2-train sync {}` sends them",
+             folder,
+             folder);
   }
-  std::sort(numbered.begin(), numbered.end());
-  std::vector<std::string> folders;
-  for (auto& [number, folder] : numbered) folders.push_back(std::move(folder));
-  return folders;
 }
 
 /// Each service that something waits for.
@@ -57,22 +62,26 @@ void serve_all(Uploads& uploads, SyncReport& report) {
 
 }  // namespace
 
-SyncReport sync_outboxes(const std::string& data_path) {
+SyncReport sync_outbox(const std::string& data_path) {
   std::error_code ignored;
-  if (!fs::is_directory(data_path, ignored)) {
-    throw ConfigError("{}: no such folder; expected the tracker.data_path of a run", data_path);
+  const fs::path given = fs::path(data_path).lexically_normal();
+  const fs::path path = given.has_filename() ? given : given.parent_path();
+  const bool names_outbox = is_outbox(path) && fs::is_directory(path, ignored) &&
+                            !fs::exists(path / kRecordFile, ignored);
+  const fs::path run = names_outbox ? fs::absolute(path).parent_path() : path;
+  if (!fs::is_regular_file(run / kRecordFile, ignored)) {
+    throw ConfigError("{}: no folder of a run; expected the tracker.data_path of one", data_path);
   }
-  const RunLock lock(data_path);
+  const RunLock lock(run.string());
+  const std::string folder = (names_outbox ? path : run / kOutboxFolder).string();
+  if (!names_outbox) name_earlier_outboxes(run);
   SyncReport report;
-  for (const std::string& folder : outboxes_in(data_path)) {
-    Uploads uploads(folder);
-    const size_t before = uploads.waiting().size();
-    serve_all(uploads, report);
-    const size_t left = uploads.finish(std::numeric_limits<double>::infinity());
-    report.sent += before - left;
-    report.left += left;
-    for (std::string& error : uploads.take_errors()) report.errors.push_back(std::move(error));
-  }
+  Uploads uploads(folder);
+  const size_t before = uploads.waiting().size();
+  serve_all(uploads, report);
+  report.left = uploads.finish(std::numeric_limits<double>::infinity());
+  report.sent = before - report.left;
+  for (std::string& error : uploads.take_errors()) report.errors.push_back(std::move(error));
   return report;
 }
 

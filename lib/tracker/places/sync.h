@@ -13,9 +13,10 @@ struct SyncReport {
   std::vector<std::string> errors;  ///< why some are left
 };
 
-/// Sends what waits in data_path/outbox, and in those of earlier runs that were set aside there
-/// (outbox.1), the oldest run first. Each file is tried once, with the logins of this environment.
-/// @throws ConfigError there is no such folder, or a run is at work in it
-SyncReport sync_outboxes(const std::string& data_path);
+/// Sends what waits in data_path/outbox. Each file is tried once, with the logins of this environment.
+/// @param data_path of a run; or one of its outboxes, for that of an earlier run (data_path/outbox.1),
+/// whose files may be older than what is there by now
+/// @throws ConfigError there is no run, or it is at work
+SyncReport sync_outbox(const std::string& data_path);
 
 }  // namespace dalle2

@@ -10,6 +10,7 @@
 #include "base/public_url.h"
 #include "net/http_call.h"
 #include "net/s3/s3_upload.h"
+#include "net/sha256.h"
 #include "net/url.h"
 #include "tracker/places/destinations.h"
 
@@ -20,6 +21,8 @@ std::string without_slash(std::string url) {
   while (url.ends_with('/')) url.pop_back();
   return url;
 }
+
+constexpr char kHidden = '#';  ///< after an address of which a part is not shown
 
 /// PUT of whole files. Without an url of its own each target is a whole address.
 class UrlDestination : public Destination {
@@ -37,19 +40,25 @@ class UrlDestination : public Destination {
     return plain_http_ ? "whole addresses, http too" : "whole addresses";
   }
   std::string place_of(const std::string& target) const override {
-    return url_.empty() ? target : Destination::place_of(target);
+    return url_.empty() ? target.substr(0, target.find(kHidden)) : Destination::place_of(target);
   }
   std::string shown_target(const std::string& target) override {
     if (!url_.empty()) return target;
     const std::lock_guard lock(mutex_);
     std::string shown = public_url(target);
+    // Addresses that differ in what is hidden are different places.
+    if (shown != target) shown += kHidden + to_hex(sha256(target)).substr(0, 16);
     full_[shown] = target;
     return shown;
   }
   std::string full_target(const std::string& shown) override {
     const std::lock_guard lock(mutex_);
     const auto found = full_.find(shown);
-    return found == full_.end() ? shown : found->second;
+    if (found != full_.end()) return found->second;
+    if (shown.find(kHidden) == std::string::npos) return shown;
+    throw NetworkError(
+        "its address has a login or a signature, which is not stored: a start of the run with that "
+        "address in its config sends it");
   }
 
   /// A server of files need not know other requests, and a presigned address is good for one.
