@@ -109,7 +109,12 @@ class Resumes(Services):
             self.assertEqual(checkpoint_content(self.dir / "out/checkpoint.pth", self.dir), expected)
             self.assertEqual(hub.steps.get("resolve"), steps.get("resolve"))
             self.assertEqual(hub.file(REPO, "latest.pth"), self.content())
-            self.commands(hub, web, env, saved)
+            # A damaged one does not keep it from the whole one at the service.
+            (self.dir / "out/checkpoint.pth").write_bytes(self.content()[:1000])
+            done = self.train(self.write(save=save, load=load, epochs=3), env=env)
+            self.assertIn("having seen", done.stdout)
+            self.assertGreater(hub.steps["resolve"], steps["resolve"])
+            self.commands(hub, web, env, hub.file(REPO, "latest.pth"))
 
     def test_the_run_of_the_wandb_logger_keeps_the_checkpoint_and_gives_it_to_another_machine(self):
         log = {"log_type": "wandb", "wandb_entity": "team", "wandb_project": "project"}
