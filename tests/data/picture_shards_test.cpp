@@ -85,6 +85,12 @@ TEST_CASE("shards of other pictures have other names, and are not read for the e
   add_picture(folder, "aa.png");
   const PictureShards now(folder.path());
   CHECK(now.url(0) == first);
+  CHECK(now.pictures() == 3);
+  const std::string names = now.names();
+  fs::rename(folder / "b.png", folder / "c.png");
+  CHECK(PictureShards(folder.path()).names() != names);
+  fs::rename(folder / "c.png", folder / "b.png");
+  CHECK(PictureShards(folder.path()).names() == names);
   CHECK(now.url(1) != second);
   CHECK_THROWS_WITH(open_shard(second), Contains("the pictures of the folder are others"));
 }
@@ -113,6 +119,20 @@ TEST_CASE("a loader reads a folder as it reads shards, and counts broken picture
   CHECK(batch->captions == std::vector<std::string>(7, "text"));
   CHECK(loader.dropped() == DropCounts{{drop::kBrokenPicture, 1}});
   CHECK(log.count("3_png_0000030000") == 1);
+}
+
+TEST_CASE("a file that is too large for a tar is one broken picture, not the end") {
+  const TempDir folder;
+  for (const char* name : {"a.png", "b.png"}) add_picture(folder, name);
+  fs::resize_file(folder / "a.png", (uint64_t{1} << 30) + 1);  // sparse
+  CHECK_THROWS_WITH(read_picture_file(folder / "a.png"), Contains("expected at most 1"));
+  const CapturedLog log;
+  const auto shards = PictureShards::of(folder.path());
+  const auto first = samples_of(shards->url(0));
+  REQUIRE(first.size() == 1);
+  CHECK(first[0].find({"jpg"})->empty());
+  CHECK(log.count("a.png: expected at most 1") == 1);
+  CHECK(samples_of(shards->url(1)).size() == 1);
 }
 
 TEST_CASE("a folder without pictures is an error that names it") {

@@ -81,9 +81,13 @@ class Init(EndToEnd):
         self.assertEqual(one, two)
         self.assertGreater(len(one), 20)
         # Other pictures are another set: the run that began with the earlier ones says so.
+        some = next(path for path in folder.rglob("*") if path.suffix in (".png", ".jpg", ".webp"))
+        some.rename(some.with_stem("renamed"))
+        done = run("--config", "decoder.json", *smaller, "--set=/train/epochs=3", cwd=self.dir, check=2)
+        self.assertIn("the names of the 96 pictures are others than when the checkpoint was made", done.stderr)
         next(path for path in folder.rglob("*") if path.suffix in (".png", ".jpg", ".webp")).unlink()
         done = run("--config", "decoder.json", *smaller, "--set=/train/epochs=3", cwd=self.dir, check=2)
-        self.assertIn("a data set of 96 shards, now there are 95 shards", done.stderr)
+        self.assertIn("a data set of 96 pictures, now there are 95 pictures", done.stderr)
 
     def test_a_clip_needs_captions(self):
         self.init(self.shards, "--kind", "clip")

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "base/untrusted_text.h"
 #include "data/shards/shards.h"
 #include "io/files/atomic_file.h"
@@ -25,11 +26,16 @@ constexpr const char* kScheme = "folder:";
 constexpr int64_t kShards = 100, kMostInShard = 1000;
 constexpr int kShardWidth = 6, kIndexWidth = 4;
 
-/// FNV-1a.
-uint32_t hash_of(uint32_t hash, const std::string& text) {
-  constexpr uint32_t kPrime = 16777619;
-  for (const char c : text + '\n') hash = (hash ^ static_cast<unsigned char>(c)) * kPrime;
-  return hash;
+/// FNV-1a of the names of some pictures, 32 bits.
+std::string hash_of(const std::vector<FolderPicture>& pictures, size_t begin, size_t end) {
+  constexpr uint32_t kBasis = 2166136261, kPrime = 16777619;
+  uint32_t hash = kBasis;
+  for (size_t i = begin; i < end; ++i) {
+    for (const char c : pictures[i].source + '\n') {
+      hash = (hash ^ static_cast<unsigned char>(c)) * kPrime;
+    }
+  }
+  return fmt::format("{:08x}", hash);
 }
 
 /// "cats/tom.jpg" -> "cats/tom_jpg_0000120003": a key ends at the first dot, and its last digits are
@@ -65,7 +71,7 @@ class FolderMembers : public MemberSource {
     const FolderPicture& picture = pictures_[next_];
     key_ = key_of(picture, shard_, static_cast<int64_t>(next_));
     ++next_;
-    std::string content = read_or_warn([&] { return read_file(picture.path.string()); });
+    std::string content = read_or_warn([&] { return read_picture_file(picture.path); });
     // One of no kind that we read, or that cannot be read, is counted as a broken picture.
     const std::string field = picture_field(content).value_or("jpg");
     caption_ =
@@ -108,11 +114,21 @@ std::vector<FolderPicture> list_pictures(
   return pictures;
 }
 
+std::string read_picture_file(const fs::path& path) {
+  std::error_code error;
+  const uint64_t bytes = fs::file_size(path, error), most = TarLimits{}.member_bytes;
+  if (!error && bytes > most) {
+    throw DataError(
+        "{}: expected at most {}, got {}", path.string(), human_bytes(most), human_bytes(bytes));
+  }
+  return read_file(path.string());
+}
+
 std::optional<std::string> caption_beside(const fs::path& picture, bool first_line_only) {
   const fs::path path = fs::path(picture).replace_extension(".txt");
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return std::nullopt;
-  std::string caption = read_file(path.string());
+  std::string caption = read_picture_file(path);
   if (first_line_only) caption.resize(std::min(caption.find('\n'), caption.size()));
   while (!caption.empty() && (caption.back() == '\n' || caption.back() == '\r')) caption.pop_back();
   return caption.empty() ? std::nullopt : std::optional(caption);
@@ -151,10 +167,12 @@ std::string PictureShards::url(int64_t shard) const {
   const auto begin = static_cast<size_t>(shard * per_shard_);
   const size_t end = std::min(begin + static_cast<size_t>(per_shard_), pictures_.size());
   D2_CHECK(begin < end, "shard {} of {}", shard, size());
-  constexpr uint32_t kBasis = 2166136261;
-  uint32_t hash = kBasis;
-  for (size_t i = begin; i < end; ++i) hash = hash_of(hash, pictures_[i].source);
-  return fmt::format("{}{}/{:0{}}.{:08x}.tar", kScheme, folder_, shard, kShardWidth, hash);
+  return fmt::format(
+      "{}{}/{:0{}}.{}.tar", kScheme, folder_, shard, kShardWidth, hash_of(pictures_, begin, end));
+}
+
+std::string PictureShards::names() const {
+  return hash_of(pictures_, 0, pictures_.size());
 }
 
 std::unique_ptr<MemberSource> PictureShards::open(int64_t shard, uint64_t first_picture) const {

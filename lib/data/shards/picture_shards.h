@@ -27,8 +27,12 @@ std::vector<FolderPicture> list_pictures(
     const std::filesystem::path& folder,
     const std::function<void(const std::string& extension)>& other = {});
 
+/// The content of a file. @throws DataError if it cannot be read, or is larger than the largest member
+/// of a tar
+std::string read_picture_file(const std::filesystem::path& path);
+
 /// The text of the .txt file of the same name, without its last line ends; none without a text.
-/// @throws DataError if it cannot be read
+/// @throws as read_picture_file()
 std::optional<std::string> caption_beside(const std::filesystem::path& picture,
                                           bool first_line_only);
 
@@ -44,6 +48,9 @@ class PictureShards {
   explicit PictureShards(const std::string& folder);
 
   int64_t size() const;
+  int64_t pictures() const { return static_cast<int64_t>(pictures_.size()); }
+  /// A hash of the names of all pictures.
+  std::string names() const;
   /// "folder:PATH/000012.1f2e3d4c.tar": the shard's number and a hash of its pictures' names, so that
   /// shards of other pictures have other names.
   std::string url(int64_t shard) const;

@@ -36,7 +36,15 @@ static void compare_data_size(const Cursor& root, const DataSize& now, ConfigCha
   if (!own || !own->has("data_size") || now.count == 0) return;
   const int64_t saved = own->at("data_size").as_int();
   const int64_t count = now.count_for ? now.count_for(root) : now.count;
-  if (saved == count) return;
+  if (saved == count) {
+    if (now.names.empty() || !own->has("data_names")) return;
+    if (own->at("data_names").as_string() == now.names) return;
+    changes.meaning.push_back(fmt::format(
+        "/data: the names of the {} are others than when the checkpoint was made: the splits are dealt "
+        "again, and what was kept for validation may be trained on",
+        counted(count, now.unit)));
+    return;
+  }
   changes.meaning.push_back(
       fmt::format("/data: the checkpoint has a data set of {}, now there are {}: the splits are "
                   "dealt again, and what was kept for validation may be trained on",

@@ -36,6 +36,7 @@ struct DataSize {
   const char* unit = "shard";  ///< one of it
   /// How much of it the run that saved `root` would use today; null: `count`.
   std::function<int64_t(const Cursor& root)> count_for = nullptr;
+  std::string names = "";  ///< a hash of its names, where their order decides what is trained on
 };
 
 /// Compares the config of a checkpoint with that of the run, and logs what has changed.

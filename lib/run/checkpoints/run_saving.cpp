@@ -77,6 +77,7 @@ void RunCheckpoints::save(bool is_best, bool is_latest) {
     own.set("learning_rate_factor", trainer_.learning_rate_factor());
   }
   if (data_size_.count > 0) own.set("data_size", data_size_.count);
+  if (!data_size_.names.empty()) own.set("data_names", data_size_.names);
   if (session_.draws_by_all_bits()) own.set(kDrawsByAllBits, true);
   extras.emplace_back(kOwnState, std::move(own));
   const Tracker& tracker = session_.tracker();

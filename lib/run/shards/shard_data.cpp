@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/sign_of_life.h"
 #include "base/stop_signal.h"
 #include "base/text.h"
 #include "data/loader/shard_dataset.h"
@@ -181,6 +182,7 @@ void ShardData::for_each_caption(
   dataset.start_epoch(0);
   for (Candidate candidate; dataset.next(candidate);) {
     if (stop_requested() != 0) throw StoppedError("signal {}", stop_requested());
+    sign_of_life();
     if (!more(candidate.caption)) return;
   }
 }
@@ -197,6 +199,10 @@ int64_t ShardData::num_shards(int64_t slices) const {
   std::vector<uint32_t> dealt(static_cast<size_t>(list_->size() / slices * slices));
   std::iota(dealt.begin(), dealt.end(), 0U);
   return static_cast<int64_t>(list_->existing(dealt).size());
+}
+
+std::shared_ptr<const PictureShards> ShardData::pictures() const {
+  return config_.folder ? PictureShards::of(*config_.folder) : nullptr;
 }
 
 std::optional<std::string> ShardData::other_shards(const LoaderPosition& position) const {

@@ -13,6 +13,7 @@
 #include "config/shared/shard_data_config.h"
 #include "data/loader/batch.h"
 #include "data/loader/loader.h"
+#include "data/shards/picture_shards.h"
 #include "dist/process_group.h"
 
 namespace dalle2 {
@@ -61,6 +62,8 @@ class ShardData {
   /// found, if the first few shards have none
   void check_usable(const std::string& split) const;
 
+  /// The folder of pictures that stands for shards; null for shards.
+  std::shared_ptr<const PictureShards> pictures() const;
   /// Differs where the shards of a split do.
   std::string names() const { return names_; }
   /// Why a position within an epoch is not one of these training shards; none if it is.

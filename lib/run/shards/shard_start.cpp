@@ -11,6 +11,9 @@
 namespace dalle2 {
 
 DataSize data_size_of(const ShardData& data) {
+  if (const auto pictures = data.pictures()) {
+    return {.count = pictures->pictures(), .unit = "picture", .names = pictures->names()};
+  }
   return {data.num_shards(), "shard", [&data](const Cursor& root) {
             return data.num_shards(slices_of(root).value_or(data.slices()));
           }};
