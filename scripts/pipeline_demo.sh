@@ -11,12 +11,13 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 build_options=()
 seed=0
+quick=
 changes=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --cpu | --cuda) build_options+=("$1") ;;
     --seed) seed=${2:?pipeline_demo.sh: --seed needs a number}; shift ;;
-    --quick) changes=(--set /train/epochs=1) ;;
+    --quick) quick=1; changes=(--set /train/epochs=1) ;;
     --help | -h) sed -n '3,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "pipeline_demo.sh: unknown option $1 (known: --seed --quick --cpu --cuda --help)" >&2; exit 2 ;;
   esac
@@ -27,6 +28,13 @@ scripts/build.sh --no-tests "${build_options[@]}"
 program=build/bin/dalle2-train
 run=runs/text
 changes+=(--set "/seed=$seed")
+made_with="--seed $seed${quick:+ --quick}"
+if [ -f $run/made_with ] && [ "$(cat $run/made_with)" != "$made_with" ]; then
+  echo "pipeline_demo.sh: $run was made with $(cat $run/made_with), and this call has $made_with: move the folder away first" >&2
+  exit 2
+fi
+mkdir -p $run
+echo "$made_with" > $run/made_with
 start=$SECONDS
 say() { printf '\n[pipeline] %s\n' "$*"; }
 

@@ -91,8 +91,19 @@ JointLoss ClipTrainer::joint_loss(const std::vector<ClipInputs>& batches) const 
       [clip](const at::Tensor& pairs) { return contrastive_loss(pairs, clip->logit_scale); });
 }
 
-at::Tensor ClipTrainer::step(const std::vector<ClipInputs>& batches) {
-  return accumulate_joint(1, joint_loss(batches));
+at::Tensor ClipTrainer::step(const std::vector<ClipInputs>& batches, uint64_t dropout_seed) {
+  JointLoss joint = joint_loss(batches);
+  if (const auto& dropout = part(1).dropout) {
+    // A chunk that goes through the network twice has the same mask both times.
+    joint.features_of = [&batches, &dropout, dropout_seed, made = std::move(joint.features_of)](
+                            size_t index, const ChunkRange& range) {
+      int64_t before = 0;
+      for (size_t i = 0; i < index; ++i) before += batches[i].size();
+      *dropout = {dropout_seed, before + range.begin};
+      return made(index, range);
+    };
+  }
+  return accumulate_joint(1, joint);
 }
 
 ClipEvaluation ClipTrainer::evaluate(const ClipInputs& batch) const {
@@ -131,6 +142,7 @@ Extras ClipTrainer::companions() const {
 void ClipTrainer::take_companions(const Cursor& root) {
   const auto merges = root.value().is_dict() ? root.find(kClipMergesKey) : std::nullopt;
   if (merges) merges_ = merges->as_string();
+  has_taken_weights_ = true;
 }
 
 bool is_clip_weights_alone(const Cursor& root) {

@@ -3,6 +3,7 @@
 // all trainers share, such as updates and state, is in trainer/trainer.h.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,8 +55,9 @@ class ClipTrainer : public Trainer {
   /// @throws DataError for pictures of another size than the model's
   void check(const std::vector<ClipInputs>& batches) const;
   /// Gradients of a whole update from its batches on this rank, some of which may be empty.
+  /// @param dropout_seed of adapters, another one for each update and rank
   /// @return [] the loss of all samples of all ranks together, detached; undefined without samples
-  at::Tensor step(const std::vector<ClipInputs>& batches);
+  at::Tensor step(const std::vector<ClipInputs>& batches, uint64_t dropout_seed = 0);
   /// Of a batch of this rank, at least one sample, without gradients and in eval mode.
   ClipEvaluation evaluate(const ClipInputs& batch) const;
   /// What is in for the features of texts: [C, L] int64 to [C, D] float32, each of length 1.
@@ -68,6 +70,8 @@ class ClipTrainer : public Trainer {
   /// it is known. A checkpoint and a model file hold it, and loading one gives it.
   const std::string& merges() const { return merges_; }
   void set_merges(std::string merges) { merges_ = std::move(merges); }
+  /// Whether the weights came from a file that has no vocabulary.
+  bool has_weights_without_vocabulary() const { return merges_.empty() && has_taken_weights_; }
 
   bool is_begun_by(const Cursor& root) const override { return is_clip_weights_alone(root); }
   void take_companions(const Cursor& root) override;
@@ -83,6 +87,7 @@ class ClipTrainer : public Trainer {
 
   std::shared_ptr<ClipModel> model_;
   std::string merges_;
+  bool has_taken_weights_ = false;
 };
 
 }  // namespace dalle2

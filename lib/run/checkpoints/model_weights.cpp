@@ -19,6 +19,9 @@
 namespace dalle2 {
 namespace {
 
+/// Where the trainers of others, open_clip's among them, keep a state dict.
+constexpr const char* kForeignModel = "state_dict";
+
 ReadOptions lenient() {
   return with_checkpoints(
       {.overrides = {}, .strict = false, .check_available = false, .no_commands = true});
@@ -184,8 +187,10 @@ ParameterBytes parameter_bytes(const torch::nn::Module& module) {
 }
 
 std::string checkpoint_kind(const Cursor& checkpoint) {
-  const std::optional<Cursor> model =
-      checkpoint.value().is_dict() ? checkpoint.find("model") : std::nullopt;
+  std::optional<Cursor> model;
+  for (const char* key : {"model", kForeignModel}) {
+    if (!model && checkpoint.value().is_dict()) model = checkpoint.find(key);
+  }
   const Value& names = model ? model->value() : checkpoint.value();
   if (!names.is_dict()) return "";
   for (const auto& [key, value] : names.as_dict().items) {
@@ -221,7 +226,9 @@ StateDict model_weights(const Cursor& checkpoint, const std::string& kind, bool 
         kind,
         checkpoint.where());
   }
-  const StateDict weights = checkpoint.as_state_dict();
+  const StateDict weights = checkpoint.has(kForeignModel)
+                                ? checkpoint.at(kForeignModel).as_state_dict()
+                                : checkpoint.as_state_dict();
   const StateDict online = strip_prefix(weights, kOnlineModel);
   return online.empty() ? weights : online;
 }

@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "base/untrusted_text.h"
 #include "dist/gather_rows.h"
 #include "io/text/clip_vocabulary.h"
 #include "net/sha256.h"
@@ -50,11 +52,6 @@ int64_t number_of(const std::string& text) {
   int64_t number = 0;
   std::memcpy(&number, digest.data(), sizeof(number));
   return number;
-}
-
-std::string lower_ascii(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
 }
 
 bool has_word(const std::string& text, const std::string& word) {
@@ -124,14 +121,19 @@ at::Tensor tokens_of(const std::vector<std::string>& texts,
 }
 
 int64_t class_of_caption(const std::string& caption, const std::vector<std::string>& classes) {
-  const std::string text = lower_ascii(caption);
-  int64_t found = -1;
+  const std::string text = lower_case(caption);
+  std::vector<std::pair<std::string, int64_t>> named;
   for (size_t i = 0; i < classes.size(); ++i) {
-    if (!has_word(text, lower_ascii(classes[i]))) continue;
-    if (found >= 0) return -1;
-    found = static_cast<int64_t>(i);
+    std::string name = lower_case(classes[i]);
+    if (has_word(text, name)) named.emplace_back(std::move(name), static_cast<int64_t>(i));
   }
-  return found;
+  const auto all = named;
+  std::erase_if(named, [&](const auto& each) {
+    return std::any_of(all.begin(), all.end(), [&](const auto& other) {
+      return other.second != each.second && has_word(other.first, each.first);
+    });
+  });
+  return named.size() == 1 ? named.front().second : -1;
 }
 
 void ClipValidation::add(const at::Tensor& pairs,
@@ -168,6 +170,24 @@ std::vector<std::string> texts_of_class(const std::string& name, const ClipEvalu
     texts.push_back(text.replace(text.find("{}"), 2, name));
   }
   return texts;
+}
+
+void check_class_texts(const ClipEvaluateConfig& config,
+                       const ClipTokenizer& tokenizer,
+                       int64_t context_length) {
+  constexpr int64_t kEnclosing = 2;
+  for (const std::string& name : config.classes) {
+    for (const std::string& text : texts_of_class(name, config)) {
+      const int64_t tokens = std::ssize(tokenizer.encode(text)) + kEnclosing;
+      if (tokens <= context_length) continue;
+      throw ConfigError(
+          "/evaluate/classes: \"{}\" has {} tokens, and /clip/text_cfg/context_length is {}\n  Shorten "
+          "the name, or the text of /evaluate/templates.",
+          printable(text),
+          tokens,
+          context_length);
+    }
+  }
 }
 
 at::Tensor class_features(const ClipEvaluateConfig& config,

@@ -28,8 +28,8 @@ at::Tensor tokens_of(const std::vector<std::string>& texts,
                      const ClipTokenizer& tokenizer,
                      int64_t context_length);
 
-/// The class of /evaluate/classes that a caption names as a whole word, whatever the case; -1 if it
-/// names none or several.
+/// The class of /evaluate/classes that a caption names as whole words, whatever the case; -1 if it names
+/// none or several. Of names within each other ("car", "sports car") the longest counts.
 int64_t class_of_caption(const std::string& caption, const std::vector<std::string>& classes);
 
 /// What a validation has seen of this rank's samples.
@@ -50,6 +50,10 @@ class ClipValidation {
 
 /// The texts of a class: each template of /evaluate/templates with its name.
 std::vector<std::string> texts_of_class(const std::string& name, const ClipEvaluateConfig& config);
+/// @throws ConfigError for a text of a class that has more tokens than the context
+void check_class_texts(const ClipEvaluateConfig& config,
+                       const ClipTokenizer& tokenizer,
+                       int64_t context_length);
 /// [C, D] the mean feature of the texts of each class, of length 1; undefined without classes.
 /// @param features_of [T, L] tokens to [T, D]
 at::Tensor class_features(const ClipEvaluateConfig& config,

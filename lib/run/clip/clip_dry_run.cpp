@@ -38,6 +38,7 @@ DryRunPlan make_plan(const LoadedClipConfig& loaded) {
 
 void dry_run(const LoadedClipConfig& loaded, int64_t processes) {
   const TrainClipConfig& config = loaded.config;
+  check_processes(config.clip, processes);
   ShardData data(config.data,
                  config.seed,
                  clip_needs(),
@@ -47,7 +48,11 @@ void dry_run(const LoadedClipConfig& loaded, int64_t processes) {
   data.check_usable("train");
   if (const auto example = data.examples("train", 1))
     check_picture_size(example->images, config.clip.vision_cfg.image_size);
-  if (!config.clip.tokenizer.train) make_clip_tokenizer(config.clip, data);
+  if (!config.clip.tokenizer.train) {
+    check_class_texts(config.evaluate,
+                      make_clip_tokenizer(config.clip, data),
+                      config.clip.text_cfg.context_length);
+  }
   DryRunPlan plan = make_plan(loaded);
   plan.data_size = data_size_of(data);
   ShardPosition position;

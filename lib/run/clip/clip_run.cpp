@@ -3,8 +3,10 @@
 
 #include <torch/torch.h>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "model/random.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/device/device_copy.h"
 
@@ -12,7 +14,9 @@ namespace dalle2 {
 namespace {
 
 std::unique_ptr<ClipTrainer> make_trainer(const LoadedClipConfig& loaded,
+                                          const RunProcess& process,
                                           const at::Device& device) {
+  if (process.group != nullptr) check_processes(loaded.config.clip, process.group->size());
   torch::manual_seed(static_cast<uint64_t>(loaded.config.seed));
   const auto clip = std::make_shared<ClipImpl>(loaded.config.clip);
   auto trainer = std::make_unique<ClipTrainer>(clip, loaded.config.train, device);
@@ -22,6 +26,15 @@ std::unique_ptr<ClipTrainer> make_trainer(const LoadedClipConfig& loaded,
 
 }  // namespace
 
+void check_processes(const ClipModelConfig& config, int64_t processes) {
+  if (!config.vision_cfg.is_resnet() || processes == 1) return;
+  throw ConfigError(
+      "/clip/vision_cfg/layers: a ResNet is trained by one process, got {}: each would have other "
+      "statistics in its batch norms\n  Train a vision transformer (one number of layers), or take "
+      "one process.",
+      processes);
+}
+
 ClipRun::ClipRun(const LoadedClipConfig& loaded, const RunProcess& process)
     : ShardRun(
           run_plan(loaded,
@@ -29,7 +42,7 @@ ClipRun::ClipRun(const LoadedClipConfig& loaded, const RunProcess& process)
                    {{}},
                    "damaged images with `dalle2-train shards check`, and for captions that are "
                    "all the same"),
-          [&](const at::Device& device) { return make_trainer(loaded, device); },
+          [&](const at::Device& device) { return make_trainer(loaded, process, device); },
           {.loop = loaded.config.train, .data = loaded.config.data, .needs = clip_needs()}),
       config_(loaded.config),
       trainer_(trainer_as<ClipTrainer>()) {}
@@ -57,20 +70,27 @@ void ClipRun::make_tokenizer() {
   session_.together("making the vocabulary", [&] {
     if (session_.group().is_main()) merges = make_clip_tokenizer(config_.clip, data_).merges();
   });
-  merges_ = session_.group().text_of_main(merges, "the vocabulary");
-  tokenizer_.emplace(merges_, "/clip/tokenizer");
+  take_vocabulary(session_.group().text_of_main(merges, "the vocabulary"), "/clip/tokenizer");
+}
+
+void ClipRun::take_vocabulary(const std::string& merges, const std::string& where) {
+  tokenizer_.emplace(merges, where);
+  merges_ = merges;
+  check_vocabulary(*tokenizer_, config_.clip);
+  check_class_texts(config_.evaluate, *tokenizer_, config_.clip.text_cfg.context_length);
 }
 
 /// That of the checkpoint that the run resumes from, if there is one.
 const ClipTokenizer& ClipRun::tokenizer() {
   const std::string& saved = trainer_.merges();
   if (!saved.empty()) {
-    if (!tokenizer_ || merges_ != saved) {
-      tokenizer_.emplace(saved, "the checkpoint's vocabulary");
-      merges_ = saved;
-      check_vocabulary(*tokenizer_, config_.clip);
-    }
+    if (!tokenizer_ || merges_ != saved) take_vocabulary(saved, "the checkpoint's vocabulary");
     return *tokenizer_;
+  }
+  if (trainer_.has_weights_without_vocabulary() && config_.clip.tokenizer.train) {
+    throw ConfigError(
+        "/clip/tokenizer/train: the run begins with the weights of a file, whose embeddings of "
+        "tokens belong to another vocabulary\n  Leave the key out: OpenAI's vocabulary is taken.");
   }
   // What was there gave weights alone.
   if (!tokenizer_) from_outside([this] { make_tokenizer(); });
@@ -99,7 +119,12 @@ std::optional<int64_t> ClipRun::train_group(const std::vector<Batch>& group) {
     samples += batch.samples_of_step;
   }
   from_outside([&] { trainer_.check(batches); });
-  trainer_.step(batches);
+  trainer_.step(batches,
+                hash_address({.seed = session_.seed(),
+                              .purpose = "dropout",
+                              .epoch = position_.epoch,
+                              .step = position_.sample,
+                              .rank = session_.group().rank()}));
   update(1);
   return samples;
 }

@@ -35,6 +35,7 @@ class ClipRun : public ShardRun {
   void end_epoch() override;
   LogRecord step_values(double samples_per_second) override;
   void make_tokenizer();
+  void take_vocabulary(const std::string& merges, const std::string& where);
   const ClipTokenizer& tokenizer();
   ClipInputs inputs_of(const Batch& batch);
   void log_figures();
@@ -45,6 +46,9 @@ class ClipRun : public ShardRun {
   std::string merges_;                      // of which it was made
   ClipValidation validation_;
 };
+
+/// @throws ConfigError for a ResNet: the statistics of its batch norms would be each process's own
+void check_processes(const ClipModelConfig& config, int64_t processes);
 
 /// What such a run would take. @throws as it would
 void dry_run(const LoadedClipConfig& loaded, int64_t processes);

@@ -212,6 +212,16 @@ void claim_folder(const ShardCopyPlan& plan, const std::map<std::string, std::st
   write_file_atomically(path, plan.manifest);
 }
 
+/// Whether what was made of a shard is there, and no older than the shard as far as this can be known.
+bool is_up_to_date(const std::string& made, const std::string& url) {
+  std::error_code absent, unknown;
+  const auto made_at = fs::last_write_time(made, absent);
+  if (absent) return false;
+  if (!is_local_url(url)) return true;
+  const auto changed_at = fs::last_write_time(local_path(url), unknown);
+  return unknown || changed_at <= made_at;
+}
+
 /// @return whether a signal stopped it
 bool copy_all(const ShardCopyPlan& plan,
               const std::map<std::string, std::string>& shards,
@@ -223,7 +233,8 @@ bool copy_all(const ShardCopyPlan& plan,
   int64_t unreachable_in_a_row = 0;
   for (const auto& [name, url] : shards) {
     if (stop_requested() != 0) return true;
-    if (fs::exists(fs::path(plan.out_folder) / name)) {
+    if (is_up_to_date((fs::path(plan.out_folder) / name).string(), url) &&
+        addition.is_whole(name)) {
       ++counts.kept;
       continue;
     }

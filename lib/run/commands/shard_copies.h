@@ -25,6 +25,8 @@ class ShardAddition {
   virtual void add(std::vector<GroupedSample>& samples, const at::Tensor& images) = 0;
   /// The shard of that name is complete, and is about to be committed.
   virtual void end_shard(const std::string& name) = 0;
+  /// Whether what end_shard() wrote for it is still there.
+  virtual bool is_whole(const std::string& /*name*/) const { return true; }
 };
 
 /// How shards are gone through, and where what is made of them goes.
@@ -48,7 +50,8 @@ struct ShardCopyCounts {
 /// The shards that are there, each with the name that it gets. @throws ConfigError for two of one name
 std::map<std::string, std::string> shards_by_name(const ShardDataConfig& data);
 
-/// Writes what is not in the folder yet, and prints how many. What cannot be decoded is left out; of a
+/// Writes what is not in the folder yet, or is older than a shard of this machine of which it was made,
+/// and prints how many. What cannot be decoded is left out; of a
 /// shard that cannot be read to its end nothing is written: it is passed over, as in a training.
 /// @return kStopped after a signal: the same call continues with the next shard
 /// @throws ConfigError (the folder holds shards that no call with this manifest wrote), NetworkError

@@ -70,14 +70,21 @@ class ClipEmbeddings : public ShardAddition {
     for (EmbeddingArray* array : arrays()) {
       if (array->rows.empty()) continue;
       const at::Tensor all = at::cat(array->rows).contiguous();
-      const std::string file = fs::path(name).stem().string() + ".npy";
-      write_npy_float32((fs::path(command_.out_folder) / array->name / file).string(),
-                        all.sizes().vec(),
-                        all.const_data_ptr<float>());
+      write_npy_float32(path_of(*array, name), all.sizes().vec(), all.const_data_ptr<float>());
     }
   }
 
+  bool is_whole(const std::string& name) const override {
+    return fs::exists(path_of(images_, name)) && fs::exists(path_of(texts_, name)) &&
+           (!command_.text_encodings || fs::exists(path_of(encodings_, name)));
+  }
+
  private:
+  /// @param name of a shard
+  std::string path_of(const EmbeddingArray& array, const std::string& name) const {
+    const std::string file = fs::path(name).stem().string() + ".npy";
+    return (fs::path(command_.out_folder) / array.name / file).string();
+  }
   std::vector<EmbeddingArray*> arrays() { return {&images_, &texts_, &encodings_}; }
   static void put(GroupedSample& sample, const char* field, const at::Tensor& values) {
     const at::Tensor row = values.contiguous();
