@@ -70,6 +70,15 @@ Json last_row(const Json& tail) {
   return parse_untrusted_object(text_or(list.value.back(), ""));
 }
 
+/// An address that the service names; without a host it is one of its own.
+std::string named_address(const WandbAccess& access, const std::string& url) {
+  if (url.starts_with('/')) return access.base_url + url;
+  if (!url.starts_with("http://") || is_loopback_url(url)) return url;
+  throw NetworkError("{}: the service names a plain http address of another machine, {}",
+                     access.base_url,
+                     public_url(url));
+}
+
 std::string explain_refusal(const HttpAnswer& answer) {
   if (answer.status() == 401) {
     return "The API key is refused: copy it from the service's page /authorize into WANDB_API_KEY or "
@@ -185,8 +194,7 @@ void WandbApi::upload(const WandbRunPath& path, const std::vector<WandbUpload>& 
       if (at(place, {"name"}) == file.name) url = text_or(at(place, {"uploadUrl"}), "");
     }
     if (url.empty()) throw NetworkError("{}: no place for {}", path.text(), file.name);
-    if (url.starts_with('/')) url = access_.base_url + url;
-    HttpCall put{.method = "PUT", .url = url, .body = file.content};
+    HttpCall put{.method = "PUT", .url = named_address(access_, url), .body = file.content};
     if (!file.path.empty()) put.file = HttpFilePart{file.path};
     for (const Json& header : headers) put.headers.push_back(text_or(header, ""));
     http_call(put, options_);
@@ -204,9 +212,8 @@ std::optional<WandbStoredFile> WandbApi::find_file(const WandbRunPath& path,
   for (const Json& edge : edges) {
     const Json node = at(edge, {"node"});
     if (at(node, {"name"}) != name) continue;
-    std::string url = text_or(at(node, {"directUrl"}), text_or(at(node, {"url"}), ""));
-    if (url.starts_with('/')) url = access_.base_url + url;
-    return WandbStoredFile{.url = url,
+    const std::string url = text_or(at(node, {"directUrl"}), text_or(at(node, {"url"}), ""));
+    return WandbStoredFile{.url = named_address(access_, url),
                            .size = number_or(at(node, {"sizeBytes"}), 0),
                            .md5 = text_or(at(node, {"md5"}), "")};
   }

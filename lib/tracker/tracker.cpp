@@ -159,7 +159,11 @@ void Tracker::finish(const RunEnd& end) {
   if (dummy_ || !log_file_ || std::exchange(finished_, true)) return;
   const bool is_done = end.outcome == RunEnd::Outcome::kDone;
   finish_uploads(is_done ? config_.upload_deadline_seconds : Uploads::kSecondsAfterStop);
-  loggers_->finish(end, is_done ? kSecondsToFinish : kSecondsToStop);
+  const bool has_sent = std::any_of(
+      savers_.begin(), savers_.end(), [](const auto& saver) { return saver->is_remote(); });
+  // After a stop the uploads had their part of it.
+  const double left = kSecondsToStop - (has_sent ? Uploads::kSecondsAfterStop : 0);
+  loggers_->finish(end, is_done ? kSecondsToFinish : left);
 }
 
 void Tracker::store(const std::string& path,

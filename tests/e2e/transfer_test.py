@@ -251,7 +251,7 @@ class Faults(Services):
         """One of each, at the first attempt of a step; the file is whole at the end."""
         faults = {("paths", 1): 502, ("create", 1): 500, ("preupload", 1): 429, ("batch", 1): 500, ("upload", 2): "cut",
                   ("upload", 4): 403, ("complete", 1): "damage", ("verify", 1): 503, ("commit", 1): 409, ("commit", 2): 412,
-                  ("commit", 3): 500, ("committed", 1): 502, ("head", 1): 500}
+                  ("commit", 3): 500, ("commit", 4): 429, ("committed", 1): 502, ("head", 1): 500}
         met = []
 
         def mistreat(handler, step, number):
@@ -269,11 +269,12 @@ class Faults(Services):
                 return False
             if step not in ("upload", "commit", "committed", "head"):
                 handler.close_connection = True
-            return handler.refuse(fault, **({"Retry_After": "1"} if fault == 429 else {}))
+            return handler.refuse(fault, **({"Retry_After": "4" if step == "commit" else "1"} if fault == 429 else {}))
 
         with HubDouble(mistreat) as hub:
             done = self.train(self.write(save=self.hub_saver()), env=self.env(hub))
             self.assertEqual(sorted(met), sorted(faults), done.stderr)
+            self.assertIn("The commit is tried again in 4.0 s.", done.stdout + done.stderr)
             self.assertEqual(hub.file(REPO, "latest.pth"), self.content())
             # The commit whose answer was lost was not made again.
             self.assertEqual(hub.repos[REPO].summaries, ["Upload checkpoint latest.pth"])

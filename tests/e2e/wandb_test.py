@@ -333,6 +333,13 @@ class Faults(Wandb):
         double.mistreat = lambda handler, kind, number: kind == "storage" and number > 2 and handler.hang_up()
         self.all_rows(double, self.log(30, double.environment()))
 
+    def test_storage_of_plain_http_elsewhere_costs_no_picture(self):
+        double = self.double()
+        double.storage_url = "http://storage.invalid"
+        said = self.log(30, double.environment())
+        self.assertIn("the service names a plain http address of another machine, http://storage.invalid/", said)
+        self.all_rows(double, said)
+
     def test_what_passes_by_waiting_costs_nothing(self):
         """A refused rate, faults of the server, an answer that stalls or is cut: all arrives at the service."""
         double = self.double()

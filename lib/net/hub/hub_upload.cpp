@@ -23,10 +23,11 @@ namespace dalle2 {
 namespace {
 
 constexpr const char* kLfsType = "application/vnd.git-lfs+json";
-constexpr int kMostRounds = 4;        ///< of an LFS upload: its addresses may expire
-constexpr int kMostCommits = 12;      ///< while others commit to the same branch
-constexpr int kMostFailures = 4;      ///< of commits, for any other reason
-constexpr size_t kSampleBytes = 512;  ///< the hub judges a file by its beginning
+constexpr int kMostRounds = 4;               ///< of an LFS upload: its addresses may expire
+constexpr int kMostCommits = 12;             ///< while others commit to the same branch
+constexpr double kLongestCommitPause = 300;  ///< seconds, if the server asks for it
+constexpr int kMostFailures = 4;             ///< of commits, for any other reason
+constexpr size_t kSampleBytes = 512;         ///< the hub judges a file by its beginning
 constexpr int64_t kMostInCommit = int64_t{10} << 20;
 constexpr int64_t kMostLfsParts = 100'000;
 
@@ -318,17 +319,27 @@ void HubRepository::upload(const HubUpload& upload, const HttpCallOptions& optio
     HttpCall commit = call("POST", api("/commit/" + branch));
     commit.headers.emplace_back("Content-Type: application/x-ndjson");
     commit.body = commit_lines(file, parent);
+    commit.accepted = {429, 503};  // answers that say when to come back
     std::string fault;
+    double asked_seconds = 0;
     try {
-      http_call(commit, once);
-      return;
+      const HttpAnswer answer = http_call(commit, once);
+      const long status = answer.status();
+      if (status < 300) return;
+      asked_seconds = std::min(answer.head.retry_after.value_or(0), kLongestCommitPause);
+      throw HttpStatusError(status,
+                            "{}: the server answers with status {}.\n  {}.",
+                            answer.shown,
+                            status,
+                            status_advice(status));
     } catch (const NetworkError& error) {
       const bool again = is_conflict(error) || (may_pass(error) && ++failures < kMostFailures);
       if (!again || attempt == kMostCommits) throw;
       fault = error.what();
     }
     const double spread = 0.5 + static_cast<double>(random() % 1000) / 1000;
-    const double pause = std::min(0.25 * std::pow(2.0, attempt - 1), 8.0) * spread;
+    const double growing = std::min(0.25 * std::pow(2.0, attempt - 1), 8.0) * spread;
+    const double pause = std::max(growing, asked_seconds);
     log_warning("net", "{}\n  The commit is tried again in {:.1f} s.", fault, pause);
     wait_seconds(pause, [&] {
       if (options.cancelled && options.cancelled()) throw NetworkError("{}: cancelled", name());

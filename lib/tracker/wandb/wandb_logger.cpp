@@ -227,7 +227,7 @@ template <class Work>
 void WandbLogger::do_or_go_offline(Work&& work) {
   try {
     work();
-  } catch (const NetworkError& error) {
+  } catch (const Error& error) {
     if (stream_ == nullptr) throw;
     const bool is_late = std::chrono::steady_clock::now() >= deadline_.load();
     go_offline(is_late ? "there is no time left to send it" : error.what());
