@@ -111,9 +111,10 @@ TEST_CASE("one start with auto_resume off keeps every file, its mark too") {
   run.auto_resume(false);
   run.log.clear();
   run.train("new");
-  CHECK(run.log.count("Starting from zero: latest.pth is there, but is loaded only when a run goes "
-                      "on by auto-resume (/tracker/load/only_auto_resume), and "
-                      "/tracker/log/auto_resume is false") == 1);
+  CHECK(run.log.count(
+            "Starting from zero: latest.pth is there, but is loaded only when a run resumes "
+            "by auto-resume (/tracker/load/only_auto_resume), and "
+            "/tracker/log/auto_resume is false") == 1);
   CHECK(file("data/checkpoint.1.pth") == "old");
   CHECK(file("latest.1.pth") == "old");
   CHECK(file("best.1.pth") == "old");
