@@ -77,6 +77,14 @@ TEST_CASE("towers that cannot be built are refused") {
       "/clip/vision_cfg/layers: must be a number, or 4 of them for a ResNet; got 2");
 }
 
+TEST_CASE("a ResNet is not trained in fp16") {
+  const std::string resnet = "/clip/vision_cfg={\"layers\": [1,1,1,1], \"image_size\": 64}";
+  expect_clip_problem({resnet, "/train/mixed_precision=fp16"},
+                      "/train/mixed_precision: must be \"no\" or \"bf16\" for a ResNet");
+  CHECK(read_clip({resnet, "/train/mixed_precision=bf16"}).config.clip.vision_cfg.is_resnet());
+  CHECK_FALSE(read_clip({"/train/mixed_precision=fp16"}).config.clip.vision_cfg.is_resnet());
+}
+
 TEST_CASE("a CLIP is trained on pictures and captions alone") {
   const std::string why = " has no place here: a CLIP is trained on pictures and captions alone";
   expect_clip_problem({"/data/img_embeddings_url=e"}, "/data/img_embeddings_url:" + why);
@@ -91,6 +99,10 @@ TEST_CASE("classes of a zero-shot evaluation are checked") {
       "/evaluate/templates: must contain {} exactly once in each text, got \"a cat\"");
   expect_clip_problem({R"(/evaluate/classes=["cat"])"},
                       "/evaluate/classes: must be two or more, got 1");
+  expect_clip_problem({R"(/evaluate/classes=["cat"," "])"},
+                      "/evaluate/classes/1: must be a name, got an empty text");
+  expect_clip_problem({R"(/evaluate/classes=["cat","dog","Cat"])"},
+                      "/evaluate/classes/2: \"Cat\" is there twice");
   CHECK(read_clip({R"(/evaluate/classes=["cat","dog"])"}).config.evaluate.classes.size() == 2);
 }
 

@@ -2,6 +2,7 @@
 """A CLIP from captioned shards to a picture from text: training, resuming, embedding shards, a prior and a decoder on them, and what
 can be wrong."""
 import json
+import os
 import pathlib
 import shutil
 import tarfile
@@ -152,6 +153,36 @@ class Clip(EndToEnd):
         refused(3, "expected embeddings of 8 values, as --clip narrow/model.pth makes, got a prior of 16", *text[:3], "--text", "a ring",
                 "--clip", "narrow/model.pth", "--prior", "prior/model.pth")
 
+    def test_embeddings_follow_their_shards(self):
+        shards = self.dir / "set"
+        shards.mkdir()
+        for name in ("000000.tar", "000001.tar"):
+            shutil.copy(self.shards / name, shards)
+        embed = ["shards", "embed", shards, "--clip", self.trained / "clip/model.pth", "--out", "made"]
+        self.assertIn("12 embeddings in 2 shards\n", run(*embed, cwd=self.dir, check=0).stdout)
+        (self.dir / "made/text_emb/000000.npy").unlink()
+        self.assertIn("6 embeddings in 1 shard, 1 shard is there already", run(*embed, cwd=self.dir, check=0).stdout)
+        self.assertTrue((self.dir / "made/text_emb/000000.npy").exists())
+        later = (self.dir / "made/000001.tar").stat().st_mtime + 10
+        os.utime(shards / "000001.tar", (later, later))
+        self.assertIn("6 embeddings in 1 shard, 1 shard is there already", run(*embed, cwd=self.dir, check=0).stdout)
+
+    def test_weights_of_others_begin_a_run(self):
+        for name in ("begin.pt", "begin.safetensors"):
+            (self.dir / name).parent.mkdir(exist_ok=True)
+            run("convert", self.trained / "clip/model.pth", name, "--open-clip", cwd=self.dir, check=0)
+        load = {"load_from": "local", "file_path": "begin.pt", "only_auto_resume": False}
+        done = run("--config", self.clip_config(self.dir, train={"epochs": 1}, tracker={"load": load}), cwd=self.dir, check=0)
+        self.assertIn("weights alone", done.stdout)
+        losses = [record["Training Loss"] for record in harness.records(self.dir / "clip") if "Training Loss" in record]
+        first = [record["Training Loss"] for record in harness.records(self.trained / "clip") if "Training Loss" in record][0]
+        self.assertLess(losses[0], first - 0.3)
+        # Tensors alone: the vocabulary that belongs to them is not known.
+        load["file_path"] = "begin.safetensors"
+        done = run("--config", self.clip_config(self.dir, "other.json", "other", train={"epochs": 1}, tracker={"load": load}), cwd=self.dir,
+                   check=2)
+        self.assertIn("/clip/tokenizer/train: the run begins with the weights of a file", done.stderr)
+
     def test_wrong_input_is_named(self):
         done = run("--config", self.clip_config(self.dir, clip={"tokenizer": {"train": 30000}}), cwd=self.dir, check=2)
         self.assertIn("/clip/tokenizer/train: expected at most", done.stderr)
@@ -164,6 +195,13 @@ class Clip(EndToEnd):
         (self.dir / "words.txt").write_text("t h\n")
         done = run("--config", self.clip_config(self.dir, clip={"tokenizer": {"path": "words.txt"}}), cwd=self.dir, check=3)
         self.assertIn("words.txt: not the vocabulary of OpenAI's CLIP", done.stderr)
+        self.assertFalse((self.dir / "clip").exists())
+        resnet = {"layers": [1, 1, 1, 1], "width": 4, "head_width": 8, "image_size": 64}
+        done = run("--config", self.clip_config(self.dir, clip={"vision_cfg": resnet}), "--nproc-per-node", 2, cwd=self.dir, check=2)
+        self.assertIn("/clip/vision_cfg/layers: a ResNet is trained by one process, got 2", done.stderr)
+        long = {"classes": ["circle", "ring " * 30]}
+        done = run("--config", self.clip_config(self.dir, evaluate=long), cwd=self.dir, check=2)
+        self.assertIn("tokens, and /clip/text_cfg/context_length is 20", done.stderr)
         self.assertFalse((self.dir / "clip").exists())
         bare = self.dir / "bare"
         bare.mkdir()

@@ -135,6 +135,12 @@ def smaller(config):
     elif "vae" in config:
         config["vae"].update({"dim": 16, "codebook_size": 16})
         config["train"].update({"num_train_steps": 3, "save_results_every": 2, "save_model_every": 2})
+    elif "clip" in config:
+        config["clip"]["vision_cfg"].update({"layers": 1, "width": 16, "head_width": 8})
+        config["clip"]["text_cfg"].update({"width": 16, "heads": 2, "layers": 1})
+        config["clip"]["tokenizer"]["train"] = 540
+        config["train"].update({"epochs": 1, "epoch_samples": 16, "device": "cpu", "mixed_precision": "no"})
+        config["data"]["batch_size"] = 8
     else:
         config["prior"].update({"image_embed_dim": DIM, "timesteps": 20, "sample_timesteps": 4})
         config["prior"]["net"].update({"dim": DIM, "depth": 1, "dim_head": 8, "heads": 2, "num_timesteps": None,

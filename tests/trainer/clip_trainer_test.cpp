@@ -173,6 +173,26 @@ TEST_CASE("an evaluation has the loss of the update, and changes nothing") {
         Approx(trainer->step(batches({12})).item<double>()).epsilon(1e-5));
 }
 
+TEST_CASE("the dropout of adapters is that of the update's seed, whatever the chunks") {
+  const auto gradients = [](std::optional<int64_t> most, uint64_t seed) {
+    ClipTrainConfig config = train_config(most);
+    config.lora.rank = 2;
+    config.lora.dropout = 0.5;
+    const auto trainer = make_trainer(config);
+    trainer->step(batches({4, 12}), seed);
+    std::vector<at::Tensor> flat;
+    for (const at::Tensor& each : trainer->clip().parameters()) {
+      if (each.requires_grad()) flat.push_back(each.grad().flatten());
+    }
+    return at::cat(flat).clone();
+  };
+  const at::Tensor expected = gradients(std::nullopt, 1);
+  const double size = expected.norm().item<double>();
+  CHECK(size > 0);
+  CHECK((gradients(3, 1) - expected).norm().item<double>() < 1e-4 * size);
+  CHECK((gradients(std::nullopt, 2) - expected).norm().item<double>() > 1e-2 * size);
+}
+
 TEST_CASE("the logit scale stays within its bounds") {
   ClipTrainConfig config = train_config();
   config.lr = 1.0;
