@@ -9,6 +9,7 @@
 #include "config/vae/vae_run_config.h"
 #include "model/vae/vqgan_vae.h"
 #include "support/fixture.h"
+#include "support/rounding_noise.h"
 
 namespace dalle2::test {
 
@@ -16,9 +17,6 @@ namespace dalle2::test {
 inline constexpr double kVaeTolerance = 1e-4;
 // The backward pass is as deep again, and sums over all pixels.
 inline constexpr double kVaeGradientTolerance = 5e-4;
-// The fixture says how far a value moves when every weight moves by one rounding; some hundred
-// operations round once each.
-inline constexpr double kVaeNoiseSteps = 20;
 
 inline VaeConfig vae_config_of(const nlohmann::json& json) {
   const nlohmann::json whole = {
@@ -42,20 +40,6 @@ inline ImageFeatures features_of(const Fixture& fixture) {
   return [weight](const at::Tensor& images) {
     return at::conv2d(images, weight, {}, 2).tanh().flatten(1);
   };
-}
-
-inline void expect_within_noise(const at::Tensor& actual,
-                                const Fixture& fixture,
-                                const std::string& name,
-                                double relative) {
-  // NumPy has made [1] of [].
-  const at::Tensor expected = fixture.tensor(name).to(at::kDouble).view(actual.sizes());
-  const double noise = fixture.json.at("noise").at(name).get<double>();
-  const double error = (actual.detach().to(at::kDouble) - expected).abs().max().item<double>();
-  const double allowed =
-      relative * expected.abs().max().item<double>() + kVaeNoiseSteps * noise + 1e-9;
-  INFO(name << ": error " << error << ", allowed " << allowed);
-  CHECK(error <= allowed);
 }
 
 inline void set_codebook(VqganVae vae, const StateDict& codebook) {

@@ -6,9 +6,11 @@ them, the contrastive loss of open_clip with every gradient, and features in hal
     python tests/parity/make_clip.py --out DIR [--seed N] [--cases N]
 
 One safetensors file a case, in DIR/clip. Weights are a function of the parameter's name (make_unet.fill), so they are not
-stored; nor are pictures, which are waves. A gradient is stored as make_unet.compact has it.
+stored; nor are pictures, which are waves. A gradient is stored as make_unet.compact has it. `noise` is how far each number
+moves when every weight moves by one rounding of float32.
 """
 import argparse
+import copy
 import pathlib
 import random
 import warnings
@@ -23,7 +25,7 @@ from open_clip.loss import ClipLoss
 from torchvision.transforms import Normalize
 
 from case_files import write_cases
-from make_unet import compact, fill, wave
+from make_unet import compact, fill, rounding_noise, wave
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 BATCH, EXTRA_PIXELS = 4, 5
@@ -100,6 +102,26 @@ def half_features(maker, config, state, images, tokens):
         return model.encode_image(images.to(dtype)).float(), model.encode_text(tokens).float()
 
 
+def observe(model, maker, config, images, larger, tokens):
+    """A pass in training mode with its gradients, then features and embeddings in eval mode."""
+    normalized = Normalize(MEAN, STD)(images)
+    model.train()
+    unit = lambda features: torch.nn.functional.normalize(features, dim=-1)
+    image, text = unit(model.encode_image(normalized)), unit(model.encode_text(tokens))
+    loss = ClipLoss()(image, text, model.logit_scale.exp())
+    loss.backward()
+    found = dict(loss=loss) | {f"grad.{name}": compact(parameter.grad) for name, parameter in model.named_parameters()}
+    model.eval()
+    with torch.no_grad():
+        found["image_features"], found["text_features"] = model.encode_image(normalized), model.encode_text(tokens)
+        adapter = adapter_of(maker, model, config)
+        found["image_embed"] = adapter.embed_image(larger).image_embed
+        embedded = adapter.embed_text(tokens)
+        found["text_embed"], found["text_encodings"] = embedded.text_embed, embedded.text_encodings
+    adapter.handle.remove()
+    return {name: value.detach().clone() for name, value in found.items()}
+
+
 def make_case(number):
     r = random.Random(number)
     maker, config = draw_config(r, number)
@@ -108,31 +130,15 @@ def make_case(number):
     images = wave((BATCH, 3, side, side), 0.37, number % 97, 0.5, 0.5)
     larger = wave((BATCH, 3, side + EXTRA_PIXELS, side + EXTRA_PIXELS), 0.61, number % 97, 0.5, 0.5)
     tokens = draw_tokens(r, config["text_cfg"])
-    normalized = Normalize(MEAN, STD)(images)
-    tensors = dict(tokens=tokens)
-
-    model.train()
-    unit = lambda features: torch.nn.functional.normalize(features, dim=-1)
-    image, text = unit(model.encode_image(normalized)), unit(model.encode_text(tokens))
-    loss = ClipLoss()(image, text, model.logit_scale.exp())
-    loss.backward()
-    tensors["loss"] = loss.detach()
-    for name, parameter in model.named_parameters():
-        tensors[f"grad.{name}"] = compact(parameter.grad)
-
-    model.eval()
-    with torch.no_grad():
-        tensors["image_features"], tensors["text_features"] = model.encode_image(normalized), model.encode_text(tokens)
-        adapter = adapter_of(maker, model, config)
-        tensors["image_embed"] = adapter.embed_image(larger).image_embed
-        embedded = adapter.embed_text(tokens)
-        tensors["text_embed"], tensors["text_encodings"] = embedded.text_embed, embedded.text_encodings
-    adapter.handle.remove()
+    start = copy.deepcopy(model)
+    one = observe(model, maker, config, images, larger, tokens)
+    noise = rounding_noise(one, start, lambda moved: observe(moved, maker, config, images, larger, tokens), number)
+    tensors = dict(tokens=tokens) | one
     tensors["half.image_features"], tensors["half.text_features"] = half_features(
-        maker, config, model.state_dict(), normalized, tokens)
+        maker, config, model.state_dict(), Normalize(MEAN, STD)(images), tokens)
     meta = dict(maker=maker, config=config, names=sorted(model.state_dict()), phase=number % 97,
-                extra_pixels=EXTRA_PIXELS)
-    return {name: value.detach().numpy() for name, value in tensors.items()}, meta
+                extra_pixels=EXTRA_PIXELS, noise=noise)
+    return {name: value.numpy() for name, value in tensors.items()}, meta
 
 
 def main():

@@ -8,6 +8,7 @@ stored. A gradient is stored as its L2 norm, two projections and eight of its en
 that float32 leaves in it.
 """
 import argparse
+import copy
 import json
 import pathlib
 import random
@@ -161,6 +162,20 @@ def nudge(tensors, seed):
         for t in tensors:
             signs = torch.randint(0, 2, t.shape, generator=generator) * 2 - 1
             t.mul_(1 + signs * torch.finfo(torch.float32).eps)
+
+
+NUDGED = 12  # runs with weights moved by a rounding
+
+
+def rounding_noise(one, start, run, seed):
+    """The most that each tensor of `one` changes when `run` has the network `start` with weights moved by a rounding."""
+    noise = dict.fromkeys(one, 0.0)
+    for time in range(NUDGED):
+        moved = copy.deepcopy(start)
+        nudge(list(moved.parameters()), seed + 1 + 1000003 * time)
+        for name, value in run(moved).items():
+            noise[name] = max(noise[name], float((value.double() - one[name].double()).abs().max()))
+    return noise
 
 
 def forward(net, t, **drops):

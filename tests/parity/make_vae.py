@@ -25,9 +25,7 @@ from vector_quantize_pytorch import VectorQuantize
 import dalle2_pytorch.vqgan_vae as theirs
 import muse_maskgit_pytorch.vqgan_vae as muse
 from case_files import write_cases
-from make_unet import compact, fill, nudge
-
-NUDGED = 12  # runs with weights moved by a rounding
+from make_unet import compact, fill, rounding_noise
 
 
 class Features(nn.Module):
@@ -141,17 +139,6 @@ def observe(vae, config, features, images, more, seed):
             found["indices"] = vae.vq(found["latent"])[1]
         found["eval.decoded"] = vae.decode(found["latent"])
     return {name: value.detach().clone() for name, value in found.items()}
-
-
-def rounding_noise(one, start, run, seed):
-    """The most that each tensor of `one` changes when `run` has the network `start` with weights moved by a rounding."""
-    noise = dict.fromkeys(one, 0.0)
-    for time in range(NUDGED):
-        moved = copy.deepcopy(start)
-        nudge(list(moved.parameters()), seed + 1 + 1000003 * time)
-        for name, value in run(moved).items():
-            noise[name] = max(noise[name], float((value.double() - one[name].double()).abs().max()))
-    return noise
 
 
 def losses_turn(one, noise):

@@ -15,8 +15,8 @@ import random
 import torch
 
 from case_files import write_cases
-from make_unet import compact, fill
-from make_vae import Features, draw_config, losses_turn, make_vae, pictures, quantizer_of, rounding_noise
+from make_unet import compact, fill, rounding_noise
+from make_vae import Features, draw_config, losses_turn, make_vae, pictures, quantizer_of
 
 STEPS, LR = 3, 3e-4
 
