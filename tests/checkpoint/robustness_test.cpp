@@ -419,9 +419,9 @@ TEST_CASE("files that are not checkpoints are refused with what they are") {
     test::write_bytes(folder.file("x.pth"), bytes);
     CHECK_THROWS_WITH(read_pth(folder.file("x.pth")), Contains(reason) && Contains("x.pth"));
   };
-  check("", "no checkpoint");
-  check(std::string(1000, '\0'), "no checkpoint");
-  check("<!doctype html>", "no checkpoint");
+  check("", "is not a checkpoint");
+  check(std::string(1000, '\0'), "is not a checkpoint");
+  check("<!doctype html>", "is not a checkpoint");
   check("PK\x03\x04", "cut off");
   check("PK\x03\x04" + std::string(100, 'x'), "no directory at its end");
   CHECK_THROWS_WITH(read_pth(folder.file("absent.pth")), Contains("No such file"));

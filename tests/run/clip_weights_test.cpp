@@ -91,6 +91,21 @@ TEST_CASE("a file that is no CLIP, and one that is not there, are named") {
   CHECK_THROWS_WITH(load_clip_file(dir / "none.pt"), Contains("none.pt: no such file"));
 }
 
+TEST_CASE("a damaged checkpoint of a run says what is damaged, not that it is no CLIP") {
+  const TempDir dir;
+  const std::string path = dir / "checkpoint.pth";
+  Dict root;
+  root.set("model", to_dict({{"weight", at::ones({4096})}}));
+  root.set("config", Dict());
+  write_pth(path, root);
+  std::string bytes = read_file(path);
+  const size_t ones = bytes.find(std::string("\0\0\x80\x3f\0\0\x80\x3f", 8));
+  REQUIRE(ones != std::string::npos);
+  bytes[ones] = 1;
+  write_file_atomically(path, bytes);
+  CHECK_THROWS_WITH(load_clip_file(path), Contains("checkpoint.pth: damaged archive"));
+}
+
 TEST_CASE(
     "files of OpenAI and Hugging Face become open_clip's, and no other model's config is replaced") {
   const TempDir dir;

@@ -39,27 +39,21 @@ struct RawClip {
 /// in the first: the paths through a shared graph are without number.
 class ModuleTensors {
  public:
-  explicit ModuleTensors(const std::string& where) : where_(where) {}
-
-  void collect(const Value& module, const std::string& prefix = "", int levels = 0) {
+  /// Recurses as deep as the modules are nested, which read_script_attributes() limits.
+  void collect(const Value& module, const std::string& prefix = "") {
     const auto* stub = std::get_if<std::shared_ptr<StubObject>>(&module.data);
     if (stub == nullptr || !(*stub)->state.is_dict() || !seen_.insert(stub->get()).second) return;
-    if (levels > kMostLevels) {
-      throw DataError("{}: expected at most {} modules within each other", where_, kMostLevels);
-    }
     for (const auto& [key, value] : (*stub)->state.as_dict().items) {
       if (!key.is_string()) continue;
       const std::string name = prefix + key.as_string();
       if (value.is_tensor()) tensors.emplace_back(name, value.as_tensor());
-      collect(value, name + ".", levels + 1);
+      collect(value, name + ".");
     }
   }
 
   StateDict tensors;
 
  private:
-  static constexpr int kMostLevels = 64;
-  const std::string& where_;
   std::unordered_set<const StubObject*> seen_;
 };
 
@@ -90,7 +84,7 @@ RawClip read_raw(const std::string& path) {
   if (is_program) {
     RawClip raw;
     raw.is_program = true;
-    ModuleTensors modules(path);
+    ModuleTensors modules;
     modules.collect(read_script_attributes(path));
     raw.tensors = std::move(modules.tensors);
     return raw;
