@@ -173,7 +173,7 @@ class Clip(EndToEnd):
             run("convert", self.trained / "clip/model.pth", name, "--open-clip", cwd=self.dir, check=0)
         load = {"load_from": "local", "file_path": "begin.pt", "only_auto_resume": False}
         done = run("--config", self.clip_config(self.dir, train={"epochs": 1}, tracker={"load": load}), cwd=self.dir, check=0)
-        self.assertIn("weights alone", done.stdout)
+        self.assertIn("weights only", done.stdout)
         losses = [record["Training Loss"] for record in harness.records(self.dir / "clip") if "Training Loss" in record]
         first = [record["Training Loss"] for record in harness.records(self.trained / "clip") if "Training Loss" in record][0]
         self.assertLess(losses[0], first - 0.3)

@@ -94,12 +94,12 @@ class CommandLine(EndToEnd):
     def test_bash_completes_commands_options_values_and_files(self):
         (self.dir / "my.json").write_text("{}")
         (self.dir / "mine").mkdir()
-        self.assertEqual(self.complete("shards", ""), {"demo", "make", "check", "order", "score", "encode"})
+        self.assertEqual(self.complete("shards", ""), {"demo", "make", "check", "order", "score", "encode", "embed"})
         self.assertEqual(self.complete("sa"), {"sample"})
         self.assertEqual(self.complete("--config", "my"), {"my.json"})
         self.assertEqual(self.complete("sample", "--out", "m"), {"mine"})
         self.assertEqual(self.complete("sample", "--sampler", "d"), {"ddpm", "ddim", "dpmpp"})
-        self.assertEqual(self.complete("schema", ""), {"decoder", "prior", "vae"})
+        self.assertEqual(self.complete("schema", ""), {"decoder", "prior", "vae", "clip"})
         self.assertEqual(self.complete("inspect", "my"), {"my.json"})
         self.assertEqual(self.complete("sample", "--seed", ""), set())
         for command in COMMANDS_WITH_OPTIONS:

@@ -66,7 +66,7 @@ class SampleOptions(EndToEnd):
         write_npy(self.base / "noise.npy", (2, 3, 8, 7), [0.5] * 336)
         embeds = ["--image-embeds", "two.npy"]
         self.refuse("conditional/model.pth", "--image-embeds", "narrow.npy", code=3,
-                    expect=["--image-embeds narrow.npy: expected rows of 32 values", "conditional/model.pth", "got 31"])
+                    expect=["--image-embeds narrow.npy: expected embeddings of 32 values", "conditional/model.pth", "got 31"])
         self.refuse("conditional/model.pth", *embeds, "--init-noise", "noise.npy", code=3,
                     expect=["--init-noise noise.npy: expected an array of shape [2, 3, ", "unet 1", "got [2, 3, 8, 7]"])
         self.refuse("conditional/model.pth", *embeds, "--inpaint-mask", "mask.npy",
@@ -140,7 +140,7 @@ class SampleOptions(EndToEnd):
         # Nor does an array of somebody else's say what is.
         write_npy(folder / "samples.npy", (9, 2), [0] * 18)
         done = self.sample(*three, check=2)
-        self.assertIn("holds 0000.png to 0002.png, samples.npy, which no sampling wrote", " ".join(done.stderr.split()))
+        self.assertIn("holds 0000.png to 0002.png, samples.npy, sheet.png, which no sampling wrote", " ".join(done.stderr.split()))
         self.assertEqual(read_npy(folder / "samples.npy")[0], (9, 2))
 
     def test_timesteps_are_one_number_or_one_for_each_unet(self):
