@@ -162,7 +162,7 @@ class ShardOrder(EndToEnd):
         done = self.train(config)
         told = " ".join((done.stdout + done.stderr).split())
         self.assertIn("train: the shards are not those that epoch 1 began with", told)
-        self.assertIn("and it begins anew", told)
+        self.assertIn("and it starts over", told)
 
     def test_batches_of_an_update_that_was_stopped_are_traced_once(self):
         """With accumulation a stop gives the begun update up: its batches are consumed when it is made anew."""
