@@ -169,14 +169,16 @@ class Clip(EndToEnd):
 
     def test_weights_of_others_begin_a_run(self):
         for name in ("begin.pt", "begin.safetensors"):
-            (self.dir / name).parent.mkdir(exist_ok=True)
             run("convert", self.trained / "clip/model.pth", name, "--open-clip", cwd=self.dir, check=0)
         load = {"load_from": "local", "file_path": "begin.pt", "only_auto_resume": False}
-        done = run("--config", self.clip_config(self.dir, train={"epochs": 1}, tracker={"load": load}), cwd=self.dir, check=0)
+        config = self.clip_config(self.dir, train={"epochs": 1, "lr": 1e-9}, tracker={"load": load})
+        done = run("--config", config, cwd=self.dir, check=0)
         self.assertIn("weights only", done.stdout)
-        losses = [record["Training Loss"] for record in harness.records(self.dir / "clip") if "Training Loss" in record]
-        first = [record["Training Loss"] for record in harness.records(self.trained / "clip") if "Training Loss" in record][0]
-        self.assertLess(losses[0], first - 0.3)
+        # Weights and vocabulary are those of the run that made the file: so are its last figures.
+        for key in ("Validation Loss", "image_to_text_R@1", "zero_shot_top1"):
+            found, expected = ([record[key] for record in harness.records(folder / "clip") if key in record]
+                               for folder in (self.dir, self.trained))
+            self.assertAlmostEqual(found[-1], expected[-1], places=4, msg=key)
         # Tensors alone: the vocabulary that belongs to them is not known.
         load["file_path"] = "begin.safetensors"
         done = run("--config", self.clip_config(self.dir, "other.json", "other", train={"epochs": 1}, tracker={"load": load}), cwd=self.dir,
