@@ -203,7 +203,7 @@ class Prior(unittest.TestCase):
         evaluate = ("evaluate", "--config", self.config(), "--checkpoint", "absent.pth", "--set")
         for override in ("/prior/timesteps=10", "/prior/net/depth=2", "/prior={}"):
             done = run(*evaluate, override, cwd=self.dir, check=2)
-            self.assertIn(f"--set {override}: would make the checkpoint's model another one", done.stderr)
+            self.assertIn(f"--set {override}: the weights of the checkpoint were trained for the model as it is", done.stderr)
             self.assertIn("/train/eval_timesteps", done.stderr)
         done = run(*evaluate, "/train/eval_timesteps=[4]", cwd=self.dir, check=3)
         self.assertIn("absent.pth", done.stderr)
