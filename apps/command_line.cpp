@@ -17,6 +17,7 @@
 #include "base/untrusted_text.h"
 #include "command_options.h"
 #include "command_pages.h"
+#include "help_formatter.h"
 
 namespace dalle2 {
 namespace {
@@ -196,6 +197,12 @@ Runner add_evaluate(CLI::App& app) {
   app.add_option("--split", o->split, "Samples to evaluate: train, val or test")
       ->capture_default_str()
       ->check(CLI::IsMember({"train", "val", "test"}));
+  app.add_option("--timesteps",
+                 o->timesteps,
+                 "Sampling steps, one number or one for each unet, or those of a prior to compare "
+                 "(default: the config's)")
+      ->type_name("N")
+      ->check(whole_number());
   app.add_flag("!--no-ema", o->use_ema, "Use the live weights, not the averaged ones");
   add_processes(app, o->processes, "evaluate");
   return [o] { return run_evaluate(*o); };
@@ -398,7 +405,7 @@ int run_command_line(int argc, char** argv) {
   app.set_version_flag("--version", [] {
     return program_version_text() + "\n  command line by CLI11 " CLI11_VERSION;
   });
-  app.get_formatter()->column_width(34);
+  app.formatter(std::make_shared<HelpFormatter>());
   app.footer(exit_code_lines());
   app.failure_message([](const CLI::App* root, const CLI::Error& error) {
     return fmt::format("error: {}\n{}  `dalle2-train --help` lists the options.\n",

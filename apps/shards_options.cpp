@@ -93,7 +93,7 @@ Runner add_shards_check(CLI::App& app) {
       ->check(whole_number(18));
   app.footer(
       "Reads every shard, decodes every picture, and prints what is wrong with each. Exit code 3 "
-      "if a shard cannot\nbe read or has no samples, if samples cannot be used, or if embeddings "
+      "if a shard cannot be read or has no samples, if samples cannot be used, or if embeddings "
       "seem to belong to other pictures.");
   return [o] {
     run_shards_check(*o);
@@ -127,7 +127,7 @@ Runner add_shards_order(CLI::App& app) {
   app.add_flag("--print", o->print, "A JSON line a step with the keys of each rank, no summary");
   app.footer(
       "Reads the training shards with the loaders of all ranks in one process, and trains nothing. "
-      "Without --print a\ntable: batches, samples, steps without a batch, and the first and last "
+      "Without --print a table: batches, samples, steps without a batch, and the first and last "
       "keys of each rank.");
   return [o] {
     run_shards_order(*o);
@@ -155,8 +155,8 @@ Runner add_shards_encode(CLI::App& app) {
   add_overwrite(app, o->overwrite, "Remove the shards that DIR holds, if they are of another set");
   app.footer(
       "Writes each shard that the file names once more, with KEY.latent.npy beside the picture: "
-      "what the VAE makes of\nit after data.preprocessing. Shards that are there already are kept, "
-      "so the same command continues where it was\nstopped. Prints the scale that suits the noise "
+      "what the VAE makes of it after data.preprocessing. Shards that are there already are kept, "
+      "so the same command continues where it was stopped. Prints the scale that suits the noise "
       "schedules. Train with data.latents_in_tar.");
   return [o] {
     install_stop_signals();  // as above
@@ -195,9 +195,9 @@ Runner add_shards_embed(CLI::App& app) {
   add_overwrite(app, o->overwrite, "Remove the shards that DIR holds, if they are of another set");
   app.footer(
       "Writes each shard once more, with KEY.img_emb.npy beside the picture, and the embeddings of its "
-      "samples as arrays:\nDIR/img_emb/NUMBER.npy, DIR/text_emb/NUMBER.npy. Samples "
-      "without a caption are left out. Shards that\nare there already are kept, so the same command "
-      "goes on where it was stopped.");
+      "samples as arrays: DIR/img_emb/NUMBER.npy, DIR/text_emb/NUMBER.npy. Samples "
+      "without a caption are left out. Shards that are there already are kept, so the same command "
+      "continues where it was stopped.");
   return [o] {
     install_stop_signals();  // as above
     return run_shards_embed(*o);

@@ -19,6 +19,7 @@
 
 #include "base/log.h"
 #include "base/stop_signal.h"
+#include "base/terminal.h"
 #include "dist/meeting.h"
 #include "dist/process_group_backend.h"
 
@@ -174,10 +175,13 @@ class Launch {
     }
     const bool closed = count == 0;
     if (closed && !output.begun.empty() && output.begun.back() != '\n') output.begun += '\n';
+    // Rank 0's live line may be there, which it draws again.
+    const char* clear = is_live_terminal(output.to) ? "\r\x1b[K" : "";
     size_t begin = 0;
     for (size_t end; (end = output.begun.find('\n', begin)) != std::string::npos; begin = end + 1) {
-      write_all(output.to,
-                fmt::format("[rank {}] {}", rank, output.begun.substr(begin, end + 1 - begin)));
+      write_all(
+          output.to,
+          fmt::format("{}[rank {}] {}", clear, rank, output.begun.substr(begin, end + 1 - begin)));
     }
     output.begun.erase(0, begin);
     if (closed) {

@@ -65,6 +65,9 @@ struct EvaluateCommand {
   std::string config_path, checkpoint_path;
   std::vector<std::string> overrides;
   std::string split = "val";  ///< train, val or test
+  /// Sampling steps: of a decoder one, or one for each unet; of a prior those to compare; none: the
+  /// config's.
+  std::vector<int64_t> timesteps;
   bool use_ema = true;
   int64_t processes = 1;  ///< to start on this machine
 };

@@ -22,7 +22,7 @@ namespace dalle2 {
 /// What a kind of run says about itself.
 struct DryRunPlan {
   struct Network {
-    std::string label;                          ///< "unet 0"
+    std::string label;                          ///< "unet 1"
     std::string note;                           ///< after its size, e.g. "64 px"
     std::string prefix = "";                    ///< of its names in the model: "unets.0."
     std::shared_ptr<torch::nn::Module> module;  ///< null: not trained, and not held in memory

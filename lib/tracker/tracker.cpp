@@ -302,6 +302,17 @@ std::optional<bool> Tracker::was_saved_by_this_run(const std::string& path) cons
   return counts_all || own_files_->contains(path) ? std::optional(true) : std::nullopt;
 }
 
+std::string Tracker::finished_as() const {
+  return goes_on_ && own_files_ ? own_files_->finished_as() : "";
+}
+
+void Tracker::finish_as(const std::string& what) {
+  if (dummy_) return;
+  check_lock();
+  const std::lock_guard lock(*files_mutex_);
+  own_files_->finish_as(what);
+}
+
 void Tracker::check_lock() const {
   for (const auto& lock : locks_) lock->check();
 }

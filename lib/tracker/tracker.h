@@ -211,6 +211,11 @@ class Tracker {
   /// check_lock()
   void save(const SaveRequest& request);
 
+  /// What the run in data_path, which this one continues, was when it finished; empty if it did not.
+  std::string finished_as() const;
+  /// After the last save: the run has done all it was asked for. @throws as check_lock()
+  void finish_as(const std::string& what);
+
   /// After the last save: waits for what the savers still send, for as long as the config allows, or
   /// 10 s after a stop signal. What is left waits in data_path/outbox. finish() does it, too, and
   /// waits 10 s after a fault.

@@ -59,7 +59,7 @@ ModelPlan plan_parts(Decoder decoder, const DecoderTrainConfig& config) {
                  .untrained_reason = "/train/unet_training_mask takes it out"};
   for (int64_t number = 1; number <= count; ++number) {
     const auto i = static_cast<size_t>(number - 1);
-    PartPlan part{.name = fmt::format("unet {}", i), .prefix = fmt::format("unets.{}.", i)};
+    PartPlan part{.name = fmt::format("unet {}", number), .prefix = fmt::format("unets.{}.", i)};
     part.make_network = [shape = decoder->unet(number)->config()] {
       return std::make_shared<UnetImpl>(shape);
     };

@@ -47,7 +47,7 @@ struct PartOptions {
 };
 
 struct TrainedPart {
-  /// @param part_name name of the part in messages, e.g. "unet 0"; empty where the run has one part
+  /// @param part_name name of the part in messages, e.g. "unet 1"; empty where the run has one part
   /// @param network_prefix of its network's names in the whole model, e.g. "unets.0."
   /// @param parameter_names those that the optimizer and the averages know
   TrainedPart(std::string part_name,

@@ -31,7 +31,7 @@ namespace dalle2 {
 
 /// What a kind of run says about a part of its model.
 struct PartPlan {
-  std::string name = "";  ///< in messages, e.g. "unet 0"; empty where the kind has one part
+  std::string name = "";  ///< in messages, e.g. "unet 1"; empty where the kind has one part
   std::string prefix;     ///< of the network's names in the model, e.g. "unets.0."
   /// Null: not trained. It keeps its place in the numbering and in the files all the same.
   std::shared_ptr<torch::nn::Module> network = nullptr;
@@ -108,7 +108,7 @@ class Trainer {
   /// False for a part that the config takes out.
   bool is_trained(int64_t part) const;
   std::vector<int64_t> trained_parts() const;
-  /// "unet 0"; empty where the kind has one part.
+  /// "unet 1"; empty where the kind has one part.
   const std::string& part_name(int64_t part) const;
 
   /// Updates of a part so far.
@@ -134,7 +134,7 @@ class Trainer {
   /// Multiplies the learning rates of all parts; not in state().
   double learning_rate_factor() const { return learning_rate_factor_; }
   void set_learning_rate_factor(double factor);
-  /// The first part of the state that holds NaN or infinity, e.g. "weights of unet 0"; none if all
+  /// The first part of the state that holds NaN or infinity, e.g. "weights of unet 1"; none if all
   /// is sound. Waits for the device.
   std::optional<std::string> non_finite_part() const;
   bool uses_ema() const { return contents_.averages.has_value(); }

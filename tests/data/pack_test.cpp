@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "data/shards/pack.h"
 
+#include <fmt/ranges.h>
 #include <png.h>
 #include <signal.h>
 #include <algorithm>
@@ -355,6 +356,26 @@ TEST_CASE("a transparent ground becomes white, and opaque pictures stay as they 
   CHECK(pixel(2, 1) == std::vector<uint8_t>{200, 20, 10});
   CHECK(pixel(3, 3) == std::vector<uint8_t>{204, 204, 204});
   CHECK(samples[1].fields.at("png") == read_file(folder / "in/opaque.png"));
+  CHECK(report.transparent == 0);
+
+  options.white_ground = false;
+  const PackReport as_they_are = pack_folder(folder / "in", folder / "clear", options);
+  CHECK(as_they_are.transparent == 1);
+  CHECK(as_they_are.whitened == 0);
+  CHECK(samples_of(folder / "clear/000000.tar")[0].fields.at("png") ==
+        read_file(folder / "in/clear.png"));
+  CHECK_THAT(fmt::format("{}", fmt::join(describe_pack(as_they_are), "\n")),
+             Contains("1 picture is transparent in part: training sees the colours stored there, "
+                      "often black; --white-ground lays them on white"));
+  CheckOptions check;
+  check.urls = {folder / "clear/000000.tar", folder / "out/000000.tar"};
+  const CheckReport checked = check_shards(check);
+  CHECK(checked.shards[0].transparent == 1);
+  CHECK(checked.shards[1].transparent == 0);
+  CHECK_THAT(fmt::format("{}", fmt::join(describe_check(checked), "\n")),
+             Contains("1 picture is transparent in part: training sees the colours stored there, "
+                      "often black; `shards make --white-ground` lays them on white"));
+  options.white_ground = true;
   CHECK(pack_folder(folder / "in", folder / "out", options).shards_kept == 1);
 }
 

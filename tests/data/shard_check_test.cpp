@@ -71,8 +71,9 @@ TEST_CASE("the check names what is wrong with each shard") {
   std::string text;
   for (const std::string& line : describe_check(report)) text += line + "\n";
   CHECK_THAT(text,
-             Contains("00001.tar: 5 samples, 3 usable: 1 without picture, 1 broken picture, 2 "
-                      "without caption, 1 repeated key, 1 repeated member"));
+             Contains("00001.tar: 5 samples, 3 usable: 1 without picture, 1 broken picture, "
+                      "1 repeated key, 1 repeated member"));
+  CHECK_THAT(text, Contains("\n2 samples have no caption, which only a CLIP needs\n"));
   CHECK_THAT(text, Contains("000040001: its image embedding is all zero"));
   CHECK_THAT(text, Contains("00000.tar: 4 samples, all usable\n"));
   CHECK_THAT(text,

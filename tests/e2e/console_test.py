@@ -181,6 +181,19 @@ class Console(EndToEnd):
         self.assertRegex(done.stdout, r"step \d+  validation loss")
         self.assertTrue([record for record in records(self.dir / "out") if "Unet 0 Training Loss" in record])
 
+    def test_a_line_of_another_rank_has_a_line_of_the_terminal_to_itself(self):
+        shards = self.dir / "damaged"
+        harness.shutil.copytree(self.shards, shards)
+        for embeddings in sorted((shards / "img_emb").glob("*.npy"))[3::4]:
+            embeddings.unlink()
+        config = harness.tiny_config(shards, "out", train={"epochs": 1, "n_sample_images": 0})
+        config["data"]["max_bad_fraction"] = 1.0
+        code, shown = on_terminal("--config", write_config(self.dir / "two.json", config), "--nproc-per-node", 2, cwd=self.dir)
+        self.assertEqual(code, 0, shown)
+        before = [shown[max(0, found.start() - len(CLEAR)):found.start()] for found in re.finditer(r"\[rank 1\]", shown)]
+        self.assertGreater(len(before), 1, shown)
+        self.assertEqual(set(before), {CLEAR}, shown)
+
     def test_a_gpu_that_is_not_there_is_told_of(self):
         name = "cuda:9999"
         done = run("sample", "--checkpoint", "absent.pth", "--out", "x", "--device", name, cwd=self.dir, check=2)

@@ -45,7 +45,7 @@ class DryRun(EndToEnd):
         labels = {}
         for kind in self.for_each_kind():
             done = self.start(self.config_of(kind), "--dry-run", check=0)
-            labels[kind] = [re.sub(r"^(unet 0|network)$", "network", line.split(":")[0])
+            labels[kind] = [re.sub(r"^(unet 1|network)$", "network", line.split(":")[0])
                             for line in done.stdout.splitlines() if not line.startswith("[")]
         self.assertEqual(labels["decoder"], labels["prior"])
         self.assertEqual(labels["prior"], ["network", "train", "val", "test", "samples per epoch", "steps", "checkpoint", "arithmetic",
@@ -73,7 +73,7 @@ class DryRun(EndToEnd):
         config["decoder"].update({"unets": [unet, unet], "image_sizes": [16, 32], "sample_timesteps": [3, 3]})
         config["train"]["unet_training_mask"] = [True, False]
         masked = self.start(config, "--dry-run", check=0).stdout
-        self.assertIn("unet 1: not trained, takes no memory", masked)
+        self.assertIn("unet 2: not trained, takes no memory", masked)
         size = r"checkpoint: about [\d.]+ .iB, model file: about [\d.]+ .iB"
         self.assertEqual(re.search(size, masked).group(), re.search(size, one).group())
 

@@ -99,7 +99,7 @@ class Loop(EndToEnd):
         output, _, _ = self.start(epochs=1, n_sample_images=0)
         self.assertIn("conditioned on precomputed image embeddings", output)
         total = int(re.search(r"Number of parameters: (\d+) total; \d+ training", output).group(1))
-        self.assertEqual(int(re.search(r"Unet 0 has (\d+) total; \d+ training", output).group(1)), total)
+        self.assertEqual(int(re.search(r"Unet 1 has (\d+) total; \d+ training", output).group(1)), total)
         self.assertRegex(output, r"shards: \d+ train, \d+ val, \d+ test")
 
     def test_guidance_changes_the_pictures_and_not_the_training(self):

@@ -66,7 +66,7 @@ class Stages(EndToEnd):
             with self.subTest(name):
                 joined = self.dir / name
                 done = self.join(*files, joined, *more)
-                self.assertRegex(done.stdout, r"unet 0: a/.*\nunet 1: b/.*\n")
+                self.assertRegex(done.stdout, r"unet 1: a/.*\nunet 2: b/.*\n")
                 self.assertEqual((self.first_stage(joined), self.second_stage(joined)), wanted)
                 self.whole(joined)
         joined = tensors_of(self.dir / "all.pth", self.dir)
@@ -84,7 +84,7 @@ class Stages(EndToEnd):
         self.train_in(self.dir, "a-again", data={"shuffle_train": False})
         again = self.dir / "a-again/checkpoint.pth"
         done = self.join("a/checkpoint.pth", again, self.dir / "x.pth", check=2)
-        self.assertIn(f"unet 0: a/checkpoint.pth and {again} both trained it", done.stderr)
+        self.assertIn(f"unet 1: a/checkpoint.pth and {again} both trained it", done.stderr)
         done = self.join("a/model.pth", self.dir / "a-again/model.pth", self.dir / "x.pth", check=2)
         self.assertIn("both trained it", done.stderr)
         self.train_in(self.dir, "b-other", decoder={"timesteps": 40})
@@ -117,7 +117,7 @@ class Stages(EndToEnd):
         dry = self.train_in(self.dir, "b", "--dry-run", tracker=base).stdout
         self.assertRegex(dry, r"would load: .*a/checkpoint.pth")
         done = self.train_in(self.dir, "b", tracker=base)
-        self.assertIn("the weights of unet 0, which this run does not train, go into its files as they are", done.stdout)
+        self.assertIn("the weights of unet 1, which this run does not train, go into its files as they are", done.stdout)
         first = self.first_stage("a/checkpoint.pth", "first-of-a")
         pictures = []
         for name in ("checkpoint.pth", "model.pth"):
@@ -135,7 +135,7 @@ class Stages(EndToEnd):
         self.assertEqual(self.first_stage(self.dir / "b/checkpoint.pth"), first)
         # Joined with a's file it is a's stage again, which it trained; b's alone has it too.
         done = self.join("a/checkpoint.pth", self.dir / "b/checkpoint.pth", self.dir / "all.pth")
-        self.assertIn("unet 0: a/checkpoint.pth", done.stdout)
+        self.assertIn("unet 1: a/checkpoint.pth", done.stdout)
 
     def test_a_base_of_another_cascade_is_refused_at_the_start(self):
         self.train_in(self.dir, "a-other", decoder={"timesteps": 40})

@@ -44,6 +44,23 @@ TEST_CASE("a toy run learns") {
   CHECK(outcome.validations[2] < 0.9 * outcome.validations[0]);
 }
 
+TEST_CASE("a run that has finished has nothing left to do, until its config asks for more") {
+  const TempDir folder;
+  ToyConfig config = toy_config(folder.path());
+  const Outcome outcome = whole_run(config);
+  const auto saved_at = std::filesystem::last_write_time(folder.path() + "/out/checkpoint.pth");
+  {
+    const CapturedLog log;
+    CHECK(whole_run(config) == outcome);
+    CHECK(log.count("nothing left to do: the run has finished") == 1);
+    CHECK(std::filesystem::last_write_time(folder.path() + "/out/checkpoint.pth") == saved_at);
+  }
+  config.train.epochs = 4;
+  const CapturedLog log;
+  CHECK(whole_run(config).losses.size() == 20);
+  CHECK(log.count("nothing left to do") == 0);
+}
+
 TEST_CASE("a record every n updates has the mean of the last n losses") {
   const TempDir each, third;
   const std::vector<double> losses = whole_run(toy_config(each.path())).losses;

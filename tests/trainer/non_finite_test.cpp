@@ -294,15 +294,15 @@ TEST_CASE("weights and averages that are not finite are found") {
   CHECK_FALSE(trainer->non_finite_part());
   at::Tensor average = trainer->averaged_network(2)->parameters()[3];
   average.view(-1)[0] = INFINITY;
-  CHECK(trainer->non_finite_part() == "averaged weights of unet 1");
+  CHECK(trainer->non_finite_part() == "averaged weights of unet 2");
   at::Tensor weight = trainer->decoder()->unet(1)->parameters()[5];
   weight.view(-1)[0] = NAN;
-  CHECK(trainer->non_finite_part() == "weights of unet 0");
+  CHECK(trainer->non_finite_part() == "weights of unet 1");
 
   const auto diffusers = trainer_with(MixedPrecision::no, EmaKind::diffusers);
   CHECK_FALSE(diffusers->non_finite_part());
   TrainerProbe::contents(*diffusers).parts[0]->average->values()[0] = NAN;
-  CHECK(diffusers->non_finite_part() == "averaged weights of unet 0");
+  CHECK(diffusers->non_finite_part() == "averaged weights of unet 1");
 }
 
 TEST_CASE("adapters train in half precision, on a base of half precision too") {

@@ -37,7 +37,7 @@ struct Planned : FolderPicture {
 struct Sample {
   std::string field, picture, source_json;
   std::optional<std::string> caption;
-  bool whitened = false;
+  bool whitened = false, transparent = false;
 };
 
 std::map<std::string, std::string> fields_of(const Sample& sample) {
@@ -202,11 +202,12 @@ std::optional<Sample> Packer::make_sample(const Planned& planned, std::string& r
       return std::nullopt;
     }
     decode_image(sample.picture, planned.source);
-    if (options_.white_ground && sample.field != "jpg") {
-      if (const auto white = decode_onto_white(sample.picture, planned.source)) {
+    if (const auto white = decode_onto_white(sample.picture, planned.source)) {
+      sample.whitened = options_.white_ground;
+      sample.transparent = !options_.white_ground;
+      if (sample.whitened) {
         sample.picture = encode_png(*white);
         sample.field = "png";
-        sample.whitened = true;
       }
     }
     Json source;
@@ -282,6 +283,7 @@ void Packer::add(PackReport of_shard) {
   report_.packed += of_shard.packed;
   report_.without_caption += of_shard.without_caption;
   report_.whitened += of_shard.whitened;
+  report_.transparent += of_shard.transparent;
   report_.shards_written += of_shard.shards_written;
   report_.shards_kept += of_shard.shards_kept;
   append(report_.skipped, of_shard.skipped);
@@ -303,6 +305,7 @@ std::optional<Sample> Packer::next_sample(const Shard& shard,
   ++report.packed;
   if (!sample->caption) ++report.without_caption;
   if (sample->whitened) ++report.whitened;
+  if (sample->transparent) ++report.transparent;
   return sample;
 }
 

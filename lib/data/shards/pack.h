@@ -34,7 +34,8 @@ struct PackReport {
   struct Skipped {
     std::string path, reason;
   };
-  int64_t found = 0, packed = 0, without_caption = 0, whitened = 0;
+  int64_t found = 0, packed = 0, without_caption = 0;
+  int64_t whitened = 0, transparent = 0;        ///< laid on white; packed with their transparency
   int64_t shards_written = 0, shards_kept = 0;  ///< kept: they were there, and right
   std::vector<Skipped> skipped;                 ///< pictures that are in no shard
   std::map<std::string, int64_t> other_files;   ///< by extension: no pictures by name

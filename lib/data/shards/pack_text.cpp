@@ -24,6 +24,11 @@ std::vector<std::string> describe_pack(const PackReport& report) {
                             "with a transparent ground is on white",
                             "with a transparent ground are on white"));
   }
+  if (report.transparent > 0) {
+    lines.push_back(counted(report.transparent, "picture is", "pictures are") +
+                    " transparent in part: training sees the colours stored there, often black; "
+                    "--white-ground lays them on white");
+  }
   if (report.without_caption > 0) {
     lines.push_back(counted(report.without_caption, "has no caption", "have no caption"));
   }

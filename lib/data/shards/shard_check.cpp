@@ -59,6 +59,7 @@ bool check_picture(const GroupedSample& sample, ShardCheck& check) {
     const Image image = decode_image(*picture, sample.key);
     const int64_t side = std::min(image.width, image.height);
     check.narrowest = check.narrowest == 0 ? side : std::min(check.narrowest, side);
+    if (decode_onto_white(*picture, sample.key)) ++check.transparent;
     return true;
   } catch (const DataError& error) {
     ++check.broken_pictures;

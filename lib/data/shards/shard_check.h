@@ -53,6 +53,7 @@ struct ShardCheck {
           repeated_keys = 0, repeated_members = 0;
   int64_t foreign_keys = 0;  ///< keys that begin with the number of another shard
   int64_t narrowest = 0;     ///< the shortest side of a picture, pixels
+  int64_t transparent = 0;   ///< pictures that are transparent in part
   EmbeddingCheck image, text;
   std::vector<std::string> examples;  ///< the first few faults, with their keys
   int64_t untold = 0;                 ///< faults after them

@@ -51,7 +51,6 @@ std::string faults_of(const ShardCheck& shard) {
   append_count(text, shard.no_picture, "without picture");
   append_count(text, shard.broken_pictures, "broken picture", "broken pictures");
   append_count(text, shard.broken_captions, "caption not UTF-8", "captions not UTF-8");
-  append_count(text, shard.no_caption, "without caption");
   append_count(text, shard.repeated_keys, "repeated key", "repeated keys");
   append_count(text, shard.repeated_members, "repeated member", "repeated members");
   append_count(text,
@@ -81,7 +80,8 @@ constexpr int64_t ShardCheck::*kShardCounts[] = {&ShardCheck::samples,
                                                  &ShardCheck::broken_captions,
                                                  &ShardCheck::repeated_keys,
                                                  &ShardCheck::repeated_members,
-                                                 &ShardCheck::foreign_keys};
+                                                 &ShardCheck::foreign_keys,
+                                                 &ShardCheck::transparent};
 
 /// All shards as one, without the faults that are of a whole shard.
 ShardCheck sum_of(const std::vector<ShardCheck>& shards) {
@@ -137,6 +137,19 @@ void describe_alignment(const ShardCheck& sum, std::vector<std::string>& lines) 
       "    embeddings made from other shards, or in another order, belong to other pictures");
 }
 
+/// What is no fault of a sample, but may surprise.
+void describe_pictures(const ShardCheck& sum, std::vector<std::string>& lines) {
+  if (sum.no_caption > 0) {
+    lines.push_back(counted(sum.no_caption, "sample has", "samples have") +
+                    " no caption, which only a CLIP needs");
+  }
+  if (sum.transparent > 0) {
+    lines.push_back(counted(sum.transparent, "picture is", "pictures are") +
+                    " transparent in part: training sees the colours stored there, often black; "
+                    "`shards make --white-ground` lays them on white");
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> describe_check(const CheckReport& report) {
@@ -176,6 +189,7 @@ std::vector<std::string> describe_check(const CheckReport& report) {
                                 report.unused_files == 1 ? "is" : "are"));
   }
   describe_alignment(sum, lines);
+  describe_pictures(sum, lines);
   return lines;
 }
 

@@ -9,12 +9,17 @@
 namespace dalle2 {
 namespace {
 
-RgbaImage decode_png_rgba(const std::string& content, const std::string& origin) {
+/// @return none without an alpha channel or a transparent colour, before any pixel is decoded
+std::optional<RgbaImage> decode_png_rgba(const std::string& content, const std::string& origin) {
   png_image reader{};
   reader.version = PNG_IMAGE_VERSION;
   RgbaImage image;
   if (png_image_begin_read_from_memory(&reader, content.data(), content.size()) != 0) {
     check_image_size(reader.width, reader.height, origin);
+    if ((reader.format & PNG_FORMAT_FLAG_ALPHA) == 0) {
+      png_image_free(&reader);
+      return std::nullopt;
+    }
     reader.format = PNG_FORMAT_RGBA;
     image.width = static_cast<int>(reader.width);
     image.height = static_cast<int>(reader.height);
@@ -30,14 +35,14 @@ RgbaImage decode_png_rgba(const std::string& content, const std::string& origin)
 }  // namespace
 
 std::optional<Image> decode_onto_white(const std::string& content, const std::string& origin) {
-  RgbaImage source;
+  std::optional<RgbaImage> decoded;
   if (content.starts_with("\x89PNG")) {
-    source = decode_png_rgba(content, origin);
+    decoded = decode_png_rgba(content, origin);
   } else if (content.starts_with("RIFF")) {
-    source = decode_webp_rgba(content, origin);
-  } else {
-    return std::nullopt;
+    decoded = decode_webp_rgba(content, origin);
   }
+  if (!decoded) return std::nullopt;
+  const RgbaImage& source = *decoded;
   Image image{source.width, source.height, {}};
   image.pixels.reserve(source.pixels.size() / 4 * 3);
   bool transparent = false;

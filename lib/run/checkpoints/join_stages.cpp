@@ -98,7 +98,7 @@ const Source* giver_of(size_t stage, const std::vector<Source>& sources) {
         throw ConfigError(
             "unet {}: {} and {} both trained it\n  Leave one of the files out: of each unet one "
             "file gives the weights.",
-            stage,
+            stage + 1,
             trained->path,
             source.path);
       }
@@ -108,7 +108,7 @@ const Source* giver_of(size_t stage, const std::vector<Source>& sources) {
         throw ConfigError(
             "unet {}: {} and {} hold different weights of it, and neither trained it\n  Name the "
             "file that did, too, or leave one of these out.",
-            stage,
+            stage + 1,
             held->path,
             source.path);
       }

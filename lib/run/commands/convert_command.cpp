@@ -24,7 +24,7 @@ ConvertReport join_files(const ConvertCommand& command) {
   JoinedStages joined = join_stages(command.in_paths, command.config_path, command.ema);
   for (size_t i = 0; i < joined.givers.size(); ++i) {
     const std::string& giver = joined.givers[i];
-    std::printf("unet %zu: %s\n", i, giver.empty() ? "in none of the files" : giver.c_str());
+    std::printf("unet %zu: %s\n", i + 1, giver.empty() ? "in none of the files" : giver.c_str());
   }
   return write_checkpoint(command.out_path, std::move(joined.checkpoint));
 }

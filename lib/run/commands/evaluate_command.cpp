@@ -21,6 +21,7 @@
 #include "run/clip/clip_data.h"
 #include "run/commands.h"
 #include "run/commands/evaluate_kinds.h"
+#include "run/commands/sample_command.h"
 #include "run/commands/several_processes.h"
 #include "run/decoder/decoder_data.h"
 #include "run/decoder/decoder_evaluation.h"
@@ -72,7 +73,14 @@ nlohmann::ordered_json prior_figures(const EvaluateCommand& command,
   if (!batch || batch->size() == 0) {
     throw DataError("--split {}: has no usable row (/data/splits)", command.split);
   }
-  const std::vector<int64_t>& steps = config.train.eval_timesteps;
+  const std::vector<int64_t>& steps =
+      command.timesteps.empty() ? config.train.eval_timesteps : command.timesteps;
+  for (const int64_t count : steps) {
+    if (count <= config.prior.timesteps) continue;
+    throw ConfigError("--timesteps: expected 1 to {}, the training steps of the prior, got {}",
+                      config.prior.timesteps,
+                      count);
+  }
   std::vector<std::string> names(kSimilarities);
   std::vector<double> values(kSimilarities * steps.size(), 0.0);  // of other ranks: 0
   PriorSampleOptions options;
@@ -113,6 +121,8 @@ nlohmann::ordered_json decoder_figures(const EvaluateCommand& command,
         "{{\"feature_extractor_weights_path\": \"inception.pt\"}}'",
         command.config_path);
   }
+  check_one_or_each(
+      "--timesteps", command.timesteps.size(), loaded.plan.stages.size(), command.checkpoint_path);
   const std::unique_ptr<ImageMetrics> metrics = make_metrics(loaded, device);
   const Value checkpoint = read_checkpoint(command.checkpoint_path);
   Decoder decoder = load_decoder(source_of(command, config.train), checkpoint);
@@ -129,8 +139,9 @@ nlohmann::ordered_json decoder_figures(const EvaluateCommand& command,
               .seed = config.seed,
               .draw = {config.train.cond_scale, first_unet, last_unet, device},
               .sample =
-                  [&](const DecoderSampleOptions& options) {
+                  [&](DecoderSampleOptions options) {
                     const torch::NoGradGuard no_grad;
+                    options.sample_timesteps = sampling_steps(command.timesteps);
                     return decoder->sample(options);
                   },
               .on_step =
@@ -158,6 +169,7 @@ nlohmann::ordered_json decoder_figures(const EvaluateCommand& command,
   if (found.left_out > 0) json["images_left_out"] = found.left_out;
   for (const auto& [name, value] : found.values) json[name] = value;
   json["evaluation"] = metrics->description();
+  if (!command.timesteps.empty()) json["timesteps"] = command.timesteps;
   return json;
 }
 
@@ -294,6 +306,9 @@ ExitCode evaluate_decoder(const EvaluateCommand& command) {
 ExitCode run_evaluate(const EvaluateCommand& command) {
   const std::string kind = config_kind(command.config_path);
   check_overrides(kind, command.overrides);
+  if (!command.timesteps.empty() && !run_kind_of(kind).sample) {
+    throw ConfigError("--timesteps: a {} draws nothing\n  Leave it out.", kind);
+  }
   log_to_stderr();
   return run_kind_of(kind).evaluate(command);
 }

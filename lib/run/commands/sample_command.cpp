@@ -25,6 +25,24 @@ ModelSource source_of(const SampleCommand& command) {
           .lora = {.files = command.lora_paths, .scales = command.lora_scale}};
 }
 
+void check_one_or_each(const char* option,
+                       size_t given,
+                       size_t unets,
+                       const std::string& checkpoint_path) {
+  if (given <= 1 || given == unets) return;
+  throw ConfigError("{}: expected one value, or one for each of the {} unets of {}, got {}",
+                    option,
+                    unets,
+                    checkpoint_path,
+                    given);
+}
+
+OneOrMany<std::optional<int64_t>> sampling_steps(const std::vector<int64_t>& timesteps) {
+  if (timesteps.empty()) return std::nullopt;
+  if (timesteps.size() == 1) return timesteps.front();
+  return timesteps;
+}
+
 void make_out_folder(const SampleCommand& command) {
   std::error_code error, ignored;
   std::filesystem::create_directories(command.out_folder, error);

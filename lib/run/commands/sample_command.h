@@ -37,6 +37,14 @@ at::Tensor draw_image_embeds(DiffusionPrior prior,
                              const PriorDraw& draw,
                              const at::Device& device);
 
+/// @throws ConfigError unless an option is given not at all, once, or for each of `unets`
+void check_one_or_each(const char* option,
+                       size_t given,
+                       size_t unets,
+                       const std::string& checkpoint_path);
+/// Of --timesteps, for DecoderSampleOptions. @param timesteps one, or one for each unet; none: the config's
+OneOrMany<std::optional<int64_t>> sampling_steps(const std::vector<int64_t>& timesteps);
+
 /// Which weights the command draws with.
 ModelSource source_of(const SampleCommand& command);
 /// @throws ConfigError if --out is no folder and cannot be made one

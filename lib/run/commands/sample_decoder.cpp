@@ -104,9 +104,7 @@ DecoderSampleOptions options_of(const SampleCommand& command) {
   const auto& scales = command.cond_scale;
   if (scales.size() == 1) options.cond_scale = scales.front();
   if (scales.size() > 1) options.cond_scale = scales;
-  const auto& timesteps = command.timesteps;
-  if (timesteps.size() == 1) options.sample_timesteps = timesteps.front();
-  if (timesteps.size() > 1) options.sample_timesteps = timesteps;
+  options.sample_timesteps = sampling_steps(command.timesteps);
   options.start_at_unet = command.start_unet;
   options.stop_at_unet = command.stop_unet;
   options.inpaint_resample_times = command.inpaint_resample_times.value_or(kDefaultResampleTimes);
@@ -316,16 +314,11 @@ void check_unets(const SampleCommand& command, const DecoderPlan& plan) {
                       command.checkpoint_path,
                       wrong_start ? command.start_unet : last);
   }
-  const auto one_or_each = [&](const char* option, size_t given) {
-    if (given <= 1 || given == plan.stages.size()) return;
-    throw ConfigError("{}: expected one value, or one for each of the {} unets of {}, got {}",
-                      option,
-                      unets,
-                      command.checkpoint_path,
-                      given);
+  const auto check = [&](const char* option, size_t given) {
+    check_one_or_each(option, given, plan.stages.size(), command.checkpoint_path);
   };
-  one_or_each("--timesteps", command.timesteps.size());
-  one_or_each("--cond-scale", command.cond_scale.size());
+  check("--timesteps", command.timesteps.size());
+  check("--cond-scale", command.cond_scale.size());
 }
 
 void check_image_embeds(const SampleCommand& command,

@@ -52,7 +52,7 @@ DryRunPlan make_plan(const LoadedDecoderConfig& loaded) {
   for (size_t i = 0; i < networks.size(); ++i) {
     const auto unet = static_cast<int64_t>(i) + 1;
     plan.networks.push_back(
-        {.label = fmt::format("unet {}", i),
+        {.label = fmt::format("unet {}", unet),
          .note = fmt::format("{} px", loaded.plan.stages[i].image_size),
          .prefix = fmt::format("unets.{}.", i),
          .module = networks[i],

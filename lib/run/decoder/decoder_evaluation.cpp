@@ -120,7 +120,7 @@ void show_pairs(const DecoderEvaluation& evaluation, const RankInfo& rank, Image
       evaluation.on_step(fmt::format("drawing {} of {} for the metrics: unet {}, step {}/{}",
                                      drawn_before + batch->size(),
                                      share,
-                                     unet - 1,
+                                     unet,
                                      step + 1,
                                      steps));
     };

@@ -127,8 +127,8 @@ at::Tensor DecoderPictures::draw_part(const Examples& examples, const ChunkRange
                    rows);
   options.on_step = [&](int64_t unet, size_t step, size_t steps) {
     session_.throw_if_signalled();
-    session_.progress().stage(fmt::format(
-        "drawing {}: unet {}, step {}/{}", examples.section, unet - 1, step + 1, steps));
+    session_.progress().stage(
+        fmt::format("drawing {}: unet {}, step {}/{}", examples.section, unet, step + 1, steps));
   };
   return trainer_.sample(options).cpu();
 }

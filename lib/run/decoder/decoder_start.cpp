@@ -41,7 +41,8 @@ void log_parameters(const std::vector<std::shared_ptr<UnetImpl>>& unets) {
   }
   log_parameters(all);
   for (size_t i = 0; i < counts.size(); ++i) {
-    log_info("model", "Unet {} has {} total; {} training", i, counts[i].total, counts[i].training);
+    log_info(
+        "model", "Unet {} has {} total; {} training", i + 1, counts[i].total, counts[i].training);
   }
 }
 

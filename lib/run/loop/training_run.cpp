@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/stop_signal.h"
+#include "net/sha256.h"
 
 namespace dalle2 {
 
@@ -14,6 +15,7 @@ TrainingRun::TrainingRun(RunPlan plan,
     : train_(plan.session.train),
       any_position_(std::move(position)),
       metrics_(std::move(plan.metrics)),
+      config_sha256_(to_hex(sha256(plan.texts.full_json))),
       session_(plan.session, *any_position_),
       any_trainer_(make_trainer(session_.device())),
       losses_(any_trainer_->num_parts(), train_.log_every_n_updates, session_.device()),
@@ -53,8 +55,29 @@ ExitCode TrainingRun::run() {
   }
 }
 
+/// The same for every start of one command that has nothing left to do.
+std::string TrainingRun::finish_mark() const {
+  return fmt::format("{} samples, config {}", any_position_->samples_seen, config_sha256_);
+}
+
+/// Whether an earlier start of the same command did all of it, pictures and figures too.
+bool TrainingRun::was_finished() {
+  if (!has_trained_all()) return false;
+  ProcessGroup& group = session_.group();
+  const bool same = group.is_main() && session_.tracker().finished_as() == finish_mark();
+  return !group.text_of_main(same ? "finished" : "", "whether the run has finished").empty();
+}
+
 ExitCode TrainingRun::run_to_the_end() {
-  if (checkpoints_.start() == StartedFrom::kCheckpoint) guard_.remember();
+  if (checkpoints_.start() == StartedFrom::kCheckpoint) {
+    guard_.remember();
+    if (was_finished()) {
+      log_info("train",
+               "nothing left to do: the run has finished; to train further, raise epochs (of a VAE "
+               "num_train_steps) in /train");
+      return checkpoints_.finish(ExitCode::kDone);
+    }
+  }
   ExitCode code = ExitCode::kStopped;
   latest_at_ = session_.group().heard_seconds();
   began_with_seen_ = any_position_->samples_seen;
@@ -75,7 +98,10 @@ ExitCode TrainingRun::run_to_the_end() {
   } else {
     checkpoints_.save_averages();
   }
-  return checkpoints_.finish(code);
+  checkpoints_.finish(code);
+  if (code == ExitCode::kDone && session_.group().is_main())
+    session_.tracker().finish_as(finish_mark());
+  return code;
 }
 
 /// The fault counts, whatever becomes of the save.

@@ -97,6 +97,8 @@ class TrainingRun {
   virtual int64_t samples_per_epoch() const = 0;  ///< 0 while it is not known
   /// Of the run, for the time that is left.
   virtual int64_t epochs() const { return train_.epochs; }
+  /// Whether the position is where the config lets the training end.
+  virtual bool has_trained_all() const { return any_position_->epochs_trained() >= epochs(); }
 
   /// The batches of the next update: /train/grad_accum_every of them, fewer at the end of the
   /// epoch.
@@ -194,6 +196,8 @@ class TrainingRun {
 
  private:
   ExitCode run_to_the_end();
+  std::string finish_mark() const;
+  bool was_finished();
   void save_before_the_end(bool fault_follows);
   std::optional<Error> fault_of_ranks(const std::exception_ptr& own);
   void log_step(double samples_per_second);
@@ -202,6 +206,7 @@ class TrainingRun {
   const SharedTrainConfig& train_;
   std::unique_ptr<RunPosition> any_position_;
   std::vector<PartMetricNames> metrics_;
+  const std::string config_sha256_;
   ProgressState progress_;  // losses and skipped updates are those of the last record
   Timer since_step_;
   double latest_at_ = 0;         // by ProcessGroup::heard_seconds()

@@ -40,7 +40,7 @@ class UpdateGuard {
   void tell(int64_t part, const SkippedUpdates& skipped) const;
   void roll_back(int64_t part, int64_t in_a_row);
   [[noreturn]] void give_up(int64_t part, int64_t in_a_row, const std::string& why);
-  /// "unet 0: ", or nothing where the kind has one part.
+  /// "unet 1: ", or nothing where the kind has one part.
   std::string prefix(int64_t part) const;
 
   RunSession& session_;

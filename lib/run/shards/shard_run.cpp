@@ -13,7 +13,7 @@ namespace dalle2 {
 
 ExitCode ShardRun::run_epochs() {
   keep_slices();
-  // A run that had reached its last epoch samples and saves once more, as the reference does.
+  // A run that had trained its last epoch samples and saves once more, as the reference does.
   while (position_.epoch < epochs() || position_.next_task != "train") {
     if (position_.next_task == "train" && !train_epoch()) continue;  // it went back
     if (session_.stopped()) return ExitCode::kStopped;

@@ -56,6 +56,9 @@ class VaeRun : public TrainingRun {
   LogRecord step_values(double samples_per_second) override;
   int64_t samples_per_epoch() const override { return data_.rows("train"); }
   int64_t epochs() const override;
+  bool has_trained_all() const override {
+    return is_done() || position_.epoch >= config_.train.epochs;
+  }
   std::string result_path(const std::string& name) const;
 
   const TrainVaeConfig& config_;

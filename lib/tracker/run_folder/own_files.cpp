@@ -119,6 +119,7 @@ OwnFiles::OwnFiles(const std::string& data_path, const std::string& marked_id)
   if (const std::string id = text_of(record, "run_id"); is_run_id(id)) run_id_ = id;
   home_ = text_of(record, "data_path");
   began_from_ = text_of(record, "began_from");
+  finished_as_ = text_of(record, "finished_as");
   const auto paths = record.find("paths");
   if (paths == record.end() || !paths->is_array()) return;
   for (const Json& path : *paths) {
@@ -163,8 +164,15 @@ void OwnFiles::start_over(const std::string& run_id,
   for (const std::string& path : paths) paths_.insert(key_of(path));
   also_own_.clear();
   began_from_ = began_from.empty() ? "" : key_of(began_from);
+  finished_as_.clear();
   recorded_ = true;
   own_all_ = false;
+  write();
+}
+
+void OwnFiles::finish_as(const std::string& what) {
+  if (finished_as_ == what) return;
+  finished_as_ = what;
   write();
 }
 
@@ -206,6 +214,7 @@ void OwnFiles::write() const {
   record["run_id"] = run_id_;
   record["data_path"] = data_path_;
   if (!began_from_.empty()) record["began_from"] = began_from_;
+  if (!finished_as_.empty()) record["finished_as"] = finished_as_;
   record["paths"] = paths_;
   // A name that is no UTF-8 is not found again: what is there is set aside once more.
   write_file_atomically(record_path_,

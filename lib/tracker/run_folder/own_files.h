@@ -52,6 +52,11 @@ class OwnFiles {
   /// from.
   bool began_from(const std::string& path) const { return began_from_ == key_of(path); }
 
+  /// What finish_as() noted; empty if the run is not known to have finished.
+  const std::string& finished_as() const { return finished_as_; }
+  /// The run has done all it was asked for. @param what that was, and where it ended
+  void finish_as(const std::string& what);
+
   /// Begins the record of another run.
   /// @param paths its own from the beginning
   void start_over(const std::string& run_id,
@@ -83,7 +88,7 @@ class OwnFiles {
   // Relative to data_path if below it, so that it can be moved; else absolute.
   std::set<std::string> paths_;
   std::set<std::string> contested_;  // written by others since this start
-  std::string also_own_, began_from_;
+  std::string also_own_, began_from_, finished_as_;
 };
 
 }  // namespace dalle2

@@ -270,7 +270,7 @@ PostHocResult combine_post_hoc(const std::vector<std::string>& paths, const Post
     if (step < 1 || step > unet.last_step) {
       throw ConfigError("--step: expected 1 to {}, the last step of unet {} in the files; got {}",
                         unet.last_step,
-                        number - 1,
+                        number,
                         step);
     }
     weights[number] = post_hoc_weights(unet.profiles, {step, gamma});
