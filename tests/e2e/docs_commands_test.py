@@ -7,7 +7,8 @@ A fenced `sh` block runs in a sandbox of its page, in the order of the page. Abo
     <!-- after: HEADING -->     it needs what the blocks below that heading leave, and runs behind them
 
 The sandbox has the repository's configs with small networks, and stand-ins for the reader's own files (`my.json`, `my_pictures`,
-`runs/x`, `embeddings.npy`, ...). `shards demo --num` is capped; all else is what the page says.
+`runs/x`, `embeddings.npy`, ...). `shards demo --num` is capped, and what `init` writes gets a small network as well. All else is what the
+page says.
 """
 import contextlib
 import json
@@ -18,6 +19,7 @@ import shlex
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 import unittest
 import zlib
@@ -150,6 +152,10 @@ def smaller(config):
     return config
 
 
+def make_smaller(path):
+    write_config(path, smaller(json.loads(without_comments(path.read_text()))))
+
+
 class DocsCommands(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -164,11 +170,16 @@ class DocsCommands(unittest.TestCase):
     # The sandbox.
 
     def program(self, sandbox):
-        """dalle2-train on the PATH and as build/bin/dalle2-train; demo sets are small."""
-        text = ("#!/usr/bin/env bash\nset -eu\nargs=()\nlast=''\n"
+        """dalle2-train on the PATH and as build/bin/dalle2-train; demo sets and the networks of `init` are small."""
+        text = ("#!/usr/bin/env bash\nset -eu\nargs=()\nlast=''\nout=''\n"
                 "for word in \"$@\"; do\n"
+                "  if [ \"$last\" = --out ]; then out=$word; fi\n"
                 f"  if [ \"$last\" = --num ] && [ \"${{1-}} ${{2-}}\" = 'shards demo' ]; then word={DEMO_PICTURES}; fi\n"
                 "  args+=(\"$word\"); last=$word\ndone\n"
+                "if [ \"${1-}\" = init ]; then\n"
+                f"  {shlex.quote(str(BINARY))} \"${{args[@]}}\"\n"
+                f"  exec {shlex.join([sys.executable, __file__])} --smaller \"$out\"\n"
+                "fi\n"
                 f"exec {shlex.quote(str(BINARY))} \"${{args[@]}}\"\n")
         for path in (sandbox / "bin/dalle2-train", sandbox / "build/bin/dalle2-train"):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -181,10 +192,12 @@ class DocsCommands(unittest.TestCase):
         self.program(sandbox)
         (sandbox / "configs").mkdir()
         for path in (ROOT / "configs").glob("*.json"):
-            write_config(sandbox / "configs" / path.name, smaller(json.loads(without_comments(path.read_text()))))
+            shutil.copy(path, sandbox / "configs" / path.name)
+            make_smaller(sandbox / "configs" / path.name)
         make_pictures(sandbox / "my_pictures")
         mine = next(text for text in re.findall(r"```json\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
-        write_config(sandbox / "my.json", smaller(json.loads(without_comments(mine))))
+        (sandbox / "my.json").write_text(mine)
+        make_smaller(sandbox / "my.json")
         return sandbox
 
     def prepare_training(self, sandbox):
@@ -329,4 +342,7 @@ class DocsCommands(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    harness.main()
+    if sys.argv[1:2] == ["--smaller"]:
+        make_smaller(pathlib.Path(sys.argv[2]))
+    else:
+        harness.main()
