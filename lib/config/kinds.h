@@ -27,6 +27,9 @@ struct ReadOptions {
   /// @throws ConfigError, DataError
   std::function<std::string(const std::string& kind, const std::string& checkpoint)>
       config_of_checkpoint = nullptr;
+  /// Of the file that a /decoder/clip/model or /prior/clip/model names. Empty: it is not asked for.
+  /// @throws ConfigError for a name without a file, DataError
+  std::function<std::string(const std::string& model)> sha256_of_clip = nullptr;
 };
 
 /// A file that was read: the config, its warnings, and what else belongs to it.

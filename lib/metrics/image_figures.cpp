@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "metrics/frechet_distance.h"
@@ -38,7 +39,24 @@ MetricValues ImageMetrics::compute() const {
         (config_.LPIPS->reduction == LpipsReduction::sum ? distances.sum() : distances.mean())
             .item<double>());
   }
+  if (config_.clip_score) compute_clip_score(found);
   return found;
+}
+
+/// Hessel et al. 2021, arXiv 2104.08718, with the factor of torchmetrics.
+void ImageMetrics::compute_clip_score(MetricValues& found) const {
+  constexpr double kFactor = 100;
+  const int64_t count = cosines_.count();
+  if (count == 0) {
+    found.faults.emplace_back("CLIP_score: not one sample has a caption");
+    return;
+  }
+  const double mean = cosines_.rows().to(at::kDouble).mean().item<double>();
+  found.values.emplace_back("CLIP_score", std::max(kFactor * mean, 0.0));
+  if (count < found.images) {
+    found.notes.push_back(fmt::format(
+        "CLIP_score: of {} images, as {} have no caption", count, found.images - count));
+  }
 }
 
 void ImageMetrics::compute_network_metrics(MetricValues& found) const {
@@ -122,6 +140,8 @@ std::string ImageMetrics::description() const {
                                 enum_names<LpipsNet>[static_cast<size_t>(config_.LPIPS->net_type)],
                                 perceptual_ -> sha256().substr(0, kDigits)));
   }
+  if (config_.clip_score && config_.clip_score->sha256())
+    parts.push_back(fmt::format("CLIP {}", config_.clip_score->sha256()->substr(0, kDigits)));
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 

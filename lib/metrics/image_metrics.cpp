@@ -133,6 +133,7 @@ void ImageMetrics::reset() {
     for (auto& [name, rows] : *side) rows = {};
   }
   distances_ = {};
+  cosines_ = {};
   hashes_ = {};
   left_out_ = {};
 }
@@ -184,7 +185,8 @@ NamedFeatures ImageMetrics::features_of_real(const at::Tensor& bytes,
 
 std::vector<LeftOutPair> ImageMetrics::update(const at::Tensor& index,
                                               const at::Tensor& real,
-                                              const at::Tensor& generated) {
+                                              const at::Tensor& generated,
+                                              const at::Tensor& caption_cosines) {
   D2_CHECK(real.size(0) == generated.size(0) && index.numel() == real.size(0), "pairs");
   const int64_t count = index.numel();
   const at::Tensor whole =
@@ -217,7 +219,9 @@ std::vector<LeftOutPair> ImageMetrics::update(const at::Tensor& index,
         .hashes = hashes,
         .of_real = std::move(of_real),
         .of_generated = std::move(of_generated),
-        .distances = distances},
+        .distances = distances,
+        .caption_cosines =
+            caption_cosines.defined() ? caption_cosines.index_select(0, whole) : at::Tensor()},
        good);
   return leave_out(index, fault);
 }
@@ -226,6 +230,12 @@ std::vector<LeftOutPair> ImageMetrics::update(const at::Tensor& index,
 void ImageMetrics::keep(const Shown& shown, const at::Tensor& good) {
   const at::Tensor index = shown.index.index_select(0, good);
   distances_.add(index, shown.distances.index_select(0, good).unsqueeze(1));
+  if (shown.caption_cosines.defined()) {
+    const at::Tensor cosines = shown.caption_cosines.index_select(0, good);
+    const at::Tensor has_caption = cosines.isfinite().nonzero().squeeze(1);
+    cosines_.add(index.index_select(0, has_caption),
+                 cosines.index_select(0, has_caption).unsqueeze(1));
+  }
   if (good.numel() == 0 || !compares_features()) return;
   const at::Tensor hashes = shown.hashes.index_select(0, good);
   const NamedFeatures of_real = rows_of(shown.of_real, good);
@@ -254,6 +264,7 @@ void ImageMetrics::gather(ProcessGroup& group) {
   const ProcessGroup::BusyScope busy(group, "gathering the features");
   distances_.gather(group, "distances");
   left_out_.gather(group, "pairs left out");
+  if (config_.clip_score) cosines_.gather(group, "cosines of captions");
   hashes_.gather(group, "sums of real pictures");
   for (auto& [name, rows] : real_) rows.gather(group, "features of real pictures");
   for (auto& [name, rows] : generated_) rows.gather(group, "features of generated pictures");

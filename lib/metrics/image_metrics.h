@@ -23,8 +23,8 @@
 namespace dalle2 {
 
 struct MetricValues {
-  /// FID, IS_mean, IS_std, KID_mean, KID_std, KID_standard_error, PR_precision, PR_recall, FD, LPIPS:
-  /// those that are asked for and can be computed.
+  /// FID, IS_mean, IS_std, KID_mean, KID_std, KID_standard_error, PR_precision, PR_recall, FD, LPIPS,
+  /// CLIP_score: those that are asked for and can be computed.
   std::vector<std::pair<std::string, double>> values;
   std::vector<std::string> faults;  ///< why one is left out, "FID: needs at least 2 images, got 1"
   std::vector<std::string> notes;   ///< what to know of those that were computed
@@ -54,10 +54,13 @@ class ImageMetrics {
   /// finite is left out of all metrics, and counted.
   /// @param index [n] int64, numbers of the pairs @param real, generated [n, 3 or 1, h, w] float32 in
   /// [0, 1], clamped to it
+  /// @param caption_cosines [n] float32 on the CPU, by a CLIP, of each generated image and its caption:
+  /// NaN without one; undefined without evaluate.clip_score
   /// @return those left out @throws StoppedError after a stop signal, soon
   std::vector<LeftOutPair> update(const at::Tensor& index,
                                   const at::Tensor& real,
-                                  const at::Tensor& generated);
+                                  const at::Tensor& generated,
+                                  const at::Tensor& caption_cosines = {});
 
   /// Rank 0 takes over what the other ranks have, so that it can compute; these have nothing any
   /// more. All have to call it.
@@ -83,7 +86,7 @@ class ImageMetrics {
   struct Shown {
     at::Tensor index, hashes;
     NamedFeatures of_real, of_generated;
-    at::Tensor distances;
+    at::Tensor distances, caption_cosines;
   };
 
   bool compares_features() const { return network_ || encoder_; }
@@ -94,6 +97,7 @@ class ImageMetrics {
   std::string identity() const;
   double distance_of(const std::string& name) const;
   void compute_network_metrics(MetricValues& found) const;
+  void compute_clip_score(MetricValues& found) const;
   void tell_left_out(MetricValues& found) const;
 
   DecoderEvaluateConfig config_;
@@ -105,6 +109,7 @@ class ImageMetrics {
   std::unique_ptr<PerceptualDistance> perceptual_;  // null: not asked for
   RowsByName real_, generated_;
   FeatureRows distances_;  // [n, 1] of LPIPS, without it zeros: the numbers of the pairs
+  FeatureRows cosines_;    // [n, 1] of those with a caption
   FeatureRows hashes_;     // [n, 32] of the real images
   FeatureRows left_out_;   // [n, 1] what of the pairs left out is not finite
   KnownFeatures known_;

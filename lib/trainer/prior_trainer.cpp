@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "checkpoint/module_state.h"
 #include "diffusion/decoder/pass_scopes.h"
+#include "model/clip/frozen_clip.h"
 
 namespace dalle2 {
 namespace {
@@ -21,6 +22,9 @@ ModelPlan plan_parts(const DiffusionPrior& prior, const PriorTrainConfig& config
   };
   part.options = part_options(config, 0);
   part.counts_frozen = true;
+  for (const auto& child : prior->named_children()) {
+    if (child.key() == kFrozenClipName) part.numbered_before = child.value()->parameters();
+  }
   return plan_one_part(prior.ptr(), TrainPriorConfig::kKind, std::move(part));
 }
 

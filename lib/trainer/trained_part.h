@@ -94,6 +94,9 @@ struct TrainedPart {
   bool averages_are_due = false;  ///< the last update was made, and no average knows of it
   at::Tensor was_skipped;         ///< [] of the last update: 1 if it was skipped, else 0
   SkippedUpdates skipped;
+  /// Parameters without gradients that files number before this part's, in the states of optimizers:
+  /// those of a prior's CLIP, as the reference's optimizer has them.
+  std::vector<at::Tensor> numbered_before;
   /// PartPlan::after_step
   std::function<void()> after_step;
 

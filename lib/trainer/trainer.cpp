@@ -101,6 +101,7 @@ void Trainer::add_part(const PartPlan& plan,
   added->dropout = std::move(dropout);
   added->shares_graph = plan.shares_graph;
   added->after_step = plan.after_step;
+  added->numbered_before = plan.numbered_before;
   added->averages_at_end_of_step = plan.averages_at_end_of_step;
   if (precision_.precision == MixedPrecision::fp16) added->scaler.emplace(device_);
   if (config.use_ema) {

@@ -41,6 +41,8 @@ struct PartPlan {
   /// The optimizer counts parameters that need no gradient too, as the reference's does for a
   /// prior.
   bool counts_frozen = false;
+  /// TrainedPart::numbered_before
+  std::vector<at::Tensor> numbered_before = {};
   bool shares_graph = false;  ///< TrainedPart::shares_graph
   /// Changes weights in place after each step of the optimizer and before averages take them, e.g.
   /// clamps a temperature. Must neither wait for the device nor change what it has changed.

@@ -107,7 +107,9 @@ TEST_CASE("the trainer's and the average's arguments have the reference's defaul
 TEST_CASE("tracker sections and clip have the reference's defaults") {
   const Json reference = fixture("defaults.json");
   for (const char* section : {"clip", "log", "load", "save"}) REQUIRE(!reference[section].empty());
-  expect_same(reference["clip"], to_json(ClipConfig{}), "clip");
+  Json clip = to_json(ClipConfig{});
+  clip.erase("sha256");  // our own
+  expect_same(reference["clip"], clip, "clip");
   expect_same(reference["log"], to_json(LogConfig{}), "log");
   expect_same(reference["save"], to_json(SaveConfig{}), "save");
   CHECK(reference["load"]["only_auto_resume"] == to_json(LoadConfig{})["only_auto_resume"]);

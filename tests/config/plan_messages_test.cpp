@@ -102,10 +102,7 @@ TEST_CASE("a unet that could not be built or trained is refused") {
                    "resolution image to be conditioned on"});
   expect_problems(
       {"/decoder/unconditional=true", "/decoder/clip={}", "/data/img_embeddings_url=null"},
-      {"/decoder/clip: clip must not be given if doing unconditional image training",
-       R"(/decoder/clip: "clip" is not available yet: CLIP models are a later )"
-       "part; compute the embeddings before, and give data.img_embeddings_url or "
-       "data.embeddings_in_tar"});
+      {"/decoder/clip: clip must not be given if doing unconditional image training"});
 }
 
 TEST_CASE("zero terminal SNR is refused for each unet that predicts the noise") {

@@ -50,20 +50,15 @@ TEST_CASE("the smallest prior config has the reference's defaults") {
   CHECK(read_prior({}).warnings.empty());
 }
 
-TEST_CASE("the reference's example of a prior config is read, but for its CLIP") {
-  const std::string example = text_of("reference_prior_example.json");
-  const std::string message = message_of([&] { parse_prior_config(example, "example.json", {}); });
-  CHECK_THAT(message, Catch::Contains("/prior/clip"));
-  CHECK_THAT(message, Catch::Contains("/data/text_url: must be given"));
-  const std::vector<std::string> mends = {
-      "/prior/clip=null", "/data/text_url=txt_emb", "/data/text_encodings_url=txt_enc"};
+TEST_CASE("the reference's example of a prior config is read as it stands") {
   const LoadedPriorConfig loaded =
-      parse_prior_config(example, "example.json", {.overrides = mends});
+      parse_prior_config(text_of("reference_prior_example.json"), "example.json", {});
+  CHECK(loaded.config.prior.clip.has_value());
+  CHECK(loaded.config.data.meta_url.has_value());
   CHECK(loaded.config.prior.net.attn_dropout == 0.05);
   CHECK(loaded.config.train.ema_update_after_step == 50);
   CHECK(loaded.config.train.eval_timesteps == std::vector<int64_t>{64, 1000});
-  REQUIRE(loaded.warnings.size() == 1);
-  CHECK_THAT(loaded.warnings[0], Catch::Contains("/data/meta_url: has no effect"));
+  CHECK(loaded.warnings.empty());
   const LoadedPriorConfig again = parse_prior_config(loaded.full_json, "dump.json", {});
   CHECK(again.full_json == loaded.full_json);
 }
@@ -81,11 +76,68 @@ TEST_CASE("unknown keys of a prior are errors, elsewhere warnings with a suggest
              Catch::Contains("/train/colour"));
 }
 
+TEST_CASE("a prior with a CLIP takes captions, and no embeddings of texts") {
+  const Lines captions = {
+      R"(/prior/clip={"model": "c.pth"})", "/data/text_url=null", "/data/meta_url=captions.jsonl"};
+  const auto with = [&](Lines more) {
+    more.insert(more.begin(), captions.begin(), captions.end());
+    return more;
+  };
+  const LoadedPriorConfig loaded = read_prior(with({"/prior/condition_on_text_encodings=true"}));
+  CHECK(loaded.config.prior.clip->model == "c.pth");
+  CHECK(loaded.warnings.empty());
+  CHECK_NOTHROW(read_prior(with({"/data/image_url=null"})));
+  expect_prior_problem({"/data/image_url=null"}, "/data/image_url: required, but missing");
+  expect_prior_problem(
+      with({"/data/meta_url=null"}),
+      "/data/meta_url: must be given with prior.clip: the captions that belong to image_url, row by "
+      "row");
+  for (const std::string key : {"text_url", "text_encodings_url"}) {
+    expect_prior_problem(with({"/data/" + key + "=t"}),
+                         "/data/" + key +
+                             ": is redundant beside prior.clip, which makes it of the captions: "
+                             "remove it, or prior.clip");
+  }
+  const auto warnings = read_prior(with({R"(/prior/clip_adapter_overrides={"a": 1})"})).warnings;
+  REQUIRE(warnings.size() == 1);
+  CHECK(warnings[0] == "/prior/clip_adapter_overrides: has no effect, as in the reference");
+  CHECK(read_prior(with({"/prior/clip_adapter_overrides={}"})).warnings.empty());
+}
+
+TEST_CASE("the sha256 of a CLIP is filled in, and another file is refused") {
+  ReadOptions options{.overrides = {R"(/prior/clip={"model": "c.pth"})",
+                                    "/data/text_url=null",
+                                    "/data/meta_url=captions.jsonl"}};
+  const auto read = [&] { return parse_prior_config(kMinimalPrior, "prior.json", options); };
+  CHECK_FALSE(read().config.prior.clip->sha256);  // nobody was asked
+  options.sha256_of_clip = [](const std::string& model) { return "sum of " + model; };
+  CHECK(read().config.prior.clip->sha256 == "sum of c.pth");
+  options.overrides.emplace_back("/prior/clip/sha256=other");
+  CHECK(
+      message_of(read) ==
+      "prior.json: 1 problem\n  /prior/clip/sha256: expected the sha256 of c.pth, sum of c.pth, got "
+      "other: it is another file than it was");
+  options.overrides.pop_back();
+  options.sha256_of_clip = [](const std::string&) -> std::string {
+    throw ConfigError("c.pth: no such file");
+  };
+  CHECK(message_of(read) == "prior.json: 1 problem\n  /prior/clip/model: c.pth: no such file");
+  // Where the config only describes the weights, the CLIP has no part.
+  options.check_available = false;
+  CHECK_NOTHROW(read());
+}
+
+TEST_CASE("captions without a CLIP have no effect, which is said") {
+  const auto warnings = read_prior({"/data/meta_url=captions.txt"}).warnings;
+  REQUIRE(warnings.size() == 1);
+  CHECK_THAT(warnings[0], Catch::Contains("/data/meta_url: has no effect without prior.clip"));
+}
+
 TEST_CASE("the rules between the sections of a prior config are enforced") {
   expect_prior_problem(
       {"/data/text_url=null"},
       "/data/text_url: must be given: the folder of the text embeddings that belong to image_url, "
-      "row by row (captions alone need a CLIP model, which is not available yet)");
+      "row by row. (For captions give prior.clip and data.meta_url.)");
   expect_prior_problem(
       {"/prior/condition_on_text_encodings=true"},
       "/data/text_encodings_url: must be given: the prior is conditioned on text encodings; set "

@@ -46,10 +46,7 @@ TEST_CASE("a value of the wrong type is named with what was expected and found")
                    R"("logits_unbiased", got 65)"});
   expect_problems({R"(/decoder/clip={"make": "openclip"})"},
                   {R"(/decoder/clip/make: expected one of "openai" "open_clip" "x-clip" )"
-                   R"("coca", got "openclip"; did you mean "open_clip"?)",
-                   R"(/decoder/clip: "clip" is not available yet: CLIP models are a later )"
-                   "part; compute the embeddings before, and give data.img_embeddings_url or "
-                   "data.embeddings_in_tar"});
+                   R"("coca", got "openclip"; did you mean "open_clip"?)"});
 }
 
 TEST_CASE("texts of any length are read without harm") {

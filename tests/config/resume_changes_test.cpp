@@ -188,6 +188,19 @@ TEST_CASE("a prior's seed is told once, by both of its names") {
   expect_meaning(compare_for_resume(foreign, read_prior({"/seed=5"}).full_json), told);
 }
 
+TEST_CASE("a CLIP is known by its sha256, wherever its file lies") {
+  const auto clip = [](const std::string& model, const std::string& sha256) {
+    return Lines{R"(/prior/clip={"model": ")" + model + R"(", "sha256": )" + sha256 + "}",
+                 "/data/text_url=null",
+                 "/data/meta_url=captions.jsonl"};
+  };
+  expect_other(prior_changed(clip("a.pth", "\"1\""), clip("b.pth", "\"1\"")),
+               {R"(/prior/clip/model: the checkpoint has "a.pth", this config "b.pth")"});
+  expect_meaning(prior_changed(clip("a.pth", "\"1\""), clip("a.pth", "\"2\"")),
+                 {R"(/prior/clip/sha256: the checkpoint has "1", this config "2")"});
+  expect_other(prior_changed(clip("a.pth", "\"1\""), clip("a.pth", "null")), {});
+}
+
 TEST_CASE("the places of the run's own files are no change that is told") {
   expect_other(changed({},
                        {"/tracker/data_path=elsewhere",

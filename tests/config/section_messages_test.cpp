@@ -168,20 +168,14 @@ TEST_CASE("the embeddings must come from exactly the places that are used") {
                    "decoder.unconditional to true"});
   expect_problems({"/decoder/clip={}"},
                   {"/decoder/clip: Loaded clip, but also provided img_embeddings_url. This is "
-                   "redundant. Remove the clip model or the embeddings",
-                   R"(/decoder/clip: "clip" is not available yet: CLIP models are a later )"
-                   "part; compute the embeddings before, and give data.img_embeddings_url or "
-                   "data.embeddings_in_tar"});
+                   "redundant. Remove the clip model or the embeddings"});
   expect_problems({"/decoder/clip={}",
                    "/decoder/unets/0/cond_on_text_encodings=true",
                    "/decoder/unets/0/text_embed_dim=8",
                    "/data/text_embeddings_url=text"},
                   {"/decoder/clip: Loaded clip, but also provided text_embeddings_url and "
                    "img_embeddings_url. This is redundant. Remove the clip model or the text "
-                   "embeddings",
-                   R"(/decoder/clip: "clip" is not available yet: CLIP models are a later )"
-                   "part; compute the embeddings before, and give data.img_embeddings_url or "
-                   "data.embeddings_in_tar"});
+                   "embeddings"});
 }
 
 TEST_CASE("the rules of precision and of numbers that are not finite are enforced") {
@@ -283,11 +277,28 @@ TEST_CASE("a token in a config is refused, and never shown") {
   CHECK_NOTHROW(parse_decoder_config(words, "test.json", {}));
 }
 
+TEST_CASE("a CLIP score needs a CLIP") {
+  expect_problems({"/evaluate/clip_score={}"},
+                  {"/evaluate/clip_score/clip: must be given, as there is no decoder.clip: "
+                   R"({"model": "clip.pth"})"});
+  CHECK_NOTHROW(read_with({R"(/evaluate/clip_score={"clip": {"model": "c.pth"}})"}));
+  CHECK_NOTHROW(read_with({"/evaluate/clip_score={}",
+                           R"(/decoder/clip={"model": "c.pth"})",
+                           "/data/img_embeddings_url=null"}));
+}
+
 TEST_CASE("what has not landed yet is refused by name") {
-  expect_problems({"/decoder/clip={}", "/data/img_embeddings_url=null"},
-                  {R"(/decoder/clip: "clip" is not available yet: CLIP models are a later )"
-                   "part; compute the embeddings before, and give data.img_embeddings_url or "
-                   "data.embeddings_in_tar"});
+  expect_problems(
+      {R"(/decoder/clip={"base_model_kwargs": {"dim": 8}})", "/data/img_embeddings_url=null"},
+      {R"(/decoder/clip/base_model_kwargs: "base_model_kwargs" is not available yet: )"
+       "only CLIPs of files are taken; leave it out"});
+  for (const std::string make : {"x-clip", "coca"}) {
+    expect_problems(
+        {fmt::format(R"(/decoder/clip={{"make": "{}"}})", make), "/data/img_embeddings_url=null"},
+        {fmt::format(R"(/decoder/clip/make: "{}" is not available yet: give a CLIP of a run with )"
+                     "the root key `clip`, of OpenAI or of open_clip, by its file as \"model\"",
+                     make)});
+  }
   expect_problems({"/data/webdataset_base_url=gs://b/{}.tar"},
                   {"/data/webdataset_base_url: data comes from files, http://, https://, s3:// and "
                    "pipe:COMMAND; for other places use \"pipe:\" and a command that writes the "

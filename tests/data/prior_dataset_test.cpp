@@ -60,7 +60,7 @@ std::string message_of(const std::function<void()>& action) {
 
 TEST_CASE("a table puts the rows of a folder's files behind each other") {
   const Folders f;
-  const EmbeddingTable table(f.data.image_url, "/data/image_url", {2});
+  const EmbeddingTable table(f.data.image_url.value(), "/data/image_url", {2});
   CHECK(table.rows() == 20);
   const at::Tensor all = table.read(0, 20);
   CHECK(at::equal(all.select(1, 0), at::arange(20, at::kFloat) * 10));
@@ -152,7 +152,7 @@ TEST_CASE("folders that are no table, or not the same one, are refused") {
 
 TEST_CASE("a file that shrinks under a run is told of by name") {
   Folders f;
-  const EmbeddingTable table(f.data.image_url, "/data/image_url", {2});
+  const EmbeddingTable table(f.data.image_url.value(), "/data/image_url", {2});
   std::filesystem::resize_file(f.dir / "images/c.npy",
                                std::filesystem::file_size(f.dir / "images/c.npy") - 8);
   CHECK_THAT(message_of([&] { table.read(10, 10); }),

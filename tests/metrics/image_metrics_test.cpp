@@ -75,6 +75,47 @@ void check_same(const MetricValues& found, const MetricValues& expected) {
   }
 }
 
+TEST_CASE("the CLIP score is that of torchmetrics, over the pictures with a caption") {
+  DecoderEvaluateConfig config;
+  config.clip_score.emplace();
+  const Pairs pairs = make_pairs(5);
+  const auto score_of = [&](std::vector<float> cosines) {
+    ImageMetrics metrics(config, 12, at::kCPU, 3);
+    metrics.update(pairs.index, pairs.real, pairs.generated, torch::tensor(cosines));
+    return metrics.compute();
+  };
+  // max(100 * mean, 0): a negative cosine counts as it is.
+  const MetricValues found = score_of({0.3F, 0.2F, -0.1F, 0.25F, 0.15F});
+  REQUIRE(found.values.size() == 1);
+  CHECK(found.values[0].first == "CLIP_score");
+  CHECK(found.values[0].second == Approx(16).epsilon(1e-6));
+  CHECK(found.notes.empty());
+  CHECK(score_of({-0.3F, 0.1F, -0.1F, 0, 0}).values.at(0).second == 0);
+  const MetricValues some = score_of({0.3F, NAN, 0.1F, NAN, NAN});
+  CHECK(some.images == 5);
+  CHECK(some.values.at(0).second == Approx(20).epsilon(1e-6));
+  CHECK(some.notes == std::vector<std::string>{"CLIP_score: of 2 images, as 3 have no caption"});
+  const MetricValues none = score_of({NAN, NAN, NAN, NAN, NAN});
+  CHECK(none.values.empty());
+  CHECK(none.faults == std::vector<std::string>{"CLIP_score: not one sample has a caption"});
+  config.clip_score->own_sha256 = "0123456789abcdef0123";
+  CHECK(ImageMetrics(config, 12, at::kCPU, 3).description() == "CLIP 0123456789abcdef");
+}
+
+TEST_CASE("the CLIP score leaves out a pair that is not finite, and is begun anew") {
+  DecoderEvaluateConfig config;
+  config.clip_score.emplace();
+  Pairs pairs = make_pairs(2);
+  pairs.generated[1].fill_(NAN);
+  ImageMetrics metrics(config, 12, at::kCPU, 3);
+  metrics.update(pairs.index, pairs.real, pairs.generated, torch::tensor({0.5F, 0.1F}));
+  CHECK(metrics.compute().values.at(0).second == Approx(50).epsilon(1e-6));
+  metrics.reset();
+  const Pairs other = make_pairs(1);
+  metrics.update(other.index, other.real, other.generated, torch::tensor({0.1F}));
+  CHECK(metrics.compute().values.at(0).second == Approx(10).epsilon(1e-6));
+}
+
 TEST_CASE("neither the order nor the batches change a figure") {
   const Pairs pairs = make_pairs(10);
   ImageMetrics whole(all_metrics(), 12, at::kCPU, 3), parts(all_metrics(), 12, at::kCPU, 3);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "model/clip/contrastive_loss.h"
+#include "model/clip/frozen_clip.h"
 #include "model/clip_support.h"
 
 namespace dalle2::test {
@@ -35,6 +36,21 @@ std::shared_ptr<ClipImpl> small_clip(bool resnet = false) {
 at::Tensor some_tokens() {
   return at::tensor({518, 7, 9, 519, 0, 0, 0, 0, 518, 5, 519, 0, 0, 0, 0, 0}, at::kLong)
       .view({2, 8});
+}
+
+TEST_CASE("a frozen CLIP stays in eval mode, has no gradients and the reference's names") {
+  torch::nn::Module model;
+  const auto clip = small_clip();
+  clip->train();
+  model.register_module(kFrozenClipName, std::make_shared<FrozenClipImpl>(clip));
+  CHECK_FALSE(clip->is_training());
+  model.train();
+  CHECK(model.is_training());
+  for (const auto& module : clip->modules()) CHECK_FALSE(module->is_training());
+  REQUIRE(model.parameters().size() > 20);
+  for (const at::Tensor& parameter : model.parameters()) CHECK_FALSE(parameter.requires_grad());
+  CHECK(model.named_parameters().contains("clip.clip.visual.conv1.weight"));
+  CHECK(model.named_parameters().contains("clip.clip.logit_scale"));
 }
 
 TEST_CASE("tokens after the end of a text change neither its feature nor its encodings") {

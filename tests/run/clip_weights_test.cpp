@@ -47,6 +47,25 @@ ClipFile smallest_clip() {
   return file;
 }
 
+TEST_CASE("a CLIP is meant by its path, or by OpenAI's name where their package keeps it") {
+  const TempDir dir;
+  const std::string path = dir / "clip.pth";
+  write_file_atomically(path, "a CLIP");
+  CHECK(clip_file_of(path) == path);
+  CHECK_THROWS_WITH(clip_file_of(dir / "none.pth"), Contains("none.pth: no such file"));
+  const char* const home = std::getenv("HOME");
+  const std::string earlier = home == nullptr ? "" : home;
+  ::setenv("HOME", dir.path().c_str(), 1);
+  CHECK_THROWS_WITH(clip_file_of("ViT-L/14@336px"),
+                    Contains("ViT-L/14@336px: no such file, and OpenAI's model of this name is not "
+                             "at " +
+                             (dir / ".cache/clip/ViT-L-14-336px.pt")));
+  std::filesystem::create_directories(dir / ".cache/clip");
+  write_file_atomically(dir / ".cache/clip/ViT-L-14.pt", "a CLIP");
+  CHECK(clip_file_of("ViT-L/14") == dir / ".cache/clip/ViT-L-14.pt");
+  ::setenv("HOME", earlier.c_str(), 1);
+}
+
 TEST_CASE("a CLIP of others comes frozen, with the vocabulary that its file carries") {
   const TempDir dir;
   ClipFile file = read_clip_file(foreign_file("open_clip/open_clip_model.safetensors"));

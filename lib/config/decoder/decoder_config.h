@@ -10,6 +10,7 @@
 #include "config/reading/count_limits.h"
 #include "config/reading/reflect.h"
 #include "config/reading/types.h"
+#include "config/shared/clip_config.h"
 #include "config/shared/loss_config.h"
 #include "config/vae/vae_config.h"
 
@@ -153,22 +154,6 @@ struct UnetConfig {
   }
 };
 
-struct ClipConfig {
-  static constexpr const char* kDoc =
-      "A CLIP model that makes the embeddings while training, where none were computed before.";
-
-  std::string make = "openai";
-  std::string model = "ViT-L/14";
-  std::optional<RawJson> base_model_kwargs;
-
-  void fields(auto& f) {
-    D2_FIELD(
-        make, "Where the model comes from.", one_of({"openai", "open_clip", "x-clip", "coca"}));
-    D2_FIELD(model, "Name of the model, or a checkpoint file.", not_empty());
-    D2_FIELD(base_model_kwargs, "Arguments of a model that is built here (x-clip, coca).");
-  }
-};
-
 struct LatentConfig {
   static constexpr const char* kDoc =
       "The VQGAN-VAE in whose latent space a stage works (latent diffusion, Rombach et al. 2022). It is "
@@ -250,10 +235,10 @@ struct DecoderConfig {
              "Side of each unet's images in pixels; sorted and stripped of doubles, as many as "
              "unets. Give this or `image_size`.",
              within(1, most::kImageSide).not_empty());
-    D2_FIELD(clip,
-             "CLIP model for embeddings made while training.",
-             not_yet("CLIP models are a later part; compute the embeddings before, and give "
-                     "data.img_embeddings_url or data.embeddings_in_tar"));
+    D2_FIELD(
+        clip,
+        "A frozen CLIP that makes the embeddings of pictures, and the encodings of captions, that "
+        "the data do not hold.");
     D2_FIELD(vae,
              "VQGAN-VAEs of the first unets, in whose latent space these work; null for a unet "
              "that works on pixels. Needs `auto_normalize_img`.",
@@ -312,8 +297,7 @@ struct DecoderConfig {
     D2_FIELD(clip_denoised, "No effect, as in the reference: sampling always clips.");
     D2_FIELD(clip_x_start, "No effect, as in the reference: sampling always clips.");
     D2_FIELD(clip_adapter_overrides,
-             "Arguments of the adapter around an x-clip or coca model.",
-             not_yet("CLIP models are a later part"));
+             "No effect, as in the reference, whose configs make their adapters themselves.");
     D2_FIELD(learned_variance_constrain_frac,
              "Keep the learned variance between its bounds with a sigmoid.");
     D2_FIELD(vb_loss_weight,
@@ -338,6 +322,9 @@ struct DecoderConfig {
              "Extension: rescale the schedule so that its last step is pure noise (Lin et al. "
              "2023); needs `predict_v` or `predict_x_start`.");
     f.note(!clip_denoised, "clip_denoised", "has no effect, as in the reference");
+    f.note(clip_adapter_overrides.value_or(RawJson{"{}"}).text != "{}",
+           "clip_adapter_overrides",
+           "has no effect, as in the reference");
     f.note(!clip_x_start, "clip_x_start", "has no effect, as in the reference");
   }
 };

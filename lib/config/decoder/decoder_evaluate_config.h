@@ -11,6 +11,7 @@
 #include "config/reading/count_limits.h"
 #include "config/reading/reflect.h"
 #include "config/reading/types.h"
+#include "config/shared/clip_config.h"
 
 namespace dalle2 {
 
@@ -197,6 +198,19 @@ struct LpipsConfig {
   }
 };
 
+struct ClipScoreConfig {
+  static constexpr const char* kDoc =
+      "CLIP score (Hessel et al. 2021), an extension: how near pictures are to their captions.";
+  static constexpr UnknownKeys kUnknownKeys = UnknownKeys::fatal;
+
+  std::optional<ClipConfig> clip;
+  std::optional<std::string> own_sha256;  ///< of decoder.clip: no key
+
+  std::optional<std::string> sha256() const { return clip ? clip->sha256 : own_sha256; }
+
+  void fields(auto& f) { D2_FIELD(clip, "The CLIP that judges; null: decoder.clip."); }
+};
+
 struct DecoderEvaluateConfig {
   static constexpr const char* kDoc = "Metrics over samples; `{}` computes none.";
 
@@ -208,6 +222,7 @@ struct DecoderEvaluateConfig {
   std::optional<LpipsConfig> LPIPS;
   std::optional<PrecisionRecallConfig> PR;
   std::optional<FrechetDistanceConfig> FD;
+  std::optional<ClipScoreConfig> clip_score;
   std::optional<NetworkResize> resize;
   std::optional<std::string> cache_path;
 
@@ -219,6 +234,10 @@ struct DecoderEvaluateConfig {
     D2_FIELD(LPIPS, "Arguments of LPIPS; null switches it off.");
     D2_FIELD(PR, "Arguments of precision and recall; null switches them off.");
     D2_FIELD(FD, "Fréchet distance through a network of your own; null switches it off.");
+    D2_FIELD(
+        clip_score,
+        "100 times the mean cosine of pictures and their captions by a CLIP, or 0 if that is more; "
+        "null switches it off, `{}` takes decoder.clip.");
     D2_FIELD(resize,
              "How images are resized for the Inception network: `tf1` as pytorch-fid and "
              "torch-fidelity do, `antialias` as torchmetrics does since 1.8, `clean` as clean-fid "
@@ -242,7 +261,7 @@ struct DecoderEvaluateConfig {
             "differs from that of another metric: one network serves all");
   }
 
-  bool is_off() const { return !FID && !IS && !KID && !LPIPS && !PR && !FD; }
+  bool is_off() const { return !FID && !IS && !KID && !LPIPS && !PR && !FD && !clip_score; }
   bool needs_network() const { return FID || IS || KID || PR; }
 
   NetworkResize network_resize() const {

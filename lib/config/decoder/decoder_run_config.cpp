@@ -77,6 +77,18 @@ void fill_in_vaes(DecoderConfig& decoder, const ReadOptions& options, Faults& fa
   }
 }
 
+void fill_in_clip_score(TrainDecoderConfig& config, const ReadOptions& options, Faults& faults) {
+  if (!config.evaluate.clip_score || faults.has_error_under("/evaluate")) return;
+  ClipScoreConfig& score = *config.evaluate.clip_score;
+  fill_in_clip(score.clip, "/evaluate/clip_score/clip", options, faults);
+  if (config.decoder.clip) {
+    score.own_sha256 = config.decoder.clip->sha256;
+  } else if (!score.clip) {
+    faults.error("/evaluate/clip_score/clip",
+                 "must be given, as there is no decoder.clip: {\"model\": \"clip.pth\"}");
+  }
+}
+
 void check_embedding_sources(const TrainDecoderConfig& config,
                              const DecoderPlan& plan,
                              Faults& faults) {
@@ -100,6 +112,10 @@ void check_embedding_sources(const TrainDecoderConfig& config,
     faults.error("/decoder/clip",
                  "Loaded clip, but also provided img_embeddings_url. This is redundant. Remove the "
                  "clip model or the embeddings");
+  }
+  if (clip && in_tar) {
+    faults.warn("/decoder/clip",
+                "has no effect while training: data.embeddings_in_tar reads what it would make");
   }
   if (text_url && !text) {
     faults.error("/data/text_embeddings_url",
@@ -210,7 +226,11 @@ void check_sections(const TrainDecoderConfig& config, const DecoderPlan& plan, F
 
 void check_decoder(const ReadOptions& options, LoadedDecoderConfig& loaded, Faults& faults) {
   TrainDecoderConfig& config = loaded.config;
-  if (!faults.has_error_under("/decoder")) fill_in_vaes(config.decoder, options, faults);
+  if (!faults.has_error_under("/decoder")) {
+    fill_in_vaes(config.decoder, options, faults);
+    fill_in_clip(config.decoder.clip, "/decoder/clip", options, faults);
+  }
+  fill_in_clip_score(config, options, faults);
   // The reference takes an empty text as none.
   auto& text_url = config.data.text_embeddings_url;
   if (text_url && text_url->empty()) text_url.reset();

@@ -7,11 +7,11 @@
 #include <optional>
 #include <string>
 
-#include "config/decoder/decoder_config.h"
 #include "config/reading/count_limits.h"
 #include "config/reading/faults.h"
 #include "config/reading/reflect.h"
 #include "config/reading/types.h"
+#include "config/shared/clip_config.h"
 #include "config/shared/loss_config.h"
 
 namespace dalle2 {
@@ -118,10 +118,9 @@ struct PriorConfig {
   }
 
   void fields(auto& f) {
-    D2_FIELD(clip,
-             "CLIP model for embeddings made while training.",
-             not_yet("CLIP models are a later part; compute the embeddings before, and give "
-                     "data.text_url"));
+    D2_FIELD(
+        clip,
+        "A frozen CLIP that makes the embeddings and encodings of the captions of data.meta_url.");
     D2_REQUIRED(net, "The network.");
     D2_REQUIRED(image_embed_dim, "Width of the image and text embeddings.", within(1, most::kDim));
     D2_FIELD(image_size,
@@ -161,8 +160,10 @@ struct PriorConfig {
         "`image_embed_dim`, which gives the entries of embeddings of norm 1 a variance of 1.",
         above(0));
     D2_FIELD(clip_adapter_overrides,
-             "Arguments of the adapter around an x-clip or coca model.",
-             not_yet("CLIP models are a later part"));
+             "No effect, as in the reference, whose configs make their adapters themselves.");
+    f.note(clip_adapter_overrides.value_or(RawJson{"{}"}).text != "{}",
+           "clip_adapter_overrides",
+           "has no effect, as in the reference");
   }
 };
 

@@ -15,24 +15,44 @@ constexpr const char* kPriorPage = R"(
 A file with the root key `prior` in place of `decoder` trains a diffusion prior, which makes image
 embeddings from text embeddings. It has the keys and defaults of the reference's
 `train_diffusion_prior.py`; what the two kinds of files share means the same. Embeddings are made
-before: `data.image_url`, `data.text_url` and `data.text_encodings_url` are folders of .npy files.
+before: `data.image_url`, `data.text_url` and `data.text_encodings_url` are folders of .npy files. Or
+`prior.clip` makes those of the texts while training, out of the captions of `data.meta_url`.
 Rules between sections:
 
 | if | then |
 |---|---|
-| always | `data.text_url` is given; `prior.net.dim` equals `prior.image_embed_dim`; `data.splits` leave something for test |
-| `prior.condition_on_text_encodings` | `data.text_encodings_url` is given, else absent |
+| always | `prior.net.dim` equals `prior.image_embed_dim`; `data.splits` leave something for test |
+| no `prior.clip` | `data.text_url` is given; so is `data.text_encodings_url`, with `prior.condition_on_text_encodings` only |
+| no `prior.clip` | `data.image_url` is given |
+| `prior.clip` | `data.meta_url` is given; `data.text_url` and `data.text_encodings_url` are absent |
 | `prior.net.num_timesteps` | equals `prior.timesteps` |
 | `train.dream` | neither `prior.predict_v` nor `prior.predict_x_start` |
 | `train.eval_timesteps` | each from `prior.sample_timesteps` to `prior.timesteps` |
 )";
 
-void check_sources(const TrainPriorConfig& config, Faults& faults) {
+/// With a CLIP, what it makes has to come from it alone: of two CLIPs nothing fits together.
+void check_captions(const PriorDataConfig& data, Faults& faults) {
+  if (!data.meta_url) {
+    faults.error(
+        "/data/meta_url",
+        "must be given with prior.clip: the captions that belong to image_url, row by row");
+  }
+  const auto redundant = [&](const auto& url, const char* pointer) {
+    if (!url) return;
+    faults.error(pointer,
+                 "is redundant beside prior.clip, which makes it of the captions: remove it, or "
+                 "prior.clip");
+  };
+  redundant(data.text_url, "/data/text_url");
+  redundant(data.text_encodings_url, "/data/text_encodings_url");
+}
+
+void check_embeddings(const TrainPriorConfig& config, Faults& faults) {
   const PriorDataConfig& data = config.data;
   if (!data.text_url) {
     faults.error("/data/text_url",
                  "must be given: the folder of the text embeddings that belong to image_url, row "
-                 "by row (captions alone need a CLIP model, which is not available yet)");
+                 "by row. (For captions give prior.clip and data.meta_url.)");
   }
   const bool wanted = config.prior.condition_on_text_encodings;
   if (wanted && !data.text_encodings_url) {
@@ -46,8 +66,23 @@ void check_sources(const TrainPriorConfig& config, Faults& faults) {
                  "prior.condition_on_text_encodings to true");
   }
   if (data.meta_url) {
-    faults.warn("/data/meta_url", "has no effect: the embeddings of the texts are read");
+    faults.warn("/data/meta_url",
+                "has no effect without prior.clip: the embeddings of the texts are read");
   }
+}
+
+void check_sources(const TrainPriorConfig& config, Faults& faults) {
+  if (!config.prior.clip && !config.data.image_url) {
+    faults.error("/data/image_url", "required, but missing");
+  }
+  if (config.prior.clip) {
+    check_captions(config.data, faults);
+  } else {
+    check_embeddings(config, faults);
+  }
+}
+
+void check_splits(const PriorDataConfig& data, Faults& faults) {
   if (data.splits.train + data.splits.val >= 1) {
     faults.error("/data/splits",
                  fmt::format("train and val must leave something for test: {} + {} is not below 1",
@@ -94,8 +129,13 @@ void unite_seeds(const Json& root, TrainPriorConfig& config, Faults& faults) {
   }
 }
 
-void check_prior(const Json& root, LoadedPriorConfig& loaded, Faults& faults) {
+void check_prior(const Json& root,
+                 const ReadOptions& options,
+                 LoadedPriorConfig& loaded,
+                 Faults& faults) {
   TrainPriorConfig& config = loaded.config;
+  if (!faults.has_error_under("/prior/clip"))
+    fill_in_clip(config.prior.clip, "/prior/clip", options, faults);
   const bool train = !faults.has_error_under("/train");
   if (train && !faults.has_error_under("/seed")) unite_seeds(root, config, faults);
   if (train && !faults.has_error_under("/prior")) {
@@ -103,7 +143,10 @@ void check_prior(const Json& root, LoadedPriorConfig& loaded, Faults& faults) {
     check_eval_timesteps(config, faults);
   }
   if (train) check_train_rules(config, faults);
-  if (!faults.has_error_under("/data")) check_sources(config, faults);
+  if (!faults.has_error_under("/data")) {
+    if (!faults.has_error_under("/prior/clip")) check_sources(config, faults);
+    check_splits(config.data, faults);
+  }
 }
 
 }  // namespace
@@ -111,7 +154,10 @@ void check_prior(const Json& root, LoadedPriorConfig& loaded, Faults& faults) {
 LoadedPriorConfig parse_prior_config(const std::string& json,
                                      const std::string& origin,
                                      const ReadOptions& options) {
-  return parse_config<LoadedPriorConfig>(json, origin, options, check_prior);
+  return parse_config<LoadedPriorConfig>(
+      json, origin, options, [&](const Json& root, LoadedPriorConfig& loaded, Faults& faults) {
+        check_prior(root, options, loaded, faults);
+      });
 }
 
 ConfigKind prior_kind() {

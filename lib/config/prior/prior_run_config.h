@@ -20,10 +20,10 @@ namespace dalle2 {
 struct PriorDataConfig {
   static constexpr const char* kDoc =
       "Where the samples come from: folders of .npy files, on this machine, with one embedding a "
-      "row. The files of a folder, also those in folders below it, are joined in "
+      "row, and captions. The files of a folder, also those in folders below it, are joined in "
       "the order of their paths; row for row they belong to the same samples.";
 
-  std::string image_url;  // required
+  std::optional<std::string> image_url;
   std::optional<std::string> text_url;
   std::optional<std::string> text_encodings_url;
   std::optional<std::string> meta_url;
@@ -33,15 +33,22 @@ struct PriorDataConfig {
   int64_t eval_every_seconds = 3600;
 
   void fields(auto& f) {
-    D2_REQUIRED(image_url, "Folder of the image embeddings, [n, image_embed_dim].", not_empty());
+    D2_FIELD(image_url,
+             "Folder of the image embeddings, [n, image_embed_dim]. With prior.clip it may be left "
+             "out where data.meta_url has shards: the CLIP then sees their pictures, too.",
+             not_empty());
     D2_FIELD(text_url, "Folder of the text embeddings, [n, image_embed_dim].", not_empty());
     D2_FIELD(text_encodings_url,
              "Folder of the encodings of the texts' tokens, [n, length, image_embed_dim], zero "
              "after a text's end. With `prior.condition_on_text_encodings`.",
              not_empty());
-    D2_FIELD(meta_url,
-             "No effect: captions would need a CLIP model, which is not available yet.",
-             not_empty());
+    D2_FIELD(
+        meta_url,
+        "Captions that belong to the rows, of which prior.clip makes embeddings and encodings: a "
+        "file, or a folder of files that are joined in the order of their paths. `.txt` has one a "
+        "line; `.jsonl` has an object with the key `caption` a line; `.tar` has samples with a "
+        "field `txt`.",
+        not_empty());
     D2_REQUIRED(splits,
                 "How the rows are divided, in their order: the first `train` share, then `val`, "
                 "then the rest.");

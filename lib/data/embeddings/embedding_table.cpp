@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "data/embeddings/embeddings.h"
-#include "io/files/walk_folder.h"
+#include "data/embeddings/table_files.h"
 
 namespace dalle2 {
 namespace {
@@ -29,30 +29,6 @@ std::string bytes_of(const std::string& path, uint64_t from, uint64_t size) {
   }
   bytes.resize(static_cast<size_t>(file.gcount()));
   return bytes;
-}
-
-std::vector<std::string> npy_files(const std::string& folder, const std::string& key) {
-  std::error_code error;
-  if (!fs::is_directory(folder, error)) {
-    throw DataError("{}: expected a folder of .npy files, got '{}', which is {}",
-                    key,
-                    folder,
-                    fs::exists(folder, error) ? "a file" : "not there");
-  }
-  std::vector<std::string> files;
-  const WalkEnd end = walk_folder(folder, Below::kAll, [&](const fs::directory_entry& entry) {
-    if (entry.path().extension() == ".npy") files.push_back(entry.path().string());
-  });
-  if (end.error) {
-    throw DataError(
-        "{}: the folder '{}', or one below it, cannot be read: {}\n"
-        "  Make them readable for this user, or name another folder.",
-        key,
-        folder,
-        end.error.message());
-  }
-  std::sort(files.begin(), files.end());
-  return files;
 }
 
 bool fits(const std::vector<int64_t>& row, const std::vector<int64_t>& wanted) {
@@ -74,7 +50,7 @@ EmbeddingTable::EmbeddingTable(const std::string& folder,
                                const std::string& key,
                                const std::vector<int64_t>& row_shape)
     : key_(key) {
-  for (const std::string& path : npy_files(folder, key)) {
+  for (const std::string& path : table_files(folder, key, {".npy"})) {
     add_file(path, row_shape_.empty() ? row_shape : row_shape_);
   }
   if (rows_ == 0) {

@@ -3,30 +3,95 @@
 
 #include <torch/torch.h>
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
+#include "data/pictures/planes.h"
 
 namespace dalle2 {
-namespace {
 
-/// [B] bool: the rows without NaN and infinity.
-at::Tensor finite_rows(const at::Tensor& rows) {
-  return rows.isfinite().flatten(1).all(1);
-}
+/// Which rows of a batch are left out, and why: the first reason that was found of each.
+class PriorDataset::RowFaults {
+ public:
+  RowFaults(int64_t first, int64_t rows) : first_(first), faults_(static_cast<size_t>(rows)) {}
 
-}  // namespace
+  /// May be called by several threads, for a row each.
+  void add(int64_t row, const char* reason, const std::string& text = "") {
+    Fault& fault = faults_[static_cast<size_t>(row)];
+    if (fault.reason == nullptr) fault = {reason, text};
+  }
+  void add_not_finite(const at::Tensor& rows) {
+    const at::Tensor bad = rows.isfinite().flatten(1).all(1).logical_not().nonzero().flatten();
+    for (int64_t i = 0; i < bad.numel(); ++i)
+      add(bad[i].item<int64_t>(), drop::kEmbeddingNotFinite);
+  }
 
-PriorDataset::PriorDataset(const PriorDataConfig& config, const PriorConfig& prior)
-    : images_(config.image_url, "/data/image_url", {prior.image_embed_dim}),
-      texts_(config.text_url.value(), "/data/text_url", {prior.image_embed_dim}) {
-  if (config.text_encodings_url) {
-    encodings_ = std::make_unique<EmbeddingTable>(*config.text_encodings_url,
-                                                  "/data/text_encodings_url",
-                                                  std::vector<int64_t>{0, prior.image_embed_dim});
+  void leave_out(PriorBatch& batch) const {
+    std::vector<int64_t> good;
+    for (size_t i = 0; i < faults_.size(); ++i) {
+      const auto row = static_cast<int64_t>(i);
+      const Fault& fault = faults_[i];
+      if (fault.reason == nullptr) {
+        good.push_back(row);
+      } else {
+        batch.drops.add(
+            fault.reason,
+            fmt::format("row {}{}{}", first_ + row, fault.text.empty() ? "" : ": ", fault.text));
+      }
+    }
+    if (batch.drops.empty()) return;
+    const at::Tensor rows = at::tensor(good, at::kLong);
+    for (at::Tensor* tensor :
+         {&batch.image_embeds, &batch.text_embeds, &batch.text_encodings, &batch.pictures}) {
+      if (tensor->defined()) *tensor = tensor->index_select(0, rows);
+    }
+    if (batch.captions.empty()) return;
+    std::vector<std::string> captions;
+    for (const int64_t row : good)
+      captions.push_back(std::move(batch.captions[static_cast<size_t>(row)]));
+    batch.captions = std::move(captions);
+  }
+
+ private:
+  struct Fault {
+    const char* reason = nullptr;  // null: the row is used
+    std::string text = {};
+  };
+  int64_t first_;  // of the rows
+  std::vector<Fault> faults_;
+};
+
+PriorDataset::PriorDataset(const PriorDataConfig& config,
+                           const PriorConfig& prior,
+                           std::optional<int64_t> clip_side) {
+  const auto table = [&](const std::optional<std::string>& url,
+                         const char* key,
+                         const std::vector<int64_t>& row_shape) {
+    return url ? std::make_unique<EmbeddingTable>(*url, key, row_shape) : nullptr;
+  };
+  images_ = table(config.image_url, "/data/image_url", {prior.image_embed_dim});
+  if (clip_side) {
+    captions_ = std::make_unique<CaptionTable>(config.meta_url.value(), "/data/meta_url");
+  } else {
+    texts_ = table(config.text_url, "/data/text_url", {prior.image_embed_dim});
+    encodings_ =
+        table(config.text_encodings_url, "/data/text_encodings_url", {0, prior.image_embed_dim});
+  }
+  if (!images_) {
+    if (!captions_->has_pictures()) {
+      throw DataError(
+          "/data/image_url: expected a folder of image embeddings, as '{}' (/data/meta_url) has no "
+          "pictures, got none\n  Give the folder, or .tar shards with pictures as /data/meta_url.",
+          *config.meta_url);
+    }
+    side_ = clip_side.value();
+    preprocess_ = std::make_unique<Preprocess>(clip_preprocessing(side_));
   }
   check_lengths(config);
-  end_ = std::min(images_.rows(), config.num_data_points);
+  end_ = std::min(all_rows(), config.num_data_points);
   const auto share = [&](double part) {
     return static_cast<int64_t>(part * static_cast<double>(end_));
   };
@@ -40,17 +105,19 @@ PriorDataset::PriorDataset(const PriorDataConfig& config, const PriorConfig& pri
 }
 
 void PriorDataset::check_lengths(const PriorDataConfig& config) const {
-  const auto check = [&](const EmbeddingTable& table, const char* key, const std::string& folder) {
-    if (table.rows() == images_.rows()) return;
+  if (!images_) return;  // samples of shards are whole
+  const auto check = [&](const auto& table, const char* key, const auto& url) {
+    if (!table || table->rows() == images_->rows()) return;
     throw DataError(
         "{}: '{}' has {} rows and /data/image_url {}: row for row they belong to the same samples",
         key,
-        folder,
-        table.rows(),
-        images_.rows());
+        *url,
+        table->rows(),
+        images_->rows());
   };
-  check(texts_, "/data/text_url", *config.text_url);
-  if (encodings_) check(*encodings_, "/data/text_encodings_url", *config.text_encodings_url);
+  check(texts_, "/data/text_url", config.text_url);
+  check(encodings_, "/data/text_encodings_url", config.text_encodings_url);
+  check(captions_, "/data/meta_url", config.meta_url);
 }
 
 PriorDataset::Range PriorDataset::range(const std::string& split) const {
@@ -72,23 +139,47 @@ std::optional<PriorBatch> PriorDataset::batch(const std::string& split,
   if (first >= rows.end) return std::nullopt;
   PriorBatch batch;
   batch.rows = std::min(count, rows.end - first);
-  batch.image_embeds = images_.read(first, batch.rows);
-  batch.text_embeds = texts_.read(first, batch.rows);
-  at::Tensor good = finite_rows(batch.image_embeds) & finite_rows(batch.text_embeds);
-  if (encodings_) {
-    batch.text_encodings = encodings_->read(first, batch.rows);
-    good = good & finite_rows(batch.text_encodings);
-  }
-  const at::Tensor bad = good.logical_not().nonzero().flatten();  // [B - size()]
-  if (bad.numel() == 0) return batch;
-  for (int64_t i = 0; i < bad.numel(); ++i) {
-    batch.drops.add(drop::kEmbeddingNotFinite,
-                    fmt::format("row {}", first + bad[i].item<int64_t>()));
-  }
-  for (at::Tensor* tensor : {&batch.image_embeds, &batch.text_embeds, &batch.text_encodings}) {
-    if (tensor->defined()) *tensor = tensor->index({good});
-  }
+  RowFaults faults(first, batch.rows);
+  const auto read = [&](const std::unique_ptr<EmbeddingTable>& table, at::Tensor& values) {
+    if (!table) return;
+    values = table->read(first, batch.rows);
+    faults.add_not_finite(values);
+  };
+  read(images_, batch.image_embeds);
+  read(texts_, batch.text_embeds);
+  read(encodings_, batch.text_encodings);
+  if (captions_) read_captions(first, batch, faults);
+  if (!images_) read_pictures(first, batch, faults);
+  faults.leave_out(batch);
   return batch;
+}
+
+void PriorDataset::read_captions(int64_t first, PriorBatch& batch, RowFaults& faults) const {
+  for (int64_t i = 0; i < batch.rows; ++i) {
+    batch.captions.push_back(captions_->caption(first + i));
+    if (batch.captions.back().empty()) faults.add(i, drop::kNoCaption);
+  }
+}
+
+void PriorDataset::read_pictures(int64_t first, PriorBatch& batch, RowFaults& faults) const {
+  batch.pictures = at::zeros({batch.rows, 3, side_, side_}, at::kFloat);
+  float* const out = batch.pictures.mutable_data_ptr<float>();
+  const int64_t numel = 3 * side_ * side_;
+  at::parallel_for(0, batch.rows, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      try {
+        const std::optional<std::string> content = captions_->picture(first + i);
+        if (content) {
+          const std::string where = fmt::format("row {}", first + i);
+          write_planes(preprocess_->apply(*content, where, [] { return 0U; }), out + i * numel);
+        } else {
+          faults.add(i, drop::kNoPicture);
+        }
+      } catch (const DataError& error) {
+        faults.add(i, drop::kBrokenPicture, error.what());
+      }
+    }
+  });
 }
 
 }  // namespace dalle2

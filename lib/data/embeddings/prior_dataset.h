@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The samples of a prior run: image and text embeddings, row by row.
+// The samples of a prior run: image and text embeddings, or what a CLIP makes them of, row by row.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,21 +8,27 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "config/prior/prior_run_config.h"
+#include "data/embeddings/caption_table.h"
 #include "data/embeddings/embedding_table.h"
 #include "data/loader/drop_log.h"
+#include "data/pictures/preprocess.h"
 
 namespace dalle2 {
 
 /// Rows that are used, all of them finite. Tensors share their first dimension, which is 0 if none
-/// of the rows was usable.
+/// of the rows was usable. With captions there are no text embeddings, with pictures no image
+/// embeddings.
 struct PriorBatch {
-  at::Tensor image_embeds;    ///< [B, D] float32
-  at::Tensor text_embeds;     ///< [B, D]
-  at::Tensor text_encodings;  ///< [B, L, D]; undefined without
-  int64_t rows = 0;           ///< taken of the split, the dropped ones too
-  DropLog drops;              ///< rows with NaN or infinity
+  at::Tensor image_embeds;            ///< [B, D] float32
+  at::Tensor text_embeds;             ///< [B, D]
+  at::Tensor text_encodings;          ///< [B, L, D]; undefined without
+  std::vector<std::string> captions;  ///< B
+  at::Tensor pictures;                ///< [B, 3, S, S] float32 in [0, 1]
+  int64_t rows = 0;                   ///< taken of the split, the dropped ones too
+  DropLog drops;                      ///< rows with NaN or infinity, without caption or picture
 
   int64_t size() const { return rows - drops.total(); }
 };
@@ -30,9 +36,12 @@ struct PriorBatch {
 class PriorDataset {
  public:
   /// Reads the headers of all files.
-  /// @throws DataError for what EmbeddingTable refuses, folders of different lengths, splits that
-  /// leave nothing to train on
-  PriorDataset(const PriorDataConfig& config, const PriorConfig& prior);
+  /// @param clip_side of the pictures that /prior/clip sees, pixels; none without a CLIP
+  /// @throws DataError for what EmbeddingTable and CaptionTable refuse, folders of different lengths,
+  /// splits that leave nothing to train on
+  PriorDataset(const PriorDataConfig& config,
+               const PriorConfig& prior,
+               std::optional<int64_t> clip_side = std::nullopt);
 
   /// Rows of "train", "val" or "test": int(share * n) each, the rest is for test, as in the
   /// reference.
@@ -41,14 +50,21 @@ class PriorDataset {
   std::optional<PriorBatch> batch(const std::string& split, int64_t begin, int64_t count) const;
 
  private:
+  class RowFaults;
   struct Range {
     int64_t begin = 0, end = 0;
   };
   Range range(const std::string& split) const;
+  int64_t all_rows() const { return images_ ? images_->rows() : captions_->rows(); }
   void check_lengths(const PriorDataConfig& config) const;
+  void read_captions(int64_t first, PriorBatch& batch, RowFaults& faults) const;
+  void read_pictures(int64_t first, PriorBatch& batch, RowFaults& faults) const;
 
-  EmbeddingTable images_, texts_;
-  std::unique_ptr<EmbeddingTable> encodings_;  // null without
+  std::unique_ptr<EmbeddingTable> images_;             // null: pictures in their place
+  std::unique_ptr<EmbeddingTable> texts_, encodings_;  // null without
+  std::unique_ptr<CaptionTable> captions_;             // null without a CLIP
+  std::unique_ptr<Preprocess> preprocess_;             // of the pictures
+  int64_t side_ = 0;                                   // of the pictures, pixels
   int64_t train_end_ = 0, val_end_ = 0, end_ = 0;
 };
 

@@ -253,6 +253,16 @@ class Canvas {
   Image image_;            // once there are pixels
 };
 
+std::vector<TransformConfig> clip_preprocessing(int64_t side) {
+  TransformConfig resize, crop;
+  resize.kind = TransformKind::Resize;
+  resize.size = {side};
+  resize.interpolation = "bicubic";
+  crop.kind = TransformKind::CenterCrop;
+  crop.size = {side};
+  return {resize, crop, TransformConfig{}};
+}
+
 Preprocess::Preprocess(const std::vector<TransformConfig>& steps,
                        DecodeOptions options,
                        int64_t most_pixels)

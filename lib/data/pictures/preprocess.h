@@ -50,6 +50,10 @@ CropBox center_crop_box(int width, int height, const std::vector<int64_t>& size)
 
 class Canvas;
 
+/// What open_clip makes of a picture before its CLIP sees it, but for the normalisation. @param side
+/// of the pictures that it sees
+std::vector<TransformConfig> clip_preprocessing(int64_t side);
+
 /// The steps of data.preprocessing, in their order.
 class Preprocess {
  public:

@@ -3,6 +3,9 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
+#include <array>
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -119,6 +122,33 @@ LoadedClip load_clip(const ModelSource& source, const Value& checkpoint) {
   }
   return frozen_clip(
       std::move(clip), ClipTokenizer(merges->as_string(), merges->where()), source.checkpoint_path);
+}
+
+std::string clip_file_of(const std::string& model) {
+  constexpr std::array kOpenAiNames = {"RN50",
+                                       "RN101",
+                                       "RN50x4",
+                                       "RN50x16",
+                                       "RN50x64",
+                                       "ViT-B/32",
+                                       "ViT-B/16",
+                                       "ViT-L/14",
+                                       "ViT-L/14@336px"};
+  std::error_code ignored;
+  if (std::filesystem::exists(model, ignored)) return model;
+  if (std::find(kOpenAiNames.begin(), kOpenAiNames.end(), model) == kOpenAiNames.end())
+    throw ConfigError("{}: no such file", printable(model));
+  std::string name = model + ".pt";
+  for (char& c : name) c = c == '/' || c == '@' ? '-' : c;
+  const char* const home = std::getenv("HOME");
+  const std::filesystem::path file =
+      std::filesystem::path(home == nullptr ? "." : home) / ".cache" / "clip" / name;
+  if (std::filesystem::exists(file, ignored)) return file.string();
+  throw ConfigError(
+      "{}: no such file, and OpenAI's model of this name is not at {}\n  Put it there "
+      "(`clip.load` of their package does), or name the file of a CLIP.",
+      printable(model),
+      printable(file.string()));
 }
 
 LoadedClip load_clip_file(const std::string& path) {

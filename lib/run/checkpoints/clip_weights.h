@@ -21,6 +21,9 @@ struct LoadedClip {
 /// Of a checkpoint or model file of a run. @throws as load_clip_model(), DataError also for one
 /// without a vocabulary or with weights that are not finite
 LoadedClip load_clip(const ModelSource& source, const Value& checkpoint);
+/// The file that a config means by a CLIP's "model": a path, or a name of OpenAI's, whose package keeps
+/// its files in ~/.cache/clip. @throws ConfigError if it is nowhere
+std::string clip_file_of(const std::string& model);
 /// The same of any file that read_clip_file() reads; OpenAI's vocabulary then lies where
 /// find_clip_vocabulary() looks. @throws as those
 LoadedClip load_clip_file(const std::string& path);

@@ -12,7 +12,9 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/module_state.h"
 #include "checkpoint/pickle/value_json.h"
+#include "model/clip/frozen_clip.h"
 #include "net/sha256.h"
+#include "run/checkpoints/clip_weights.h"
 #include "run/kinds.h"
 #include "tracker/public_config.h"
 
@@ -127,7 +129,11 @@ auto load_model(const ModelSource& source, const Value& checkpoint, const Make& 
   const Cursor root(checkpoint, source.checkpoint_path);
   const std::string kind = decltype(parse({}, {}, {}).config)::kKind;
   check_kind(root, kind);
-  const StateDict weights = plain_weights(source, root, kind);
+  StateDict weights = plain_weights(source, root, kind);
+  // The CLIP that made the embeddings of a training has no part in what the model draws.
+  std::erase_if(weights, [](const auto& item) {
+    return item.first.starts_with(fmt::format("{}.", kFrozenClipName));
+  });
   auto model = make(config_of<parse>(source, root), weights);
   load_state_dict(*model, weights, /*prefix=*/"", /*strict=*/true, source.checkpoint_path);
   model->eval();
@@ -235,6 +241,9 @@ StateDict model_weights(const Cursor& checkpoint, const std::string& kind, bool 
 
 ReadOptions with_checkpoints(ReadOptions options) {
   options.config_of_checkpoint = config_of_checkpoint;
+  options.sha256_of_clip = [](const std::string& model) {
+    return sha256_of_file(clip_file_of(model));
+  };
   return options;
 }
 

@@ -11,7 +11,6 @@
 
 #include "base/log.h"
 #include "checkpoint/convert.h"
-#include "data/embeddings/prior_dataset.h"
 #include "data/pictures/image_folder.h"
 #include "metrics/embedding_similarities.h"
 #include "model/clip/contrastive_loss.h"
@@ -27,6 +26,7 @@
 #include "run/decoder/decoder_evaluation.h"
 #include "run/kinds.h"
 #include "run/loop/run_session.h"
+#include "run/prior/prior_data.h"
 #include "run/shards/shard_position.h"
 #include "tracker/log/progress.h"
 #include "trainer/tensor_group.h"
@@ -68,7 +68,9 @@ nlohmann::ordered_json prior_figures(const EvaluateCommand& command,
   DiffusionPrior prior =
       load_prior(source_of(command, config.train), read_checkpoint(command.checkpoint_path));
   prior->to(device);
-  const PriorDataset data(config.data, config.prior);
+  const auto clip = open_prior_clip(config.prior);
+  if (clip) clip->to(device);
+  const PriorDataset data = prior_data(config, clip.get());
   const auto batch = data.batch(command.split, 0, config.data.batch_size);
   if (!batch || batch->size() == 0) {
     throw DataError("--split {}: has no usable row (/data/splits)", command.split);
@@ -84,16 +86,15 @@ nlohmann::ordered_json prior_figures(const EvaluateCommand& command,
   std::vector<std::string> names(kSimilarities);
   std::vector<double> values(kSimilarities * steps.size(), 0.0);  // of other ranks: 0
   PriorSampleOptions options;
-  options.text = {batch->text_embeds, batch->text_encodings};
-  options = on_device(std::move(options), device);
+  const PriorInputs inputs = to_inputs(*batch, device, clip.get(), config.prior);
+  options.text = inputs.text;
   for (size_t i = static_cast<size_t>(group.rank()); i < steps.size();
        i += static_cast<size_t>(group.size())) {
     options.timesteps = steps[i];
     options.generator =
         make_generator({config.seed, "similarities", /*epoch=*/0, steps[i]}, device);
-    const auto similarities = embedding_similarities(batch->text_embeds.to(device),
-                                                     batch->image_embeds.to(device),
-                                                     prior->p_sample_loop(options));
+    const auto similarities = embedding_similarities(
+        inputs.text.embeds, inputs.image_embeds, prior->p_sample_loop(options));
     for (size_t j = 0; j < kSimilarities; ++j)
       std::tie(names[j], values[i * kSimilarities + j]) = similarities.at(j);
     group.still_busy();
@@ -128,6 +129,9 @@ nlohmann::ordered_json decoder_figures(const EvaluateCommand& command,
   Decoder decoder = load_decoder(source_of(command, config.train), checkpoint);
   decoder->to(device);
   decoder->eval();
+  const DecoderClip clip = open_decoder_clip(config, loaded.plan);
+  if (clip.embedder) clip.embedder->to(device);
+  const auto clip_of_score = open_clip_of_score(loaded, clip, device);
   const ShardData data =
       decoder_data(config, loaded.plan, device, Cursor(checkpoint, command.checkpoint_path));
   const auto [first_unet, last_unet] = trained_unets(loaded);
@@ -137,7 +141,8 @@ nlohmann::ordered_json decoder_figures(const EvaluateCommand& command,
               .count = config.evaluate.n_evaluation_samples,
               .batch_size = config.data.batch_size,
               .seed = config.seed,
-              .draw = {config.train.cond_scale, first_unet, last_unet, device},
+              .draw = {config.train.cond_scale, first_unet, last_unet, device, clip},
+              .clip_of_score = clip_of_score.get(),
               .sample =
                   [&](DecoderSampleOptions options) {
                     const torch::NoGradGuard no_grad;

@@ -11,6 +11,7 @@
 #include "run/checkpoints/clip_weights.h"
 #include "run/clip/clip_data.h"
 #include "run/commands/sample_command.h"
+#include "run/prior/prior_data.h"
 #include "trainer/tensor_group.h"
 
 namespace dalle2 {
@@ -56,26 +57,6 @@ void check_lengths(const std::vector<std::string>& texts,
   }
 }
 
-void check_widths(const SampleCommand& command, const ClipImpl& clip, const PriorConfig& prior) {
-  if (prior.image_embed_dim != clip.embed_dim()) {
-    throw DataError(
-        "--prior {}: expected embeddings of {} values, as --clip {} makes, got a prior of {}\n  Name "
-        "the CLIP that the prior's embeddings were made with.",
-        *command.prior_path,
-        clip.embed_dim(),
-        *command.clip_path,
-        prior.image_embed_dim);
-  }
-  if (prior.condition_on_text_encodings && clip.text_width() != prior.image_embed_dim) {
-    throw DataError(
-        "--prior {}: is conditioned on text encodings of {} values, and those of --clip {} have {}",
-        *command.prior_path,
-        prior.image_embed_dim,
-        *command.clip_path,
-        clip.text_width());
-  }
-}
-
 }  // namespace
 
 TextConditions conditions_of_texts(const SampleCommand& command, const at::Device& device) {
@@ -94,7 +75,10 @@ TextConditions conditions_of_texts(const SampleCommand& command, const at::Devic
   DiffusionPrior prior =
       load_prior({.checkpoint_path = *command.prior_path}, read_checkpoint(*command.prior_path));
   const PriorConfig& config = prior->plan().config;
-  check_widths(command, *clip.clip, config);
+  check_clip_widths(config,
+                    "--prior " + printable(*command.prior_path),
+                    *clip.clip,
+                    "--clip " + printable(*command.clip_path));
   clip.clip->to(device);
   prior->to(device);
   const torch::NoGradGuard no_grad;

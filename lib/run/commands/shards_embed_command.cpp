@@ -9,6 +9,7 @@
 #include "base/public_url.h"
 #include "base/text.h"
 #include "base/untrusted_text.h"
+#include "data/pictures/preprocess.h"
 #include "data/shards/shard_check.h"
 #include "io/formats/npy.h"
 #include "run/checkpoints/clip_weights.h"
@@ -111,13 +112,7 @@ ShardDataConfig data_of(const ShardsEmbedCommand& command, int64_t image_size) {
     throw ConfigError("SHARDS: {}", *fault);
   data.batch_size = command.batch_size;
   data.shard_width = command.shard_width;
-  TransformConfig resize, crop;
-  resize.kind = TransformKind::Resize;
-  resize.size = {image_size};
-  resize.interpolation = "bicubic";
-  crop.kind = TransformKind::CenterCrop;
-  crop.size = {image_size};
-  data.preprocessing = {resize, crop, TransformConfig{}};
+  data.preprocessing = clip_preprocessing(image_size);
   return data;
 }
 

@@ -5,11 +5,77 @@
 #include "run/shards/shard_position.h"
 
 namespace dalle2 {
+namespace {
+
+/// Whether the shards hold, or folders beside them, what /decoder/clip would make.
+bool has_image_embeds(const ShardDataConfig& data) {
+  return data.img_embeddings_url || data.embeddings_in_tar;
+}
+bool has_text_encodings(const ShardDataConfig& data) {
+  return data.text_embeddings_url || data.embeddings_in_tar;
+}
+
+void check_width(const std::string& pointer,
+                 const char* what,
+                 std::optional<int64_t> width,
+                 int64_t of_clip,
+                 const ClipEmbedder& clip) {
+  if (width.value_or(of_clip) == of_clip) return;
+  throw DataError("{}: expected {}, the width of the {} of {}, got {}",
+                  pointer,
+                  of_clip,
+                  what,
+                  clip.name(),
+                  *width);
+}
+
+}  // namespace
+
+void DecoderClip::check_pictures(const at::Tensor& images) const {
+  if (!makes_image_embeds) return;
+  const int64_t side = embedder->clip().image_size();
+  if (images.size(-1) >= side && images.size(-1) == images.size(-2)) return;
+  throw DataError(
+      "/data/preprocessing: expected square pictures of at least {0} x {0} pixels, which {1} sees, got "
+      "{2} x {3}\n  Make them of that size: the unets take them smaller by themselves.",
+      side,
+      embedder->name(),
+      images.size(-1),
+      images.size(-2));
+}
+
+DecoderClip open_decoder_clip(const TrainDecoderConfig& config, const DecoderPlan& plan) {
+  DecoderClip clip{.embedder = open_clip_of(config.decoder.clip, "/decoder/clip")};
+  if (!clip.embedder) return clip;
+  clip.makes_image_embeds = !has_image_embeds(config.data);
+  clip.makes_text_encodings = plan.text_conditioned() && !has_text_encodings(config.data);
+  for (size_t i = 0; i < plan.stages.size(); ++i) {
+    const UnetConfig& unet = plan.stages[i].unet;
+    const std::string pointer = fmt::format("/decoder/unets/{}/", i);
+    if (clip.makes_image_embeds && i == 0)
+      check_width(pointer + "image_embed_dim",
+                  "embeddings",
+                  unet.image_embed_dim,
+                  clip.embedder->clip().embed_dim(),
+                  *clip.embedder);
+    if (clip.makes_text_encodings && unet.cond_on_text_encodings.value_or(false))
+      check_width(pointer + "text_embed_dim",
+                  "text encodings",
+                  unet.text_embed_dim,
+                  clip.embedder->clip().text_width(),
+                  *clip.embedder);
+  }
+  return clip;
+}
 
 LoaderOptions decoder_needs(const TrainDecoderConfig& config, const DecoderPlan& plan) {
   LoaderOptions needs;
-  needs.need_image_embeds = !config.decoder.unconditional;
-  needs.need_text_encodings = plan.text_conditioned();
+  const bool has_clip = config.decoder.clip.has_value();
+  needs.need_image_embeds =
+      !config.decoder.unconditional && !(has_clip && !has_image_embeds(config.data));
+  const bool by_clip = has_clip && !has_text_encodings(config.data);
+  needs.need_text_encodings = plan.text_conditioned() && !by_clip;
+  needs.need_captions = plan.text_conditioned() && by_clip;
   const UnetPlan& first = plan.stages.front();
   if (!config.decoder.unconditional) needs.image_embed_dim = first.unet.image_embed_dim;
   for (const UnetPlan& stage : plan.stages) {
@@ -39,9 +105,13 @@ ShardData decoder_data(const TrainDecoderConfig& config,
   return data;
 }
 
-DecoderInputs to_inputs(const Batch& batch, const at::Device& device) {
-  return copied_to(
+DecoderInputs to_inputs(const Batch& batch, const at::Device& device, const DecoderClip& clip) {
+  DecoderInputs inputs = copied_to(
       device, DecoderInputs{batch.images, batch.image_embeds, batch.text_encodings, batch.latents});
+  if (clip.makes_image_embeds) inputs.image_embeds = clip.embedder->embed_images(inputs.images);
+  if (clip.makes_text_encodings)
+    inputs.text_encodings = clip.embedder->embed_captions(batch.captions).encodings;
+  return inputs;
 }
 
 }  // namespace dalle2

@@ -6,9 +6,23 @@
 #include "config/decoder/decoder_run_config.h"
 #include "data/loader/batch.h"
 #include "diffusion/decoder/decoder.h"
+#include "run/clip/clip_embedder.h"
 #include "run/shards/shard_data.h"
 
 namespace dalle2 {
+
+/// What /decoder/clip makes of a batch, because its shards do not hold it.
+struct DecoderClip {
+  std::shared_ptr<ClipEmbedder> embedder;  ///< null: there is none
+  bool makes_image_embeds = false, makes_text_encodings = false;
+
+  const ClipEmbedder* get() const { return embedder.get(); }
+  /// @throws DataError for pictures smaller than those that it sees
+  void check_pictures(const at::Tensor& images) const;
+};
+
+/// The CLIP of /decoder/clip, which fits the unets. @throws ConfigError, DataError
+DecoderClip open_decoder_clip(const TrainDecoderConfig& config, const DecoderPlan& plan);
 
 /// Embeddings, latents and their widths, as the unets take them.
 LoaderOptions decoder_needs(const TrainDecoderConfig& config, const DecoderPlan& plan);
@@ -28,6 +42,7 @@ ShardData decoder_data(const TrainDecoderConfig& config,
 
 /// A batch on `device`, as the decoder takes it. Copies to a GPU run on a stream of their own,
 /// beside the step before; the current stream waits for them.
-DecoderInputs to_inputs(const Batch& batch, const at::Device& device);
+/// @param clip on that device
+DecoderInputs to_inputs(const Batch& batch, const at::Device& device, const DecoderClip& clip = {});
 
 }  // namespace dalle2

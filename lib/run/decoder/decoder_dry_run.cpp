@@ -34,10 +34,11 @@ void step(Decoder decoder, int64_t unet, int64_t batch) {
   decoder->forward(inputs, unet, make_generator({.purpose = "dry run"}, at::kCPU)).backward();
 }
 
-DryRunPlan make_plan(const LoadedDecoderConfig& loaded) {
+DryRunPlan make_plan(const LoadedDecoderConfig& loaded, const ClipEmbedder* clip) {
   const DecoderTrainConfig& train = loaded.config.train;
   Decoder decoder(loaded.plan);
   load_latent_vaes(decoder);
+  if (clip != nullptr) clip->hold_in(*decoder);
   std::vector<std::shared_ptr<torch::nn::Module>> networks;
   std::vector<NetworkMaker> makers;
   for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) {
@@ -71,7 +72,12 @@ void dry_run(const LoadedDecoderConfig& loaded, int64_t processes) {
       decoder_data(config, loaded.plan, RankInfo{.world = static_cast<int>(processes)}, at::kCPU);
   data.check_usable("train");
   const auto metrics = make_metrics(loaded, at::kCPU);
-  DryRunPlan plan = make_plan(loaded);
+  const DecoderClip clip = open_decoder_clip(config, loaded.plan);
+  open_clip_of_score(loaded, clip, at::kCPU);
+  if (clip.makes_image_embeds) {
+    if (const auto example = data.examples("train", 1)) clip.check_pictures(example->images);
+  }
+  DryRunPlan plan = make_plan(loaded, clip.get());
   plan.data_size = data_size_of(data);
   ShardPosition position;
   const at::Device device = check_start(plan, config.tracker, config.train, position);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "run/decoder/decoder_evaluation.h"
-#include "run/decoder/decoder_data.h"
 
 #include <torch/types.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "base/log.h"
@@ -21,7 +21,7 @@ DecoderSampleOptions draw_options(const Batch& batch,
                                   const DrawSettings& settings,
                                   uint64_t noise_seed,
                                   const std::vector<int64_t>& rows) {
-  const DecoderInputs inputs = to_inputs(batch, settings.device);
+  const DecoderInputs inputs = to_inputs(batch, settings.device, settings.clip);
   DecoderSampleOptions options;
   options.image_embeds = inputs.image_embeds;
   options.text_encodings = inputs.text_encodings;
@@ -69,6 +69,16 @@ std::unique_ptr<ImageMetrics> make_metrics(const LoadedDecoderConfig& loaded,
   return metrics;
 }
 
+std::shared_ptr<ClipEmbedder> open_clip_of_score(const LoadedDecoderConfig& loaded,
+                                                 const DecoderClip& own,
+                                                 const at::Device& device) {
+  const auto& score = loaded.config.evaluate.clip_score;
+  if (!score) return nullptr;
+  auto clip = score->clip ? open_clip_of(score->clip, "/evaluate/clip_score/clip") : own.embedder;
+  clip->to(device);
+  return clip;
+}
+
 void keep_real_features(const TrainDecoderConfig& config, ImageMetrics& metrics) {
   if (!metrics.known().has_news()) return;
   try {
@@ -87,6 +97,23 @@ namespace {
 int64_t number_of(const ShardPlace& place) {
   constexpr int kSampleBits = 32;
   return place.shard << kSampleBits | place.sample;
+}
+
+/// Cosines of pictures and their captions; NaN without a caption.
+/// @param drawn [n, 3 or 1, h, w] @return [n] float32 on the CPU
+at::Tensor caption_cosines(const ClipEmbedder& clip,
+                           const at::Tensor& drawn,
+                           const std::vector<std::string>& captions) {
+  const at::Tensor pictures =
+      resize_image_to(
+          drawn.to(at::kFloat).clamp(0, 1), clip.clip().image_size(), std::make_pair(0.0, 1.0))
+          .expand({-1, 3, -1, -1});
+  at::Tensor cosines =
+      (clip.embed_images(pictures) * clip.embed_captions(captions).embed).sum(-1).cpu();
+  for (size_t i = 0; i < captions.size(); ++i) {
+    if (captions[i].empty()) cosines[static_cast<int64_t>(i)] = NAN;
+  }
+  return cosines;
 }
 
 /// Says it once an evaluation and rank: there may be as many as there are samples.
@@ -124,10 +151,15 @@ void show_pairs(const DecoderEvaluation& evaluation, const RankInfo& rank, Image
                                      step + 1,
                                      steps));
     };
-    const at::Tensor drawn = evaluation.sample(options).cpu();
+    const at::Tensor on_device = evaluation.sample(options);
+    at::Tensor cosines;
+    if (evaluation.clip_of_score != nullptr)
+      cosines = caption_cosines(*evaluation.clip_of_score, on_device, batch->captions);
+    const at::Tensor drawn = on_device.cpu();
     const at::Tensor real =
         resize_image_to(batch->images, drawn.size(-1), std::make_pair(0.0, 1.0));
-    tell_left_out(metrics.update(at::tensor(numbers, at::kLong), real, drawn), *batch, told);
+    tell_left_out(
+        metrics.update(at::tensor(numbers, at::kLong), real, drawn, cosines), *batch, told);
     drawn_before += batch->size();
   }
 }

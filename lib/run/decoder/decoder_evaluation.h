@@ -12,6 +12,7 @@
 #include "data/loader/batch.h"
 #include "dist/process_group.h"
 #include "metrics/image_metrics.h"
+#include "run/decoder/decoder_data.h"
 #include "run/shards/shard_data.h"
 #include "trainer/tensor_group.h"
 
@@ -22,6 +23,7 @@ struct DrawSettings {
   OneOrMany<double> cond_scale = 1.0;
   int64_t first_unet = 1, last_unet = 1;  ///< from 1; unets before the first get the real image
   at::Device device = at::kCPU;
+  DecoderClip clip = {};
 };
 
 /// To draw the rows `range` of a batch. The noise belongs to the row: whatever is drawn beside it
@@ -37,6 +39,12 @@ DecoderSampleOptions draw_options(const Batch& batch,
 /// that earlier runs left on the disk; null if it asks for none. @throws ConfigError
 std::unique_ptr<ImageMetrics> make_metrics(const LoadedDecoderConfig& loaded,
                                            const at::Device& device);
+
+/// The CLIP of /evaluate/clip_score, on `device`; null if it is not asked for.
+/// @param own of /decoder/clip @throws ConfigError, DataError
+std::shared_ptr<ClipEmbedder> open_clip_of_score(const LoadedDecoderConfig& loaded,
+                                                 const DecoderClip& own,
+                                                 const at::Device& device);
 
 /// Keeps the real images' features for later runs, if there are new ones. What goes wrong is a
 /// warning.
@@ -54,6 +62,7 @@ struct DecoderEvaluation {
   int64_t batch_size = 1;  ///< of samples drawn at once
   int64_t seed = 0;
   DrawSettings draw;
+  const ClipEmbedder* clip_of_score = nullptr;  ///< of /evaluate/clip_score; null without
   std::function<at::Tensor(const DecoderSampleOptions&)> sample;
   /// Before each step of a sampler, with what to show of it; may throw to end the evaluation.
   std::function<void(const std::string& where)> on_step;

@@ -119,12 +119,12 @@ at::Tensor DecoderPictures::draw_part(const Examples& examples, const ChunkRange
   std::vector<int64_t> rows(static_cast<size_t>(range.length));
   std::iota(rows.begin(), rows.end(), range.begin);
   // The same noise every time, so that the pictures of two epochs show what training changed.
-  DecoderSampleOptions options =
-      draw_options(examples.batch,
-                   range,
-                   {config_.train.cond_scale, unets.front(), unets.back(), session_.device()},
-                   hash_address({.seed = config_.seed, .purpose = "sample " + examples.section}),
-                   rows);
+  DecoderSampleOptions options = draw_options(
+      examples.batch,
+      range,
+      {config_.train.cond_scale, unets.front(), unets.back(), session_.device(), clip_},
+      hash_address({.seed = config_.seed, .purpose = "sample " + examples.section}),
+      rows);
   options.on_step = [&](int64_t unet, size_t step, size_t steps) {
     session_.throw_if_signalled();
     session_.progress().stage(

@@ -7,6 +7,7 @@
 
 #include "config/decoder/decoder_run_config.h"
 #include "data/loader/batch.h"
+#include "run/decoder/decoder_data.h"
 #include "run/loop/run_session.h"
 #include "run/shards/shard_data.h"
 #include "trainer/decoder_trainer.h"
@@ -19,8 +20,9 @@ class DecoderPictures {
   DecoderPictures(RunSession& session,
                   DecoderTrainer& trainer,
                   const ShardData& data,
-                  const TrainDecoderConfig& config)
-      : session_(session), trainer_(trainer), data_(data), config_(config) {}
+                  const TrainDecoderConfig& config,
+                  const DecoderClip& clip)
+      : session_(session), trainer_(trainer), data_(data), config_(config), clip_(clip) {}
 
   /// Reads /train/n_sample_images samples of the training and of the test shards; all ranks have to
   /// call it.
@@ -50,6 +52,7 @@ class DecoderPictures {
   DecoderTrainer& trainer_;
   const ShardData& data_;
   const TrainDecoderConfig& config_;
+  const DecoderClip& clip_;
   std::vector<Examples> training_, test_;
 };
 

@@ -13,8 +13,9 @@ namespace dalle2 {
 
 std::optional<int64_t> DecoderRun::train_group(const std::vector<Batch>& group) {
   return pass_batches(group, [&](const Batch& batch, int64_t place, double share) {
-    const DecoderInputs inputs = timed(
-        &session_.times(), StepPhase::kCopy, [&] { return to_inputs(batch, session_.device()); });
+    const DecoderInputs inputs = timed(&session_.times(), StepPhase::kCopy, [&] {
+      return to_inputs(batch, session_.device(), clip_);
+    });
     for (const int64_t unet : trained_unets_) {
       const at::Generator random =
           session_.generator(fmt::format("train unet {}", unet), position_.epoch, place);
@@ -26,7 +27,7 @@ std::optional<int64_t> DecoderRun::train_group(const std::vector<Batch>& group) 
 void DecoderRun::add_validation_losses(const Batch& batch,
                                        int64_t place,
                                        std::vector<LossSum>& sums) {
-  const DecoderInputs inputs = to_inputs(batch, session_.device());
+  const DecoderInputs inputs = to_inputs(batch, session_.device(), clip_);
   for (const int64_t unet : trained_unets_) {
     // The same draws in every epoch: the losses of two epochs then differ by the weights alone.
     const at::Generator random =
@@ -61,7 +62,9 @@ MetricValues DecoderRun::compute_metrics() {
                   .draw = {config_.train.cond_scale,
                            trained_unets_.front(),
                            trained_unets_.back(),
-                           session_.device()},
+                           session_.device(),
+                           clip_},
+                  .clip_of_score = clip_of_score_.get(),
                   .sample = [this](const auto& options) { return trainer_.sample(options); },
                   .on_step =
                       [this](const std::string& where) {

@@ -33,6 +33,7 @@ class DecoderRun : public ShardRun {
   DecoderRun(const LoadedDecoderConfig& loaded, const RunProcess& process);
 
  private:
+  DecoderRun(const LoadedDecoderConfig& loaded, const RunProcess& process, const DecoderClip& clip);
   void introduce() const override;
   void load_examples() override;
   std::optional<int64_t> train_group(const std::vector<Batch>& group) override;
@@ -48,9 +49,11 @@ class DecoderRun : public ShardRun {
   const LoadedDecoderConfig& loaded_;
   const TrainDecoderConfig& config_;
   DecoderTrainer& trainer_;
+  DecoderClip clip_;
   std::vector<int64_t> trained_unets_;  // numbers from 1
   DecoderPictures pictures_;
-  std::unique_ptr<ImageMetrics> metrics_;  // null: none is asked for
+  std::unique_ptr<ImageMetrics> metrics_;        // null: none is asked for
+  std::shared_ptr<ClipEmbedder> clip_of_score_;  // null: no CLIP score is asked for
 };
 
 /// What such a run would take. @throws as it would

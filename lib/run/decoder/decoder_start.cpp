@@ -15,16 +15,22 @@ namespace dalle2 {
 namespace {
 
 /// What the images are conditioned on.
-std::string describe_conditioning(const TrainDecoderConfig& config, bool text_conditioned) {
+std::string describe_conditioning(const TrainDecoderConfig& config,
+                                  const DecoderClip& clip,
+                                  bool text_conditioned) {
   std::string source;
   if (config.decoder.unconditional) {
     return "unconditional: draws what the shards look like";
+  } else if (clip.makes_image_embeds) {
+    source = "image embeddings by " + clip.embedder->name();
   } else if (config.data.img_embeddings_url) {
     source = "precomputed image embeddings";
   } else {
     source = "image embeddings from the shards";
   }
-  if (text_conditioned) {
+  if (clip.makes_text_encodings) {
+    source += " and text encodings by " + clip.embedder->name();
+  } else if (text_conditioned) {
     source += config.data.text_embeddings_url ? " and precomputed text embeddings"
                                               : " and text encodings from the shards";
   }
@@ -47,10 +53,12 @@ void log_parameters(const std::vector<std::shared_ptr<UnetImpl>>& unets) {
 }
 
 std::unique_ptr<DecoderTrainer> make_trainer(const LoadedDecoderConfig& loaded,
+                                             const ClipEmbedder* clip,
                                              const at::Device& device) {
   torch::manual_seed(static_cast<uint64_t>(loaded.config.seed));
   Decoder decoder(loaded.plan);
   load_latent_vaes(decoder);
+  if (clip != nullptr) clip->hold_in(*decoder);
   std::vector<std::shared_ptr<UnetImpl>> unets;  // also those that are not trained
   for (int64_t unet = 1; unet <= decoder->num_unets(); ++unet) unets.push_back(decoder->unet(unet));
   auto trainer = std::make_unique<DecoderTrainer>(decoder, loaded.config.train, device);
@@ -80,27 +88,41 @@ ConfigTexts config_texts(const LoadedDecoderConfig& loaded) {
 }
 
 DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded, const RunProcess& process)
+    : DecoderRun(loaded, process, open_decoder_clip(loaded.config, loaded.plan)) {}
+
+DecoderRun::DecoderRun(const LoadedDecoderConfig& loaded,
+                       const RunProcess& process,
+                       const DecoderClip& clip)
     : ShardRun(run_plan(loaded,
                         process,
                         metric_names(loaded.plan.stages.size()),
                         "damaged images and embeddings with `dalle2-train shards check`"),
-               [&](const at::Device& device) { return make_trainer(loaded, device); },
+               [&](const at::Device& device) { return make_trainer(loaded, clip.get(), device); },
                {.loop = loaded.config.train,
                 .data = loaded.config.data,
                 .needs = decoder_needs(loaded.config, loaded.plan)}),
       loaded_(loaded),
       config_(loaded.config),
       trainer_(trainer_as<DecoderTrainer>()),
+      clip_(clip),
       trained_unets_(trainer_.trained_parts()),
-      pictures_(session_, trainer_, data_, config_),
-      metrics_(make_metrics(loaded, session_.device())) {}
+      pictures_(session_, trainer_, data_, config_, clip_),
+      metrics_(make_metrics(loaded, session_.device())),
+      clip_of_score_(open_clip_of_score(loaded, clip_, session_.device())) {
+  if (clip_.embedder)
+    clip_.embedder->compute_as(trainer_.precision().precision, config_.train.max_batch_size);
+}
 
 void DecoderRun::introduce() const {
   session_.print_precision(trainer_.precision());
-  log_info("train", "{}", describe_conditioning(config_, loaded_.plan.text_conditioned()));
+  log_info("train", "{}", describe_conditioning(config_, clip_, loaded_.plan.text_conditioned()));
 }
 
 void DecoderRun::load_examples() {
+  session_.together("looking at a picture", [&] {
+    if (!clip_.makes_image_embeds || !session_.group().is_main()) return;
+    if (const auto example = data_.examples("train", 1)) clip_.check_pictures(example->images);
+  });
   pictures_.load();
   pictures_.tell_latents();
 }

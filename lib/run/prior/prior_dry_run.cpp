@@ -23,8 +23,9 @@ void step(DiffusionPrior prior, int64_t batch) {
   prior->forward(inputs, make_generator({.purpose = "dry run"}, at::kCPU)).backward();
 }
 
-DryRunPlan make_plan(const LoadedPriorConfig& loaded) {
+DryRunPlan make_plan(const LoadedPriorConfig& loaded, const ClipEmbedder* clip) {
   DiffusionPrior prior(loaded.plan);
+  if (clip != nullptr) clip->hold_in(*prior);
   add_adapters({prior->net()}, loaded.config.train);
   return {.model = prior.ptr(),
           .networks = {{.label = "network",
@@ -39,8 +40,9 @@ DryRunPlan make_plan(const LoadedPriorConfig& loaded) {
 
 void dry_run(const LoadedPriorConfig& loaded, int64_t processes) {
   const TrainPriorConfig& config = loaded.config;
-  const PriorDataset data(config.data, config.prior);
-  DryRunPlan plan = make_plan(loaded);
+  const auto clip = open_prior_clip(config.prior);
+  const PriorDataset data = prior_data(config, clip.get());
+  DryRunPlan plan = make_plan(loaded, clip.get());
   plan.data_size = {count_rows(data), "row"};
   PriorPosition position(config.train);
   const at::Device device = check_start(plan, config.tracker, config.train, position);

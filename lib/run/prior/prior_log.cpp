@@ -42,7 +42,8 @@ void PriorRun::draw_similarities(const std::string& folder, std::vector<PriorRec
   const auto batch = from_outside([&] { return data_.batch("val", 0, config_.data.batch_size); });
   if (!batch || batch->size() == 0) return;
   PriorSampleOptions options;
-  options.text = {batch->text_embeds, batch->text_encodings};
+  const PriorInputs inputs = inputs_of(*batch);
+  options.text = inputs.text;
   options.on_step = [&](size_t step, size_t steps) {
     session_.throw_if_signalled();
     session_.progress().stage(fmt::format("drawing embeddings: step {}/{}", step + 1, steps));
@@ -51,8 +52,8 @@ void PriorRun::draw_similarities(const std::string& folder, std::vector<PriorRec
     options.timesteps = steps;
     options.generator = session_.generator("similarities", /*epoch=*/0, steps);
     const auto similarities =
-        embedding_similarities(batch->text_embeds.to(session_.device()),
-                               batch->image_embeds.to(session_.device()),
+        embedding_similarities(inputs.text.embeds,
+                               inputs.image_embeds,
                                trainer_.p_sample_loop(options,
                                                       /*use_non_ema=*/false,
                                                       config_.train.max_batch_size));

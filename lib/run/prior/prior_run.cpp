@@ -8,17 +8,12 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/timer.h"
-#include "run/device/device_copy.h"
 
 namespace dalle2 {
-namespace {
 
-PriorInputs to_inputs(const PriorBatch& batch, const at::Device& device) {
-  return copied_to(device,
-                   PriorInputs{batch.image_embeds, {batch.text_embeds, batch.text_encodings}});
+PriorInputs PriorRun::inputs_of(const PriorBatch& batch) {
+  return to_inputs(batch, session_.device(), clip_.get(), config_.prior);
 }
-
-}  // namespace
 
 ExitCode PriorRun::run_epochs() {
   validated_at_ = session_.group().heard_seconds();
@@ -78,9 +73,13 @@ bool PriorRun::train_epoch() {
 
 void PriorRun::throw_nothing_usable() const {
   throw DataError(
-      "/data: not one of the {} rows to train with can be used: all hold NaN or infinity in "
-      "/data/image_url, /data/text_url or /data/text_encodings_url\n  Make the embeddings again.",
-      with_commas(data_.rows("train")));
+      "/data: not one of the {} rows to train with can be used: {}",
+      with_commas(data_.rows("train")),
+      clip_
+          ? "none has a caption in /data/meta_url and a finite embedding in /data/image_url, or a "
+            "picture that can be read\n  Look at the warnings above."
+          : "all hold NaN or infinity in /data/image_url, /data/text_url or "
+            "/data/text_encodings_url\n  Make the embeddings again.");
 }
 
 /// @param row of the split, the first of the step. @return none past its end, on all ranks
@@ -105,7 +104,7 @@ std::optional<int64_t> PriorRun::train_group(const std::vector<PriorRankBatch>& 
         // Addressed by the rows of the epoch so far, so that a resumed epoch, or one of another number
         // of ranks, draws the same.
         const at::Generator random = session_.generator("train", position_.epoch, each.row);
-        trainer_.step(to_inputs(each.batch, session_.device()), random, std::nullopt, share);
+        trainer_.step(inputs_of(each.batch), random, std::nullopt, share);
       });
   if (!samples) return std::nullopt;
   for (const PriorRankBatch& each : group) position_.row += each.rows_of_step;
@@ -124,7 +123,7 @@ std::optional<double> PriorRun::mean_loss(const std::string& split,
       [&](const PriorRankBatch& step) {
         // The same draws every time: two validations then differ by the weights alone.
         const at::Generator random = session_.generator("validate " + split, /*epoch=*/0, step.row);
-        return trainer_.evaluate(to_inputs(step.batch, session_.device()), random, averaged);
+        return trainer_.evaluate(inputs_of(step.batch), random, averaged);
       });
 }
 

@@ -13,6 +13,7 @@
 #include "data/embeddings/prior_dataset.h"
 #include "run/loop/rank_batch.h"
 #include "run/loop/training_run.h"
+#include "run/prior/prior_data.h"
 #include "trainer/prior_trainer.h"
 
 namespace dalle2 {
@@ -63,6 +64,9 @@ class PriorRun : public TrainingRun {
   void open() override;
 
  private:
+  PriorRun(const LoadedPriorConfig& loaded,
+           const RunProcess& process,
+           const std::shared_ptr<ClipEmbedder>& clip);
   ExitCode run_epochs() override;
   bool train_epoch();
   std::optional<int64_t> train_group(const std::vector<PriorRankBatch>& group);
@@ -71,6 +75,7 @@ class PriorRun : public TrainingRun {
                                            int64_t row,
                                            DropCounts& dropped);
   void throw_nothing_usable() const;
+  PriorInputs inputs_of(const PriorBatch& batch);
   LogRecord step_values(double samples_per_second) override;
   int64_t samples_per_epoch() const override { return data_.rows("train"); }
   void finish();
@@ -85,6 +90,7 @@ class PriorRun : public TrainingRun {
   void draw_similarities(const std::string& folder, std::vector<PriorRecord>& records);
 
   const TrainPriorConfig& config_;
+  std::shared_ptr<ClipEmbedder> clip_;  // null: embeddings are read
   PriorDataset data_;
   PriorPosition& position_;
   PriorTrainer& trainer_;

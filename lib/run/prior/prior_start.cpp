@@ -12,9 +12,11 @@ namespace dalle2 {
 namespace {
 
 std::unique_ptr<PriorTrainer> make_trainer(const LoadedPriorConfig& loaded,
+                                           const ClipEmbedder* clip,
                                            const at::Device& device) {
   torch::manual_seed(static_cast<uint64_t>(loaded.config.seed));
   DiffusionPrior prior(loaded.plan);
+  if (clip != nullptr) clip->hold_in(*prior);
   auto trainer = std::make_unique<PriorTrainer>(prior, loaded.config.train, device);
   log_parameters(count_parameters(*prior->net()));
   return trainer;
@@ -32,17 +34,25 @@ int64_t count_rows(const PriorDataset& data) {
 }
 
 PriorRun::PriorRun(const LoadedPriorConfig& loaded, const RunProcess& process)
-    : TrainingRun(run_plan(loaded,
-                           process,
-                           {metric_names(loaded.config.prior)},
-                           "embeddings that are far larger than the others"),
-                  std::make_unique<PriorPosition>(loaded.config.train),
-                  [&](const at::Device& device) { return make_trainer(loaded, device); }),
+    : PriorRun(loaded, process, open_prior_clip(loaded.config.prior)) {}
+
+PriorRun::PriorRun(const LoadedPriorConfig& loaded,
+                   const RunProcess& process,
+                   const std::shared_ptr<ClipEmbedder>& clip)
+    : TrainingRun(
+          run_plan(loaded,
+                   process,
+                   {metric_names(loaded.config.prior)},
+                   "embeddings that are far larger than the others"),
+          std::make_unique<PriorPosition>(loaded.config.train),
+          [&](const at::Device& device) { return make_trainer(loaded, clip.get(), device); }),
       config_(loaded.config),
-      data_(config_.data, config_.prior),
+      clip_(clip),
+      data_(prior_data(config_, clip.get())),
       position_(position_as<PriorPosition>()),
       trainer_(trainer_as<PriorTrainer>()) {
   position_.rows_per_epoch = data_.rows("train");
+  if (clip_) clip_->compute_as(trainer_.precision().precision, config_.train.max_batch_size);
 }
 
 void PriorRun::open() {

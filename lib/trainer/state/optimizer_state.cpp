@@ -3,7 +3,9 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -11,10 +13,25 @@
 namespace dalle2 {
 namespace {
 
-/// Indices of all groups, one group after another: torch's numbering.
-std::vector<size_t> torch_order(const Optimizer& optimizer) {
-  std::vector<size_t> order;
-  for (const ParameterGroup& group : optimizer.groups()) {
+/// How many of `parameters` are in a group: with two of them those with decay are in the first, as
+/// the reference divides them.
+int64_t count_in_group(const std::vector<at::Tensor>& parameters,
+                       size_t group,
+                       const Optimizer& optimizer) {
+  if (optimizer.groups().size() == 1) return std::ssize(parameters);
+  return std::count_if(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
+    return (parameter.dim() < 2) == (group == 1);
+  });
+}
+
+/// Indices of all groups, one group after another: torch's numbering. None for `numbered_before`,
+/// which come first in their groups.
+std::vector<std::optional<size_t>> torch_order(const Optimizer& optimizer,
+                                               const std::vector<at::Tensor>& numbered_before) {
+  std::vector<std::optional<size_t>> order;
+  for (size_t g = 0; g < optimizer.groups().size(); ++g) {
+    const ParameterGroup& group = optimizer.groups()[g];
+    order.resize(order.size() + static_cast<size_t>(count_in_group(numbered_before, g, optimizer)));
     order.insert(order.end(), group.members.begin(), group.members.end());
   }
   return order;
@@ -29,6 +46,7 @@ Dict group_state(const Optimizer& optimizer,
                  const LrSchedule& schedule,
                  size_t group,
                  int64_t first,
+                 int64_t count,
                  int64_t steps) {
   const OptimizerOptions& options = optimizer.options();
   const ParameterGroup& members = optimizer.groups()[group];
@@ -48,9 +66,7 @@ Dict group_state(const Optimizer& optimizer,
   state.set("decoupled_weight_decay", optimizer.is_adamw());
   state.set("initial_lr", schedule.base_lr());
   List indices;
-  for (size_t i = 0; i < members.members.size(); ++i) {
-    indices.items.emplace_back(first + static_cast<int64_t>(i));
-  }
+  for (int64_t i = 0; i < count; ++i) indices.items.emplace_back(first + i);
   state.set("params", std::move(indices));
   return state;
 }
@@ -72,7 +88,9 @@ void mention_difference(const Cursor& group, const char* key, const char* config
   }
 }
 
-void check_groups(const Cursor& groups, const Optimizer& optimizer) {
+void check_groups(const Cursor& groups,
+                  const Optimizer& optimizer,
+                  const std::vector<at::Tensor>& numbered_before) {
   const size_t expected = optimizer.groups().size();
   if (groups.size() != expected) {
     throw DataError(
@@ -84,11 +102,13 @@ void check_groups(const Cursor& groups, const Optimizer& optimizer) {
   }
   for (size_t g = 0; g < expected; ++g) {
     const size_t members = groups.at(g).at("params").size();
-    if (members != optimizer.groups()[g].members.size()) {
+    const size_t wanted = optimizer.groups()[g].members.size() +
+                          static_cast<size_t>(count_in_group(numbered_before, g, optimizer));
+    if (members != wanted) {
       throw DataError(
           "{}: expected {} parameters, got {}: the optimizer belongs to another network",
           groups.at(g).where(),
-          optimizer.groups()[g].members.size(),
+          wanted,
           members);
     }
   }
@@ -111,11 +131,12 @@ at::Tensor moment(const Cursor& entry, const char* key, const FlatEntry& paramet
 Dict optimizer_state(const Optimizer& optimizer,
                      const FlatMoments& moments,
                      const LrSchedule& schedule,
-                     int64_t steps) {
+                     int64_t steps,
+                     const std::vector<at::Tensor>& numbered_before) {
   Dict states;
   int64_t index = 0;
-  for (const size_t i : torch_order(optimizer)) {
-    if (const std::optional<ParameterState> state = optimizer.state(i, moments)) {
+  for (const std::optional<size_t> i : torch_order(optimizer, numbered_before)) {
+    if (const auto state = i ? optimizer.state(*i, moments) : std::nullopt) {
       Dict entry;
       entry.set("step", at::full({}, static_cast<double>(state->step), at::kFloat));
       entry.set("exp_avg", state->exp_avg);
@@ -127,8 +148,10 @@ Dict optimizer_state(const Optimizer& optimizer,
   List groups;
   int64_t first = 0;
   for (size_t g = 0; g < optimizer.groups().size(); ++g) {
-    groups.items.emplace_back(group_state(optimizer, schedule, g, first, steps));
-    first += static_cast<int64_t>(optimizer.groups()[g].members.size());
+    const int64_t count =
+        std::ssize(optimizer.groups()[g].members) + count_in_group(numbered_before, g, optimizer);
+    groups.items.emplace_back(group_state(optimizer, schedule, g, first, count, steps));
+    first += count;
   }
   Dict state;
   state.set("state", std::move(states));
@@ -161,18 +184,19 @@ void load_optimizer_state(const Cursor& checkpoint,
                           const FlatParameters& parameters,
                           const LrSchedule& schedule,
                           Optimizer& optimizer,
+                          const std::vector<at::Tensor>& numbered_before,
                           bool mention) {
   const Cursor groups = checkpoint.at("param_groups");
-  check_groups(groups, optimizer);
+  check_groups(groups, optimizer, numbered_before);
   for (size_t g = 0; mention && g < groups.size(); ++g) {
     mention_difference(groups.at(g), "initial_lr", "lr", schedule.base_lr());
     mention_difference(groups.at(g), "weight_decay", "wd", optimizer.groups()[g].weight_decay);
     mention_difference(groups.at(g), "eps", "eps", optimizer.options().eps);
   }
 
-  const std::vector<size_t> order = torch_order(optimizer);
-  for (const size_t i : order) {
-    optimizer.set_state(i, std::nullopt);
+  const auto order = torch_order(optimizer, numbered_before);
+  for (const std::optional<size_t> i : order) {
+    if (i) optimizer.set_state(*i, std::nullopt);
   }
   const Cursor states = checkpoint.at("state");
   for (const auto& [key, value] : states.as_dict().items) {
@@ -181,10 +205,11 @@ void load_optimizer_state(const Cursor& checkpoint,
       throw DataError(
           "{}: expected indices of {} parameters, got {}", states.where(), order.size(), index);
     }
-    const size_t i = order[static_cast<size_t>(index)];
-    const FlatEntry& parameter = parameters.parameters()[i];
+    const std::optional<size_t> i = order[static_cast<size_t>(index)];
+    if (!i) continue;  // what is never trained has no use for it
+    const FlatEntry& parameter = parameters.parameters()[*i];
     const Cursor entry(value, states.where() + "/" + std::to_string(index));
-    optimizer.set_state(i,
+    optimizer.set_state(*i,
                         ParameterState{entry.at("step").as_int(),
                                        moment(entry, "exp_avg", parameter),
                                        moment(entry, "exp_avg_sq", parameter)});

@@ -2,6 +2,8 @@
 // Optimizer and schedule in the form of torch.optim's state dicts.
 #pragma once
 
+#include <vector>
+
 #include "checkpoint/state_dict.h"
 #include "optim/flat_parameters.h"
 #include "optim/lr_schedule.h"
@@ -12,10 +14,12 @@ namespace dalle2 {
 /// {state: {index: {step, exp_avg, exp_avg_sq}}, param_groups: [...]} as Adam or AdamW writes it
 /// after `steps` updates. Tensors are views of the moments.
 /// @param moments of all parameters: Optimizer::moments() unless they are spread over ranks
+/// @param numbered_before parameters that have numbers before those of the optimizer, and no state
 Dict optimizer_state(const Optimizer& optimizer,
                      const FlatMoments& moments,
                      const LrSchedule& schedule,
-                     int64_t steps);
+                     int64_t steps,
+                     const std::vector<at::Tensor>& numbered_before = {});
 
 /// State of LambdaLR with a constant factor, or of CosineAnnealingLR.
 Dict schedule_state(const LrSchedule& schedule, size_t num_groups, int64_t steps);
@@ -28,6 +32,7 @@ void load_optimizer_state(const Cursor& checkpoint,
                           const FlatParameters& parameters,
                           const LrSchedule& schedule,
                           Optimizer& optimizer,
+                          const std::vector<at::Tensor>& numbered_before = {},
                           bool mention = true);
 
 /// A loss scaler, as torch.amp.GradScaler.state_dict() has it: {scale, growth_factor, backoff_factor, growth_interval, _growth_tracker}

@@ -59,7 +59,9 @@ void TrainStateWriter::optimizer(const std::string& key, size_t i) {
   if (!part) return out_.set(key, Value());
   const FlatMoments moments = part->whole_moments();
   if (!moments.exp_avg.defined()) return out_.set(key, Value());  // rank 0 has them
-  out_.set(key, optimizer_state(part->optimizer, moments, part->schedule, from_.steps[i]));
+  out_.set(key,
+           optimizer_state(
+               part->optimizer, moments, part->schedule, from_.steps[i], part->numbered_before));
 }
 
 void TrainStateWriter::schedule(const std::string& key, size_t i) {
@@ -200,7 +202,8 @@ void TrainStateReader::read_optimizer(const std::string& key, TrainedPart& part)
   // If the checkpoint holds its config, whoever compares configs reports all that has changed.
   const auto config = root_.find("config");
   const bool mention = !config || !config->value().is_dict();
-  load_optimizer_state(*saved, part.parameters, part.schedule, part.optimizer, mention);
+  load_optimizer_state(
+      *saved, part.parameters, part.schedule, part.optimizer, part.numbered_before, mention);
 }
 
 void TrainStateReader::averages(const AverageLayout& layout) {

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+// `clip` of a decoder or prior: a frozen CLIP that makes what the data do not hold.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "config/kinds.h"
+#include "config/reading/faults.h"
+#include "config/reading/reflect.h"
+#include "config/reading/types.h"
+
+namespace dalle2 {
+
+struct ClipConfig {
+  static constexpr const char* kDoc =
+      "A frozen CLIP that makes the embeddings while training, where none were computed before. A "
+      "checkpoint holds its weights, as the reference's does.";
+
+  std::string make = "openai";
+  std::string model = "ViT-L/14";
+  std::optional<RawJson> base_model_kwargs;
+  std::optional<std::string> sha256;
+
+  bool is_of_reference_alone() const { return make == "x-clip" || make == "coca"; }
+
+  void fields(auto& f) {
+    D2_FIELD(
+        make, "Where the model comes from.", one_of({"openai", "open_clip", "x-clip", "coca"}));
+    D2_FIELD(model,
+             "A file: of a run with the root key `clip`, of OpenAI, open_clip or Hugging Face, "
+             "whatever `make` says. Or the name of a model of OpenAI, whose package has left its "
+             "file in `~/.cache/clip`.",
+             not_empty());
+    D2_FIELD(base_model_kwargs,
+             "Arguments of an x-clip or coca model.",
+             not_yet("only CLIPs of files are taken; leave it out"));
+    D2_FIELD(sha256,
+             "Extension: of the file. A run fills it in, so that it does not continue with another "
+             "CLIP.",
+             not_empty());
+  }
+};
+
+/// Asks the file for its sha256 and compares it with that of the config, if there is one; what is
+/// wrong goes to `faults`. Without `options.check_available` the CLIP may be nowhere.
+/// @param pointer of the section, "/prior/clip"
+void fill_in_clip(std::optional<ClipConfig>& clip,
+                  const std::string& pointer,
+                  const ReadOptions& options,
+                  Faults& faults);
+
+}  // namespace dalle2

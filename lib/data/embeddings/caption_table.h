@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+// Captions by row, and the pictures that shards hold beside them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace dalle2 {
+
+/// A file, or all below a folder in the order of their paths: `.txt` with one caption a line, `.jsonl`
+/// with an object with "caption" a line, or `.tar` whose samples are rows. The captions are held in
+/// memory.
+class CaptionTable {
+ public:
+  /// @param key where the path is named, for messages
+  /// @throws DataError for a path without such files, or with several sorts of them; for a line that
+  /// is no such object, a tar that is packed or damaged
+  CaptionTable(const std::string& path, const std::string& key);
+
+  int64_t rows() const { return static_cast<int64_t>(rows_.size()); }
+  /// Empty: the row has none.
+  const std::string& caption(int64_t row) const { return at(row).caption; }
+  /// Whether rows may have pictures: they are samples of shards.
+  bool has_pictures() const { return has_pictures_; }
+  /// The picture's file as it lies in its shard; none if the sample has none. May be called by several
+  /// threads. @throws DataError if it cannot be read
+  std::optional<std::string> picture(int64_t row) const;
+
+ private:
+  struct Row {
+    std::string caption = {};
+    size_t tar = 0;                               // its place in tars_
+    std::optional<uint64_t> picture_offset = {};  // in the tar
+  };
+  const Row& at(int64_t row) const { return rows_.at(static_cast<size_t>(row)); }
+  void add_lines(const std::string& path, bool is_json);
+  void add_tar(const std::string& path);
+
+  std::string key_;
+  bool has_pictures_ = false;
+  std::vector<std::string> tars_;
+  std::vector<Row> rows_;
+};
+
+}  // namespace dalle2

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT
+#include "run/clip/clip_embedder.h"
+
+#include <torch/torch.h>
+
+#include <utility>
+
+#include "base/log.h"
+#include "base/untrusted_text.h"
+#include "diffusion/decoder/pass_scopes.h"
+#include "optim/precision.h"
+#include "run/clip/clip_data.h"
+#include "trainer/tensor_group.h"
+
+namespace dalle2 {
+
+ClipEmbedder::ClipEmbedder(LoadedClip clip, std::string name)
+    : clip_(std::move(clip)),
+      module_(std::make_shared<FrozenClipImpl>(clip_.clip)),
+      name_(std::move(name)) {}
+
+void ClipEmbedder::hold_in(torch::nn::Module& model) const {
+  model.register_module(kFrozenClipName, module_);
+}
+
+void ClipEmbedder::compute_as(MixedPrecision precision, std::optional<int64_t> max_batch_size) {
+  precision_ = precision;
+  max_batch_size_ = max_batch_size;
+}
+
+at::Tensor ClipEmbedder::embed_images(const at::Tensor& images) const {
+  const NoGradPass no_grad;
+  const Autocast autocast(images.device().type(), precision_);
+  std::vector<at::Tensor> parts;
+  for (const ChunkRange& range : chunk_ranges(images.size(0), max_batch_size_))
+    parts.push_back(clip_.clip->embed_image(images.narrow(0, range.begin, range.length)));
+  return parts.size() == 1 ? parts.front() : at::cat(parts);
+}
+
+ClipTexts ClipEmbedder::embed_captions(const std::vector<std::string>& captions) const {
+  const NoGradPass no_grad;
+  const at::Device device = clip_.clip->logit_scale.device();
+  at::Tensor tokens =
+      trimmed_tokens(tokens_of(captions, *clip_.tokenizer, clip_.clip->max_text_len()));
+  if (!device.is_cpu()) tokens = tokens.pin_memory().to(device, /*non_blocking=*/true);
+  const Autocast autocast(device.type(), precision_);
+  std::vector<at::Tensor> embeds, encodings, masks;
+  for (const ChunkRange& range : chunk_ranges(tokens.size(0), max_batch_size_)) {
+    const ClipTexts part = clip_.clip->embed_text(tokens.narrow(0, range.begin, range.length));
+    embeds.push_back(part.embed);
+    encodings.push_back(part.encodings);
+    masks.push_back(part.mask);
+  }
+  return {.embed = at::cat(embeds), .encodings = at::cat(encodings), .mask = at::cat(masks)};
+}
+
+std::shared_ptr<ClipEmbedder> open_clip_of(const std::optional<ClipConfig>& config,
+                                           const std::string& pointer) {
+  if (!config) return nullptr;
+  LoadedClip clip = load_clip_file(clip_file_of(config->model));
+  log_info("clip",
+           "{}: {} makes embeddings of {} values, pictures of {} pixels, {} tokens",
+           pointer,
+           printable(config->model),
+           clip.clip->embed_dim(),
+           clip.clip->image_size(),
+           clip.clip->max_text_len());
+  return std::make_shared<ClipEmbedder>(std::move(clip),
+                                        fmt::format("{} ({})", pointer, printable(config->model)));
+}
+
+}  // namespace dalle2

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+// From rows to what a prior takes.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "config/prior/prior_run_config.h"
+#include "data/embeddings/prior_dataset.h"
+#include "diffusion/prior/prior.h"
+#include "run/clip/clip_embedder.h"
+
+namespace dalle2 {
+
+/// @param prior_name, clip_name in messages @throws DataError for a CLIP whose embeddings, or
+/// encodings where the prior takes them, have another width than the prior
+void check_clip_widths(const PriorConfig& prior,
+                       const std::string& prior_name,
+                       const ClipImpl& clip,
+                       const std::string& clip_name);
+
+/// The CLIP of /prior/clip, which fits the prior; null for none. @throws as open_clip_of()
+std::shared_ptr<ClipEmbedder> open_prior_clip(const PriorConfig& prior);
+
+/// Rows for a run with that CLIP, or without. @throws as PriorDataset
+PriorDataset prior_data(const TrainPriorConfig& config, const ClipEmbedder* clip);
+
+/// A batch on `device`, as the prior takes it: with what the CLIP makes of captions and pictures.
+/// @param clip null: the batch has embeddings
+PriorInputs to_inputs(const PriorBatch& batch,
+                      const at::Device& device,
+                      const ClipEmbedder* clip,
+                      const PriorConfig& prior);
+
+}  // namespace dalle2

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT
+#include "data/embeddings/caption_table.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "base/error.h"
+#include "data/embeddings/prior_dataset.h"
+#include "io/formats/npy.h"
+#include "io/formats/tar.h"
+#include "io/pictures/image.h"
+#include "support/captured_log.h"
+#include "support/temp_dir.h"
+
+namespace dalle2::test {
+namespace {
+
+using Catch::Matchers::Contains;
+
+void write(const std::string& path, const std::string& text) {
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+std::vector<std::string> captions_of(const std::string& path) {
+  const CaptionTable table(path, "/data/meta_url");
+  std::vector<std::string> captions;
+  for (int64_t row = 0; row < table.rows(); ++row) captions.push_back(table.caption(row));
+  return captions;
+}
+
+std::string fault_of(const std::string& path) {
+  try {
+    captions_of(path);
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+using Texts = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("captions are the lines of text files, in the order of their paths") {
+  const TempDir dir;
+  write(dir / "c/b.txt", "third\r\nfourth");
+  write(dir / "c/a/z.txt", "first\n\n");
+  CHECK(captions_of(dir / "c") == Texts{"first", "", "third", "fourth"});
+  CHECK(captions_of(dir / "c/b.txt") == Texts{"third", "fourth"});
+}
+
+TEST_CASE("captions are the texts of JSON lines") {
+  const TempDir dir;
+  write(dir / "c.jsonl", "{\"caption\": \"a \\u00e9\", \"url\": 1}\n{\"caption\": null}\n");
+  CHECK(captions_of(dir / "c.jsonl") == Texts{"a \u00e9", ""});
+  const auto refused = [&](const std::string& line) {
+    write(dir / "bad.jsonl", "{\"caption\": \"a\"}\n" + line + "\n");
+    const std::string fault = fault_of(dir / "bad.jsonl");
+    CHECK_THAT(fault, Contains("/data/meta_url: ") && Contains("bad.jsonl: line 2: "));
+    return fault;
+  };
+  CHECK_THAT(refused("{\"text\": \"a\"}"),
+             Contains("expected an object with the key \"caption\", got one without it"));
+  CHECK_THAT(refused("[1]"), Contains("got something else"));
+  CHECK_THAT(refused("{\"caption\": 3}"), Contains("expected a text as \"caption\", got number"));
+  refused("{");
+  refused("");
+}
+
+TEST_CASE("captions and pictures are the samples of shards, by row") {
+  const TempDir dir;
+  std::filesystem::create_directories(dir / "s");
+  {
+    TarWriter tar(dir / "s/0.tar");
+    tar.add("0.png", "p0");
+    tar.add("0.txt", "zero");
+    tar.add("1.JPG", "p1");  // no caption
+    tar.add("2.img_emb.npy", "x");
+    tar.add("2.txt", "two");  // no picture
+    tar.commit();
+    TarWriter other(dir / "s/1.tar");
+    other.add("0.txt", "three");
+    other.add("0.webp", "p3");
+    other.commit();
+  }
+  CHECK(captions_of(dir / "s") == Texts{"zero", "", "two", "three"});
+  const CaptionTable table(dir / "s", "/data/meta_url");
+  CHECK(table.has_pictures());
+  CHECK(table.picture(0) == "p0");
+  CHECK(table.picture(1) == "p1");
+  CHECK_FALSE(table.picture(2));
+  CHECK(table.picture(3) == "p3");
+  write(dir / "cut/0.tar", "no tar");
+  CHECK_THAT(fault_of(dir / "cut"), Contains("0.tar: "));
+}
+
+TEST_CASE("what holds no captions is told with what would") {
+  const TempDir dir;
+  CHECK_THAT(fault_of(dir / "absent"), Contains("absent': no such file or folder"));
+  std::filesystem::create_directories(dir / "empty");
+  CHECK_THAT(fault_of(dir / "empty"), Contains("expected files .txt, .jsonl or .tar"));
+  write(dir / "none.txt", "");
+  CHECK_THAT(fault_of(dir / "none.txt"), Contains("expected captions in"));
+  write(dir / "other.csv", "a");
+  CHECK_THAT(fault_of(dir / "other.csv"), Contains("expected a file .txt, .jsonl or .tar"));
+  write(dir / "p/0.parquet", "PAR1");
+  for (const char* path : {"p", "p/0.parquet"}) {
+    CHECK_THAT(fault_of(dir / path),
+               Contains("got .parquet, which this program does not read") &&
+                   Contains("pandas.read_parquet"));
+  }
+  write(dir / "p/0.jsonl", "{\"caption\": \"a\"}\n");  // converted beside it
+  CHECK(captions_of(dir / "p") == Texts{"a"});
+  write(dir / "p/1.txt", "a\n");
+  CHECK_THAT(fault_of(dir / "p"), Contains("of one sort") && Contains(".jsonl and .txt"));
+}
+
+TEST_CASE("rows of a prior come with captions, and with pictures where there are no embeddings") {
+  const TempDir dir;
+  std::filesystem::create_directories(dir / "s");
+  std::filesystem::create_directories(dir / "images");
+  {
+    const Image picture{
+        .width = 8, .height = 6, .pixels = std::vector<uint8_t>(size_t{8} * 6 * 3, 255)};
+    TarWriter tar(dir / "s/0.tar");
+    for (int row = 0; row < 6; ++row) {
+      const std::string key = std::to_string(row);
+      tar.add(key + ".png", row == 1 ? "broken" : encode_png(picture));
+      if (row != 2) tar.add(key + ".txt", "caption " + key);
+    }
+    tar.commit();
+    const std::vector<float> values = {0, 1, 2, 3, 4, NAN};
+    write_npy_float32(dir / "images/0.npy", {6, 1}, values.data());
+  }
+  PriorConfig prior;
+  prior.image_embed_dim = 1;
+  PriorDataConfig data;
+  data.meta_url = dir / "s";
+  data.splits = {.train = 0.99, .val = 0, .test = 0.01};
+  data.num_data_points = 6;
+  const auto read = [&] { return PriorDataset(data, prior, 4).batch("train", 0, 6).value(); };
+  {
+    const PriorBatch batch = read();
+    CHECK(batch.rows == 5);
+    CHECK(batch.captions == Texts{"caption 0", "caption 3", "caption 4"});
+    CHECK(batch.size() == 3);
+    CHECK(batch.pictures.sizes() == at::IntArrayRef({3, 3, 4, 4}));
+    CHECK(batch.pictures.eq(1).all().item<bool>());
+    CHECK_FALSE(batch.image_embeds.defined());
+    const CapturedLog log;
+    DropCounts total, epoch;
+    batch.drops.report("train", total, epoch);
+    CHECK(epoch == DropCounts{{drop::kBrokenPicture, 1}, {drop::kNoCaption, 1}});
+  }
+  data.image_url = dir / "images";
+  const PriorBatch batch = read();
+  CHECK(batch.captions == Texts{"caption 0", "caption 1", "caption 3", "caption 4"});
+  CHECK(batch.image_embeds.size(0) == 4);
+  CHECK_FALSE(batch.pictures.defined());
+  CHECK_FALSE(batch.text_embeds.defined());
+  // Uneven pairs, and nothing to make image embeddings of.
+  const auto fault = [&] {
+    try {
+      PriorDataset(data, prior, 4);
+    } catch (const DataError& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing was thrown");
+  };
+  write(dir / "few.txt", "a\nb\n");
+  data.meta_url = dir / "few.txt";
+  CHECK_THAT(fault(), Contains("/data/meta_url: ") && Contains("has 2 rows and /data/image_url 6"));
+  data.image_url.reset();
+  CHECK_THAT(fault(), Contains("/data/image_url: expected a folder of image embeddings, as"));
+}
+
+}  // namespace dalle2::test
