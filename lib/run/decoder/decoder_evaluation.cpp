@@ -12,6 +12,7 @@
 #include "metrics/script_archive.h"
 #include "model/random.h"
 #include "model/resize.h"
+#include "optim/tf32.h"
 #include "run/pictures/row_noise.h"
 
 namespace dalle2 {
@@ -74,7 +75,10 @@ std::shared_ptr<ClipEmbedder> open_clip_of_score(const LoadedDecoderConfig& load
                                                  const at::Device& device) {
   const auto& score = loaded.config.evaluate.clip_score;
   if (!score) return nullptr;
-  auto clip = score->clip ? open_clip_of(score->clip, "/evaluate/clip_score/clip") : own.embedder;
+  // Of one's own a copy with the same weights, which computes in float32 whatever the run does.
+  auto clip = score->clip ? open_clip_of(score->clip, "/evaluate/clip_score/clip")
+                          : std::make_shared<ClipEmbedder>(*own.embedder);
+  clip->compute_as(MixedPrecision::no, loaded.config.train.max_batch_size);
   clip->to(device);
   return clip;
 }
@@ -104,6 +108,7 @@ int64_t number_of(const ShardPlace& place) {
 at::Tensor caption_cosines(const ClipEmbedder& clip,
                            const at::Tensor& drawn,
                            const std::vector<std::string>& captions) {
+  const PlainFloat32 plain;
   const at::Tensor pictures =
       resize_image_to(
           drawn.to(at::kFloat).clamp(0, 1), clip.clip().image_size(), std::make_pair(0.0, 1.0))

@@ -40,7 +40,7 @@ DecoderSampleOptions draw_options(const Batch& batch,
 std::unique_ptr<ImageMetrics> make_metrics(const LoadedDecoderConfig& loaded,
                                            const at::Device& device);
 
-/// The CLIP of /evaluate/clip_score, on `device`; null if it is not asked for.
+/// The CLIP of /evaluate/clip_score, on `device` and in float32; null if it is not asked for.
 /// @param own of /decoder/clip @throws ConfigError, DataError
 std::shared_ptr<ClipEmbedder> open_clip_of_score(const LoadedDecoderConfig& loaded,
                                                  const DecoderClip& own,
