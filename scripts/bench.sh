@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 # Measures against the reference in the same run, in turns.
 #
-#   scripts/bench.sh loader|memory|step|all [arguments of the program in tests/bench: loader.py, loader_memory.py,
-#                                            decoder_step.py, which decoder_save.py follows]
+#   scripts/bench.sh loader|memory|step|run|all [arguments of the program in tests/bench: loader.py, loader_memory.py,
+#                            decoder_steps.py, decoder_step.py (a whole run), which decoder_save.py follows]
 #   scripts/bench.sh quickstart [arguments of tests/bench/quickstart.py]   five seeds of the quickstart; no reference
 #   scripts/bench.sh exchange [arguments of tests/bench/exchange.py]       gradients of several processes, beside c10d's Reducer
 #   scripts/bench.sh metrics [arguments of tests/bench/metrics.py]         FID, IS and KID beside torchmetrics
@@ -22,7 +22,7 @@ cd "$(dirname "$0")/.."
 usage() { sed -n '3,18s/^# \{0,1\}//p' "$0"; }
 
 case "${1:-}" in
-  loader | memory | step | metrics | vae | quickstart | all) what=$1; shift ;;
+  loader | memory | step | run | metrics | vae | quickstart | all) what=$1; shift ;;
   exchange)
     shift
     [ -f build/CMakeCache.txt ] || scripts/build.sh --no-tests
@@ -51,6 +51,10 @@ if [ "$what" = memory ] || [ "$what" = all ]; then
   OMP_NUM_THREADS=1 "$python" tests/bench/loader_memory.py "$@"
 fi
 if [ "$what" = step ] || [ "$what" = all ]; then
+  cmake --build build --target bench_step >/dev/null
+  "$python" tests/bench/decoder_steps.py "$@"
+fi
+if [ "$what" = run ] || [ "$what" = all ]; then
   cmake --build build --target dalle2-train >/dev/null
   "$python" tests/bench/decoder_step.py "$@"
   "$python" tests/bench/decoder_save.py

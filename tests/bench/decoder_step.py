@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """A training step of the decoder, ours against dalle2-pytorch's DecoderTrainer, in turns on one machine.
 
-    scripts/bench.sh step [--binary build/bin/dalle2-train] [--config tests/bench/step.json] [--steps 40] [--rounds 5]
+    scripts/bench.sh run [--binary build/bin/dalle2-train] [--config tests/bench/step.json] [--steps 40] [--rounds 5]
         [--threads 2] [--ranks 1 [2 ...]]
 
 Both train the first unet of the config on the same demo shards and batch size. Ours is timed whole (loading, step, average, log), the reference

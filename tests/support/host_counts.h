@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT
+// What a piece of work asks of LibTorch on the CPU, without a clock: the same on every machine.
+#pragma once
+
+#include <ATen/record_function.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+namespace dalle2::test {
+
+struct HostCounts {
+  int64_t operations = 0;   ///< calls of the dispatcher, views and calls within others among them
+  int64_t allocations = 0;  ///< of tensors' memory
+  int64_t peak_bytes = 0;   ///< tensors that the work makes and that live at the same time, at most
+  std::map<std::string, int64_t> by_name;  ///< calls of each operation
+};
+
+namespace host_counts {
+
+class Memory : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void* /*ptr*/,
+                         int64_t bytes,
+                         size_t /*allocated*/,
+                         size_t /*reserved*/,
+                         c10::Device /*device*/) override {
+    live_ += bytes;
+    peak = std::max(peak, live_);
+    if (bytes > 0) ++allocations;
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+
+  int64_t peak = 0, allocations = 0;
+
+ private:
+  int64_t live_ = 0;
+};
+
+inline HostCounts* current = nullptr;
+
+inline std::unique_ptr<at::ObserverContext> on_call(const at::RecordFunction& call) {
+  ++current->operations;
+  ++current->by_name[call.name()];
+  return nullptr;
+}
+
+}  // namespace host_counts
+
+/// What `work` does on this thread; backward passes on the CPU run on the thread that asks for them.
+inline HostCounts host_counts_of(const std::function<void()>& work) {
+  HostCounts counts;
+  host_counts::current = &counts;
+  const auto memory = std::make_shared<host_counts::Memory>();
+  const at::CallbackHandle handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(&host_counts::on_call).scopes({at::RecordScope::FUNCTION}));
+  {
+    const c10::DebugInfoGuard reports(c10::DebugInfoKind::PROFILER_STATE, memory);
+    work();
+  }
+  at::removeCallback(handle);
+  counts.allocations = memory->allocations;
+  counts.peak_bytes = memory->peak;
+  return counts;
+}
+
+}  // namespace dalle2::test
