@@ -371,6 +371,12 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("scaled_dot_product_attention", &attention);
 }
 
+TORCH_LIBRARY_IMPL(dalle2, PrivateUse1, m) {  // those of lib/kernels
+  for (const char* const name : {"group_norm_silu", "group_norm_silu_backward"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+  }
+}
+
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
   m.impl("scaled_dot_product_attention", &attention);
 }

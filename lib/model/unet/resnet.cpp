@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "model/unet/resnet.h"
 
+#include "kernels/group_norm_silu.h"
 #include "model/frozen_weight.h"
 
 namespace dalle2 {
@@ -12,24 +13,11 @@ BlockImpl::BlockImpl(int64_t in, int64_t out, int64_t groups, bool weight_standa
 }
 
 at::Tensor BlockImpl::forward(const at::Tensor& x, const at::Tensor& scale_shift) {
-  at::Tensor h = weighted_conv(
+  const at::Tensor h = weighted_conv(
       x, project_->weight, project_->bias, {.padding = 1, .standardize = weight_standardization_});
-  const torch::nn::GroupNormOptions& options = norm_->options;
-  if (!scale_shift.defined()) {
-    h = at::group_norm(h, options.num_groups(), norm_->weight, norm_->bias, options.eps());
-    return at::silu(h);
-  }
-  // (w n + b) (scale + 1) + shift = n [w (scale + 1)] + [b (scale + 1) + shift]: the brackets are
-  // [B, out], so the affine part of the norm costs no pass of its own over the pixels.
-  const std::vector<at::Tensor> parts = scale_shift.chunk(2, 1);
-  const at::Tensor scale = parts[0] + 1;
-  const at::Tensor gain = (scale * norm_->weight).unsqueeze(-1).unsqueeze(-1);
-  const at::Tensor shift = at::addcmul(parts[1], scale, norm_->bias).unsqueeze(-1).unsqueeze(-1);
-  h = at::group_norm(h, options.num_groups(), {}, {}, options.eps());
-  // Under autocast the norm's weights are float32 and its output may be half: the output decides,
-  // as in the reference, where later norms take their eps from it.
-  const at::ScalarType dtype = h.scalar_type();
-  return at::silu(at::addcmul(shift.to(dtype), h, gain.to(dtype)));
+  return group_norm_silu({h, norm_->weight, norm_->bias, scale_shift},
+                         norm_->options.num_groups(),
+                         norm_->options.eps());
 }
 
 ResnetBlockImpl::ResnetBlockImpl(const ResnetBlockOptions& o) {

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: MIT
+#include "kernels/group_norm_silu.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/loops.h"
+
+namespace dalle2 {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using OptionalTensor = std::optional<at::Tensor>;
+using Forward = std::tuple<at::Tensor, at::Tensor>;  // y, and mean and rstd of each group
+using Backward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+/// A thread takes at least so many values.
+constexpr int64_t kGrain = 16384;
+
+/// (w n + b) (scale + 1) + shift = n gain + offset. All float32 and contiguous.
+struct Affine {
+  at::Tensor weight, bias;  // [C]
+  at::Tensor scale_shift;   // [B, 2 C] or undefined
+  std::vector<float> gain, offset;  // [B, C]
+
+  Affine(const at::Tensor& x, const at::Tensor& w, const at::Tensor& b, const OptionalTensor& given)
+      : weight(w.to(at::kFloat).contiguous()), bias(b.to(at::kFloat).contiguous()) {
+    const int64_t batch = x.size(0), channels = x.size(1);
+    if (given && given->defined()) scale_shift = given->to(at::kFloat).contiguous();
+    const auto count = static_cast<size_t>(batch * channels);
+    gain.resize(count);
+    offset.resize(count);
+    for (int64_t sample = 0; sample < batch; ++sample) {
+      for (int64_t c = 0; c < channels; ++c) {
+        const auto at = static_cast<size_t>(sample * channels + c);
+        gain[at] = scale(sample, c) * weight.const_data_ptr<float>()[c];
+        offset[at] = scale(sample, c) * bias.const_data_ptr<float>()[c] + shift(sample, c);
+      }
+    }
+  }
+
+  float scale(int64_t sample, int64_t c) const {
+    return scale_shift.defined() ? 1.0f + row(sample)[c] : 1.0f;
+  }
+  float shift(int64_t sample, int64_t c) const {
+    return scale_shift.defined() ? row(sample)[bias.size(0) + c] : 0.0f;
+  }
+
+ private:
+  const float* row(int64_t sample) const {
+    return scale_shift.const_data_ptr<float>() + sample * scale_shift.size(1);
+  }
+};
+
+/// Calls `work(sample, first channel, group)` for each group of each sample, on several threads.
+template <class Work>
+void each_group(const at::Tensor& x, int64_t groups, const Affine& affine, const Work& work) {
+  const int64_t channels = x.size(1), pixels = x.size(2) * x.size(3);
+  const int64_t width = channels / groups;
+  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, width * pixels));
+  at::parallel_for(0, x.size(0) * groups, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t number = begin; number < end; ++number) {
+      const int64_t first = number * width;  // of all channels of all samples
+      work(number,
+           first,
+           loops::Group{width, pixels, affine.gain.data() + first, affine.offset.data() + first});
+    }
+  });
+}
+
+template <class Work>
+void with_element_type(const at::Tensor& x, const Work& work) {
+  const loops::Table& table = loops::best();
+  if (x.scalar_type() == at::kFloat) {
+    work(table.group_norm_silu_float, float{});
+  } else {
+    work(table.group_norm_silu_half, loops::Half{});
+  }
+}
+
+template <class T>
+const T* data_of(const at::Tensor& t) {
+  return static_cast<const T*>(t.const_data_ptr());
+}
+
+void check(const at::Tensor& x, int64_t groups) {
+  TORCH_CHECK(x.dim() == 4 && x.is_contiguous() && x.size(1) % groups == 0 &&
+                  (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16),
+              "group_norm_silu: a contiguous map [B, C, H, W] of float32 or bfloat16, C a multiple of ",
+              groups);
+}
+
+Forward forward_on_cpu(const at::Tensor& x,
+                       const at::Tensor& weight,
+                       const at::Tensor& bias,
+                       const OptionalTensor& scale_shift,
+                       int64_t groups,
+                       double eps) {
+  check(x, groups);
+  const Affine affine(x, weight, bias, scale_shift);
+  at::Tensor y = at::empty_like(x);
+  at::Tensor moments = at::empty({x.size(0) * groups, 2}, x.options().dtype(at::kFloat));
+  float* const found = moments.mutable_data_ptr<float>();
+  with_element_type(x, [&](const auto& loop, auto element) {
+    using T = decltype(element);
+    const T* const from = data_of<T>(x);
+    T* const to = static_cast<T*>(y.mutable_data_ptr());
+    each_group(x, groups, affine, [&](int64_t number, int64_t first, const loops::Group& group) {
+      const int64_t at = first * group.pixels;
+      const loops::Moments m = loop.forward(group, eps, from + at, to + at);
+      found[2 * number] = m.mean;
+      found[2 * number + 1] = m.rstd;
+    });
+  });
+  return {y, moments};
+}
+
+/// From the gradients of gain and offset, [B, C], those of what they are made of.
+Backward affine_gradients(const Affine& affine,
+                          const at::Tensor& dx,
+                          const std::vector<float>& dgain,
+                          const std::vector<float>& doffset) {
+  const int64_t batch = dx.size(0), channels = dx.size(1);
+  const at::Tensor dweight = at::zeros_like(affine.weight), dbias = at::zeros_like(affine.bias);
+  float* const to_weight = dweight.mutable_data_ptr<float>();
+  float* const to_bias = dbias.mutable_data_ptr<float>();
+  const float* const weight = affine.weight.const_data_ptr<float>();
+  const float* const bias = affine.bias.const_data_ptr<float>();
+  at::Tensor dscale_shift;
+  if (affine.scale_shift.defined()) dscale_shift = at::empty_like(affine.scale_shift);
+  for (int64_t sample = 0; sample < batch; ++sample) {
+    for (int64_t c = 0; c < channels; ++c) {
+      const auto at = static_cast<size_t>(sample * channels + c);
+      to_weight[c] += dgain[at] * affine.scale(sample, c);
+      to_bias[c] += doffset[at] * affine.scale(sample, c);
+      if (!dscale_shift.defined()) continue;
+      float* const row = dscale_shift.mutable_data_ptr<float>() + 2 * sample * channels;
+      row[c] = dgain[at] * weight[c] + doffset[at] * bias[c];
+      row[channels + c] = doffset[at];
+    }
+  }
+  return {dx, dweight, dbias, dscale_shift};
+}
+
+Backward backward_on_cpu(const at::Tensor& dy,
+                         const at::Tensor& x,
+                         const at::Tensor& moments,
+                         const at::Tensor& weight,
+                         const at::Tensor& bias,
+                         const OptionalTensor& scale_shift,
+                         int64_t groups) {
+  check(x, groups);
+  const Affine affine(x, weight, bias, scale_shift);
+  const at::Tensor grad = dy.to(x.scalar_type()).contiguous();
+  at::Tensor dx = at::empty_like(x);
+  std::vector<float> dgain(affine.gain.size()), doffset(affine.gain.size());
+  const float* const found = moments.const_data_ptr<float>();
+  with_element_type(x, [&](const auto& loop, auto element) {
+    using T = decltype(element);
+    const T* const from = data_of<T>(x);
+    const T* const from_grad = data_of<T>(grad);
+    T* const to = static_cast<T*>(dx.mutable_data_ptr());
+    each_group(x, groups, affine, [&](int64_t number, int64_t first, const loops::Group& group) {
+      thread_local std::vector<float> scratch;
+      scratch.resize(static_cast<size_t>(group.channels * group.pixels));
+      const int64_t at = first * group.pixels;
+      loop.backward(group,
+                    {found[2 * number], found[2 * number + 1]},
+                    from_grad + at,
+                    from + at,
+                    to + at,
+                    scratch.data(),
+                    dgain.data() + first,
+                    doffset.data() + first);
+    });
+  });
+  return affine_gradients(affine, dx, dgain, doffset);
+}
+
+TORCH_LIBRARY(dalle2, m) {
+  m.def(
+      "group_norm_silu(Tensor x, Tensor weight, Tensor bias, Tensor? scale_shift, int groups, "
+      "float eps) -> (Tensor, Tensor)");
+  m.def(
+      "group_norm_silu_backward(Tensor dy, Tensor x, Tensor moments, Tensor weight, Tensor bias, "
+      "Tensor? scale_shift, int groups) -> (Tensor, Tensor, Tensor, Tensor)");
+}
+
+TORCH_LIBRARY_IMPL(dalle2, CPU, m) {
+  m.impl("group_norm_silu", &forward_on_cpu);
+  m.impl("group_norm_silu_backward", &backward_on_cpu);
+}
+
+const auto& forward_operation() {
+  static const auto found = c10::Dispatcher::singleton()
+                                .findSchemaOrThrow("dalle2::group_norm_silu", "")
+                                .typed<decltype(forward_on_cpu)>();
+  return found;
+}
+
+const auto& backward_operation() {
+  static const auto found = c10::Dispatcher::singleton()
+                                .findSchemaOrThrow("dalle2::group_norm_silu_backward", "")
+                                .typed<decltype(backward_on_cpu)>();
+  return found;
+}
+
+OptionalTensor if_defined(const at::Tensor& t) {
+  return t.defined() ? OptionalTensor(t) : std::nullopt;
+}
+
+struct GroupNormSilu : torch::autograd::Function<GroupNormSilu> {
+  static at::Tensor forward(AutogradContext* context,
+                            const at::Tensor& x,
+                            const at::Tensor& weight,
+                            const at::Tensor& bias,
+                            const OptionalTensor& scale_shift,
+                            int64_t groups,
+                            double eps) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    auto [y, moments] = forward_operation().call(x, weight, bias, scale_shift, groups, eps);
+    context->save_for_backward({x, weight, bias, scale_shift.value_or(at::Tensor()), moments});
+    context->saved_data["groups"] = groups;
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    TORCH_CHECK(!at::GradMode::is_enabled(), "group_norm_silu has no second derivative");
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1], &bias = saved[2], &scale_shift = saved[3];
+    auto [dx, dweight, dbias, dscale_shift] =
+        backward_operation().call(grads[0],
+                                  x,
+                                  saved[4],
+                                  weight,
+                                  bias,
+                                  if_defined(scale_shift),
+                                  context->saved_data["groups"].toInt());
+    if (dscale_shift.defined()) dscale_shift = dscale_shift.to(scale_shift.scalar_type());
+    return {dx,
+            dweight.to(weight.scalar_type()),
+            dbias.to(bias.scalar_type()),
+            dscale_shift,
+            at::Tensor(),
+            at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor group_norm_silu_plain(const GroupNormSiluInputs& inputs, int64_t groups, double eps) {
+  const auto& [x, weight, bias, scale_shift] = inputs;
+  if (!scale_shift.defined()) return at::silu(at::group_norm(x, groups, weight, bias, eps));
+  // (w n + b) (scale + 1) + shift = n [w (scale + 1)] + [b (scale + 1) + shift]: the brackets are
+  // [B, C], so the affine part of the norm costs no pass of its own over the pixels.
+  const std::vector<at::Tensor> parts = scale_shift.chunk(2, 1);
+  const at::Tensor scale = parts[0] + 1;
+  const at::Tensor gain = (scale * weight).unsqueeze(-1).unsqueeze(-1);
+  const at::Tensor shift = at::addcmul(parts[1], scale, bias).unsqueeze(-1).unsqueeze(-1);
+  const at::Tensor n = at::group_norm(x, groups, {}, {}, eps);
+  // Under autocast the norm's weights are float32 and its output may be half: the output decides,
+  // as in the reference, where later norms take their eps from it.
+  const at::ScalarType dtype = n.scalar_type();
+  return at::silu(at::addcmul(shift.to(dtype), n, gain.to(dtype)));
+}
+
+bool has_group_norm_silu(const at::Tensor& x) {
+  return (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16) && x.dim() == 4 &&
+         x.is_contiguous() &&
+         forward_operation().hasKernelForDispatchKey(x.options().computeDispatchKey());
+}
+
+at::Tensor group_norm_silu(const GroupNormSiluInputs& inputs, int64_t groups, double eps) {
+  if (!has_group_norm_silu(inputs.x)) return group_norm_silu_plain(inputs, groups, eps);
+  return GroupNormSilu::apply(
+      inputs.x, inputs.weight, inputs.bias, if_defined(inputs.scale_shift), groups, eps);
+}
+
+}  // namespace dalle2

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT
+#include "kernels/group_norm_silu.h"
+
+#include <torch/torch.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/loops.h"
+
+namespace dalle2::test {
+namespace {
+
+constexpr double kEps = 1e-5;
+
+struct Case {
+  int64_t batch, channels, height, width, groups;
+  bool timed;
+  at::ScalarType dtype;
+};
+
+using Function = at::Tensor (*)(const GroupNormSiluInputs&, int64_t, double);
+
+GroupNormSiluInputs drawn(const Case& c, at::ScalarType dtype) {
+  torch::manual_seed(3);
+  // Values that both types hold, far from zero: the sum of squares alone would lose digits.
+  const auto draw = [&](at::IntArrayRef sizes, double shift) {
+    return (at::randn(sizes) + shift).to(c.dtype).to(dtype).set_requires_grad(true);
+  };
+  GroupNormSiluInputs inputs;
+  inputs.x = draw({c.batch, c.channels, c.height, c.width}, 5.0);
+  inputs.weight = at::randn({c.channels}).to(dtype).set_requires_grad(true);
+  inputs.bias = at::randn({c.channels}).to(dtype).set_requires_grad(true);
+  if (c.timed) inputs.scale_shift = draw({c.batch, 2 * c.channels}, 0.0);
+  return inputs;
+}
+
+/// y, then the gradients of x, weight, bias and scale_shift, as float64.
+std::vector<at::Tensor> answers(Function function, const Case& c, const GroupNormSiluInputs& in) {
+  const at::Tensor y = function(in, c.groups, kEps);
+  torch::manual_seed(4);
+  const at::Tensor dy = at::randn(y.sizes()).to(c.dtype).to(y.scalar_type());
+  std::vector<at::Tensor> leaves = {in.x, in.weight, in.bias};
+  if (c.timed) leaves.push_back(in.scale_shift);
+  std::vector<at::Tensor> found = {y.detach().to(at::kDouble)};
+  for (const at::Tensor& grad : torch::autograd::grad({y}, leaves, {dy})) {
+    found.push_back(grad.to(at::kDouble));
+  }
+  return found;
+}
+
+double difference(const at::Tensor& a, const at::Tensor& b) {
+  return ((a - b).norm() / b.norm()).item<double>();
+}
+
+TEST_CASE("one operation of norm, scale, shift and SiLU is the chain of ATen's, in float64") {
+  const auto dtype = GENERATE(at::kFloat, at::kBFloat16);
+  const bool timed = GENERATE(true, false);
+  const Case c = GENERATE_COPY(Case{2, 8, 4, 4, 4, timed, dtype},
+                               Case{1, 16, 3, 1, 2, timed, dtype},
+                               Case{3, 24, 7, 5, 8, timed, dtype},
+                               Case{2, 8, 96, 96, 2, timed, dtype});
+  CAPTURE(c.batch, c.channels, c.height, c.width, timed, c10::toString(dtype));
+  GroupNormSiluInputs given = drawn(c, dtype);
+  // Parameters stay float32 under autocast.
+  given.weight = given.weight.detach().to(at::kFloat).set_requires_grad(true);
+  given.bias = given.bias.detach().to(at::kFloat).set_requires_grad(true);
+  REQUIRE(has_group_norm_silu(given.x));
+  GroupNormSiluInputs exact;
+  exact.x = given.x.detach().to(at::kDouble).set_requires_grad(true);
+  exact.weight = given.weight.detach().to(at::kDouble).set_requires_grad(true);
+  exact.bias = given.bias.detach().to(at::kDouble).set_requires_grad(true);
+  if (timed) exact.scale_shift = given.scale_shift.detach().to(at::kDouble).set_requires_grad(true);
+  const auto found = answers(&group_norm_silu, c, given);
+  const auto expected = answers(&group_norm_silu_plain, c, exact);
+  REQUIRE(found.size() == expected.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    CAPTURE(i);
+    // float32: the order of sums; bfloat16: what is stored has 8 digits.
+    const bool stored = dtype == at::kBFloat16 && (i == 0 || i == 1 || i == 4);
+    CHECK(difference(found[i], expected[i]) < (stored ? 4e-3 : 5e-6));
+  }
+}
+
+TEST_CASE("the operation falls back on ATen's for what it has no loops for") {
+  const at::Tensor x = at::randn({2, 8, 4, 4});
+  CHECK(has_group_norm_silu(x));
+  CHECK_FALSE(has_group_norm_silu(x.to(at::kDouble)));
+  CHECK_FALSE(has_group_norm_silu(x.to(at::kHalf)));
+  CHECK_FALSE(has_group_norm_silu(x.contiguous(at::MemoryFormat::ChannelsLast)));
+  const Case c{2, 8, 4, 4, 4, true, at::kDouble};
+  CHECK(torch::autograd::grad({group_norm_silu(drawn(c, at::kDouble), 4, kEps).sum()},
+                              {drawn(c, at::kDouble).x},
+                              {},
+                              std::nullopt,
+                              false,
+                              /*allow_unused=*/true)
+            .size() == 1);
+}
+
+TEST_CASE("a NaN stays one, and large values do not become any") {
+  at::Tensor x = at::randn({1, 8, 4, 4});
+  const at::Tensor ones = at::ones({8});
+  x[0][0][0][0] = std::numeric_limits<float>::quiet_NaN();
+  const at::Tensor y = group_norm_silu({x, ones, ones, {}}, 4, kEps);
+  CHECK(y.isnan().sum().item<int64_t>() == 32);  // its group
+  const at::Tensor large = group_norm_silu({at::randn({1, 8, 4, 4}), ones * 1e4, ones, {}}, 4, kEps);
+  CHECK(large.isfinite().all().item<bool>());
+  CHECK(large.min().item<double>() >= -0.3);  // the smallest value of SiLU
+}
+
+TEST_CASE("threads change no bit") {
+  const Case c{5, 16, 64, 64, 8, true, at::kFloat};
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const auto one = answers(&group_norm_silu, c, drawn(c, at::kFloat));
+  at::set_num_threads(3);
+  const auto three = answers(&group_norm_silu, c, drawn(c, at::kFloat));
+  at::set_num_threads(threads);
+  for (size_t i = 0; i < one.size(); ++i) CHECK(at::equal(one[i], three[i]));
+}
+
+TEST_CASE("a second derivative is refused, not wrong") {
+  const Case c{2, 8, 4, 4, 4, true, at::kFloat};
+  const GroupNormSiluInputs in = drawn(c, at::kFloat);
+  const at::Tensor y = group_norm_silu(in, 4, kEps).sum();
+  CHECK_THROWS_WITH(torch::autograd::grad({y}, {in.x}, {}, true, /*create_graph=*/true),
+                    Catch::Contains("no second derivative"));
+}
+
+TEST_CASE("the loops of every instruction set of this processor agree") {
+  std::vector<const loops::Table*> tables = {&loops::baseline(), &loops::best()};
+#ifdef DALLE2_X86_LOOPS
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    tables.push_back(&loops::avx2());
+  }
+#endif
+  const at::Tensor x = at::randn({3, 35}), gain = at::randn({3}), shift = at::randn({3});
+  std::vector<at::Tensor> found;
+  for (const loops::Table* const table : tables) {
+    const loops::Group group{3, 35, gain.const_data_ptr<float>(), shift.const_data_ptr<float>()};
+    at::Tensor y = at::empty_like(x), dx = at::empty_like(x), scratch = at::empty_like(x);
+    at::Tensor dgain = at::empty({3}), dshift = at::empty({3});
+    const auto& loop = table->group_norm_silu_float;
+    const loops::Moments moments = loop.forward(
+        group, kEps, x.const_data_ptr<float>(), y.mutable_data_ptr<float>());
+    loop.backward(group,
+                  moments,
+                  y.const_data_ptr<float>(),
+                  x.const_data_ptr<float>(),
+                  dx.mutable_data_ptr<float>(),
+                  scratch.mutable_data_ptr<float>(),
+                  dgain.mutable_data_ptr<float>(),
+                  dshift.mutable_data_ptr<float>());
+    found.push_back(at::cat({y.flatten(), dx.flatten(), dgain, dshift}));
+  }
+  for (const at::Tensor& each : found) CHECK(at::allclose(each, found[0], 1e-5, 1e-6));
+}
+
+}  // namespace
+}  // namespace dalle2::test
