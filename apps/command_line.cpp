@@ -98,7 +98,7 @@ Runner add_sample(CLI::App& app) {
   app.add_option(
          "--text", o->text, "What to draw, or @FILE with a text a line; with --prior, --clip")
       ->type_name("TEXT")
-      ->check(non_empty_path());
+      ->check(non_empty("a text"));
   app.add_option("--prior", o->prior_path, "Checkpoint of a prior, for --text")->type_name("FILE");
   app.add_option("--clip", o->clip_path, "Checkpoint of a CLIP, for --text")->type_name("FILE");
   app.add_option("--prior-cond-scale",
@@ -267,6 +267,7 @@ Runner add_convert(CLI::App& app) {
       ->excludes(join)
       ->excludes(merge)
       ->excludes(lora);
+  add_overwrite(app, o->overwrite, "Replace OUT");
   return [o, paths] {
     o->in_paths.assign(paths->begin(), paths->end() - 1);
     o->out_path = paths->back();
@@ -288,6 +289,7 @@ Runner add_ema(CLI::App& app) {
       ->required()
       ->expected(2, 1 << 20)
       ->type_name("FILES... OUT");
+  add_overwrite(app, o->overwrite, "Replace OUT");
   return [o, paths] {
     o->checkpoints.assign(paths->begin(), paths->end() - 1);
     o->out_path = paths->back();
@@ -314,13 +316,13 @@ Runner add_init(CLI::App& app) {
                  "Folder of shards or pictures (decoder, VAE, CLIP), or of .npy embeddings (prior)")
       ->required()
       ->type_name("DATA")
-      ->check(non_empty_path());
+      ->check(non_empty("a path"));
   app.add_option("--kind", o->kind, "decoder, prior, vae or clip (default: by what DATA holds)")
       ->type_name("KIND")
       ->check(CLI::IsMember({"decoder", "prior", "vae", "clip"}));
   app.add_option("--out", o->out_path, "File to write (default: KIND.json)")
       ->type_name("FILE")
-      ->check(non_empty_path());
+      ->check(non_empty("a path"));
   app.add_option(
          "--image-size", o->image_size, "Side of the pictures, pixels (default: 64 at most)")
       ->type_name("N")

@@ -16,10 +16,10 @@ CLI::Validator whole_number(int64_t most) {
   return CLI::Validator(check, "COUNT");
 }
 
-CLI::Validator non_empty_path() {
+CLI::Validator non_empty(const std::string& what) {
   return CLI::Validator(
-      [](std::string& text) -> std::string {
-        return text.empty() ? "expected a path, got ''" : "";
+      [what](std::string& text) -> std::string {
+        return text.empty() ? "expected " + what + ", got ''" : "";
       },
       "");
 }

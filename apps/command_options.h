@@ -22,8 +22,8 @@ std::shared_ptr<T> options_of() {
 /// A count: from 1 to `most`.
 CLI::Validator whole_number(int64_t most = 1'000'000'000);
 
-/// A path or address, whatever it is.
-CLI::Validator non_empty_path();
+/// Anything but nothing. @param what is expected, with its article
+CLI::Validator non_empty(const std::string& what);
 
 /// --overwrite, of a command that writes into a folder.
 void add_overwrite(CLI::App& app, bool& overwrite, const char* text);

@@ -16,7 +16,7 @@ Runner add_shards_demo(CLI::App& app) {
   app.add_option("--out", o->out, "Folder for the shards, embeddings and the held-out split")
       ->required()
       ->type_name("DIR")
-      ->check(non_empty_path());
+      ->check(non_empty("a path"));
   app.add_option("--num", o->num, "Images")->capture_default_str()->check(whole_number());
   app.add_option("--image-size", o->image_side, "Side of the images, pixels")
       ->capture_default_str()
@@ -36,11 +36,11 @@ Runner add_shards_make(CLI::App& app) {
                  "Folder of images with same-named .txt captions (searched recursively)")
       ->required()
       ->type_name("DIR")
-      ->check(non_empty_path());
+      ->check(non_empty("a path"));
   app.add_option("--out", o->out_folder, "Folder for the shards")
       ->required()
       ->type_name("DIR")
-      ->check(non_empty_path());
+      ->check(non_empty("a path"));
   app.add_option(
          "--per-shard", o->per_shard, "Samples in a shard (default: a tenth of all, 1000 at most)")
       ->check(whole_number());
@@ -62,7 +62,7 @@ Runner add_shards_check(CLI::App& app) {
                  "{000..009}, or with {} and --last")
       ->required()
       ->type_name("SHARDS")
-      ->check(non_empty_path());
+      ->check(non_empty("a path"));
   const auto shard_number = CLI::Range(int64_t{0}, int64_t{1'000'000'000});
   app.add_option("--first", o->first_shard, "First shard number of SHARDS with {} (default: 0)")
       ->type_name("N")
@@ -148,7 +148,7 @@ Runner add_shards_encode(CLI::App& app) {
   app.add_option("--out", o->out_folder, "Folder for the shards with latents")
       ->required()
       ->type_name("DIR")
-      ->check(non_empty_path());
+      ->check(non_empty("a path"));
   app.add_option("--device", o->device, "cpu, cuda, or cuda:N for the GPU of that number")
       ->capture_default_str()
       ->type_name("DEVICE:{cpu,cuda}");
@@ -171,14 +171,14 @@ Runner add_shards_embed(CLI::App& app) {
                  "Folder of tars; or a path, http(s):// or s3:// url, with {} or braces {000..009}")
       ->required()
       ->type_name("SHARDS")
-      ->check(non_empty_path());
+      ->check(non_empty("a path"));
   app.add_option("--clip", o->clip_path, "checkpoint.pth or model.pth of a CLIP")
       ->required()
       ->type_name("FILE");
   app.add_option("--out", o->out_folder, "Folder for the shards and arrays with embeddings")
       ->required()
       ->type_name("DIR")
-      ->check(non_empty_path());
+      ->check(non_empty("a path"));
   app.add_flag("--text-encodings",
                o->text_encodings,
                "A vector of each token, too, for decoders and priors conditioned on text");
@@ -209,11 +209,11 @@ Runner add_shards_score(CLI::App& app) {
   app.add_option("--drawn", o->drawn_folder, "Folder that `sample` wrote")
       ->required()
       ->type_name("DIR")
-      ->check(non_empty_path());
+      ->check(non_empty("a path"));
   app.add_option("--heldout", o->heldout_folder, "heldout/ folder that `shards demo` wrote")
       ->required()
       ->type_name("DIR")
-      ->check(non_empty_path());
+      ->check(non_empty("a path"));
   app.add_option("--grid", o->grid_path, "Picture of what was asked for and what was drawn")
       ->required()
       ->type_name("PNG");

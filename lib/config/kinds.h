@@ -37,7 +37,7 @@ template <class Config, class Plan>
 struct Loaded {
   Config config;
   Plan plan;
-  std::string raw_json;   ///< the file as it stands (after no override), for the echo at start-up
+  std::string raw_json;   ///< the file as it stands; with overrides its values, without comments
   std::string full_json;  ///< the effective config, defaults filled, as --dump-config prints it
   std::vector<std::string> warnings;
 };

@@ -29,8 +29,8 @@ constexpr int64_t kGrain = 16384;
 
 /// (w n + b) (scale + 1) + shift = n gain + offset. All float32 and contiguous.
 struct Affine {
-  at::Tensor weight, bias;  // [C]
-  at::Tensor scale_shift;   // [B, 2 C] or undefined
+  at::Tensor weight, bias;          // [C]
+  at::Tensor scale_shift;           // [B, 2 C] or undefined
   std::vector<float> gain, offset;  // [B, C]
 
   Affine(const at::Tensor& x, const at::Tensor& w, const at::Tensor& b, const OptionalTensor& given)
@@ -94,10 +94,11 @@ const T* data_of(const at::Tensor& t) {
 }
 
 void check(const at::Tensor& x, int64_t groups) {
-  TORCH_CHECK(x.dim() == 4 && x.is_contiguous() && x.size(1) % groups == 0 &&
-                  (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16),
-              "group_norm_silu: a contiguous map [B, C, H, W] of float32 or bfloat16, C a multiple of ",
-              groups);
+  TORCH_CHECK(
+      x.dim() == 4 && x.is_contiguous() && x.size(1) % groups == 0 &&
+          (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16),
+      "group_norm_silu: a contiguous map [B, C, H, W] of float32 or bfloat16, C a multiple of ",
+      groups);
 }
 
 Forward forward_on_cpu(const at::Tensor& x,

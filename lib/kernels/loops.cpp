@@ -5,7 +5,7 @@ namespace dalle2::loops {
 
 const Table& best() {
 #ifdef DALLE2_X86_LOOPS
-  static const Table& table = [] () -> const Table& {
+  static const Table& table = []() -> const Table& {
     __builtin_cpu_init();
     const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");

@@ -94,6 +94,7 @@ struct ConvertCommand {
   std::vector<double> lora_scale;       ///< one, or one for each file; none is 1
   std::optional<std::string> lora_naming;  ///< the input is a file of adapters: only names change
   bool open_clip = false;                  ///< the input is a CLIP: open_clip's layout
+  bool overwrite = false;                  ///< replace a file that is there
 };
 
 /// An average of the weights, of a width chosen after training.
@@ -102,6 +103,7 @@ struct EmaCommand {
   std::optional<int64_t> step;           ///< the last one by default
   std::vector<std::string> checkpoints;  ///< files with averages, or folders of them
   std::string out_path;
+  bool overwrite = false;  ///< replace a file that is there
 };
 
 /// dalle2-train init

@@ -44,8 +44,6 @@ struct RunKind {
       const SampleCommand& command, const Value& checkpoint, const at::Device& device)>
       sample = {};
   bool has_results = false;  ///< --clear-results has a meaning
-  /// What to set, in `evaluate`, in place of something in the model's section.
-  std::string instead_of_model = "";
 };
 
 /// In the order in which files are compared with them. Tests may add rows.

@@ -177,7 +177,8 @@ class SelfTimes {
     std::string name = function.name();
     if (!with_shapes) return name;
     for (const c10::IValue& input : function.inputs()) {
-      if (input.isTensor() && input.toTensor().defined()) name += " " + c10::str(input.toTensor().sizes());
+      if (input.isTensor() && input.toTensor().defined())
+        name += " " + c10::str(input.toTensor().sizes());
     }
     return name;
   }

@@ -200,13 +200,18 @@ class Prior(unittest.TestCase):
                 self.assertAlmostEqual(metrics[f"{what} [steps={steps}]"], logged, places=5)
 
     def test_evaluate_refuses_to_make_the_model_another_one(self):
-        evaluate = ("evaluate", "--config", self.config(), "--checkpoint", "absent.pth", "--set")
-        for override in ("/prior/timesteps=10", "/prior/net/depth=2", "/prior={}"):
-            done = run(*evaluate, override, cwd=self.dir, check=2)
-            self.assertIn(f"--set {override}: the weights of the checkpoint were trained for the model as it is", done.stderr)
-            self.assertIn("/train/eval_timesteps", done.stderr)
-        done = run(*evaluate, "/train/eval_timesteps=[4]", cwd=self.dir, check=3)
-        self.assertIn("absent.pth", done.stderr)
+        config = self.config()
+        timesteps = json.loads(pathlib.Path(config).read_text())["prior"]["timesteps"]
+        self.train(config)
+        evaluate = ("evaluate", "--config", config, "--checkpoint", "out/latest.pth")
+        done = run(*evaluate, "--set", "/prior/timesteps=10", cwd=self.dir, check=2)
+        self.assertIn(f"gives its weights another meaning:\n  /prior/timesteps: the checkpoint has {timesteps}, this config 10", done.stderr)
+        # What the run itself was given is what the weights mean.
+        plain = run(*evaluate, "--timesteps", 4, cwd=self.dir, check=0)
+        same = run(*evaluate, "--set", f"/prior/timesteps={timesteps}", "--set", "/train/eval_timesteps=[4]", cwd=self.dir, check=0)
+        self.assertEqual(same.stdout, plain.stdout)
+        done = run(*evaluate, "--timesteps", timesteps + 1, cwd=self.dir, check=2)
+        self.assertIn(f"--timesteps: expected 1 to {timesteps}, the training steps of the prior, got {timesteps + 1}", done.stderr)
 
     def test_the_root_takes_a_seed_as_for_other_kinds(self):
         config = prior_config(self.base, "out")

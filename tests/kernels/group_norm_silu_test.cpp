@@ -106,7 +106,8 @@ TEST_CASE("a NaN stays one, and large values do not become any") {
   x[0][0][0][0] = std::numeric_limits<float>::quiet_NaN();
   const at::Tensor y = group_norm_silu({x, ones, ones, {}}, 4, kEps);
   CHECK(y.isnan().sum().item<int64_t>() == 32);  // its group
-  const at::Tensor large = group_norm_silu({at::randn({1, 8, 4, 4}), ones * 1e4, ones, {}}, 4, kEps);
+  const at::Tensor large =
+      group_norm_silu({at::randn({1, 8, 4, 4}), ones * 1e4, ones, {}}, 4, kEps);
   CHECK(large.isfinite().all().item<bool>());
   CHECK(large.min().item<double>() >= -0.3);  // the smallest value of SiLU
 }
@@ -144,8 +145,8 @@ TEST_CASE("the loops of every instruction set of this processor agree") {
     at::Tensor y = at::empty_like(x), dx = at::empty_like(x), scratch = at::empty_like(x);
     at::Tensor dgain = at::empty({3}), dshift = at::empty({3});
     const auto& loop = table->group_norm_silu_float;
-    const loops::Moments moments = loop.forward(
-        group, kEps, x.const_data_ptr<float>(), y.mutable_data_ptr<float>());
+    const loops::Moments moments =
+        loop.forward(group, kEps, x.const_data_ptr<float>(), y.mutable_data_ptr<float>());
     loop.backward(group,
                   moments,
                   y.const_data_ptr<float>(),

@@ -49,7 +49,7 @@ LoadedConfig parse_config(const std::string& json,
     for (const Fault& fault : findings.unavailable) faults.error(fault.pointer, fault.text);
   }
   faults.throw_if_any(origin);
-  loaded.raw_json = json;
+  loaded.raw_json = options.overrides.empty() ? json : root.dump(2) + "\n";
   loaded.full_json = to_json(loaded.config).dump(2) + "\n";
   for (const Fault& warning : faults.warnings()) loaded.warnings.push_back(fault_line(warning));
   return loaded;

@@ -57,7 +57,7 @@ bool ShardDataset::take_caption(GroupedSample& sample, Candidate& candidate, Dro
     candidate.caption = std::move(*text);
     return true;
   }
-  if (text != nullptr || options_.need_captions) {
+  if (options_.need_captions) {
     const char* fault = text == nullptr ? "no field txt" : "its field txt is not UTF-8";
     drops.add(drop::kNoCaption, fmt::format("{}: {}", candidate.where(), fault));
     return false;

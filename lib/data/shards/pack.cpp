@@ -47,16 +47,11 @@ std::map<std::string, std::string> fields_of(const Sample& sample) {
   return fields;
 }
 
-/// The part of the text that tells the picture: its name and its size in bytes, for another folder
-/// may have pictures of the same names. What follows depends on the options.
-std::string picture_in(const std::string& source_json) {
-  return source_json.substr(0, source_json.rfind(",\"white_ground\":"));
-}
-
-/// Whether an earlier call made `stored` from the picture of `sample`, and nobody added to it.
+/// Whether an earlier call made `stored` from the picture of `sample`, by its name, its size in bytes
+/// (another folder may have pictures of the same names) and its ground, and nobody added to it.
 bool is_made_from(const GroupedSample& stored, const Sample& sample) {
   const std::string* source = stored.find({"json"});
-  if (source == nullptr || picture_in(*source) != picture_in(sample.source_json)) return false;
+  if (source == nullptr || *source != sample.source_json) return false;
   return std::all_of(stored.fields.begin(), stored.fields.end(), [](const auto& field) {
     const std::string& name = field.first;
     return name == "jpg" || name == "png" || name == "webp" || name == "txt" || name == "json";

@@ -2,8 +2,10 @@
 #include "data/shards/picture_shards.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -96,6 +98,12 @@ std::vector<FolderPicture> list_pictures(
   std::vector<FolderPicture> pictures;
   walk_whole_folder(folder, Below::kReadable, [&](const fs::directory_entry& entry) {
     std::error_code ignored;
+    if (entry.is_directory(ignored) && ::access(entry.path().c_str(), R_OK | X_OK) != 0) {
+      log_warning("data",
+                  "{}: the folder cannot be read ({}); its pictures are left out",
+                  entry.path().string(),
+                  errno_text(errno));
+    }
     if (!entry.is_regular_file(ignored)) return;
     const std::string extension = lower_extension(entry.path());
     if (is_picture_name(entry.path())) {
@@ -125,8 +133,9 @@ std::string read_picture_file(const fs::path& path) {
 }
 
 std::optional<std::string> caption_beside(const fs::path& picture, bool first_line_only) {
-  const fs::path path = fs::path(picture).replace_extension(".txt");
+  fs::path path = fs::path(picture).replace_extension(".txt");
   std::error_code error;
+  if (!fs::is_regular_file(path, error)) path.replace_extension(".TXT");
   if (!fs::is_regular_file(path, error)) return std::nullopt;
   std::string caption = read_picture_file(path);
   if (first_line_only) caption.resize(std::min(caption.find('\n'), caption.size()));

@@ -111,17 +111,23 @@ at::Tensor ClipImpl::embed_image(const at::Tensor& images) {
 }
 
 ClipTexts ClipImpl::embed_text(const at::Tensor& tokens) {
-  const at::Tensor kept = tokens.narrow(1, 0, std::min(tokens.size(1), max_text_len()));
+  const at::Tensor given = tokens.narrow(1, 0, std::min(tokens.size(1), max_text_len()));
+  const int64_t end = config_.text_cfg.end_token();
+  // What follows the ends of all texts is masked, and no token before it sees it.
+  const bool trims = given.device().is_cpu() && (given == end).any(-1).all().item<bool>();
+  const at::Tensor kept = trims ? trimmed_tokens(given) : given;
+  const int64_t trimmed = given.size(1) - kept.size(1);
   const at::Tensor encodings =
       ln_final_->forward(transformer_->forward(embedded_tokens(kept)));  // [B, L, W]
   const ChosenTokens chosen = {.places = first_places(kept) + kept.argmax(-1), .seen = {}};
-  const at::Tensor is_end = kept == config_.text_cfg.end_token();
+  const at::Tensor is_end = kept == end;
   const at::Tensor ended_before = is_end.cumsum(-1) - is_end.to(at::kLong);
   const at::Tensor mask = (ended_before == 0) & (kept != 0);
   return {.embed =
               l2_normalize(chosen.of(encodings).squeeze(1).matmul(text_projection_).to(at::kFloat)),
-          .encodings = encodings.to(at::kFloat).masked_fill(~mask.unsqueeze(-1), 0),
-          .mask = mask};
+          .encodings = at::constant_pad_nd(
+              encodings.to(at::kFloat).masked_fill(~mask.unsqueeze(-1), 0), {0, 0, 0, trimmed}),
+          .mask = at::constant_pad_nd(mask, {0, trimmed}, false)};
 }
 
 void ClipImpl::hold_weights_as(at::ScalarType dtype) {

@@ -91,7 +91,9 @@ void check_meaning(const ModelSource& source,
 template <auto parse>
 auto config_of(const ModelSource& source, const Cursor& checkpoint) {
   if (source.config_path) {
-    auto loaded = load_config<parse>(*source.config_path, lenient());
+    ReadOptions options = lenient();
+    options.overrides = source.overrides;
+    auto loaded = load_config<parse>(*source.config_path, options);
     check_meaning(source,
                   checkpoint,
                   loaded.config.kKind,

@@ -66,9 +66,10 @@ void load_latent_vaes(const Decoder& decoder);
 struct ModelSource {
   std::string checkpoint_path;  ///< `save_type` checkpoint or model, ours or foreign
   std::optional<std::string> config_path =
-      {};                ///< a training file, for a checkpoint without config
-  bool use_ema = true;   ///< averaged weights where the file has them
-  LoraChoice lora = {};  ///< adapters beside those that the file holds
+      {};                                   ///< a training file, for a checkpoint without config
+  std::vector<std::string> overrides = {};  ///< `--set`, of that file
+  bool use_ema = true;                      ///< averaged weights where the file has them
+  LoraChoice lora = {};                     ///< adapters beside those that the file holds
   /// The training file may give the weights another meaning; so may one whose
   /// /train/allow_changed_config says it.
   bool allow_changed_config = false;

@@ -311,7 +311,7 @@ ExitCode RunCheckpoints::finish(ExitCode code) {
   if (code == ExitCode::kDone) {
     log_info("train",
              "done: {}, {}",
-             counted(position_.epoch, "epoch"),
+             counted(position_.epochs_trained(), "epoch"),
              counted(position_.samples_seen, "sample"));
   }
   return code;

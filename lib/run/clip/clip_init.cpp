@@ -1,9 +1,34 @@
 // SPDX-License-Identifier: MIT
 #include "base/error.h"
+#include "base/untrusted_text.h"
+#include "data/shards/shards.h"
+#include "io/text/clip_tokenizer.h"
+#include "io/text/clip_vocabulary.h"
 #include "run/clip/clip_run.h"
 #include "run/commands/first_config.h"
 
 namespace dalle2 {
+namespace {
+
+constexpr int64_t kVocabulary = 4096;
+
+/// Tokens that the captions of a run will surely give: those of the shards that were looked at, less
+/// a part, since some of these shards are not for training.
+int64_t first_vocabulary(const ShardSurvey& survey) {
+  ClipVocabularyTrainer trainer;
+  for (const std::string& url : survey.urls) {
+    const auto reader = open_shard(url);
+    while (const auto sample = reader->next()) {
+      const std::string* caption = sample->find({"txt"});
+      if (caption != nullptr && is_utf8(*caption)) trainer.add(*caption);
+    }
+  }
+  const int64_t least = ClipTokenizer::kLeastVocabSize;
+  const int64_t most = ClipTokenizer(trainer.merges(kVocabulary), "captions").vocab_size();
+  return most == kVocabulary ? most : least + (most - least) / 2;
+}
+
+}  // namespace
 
 FirstConfig clip_first_config(const InitCommand& command) {
   const ShardSurvey survey = survey_shards(command.data);
@@ -20,7 +45,7 @@ FirstConfig clip_first_config(const InitCommand& command) {
     "embed_dim": 128,
     "vision_cfg": {{"layers": 6, "width": 192, "head_width": 64, "patch_size": {}, "image_size": {}}},
     "text_cfg": {{"context_length": 32, "width": 128, "heads": 2, "layers": 4}},
-    "tokenizer": {{"train": 4096}}       // a vocabulary of the captions
+    "tokenizer": {{"train": {}}}       // a vocabulary of the captions
   }},
   "data": {{
 {}    "batch_size": 64,
@@ -34,8 +59,9 @@ FirstConfig clip_first_config(const InitCommand& command) {
 )",
                               side / kPatches,
                               side,
+                              first_vocabulary(survey),
                               survey.keys,
-                              first_splits(survey.dealt, command.processes),
+                              first_splits(survey, command.processes),
                               side,
                               first_device()) +
                   tracker_text(command, /*best=*/true),

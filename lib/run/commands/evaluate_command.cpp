@@ -34,25 +34,10 @@
 namespace dalle2 {
 namespace {
 
-/// Weights belong to the model that they were trained as: another value would be passed over.
-void check_overrides(const std::string& kind, const std::vector<std::string>& overrides) {
-  const std::string model = "/" + kind;
-  const std::string& instead = run_kind_of(kind).instead_of_model;
-  for (const std::string& text : overrides) {
-    const std::string pointer = text.substr(0, text.find('='));
-    if (pointer != model && !pointer.starts_with(model + "/")) continue;
-    throw ConfigError(
-        "--set {}: the weights of the checkpoint were trained for the model as it is\n"
-        "  Leave it out.{}{}",
-        text,
-        instead.empty() ? "" : " ",
-        instead);
-  }
-}
-
 ModelSource source_of(const EvaluateCommand& command, const SharedTrainConfig& config) {
   return {.checkpoint_path = command.checkpoint_path,
           .config_path = command.config_path,
+          .overrides = command.overrides,
           .use_ema = command.use_ema,
           .allow_changed_config = config.allow_changed_config};
 }
@@ -310,7 +295,6 @@ ExitCode evaluate_decoder(const EvaluateCommand& command) {
 
 ExitCode run_evaluate(const EvaluateCommand& command) {
   const std::string kind = config_kind(command.config_path);
-  check_overrides(kind, command.overrides);
   if (!command.timesteps.empty() && !run_kind_of(kind).sample) {
     throw ConfigError("--timesteps: a {} draws nothing\n  Leave it out.", kind);
   }

@@ -13,6 +13,7 @@
 #include "base/untrusted_text.h"
 #include "data/shards/picture_shards.h"
 #include "data/shards/shard_check.h"
+#include "data/shards/shards.h"
 #include "io/files/walk_folder.h"
 #include "run/device/cuda_library.h"
 
@@ -75,9 +76,19 @@ std::vector<std::string> shards_of(const std::string& folder, ShardSurvey& surve
   std::vector<std::string> urls;
   for (int64_t i = 0; i < pictures->size(); ++i) urls.push_back(pictures->url(i));
   survey.dealt = pictures->size();
+  survey.pictures = static_cast<int64_t>(list_pictures(folder).size());
   survey.keys = fmt::format("    \"folder\": {},   // pictures and same-named .txt captions\n",
                             json_text(folder));
   return urls;
+}
+
+/// Of the image embeddings beside the pictures, if all usable pictures have one; else 0.
+int64_t width_in_shards(const ShardSurvey& survey) {
+  const auto first = open_shard(survey.urls.front())->next();
+  if (!first || first->find({"img_emb.npy"}) == nullptr) return 0;
+  const CheckReport report = check_shards({.urls = survey.urls, .embeddings_in_tar = true});
+  if (report.usable() < survey.usable || report.image_row_shape.empty()) return 0;
+  return report.image_row_shape.back();
 }
 
 }  // namespace
@@ -87,8 +98,8 @@ ShardSurvey survey_shards(const std::string& folder) {
   const std::vector<std::string> shards = shards_of(folder, survey);
   survey.count = static_cast<int64_t>(shards.size());
   survey.looked_at = static_cast<int64_t>(std::min(shards.size(), kShardsLookedAt));
-  const CheckReport report =
-      check_shards({.urls = {shards.begin(), shards.begin() + survey.looked_at}});
+  survey.urls.assign(shards.begin(), shards.begin() + survey.looked_at);
+  const CheckReport report = check_shards({.urls = survey.urls});
   survey.samples = report.samples();
   survey.usable = report.usable();
   if (survey.usable == 0) {
@@ -105,14 +116,16 @@ ShardSurvey survey_shards(const std::string& folder) {
       survey.narrowest = shard.narrowest;
     }
   }
+  survey.embed_width = width_in_shards(survey);
   return survey;
 }
 
 std::string describe(const ShardSurvey& survey) {
-  return fmt::format("{}; {} in the first {}: {} with a caption, shortest side {} px",
-                     counted(survey.count, "shard"),
+  const std::string all =
+      survey.pictures > 0 ? counted(survey.pictures, "picture") : counted(survey.count, "shard");
+  return fmt::format("{}; {} looked at: {} with a caption, shortest side {} px",
+                     all,
                      counted(survey.usable, "picture"),
-                     survey.looked_at,
                      with_commas(survey.with_caption),
                      survey.narrowest);
 }
@@ -147,8 +160,16 @@ int64_t first_side(const InitCommand& command, int64_t narrowest) {
   return side;
 }
 
-std::string first_splits(int64_t shards, int64_t processes) {
-  const int64_t each = shards / processes;
+std::string first_splits(const ShardSurvey& survey, int64_t processes) {
+  const int64_t shards = survey.dealt, each = shards / processes;
+  if (each < kSplits && survey.pictures > 0) {
+    throw ConfigError(
+        "{} for {}: each process needs one for training, one for validation and one for the test, "
+        "{} in all",
+        counted(survey.pictures, "picture is too few", "pictures are too few"),
+        counted(processes, "process", "processes"),
+        kSplits * processes);
+  }
   if (each < kSplits) {
     throw ConfigError(
         "{} for {}: each process needs one for training, one for validation and one for the test, "

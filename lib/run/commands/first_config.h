@@ -18,12 +18,15 @@ struct FirstConfig {
 
 /// Shards of a folder, or pictures that are read as shards, and the samples of the first few.
 struct ShardSurvey {
-  std::string keys;          ///< of the section `data`, that name them: lines of JSON
-  int64_t width = 6;         ///< digits of a shard's number
-  int64_t dealt = 0;         ///< shards that the splits are cut from
-  int64_t count = 0;         ///< of these, shards that are there
-  int64_t looked_at = 0;     ///< shards whose samples were read
-  int64_t samples = 0;       ///< in these
+  std::string keys;               ///< of the section `data`, that name them: lines of JSON
+  int64_t width = 6;              ///< digits of a shard's number
+  int64_t dealt = 0;              ///< shards that the splits are cut from
+  int64_t count = 0;              ///< of these, shards that are there
+  int64_t looked_at = 0;          ///< shards whose samples were read
+  std::vector<std::string> urls;  ///< of these
+  int64_t pictures = 0;           ///< of a folder of pictures, all of them; 0: it has shards
+  int64_t embed_width = 0;   ///< of image embeddings beside the pictures in the shards; 0: none
+  int64_t samples = 0;       ///< in these shards
   int64_t usable = 0;        ///< pictures of them that can be decoded
   int64_t with_caption = 0;  ///< of the samples
   int64_t narrowest = 0;     ///< the shortest side of a picture, pixels
@@ -46,7 +49,7 @@ int64_t first_side(const InitCommand& command, int64_t narrowest);
 
 /// Shares of train, val and test as JSON, so that each of the processes has a shard of each.
 /// @throws ConfigError for fewer than three a process
-std::string first_splits(int64_t shards, int64_t processes);
+std::string first_splits(const ShardSurvey& survey, int64_t processes);
 
 /// A text as JSON, with its quotes.
 std::string json_text(const std::string& text);

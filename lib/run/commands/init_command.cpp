@@ -41,12 +41,13 @@ void run_init(InitCommand command) {
   const RunKind& kind = run_kind_of(key);
   if (!kind.first_config) throw ConfigError("--kind {}: `init` knows no first config of it", key);
   if (command.out_path.empty()) command.out_path = key + ".json";
-  check_out_folder("--out", command.out_path);
-  std::error_code ignored;
-  if (!command.overwrite && std::filesystem::exists(command.out_path, ignored)) {
-    throw ConfigError("--out {}: the file exists\n  Name another one, or add --overwrite.",
-                      command.out_path);
+  constexpr int64_t kSideUnit = 8;  // what every first network can halve, or cut into patches
+  if (command.image_size && *command.image_size % kSideUnit != 0) {
+    throw ConfigError(
+        "--image-size: expected a multiple of {}, got {}", kSideUnit, *command.image_size);
   }
+  check_out_folder("--out", command.out_path);
+  check_new_file("--out", command.out_path, command.overwrite);
   const FirstConfig first = kind.first_config(command);
   config_kind_of(key).fill_in(first.text, {});  // throws if it is wrong
   write_file_atomically(command.out_path, first.text);

@@ -105,6 +105,15 @@ ShardData decoder_data(const TrainDecoderConfig& config,
   return data;
 }
 
+void check_squares(const at::Tensor& images) {
+  if (images.size(2) == images.size(3)) return;
+  throw DataError(
+      "/data/preprocessing: expected square pictures, which is what a decoder draws, got {} x {}\n"
+      "  Let the transforms end in a square: \"CenterCrop\": {{\"size\": N}} before \"ToTensor\".",
+      images.size(2),
+      images.size(3));
+}
+
 DecoderInputs to_inputs(const Batch& batch, const at::Device& device, const DecoderClip& clip) {
   DecoderInputs inputs = copied_to(
       device, DecoderInputs{batch.images, batch.image_embeds, batch.text_encodings, batch.latents});

@@ -40,6 +40,9 @@ ShardData decoder_data(const TrainDecoderConfig& config,
                        const at::Device& device,
                        const Cursor& checkpoint);
 
+/// A decoder draws squares. @param images [N, C, H, W] as the transforms leave them @throws DataError
+void check_squares(const at::Tensor& images);
+
 /// A batch on `device`, as the decoder takes it. Copies to a GPU run on a stream of their own,
 /// beside the step before; the current stream waits for them.
 /// @param clip on that device

@@ -74,8 +74,9 @@ void dry_run(const LoadedDecoderConfig& loaded, int64_t processes) {
   const auto metrics = make_metrics(loaded, at::kCPU);
   const DecoderClip clip = open_decoder_clip(config, loaded.plan);
   open_clip_of_score(loaded, clip, at::kCPU);
-  if (clip.makes_image_embeds) {
-    if (const auto example = data.examples("train", 1)) clip.check_pictures(example->images);
+  if (const auto example = data.examples("train", 1)) {
+    check_squares(example->images);
+    if (clip.makes_image_embeds) clip.check_pictures(example->images);
   }
   DryRunPlan plan = make_plan(loaded, clip.get());
   plan.data_size = data_size_of(data);

@@ -13,7 +13,13 @@ FirstConfig decoder_first_config(const InitCommand& command) {
   const std::string folder = find_embeddings(command.data, {"img_emb", "embeddings"});
   std::string condition = R"("unconditional": true,        // no embeddings were found)", width,
               url;
-  if (!folder.empty()) {
+  if (survey.embed_width > 0) {
+    condition = R"("unconditional": false,       // conditioned on image embeddings)";
+    width = fmt::format(", \"image_embed_dim\": {}", survey.embed_width);
+    url = "    \"embeddings_in_tar\": true,     // KEY.img_emb.npy beside each picture\n";
+    first.found.push_back(
+        fmt::format("image embeddings of width {} in the shards", survey.embed_width));
+  } else if (!folder.empty()) {
     const EmbeddingFolder embeddings(folder, "image", survey.width);
     const int64_t dim = embeddings.row_shape().empty() ? 0 : embeddings.row_shape().back();
     condition = R"("unconditional": false,       // conditioned on image embeddings)";
@@ -48,7 +54,7 @@ FirstConfig decoder_first_config(const InitCommand& command) {
                            side,
                            survey.keys,
                            url,
-                           first_splits(survey.dealt, command.processes),
+                           first_splits(survey, command.processes),
                            side,
                            side,
                            first_device()) +

@@ -120,8 +120,11 @@ void DecoderRun::introduce() const {
 
 void DecoderRun::load_examples() {
   session_.together("looking at a picture", [&] {
-    if (!clip_.makes_image_embeds || !session_.group().is_main()) return;
-    if (const auto example = data_.examples("train", 1)) clip_.check_pictures(example->images);
+    if (!session_.group().is_main()) return;
+    const auto example = data_.examples("train", 1);
+    if (!example) return;
+    check_squares(example->images);
+    if (clip_.makes_image_embeds) clip_.check_pictures(example->images);
   });
   pictures_.load();
   pictures_.tell_latents();

@@ -49,9 +49,9 @@ FirstConfig prior_first_config(const InitCommand& command) {
   constexpr int64_t kHeadWidth = 64, kDepth = 6;
   return {.text = fmt::format(R"({{
   "prior": {{
-    "net": {{"dim": {}, "depth": {}, "dim_head": {}, "heads": {}}},
+    "net": {{"dim": {}, "depth": {}, "dim_head": {}, "heads": {}, "max_text_len": 1}},
     "image_embed_dim": {},
-    "condition_on_text_encodings": false,   // true takes "text_encodings_url" in the data
+    "condition_on_text_encodings": false,   // true takes "text_encodings_url", and "max_text_len" 77
     "timesteps": 1000,
     "sample_timesteps": 64
   }},

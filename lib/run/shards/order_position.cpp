@@ -10,6 +10,7 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/pickle/pth.h"
 #include "checkpoint/pickle/value_json.h"
+#include "run/checkpoints/model_weights.h"
 
 namespace dalle2 {
 namespace {
@@ -77,6 +78,7 @@ ShardPosition read_order_position(const std::string& path, const TrainDecoderCon
         "`shards order --save`. Model files do not say where a run stood",
         path);
   }
+  check_kind(saved, TrainDecoderConfig::kKind);
   if (const auto of_file = saved.find("config")) check_same_order(*of_file, config);
   ShardPosition position;
   read_position(position, saved);
