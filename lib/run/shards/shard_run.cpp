@@ -99,8 +99,12 @@ bool ShardRun::train_groups(ShardLoader& loader) {
     for (const Batch& batch : group) loader.consumed(batch);
     const bool first = position_.iteration == 0;
     if (!after_update(*samples)) return false;
+    const bool is_due = snapshot_is_due(first);
+    if (is_due) position_.samples_at_last_save = position_.sample;
+    // What a stop saves is the snapshot that is due. Were it taken after the next update instead, all
+    // later ones would come elsewhere than in an unbroken run, and so would what a roll-back goes to.
     if (session_.stop_asked()) return true;
-    if (snapshot_is_due(first)) save_snapshot();
+    if (is_due) save_snapshot();
   }
   return true;
 }
@@ -127,7 +131,6 @@ bool ShardRun::snapshot_is_due(bool first) const {
 void ShardRun::save_snapshot() {
   session_.progress().pause();
   log_info("ckpt", "Saving snapshot of epoch {}, sample {}", position_.epoch, position_.sample);
-  position_.samples_at_last_save = position_.sample;
   checkpoints_.save(/*is_best=*/false);
   try {
     show_snapshot();
