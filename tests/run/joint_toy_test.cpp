@@ -97,7 +97,8 @@ ExitCode run_until(const std::string& path, int64_t stop_at) {
 std::set<std::string> snapshots_in(const TempDir& folder, const std::string& out) {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder / (out + "/snapshots"))) {
-    names.insert(entry.path().filename().string());
+    const std::string name = entry.path().filename().string();
+    if (name != "best.pth") names.insert(name);
   }
   return names;
 }
