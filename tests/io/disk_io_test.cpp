@@ -2,6 +2,7 @@
 #include "io/files/disk_io.h"
 
 #include "base/error.h"
+#include "base/sign_of_life.h"
 #include "io/files/atomic_file.h"
 #include "io/test_folder.h"
 
@@ -58,6 +59,17 @@ TEST_CASE("files of any length are written past the page cache and read from the
     remove_file(path);
     remove_file(path + ".copy");
   }
+}
+
+TEST_CASE("each piece that is written to the disk, or read from it, is a sign of life") {
+  const test::ScratchFolder folder;
+  const std::string path = folder / "file.bin", content(3 * kDiskPieceBytes, 'x');
+  uint64_t before = signs_of_life();
+  write_file_atomically(path, content);
+  CHECK(signs_of_life() >= before + 3);
+  before = signs_of_life();
+  CHECK(from_disk(path) == content);
+  CHECK(signs_of_life() >= before + 3);
 }
 
 TEST_CASE("a file that cannot be read from the disk is named") {
