@@ -266,14 +266,20 @@ void ProcessGroup::broadcast(const at::Tensor& tensor, const std::string& what, 
 void ProcessGroup::all_gather(const at::Tensor& whole,
                               const at::Tensor& part,
                               const std::string& what) {
+  start_all_gather(whole, part, what).wait();
+}
+
+PendingCollective ProcessGroup::start_all_gather(const at::Tensor& whole,
+                                                 const at::Tensor& part,
+                                                 const std::string& what) {
   D2_CHECK(whole.numel() == part.numel() * size(), "{}: parts do not make the whole", what);
   if (is_alone()) {
     whole.copy_(part);
-    return;
+    return {};
   }
-  watched(*watch_, what, [&] {
+  return watched(*watch_, what, [&] {
     return backend_->all_gather(GroupBackend::Where::kDevice, whole, part);
-  }).wait();
+  });
 }
 
 /// @param own [n] int64 @return [size, n]

@@ -85,6 +85,10 @@ class ProcessGroup {
   /// @param part [n], which may be this rank's part of `whole`
   /// @param whole [size * n], in the order of the ranks
   void all_gather(const at::Tensor& whole, const at::Tensor& part, const std::string& what);
+  /// The same; returns at once.
+  PendingCollective start_all_gather(const at::Tensor& whole,
+                                     const at::Tensor& part,
+                                     const std::string& what);
 
   // Small things of the host, whatever the device.
 

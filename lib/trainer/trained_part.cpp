@@ -23,13 +23,19 @@ at::Tensor find_inf(const at::Tensor& norm, const at::Tensor& loss) {
 }
 
 /// Whether gradients go only to the rank that updates their slice, and not to all: half the bytes.
-/// Not where that would change bits, nor where a bucket would go to so many ranks that their calls
-/// take longer than the bytes that are saved (docs/scaling.md).
+/// Not where that would change bits, nor where a bucket would go to too many ranks.
 bool sends_to_owners(const ProcessGroup& group, int64_t numel, int64_t bucket_bytes) {
-  constexpr int64_t kMostOwners = 4;  // of a bucket
   const int64_t bytes = numel * static_cast<int64_t>(sizeof(float));
-  return !group.sums_depend_on_place() &&
-         bytes / group.size() * kMostOwners >= std::min(bucket_bytes, bytes);
+  return !group.sums_depend_on_place() && has_room_for_each_rank(group.size(), bytes, bucket_bytes);
+}
+
+/// Where the parameters with less than two dimensions begin: behind the others.
+int64_t first_vector_of(const FlatParameters& parameters) {
+  int64_t first = parameters.parameter_span();
+  for (const FlatEntry& entry : parameters.parameters()) {
+    if (entry.tensor.dim() < 2) first = std::min(first, entry.offset);
+  }
+  return first;
 }
 
 }  // namespace
@@ -57,6 +63,7 @@ at::Tensor TrainedPart::accumulate(const PassSettings& settings,
 
 void TrainedPart::send_gradients() {
   if (!exchange) return;
+  await_weights();
   gradients.values();  // what has not arrived here is zero
   exchange->send_rest();
 }
@@ -72,6 +79,7 @@ void TrainedPart::begin_last_pass() {
 void TrainedPart::backward_from(const at::Tensor& root,
                                 const at::Tensor& gradient,
                                 const std::vector<at::Tensor>& leaves) {
+  await_weights();  // a backward pass may use another thread
   if (!shares_graph) return root.backward(gradient);
   std::vector<at::Tensor> own = leaves;
   for (const FlatEntry& entry : parameters.parameters()) {
@@ -92,6 +100,7 @@ at::Tensor evaluate_in_chunks(const PassSettings& settings,
                               int64_t batch,
                               const ChunkLoss& loss_of) {
   const torch::NoGradGuard no_grad;
+  await_weights();
   at::Tensor total;
   for (const ChunkRange& range : chunk_ranges(batch, settings.max_batch_size)) {
     const double fraction = static_cast<double>(range.length) / static_cast<double>(batch);
@@ -126,6 +135,7 @@ void TrainedPart::connect(ProcessGroup& group,
       group, gradients.values(), entries, exchange_options_, name);
   gradients.set_listener([this](size_t parameter) { exchange->ready(parameter); });
   if (!shards) return;
+  first_vector_ = first_vector_of(parameters);
   optimizer.keep_slice(shards->own());
   if (average) average->shard(*shards);
   if (post_hoc) post_hoc->shard(*shards);
@@ -133,7 +143,12 @@ void TrainedPart::connect(ProcessGroup& group,
 
 void TrainedPart::share_weights() {
   const torch::NoGradGuard no_grad;
-  if (shards) shards->share(parameters.values(), "updated weights");
+  if (!shards) return;
+  arrival.finish();  // an average may have changed them since
+  arrival.begin(
+      parameters.values(),
+      shards->start_sharing(
+          parameters.values(), "updated weights", exchange_options_.bucket_bytes, first_vector_));
 }
 
 FlatMoments TrainedPart::whole_moments() const {

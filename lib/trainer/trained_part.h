@@ -25,6 +25,7 @@
 #include "trainer/step_times.h"
 #include "trainer/tensor_group.h"
 #include "trainer/update_outcome.h"
+#include "trainer/weight_arrival.h"
 
 namespace dalle2 {
 
@@ -85,6 +86,7 @@ struct TrainedPart {
   /// Adds the gradients up over the ranks; null where the process is alone.
   std::unique_ptr<GradientExchange> exchange;
   std::unique_ptr<RankShards> shards;  ///< null: every rank has all moments and averages
+  WeightArrival arrival;               ///< of the weights that others have updated
   /// The pass that follows is the last before the update.
   bool completes_update = true;
   /// The averages follow tensors that still move after the update, as a codebook does: they are made
@@ -125,7 +127,7 @@ struct TrainedPart {
   /// Makes the averages if they are due and the step is not open.
   void make_averages_if_due();
   /// Of moments and averages that are spread over the ranks: gives every rank the weights that the
-  /// others have updated. To be called once an update.
+  /// others have updated. To be called once an update. Returns at once: WeightArrival.
   void share_weights();
   /// The moments of all parameters. Where they are spread over the ranks all have to call it: rank 0
   /// gets them, in files, the others undefined tensors.
@@ -157,6 +159,8 @@ struct TrainedPart {
 
   ProcessGroup* group_ = nullptr;
   ExchangeOptions exchange_options_;
+  int64_t first_vector_ =
+      0;  // in the flat buffer: norms and biases, which the first layers need, too
   std::vector<bool> received_;  // by any rank, in the first update
 };
 

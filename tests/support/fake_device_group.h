@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Collectives of ranks that are threads and have their tensors on the fake device: Gloo on copies in the
-// host's memory.
+// Collectives of ranks that are threads and have their tensors on the fake device, or on the CPU as if it
+// were one: Gloo on copies in the host's memory, which reach the tensors when a rank waits for them.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -19,31 +21,34 @@ struct GroupEnds {
   std::atomic<int> shut_down = 0, aborted = 0;
   /// A communicator that a lost peer keeps from ending.
   std::chrono::seconds abort_takes{0};
+  /// Collectives that ranks 0 to 7 have waited for.
+  std::array<std::atomic<int>, 8> waits = {};
+  std::atomic<bool> peer_is_lost = false;  ///< all that a rank waits for fails
 };
 
 class FakeDeviceGroup : public GroupBackend {
  public:
-  FakeDeviceGroup(std::unique_ptr<GroupBackend> host, std::shared_ptr<GroupEnds> ends)
-      : host_(std::move(host)), ends_(std::move(ends)) {}
+  FakeDeviceGroup(std::unique_ptr<GroupBackend> host, int rank, std::shared_ptr<GroupEnds> ends)
+      : host_(std::move(host)), rank_(static_cast<size_t>(rank)), ends_(std::move(ends)) {}
 
   void open_device(const at::Device& /*device*/) override { host_->open_device(at::kCPU); }
   std::shared_ptr<BackendWork> all_reduce(Where where, at::Tensor tensor, bool maximum) override {
-    const at::Tensor copy = tensor.cpu();
+    const at::Tensor copy = copy_of(tensor);
     return back({{copy, tensor}}, host_->all_reduce(where, copy, maximum));
   }
   std::shared_ptr<BackendWork> broadcast(at::Tensor tensor, int root) override {
-    const at::Tensor copy = tensor.cpu();
+    const at::Tensor copy = copy_of(tensor);
     return back({{copy, tensor}}, host_->broadcast(copy, root));
   }
   std::shared_ptr<BackendWork> all_gather(Where where, at::Tensor whole, at::Tensor part) override {
-    const at::Tensor copy = whole.cpu();
-    return back({{copy, whole}}, host_->all_gather(where, copy, part.cpu()));
+    const at::Tensor copy = copy_of(whole);
+    return back({{copy, whole}}, host_->all_gather(where, copy, copy_of(part)));
   }
   std::shared_ptr<BackendWork> gather_on_main(at::Tensor whole, at::Tensor part) override {
     return host_->gather_on_main(std::move(whole), std::move(part));
   }
   std::shared_ptr<BackendWork> reduce(at::Tensor tensor, int root) override {
-    const at::Tensor copy = tensor.cpu();
+    const at::Tensor copy = copy_of(tensor);
     return back({{copy, tensor}}, host_->reduce(copy, root));
   }
   bool sums_depend_on_place() const override { return host_->sums_depend_on_place(); }
@@ -62,36 +67,45 @@ class FakeDeviceGroup : public GroupBackend {
   /// Copies what the host has got to the device, in the waiting thread's stream.
   class Work : public BackendWork {
    public:
-    Work(std::shared_ptr<BackendWork> host, Copies copies)
-        : host_(std::move(host)), copies_(std::move(copies)) {}
+    Work(std::shared_ptr<BackendWork> host,
+         Copies copies,
+         size_t rank,
+         std::shared_ptr<GroupEnds> ends)
+        : host_(std::move(host)), copies_(std::move(copies)), rank_(rank), ends_(std::move(ends)) {}
     void wait() override {
       host_->wait();
+      if (ends_->peer_is_lost) throw std::runtime_error("Connection closed by peer");
+      if (rank_ < ends_->waits.size()) ++ends_->waits[rank_];
       const at::NoGradGuard no_grad;
-      for (auto& [of_host, of_device] : copies_) {
-        if (!of_device.is_cpu()) of_device.copy_(of_host);
-      }
+      for (auto& [of_host, of_device] : copies_) of_device.copy_(of_host);
     }
     WorkStatus status() noexcept override { return host_->status(); }
 
    private:
     std::shared_ptr<BackendWork> host_;
     Copies copies_;
+    size_t rank_;
+    std::shared_ptr<GroupEnds> ends_;
   };
 
-  static std::shared_ptr<BackendWork> back(Copies copies, std::shared_ptr<BackendWork> host) {
-    return std::make_shared<Work>(std::move(host), std::move(copies));
+  static at::Tensor copy_of(const at::Tensor& tensor) {
+    return tensor.to(at::kCPU, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  }
+  std::shared_ptr<BackendWork> back(Copies copies, std::shared_ptr<BackendWork> host) const {
+    return std::make_shared<Work>(std::move(host), std::move(copies), rank_, ends_);
   }
 
   std::unique_ptr<GroupBackend> host_;
+  size_t rank_;
   std::shared_ptr<GroupEnds> ends_;
 };
 
-/// Groups of the fake device, for as long as it lives.
+/// Such groups, for as long as it lives.
 class FakeDeviceGroups {
  public:
   FakeDeviceGroups() {
     stand_in_for_backends([ends = ends](const World& world, std::chrono::seconds timeout) {
-      return std::make_unique<FakeDeviceGroup>(make_backend(world, timeout), ends);
+      return std::make_unique<FakeDeviceGroup>(make_backend(world, timeout), world.rank, ends);
     });
   }
   ~FakeDeviceGroups() { stand_in_for_backends(nullptr); }
