@@ -107,6 +107,22 @@ json vae_config(const std::string& folder) {
           {"seed", 5}};
 }
 
+json clip_config(const std::string& folder) {
+  json data = tiny_decoder_config(folder).at("data");
+  data.erase("img_embeddings_url");
+  data["num_workers"] = 1;
+  return {
+      {"clip",
+       {{"embed_dim", 8},
+        {"vision_cfg",
+         {{"layers", 1}, {"width", 16}, {"head_width", 8}, {"patch_size", 4}, {"image_size", 8}}},
+        {"text_cfg", {{"context_length", 24}, {"width", 16}, {"heads", 2}, {"layers", 1}}},
+        {"tokenizer", {{"train", 518}}}}},
+      {"data", data},
+      {"train", {{"device", "cuda"}, {"lr", 1e-3}, {"log_every_n_updates", 3}}},
+      {"seed", 5}};
+}
+
 /// What `work` prints on stdout.
 std::string printed_by(const std::function<void()>& work) {
   const TempDir folder;
@@ -134,6 +150,7 @@ class Kind {
   explicit Kind(const std::string& name) : name_(name) {
     config_ = name == "decoder" ? decoder_config(folder_.path())
               : name == "prior" ? prior_config(folder_.path())
+              : name == "clip"  ? clip_config(folder_.path())
                                 : vae_config(folder_.path());
   }
   std::string file(const std::string& out, const std::string& name) const {
@@ -181,7 +198,7 @@ void expect_same_state(const std::string& file, const std::string& other) {
 }
 
 TEST_CASE("runs on the fake device, resumed between, end with the CPU's checkpoint") {
-  const std::string name = GENERATE("decoder", "prior");
+  const std::string name = GENERATE("decoder", "prior", "clip");
   CAPTURE(name);
   const Kind kind(name);
   kind.train("cpu", 2);  // no GPU, no stand-in
@@ -246,7 +263,7 @@ json without_descriptions(json figures) {
 }
 
 TEST_CASE("figures of a checkpoint are the same on the fake device") {
-  const std::string name = GENERATE("decoder", "prior", "vae");
+  const std::string name = GENERATE("decoder", "prior", "vae", "clip");
   CAPTURE(name);
   Kind kind(name);
   if (name == "decoder") {
@@ -301,6 +318,12 @@ TEST_CASE("a validation reads as much of a hundred batches as of one") {
       return [samples](json& config) { config["train"]["validation_samples"] = samples; };
     };
     CHECK(reads_of_run("vae", with(2)) == reads_of_run("vae", with(4)));
+  }
+  SECTION("CLIP") {
+    const auto with = [](int64_t samples) {
+      return [samples](json& config) { config["train"]["validation_samples"] = samples; };
+    };
+    CHECK(reads_of_run("clip", with(3)) == reads_of_run("clip", with(7)));
   }
 }
 

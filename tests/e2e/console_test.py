@@ -207,6 +207,10 @@ class Console(EndToEnd):
         self.assertRegex(done.stderr, r"\[train\] warning: there is no usable GPU: .+\. This runs on the CPU, though "
                                       rf'/train/device is "{name}"; set it to "cpu" where that is meant')
         self.assertIn("on cpu, 1 thread\n", done.stdout)
+        # Nobody reads the warning of a batch job, or of processes that a launcher starts.
+        for by in ({"SLURM_JOB_ID": "1"}, harness.rank_variables(0, 1, harness.free_port())):
+            done = self.train(self.decoder(epochs=1, device=name, n_sample_images=0), check=2, env=by)
+            self.assertIn(f'/train/device: "{name}" was asked for, but no usable GPU was found', done.stderr)
 
 
 if __name__ == "__main__":

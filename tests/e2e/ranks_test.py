@@ -426,6 +426,23 @@ class Ranks(EndToEnd):
         self.run_ranks(one, 1)
         self.assertEqual(len(pictures), len(list((self.dir / "one_rank" / "images").iterdir())))
 
+    def test_the_batch_script_gives_processes_their_cores_and_queues_again_what_can_go_on(self):
+        """With stand-ins for Slurm's commands. scripts/slurm/try_one_node.sh has the real ones."""
+        stubs = self.dir / "stubs"
+        stubs.mkdir()
+        for name, text in (("srun", 'echo "$1 $SRUN_CPUS_PER_TASK"\nshift\nSLURM_PROCID=0 SLURM_NTASKS=1 exec "$@"'),
+                           ("scontrol", 'echo "scontrol $*"'), ("program", 'echo "program $*"\nexit "$CODE"')):
+            (stubs / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
+            (stubs / name).chmod(0o755)
+        script = pathlib.Path(__file__).resolve().parents[2] / "scripts/slurm/train.sbatch"
+        for code, end, queued in ((0, 0, False), (75, 0, True), (6, 0, True), (137, 0, True), (3, 3, False), (2, 2, False)):
+            env = {**os.environ, "PATH": f"{stubs}:{os.environ['PATH']}", "SLURM_JOB_ID": str(code), "SLURM_CPUS_PER_TASK": "12",
+                   "DALLE2_TRAIN": str(stubs / "program"), "CODE": str(code)}
+            done = subprocess.run(["bash", script, "my.json", "--quiet"], cwd=self.dir, env=env, capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, end, done.stdout + done.stderr)
+            self.assertIn("--kill-on-bad-exit=1 12\nprogram --config my.json --quiet\n", done.stdout)
+            self.assertEqual(f"scontrol requeue {code}\n" in done.stdout, queued, done.stdout)
+
     def test_a_single_process_can_go_the_way_of_several(self):
         shape = {"train": {"epochs": 1, "validation_samples": 4}}
         self.run_ranks(self.write("alone", **shape), 1)

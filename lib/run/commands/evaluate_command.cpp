@@ -266,7 +266,8 @@ ExitCode print_figures(const EvaluateCommand& command, const Figures& figures) {
     check_same_config(group, loaded.full_json, train.device);
     {
       const ProcessGroup::BusyScope busy(group, "evaluating");
-      const at::Device device = group.is_alone() ? prepare_device(train) : group.device();
+      const at::Device device =
+          group.is_alone() ? prepare_device(train, group.world()) : group.device();
       const nlohmann::ordered_json found = figures(command, loaded, device, group);
       if (group.is_main()) std::printf("%s\n", found.dump(2).c_str());
     }

@@ -61,6 +61,20 @@ at::Device choose_device(const std::string& name,
   return at::kCPU;
 }
 
+at::Device device_of_rank(const std::string& name,
+                          const std::string& pointer,
+                          WithoutGpu without_gpu,
+                          const World& world) {
+  at::Device device = choose_device(name, pointer, without_gpu);
+  if (!device.is_cuda()) return device;
+  if (!world.is_alone()) {
+    device.set_index(static_cast<c10::DeviceIndex>(world.local_rank %
+                                                   static_cast<int>(torch::cuda::device_count())));
+  }
+  if (device.has_index()) make_current(device);
+  return device;
+}
+
 void make_current(const at::Device& device) {
   c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
 }

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "dist/world.h"
+
 namespace dalle2 {
 
 /// What becomes of "cuda" without a usable GPU.
@@ -22,6 +24,13 @@ enum class WithoutGpu {
 at::Device choose_device(const std::string& name,
                          const std::string& pointer,
                          WithoutGpu without_gpu);
+
+/// The same, made the current device of this thread; of several processes on a machine each takes the
+/// GPU of its local rank.
+at::Device device_of_rank(const std::string& name,
+                          const std::string& pointer,
+                          WithoutGpu without_gpu,
+                          const World& world);
 
 /// From now on "cuda" names this device, for tests on machines without a GPU; none: what the machine has.
 void stand_in_for_cuda(std::optional<at::Device> device);

@@ -2,7 +2,6 @@
 #include "run/loop/run_session.h"
 
 #include <ATen/Parallel.h>
-#include <torch/cuda.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -24,8 +23,9 @@ namespace {
 
 /// Of several processes each has chosen its device when it met the others.
 at::Device device_of(const SessionOptions& options) {
-  const bool has_met = options.group && !options.group->is_alone();
-  return has_met ? options.group->device() : prepare_device(options.train);
+  if (!options.group) return prepare_device(options.train);
+  return options.group->is_alone() ? prepare_device(options.train, options.group->world())
+                                   : options.group->device();
 }
 
 }  // namespace
@@ -35,18 +35,12 @@ at::Device prepare_device(const SharedTrainConfig& train, const World& world) {
   const bool is_attended =
       (world.launcher == Launcher::kNone || world.launcher == Launcher::kOurs) &&
       std::getenv("SLURM_JOB_ID") == nullptr;
-  at::Device device = choose_device(train.device,
-                                    "/train/device",
-                                    !is_attended      ? WithoutGpu::kError
-                                    : world.is_main() ? WithoutGpu::kWarn
-                                                      : WithoutGpu::kQuiet);
-  if (device.is_cuda()) {
-    if (!world.is_alone()) {
-      device.set_index(static_cast<c10::DeviceIndex>(
-          world.local_rank % static_cast<int>(torch::cuda::device_count())));
-    }
-    if (device.has_index()) make_current(device);
-  }
+  const at::Device device = device_of_rank(train.device,
+                                           "/train/device",
+                                           !is_attended      ? WithoutGpu::kError
+                                           : world.is_main() ? WithoutGpu::kWarn
+                                                             : WithoutGpu::kQuiet,
+                                           world);
   if (train.deterministic) use_deterministic_algorithms();
   if (!device.is_cpu()) use_tf32(train.tf32);
   return device;
