@@ -22,15 +22,6 @@
 namespace dalle2 {
 namespace {
 
-void add_processes(CLI::App& app, int64_t& processes, const std::string& what_they_do) {
-  app.add_option("--nproc-per-node",
-                 processes,
-                 "Start N processes on this machine, which " + what_they_do +
-                     " together; each takes a GPU, or a share of the cores")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1024));
-}
-
 Runner add_train(CLI::App& app) {
   auto o = options_of<TrainCommand>();
   app.add_option("--config,--config_file",

@@ -28,4 +28,13 @@ void add_overwrite(CLI::App& app, bool& overwrite, const char* text) {
   app.add_flag("--overwrite", overwrite, text);
 }
 
+void add_processes(CLI::App& app, int64_t& processes, const std::string& what_they_do) {
+  app.add_option("--nproc-per-node",
+                 processes,
+                 "Start N processes on this machine, which " + what_they_do +
+                     " together; each takes a GPU, or a share of the cores")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
+}
+
 }  // namespace dalle2

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "run/commands.h"
 
@@ -27,6 +28,9 @@ CLI::Validator non_empty(const std::string& what);
 
 /// --overwrite, of a command that writes into a folder.
 void add_overwrite(CLI::App& app, bool& overwrite, const char* text);
+
+/// --nproc-per-node, of a command that several processes can do together.
+void add_processes(CLI::App& app, int64_t& processes, const std::string& what_they_do);
 
 /// `shards demo|make|check|order|score|encode`.
 void add_shards_commands(

@@ -152,6 +152,7 @@ Runner add_shards_encode(CLI::App& app) {
   app.add_option("--device", o->device, "cpu, cuda, or cuda:N for the GPU of that number")
       ->capture_default_str()
       ->type_name("DEVICE:{cpu,cuda}");
+  add_processes(app, o->processes, "encode");
   add_overwrite(app, o->overwrite, "Remove the shards that DIR holds, if they are of another set");
   app.footer(
       "Writes each shard that the file names once more, with KEY.latent.npy beside the picture: "
@@ -192,6 +193,7 @@ Runner add_shards_embed(CLI::App& app) {
   app.add_option("--device", o->device, "cpu, cuda, or cuda:N for the GPU of that number")
       ->capture_default_str()
       ->type_name("DEVICE:{cpu,cuda}");
+  add_processes(app, o->processes, "embed");
   add_overwrite(app, o->overwrite, "Remove the shards that DIR holds, if they are of another set");
   app.footer(
       "Writes each shard once more, with KEY.img_emb.npy beside the picture, and the embeddings of its "

@@ -153,6 +153,7 @@ struct ShardsEncodeCommand {
   std::string out_folder;
   std::string device = "cpu";
   bool overwrite = false;  ///< remove the shards that the folder holds
+  int64_t processes = 1;   ///< on this machine, which share the shards
 };
 
 /// Shards again, with the embeddings of a CLIP.
@@ -164,6 +165,7 @@ struct ShardsEmbedCommand {
   int64_t shard_width = 6;
   std::string device = "cpu";
   bool overwrite = false;  ///< remove the shards that the folder holds
+  int64_t processes = 1;   ///< on this machine, which share the shards
 };
 
 /// A run as one HTML page that loads nothing.

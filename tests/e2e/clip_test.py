@@ -1,16 +1,73 @@
 # SPDX-License-Identifier: MIT
 """A CLIP from captioned shards to a picture from text: training, resuming, embedding shards, a prior and a decoder on them, and what
 can be wrong."""
+import http.server
 import json
 import os
 import pathlib
 import shutil
+import signal
+import subprocess
 import tarfile
+import threading
+import time
 import unittest
 
 import harness
 from clip_runs import WIDTH, clip_config
 from harness import EndToEnd, checkpoint_content, main, run
+
+
+class StallingServer:
+    """Serves shards, of which the last stays half sent until `let_go` is set."""
+    def __init__(self, folder):
+        self.is_stalled, self.let_go = threading.Event(), threading.Event()
+        names = sorted(path.name for path in folder.glob("[0-9]*.tar"))
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_HEAD(self):
+                self.answer(with_body=False)
+
+            def do_GET(self):
+                self.answer(with_body=True)
+
+            def answer(self, with_body):
+                name = self.path.rpartition("/")[2]
+                if name not in names:
+                    self.send_error(404)
+                    return
+                content = (folder / name).read_bytes()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                if not with_body:
+                    return
+                half = len(content) // 2 if name == names[-1] else len(content)
+                try:
+                    self.wfile.write(content[:half])
+                    if half < len(content):
+                        outer.is_stalled.set()
+                        outer.let_go.wait(60)
+                        self.wfile.write(content[half:])
+                except OSError:  # whoever asked is gone
+                    pass
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/{{{names[0][:-4]}..{names[-1][:-4]}}}.tar"
+
+    def __enter__(self):
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.let_go.set()
+        self.server.shutdown()
+        self.server.server_close()
 
 
 class Clip(EndToEnd):
@@ -166,6 +223,95 @@ class Clip(EndToEnd):
         later = (self.dir / "made/000001.tar").stat().st_mtime + 10
         os.utime(shards / "000001.tar", (later, later))
         self.assertIn("6 embeddings in 1 shard, 1 shard is there already", run(*embed, cwd=self.dir, check=0).stdout)
+
+    def content(self, folder):
+        """Of all files of a folder, by their places in it."""
+        folder = self.dir / folder
+        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    def start_embedding(self, out, *more, shards=None, clip=None, env=None):
+        command = ["shards", "embed", shards or self.shards, "--clip", clip or self.trained / "clip/model.pth", "--out", out, *more]
+        return subprocess.Popen([harness.BINARY, *map(str, command)], cwd=self.dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})})
+
+    def test_several_processes_share_the_shards(self):
+        one = self.embed("--text-encodings", out="one")
+        expected = self.content("one")
+        self.assertEqual(len(expected), 4 * 16 + 1)  # tars, three arrays each, and what they were made with
+        three = self.embed("--text-encodings", "--nproc-per-node", 3, out="three")
+        self.assertEqual(three.stdout, one.stdout.replace("one/", "three/"))
+        self.assertEqual(self.content("three"), expected)
+        # What is missing is shared anew.
+        (self.dir / "three/000004.tar").unlink()
+        (self.dir / "three/img_emb/000011.npy").unlink()
+        again = self.embed("--text-encodings", "--nproc-per-node", 2, out="three")
+        self.assertIn("12 embeddings in 2 shards, 14 shards are there already\n", again.stdout)
+        self.assertEqual(self.content("three"), expected)
+        # As torchrun and srun start them: rank 0 speaks for all.
+        port = harness.free_port()
+        ranks = [self.start_embedding("started", "--text-encodings", env=harness.rank_variables(rank, 2, port)) for rank in (0, 1)]
+        said = [process.communicate(timeout=120)[0] for process in ranks]
+        self.assertEqual([process.returncode for process in ranks], [0, 0], said)
+        self.assertIn("96 embeddings in 16 shards\n", said[0])
+        self.assertEqual(said[1], "")
+        self.assertEqual(self.content("started"), expected)
+
+    def test_what_is_wrong_with_shards_that_are_shared(self):
+        damaged = self.dir / "damaged"
+        shutil.copytree(self.shards, damaged)
+        (damaged / "000001.tar").write_bytes(b"no tar" * 1000)
+        command = ["shards", "embed", damaged, "--clip", self.trained / "clip/model.pth", "--nproc-per-node", 2, "--out"]
+        done = run(*command, "made", cwd=self.dir, check=0)
+        self.assertIn("90 embeddings in 15 shards, 1 shard passed over\n", done.stdout)
+        self.assertIn("000001.tar", done.stderr)
+        for path in damaged.glob("*.tar"):
+            path.write_bytes(b"no tar" * 1000)
+        done = run(*command, "none", cwd=self.dir, check=3)
+        self.assertIn(".tar", done.stderr)
+        done = run(*command, damaged, cwd=self.dir, check=2)
+        self.assertIn("and no embeddings.json beside them", " ".join(done.stderr.split()))
+        # Ranks that would make different things.
+        run("--config", self.clip_config(self.dir, "other.json", "other", train={"epochs": 1}), cwd=self.dir, check=0)
+        port = harness.free_port()
+        clips = [self.trained / "clip/model.pth", self.dir / "other/model.pth"]
+        ranks = [self.start_embedding("mixed", clip=clip, env=harness.rank_variables(rank, 2, port)) for rank, clip in enumerate(clips)]
+        said = [process.communicate(timeout=120)[0] for process in ranks]
+        self.assertEqual([process.returncode for process in ranks], [2, 2], said)
+        self.assertIn("/clip_sha256: rank 0 has", " ".join(said[0].split()))
+        self.assertFalse((self.dir / "mixed").exists())
+
+    def test_a_stop_or_a_loss_of_one_process_keeps_the_whole_shards(self):
+        with StallingServer(self.shards) as server:
+            server.let_go.set()
+            self.assertEqual(self.start_embedding("whole", shards=server.url).wait(timeout=120), 0)
+            expected = self.content("whole")
+            for ending, code, text in ((signal.SIGTERM, 75, "stopped by a signal; the same command continues"),
+                                       (signal.SIGKILL, 6, "rank 1 was killed by signal 9")):
+                server.let_go.clear()
+                server.is_stalled.clear()
+                process = self.start_embedding("cut", "--nproc-per-node", 2, shards=server.url)
+                # Rank 1 waits within its last shard, and rank 0 is through with its own.
+                self.wait_until(lambda: server.is_stalled.is_set() and len(list((self.dir / "cut").glob("*.tar"))) == 15)
+                os.kill(harness.ranks_of(process)[1], ending)
+                said = process.communicate(timeout=90)[0]
+                self.assertEqual(process.returncode, code, said)
+                self.assertIn(text, " ".join(said.split()))
+                self.assertFalse((self.dir / "cut/000015.tar").exists())
+                for name in ("000003.tar", "000006.tar"):  # so that both have some to do
+                    self.assertEqual((self.dir / "cut" / name).read_bytes(), expected[name])
+                    (self.dir / "cut" / name).unlink()
+            server.let_go.set()
+            process = self.start_embedding("cut", "--nproc-per-node", 2, shards=server.url)
+            said = process.communicate(timeout=120)[0]
+            self.assertEqual(process.returncode, 0, said)
+            self.assertIn("18 embeddings in 3 shards, 13 shards are there already", said)
+            self.assertEqual(self.content("cut"), expected)
+
+    def wait_until(self, is_so):
+        until = time.monotonic() + 60
+        while not is_so():
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.05)
 
     def test_weights_of_others_begin_a_run(self):
         for name in ("begin.pt", "begin.safetensors"):

@@ -131,6 +131,11 @@ class Latent(EndToEnd):
         with tarfile.open(self.dir / "encoded" / shards[0]) as tar:
             fields = {member.name.split(".", 1)[1] for member in tar}
         self.assertLessEqual({"jpg", "txt", "latent.npy"}, fields)
+        # Several processes share the shards, and say the same.
+        shared = run("shards", "encode", "--config", config, "--out", "shared", "--nproc-per-node", 3, cwd=self.dir, check=0)
+        self.assertEqual(shared.stdout, done.stdout.replace("encoded", "shared"))
+        for path in (self.dir / "encoded").iterdir():
+            self.assertEqual((self.dir / "shared" / path.name).read_bytes(), path.read_bytes(), path.name)
         # A shard that is missing is made again, the others stay.
         (self.dir / "encoded" / shards[1]).unlink()
         done = run("shards", "encode", "--config", config, "--out", "encoded", cwd=self.dir, check=0)

@@ -17,6 +17,7 @@
 #include "dist/world.h"
 #include "run/commands.h"
 #include "run/device/cuda_library.h"
+#include "run/device/device.h"
 #include "run/loop/run_session.h"
 
 namespace dalle2 {
@@ -62,9 +63,28 @@ void check_same_config(ProcessGroup& group,
 
 namespace {
 
-/// Where the tensors of a group are. The run itself reports a device that is not there.
-at::Device group_device(const SharedTrainConfig& train, const World& world) {
-  return world.is_alone() ? at::Device(at::kCPU) : prepare_device(train, world);
+/// @param device_of where the tensors of a rank are. A process that is alone reports itself a device
+/// that is not there.
+ExitCode meet_and_run(const World& world,
+                      std::chrono::seconds hang_timeout,
+                      const std::function<at::Device()>& device_of,
+                      const std::function<ExitCode(ProcessGroup&)>& part) {
+  std::optional<ProcessGroup> group;
+  try {
+    const at::Device device = world.is_alone() ? at::Device(at::kCPU) : device_of();
+    group.emplace(world,
+                  GroupOptions{.device = device,
+                               .device_id = device.is_cuda() ? gpu_uuid(device.index()) : "",
+                               .hang_timeout = hang_timeout});
+    return part(*group);
+  } catch (const StoppedError&) {
+    if (group) throw;
+    return stopped_before_the_start(stop_requested());
+  } catch (const std::exception& error) {
+    if (group) group->tell_failure(error.what());
+    write_failure_file(world, error.what());
+    throw;
+  }
 }
 
 }  // namespace
@@ -78,22 +98,22 @@ ExitCode as_one_of_several(const SharedTrainConfig& config,
   } else {
     set_least_log_level(LogLevel::kWarning);
   }
-  std::optional<ProcessGroup> group;
-  try {
-    const at::Device device = group_device(config, world);
-    group.emplace(world,
-                  GroupOptions{.device = device,
-                               .device_id = device.is_cuda() ? gpu_uuid(device.index()) : "",
-                               .hang_timeout = std::chrono::seconds(config.hang_timeout_seconds)});
-    return part(*group);
-  } catch (const StoppedError&) {
-    if (group) throw;
-    return stopped_before_the_start(stop_requested());
-  } catch (const std::exception& error) {
-    if (group) group->tell_failure(error.what());
-    write_failure_file(world, error.what());
-    throw;
-  }
+  return meet_and_run(
+      world,
+      std::chrono::seconds(config.hang_timeout_seconds),
+      [&] { return prepare_device(config, world); },
+      part);
+}
+
+ExitCode as_one_of_several(const std::string& device,
+                           const std::function<ExitCode(ProcessGroup&)>& part) {
+  const World world = world_from_environment();
+  if (!world.is_main()) set_least_log_level(LogLevel::kWarning);
+  return meet_and_run(
+      world,
+      GroupOptions().hang_timeout,
+      [&] { return device_of_rank(device, "--device", WithoutGpu::kError, world); },
+      part);
 }
 
 ExitCode launch(int64_t processes) {

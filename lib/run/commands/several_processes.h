@@ -24,6 +24,10 @@ ExitCode as_one_of_several(const SharedTrainConfig& config,
                            const std::vector<std::string>& config_warnings,
                            const std::function<ExitCode(ProcessGroup&)>& part);
 
+/// The same of a command whose device is an option. @param device of --device
+ExitCode as_one_of_several(const std::string& device,
+                           const std::function<ExitCode(ProcessGroup&)>& part);
+
 /// Ranks of different configs would compute what nobody asked for, or wait for each other in vain.
 /// @param device of the config: only a GPU's name asks for LibTorch's CUDA half, which it loads
 /// @throws ConfigError on all ranks, naming what differs

@@ -4,12 +4,15 @@
 #include <ATen/Parallel.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include "base/log.h"
@@ -24,6 +27,7 @@
 #include "io/files/folder_names.h"
 #include "net/http_stream.h"
 #include "run/commands/out_folder.h"
+#include "run/commands/several_processes.h"
 
 namespace dalle2 {
 namespace {
@@ -65,10 +69,12 @@ class ShardCopier {
   /// @param check_held called before a file is put in its place
   ShardCopier(const ShardCopyPlan& plan,
               ShardAddition& addition,
+              ProcessGroup& group,
               std::function<void()> check_held,
               ShardCopyCounts& counts)
       : plan_(plan),
         addition_(addition),
+        group_(group),
         check_held_(std::move(check_held)),
         counts_(counts),
         preprocess_(plan.data.preprocessing,
@@ -107,8 +113,13 @@ class ShardCopier {
       of_shard_.samples += std::ssize(waiting);
     }
     waiting.clear();
+    group_.still_busy();
+    if (!group_.is_main()) return;
     log_live(fmt::format(
-        "{}: {}", public_url(url), counted(counts_.samples + of_shard_.samples, plan_.noun)));
+        "{}: {}{}",
+        public_url(url),
+        counted(counts_.samples + of_shard_.samples, plan_.noun),
+        group_.is_alone() ? "" : fmt::format(" of one of {} processes", group_.size())));
   }
 
   /// Takes the samples out that cannot be used. @return the pictures of the others, [3, H, W]
@@ -161,6 +172,7 @@ class ShardCopier {
 
   const ShardCopyPlan& plan_;
   ShardAddition& addition_;
+  ProcessGroup& group_;
   std::function<void()> check_held_;
   ShardCopyCounts& counts_;
   ShardCopyCounts of_shard_;
@@ -222,57 +234,6 @@ bool is_up_to_date(const std::string& made, const std::string& url) {
   return unknown || changed_at <= made_at;
 }
 
-/// @return whether a signal stopped it
-bool copy_all(const ShardCopyPlan& plan,
-              const std::map<std::string, std::string>& shards,
-              ShardAddition& addition,
-              const std::function<void()>& check_held,
-              ShardCopyCounts& counts) {
-  ShardCopier copier(plan, addition, check_held, counts);
-  const int64_t most_unreachable = std::min(kMostUnreachable, std::ssize(shards));
-  int64_t unreachable_in_a_row = 0;
-  for (const auto& [name, url] : shards) {
-    if (stop_requested() != 0) return true;
-    if (is_up_to_date((fs::path(plan.out_folder) / name).string(), url) &&
-        addition.is_whole(name)) {
-      ++counts.kept;
-      continue;
-    }
-    WholeShard shard(url, plan.data.allow_pipe);
-    try {
-      copier.copy(url, name, shard);
-    } catch (const StoppedError&) {  // it waited for the network
-      return true;
-    }
-    if (shard.fault().empty()) {
-      unreachable_in_a_row = 0;
-      continue;
-    }
-    ++counts.lost;
-    unreachable_in_a_row = shard.is_unreachable() ? unreachable_in_a_row + 1 : 0;
-    if (unreachable_in_a_row == most_unreachable) throw NetworkError("{}", shard.fault());
-    if (counts.lost == std::ssize(shards)) throw DataError("{}", shard.fault());
-    log_warning("data",
-                "{}\n  The shard is passed over: no {}s of it are written.",
-                shard.fault(),
-                plan.noun);
-  }
-  return false;
-}
-
-void print_counts(const ShardCopyPlan& plan, const ShardCopyCounts& counts) {
-  std::printf("%s in %s",
-              counted(counts.samples, plan.noun).c_str(),
-              counted(counts.written, "shard").c_str());
-  if (counts.kept > 0)
-    std::printf(", %s there already", counted(counts.kept, "shard is", "shards are").c_str());
-  if (counts.left_out > 0) std::printf(", %s left out", counted(counts.left_out, "sample").c_str());
-  if (counts.lost > 0) std::printf(", %s passed over", counted(counts.lost, "shard").c_str());
-  std::printf("\n");
-}
-
-}  // namespace
-
 /// The shards that are there, each with the name that it gets. @throws ConfigError for two of one name
 std::map<std::string, std::string> shards_by_name(const ShardDataConfig& data) {
   const ShardList list(data);
@@ -296,16 +257,167 @@ std::map<std::string, std::string> shards_by_name(const ShardDataConfig& data) {
   return shards;
 }
 
-ExitCode copy_shards(const ShardCopyPlan& plan,
-                     const std::map<std::string, std::string>& shards,
-                     ShardAddition& addition,
-                     ShardCopyCounts& counts) {
-  const std::function<void()> check_held = hold_shards_folder(plan.out_folder);
+struct NamedShard {
+  std::string name, url;
+};
+
+/// What there is to do, as rank 0 finds it.
+struct ShardsToCopy {
+  int64_t all = 0;  ///< with those that are there already
+  std::vector<NamedShard> missing;
+};
+
+/// For the other ranks, who may see an older state of a shared folder. Neither text has a zero byte.
+std::string as_text(const ShardsToCopy& shards) {
+  std::string text = std::to_string(shards.all) + '\0';
+  for (const auto& [name, url] : shards.missing) text += name + '\0' + url + '\0';
+  return text;
+}
+
+ShardsToCopy shards_of_text(const std::string& text) {
+  std::istringstream in(text);
+  const auto next = [&in] {
+    std::string part;
+    std::getline(in, part, '\0');
+    return part;
+  };
+  ShardsToCopy shards;
+  shards.all = std::stoll(next());
+  while (in.peek() != std::istringstream::traits_type::eof()) {
+    std::string name = next();
+    shards.missing.push_back({std::move(name), next()});
+  }
+  return shards;
+}
+
+ShardsToCopy look_at_shards(const ShardCopyPlan& plan, const ShardAddition& addition) {
+  const auto shards = shards_by_name(plan.data);
   claim_folder(plan, shards);
-  const bool stopped = copy_all(plan, shards, addition, check_held, counts);
-  log_live("");
-  print_counts(plan, counts);
-  return stopped ? ExitCode::kStopped : ExitCode::kDone;
+  ShardsToCopy found{.all = std::ssize(shards), .missing = {}};
+  for (const auto& [name, url] : shards) {
+    if (!is_up_to_date((fs::path(plan.out_folder) / name).string(), url) ||
+        !addition.is_whole(name))
+      found.missing.push_back({name, url});
+  }
+  return found;
+}
+
+/// Those of a rank: every n-th.
+std::vector<NamedShard> share_of(const std::vector<NamedShard>& shards, const ProcessGroup& group) {
+  std::vector<NamedShard> own;
+  for (auto i = static_cast<size_t>(group.rank()); i < shards.size();
+       i += static_cast<size_t>(group.size()))
+    own.push_back(shards[i]);
+  return own;
+}
+
+/// How a rank came through its shards.
+struct CopyEnd {
+  bool is_stopped = false;  ///< by a signal
+  std::string fault = {};   ///< of the last shard that was passed over
+};
+
+/// @param all shards of all ranks, with those that are there already
+CopyEnd copy_share(const ShardCopyPlan& plan,
+                   const std::vector<NamedShard>& shards,
+                   int64_t all,
+                   ShardCopier& copier,
+                   ShardCopyCounts& counts) {
+  CopyEnd end;
+  const int64_t most_unreachable = std::min(kMostUnreachable, std::ssize(shards));
+  int64_t unreachable_in_a_row = 0;
+  for (const auto& [name, url] : shards) {
+    if (stop_requested() != 0) return {.is_stopped = true};
+    WholeShard shard(url, plan.data.allow_pipe);
+    try {
+      copier.copy(url, name, shard);
+    } catch (const StoppedError&) {  // it waited for the network
+      return {.is_stopped = true};
+    }
+    if (shard.fault().empty()) {
+      unreachable_in_a_row = 0;
+      continue;
+    }
+    ++counts.lost;
+    end.fault = shard.fault();
+    unreachable_in_a_row = shard.is_unreachable() ? unreachable_in_a_row + 1 : 0;
+    if (unreachable_in_a_row == most_unreachable) throw NetworkError("{}", shard.fault());
+    if (counts.lost == all) break;  // it is an error
+    log_warning("data",
+                "{}\n  The shard is passed over: no {}s of it are written.",
+                shard.fault(),
+                plan.noun);
+  }
+  return end;
+}
+
+/// Of all ranks.
+void add_up(ShardCopyCounts& counts, ProcessGroup& group) {
+  const auto rows = group.exchange({counts.samples, counts.left_out, counts.written, counts.lost},
+                                   "counts of the shards");
+  counts.samples = counts.left_out = counts.written = counts.lost = 0;
+  for (const auto& row : rows) {
+    counts.samples += row[0];
+    counts.left_out += row[1];
+    counts.written += row[2];
+    counts.lost += row[3];
+  }
+}
+
+void print_counts(const ShardCopyPlan& plan, const ShardCopyCounts& counts) {
+  std::printf("%s in %s",
+              counted(counts.samples, plan.noun).c_str(),
+              counted(counts.written, "shard").c_str());
+  if (counts.kept > 0)
+    std::printf(", %s there already", counted(counts.kept, "shard is", "shards are").c_str());
+  if (counts.left_out > 0) std::printf(", %s left out", counted(counts.left_out, "sample").c_str());
+  if (counts.lost > 0) std::printf(", %s passed over", counted(counts.lost, "shard").c_str());
+  std::printf("\n");
+}
+
+}  // namespace
+
+ExitCode copy_shards(const ShardCopyPlan& plan,
+                     ShardAddition& addition,
+                     ProcessGroup& group,
+                     ShardCopyCounts& counts) {
+  check_same_config(group, plan.manifest, plan.device);
+  std::function<void()> check_held = [] {};  // rank 0 holds the folder for all
+  ShardsToCopy shards;
+  bool is_stopped = false;
+  {
+    const ProcessGroup::BusyScope busy(group, "looking at the shards");
+    try {
+      if (group.is_main()) {
+        check_held = hold_shards_folder(plan.out_folder);
+        shards = look_at_shards(plan, addition);
+      }
+    } catch (const StoppedError&) {  // it waited for the network
+      is_stopped = true;
+    }
+  }
+  if (group.any(is_stopped, "stop before the shards")) return ExitCode::kStopped;
+  shards = shards_of_text(group.text_of_main(as_text(shards), "shards"));
+  CopyEnd end;
+  {
+    const ProcessGroup::BusyScope busy(group, "its share of the shards");
+    ShardCopier copier(plan, addition, group, check_held, counts);
+    end = copy_share(plan, share_of(shards.missing, group), shards.all, copier, counts);
+  }
+  is_stopped = group.any(end.is_stopped, "end of the shards");
+  counts.kept = shards.all - std::ssize(shards.missing);
+  add_up(counts, group);
+  if (counts.lost == shards.all) {
+    const auto faults = group.gather_texts(end.fault, "faults of the shards");
+    throw DataError("{}", *std::find_if(faults.begin(), faults.end(), [](const auto& fault) {
+                      return !fault.empty();
+                    }));
+  }
+  if (group.is_main()) {
+    log_live("");
+    print_counts(plan, counts);
+  }
+  return is_stopped ? ExitCode::kStopped : ExitCode::kDone;
 }
 
 }  // namespace dalle2

@@ -5,13 +5,13 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <map>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "config/shared/shard_data_config.h"
 #include "data/pictures/preprocess.h"
+#include "dist/process_group.h"
 #include "io/formats/webdataset.h"
 
 namespace dalle2 {
@@ -33,6 +33,7 @@ class ShardAddition {
 struct ShardCopyPlan {
   const ShardDataConfig& data;
   std::string out_folder;
+  std::string device;      ///< as asked for: check_same_config()
   bool overwrite = false;  ///< remove the shards that the folder holds, if they are of another set
   const char* noun;        ///< what a sample gets: "latent"
   const char*
@@ -47,18 +48,17 @@ struct ShardCopyCounts {
   int64_t samples = 0, left_out = 0, written = 0, kept = 0, lost = 0;
 };
 
-/// The shards that are there, each with the name that it gets. @throws ConfigError for two of one name
-std::map<std::string, std::string> shards_by_name(const ShardDataConfig& data);
-
 /// Writes what is not in the folder yet, or is older than a shard of this machine of which it was made,
-/// and prints how many. What cannot be decoded is left out; of a
+/// and prints how many. The ranks share the shards: each writes files of its own. What cannot be decoded is left out; of a
 /// shard that cannot be read to its end nothing is written: it is passed over, as in a training.
-/// @return kStopped after a signal: the same call continues with the next shard
-/// @throws ConfigError (the folder holds shards that no call with this manifest wrote), NetworkError
-/// (shard after shard is out of reach), DataError (not one can be read)
+/// @param counts of all ranks
+/// @return kStopped after a signal to any rank: the same call continues with the next shard
+/// @throws ConfigError (the folder holds shards that no call with this manifest wrote, two shards would
+/// get one name, the ranks would make different things), NetworkError (shard after shard is out of
+/// reach), DataError (not one can be read)
 ExitCode copy_shards(const ShardCopyPlan& plan,
-                     const std::map<std::string, std::string>& shards,
                      ShardAddition& addition,
+                     ProcessGroup& group,
                      ShardCopyCounts& counts);
 
 }  // namespace dalle2

@@ -15,6 +15,7 @@
 #include "run/checkpoints/clip_weights.h"
 #include "run/clip/clip_data.h"
 #include "run/commands.h"
+#include "run/commands/several_processes.h"
 #include "run/commands/shard_copies.h"
 #include "run/device/device.h"
 
@@ -31,9 +32,11 @@ struct EmbeddingArray {
 
 class ClipEmbeddings : public ShardAddition {
  public:
-  ClipEmbeddings(const ShardsEmbedCommand& command, const std::string& shown_url)
+  ClipEmbeddings(const ShardsEmbedCommand& command,
+                 const World& world,
+                 const std::string& shown_url)
       : command_(command),
-        device_(choose_device(command.device, "--device", WithoutGpu::kError)),
+        device_(device_of_rank(command.device, "--device", WithoutGpu::kError, world)),
         clip_(load_clip_file(command.clip_path)),
         shown_url_(shown_url) {
     clip_.clip->to(device_);
@@ -116,16 +119,14 @@ ShardDataConfig data_of(const ShardsEmbedCommand& command, int64_t image_size) {
   return data;
 }
 
-}  // namespace
-
-ExitCode run_shards_embed(const ShardsEmbedCommand& command) {
-  ClipEmbeddings embeddings(command, public_url(command.url));
+ExitCode embed(const ShardsEmbedCommand& command, ProcessGroup& group) {
+  ClipEmbeddings embeddings(command, group.world(), public_url(command.url));
   const ShardDataConfig data = data_of(command, embeddings.image_size());
-  const auto shards = shards_by_name(data);
   ShardCopyCounts counts;
   const ExitCode code = copy_shards(
       {.data = data,
        .out_folder = command.out_folder,
+       .device = command.device,
        .overwrite = command.overwrite,
        .noun = "embedding",
        .manifest_name = "embeddings.json",
@@ -133,9 +134,10 @@ ExitCode run_shards_embed(const ShardsEmbedCommand& command) {
        .other_set = "with embeddings of another CLIP or set, or with other text encodings",
        .need_captions = true,
        .array_folders = {"img_emb", "text_emb", "text_encodings"}},
-      shards,
       embeddings,
+      group,
       counts);
+  if (!group.is_main()) return code;
   if (code == ExitCode::kStopped) {
     std::printf("stopped by a signal; the same command continues with the next shard\n");
     return code;
@@ -148,6 +150,14 @@ ExitCode run_shards_embed(const ShardsEmbedCommand& command) {
       out.c_str(),
       out.c_str());
   return code;
+}
+
+}  // namespace
+
+ExitCode run_shards_embed(const ShardsEmbedCommand& command) {
+  if (command.processes > 1) return launch(command.processes);
+  return as_one_of_several(command.device,
+                           [&](ProcessGroup& group) { return embed(command, group); });
 }
 
 }  // namespace dalle2

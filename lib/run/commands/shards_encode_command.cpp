@@ -15,6 +15,7 @@
 #include "model/resize.h"
 #include "run/checkpoints/model_weights.h"
 #include "run/commands.h"
+#include "run/commands/several_processes.h"
 #include "run/commands/shard_copies.h"
 #include "run/device/device.h"
 #include "tracker/public_config.h"
@@ -36,15 +37,20 @@ struct Spread {
     sum += other.sum;
     squares += other.squares;
   }
+  /// Of the ranks together.
+  Spread over(ProcessGroup& group) const {
+    const std::vector<double> all = group.sum({count, sum, squares}, "spread of the latents");
+    return {all[0], all[1], all[2]};
+  }
   double mean() const { return sum / count; }
   double deviation() const { return std::sqrt(std::max(0.0, squares / count - mean() * mean())); }
 };
 
 class Latents : public ShardAddition {
  public:
-  Latents(const LoadedDecoderConfig& loaded, const std::string& device)
+  Latents(const LoadedDecoderConfig& loaded, const std::string& device, const World& world)
       : stage_(loaded.plan.stages.front()),
-        device_(choose_device(device, "--device", WithoutGpu::kError)),
+        device_(device_of_rank(device, "--device", WithoutGpu::kError, world)),
         vae_(load_latent_vae(*stage_.latent)),
         transforms_(nlohmann::ordered_json::parse(loaded.full_json)["data"]["preprocessing"]) {
     vae_->to(device_);
@@ -110,28 +116,28 @@ LoadedDecoderConfig load_latent_config(const ShardsEncodeCommand& command) {
   return loaded;
 }
 
-}  // namespace
-
-ExitCode run_shards_encode(const ShardsEncodeCommand& command) {
-  const LoadedDecoderConfig loaded = load_latent_config(command);
-  const auto shards = shards_by_name(loaded.config.data);
-  Latents latents(loaded, command.device);
+ExitCode encode(const ShardsEncodeCommand& command,
+                const LoadedDecoderConfig& loaded,
+                ProcessGroup& group) {
+  Latents latents(loaded, command.device, group.world());
   const auto shown = nlohmann::ordered_json::parse(public_config(loaded.full_json));
   ShardCopyCounts counts;
   const ExitCode code =
       copy_shards({.data = loaded.config.data,
                    .out_folder = command.out_folder,
+                   .device = command.device,
                    .overwrite = command.overwrite,
                    .noun = "latent",
                    .manifest_name = "latents.json",
                    .manifest = latents.manifest(
                        shown["data"][loaded.config.data.folder ? "folder" : "webdataset_base_url"]),
                    .other_set = "with latents of another VAE, image size, preprocessing or set"},
-                  shards,
                   latents,
+                  group,
                   counts);
+  const Spread spread = latents.spread().over(group);
+  if (!group.is_main()) return code;
   if (counts.samples > 0) {
-    const Spread& spread = latents.spread();
     std::printf("mean %s, standard deviation %s: /decoder/vae/0/scale %s brings them to 1\n",
                 short_number(spread.mean()).c_str(),
                 short_number(spread.deviation()).c_str(),
@@ -144,6 +150,15 @@ ExitCode run_shards_encode(const ShardsEncodeCommand& command) {
   std::printf("train with \"webdataset_base_url\": \"%s\" and \"latents_in_tar\": true\n",
               printable((std::filesystem::path(command.out_folder) / "{}.tar").string()).c_str());
   return code;
+}
+
+}  // namespace
+
+ExitCode run_shards_encode(const ShardsEncodeCommand& command) {
+  const LoadedDecoderConfig loaded = load_latent_config(command);
+  if (command.processes > 1) return launch(command.processes);
+  return as_one_of_several(command.device,
+                           [&](ProcessGroup& group) { return encode(command, loaded, group); });
 }
 
 }  // namespace dalle2
