@@ -297,14 +297,14 @@ class Clip(EndToEnd):
                 self.assertEqual(process.returncode, code, said)
                 self.assertIn(text, " ".join(said.split()))
                 self.assertFalse((self.dir / "cut/000015.tar").exists())
-                for name in ("000003.tar", "000006.tar"):  # so that both have some to do
-                    self.assertEqual((self.dir / "cut" / name).read_bytes(), expected[name])
-                    (self.dir / "cut" / name).unlink()
+                again = self.dir / "cut/000006.tar"  # so that both have something to do
+                self.assertEqual(again.read_bytes(), expected[again.name])
+                again.unlink()
             server.let_go.set()
             process = self.start_embedding("cut", "--nproc-per-node", 2, shards=server.url)
             said = process.communicate(timeout=120)[0]
             self.assertEqual(process.returncode, 0, said)
-            self.assertIn("18 embeddings in 3 shards, 13 shards are there already", said)
+            self.assertIn("12 embeddings in 2 shards, 14 shards are there already", said)
             self.assertEqual(self.content("cut"), expected)
 
     def wait_until(self, is_so):
