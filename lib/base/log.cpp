@@ -6,8 +6,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <iostream>
+#include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "base/public_url.h"
@@ -19,6 +21,8 @@ namespace {
 
 std::mutex log_mutex;
 LogSink custom_sink;
+std::map<int, LogListener> listeners;
+int next_listener = 0;
 std::string live_text;
 LogLevel least_level = LogLevel::kInfo;
 bool facts_to_stderr = false;
@@ -42,13 +46,14 @@ void log_line(LogLevel level, const std::string& tag, const std::string& whole) 
   const std::lock_guard lock(log_mutex);
   if (level < least_level) return;
   const std::string text = public_text(whole);
-  if (custom_sink) return custom_sink(level, tag, text);
-  clear_live_line();
   const char* prefix = level == LogLevel::kError     ? "error: "
                        : level == LogLevel::kWarning ? "warning: "
                                                      : "";
-  std::FILE* stream = level == LogLevel::kInfo && !facts_to_stderr ? stdout : stderr;
   std::string line = (tag.empty() ? "" : "[" + tag + "] ") + prefix + printable(text);
+  for (const auto& [number, listener] : listeners) listener(level, line);
+  if (custom_sink) return custom_sink(level, tag, text);
+  clear_live_line();
+  std::FILE* stream = level == LogLevel::kInfo && !facts_to_stderr ? stdout : stderr;
   // The last column stays free: a full line would wrap on some terminals. A file has whole lines.
   const int descriptor = ::fileno(stream);
   if (::isatty(descriptor) == 1) line = wrapped(line, terminal_columns(descriptor) - 1);
@@ -80,6 +85,17 @@ void check_stdout() {
 void set_least_log_level(LogLevel least) {
   const std::lock_guard lock(log_mutex);
   least_level = least;
+}
+
+int add_log_listener(LogListener listener) {
+  const std::lock_guard lock(log_mutex);
+  listeners.emplace(next_listener, std::move(listener));
+  return next_listener++;
+}
+
+void remove_log_listener(int listener) {
+  const std::lock_guard lock(log_mutex);
+  listeners.erase(listener);
 }
 
 void set_log_sink(LogSink sink) {

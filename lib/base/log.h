@@ -48,6 +48,12 @@ bool log_is_terminal();
 /// and must not take it for the whole. @throws ResourceError (full disk, closed pipe)
 void check_stdout();
 
+/// Hears each line as a file would have it, beside where it goes; it must not log.
+using LogListener = std::function<void(LogLevel, const std::string& line)>;
+/// @return what ends it
+int add_log_listener(LogListener listener);
+void remove_log_listener(int listener);
+
 /// Replaces where lines go (tests catch warnings with it); an empty function restores the default.
 using LogSink = std::function<void(LogLevel, const std::string& tag, const std::string& text)>;
 void set_log_sink(LogSink sink);

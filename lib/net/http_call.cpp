@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -17,48 +16,12 @@
 #include "base/text.h"
 #include "net/base64.h"
 #include "net/http_session.h"
+#include "net/parsed_url.h"
 
 namespace dalle2 {
 namespace {
 
 constexpr int kMostRedirects = 10;
-
-/// An address in its parts.
-class ParsedUrl {
- public:
-  explicit ParsedUrl(const std::string& url) : handle_(curl_url(), &curl_url_cleanup) {
-    valid_ = set(url);
-  }
-  /// Goes to the place that `location` names, seen from here. @return false if it is no address
-  bool go_to(const std::string& location) { return set(location); }
-  bool is_valid() const { return valid_; }
-  std::string whole() const { return part(CURLUPART_URL, 0); }
-  std::string scheme() const { return lower_case(part(CURLUPART_SCHEME, 0)); }
-  std::string host() const { return lower_case(part(CURLUPART_HOST, 0)); }
-  /// Scheme, host and port: what a login is meant for.
-  std::string origin() const {
-    return scheme() + "://" + host() + ":" + part(CURLUPART_PORT, CURLU_DEFAULT_PORT);
-  }
-  bool is_loopback() const {
-    const std::string name = host();
-    const bool is_number = name.find_first_not_of("0123456789.") == std::string::npos;
-    return name == "localhost" || name == "[::1]" || (is_number && name.starts_with("127."));
-  }
-
- private:
-  bool set(const std::string& url) {
-    return curl_url_set(handle_.get(), CURLUPART_URL, url.c_str(), CURLU_PATH_AS_IS) == CURLUE_OK;
-  }
-  std::string part(CURLUPart which, unsigned flags) const {
-    char* text = nullptr;
-    if (curl_url_get(handle_.get(), which, &text, flags) != CURLUE_OK) return "";
-    const std::unique_ptr<char, void (*)(void*)> owned(text, &curl_free);
-    return text;
-  }
-
-  std::unique_ptr<CURLU, void (*)(CURLU*)> handle_;
-  bool valid_ = false;
-};
 
 /// Headers that say what the content is, and tell no secret.
 bool describes_content(const std::string& line) {
@@ -163,6 +126,7 @@ class Calling {
   std::optional<HttpFailure> transfer(const ParsedUrl& url, bool keeps_login);
   void set_up(CURL* easy, const std::string& url);
   std::optional<CURLcode> perform(HttpSession& session);
+  bool leads_elsewhere(const ParsedUrl& url) const;
   void redirect(ParsedUrl& url);
   void check_scheme(const ParsedUrl& url) const;
   void check_going_on() const;
@@ -224,6 +188,7 @@ std::optional<HttpFailure> Calling::attempt() {
     if (std::find(call_.accepted.begin(), call_.accepted.end(), status) != call_.accepted.end()) {
       return std::nullopt;
     }
+    if (call_.ends_at_other_host && leads_elsewhere(url)) return std::nullopt;
     if (!is_redirect(status) || answer_.header("location").empty()) {
       const std::string reason = fmt::format("the server answers with status {}", status);
       if (!is_worth_retrying(status)) give_up(reason, status);
@@ -234,6 +199,14 @@ std::optional<HttpFailure> Calling::attempt() {
     }
     redirect(url);
   }
+}
+
+/// Whether the answer is a redirect to another scheme, host or port.
+bool Calling::leads_elsewhere(const ParsedUrl& url) const {
+  const std::string location = answer_.header("location");
+  if (!is_redirect(answer_.status()) || location.empty()) return false;
+  ParsedUrl next(url.whole());
+  return next.go_to(location) && next.origin() != url.origin();
 }
 
 void Calling::redirect(ParsedUrl& url) {
@@ -315,11 +288,7 @@ std::optional<HttpFailure> Calling::transfer(const ParsedUrl& url, bool keeps_lo
   }
   headers_.reset(list);
   curl_easy_setopt(session->easy(), CURLOPT_HTTPHEADER, list);
-  if (call_.netrc && keeps_login) {
-    curl_easy_setopt(session->easy(), CURLOPT_NETRC, static_cast<long>(CURL_NETRC_OPTIONAL));
-    const char* const file = std::getenv("NETRC");
-    if (file != nullptr) curl_easy_setopt(session->easy(), CURLOPT_NETRC_FILE, file);
-  }
+  if (call_.netrc && keeps_login) set_netrc_login(session->easy(), address);
   session->begin();
   const std::optional<CURLcode> result = perform(*session);
   if (!result) return stall_;

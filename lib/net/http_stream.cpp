@@ -102,6 +102,7 @@ void HttpStream::State::begin_attempt() {
   curl_text[0] = '\0';
   watch.begin_attempt();
   set_up_transfer(easy, request.url, options.stall_seconds);
+  if (request.netrc) set_netrc_login(easy, request.url);
   const bool secure = request.url.starts_with("https:");
   curl_easy_setopt(easy, CURLOPT_REDIR_PROTOCOLS_STR, secure ? "https" : "http,https");
   curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, request.follow_redirects ? 1L : 0L);

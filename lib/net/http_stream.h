@@ -26,6 +26,7 @@ struct HttpGet {
   std::string url;
   std::string shown = {};  ///< the url in messages; empty: public_url(url)
   bool follow_redirects = true;
+  bool netrc = false;  ///< a login for the host in ~/.netrc (NETRC) is used
   /// All headers of an attempt ("Name: value"), given its range ("bytes=7-"; empty for the whole).
   std::function<std::vector<std::string>(const std::string& range)> headers = {};
   /// What a refusal means and what to do, given the beginning of its body.

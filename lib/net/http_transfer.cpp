@@ -11,6 +11,8 @@
 
 #include "base/log.h"
 #include "net/http_session.h"
+#include "net/netrc.h"
+#include "net/parsed_url.h"
 
 namespace dalle2 {
 namespace {
@@ -152,6 +154,18 @@ void set_up_transfer(CURL* easy, const std::string& url, double stall_seconds) {
   curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
   curl_easy_setopt(
       easy, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(std::ceil(stall_seconds * 1000)));
+}
+
+/// By our own reader: libcurl's would look again, for the host that a redirect leads to.
+void set_netrc_login(CURL* easy, const std::string& url) {
+  const ParsedUrl parsed(url);
+  if (!parsed.is_valid() || !parsed.password().empty()) return;
+  std::string host = parsed.host();
+  if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
+  const std::optional<NetrcLogin> login = netrc_login(read_netrc().text, host, parsed.user());
+  if (!login) return;
+  curl_easy_setopt(easy, CURLOPT_USERNAME, login->user.c_str());
+  curl_easy_setopt(easy, CURLOPT_PASSWORD, login->password.c_str());
 }
 
 }  // namespace dalle2

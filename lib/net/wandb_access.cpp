@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 #include <utility>
 
@@ -14,6 +13,7 @@
 #include "net/environment.h"
 #include "net/http_call.h"
 #include "net/ini_file.h"
+#include "net/netrc.h"
 
 namespace dalle2 {
 namespace {
@@ -93,12 +93,9 @@ std::string find_key(const std::string& base_url) {
   std::string key = environment("WANDB_API_KEY");
   std::string source = "WANDB_API_KEY";
   if (key.empty()) {
-    source = environment("NETRC");
-    if (source.empty()) source = environment("HOME") + "/.netrc";
-    std::ifstream file(source);
-    std::stringstream text;
-    text << file.rdbuf();
-    key = netrc_password(text.str(), authority_of(base_url)).value_or("");
+    const NetrcFile file = read_netrc();
+    source = file.path;
+    key = netrc_login(file.text, authority_of(base_url)).value_or(NetrcLogin{}).password;
   }
   const bool is_printable =
       std::all_of(key.begin(), key.end(), [](unsigned char c) { return std::isgraph(c) != 0; });
@@ -139,42 +136,7 @@ void find_mode(WandbAccess& access, const Setting& setting) {
   }
 }
 
-/// The service's client writes words with special characters in single quotes.
-std::string next_word(std::istream& words) {
-  std::string word;
-  words >> word;
-  const bool is_quoted = word.size() > 1 && (word[0] == '\'' || word[0] == '"');
-  return is_quoted && word.back() == word[0] ? word.substr(1, word.size() - 2) : word;
-}
-
 }  // namespace
-
-std::optional<std::string> netrc_password(const std::string& text, const std::string& host) {
-  std::istringstream words(text);
-  std::optional<std::string> of_default;
-  bool is_host = false, is_default = false;
-  for (std::string word; words >> word;) {
-    if (word == "machine") {
-      is_host = next_word(words) == host;
-      is_default = false;
-    } else if (word == "default") {
-      is_host = false;
-      is_default = true;
-    } else if (word == "password") {
-      const std::string password = next_word(words);
-      if (is_host) return password;
-      if (is_default) of_default = password;
-    } else if (word == "login" || word == "account") {
-      next_word(words);
-    } else if (word == "macdef") {  // up to an empty line
-      for (std::string line; std::getline(words, line) && !line.empty();) {
-      }
-    } else if (word.starts_with('#')) {
-      std::getline(words, word);
-    }
-  }
-  return of_default;
-}
 
 WandbAccess find_wandb_access() {
   WandbAccess access;
@@ -183,6 +145,7 @@ WandbAccess find_wandb_access() {
   access.base_url = find_base_url(settings);
   access.api_key = find_key(access.base_url);
   find_mode(access, settings.get("WANDB_MODE", "mode"));
+  access.console = settings.get("WANDB_CONSOLE", "console").value != "off";
   access.run_id = environment("WANDB_RUN_ID");
   access.name = environment("WANDB_NAME");
   access.notes = environment("WANDB_NOTES");

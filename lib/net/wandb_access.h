@@ -3,7 +3,6 @@
 // its own client reads them.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +16,7 @@ struct WandbAccess {
   std::string base_url;     ///< without a slash at its end
   std::string api_key;      ///< a secret; empty: none was found
   std::string folder;       ///< of the offline runs: "./wandb"
+  bool console = true;      ///< what is printed is sent, too
 
   // What the environment says of the run; empty: nothing.
   std::string run_id, name, notes, group, job_type;
@@ -27,14 +27,10 @@ struct WandbAccess {
 /// online with a key and offline without one. Key: WANDB_API_KEY, else the password of the server in the
 /// file NETRC or ~/.netrc. Server: WANDB_BASE_URL, `base_url` of the settings, else
 /// https://api.wandb.ai. Folder: WANDB_DIR, else the working directory. Run: WANDB_RUN_ID, WANDB_NAME,
-/// WANDB_NOTES, WANDB_RUN_GROUP, WANDB_JOB_TYPE, WANDB_TAGS. Settings: wandb/settings in the folder
+/// WANDB_NOTES, WANDB_RUN_GROUP, WANDB_JOB_TYPE, WANDB_TAGS. Console: not with WANDB_CONSOLE=off. Settings: wandb/settings in the folder
 /// before those of WANDB_CONFIG_DIR, else of ~/.config/wandb.
 /// @throws ConfigError an unknown mode, online without a key, a key that cannot be one, an url that is
 /// none, plain http to another machine
 WandbAccess find_wandb_access();
-
-/// The password that a netrc file has for `host` (with its port, if the address names one), else the one
-/// of its `default`; none if neither. Words may be in quotes.
-std::optional<std::string> netrc_password(const std::string& text, const std::string& host);
 
 }  // namespace dalle2

@@ -149,6 +149,7 @@ std::optional<WandbRunState> WandbApi::find_run(const WandbRunPath& path) const 
   const Json runtime = at(row, {"_runtime"});
   return WandbRunState{.history_lines = number_or(at(bucket, {"historyLineCount"}), 0),
                        .event_lines = number_or(at(bucket, {"eventsLineCount"}), 0),
+                       .console_lines = number_or(at(bucket, {"logLineCount"}), 0),
                        .last_step = number_or(at(row, {"_step"}), -1),
                        .runtime_seconds = runtime.is_number() ? runtime.get<double>() : 0};
 }

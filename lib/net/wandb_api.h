@@ -42,7 +42,7 @@ struct WandbUpload {
 
 /// What the service knows of a run that continues.
 struct WandbRunState {
-  int64_t history_lines = 0, event_lines = 0;
+  int64_t history_lines = 0, event_lines = 0, console_lines = 0;
   int64_t last_step = -1;  ///< the `_step` of the last row
   double runtime_seconds = 0;
 };

@@ -16,7 +16,7 @@ import time
 import harness
 from bad_server import Server
 from harness import BINARY, EndToEnd, checkpoint_content, needs_reference, run, run_reference
-from hub_double import TOKEN, HubDouble
+from hub_double import TOKEN, HubDouble, Repo
 from s3_double import REGION, SECRET, S3Double
 from wandb_double import WandbDouble
 
@@ -177,13 +177,13 @@ class Refusals(Services):
                 return handler.refuse(302, Location="/circle?canary")
             if name == "stall":
                 return handler.stall()
-            return name.isdigit() and handler.refuse(int(name))
+            return name.isdigit() and handler.refuse(int(name), **({"Retry_After": "1"} if name == "429" else {}))
 
         quick = {"DALLE2_NET_TIMEOUT": "0.3"}
         with Server(self.dir / "web", mistreat) as web:
             place = web.url.replace("://", "://user:canary@")
-            for name, text in {"absent.pth": "status 404", "403": "status 403", "401": "status 401", "circle": "redirects",
-                               "stall": "no byte for 0.3 seconds", "503": "status 503"}.items():
+            for name, text in {"absent.pth": "status 404", "circle": "redirects", "stall": "no byte for 0.3 seconds",
+                               **{status: f"status {status}" for status in ("401", "403", "409", "412", "429", "500", "502", "503")}}.items():
                 with self.subTest(name):
                     done = self.refuse(text, load={"load_from": "url", "url": f"{place}/{name}?canary"}, env=quick)
                     self.assertIn(f"/tracker/load/url: {web.url}/{name}: ", done.stderr)
@@ -197,6 +197,27 @@ class Refusals(Services):
         self.refuse("plain http to another machine (http://192.0.2.1/f) is refused", code=2,
                     load={"load_from": "url", "url": "http://192.0.2.1/f"})
         self.refuse("Model not found at file:none.pth", code=2, load={"load_from": "url", "url": "file:none.pth"})
+
+    def test_what_the_hub_tells_of_a_file_is_checked_behind_a_redirect_of_its_own_too(self):
+        """As of a repository that was renamed."""
+        with HubDouble() as hub:
+            repo = hub.repos["owner/renamed"] = Repo(private=False)
+            repo.files["main"]["f.pth"] = b"whole"
+            repo.lfs_paths.add("f.pth")
+
+            def mistreat(handler, step, number):
+                if step == "resolve" and handler.path.startswith(f"/{REPO}/"):
+                    return handler.refuse(307, Location=handler.path.replace(REPO, "owner/renamed"))
+                return step == "store" and handler.send_range(stored, '"other"')
+
+            hub.mistreat = mistreat
+            load = {"load_from": "huggingface", "huggingface_repo": REPO, "huggingface_file_path": "f.pth"}
+            for stored, text in ((b"whol", "4 bytes came, 5 were announced"),
+                                 (b"Whole", f"its SHA-256 is {sha256(b'Whole')}, expected {sha256(b'whole')}"),
+                                 (b"whole", "f.pth")):  # which is no checkpoint
+                done = self.refuse(text, code=3, load=load, env=self.env(hub))
+                self.assertEqual("announced" in done.stderr or "expected" in done.stderr, stored != b"whole", done.stderr)
+            self.assertFalse([path for _, path, headers in hub.store.requests if "Authorization" in headers])
 
     def test_a_wandb_run_that_cannot_be_read_or_written_ends_the_start(self):
         load = {"load_from": "wandb", "wandb_file_path": "f.pth", "wandb_run_path": "team/project/run1"}
@@ -384,6 +405,78 @@ class Faults(Services):
         self.assertEqual(sha256(self.content("bucket/big.pth")), expected)
         self.assertEqual(self.outbox(), [])
 
+    def test_each_fault_of_a_web_server_costs_its_own_file_alone_and_no_time(self):
+        """A saver for each: the run ends as it would have, what passes is tried again, and the rest waits."""
+        passing = {"429": 1, "500": 1, "502": 1, "cut": 1, "stall": 1}  # how often
+        lasting = ["401", "403", "404", "409", "412", "always500"]
+
+        def mistreat(handler, name, number):
+            fault = name.split("/")[0]
+            if handler.command != "PUT" or fault not in lasting and number > passing.get(fault, 0):
+                return False
+            if fault == "stall":
+                return handler.stall()
+            if fault == "cut":  # in the middle of the file
+                handler.rfile.read(1000)
+                handler.close_connection = True
+                return True
+            handler.body()
+            return handler.refuse(int(fault.removeprefix("always")), **({"Retry_After": "1"} if fault == "429" else {}))
+
+        with Server(self.dir / "web", mistreat) as web:
+            places = {fault: f"{web.url}/{fault}" for fault in [*passing, *lasting]}
+            places["refused"] = f"http://127.0.0.1:{harness.free_port()}"
+            places["unknown host"] = "https://no-such-host.invalid"
+            for fault in [*passing, *lasting]:
+                (self.dir / "web" / fault).mkdir()
+            save = [{"save_to": "url", "url": url, "save_latest_to": "l.pth"} for url in places.values()]
+            done = self.train(self.write(save=save, upload_deadline_seconds=20), env=self.env(DALLE2_NET_TIMEOUT="1"))
+            for fault in passing:
+                self.assertEqual(self.content(f"web/{fault}/l.pth"), self.content(), fault)
+            left = [*lasting, "refused", "unknown host"]
+            waiting = [json.loads(self.content(f"out/outbox/{name}"))["to"] for name in self.outbox() if name.endswith(".json")]
+            self.assertEqual(sorted(waiting), sorted(places[fault] for fault in left))
+            for fault in left:
+                self.assertIn(f"Error saving checkpoint to {places[fault]}/l.pth: ", done.stderr)
+                if fault[-1].isdigit():
+                    self.assertIn(f"status {fault.removeprefix('always')}", done.stderr)
+            self.assertIn(f"{len(left)} files could not be sent and wait in out/outbox", done.stderr)
+            web.mistreat = lambda handler, name, number: False
+            done = run("sync", "out", cwd=self.dir, env=self.env(DALLE2_NET_TIMEOUT="0.3"), check=6)
+            self.assertIn(f"{len(lasting)} files sent, 2 left", done.stdout)
+            for fault in lasting:
+                self.assertEqual(self.content(f"web/{fault}/l.pth"), self.content(), fault)
+
+    def test_a_signal_while_fetching_ends_the_start_within_seconds_and_the_next_one_fetches(self):
+        self.train(self.write("first.json", "first"))
+        (self.dir / "web/first.pth").write_bytes(self.content("first/checkpoint.pth"))
+        faults = {"slow": lambda handler: handler.answer("first.pth", pause=0.05), "silent": lambda handler: handler.stall()}
+        with Server(self.dir / "web") as web:
+            config = self.write(load={"load_from": "url", "url": f"{web.url}/first.pth"}, epochs=2)
+            env = {**os.environ, "OMP_NUM_THREADS": "1", **self.env(DALLE2_NET_TIMEOUT="60")}
+            for number, fault in ((signal.SIGTERM, "slow"), (signal.SIGTERM, "silent"), (signal.SIGINT, "slow"), (signal.SIGKILL, "slow")):
+                with self.subTest(number=number, fault=fault):
+                    web.mistreat = lambda handler, name, number, fault=fault: faults[fault](handler)
+                    before = web.counts.get("first.pth", 0)
+                    process = subprocess.Popen([BINARY, "--config", config], cwd=self.dir, env=env, stdin=subprocess.DEVNULL,
+                                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                    while web.counts.get("first.pth", 0) == before and process.poll() is None:
+                        time.sleep(0.02)
+                    time.sleep(0.5)
+                    began = time.monotonic()
+                    process.send_signal(number)
+                    out, _ = process.communicate(timeout=60)
+                    self.assertLess(time.monotonic() - began, 5)
+                    self.assertFalse((self.dir / "out/loaded_checkpoint.pth").exists(), "a part of a file has the whole one's name")
+                    if number != signal.SIGKILL:
+                        self.assertEqual(process.returncode, 75, out)
+                        self.assertIn(f"signal {number.value}: stopped before the first step: nothing was trained", out)
+                        self.assertFalse((self.dir / "out").exists(), "the start left its folder")
+            web.mistreat = lambda handler, name, number: False
+            done = self.train(config, env=self.env())
+            self.assertIn("having seen", done.stdout)
+            self.assertEqual(list((self.dir / "out").glob("*.part")), [])
+
     def test_two_runs_save_to_one_repository_at_once(self):
         with HubDouble() as hub:
             env = {**os.environ, "OMP_NUM_THREADS": "1", **self.env(hub)}
@@ -488,6 +581,38 @@ class Secrets(Services):
                     for text in (canaries[name], logins.get(name, canaries[name])):
                         if server not in allowed:
                             self.assertNotIn(text, str(requests), f"{name} went to {server}")
+
+    def test_netrc_lets_a_run_load_and_a_redirect_lead_nowhere_with_it(self):
+        """The same for `inspect`. The second server is another port of the netrc's own host, which it lets in all the same."""
+        self.train(self.write("first.json", "first"))
+        (self.dir / "web/first.pth").write_bytes(self.content("first/checkpoint.pth"))
+        (self.dir / "netrc").write_text("machine 127.0.0.1 login somebody password canary-of-a-netrc\n"
+                                        "machine localhost login nobody password canary-of-localhost\n")
+        login = base64.b64encode(b"somebody:canary-of-a-netrc").decode()
+
+        def ask(handler, name, number):
+            return handler.headers.get("Authorization") != f"Basic {login}" and handler.refuse(401)
+
+        with Server(self.dir / "web", ask) as web, Server(self.dir / "web") as other:
+            env = self.env(NETRC=str(self.dir / "netrc"))
+            load = {"load_from": "url", "url": f"{web.url}/first.pth"}
+            done = self.train(self.write("none.json", "none", load=load), check=6, env=self.env())
+            self.assertIn("status 401", done.stderr)
+            self.assertIn("write it into ~/.netrc (chmod 600)", done.stderr)
+            done = self.train(self.write(load=load, epochs=2), env=env)
+            self.assertIn("having seen", done.stdout)
+            self.assertNotIn("canary", done.stdout + done.stderr)
+            run("inspect", f"{web.url}/first.pth", cwd=self.dir, env=env, check=0)
+            # A login in the address comes before that of the file, and a user in it chooses among them.
+            run("inspect", f"{web.url.replace('://', '://somebody:wrong@')}/first.pth", cwd=self.dir, env=env, check=6)
+            run("inspect", f"{web.url.replace('://', '://somebody@')}/first.pth", cwd=self.dir, env=env, check=0)
+            run("inspect", f"{web.url.replace('://', '://other@')}/first.pth", cwd=self.dir, env=env, check=6)
+            for to in (other.url, other.url.replace("127.0.0.1", "localhost")):
+                web.mistreat = lambda handler, name, number, to=to: ask(handler, name, number) or handler.refuse(302, Location=f"{to}/first.pth")
+                run("inspect", f"{web.url}/first.pth", cwd=self.dir, env=env, check=0)
+            self.assertEqual(len(other.requests), 2)
+            for _, _, headers in other.requests:
+                self.assertNotIn("Authorization", headers)
 
     def test_a_login_is_not_sent_to_where_a_redirect_leads(self):
         (self.dir / "web/f.pth").write_bytes(b"no checkpoint")

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT
 // The saving rule: which file goes where, and what a failing saver does.
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "base/error.h"
 #include "io/files/atomic_file.h"
 #include "support/captured_log.h"
+#include "support/loopback_server.h"
 #include "support/temp_dir.h"
 #include "tracker/starting.h"
 
@@ -133,6 +136,30 @@ TEST_CASE("a saver that fails is told, and the others still save") {
   CHECK(run.log.count(LogLevel::kError) == 2);
   CHECK_THAT(read_file("data/log.jsonl"),
              Catch::Contains("\"error\": \"Error saving checkpoint: "));
+}
+
+TEST_CASE(
+    "a file that could not be sent is an error in the log with the next record, before any save") {
+  const test::LoopbackServer server([](const test::HttpRequest& request) {
+    return test::http_reply(request.method == "PUT" ? 403 : 200, "");
+  });
+  SavingRun run;
+  UrlSaveConfig config;
+  config.url = server.url("");
+  config.save_latest_to = "l.pth";
+  Tracker tracker = run.start({config});
+  run.save(tracker, false, true);
+  const auto has_error = [] {
+    return read_file("data/log.jsonl").find("Error saving checkpoint to http://127") !=
+           std::string::npos;
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  for (int64_t step = 1; !has_error(); ++step) {
+    REQUIRE(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    tracker.log({{"loss", 0.5}}, step);
+  }
+  CHECK(run.saves == 1);
 }
 
 TEST_CASE("a template that only some values fit fails alone") {

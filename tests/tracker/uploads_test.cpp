@@ -135,6 +135,53 @@ TEST_CASE("what a kill left half done in an outbox is removed, and nothing else 
   CHECK(outbox.waiting().back().number == 12);
 }
 
+/// Of files that wait; what has a second name takes no space.
+uint64_t bytes_in(const std::string& folder) {
+  uint64_t bytes = 0;
+  for (const auto& item : fs::directory_iterator(folder)) {
+    const bool takes_space = fs::hard_link_count(item.path()) == 1;
+    if (takes_space && item.path().extension() != ".json") bytes += item.file_size();
+  }
+  return bytes;
+}
+
+TEST_CASE("a disk that is nearly full gives up the oldest files that take space, and names them") {
+  const Folder folder;
+  uint64_t disk = 1000;
+  Outbox outbox(folder.outbox, [&](const std::string& path) {
+    return std::optional<uint64_t>(disk - std::min(disk, bytes_in(path)));
+  });
+  const std::string content(100, 'x');
+  std::vector<std::string> removed;
+  const auto add = [&](const std::string& target) {
+    removed.clear();
+    for (const OutboxEntry& gone : outbox.add(entry(target), folder.save(content))) {
+      removed.push_back(gone.target);
+    }
+  };
+  const auto targets = [&] {
+    std::vector<std::string> names;
+    for (const OutboxEntry& waiting : outbox.waiting()) names.push_back(waiting.target);
+    return names;
+  };
+  for (const char* target : {"a", "b", "c", "d"}) add(target);
+  CHECK(removed.empty());
+  CHECK(bytes_in(folder.outbox) == 300);  // the newest is checkpoint.pth, too
+  // The next checkpoint needs room twice: 200 of 430. The oldest is being sent, the next one goes.
+  outbox.begin(outbox.waiting().front());
+  disk = 430;
+  add("e");
+  CHECK(removed == std::vector<std::string>{"b", "c"});
+  CHECK(targets() == std::vector<std::string>{"a", "d", "e"});
+  CHECK(folder.names().size() == 6);
+  // What has a second name would free nothing by going, and the newest never goes.
+  disk = 50;
+  fs::create_hard_link(outbox.waiting()[1].path, folder.dir / "d.pth");
+  add("f");
+  CHECK(removed == std::vector<std::string>{"e"});
+  CHECK(targets() == std::vector<std::string>{"a", "d", "f"});
+}
+
 /// A service of which a test decides when and how it answers.
 class Service : public Destination {
  public:
@@ -273,6 +320,23 @@ TEST_CASE("at the end each file is tried once more, and a refusal ends the wait"
   uploads.add("there", file_for("b", folder.save("b")));
   CHECK(uploads.finish(60) == 2);
   CHECK(uploads.waiting().size() == 2);
+}
+
+TEST_CASE("what is given up for want of space is an error of the run") {
+  const Folder folder;
+  const test::CapturedLog log;
+  Uploads uploads(folder.outbox, [](const std::string&) { return std::optional<uint64_t>(0); });
+  const auto service = std::make_shared<Service>();
+  service->hold(true);
+  uploads.serve(to(service));
+  for (const char* target : {"a", "b", "c"}) {
+    uploads.add("there", file_for(target, folder.save(target)));
+    if (uploads.waiting().size() == 1) service->wait_for_calls(1);  // on its way, and so it stays
+  }
+  CHECK(uploads.take_errors() ==
+        std::vector<std::string>{"checkpoint b for there of 1 B was not sent and is given up: the "
+                                 "disk of the outbox is nearly full"});
+  CHECK(uploads.finish(0) == 2);
 }
 
 TEST_CASE("a slow service holds up no other one") {

@@ -4,13 +4,14 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "net/wandb_access.h"
+#include "base/log.h"
 #include "support/captured_log.h"
 #include "support/loopback_server.h"
 #include "support/seconds_of.h"
 #include "support/temp_dir.h"
 #include "tracker/log/loggers.h"
 #include "tracker/log/queued_logger.h"
+#include "tracker/wandb/console_lines.h"
 #include "tracker/wandb/wandb_logger.h"
 
 namespace dalle2 {
@@ -20,19 +21,40 @@ namespace fs = std::filesystem;
 using test::http_reply;
 using test::HttpRequest;
 
-TEST_CASE("netrc: the password of a host, with its port, in quotes or not") {
-  const std::string text =
-      "# machine a password no\n"
-      "machine a login x password 'one'\n"
-      "macdef init\ncd a\nmachine b password no\n\n"
-      "default login y password two\n"
-      "machine b:8080\n  account z\n  password three\n";
-  CHECK(netrc_password(text, "a") == "one");
-  CHECK(netrc_password(text, "b:8080") == "three");
-  CHECK(netrc_password(text, "b") == "two");
-  CHECK(netrc_password("machine a password one", "b") == std::nullopt);
-  CHECK(netrc_password("", "a") == std::nullopt);
-  CHECK(netrc_password("machine a login", "a") == std::nullopt);
+std::vector<std::string> texts(const std::vector<WandbConsoleLine>& lines) {
+  std::vector<std::string> texts;
+  for (const WandbConsoleLine& line : lines) {
+    texts.push_back((line.is_error ? "error: " : "") + line.text);
+  }
+  return texts;
+}
+
+TEST_CASE("what is printed is heard as it stands in a file, from the beginning to the end") {
+  const test::CapturedLog log;
+  log_info("track", "before");
+  {
+    ConsoleLines lines, others;
+    log_info("track", "{} shards", 3);
+    log_warning("data", "https://user:canary@host/ is short\n  Do this.");
+    CHECK(texts(lines.take()) ==
+          std::vector<std::string>{"[track] 3 shards",
+                                   "error: [data] warning: https://host/ is short",
+                                   "error:   Do this."});
+    CHECK(lines.take().empty());
+    CHECK(others.take().size() == 3);
+  }
+  log_info("track", "after");
+  CHECK(log.lines().size() == 4);
+}
+
+TEST_CASE("lines that find no room are counted in their place") {
+  const test::CapturedLog log;
+  ConsoleLines lines(/*most_bytes=*/2 * sizeof(WandbConsoleLine) + 20);
+  for (int i = 0; i < 5; ++i) log_info("", "line {}", i);
+  CHECK(texts(lines.take()) ==
+        std::vector<std::string>{"line 0", "line 1", "(3 lines left out here)"});
+  log_info("", "next");
+  CHECK(texts(lines.take()) == std::vector<std::string>{"next"});
 }
 
 TEST_CASE("a service that hangs holds up the end of a run until the deadline, and costs nothing") {

@@ -26,6 +26,7 @@ enum class RecordField : protozero::pbf_tag_type {
   kFiles = 6,
   kStats = 7,
   kMetric = 12,
+  kOutput = 13,
   kRun = 17,
   kExit = 18,
   kHeader = 21,
@@ -55,6 +56,7 @@ enum class OptionsField : protozero::pbf_tag_type { kDefined = 3 };
 enum class FilesField : protozero::pbf_tag_type { kFile = 1 };
 enum class FileField : protozero::pbf_tag_type { kPath = 1, kPolicy = 2, kType = 3 };
 enum class StatsField : protozero::pbf_tag_type { kTime = 2, kItem = 3 };
+enum class OutputField : protozero::pbf_tag_type { kType = 1, kTime = 2, kLine = 3 };
 enum class ExitField : protozero::pbf_tag_type { kCode = 1, kRuntime = 2 };
 enum class HeaderField : protozero::pbf_tag_type { kVersion = 1 };
 enum class VersionField : protozero::pbf_tag_type { kProducer = 1 };
@@ -62,6 +64,7 @@ enum class VersionField : protozero::pbf_tag_type { kProducer = 1 };
 template <class Field>
 using Message = protozero::pbf_builder<Field>;
 
+constexpr int32_t kStderr = 0, kStdout = 1;          // of OutputRawRecord
 constexpr int32_t kNow = 0, kOther = 0, kMedia = 2;  // of FilesItem
 
 constexpr int64_t kBlock = 32'768;
@@ -193,6 +196,18 @@ void WandbFile::write_stats(const WandbItems& values, double unix_seconds) {
     Message<StatsField> content(record, RecordField::kStats);
     add_time(content, StatsField::kTime, unix_seconds);
     add_items(content, StatsField::kItem, values);
+  }
+  append(bytes);
+}
+
+void WandbFile::write_console(const std::string& line, bool is_error, double unix_seconds) {
+  std::string bytes;
+  {
+    Message<RecordField> record(bytes);
+    Message<OutputField> content(record, RecordField::kOutput);
+    content.add_enum(OutputField::kType, is_error ? kStderr : kStdout);
+    add_time(content, OutputField::kTime, unix_seconds);
+    content.add_string(OutputField::kLine, line + "\n");
   }
   append(bytes);
 }

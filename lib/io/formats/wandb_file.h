@@ -46,6 +46,8 @@ class WandbFile {
   void write_file(const std::string& name, bool media);
   /// Figures of the machine.
   void write_stats(const WandbItems& values, double unix_seconds);
+  /// A line of the console, without its end.
+  void write_console(const std::string& line, bool is_error, double unix_seconds);
   /// The run was asked to stop, and continues later.
   void write_preempting();
   void write_exit(int exit_code, int64_t runtime_seconds);

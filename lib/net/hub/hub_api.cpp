@@ -153,7 +153,7 @@ HubRepository::Download HubRepository::download(const std::string& path,
   const std::string place = uri_encode(path, /*keep_slash=*/true);
   HttpCall look = call("HEAD", "/" + repo_ + "/resolve/" + uri_encode(revision_) + "/" + place);
   look.headers.emplace_back("Accept-Encoding: identity");
-  look.accepted = {302, 307, 308};  // what it leads to is asked when it is read
+  look.ends_at_other_host = true;  // the store is asked when the file is read
   const HttpAnswer answer = http_call(look, options);
   Download found;
   found.file.path = path;

@@ -84,7 +84,14 @@ bool same_place(const OutboxEntry& a, const OutboxEntry& b) {
 
 }  // namespace
 
-Outbox::Outbox(std::string folder) : folder_(std::move(folder)) {
+std::optional<uint64_t> Outbox::free_bytes_of(const std::string& folder) {
+  std::error_code error;
+  const fs::space_info space = fs::space(folder, error);
+  return error ? std::nullopt : std::optional<uint64_t>(space.available);
+}
+
+Outbox::Outbox(std::string folder, FreeBytes free_bytes)
+    : folder_(std::move(folder)), free_bytes_(std::move(free_bytes)) {
   read_folder();
 }
 
@@ -175,8 +182,8 @@ std::vector<OutboxEntry> Outbox::make_room(uint64_t bytes) {
   if (!error) bytes = std::max(bytes, checkpoint);
   std::vector<OutboxEntry> removed;
   for (size_t i = 0; i + 1 < held_.size();) {
-    const fs::space_info space = fs::space(folder_, error);
-    if (error || space.available >= 2 * bytes) break;
+    const std::optional<uint64_t> left = free_bytes_(folder_);
+    if (!left || *left >= 2 * bytes) break;
     const bool takes_space = fs::hard_link_count(held_[i].entry.path, error) == 1;
     if (held_[i].busy || error || !takes_space) {
       ++i;

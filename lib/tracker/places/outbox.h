@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,9 +28,13 @@ struct OutboxEntry {
 /// killed. Safe from several threads.
 class Outbox {
  public:
+  /// Bytes that the disk of a folder has left; none: not known.
+  using FreeBytes = std::function<std::optional<uint64_t>(const std::string& folder)>;
+  static std::optional<uint64_t> free_bytes_of(const std::string& folder);
+
   /// Reads what waits; removes what is incomplete.
   /// @throws DataError, ResourceError
-  explicit Outbox(std::string folder);
+  explicit Outbox(std::string folder, FreeBytes free_bytes = free_bytes_of);
 
   /// Whether anything waits in a folder; nothing is changed.
   static bool has_entries(const std::string& folder);
@@ -60,6 +66,7 @@ class Outbox {
   std::string note_path(int64_t number) const;
 
   std::string folder_;
+  FreeBytes free_bytes_;
   mutable std::mutex mutex_;
   std::vector<Held> held_;  // the oldest first
   int64_t next_number_ = 1;

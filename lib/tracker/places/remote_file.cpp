@@ -48,11 +48,16 @@ class UrlFile : public RemoteFile {
  private:
   ByteSource open() const {
     if (!is_http_url(url_)) return open_source(url_);
-    HttpGet request{.url = url_};
-    request.explain = [](const HttpResponse& response, const std::string& /*body*/) {
-      return response.status == 404 || response.status == 410
-                 ? std::string("There is no such file: check the address")
-                 : status_advice(response.status);
+    HttpGet request{.url = url_, .netrc = true};
+    request.explain = [](const HttpResponse& response, const std::string& /*body*/) -> std::string {
+      if (response.status == 404 || response.status == 410) {
+        return "There is no such file: check the address";
+      }
+      if (response.status == 401) {
+        return "The server asks for a login, or refuses the one it got: write it into ~/.netrc "
+               "(chmod 600)";
+      }
+      return status_advice(response.status);
     };
     const auto stream = std::make_shared<HttpStream>(std::move(request));
     return [stream](char* buffer, size_t capacity) { return stream->read(buffer, capacity); };

@@ -25,7 +25,8 @@ uint64_t bytes_of(const std::vector<OutboxEntry>& entries) {
 
 }  // namespace
 
-Uploads::Uploads(const std::string& folder) : outbox_(folder) {}
+Uploads::Uploads(const std::string& folder, Outbox::FreeBytes free_bytes)
+    : outbox_(folder, std::move(free_bytes)) {}
 
 Uploads::~Uploads() {
   end_threads();

@@ -54,28 +54,35 @@ double clock_seconds() {
 
 }  // namespace
 
-std::string system_metadata(double start_unix_seconds) {
+std::string system_metadata(double start_unix_seconds, const std::vector<Gpu>& gpus) {
   utsname system{};
   ::uname(&system);
   std::error_code error;
   const fs::space_info disk = fs::space(".", error);
   const auto started = static_cast<std::time_t>(start_unix_seconds);
   const auto cores = std::max(std::thread::hardware_concurrency(), 1U);
-  const Json metadata = {
-      {"os", fmt::format("{}-{}-{}", system.sysname, system.release, system.machine)},
-      {"startedAt", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(started))},
-      {"program", "dalle2-train " + program_version()},
-      {"root", fs::current_path(error).string()},
-      {"host", host_name()},
-      {"executable", fs::read_symlink("/proc/self/exe", error).string()},
-      {"cpu_count", cores},
-      {"cpu_count_logical", cores},
-      {"cpu", {{"model", line_of("/proc/cpuinfo", "model name")}}},
-      {"memory", {{"total", fmt::format("{:.0f}", memory_of_machine("MemTotal"))}}},
-      {"disk",
-       {{"/",
-         {{"total", std::to_string(disk.capacity)},
-          {"used", std::to_string(disk.capacity - disk.free)}}}}}};
+  Json metadata = {{"os", fmt::format("{}-{}-{}", system.sysname, system.release, system.machine)},
+                   {"startedAt", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(started))},
+                   {"program", "dalle2-train " + program_version()},
+                   {"root", fs::current_path(error).string()},
+                   {"host", host_name()},
+                   {"executable", fs::read_symlink("/proc/self/exe", error).string()},
+                   {"cpu_count", cores},
+                   {"cpu_count_logical", cores},
+                   {"cpu", {{"model", line_of("/proc/cpuinfo", "model name")}}},
+                   {"memory", {{"total", fmt::format("{:.0f}", memory_of_machine("MemTotal"))}}},
+                   {"disk",
+                    {{"/",
+                      {{"total", std::to_string(disk.capacity)},
+                       {"used", std::to_string(disk.capacity - disk.free)}}}}}};
+  if (!gpus.empty()) {
+    metadata["gpu"] = gpus.front().name;
+    metadata["gpu_count"] = gpus.size();
+    for (const Gpu& gpu : gpus) {
+      metadata["gpu_nvidia"].push_back(
+          {{"name", gpu.name}, {"memoryTotal", std::to_string(gpu.memory_bytes)}});
+    }
+  }
   return metadata.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -104,6 +111,7 @@ WandbItems SystemStats::now() {
     add("disk./.usageGB", used / kGibi);
     add("disk./.usagePercent", 100 * used / static_cast<double>(disk.capacity));
   }
+  for (const GpuFigure& figure : nvml_.now()) add(figure.name.c_str(), figure.value);
   return items;
 }
 

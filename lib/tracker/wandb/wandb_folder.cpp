@@ -6,6 +6,7 @@
 
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 
 #include "base/error.h"
 #include "io/files/atomic_file.h"
@@ -70,6 +71,17 @@ void WandbFolder::file(const WandbUpload& file) {
 
 void WandbFolder::stats(const WandbStats& stats) {
   file_->write_stats(stats.items, stats.unix_seconds);
+}
+
+/// The records are what `wandb sync` reads; the file is for people, as the service's own client has it.
+void WandbFolder::console(const std::vector<WandbConsoleLine>& lines) {
+  const fs::path path = fs::path(path_) / "files" / kWandbConsoleFile;
+  std::ofstream file(path, std::ios::app);
+  for (const WandbConsoleLine& line : lines) {
+    file_->write_console(line.text, line.is_error, line.unix_seconds);
+    file << line.text << "\n";
+  }
+  if (!file.flush()) throw ResourceError("{}: cannot be written", path.string());
 }
 
 void WandbFolder::flush(const WandbSummary& summary) {

@@ -19,6 +19,7 @@ class WandbFolder : public WandbSink {
   void metric(const std::string& name) override;
   void file(const WandbUpload& file) override;
   void stats(const WandbStats& stats) override;
+  void console(const std::vector<WandbConsoleLine>& lines) override;
   void flush(const WandbSummary& summary) override;
   void end(const RunEnd& end, int64_t runtime_seconds, const WandbSummary& summary) override;
 

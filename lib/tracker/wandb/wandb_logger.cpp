@@ -144,7 +144,9 @@ void WandbLogger::init(const RunFacts& facts) {
   } else {
     go_online(/*must_exist=*/!goes_on_);
   }
-  sink_->file({.name = "wandb-metadata.json", .content = system_metadata(run_.start_unix_seconds)});
+  if (access_->console) console_.emplace();
+  sink_->file({.name = "wandb-metadata.json",
+               .content = system_metadata(run_.start_unix_seconds, stats_.gpus())});
   sink_->stats({stats_.now(), run_.start_unix_seconds});
   stats_at_ = std::chrono::steady_clock::now();
 }
@@ -221,6 +223,7 @@ void WandbLogger::take_along(const WandbPending& pending) {
   for (const WandbUpload& file : pending.files) sink_->file(file);
   for (const WandbStats& stats : pending.stats) sink_->stats(stats);
   for (const WandbRow& row : pending.rows) sink_->history(row);
+  if (!pending.console.empty()) sink_->console(pending.console);
 }
 
 template <class Work>
@@ -297,8 +300,14 @@ void WandbLogger::log_file(const std::string& name, const std::string& content) 
   if (is_open()) sink_->file({.name = name, .content = content});
 }
 
+void WandbLogger::add_console() {
+  if (!console_) return;
+  if (const auto lines = console_->take(); !lines.empty()) sink_->console(lines);
+}
+
 void WandbLogger::tick() {
   if (!sink_) return;
+  add_console();
   const auto now = std::chrono::steady_clock::now();
   if (now - stats_at_ >= kStatsEvery) {
     stats_at_ = now;
@@ -312,6 +321,8 @@ void WandbLogger::finish(const RunEnd& end) {
   const double runtime = wall_time_seconds() - run_.start_unix_seconds + runtime_before_;
   const auto last = [&] { sink_->end(end, static_cast<int64_t>(runtime), summary_); };
   const bool was_online = stream_ != nullptr;
+  add_console();
+  console_.reset();
   do_or_go_offline(last);
   if (was_online && stream_ == nullptr) last();
   sink_.reset();

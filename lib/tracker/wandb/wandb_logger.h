@@ -15,6 +15,7 @@
 #include "config/shared/tracker_config.h"
 #include "net/wandb_api.h"
 #include "tracker/log/logger.h"
+#include "tracker/wandb/console_lines.h"
 #include "tracker/wandb/system_info.h"
 #include "tracker/wandb/wandb_sink.h"
 
@@ -60,6 +61,7 @@ class WandbLogger : public Logger {
   void take_along(const WandbPending& pending);
   void set_first_step(const RunFacts& facts);
   void add_row(WandbItems row, const LogMoment& moment);
+  void add_console();
   bool is_open() const;
   template <class Work>
   void do_or_go_offline(Work&& work);
@@ -78,7 +80,8 @@ class WandbLogger : public Logger {
   std::set<std::string> metrics_;    // known to sink_
   WandbSummary summary_;
   int64_t step_shift_ = 0;  // from the numbers of records to the service's steps, which rise always
-  double runtime_before_ = 0;  // of earlier starts, seconds
+  double runtime_before_ = 0;            // of earlier starts, seconds
+  std::optional<ConsoleLines> console_;  // what was printed and is not in sink_
   SystemStats stats_;
   std::chrono::steady_clock::time_point stats_at_;
   std::atomic<Deadline> deadline_ = Deadline::max();

@@ -36,6 +36,16 @@ struct WandbStats {
   double unix_seconds = 0;
 };
 
+/// A line that was printed, without its end.
+struct WandbConsoleLine {
+  std::string text;
+  bool is_error = false;
+  double unix_seconds = 0;
+};
+
+/// The run's file with what was printed.
+inline constexpr const char* kWandbConsoleFile = "output.log";
+
 /// The last value of every column, as JSON.
 using WandbSummary = std::map<std::string, std::string>;
 
@@ -46,6 +56,7 @@ class WandbSink {
   virtual void metric(const std::string& name) = 0;
   virtual void file(const WandbUpload& file) = 0;
   virtual void stats(const WandbStats& stats) = 0;
+  virtual void console(const std::vector<WandbConsoleLine>& lines) = 0;
   /// Does what is due by time. Cheap if nothing is. @throws NetworkError, ResourceError
   virtual void flush(const WandbSummary& summary) = 0;
   virtual void end(const RunEnd& end, int64_t runtime_seconds, const WandbSummary& summary) = 0;

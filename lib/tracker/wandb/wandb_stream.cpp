@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "tracker/wandb/wandb_stream.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <ctime>
 #include <utility>
 
 namespace dalle2 {
@@ -15,6 +17,7 @@ constexpr std::chrono::steady_clock::duration kSendEvery = std::chrono::seconds(
 constexpr std::chrono::steady_clock::duration kSignOfLifeEvery = std::chrono::seconds(30);
 constexpr const char* kSummaryFile = "wandb-summary.json";
 constexpr size_t kMostLines = 1000;  // of a request
+constexpr size_t kMostConsole = size_t{16} << 20;
 
 /// {"a": 1, "b": NaN} as one line.
 std::string line_of(const WandbItems& items) {
@@ -24,6 +27,18 @@ std::string line_of(const WandbItems& items) {
     line += json_line(key) + ": " + json;
   }
   return line + "}";
+}
+
+/// "2026-11-25T15:23:34.272892 text" in UTC, as the service's own client sends it.
+std::string console_text(const WandbConsoleLine& line) {
+  const auto seconds = static_cast<std::time_t>(line.unix_seconds);
+  const auto micros =
+      static_cast<int64_t>((line.unix_seconds - static_cast<double>(seconds)) * 1e6);
+  return fmt::format("{}{:%Y-%m-%dT%H:%M:%S}.{:06} {}",
+                     line.is_error ? "ERROR " : "",
+                     fmt::gmtime(seconds),
+                     micros,
+                     line.text);
 }
 
 }  // namespace
@@ -46,16 +61,29 @@ WandbStream::WandbStream(const WandbApi& api, WandbRun run, const WandbRunState&
     : api_(api),
       run_(std::move(run)),
       history_lines_(state.history_lines),
-      event_lines_(state.event_lines) {}
+      event_lines_(state.event_lines),
+      console_lines_(state.console_lines) {}
 
 void WandbStream::metric(const std::string& name) {
   metrics_.push_back(name);
   config_changed_ = true;
 }
 
+/// The file of a very long run keeps its beginning and its end; the service has had the lines before.
+void WandbStream::console(const std::vector<WandbConsoleLine>& lines) {
+  for (const WandbConsoleLine& line : lines) console_ += line.text + "\n";
+  if (console_.size() > kMostConsole) {
+    const size_t begin = console_.find('\n', kMostConsole / 4) + 1;
+    const size_t end = console_.find('\n', console_.size() - kMostConsole / 4) + 1;
+    console_.replace(begin, end - begin, "(lines are left out here)\n");
+  }
+  pending_.console.insert(pending_.console.end(), lines.begin(), lines.end());
+}
+
 void WandbStream::flush(const WandbSummary& summary) {
   const auto quiet = std::chrono::steady_clock::now() - sent_at_;
-  const bool is_idle = pending_.rows.empty() && pending_.stats.empty() && pending_.files.empty();
+  const bool is_idle = pending_.rows.empty() && pending_.stats.empty() && pending_.files.empty() &&
+                       pending_.console.empty();
   if (quiet < (is_idle ? kSignOfLifeEvery : kSendEvery)) return;
   send(WandbItems(summary.begin(), summary.end()));
 }
@@ -97,14 +125,16 @@ void WandbStream::send_lines(const WandbItems& summary, const Json& last) {
     api_.stream(run_.info.path, request);
     history_lines_ += static_cast<int64_t>(rows);
     event_lines_ += static_cast<int64_t>(pending_.stats.size());
+    console_lines_ += static_cast<int64_t>(pending_.console.size());
     pending_.rows.erase(pending_.rows.begin(),
                         pending_.rows.begin() + static_cast<std::ptrdiff_t>(rows));
     pending_.stats.clear();
+    pending_.console.clear();
     uploaded_.clear();
   }
 }
 
-/// The first rows and all figures of the machine, by the service's names of files.
+/// The first rows, all figures of the machine and all that was printed, by the service's names of files.
 Json WandbStream::next_lines(const WandbItems& summary, size_t rows) const {
   Json files = Json::object();
   Json lines = Json::array();
@@ -123,6 +153,9 @@ Json WandbStream::next_lines(const WandbItems& summary, size_t rows) const {
     lines.push_back(line_of(items));
   }
   if (!lines.empty()) files["wandb-events.jsonl"] = {{"offset", event_lines_}, {"content", lines}};
+  lines = Json::array();
+  for (const WandbConsoleLine& line : pending_.console) lines.push_back(console_text(line));
+  if (!lines.empty()) files[kWandbConsoleFile] = {{"offset", console_lines_}, {"content", lines}};
   return files;
 }
 
@@ -131,8 +164,11 @@ void WandbStream::end(const RunEnd& end, int64_t runtime_seconds, const WandbSum
   whole.emplace_back("_wandb", fmt::format(R"({{"runtime": {}}})", runtime_seconds));
   send(whole);
   // Not among what is pending: `wandb sync` makes these of the records.
-  send_files({{.name = "config.yaml", .content = config()},  // JSON is YAML, too
-              {.name = kSummaryFile, .content = line_of(whole)}});
+  std::vector<WandbUpload> files = {
+      {.name = "config.yaml", .content = config()},  // JSON is YAML, too
+      {.name = kSummaryFile, .content = line_of(whole)}};
+  if (!console_.empty()) files.push_back({.name = kWandbConsoleFile, .content = console_});
+  send_files(files);
   Json last = {{"complete", true}, {"exitcode", end.exit_code}};
   if (end.outcome == RunEnd::Outcome::kStopped) last["preempting"] = true;
   last["files"] = {{kSummaryFile, {{"offset", 0}, {"content", {line_of(whole)}}}}};

@@ -15,6 +15,7 @@ struct WandbPending {
   std::vector<WandbRow> rows;
   std::vector<WandbStats> stats;
   std::vector<WandbUpload> files;
+  std::vector<WandbConsoleLine> console;
 };
 
 /// A run at the service, to which records go a few seconds after they come, many at once.
@@ -28,6 +29,7 @@ class WandbStream : public WandbSink {
   void metric(const std::string& name) override;
   void file(const WandbUpload& file) override { pending_.files.push_back(file); }
   void stats(const WandbStats& stats) override { pending_.stats.push_back(stats); }
+  void console(const std::vector<WandbConsoleLine>& lines) override;
   void flush(const WandbSummary& summary) override;
   void end(const RunEnd& end, int64_t runtime_seconds, const WandbSummary& summary) override;
 
@@ -42,7 +44,8 @@ class WandbStream : public WandbSink {
 
   const WandbApi& api_;
   WandbRun run_;
-  int64_t history_lines_, event_lines_;  // that the service has
+  int64_t history_lines_, event_lines_, console_lines_;  // that the service has
+  std::string console_;                                  // what was printed: a file at the end
   std::vector<std::string> metrics_;
   bool config_changed_ = false;
   WandbPending pending_;

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+#include "net/netrc.h"
+
+#include <fstream>
+#include <sstream>
+
+#include "net/environment.h"
+
+namespace dalle2 {
+namespace {
+
+/// Words with special characters may stand in quotes, as the client of Weights & Biases writes them.
+std::string next_word(std::istream& words) {
+  std::string word;
+  words >> word;
+  const bool is_quoted = word.size() > 1 && (word[0] == '\'' || word[0] == '"');
+  return is_quoted && word.back() == word[0] ? word.substr(1, word.size() - 2) : word;
+}
+
+/// Of a "machine" or the "default".
+struct Entry {
+  bool is_host = false, is_default = false;
+  NetrcLogin login;
+};
+
+/// The next entry, from behind its first word to before that of the one after it.
+/// @param word the first word; afterwards that of the next entry, empty at the end
+Entry next_entry(std::istream& words, std::string& word, const std::string& host) {
+  Entry entry;
+  if (word == "machine") entry.is_host = next_word(words) == host;
+  if (word == "default") entry.is_default = true;
+  for (word.clear(); words >> word; word.clear()) {
+    if (word == "machine" || word == "default") break;
+    if (word == "login") {
+      entry.login.user = next_word(words);
+    } else if (word == "password") {
+      entry.login.password = next_word(words);
+    } else if (word == "account") {
+      next_word(words);
+    } else if (word == "macdef") {  // up to an empty line
+      for (std::string line; std::getline(words, line) && !line.empty();) {
+      }
+    } else if (word.starts_with('#')) {
+      std::getline(words, word);
+    }
+  }
+  return entry;
+}
+
+}  // namespace
+
+std::optional<NetrcLogin> netrc_login(const std::string& text,
+                                      const std::string& host,
+                                      const std::string& user) {
+  std::istringstream words(text);
+  std::optional<NetrcLogin> of_default;
+  std::string word;
+  do {
+    const Entry entry = next_entry(words, word, host);
+    if (entry.login.password.empty() || (!user.empty() && entry.login.user != user)) continue;
+    if (entry.is_host) return entry.login;
+    if (entry.is_default) of_default = entry.login;
+  } while (!word.empty());
+  return of_default;
+}
+
+NetrcFile read_netrc() {
+  NetrcFile file{.path = environment("NETRC"), .text = {}};
+  if (file.path.empty()) file.path = environment("HOME") + "/.netrc";
+  std::ifstream stream(file.path);
+  std::stringstream text;
+  text << stream.rdbuf();
+  file.text = text.str();
+  return file;
+}
+
+}  // namespace dalle2
