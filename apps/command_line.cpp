@@ -90,15 +90,35 @@ Runner add_sample(CLI::App& app) {
          "--text", o->text, "What to draw, or @FILE with a text a line; with --prior, --clip")
       ->type_name("TEXT")
       ->check(non_empty("a text"));
+  app.add_option("--to",
+                 o->to,
+                 "Draw the way from --image or --text to this picture or text: --num images of it "
+                 "(default: 8)")
+      ->type_name("PATH|TEXT")
+      ->check(non_empty("a picture or a text"));
+  app.add_option("--from-text",
+                 o->from_text,
+                 "What --image shows now: it changes as from this text to --text, in --num images "
+                 "(default: 8)")
+      ->type_name("TEXT")
+      ->check(non_empty("a text"));
+  app.add_option("--theta",
+                 o->theta,
+                 "How far the picture goes with --from-text, as a share of the way to the "
+                 "difference of the texts (default: 0.5)")
+      ->type_name("X")
+      ->check(CLI::Range(0.0, 1.0));
   app.add_option("--prior", o->prior_path, "Checkpoint of a prior, for --text")->type_name("FILE");
-  app.add_option("--clip", o->clip_path, "Checkpoint of a CLIP, for --text")->type_name("FILE");
+  app.add_option("--clip", o->clip_path, "Checkpoint of a CLIP, for --text and --image")
+      ->type_name("FILE");
   app.add_option("--prior-cond-scale",
                  o->prior_cond_scale,
                  "Guidance of the prior, for --text (default: 1)")
       ->type_name("X");
   app.add_option("--num",
                  o->num,
-                 "How many images (unconditional decoders), or images of each --text; default 1")
+                 "How many images (unconditional decoders), or images of each --text or --image; "
+                 "default 1")
       ->type_name("N")
       ->check(whole_number(1'000'000));
   app.add_option("--cond-scale",
@@ -147,7 +167,8 @@ Runner add_sample(CLI::App& app) {
   app.add_option(
          "--image",
          o->image_path,
-         "Low-resolution input of --start-unet: a picture, a folder of them, or .npy [N, C, H, W]")
+         "With --clip: draw variations of this picture. With --start-unet: its low-resolution "
+         "input. A folder of pictures or .npy [N, C, H, W], too")
       ->type_name("PATH");
   app.add_option("--inpaint-image", o->inpaint_image_path, "Picture to complete (RePaint)")
       ->type_name("PATH");

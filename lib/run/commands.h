@@ -34,13 +34,20 @@ struct SampleCommand {
   std::optional<std::string> image_embeds_path;    ///< .npy [N, D]
   std::optional<std::string> text_embeds_path;     ///< .npy [N, D], of a prior
   std::optional<std::string> text_encodings_path;  ///< .npy [N, L, D]
-  std::optional<int64_t> num;  ///< images, unconditional only; with `text`: images of each text
-  std::optional<std::string> text;                   ///< "a cat", or "@FILE" with a text a line
-  std::optional<std::string> prior_path, clip_path;  ///< checkpoints, with `text`
-  std::optional<double> prior_cond_scale;            ///< with `text`; none is 1
-  std::vector<double> cond_scale;                    ///< one, or one for each unet; none is 1
-  std::vector<int64_t> timesteps;  ///< one, or one for each unet; none: the config's
-  std::string sampler = "auto";    ///< auto, ddpm, ddim, dpmpp
+  /// Images of an unconditional decoder, of each `text` or each picture of `image_path`; with `to` or
+  /// `from_text` of each way.
+  std::optional<int64_t> num;
+  std::optional<std::string> text;  ///< "a cat", or "@FILE" with a text a line
+  std::optional<std::string>
+      to;  ///< the end of a way from `text` or `image_path`, of the same kind
+  std::optional<std::string> from_text;  ///< pictures change as from it to `text`
+  std::optional<double> theta;           ///< how far, with `from_text`; none is kDefaultTheta
+  std::optional<std::string> prior_path,
+      clip_path;                           ///< checkpoints, with `text`; a CLIP with pictures
+  std::optional<double> prior_cond_scale;  ///< with `text`; none is 1
+  std::vector<double> cond_scale;          ///< one, or one for each unet; none is 1
+  std::vector<int64_t> timesteps;          ///< one, or one for each unet; none: the config's
+  std::string sampler = "auto";            ///< auto, ddpm, ddim, dpmpp
   double cfg_rescale = 0.0;
   std::vector<std::string> init_noise_paths;  ///< .npy [N, C, H, W], one for each sampled stage
   int64_t seed = 0;
@@ -53,7 +60,8 @@ struct SampleCommand {
   std::optional<int64_t> candidates;
   int64_t start_unet = 1;
   std::optional<int64_t> stop_unet;
-  std::optional<std::string> image_path;  ///< start_unet > 1: picture, folder or .npy
+  /// Picture, folder or .npy: what start_unet > 1 enlarges, else what a CLIP sees.
+  std::optional<std::string> image_path;
   std::optional<std::string> inpaint_image_path, inpaint_mask_path;
   std::optional<int64_t> inpaint_resample_times;  ///< none is 5
   std::string out_folder;

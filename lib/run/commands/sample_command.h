@@ -17,13 +17,26 @@ void sample_decoder(const SampleCommand& command,
 /// Writes image_embeds.npy.
 void sample_prior(const SampleCommand& command, const Value& checkpoint, const at::Device& device);
 
-/// What a decoder draws from.
-struct TextConditions {
-  at::Tensor image_embeds;    ///< [N, D]
-  at::Tensor text_encodings;  ///< [N, L, W]
+/// Whether --image is seen by a CLIP: else a unet enlarges it.
+inline bool starts_from_picture(const SampleCommand& command) {
+  return command.image_path && command.clip_path && command.start_unet == 1;
+}
+/// Whether a CLIP makes what the decoder draws from.
+inline bool has_made_conditions(const SampleCommand& command) {
+  return command.text || starts_from_picture(command);
+}
+
+/// What a decoder draws from, a row an image.
+struct MadeConditions {
+  at::Tensor image_embeds;          ///< [N, D]
+  at::Tensor text_encodings;        ///< [N, L, W]; undefined for a decoder that takes none
+  std::vector<int64_t> noise_rows;  ///< [N] whose draws a row has: those of one way share them
 };
-/// Of the texts of --text, each --num times. @throws ConfigError, DataError
-TextConditions conditions_of_texts(const SampleCommand& command, const at::Device& device);
+/// Of texts or pictures, or of the ways between them.
+/// @param takes_encodings of the decoder @throws ConfigError, DataError
+MadeConditions made_conditions(const SampleCommand& command,
+                               bool takes_encodings,
+                               const at::Device& device);
 
 /// How a prior draws.
 struct PriorDraw {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <numeric>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -51,21 +52,26 @@ at::Tensor repeat_to(const at::Tensor& tensor, int64_t rows) {
 struct SampleInputs {
   at::Tensor image_embeds, text_encodings, image, inpaint_image, inpaint_mask;
   std::vector<at::Tensor> init_noise;
+  std::vector<int64_t> noise_rows;  // whose draws each image has
   int64_t rows = 1;
 };
 
-/// @param of_texts what --text gave, if it was given
-SampleInputs load_inputs(const SampleCommand& command, const TextConditions& of_texts) {
+const char* maker_of_embeds(const SampleCommand& command) {
+  if (starts_from_picture(command)) return "--image";
+  return command.text ? "--text" : "--image-embeds";
+}
+
+/// @param made by a CLIP; nothing without one
+SampleInputs load_inputs(const SampleCommand& command, const MadeConditions& made) {
   SampleInputs inputs;
-  inputs.image_embeds = of_texts.image_embeds;
-  inputs.text_encodings = of_texts.text_encodings;
+  inputs.image_embeds = made.image_embeds;
+  inputs.text_encodings = made.text_encodings;
   if (command.image_embeds_path)
     inputs.image_embeds = load_npy_tensor(*command.image_embeds_path, 2);
   if (command.text_encodings_path)
     inputs.text_encodings = load_npy_tensor(*command.text_encodings_path, 3);
   std::vector<std::pair<std::string, at::Tensor>> per_image = {
-      {command.text ? "--text" : "--image-embeds", inputs.image_embeds},
-      {"--text-encodings", inputs.text_encodings}};
+      {maker_of_embeds(command), inputs.image_embeds}, {"--text-encodings", inputs.text_encodings}};
   for (const std::string& path : command.init_noise_paths) {
     try {
       inputs.init_noise.push_back(load_npy_tensor(path, 4));
@@ -79,10 +85,15 @@ SampleInputs load_inputs(const SampleCommand& command, const TextConditions& of_
     if (tensor.defined() && tensor.size(0) > 1) per_image.emplace_back(name, tensor);
     return tensor;
   };
-  inputs.image = pictures(command.image_path, "--image");
+  if (!starts_from_picture(command)) inputs.image = pictures(command.image_path, "--image");
   inputs.inpaint_image = pictures(command.inpaint_image_path, "--inpaint-image");
   at::Tensor mask = pictures(command.inpaint_mask_path, "--inpaint-mask");
-  inputs.rows = common_rows(per_image, command.text ? std::nullopt : command.num);
+  inputs.rows = common_rows(per_image, has_made_conditions(command) ? std::nullopt : command.num);
+  inputs.noise_rows = made.noise_rows;
+  if (inputs.noise_rows.empty()) {
+    inputs.noise_rows.resize(static_cast<size_t>(inputs.rows));
+    std::iota(inputs.noise_rows.begin(), inputs.noise_rows.end(), 0);
+  }
   inputs.image = repeat_to(inputs.image, inputs.rows);
   inputs.inpaint_image = repeat_to(inputs.inpaint_image, inputs.rows);
   if (mask.defined())
@@ -118,6 +129,7 @@ void set_rows(DecoderSampleOptions& options,
               const SampleInputs& inputs,
               int64_t begin,
               int64_t count,
+              int64_t seed,
               const at::Device& device) {
   const auto take = [&](const at::Tensor& tensor) {
     return tensor.defined() ? slice(tensor, begin, count).to(device) : tensor;
@@ -130,6 +142,8 @@ void set_rows(DecoderSampleOptions& options,
   options.init_noise.clear();
   for (const at::Tensor& noise : inputs.init_noise) options.init_noise.push_back(take(noise));
   options.batch_size = count;
+  const auto first = inputs.noise_rows.begin() + begin;
+  options.noise = noise_by_row(seed, std::vector<int64_t>(first, first + count), device);
 }
 
 constexpr const char* kArray = "samples.npy";
@@ -251,6 +265,30 @@ void refuse_if(bool given, const char* option, const std::string& why) {
   if (given) throw ConfigError("{}: has no effect {}", option, why);
 }
 
+/// Those that say what a CLIP makes the conditions of.
+void refuse_idle_makers(const SampleCommand& command) {
+  const bool made = has_made_conditions(command);
+  const std::string no_text = "without --text\n  Give a text, or leave the option out.";
+  refuse_if(!made && command.clip_path,
+            "--clip",
+            "without --text or --image\n  Give a text or a picture, or leave the option out.");
+  refuse_if(!made && command.prior_path, "--prior", no_text);
+  refuse_if(!made && command.prior_cond_scale, "--prior-cond-scale", no_text);
+  const std::string no_start =
+      "without --text or --image, where it starts from\n  Give one (a picture with --clip).";
+  refuse_if(!made && command.to, "--to", no_start);
+  refuse_if(!made && command.from_text, "--from-text", no_start);
+  refuse_if(
+      command.theta && !command.from_text,
+      "--theta",
+      "without --from-text\n  Give the text that the picture moves away from, or leave it out.");
+  const std::string of_them =
+      fmt::format("beside {}, of which embeddings and encodings are made\n  Give one.",
+                  maker_of_embeds(command));
+  refuse_if(made && command.image_embeds_path, "--image-embeds", of_them);
+  refuse_if(made && command.text_encodings_path, "--text-encodings", of_them);
+}
+
 /// Options that do nothing beside the others, whatever the decoder is.
 void refuse_idle_options(const SampleCommand& command) {
   refuse_if(
@@ -260,24 +298,18 @@ void refuse_idle_options(const SampleCommand& command) {
                   "these with a prior's checkpoint, and give them with --image-embeds.",
                   command.checkpoint_path));
   refuse_if(
-      command.candidates.has_value() && !command.text,
+      command.candidates.has_value() && !has_made_conditions(command),
       "--candidates",
       fmt::format("on {}, which is of a decoder\n  Leave the option out; for more pictures of an "
                   "embedding repeat its row in --image-embeds.",
                   command.checkpoint_path));
-  const bool with_text = command.text.has_value();
-  const std::string no_text = "without --text\n  Give a text, or leave the option out.";
-  refuse_if(!with_text && command.clip_path, "--clip", no_text);
-  refuse_if(!with_text && command.prior_path, "--prior", no_text);
-  refuse_if(!with_text && command.prior_cond_scale, "--prior-cond-scale", no_text);
-  const std::string made = "beside --text, of which embeddings and encodings are made\n  Give one.";
-  refuse_if(with_text && command.image_embeds_path, "--image-embeds", made);
-  refuse_if(with_text && command.text_encodings_path, "--text-encodings", made);
+  refuse_idle_makers(command);
   refuse_if(
-      command.image_path && command.start_unet == 1,
+      command.image_path && !starts_from_picture(command) && command.start_unet == 1,
       "--image",
-      "where the first unet draws, for it begins from noise\n  Name the unet that is to enlarge "
-      "this picture with --start-unet, or leave the option out.");
+      "where the first unet draws, for it begins from noise\n  For variations of this picture "
+      "name a CLIP with --clip; name the unet that is to enlarge it with --start-unet; or leave "
+      "the option out.");
   refuse_if(
       command.inpaint_resample_times && !command.inpaint_image_path,
       "--inpaint-resample-times",
@@ -299,6 +331,7 @@ void refuse_conditions(const SampleCommand& command, const DecoderConfig& config
       command.checkpoint_path);
   refuse_if(command.image_embeds_path.has_value(), "--image-embeds", why);
   refuse_if(command.text.has_value(), "--text", why);
+  refuse_if(starts_from_picture(command), "--image", why);
   refuse_if(!command.cond_scale.empty(), "--cond-scale", why);
 }
 
@@ -327,8 +360,8 @@ void check_image_embeds(const SampleCommand& command,
   const auto width = plan.stages.front().unet.image_embed_dim;
   if (!inputs.image_embeds.defined() || !width || inputs.image_embeds.size(1) == *width) return;
   throw DataError("{}: expected embeddings of {} values, as {} was trained with, got {}",
-                  command.text ? "--clip " + *command.clip_path
-                               : "--image-embeds " + *command.image_embeds_path,
+                  has_made_conditions(command) ? "--clip " + *command.clip_path
+                                               : "--image-embeds " + *command.image_embeds_path,
                   *width,
                   command.checkpoint_path,
                   inputs.image_embeds.size(1));
@@ -358,7 +391,6 @@ void check_inpainting(const SampleCommand& command, const SampleInputs& inputs) 
 void check_command(const SampleCommand& command,
                    const DecoderPlan& plan,
                    const SampleInputs& inputs) {
-  refuse_conditions(command, plan.config);
   if (!plan.config.unconditional && command.start_unet == 1 && !inputs.image_embeds.defined()) {
     throw ConfigError(
         "--image-embeds is missing: this decoder draws from image embeddings (.npy, [N, {}])",
@@ -380,12 +412,11 @@ void sample_decoder(const SampleCommand& command,
   refuse_idle_options(command);
   Decoder decoder = load_decoder(source_of(command), checkpoint);
   const DecoderPlan& plan = decoder->plan();
-  TextConditions of_texts;
-  if (command.text && !plan.config.unconditional) {
-    of_texts = conditions_of_texts(command, device);
-    if (!plan.text_conditioned()) of_texts.text_encodings = at::Tensor();
-  }
-  SampleInputs inputs = load_inputs(command, of_texts);
+  refuse_conditions(command, plan.config);
+  SampleInputs inputs = load_inputs(command,
+                                    has_made_conditions(command)
+                                        ? made_conditions(command, plan.text_conditioned(), device)
+                                        : MadeConditions());
   check_command(command, decoder->plan(), inputs);
   decoder->to(device);
   const ImageRange range{decoder->plan().config.auto_normalize_img};
@@ -397,8 +428,7 @@ void sample_decoder(const SampleCommand& command,
   std::vector<at::Tensor> parts;
   for (int64_t begin = 0; begin < inputs.rows; begin += command.batch_size) {
     const int64_t count = std::min(command.batch_size, inputs.rows - begin);
-    set_rows(options, inputs, begin, count, device);
-    options.noise = noise_by_row(command.seed, begin, count, device);
+    set_rows(options, inputs, begin, count, command.seed, device);
     options.on_step = [&](int64_t unet, size_t step, size_t steps) {
       log_live(fmt::format("images {}-{} of {}, unet {}, step {}/{}",
                            begin,

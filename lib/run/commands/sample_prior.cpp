@@ -33,6 +33,7 @@ void refuse_decoder_options(const SampleCommand& command) {
   refuse(command.num.has_value(), "--num");
   refuse(command.text || command.clip_path || command.prior_path || command.prior_cond_scale,
          "--text, --clip, --prior and --prior-cond-scale");
+  refuse(command.to || command.from_text || command.theta, "--to, --from-text and --theta");
   refuse(!command.init_noise_paths.empty(), "--init-noise");
   refuse(command.start_unet != 1 || command.stop_unet, "--start-unet and --stop-unet");
   refuse(command.image_path.has_value(), "--image");

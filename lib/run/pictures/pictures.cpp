@@ -88,6 +88,14 @@ at::Tensor load_npy_tensor(const std::string& path, int64_t dimensions) {
   return at::tensor(at::ArrayRef<float>(values), at::kFloat).view(array.shape);
 }
 
+std::vector<at::Tensor> load_pictures_of_any_size(const std::string& path) {
+  if (fs::path(path).extension() == ".npy") return load_npy_tensor(path, 4).unbind();
+  std::vector<at::Tensor> pictures;
+  for (const std::string& file : picture_files(path))
+    pictures.push_back(from_picture(decode_image(read_file(file), file)));
+  return pictures;
+}
+
 at::Tensor load_pictures(const std::string& path) {
   if (fs::path(path).extension() == ".npy") return load_npy_tensor(path, 4);
   std::vector<at::Tensor> pictures;

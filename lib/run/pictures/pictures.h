@@ -22,6 +22,9 @@ at::Tensor from_picture(const Image& picture);
 /// around them (torchvision's make_grid). @param images each [C, H, W]
 at::Tensor image_grid(const std::vector<at::Tensor>& images, int64_t columns, int64_t padding = 2);
 
+/// The pictures that load_pictures() would take, of any sizes. @return each [C, H, W]
+std::vector<at::Tensor> load_pictures_of_any_size(const std::string& path);
+
 /// The picture at `path`, all pictures of a folder but for a sheet, in the order of their names, or an
 /// .npy array.
 /// @return [N, C, H, W] float32 in [0, 1]. @throws DataError for none, or for pictures of several

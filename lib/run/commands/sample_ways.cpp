@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: MIT
+// `sample --text`, `--image`, `--to`, `--from-text`: what is asked for, as embeddings. Variations and
+// texts are drawn from an embedding each, ways from embeddings between two (Ramesh et al. 2022,
+// section 3). Legend: M texts or pictures, F images of each, D width of embeddings.
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/untrusted_text.h"
+#include "model/clip/embedding_ways.h"
+#include "run/commands/sample_clip.h"
+
+namespace dalle2 {
+namespace {
+
+constexpr int64_t kDefaultFrames = 8;
+/// The largest that the paper names for text diffs.
+constexpr double kDefaultTheta = 0.5;
+
+[[noreturn]] void throw_for_missing(const char* option, const char* why) {
+  throw ConfigError("{} is missing: {}", option, why);
+}
+
+/// An option that would do nothing.
+void refuse_idle(bool given, const char* option, const char* why) {
+  if (given) throw ConfigError("{}: has no effect {}", option, why);
+}
+
+/// Options that do not fit together, before anything is loaded.
+void check_options(const SampleCommand& command, bool takes_encodings) {
+  if (!starts_from_picture(command)) {
+    constexpr const char* kNeeded =
+        "--text needs a CLIP (--clip) and a prior (--prior), trained on embeddings of that CLIP";
+    refuse_idle(command.from_text.has_value(),
+                "--from-text",
+                "without a picture that is to change\n  Give it with --image.");
+    if (!command.clip_path) throw_for_missing("--clip", kNeeded);
+    if (!command.prior_path) throw_for_missing("--prior", kNeeded);
+    refuse_idle(command.to && takes_encodings,
+                "--to",
+                "between texts on a decoder that is conditioned on text encodings: there are none "
+                "between two texts\n  Give pictures (--image), or one text.");
+    return;
+  }
+  constexpr const char* kByClip = "beside --image, whose embedding the CLIP makes\n  Leave it out.";
+  refuse_idle(command.prior_path.has_value(), "--prior", kByClip);
+  refuse_idle(command.prior_cond_scale.has_value(), "--prior-cond-scale", kByClip);
+  refuse_idle(command.candidates.has_value(), "--candidates", kByClip);
+  if (command.from_text) {
+    refuse_idle(
+        command.to.has_value(),
+        "--to",
+        "beside --from-text: a picture goes to another one, or changes as texts do\n  Give one.");
+    if (!command.text) {
+      throw_for_missing("--text",
+                        "--from-text says how the picture is now, and --text how it is to be");
+    }
+  }
+  if (takes_encodings && !command.text) {
+    throw_for_missing("--text",
+                      "this decoder is conditioned on text encodings: say what it is to draw");
+  }
+  refuse_idle(
+      command.text && !command.from_text && !takes_encodings,
+      "--text",
+      "beside --image on a decoder that is not conditioned on text encodings\n  Leave it out, "
+      "or say with --from-text how the picture is now: it changes as from that to --text.");
+}
+
+/// Rows of both, of which one alone stands for all.
+int64_t rows_of_both(const char* option, int64_t rows, const char* other, int64_t other_rows) {
+  if (rows == other_rows || rows == 1 || other_rows == 1) return std::max(rows, other_rows);
+  throw ConfigError("{} gives {}, {} gives {}: expected as many, or one for all",
+                    option,
+                    rows,
+                    other,
+                    other_rows);
+}
+
+/// Texts for so many pictures: encodings of a single one are repeated. @return [M, L, W]
+at::Tensor encodings_for(const at::Tensor& encodings, int64_t pictures) {
+  const int64_t rows = rows_of_both("--text", encodings.size(0), "--image", pictures);
+  if (rows > pictures) {
+    throw ConfigError("--text gives {} for {} of --image: expected as many, or one for all",
+                      encodings.size(0),
+                      pictures);
+  }
+  return encodings.expand({rows, -1, -1});
+}
+
+/// What lies between `from` and `to`, each way's one after another. @param last the largest share of
+/// the way; a single image has `alone` @return [M * F, D]
+at::Tensor along(
+    const at::Tensor& from, const at::Tensor& to, int64_t frames, double last, double alone) {
+  std::vector<at::Tensor> rows;
+  for (int64_t frame = 0; frame < frames; ++frame) {
+    const double share =
+        frames == 1 ? alone : last * static_cast<double>(frame) / static_cast<double>(frames - 1);
+    rows.push_back(slerp(from, to, share));
+  }
+  return at::stack(rows, /*dim=*/1).flatten(0, 1);
+}
+
+/// Images of one embedding have draws of their own.
+void number_rows(MadeConditions& made) {
+  made.noise_rows.resize(static_cast<size_t>(made.image_embeds.size(0)));
+  std::iota(made.noise_rows.begin(), made.noise_rows.end(), 0);
+}
+
+/// Images of one way have the same draws: they differ by what they show alone.
+void number_ways(MadeConditions& made, int64_t frames) {
+  number_rows(made);
+  for (int64_t& row : made.noise_rows) row /= frames;
+}
+
+MadeConditions of_texts(const SampleCommand& command,
+                        const SampleClip& clip,
+                        const at::Device& device) {
+  const int64_t pictures = command.num.value_or(1);
+  ClipTexts texts = clip.embed_texts("--text", texts_of("--text", *command.text));
+  // Each picture of a text has a draw of its own, of the prior too.
+  for (at::Tensor* tensor : {&texts.embed, &texts.encodings, &texts.mask})
+    *tensor = tensor->repeat_interleave(pictures, 0);
+  MadeConditions made{drawn_by_prior(command, clip, texts, device), texts.encodings, {}};
+  number_rows(made);
+  return made;
+}
+
+MadeConditions between_texts(const SampleCommand& command,
+                             const SampleClip& clip,
+                             const at::Device& device) {
+  const std::vector<std::string> texts = texts_of("--text", *command.text);
+  const std::vector<std::string> ends = texts_of("--to", *command.to);
+  const auto starts = std::ssize(texts);
+  rows_of_both("--text", starts, "--to", std::ssize(ends));
+  const ClipTexts from = clip.embed_texts("--text", texts), to = clip.embed_texts("--to", ends);
+  const at::Tensor drawn = drawn_by_prior(command,
+                                          clip,
+                                          {at::cat({from.embed, to.embed}),
+                                           at::cat({from.encodings, to.encodings}),
+                                           at::cat({from.mask, to.mask})},
+                                          device);  // [starts and ends, D]
+  const int64_t frames = command.num.value_or(kDefaultFrames);
+  MadeConditions made;
+  made.image_embeds =
+      along(drawn.narrow(0, 0, starts), drawn.narrow(0, starts, std::ssize(ends)), frames, 1, 0.5);
+  number_ways(made, frames);
+  return made;
+}
+
+/// Where a picture's embedding goes: to that of another one, or along the difference of two texts.
+at::Tensor end_of_picture(const SampleCommand& command,
+                          const SampleClip& clip,
+                          const at::Tensor& starts) {
+  if (command.to) {
+    const at::Tensor ends = clip.embed_pictures("--to", *command.to);
+    rows_of_both("--image", starts.size(0), "--to", ends.size(0));
+    return ends;
+  }
+  const auto embed = [&](const char* option, const std::string& given) {
+    return clip.embed_texts(option, texts_of(option, given)).embed;
+  };
+  const at::Tensor now = embed("--from-text", *command.from_text);
+  const at::Tensor then = embed("--text", *command.text);
+  const int64_t texts = rows_of_both("--from-text", now.size(0), "--text", then.size(0));
+  rows_of_both("--image", starts.size(0), "--text", texts);
+  const at::Tensor difference = text_difference(now, then);
+  if (!at::isfinite(difference).all().item<bool>()) {
+    throw ConfigError(
+        "--from-text and --text: --clip {} has the same embedding for both, which no way joins\n  "
+        "Say what is to change.",
+        printable(*command.clip_path));
+  }
+  return difference;
+}
+
+MadeConditions of_pictures(const SampleCommand& command,
+                           const SampleClip& clip,
+                           bool takes_encodings) {
+  const at::Tensor starts = clip.embed_pictures("--image", *command.image_path);
+  const bool is_way = command.to || command.from_text;
+  const int64_t images = command.num.value_or(is_way ? kDefaultFrames : 1);
+  MadeConditions made;
+  if (is_way) {
+    const double last = command.from_text ? command.theta.value_or(kDefaultTheta) : 1;
+    made.image_embeds = along(starts,
+                              end_of_picture(command, clip, starts),
+                              images,
+                              last,
+                              command.from_text ? last : 0.5);
+    number_ways(made, images);
+  } else {
+    made.image_embeds = starts.repeat_interleave(images, 0);
+    number_rows(made);
+  }
+  if (takes_encodings) {
+    const at::Tensor encodings =
+        clip.embed_texts("--text", texts_of("--text", *command.text)).encodings;
+    made.text_encodings =
+        encodings_for(encodings, made.image_embeds.size(0) / images).repeat_interleave(images, 0);
+  }
+  return made;
+}
+
+}  // namespace
+
+MadeConditions made_conditions(const SampleCommand& command,
+                               bool takes_encodings,
+                               const at::Device& device) {
+  check_options(command, takes_encodings);
+  const SampleClip clip(command, device);
+  if (starts_from_picture(command)) return of_pictures(command, clip, takes_encodings);
+  if (command.to) return between_texts(command, clip, device);
+  MadeConditions made = of_texts(command, clip, device);
+  if (!takes_encodings) made.text_encodings = at::Tensor();
+  return made;
+}
+
+}  // namespace dalle2
