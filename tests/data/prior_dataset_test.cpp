@@ -3,14 +3,17 @@
 
 #include <torch/torch.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
+#include "io/files/atomic_file.h"
 #include "support/broken_listing.h"
 #include "support/captured_log.h"
+#include "support/loopback_server.h"
 #include "support/temp_dir.h"
 
 namespace dalle2::test {
@@ -157,6 +160,80 @@ TEST_CASE("a file that shrinks under a run is told of by name") {
                                std::filesystem::file_size(f.dir / "images/c.npy") - 8);
   CHECK_THAT(message_of([&] { table.read(10, 10); }),
              Contains("images/c.npy: the file is shorter than when the run began"));
+}
+
+/// A folder behind a server: its page, and its files by Range, whose ends it keeps.
+struct RemoteFolder {
+  explicit RemoteFolder(const std::string& folder, bool knows_ranges = true)
+      : server([this, folder, knows_ranges](const HttpRequest& request) {
+          if (request.path == "/e/") return http_reply(200, page_of(folder));
+          const std::string name = request.path.substr(request.path.rfind('/') + 1);
+          const std::string body = grown + read_file(folder + "/" + name);
+          ++parts;
+          if (!knows_ranges) return http_reply(200, body);
+          const std::string range = request.headers.at("range");
+          const size_t from = request.range_start();
+          const size_t last =
+              std::min(std::stoul(range.substr(range.find('-') + 1)), body.size() - 1);
+          return http_reply(
+              206,
+              body.substr(from, last - from + 1),
+              fmt::format("Content-Range: bytes {}-{}/{}\r\n", from, last, body.size()));
+        }) {}
+  static std::string page_of(const std::string& folder) {
+    std::string page = "<a href=\"readme.txt\">about</a>";
+    for (const char* name : {"c.npy", "a.npy", "b.npy"}) {
+      if (std::filesystem::exists(folder + "/" + name))
+        page += fmt::format("<a href=\"{}\">{}</a>", name, name);
+    }
+    return page;
+  }
+  std::string url() const { return server.url("/e/"); }
+  std::string grown;
+  std::atomic<int> parts = 0;
+  LoopbackServer server;
+};
+
+TEST_CASE("a table behind a server has the rows of its files, and fetches parts of them") {
+  const TempDir dir;
+  write_rows(dir / "e/a.npy", 0, 7, {2});
+  write_rows(dir / "e/b.npy", 7, 1, {2});
+  write_rows(dir / "e/c.npy", 8, 700'000, {2});  // 5.6 MB
+  const EmbeddingTable local(dir / "e", "/data/image_url", {2});
+  for (const bool knows_ranges : {true, false}) {
+    RemoteFolder remote(dir / "e", knows_ranges);
+    const EmbeddingTable table(remote.url(), "/data/image_url", {2});
+    REQUIRE(table.rows() == local.rows());
+    CHECK(remote.parts == 3);  // the headers
+    for (const auto& [first, count] : std::vector<std::pair<int64_t, int64_t>>{
+             {0, 20}, {5, 3}, {100, 50'000}, {520'000, 9'000}, {690'000, 10'008}}) {
+      CHECK(at::equal(table.read(first, count), local.read(first, count)));
+    }
+    CHECK(remote.parts <= 3 + 3 + 2 + 3);
+    remote.parts = 0;
+    for (int64_t row = 1'000; row < 9'000; row += 64) table.read(row, 64);
+    CHECK(remote.parts <= 1);
+  }
+}
+
+TEST_CASE("a remote table that changes, is no table or has none of its rows is told of") {
+  const TempDir dir;
+  write_rows(dir / "e/a.npy", 0, 7, {2});
+  RemoteFolder remote(dir / "e");
+  const EmbeddingTable table(remote.url(), "/data/image_url", {2});
+  remote.grown = "x";
+  CHECK_THAT(message_of([&] { table.read(0, 3); }), Contains("when the run began"));
+  remote.grown.clear();
+  const auto fault = [&](const std::string& url, int64_t width) {
+    return message_of([&] { EmbeddingTable(url, "/data/text_url", {width}); });
+  };
+  CHECK_THAT(fault(remote.url(), 3), Contains("a.npy: /data/text_url: expected [rows, 3]"));
+  std::filesystem::remove(dir / "e/a.npy");
+  CHECK_THAT(
+      fault(remote.url(), 2),
+      Contains("/data/text_url: expected .npy files with rows in ") && Contains("found none"));
+  std::ofstream(dir / "e/a.npy") << "no array";
+  CHECK_THAT(fault(remote.url(), 2), Contains("a.npy: not a NumPy .npy file"));
 }
 
 }  // namespace

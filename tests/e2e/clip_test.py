@@ -3,6 +3,7 @@
 can be wrong."""
 import http.server
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -68,6 +69,12 @@ class StallingServer:
         self.let_go.set()
         self.server.shutdown()
         self.server.server_close()
+
+
+def slerp(a, b, share):
+    """Between embeddings of length 1."""
+    angle = math.acos(max(-1, min(1, sum(x * y for x, y in zip(a, b)))))
+    return [(math.sin((1 - share) * angle) * x + math.sin(share * angle) * y) / math.sin(angle) for x, y in zip(a, b)]
 
 
 class Clip(EndToEnd):
@@ -182,9 +189,65 @@ class Clip(EndToEnd):
             self.assertAlmostEqual(a, b, places=4)
         run(*text, "--text", "a large red circle", "--num", 3, "--prior-cond-scale", 1.0, "--out", "three", cwd=self.dir, check=0)
         self.assertEqual(harness.read_npy(self.dir / "three/samples.npy")[0], (3, 3, 16, 16))
+        self.check_pictures_and_ways(text)
         self.check_messages_of_sample(text)
 
+    def check_pictures_and_ways(self, text):
+        """Variations, ways between two pictures or texts, and text diffs are drawn from embeddings that can be computed here."""
+        clip = text[:5]
+        noise = [0.1 * (i % 11 - 5) for i in range(3 * 16 * 16)]
+
+        def drawn(out, *arguments):
+            run(*arguments, "--sampler", "ddim", "--out", out, cwd=self.dir, check=0)
+            return harness.read_npy(self.dir / out / "samples.npy")
+
+        def drawn_from(out, rows):
+            """What the decoder draws from these embeddings, all from the same noise."""
+            harness.write_npy(self.dir / f"{out}.npy", (len(rows), WIDTH), [value for row in rows for value in row])
+            harness.write_npy(self.dir / f"{out}_noise.npy", (len(rows), 3, 16, 16), noise * len(rows))
+            return drawn(out, *text[:3], "--image-embeds", f"{out}.npy", "--init-noise", f"{out}_noise.npy")
+
+        def compare(name, rows, *arguments):
+            shape, expected = drawn_from(name + "_by_rows", rows)
+            found_shape, found = drawn(name, *clip, *arguments, "--init-noise", f"{name}_by_rows_noise.npy")
+            self.assertEqual(found_shape, shape, name)
+            self.assertLess(max(abs(a - b) for a, b in zip(found, expected)), 2e-3, name)
+
+        # Two pictures of the first shard, whose embeddings lie in its array, in the order of the samples.
+        _, embeds = harness.read_npy(self.dir / "embedded/img_emb/000000.npy")
+        _, texts = harness.read_npy(self.dir / "embedded/text_emb/000000.npy")
+        row = lambda values, i: list(values[i * WIDTH:(i + 1) * WIDTH])
+        captions = []
+        (self.dir / "pictures").mkdir()
+        with tarfile.open(self.dir / "embedded/000000.tar") as tar:
+            names = [name for name in tar.getnames() if name.endswith(".jpg")]
+            for number, name in enumerate(names[:2]):
+                (self.dir / f"pictures/{number}.jpg").write_bytes(tar.extractfile(name).read())
+                captions.append(tar.extractfile(name[:-3] + "txt").read().decode())
+        a, b = row(embeds, 0), row(embeds, 1)
+        compare("variations", [a, a, b, b], "--image", "pictures", "--num", 2)
+        compare("between", [slerp(a, b, i / 3) for i in range(4)], "--image", "pictures/0.jpg", "--to", "pictures/1.jpg", "--num", 4)
+        difference = [y - x for x, y in zip(row(texts, 0), row(texts, 1))]
+        length = sum(value ** 2 for value in difference) ** 0.5
+        change = [value / length for value in difference]
+        compare("changed", [slerp(a, change, 0.3 * i / 2) for i in range(3)], "--image", "pictures/0.jpg", "--from-text", captions[0],
+                "--text", captions[1], "--theta", 0.3, "--num", 3)
+        # Images of a way share their draws; variations have draws of their own.
+        _, frames = drawn("same", *clip, "--image", "pictures/0.jpg", "--to", "pictures/0.jpg", "--num", 2)
+        self.assertEqual(frames[:768], frames[768:])
+        _, frames = drawn("other", *clip, "--image", "pictures/0.jpg", "--num", 2)
+        self.assertNotEqual(frames[:768], frames[768:])
+        # A way between texts begins and ends at what the prior draws for them.
+        shape, way = drawn("words", *text, "--text", "a large red circle", "--to", "a small blue ring", "--num", 3)
+        self.assertEqual(shape, (3, 3, 16, 16))
+        _, start = drawn("start", *text, "--text", "a large red circle")
+        self.assertLess(max(abs(x - y) for x, y in zip(way, start)), 2e-3)
+
     def check_messages_of_sample(self, text):
+        harness.write_npy(self.dir / "six.npy", (6, 3, 16, 16), [0.5] * (6 * 768))
+        harness.write_npy(self.dir / "small.npy", (1, 3, 16, 15), [0.5] * 720)
+        harness.write_npy(self.dir / "dark.npy", (1, 3, 16, 16), [-0.5] * 768)
+
         def refused(code, expected, *arguments):
             done = run(*arguments, "--out", "refused", cwd=self.dir, check=code)
             self.assertIn(expected, " ".join(done.stderr.split()))
@@ -192,7 +255,22 @@ class Clip(EndToEnd):
         refused(2, "--clip is missing: --text needs a CLIP (--clip) and a prior (--prior)", *text[:3], "--text", "a ring", "--prior",
                 "prior/model.pth")
         refused(2, "--prior is missing", *text[:5], "--text", "a ring")
-        refused(2, "--clip: has no effect without --text", *text[:5])
+        refused(2, "--clip: has no effect without --text or --image", *text[:5])
+        picture = [*text[:5], "--image", "pictures/0.jpg"]
+        refused(2, "--to: has no effect without --text or --image", *text[:3], "--to", "pictures/1.jpg")
+        refused(2, "--theta: has no effect without --from-text", *picture, "--theta", 0.2)
+        refused(2, "--to: has no effect beside --from-text", *picture, "--to", "pictures/1.jpg", "--from-text", "a", "--text", "b")
+        refused(2, "--text is missing: --from-text says how the picture is now", *picture, "--from-text", "a ring")
+        refused(2, "--text: has no effect beside --image", *picture, "--text", "a ring")
+        refused(2, "--from-text: has no effect without a picture", *text, "--text", "a ring", "--from-text", "a circle")
+        refused(2, "--prior: has no effect beside --image", *text, "--image", "pictures/0.jpg")
+        refused(2, "--image-embeds: has no effect beside --image", *picture, "--image-embeds", "embedded/img_emb/000000.npy")
+        refused(2, "has the same embedding for both", *picture, "--from-text", "a ring", "--text", "a ring")
+        refused(2, "--image gives 2, --to gives 6: expected as many, or one for all", *text[:5], "--image", "pictures", "--to",
+                "six.npy")
+        refused(3, "--image small.npy: expected pictures of 16 x 16 pixels or more", *text[:5], "--image", "small.npy")
+        refused(3, "--image dark.npy: expected values from 0 to 1", *text[:5], "--image", "dark.npy")
+        refused(3, "--to none.png: no such file", *picture, "--to", "none.png")
         refused(2, "--text @none.txt: none.txt: no such file", *text, "--text", "@none.txt")
         refused(2, "--image-embeds: has no effect beside --text", *text, "--text", "a ring", "--image-embeds",
                 "embedded/img_emb/000000.npy")
@@ -207,6 +285,8 @@ class Clip(EndToEnd):
                 "prior/model.pth")
         narrow = self.clip_config(self.dir, "narrow.json", "narrow", clip={"embed_dim": 8}, train={"epochs": 1})
         run("--config", narrow, cwd=self.dir, check=0)
+        refused(3, "--clip narrow/model.pth: expected embeddings of 16 values, as decoder/model.pth was trained with, got 8", *text[:3],
+                "--clip", "narrow/model.pth", "--image", "pictures/0.jpg")
         refused(3, "expected embeddings of 8 values, as --clip narrow/model.pth makes, got a prior of 16", *text[:3], "--text", "a ring",
                 "--clip", "narrow/model.pth", "--prior", "prior/model.pth")
 

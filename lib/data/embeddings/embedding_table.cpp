@@ -9,9 +9,13 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/public_url.h"
 #include "base/text.h"
 #include "data/embeddings/embeddings.h"
 #include "data/embeddings/table_files.h"
+#include "io/files/listing.h"
+#include "io/streams/remote_part.h"
+#include "io/streams/url_source.h"
 
 namespace dalle2 {
 namespace {
@@ -20,7 +24,7 @@ namespace fs = std::filesystem;
 
 /// [from, from + size) of a file; fewer bytes at its end.
 std::string bytes_of(const std::string& path, uint64_t from, uint64_t size) {
-  std::ifstream file(path, std::ios::binary);
+  std::ifstream file(local_path(path), std::ios::binary);
   std::string bytes(size, '\0');
   file.seekg(static_cast<std::streamoff>(from));
   file.read(bytes.data(), static_cast<std::streamsize>(size));
@@ -29,6 +33,32 @@ std::string bytes_of(const std::string& path, uint64_t from, uint64_t size) {
   }
   bytes.resize(static_cast<size_t>(file.gcount()));
   return bytes;
+}
+
+/// Remote rows are fetched so many bytes at a time, or as many as are asked for.
+constexpr uint64_t kFetchedBytes = uint64_t{4} << 20;
+
+/// The beginning of a file, enough for its header, and its size.
+RemotePart beginning_of(const std::string& path) {
+  if (!is_local_url(path)) return fetch_part(path, 0, kMostNpyHeader);
+  std::error_code error;
+  const uint64_t size = fs::file_size(local_path(path), error);
+  if (error) throw DataError("{}: cannot be read: {}", path, error.message());
+  return {bytes_of(path, 0, kMostNpyHeader), size};
+}
+
+/// @return paths or urls
+std::vector<std::string> files_of_table(const std::string& folder, const std::string& key) {
+  if (is_local_url(folder)) return table_files(local_path(folder), key, {".npy"});
+  std::vector<ListedFile> listed = list_folder(folder);
+  std::sort(listed.begin(), listed.end(), [](const ListedFile& a, const ListedFile& b) {
+    return a.name < b.name;
+  });
+  std::vector<std::string> urls;
+  for (const ListedFile& file : listed) {
+    if (file.name.ends_with(".npy")) urls.push_back(file.url);
+  }
+  return urls;
 }
 
 bool fits(const std::vector<int64_t>& row, const std::vector<int64_t>& wanted) {
@@ -50,20 +80,21 @@ EmbeddingTable::EmbeddingTable(const std::string& folder,
                                const std::string& key,
                                const std::vector<int64_t>& row_shape)
     : key_(key) {
-  for (const std::string& path : table_files(folder, key, {".npy"})) {
+  for (const std::string& path : files_of_table(folder, key)) {
     add_file(path, row_shape_.empty() ? row_shape : row_shape_);
   }
   if (rows_ == 0) {
-    throw DataError(
-        "{}: expected .npy files with rows in '{}' or below it, found none", key, folder);
+    throw DataError("{}: expected .npy files with rows in '{}'{}, found none",
+                    key,
+                    public_url(folder),
+                    is_local_url(folder) ? " or below it" : "");
   }
 }
 
 void EmbeddingTable::add_file(const std::string& path, const std::vector<int64_t>& wanted) {
-  std::error_code error;
-  const uint64_t size = fs::file_size(path, error);
-  if (error) throw DataError("{}: cannot be read: {}", path, error.message());
-  const NpyLayout layout = parse_npy_layout(bytes_of(path, 0, kMostNpyHeader), size, path);
+  const RemotePart begin = beginning_of(path);
+  const std::string shown = public_url(path);
+  const NpyLayout layout = parse_npy_layout(begin.bytes, begin.file_size, shown);
   const bool floats = layout.type == NpyType::kFloat16 || layout.type == NpyType::kFloat32 ||
                       layout.type == NpyType::kFloat64;
   const std::vector<int64_t> row =
@@ -72,7 +103,7 @@ void EmbeddingTable::add_file(const std::string& path, const std::vector<int64_t
   if (!floats || layout.shape.empty() || !fits(row, wanted) || layout.fortran_order) {
     throw DataError(
         "{}: {}: expected {} of float16, float32 or float64 in C order, got {}{}{}",
-        path,
+        shown,
         key_,
         wanted_text(wanted),
         shape_text(layout.shape),
@@ -83,8 +114,28 @@ void EmbeddingTable::add_file(const std::string& path, const std::vector<int64_t
   row_shape_ = row;
   row_numel_ = 1;
   for (const int64_t extent : row) row_numel_ *= extent;
-  files_.push_back({path, layout, rows_});
+  files_.push_back({path, layout, rows_, begin.file_size});
   rows_ += layout.shape[0];
+}
+
+/// [from, from + size) of a file; fewer bytes if it has become shorter.
+std::string EmbeddingTable::bytes_of_rows(const File& file, uint64_t from, uint64_t size) const {
+  if (is_local_url(file.path)) return bytes_of(file.path, from, size);
+  const bool is_there = fetched_.file == &file && from >= fetched_.from &&
+                        from + size <= fetched_.from + fetched_.bytes.size();
+  if (!is_there) {
+    RemotePart part = fetch_part(file.path, from, std::max(size, kFetchedBytes));
+    if (part.file_size != file.size) {
+      throw DataError(
+          "{}: has {} bytes now, and had {} when the run began\n  Do not change the "
+          "embeddings of a run.",
+          public_url(file.path),
+          part.file_size,
+          file.size);
+    }
+    fetched_ = {&file, from, std::move(part.bytes)};
+  }
+  return fetched_.bytes.substr(from - fetched_.from, size);
 }
 
 std::vector<float> EmbeddingTable::read_rows(const File& file, int64_t first, int64_t count) const {
@@ -93,10 +144,10 @@ std::vector<float> EmbeddingTable::read_rows(const File& file, int64_t first, in
   NpyArray rows;
   rows.type = file.layout.type;
   rows.shape = {count, row_numel_};
-  rows.bytes = bytes_of(file.path, from, static_cast<uint64_t>(count) * row_bytes);
+  rows.bytes = bytes_of_rows(file, from, static_cast<uint64_t>(count) * row_bytes);
   if (rows.bytes.size() != static_cast<size_t>(count) * row_bytes) {
     throw DataError("{}: the file is shorter than when the run began: it broke off at row {}",
-                    file.path,
+                    public_url(file.path),
                     first + static_cast<int64_t>(rows.bytes.size() / row_bytes));
   }
   return rows.to_float32();

@@ -43,7 +43,7 @@ void check_picture(const at::Tensor& picture,
 at::Tensor SampleClip::embed_pictures(const char* option, const std::string& path) const {
   const int64_t side = clip_.clip->image_size();
   const Preprocess preprocess(clip_preprocessing(side));
-  const std::string given = fmt::format("{} {}", option, printable(path));
+  const std::string given = printable(path);
   std::vector<at::Tensor> seen;
   try {
     for (const at::Tensor& picture : load_pictures_of_any_size(path)) {
@@ -51,9 +51,7 @@ at::Tensor SampleClip::embed_pictures(const char* option, const std::string& pat
       seen.push_back(from_picture(preprocess.apply(to_picture(picture), /*random=*/nullptr)));
     }
   } catch (const DataError& error) {
-    const std::string what = error.what();
-    if (what.starts_with(option)) throw;
-    throw DataError("{} {}", option, what);  // which begins with the path
+    throw DataError("{} {}", option, error.what());  // which begins with the path
   }
   const torch::NoGradGuard no_grad;
   const at::Tensor images = at::stack(seen);  // [N, 3, side, side]

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+#include "io/streams/remote_part.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/public_url.h"
+#include "net/http_call.h"
+#include "net/s3/s3.h"
+
+namespace dalle2 {
+
+RemotePart fetch_part(const std::string& url, uint64_t from, uint64_t size) {
+  constexpr long kPart = 206, kBehindTheEnd = 416;
+  const HttpGet get = url.starts_with("s3://") ? s3_request(url) : HttpGet{url};
+  const std::string range = fmt::format("bytes={}-{}", from, from + size - 1);
+  HttpCall call{
+      .url = get.url,
+      .shown = get.shown,
+      .headers = get.headers ? get.headers(range) : std::vector<std::string>{"Range: " + range},
+      .accepted = {kBehindTheEnd},
+      .plain_http = true,
+      .most_bytes = std::max(size, kMostWholeFile)};
+  if (get.explain) {
+    call.explain = [&get](const HttpAnswer& answer) {
+      return get.explain(answer.head, answer.body);
+    };
+  }
+  HttpAnswer answer = http_call(call);
+  if (answer.status() == kBehindTheEnd) {
+    return {"", static_cast<uint64_t>(answer.head.range_total.value_or(0))};
+  }
+  if (answer.status() != kPart) {  // the whole file
+    const uint64_t whole = answer.body.size();
+    return {from < whole ? answer.body.substr(from, size) : "", whole};
+  }
+  const auto start = answer.head.range_start;
+  const auto total = answer.head.range_total;
+  if (!start || static_cast<uint64_t>(*start) != from || !total || answer.body.size() > size) {
+    throw NetworkError("{}: the server sent another part than bytes {} to {} of the file",
+                       public_url(url),
+                       from,
+                       from + size - 1);
+  }
+  return {std::move(answer.body), static_cast<uint64_t>(*total)};
+}
+
+}  // namespace dalle2
