@@ -49,19 +49,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if not path.is_file():
             return self.refuse(404)
         content = path.read_bytes()
-        start = 0
+        start, end, part = 0, len(content), False
         if ranges and "Range" in self.headers:
-            start = int(self.headers["Range"].removeprefix("bytes=").removesuffix("-"))
+            first, last = self.headers["Range"].removeprefix("bytes=").split("-")
+            start, part = int(first), last or first != "0"
+            end = min(int(last) + 1, end) if last else end
             with self.server.lock:
                 self.server.ranges += 1
-        self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(content) - start))
+        self.send_response(206 if part else 200)
+        self.send_header("Content-Length", str(end - start))
         if ranges:
             self.send_header("ETag", f'"{hashlib.md5(content).hexdigest()}"')
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        if part:
+            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(content)}")
         self.end_headers()
-        body = content[start:] if most is None else content[start:start + most]
+        body = content[start:end] if most is None else content[start:min(end, start + most)]
         step = 1024 if pause else len(body)
         for at in range(0, len(body), max(step, 1)):
             self.wfile.write(body[at:at + step])

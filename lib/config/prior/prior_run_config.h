@@ -19,8 +19,8 @@ namespace dalle2 {
 
 struct PriorDataConfig {
   static constexpr const char* kDoc =
-      "Where the samples come from: folders of .npy files, on this machine, with one embedding a "
-      "row, and captions. The files of a folder, also those in folders below it, are joined in "
+      "Where the samples come from: folders of .npy files with one embedding a row, on this machine, "
+      "in S3 (s3://BUCKET/FOLDER) or behind a web page that links them, and captions. The files of a folder, also those in folders below it, are joined in "
       "the order of their paths; row for row they belong to the same samples.";
 
   std::optional<std::string> image_url;
